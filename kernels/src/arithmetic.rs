@@ -1,20 +1,20 @@
-//! Arithmetic that gives the same bits on every processor: sums, products and quotients as IEEE 754 rounds
-//! them, in one order, with no function of a library and no fused multiply-add; and sums over a vocabulary in integers,
-//! which have no order.
+//! Arithmetic that gives the same bits on every processor. Sums, products and quotients are rounded as IEEE 754
+//! requires, in a fixed order, without library functions or fused multiply-adds. Sums over a vocabulary are in
+//! integers, where the order does not matter.
 
-/// Bits behind the point of a [`weight`].
+/// Fraction bits of a [`weight`].
 pub const FRACTION: u32 = 40;
 
-/// `e^x` with a relative error below 2e-7. Results beyond the range of normal numbers are clamped to it, and NaN stays
-/// NaN.
+/// Returns `e^x` with a relative error below 2e-7. Results outside the range of normal numbers are clamped to it, and
+/// NaN stays NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+    // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
-    // ln 2 in two parts, the first of so few bits that its product with an exponent is exact.
+    // ln 2 in two parts. The first has so few bits that its product with an exponent is exact.
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Not `clamp`, whose assertion costs, nor `max`, which loses NaN.
+    // Not `clamp`, whose assertion costs time, nor `max`, which loses NaN.
     let x = if x < -87.33 { -87.33 } else { x };
     let x = if x > 88.37 { 88.37 } else { x };
     let n = x * core::f32::consts::LOG2_E + ROUND;
@@ -31,12 +31,12 @@ pub fn exp(x: f32) -> f32 {
     e * f32::from_bits((n.to_bits() << 23).wrapping_add(0x3f80_0000))
 }
 
-/// The natural logarithm of a normal number above zero, with a relative error below 2e-7.
+/// Returns the natural logarithm of a positive normal number, with a relative error below 2e-7.
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Cephes' polynomial for (ln(1 + f) - f + f^2 / 2) / f^3 between the roots of 1/2 and 2.
+    // Cephes' polynomial for (ln(1 + f) - f + f^2 / 2) / f^3, for 1 + f between the square roots of 1/2 and 2.
     const FIT: [f32; 9] = [
         7.037_684e-2,
         -1.151_461e-1,
@@ -61,7 +61,7 @@ pub fn ln(x: f32) -> f32 {
     f + tail + exponent * LN2_HIGH
 }
 
-/// The natural logarithm of a normal number above zero, with a relative error below 1e-14.
+/// Returns the natural logarithm of a positive normal number, with a relative error below 1e-14.
 #[inline(always)]
 fn ln_f64(x: f64) -> f64 {
     const ROOT_HALF: u64 = 0x3fe6_a09e_667f_3bcd;
@@ -80,57 +80,58 @@ fn ln_f64(x: f64) -> f64 {
     2.0 * t * p + exponent * core::f64::consts::LN_2
 }
 
-/// `e^x` of an `x` not above zero in fixed point, [`FRACTION`] bits behind the point, rounded down: sums of these are
-/// exact in any order. The weight of NaN is 0.
+/// Returns `e^x` for `x` of at most zero, in fixed point with [`FRACTION`] fraction bits, rounded down. Sums of weights
+/// are exact in any order. The weight of NaN is 0.
 #[inline(always)]
 pub fn weight(x: f32) -> u64 {
     (exp(x) * (1u64 << FRACTION) as f32) as i64 as u64
 }
 
-/// The logarithm of a sum of [`weight`]s, at least one of which is that of 0.
+/// Returns the logarithm of a sum of [`weight`]s, which includes the weight of 0.
 #[inline(always)]
 pub fn ln_weights(sum: u64) -> f64 {
     ln_f64(sum as f64 / (1u64 << FRACTION) as f64)
 }
 
-/// The logprob of `logit`, where `greatest` is the greatest logit and `sum` the sum of the weights of all logits minus
-/// `greatest`.
+/// Returns the logprob of `logit`. `greatest` is the greatest logit, and `sum` the sum of the weights of all logits
+/// minus `greatest`.
 #[inline(always)]
 pub fn logprob(logit: f32, greatest: f32, sum: u64) -> f32 {
     (f64::from(logit) - f64::from(greatest) - ln_weights(sum)) as f32
 }
 
-/// A share in fixed point: `share` of [0, 1) in units of 2^-64.
+/// Converts a share in [0, 1) to fixed point, in units of 2^-64.
 pub fn share(share: f32) -> u64 {
     (f64::from(share) * 18_446_744_073_709_551_616.0) as u64
 }
 
-/// `share` (in units of 2^-64) of a sum of weights, rounded down, but at least 1.
+/// Returns `share` (in units of 2^-64) of a sum of weights, rounded down, but at least 1.
 #[inline(always)]
 pub fn part(sum: u64, share: u64) -> u64 {
     ((u128::from(sum) * u128::from(share)) >> 64).max(1) as u64
 }
 
-/// A number whose order as an integer is that of the floats, NaN at the ends: `f32::total_cmp`.
+/// Maps a float to an integer with the order of `f32::total_cmp`, which has NaN at the ends.
 #[inline(always)]
 pub fn order(x: f32) -> u32 {
     let bits = x.to_bits();
     bits ^ ((bits as i32 >> 31) as u32 | 1 << 31)
 }
 
-/// A token's rank among all: the greater score first, among equals the lower id. No two tokens have the same.
+/// Returns a token's rank among all tokens. The greater score ranks higher, and among equals the lower id. Ranks are
+/// unique.
 #[inline(always)]
 pub fn rank(score: f32, token: u32) -> u64 {
     u64::from(order(score)) << 32 | u64::from(!token)
 }
 
-/// The token of a [`rank`].
+/// Returns the token of a [`rank`].
 #[inline(always)]
 pub fn token(rank: u64) -> u32 {
     !(rank as u32)
 }
 
-/// The score of a [`rank`].
+/// Returns the score of a [`rank`].
 #[inline(always)]
 pub fn score(rank: u64) -> f32 {
     let order = (rank >> 32) as u32;

@@ -1,19 +1,19 @@
-//! Keys and values in 8 bits: the same arithmetic on host and device, to the bit.
+//! Keys and values in 8 bits. Host and device compute the same codes, to the bit.
 //!
-//! The elements of one head of one token share a scale, a half: an element is its code's number times the scale. The scale
-//! is the least for which no element is beyond the largest number that there is a code for. So what is stored for a token
-//! depends on that token alone.
+//! The elements of one head of one token share a scale, a half. An element is its code's number times the scale. The
+//! scale is the smallest half for which no element exceeds the largest code. What is stored for a token therefore
+//! depends only on that token.
 
-/// A type of 8 bits.
+/// An 8-bit number format.
 pub trait EightBit {
-    /// The largest number that there is a code for.
+    /// The largest number that has a code.
     const LARGEST: f32;
 
-    /// The code of the number nearest to `x`, to the even code of two. What is beyond the largest becomes the largest; the
-    /// code of NaN may be any.
+    /// Returns the code of the number nearest to `x`, or the even code if two are equally near. Numbers beyond the
+    /// largest become the largest. NaN may get any code.
     fn encode(x: f32) -> u8;
 
-    /// The number of a code.
+    /// Returns the number of a code.
     fn decode(code: u8) -> f32;
 }
 
@@ -30,7 +30,7 @@ impl EightBit for Int8 {
 
     #[inline(always)]
     fn encode(x: f32) -> u8 {
-        // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+        // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
         (bounded(x, Self::LARGEST) + 12_582_912.0).to_bits() as u8
     }
 
@@ -47,10 +47,10 @@ impl EightBit for Fp8 {
     fn encode(x: f32) -> u8 {
         let sign = (x.to_bits() >> 24) & 0x80;
         let size = f32::from_bits(bounded(x, Self::LARGEST).to_bits() & 0x7fff_ffff);
-        // Rounded to 3 bits of fraction, which carries into the exponent; its bias is 7 in place of 127.
+        // Rounds to 3 fraction bits, which may carry into the exponent. The exponent's bias is 7 instead of 127.
         let bits = size.to_bits();
         let normal = ((bits + 0x7_ffff + ((bits >> 20) & 1)) >> 20).wrapping_sub(120 << 3);
-        // Adding 2^14 rounds to a multiple of 2^-9, whose factor then stands in the low bits.
+        // Adding 2^14 rounds to a multiple of 2^-9, whose factor is then in the low bits.
         let subnormal = (size + 16_384.0).to_bits();
         let code = if size < 0.015_625 { subnormal } else { normal };
         (sign | code & 0x7f) as u8
@@ -58,22 +58,22 @@ impl EightBit for Fp8 {
 
     #[inline(always)]
     fn decode(code: u8) -> f32 {
-        // Exact for subnormal numbers, too.
+        // Exact for subnormal numbers too.
         let size = f32::from_bits(u32::from(code & 0x7f) << 20) * f32::from_bits((127 + 120) << 23);
         f32::from_bits(size.to_bits() | u32::from(code & 0x80) << 24)
     }
 }
 
-/// `x` between `-most` and `most`. NaN stays NaN.
+/// Clamps `x` to `-most..=most`. NaN stays NaN.
 #[inline(always)]
 fn bounded(x: f32, most: f32) -> f32 {
-    // Not `clamp`, whose assertion costs.
+    // Not `clamp`, whose assertion costs time.
     let x = if x > most { most } else { x };
     if x < -most { -most } else { x }
 }
 
-/// A number whose order as an integer is that of the sizes of floats, NaN above all: [`HeadScale::of`] takes the largest of a
-/// head's elements.
+/// Maps a float to an integer that orders floats by magnitude, with NaN above all. [`HeadScale::of`] takes the largest
+/// one of a head.
 #[inline(always)]
 pub fn size(x: f32) -> u32 {
     x.to_bits() & 0x7fff_ffff
@@ -82,14 +82,14 @@ pub fn size(x: f32) -> u32 {
 /// The scale of one head of one token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadScale {
-    /// The half as it is stored.
+    /// The scale as it is stored, a half.
     pub bits: u16,
-    /// What elements are multiplied with before they are encoded.
+    /// Factor of elements before they are encoded.
     pub inverse: f32,
 }
 
 impl HeadScale {
-    /// The scale of elements of which `largest` is the largest [`size()`]. NaN among them makes it NaN.
+    /// Returns the scale of elements whose largest [`size()`] is `largest`. If an element is NaN, so is the scale.
     #[inline(always)]
     pub fn of<E: EightBit>(largest: u32) -> HeadScale {
         let least = f32::from_bits(largest) * (1.0 / E::LARGEST);
@@ -98,7 +98,8 @@ impl HeadScale {
     }
 }
 
-/// The least half not below `x`, which is not negative: its bits, and its value. Beyond the largest half it is that one.
+/// Returns the bits and the value of the smallest half that is at least `x`, which must not be negative. Beyond the
+/// largest half, returns the largest.
 #[inline(always)]
 fn half_above(x: f32) -> (u16, f32) {
     const LARGEST: f32 = 65_504.0;
@@ -117,7 +118,7 @@ fn half_above(x: f32) -> (u16, f32) {
         let whole = if (whole as f32) < units { whole + 1 } else { whole };
         return (whole as u16, whole as f32 * UNIT);
     }
-    // 13 bits of fraction are rounded away; the exponent's bias is 15 in place of 127.
+    // Rounds 13 fraction bits away. The exponent's bias is 15 instead of 127.
     let bits = (x.to_bits() + 0x1fff) & !0x1fff;
     (((bits >> 13) - (112 << 10)) as u16, f32::from_bits(bits))
 }
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// Codes of numbers, in the order of these; of the two zeros the positive one.
+    /// Returns the codes that have a number, sorted by number. `has_number` selects them.
     fn codes<E: EightBit>(has_number: impl Fn(u8) -> bool) -> Vec<(f32, u8)> {
         let mut codes: Vec<_> =
             (0..=255).filter(|&code| has_number(code)).map(|code| (E::decode(code), code)).collect();
@@ -136,7 +137,8 @@ mod tests {
         codes
     }
 
-    /// Encodes each number, and what lies between neighbours and beyond the ends.
+    /// Asserts that each number gets its code, and that numbers between neighbours and beyond the ends are rounded
+    /// correctly.
     fn assert_rounds<E: EightBit>(codes: &[(f32, u8)]) {
         for &(number, code) in codes {
             assert_eq!(E::encode(number), code, "{number}");
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scale_is_the_least_half_that_serves() {
+    fn the_scale_is_the_smallest_sufficient_half() {
         let half = |bits| half::f16::from_bits(bits).to_f32();
         for i in 0..40_000 {
             let x = f32::from_bits(0x3280_0000 + i * 8_219);
@@ -203,7 +205,7 @@ mod tests {
             let step = half::f16::from_bits(scale.bits).to_f32();
             for x in x {
                 let got = Fp8::decode(Fp8::encode(x * scale.inverse)) * step;
-                // 3 bits of fraction; multiples of 2^-9 where the number is small.
+                // 3 fraction bits, or multiples of 2^-9 for small numbers.
                 assert!(
                     (got - x).abs() <= (x.abs() / 16.0).max(step / 1024.0) * 1.001,
                     "{x} became {got}, scale {step}"

@@ -1,6 +1,6 @@
-//! The roofline of a problem: the least bytes and operations it takes, with which measured times are compared.
+//! The roofline of a problem: the fewest bytes and operations that it needs. Measured times are compared with it.
 
-/// The least that a problem takes: no kernel can do with fewer bytes or operations.
+/// The least work of a problem. No kernel can use fewer bytes or operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Floor {
     /// Bytes of global memory read and written, each once.

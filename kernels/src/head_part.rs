@@ -1,35 +1,35 @@
-//! The part of one head of one token that a lane holds while heads are normed, rotated and written to the cache.
+//! A lane's part of one head of one token, while heads are normalised, rotated and written to the cache.
 
 use cuda_std::ptx::memory::load_streaming;
 use cuda_std::unroll::unroll;
 use cuda_std::vector::Vector;
 use cuda_std::warp::WARP_SIZE;
 
-/// Tokens that a warp takes.
+/// Tokens that a warp handles.
 pub const TOKENS: u32 = 8;
 
-/// Lanes that share a head of one token: those whose numbers differ by a multiple of [`TOKENS`].
+/// Lanes that share a head of one token. Their numbers differ by multiples of [`TOKENS`].
 pub const LANES: u32 = WARP_SIZE / TOKENS;
 
-/// Pairs of vectors that a lane holds, at most: of a head of 256 elements.
+/// Maximum number of vector pairs that a lane holds, for a head of 256 elements.
 pub const PAIRS: usize = 4;
 
-/// Pairs of vectors that are rotated together: one of a head's first half, and one of its second.
+/// Pairs of vectors that are rotated together: one from a head's first half, one from its second.
 pub type Pairs = [[Vector; 2]; PAIRS];
 
-/// The part of one head of one token that a lane holds: of each half the vectors `first`, `first + LANES` ...
+/// A lane's part of one head of one token: the vectors `first`, `first + LANES` ... of each half.
 #[derive(Clone, Copy)]
 pub struct HeadPart {
     /// Vectors in half a head.
     pub halves: u32,
     /// The lane's first vector.
     pub first: u32,
-    /// Whether there is such a token.
+    /// Whether the token exists.
     pub here: bool,
 }
 
 impl HeadPart {
-    /// Calls `run` with the number and the place of each pair that is this lane's.
+    /// Calls `run` with the number of each of this lane's pairs and its position in the half.
     #[inline(always)]
     pub fn each(self, mut run: impl FnMut(usize, u32)) {
         unroll::<PAIRS>(|i| {
@@ -40,7 +40,7 @@ impl HeadPart {
         });
     }
 
-    /// Loads the lane's pairs; zeros where it has none.
+    /// Loads the lane's pairs, or zeros past the end of the head.
     ///
     /// # Safety
     /// If [`Self::here`], `head` points to a head of `2 * halves` vectors.
@@ -48,7 +48,7 @@ impl HeadPart {
     pub unsafe fn load(self, head: *const Vector) -> Pairs {
         let mut pairs = [[Vector::default(); 2]; PAIRS];
         self.each(|i, chunk| {
-            // SAFETY: `each` gives chunks within half a head, of a token that is there.
+            // SAFETY: `each` passes chunks within half a head, of a token that exists.
             pairs[i] = unsafe {
                 [load_streaming(head.add(chunk as usize)), load_streaming(head.add((chunk + self.halves) as usize))]
             };

@@ -1,14 +1,14 @@
-//! The device side of Quire: kernels written in Rust, and what host and device must agree on.
+//! The device side of Quire: kernels written in Rust, and the definitions that host and device share.
 //!
-//! The crate is compiled twice: for the GPU, where the functions marked `#[kernel]` become the entries of the PTX that
-//! the engine embeds; and for the host, where they type-check, and leave behind the descriptors and argument types
-//! that launches are made from. [`layout`] and the launch shapes beside each kernel are used by both.
+//! The crate is compiled twice. For the GPU, functions marked `#[kernel]` become the entries of the PTX that the engine
+//! embeds. For the host, they are type-checked, and generate the descriptors and argument types that launches are made
+//! from. Both sides use [`layout`] and the launch shapes next to each kernel.
 //!
 //! | file | kernels |
 //! | --- | --- |
 //! | [`attention`] | `plan_paged_attention`, `paged_attention`, `paged_prefill`, `paged_prefill_hopper`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
-//! | [`communicator`] | `all_reduce`, `all_reduce_two_shot`, `gather_logits` |
+//! | [`communicator`] | `all_reduce`, `gather_logits` |
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
 //! | [`norm`] | `layer_norm`, `rms_norm` |

@@ -9,12 +9,12 @@ use crate::gemm::{
 };
 use crate::{cache, communicator, embedding, norm, rope, sampling};
 
-/// Every kernel in the crate's PTX for some target.
+/// Returns every kernel that the crate's PTX has for some target.
 pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
     engine().chain(paper())
 }
 
-/// The paper's kernels: an image of their own, which the engine loads where it is to attend with them.
+/// Returns the paper's kernels. They form a separate image, which the engine loads only to attend with them.
 pub fn paper() -> impl Iterator<Item = &'static Descriptor> {
     instances::<paper::paged_attention_v1>()
         .chain(instances::<paper::paged_attention_v2>())
@@ -22,7 +22,7 @@ pub fn paper() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<paper::paper_rope_and_cache>())
 }
 
-/// All others: what the engine runs.
+/// Returns the kernels that the engine runs: all but the paper's.
 pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
     let single = [
         &cache::reshape_and_cache::DESCRIPTOR,
@@ -54,7 +54,7 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<rope::rope_and_cache>())
 }
 
-/// The kernels of a family.
+/// Returns the kernels of a family.
 fn instances<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
     F::INSTANCES.iter().copied()
 }

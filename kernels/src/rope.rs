@@ -1,35 +1,38 @@
-//! Rotary embeddings of a fused QKV row, and the write of its keys and values to the cache, in one launch.
+//! Rotary embeddings of fused QKV rows, and the write of their keys and values to the cache, in one launch.
 //!
-//! [`rope_and_cache()`] reads rows `[heads * D | kv_heads * D | kv_heads * D]` of 16-bit elements, one a token, and
+//! [`rope_and_cache()`] reads rows `[heads * D | kv_heads * D | kv_heads * D]` of 16-bit elements, one for each token. It
+//! works in three steps.
 //!
-//! - normalises each query and key head by its root mean square, if there are weights for that (Qwen3);
-//! - rotates each by the angles of the token's position (Su et al., 2021), if there is a table of them: element `i` of
-//!   the first half of a head pairs with element `i` of the second;
-//! - writes queries to `query`, which may be where they came from, and keys and values to their slots in the layer's
-//!   pages ([`layout`](crate::layout)).
+//! - If it has weights for that (Qwen3), it normalises each query and key head by its root mean square.
+//! - If it has a table of angles, it rotates each query and key head by the angles of the token's position (Su et al.,
+//!   2021). Element `i` of the first half of a head pairs with element `i` of the second.
+//! - It writes queries to `query`, which may be in place, and keys and values to their slots in the layer's pages
+//!   ([`layout`](crate::layout)).
 //!
-//! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table it splits and caches. Where the cache has
-//! 8 bits, it stores the codes of the keys and values that it would store in 16, to the bit those that
-//! [`eight_bit`](crate::eight_bit) defines: two more shuffles for the largest element of a head, and one for each vector.
+//! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table the kernel only splits and caches.
+//! If the cache has 8 bits, the kernel first computes the 16-bit keys and values, and then stores their codes exactly
+//! as [`eight_bit`](crate::eight_bit) defines them. This takes two more shuffles for the largest element of a head, and
+//! one for each vector.
 //!
-//! Grid [`shape`], block [`THREADS`]: a warp takes one head of [`TOKENS`] tokens. Lanes lie along the tokens first, as
-//! in [`reshape_and_cache`](crate::cache::reshape_and_cache()), four lanes to a head: a warp reads 64 contiguous bytes
-//! from each half of a head, and writes 128 contiguous bytes a vector of the cache if slots are neighbours. A lane
-//! holds the pairs it rotates in registers; the norm is two shuffles.
+//! Grid [`shape`], block [`THREADS`]: a warp handles one head of [`TOKENS`] tokens. Lanes run along the tokens first,
+//! as in [`reshape_and_cache`](crate::cache::reshape_and_cache()), with four lanes to a head. A warp therefore reads 64
+//! contiguous bytes from each half of a head. It writes 128 contiguous bytes for each vector of the cache if the slots
+//! are neighbours. A lane holds the pairs that it rotates in registers, and the norm is two shuffles.
 //!
 //! # Floor
 //!
-//! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, less where the cache has 8 bits, and `4 D` of angles, which the heads'
-//! warps find in L2 after the first, and in L1 for the second half of each sector (a lane takes 32 bytes of them, by
-//! two loads). About 6 flops an element: the time is that of the memory.
+//! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, or less if the cache has 8 bits. `4
+//! D` bytes of angles come from L2 after the first warp, and from L1 for the second half of each sector (a lane takes
+//! 32 bytes of them by two loads). At about 6 flops an element, memory is the limit.
 //!
 //! # Ladder
 //!
-//! 1. Norm of queries, norm of keys, rotation of queries, of keys, cache write: five launches that read and write the
-//!    row three times.
-//! 2. One kernel, a block a token: one launch, but writes to the cache are of 16 bytes, half a sector, in prompts too.
-//! 3. (here) Eight tokens a warp: whole sectors in prompts. In a decode step slots are scattered, and half sectors are
-//!    what the layout gives.
+//! 1. Norm of queries, norm of keys, rotation of queries, rotation of keys, cache write: five launches that read and
+//!    write the row three times.
+//! 2. One kernel, one block a token: one launch, but writes to the cache are of 16 bytes, half a sector, even for
+//!    prompts.
+//! 3. (here) Eight tokens a warp: whole sectors for prompts. In a decode step slots are scattered, and the layout
+//!    allows only half sectors.
 
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
@@ -54,10 +57,10 @@ pub const fn shape(tokens: u32, heads: u32, kv_heads: u32) -> LaunchShape {
     LaunchShape::new([tokens.div_ceil(TOKENS), (heads + 2 * kv_heads).div_ceil(THREADS / WARP_SIZE), 1], THREADS)
 }
 
-/// Whether [`rope_and_cache()`] takes heads of `head_size` elements.
+/// Checks that [`rope_and_cache()`] supports heads of `head_size` elements.
 ///
 /// # Errors
-/// [`WidthError`] if half a head is no whole number of vectors, or a head has more than 256 elements.
+/// [`WidthError`] if half a head is not a whole number of vectors, or a head has more than 256 elements.
 pub const fn check(head_size: u32) -> Result<(), WidthError> {
     match head_size {
         0 => Err(WidthError::Ragged { width: 0, multiple: 16 }),
@@ -67,26 +70,28 @@ pub const fn check(head_size: u32) -> Result<(), WidthError> {
     }
 }
 
-/// Bytes that must be moved for `tokens` tokens with so many query heads, to a cache with such pages.
+/// Bytes that must be moved for `tokens` tokens with `heads` query heads, to a cache of `pages`.
 pub const fn floor_bytes(tokens: u64, heads: u64, pages: Pages) -> u64 {
     let (kv_heads, head_size) = (pages.heads as u64, pages.head_size as u64);
     let cached = 2 * kv_heads * pages.format.head_bytes(pages.head_size) as u64;
     tokens * (head_size * (4 * heads + 2 * 2 * kv_heads + 4) + cached)
 }
 
-/// Norms, rotates, splits and caches the fused QKV rows of a step's tokens.
+/// Normalises, rotates, splits and caches the fused QKV rows of a step's tokens.
 ///
 /// - `qkv`: `[tokens][heads + 2 * kv_heads][head_size]`, rows `qkv_stride` vectors apart.
-/// - `query`: `[tokens][heads][head_size]`, rows `query_stride` vectors apart; may be `qkv` with its stride.
-/// - `cache`: the layer's pages; `slots`: for each token `block * block_size + offset`. A negative slot is padding: its
-///   key and value go nowhere.
-/// - `angles`: `[positions][head_size]`, in row `p` the cosines of half a head, then the sines; null for no rotation.
-///   `positions`: a row for each token.
-/// - `query_norm`, `key_norm`: `[head_size]`; null for no norm.
+/// - `query`: `[tokens][heads][head_size]`, rows `query_stride` vectors apart. May be `qkv` with its stride.
+/// - `cache`: the layer's pages.
+/// - `slots`: `block * block_size + offset` for each token. A negative slot is padding, whose key and value are not
+///   stored.
+/// - `angles`: `[positions][head_size]`. Row `p` has the cosines of half a head, then the sines. Null for no rotation.
+/// - `positions`: the row of `angles` for each token.
+/// - `query_norm`, `key_norm`: `[head_size]`, or null for no norm.
 ///
 /// # Safety
-/// The arrays have these shapes and are 16-byte aligned, slots are within the cache and no two are the same,
-/// `head_size` passes [`check`], is 32, 64, 96 or 128 where the cache has 8 bits, and the launch is of [`shape`].
+/// The arrays have these shapes and are 16-byte aligned, slots are within the cache, and no two are the same.
+/// `head_size` passes [`check`], and is 32, 64, 96 or 128 if the cache has 8 bits. The launch has the shape of
+/// [`shape`].
 #[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16, F16Int8, F16Fp8, Bf16Int8, Bf16Fp8]))]
 pub unsafe fn rope_and_cache<T: KvElement>(
     qkv: *const Vector,
@@ -121,11 +126,11 @@ pub unsafe fn rope_and_cache<T: KvElement>(
         heads,
     };
     let pages = Pages { heads: kv_heads, head_size, block_size, format: T::FORMAT };
-    // SAFETY: this kernel's contract is the function's.
+    // SAFETY: this kernel has the contract of the function.
     unsafe { rotate_and_write::<T::Element, _>(rows, pages, T::writer(pages, cache)) };
 }
 
-/// The arguments of [`rope_and_cache()`] that say nothing of the cache.
+/// The arguments of [`rope_and_cache()`] that do not concern the cache.
 #[derive(Clone, Copy)]
 pub(crate) struct FusedRows {
     pub qkv: *const Vector,
@@ -142,7 +147,7 @@ pub(crate) struct FusedRows {
     pub heads: u32,
 }
 
-/// What [`rope_and_cache()`] does, for a cache of any layout.
+/// Computes [`rope_and_cache()`] for a cache of any layout.
 ///
 /// # Safety
 /// As for [`rope_and_cache()`], with slots within `cache`.
@@ -157,9 +162,9 @@ pub(crate) unsafe fn rotate_and_write<T: Element, C: WriteHead>(rows: FusedRows,
     let lane = warp::lane_id();
     let token = thread::block_idx_x() * TOKENS + lane % TOKENS;
     let own = HeadPart { halves: head_size / 16, first: lane / TOKENS, here: token < tokens };
-    // SAFETY: every access is below `tokens` and within the head; slots are within the cache and positions within the
-    // table, by this function's contract. All lanes of the warp have the same head, so that they take the same branches
-    // to the shuffles.
+    // SAFETY: every access is below `tokens` and within the head. Slots are within the cache and positions within the
+    // table, by this function's contract. All lanes of the warp have the same head, so they take the same branches to
+    // the shuffles.
     unsafe {
         let first = head * (head_size / VECTOR);
         let from = rows.qkv.add(token as usize * rows.qkv_stride as usize + first as usize);
@@ -169,7 +174,7 @@ pub(crate) unsafe fn rotate_and_write<T: Element, C: WriteHead>(rows: FusedRows,
             let norm = if head < heads { rows.query_norm } else { rows.key_norm };
             if !norm.is_null() || !angles.is_null() {
                 let position = if own.here && !angles.is_null() { *rows.positions.add(token as usize) } else { 0 };
-                own.turn::<T>(&mut pairs, norm, rows.eps, angles, position);
+                own.norm_and_rotate::<T>(&mut pairs, norm, rows.eps, angles, position);
             }
         }
         if head < heads {
@@ -199,12 +204,12 @@ pub(crate) unsafe fn rotate_and_write<T: Element, C: WriteHead>(rows: FusedRows,
 }
 
 impl HeadPart {
-    /// Norms the head if `norm` is not null, then rotates it if `angles` is not null.
+    /// Normalises the head if `norm` is not null, then rotates it if `angles` is not null.
     ///
     /// # Safety
-    /// Arrays are as for [`rope_and_cache()`]; all lanes of the warp call this together.
+    /// Arrays are as for [`rope_and_cache()`], and all lanes of the warp call this together.
     #[inline(always)]
-    unsafe fn turn<T: Element>(
+    unsafe fn norm_and_rotate<T: Element>(
         self,
         pairs: &mut Pairs,
         norm: *const Vector,
@@ -219,7 +224,7 @@ impl HeadPart {
                 let [a, b] = pairs[i].map(|vector| sum_of_eight(widen::<T>(vector).map(|v| v * v)));
                 squares += a + b;
             });
-            // SAFETY: all lanes are here; the lanes of a token are those that differ in the bits above `TOKENS`.
+            // SAFETY: all lanes are here. The lanes of one token differ only in the bits from `TOKENS` up.
             unsafe {
                 squares += warp::warp_shuffle_xor(FULL_MASK, squares, TOKENS, WARP_SIZE);
                 squares += warp::warp_shuffle_xor(FULL_MASK, squares, 2 * TOKENS, WARP_SIZE);
@@ -228,7 +233,7 @@ impl HeadPart {
         }
         self.each(|i, chunk| {
             let [mut a, mut b] = pairs[i].map(widen::<T>);
-            // SAFETY: `chunk` is within half a head, of weights as of angles.
+            // SAFETY: `chunk` is within half a head, both for weights and for angles.
             unsafe {
                 if !norm.is_null() {
                     let first = widen::<T>(*norm.add(chunk as usize));
@@ -239,9 +244,9 @@ impl HeadPart {
                 if !angles.is_null() {
                     let row = angles.add(position as usize * 2 * self.halves as usize);
                     let (cos, sin) = (floats(row.add(chunk as usize)), floats(row.add((chunk + self.halves) as usize)));
-                    let turned = eight(|e| a[e] * cos[e] - b[e] * sin[e]);
+                    let rotated = eight(|e| a[e] * cos[e] - b[e] * sin[e]);
                     b = eight(|e| b[e] * cos[e] + a[e] * sin[e]);
-                    a = turned;
+                    a = rotated;
                 }
             }
             pairs[i] = [narrow::<T>(a), narrow::<T>(b)];
@@ -249,7 +254,7 @@ impl HeadPart {
     }
 }
 
-/// Eight `f32` by two loads.
+/// Loads eight `f32` by two loads.
 ///
 /// # Safety
 /// The pointer is valid and aligned to 16 bytes.
@@ -266,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_whose_halves_are_no_vectors_are_refused() {
+    fn heads_whose_halves_are_not_whole_vectors_are_refused() {
         for head_size in [16, 32, 64, 80, 96, 128, 256] {
             assert_eq!(check(head_size), Ok(()));
         }

@@ -16,14 +16,14 @@ fn vocabulary(arch: Arch) -> String {
 }
 
 fn get(builder: CudaBuilder) -> String {
-    // Where sources have changed the message says so; `cargo run -p quire-cuda-builder` makes the PTX anew.
+    // If sources have changed, the error says so. `cargo run -p quire-cuda-builder` rebuilds the PTX.
     let path = builder.prebuilt_path();
     let built = builder.source(Source::Prebuilt).build().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(built.origin, Origin::Prebuilt(path));
     built.ptx
 }
 
-/// The entry that a descriptor promises.
+/// Returns the entry that a descriptor declares.
 fn promised(kernel: &Descriptor) -> PtxEntry {
     let ty = |ty: &str, size: usize| match ty {
         "f32" | "f64" => format!("f{}", size * 8),
@@ -38,7 +38,7 @@ fn promised(kernel: &Descriptor) -> PtxEntry {
     }
 }
 
-/// What LLVM calls a type of bits varies with its version: `.b32`, `.u32` and `.f32` are passed alike.
+/// LLVM's versions name types of bits differently. `.b32`, `.u32` and `.f32` are passed in the same way.
 fn by_size(mut entry: PtxEntry) -> PtxEntry {
     entry.params.iter_mut().for_each(|ty| *ty = ty.trim_start_matches(|c: char| c.is_alphabetic()).to_owned());
     entry
@@ -54,7 +54,7 @@ fn assert_entries<'a>(arch: Arch, ptx: &str, kernels: impl Iterator<Item = &'a D
 }
 
 #[test]
-fn the_entries_are_those_that_the_crate_declares() {
+fn the_entries_match_the_declarations() {
     for arch in Arch::ALL {
         assert_entries(arch, &prebuilt(arch), shipped());
         assert_entries(arch, &vocabulary(arch), vocabulary::all());
@@ -62,13 +62,13 @@ fn the_entries_are_those_that_the_crate_declares() {
 }
 
 #[test]
-fn the_lowest_ptx_version_that_serves() {
+fn the_ptx_has_the_lowest_sufficient_version() {
     assert!(prebuilt(Arch::Sm80).contains("\n.version 7.0\n.target sm_80\n"));
     assert!(prebuilt(Arch::Sm90a).contains("\n.version 8.0\n.target sm_90a\n"));
 }
 
 #[test]
-fn lines_of_the_source_and_no_paths_of_a_machine() {
+fn the_ptx_names_source_lines_but_no_machine_paths() {
     for arch in Arch::ALL {
         let ptx = prebuilt(arch);
         assert!(ptx.lines().any(|l| l.trim_start().starts_with(".file") && l.contains("kernels/src/cache.rs")));

@@ -1,5 +1,5 @@
-//! `ptxas` accepts the PTX, finds no need for spills or local memory, and moves no access to memory ahead of the wait for earlier
-//! launches; and what it makes of the loops on the tensor cores.
+//! `ptxas` accepts the PTX, needs no spills or local memory, and moves no memory access ahead of the wait for earlier
+//! launches. The tests also record the loops on the tensor cores that it generates.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,7 +14,7 @@ use cuda_std::launch::Descriptor;
 use frame::sass::MatrixLoop;
 use kernels::registry::shipped;
 
-/// What `ptxas -v` says of one kernel.
+/// The output of `ptxas -v` for one kernel.
 #[derive(Debug, Default)]
 struct Usage {
     name: String,
@@ -52,7 +52,7 @@ fn compile(ptxas: &OsString, ptx: &Path, arch: Arch) -> Vec<Usage> {
     usages
 }
 
-/// The first line of a record: what measured it.
+/// Returns the first line of a record, which names the version of ptxas.
 fn version(ptxas: &OsString) -> String {
     let output = Command::new(ptxas).arg("--version").output().expect("ptxas starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -93,7 +93,7 @@ fn no_spills_and_no_local_memory() {
                 for (kernel, access) in frame::sass::early_accesses(&text).into_iter().filter(|found| waits(found.0)) {
                     let is_weight = kernel.starts_with("gemm_hopper") && access == "UTMALDG"
                         || kernel.starts_with("gemv") && access == "LDGSTS";
-                    assert!(is_weight, "{kernel}: {access} ahead of the wait for launches ahead");
+                    assert!(is_weight, "{kernel}: {access} ahead of the wait for earlier launches");
                 }
             }
             for kernel in shipped().filter(here_too) {
@@ -111,33 +111,34 @@ fn no_spills_and_no_local_memory() {
     }
 }
 
-/// The loops of the kernels that ours are compared with are as on record. Those of other object files in the folder are printed.
+/// Compares the loops of other projects' kernels with the record, and prints the loops of all object files in the
+/// folder.
 #[test]
 #[ignore = "needs kernels of other projects, which toolkit/emulator/tests/foreign/counted/build.sh makes"]
 fn loops_of_other_projects() {
-    let folder = std::env::var_os("QUIRE_CUBINS").expect("QUIRE_CUBINS names the folder of the object files");
-    let ptxas = frame::ptxas::find().expect("ptxas is here");
-    let nvdisasm = frame::sass::find().expect("nvdisasm is here");
+    let folder = std::env::var_os("QUIRE_CUBINS").expect("QUIRE_CUBINS must name the folder of the object files");
+    let ptxas = frame::ptxas::find().expect("ptxas was not found");
+    let nvdisasm = frame::sass::find().expect("nvdisasm was not found");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../toolkit/emulator/tests/foreign/counted/loops.tsv");
-    let known = std::fs::read_to_string(&path).unwrap();
+    let recorded = std::fs::read_to_string(&path).unwrap();
     let mut record = version(&ptxas);
-    let is_comparable = known.starts_with(&record);
+    let is_comparable = recorded.starts_with(&record);
     record += "# file, kernel where it is one of several, instructions of the loop, how many are products, their name, how many \
                are copies, instructions of the shortest way through it that has all of these\n";
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "cubin"));
     files.sort();
-    assert!(!files.is_empty(), "there are no object files in the folder");
+    assert!(!files.is_empty(), "the folder has no object files");
     for file in &files {
         let stem = file.file_stem().unwrap().to_string_lossy();
         for found in frame::sass::product_loops(&frame::sass::disassembly(&nvdisasm, file)) {
-            // Whoever mangles names has one kernel in a file.
+            // Projects that mangle names have one kernel in each file.
             let kernel = if found.kernel.starts_with("_Z") { "-" } else { &found.kernel };
             let MatrixLoop { instructions, matrix, name, copies, least, .. } = found;
             let row = format!("{stem}\t{kernel}\t{instructions}\t{matrix}\t{name}\t{copies}\t{least}\n");
             print!("{row}");
-            let is_known = is_comparable && known.contains(&format!("\n{stem}\t{kernel}\t"));
-            assert!(!is_known || known.contains(&format!("\n{row}")), "not as on record: {row}");
+            let is_recorded = is_comparable && recorded.contains(&format!("\n{stem}\t{kernel}\t"));
+            assert!(!is_recorded || recorded.contains(&format!("\n{row}")), "differs from the record: {row}");
             record += &row;
         }
     }
@@ -146,16 +147,16 @@ fn loops_of_other_projects() {
     }
 }
 
-/// The registers of every kernel and its loop on the tensor cores are on record, for those who have no ptxas. With
-/// `QUIRE_RECORD=1` they are recorded anew.
+/// Compares the registers of every kernel and its loop on the tensor cores with the record, which is for readers
+/// without ptxas. With `QUIRE_RECORD=1`, writes the record first.
 fn assert_recorded(file: &str, record: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("prebuilt").join(file);
     if std::env::var_os("QUIRE_RECORD").is_some() {
         std::fs::write(&path, record).unwrap();
     }
     let recorded = std::fs::read_to_string(&path).unwrap();
-    // Another ptxas may deal out registers otherwise.
+    // Another version of ptxas may allocate registers differently.
     if recorded.lines().next() == record.lines().next() {
-        assert_eq!(recorded, record, "with QUIRE_RECORD=1 this test records what kernels use");
+        assert_eq!(recorded, record, "QUIRE_RECORD=1 makes this test update the record");
     }
 }

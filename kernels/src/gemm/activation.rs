@@ -2,7 +2,7 @@
 
 use cuda_std::prelude::*;
 
-/// The element-wise function of a feed-forward block. Kernels take its number; 0 stands for none.
+/// The element-wise function of a feed-forward block. Kernels take its number, or 0 for no function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Activation {
@@ -21,7 +21,7 @@ impl Activation {
     pub const ALL: [Activation; 4] = [Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu];
 }
 
-/// Applies the function with this number, which is the same for all threads.
+/// Applies the activation with this number. The number is the same for all threads.
 #[inline(always)]
 pub fn activate(number: u32, x: f32) -> f32 {
     const RELU: u32 = Activation::Relu as u32;
@@ -38,7 +38,7 @@ pub fn activate(number: u32, x: f32) -> f32 {
             }
         }
         GELU => gelu(x),
-        // (1 + tanh u) / 2 is the logistic function of 2u; 1.595... is twice the root of 2 / pi.
+        // (1 + tanh u) / 2 is the logistic function of 2u, and 1.595... is twice the square root of 2 / pi.
         GELU_TANH => x * logistic(1.595_769 * (x + 0.044_715 * x * x * x)),
         SILU => x * logistic(x),
         _ => x,
@@ -56,14 +56,16 @@ fn exp(x: f32) -> f32 {
     (x * core::f32::consts::LOG2_E).exp2_fast()
 }
 
-/// `x (1 + erf(x / sqrt 2)) / 2` as `x erfc(-x / sqrt 2) / 2`, which keeps its precision where the result is small;
-/// `erfc` by the Chebyshev fit of Numerical Recipes (6.2), whose relative error is below 1.2e-7.
+/// Returns `x (1 + erf(x / sqrt 2)) / 2`, the exact GELU.
+///
+/// Computed as `x erfc(-x / sqrt 2) / 2`, which stays precise where the result is small. `erfc` is the Chebyshev fit of
+/// Numerical Recipes (6.2), with a relative error below 1.2e-7.
 #[inline(always)]
 fn gelu(x: f32) -> f32 {
     let z = x.abs() * core::f32::consts::FRAC_1_SQRT_2;
     let t = (1.0 + 0.5 * z).rcp_fast();
     let mut p = 0.170_872_77;
-    // Written out: a table would be read from memory.
+    // Written out, since a table would be read from memory.
     p = GpuFloat::mul_add(p, t, -0.822_152_2);
     p = GpuFloat::mul_add(p, t, 1.488_515_9);
     p = GpuFloat::mul_add(p, t, -1.135_204);

@@ -1,33 +1,33 @@
-//! Some tokens, up to 64: reading the weight is the limit.
+//! Up to 64 tokens: reading the weight is the limit.
 //!
-//! The weight is `mma`'s first operand, so that tokens need padding to a multiple of 8 only. A block of four warps has
-//! [`rows`] rows of the weight, all tokens, and a part of `k`: splits of `k` make enough blocks for two an SM. Both
-//! operands come through a ring of [`stages`] tiles in shared memory by `cp.async`.
+//! The weight is `mma`'s first operand, so tokens need padding only to a multiple of 8. A block of four warps computes
+//! [`rows`] rows of the weight with all tokens over a part of `k`. Splits of `k` give two blocks for each SM.
+//! `cp.async` brings both operands through a ring of [`stages`] tiles in shared memory.
 //!
 //! | | |
 //! | --- | --- |
-//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; `m` up to `TOKENS`, any `n`, `k` a multiple of 8 |
-//! | grid | [`rows`] of the weight by splits of `k`; [`THREADS`] threads |
+//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`, `m` up to `TOKENS`, any `n`, `k` a multiple of 8 |
+//! | grid | x: tiles of [`rows`] weight rows. y: splits of `k`. [`THREADS`] threads |
 //! | shared memory | [`shared_bytes`]: 54 to 96 KiB, two blocks an SM on an H200 |
-//! | floor | `2 n k` bytes of weight; `2 m n k` flops, 46 % of what `mma.sync` can do at 64 tokens |
+//! | floor | `2 n k` bytes of weight and `2 m n k` flops, 46 % of what `mma.sync` can do at 64 tokens |
 //!
 //! # What limits it
 //!
-//! With two blocks an SM, 80 KiB (96 KiB) of weight are in flight: twice what latency times bandwidth asks for. The
-//! activations come from L2, `m / rows` bytes for each byte of weight, a half at most; hence 128 rows from 32 tokens
-//! on. Parts of sums cost `2 m splits / k` bytes for each byte of weight, written and read, an eighth at most each: the
-//! plan limits the splits to that. Prediction for an H200: 85 to 92 % of a read-only stream for matrices of 50 MB; the
-//! rest is the time to fill the ring and that of the last block to add up parts, 2 us together.
+//! With two blocks an SM, 80 KiB (96 KiB) of weight are in flight, twice the product of latency and bandwidth. The
+//! activations come from L2, `m / rows` bytes for each byte of weight, at most half a byte. That is why blocks have 128
+//! rows from 32 tokens on. Partial sums cost `2 m splits / k` bytes for each byte of weight, written and read. The plan
+//! limits the splits so that each is at most an eighth. Prediction for an H200: 85 to 92 % of a read-only stream for
+//! matrices of 50 MB. The rest is the time to fill the ring, and the last block's time to add up parts, together 2 us.
 //!
 //! # Ladder
 //!
-//! 1. [`gemm`](super::prefill::gemm()): the work of 128 tokens, however few there are.
-//! 2. Tokens as the second operand: the work is that of the tokens, but blocks are few, and most SMs idle.
-//! 3. (here) Splits of `k`: every SM streams. Tiles of the activations are 8 tokens by two steps of `k` an `ldmatrix`,
-//!    which is one for 8 tokens and keeps the same code for 64.
+//! 1. [`gemm`](super::prefill::gemm()): does the work of 128 tokens, however few there are.
+//! 2. Tokens as the second operand: the work is proportional to the tokens, but blocks are few, and most SMs idle.
+//! 3. (here) Splits of `k`: every SM streams. One `ldmatrix` loads 8 tokens by two steps of `k`, so the same code
+//!    serves 8 to 64 tokens.
 //!
-//! Next: weights that pass L2 with an eviction hint, and shares of equal length over the line of all tiles (as in
-//! Marlin), where tiles times splits are far from a multiple of the SMs.
+//! Next: load weights through L2 with an eviction hint. Give blocks equal shares of the line of all tiles (as Marlin
+//! does) where tiles times splits are far from a multiple of the SMs.
 
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
@@ -47,10 +47,10 @@ pub const THREADS: u32 = 128;
 /// Warps of a block, which share its rows.
 const WARPS: u32 = THREADS / warp::WARP_SIZE;
 
-/// Numbers of tokens that there are kernels for.
+/// Numbers of tokens that have a kernel.
 pub const TOKENS: [u32; 4] = [8, 16, 32, 64];
 
-/// Rows of the weight that a block has.
+/// Rows of the weight that a block computes.
 pub const fn rows(tokens: u32) -> u32 {
     if tokens <= 16 { 64 } else { 128 }
 }
@@ -60,12 +60,12 @@ pub const fn stages(tokens: u32) -> u32 {
     if tokens <= 16 { 6 } else { 4 }
 }
 
-/// Dynamic shared memory, in bytes: that of the ring, which the sums reuse at the end.
+/// Dynamic shared memory, in bytes: the ring, which the sums reuse at the end.
 pub const fn shared_bytes(tokens: u32) -> u32 {
     stages(tokens) * (rows(tokens) + tokens) * ROW_BYTES
 }
 
-/// Multiplies up to `TOKENS` activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.
+/// Multiplies up to `TOKENS` activations with a weight: `out = epilogue(x weight^T)`. See [`super`] for the arguments.
 ///
 /// # Safety
 /// As for [`gemm`](super::prefill::gemm()), and `m` is at most `TOKENS`.
@@ -102,8 +102,8 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
     let copies = TileCopy::<THREADS>::copies(TOKENS);
     let copy = |place: u32, tile: u32| {
         let place = ring_offset + place;
-        // SAFETY: the place in the ring has been read by all, or was never written; the operands have their shapes by
-        // this kernel's contract.
+        // SAFETY: all warps have read this slot, or it was never written. The operands have their shapes by this
+        // kernel's contract.
         unsafe {
             weight_source.of(tile * DEPTH).copy(place, 0..TileCopy::<THREADS>::copies(rows));
             let x = x_source.of(tile * DEPTH);
@@ -130,18 +130,18 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
         if first + stage < last {
             copy(stage * stage_bytes, first + stage);
         }
-        // Without copies as well: waits count groups.
+        // Commit even without copies, since waits count groups.
         cp_async::commit();
         stage += 1;
     }
-    // Each is a sum of 16 rows by 8 tokens: first those of all tokens with the first 16 rows, then with the next 16.
-    // The rest of the array is not used.
+    // Each array has sums of 16 rows by 8 tokens: all tokens with the first 16 rows, then all tokens with the next 16.
+    // The rest is unused.
     let mut sums = [[0.0; 4]; 16];
     let (fragments, eighths) = (rows / WARPS / 16, TOKENS / 8);
     let (mut now, mut free) = (0, (stages - 1) * stage_bytes);
     let mut tile = first;
     while tile < last {
-        // This tile has arrived, and all warps have read the one before.
+        // After the barrier this tile has arrived, and all warps have read the previous one.
         wait();
         thread::sync_threads();
         if tile + stages - 1 < last {
@@ -176,8 +176,8 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
         tile += 1;
     }
 
-    // SAFETY: all threads of the block are here; after the barrier no thread reads the ring's tiles, and it has room
-    // for the sums.
+    // SAFETY: all threads of the block are here. After the barrier no thread reads the ring's tiles, and the ring has
+    // room for the sums.
     unsafe {
         let flag = || shared_array![u32; 1];
         let meeting = Meeting::of_block(workspace, counters);
@@ -191,7 +191,7 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
             return;
         }
         thread::sync_threads();
-        // A row a token; the pitch keeps the lanes' rows and tokens in different banks.
+        // One row for each token. The pitch keeps the lanes' rows and tokens in different banks.
         let staged = Staged { sums: ring.cast(), rows: TOKENS, columns: rows, pitch: rows + 4, is_permuted: false };
         unroll!(j in [0 1 2 3 4 5 6 7] {
             unroll!(i in [0 1] {

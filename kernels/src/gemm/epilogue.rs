@@ -1,7 +1,7 @@
-//! The epilogue of a product: bias, activation, gate and residual are applied to the sums, and the results stored.
+//! The epilogue of a product: applies bias, activation, gate and residual to the sums, and stores the results.
 //!
-//! The same code serves all kernels: it chooses at run time, by a number that is the same for all threads. A gated
-//! product has the rows of both its weights in one matrix: see [`gated_row`].
+//! All kernels share this code. It branches at run time on a number that is the same for all threads. A gated product
+//! has the rows of both its weights in one matrix, see [`gated_row`].
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -12,12 +12,13 @@ use super::activation::{Activation, activate};
 use super::split::add;
 use crate::element::Element;
 
-/// What is stored, for the sums `s = x w^T + bias`.
+/// The value that a product stores, where `s = x w^T + bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epilogue {
-    /// `s`, or a function of it, in 16 bits.
+    /// `s`, or an activation of it, in 16 bits.
     Half(Option<Activation>),
-    /// `act(gate) * up` in 16 bits, for weights whose rows are in [`gated_row`]'s order: half as many columns.
+    /// `act(gate) * up` in 16 bits, for weights whose rows are in [`gated_row`]'s order. The output has half as many
+    /// columns.
     Gated(Activation),
     /// `out + s`, rounded once to 16 bits.
     Add,
@@ -25,16 +26,16 @@ pub enum Epilogue {
     Float,
 }
 
-/// The bits of [`Epilogue::bits`] that are the activation's number.
+/// Mask of the activation's number in [`Epilogue::bits`].
 pub(super) const ACTIVATION: u32 = 7;
-/// The bit that says that it is gated.
+/// Bit that says that the product is gated.
 pub(super) const GATED: u32 = 8;
-/// The bit that says that it adds to the output.
+/// Bit that says that the product is added to the output.
 pub(super) const ADD: u32 = 16;
 const FLOAT: u32 = 32;
 
 impl Epilogue {
-    /// The number that kernels take.
+    /// Returns the number that kernels take.
     pub const fn bits(self) -> u32 {
         match self {
             Epilogue::Half(None) => 0,
@@ -45,22 +46,22 @@ impl Epilogue {
         }
     }
 
-    /// Columns of the output, for a weight of `n` rows.
+    /// Returns the output's columns for a weight of `n` rows.
     pub const fn columns(self, n: u32) -> u32 {
         if let Epilogue::Gated(_) = self { n / 2 } else { n }
     }
 
-    /// Bytes that an element of the output takes.
+    /// Returns the bytes of an element of the output.
     pub const fn size(self) -> u32 {
         if let Epilogue::Float = self { 4 } else { 2 }
     }
 }
 
-/// Neighbouring rows of gate, and then of up, in the weight of a gated product.
+/// Rows of gate that are next to each other in the weight of a gated product. As many rows of up follow them.
 pub const GATED_ROWS: u32 = 8;
 
-/// Where row `row` of the gate's weight, or of up's, stands in the weight of both: eight rows of one, then the same
-/// eight of the other. So a thread that has the sums of one always has those of the other.
+/// Returns the position of row `row` of gate or up in the weight of both: eight rows of gate, then the same eight rows
+/// of up. A thread that has the sums of one therefore has the sums of the other.
 pub const fn gated_row(row: u32, up: bool) -> u32 {
     row / GATED_ROWS * 2 * GATED_ROWS + up as u32 * GATED_ROWS + row % GATED_ROWS
 }
@@ -68,37 +69,37 @@ pub const fn gated_row(row: u32, up: bool) -> u32 {
 /// A block's tile of sums in shared memory, `[rows][pitch]`. All but the address are constants.
 #[derive(Clone, Copy)]
 pub struct Staged {
-    /// The first sum.
+    /// Address of the first sum.
     pub sums: *mut f32,
     /// Tokens.
     pub rows: u32,
     /// Rows of the weight, a power of two.
     pub columns: u32,
-    /// From one token to the next, a multiple of four.
+    /// Elements between tokens, a multiple of four.
     pub pitch: u32,
-    /// Whether each group of eight columns is stored where another one would be, another in each of four tokens: so that a
-    /// warp's stores of fragments meet in no bank, without room between the tokens.
+    /// Whether groups of eight columns are permuted, differently for each of four tokens. A warp's stores of fragments
+    /// then have no bank conflicts, without padding between tokens.
     pub is_permuted: bool,
 }
 
 impl Staged {
-    /// The address of a sum.
+    /// Returns the address of a sum.
     #[inline(always)]
     pub fn at(&self, row: u32, column: u32) -> *mut f32 {
         self.sums.wrapping_add((row * self.pitch + self.place(row, column)) as usize)
     }
 
-    /// The address of a token's sums.
+    /// Returns the address of a token's first sum.
     #[inline(always)]
     pub fn row(&self, row: u32) -> *mut f32 {
         self.sums.wrapping_add((row * self.pitch) as usize)
     }
 
-    /// Puts a warp's sums of 16 rows of the weight, from `column` on, by eight tokens, from `token` on: those that it has of a product
-    /// whose first factor is the weight. Not for a tile that is permuted.
+    /// Stores a warp's sums of 16 weight rows from `column` on by eight tokens from `token` on. The sums come from a
+    /// product whose first factor is the weight. The tile must not be permuted.
     ///
     /// # Safety
-    /// They are within the tile, and nobody else uses their places.
+    /// The sums are within the tile, and no other thread uses their places.
     #[inline(always)]
     pub unsafe fn put_of_weight(&self, token: u32, column: u32, [a, b, c, d]: [f32; 4]) {
         let lane = warp::lane_id();
@@ -112,45 +113,46 @@ impl Staged {
         }
     }
 
-    /// Where a column is among a token's sums; the same for tokens that are a multiple of four apart.
+    /// Returns the position of a column among a token's sums. It is the same for tokens that are a multiple of four
+    /// apart.
     #[inline(always)]
     pub fn place(&self, row: u32, column: u32) -> u32 {
         if self.is_permuted { column ^ (row % 4 * 8) } else { column }
     }
 }
 
-/// The output of a product, and the epilogue that is applied to sums before they are stored.
+/// The output of a product, and the epilogue that is applied to the sums before they are stored.
 #[derive(Clone, Copy)]
 pub struct ProductOutput {
     /// `[m][columns]`, of 16 bits or `f32`.
     pub out: *mut u8,
-    /// Elements between its rows.
+    /// Elements between rows of the output.
     pub stride: u32,
     /// `[n]`, aligned to 8 bytes, or null.
     pub bias: *const u16,
-    /// Rows.
+    /// Rows of the output.
     pub m: u32,
     /// Rows of the weight.
     pub n: u32,
-    /// [`Epilogue::bits`].
+    /// The epilogue, as [`Epilogue::bits`].
     pub epilogue: u32,
 }
 
 impl ProductOutput {
-    /// Whether the product is gated: the weight's rows are, by turns, eight of gate and eight of up, and each activated
-    /// output of gate is multiplied by that of up.
+    /// Returns whether the product is gated. If so, the weight alternates between eight rows of gate and eight rows of
+    /// up, and each activated output of gate is multiplied by its up output.
     #[inline(always)]
     pub fn is_gated(&self) -> bool {
         self.epilogue & GATED != 0
     }
 
-    /// Columns of the output, for `rows` rows of the weight: half as many if it is gated.
+    /// Returns the output's columns for `rows` rows of the weight: half as many if the product is gated.
     #[inline(always)]
     pub fn columns(&self, rows: u32) -> u32 {
         rows >> u32::from(self.is_gated())
     }
 
-    /// The bias of two rows of the weight from `row` on, an even number.
+    /// Returns the bias of weight rows `row` and `row + 1`, where `row` is even, or zeros past the last row.
     ///
     /// # Safety
     /// `bias` is as declared and not null, and `n` is even.
@@ -159,24 +161,24 @@ impl ProductOutput {
         if row >= self.n {
             return [0.0; 2];
         }
-        // SAFETY: both rows are below `n`, an even number, and an even number of elements is aligned as the bias is.
+        // SAFETY: both rows are below `n`, since `row` and `n` are even. For the same reason the pair is aligned.
         unsafe { T::Pair::from_bits(*self.bias.add(row as usize).cast()).to_f32() }
     }
 
-    /// The bias of a row of the weight.
+    /// Returns the bias of a weight row, or 0 without a bias.
     ///
     /// # Safety
-    /// `row` is below `n`; the bias is as declared.
+    /// `row` is below `n`, and the bias is as declared.
     #[inline(always)]
     unsafe fn bias<T: Element>(&self, row: u32) -> f32 {
         if self.bias.is_null() {
             return 0.0;
         }
-        // SAFETY: `row` is below `n`, the number of elements of the bias, by this function's contract.
+        // SAFETY: `row` is below `n`, the length of the bias, by this function's contract.
         unsafe { widen::<T>(*self.bias.add(row as usize)) }
     }
 
-    /// Stores one output: the sums of row `row` of the weight, and of the row eight further if they are gated.
+    /// Stores one output. `sum` belongs to weight row `row`, and `up` to the row eight further if the product is gated.
     ///
     /// # Safety
     /// `token` is below `m`, and both rows below `n`.
@@ -194,7 +196,7 @@ impl ProductOutput {
         }
     }
 
-    /// Stores one finished value, or adds it.
+    /// Stores one finished value, or adds it to the output.
     ///
     /// # Safety
     /// The index is within the output.
@@ -212,14 +214,15 @@ impl ProductOutput {
         }
     }
 
-    /// Stores a tile of sums, the first of which is that of token `row` and of row `column` of the weight.
+    /// Stores a tile of sums. The first sum belongs to token `row` and weight row `column`.
     ///
-    /// A thread has the same four columns in each of its rows, so that it loads their bias once. Of output that is added to it
-    /// loads `BATCH` rows, 8 at most, before it adds to the first.
+    /// A thread has the same four columns in each of its rows, so it loads their bias once. If the product is added to
+    /// the output, a thread loads `BATCH` rows of the previous output, 8 at most, before it adds to the first.
     ///
     /// # Safety
-    /// `THREADS` threads, of which this is number `thread`, call this, and all of their writes to the tile are visible. If it is
-    /// permuted, they are enough for a multiple of four rows. The output is as declared.
+    /// `THREADS` threads call this together, `thread` is this thread's number, and all their writes to the tile are
+    /// visible. If the tile is permuted, these threads cover a multiple of four rows at a time. The output is as
+    /// declared.
     #[inline(always)]
     pub unsafe fn store<T: Element, const THREADS: u32, const BATCH: usize>(
         &self,
@@ -228,7 +231,7 @@ impl ProductOutput {
         row: u32,
         column: u32,
     ) {
-        // The number of groups of four columns that the tile has in the output, as a power of two.
+        // Base-2 logarithm of the four-column groups that the tile has in the output.
         let shift = (staged.columns / 4).trailing_zeros() - u32::from(self.is_gated());
         let four = thread & ((1 << shift) - 1);
         let (from, to, end) = if self.is_gated() {
@@ -248,10 +251,11 @@ impl ProductOutput {
         unsafe {
             let bias = self.bias4::<T>(column + from);
             let index = |at: u32| (row + at) as usize * self.stride as usize + to as usize;
-            // Rows are a multiple of four apart where it matters.
+            // If the tile is permuted, a thread's rows are a multiple of four apart, so these positions are the same in
+            // all of them.
             let places = [staged.place(at, from), staged.place(at, from + GATED_ROWS)];
             if self.epilogue & ADD != 0 && whole {
-                // The elements to add to are loaded for several rows at once.
+                // The previous output is loaded for several rows at once.
                 while at < rows {
                     let mut before = [HalfVector([0; 2]); BATCH];
                     unroll!(i in [0 1 2 3 4 5 6 7] {
@@ -272,7 +276,8 @@ impl ProductOutput {
             }
             let up = if self.is_gated() { self.bias4::<T>(column + from + GATED_ROWS) } else { bias };
             let is_plain = self.epilogue & (GATED | ACTIVATION) == 0;
-            // Places go on by steps: to compute each anew takes longer than all else.
+            // Addresses advance by a step, since computing each one from its index takes longer than everything else
+            // here.
             let mut from = staged.row(at).cast_const();
             let mut to_index = index(at);
             while at < rows {
@@ -300,7 +305,7 @@ impl ProductOutput {
         }
     }
 
-    /// The bias of four rows of the weight from `row` on, a multiple of four.
+    /// Returns the bias of the four weight rows from `row` on, where `row` is a multiple of four.
     ///
     /// # Safety
     /// `bias` is null or as declared.
@@ -313,22 +318,21 @@ impl ProductOutput {
         if self.bias.is_null() {
             [0.0; 4]
         } else if row + 4 <= self.n {
-            // SAFETY: four rows from `row` on were just checked against `n`; `row` is a multiple of four, so that they
-            // are aligned.
+            // SAFETY: the four rows were just checked against `n`. They are aligned, since `row` is a multiple of four.
             unsafe { widen4::<T>(*self.bias.add(row as usize).cast()) }
         } else {
             [one(row), one(row + 1), one(row + 2), one(row + 3)]
         }
     }
 
-    /// Stores four finished values.
+    /// Stores four finished values in the output's type.
     ///
     /// # Safety
-    /// The four are within the output, and the index is a multiple of four.
+    /// The four elements are within the output, and the index is a multiple of four.
     #[inline(always)]
     unsafe fn put4<T: Element>(&self, index: usize, values: [f32; 4]) {
-        // SAFETY: the four elements are within the output, by this function's contract, and aligned, since their index
-        // is a multiple of four.
+        // SAFETY: the four elements are within the output, by this function's contract. They are aligned, since their
+        // index is a multiple of four.
         unsafe {
             if self.epilogue & FLOAT != 0 {
                 *self.out.cast::<f32>().add(index).cast() = Vector::from_f32(values);
@@ -341,13 +345,13 @@ impl ProductOutput {
     }
 }
 
-/// One element as `f32`.
+/// Widens one element to `f32`.
 #[inline(always)]
 fn widen<T: Element>(bits: u16) -> f32 {
     T::Pair::from_bits(bits.into()).to_f32()[0]
 }
 
-/// Four elements as `f32`.
+/// Widens four elements to `f32`.
 #[inline(always)]
 fn widen4<T: Element>(HalfVector([low, high]): HalfVector) -> [f32; 4] {
     let ([a, b], [c, d]) = (T::Pair::from_bits(low).to_f32(), T::Pair::from_bits(high).to_f32());

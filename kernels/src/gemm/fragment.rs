@@ -1,7 +1,8 @@
-//! Epilogues in registers: what is applied to sums where the tensor cores leave them, before they become 16 bits.
+//! Epilogues in registers. They apply to sums where the tensor cores leave them, before they are rounded to 16 bits.
 //!
-//! A warp has the sums of 16 tokens and 8 rows of the weight in one array of four a lane, as `mma` and `wgmma` both leave them. Gate and
-//! up of an output are neighbouring arrays of one lane, see [`GATED_ROWS`](super::epilogue::GATED_ROWS).
+//! A lane holds its sums of 16 tokens by 8 weight rows in one array of four, as `mma` and `wgmma` both leave them. The
+//! gate and up sums of an output are in neighbouring arrays of one lane, see
+//! [`GATED_ROWS`](super::epilogue::GATED_ROWS).
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -17,18 +18,19 @@ const RELU: u32 = Activation::Relu as u32;
 const GATED_SILU: u32 = GATED | Activation::Silu as u32;
 const GATED_GELU: u32 = GATED | Activation::GeluTanh as u32;
 
-/// Whether sums can be finished in registers for [these bits](super::epilogue::Epilogue::bits). They could for any; but the code is written
-/// out for each sum, and so only for what models have most.
+/// Returns whether sums can be finished in registers for [these bits](super::epilogue::Epilogue::bits). This would work
+/// for any bits, but the code is unrolled for each sum. Only the epilogues that models use most are therefore
+/// supported.
 pub const fn is_light(epilogue: u32) -> bool {
     const LIGHT: u32 = 1 | 1 << RELU | 1 << ADD | 1 << GATED_SILU | 1 << GATED_GELU;
     epilogue < 32 && LIGHT >> epilogue & 1 == 1
 }
 
-/// Applies bias, activation and gate to a warp's sums: of `TOKENS` tokens by `COLUMNS` rows of the weight from `column` on, those of 16
-/// tokens after those of the 16 before. Gated outputs take the first half of the places.
+/// Applies bias, activation and gate to a warp's sums of `TOKENS` tokens by `COLUMNS` weight rows from `column` on. The
+/// arrays of each 16 tokens follow those of the previous 16. Gated outputs take the first half of the arrays.
 ///
 /// # Safety
-/// The epilogue is [light](is_light), `n` even, and the bias as declared.
+/// The epilogue is [light](is_light), `n` is even, and the bias is as declared.
 #[inline(always)]
 pub unsafe fn finish<T: Element, const TOKENS: usize, const COLUMNS: usize>(
     sums: &mut [[f32; 4]; 32],
@@ -38,7 +40,7 @@ pub unsafe fn finish<T: Element, const TOKENS: usize, const COLUMNS: usize>(
     if !output.bias.is_null() {
         unroll::<32>(|j| {
             if j < COLUMNS / 8 {
-                // SAFETY: the bias is as declared, and `n` is even, by this function's contract; there is a bias.
+                // SAFETY: the bias is not null. It is as declared and `n` is even, by this function's contract.
                 let [x, y] = unsafe { output.bias2::<T>(column + j as u32 * 8 + warp::lane_id() % 4 * 2) };
                 unroll!(i in [0 1 2 3] {
                     if i < TOKENS / 16 {
@@ -61,7 +63,8 @@ pub unsafe fn finish<T: Element, const TOKENS: usize, const COLUMNS: usize>(
     }
 }
 
-/// Multiplies the sums of up with the activated ones of gate before them: the outputs take the first half of the places.
+/// Multiplies each array of up sums with the activated gate sums before it. The outputs take the first half of the
+/// arrays.
 #[inline(always)]
 fn gate<const TOKENS: usize, const COLUMNS: usize>(sums: &mut [[f32; 4]; 32], activate: impl Fn(f32) -> f32) {
     unroll::<16>(|j| {
@@ -72,30 +75,34 @@ fn gate<const TOKENS: usize, const COLUMNS: usize>(sums: &mut [[f32; 4]; 32], ac
     });
 }
 
-/// The function of each. Written out, as [`add`] is.
+/// Applies a function to each of four numbers. Written out, as [`add`] is.
 #[inline(always)]
-fn each([a, b, c, d]: [f32; 4], of: impl Fn(f32) -> f32) -> [f32; 4] {
-    [of(a), of(b), of(c), of(d)]
+fn each([a, b, c, d]: [f32; 4], f: impl Fn(f32) -> f32) -> [f32; 4] {
+    [f(a), f(b), f(c), f(d)]
 }
 
-/// The identity of eight by eight, as half of `mma`'s second factor. What an output is added to is a product with it: two instructions
-/// for 16 x 16 elements, in place of 8 that widen and 8 that add. A sum of it and zeros is rounded as every other sum of products is.
-/// An infinite or NaN element makes its neighbours in 16 columns NaN, as the next norm and product make the whole row.
+/// An 8 x 8 identity matrix, as half of `mma`'s second factor. Multiplying the previous output by it adds that output
+/// to the sums.
+///
+/// This takes two instructions for 16 x 16 elements, instead of 8 that widen and 8 that add. The result is rounded like
+/// every other sum of products. An infinite or NaN element makes its neighbours in 16 columns NaN. The next norm and
+/// product would make the whole row NaN anyway.
 #[derive(Clone, Copy)]
 pub struct Identity(u32);
 
 impl Identity {
-    /// That of this type.
+    /// Returns this lane's part of the identity for elements of type `T`.
     #[inline(always)]
     pub fn new<T: Element>() -> Self {
-        // Kept across a main loop it would take registers that there are not.
+        // Hidden, since the identity would take too many registers if it were kept across a main loop.
         let lane = hidden(warp::lane_id());
-        // A lane has rows 2 (lane % 4) and one more of column lane / 4.
+        // A lane has rows `2 (lane % 4)` and `2 (lane % 4) + 1` of column `lane / 4`.
         let one = T::Pair::from_f32([1.0, 0.0]).to_bits();
         Identity(if lane % 4 == lane / 8 { one << (lane / 4 % 2 * 16) } else { 0 })
     }
 
-    /// Adds 16 x 16 elements, as `ldmatrix` loads `mma`'s first factor, to the sums of their two times eight columns.
+    /// Adds 16 x 16 elements to the sums at `at` and `at + 1`, which have eight columns each. The elements have the
+    /// layout of `mma`'s first factor, as `ldmatrix` loads it.
     ///
     /// # Safety
     /// All lanes of the warp call this together.

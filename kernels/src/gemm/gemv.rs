@@ -1,30 +1,31 @@
-//! Very few tokens, up to 4: reading the weight is what takes the time.
+//! Very few tokens, up to 4: reading the weight takes almost all the time.
 //!
-//! A warp has four rows of the weight. Its lanes copy their vectors by `cp.async` into places of their own in shared
-//! memory, [`STAGES`] deep, and read them back after waiting: no two lanes share a place, so that no barrier is needed.
-//! Activations come from L1, widened once for the four rows.
+//! A warp has four rows of the weight. Its lanes copy their vectors by `cp.async` into their own slots in shared
+//! memory, [`STAGES`] deep, and read them back after waiting. No two lanes share a slot, so no barrier is needed.
+//! Activations come from L1 and are widened once for the four rows.
 //!
 //! | | |
 //! | --- | --- |
-//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; `m` up to `TOKENS`, any `n`, `k` a multiple of 8 |
-//! | grid | [`blocks`]; [`THREADS`] threads |
+//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`, `m` up to `TOKENS`, any `n`, `k` a multiple of 8 |
+//! | grid | [`blocks`] blocks of [`THREADS`] threads |
 //! | shared memory | [`SHARED_BYTES`]: 48 KiB, four blocks an SM on an H200 |
 //! | floor | `2 n k` bytes of weight |
 //!
 //! # What limits it
 //!
-//! A warp has 10 KiB in flight at all times; LLaMA-3-8B's smallest matrices (4096 rows) make 7.8 warps an SM, so 78 KiB
-//! where latency times bandwidth asks for 33. An element of the weight costs a conversion, and for each token a
-//! multiply-add and a quarter of another conversion: at 10 elements a clock and SM, 60 of 128 lanes for 4 tokens.
-//! Prediction for an H200: 90 % of a read-only stream for matrices of 50 MB.
+//! A warp has 10 KiB in flight at all times. LLaMA-3-8B's smallest matrices (4096 rows) make 7.8 warps an SM, and thus
+//! 78 KiB in flight, where the product of latency and bandwidth is 33 KiB. An element of the weight costs a conversion,
+//! and for each token a multiply-add and a quarter of another conversion. At 10 elements a clock and SM, 4 tokens
+//! occupy 60 of 128 lanes. Prediction for an H200: 90 % of a read-only stream for matrices of 50 MB.
 //!
 //! # Ladder
 //!
-//! 1. A thread a row: every vector is a sector of its own, and no two threads share a cache line.
-//! 2. A warp a row: whole lines, but one load at a time, and the activations are loaded as often as the weight.
+//! 1. One thread for each row: every vector is in a sector of its own, and no two threads share a cache line.
+//! 2. One warp for each row: whole lines, but one load at a time, and the activations are loaded as often as the
+//!    weight.
 //! 3. Four rows by four vectors, all loaded into registers before the first is used. That is what the source says, but
-//!    `ptxas` sinks loads to where they are used, and leaves six at the head of the loop. And between the loads of one
-//!    round and those of the next, nothing is in flight.
+//!    `ptxas` moves loads to their first use, and leaves only six at the head of the loop. Between the loads of one
+//!    round and the next, nothing is in flight.
 //! 4. (here) `cp.async`: copies in flight take no registers, and `ptxas` does not reorder them.
 
 use cuda_std::half::Half2;
@@ -44,20 +45,20 @@ use cuda_std::ptx::{cp_async, memory::load_constant};
 /// Threads of a block.
 pub const THREADS: u32 = 128;
 
-/// Numbers of tokens that there are kernels for.
+/// Numbers of tokens that have a kernel.
 pub const TOKENS: [u32; 3] = [1, 2, 4];
 
-/// Rows of the weight that a warp has: two, and the two that are eight further, which belong to them in a gated
-/// product.
+/// Rows of the weight that a warp has: two adjacent rows, and the two rows eight further. In a gated product the latter
+/// are the up rows of the former.
 const ROWS: u32 = 4;
 
-/// Rows of the weight that a block has.
+/// Rows of the weight that a block computes.
 pub const BLOCK_ROWS: u32 = THREADS / warp::WARP_SIZE * ROWS;
 
-/// Vectors of each row that a lane has places for in shared memory: one is computed with while the others arrive.
+/// Slots in shared memory that a lane has for the vectors of each row. One is used while the others fill.
 pub const STAGES: u32 = 6;
 
-/// Vectors of a block's stage: a vector of each of its warps' rows for each lane.
+/// Vectors in a block's stage: one for each lane and each row of its warp.
 const STAGE: u32 = THREADS * ROWS;
 
 /// Dynamic shared memory, in bytes.
@@ -68,7 +69,7 @@ pub const fn blocks(n: u32) -> u32 {
     n.div_ceil(BLOCK_ROWS)
 }
 
-/// Multiplies up to `TOKENS` activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.
+/// Multiplies up to `TOKENS` activations with a weight: `out = epilogue(x weight^T)`. See [`super`] for the arguments.
 ///
 /// # Safety
 /// As for [`gemm`](super::prefill::gemm()), and `m` is at most `TOKENS`. No launch writes the weight.
@@ -93,7 +94,7 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     eps: f32,
     arrivals: *mut u32,
 ) {
-    // These serve splits of `k`, of which there are none here.
+    // Splits of `k` would use these, but this kernel has no splits.
     let _ = (workspace, counters);
     let (warp, lane) = (thread::block_idx_x() * (THREADS / warp::WARP_SIZE) + warp::warp_id(), warp::lane_id());
     let first = warp / 4 * 16 + warp % 4 * 2;
@@ -114,12 +115,13 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
         unroll!(i in [0 1 2 3] {
             let inside = at < vectors && row(i) < n;
             let from = weights[i as usize].wrapping_add(at as usize).cast();
-            // SAFETY: the lane's own place, which it has read; from within the row, or nothing.
+            // SAFETY: the slot belongs to this lane, which has read it. The copy is from within the row, or reads
+            // nothing.
             unsafe { cp_async::copy_cg_zero_fill(shared_offset(place(stage, i)), from, if inside { 16 } else { 0 }) };
         });
         cp_async::commit();
     };
-    // No launch writes the weight: on Hopper its first vectors come while the launches ahead still run.
+    // No launch writes the weight, so on Hopper its first vectors load while earlier launches still run.
     unroll!(stage in [0 1 2 3 4] { copy(stage, lane + stage * warp::WARP_SIZE) });
     #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
     control::begin_dependent();
@@ -129,7 +131,7 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     let (mut at, mut stage, mut free) = (lane, 0, STAGES - 1);
     while at < vectors {
         cp_async::wait::<{ STAGES - 2 }>();
-        // SAFETY: the lane's own places, whose copies have been waited for; the vector is within the rows.
+        // SAFETY: the slots belong to this lane, and their copies have been waited for. The vector is within the rows.
         unsafe {
             let loaded = [*place(stage, 0), *place(stage, 1), *place(stage, 2), *place(stage, 3)];
             copy(free, at + (STAGES - 1) * warp::WARP_SIZE);
@@ -140,7 +142,7 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
         at += warp::WARP_SIZE;
     }
 
-    // SAFETY: all lanes of the warp are here together for the sums and the shuffle; tokens and rows are checked against
+    // SAFETY: all lanes of the warp are here together for the sums and the shuffle. Tokens and rows are checked against
     // the output before they are stored.
     unsafe {
         let mut mine = 0.0;
@@ -161,7 +163,7 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
         }
         let following = FollowingNorm { norm, weight: norm_weight, bias: norm_bias, out: normed, eps, arrivals };
         if following.is_some() {
-            // The last copies are of nothing, and still in flight.
+            // The last copies read nothing, but are still in flight.
             cp_async::wait::<0>();
             let memory = dynamic_shared_mem();
             following.apply::<T, THREADS>(out.cast(), (m, n), thread::thread_idx_x(), memory, thread::sync_threads);
@@ -169,7 +171,7 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     }
 }
 
-/// Adds the products of one vector of each row with that of each token.
+/// Adds the products of one vector of each row with the same vector of each token.
 ///
 /// # Safety
 /// The vector is within the rows.

@@ -1,6 +1,7 @@
-//! Outputs in 16 bits of many tokens on every GPU: sums are finished and rounded in their registers, and go through shared memory as such.
+//! 16-bit outputs of many tokens on every GPU. Sums are finished and rounded in registers, and pass through shared
+//! memory as 16-bit values.
 //!
-//! That is half the traffic, and a third of the instructions, of the way through `f32`, on which all other epilogues go.
+//! This has half the traffic and a third of the instructions of the path through `f32`, which all other epilogues take.
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -13,14 +14,14 @@ use super::fragment::is_light;
 use crate::element::Element;
 use crate::layout::VECTOR;
 
-/// Whether outputs go this way: the epilogue is light, and their rows are whole vectors.
+/// Returns whether an output takes this path: its epilogue is light, and its rows are whole vectors.
 #[inline(always)]
 pub fn is_packed(output: &ProductOutput) -> bool {
     is_light(output.epilogue) && output.stride.is_multiple_of(VECTOR) && output.columns(output.n).is_multiple_of(VECTOR)
 }
 
-/// A block's tile of outputs in shared memory, `[ROWS][COLUMNS]` with room between the rows: so neither stores of fragments nor
-/// loads of vectors meet in a bank. Gated outputs take half of each row.
+/// A block's tile of outputs in shared memory, `[ROWS][COLUMNS]` with padding between the rows. The padding avoids bank
+/// conflicts both for stores of fragments and for loads of vectors. Gated outputs use half of each row.
 #[derive(Clone, Copy)]
 pub struct PackedTile<const ROWS: u32, const COLUMNS: u32> {
     /// The first output, aligned to 16 bytes.
@@ -28,18 +29,20 @@ pub struct PackedTile<const ROWS: u32, const COLUMNS: u32> {
 }
 
 impl<const ROWS: u32, const COLUMNS: u32> PackedTile<ROWS, COLUMNS> {
-    /// From one token to the next.
+    /// Elements between tokens.
     const PITCH: u32 = COLUMNS + VECTOR;
 
     /// Bytes of the tile.
     pub const BYTES: u32 = ROWS * Self::PITCH * 2;
 
-    /// Stores a block's finished sums, of tokens from `row` on and rows of the weight from `column` on: a warp's are those of 64 tokens
-    /// from `place[0]` of the tile on, by 64 rows of the weight from `place[1]` on, `WIDTH` arrays for 16 tokens: 8, or 4 if they are gated.
+    /// Stores a block's finished sums of tokens from `row` on and weight rows from `column` on.
+    ///
+    /// A warp has the sums of 64 tokens from `place[0]` of the tile on, by 64 weight rows from `place[1]` on. It has
+    /// `WIDTH` arrays for each 16 tokens: 8, or 4 if the output is gated.
     ///
     /// # Safety
-    /// `COLUMNS` threads, of which this is number `thread`, all of the block, call this together, and nobody else uses the tile. The
-    /// output [is packed](is_packed).
+    /// `COLUMNS` threads, the whole block, call this together, and `thread` is the caller's number. No other thread
+    /// uses the tile. The output [is packed](is_packed).
     #[inline(always)]
     pub unsafe fn store<T: Element, const WIDTH: u32>(
         self,
@@ -57,7 +60,8 @@ impl<const ROWS: u32, const COLUMNS: u32> PackedTile<ROWS, COLUMNS> {
             unroll!(j in [0 1 2 3 4 5 6 7] {
                 if j < WIDTH {
                     let [a, b, c, d] = sums[(i * WIDTH + j) as usize];
-                    // SAFETY: the places are within the tile, which is as wide as its warps together; pairs of columns are aligned.
+                    // SAFETY: the stores are within the tile, which is as wide as its warps together, and pairs of
+                    // columns are aligned.
                     unsafe {
                         let to = to.add((i * 16 * Self::PITCH + j * 8) as usize);
                         *to.cast() = T::Pair::from_f32([a, b]).to_bits();
@@ -67,7 +71,7 @@ impl<const ROWS: u32, const COLUMNS: u32> PackedTile<ROWS, COLUMNS> {
             });
         });
         thread::sync_threads();
-        // A thread has the same vector of every so many rows.
+        // A thread stores the same vector of every `step`th row.
         let vectors = COLUMNS / 64 * WIDTH;
         let (mut at, vector) = (thread / vectors, thread % vectors * VECTOR);
         let column = output.columns(column) + vector;
@@ -81,8 +85,9 @@ impl<const ROWS: u32, const COLUMNS: u32> PackedTile<ROWS, COLUMNS> {
         let mut to = output.out.cast::<u16>().wrapping_add(to);
         let step = COLUMNS / vectors;
         while at < rows {
-            // SAFETY: the vector is within the tile and, as rows and columns are checked, within the output; both are aligned.
-            // Through registers, since the compiler copies memory by halves of vectors.
+            // SAFETY: the vector is within the tile. Rows and columns are checked, so it is also within the output.
+            // Both are aligned.
+            // The copy goes through registers, since the compiler would copy memory in half vectors.
             unsafe { *to.cast() = Vector::from_f32((*from.cast::<Vector>()).to_f32()) };
             at += step;
             from = from.wrapping_add((step * Self::PITCH) as usize);

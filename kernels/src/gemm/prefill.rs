@@ -1,32 +1,35 @@
 //! Many tokens: the tensor cores are the limit.
 //!
-//! A block has a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight, a warp 64 x 64 of it in 128 registers
-//! a lane. Tiles of both operands come through a ring of [`STAGES`] in shared memory by `cp.async`, two tiles ahead.
+//! A block computes a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight. A warp computes 64 x 64 of it in
+//! 128 registers a lane. `cp.async` brings tiles of both operands through a ring of [`STAGES`] slots in shared memory,
+//! two tiles ahead.
 //!
 //! | | |
 //! | --- | --- |
-//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; any `m` and `n` below 2^23, `k` a multiple of 8 |
-//! | grid | tiles of the product by splits of `k`; `COLUMNS` threads |
+//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`, any `m` and `n` below 2^23, `k` a multiple of 8 |
+//! | grid | x: tiles of the product. y: splits of `k`. `COLUMNS` threads |
 //! | shared memory | [`shared_bytes`]: 96 KiB (two blocks an SM on an H200), 144 KiB (one) |
-//! | floor | `2 m n k` flops; `2 (m k + n k + m n)` bytes |
+//! | floor | `2 m n k` flops and `2 (m k + n k + m n)` bytes |
 //!
 //! # What limits it
 //!
-//! A warp's 64 x 64 x 16 step is 65,536 multiply-adds, for which it reads 4 KiB of shared memory; the copies write 1.5
-//! KiB (2 KiB with 128 columns) for it. On Hopper `mma.sync` gives some 1,300 multiply-adds a clock and SM, 63 % of
-//! `wgmma`: 50 clocks a step, of which shared memory, at 128 bytes a clock, is busy for 44 (48). Larger warp tiles do
-//! not fit in registers. Hence the prediction for an H200: 55 to 60 % of what `wgmma` reaches, 430 to 480 TFLOP/s.
+//! A warp's step of 64 x 64 x 16 is 65,536 multiply-adds and reads 4 KiB of shared memory. The copies write 1.5 KiB (2
+//! KiB with 128 columns) for it. On Hopper `mma.sync` does some 1,300 multiply-adds a clock and SM, 63 % of `wgmma`. A
+//! step therefore takes 50 clocks. Shared memory, at 128 bytes a clock, is busy for 44 (48) of them. Larger warp tiles
+//! do not fit in registers. The prediction for an H200 is 55 to 60 % of `wgmma`'s rate, 430 to 480 TFLOP/s.
 //!
 //! # Ladder
 //!
-//! 1. A thread an output, operands from global memory: bound by the first-level cache.
+//! 1. One thread for each output, operands from global memory: bound by the first-level cache.
 //! 2. Tiles in shared memory, `mma` on fragments that `ldmatrix` loads: waits for every tile.
 //! 3. A ring filled by `cp.async`: tiles arrive while others are multiplied. One barrier a tile says both that the next
-//!    one is there and that this one has been read by all.
-//! 4. (here) Fragments ahead of the `mma`s: those of the weight in two sets of registers, each of the activations' as
-//!    soon as its eight `mma`s are issued, which saves the second set. Copies are spread over a tile's steps.
+//!    tile has arrived and that all warps have read this one.
+//! 4. (here) Fragments are loaded ahead of the `mma`s. The weight's fragments have two sets of registers. Each fragment
+//!    of the activations is loaded as soon as its eight `mma`s are issued, which saves a second set. Copies are spread
+//!    over a tile's steps.
 //!
-//! Next is `wgmma` with TMA, on Hopper alone, which takes operands from shared memory without `ldmatrix`.
+//! The next step is `wgmma` with TMA, which takes operands from shared memory without `ldmatrix`. Only Hopper has it,
+//! see [`hopper`](super::hopper).
 
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
@@ -48,24 +51,24 @@ pub const ROWS: u32 = 128;
 /// Tiles in the ring.
 pub const STAGES: u32 = 3;
 
-/// Rows of tiles that blocks go through together, column by column: blocks that run at once then share few rows of both
+/// Rows of tiles that blocks process together, column by column. Blocks that run at once then share few rows of both
 /// operands, which stay in L2.
 pub const GROUP: u32 = 8;
 
-/// Dynamic shared memory, in bytes: that of the ring, which the sums reuse at the end.
+/// Dynamic shared memory, in bytes: the ring, which the sums reuse at the end.
 pub const fn shared_bytes(columns: u32) -> u32 {
     STAGES * (ROWS + columns) * ROW_BYTES
 }
 
-// As 16 bits they leave room for what they are added to.
+// The outputs take 16 bits each, which leaves room for the previous output that they are added to.
 const _: () = assert!(PackedTile::<ROWS, 128>::BYTES + ROWS * 128 * 2 <= shared_bytes(128));
 const _: () = assert!(PackedTile::<ROWS, 256>::BYTES + ROWS * 256 * 2 <= shared_bytes(256));
 
-/// Multiplies activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.
+/// Multiplies activations with a weight: `out = epilogue(x weight^T)`. See [`super`] for the arguments.
 ///
 /// # Safety
-/// The arrays have the shapes that the arguments say, 16-byte aligned rows of `x` and `weight`, and the launch is the
-/// [`GemmPlan`](super::plan::GemmPlan)'s.
+/// The arrays have the shapes that the arguments state, rows of `x` and `weight` are 16-byte aligned, and the launch is
+/// one of a [`GemmPlan`](super::plan::GemmPlan).
 #[kernel(dependent, max_threads = 256, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
 pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     x: *const u16,
@@ -83,10 +86,10 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
 ) {
     let (tile_m, tile_n) = place(thread::block_idx_x(), tiles(m, ROWS), tiles(n, COLUMNS));
     let (row, column) = (tile_m * ROWS, tile_n * COLUMNS);
-    // For behind the main loop, in one register.
+    // Kept in one register until after the main loop.
     let corner = hidden(tile_m << 16 | tile_n);
     let (first, last) = share(tiles(k, DEPTH));
-    // Tiles are known by where they begin along `k`: a number less to keep.
+    // A tile is identified by where it begins along `k`, which saves a register.
     let (first, end) = (first * DEPTH, last * DEPTH);
 
     let ring: *mut u8 = dynamic_shared_mem();
@@ -95,13 +98,13 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let x_source = TileCopy::<COLUMNS>::new(x, x_stride, m, k, row);
     let weight_source = TileCopy::<COLUMNS>::new(weight, k, n, k, column);
     let parts = |start: u32| (x_source.of(start), weight_source.of(start));
-    // What is copied of a tile during a step; places in the ring are in bytes.
+    // Copies the part of a tile that belongs to a step. Positions in the ring are in bytes.
     let copy = |place: u32, (x, weight): (TilePart<COLUMNS>, TilePart<COLUMNS>), step: u32| {
         let place = ring_offset + place;
         let x_copies = TileCopy::<COLUMNS>::copies(ROWS) / STEPS;
         let weight_copies = TileCopy::<COLUMNS>::copies(COLUMNS) / STEPS;
-        // SAFETY: the place in the ring has been read by all, or was never written; the operands have their shapes by
-        // this kernel's contract.
+        // SAFETY: all warps have read this slot, or it was never written. The operands have their shapes by this
+        // kernel's contract.
         unsafe {
             x.copy(place, step * x_copies..(step + 1) * x_copies);
             weight.copy(place + ROWS * ROW_BYTES, step * weight_copies..(step + 1) * weight_copies);
@@ -109,10 +112,10 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     };
     let (warp_row, warp_column) = warp_place(warp::warp_id());
     let (x_place, weight_place) = (place_a(warp_row), ROWS * ROW_BYTES + place_b(warp_column));
-    // SAFETY: all lanes of a warp call this together, and only for places whose copies have been waited for.
+    // SAFETY: all lanes of a warp call this together, and only for slots whose copies have been waited for.
     let load_x = |place: u32, step: u32, i: u32| unsafe { load(ring_offset + place, x_place, step, i) };
     let load_weight = |place: u32, step: u32| {
-        // SAFETY: all lanes of a warp call this together, too, and only for such places.
+        // SAFETY: as for `load_x`.
         let one = |i: u32| unsafe { load(ring_offset + place, weight_place, step, i) };
         [one(0), one(1), one(2), one(3)]
     };
@@ -123,7 +126,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             let parts = parts(start);
             unroll!(step in [0 1 2 3] { copy(stage * stage_bytes, parts, step) });
         }
-        // Without copies as well: waits count groups.
+        // Commit even without copies, since waits count groups.
         cp_async::commit();
     }
     cp_async::wait::<{ STAGES - 2 }>();
@@ -135,10 +138,10 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let mut start = first;
     while start < end {
         let mut following = if now == (STAGES - 1) * stage_bytes { 0 } else { now + stage_bytes };
-        // Hidden, so that the compiler does not write the loop's last round out a second time, for which there are no registers.
+        // Hidden, since the compiler would peel the loop's last round, and lacks the registers for that.
         let next = hidden(start + DEPTH);
         if next == end {
-            // The last step's loads are not used; they read a tile that is there.
+            // The last step's loads are unused. They read a tile that has arrived.
             following = now;
         }
         let ahead = next + (STAGES - 2) * DEPTH;
@@ -149,7 +152,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
                 copy(free, parts, step);
             }
             if step == STEPS - 1 && next != end {
-                // The next tile has arrived, and all warps have loaded this one: its place is filled in the next round.
+                // The next tile has arrived, and all warps have loaded this one. The next round refills its slot.
                 cp_async::commit();
                 cp_async::wait::<{ STAGES - 2 }>();
                 thread::sync_threads();
@@ -159,7 +162,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             unroll!(i in [0 1 2 3] {
                 unroll!(j in [0 1 2 3] {
                     let at = i * 8 + j * 2;
-                    // SAFETY: no branch here diverges, so that all lanes of the warp are here together.
+                    // SAFETY: no branch here diverges, so all lanes of the warp are here together.
                     unsafe {
                         sums[at] = T::mma(a[i], [b[j][0], b[j][1]], sums[at]);
                         sums[at + 1] = T::mma(a[i], [b[j][2], b[j][3]], sums[at + 1]);
@@ -172,8 +175,8 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
         start = next;
     }
 
-    // SAFETY: all threads of the block are here; after the barrier no thread reads the ring's tiles, and it has room
-    // for the sums.
+    // SAFETY: all threads of the block are here. After the barrier no thread reads the ring's tiles, and the ring has
+    // room for the sums.
     unsafe {
         let flag = || shared_array![u32; 1];
         if !Meeting::of_block(workspace, counters).add_up::<COLUMNS, 32>(&mut sums, flag, thread::sync_threads) {
@@ -181,14 +184,15 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
         }
         thread::sync_threads();
         let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
-        // What the compiler knows to be the same as before it keeps across the main loop, for which there are no registers.
+        // Recomputed, since the compiler would otherwise keep the old values across the main loop, and lacks the
+        // registers.
         let (row, column) = ((corner >> 16) * ROWS, (corner & 0xffff) * COLUMNS);
         let thread = hidden(thread::thread_idx_x());
         let (warp_row, warp_column) = warp_place(thread / warp::WARP_SIZE);
         if is_packed(&output) {
             let tile = PackedTile::<ROWS, COLUMNS> { at: ring.cast() };
             if epilogue & ADD != 0 {
-                // What is added to comes as activations do, behind the tile.
+                // Copies the previous output as activations are copied, to shared memory after the tile.
                 let before = TileCopy::<COLUMNS>::of_thread(thread, out.cast(), out_stride, m, n, row);
                 let place = |part: u32| shared_bytes(COLUMNS) - (COLUMNS / DEPTH - part) * ROWS * ROW_BYTES;
                 for part in 0..COLUMNS / DEPTH {
@@ -230,17 +234,17 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     }
 }
 
-/// Where a warp's 64 x 64 are in the block's tile.
+/// Returns the position of a warp's 64 x 64 sums in the block's tile.
 #[inline(always)]
 fn warp_place(warp: u32) -> (u32, u32) {
     (warp % 2 * 64, warp / 2 * 64)
 }
 
-/// Which tile of the product is a block's, as row and column: column by column within groups of [`GROUP`] rows.
+/// Returns the row and column of a block's tile. Blocks proceed column by column within groups of [`GROUP`] tile rows.
 #[inline(always)]
 pub(super) fn place(block: u32, rows: u32, columns: u32) -> (u32, u32) {
     let group = GROUP * columns;
-    // SAFETY: there are tiles, or there would be no block.
+    // SAFETY: a block exists only if there are tiles.
     unsafe { core::hint::assert_unchecked(group != 0) };
     let first = block / group * GROUP;
     let height = if rows - first < GROUP { rows - first } else { GROUP };
@@ -256,7 +260,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_tile_is_some_blocks() {
+    fn every_tile_has_a_block() {
         for (rows, columns) in [(1, 1), (3, 5), (8, 4), (9, 4), (21, 2)] {
             let places: BTreeSet<_> = (0..rows * columns).map(|block| place(block, rows, columns)).collect();
             assert_eq!(places.len() as u32, rows * columns);

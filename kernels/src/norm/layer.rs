@@ -8,14 +8,14 @@ use crate::element::{Bf16, Element, F16};
 use crate::vector::{narrow, widen};
 use cuda_std::unroll::{eight, unroll};
 
-/// `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias`, row by row.
+/// Computes `x += y`, then `out = (x - mean) / sqrt(variance + eps) * weight + bias`, row by row.
 ///
-/// Rows of `x`, `y` and `out` have `vectors` vectors and follow each other; `out` may be `x`. `y`, `weight` and `bias`
-/// may be null: no sum, no factor, no bias.
+/// Rows of `x`, `y` and `out` have `vectors` vectors and no gaps between them, and `out` may be `x`. If `y`, `weight`
+/// or `bias` is null, the sum, the factor or the bias is left out.
 ///
 /// # Safety
-/// The arrays have a row for each x of the grid, are 16-byte aligned, and the block is of
-/// [`NormShape::threads`](super::NormShape).
+/// The arrays have a row for each x of the grid and are 16-byte aligned. The block has
+/// [`NormShape::threads`](super::NormShape) threads.
 #[kernel(dependent, max_threads = 512, instances(T = [F16, Bf16]))]
 pub unsafe fn layer_norm<T: Element>(
     x: *mut Vector,
@@ -27,17 +27,17 @@ pub unsafe fn layer_norm<T: Element>(
     vectors: u32,
 ) {
     let row = thread::block_idx_x() as usize * vectors as usize;
-    // SAFETY: the row is in the arrays, which are as `layer_norm_row` wants them.
+    // SAFETY: the row is in the arrays, which meet the contract of `layer_norm_row`.
     unsafe {
         let y = if y.is_null() { y } else { y.add(row) };
         layer_norm_row::<T>(x.add(row), y, weight, bias, out.add(row), eps, vectors);
     }
 }
 
-/// [`layer_norm()`] of one row.
+/// Does the same as [`layer_norm()`] for one row.
 ///
 /// # Safety
-/// As for [`layer_norm()`], of a single row. All threads of the block call this together, and a barrier comes between two
+/// As for [`layer_norm()`], with a single row. All threads of the block call this together, with a barrier between two
 /// calls.
 #[inline(always)]
 pub(crate) unsafe fn layer_norm_row<T: Element>(

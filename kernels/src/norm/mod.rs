@@ -1,36 +1,37 @@
-//! Normalisation of rows, with the residual sum before it where there is one.
+//! Normalisation of rows, optionally after adding a residual.
 //!
 //! | kernel | computes |
 //! | --- | --- |
 //! | [`layer_norm()`] | `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias` |
 //! | [`rms_norm()`] | `x += y`; `out = x / sqrt(mean(x^2) + eps) * weight` |
 //!
-//! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y`, and in a layer norm
-//! weight and bias, may be null: then they are left out. The sum `x + y` is rounded to 16 bits, stored, and normalised
-//! as it was stored, so that the fused and the separate way give the same numbers. Statistics are in `f32`, of
-//! deviations from the mean (two passes over registers), summed in an order that depends on the width alone: a row's
-//! result is the same whatever batch it is in.
+//! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y` may be null, and in a
+//! layer norm `weight` and `bias` too. Null arrays are left out of the computation. The sum `x + y` is rounded to 16
+//! bits, stored, and normalised as stored, so the fused and the separate computation give the same numbers.
+//!
+//! Statistics are in `f32`, of deviations from the mean (two passes over registers). The order of summation depends
+//! only on the width, so a row's result is the same in every batch.
 //!
 //! # After a product
 //!
-//! In decode steps the product before a norm makes it, in the same launch: `following.rs`. A block of it does for its row what a
-//! block here does, and a step has a launch less.
+//! In decode steps the product before a norm also computes the norm, in the same launch (`following.rs`). A block of
+//! the product normalises its row just as a block here does, which saves a launch in each step.
 //!
 //! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope).
 //!
-//! A block takes a row ([`NormShape`] has its threads): each thread holds up to [`HELD`] vectors, so that the row is
-//! read once. [`NormShape::of`] refuses rows that are longer, or that are not a whole number of vectors.
+//! A block normalises one row ([`NormShape`] has the number of threads). Each thread holds up to [`HELD`] vectors, so
+//! the row is read once. [`NormShape::of`] refuses rows that are longer or not a whole number of vectors.
 //!
 //! # Floor
 //!
-//! A row is read and written once: `4 width` bytes; with a residual sum `8 width`. Weights stay in L2.
+//! A row is read and written once: `4 width` bytes, or `8 width` with a residual sum. Weights stay in L2.
 //!
 //! # Ladder
 //!
-//! 1. Sum, mean, variance and scaling in kernels of their own: the row is read four times.
-//! 2. A block a row, read again for the variance and the result.
-//! 3. (here) Held in registers, packed as loaded (four registers a vector, not eight); weights are loaded before the
-//!    barriers, so that their latency is hidden behind the reduction.
+//! 1. Sum, mean, variance and scaling in separate kernels: the row is read four times.
+//! 2. One block a row, which reads the row again for the variance and the result.
+//! 3. (here) The row is held in registers, packed as loaded (four registers a vector, not eight). Weights are loaded
+//!    before the barriers, which hides their latency behind the reduction.
 
 pub(crate) mod following;
 mod layer;
@@ -53,23 +54,23 @@ pub(crate) use layer::layer_norm_row;
 pub use rms::rms_norm;
 pub(crate) use rms::rms_norm_row;
 
-/// Vectors of a row that a thread holds, at most.
+/// Maximum number of vectors of a row that a thread holds.
 pub const HELD: usize = 4;
 
-/// Threads of a block, at most.
+/// Maximum number of threads in a block.
 pub const MAX_THREADS: u32 = 512;
 
-/// Warps of a block, at most.
+/// Maximum number of warps in a block.
 const MOST_WARPS: u32 = MAX_THREADS / WARP_SIZE;
 
-/// Elements of a row, at most.
+/// Maximum number of elements in a row.
 pub const MAX_WIDTH: u32 = MAX_THREADS * HELD as u32 * VECTOR;
 
-/// The norm that follows a sum in the same launch, by the number that kernels take.
+/// The norm that follows a sum in the same launch. Kernels take its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SumNorm {
-    /// None.
+    /// No norm.
     None,
     /// The root-mean-square norm.
     Rms,
@@ -77,27 +78,27 @@ pub enum SumNorm {
     Layer,
 }
 
-/// Threads of a block for rows of so many vectors.
+/// Threads of a block for rows of `vectors` vectors.
 const fn threads_of(vectors: u32) -> u32 {
     let held = vectors.div_ceil(MAX_THREADS);
-    // Rows are never empty, as the compiler cannot know.
+    // Rows are never empty, but the compiler cannot know that.
     if held == 0 { 0 } else { vectors.div_ceil(held).next_multiple_of(WARP_SIZE) }
 }
 
-/// How [`layer_norm()`] and [`rms_norm()`] are launched; the grid is the number of rows.
+/// How [`layer_norm()`] and [`rms_norm()`] are launched. The grid is the number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NormShape {
     /// Vectors in a row.
     pub vectors: u32,
-    /// Threads per block: whole warps, as many as spread the vectors evenly.
+    /// Threads per block: whole warps, the number that spreads the vectors evenly.
     pub threads: u32,
 }
 
 impl NormShape {
-    /// For rows of `width` elements.
+    /// Returns the shape for rows of `width` elements.
     ///
     /// # Errors
-    /// [`WidthError`] if rows are no whole number of vectors, or have more than [`MAX_WIDTH`] elements.
+    /// [`WidthError`] if rows are not a whole number of vectors, or have more than [`MAX_WIDTH`] elements.
     pub const fn of(width: u32) -> Result<NormShape, WidthError> {
         let vectors = match row_vectors(width) {
             Ok(vectors) => vectors,
@@ -110,21 +111,21 @@ impl NormShape {
     }
 }
 
-/// Bytes that a norm of `rows` rows must move, weights left aside.
+/// Bytes that a norm of `rows` rows must move, apart from weights.
 pub const fn floor_bytes(rows: u64, width: u64, with_sum: bool) -> u64 {
     rows * width * if with_sum { 8 } else { 4 }
 }
 
-/// What a thread holds of a row of `vectors` vectors: those at [`at`], zero past the end.
+/// A thread's part of a row of `vectors` vectors: the vectors at [`at`], and zeros past the end.
 type Held = [Vector; HELD];
 
-/// The index of a thread's `i`-th vector; neighbouring threads hold neighbours.
+/// Returns the index of a thread's `i`-th vector. Neighbouring threads hold neighbouring vectors.
 #[inline(always)]
 fn at(i: usize) -> u32 {
     thread::thread_idx_x() + i as u32 * thread::block_dim_x()
 }
 
-/// Loads the thread's part of a row; zeros where the pointer is null.
+/// Loads the thread's part of a row, or zeros if the pointer is null.
 ///
 /// # Safety
 /// The row is null, or has `vectors` vectors and is 16-byte aligned.
@@ -142,7 +143,7 @@ unsafe fn load(row: *const Vector, vectors: u32) -> Held {
     held
 }
 
-/// Loads the thread's part of row `x`; if `y` is not null adds that row to it, and stores the sum.
+/// Loads the thread's part of row `x`. If `y` is not null, adds row `y` to it and stores the sum in `x`.
 ///
 /// # Safety
 /// As for [`load`].
@@ -165,7 +166,7 @@ unsafe fn load_sum<T: Element>(x: *mut Vector, y: *const Vector, vectors: u32) -
     }
 }
 
-/// The sum of `f` over the row's elements, in every thread.
+/// Returns the sum of `f` over the row's elements, in every thread.
 ///
 /// # Safety
 /// All threads of the block call this together.
@@ -178,7 +179,7 @@ unsafe fn sum<T: Element, const SLOT: usize>(held: &Held, vectors: u32, f: impl 
         }
     });
     let room = shared_array![f32; 2 * MOST_WARPS as usize];
-    // SAFETY: all threads of the block are here; each slot has room for every warp.
+    // SAFETY: all threads of the block are here, and each slot has room for every warp.
     unsafe {
         let room = room.add(SLOT * MOST_WARPS as usize);
         block::reduce::<MOST_WARPS>(own, room, 0.0, |a, b| a + b)

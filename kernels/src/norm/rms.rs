@@ -8,13 +8,14 @@ use crate::element::{Bf16, Element, F16};
 use crate::vector::{narrow, widen};
 use cuda_std::unroll::{eight, unroll};
 
-/// `x += y`; `out = x / sqrt(mean(x^2) + eps) * weight`, row by row.
+/// Computes `x += y`, then `out = x / sqrt(mean(x^2) + eps) * weight`, row by row.
 ///
-/// Rows of `x`, `y` and `out` have `vectors` vectors and follow each other; `out` may be `x`. `y` may be null: no sum.
+/// Rows of `x`, `y` and `out` have `vectors` vectors and no gaps between them, and `out` may be `x`. If `y` is null,
+/// the sum is left out.
 ///
 /// # Safety
-/// The arrays have a row for each x of the grid, are 16-byte aligned, and the block is of
-/// [`NormShape::threads`](super::NormShape).
+/// The arrays have a row for each x of the grid and are 16-byte aligned. The block has
+/// [`NormShape::threads`](super::NormShape) threads.
 #[kernel(dependent, max_threads = 512, instances(T = [F16, Bf16]))]
 pub unsafe fn rms_norm<T: Element>(
     x: *mut Vector,
@@ -25,17 +26,18 @@ pub unsafe fn rms_norm<T: Element>(
     vectors: u32,
 ) {
     let row = thread::block_idx_x() as usize * vectors as usize;
-    // SAFETY: the row is in the arrays, which are as `rms_norm_row` wants them.
+    // SAFETY: the row is in the arrays, which meet the contract of `rms_norm_row`.
     unsafe {
         let y = if y.is_null() { y } else { y.add(row) };
         rms_norm_row::<T>(x.add(row), y, weight, out.add(row), eps, vectors);
     }
 }
 
-/// [`rms_norm()`] of one row.
+/// Does the same as [`rms_norm()`] for one row.
 ///
 /// # Safety
-/// As for [`rms_norm()`], of a single row. All threads of the block call this together, and a barrier comes between two calls.
+/// As for [`rms_norm()`], with a single row. All threads of the block call this together, with a barrier between two
+/// calls.
 #[inline(always)]
 pub(crate) unsafe fn rms_norm_row<T: Element>(
     x: *mut Vector,

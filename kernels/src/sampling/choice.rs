@@ -1,4 +1,4 @@
-//! The kernel [`sample()`]: the steps that choose a token, in order.
+//! The kernel [`sample()`], with the steps that choose a token in order.
 
 use cuda_std::prelude::*;
 
@@ -9,7 +9,8 @@ use super::select::{collect, reset, threshold};
 use crate::arithmetic::{logprob, rank, score, token, weight};
 use cuda_std::unroll::unroll;
 
-/// The token of a row that cannot be sampled: a logit is NaN or positive infinity, or all are negative infinity.
+/// The token of a row that cannot be sampled, because a logit is NaN or positive infinity, or all are negative
+/// infinity.
 pub const NO_TOKEN: u32 = u32::MAX;
 
 /// Bytes that must be read for `rows` rows.
@@ -19,18 +20,19 @@ pub const fn floor_bytes(rows: u64, vocab: u64) -> u64 {
 
 /// Chooses a token for each row.
 ///
-/// - `logits`: `[rows][vocab]`, rows `stride` elements apart (a multiple of 4). Those of adjusted tokens, and of tokens
-///   that a mask rules out, are overwritten.
-/// - `requests`: `[rows]`; their adjustments are ranges of `adjustments`, their likeliest tokens ranges of `top_tokens`
-///   and `top_logprobs`.
-/// - `masks`: `[masks][mask_words(vocab)]`, see [`mask_words`]; several rows may have the same one.
-/// - `tokens`, `logprobs`: `[rows]`; a row that cannot be sampled gets [`NO_TOKEN`], and nothing else.
-/// - `top_tokens`, `top_logprobs`: the likeliest tokens of each row, best first. Where a mask leaves fewer than are wanted the
-///   others are [`NO_TOKEN`], whose logprobs are not written.
+/// - `logits`: `[rows][vocab]`, rows `stride` elements apart (a multiple of 4). The kernel overwrites the logits of
+///   adjusted tokens, and of tokens that a mask rules out.
+/// - `requests`: `[rows]`. A request's adjustments are a range of `adjustments`, and its likeliest tokens a range of
+///   `top_tokens` and `top_logprobs`.
+/// - `masks`: `[masks][mask_words(vocab)]`, see [`mask_words`]. Several rows may share one.
+/// - `tokens`, `logprobs`: `[rows]`. A row that cannot be sampled gets only [`NO_TOKEN`].
+/// - `top_tokens`, `top_logprobs`: the likeliest tokens of each row, best first. If a mask leaves fewer tokens than
+///   requested, the others are [`NO_TOKEN`], and their logprobs are not written.
 ///
 /// # Safety
-/// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are in
-/// the vocabulary, no row adjusts one twice, there are as many masks as requests name, and the launch is of a block of [`THREADS`] for each row.
+/// The arrays have these shapes, and `logits` is 16-byte aligned. Requests pass [`Request::check`]. Adjusted tokens are
+/// in the vocabulary, and no row adjusts one twice. `masks` has all masks that requests name. The launch has a block of
+/// [`THREADS`] for each row.
 #[kernel(dependent, max_threads = 512)]
 pub unsafe fn sample(
     logits: *mut f32,
@@ -46,8 +48,8 @@ pub unsafe fn sample(
 ) {
     let row = thread::block_idx_x() as usize;
     let leads = thread::thread_idx_x() == 0;
-    // SAFETY: the arrays have their shapes and requests are checked, by this kernel's contract. All threads of the
-    // block take every branch around a barrier together, since its condition is on numbers that all of them have.
+    // SAFETY: the arrays have their shapes and requests are checked, by this kernel's contract. Branches around
+    // barriers depend only on numbers that all threads of the block share, so the threads take them together.
     unsafe {
         let request = *requests.add(row);
         let logits = logits.add(row * stride as usize);
@@ -56,8 +58,8 @@ pub unsafe fn sample(
         reset();
 
         let best = likeliest(&mut team, &raw);
-        // Read from the row, since ranks do not tell 0.0 from -0.0. If a logit is NaN or positive infinity, this is the
-        // row's first one, and is not used.
+        // Read from the row, since ranks do not distinguish 0.0 from -0.0. If a logit is NaN or positive infinity, this
+        // reads the row's first logit, which is then unused.
         let greatest = *logits.add(token(best) as usize);
         if best == u64::MAX || greatest == f32::NEG_INFINITY {
             if leads {
@@ -72,7 +74,8 @@ pub unsafe fn sample(
         let top = u32::from(request.top);
         let mut found = top;
         if is_masked && request.masked_top != 0 {
-            // A thread counts the tokens that it has ruled out or not itself; behind the sum all are seen by all.
+            // Before the sum's barrier, each thread counts only tokens that it has masked itself. After it, all threads
+            // see all of them.
             rule_out(mask, logits, vocab);
             found = top.min(count_possible(&mut team, &raw));
         }
@@ -107,15 +110,16 @@ pub unsafe fn sample(
             adjusted = likeliest(&mut team, &raw);
         }
         let mut chosen = token(adjusted);
-        // If no token is possible there is nothing to draw from, and the first is reported as impossible.
+        // If no token is possible, sampling has no distribution to draw from, and the first token is reported as
+        // impossible.
         if request.inverse_temperature != 0.0 && *logits.add(chosen as usize) != f32::NEG_INFINITY {
             chosen = draw(&mut team, &request, logits, vocab, chosen);
         }
 
         let mut logit = *logits.add(chosen as usize);
         if request.adjustments > 0 {
-            // Only the thread that adjusted the chosen token has its raw logit; the bit above it tells a logit of 0.0
-            // from none.
+            // Only the thread that adjusted the chosen token has its raw logit. The bit above the logit distinguishes a
+            // logit of 0.0 from no logit.
             let mut found = 0;
             each(request.adjustments, |i| {
                 if (*own.add(i)).token == chosen {
@@ -134,7 +138,7 @@ pub unsafe fn sample(
     }
 }
 
-/// Makes the logits of tokens whose bit in `mask` is 0 negative infinity, those of this thread.
+/// Sets this thread's logits to negative infinity where the token's bit in `mask` is 0.
 ///
 /// # Safety
 /// `logits` has `vocab` elements, `mask` its words, and no other thread reads or writes this thread's logits meanwhile.
@@ -142,7 +146,7 @@ pub unsafe fn sample(
 unsafe fn rule_out(mask: *const u32, logits: *mut f32, vocab: u32) {
     let mut first = 4 * thread::thread_idx_x();
     while first < vocab {
-        // SAFETY: `first` is in the vocabulary, and four tokens from a multiple of 4 on have their bits in one word.
+        // SAFETY: `first` is in the vocabulary. Four tokens from a multiple of 4 on have their bits in one word.
         unsafe {
             let bits = *mask.add(first as usize / 32) >> (first % 32);
             unroll::<4>(|i| {
@@ -165,8 +169,8 @@ fn each(count: u32, mut run: impl FnMut(usize)) {
     }
 }
 
-/// The rank of the greatest score, the lower token first among equals; [`u64::MAX`] if a score is NaN or positive
-/// infinity.
+/// Returns the rank of the greatest score, with the lower token first among equals. If a score is NaN or positive
+/// infinity, returns [`u64::MAX`].
 ///
 /// # Safety
 /// All threads of the block call this together, and the row is valid.
@@ -176,7 +180,7 @@ unsafe fn likeliest(team: &mut Team, scores: &LogitRow) -> u64 {
     // SAFETY: the row is valid and all threads of the block are here, by this function's contract.
     unsafe {
         scores.each(|token, score| {
-            // A sum with 0.0 makes one of both zeros, which are equal here. A NaN is not below infinity.
+            // Adding 0.0 maps both zeros to one, since they are equal here. A NaN is not below infinity.
             let rank = if score < f32::INFINITY { rank(score + 0.0, token) } else { u64::MAX };
             best = best.max(rank);
         });
@@ -184,7 +188,7 @@ unsafe fn likeliest(team: &mut Team, scores: &LogitRow) -> u64 {
     }
 }
 
-/// The sum of the weights of all scores, in every thread.
+/// Returns the sum of the weights of all scores, in every thread.
 ///
 /// # Safety
 /// As for [`likeliest`].
@@ -199,10 +203,10 @@ unsafe fn sum_of_weights(team: &mut Team, scores: &LogitRow) -> u64 {
     }
 }
 
-/// How many scores are of tokens that are possible, in every thread.
+/// Returns how many tokens are possible, in every thread.
 ///
 /// # Safety
-/// As for [`likeliest`], but that other threads may still write to the tokens that they visit themselves.
+/// As for [`likeliest`], but other threads may still write to the tokens that they visit themselves.
 #[inline(always)]
 unsafe fn count_possible(team: &mut Team, scores: &LogitRow) -> u32 {
     let mut own = 0;
@@ -214,8 +218,8 @@ unsafe fn count_possible(team: &mut Team, scores: &LogitRow) -> u32 {
     }
 }
 
-/// Samples from the softmax of the scaled logits, restricted by top-k, then top-p, then min-p. `best` has the greatest
-/// logit.
+/// Samples from the softmax of the scaled logits, restricted by top-k, then top-p, then min-p. `best` is the token with
+/// the greatest logit.
 ///
 /// # Safety
 /// As for [`likeliest`].

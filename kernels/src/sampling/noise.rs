@@ -1,12 +1,12 @@
-//! Random numbers addressed by seed, position and token, in place of a stream: Philox 4x32-10 (Salmon et al., 2011),
-//! the counter-based generator that GPUs use. Four neighbouring tokens have theirs from one call.
+//! Random numbers addressed by seed, position and token instead of taken from a stream. The generator is Philox 4x32-10
+//! (Salmon et al., 2011), the counter-based generator that GPUs use. One call serves four neighbouring tokens.
 
 use crate::arithmetic::ln;
 
-/// Above the greatest number that [`gumbel`] gives.
+/// Upper bound of [`gumbel`], which is always smaller.
 pub const MAX_GUMBEL: f32 = 16.7;
 
-/// The noise of one choice.
+/// The random numbers of one choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Noise {
     key: [u32; 2],
@@ -14,19 +14,19 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// The noise at a position of the sequence with this seed.
+    /// Returns the noise at a position of the sequence with this seed.
     #[inline(always)]
     pub const fn new(seed: u64, position: u64) -> Self {
         Noise { key: [seed as u32, (seed >> 32) as u32], position: [position as u32, (position >> 32) as u32] }
     }
 
-    /// Random bits of tokens `4 * quad ..`.
+    /// Returns the random bits of the four tokens from `4 * quad` on.
     #[inline(always)]
     pub fn bits(&self, quad: u32) -> [u32; 4] {
         philox([quad, 0, self.position[0], self.position[1]], self.key)
     }
 
-    /// A token's sample of the standard Gumbel distribution.
+    /// Returns a token's sample of the standard Gumbel distribution.
     #[inline(always)]
     pub fn gumbel(&self, token: u32) -> f32 {
         let [a, b, c, d] = self.bits(token / 4);
@@ -39,7 +39,7 @@ impl Noise {
     }
 }
 
-/// The sample of the standard Gumbel distribution that random bits give.
+/// Converts random bits to a sample of the standard Gumbel distribution.
 #[inline(always)]
 pub fn gumbel(bits: u32) -> f32 {
     // 23 bits and a half: strictly between 0 and 1, and exact in f32.

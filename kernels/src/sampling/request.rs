@@ -1,52 +1,52 @@
-//! The request for one row of logits, as a record on the device.
+//! The request for one row of logits, as a record in device memory.
 
 use core::fmt;
 
 use super::select::CANDIDATES;
 use crate::arithmetic::{ln, share};
 
-/// Tokens in a vocabulary, at most: sums of their weights stay within 64 bits.
+/// Maximum number of tokens in a vocabulary. Sums of their weights then fit in 64 bits.
 pub const MAX_VOCAB: u32 = 1 << 19;
 
-/// The mask of a row of which every token can be chosen.
+/// The mask of a row whose tokens can all be chosen.
 pub const NO_MASK: u32 = u32::MAX;
 
-/// Words of a mask: a bit for each token, the first in the lowest bit of the first word. It is 1 for those that can be
-/// chosen.
+/// Words of a mask, which has a bit for each token. The first token has the lowest bit of the first word. A bit is 1 if
+/// the token can be chosen.
 pub const fn mask_words(vocab: u32) -> u32 {
     vocab.div_ceil(32)
 }
 
-/// How a token is chosen from one row of logits. A block reads the whole of it at once, 64 bytes, so that rows are
-/// records and not an array for each field.
+/// How a token is chosen from one row of logits. A block reads the whole request at once, 64 bytes, so requests are
+/// records instead of one array for each field.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request {
     /// The sequence's seed.
     pub seed: u64,
-    /// How many tokens the sequence has generated.
+    /// Number of tokens that the sequence has generated.
     pub position: u32,
-    /// Which mask says what tokens can be chosen; [`NO_MASK`]: all can.
+    /// Index of the mask that says which tokens can be chosen, or [`NO_MASK`].
     pub mask: u32,
-    /// Sample among the likeliest tokens that together reach this share, in units of 2^-64; 0 is off.
+    /// Sample among the likeliest tokens that together reach this share, in units of 2^-64. 0 turns this off.
     pub top_p: u64,
-    /// 1 over the temperature; 0 is greedy.
+    /// The inverse of the temperature, or 0 for greedy.
     pub inverse_temperature: f32,
-    /// Sample among the `k` likeliest tokens; 0 is all.
+    /// Sample among the `k` likeliest tokens. 0 means all tokens.
     pub top_k: u32,
-    /// Sample among tokens whose scaled logit is at least this, where the greatest is 0: the logarithm of min-p.
+    /// Sample among tokens whose scaled logit is at least this, where the greatest is 0. It is the logarithm of min-p.
     pub floor: f32,
     /// The penalties that [`Adjustment`]s apply.
     pub penalties: Penalties,
-    /// The first of the row's adjustments.
+    /// Index of the row's first adjustment.
     pub first_adjustment: u32,
-    /// How many there are.
+    /// Number of the row's adjustments.
     pub adjustments: u32,
-    /// Where the likeliest tokens and their logprobs go.
+    /// Index at which the row's likeliest tokens and their logprobs are stored.
     pub first_top: u32,
-    /// How many of them are wanted.
+    /// Number of likeliest tokens to store.
     pub top: u16,
-    /// 1 if they are among the tokens that the mask allows, of which there may be fewer; 0 if among all.
+    /// 1 if the likeliest tokens are those that the mask allows, which may be fewer. 0 if all tokens count.
     pub masked_top: u16,
 }
 
@@ -54,9 +54,9 @@ pub struct Request {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Penalties {
-    /// Divides positive and multiplies negative logits of tokens that were seen; 1 is off.
+    /// Divides positive and multiplies negative logits of tokens that were seen. 1 has no effect.
     pub repetition: f32,
-    /// Subtracted from the logits of tokens that were generated.
+    /// Subtracted from the logits of generated tokens.
     pub presence: f32,
     /// Subtracted once for each time that a token was generated.
     pub frequency: f32,
@@ -66,18 +66,19 @@ pub struct Penalties {
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adjustment {
-    /// The token; no row has two adjustments of the same.
+    /// The token. No row has two adjustments of the same token.
     pub token: u32,
-    /// How often it was generated; 0: it is in the prompt alone; -1: it was not seen, and only the bias counts.
+    /// How often the token was generated. 0 if it is only in the prompt. -1 if it was not seen, and then only the bias
+    /// applies.
     pub count: i32,
     /// Added to the logit after the penalties.
     pub bias: f32,
-    /// The logit as it was. The kernel writes it.
+    /// The logit before the adjustment, which the kernel writes.
     pub raw: f32,
 }
 
 impl Request {
-    /// Greedy, with nothing else asked for.
+    /// A greedy request without any other options.
     pub const GREEDY: Request = Request {
         seed: 0,
         position: 0,
@@ -94,28 +95,28 @@ impl Request {
         masked_top: 0,
     };
 
-    /// The request with a temperature, 0 for greedy. A temperature so small that its inverse would overflow counts as
-    /// the smallest whose inverse is finite.
+    /// Sets the temperature, 0 for greedy. If the inverse of a temperature would overflow, it becomes the largest
+    /// finite number.
     pub fn with_temperature(self, temperature: f32) -> Request {
         let inverse_temperature = if temperature == 0.0 { 0.0 } else { (1.0 / temperature).min(f32::MAX) };
         Request { inverse_temperature, ..self }
     }
 
-    /// The request with top-p; 1 is off.
+    /// Sets top-p. 1 turns it off.
     pub fn with_top_p(self, top_p: f32) -> Request {
-        // The least share is that of the likeliest token alone; 0 would be off.
+        // The smallest share selects only the likeliest token. 0 would turn top-p off.
         Request { top_p: if top_p < 1.0 { share(top_p).max(1) } else { 0 }, ..self }
     }
 
-    /// The request with min-p; 0 is off.
+    /// Sets min-p. 0 turns it off.
     pub fn with_min_p(self, min_p: f32) -> Request {
         Request { floor: if min_p > 0.0 { ln(min_p) } else { f32::NEG_INFINITY }, ..self }
     }
 
-    /// Refuses what [`sample`](super::sample()) cannot do.
+    /// Refuses requests that [`sample`](super::sample()) does not support.
     ///
     /// # Errors
-    /// [`Refused`], which says what.
+    /// [`Refused`], with the reason.
     pub const fn check(&self, vocab: u32) -> Result<(), Refused> {
         if vocab == 0 || vocab > MAX_VOCAB {
             return Err(Refused::Vocabulary(vocab));
@@ -128,7 +129,7 @@ impl Request {
         Ok(())
     }
 
-    /// The record as the device reads it.
+    /// Returns the record as the device reads it.
     pub const fn words(&self) -> [u32; 16] {
         let Penalties { repetition, presence, frequency } = self.penalties;
         [
@@ -153,7 +154,7 @@ impl Request {
 }
 
 impl Penalties {
-    /// The logit of a token after its adjustment. A finite logit stays finite.
+    /// Returns the logit of a token after its adjustment. A finite logit stays finite.
     #[inline(always)]
     pub fn adjust(&self, logit: f32, count: i32, bias: f32) -> f32 {
         if logit == f32::NEG_INFINITY {
@@ -171,22 +172,22 @@ impl Penalties {
 }
 
 impl Adjustment {
-    /// The record as the device reads it.
+    /// Returns the record as the device reads it.
     pub const fn words(&self) -> [u32; 4] {
         [self.token, self.count as u32, self.bias.to_bits(), self.raw.to_bits()]
     }
 }
 
-/// A request that the kernel cannot serve.
+/// The reason why the kernel does not support a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// A vocabulary of no tokens, or of more than [`MAX_VOCAB`].
+    /// The vocabulary is empty or has more than [`MAX_VOCAB`] tokens. Has its size.
     Vocabulary(u32),
-    /// More of the likeliest tokens than there is room to sort, or than there are.
+    /// The request asks for more of the likeliest tokens than the kernel can sort or the vocabulary has.
     Top {
-        /// How many are asked for.
+        /// Number of tokens that the request asks for.
         wanted: u32,
-        /// How many may be.
+        /// Largest supported number.
         most: u32,
     },
 }
@@ -195,12 +196,12 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refused::Vocabulary(vocab) => {
-                write!(f, "a vocabulary of {vocab} tokens: the GPU samples from 1 to {MAX_VOCAB}")
+                write!(f, "the GPU samples from vocabularies of 1 to {MAX_VOCAB} tokens, not of {vocab}")
             }
             Refused::Top { wanted, most } => {
                 write!(
                     f,
-                    "the {wanted} likeliest tokens are asked for (logprobs or beams): the GPU finds {most} at most"
+                    "the request needs the {wanted} likeliest tokens (logprobs or beams), but the GPU finds at most {most}"
                 )
             }
         }
@@ -214,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_what_their_words_say() {
+    fn records_match_their_words() {
         let request = Request {
             seed: 0x1_0000_0002,
             position: 3,
@@ -230,7 +231,7 @@ mod tests {
             top: 16,
             masked_top: 1,
         };
-        // SAFETY: the record has no padding: its fields are as many bytes as its words.
+        // SAFETY: the record has no padding, since its fields have as many bytes as its words.
         assert_eq!(unsafe { core::mem::transmute::<Request, [u32; 16]>(request) }, request.words());
         let adjustment = Adjustment { token: 1, count: -2, bias: 3.0, raw: 4.0 };
         // SAFETY: as above.
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_refused() {
+    fn requests_beyond_the_limits_are_refused() {
         assert_eq!(Request::GREEDY.check(32_000), Ok(()));
         assert_eq!(Request::GREEDY.check(MAX_VOCAB + 1), Err(Refused::Vocabulary(MAX_VOCAB + 1)));
         let beams = Request { top: 5000, ..Request::GREEDY };

@@ -1,4 +1,4 @@
-//! Passes of a block over a row of logits, and reductions over its threads.
+//! A block's passes over a row of logits, and its reductions over threads.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
@@ -12,36 +12,36 @@ pub const THREADS: u32 = 512;
 
 const WARPS: u32 = THREADS / WARP_SIZE;
 
-/// Numbers that are summed at a time, at most.
+/// Maximum number of values that are summed at a time.
 const SUMS: usize = 4;
 
-/// A row of logits, or of logits relative to the greatest and divided by the temperature.
+/// A row of raw logits, or of scores: logits relative to the greatest one, divided by the temperature.
 #[derive(Clone, Copy)]
 pub struct LogitRow {
     /// The row, aligned to 16 bytes.
     pub logits: *const f32,
-    /// Its length.
+    /// Length of the row.
     pub vocab: u32,
-    /// What is subtracted from each logit.
+    /// Subtracted from each logit.
     pub greatest: f32,
-    /// What the difference is multiplied with.
+    /// Factor of each difference.
     pub inverse_temperature: f32,
 }
 
 impl LogitRow {
-    /// The logits as they are.
+    /// Returns the row of unchanged logits.
     #[inline(always)]
     pub fn raw(logits: *const f32, vocab: u32) -> LogitRow {
         LogitRow { logits, vocab, greatest: 0.0, inverse_temperature: 1.0 }
     }
 
     #[inline(always)]
-    fn of(&self, logit: f32) -> f32 {
+    fn score(&self, logit: f32) -> f32 {
         (logit - self.greatest) * self.inverse_temperature
     }
 
-    /// Calls `visit` with the first token of four, their scores, and how many tokens there are from the first on: at
-    /// the end they may be fewer than four.
+    /// Calls `visit` with the first token of each group of four, the scores of the four, and the number of tokens from
+    /// the first one to the end of the row. At the end of the row that number may be less than four.
     ///
     /// # Safety
     /// The row is valid, and no thread writes to it meanwhile.
@@ -55,19 +55,19 @@ impl LogitRow {
             // The next load is in flight while this one's logits are visited.
             // SAFETY: the row is valid, by this function's contract, and `first` is a multiple of 4.
             next = unsafe { self.load(first + 4 * THREADS) };
-            visit(first, logits.0.map(|bits| self.of(f32::from_bits(bits))), self.vocab - first);
+            visit(first, logits.0.map(|bits| self.score(f32::from_bits(bits))), self.vocab - first);
             first += 4 * THREADS;
         }
     }
 
-    /// The logits of `first` and the three tokens behind it, as far as there are any.
+    /// Loads the logits of `first` and the next three tokens, as far as they are in the row.
     ///
     /// # Safety
-    /// As for [`Self::each_quad`]; `first` is a multiple of 4.
+    /// As for [`Self::each_quad`], and `first` is a multiple of 4.
     #[inline(always)]
     unsafe fn load(&self, first: u32) -> Vector {
         let mut quad = Vector::default();
-        // SAFETY: indices are checked against the row's length; a group of four is aligned, since `first` is a multiple
+        // SAFETY: indices are checked against the row's length. A group of four is aligned, since `first` is a multiple
         // of 4.
         unsafe {
             if first + 4 <= self.vocab {
@@ -83,7 +83,7 @@ impl LogitRow {
         quad
     }
 
-    /// Calls `visit` with each token and its score.
+    /// Calls `visit` with each of this thread's tokens and its score.
     ///
     /// # Safety
     /// As for [`Self::each_quad`].
@@ -102,14 +102,14 @@ impl LogitRow {
     }
 }
 
-/// The shared memory of the block's reductions. Each use takes the half that the previous one did not, so that one
-/// barrier a use suffices: a half is written again only behind the barrier of the use between.
+/// The shared memory of the block's reductions. Each use takes the half that the previous use did not. One barrier a
+/// use therefore suffices: a half is written again only after the barrier of the use in between.
 pub struct Team {
     half: u32,
 }
 
 impl Team {
-    /// The block's team; every thread of the block creates it.
+    /// Creates the block's team. Every thread of the block does this.
     #[inline(always)]
     pub fn new() -> Team {
         Team { half: 0 }
@@ -123,15 +123,15 @@ impl Team {
         unsafe { memory.add((self.half * SUMS as u32 * WARPS) as usize) }
     }
 
-    /// The sums over the block of numbers below 2^59, in every thread.
+    /// Returns the sums over the block of numbers below 2^59, in every thread.
     ///
     /// # Safety
-    /// All threads of the block call this together; there are at most [`SUMS`] numbers.
+    /// All threads of the block call this together, with at most [`SUMS`] numbers.
     #[inline(always)]
     pub unsafe fn sum<const N: usize>(&mut self, own: [u64; N]) -> [u64; N] {
         let memory = self.next();
         let (lane, warp_id) = (warp::lane_id(), warp::warp_id());
-        // SAFETY: all lanes are here; a warp has elements of its own, and reads the others' behind the barrier.
+        // SAFETY: all lanes are here. A warp writes only its own elements, and reads the others' after the barrier.
         unsafe {
             unroll::<N>(|i| {
                 let sum = warp_sum_u64(own[i]);
@@ -148,7 +148,7 @@ impl Team {
         }
     }
 
-    /// The greatest number of the block, in every thread.
+    /// Returns the greatest number of the block, in every thread.
     ///
     /// # Safety
     /// All threads of the block call this together.
@@ -156,7 +156,7 @@ impl Team {
     pub unsafe fn max(&mut self, own: u64) -> u64 {
         let memory = self.next();
         let (lane, warp_id) = (warp::lane_id(), warp::warp_id());
-        // SAFETY: all lanes are here; each warp writes its own element, and reads the others' behind the barrier.
+        // SAFETY: all lanes are here. Each warp writes its own element, and reads the others' after the barrier.
         unsafe {
             let most = warp_max_u64(own);
             if lane == 0 {
@@ -167,15 +167,15 @@ impl Team {
         }
     }
 
-    /// The sum over the threads below this one.
+    /// Returns the sum over the threads with lower numbers.
     ///
     /// # Safety
-    /// All threads of the block call this together; the block's sum is below 2^59.
+    /// All threads of the block call this together, and the block's sum is below 2^59.
     #[inline(always)]
     pub unsafe fn sum_below(&mut self, own: u64) -> u64 {
         let memory = self.next();
         let (lane, warp_id) = (warp::lane_id(), warp::warp_id());
-        // SAFETY: all lanes are here; each warp writes its own element, and reads the others' behind the barrier.
+        // SAFETY: all lanes are here. Each warp writes its own element, and reads the others' after the barrier.
         unsafe {
             let mut upto = own;
             let mut delta = 1;
@@ -196,7 +196,7 @@ impl Team {
     }
 }
 
-/// The greatest number of the warp, in every lane.
+/// Returns the greatest number of the warp, in every lane.
 ///
 /// # Safety
 /// All lanes of the warp call this together.

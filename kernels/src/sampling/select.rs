@@ -1,10 +1,10 @@
 //! The likeliest tokens of a row, without sorting the row.
 //!
-//! Tokens are compared by [`rank`]: the score, then the id; no two are equal. To find the last of the likeliest tokens
-//! that together reach a count (top-k) or a share of the weight (top-p), the block counts and weighs the tokens above
-//! each of a few pivots in one pass, keeps the interval between two pivots in which that token must be, and goes on
-//! until no more than [`CANDIDATES`] tokens are left, usually after one pass. These are gathered in shared memory and
-//! sorted. Counts and weights are integers, so that no result depends on the order of threads.
+//! Tokens are compared by [`rank`]: the score, then the id. No two ranks are equal. The search is for the last of the
+//! likeliest tokens that together reach a count (top-k) or a share of the weight (top-p). In one pass, the block counts
+//! and weighs the tokens above each of a few pivots. It keeps the interval between two pivots that contains the token.
+//! It repeats this until at most [`CANDIDATES`] tokens are left, usually after one pass. These are gathered in shared
+//! memory and sorted. Counts and weights are integers, so no result depends on the order of threads.
 
 use cuda_std::atomic::add_u32;
 use cuda_std::prelude::*;
@@ -16,15 +16,16 @@ use cuda_std::unroll::unroll;
 /// Tokens that can be sorted: 32 KiB of shared memory.
 pub const CANDIDATES: u32 = 4096;
 
-/// How far the first pivots are below the greatest score. Most top-k and top-p choices are within the first or second.
+/// Distances of the first pivots below the greatest score. Most top-k and top-p choices are within the first or second.
 const DISTANCES: [f32; 3] = [4.0, 8.0, 16.0];
 
-/// The last of the likeliest tokens, among those of rank `lowest` and above, that together reach `target`: a number of
-/// tokens, or, `BY_WEIGHT`, a share of these tokens' weight in units of 2^-64. `greatest` is the greatest score.
+/// Returns the rank of the last of the likeliest tokens that together reach `target`. Only tokens of rank `lowest` and
+/// above count. `target` is a number of tokens, or with `BY_WEIGHT` a share of these tokens' weight in units of 2^-64.
+/// `greatest` is the greatest score.
 ///
 /// # Safety
-/// All threads of the block call this together, the row is valid and no thread writes to it; there are `target` such
-/// tokens.
+/// All threads of the block call this together, the row is valid, and no thread writes to it. Enough tokens exist to
+/// reach `target`.
 #[inline(always)]
 pub unsafe fn threshold<const BY_WEIGHT: bool>(
     team: &mut Team,
@@ -37,8 +38,8 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
     let (mut low, mut high, mut above) = (lowest, u64::MAX, 0);
     let mut pivots = DISTANCES.map(|distance| (u64::from(order(greatest - distance)) << 32).max(lowest));
     let mut first = true;
-    // SAFETY: the row is valid and all threads of the block are here, by this function's contract; branches depend on
-    // sums that are the same for all threads, so that they reach each barrier together.
+    // SAFETY: the row is valid and all threads of the block are here, by this function's contract. Branches depend on
+    // sums that are the same for all threads, so the threads reach each barrier together.
     unsafe {
         let inside = loop {
             let bounds = [pivots[0], pivots[1], pivots[2], low];
@@ -60,7 +61,7 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
                 target = part(sums[3], target);
             }
             first = false;
-            // The target is between the last bound above which it is not reached, and the first above which it is.
+            // The target is between the last bound that does not reach it and the first bound that does.
             let (mut passed, mut passed_sum, mut reached) = (0, 0, 0);
             unroll::<4>(|i| {
                 if above + sums[i] < target {
@@ -81,7 +82,8 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
             pivots = [low + 3 * step, low + 2 * step, low + step];
         };
         let ranks = collect(scores, low, high, inside);
-        // Each thread adds up a run of neighbours, and finds the token that reaches the target if it is among them.
+        // Each thread adds up a run of neighbours. If the token that reaches the target is among them, the thread finds
+        // it.
         let run = inside.div_ceil(THREADS);
         let start = (thread::thread_idx_x() * run).min(inside);
         let end = (start + run).min(inside);
@@ -106,18 +108,18 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
     }
 }
 
-/// The ranks from `low` up to but not including `high`, of which there are `count`, sorted with the greatest first, in
-/// shared memory. They stay until the next call, before which there must be a barrier.
+/// Collects the `count` ranks from `low` up to but not including `high` in shared memory, sorted with the greatest
+/// first. They stay valid until the next call. A barrier must separate the two calls.
 ///
 /// # Safety
-/// All threads of the block call this together, the row is valid and no thread writes to it; `count` is the number of
+/// All threads of the block call this together, the row is valid, and no thread writes to it. `count` is the number of
 /// these ranks, and at most [`CANDIDATES`].
 #[inline(always)]
 pub unsafe fn collect(scores: &LogitRow, low: u64, high: u64, count: u32) -> *const u64 {
     let ranks = shared_array![u64; 4096];
     let size = count.next_power_of_two();
-    // SAFETY: there are `count` such ranks, by this function's contract, and each takes its own place; the places
-    // behind them, up to `size`, are filled here.
+    // SAFETY: exactly `count` ranks are in this range, by this function's contract, and each takes its own slot. The
+    // slots after them, up to `size`, are filled here.
     unsafe {
         scores.each(|token, score| {
             let rank = rank(score, token);
@@ -137,13 +139,13 @@ pub unsafe fn collect(scores: &LogitRow, low: u64, high: u64, count: u32) -> *co
     ranks
 }
 
-/// The index at which [`collect`] stores the next rank that it finds.
+/// Returns the index at which [`collect`] stores the next rank that it finds.
 #[inline(always)]
 fn cursor() -> *mut u32 {
     shared_array![u32; 1]
 }
 
-/// Resets the cursor to 0: at the start of a kernel and after each use. A barrier must stand before the next use.
+/// Resets the cursor to 0, at the start of a kernel and after each use. A barrier must precede the next use.
 ///
 /// # Safety
 /// No thread uses the cursor meanwhile.
@@ -155,11 +157,11 @@ pub unsafe fn reset() {
     }
 }
 
-/// Sorts `size` numbers (a power of two), the greatest first, by Batcher's bitonic network. A barrier stands behind
-/// every stage.
+/// Sorts `size` numbers (a power of two) by Batcher's bitonic network, the greatest first. Every stage ends with a
+/// barrier.
 ///
 /// # Safety
-/// All threads of the block call this together, behind a barrier.
+/// All threads of the block call this together, after a barrier.
 #[inline(always)]
 unsafe fn sort(numbers: *mut u64, size: u32) {
     let mut length = 2;
@@ -169,7 +171,7 @@ unsafe fn sort(numbers: *mut u64, size: u32) {
             let mut pair = thread::thread_idx_x();
             while pair < size / 2 {
                 let at = 2 * pair - (pair & (stride - 1));
-                // SAFETY: indices are below `size`, and no other thread has this pair between two barriers.
+                // SAFETY: indices are below `size`, and between two barriers only this thread accesses this pair.
                 unsafe {
                     let (a, b) = (numbers.add(at as usize), numbers.add((at + stride) as usize));
                     if (*a < *b) == (at & length == 0) {

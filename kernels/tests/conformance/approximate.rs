@@ -4,22 +4,22 @@ use crate::case::{Case, Expect, widen};
 use crate::float::flush;
 use crate::types::Type;
 
-/// An error that the ISA allows a result.
+/// An error that the ISA allows a result to have.
 #[derive(Clone, Copy)]
 enum Error {
-    /// Relative to the result, as a power of two.
+    /// Relative to the result. Has the exponent of two.
     Relative(f64),
-    /// Of the result, as a power of two.
+    /// Absolute. Has the exponent of two.
     Absolute(f64),
 }
 
-/// A function of one number: its name, the function itself, its error, and whether the ISA bounds it at an argument.
+/// A function of one number: its name, its exact value, its error, and whether the ISA bounds the error at an argument.
 struct Function {
     name: &'static str,
     exact: fn(f64) -> f64,
     error: fn(f64) -> Error,
     bounded: fn(f64) -> bool,
-    /// Has a form with `.ftz` and one without.
+    /// Whether the function has forms with and without `.ftz`.
     flushes: bool,
 }
 
@@ -82,7 +82,7 @@ const FUNCTIONS: [Function; 8] = [
     },
 ];
 
-/// What a result may be. Below `least` only the size of the error is bounded, by `least` itself.
+/// Returns the values that a result may have. Below `least` only the size of the error is bounded, by `least` itself.
 fn expect(ty: Type, value: f64, error: Error, least: f64, largest: f64) -> Expect {
     let error = match error {
         Error::Relative(power) => value.abs() * power.exp2(),
@@ -117,7 +117,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Quotients, which the ISA bounds where neither operand is extreme.
+/// Quotients. The ISA bounds their error if neither operand is extreme.
 fn quotients() -> Vec<Case> {
     let mut cases = Vec::new();
     let moderate = 2f64.powi(-126)..=2f64.powi(126);

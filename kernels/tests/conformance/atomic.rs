@@ -1,14 +1,14 @@
-//! `atom` and `red`: each thread on a word of its own, so that what is there before and after is known.
+//! `atom` and `red`. Each thread uses a word of its own, so the values before and after are known.
 
 use crate::case::{Case, Expect, is_nan};
 use crate::exact::{Exact, Rounding};
 use crate::float::flush;
 use crate::types::Type;
 
-/// What an operation leaves in memory, from what is there and its operands.
+/// Computes the value that an operation leaves in memory, from the old value and its operands.
 type Operation = fn(Type, &[u64]) -> u64;
 
-/// Extremes by the numbers that the bits stand for.
+/// Returns the greater or the smaller value, as numbers of the type.
 fn keep(ty: Type, v: &[u64], greater: bool) -> u64 {
     if (ty.integer(v[1]) > ty.integer(v[0])) == greater { v[1] } else { v[0] }
 }
@@ -17,13 +17,13 @@ fn float_sum(ty: Type, v: &[u64]) -> u64 {
     Exact::of(ty, v[0]).plus(Exact::of(ty, v[1])).round(ty, Rounding::Nearest)
 }
 
-/// The sums of two pairs.
+/// Adds two pairs.
 fn pair_sums(ty: Type, v: &[u64]) -> u64 {
     let half = |shift: u32| float_sum(ty.halves(), &[v[0] >> shift & 0xffff, v[1] >> shift & 0xffff]);
     half(0) | half(16) << 16
 }
 
-/// Operations, and the types that have them.
+/// Returns the operations and the types that support them.
 fn operations() -> Vec<(&'static str, Vec<Type>, Operation)> {
     use Type::{B32, B64, Bf16x2, F16x2, F32, F64, S32, S64, U32, U64};
     vec![
@@ -50,7 +50,7 @@ pub fn cases() -> Vec<Case> {
         for ty in types {
             for order in orders {
                 for (space, address) in places {
-                    // Halves are added in global memory only.
+                    // Only global memory supports additions of halves.
                     if name == "add.noftz" && space == ".shared" {
                         continue;
                     }

@@ -27,7 +27,7 @@ fn logic() -> Vec<Case> {
     for table in [0x96u8, 0xea, 0xe8, 0xca, 0x01, 0x80, 0x78, 0x2d] {
         let line = format!("lop3.b32 %x, %a, %b, %c, {table};");
         cases.push(bits(line, &[Type::B32; 3], Type::B32, move |v| {
-            // A bit of the table is the result where the three bits, that of `a` first, are its number.
+            // The three bits are the index into the table, and the bit of `a` is the highest.
             (0..32)
                 .map(|bit| {
                     let row = (v[0] >> bit & 1) * 4 + (v[1] >> bit & 1) * 2 + (v[2] >> bit & 1);
@@ -94,7 +94,7 @@ fn fields() -> Vec<Case> {
     for ty in [Type::U32, Type::S32, Type::U64] {
         let line = format!("bfe.{ty} %x, %a, %b, %c;");
         cases.push(bits(line, &[ty, Type::Count, Type::Count], ty, move |v| {
-            // Of place and length only eight bits count. What lies beyond the value repeats its sign.
+            // Only eight bits of position and length count. Bits past the value repeat its sign.
             let (at, length) = (v[1] & 255, v[2] & 255);
             let shifted = ty.integer(v[0]) >> at.min(100);
             match length {

@@ -1,4 +1,4 @@
-//! A conformance case: an instruction, the kernel around it, and what it should give.
+//! A conformance case: an instruction, the kernel around it, and the expected results.
 
 use std::fmt::Write as _;
 
@@ -12,33 +12,33 @@ pub const BLOCK: usize = 256;
 pub const GRID: usize = 4;
 /// Threads in a launch.
 pub const THREADS: usize = BLOCK * GRID;
-/// What the kernel's parameters hold that are no addresses, of 32 and of 64 bits.
+/// Values of the kernel's parameters that are not addresses, of 32 and of 64 bits.
 pub const NUMBERS: (u32, u64) = (0x89ab_cdef, 0x0123_4567_89ab_cdef);
 
-/// The names of the inputs' registers and of the outputs'.
+/// Names of the registers of the inputs, and below of the outputs.
 pub const INPUTS: [&str; 10] = ["%a", "%b", "%c", "%e", "%f", "%g", "%i", "%j", "%k", "%l"];
 const OUTPUTS: [&str; 4] = ["%x", "%y", "%z", "%w"];
 
-/// What an output should be.
+/// The expected value of an output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Expect {
     /// Exactly these bits.
     Bits(u64),
-    /// A NaN of this type, whichever.
+    /// Any NaN of this type.
     Nan(Type),
-    /// A float of this type within `error` of `value`; or equal to it, if that is no finite number.
+    /// A float of this type within `error` of `value`, or equal to it if `value` is not finite.
     Near { ty: Type, value: f64, error: f64 },
-    /// The ISA leaves it open.
+    /// Any bits, since the ISA does not specify the value.
     Any,
 }
 
 impl Expect {
-    /// These bits of a float; if they are a NaN, then any.
+    /// Expects these bits of a float, or any NaN if they are a NaN.
     pub fn float(ty: Type, bits: u64) -> Expect {
         if is_nan(ty, bits) { Expect::Nan(ty) } else { Expect::Bits(bits) }
     }
 
-    /// Whether bits of memory are as expected.
+    /// Returns whether bits from memory are as expected.
     pub fn holds(self, found: u64) -> bool {
         match self {
             Expect::Bits(bits) => bits == found,
@@ -52,25 +52,28 @@ impl Expect {
     }
 }
 
-/// The value of a float's bits.
+/// Returns the value of a float's bits.
 pub fn widen(ty: Type, bits: u64) -> f64 {
     f64::from_bits(Exact::of(ty, bits).round(Type::F64, Rounding::Nearest))
 }
 
-/// Whether a float's bits are a NaN.
+/// Returns whether a float's bits are a NaN.
 pub fn is_nan(ty: Type, bits: u64) -> bool {
     Exact::of(ty, bits) == Exact::Nan
 }
 
-/// What the threads of a launch should write: from all operands and the number of a thread to its outputs.
+/// Computes the expected outputs of a thread from the operands of all threads and the thread's number.
 type Reference = Box<dyn Fn(&[Vec<u64>], usize) -> Vec<Expect>>;
 
-/// An instruction, the kernel around it, and what it should give.
+/// An instruction, the kernel around it, and the expected results.
 ///
-/// The kernel loads the operands into `%a`, `%b`, ..., and stores `%x`, `%y`, ... . Around the instruction it may use:
-/// `%t`, the thread's index in its block; `%in` and `%out`, the addresses of its operands and outputs, eight bytes each;
-/// `%tile` and `%generic`, its own 32 bytes of shared memory, as offset and as generic address; and registers for
-/// temporaries, `%h0..7`, `%r0..7`, `%d0..7` and `%p0..7` of 16, 32, 64 bits and predicates.
+/// The kernel loads the operands into `%a`, `%b`, ... and stores `%x`, `%y`, ... Around the instruction, a case may use
+/// these registers:
+///
+/// - `%t`: the thread's index in its block.
+/// - `%in` and `%out`: the addresses of the thread's operands and outputs, eight bytes each.
+/// - `%tile` and `%generic`: the thread's own 32 bytes of shared memory, as an offset and as a generic address.
+/// - `%h0..7`, `%r0..7`, `%d0..7` and `%p0..7`: temporaries of 16, 32 and 64 bits, and predicates.
 pub struct Case {
     /// The instruction under test, with its operands.
     pub line: String,
@@ -82,7 +85,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A case with a reference that sees the operands of all threads.
+    /// Creates a case whose reference sees the operands of all threads.
     pub fn new(
         line: impl Into<String>,
         inputs: &[Type],
@@ -99,7 +102,7 @@ impl Case {
         }
     }
 
-    /// A case in which each thread's one output depends on its own operands only.
+    /// Creates a case whose threads have one output each, which depends only on the thread's own operands.
     pub fn lanes(
         line: impl Into<String>,
         inputs: &[Type],
@@ -109,44 +112,44 @@ impl Case {
         Case::new(line, inputs, &[output], move |operands, thread| vec![reference(&operands[thread])])
     }
 
-    /// Instructions before the one under test.
+    /// Adds instructions before the one under test.
     pub fn before(mut self, lines: impl Into<String>) -> Case {
         self.before = lines.into();
         self
     }
 
-    /// Instructions after the one under test.
+    /// Adds instructions after the one under test.
     pub fn after(mut self, lines: impl Into<String>) -> Case {
         self.after = lines.into();
         self
     }
 
-    /// The form under test.
+    /// Returns the form under test.
     pub fn form(&self) -> String {
-        form(&self.line).unwrap_or_else(|| panic!("no instruction: {}", self.line))
+        form(&self.line).unwrap_or_else(|| panic!("not an instruction: {}", self.line))
     }
 
-    /// Whether the machine approximates: of all other forms every machine has the same bits.
+    /// Returns whether hardware approximates the result. All other forms give the same bits on every machine.
     pub fn is_approximate(&self) -> bool {
         self.line.contains(".approx") || self.line.contains(".full")
     }
 
-    /// The operands of every thread.
+    /// Returns the operands of every thread.
     pub fn operands(&self) -> Vec<Vec<u64>> {
         operands(&self.inputs, THREADS)
     }
 
-    /// How many values a thread writes.
+    /// Returns how many values a thread writes.
     pub fn outputs(&self) -> usize {
         self.outputs.len()
     }
 
-    /// What every thread should write.
+    /// Returns the expected outputs of every thread.
     pub fn expected(&self, operands: &[Vec<u64>]) -> Vec<Vec<Expect>> {
         (0..operands.len()).map(|thread| (self.reference)(operands, thread)).collect()
     }
 
-    /// The kernel, as the entry of this name.
+    /// Returns the kernel as an entry with this name.
     pub fn kernel(&self, name: &str) -> String {
         let mut text = format!(
             ".visible .entry {name}(.param .b64 in, .param .b64 out, .param .b32 number, .param .b64 wide)\n\
@@ -178,7 +181,7 @@ impl Case {
         }
         let _ = writeln!(text, "{}\n{}\n{}", self.before, self.line, self.after);
         for (i, (ty, name)) in self.outputs.iter().zip(OUTPUTS).enumerate() {
-            // All eight bytes are written, so that memory has nothing undefined.
+            // All eight bytes are written, which leaves no memory undefined.
             let _ = match ty.register() {
                 "pred" => writeln!(text, "selp.b64 %m, 1, 0, {name};\nst.global.b64 [%out+{}], %m;", 8 * i),
                 "b64" => writeln!(text, "st.global.b64 [%out+{}], {name};", 8 * i),
@@ -192,5 +195,5 @@ impl Case {
     }
 }
 
-/// What goes before the kernels of a module.
+/// Text before the kernels of a module.
 pub const HEADER: &str = ".version 8.0\n.target sm_90\n.address_size 64\n";

@@ -1,14 +1,14 @@
-//! What the lanes of a warp do together, and barriers of warps and blocks.
+//! Operations that the lanes of a warp execute together, and barriers of warps and blocks.
 
 use crate::case::{BLOCK, Case, Expect};
 use crate::types::Type;
 
-/// The number of the first thread of a thread's warp.
+/// Returns the number of the first thread in a thread's warp.
 fn warp(thread: usize) -> usize {
     thread / 32 * 32
 }
 
-/// A case whose reference sees the operands of the warp and the lane.
+/// Creates a case whose reference sees the operands of the warp and the lane.
 fn of_warp(
     line: impl Into<String>,
     inputs: &[Type],
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
     [shuffles(), votes(), reductions(), barriers()].into_iter().flatten().collect()
 }
 
-/// The lane that a shuffle reads and whether it is in range, as the ISA defines it.
+/// Returns the lane that a shuffle reads and whether it is in range, as the ISA defines it.
 fn source(mode: &str, lane: i64, operand: i64, clamp: i64) -> (usize, bool) {
     let (operand, bound, segment) = (operand & 31, clamp & 31, clamp >> 8 & 31);
     let last = lane & segment | bound & !segment;
@@ -53,7 +53,7 @@ fn shuffles() -> Vec<Case> {
                     vec![warp[source(mode, lane as i64, operand, clamp).0][0]]
                 }));
             }
-            // Each lane asks for another one.
+            // Each lane asks for a different lane.
             let line = format!("shfl.sync.{mode}.b32 %x|%y, %a, %b, {clamp}, -1;");
             let types = [Type::B32, Type::Count];
             cases.push(of_warp(line, &types, &[Type::B32, Type::Pred], move |warp, lane| {
@@ -68,7 +68,7 @@ fn shuffles() -> Vec<Case> {
 fn votes() -> Vec<Case> {
     let holding = |warp: &[Vec<u64>]| warp.iter().filter(|v| v[0] == 1).count();
     let vote = |mode: &str, reference: fn(usize) -> bool| {
-        // By the lane's number too, so that some warps agree.
+        // Depends on the lane's number too, so some warps agree.
         let agree = "mov.u32 %r0, %laneid;\nsetp.ne.u32 %p0, %r0, 9;\nmov.u32 %r1, %ctaid.x;\n\
                      setp.eq.u32 %p1, %r1, 1;\nor.pred %p2, %a, %p1;\nsetp.eq.u32 %p1, %r1, 2;\nnot.pred %p1, %p1;\n\
                      and.pred %p2, %p2, %p1;";
@@ -129,13 +129,13 @@ fn reductions() -> Vec<Case> {
             let same = |other: usize| u64::from(warp[other][0] & 3 == warp[lane][0] & 3) << other;
             vec![(0..32).map(same).sum()]
         });
-        // Of two bits, so that lanes agree.
+        // Only two bits, so some lanes agree.
         cases.push(case.before(format!("and.{ty} {register}, %a, 3;")));
     }
     cases
 }
 
-/// Every thread writes its word, and after the barrier reads that of another one.
+/// Every thread writes its word, and after the barrier reads another thread's word.
 fn barriers() -> Vec<Case> {
     let exchange = |line: &str, distance: usize, before: &str, after: &str| {
         Case::new(line, &[Type::B32], &[Type::B32], move |operands, thread| {
@@ -153,7 +153,7 @@ fn barriers() -> Vec<Case> {
         exchange("bar.sync 0;", far, "", ""),
         exchange("bar.sync 3, 256;", far, "", ""),
         exchange("barrier.sync.aligned 2;", far, "", ""),
-        // Each half of the block arrives at the barrier that the other one waits at.
+        // Each half of the block arrives at the barrier at which the other half waits.
         exchange(
             "@%p0 bar.arrive 1, 256;",
             far,

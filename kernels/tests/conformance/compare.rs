@@ -1,11 +1,11 @@
-//! `setp`: comparisons, and what they are combined with.
+//! `setp`: comparisons, and their combinations with predicates.
 
 use std::cmp::Ordering;
 
 use crate::case::{Case, Expect, widen};
 use crate::types::Type;
 
-/// The comparison of a name, from how the operands are ordered; not at all, if one is NaN.
+/// Returns the comparison with this name. It takes the order of the operands, which is `None` if one is NaN.
 fn test(name: &str) -> fn(Option<Ordering>) -> bool {
     match name {
         "eq" => |o| o == Some(Ordering::Equal),
@@ -22,7 +22,7 @@ fn test(name: &str) -> fn(Option<Ordering>) -> bool {
         "geu" => |o| o != Some(Ordering::Less),
         "num" => |o| o.is_some(),
         "nan" => |o| o.is_none(),
-        other => panic!("no comparison: {other}"),
+        other => panic!("not a comparison: {other}"),
     }
 }
 
@@ -71,7 +71,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The result combined with a predicate, and its complement, which is combined with the same one.
+/// The result combined with a predicate, and the complement combined with the same predicate.
 fn combined() -> Vec<Case> {
     type Combine = fn(bool, bool) -> bool;
     let combinations: [(&str, Combine); 3] = [("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];

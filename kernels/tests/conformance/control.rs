@@ -1,4 +1,4 @@
-//! Branches, guards, ends of threads, and what a thread knows of itself.
+//! Branches, guards, exits of threads, and registers that describe the thread.
 
 use crate::case::{BLOCK, Case, Expect, GRID};
 use crate::types::Type;
@@ -11,11 +11,11 @@ pub fn cases() -> Vec<Case> {
         chosen("@%a bra past;", 1, 2).before("mov.b32 %x, 1;").after("mov.b32 %x, 2;\npast:"),
         chosen("@!%a bra past;", 2, 1).before("mov.b32 %x, 1;").after("mov.b32 %x, 2;\npast:"),
         chosen("bra.uni past;", 1, 1).before("mov.b32 %x, 1;").after("mov.b32 %x, 2;\npast:"),
-        // Instructions, too, execute in some lanes only.
+        // Guarded instructions also execute in only some lanes.
         chosen("@%a mov.b32 %x, 3;", 3, 1).before("mov.b32 %x, 1;"),
         chosen("@!%a mov.b32 %x, 3;", 1, 3).before("mov.b32 %x, 1;"),
     ];
-    // Each lane goes where its operand says.
+    // Each lane branches to the target that its operand selects.
     let table = Case::lanes("brx.idx %r0, targets;", &[Type::B32], Type::U32, |v| Expect::Bits(10 + v[0] % 3));
     cases.push(
         table

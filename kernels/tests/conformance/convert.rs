@@ -7,7 +7,7 @@ use crate::types::Type;
 
 const INTEGERS: [Type; 8] = [Type::U8, Type::S8, Type::U16, Type::S16, Type::U32, Type::S32, Type::U64, Type::S64];
 
-/// The roundings to an integral value.
+/// Roundings to an integral value.
 const INTEGRAL: [(&str, Rounding); 4] =
     [("rni", Rounding::Nearest), ("rzi", Rounding::Zero), ("rmi", Rounding::Down), ("rpi", Rounding::Up)];
 
@@ -20,7 +20,7 @@ fn between_integers() -> Vec<Case> {
     for from in INTEGERS {
         for to in INTEGERS {
             cases.push(Case::lanes(format!("cvt.{to}.{from} %x, %a;"), &[from], to, move |v| {
-                // What is narrower than its register is extended to it.
+                // A value that is narrower than its register is extended to the register.
                 let register = if to.bits() == 8 { 0xffff } else { to.mask() };
                 let kept = to.integer(from.integer(v[0]) as u64);
                 Expect::Bits(kept as u64 & register)
@@ -36,9 +36,10 @@ fn with_integers() -> Vec<Case> {
         for float in [Type::F16, Type::Bf16, Type::F32, Type::F64] {
             let narrow = matches!(float, Type::F16 | Type::Bf16);
             if float == Type::Bf16 && integer.bits() == 8 {
-                continue; // there is no such form
+                continue; // no such form exists
             }
-            // Forms that neither Rust nor a kernel has asked for: halves of 64-bit integers, narrow integers of f64.
+            // The conditions leave out forms that neither Rust nor a kernel uses: halves of 64-bit integers, narrow
+            // integers of f64.
             if integer.bits() < 64 || !narrow {
                 cases.push(Case::lanes(format!("cvt.rn.{float}.{integer} %x, %a;"), &[integer], float, move |v| {
                     Expect::Bits(Exact::of_integer(integer.integer(v[0])).round(float, Rounding::Nearest))
@@ -62,7 +63,7 @@ fn with_integers() -> Vec<Case> {
     cases
 }
 
-/// NaNs of 16 bits are canonical; of others it is not said which.
+/// 16-bit NaNs are canonical. The ISA does not specify other NaNs.
 fn result(ty: Type, bits: u64) -> Expect {
     if ty.bits() == 16 { Expect::Bits(bits) } else { Expect::float(ty, bits) }
 }
@@ -78,7 +79,7 @@ fn between_floats() -> Vec<Case> {
             result(to, Exact::of(from, bits).round(to, rounding))
         }));
     };
-    // Widening is exact: a half that is subnormal is a normal f32.
+    // Widening is exact, since a subnormal half is a normal f32.
     for (modifiers, to, from) in [("", F32, F16), (".ftz", F32, F16), ("", F32, Bf16), ("", F64, F16)] {
         convert(modifiers, to, from, Rounding::Nearest);
     }
@@ -111,7 +112,7 @@ fn between_floats() -> Vec<Case> {
     cases
 }
 
-/// Two `f32` to a pair of halves; the first becomes the upper one.
+/// Converts two `f32` to a pair of halves. The first becomes the upper half.
 fn pairs() -> Vec<Case> {
     let mut cases = Vec::new();
     for pair in [Type::F16x2, Type::Bf16x2] {

@@ -1,9 +1,9 @@
-//! Floating-point numbers as exact values, rounded once, in any format: the reference that arithmetic and conversions are
-//! held against. It knows nothing of the host's floating point.
+//! Floating-point numbers as exact values that are rounded once, in any format. This is the reference for arithmetic
+//! and conversions. It does not use the host's floating point.
 
 use crate::types::Type;
 
-/// How a value that no number of the format equals is rounded.
+/// How a value between two numbers of the format is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     Nearest,
@@ -12,7 +12,7 @@ pub enum Rounding {
     Up,
 }
 
-/// A number, or none. A finite one is `mantissa * 2^exponent`.
+/// A number, an infinity or NaN. A finite number is `mantissa * 2^exponent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exact {
     Nan,
@@ -20,22 +20,23 @@ pub enum Exact {
     Finite { negative: bool, mantissa: u128, exponent: i32 },
 }
 
-/// Bits of the exponent and of the fraction.
+/// Returns the bits of the exponent and of the fraction.
 fn format(ty: Type) -> (u32, u32) {
     match ty {
         Type::F16 => (5, 10),
         Type::Bf16 => (8, 7),
         Type::F32 => (8, 23),
         Type::F64 => (11, 52),
-        other => panic!("{other} is no floating-point format"),
+        other => panic!("{other} is not a floating-point format"),
     }
 }
 
-/// Mantissas are brought to this many bits before they are added: what is then cut off lies far below any rounding.
+/// Mantissas are shifted to this many bits before they are added. The bits that this cuts off are far below any
+/// rounding.
 const ALIGNED: u32 = 121;
 
 impl Exact {
-    /// The value of a number's bits.
+    /// Returns the value of a number's bits.
     pub fn of(ty: Type, bits: u64) -> Exact {
         let (exponent_bits, fraction_bits) = format(ty);
         let negative = bits >> (exponent_bits + fraction_bits) & 1 == 1;
@@ -82,7 +83,7 @@ impl Exact {
         }
     }
 
-    /// The sum; what lies far below it is one bit that says there is something.
+    /// Adds two values. Bits far below the sum become a single sticky bit.
     pub fn plus(self, other: Exact) -> Exact {
         match (self, other) {
             (Exact::Nan, _) | (_, Exact::Nan) => Exact::Nan,
@@ -101,7 +102,7 @@ impl Exact {
         }
     }
 
-    /// A finite number other than zero with a mantissa of [`ALIGNED`] bits, and its sign in it.
+    /// Returns the signed mantissa of a finite nonzero number, shifted to [`ALIGNED`] bits, and its exponent.
     fn aligned(self) -> (i128, i32) {
         let Exact::Finite { negative, mantissa, exponent } = self else { panic!("{self:?} is not finite") };
         let shift = mantissa.leading_zeros() - (128 - ALIGNED);
@@ -109,7 +110,7 @@ impl Exact {
         (if negative { -mantissa } else { mantissa }, exponent - shift as i32)
     }
 
-    /// The number of the format that the value rounds to, as bits. What is no number is the canonical one.
+    /// Rounds the value to the format and returns the bits. NaN becomes the canonical NaN.
     pub fn round(self, ty: Type, rounding: Rounding) -> u64 {
         let (exponent_bits, fraction_bits) = format(ty);
         let sign = |negative: bool| u64::from(negative) << (exponent_bits + fraction_bits);
@@ -124,13 +125,14 @@ impl Exact {
         let top = exponent + 127 - mantissa.leading_zeros() as i32;
         let unit = (top - fraction_bits as i32).max(least);
         let units = in_units(mantissa, exponent - unit, negative, rounding) as u64;
-        // A number's bits count its units, binade by binade: a mantissa that rounds up to the next one carries over.
+        // A number's bits count its units, binade by binade. A mantissa that rounds up to the next binade therefore
+        // carries over.
         let bits = units + ((unit - least) as u64) * (1 << fraction_bits);
         let most = if rounding == Rounding::Zero { infinity - 1 } else { infinity };
         sign(negative) | bits.min(most)
     }
 
-    /// The integer that the value rounds to, held within the type's range.
+    /// Rounds the value to an integer and clamps it to the type's range.
     pub fn round_to_integer(self, ty: Type, rounding: Rounding) -> i128 {
         let (least, most) = if ty.is_signed() {
             (-(1i128 << (ty.bits() - 1)), (1i128 << (ty.bits() - 1)) - 1)
@@ -138,7 +140,7 @@ impl Exact {
             (0, (1i128 << ty.bits()) - 1)
         };
         match self {
-            // As the ISA has it: zero, but for types of 64 bits, where it is the top bit alone.
+            // The ISA converts NaN to zero, or for 64-bit types to the top bit alone.
             Exact::Nan if ty.bits() == 64 && ty.is_signed() => least,
             Exact::Nan => {
                 if ty.bits() == 64 {
@@ -169,13 +171,13 @@ impl Exact {
     }
 }
 
-/// `mantissa * 2^exponent` as an integer.
+/// Returns `mantissa * 2^exponent`, rounded to an integer.
 fn in_units(mantissa: u128, exponent: i32, negative: bool, rounding: Rounding) -> u128 {
     if exponent >= 0 {
         return mantissa << exponent;
     }
     let shift = exponent.unsigned_abs();
-    // Below a half of the unit it does not matter by how much.
+    // The exact size does not matter below half a unit.
     let (whole, rest) =
         if shift > 127 { (0, mantissa.min(1)) } else { (mantissa >> shift, mantissa & ((1 << shift) - 1)) };
     let half = 1 << (shift.min(127) - 1);
@@ -188,7 +190,7 @@ fn in_units(mantissa: u128, exponent: i32, negative: bool, rounding: Rounding) -
     whole + u128::from(up)
 }
 
-/// A shift to the right that leaves the last bit set if it cuts anything off.
+/// Shifts right, and sets the last bit if the shift cuts off a set bit.
 fn down(value: i128, shift: i32) -> i128 {
     let size = value.unsigned_abs();
     let cut = if shift > 127 { 1 } else { size >> shift | u128::from(size & ((1 << shift) - 1) != 0) };

@@ -1,4 +1,4 @@
-//! Arithmetic of all floating-point formats that rounds correctly.
+//! Correctly rounded arithmetic in all floating-point formats.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ pub fn flush(bits: u64) -> u64 {
     if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits }
 }
 
-/// What an operation gives on the bits of one number of each operand; NaNs are those of `Exact::round`.
+/// Computes an operation from the bits of one number for each operand. `Exact::round` defines the NaNs.
 type Operation = Box<dyn Fn(Type, &[u64]) -> u64>;
 
 fn rounded(exact: impl Fn(&[Exact]) -> Exact + 'static) -> Operation {
@@ -21,7 +21,7 @@ fn rounded(exact: impl Fn(&[Exact]) -> Exact + 'static) -> Operation {
     })
 }
 
-/// Through the host's f64, which has more than twice the bits of an f32: rounding twice is then as good as once.
+/// Computes in the host's f64, which has more than twice the bits of an f32. Rounding twice then equals rounding once.
 fn through_f64(function: fn(&[f64]) -> f64) -> Operation {
     Box::new(move |ty, v| {
         let values: Vec<f64> = v.iter().map(|bits| widen(ty, *bits)).collect();
@@ -29,7 +29,7 @@ fn through_f64(function: fn(&[f64]) -> f64) -> Operation {
     })
 }
 
-/// The extreme of two numbers; a NaN gives way to a number, unless it is to win.
+/// Returns the extreme of two numbers. A number wins over NaN, unless `nan_wins`.
 fn extreme(keep: Ordering, nan_wins: bool) -> Operation {
     Box::new(move |ty, v| {
         let [a, b] = [widen(ty, v[0]), widen(ty, v[1])];
@@ -46,7 +46,7 @@ fn extreme(keep: Ordering, nan_wins: bool) -> Operation {
     })
 }
 
-/// The operations with names as far as the type's modifiers; `f32` and `f64` have more.
+/// Returns the operations, each with its name up to the type's modifiers. `f32` and `f64` have more operations.
 fn operations(ty: Type) -> Vec<(&'static str, usize, Operation)> {
     let half = !matches!(ty, Type::F32 | Type::F64);
     let mut operations: Vec<(&str, usize, Operation)> = vec![
@@ -71,7 +71,7 @@ fn operations(ty: Type) -> Vec<(&'static str, usize, Operation)> {
             Box::new(|ty, v| {
                 let values: Vec<Exact> = v.iter().map(|bits| Exact::of(ty, *bits)).collect();
                 let result = values[0].times(values[1]).plus(values[2]);
-                // Of zeros the ISA does not speak: here -0 passes, and what is negative becomes 0 before it is rounded.
+                // The ISA does not specify zeros. Here -0 stays, and other negative values become 0 before rounding.
                 let negative =
                     matches!(result, Exact::Infinity { negative: true } | Exact::Finite { negative: true, .. });
                 let result = if negative && !result.is_zero() { Exact::of_integer(0) } else { result };
@@ -96,7 +96,7 @@ pub fn cases() -> Vec<Case> {
         cases.extend(signs(ty));
     }
     for (name, arity, operation) in operations(Type::F32) {
-        // The rounding comes before `.ftz`, `.NaN` after it.
+        // The rounding modifier comes before `.ftz`, and `.NaN` after it.
         let name = match name.strip_suffix(".NaN") {
             Some(name) => format!("{name}.ftz.NaN.f32"),
             None => format!("{name}.ftz.f32"),
@@ -117,7 +117,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// To between 0 and 1; a NaN becomes 0.
+/// Clamps a value to between 0 and 1. NaN becomes 0.
 pub fn saturate(bits: u64) -> u64 {
     match widen(Type::F32, bits) {
         value if value >= 1.0 => 0x3f80_0000,
@@ -130,7 +130,8 @@ fn instruction(opcode: &str, arity: usize) -> String {
     format!("{opcode} %x, {};", ["%a", "%b", "%c"][..arity].join(", "))
 }
 
-/// An operation on a number, or on each of a pair. NaNs of 16 bits are canonical, of others it is not said which.
+/// Applies an operation to a number, or to each of a pair. 16-bit NaNs are canonical. The ISA does not specify other
+/// NaNs.
 fn each(ty: Type, v: &[u64], operation: &Operation) -> Expect {
     match ty {
         Type::F16x2 | Type::Bf16x2 => {
@@ -145,7 +146,7 @@ fn each(ty: Type, v: &[u64], operation: &Operation) -> Expect {
     }
 }
 
-/// `abs`, `neg` and `copysign`: of a NaN it is not said which one results.
+/// `abs`, `neg` and `copysign`. The ISA does not specify which NaN results from a NaN.
 fn signs(ty: Type) -> Vec<Case> {
     let (halves, sign) = match ty {
         Type::F16x2 | Type::Bf16x2 => (vec![(0, ty.halves()), (16, ty.halves())], 1u64 << 15),

@@ -1,11 +1,12 @@
-//! Instruction forms, and which of them a PTX text has.
+//! Instruction forms, and the forms that a PTX text contains.
 //!
-//! A form is an opcode with its modifiers and types, and what its operands are: `ld.global.v2.b32 {} []`,
-//! `mov.u32 r %tid.x`, `shfl.sync.bfly.b32 r|r r r r r`. `r` is a register or a constant, `[]` memory, `{}` several registers.
+//! A form is an opcode with its modifiers and types, and the kinds of its operands: `ld.global.v2.b32 {} []`, `mov.u32
+//! r %tid.x`, `shfl.sync.bfly.b32 r|r r r r r`. `r` is a register or a constant, `[]` is memory, and `{}` is several
+//! registers.
 
 use std::collections::BTreeSet;
 
-/// The form of one instruction; nothing if the text is a directive or a label.
+/// Returns the form of an instruction, or `None` if the text is a directive or a label.
 pub fn form(instruction: &str) -> Option<String> {
     let text = instruction.trim().trim_end_matches(';');
     let text = match text.strip_prefix('@') {
@@ -30,7 +31,7 @@ pub fn form(instruction: &str) -> Option<String> {
     Some(form)
 }
 
-/// The operands of an instruction: what commas part that stand in no bracket.
+/// Splits the operands of an instruction at commas outside brackets.
 fn split(operands: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     let parts = operands.split(move |c| {
@@ -44,16 +45,16 @@ fn split(operands: &str) -> impl Iterator<Item = &str> {
     parts.map(str::trim).filter(|operand| !operand.is_empty())
 }
 
-/// Whether an operand is a special register: their names do not end in a number but for those of masks and clocks.
+/// Returns whether an operand is a special register.
 fn is_special(operand: &str) -> bool {
     let names = ["%tid.", "%ntid.", "%ctaid.", "%nctaid.", "%laneid", "%warpid", "%lanemask", "%clock", "%globaltimer"];
     names.iter().any(|name| operand.starts_with(name))
 }
 
-/// All forms in a PTX text.
+/// Returns all forms in a PTX text.
 pub fn forms(ptx: &str) -> BTreeSet<String> {
     let lines = ptx.lines().map(|line| line.split("//").next().unwrap_or_default().trim());
-    // Directives end with their line; instructions may go over several.
+    // Directives end with their line, but an instruction may span several lines.
     let code: Vec<&str> = lines.filter(|line| !line.starts_with('.') && !line.ends_with(':')).collect();
     let code = code.join(" ");
     code.split(';')

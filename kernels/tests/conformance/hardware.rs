@@ -1,7 +1,8 @@
-//! What a GPU gave: recorded once, and held against from then on.
+//! Results of a GPU, recorded once and then compared with every run.
 //!
-//! `hardware/<gpu>.jsonl` has a line of JSON about the machine, `{"machine": ".."}`, and then one for each case: the
-//! instruction, a digest of kernel and operands, and the outputs of all threads, 16 hexadecimal digits each.
+//! `hardware/<gpu>.jsonl` begins with a line of JSON about the machine, `{"machine": ".."}`. Each case follows with a
+//! line that has the instruction, a digest of kernel and operands, and the outputs of all threads, 16 hexadecimal
+//! digits each.
 
 use serde_json::{Value, json};
 
@@ -12,9 +13,9 @@ use crate::case::{Case, Expect};
 pub struct Record {
     /// The instruction, for readers.
     pub line: String,
-    /// Which case it is: a digest of its kernel and operands.
+    /// Identifies the case: a digest of its kernel and operands.
     pub digest: u64,
-    /// What the threads wrote, one after the other.
+    /// The outputs of all threads, in order.
     pub outputs: Vec<u64>,
 }
 
@@ -23,13 +24,13 @@ impl Record {
         Record { line: case.line.clone(), digest: digest(case, operands), outputs: outputs.concat() }
     }
 
-    /// How many outputs differ from those of another machine by more than the case allows.
+    /// Returns how many outputs differ from another machine's by more than the case allows.
     pub fn differences(&self, other: &Record, case: &Case) -> usize {
         let expected = case.expected(&case.operands()).concat();
         let pairs = self.outputs.iter().zip(&other.outputs).zip(expected);
         let differ = pairs.filter(|((ours, theirs), expected)| match expected {
             Expect::Any => false,
-            // Two approximations may be apart, each within the error that is allowed.
+            // Two approximations may differ, as long as each is within the allowed error.
             Expect::Near { .. } if case.is_approximate() => !expected.holds(**ours) || !expected.holds(**theirs),
             _ => ours != theirs,
         });
@@ -37,14 +38,14 @@ impl Record {
     }
 }
 
-/// FNV-1a of the kernel's text and the operands.
+/// Returns the FNV-1a hash of the kernel's text and the operands.
 fn digest(case: &Case, operands: &[Vec<u64>]) -> u64 {
     let text = case.kernel("case").into_bytes();
     let bytes = text.into_iter().chain(operands.iter().flatten().flat_map(|value| value.to_le_bytes()));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// The text of a recording.
+/// Returns the text of a recording.
 pub fn write(machine: &str, records: &[Record]) -> String {
     let head = json!({ "machine": machine }).to_string() + "\n";
     let line = |record: &Record| {
@@ -55,7 +56,7 @@ pub fn write(machine: &str, records: &[Record]) -> String {
     head + &records.iter().map(line).collect::<String>()
 }
 
-/// The machine and the records of a recording; nothing, if the text is none.
+/// Returns the machine and the records of a recording, or `None` if the text is not a recording.
 pub fn read(text: &str) -> Option<(String, Vec<Record>)> {
     let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).ok());
     let machine = lines.next()??.get("machine")?.as_str()?.to_owned();

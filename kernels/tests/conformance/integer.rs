@@ -3,7 +3,7 @@
 use crate::case::{Case, Expect};
 use crate::types::{INTEGERS, Type};
 
-/// A case of integers: the reference computes without end, and the result keeps what fits.
+/// Creates a case of integers. The reference computes in `i128`, and the result keeps the bits that fit.
 fn exact(line: String, inputs: &[Type], output: Type, reference: impl Fn(&[i128]) -> i128 + 'static) -> Case {
     let types = inputs.to_vec();
     Case::lanes(line, inputs, output, move |bits| {
@@ -12,7 +12,7 @@ fn exact(line: String, inputs: &[Type], output: Type, reference: impl Fn(&[i128]
     })
 }
 
-/// The type of twice the width.
+/// Returns the type of twice the width.
 fn double(ty: Type) -> Type {
     match ty {
         Type::U16 => Type::U32,
@@ -36,7 +36,7 @@ pub fn cases() -> Vec<Case> {
             exact(format!("min.{ty} %x, %a, %b;"), &two, ty, |v| v[0].min(v[1])),
             exact(format!("max.{ty} %x, %a, %b;"), &two, ty, |v| v[0].max(v[1])),
         ]);
-        // What division by zero gives is the machine's affair.
+        // The result of a division by zero depends on the machine.
         let quotient = |opcode: &str, reference: fn(i128, i128) -> i128| {
             Case::lanes(format!("{opcode}.{ty} %x, %a, %b;"), &two, ty, move |bits| match ty.integer(bits[1]) {
                 0 => Expect::Any,
@@ -61,7 +61,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The upper half of a product.
+/// Returns the upper half of a product.
 fn high(ty: Type, a: i128, b: i128) -> i128 {
     if ty.is_signed() { (a * b) >> ty.bits() } else { ((a as u128 * b as u128) >> ty.bits()) as i128 }
 }

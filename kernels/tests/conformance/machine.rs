@@ -1,15 +1,15 @@
-//! Where cases run: for now on the emulator. Everything else here knows texts, names and bytes only.
+//! The machine that runs the cases, for now the emulator. All other code here handles only texts, names and bytes.
 
 use emulator::{Arg, EmulatedDevice, PtxModule};
 
 use crate::case::{BLOCK, Case, GRID, HEADER, NUMBERS, THREADS};
 
-/// The cases' kernels, loaded.
+/// The loaded kernels of the cases.
 pub struct Machine {
     module: PtxModule,
 }
 
-/// The text of a module with the kernels of all cases, `case_0` and so on.
+/// Returns the text of a module with the kernels of all cases, named `case_0` and so on.
 pub fn module(cases: &[Case]) -> String {
     let kernels = cases.iter().enumerate().map(|(i, case)| case.kernel(&entry(i)));
     HEADER.to_owned() + &kernels.collect::<String>()
@@ -20,11 +20,11 @@ fn entry(case: usize) -> String {
 }
 
 impl Machine {
-    /// What runs the cases.
+    /// Name of the machine that runs the cases.
     pub const NAME: &str = "emulator";
 
     pub fn load(cases: &[Case]) -> Machine {
-        // Each by itself first, so that what cannot be loaded is named.
+        // If the module does not load, each kernel is loaded alone to name the one at fault.
         let module = PtxModule::parse(&module(cases)).unwrap_or_else(|_| {
             for case in cases {
                 let text = HEADER.to_owned() + &case.kernel("case");
@@ -35,7 +35,7 @@ impl Machine {
         Machine { module }
     }
 
-    /// Launches the kernel of a case; gives what each thread wrote.
+    /// Launches the kernel of a case and returns the outputs of each thread.
     pub fn run(&self, index: usize, case: &Case, operands: &[Vec<u64>]) -> Vec<Vec<u64>> {
         let rows = |row: &Vec<u64>| {
             let padding = (row.len() % 2 == 1).then_some(0);

@@ -1,9 +1,10 @@
-//! Conformance: every instruction form that the kernels use, and the usual ones that they do not use yet, in a small kernel of
-//! its own, on corners and random operands, against plain Rust.
+//! Conformance of every instruction form that the kernels use, and of common forms that they do not use yet. Each form
+//! runs in a small kernel of its own, on corner cases and random operands, and is compared with plain Rust.
 //!
-//! A case is an instruction in PTX, and a reference: [`case::Case`]. The kernels are text, so that the very same run on a GPU.
-//! What they gave on one is in `hardware/`, and the emulator is held to it, bit by bit but for what the hardware approximates.
-//! `QUIRE_CONFORMANCE_RECORD=<file>` makes the test `recording` write such a file of the machine that the tests run on.
+//! A [`case::Case`] is an instruction in PTX and a reference. The kernels are text, so the same kernels also run on a
+//! GPU. `hardware/` has the results of GPUs. The emulator must match them bit for bit, except where hardware
+//! approximates. `QUIRE_CONFORMANCE_RECORD=<file>` makes the test `recording` write such a file for the machine on
+//! which the tests run.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -36,7 +37,7 @@ use case::Case;
 use hardware::Record;
 use machine::Machine;
 
-/// Runs all cases of a family, and names the first operands of each one that fails.
+/// Runs all cases of a family, and prints the first wrong thread's operands for each case that fails.
 #[track_caller]
 fn check(cases: Vec<Case>) {
     let machine = Machine::load(&cases);
@@ -50,7 +51,7 @@ fn check(cases: Vec<Case>) {
         });
         if let Some((thread, (found, expected))) = wrong.next() {
             failures.push(format!(
-                "{}: thread {thread} and {} more: of {:#x?} came {found:#x?}, not {expected:#x?}",
+                "{}: thread {thread} and {} more: from {:#x?} got {found:#x?}, not {expected:#x?}",
                 case.line,
                 wrong.count(),
                 operands[thread]
@@ -115,7 +116,7 @@ fn control_flow() {
     check(control::cases());
 }
 
-/// All cases, in a fixed order.
+/// Returns all cases, in a fixed order.
 fn all() -> Vec<Case> {
     let families = [
         integer::cases(),
@@ -133,8 +134,8 @@ fn all() -> Vec<Case> {
     families.into_iter().flatten().collect()
 }
 
-/// What works beside the threads, or only together with other instructions and blocks: whole kernels are compared with
-/// references in `kernels/vocabulary`, each function of `cuda_std` in one, and in the emulator's own tests.
+/// Forms that work asynchronously, or only together with other instructions and blocks. Whole kernels test them:
+/// `kernels/vocabulary`, with a kernel for each function of `cuda_std`, and the emulator's own tests.
 const IN_WHOLE_KERNELS: [&str; 14] = [
     "barrier.cluster.",
     "cp.async.bulk.",
@@ -168,7 +169,7 @@ fn every_form_in_the_shipped_ptx_has_a_case() {
     assert!(missing.is_empty(), "forms without a case: {missing:#?}");
 }
 
-/// Runs all cases, and gives what they wrote.
+/// Runs all cases and returns their outputs.
 fn record(cases: &[Case]) -> Vec<Record> {
     let machine = Machine::load(cases);
     let run = |(index, case): (usize, &Case)| {
@@ -178,10 +179,12 @@ fn record(cases: &[Case]) -> Vec<Record> {
     cases.iter().enumerate().map(run).collect()
 }
 
-/// Holds what the cases wrote here to what they wrote on another machine; says where they differ.
+/// Compares the outputs of the cases here with another machine's, and describes the differences.
 fn compare(cases: &[Case], here: &[Record], there: &[Record]) -> Vec<String> {
     let difference = |record: &Record| match here.iter().position(|own| own.digest == record.digest) {
-        None => Some(format!("{}: kernel or operands are not those that were recorded; record it anew", record.line)),
+        None => {
+            Some(format!("{}: its kernel or operands have changed since the recording, record it again", record.line))
+        }
         Some(index) => match here[index].differences(record, &cases[index]) {
             0 => None,
             count => Some(format!("{}: {count} outputs differ", record.line)),
@@ -190,9 +193,9 @@ fn compare(cases: &[Case], here: &[Record], there: &[Record]) -> Vec<String> {
     there.iter().filter_map(difference).collect()
 }
 
-/// What the emulator takes, hardware takes too.
+/// Hardware accepts everything that the emulator accepts.
 #[test]
-fn ptxas_takes_every_case() {
+fn ptxas_accepts_every_case() {
     let Some(ptxas) = frame::ptxas::find() else { return };
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance.ptx");
     fs::write(&path, machine::module(&all())).unwrap();
@@ -203,9 +206,9 @@ fn ptxas_takes_every_case() {
 }
 
 #[test]
-fn the_emulator_gives_what_gpus_gave() {
+fn the_emulator_matches_recorded_gpus() {
     let Ok(files) = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/hardware")) else {
-        let note = b"\n*** SKIPPED: nothing was recorded on a GPU yet, so that the emulator is held to the references only. ***\n";
+        let note = b"\n*** SKIPPED: nothing has been recorded on a GPU yet, so the emulator is compared only with the references. ***\n";
         let _ = std::io::Write::write_all(&mut std::io::stderr(), note);
         return;
     };
@@ -220,8 +223,8 @@ fn the_emulator_gives_what_gpus_gave() {
     }
 }
 
-/// Writes the file that `QUIRE_CONFORMANCE_RECORD` names; without it, only sees that what is written can be read and held
-/// against, and that a difference is noticed.
+/// Writes the file that `QUIRE_CONFORMANCE_RECORD` names. Without it, only checks that a recording can be read and
+/// compared, and that a difference is noticed.
 #[test]
 fn recording() {
     if let Some(path) = env::var_os("QUIRE_CONFORMANCE_RECORD") {
@@ -232,7 +235,7 @@ fn recording() {
     let (machine, mut there) = hardware::read(&hardware::write(Machine::NAME, &here)).unwrap();
     assert_eq!((machine.as_str(), &there), (Machine::NAME, &here));
     assert_eq!(compare(&cases, &here, &there), [""; 0]);
-    // The last bit may differ where the hardware approximates, and nowhere else.
+    // The last bit may differ only where the hardware approximates.
     let changed: Vec<usize> = ["tanh.approx.f32 %x, %a;", "ldmatrix.sync.aligned.m8n8.x1.b16 {%x}, [%generic];"]
         .map(|line| cases.iter().position(|case| case.line == line).unwrap())
         .to_vec();

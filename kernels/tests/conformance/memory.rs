@@ -3,7 +3,7 @@
 use crate::case::{Case, Expect, NUMBERS};
 use crate::types::Type;
 
-/// The types that loads and stores have, by LLVM's names and by the older ones.
+/// Types of loads and stores, by LLVM's names and by the older names.
 const ELEMENTS: [Type; 13] = [
     Type::B8,
     Type::U8,
@@ -20,12 +20,13 @@ const ELEMENTS: [Type; 13] = [
     Type::F64,
 ];
 
-/// The 16 bytes that two operands make in memory.
+/// Returns the 16 bytes that two operands form in memory.
 fn memory(operands: &[u64]) -> u128 {
     u128::from(operands[0]) | u128::from(operands[1]) << 64
 }
 
-/// Where a thread's own data is: the name of the space, the address, and how the operands get there.
+/// The place of a thread's own data: the name of the space, the address, and the instructions that store the operands
+/// there.
 struct Place {
     space: &'static str,
     address: &'static str,
@@ -77,7 +78,7 @@ fn list(names: &[&str]) -> String {
     if let [one] = names { (*one).to_owned() } else { format!("{{{}}}", names.join(", ")) }
 }
 
-/// `order` stands before the space, `hint` after it.
+/// Creates a case of a load. `order` precedes the space in the opcode, and `hint` follows it.
 fn load(place: &Place, hint: &str, order: &str, ty: Type, vector: u32) -> Case {
     let names = &["%x", "%y", "%z", "%w"][..vector as usize];
     let lengths = if vector == 1 { String::new() } else { format!(".v{vector}") };
@@ -131,7 +132,7 @@ fn parameters() -> Vec<Case> {
     narrow.into_iter().chain(wide).chain([pair]).collect()
 }
 
-/// `cp.async`, which fills with zeros what it does not copy.
+/// `cp.async`, which fills the bytes that it does not copy with zeros.
 fn copies() -> Vec<Case> {
     let copy = |line: &str, bytes: u32, wait: &str| {
         let case = Case::new(line, &[Type::B64; 2], &[Type::B64; 2], move |operands, thread| {
@@ -157,12 +158,12 @@ fn copies() -> Vec<Case> {
     let group = |line: &str, before: &str, after: &str| copy(line, 16, after).before(format!("{copying}{before}"));
     cases.push(group("cp.async.commit_group;", "", "cp.async.wait_group 0;"));
     cases.push(group("cp.async.wait_all;", "", ""));
-    // An empty younger group may be left waiting.
+    // An empty younger group may still be pending.
     cases.push(group("cp.async.wait_group 1;", "cp.async.commit_group;\ncp.async.commit_group;", ""));
     cases
 }
 
-/// `cvta`: between generic addresses and those of a space.
+/// `cvta`: conversions between generic addresses and addresses of a space.
 fn addresses() -> Vec<Case> {
     let identity = |line: &str, before: &str, after: &str| {
         Case::lanes(line, &[Type::B64], Type::B64, |v| Expect::Bits(v[0])).before(before).after(after)
@@ -176,7 +177,7 @@ fn addresses() -> Vec<Case> {
     ]
 }
 
-/// Fences and prefetches change nothing that the thread itself sees.
+/// Fences and prefetches change nothing that the issuing thread sees.
 fn ordering() -> Vec<Case> {
     let fences = ["membar.cta;", "membar.gl;", "membar.sys;", "fence.acq_rel.gpu;", "fence.acq_rel.cta;"];
     let more = ["fence.acq_rel.sys;", "fence.sc.gpu;", "fence.sc.cta;", "fence.sc.sys;", "prefetch.global.L2 [%in];"];

@@ -26,7 +26,8 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Lane `8 * m + r` names row `r` of matrix `m`; lane `l` receives two elements of row, or column, `l / 4`.
+/// Lane `8 * m + r` addresses row `r` of matrix `m`. Lane `l` receives two elements of row `l / 4`, or of column `l /
+/// 4` if transposed.
 fn load(modifiers: &str, matrices: usize, transposed: bool, address: &str) -> Case {
     let names = ["%x", "%y", "%z", "%w"][..matrices].join(", ");
     let line = format!("ldmatrix.sync.aligned.m8n8.{modifiers}.b16 {{{names}}}, [{address}];");
@@ -47,11 +48,11 @@ fn load(modifiers: &str, matrices: usize, transposed: bool, address: &str) -> Ca
     case.before("st.shared.v2.b64 [%tile], {%a, %b};\nbar.warp.sync -1;")
 }
 
-/// `mma.m16n8k8` or `k16` of factors and sums of these types.
+/// `mma.m16n8k8` or `k16`, with factors and sums of these types.
 ///
-/// With `g = lane / 4` and `t = lane % 4`, register `i` of `a` has row `g + 8 * (i % 2)` and columns `2t + 8 * (i / 2)` and the
-/// next; that of `b` column `g`, and rows `2t + 8i` and the next. Of `c` and `d` a lane has columns `2t` and the next, in rows
-/// `g` and `g + 8`.
+/// Let `g = lane / 4` and `t = lane % 4`. Register `i` of `a` has columns `2t + 8 * (i / 2)` and the next, in row `g +
+/// 8 * (i % 2)`. Register `i` of `b` has rows `2t + 8i` and the next, in column `g`. In `c` and `d` a lane has columns
+/// `2t` and the next, in rows `g` and `g + 8`.
 fn multiply(depth: usize, factors: Type, sums: Type) -> Case {
     let (half, of_a, of_b) = (factors.halves(), depth / 4, depth / 8);
     let exact = matches!(factors, Type::Integers | Type::BfIntegers);
@@ -85,7 +86,7 @@ fn multiply(depth: usize, factors: Type, sums: Type) -> Case {
             if exact {
                 return Expect::Bits(Exact::of(Type::F64, sum.to_bits()).round(ty, Rounding::Nearest));
             }
-            // The terms are cut at the last bits of the largest one, and so is the sum.
+            // The terms are cut off at the last bits of the largest term, and so is the sum.
             let largest = terms.iter().fold(sum.abs(), |largest, term| largest.max(term.abs()));
             let cut = largest * (depth + 2) as f64 * 2f64.powi(-23);
             let rounding = if single { 0.0 } else { sum.abs() * 2f64.powi(-11) + 2f64.powi(-25) };

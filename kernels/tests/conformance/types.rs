@@ -1,11 +1,11 @@
-//! The types of operands, and the values that each is tried with.
+//! The types of operands, and the values that test each type.
 
 use std::fmt;
 
 use crate::exact::{Exact, Rounding};
 use workbench::number::ProblemRng;
 
-/// What an operand holds. A register has 64 bits of room in memory, of which the type takes the lowest.
+/// The type of an operand. In memory an operand takes 64 bits, and its type uses the lowest of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     Pred,
@@ -27,17 +27,17 @@ pub enum Type {
     U64,
     S64,
     F64,
-    /// A number of bits or lanes: small, for the most part. A register of 32 bits.
+    /// A number of bits or lanes, mostly small, in a 32-bit register.
     Count,
-    /// Two `f16` of moderate size, some zero, infinite or not a number: an operand of `mma`.
+    /// Two `f16` of moderate size, some of them zero, infinite or NaN, for a factor of `mma`.
     Factors,
-    /// [`Type::Factors`] of `bf16`.
+    /// [`Type::Factors`] in `bf16`.
     BfFactors,
-    /// An `f32` as [`Type::Factors`]: what `mma` adds to.
+    /// An `f32` with values like [`Type::Factors`], for the sums of `mma`.
     Sum,
     /// Two `f16` that are small integers.
     Integers,
-    /// [`Type::Integers`] of `bf16`.
+    /// [`Type::Integers`] in `bf16`.
     BfIntegers,
     /// An `f32` that is a small integer.
     IntegerSum,
@@ -53,7 +53,7 @@ impl fmt::Display for Type {
 }
 
 impl Type {
-    /// Width in bits.
+    /// Returns the width in bits.
     pub fn bits(self) -> u32 {
         match self {
             Type::Pred => 1,
@@ -64,7 +64,7 @@ impl Type {
         }
     }
 
-    /// The type of the register that holds it.
+    /// Returns the type of a register for values of this type.
     pub fn register(self) -> &'static str {
         match self.bits() {
             1 => "pred",
@@ -78,19 +78,19 @@ impl Type {
         matches!(self, Type::S8 | Type::S16 | Type::S32 | Type::S64)
     }
 
-    /// The bits that the type has.
+    /// Returns the mask of the type's bits.
     pub fn mask(self) -> u64 {
         u64::MAX >> (64 - self.bits())
     }
 
-    /// The integer that bits of this type stand for.
+    /// Returns the integer that the bits stand for in this type.
     pub fn integer(self, bits: u64) -> i128 {
         let bits = bits & self.mask();
         let negative = self.is_signed() && bits >> (self.bits() - 1) == 1;
         i128::from(bits) - if negative { 1 << self.bits() } else { 0 }
     }
 
-    /// The corners of the type, as bits.
+    /// Returns the corner cases of the type, as bits.
     fn corners(self) -> Vec<u64> {
         let float = |values: &[f32]| values.iter().map(|v| u64::from(v.to_bits())).collect();
         match self {
@@ -171,7 +171,7 @@ impl Type {
         }
     }
 
-    /// A random value. Of floats most are of a moderate size, so that operands meet.
+    /// Returns a random value. Most floats have a moderate size, which makes operands interact.
     fn random(self, random: &mut ProblemRng) -> u64 {
         let moderate = random.below(4) > 0;
         let rare = random.below(100);
@@ -206,7 +206,7 @@ impl Type {
         one(half, random) | one(half, random) << 16
     }
 
-    /// The format of the two numbers in a pair.
+    /// Returns the format of the two numbers in a pair.
     pub fn halves(self) -> Type {
         match self {
             Type::Bf16 | Type::Bf16x2 | Type::BfFactors | Type::BfIntegers => Type::Bf16,
@@ -215,24 +215,24 @@ impl Type {
     }
 }
 
-/// The numbers in twos, each with another one.
+/// Combines the numbers into pairs, each with a different number.
 fn pairs(halves: &[u64]) -> Vec<u64> {
     (0..halves.len()).map(|i| halves[i] | halves[(i * 7 + 3) % halves.len()] << 16).collect()
 }
 
-/// A float of either sign between 2 to the power of `-range` and of `range`.
+/// Returns a float of either sign between `2^-range` and `2^range`.
 fn float(random: &mut ProblemRng, range: u64) -> f32 {
     let exponent = 127 - range + random.below(2 * range);
     f32::from_bits((exponent << 23 | random.word() & 0x807f_ffff) as u32)
 }
 
-/// A half of either sign whose bits are one of `count` from `least` on.
+/// Returns a half of either sign. Its other bits are one of `count` values from `least` on.
 fn half(random: &mut ProblemRng, least: u64, count: u64) -> u64 {
     (least + random.below(count)) | random.word() & 0x8000
 }
 
-/// Operands for `threads` threads: every pair of corners of the first two types, then random ones. The third and further
-/// operands are corners and random values by turns.
+/// Returns operands for `threads` threads: every pair of corners of the first two types, then random values. Further
+/// operands alternate between corners and random values.
 pub fn operands(types: &[Type], threads: usize) -> Vec<Vec<u64>> {
     let mut random = ProblemRng(0x517c_c1b7);
     let corners: Vec<Vec<u64>> = types.iter().map(|ty| ty.corners()).collect();

@@ -1,6 +1,6 @@
-//! What tests of kernels stand on: a device with buffers, launched by typed entries.
+//! The frame for tests of kernels: a device with buffers and typed launches.
 //!
-//! A test binary says `mod frame;` and takes what it needs.
+//! A test binary declares `mod frame;` and uses the parts that it needs.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 

@@ -1,5 +1,5 @@
-//! What the tensor cores' loops are made of: SASS, by `nvdisasm`, a program of NVIDIA's, in the CUDA toolkit and in the wheel
-//! `nvidia-cuda-nvdisasm` on PyPI.
+//! Analyses the tensor-core loops of kernels in SASS. It uses `nvdisasm`, NVIDIA's disassembler, which is in the CUDA
+//! toolkit and in the wheel `nvidia-cuda-nvdisasm` on PyPI.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,28 +9,31 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
-/// Instructions of the tensor cores. A kernel's are the first that it has any of: what has `HGMMA`s may add to their sums by `HMMA`.
+/// Tensor-core instructions. Only the first of these that a kernel has is counted, since a kernel with `HGMMA` may use
+/// `HMMA` only to add to the sums.
 const MATRIX: [&str; 3] = ["HGMMA", "HMMA", "IMMA"];
 
-/// Asynchronous copies of a warp's, 16 bytes a lane.
+/// Asynchronous copies of a warp, 16 bytes a lane.
 const COPY: &str = "LDGSTS";
 
-/// The loop of a kernel in which most is done on the tensor cores; of several the shortest.
+/// The innermost loop of a kernel with the most tensor-core instructions, or the shortest of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatrixLoop {
     pub kernel: String,
     pub instructions: usize,
-    /// How many of them are the tensor cores'.
+    /// How many of them are tensor-core instructions.
     pub matrix: usize,
-    /// Their name.
+    /// Name of the tensor-core instruction.
     pub name: &'static str,
     /// How many of them are asynchronous copies.
     pub copies: usize,
-    /// Instructions of the shortest way through the loop that has all of these: where it jumps over what few tiles need.
+    /// Instructions on the shortest path through the loop that has all of these. It jumps over code that few tiles
+    /// need.
     pub least: usize,
 }
 
-/// The program that `QUIRE_NVDISASM` names, or the one on the path. Without either a note says what is left out.
+/// Returns the program that `QUIRE_NVDISASM` names, or the one on the path. Without either, prints a note about the
+/// omitted checks.
 pub fn find() -> Option<OsString> {
     if let Some(named) = env::var_os("QUIRE_NVDISASM").filter(|v| !v.is_empty()) {
         return Some(named);
@@ -38,20 +41,20 @@ pub fn find() -> Option<OsString> {
     if Command::new("nvdisasm").arg("--version").output().is_ok() {
         return Some("nvdisasm".into());
     }
-    let note = "\n*** SKIPPED: nvdisasm is not here, so that loops on the tensor cores are not counted. It comes with `pip \
-                install nvidia-cuda-nvdisasm`; put it on the path, or name it in QUIRE_NVDISASM. ***\n";
+    let note = "\n*** SKIPPED: nvdisasm was not found, so loops on the tensor cores are not counted. Install it with `pip \
+                install nvidia-cuda-nvdisasm`, and put it on the path or name it in QUIRE_NVDISASM. ***\n";
     let _ = std::io::Write::write_all(&mut std::io::stderr(), note.as_bytes());
     None
 }
 
-/// The instructions of an object file, as text.
+/// Returns the instructions of an object file, as text.
 pub fn disassembly(nvdisasm: &OsString, cubin: &Path) -> String {
     let output = Command::new(nvdisasm).arg("-c").arg(cubin).output().expect("nvdisasm starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The kernels of a text, in its order.
+/// Returns the kernels in a text, in order.
 fn kernels(text: &str) -> impl Iterator<Item = (&str, Code<'_>)> {
     text.split(".section\t.text.").skip(1).map(|section| {
         let (kernel, body) = section.split_once(',').unwrap_or_default();
@@ -59,8 +62,8 @@ fn kernels(text: &str) -> impl Iterator<Item = (&str, Code<'_>)> {
     })
 }
 
-/// Accesses to memory, other than a block's own, ahead of a kernel's wait for earlier launches, or all if it has none: the kernel's
-/// name and the instruction's.
+/// Returns memory accesses that precede a kernel's wait for earlier launches, as the names of kernel and instruction.
+/// Accesses to a block's own memory are left out. Without a wait, all accesses count.
 pub fn early_accesses(text: &str) -> Vec<(&str, &str)> {
     const ACCESSES: [&str; 9] = ["LD", "ST", "LDG", "STG", "LDGSTS", "ATOM", "ATOMG", "RED", "UTMALDG"];
     let early = kernels(text).flat_map(|(kernel, code)| {
@@ -70,18 +73,20 @@ pub fn early_accesses(text: &str) -> Vec<(&str, &str)> {
     early.collect()
 }
 
-/// The loops of all kernels of a text, in its order.
+/// Returns the loops of all kernels in a text, in order.
 pub fn matrix_loops(text: &str) -> Vec<MatrixLoop> {
     loops_of(text, &MATRIX)
 }
 
-/// The same, and where none is on the tensor cores the loops in which most is multiplied in `f32`.
+/// Does the same as [`matrix_loops`]. If no kernel uses the tensor cores, returns the loops with the most
+/// multiplications in `f32`.
 pub fn product_loops(text: &str) -> Vec<MatrixLoop> {
     let found = matrix_loops(text);
     if found.is_empty() { loops_of(text, &["FFMA"]) } else { found }
 }
 
-/// The loops with most of the first of these instructions that a kernel has.
+/// Returns each kernel's loop with the most instructions of one name: the first of these names that the kernel
+/// contains.
 fn loops_of(text: &str, names: &[&'static str]) -> Vec<MatrixLoop> {
     let mut all = Vec::new();
     for (kernel, code) in kernels(text) {
@@ -104,11 +109,11 @@ fn loops_of(text: &str, names: &[&'static str]) -> Vec<MatrixLoop> {
 
 /// The instructions of a kernel.
 struct Code<'a> {
-    /// The first word of each, without what follows a dot.
+    /// The first word of each instruction, up to its first dot.
     names: Vec<&'a str>,
-    /// Where an instruction may lead, by its number: for a branch that is always taken to nothing else.
+    /// The target of each branch, by the branch's index.
     branches: HashMap<usize, usize>,
-    /// Those behind which nothing goes on.
+    /// Indices of the instructions that never continue with the next one.
     ends: Vec<usize>,
 }
 
@@ -125,7 +130,7 @@ impl<'a> Code<'a> {
                 if let Some((label, _)) = target {
                     to_labels.push((names.len(), label));
                 }
-                // Conditions of branches stand ahead of them, or ahead of their target.
+                // A branch's condition precedes the branch or its target.
                 let always = !instruction.contains('@') && words.next().is_none_or(|word| word.starts_with(['`', ';']));
                 if always && matches!(name, "BRA" | "EXIT") {
                     ends.push(names.len());
@@ -139,8 +144,8 @@ impl<'a> Code<'a> {
         Self { names, branches, ends }
     }
 
-    /// What a branch to what was there before goes round. One that is always taken, and leads from behind another loop into it, is
-    /// the way back of what the assembler has put out of the way, such as a poll.
+    /// Returns the loops, each from the target of a backward branch to the branch. An unconditional branch from after
+    /// another loop into it is not a loop. It returns from code that the assembler moved out of line, such as a poll.
     fn loops(&self) -> Vec<Range<usize>> {
         let back = self.branches.iter().filter(|(from, to)| to <= from).map(|(from, to)| *to..from + 1);
         let (mut always, mut loops): (Vec<_>, Vec<_>) = back.partition(|at| self.ends.contains(&(at.end - 1)));
@@ -157,9 +162,10 @@ impl<'a> Code<'a> {
         self.names[at.clone()].iter().filter(|found| **found == name).count()
     }
 
-    /// Instructions of the shortest of the ways from a loop's begin to its end that have most of `work`, forward all along.
+    /// Returns the length of the shortest forward path through a loop, among the paths with the most instructions in
+    /// `work`.
     fn least(&self, at: &Range<usize>, work: &[&str]) -> usize {
-        // For each instruction how much work is ahead of it, and how many instructions.
+        // For each instruction: the most work before it on a path, and the fewest instructions of such a path.
         let mut best: HashMap<usize, (Reverse<usize>, usize)> = HashMap::from([(at.start, (Reverse(0), 0))]);
         for here in at.clone() {
             let Some(&(Reverse(done), length)) = best.get(&here) else { continue };
@@ -168,8 +174,8 @@ impl<'a> Code<'a> {
             let last = here + 1 == at.end;
             let next = (last || !self.ends.contains(&here)).then_some(here + 1);
             for to in jump.into_iter().chain(next) {
-                let known = best.entry(to).or_insert(way);
-                *known = way.min(*known);
+                let shortest = best.entry(to).or_insert(way);
+                *shortest = way.min(*shortest);
             }
         }
         best.get(&at.end).map_or(at.len(), |(_, length)| *length)
@@ -189,7 +195,7 @@ fn the_loop_with_the_tensor_cores_is_found() {
 
 #[test]
 fn the_shortest_way_with_all_products_and_copies_is_found() {
-    // One way is without product and copy, and another longer. What comes behind the end is a poll, which leads back into the loop.
+    // One path has no product and no copy, and another is longer. A poll after the end leads back into the loop.
     let text = "\t.section\t.text.product,\"ax\",@progbits\n.L_x_1:\n /*0000*/ @P1 BRA `(.L_x_2) ;\n /*0010*/ HMMA.16816.F32 R0, R1, R2, R0 ;\n\
                 /*0020*/ LDGSTS.E.128 [R1], [R2] ;\n.L_x_2:\n /*0030*/ BRA.U UP0, `(.L_x_3) ;\n /*0040*/ FMNMX R0, R1, R2 ;\n /*0050*/ BRA `(.L_x_4) ;\n\
                 .L_x_3:\n /*0060*/ FADD R0, R1, R2 ;\n.L_x_4:\n /*0070*/ @!P0 BRA `(.L_x_1) ;\n /*0080*/ EXIT ;\n\

@@ -6,12 +6,12 @@ use kernels::layout::{KeyOrValue, KvFormat, Pages};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
-/// Elements that are told apart, and from those of another seed.
+/// Returns elements that differ from each other and from those of other seeds.
 fn elements(seed: u32, n: usize) -> Vec<u16> {
     (0..n as u32).map(|i| (i.wrapping_mul(0x9E37_79B9) ^ seed.wrapping_mul(0x85EB_CA6B)) as u16).collect()
 }
 
-/// Writes tokens to `slots` of a cache of four blocks and compares all of it.
+/// Writes tokens to `slots` of a cache of four blocks, and compares the whole cache.
 fn write_tokens(gpu: &mut Gpu, pages: Pages, slots: &[i32], padding: u32) -> CostReport {
     let row = pages.heads * pages.head_size;
     // Rows of a fused QKV output: keys and values are parts of longer rows.
@@ -42,7 +42,7 @@ fn write_tokens(gpu: &mut Gpu, pages: Pages, slots: &[i32], padding: u32) -> Cos
         head_size: pages.head_size,
         block_size: pages.block_size,
     };
-    // SAFETY: the arrays have these shapes, and slots are within the cache, each once.
+    // SAFETY: the arrays have these shapes, and slots are within the cache and distinct.
     let report = unsafe { gpu.launch(write_shape(pages, slots.len() as u32), call) };
     assert!(gpu.download(cache) == want, "{pages:?}, slots {slots:?}");
     report
@@ -60,7 +60,7 @@ fn any_token_goes_to_any_slot_and_padding_is_skipped() {
     {
         let pages = Pages { heads, head_size, block_size, format: KvFormat::Plain };
         for (tokens, seed) in [(1, 0), (7, 1), (8, 2), (29, 3)] {
-            // 29 has no divisor in common with the number of slots: no two tokens meet.
+            // 29 has no divisor in common with the number of slots, so no two tokens share a slot.
             let slots: Vec<i32> =
                 (0..tokens).map(|t| if t % 5 == 3 { -1 } else { (t * 29 + 5) % (4 * block_size as i32) }).collect();
             for (target, _) in TARGETS {
@@ -82,7 +82,7 @@ fn a_prompt_is_written_with_no_more_sectors_than_needed() {
     }
 }
 
-/// A cache of some layers with its shape.
+/// A cache of several layers.
 struct Cache {
     pages: Pages,
     layers: u32,
@@ -113,7 +113,7 @@ fn caches() -> [Cache; 3] {
     [cache(2, 64, 16, 3, 7), cache(1, 80, 8, 1, 5), cache(3, 128, 32, 2, 6)]
 }
 
-/// Copies blocks within a cache, then swaps some out and in again; compares everything.
+/// Copies blocks within a cache, then swaps some out and in again, and compares everything.
 fn copy_and_swap(gpu: &mut Gpu, c: &Cache) -> [CostReport; 3] {
     let shape = copy_shape(c.pages.page_vectors(), 3, c.layers);
     let (page_vectors, layer_stride) = (c.pages.page_vectors(), c.layer_vectors());
@@ -122,7 +122,7 @@ fn copy_and_swap(gpu: &mut Gpu, c: &Cache) -> [CostReport; 3] {
     let pairs: [[u32; 2]; 3] = [[0, 3], [4, 1], [0, 2]];
     let list = gpu.upload("pairs", &pairs);
     let call = copy_blocks { cache: cache.mut_ptr(), pairs: list.ptr(), page_vectors, layer_stride };
-    // SAFETY: the pairs are of blocks of the cache, none in two of them.
+    // SAFETY: the pairs are of blocks of the cache, and no block is in two of them.
     let copied = unsafe { gpu.launch(shape, call) };
     for [source, target] in pairs {
         (0..c.layers).for_each(|l| host.copy_within(c.at(l, source), c.at(l, target).start));
@@ -136,14 +136,14 @@ fn copy_and_swap(gpu: &mut Gpu, c: &Cache) -> [CostReport; 3] {
     let blocks = gpu.upload("blocks", &blocks).ptr();
     let (from, to) = (cache.ptr(), staging.mut_ptr());
     let call = swap_blocks_out { cache: from, staging: to, blocks, page_vectors, layer_stride };
-    // SAFETY: the blocks are of the cache, and the staging buffer has room for them.
+    // SAFETY: the blocks are in the cache, and the staging buffer has room for them.
     let out = unsafe { gpu.launch(shape, call) };
     assert!(gpu.download(staging) == staged, "{:?}", c.pages);
 
     gpu.write(cache, &vec![0u16; c.size()]);
     let (to, from) = (cache.mut_ptr(), staging.ptr());
     let call = swap_blocks_in { cache: to, staging: from, blocks, page_vectors, layer_stride };
-    // SAFETY: the blocks are of the cache, each once, and the staging buffer holds as many.
+    // SAFETY: the blocks are in the cache and distinct, and the staging buffer holds as many.
     let back = unsafe { gpu.launch(shape, call) };
     let mut want = vec![0; c.size()];
     pages().for_each(|at| want[at.clone()].copy_from_slice(&host[at]));
@@ -182,7 +182,7 @@ fn a_slot_outside_of_the_cache_is_a_fault_that_names_the_line() {
         head_size: pages.head_size,
         block_size: pages.block_size,
     };
-    // SAFETY: the slot is behind the cache's end, which is the point: the write is within the device's memory.
+    // SAFETY: the slot is past the cache's end on purpose, and the write is within the device's memory.
     let fault = unsafe { gpu.try_launch(write_shape(pages, 1), call) }.unwrap_err().to_string();
     assert!(fault.contains("reshape_and_cache") && fault.contains("cache.rs"), "{fault}");
 }

@@ -1,15 +1,15 @@
 //! Decode attention against plain attention in `f64`.
 //!
-//! Barriers, waits, commits and fences are taken away one at a time by a test below. Masks were taken away by hand, in the
-//! source; what noticed:
+//! A test below removes barriers, waits, commits and fences one at a time. These masks were removed from the source by
+//! hand:
 //!
-//! | without | noticed by |
+//! | removed | noticed by |
 //! | --- | --- |
-//! | the mask of scores behind the end (`hide`) | every test of results: wrong results |
+//! | the mask of scores past the end (`hide`) | every test of results: wrong results |
 //! | the mask of scores before the window (`hide`) | `window_edges`: wrong results |
-//! | zeros in place of what is behind the end (`Reader::fetch`) | every test of results: NaN |
-//! | zeros in place of what is before the window (`Reader::fetch`) | `window_edges`: out of bounds |
-//! | a draft's tokens hidden from those before them (`RowSight::own`) | every test of results of `drafts`: wrong results |
+//! | zeros instead of data past the end (`Reader::fetch`) | every test of results: NaN |
+//! | zeros instead of data before the window (`Reader::fetch`) | `window_edges`: out of bounds |
+//! | the mask of a draft's later tokens (`RowSight::own`) | every test of results of `drafts`: wrong results |
 
 mod drafts;
 mod step;
@@ -26,7 +26,7 @@ use step::Step;
 
 pub use step::{check, check_problem, targets};
 
-/// Formats of 8 bits.
+/// The 8-bit formats.
 pub const CODES: [KvFormat; 2] = [KvFormat::Int8, KvFormat::Fp8];
 
 pub fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
@@ -78,7 +78,7 @@ fn batches_of_one_to_64_and_lengths_to_8192() {
     check(&mut gpus, shape(Type::F16, 2, 1, 32, 16, 0), &short, 0, 24);
     check(&mut gpus, shape(Type::Bf16, 1, 1, 64, 16, 0), &[8192], 0, 20);
     check(&mut gpus, shape(Type::F16, 4, 1, 32, 8, 0), &[8191, 1, 4097, 256, 255], 9, 30);
-    // Fewer tiles than a range has; and slots without a range.
+    // Fewer tiles than a range has, and slots without a range.
     check(&mut gpus, shape(Type::F16, 1, 1, 128, 16, 0), &[3], 0, 5);
 }
 
@@ -101,7 +101,7 @@ fn the_same_launches_serve_other_lengths() {
     }
 }
 
-/// Lengths from 1 to 8,192.
+/// Returns `count` lengths from 1 to 8,192, both included.
 fn ragged(count: usize, seed: u64) -> Vec<u32> {
     let mut random = ProblemRng(seed);
     let mut lengths: Vec<u32> = (2..count).map(|_| 1 + random.below(8192) as u32).collect();
@@ -121,7 +121,7 @@ fn the_plan_covers_every_tile_once_and_evenly() {
         let query_starts = gpu.upload("query starts", &(0..=sequences).collect::<Vec<u32>>()).ptr();
         let call =
             plan_paged_attention { lengths: list, query_starts, plan: ranges, sequences, window, streams, slots };
-        // SAFETY: there is a length for each sequence, and the plan has its size.
+        // SAFETY: each sequence has a length, and the plan has its size.
         unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), call) };
         let plan = gpu.download(plan);
 
@@ -143,7 +143,7 @@ fn the_plan_covers_every_tile_once_and_evenly() {
             }
             assert_eq!((begin, end), (at, ranges.begin(slot + 1)));
             at = end;
-            // Even to a tile, and of 256 tokens at least where there are as many.
+            // Ranges differ by at most a tile, and have at least 256 tokens if there are enough.
             assert!((end - begin).abs_diff(total / ranges.count) <= 1);
             assert!(end - begin >= MIN_RANGE || ranges.count == 1);
             let [start, tiles, ..] = spans[sequence as usize];
@@ -155,7 +155,7 @@ fn the_plan_covers_every_tile_once_and_evenly() {
 
 #[test]
 fn blocks_have_the_same_work_within_a_tenth() {
-    // What a block costs is what a launch costs in which no other has a range.
+    // A block's cost is measured in a launch where only this block has a range.
     let problem = PagedProblem::decode(shape(Type::F16, 4, 1, 32, 16, 0), &ragged(12, 11), 0, 5);
     let (mut gpu, slots) = (Gpu::new("sm_90a"), 16);
     let step = Step::new(&mut gpu, &problem, slots);
@@ -174,14 +174,14 @@ fn blocks_have_the_same_work_within_a_tenth() {
     for (what, cost) in ["bytes", "instructions"].iter().zip([0, 1].map(|i| costs.iter().map(move |c| c[i]))) {
         let mean = cost.clone().sum::<u64>() as f64 / f64::from(slots);
         let most = cost.max().unwrap() as f64;
-        assert!(most <= 1.1 * mean, "{what}: {most} at most, {mean} in the mean");
+        assert!(most <= 1.1 * mean, "{what}: at most {most}, on average {mean}");
     }
 }
 
 #[test]
 fn memory_is_read_once_and_without_conflicts() {
     use Type::{Bf16, F16};
-    // Some thousands of tokens for each block, as in batches that fill a GPU.
+    // A few thousand tokens for each block, as in batches that fill a GPU.
     for (shape, contexts, slots) in [
         (shape(F16, 4, 4, 128, 16, 0), [2048, 1500], 4),
         (shape(Bf16, 8, 2, 128, 16, 0), [8192, 5000], 6),
@@ -210,16 +210,17 @@ fn memory_is_read_once_and_without_conflicts() {
         );
         assert_eq!(total.bank_conflicts(), 0, "{shape:?}");
         assert!(total.sector_ratio() <= 1.02, "{shape:?}: {} of ideal", total.sector_ratio());
-        // Beside keys and values each warp reads a sector of the block table for a tile, and the queries of its heads.
+        // Besides keys and values, each warp reads a sector of the block table for a tile, and the queries of its
+        // heads.
         let small = shape.head_size < 80 || shape.format.is_coded();
         let most = if small || shape.heads / shape.kv_heads > 8 { 1.04 } else { 1.02 };
         assert!(over <= most, "{shape:?}: {over} of the floor");
     }
 }
 
-/// Takes away each barrier, wait, commit and fence in turn: a fault, or a wrong result, under some order.
+/// Removes each barrier, wait, commit and fence in turn. Each removal must fault or give a wrong result in some order.
 #[test]
-fn nothing_that_orders_memory_can_be_missing() {
+fn every_ordering_instruction_is_needed() {
     let problem = PagedProblem::decode(shape(Type::F16, 2, 1, 32, 16, 0), &[5, 700, 40, 300, 1000], 0, 5);
     let (target, ptx) = TARGETS[1];
     let mut gpu = Gpu::new(target);
@@ -237,6 +238,6 @@ fn nothing_that_orders_memory_can_be_missing() {
             gpu.seed(seed);
             step.try_attend(&mut gpu).is_err() || !step.is_right(&gpu, &problem)
         });
-        assert!(noticed, "nothing comes of removing {}", mutant.removed);
+        assert!(noticed, "removing {} goes unnoticed", mutant.removed);
     }
 }

@@ -1,4 +1,4 @@
-//! Attention over caches of 8 bits, against plain attention in `f64` over the numbers that the codes stand for.
+//! Attention over 8-bit caches, against plain attention in `f64` over the decoded numbers.
 
 use workbench::number::Type;
 use workbench::paged::{PagedProblem, PagedShape};
@@ -63,8 +63,8 @@ fn prefill_in_every_head_size_block_size_and_group() {
     }
 }
 
-/// Scales of values go into the weights, which are rounded to 16 bits: small values, and nearly the largest of `f16`, come out as
-/// right as others.
+/// Scales of values are folded into the weights, which are rounded to 16 bits. Small values, and values near the
+/// largest `f16`, must be as precise as others.
 #[test]
 fn values_of_any_size_are_weighted() {
     let mut gpus = decode::targets();

@@ -25,7 +25,7 @@ fn rows_of_any_width_are_looked_up_with_no_more_sectors_than_needed() {
                 let report = gpu.run(&case);
                 if width.is_multiple_of(16) && gpu.is_emulator() {
                     assert!(report.total.sector_ratio() <= 1.02, "{}", report.total.sector_ratio());
-                    // Each warp reads the indices of its row as well: a sector each.
+                    // Each warp also reads the index of its row, one sector.
                     let indices = 2 * 32 * (count * width.div_ceil(256)) as u64;
                     assert!(report.total.sectors * 32 <= case.floor.bytes + indices, "{lookup:?} {width}");
                 }

@@ -1,6 +1,6 @@
 //! Every kernel against a plain reference, on the device of [`frame`].
 //!
-//! A family of kernels is a module here. That none is forgotten is for the microbenchmarks, which launch and check every one of them.
+//! Each module tests a family of kernels. The microbenchmarks launch and check every kernel, so none can be forgotten.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 

@@ -1,11 +1,11 @@
 //! `paged_attention_v1` and `paged_attention_v2` with its reduction, against attention in `f64`.
 //!
-//! Barriers are removed by `each_barrier_is_needed`. Of these, which were removed from the source by hand, each made the
-//! tests named fail:
+//! `each_barrier_is_needed` removes barriers. These were removed from the source by hand, and each made the named tests
+//! fail:
 //!
 //! | removed | failed |
 //! | --- | --- |
-//! | logits behind the last token are minus infinity (`scores.rs`) | `logits_beyond_the_exponents_of_f32`, `windows_begin_and_end_anywhere_in_a_block` |
+//! | logits past the last token are minus infinity (`scores.rs`) | `logits_beyond_the_exponents_of_f32`, `windows_begin_and_end_anywhere_in_a_block` |
 //! | logits before the window are minus infinity (`scores.rs`) | `windows_begin_and_end_anywhere_in_a_block` |
 //! | values of weight zero are zeroed (`values.rs`) | `logits_beyond_the_exponents_of_f32`, `windows_begin_and_end_anywhere_in_a_block` |
 //! | rows are below the head size, where values are read (`values.rs`) | `no_order_of_warps_and_blocks_changes_a_bit` |
@@ -35,7 +35,7 @@ fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -
     PagedShape { ty, heads, kv_heads, head_size, block_size, window: 0, format: KvFormat::Plain }
 }
 
-/// Runs a version. Gives the output, and a report of each launch.
+/// Runs a version. Returns the output, and a report of each launch.
 fn try_run(gpu: &mut Gpu, problem: &PagedProblem, version: Version) -> Result<(Vec<u16>, Vec<CostReport>)> {
     let gpu = gpu.bench();
     let attention = PlacedAttention::upload(gpu, problem, version)?;
@@ -43,7 +43,7 @@ fn try_run(gpu: &mut Gpu, problem: &PagedProblem, version: Version) -> Result<(V
     Ok((gpu.download(attention.output)?, reports.into_iter().map(|launch| launch.report).collect()))
 }
 
-/// Runs a version, which must raise no fault.
+/// Runs a version and asserts that it does not fault.
 #[track_caller]
 fn run(gpu: &mut Gpu, problem: &PagedProblem, version: Version) -> (Vec<u16>, Vec<CostReport>) {
     try_run(gpu, problem, version).unwrap_or_else(|error| panic!("{:?}: {error}", problem.shape))
@@ -117,7 +117,7 @@ fn logits_beyond_the_exponents_of_f32() {
     }
 }
 
-/// Sequences of length 0 fill batches up, to sizes that CUDA graphs were captured for.
+/// Batches are padded with sequences of length 0 to the sizes that CUDA graphs were captured for.
 #[test]
 fn a_sequence_of_no_tokens_gets_zeros() {
     let problem = PagedProblem::decode(shape(Type::F16, 2, 1, 64, 16), &[20, 600], 0, 8);
@@ -133,7 +133,7 @@ fn a_sequence_of_no_tokens_gets_zeros() {
 
 #[test]
 fn no_order_of_warps_and_blocks_changes_a_bit() {
-    // With the cache's last block in use: reading on behind its rows is a fault.
+    // The cache's last block is in use, so reading past its rows is a fault.
     let problems = (0..).map(|seed| PagedProblem::decode(shape(Type::Bf16, 2, 1, 80, 8), &[77, 900], 0, seed));
     let problem = problems.into_iter().find(|p| p.tables.concat().contains(&(p.blocks - 1))).unwrap();
     for version in versions(&problem, 900) {
@@ -146,7 +146,7 @@ fn no_order_of_warps_and_blocks_changes_a_bit() {
     }
 }
 
-/// A graph's launches are those for the longest sequences that may come.
+/// A graph's launches have the size for the longest sequences that may come.
 #[test]
 fn a_bound_beyond_the_longest_length_changes_nothing() {
     let problem = PagedProblem::decode(shape(Type::F16, 2, 1, 64, 16), &[1, 600], 0, 5);
@@ -168,13 +168,14 @@ fn no_more_is_read_than_the_floor_and_without_bank_conflicts() {
                 assert!(report.total.sector_ratio() <= 1.02, "{version:?}: {}", report.total.sector_ratio());
                 assert_eq!(report.total.bank_conflicts(), 0, "{version:?}");
             }
-            // The block table is read by sectors, an entry at a time: 64 bytes a block beside its keys and values.
+            // The block table is read by sectors, an entry at a time: 64 bytes for each block besides its keys and
+            // values.
             let table = 1.0 + 64.0 / f64::from(512 * block_size);
             let requested = 32.0 * sum(|r| r.total.sectors) as f64 / f64::from(group) / bytes as f64;
             assert!(requested <= table + 0.01, "{version:?}, blocks of {block_size}: {requested}");
             let instructions = sum(|r| r.total.instructions) as f64 / f64::from(group) / (bytes / 1024) as f64;
             assert!(instructions <= 90.0, "{version:?}, blocks of {block_size}: {instructions} a KiB");
-            // What DRAM gives: with a group, once for all of its heads.
+            // DRAM moves keys and values once for all heads of a group.
             let distinct = 32.0 * sum(|r| r.distinct_sectors) as f64 / bytes as f64;
             assert!(distinct <= 1.02, "{version:?}: {distinct}");
         }
@@ -211,7 +212,7 @@ fn each_barrier_is_needed() {
     assert_eq!(count, 4 + 4 + 2);
 }
 
-/// What v2 leaves for the reduction.
+/// Returns the partial results that v2 leaves for the reduction.
 fn attend(gpu: &mut workbench::Gpu, problem: &PagedProblem, version: Version) -> Result<[Vec<f32>; 3]> {
     let attention = PlacedAttention::upload(gpu, problem, version)?;
     attention.attend(gpu)?;
@@ -219,7 +220,7 @@ fn attend(gpu: &mut workbench::Gpu, problem: &PagedProblem, version: Version) ->
     Ok([gpu.download(values)?, gpu.download(maxima)?, gpu.download(sums)?])
 }
 
-/// What the reduction makes of it.
+/// Returns the reduction's output for these partial results.
 fn reduce(
     gpu: &mut workbench::Gpu,
     problem: &PagedProblem,

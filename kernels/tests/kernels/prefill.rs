@@ -1,21 +1,22 @@
 //! `paged_prefill` on the device under test, against attention in `f64`.
 //!
-//! `without_an_instruction` removes barriers, copies, commits and waits. What was removed from the source by hand, and
-//! tests that failed:
+//! `a_missing_instruction_is_noticed` removes barriers, copies, commits and waits. This was removed from the source by
+//! hand, and these tests failed:
 //!
 //! | removed | failed |
 //! | --- | --- |
 //! | bound of keys by the last row that sees them | all that were run, by a fault |
-//! | zeros in place of keys that no row sees | `every_head_size_..`, `rows_end_..`, `windows_begin_..` |
-//! | causal mask; its bound on tiles that need no mask | all that were run |
+//! | zeros instead of keys that no row sees | `every_head_size_..`, `rows_end_..`, `windows_begin_..` |
+//! | causal mask, or its bound on tiles that need no mask | all that were run |
 //! | window mask | `every_head_size_..`, `long_contexts`, `tiles_that_rows_..`, `windows_begin_..` |
 //! | the window's bound on tiles that need no mask | `every_head_size_..`, `tiles_that_rows_..`, `windows_begin_..` |
 //! | bound of rows that are stored | all that were run, by a fault |
-//! | scaling of sums; of outputs; raising of references after the first tile | `scores_that_grow_..` and two more |
+//! | scaling of sums or of outputs, or raising of references after the first tile | `scores_that_grow_..` and two more |
 //! | agreement of lanes on a row's reference | all that were run |
 //! | skipping tiles before a warp's window | `tiles_that_rows_do_not_see_cost_nothing` |
 //!
-//! "All that were run" leaves out `without_an_instruction` and, but for the first, `each_byte_is_moved_once`.
+//! "All that were run" excludes `a_missing_instruction_is_noticed` and, except in the first row,
+//! `each_byte_is_moved_once`.
 
 mod on_hopper;
 
@@ -30,13 +31,13 @@ use workbench::paged::{PagedProblem, PagedSequence, PagedShape};
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
 
-/// The problem's shape, as the kernels know it.
+/// Returns the problem's shape in the kernels' type.
 fn checked(shape: PagedShape) -> attention::AttentionShape {
     shape.supported().unwrap()
 }
 
-/// Runs a kernel, if `hopper` that of Hopper, in a launch that has room for `spare` more tokens. Queries are parts of longer rows, whose rest is
-/// NaN; two tokens that are not of this launch come before.
+/// Runs `paged_prefill`, or if `hopper` Hopper's kernel, in a launch with room for `spare` more tokens. Queries are
+/// parts of longer rows, whose rest is NaN. Two tokens that are not in this launch come first.
 fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32, hopper: bool) -> Result<(Vec<u16>, CostReport), Error> {
     let PagedShape { ty, heads, head_size, kv_heads, block_size, window, .. } = problem.shape;
     let row = (heads * head_size) as usize;
@@ -78,15 +79,15 @@ fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32, hopper: bool) -> Re
     } else {
         (shape::launch_shape(shape, tokens, sequences), shape::call(shape, ty.element(), args))
     };
-    // SAFETY: the arrays are those of the problem, whose blocks are of the cache.
+    // SAFETY: the arrays belong to the problem, whose blocks are in the cache.
     let report = unsafe { gpu.try_launch(launch, call) }?;
     let mut all = gpu.download(output);
     let output = all.split_off(before.len());
-    assert_eq!(all, before, "tokens that are not of this launch");
+    assert_eq!(all, before, "tokens outside this launch were written");
     Ok((output, report))
 }
 
-/// A report without the two instructions with which each warp begins on Hopper: it waits there for the launch ahead.
+/// Returns the report without each warp's first two instructions on Hopper, which wait for the launch ahead.
 fn without_beginning(report: CostReport, target: &str) -> CostReport {
     let (beginning, lines): (Vec<_>, _) =
         report.lines.into_iter().partition(|line| line.file.ends_with("cuda_std/src/ptx/control.rs"));
@@ -101,7 +102,7 @@ fn without_beginning(report: CostReport, target: &str) -> CostReport {
     without
 }
 
-/// Runs the kernel on both targets, in the natural order of warps and blocks and in others, and holds it to the truth.
+/// Runs the kernel on both targets, in the natural order of warps and blocks and in others, and checks the results.
 pub fn check(problem: &PagedProblem, spare: u32) -> CostReport {
     let ty = problem.shape.ty;
     let truth = problem.reference();
@@ -115,7 +116,7 @@ pub fn check(problem: &PagedProblem, spare: u32) -> CostReport {
         assert!(error <= ty.tolerance(), "{target}: error {error}, {:?}", problem.shape);
         let result = (result.0, without_beginning(result.1, target));
         if let Some(first) = &first {
-            assert!(*first == result, "{target}, {:?}: another result or other counts", problem.shape);
+            assert!(*first == result, "{target}, {:?}: results or counts differ", problem.shape);
         }
         first.get_or_insert(result);
     }
@@ -125,7 +126,7 @@ pub fn check(problem: &PagedProblem, spare: u32) -> CostReport {
     first.unwrap().1
 }
 
-/// Runs Hopper's kernel in several orders of warps and blocks, and holds it to the truth.
+/// Runs Hopper's kernel in several orders of warps and blocks, and checks the results.
 fn check_hopper(problem: &PagedProblem, spare: u32) -> CostReport {
     let (ty, truth) = (problem.shape.ty, problem.reference());
     let runs = (0..3).map(|seed| {
@@ -136,7 +137,7 @@ fn check_hopper(problem: &PagedProblem, spare: u32) -> CostReport {
     let mut runs: Vec<_> = runs.collect();
     let error = relative_error(runs[0].0.iter().map(|&bits| ty.number(bits)), &truth);
     assert!(error <= ty.tolerance(), "Hopper's: error {error}, {:?}", problem.shape);
-    assert!(runs.iter().all(|run| run.0 == runs[0].0), "{:?}: another result in another order", problem.shape);
+    assert!(runs.iter().all(|run| run.0 == runs[0].0), "{:?}: the result depends on the order", problem.shape);
     runs.remove(0).1
 }
 
@@ -144,7 +145,7 @@ pub fn span(new: u32, context: u32) -> PagedSequence {
     PagedSequence { new, context }
 }
 
-/// A shape of `f16`.
+/// Returns a shape of `f16`.
 pub fn shape(kv_heads: u32, group: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
     PagedShape {
         ty: Type::F16,
@@ -195,7 +196,7 @@ fn windows_begin_anywhere_in_a_tile() {
     {
         let shape = PagedShape { format, ..shape(1, 1, head_size, 8, window) };
         let mut problem = PagedProblem::new(shape, &[span(70, 150)], 0, window.into());
-        // Blocks that no new token sees may be gone.
+        // Blocks that no new token sees may have been freed.
         let unseen = 81u32.saturating_sub(window) / 8;
         problem.tables[0][..unseen as usize].fill(u32::MAX);
         check(&problem, 0);
@@ -224,7 +225,7 @@ fn many_sequences_some_without_new_tokens() {
     check(&PagedProblem::new(shape(1, 2, 64, 16, 0), &spans, 0, 4), 70);
     let problem = PagedProblem::new(shape(1, 2, 32, 8, 0), &spans, 0, 4);
     check(&problem, 0);
-    // A launch that was made for larger batches.
+    // A launch with room for larger batches.
     check(&problem, 300);
 }
 
@@ -242,14 +243,14 @@ fn scores_that_grow_from_tile_to_tile() {
 fn each_byte_is_moved_once() {
     let plain = attention::HEAD_SIZES.map(|size| (KvFormat::Plain, size)).into_iter();
     for (format, head_size) in plain.chain(attention::coded_heads()) {
-        // One tile of rows: the floor is what must be read.
+        // With one tile of rows, exactly the floor must be read.
         let tokens = shape::tile_rows(head_size) / 4;
         let shape = PagedShape { format, ..shape(1, 4, head_size, 16, 0) };
         let report = check(&PagedProblem::new(shape, &[span(tokens, 1000)], 0, 7), 0);
         let floor = shape::floor(checked(shape), tokens, 1000, 0);
         let moved = 32 * report.total.sectors;
         println!("{format:?}, {head_size}: {} instructions", report.total.instructions);
-        // Tables and lengths are as large beside codes.
+        // Coded keys and values are smaller, so tables and lengths weigh more.
         let most = if format.is_coded() { 1.04 } else { 1.02 };
         assert!(moved as f64 <= most * floor.bytes as f64, "{moved} of {floor:?}, head size {head_size}");
         assert!(report.total.sector_ratio() <= 1.02, "{:?}, head size {head_size}", report.total);
@@ -259,20 +260,21 @@ fn each_byte_is_moved_once() {
 
 #[test]
 fn tiles_that_rows_do_not_see_cost_nothing() {
-    // Eight warps of 32 rows and four tiles of 64 keys, of which the warps see 1, 1, 2, 2, 3, 3, 4 and 4.
+    // Eight warps of 32 rows and four tiles of 64 keys. The warps see 1, 1, 2, 2, 3, 3, 4 and 4 tiles.
     let report = check(&PagedProblem::new(shape(1, 1, 32, 16, 0), &[span(256, 256)], 0, 8), 0);
     assert_eq!(report.total.tensor_flops, 4 * 32 * (32 * 64) * 20);
-    // Through a window of 65, two tiles at most where a warp's first row is at the start of one, else three.
+    // Through a window of 65 a warp sees at most two tiles.
     let report = check(&PagedProblem::new(shape(1, 1, 32, 16, 65), &[span(256, 256)], 0, 9), 0);
     assert_eq!(report.total.tensor_flops, 4 * 32 * (32 * 64) * (1 + 1 + 2 + 2 + 2 + 2 + 2 + 2));
-    // Of four warps the first alone has rows.
+    // Only the first of four warps has rows.
     let report = check(&PagedProblem::new(shape(1, 4, 32, 16, 0), &[span(8, 256)], 0, 10), 0);
     assert_eq!(report.total.tensor_flops, 4 * 32 * (32 * 64) * 4);
 }
 
-/// Every barrier, copy, commit and wait is needed: without it, some order of warps faults or gives a wrong result.
+/// Removes every barrier, copy, commit and wait in turn. Each removal must fault or give a wrong result in some order
+/// of warps.
 #[test]
-fn without_an_instruction() {
+fn a_missing_instruction_is_noticed() {
     let opcodes = ["bar.sync", "bar.warp.sync", "cp.async"];
     for (head_size, instructions) in [(32, 20), (128, 54)] {
         let shape = shape(1, 1, head_size, 16, 0);

@@ -16,12 +16,12 @@ use workbench::quantised::QuantisedProblem;
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::{Mutant, only, without_each};
 
-/// All kernels, by the form of codes and the tokens of a tile.
+/// Returns all kernels, each as the form of its codes and the tokens of its tile.
 fn kernels() -> impl Iterator<Item = (CodeForm, u32)> {
     CodeForm::ALL.into_iter().flat_map(|form| TOKENS.map(|tokens| (form, tokens)))
 }
 
-/// Launches a problem: how far off the result is, as a part of what is allowed, the result, and what it cost.
+/// Launches a problem. Returns its error as a multiple of the allowed error, its result, and its cost.
 fn run(problem: &QuantisedProblem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, CostReport), Error> {
     let gpu = gpu.bench();
     let placed = problem.place(gpu)?;
@@ -31,11 +31,11 @@ fn run(problem: &QuantisedProblem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, Cost
     Ok((problem.rest.error(results.clone(), &problem.truth()), results, report))
 }
 
-/// Launches a problem, whose result must be right.
+/// Launches a problem and asserts that the result is right. Returns the cost.
 fn check(plan: QuantisedPlan, data: Data, gpu: &mut Gpu) -> CostReport {
     let problem = QuantisedProblem::new(plan, data);
     let (error, _, report) = run(&problem, gpu).unwrap_or_else(|error| panic!("{plan:?}: {error}"));
-    assert!(error <= 1.0, "{plan:?}: off by {error} times what is allowed");
+    assert!(error <= 1.0, "{plan:?}: the error is {error} times the allowed one");
     report
 }
 
@@ -43,8 +43,8 @@ fn plain(m: u32, n: u32, k: u32) -> Product {
     Product { m, n, k, epilogue: Epilogue::Half(None) }
 }
 
-/// Every end of every matrix: rows that are missing in a tile and in a fragment, a `k` that ends within a step and within a group,
-/// tiles of tokens, and rows with gaps between.
+/// Every edge of every matrix: rows that are missing in a tile and in a fragment, a `k` that ends within a step and
+/// within a group, partial tiles of tokens, and rows with gaps.
 #[test]
 fn ragged_shapes() {
     let mut random = ProblemRng(1);
@@ -68,7 +68,7 @@ fn ragged_shapes() {
     }
 }
 
-/// A ring that is longer than the work, as long, and gone through several times; and shares that are not equal.
+/// Rings that are longer than the work, as long, and reused several times, and shares of unequal size.
 #[test]
 fn every_length_of_the_ring() {
     let mut gpu = Gpu::new("sm_80");
@@ -98,7 +98,7 @@ fn every_epilogue() {
         let mut gpu = Gpu::new(TARGETS[i % 2].0);
         for (seed, epilogue) in (1..).zip(epilogues) {
             for ty in Type::ALL {
-                // Rows of whole fours, and rows that are not.
+                // Rows of whole fours, and others.
                 for (gap, bias, n) in [(0, true, 80), (3, false, 48)] {
                     let data = Data { gaps: (0, gap), bias, ..Data::new(ty, seed) };
                     let product = Product { m: tokens + 2, n, k: 96, epilogue };
@@ -109,9 +109,9 @@ fn every_epilogue() {
     }
 }
 
-/// The result is the same to the bit whichever block is last.
+/// The result is the same to the bit whichever block arrives last.
 #[test]
-fn orders_of_warps_and_blocks() {
+fn the_order_of_warps_and_blocks_does_not_change_results() {
     for (form, tokens) in [(CodeForm::Int4, 8), (CodeForm::Int8, 64)] {
         let product = Product { m: 2 * tokens, n: 200, k: 640, epilogue: Epilogue::Add };
         let plan = QuantisedPlan { product, form, group: 64, tokens, splits: 3 };
@@ -129,7 +129,7 @@ fn orders_of_warps_and_blocks() {
 }
 
 #[test]
-fn plans_are_launched_as_they_are() {
+fn plans_give_right_results() {
     for (form, m) in CodeForm::ALL.into_iter().flat_map(|form| [1, 7, 20, 50, 150].map(|m| (form, m))) {
         let product = Product { m, n: 96, k: 1024, epilogue: Epilogue::Gated(Activation::GeluTanh) };
         let plan = QuantisedPlan::new(product, form, 128, GpuLimits::H200).unwrap();
@@ -137,8 +137,8 @@ fn plans_are_launched_as_they_are() {
     }
 }
 
-/// On aligned shapes nothing is loaded or stored in parts of sectors, there are no bank conflicts, and DRAM moves what
-/// the floor says: the codes and scales, and no 16-bit weights.
+/// On aligned shapes every sector is loaded and stored whole, no accesses conflict in a bank, and DRAM moves no more
+/// than the floor: codes and scales, but no 16-bit weights.
 #[test]
 fn traffic_is_what_it_must_be() {
     for (form, tokens) in kernels() {
@@ -157,7 +157,8 @@ fn traffic_is_what_it_must_be() {
     }
 }
 
-/// Warp instructions for 16 rows by 64 columns of the weight, by the slope over `k`: what the budget of a decode step is.
+/// Warp instructions for 16 rows by 64 columns of the weight, from the slope over `k`. They are the budget of a decode
+/// step.
 #[test]
 fn codes_cost_few_instructions() {
     for (form, tokens, most) in [
@@ -189,11 +190,11 @@ fn mutants_are_noticed() {
         let plan = QuantisedPlan { product: plain(16, 128, steps * 64), form, group: 32, tokens, splits };
         QuantisedProblem::new(plan, Data::new(Type::F16, 1))
     };
-    // Nine steps end where the ring begins: there the sums are put.
+    // Nine steps end where the ring begins. The sums are stored there.
     let problems = [problem(9, 1), problem(10, 2)];
     let entry = problems[0].plan.call(ElementType::F16, Operands::NULL, PackedOperand::NULL).descriptor().name;
     let mut mutants = without_each(TARGETS[1].1, entry, &["bar", "cp.async.wait_group", "cp.async.commit_group"]);
-    assert!(mutants.len() >= 8, "{entry} has {} lines to lose", mutants.len());
+    assert!(mutants.len() >= 8, "{entry} has only {} lines to remove", mutants.len());
     // A count that orders nothing.
     let ptx = only(TARGETS[1].1, entry).replace("atom.acq_rel.", "atom.relaxed.");
     mutants.push(Mutant { removed: "acq_rel".to_owned(), ptx });

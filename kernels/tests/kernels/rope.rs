@@ -8,12 +8,12 @@ use workbench::number::Type;
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
-/// Each with a kernel of its own.
+/// The layouts of the cache. Each has its own kernel.
 const LAYOUTS: [Layout; 2] = [Layout::Quire, Layout::Paper];
 
-/// Slots of four blocks, without order, every fifth of them padding.
+/// Returns slots in four blocks, out of order, with every fifth one padding.
 fn scattered(tokens: i32, block_size: u32) -> Vec<i32> {
-    // 29 has no divisor in common with the number of slots: no two tokens meet.
+    // 29 has no divisor in common with the number of slots, so no two tokens share a slot.
     (0..tokens).map(|t| if t % 5 == 3 { -1 } else { (t * 29 + 5) % (4 * block_size as i32) }).collect()
 }
 
@@ -47,10 +47,10 @@ fn any_shape_goes_to_any_slot() {
     }
 }
 
-/// Codes and scales are to the bit those that the host makes of the keys and values that the kernel writes in 16 bits: see
-/// [`RopeProblem::case`].
+/// The host computes the same codes and scales, to the bit, from the keys and values that the kernel writes in 16 bits.
+/// See [`RopeProblem::case`].
 #[test]
-fn codes_and_scales_are_those_of_the_host() {
+fn codes_and_scales_match_the_host() {
     let shapes = [
         (32, 8, 2, 1, 3),
         (32, 32, 1, 3, 17),
@@ -107,7 +107,7 @@ fn a_prompt_is_moved_with_no_more_sectors_than_needed() {
             let mut gpu = Gpu::new(target);
             let report = gpu.run(&case);
             if gpu.is_emulator() {
-                // Six heads read angles, twice each sector; positions and slots are a sector for each warp.
+                // Six heads read angles, each sector twice. Positions and slots take a sector for each warp.
                 let angles = if rotate { (2 * 6 - 1) * TOKENS * u64::from(head_size) * 4 } else { 0 };
                 let indices = TOKENS / 8 * 32 * (6 + 4);
                 // A warp's eight scales are half a sector.

@@ -1,8 +1,9 @@
 //! Choosing tokens: the same tokens and logprobs, to the last bit, as plain code that sorts the row.
 //!
-//! Tried by hand on the source: if `collect` takes ranks above its interval as well, the first three tests fail, with races.
+//! Tried by hand on the source: if `collect` also takes ranks above its interval, the first three tests fail, with
+//! races.
 //!
-//! `tests/tests/sampling_kernel.rs` holds the kernel against the engine's own sampler in the same way.
+//! `tests/tests/sampling_kernel.rs` compares the kernel with the engine's own sampler in the same way.
 
 use kernels::sampling::{Request, THREADS};
 use workbench::cases::sampling::{Row, bell, case, every_kind};
@@ -56,7 +57,7 @@ fn extreme_logits() {
     rows.push(row(vec![f32::NEG_INFINITY; 700], Request::GREEDY));
     let request = Request { top: 2, seed: 3, ..Request::GREEDY.with_temperature(1.0).with_top_p(0.9) };
     for (at, value) in [(3, f32::NEG_INFINITY), (5, f32::MAX), (7, f32::MIN), (699, 1e-40)] {
-        // Rows that cannot be sampled write no likeliest tokens, and these have some.
+        // Rows that cannot be sampled write no likeliest tokens, but these rows do.
         rows.push(row(with(at, value), request));
     }
     let mut few = vec![f32::NEG_INFINITY; 700];
@@ -79,7 +80,7 @@ fn a_row_is_read_no_more_often_than_documented() {
         }
         assert!(report.total.sector_ratio() <= 1.02, "{}", report.total.sector_ratio());
         assert!(report.distinct_sectors * 32 <= case.floor.bytes + 5 * 32);
-        // Each warp reads the request field by field, and the chosen token's logit.
+        // Each warp also reads the request field by field, and the chosen token's logit.
         let most = passes * case.floor.bytes + 384 * u64::from(THREADS / 32);
         assert!(report.total.sectors * 32 <= most, "{request:?}: {} of {most}", report.total.sectors * 32);
         if request.top_k == 0 {
@@ -90,7 +91,8 @@ fn a_row_is_read_no_more_often_than_documented() {
 
 #[test]
 fn a_missing_barrier_is_noticed() {
-    // Logprobs; penalties, top-k and top-p; all of it; masks alone, with penalties, and before the likeliest tokens.
+    // Logprobs. Penalties, top-k and top-p. All of these together. Masks alone, with penalties, and before the
+    // likeliest tokens.
     let rows: Vec<Row> = every_kind(600, 8)
         .into_iter()
         .enumerate()

@@ -1,8 +1,8 @@
-//! Every kernel on problems of each kind: held against a plain reference, then measured, in a table.
+//! Every kernel on problems of each kind: compared with a plain reference, then measured, in a table.
 //!
-//! `cargo test -p kernels --release` runs it in the emulator, or with `QUIRE_TEST_DEVICE=cuda` on a GPU. With
-//! `--test microbench -- --json FILE` the figures go to a file as well. A wrong result fails it, and so does a kernel of the
-//! registry that no case launches, or of which a multiprocessor holds fewer warps than it was made for.
+//! `cargo test -p kernels --release` runs it in the emulator, or with `QUIRE_TEST_DEVICE=cuda` on a GPU. `--test
+//! microbench -- --json FILE` also writes the figures to a file. It fails if a result is wrong, if no case launches a
+//! kernel of the registry, or if a multiprocessor holds fewer warps of a kernel than its budget.
 
 mod occupancy;
 mod table;
@@ -40,30 +40,33 @@ const TARGETS: [Target; 2] = [
     },
 ];
 
-/// What was measured with the PTX of one target.
+/// Measurements with the PTX of one target.
 #[derive(Serialize)]
 struct Table {
     target: &'static str,
     device: String,
     cases: Vec<Measured>,
-    /// All-reduces over the links between emulated devices; none on a GPU.
+    /// All-reduces over the links between emulated devices. Empty on a GPU.
     links: Vec<LinkBytes>,
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    // The same command runs test binaries with a harness: their options say nothing here, and their filters choose no case.
+    // `cargo test` passes the harness's arguments to this binary too. Options have no effect, and a filter skips the
+    // whole run.
     let json = match arguments[..] {
         ["--json", file] => Some(file),
         ["--json", ..] => {
-            eprintln!("error: --json takes the name of a file, and nothing follows it");
+            eprintln!("error: --json takes only the name of a file");
             return ExitCode::FAILURE;
         }
         _ if arguments.contains(&"--list") => return ExitCode::SUCCESS,
         _ => match arguments.iter().find(|argument| !argument.starts_with('-')) {
             Some(filter) => {
-                println!("*** SKIPPED: the microbenchmarks run all or none, and there is a filter, {filter:?}. ***");
+                println!(
+                    "*** SKIPPED: the microbenchmarks run all or nothing, and the filter {filter:?} is given. ***"
+                );
                 return ExitCode::SUCCESS;
             }
             None => None,
@@ -80,7 +83,7 @@ fn main() -> ExitCode {
 
 fn run(json: Option<&str>) -> Result<(), Box<dyn Error>> {
     let driver = Driver::under_test()?;
-    // On a GPU one after the other, so that nothing disturbs the clock.
+    // On a GPU the targets run one after the other, which keeps the measured times undisturbed.
     let tables: Vec<_> = if driver.is_emulator() {
         std::thread::scope(|scope| {
             let all = TARGETS.map(|target| scope.spawn(move || table_of(driver, target).map_err(|e| e.to_string())));
@@ -96,35 +99,35 @@ fn run(json: Option<&str>) -> Result<(), Box<dyn Error>> {
     }
     match tables.iter().flat_map(|table| &table.cases).find(|case| case.error > 1.0) {
         Some(Measured { kernel, shape, error, .. }) => {
-            Err(format!("{kernel} is wrong for {shape}: {error:.1} times what is allowed").into())
+            Err(format!("{kernel} is wrong for {shape}: the error is {error:.1} times the allowed one").into())
         }
         None => Ok(()),
     }
 }
 
-/// Measures all cases, each on a device with nothing else in its memory.
+/// Measures all cases, each on a device whose memory is otherwise empty.
 fn table_of(driver: &'static Driver, target: Target) -> Result<Table, Box<dyn Error>> {
     let scale = if driver.is_emulator() { Scale::Small } else { Scale::Full };
     let mut gpu = Gpu::new(driver, target.capability, target.vocabulary)?;
     let device = gpu.context().name().to_owned();
     let mut measured = vec![measure(&cases::read_stream(scale), &mut gpu)?];
-    let (mut launched, mut held) = (BTreeSet::new(), occupancy::Held::default());
+    let (mut launched, mut occupancy) = (BTreeSet::new(), occupancy::FewestWarps::default());
     for case in cases::all(scale, target.name) {
         let mut gpu = Gpu::new(driver, target.capability, target.shipped)?;
         measured.push(measure(&case, &mut gpu)?);
         launched.extend(gpu.launched().keys().copied());
-        held.note(target.name, gpu.launched());
+        occupancy.note(target.name, gpu.launched());
     }
-    // Problems for a GPU have launches of their own.
+    // The budgets do not apply on a GPU, whose problems have different launches.
     if scale == Scale::Small
-        && let Some(wrong) = held.wrong(target.name).first()
+        && let Some(wrong) = occupancy.wrong(target.name).first()
     {
         return Err(wrong.clone().into());
     }
     let registry = kernels::registry::shipped().filter(|kernel| kernel.is_for(target.name));
     let missing: Vec<_> = registry.filter(|kernel| !launched.contains(kernel.name)).map(|kernel| kernel.name).collect();
     match missing.first() {
-        Some(kernel) => Err(format!("no case launches {kernel}, nor {} other kernels", missing.len() - 1).into()),
+        Some(kernel) => Err(format!("no case launches {kernel} and {} other kernels", missing.len() - 1).into()),
         None => {
             let links = if driver.is_emulator() { links(target)? } else { Vec::new() };
             Ok(Table { target: target.name, device, cases: measured, links })

@@ -1,4 +1,4 @@
-//! How many warps of each kernel a multiprocessor holds at once, against what it was made for.
+//! The number of warps of each kernel that a multiprocessor holds at once, compared with a budget.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use cuda_std::launch::LaunchShape;
 use kernels::gemm::plan::GpuLimits;
 use workbench::{Occupancy, resources};
 
-/// Families by the beginning of their names, and the fewest warps of a multiprocessor: of an A100 for sm_80, of an H200 for
-/// sm_90a; 0 where there is none of the family. A kernel's budget is that of the longest beginning.
+/// Families by name prefix, and the fewest warps that a multiprocessor must hold: of an A100 for sm_80, of an H200 for
+/// sm_90a. 0 means that the target has no kernel of the family. The longest prefix gives a kernel's budget.
 const BUDGETS: [(&str, [u32; 2]); 24] = [
     ("add_positions", [64, 64]),
     ("all_reduce", [16, 16]),
@@ -37,10 +37,10 @@ const BUDGETS: [(&str, [u32; 2]); 24] = [
 
 /// The fewest warps of each kernel over all of its launches.
 #[derive(Default)]
-pub struct Held(BTreeMap<&'static str, Occupancy>);
+pub struct FewestWarps(BTreeMap<&'static str, Occupancy>);
 
-impl Held {
-    /// Notes launches of code for a target.
+impl FewestWarps {
+    /// Records launches of the code for a target.
     pub fn note(&mut self, target: &str, launched: &BTreeMap<&'static str, LaunchShape>) {
         for (&name, shape) in launched {
             let gpu = if target == "sm_80" { GpuLimits::new(108, 163 << 10, (8, 0)) } else { GpuLimits::H200 };
@@ -53,24 +53,25 @@ impl Held {
         }
     }
 
-    /// What is wrong: a kernel with fewer warps than its budget or without one, or a budget of nothing.
+    /// Returns the errors: a kernel with fewer warps than its budget, a kernel without a budget, or a budget without a
+    /// kernel.
     pub fn wrong(&self, target: &str) -> Vec<String> {
         let at = usize::from(target != "sm_80");
         let (mut wrong, mut used) = (Vec::new(), BTreeSet::new());
         for (name, held) in &self.0 {
-            let budget = BUDGETS.iter().filter(|(beginning, _)| name.starts_with(beginning));
-            match budget.max_by_key(|(beginning, _)| beginning.len()) {
+            let budget = BUDGETS.iter().filter(|(prefix, _)| name.starts_with(prefix));
+            match budget.max_by_key(|(prefix, _)| prefix.len()) {
                 None => wrong.push(format!("{name} for {target} has no budget of warps: {held:?}")),
-                Some((beginning, warps)) => {
-                    used.insert(*beginning);
+                Some((prefix, warps)) => {
+                    used.insert(*prefix);
                     if held.warps < warps[at] {
-                        wrong.push(format!("{name} for {target}: {held:?}, where {} warps were to fit", warps[at]));
+                        wrong.push(format!("{name} for {target}: {held:?}, but {} warps must fit", warps[at]));
                     }
                 }
             }
         }
-        let unused = BUDGETS.iter().filter(|(beginning, warps)| warps[at] > 0 && !used.contains(beginning));
-        wrong.extend(unused.map(|(beginning, _)| format!("the budget of {beginning} for {target} is of no kernel")));
+        let unused = BUDGETS.iter().filter(|(prefix, warps)| warps[at] > 0 && !used.contains(prefix));
+        wrong.extend(unused.map(|(prefix, _)| format!("no kernel for {target} has the budget of {prefix}")));
         wrong
     }
 }

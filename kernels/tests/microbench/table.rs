@@ -1,4 +1,4 @@
-//! The table that people read.
+//! The printed table.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl fmt::Display for Table {
         if self.links.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nall-reduces between emulated devices: what each rank moves over its links")?;
+        writeln!(f, "\nall-reduces between emulated devices: bytes that each rank moves over its links")?;
         writeln!(f, "ranks  exchanges    bytes  over links    floor  moved/floor")?;
         for LinkBytes { ranks, shots, bytes, moved, floor } in &self.links {
             let ratio = *moved as f64 / *floor as f64;
@@ -48,7 +48,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Bytes of the floor in a nanosecond: GB/s.
+/// Returns the floor's bytes per nanosecond, which is GB/s.
 fn rate(case: &Measured) -> Option<f64> {
     match case.cost {
         Cost::Time { microseconds } => Some(case.floor_bytes as f64 / microseconds / 1e3),

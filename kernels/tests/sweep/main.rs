@@ -1,11 +1,12 @@
-//! Every barrier, wait, fence and commit of every kernel taken away, one at a time: each is noticed, by a fault or a wrong result
-//! in some order of warps and blocks, or stands in the reviewed list with the reason why nothing notices it.
+//! Removes every barrier, wait, fence and commit of every kernel, one at a time. Each removal must cause a fault or a
+//! wrong result in some order of warps and blocks. Otherwise the reviewed list must give the reason why it goes
+//! unnoticed.
 //!
-//! `cargo test` takes a fixed sample of the places. All of them, in some minutes:
+//! `cargo test` removes a fixed sample. This command removes all of them, in a few minutes:
 //!
 //!     cargo test --test sweep -- --all
 //!
-//! With the name of a kernel behind it, or a part of one, those of such kernels.
+//! The name of a kernel after it, or a part of a name, selects these kernels.
 
 mod problems;
 mod reviewed;
@@ -35,7 +36,7 @@ const TARGETS: [Target; 2] = [
     Target { name: "sm_80", capability: (8, 0), ptx: include_str!("../../prebuilt/sm_80.ptx") },
     Target { name: "sm_90a", capability: (9, 0), ptx: include_str!("../../prebuilt/sm_90a.ptx") },
 ];
-/// One place of so many is in the sample.
+/// The sample has one place in this many.
 const SAMPLE: usize = 53;
 
 fn main() -> ExitCode {
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     let all_of = match arguments[..] {
         ["--all"] => Some(""),
         ["--all", name] => Some(name),
-        // The same command runs test binaries with a harness: their options and filters say nothing here.
+        // `cargo test` passes the harness's options and filters to this binary too, which ignores them.
         _ => None,
     };
     match run(all_of) {
@@ -59,8 +60,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sweeps all targets, and says of each what was found, before it fails: all places of kernels whose names contain `all_of`, or a
-/// sample of everything.
+/// Sweeps all targets, and prints the findings of each before it fails. Takes all places in kernels whose names contain
+/// `all_of`, or a sample of all places.
 fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
     let (mut taken, mut new, mut is_used) = (0, 0, [false; REVIEWED.len()]);
     for target in TARGETS {
@@ -74,7 +75,7 @@ fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
         let unnoticed = target.unnoticed(&parts, &launched, &chosen)?;
         let rest = Reviewed::rest(&unnoticed);
         println!(
-            "{}: {} of {} places taken away, {} noticed, {} reviewed, {} new",
+            "{}: {} of {} places removed, {} noticed, {} reviewed, {} new",
             target.name,
             chosen.len(),
             sites.len(),
@@ -99,15 +100,15 @@ fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
     }
     let stale = REVIEWED.iter().zip(is_used).find(|(_, is_used)| all_of == Some("") && !is_used);
     match (new, stale) {
-        _ if taken == 0 => Err("no kernel of this name has anything to take away".into()),
+        _ if taken == 0 => Err("no kernel with this name has anything to remove".into()),
         (0, None) => Ok(()),
-        (0, Some((entry, _))) => Err(format!("nothing goes unnoticed of a reviewed entry: {entry:?}").into()),
-        _ => Err(format!("nothing notices that {new} places are gone, and nobody has said why").into()),
+        (0, Some((entry, _))) => Err(format!("a reviewed entry covers no unnoticed place: {entry:?}").into()),
+        _ => Err(format!("{new} places can be removed unnoticed and are not in the reviewed list").into()),
     }
 }
 
 impl Target {
-    /// The kernels that each problem launches.
+    /// Returns the kernels that each problem launches.
     fn launched(self) -> Result<Vec<BTreeSet<&'static str>>, Box<dyn Error>> {
         let driver = Driver::emulator()?;
         let launched = |case: Case| {
@@ -118,7 +119,8 @@ impl Target {
         problems::all(self.name).into_iter().map(launched).collect()
     }
 
-    /// Those of the places without which all problems come out right. `launched`: what each of them launches.
+    /// Returns the places whose removal leaves all problems right. `launched` has the kernels that each problem
+    /// launches.
     fn unnoticed<'a>(
         self,
         parts: &PtxParts<'_>,
@@ -128,14 +130,14 @@ impl Target {
         let whole: Vec<OnceLock<bool>> = launched.iter().map(|_| OnceLock::new()).collect();
         let (next, unnoticed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || -> Result<(), String> {
-            // Cases are made in each thread, since what they hold is not shared.
+            // Each thread makes its own cases, since cases cannot be shared.
             let cases = problems::all(self.name);
             while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < chosen.len()) {
                 let mut is_noticed = false;
                 for (i, case) in cases.iter().enumerate().filter(|(i, _)| launched[*i].contains(chosen[at].kernel)) {
-                    // What is wrong with all of its places notices nothing.
+                    // A case that fails with nothing removed cannot notice a removal.
                     if !whole[i].get_or_init(|| self.is_right(case, parts.excerpt(&launched[i], None))) {
-                        return Err(format!("{} is wrong with all of its places: {}", case.kernel, case.shape));
+                        return Err(format!("{} is wrong with nothing removed: {}", case.kernel, case.shape));
                     }
                     is_noticed = !self.is_right(case, parts.excerpt(&launched[i], Some(chosen[at])));
                     if is_noticed {
@@ -158,7 +160,7 @@ impl Target {
         Ok(unnoticed.into_iter().map(|at| chosen[at]).collect())
     }
 
-    /// Whether the case has no fault and a right result with this PTX.
+    /// Returns whether the case has no fault and a right result with this PTX.
     fn is_right(self, case: &Case, ptx: String) -> bool {
         let measured =
             Driver::emulator().and_then(|driver| measure(case, &mut Gpu::new(driver, self.capability, ptx)?));

@@ -1,5 +1,4 @@
-//! What kernels are run on without one of their places: the microbenchmarks' cases, and problems that are no benchmark but in
-//! which further places matter.
+//! The problems that mutated kernels run: the cases of the microbenchmarks, and problems that exercise further places.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,22 +20,23 @@ use workbench::number::Type;
 use workbench::paged::{PagedSequence, PagedShape};
 use workbench::{Case, Gpu, Prepared, Scale, cases, product};
 
-/// All of them for a target, the smallest first: most places are noticed by any.
+/// Returns all problems for a target, the smallest first, since any problem notices most places.
 pub fn all(target: &str) -> Vec<Case> {
     let mut all = cases::all(Scale::Small, target);
     all.extend(undivided_products(target));
     all.extend(normed_products(target));
     all.extend(long_coded_contexts());
     all.extend(long_prompts(target));
-    all.push(afresh(cases::sampling::case("every kind", cases::sampling::every_kind(260, 1))));
+    all.push(with_fresh_data(cases::sampling::case("every kind", cases::sampling::every_kind(260, 1))));
     all.sort_by_key(|case| case.floor.bytes);
     all
 }
 
-/// Products which no other block has a part of: there is no barrier then where parts are added up, and the one behind it is all
-/// that stands between reading a tile and storing sums in its place. So there is a single tile. But a block of Hopper's kernel
-/// has two of the product or more, and its ring goes round more than twice in each, as in that for some tokens: every copy waits
-/// until its place is given back.
+/// Products without splits, which have no barrier for adding up parts. Only the next barrier then separates reading a
+/// tile from storing sums in its memory, so these products have a single tile.
+///
+/// With Hopper's kernel a block has at least two tiles of the product, and its ring goes round more than twice in each.
+/// With Hopper's decode kernel the ring goes round as often. Every copy then waits until its slot is released.
 fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
     let product = |tokens: u32, n: u32, tiles: u32| Product {
         m: tokens.min(8),
@@ -49,22 +49,23 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
         let (product, others) = match kernel {
             GemmKernel::Hopper(columns) | GemmKernel::HopperPairs(columns) => {
                 let tiles = (2 * hopper::stages(columns) + 1) * hopper::depth(columns) / DEPTH;
-                // Both warp groups of both blocks of a pair have tokens. How sums are stored, and what they are added to, differs.
+                // Both warp groups of both blocks of a pair have tokens. The epilogues differ in how sums are stored
+                // and added to.
                 let product = Product { m: hopper::ROWS + 2, ..product(tokens, 2 * columns, tiles) };
                 (product, &OTHERS[..])
             }
-            // The last tile is where the sums are put.
+            // The sums are stored in the memory of the last tile.
             GemmKernel::HopperDecode(tokens) => {
                 let tiles = (2 * hopper::decode::stages(tokens) + 1) * hopper::decode::TILE_DEPTH / DEPTH;
                 (product(tokens, hopper::decode::ROWS, tiles), &[][..])
             }
-            // How sums are stored differs here, too.
+            // Here too the epilogues store sums differently.
             GemmKernel::Prefill(_) => (product(tokens, 128, 1), &OTHERS[..]),
             _ => (product(tokens, 128, 1), &[][..]),
         };
-        let of = move |epilogue| GemmPlan { product: Product { epilogue, ..product }, kernel, splits: 1, blocks: 1 };
+        let plan = move |epilogue| GemmPlan { product: Product { epilogue, ..product }, kernel, splits: 1, blocks: 1 };
         let epilogues = [product.epilogue].into_iter().chain(others.iter().copied());
-        epilogues.flat_map(move |epilogue| Type::ALL.map(|ty| afresh(cases::gemm::case(of(epilogue), ty))))
+        epilogues.flat_map(move |epilogue| Type::ALL.map(|ty| with_fresh_data(cases::gemm::case(plan(epilogue), ty))))
     });
     let quantised = CodeForm::ALL.into_iter().flat_map(move |form| {
         TOKENS.into_iter().flat_map(move |tokens| {
@@ -75,7 +76,7 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
     plain.chain(quantised)
 }
 
-/// Products with a norm behind them: of as many rows as tiles, and of more, so that a block has several.
+/// Products followed by a norm. They have as many rows as tiles, or more, which gives a block several rows.
 fn normed_products(target: &str) -> impl Iterator<Item = Case> {
     let kernels = product::kernels(target).filter(|(kernel, _)| kernel.normalises());
     kernels.flat_map(|(kernel, tokens)| {
@@ -83,13 +84,16 @@ fn normed_products(target: &str) -> impl Iterator<Item = Case> {
         norms.into_iter().flat_map(move |(norm, n)| {
             Type::ALL.map(|ty| {
                 let (sizes, affine) = ((tokens.min(3), n, 512), (true, norm == SumNorm::Layer));
-                afresh(NormedProduct { kernel, sizes, splits: 1, ty, norm, affine, neutral: false, seed: 7 }.case())
+                with_fresh_data(
+                    NormedProduct { kernel, sizes, splits: 1, ty, norm, affine, neutral: false, seed: 7 }.case(),
+                )
             })
         })
     })
 }
 
-/// Decode attention over caches of 8 bits, whose small tiles have a deep ring: with more tiles for a warp than its ring has places.
+/// Decode attention over 8-bit caches, whose small tiles have a deep ring. A warp has more tiles than its ring has
+/// slots.
 fn long_coded_contexts() -> impl Iterator<Item = Case> {
     coded_heads().flat_map(|(format, head_size)| {
         Type::ALL.map(|ty| {
@@ -99,8 +103,8 @@ fn long_coded_contexts() -> impl Iterator<Item = Case> {
     })
 }
 
-/// Attention of prompts on Hopper, in more tiles than twice the places of the ring. The last is seen by the second warp group alone,
-/// and ends within a block.
+/// Attention of prompts on Hopper, with more than twice as many tiles as the ring has slots. Only the second warp group
+/// sees the last tile, which ends within a block.
 fn long_prompts(target: &str) -> impl Iterator<Item = Case> {
     let tokens = (2 * attention::STAGES + 1) * attention::KEYS + 20;
     let sizes = if target == "sm_90a" { &[64, 128][..] } else { &[] };
@@ -113,11 +117,11 @@ fn long_prompts(target: &str) -> impl Iterator<Item = Case> {
     })
 }
 
-/// The case with a new problem for each launch: masks and adjustments overwrite logits.
-fn afresh(case: Case) -> Case {
+/// Makes a new problem for each launch of the case, since masks and adjustments overwrite logits.
+fn with_fresh_data(case: Case) -> Case {
     let Case { kernel, shape, floor, prepare } = case;
     let prepare = Rc::new(prepare);
-    let anew = move |_: &mut Gpu| {
+    let fresh = move |_: &mut Gpu| {
         let (prepare, latest) = (Rc::clone(&prepare), Rc::new(RefCell::new(None)));
         let launched = Rc::clone(&latest);
         Ok(Prepared {
@@ -130,5 +134,5 @@ fn afresh(case: Case) -> Case {
             error: Box::new(move |gpu| latest.borrow().as_ref().map_or(Ok(f64::NAN), |latest| (latest.error)(gpu))),
         })
     };
-    Case { kernel, shape, floor, prepare: Box::new(anew) }
+    Case { kernel, shape, floor, prepare: Box::new(fresh) }
 }

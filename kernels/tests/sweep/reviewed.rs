@@ -1,10 +1,10 @@
-//! Places that can be taken away without anything to notice, and why.
+//! Places that can be removed unnoticed, and why.
 
 use std::collections::BTreeMap;
 
 use emulator::PtxPlace;
 
-/// Places of a family of kernels that nothing notices the absence of.
+/// Places in a family of kernels that can be removed unnoticed.
 #[derive(Clone, Copy, Debug)]
 pub struct Reviewed {
     /// The kernels, without their types and sizes.
@@ -13,27 +13,27 @@ pub struct Reviewed {
     pub opcode: &'static str,
     /// The source file that the PTX names before it.
     pub file: &'static str,
-    /// How many there are in one kernel, at most.
+    /// Maximum number of such places in one kernel.
     pub most: usize,
-    /// Why nothing notices.
+    /// Why the removal goes unnoticed.
     pub why: &'static str,
 }
 
-/// The list.
+/// The reviewed places.
 pub const REVIEWED: [Reviewed; 5] = [
     Reviewed {
         family: "gemm_hopper",
         opcode: "fence.mbarrier_init.release.cluster",
         file: "gemm/hopper/ring.rs",
         most: 1,
-        why: "it makes new mbarriers known to tensor copies and to other blocks of a cluster; the emulator knows them at once",
+        why: "it makes new mbarriers visible to tensor copies and to other blocks of a cluster, but the emulator sees them at once",
     },
     Reviewed {
         family: "gemm_hopper",
         opcode: "wgmma.fence.sync.aligned",
         file: "gemm/hopper/ring.rs",
         most: 1,
-        why: "of products that are added: as registers are dealt out now, nothing touches the sums since the products before",
+        why: "for products that add to sums: with the present register allocation nothing touches the sums after the previous products",
     },
     Reviewed {
         family: "gemm_hopper_decode",
@@ -59,7 +59,7 @@ pub const REVIEWED: [Reviewed; 5] = [
 ];
 
 impl Reviewed {
-    /// Whether the entry is about a place of this kind.
+    /// Returns whether the entry covers this place.
     pub fn covers(&self, site: &PtxPlace<'_>) -> bool {
         let family = ["_f16", "_bf16"].iter().filter_map(|ty| site.kernel.find(ty)).min();
         self.family == &site.kernel[..family.unwrap_or(site.kernel.len())]
@@ -67,7 +67,7 @@ impl Reviewed {
             && self.file == site.file()
     }
 
-    /// The places that no entry is about, or more of them in a kernel than its entry allows.
+    /// Returns the places that no entry covers, and those in excess of an entry's `most` in a kernel.
     pub fn rest<'a>(unnoticed: &[&'a PtxPlace<'a>]) -> Vec<&'a PtxPlace<'a>> {
         let mut seen: BTreeMap<(&str, usize), usize> = BTreeMap::new();
         let is_new = |site: &&&'a PtxPlace<'a>| {

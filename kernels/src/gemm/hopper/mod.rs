@@ -1,37 +1,40 @@
-//! Many tokens on Hopper: `wgmma`, with tiles that tensor copies bring.
+//! Many tokens on Hopper: `wgmma`, with operand tiles that tensor copies bring.
 //!
-//! A block has a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight at a time. One warp group, of which one lane
-//! works, fetches tiles of both operands into a ring in shared memory (`ring.rs`); two others multiply them, 64 tokens by
-//! all columns each, in 128 registers a lane. As many blocks run as there are multiprocessors, and each goes through
-//! several tiles of the product: while the groups store one, the ring fills with the operands of the next. Most outputs in 16
-//! bits are stored by tensor copies (`output.rs`), all others by the code that all kernels share. What an output is added to comes
-//! through the ring, behind the operands of its tile.
+//! A block computes tiles of 128 tokens by `COLUMNS` (128 or 256) rows of the weight, one tile at a time. One warp
+//! group fetches tiles of both operands into a ring in shared memory (`ring.rs`). Only one of its lanes works. The two
+//! other groups multiply the tiles, each 64 tokens by all columns, in 128 registers a lane. The grid has as many blocks
+//! as the GPU has multiprocessors, and each block computes several tiles of the product. While the groups store one
+//! tile, the ring fills with the operands of the next.
 //!
-//! Two blocks may be a cluster (`pair.rs`): their tiles are of different tokens and the same rows of the weight, of which
-//! each fetches a half for both.
+//! Tensor copies store most 16-bit outputs (`output.rs`). The code that all kernels share stores the others. If the
+//! product is added to the output, the ring also brings the previous output, after the operands of its tile.
+//!
+//! Two blocks may form a cluster (`pair.rs`). Their tiles have different tokens and the same rows of the weight, and
+//! each block fetches half of these rows for both.
 //!
 //! | | |
 //! | --- | --- |
-//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; any `m` and `n`, `k` a multiple of 8 |
-//! | grid | blocks that run at once, or one for each tile of the product, by splits of `k`; clusters of one or two along x; [`THREADS`] threads |
+//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`, any `m` and `n`, `k` a multiple of 8 |
+//! | grid | x: one block for each tile of the product, up to the number that run at once, in clusters of one or two. y: splits of `k`. [`THREADS`] threads |
 //! | shared memory | [`shared_bytes`]: 225 KiB, one block an SM |
-//! | floor | `2 m n k` flops; `2 (m k + n k + m n)` bytes |
+//! | floor | `2 m n k` flops and `2 (m k + n k + m n)` bytes |
 //!
 //! # What limits it
 //!
-//! `wgmma` of 64 x 256 x 16 keeps the tensor cores busy for 128 clocks and reads 10 KiB of shared memory meanwhile, 8 of them
-//! for both groups' sake: 80 clocks. A tile of the ring is 1,024 clocks of work for which 48 KiB come from L2, 48 bytes a
-//! clock, or in pairs 32. A group waits for its products before it frees their tile; the other group's keep the tensor cores busy then.
+//! A `wgmma` of 64 x 256 x 16 keeps the tensor cores busy for 128 clocks. Meanwhile it reads 10 KiB of shared memory,
+//! which takes 80 clocks. 8 KiB of these are the weight's tile, which both groups read. A ring slot is 1,024 clocks of
+//! work and needs 48 KiB from L2. That is 48 bytes a clock, or 32 in pairs. A group waits for its products before it
+//! frees their slot. Meanwhile the other group's products keep the tensor cores busy.
 //!
 //! # Ladder
 //!
-//! 1. [`gemm`](super::prefill::gemm()): `mma.sync`, which has at most 63 % of the tensor cores; a warp copies, loads fragments
-//!    and multiplies by turns, 2.2 instructions for 16 x 8 x 16.
-//! 2. (here) The fetching is one lane's, the fragments are gone: see `BENCHMARKS.md` for the count.
+//! 1. [`gemm`](super::prefill::gemm()): `mma.sync`, which reaches at most 63 % of the tensor cores' rate. A warp
+//!    copies, loads fragments and multiplies in turn, with 2.2 instructions for each 16 x 8 x 16 product.
+//! 2. (here) One lane does all the fetching, and no fragments are loaded. `BENCHMARKS.md` has the instruction count.
 //!
-//! The shape is CUTLASS's "cooperative" one, and ThunderKittens': a producer, two consumers, a ring of full and empty
-//! barriers, and registers that go from the one to the others. Simpler here: a group is on its own from the first wait to the
-//! last store, so that there is no barrier of the block after the first.
+//! The structure follows CUTLASS's "cooperative" kernels and ThunderKittens: a producer, two consumers, a ring with
+//! full and empty barriers, and registers that move from the producer to the consumers. This kernel is simpler. Each
+//! group runs independently from its first wait to its last store, so the block has no barrier after the first.
 
 pub mod decode;
 mod output;
@@ -73,53 +76,53 @@ pub const GROUP_ROWS: u32 = ROWS / 2;
 /// Warps that read tiles.
 const READERS: u32 = 2 * GROUP_THREADS / warp::WARP_SIZE;
 
-/// Tiles in the ring.
+/// Slots in the ring.
 pub const fn stages(columns: u32) -> u32 {
     if columns == 256 { 4 } else { 3 }
 }
 
-/// Elements along `k` of a tile of the ring: of narrow tiles twice as many, for as much work between two waits.
+/// Elements along `k` in a ring slot. Narrow tiles are twice as deep, which gives as much work between two waits.
 pub const fn depth(columns: u32) -> u32 {
     if columns == 256 { DEPTH } else { 2 * DEPTH }
 }
 
-/// Bytes of a tile of both operands: tiles of [`DEPTH`] elements a row, first those of `x`.
+/// Bytes of a ring slot. It contains both operands in tiles of [`DEPTH`] elements a row, `x` first.
 const fn stage_bytes(columns: u32) -> u32 {
     (ROWS + columns) * depth(columns) * 2
 }
 
-/// Tiles of [`DEPTH`] elements a row, of each operand in a tile of the ring.
+/// Tiles of [`DEPTH`] elements a row that each operand has in a ring slot.
 const fn parts(columns: u32) -> u32 {
     depth(columns) / DEPTH
 }
 
-/// Where part `part` of `x` is in a tile of the ring.
+/// Returns the byte offset of part `part` of `x` in a ring slot.
 const fn a_at(part: u32) -> u32 {
     part * ROWS * ROW_BYTES
 }
 
-/// Where part `part` of the weight is in a tile of the ring.
+/// Returns the byte offset of part `part` of the weight in a ring slot.
 const fn b_at(columns: u32, part: u32) -> u32 {
     a_at(parts(columns)) + part * columns * ROW_BYTES
 }
 
-/// Columns that a warp group stores at a time, where tensor copies do not.
+/// Columns that a warp group stores at a time when it does not use tensor copies.
 const SLAB: u32 = 64;
 
-/// Bytes in which a warp group passes sums on.
+/// Bytes of a warp group's staging memory, which holds one slab of sums.
 const SLAB_BYTES: u32 = GROUP_ROWS * SLAB * 4;
 
 const _: () = assert!(SLAB_BYTES == PASS_BYTES && PASS == 2 * SLAB);
 
-/// Bytes of what the output has in [`PASS`] columns: tiles of the first group, and then of the second.
+/// Bytes of the previous output in [`PASS`] columns: the first warp group's tiles, then the second's.
 const BEFORE_BYTES: u32 = 2 * PASS_BYTES;
 
 const _: () = assert!(BEFORE_BYTES <= stage_bytes(128) && BEFORE_BYTES <= stage_bytes(256));
 
-/// What tiles are aligned to, for the pattern that tensor copies leave.
+/// Alignment of tiles in bytes, which the swizzle pattern of tensor copies needs.
 const ALIGNMENT: u32 = 1024;
 
-/// Dynamic shared memory, in bytes: what aligns the ring, the ring, the sums of both groups, and the barriers.
+/// Dynamic shared memory, in bytes: alignment padding, the ring, the sums of both groups, the barriers and the flags.
 pub const fn shared_bytes(columns: u32) -> u32 {
     ALIGNMENT
         + stages(columns) * stage_bytes(columns)
@@ -128,16 +131,20 @@ pub const fn shared_bytes(columns: u32) -> u32 {
         + FLAGS_BYTES
 }
 
-/// A flag for each group, with which one thread tells the others whether they are the last to arrive.
+/// Bytes of the flags, one for each group. One thread writes the flag to tell its group whether it is the last to
+/// arrive.
 const FLAGS_BYTES: u32 = 2 * 4;
 
-/// Multiplies activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments; `x` and `weight` are
-/// tensors of tiles of [`ROWS`] and `COLUMNS` rows of [`DEPTH`] elements, the weight in clusters of two in tiles of half as many.
+/// Multiplies activations with a weight: `out = epilogue(x weight^T)`. See [`super`] for the arguments.
+///
+/// `x` and `weight` are tensors with tiles of [`ROWS`] and `COLUMNS` rows of [`DEPTH`] elements. In clusters of two,
+/// the weight's tiles have half as many rows.
 ///
 /// # Safety
-/// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](super::plan::GemmPlan)'s: every
-/// block has a tile of the product, and at least one element of `k` of each, and clusters have one block or two. If `epilogue` has the bit [`TILED`], `tiles` is the output, in tiles of
-/// [`GROUP_ROWS`] rows, and else not used. No launch writes the weight.
+/// The arrays have the shapes that the arguments state. The launch is one of a [`GemmPlan`](super::plan::GemmPlan):
+/// every block has a tile of the product and at least one element of `k`, and a cluster has one or two blocks. If
+/// `epilogue` has the bit [`TILED`], `tiles` is the output in tiles of [`GROUP_ROWS`] rows. Otherwise `tiles` is
+/// unused. No launch writes the weight.
 #[kernel(dependent = "waits", arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
 pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     x: &CuTensorMap,
@@ -158,32 +165,32 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     let start = shared_offset(memory);
     let ring_bytes = stages(COLUMNS) * stage_bytes(COLUMNS);
     let ring = Ring { tiles: start, barriers: start + ring_bytes + 2 * SLAB_BYTES, stages: stages(COLUMNS) };
-    // The shuffle tells the assembler that all lanes have the same number.
+    // The shuffle tells ptxas that all lanes have the same number.
     // SAFETY: all lanes of the warp are here together.
     let warp = unsafe { warp::warp_shuffle_idx(FULL_MASK, warp::warp_id(), 0, warp::WARP_SIZE) };
     let pair = Pair::of_block();
     if thread::thread_idx_x() == 0 {
-        // SAFETY: nobody uses the barriers before the cluster's barrier below.
+        // SAFETY: no thread uses the barriers before the cluster's barrier below.
         unsafe { ring.set_up(READERS * pair.blocks()) };
     }
     // SAFETY: all threads are here.
     unsafe { cluster::sync() };
 
     let (first, last) = share(split::tiles(k, depth(COLUMNS)));
-    // Tiles are those of clusters: as many rows of tiles as they have blocks, and a column.
+    // These count tiles of clusters. A cluster's tile is one column wide, and has a row of tiles for each block.
     let (rows, columns) = (split::tiles(m, ROWS << pair.shift), split::tiles(n, COLUMNS));
     let (mut tile, stride) = (thread::block_idx_x() >> pair.shift, thread::grid_dim_x() >> pair.shift);
     let mut at = RingPlace::default();
     if warp >= READERS {
-        // SAFETY: all threads of the warp group are here; then all lanes of a warp.
+        // SAFETY: all threads of the warp group reach the first call, and all lanes of a warp the second.
         unsafe {
-            // Together the groups have the registers that a block of so many threads begins with, 168 a thread.
+            // The groups together keep the registers that a block of this size starts with, 168 a thread.
             control::give_registers::<40>();
             if warp != READERS || !control::elect() {
                 return;
             }
         }
-        // Where a tile of the product begins.
+        // First token and first weight row of a tile of the product.
         let origin = |tile: u32| {
             let (tile_m, tile_n) = place(tile, rows, columns);
             ((((tile_m << pair.shift) + pair.rank) * ROWS) as i32, (tile_n * COLUMNS) as i32)
@@ -192,7 +199,7 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
             unroll!(part in [0 1] {
                 if part < parts(COLUMNS) {
                     let along = (step * depth(COLUMNS) + part * DEPTH) as i32;
-                    // SAFETY: the tile's place is free, and has room for it; the map is that of the activations.
+                    // SAFETY: the slot is free and has room for the tile, and the map describes the activations.
                     unsafe { tensor::load_2d(to + a_at(part), x, [along, row], full) };
                 }
             });
@@ -206,9 +213,10 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                 }
             });
         };
-        // No launch writes the weight: as much of it as the ring holds comes while those ahead still run.
+        // No launch writes the weight, so its first ring of tiles loads while earlier launches still run.
         let (row, column) = origin(tile);
-        // SAFETY: this lane alone fills the ring, nothing of which is in use; the copies bring so many bytes, and there is a tile.
+        // SAFETY: only this lane fills the ring, and no slot is in use. The copies bring exactly these bytes, and there
+        // is a tile.
         let mut step = unsafe {
             ring.fill_first(
                 &mut at,
@@ -226,7 +234,8 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                     load_x(to, step, row, full);
                     load_weight(to, step, column, full);
                 };
-                // SAFETY: this lane alone fills the ring, and the copies bring so many bytes: in clusters some are other blocks'.
+                // SAFETY: only this lane fills the ring. The copies bring exactly these bytes, some from other blocks
+                // of the cluster.
                 unsafe { ring.fill(&mut at, stage_bytes(COLUMNS), load) };
                 step += 1;
             }
@@ -237,11 +246,11 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                     let load = |full: u32| {
                         unroll!(part in [0 1 2 3] {
                             let (row, column) = (row + part / 2 * GROUP_ROWS as i32, column + pass as i32 + part % 2 * TILE as i32);
-                            // SAFETY: the place is free, and has room for all; the map is that of the output.
+                            // SAFETY: the slot is free and has room for all parts, and the map describes the output.
                             unsafe { tensor::load_2d(to + part as u32 * TILE_BYTES, tiles, [column, row], full) };
                         });
                     };
-                    // SAFETY: this lane alone fills the ring, and the copies bring so many bytes.
+                    // SAFETY: only this lane fills the ring, and the copies bring exactly these bytes.
                     unsafe { ring.fill(&mut at, BEFORE_BYTES, load) };
                     pass += PASS;
                 }
@@ -250,7 +259,7 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
             tile += stride;
         }
         if pair.shift != 0 {
-            // Another block gives places back as long as it reads.
+            // The other block arrives at this block's barriers until it has read its last tile.
             // SAFETY: this lane alone has filled the ring.
             unsafe { ring.drain(at) };
         }
@@ -258,15 +267,17 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     }
 
     control::begin_dependent();
-    // SAFETY: all threads of the warp group are here, and the fetching one gives back what the two take.
+    // SAFETY: all threads of the warp group are here, and the fetching group gives up the registers that the others
+    // take.
     unsafe { control::take_registers::<232>() };
-    // What the compiler knows to be the same it keeps in registers across roles and tiles, and of these there are too few.
+    // Hidden, since the compiler would keep values that depend on it in registers across roles and tiles, and has too
+    // few.
     let mut tile = hidden(tile);
     let group = warp / 4;
     let in_group = thread::thread_idx_x() % GROUP_THREADS;
     let lane = warp::lane_id();
     let sync = || {
-        // SAFETY: both groups have a barrier of their own, which all of their threads reach.
+        // SAFETY: each group has its own barrier, and all of its threads reach it.
         unsafe { thread::sync_named(1 + group, GROUP_THREADS) };
     };
     let staged = Staged {
@@ -280,7 +291,7 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     let tiled = TiledOutput { tiles, at: at_slab, thread: in_group };
     let flag_at = ring_bytes + 2 * SLAB_BYTES + ring::barrier_bytes(stages(COLUMNS)) + 4 * group;
     let flag: *mut u32 = memory.wrapping_add(flag_at as usize).cast();
-    // Descriptors of the first place's factors; those of others are a 16th of the distance greater.
+    // Descriptors of the factors in the first slot. Descriptors count in 16 bytes, so other slots add distance / 16.
     let [a, b] = [start + group * (GROUP_ROWS * ROW_BYTES), start + b_at(COLUMNS, 0)].map(wgmma::row_descriptor);
     let factors = |at: RingPlace| {
         let further = at.stage * (stage_bytes(COLUMNS) / 16);
@@ -290,8 +301,9 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     let shared = SharedRing::new(ring, pair);
     while tile < rows * columns {
         let (a, b) = factors(at);
-        // SAFETY: all threads of the group are here: every branch is on values that they share. The tile is there while the products
-        // are computed. Blocks end when all others have given all places back.
+        // SAFETY: all threads of the group are here, since every branch depends on values that they share. The tile
+        // stays in its slot while the products are computed. A block ends only after the other blocks have released all
+        // of its slots.
         let mut sums = unsafe { shared.read(&mut at, || T::multiply_first::<COLUMNS>(a, b)) };
         let mut step = first + 1;
         while step < last {
@@ -312,22 +324,23 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                 }
             }
         }
-        // Only now: there are few registers of a warp, too, and what is kept there across the products may be too much.
+        // Computed only now. If these were kept across the products, a warp might have too few uniform registers.
         let (tile_m, tile_n) = place(tile, rows, columns);
         let row = ((tile_m << pair.shift) + pair.rank) * ROWS + group * GROUP_ROWS;
         let column = tile_n * COLUMNS;
         let part = ((tile << pair.shift) + pair.rank) * 2 + group;
         let meeting = Meeting { tile: part, thread: in_group, ..Meeting::of_block(workspace, counters) };
-        // SAFETY: all threads of the group are here; nobody else uses the group's memory.
+        // SAFETY: all threads of the group are here, and no other thread uses the group's memory.
         unsafe {
             let is_last = if COLUMNS == 256 {
                 meeting.add_up::<GROUP_THREADS, 32>(&mut sums, || flag, sync)
             } else {
                 meeting.add_up::<GROUP_THREADS, 16>(&mut sums, || flag, sync)
             };
-            // The vote tells the assembler that a warp stays together: it then keeps places in the ring in uniform registers.
+            // The vote tells ptxas that the warp stays converged. It then keeps ring positions in uniform registers.
             if warp::warp_vote_any(FULL_MASK, is_last) && row < m {
-                // The compiler would write the loop's body out several times, and keep what follows from the epilogue for all tiles.
+                // Hidden, since the compiler would unroll the loop and keep values that depend on the epilogue for all
+                // tiles.
                 let (slabs, epilogue) = (hidden(COLUMNS / SLAB), hidden(epilogue));
                 let output = ProductOutput { out, stride: hidden(out_stride), bias, m, n, epilogue };
                 if epilogue & TILED != 0 {
@@ -335,11 +348,12 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                     tile += stride;
                     continue;
                 }
-                // Else this way's addresses would be computed once ahead of all tiles, and for outputs that do not take it, too.
+                // Hidden, since the compiler would compute this path's addresses before all tiles, even for outputs
+                // that take the other path.
                 let [warp, lane, in_group] = [warp, lane, in_group].map(hidden);
                 let mut slab = 0;
                 while slab < slabs && column + slab * SLAB < n {
-                    // All have read the slab before.
+                    // After this barrier all threads have read the previous slab.
                     sync();
                     let token = warp % 4 * 16 + lane / 4;
                     let to = staged.row(token);

@@ -1,4 +1,4 @@
-//! Outputs in 16 bits: sums become tiles in shared memory, which tensor copies store.
+//! 16-bit outputs: sums become tiles in shared memory, and tensor copies store the tiles.
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -13,10 +13,10 @@ use crate::gemm::epilogue::{ADD, ProductOutput};
 use crate::gemm::fragment::{Identity, finish};
 use crate::gemm::operand::ROW_BYTES;
 
-/// The bit of a kernel's epilogue that says that `tiles` are those of the output.
+/// Bit of a kernel's epilogue that says that `tiles` is the tensor of the output.
 pub const TILED: u32 = 64;
 
-/// Whether a kernel's epilogue adds to tiles of the output.
+/// Returns whether the epilogue adds the product to an output in tiles.
 #[inline(always)]
 pub fn adds_tiles(epilogue: u32) -> bool {
     epilogue & (TILED | ADD) == TILED | ADD
@@ -34,33 +34,36 @@ pub const TILE_BYTES: u32 = GROUP_ROWS * ROW_BYTES;
 /// Bytes of the tiles of a pass.
 pub const PASS_BYTES: u32 = 2 * TILE_BYTES;
 
-/// An output of 16 bits.
+/// A 16-bit output that tensor copies store.
 #[derive(Clone, Copy)]
 pub struct TiledOutput<'a> {
-    /// The output, in tiles of 64 rows and columns.
+    /// Tensor of the output, in tiles of 64 rows by 64 columns.
     pub tiles: &'a CuTensorMap,
-    /// Where the group's tiles are in shared memory: [`PASS_BYTES`], aligned to their pattern.
+    /// Offset of the group's tiles in shared memory. They have [`PASS_BYTES`] bytes and are aligned to the swizzle
+    /// pattern.
     pub at: u32,
     /// The thread's number in its group.
     pub thread: u32,
 }
 
 impl TiledOutput<'_> {
-    /// Where this lane's row of matrices is in tiles at `at`: rows 0 to 7 and 8 to 15 of eight columns, then of the next eight.
+    /// Returns the address of this lane's matrix row in the tiles at `at`. The four matrices are rows 0 to 7 and 8 to
+    /// 15 of eight columns, then the same rows of the next eight columns.
     #[inline(always)]
     fn place(&self, at: u32) -> u32 {
         let lane = warp::lane_id();
         at + (self.thread / 32 * 16 + lane % 16) * ROW_BYTES + ((lane % 8) ^ (lane / 16)) * 16
     }
 
-    /// Adds what the output has in [`PASS`] columns to their sums, from number `FIRST` on: tiles of 64 rows at `at`.
+    /// Adds the previous output in [`PASS`] columns to their sums, which begin at index `FIRST`. `at` is the offset of
+    /// the previous output's tiles of 64 rows.
     ///
     /// # Safety
-    /// All threads of the group call this together, and the tiles have come.
+    /// All threads of the group call this together, and the tiles have arrived.
     #[inline(always)]
     pub unsafe fn add_before<T: Element, const FIRST: usize>(&self, sums: &mut [[f32; 4]; 32], at: u32) {
         let (from, identity) = (self.place(at), Identity::new::<T>());
-        // SAFETY: all lanes of each warp are here, and the rows are those of the group's tiles.
+        // SAFETY: all lanes of each warp are here, and the rows are within the group's tiles.
         unsafe {
             unroll::<8>(|pair| {
                 let tile = pair as u32 / 4 * TILE_BYTES;
@@ -70,12 +73,12 @@ impl TiledOutput<'_> {
         }
     }
 
-    /// Finishes the sums of a tile of `COLUMNS` rows of the weight from `column` on, and starts to store them from row `row` on.
-    /// What is outside of the output is not stored.
+    /// Finishes the sums of a tile of `COLUMNS` weight rows from `column` on, and starts to store them from row `row`
+    /// on. Elements outside the output are not stored.
     ///
     /// # Safety
-    /// All threads of the group call this together, and `sync` is a barrier of theirs; nobody else uses the group's tiles. The
-    /// epilogue is [light](crate::gemm::fragment::is_light), and `n` a multiple of 8.
+    /// All threads of the group call this together, `sync` is a barrier of the group, and no other thread uses the
+    /// group's tiles. The epilogue is [light](crate::gemm::fragment::is_light), and `n` is a multiple of 8.
     #[inline(always)]
     pub unsafe fn store<T: Element, const COLUMNS: u32>(
         &self,
@@ -102,7 +105,8 @@ impl TiledOutput<'_> {
         }
     }
 
-    /// Starts to store finished sums from number `FIRST` on, of `columns` columns of the output: [`PASS`] or half of it.
+    /// Starts to store finished sums from index `FIRST` on, for `columns` columns of the output: [`PASS`] or half of
+    /// it.
     ///
     /// # Safety
     /// As for [`store`](Self::store).
@@ -116,12 +120,12 @@ impl TiledOutput<'_> {
     ) {
         let to = self.place(self.at);
         if self.thread == 0 {
-            // The tiles of the pass before have been read.
+            // Wait until the copies of the previous pass have read the tiles.
             bulk::wait_read::<0>();
         }
         sync();
-        // SAFETY: all threads are here, and the rows are those of the group's tiles. One thread starts the copies, behind a fence
-        // of all and a barrier.
+        // SAFETY: all threads are here, and the rows are within the group's tiles. One thread starts the copies, after
+        // a fence by all threads and a barrier.
         unsafe {
             unroll!(pair in [0 1 2 3 4 5 6 7] {
                 if pair * 16 < columns {
@@ -145,7 +149,7 @@ impl TiledOutput<'_> {
         }
     }
 
-    /// Waits until the copies have read what they store: before the block ends.
+    /// Waits until the copies have read their source in shared memory. A block must do this before it ends.
     #[inline(always)]
     pub fn finish(&self) {
         if self.thread == 0 {

@@ -1,18 +1,18 @@
-//! A ring of tiles in shared memory: filled by one lane, emptied by warps.
+//! A ring of tiles in shared memory. One lane fills it, and warps empty it.
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::{control, mbarrier};
 use cuda_std::unroll::hidden;
 
-/// The ring. For each of its places there are two mbarriers: of one phase the first ends when the tile has come, and the second
-/// when all warps have read it.
+/// A ring of slots in shared memory, each with two mbarriers. A phase of the first ends when a tile has arrived, and a
+/// phase of the second when all warps have read it.
 #[derive(Clone, Copy)]
 pub struct Ring {
-    /// Offset of the tiles in shared memory.
+    /// Offset of the first slot in shared memory.
     pub tiles: u32,
-    /// Offset of the barriers: those of full places, then those of empty ones.
+    /// Offset of the barriers: the full barriers of all slots, then the empty ones.
     pub barriers: u32,
-    /// Places.
+    /// Number of slots.
     pub stages: u32,
 }
 
@@ -22,15 +22,15 @@ pub const fn barrier_bytes(stages: u32) -> u32 {
 }
 
 impl Ring {
-    /// Sets the barriers up, for `readers` warps that read every tile.
+    /// Initialises the barriers for `readers` warps that read every tile.
     ///
     /// # Safety
-    /// One thread calls this; all others use the barriers behind a barrier of the block.
+    /// One thread calls this. All others use the barriers only after a barrier of the block.
     #[inline(always)]
     pub unsafe fn set_up(self, readers: u32) {
         let mut at = RingPlace::default();
         while at.stage < self.stages {
-            // SAFETY: the barriers are used by nobody yet, by this function's contract.
+            // SAFETY: no thread uses the barriers yet, by this function's contract.
             unsafe {
                 mbarrier::init(self.full(at), 1);
                 mbarrier::init(self.empty(at), readers);
@@ -40,26 +40,29 @@ impl Ring {
         mbarrier::fence_init();
     }
 
-    /// Fills the place at `at`, when it was read by all or never filled, and goes on to the next: `load` starts copies of so many
-    /// bytes, for the barrier that it is given.
+    /// Waits until the slot at `at` is free, fills it, and advances `at`. `load` starts copies of `bytes` bytes that
+    /// report to the barrier it is given.
     ///
     /// # Safety
-    /// The barriers are set up, and one thread alone fills the ring.
+    /// The barriers are set up, and only one thread fills the ring.
     #[inline(always)]
     pub unsafe fn fill(self, at: &mut RingPlace, bytes: u32, load: impl FnOnce(u32)) {
-        // SAFETY: the barriers are set up, by this function's contract, and the place is free then.
+        // SAFETY: the barriers are set up, by this function's contract, and the slot is free after the wait.
         unsafe {
             mbarrier::wait(self.empty(*at), at.parity ^ 1);
             self.fill_free(at, bytes, load);
         }
     }
 
-    /// Fills the ring for the first time, with as many of the tiles from `first` to `last` as it has places, and returns the number of
-    /// the next one. Ahead of the wait for the launches ahead `early` starts copies of what no launch writes, and behind it `late` those of the
-    /// rest, both with the tile's place in shared memory, its number, and the barrier. Together they bring `bytes`, which a place is apart from the next.
+    /// Fills the ring for the first time and returns the number of the next tile. Fills one slot for each tile from
+    /// `first` to `last`, as far as the ring has slots.
+    ///
+    /// `early` runs before the wait for earlier launches and starts copies of data that no launch writes. `late` runs
+    /// after it and starts the remaining copies. Both take the slot's offset in shared memory, the tile's number, and
+    /// the barrier. Together they bring `bytes` bytes to each slot, which is also the distance between slots.
     ///
     /// # Safety
-    /// As for [`fill`](Self::fill); nothing has been filled yet, and there is a tile.
+    /// As for [`fill`](Self::fill). No slot has been filled yet, and at least one tile exists.
     #[inline(always)]
     pub unsafe fn fill_first(
         self,
@@ -72,10 +75,11 @@ impl Ring {
         let place = |at: RingPlace| self.tiles + at.stage * bytes;
         let end = last.min(first + self.stages);
         let (mut step, mut early_at) = (first, *at);
-        // The compiler must not write these loops out, nor test ahead of them: copies of what is in them would never run.
+        // `hidden` keeps the compiler from unrolling the loops or testing before them, which would add code that never
+        // runs.
         loop {
             let to = place(early_at);
-            // SAFETY: this function's contract is the same, and all places are free in the first round.
+            // SAFETY: the contract is the same, and all slots are free in the first round.
             unsafe { self.fill_free(&mut early_at, bytes, |full| early(to, step, full)) };
             step = hidden(step + 1);
             if step >= end {
@@ -94,23 +98,25 @@ impl Ring {
         }
     }
 
-    /// [`fill`](Self::fill) with a place that is known to be free.
+    /// Does the same as [`fill`](Self::fill) for a slot that is known to be free.
     ///
     /// # Safety
-    /// As for that, and the place is free.
+    /// As for [`fill`](Self::fill), and the slot is free.
     #[inline(always)]
     unsafe fn fill_free(self, at: &mut RingPlace, bytes: u32, load: impl FnOnce(u32)) {
         let full = self.full(*at);
-        // SAFETY: the barriers are set up, and their phases lack this thread's arrival, by this function's contract.
+        // SAFETY: the barriers are set up, and the phase still lacks this thread's arrival, by this function's
+        // contract.
         unsafe { mbarrier::arrive_expect(full, bytes) };
         load(full);
         at.advance(self.stages);
     }
 
-    /// Does `work` with the tile at `at`, when it has come, gives its place back, and goes on to the next.
+    /// Waits for the tile at `at`, runs `work` on it, releases its slot, and advances `at`.
     ///
     /// # Safety
-    /// The barriers are set up; all lanes of each reading warp are here together, and no longer use the tile when `work` is done.
+    /// The barriers are set up. All lanes of each reading warp call this together and no longer use the tile when
+    /// `work` returns.
     #[inline(always)]
     pub unsafe fn read<R>(self, at: &mut RingPlace, work: impl FnOnce() -> R) -> R {
         let give_back = |at| {
@@ -119,14 +125,14 @@ impl Ring {
                 unsafe { mbarrier::arrive(self.empty(at)) };
             }
         };
-        // SAFETY: this function's contract is the same.
+        // SAFETY: the contract is the same, and one lane of each warp arrives.
         unsafe { self.read_giving(at, work, give_back) }
     }
 
-    /// [`read`](Self::read), with another way to give a place back.
+    /// Does the same as [`read`](Self::read), but calls `give_back` to release the slot.
     ///
     /// # Safety
-    /// As for that; `give_back` arrives once for each warp that reads the place.
+    /// As for [`read`](Self::read). `give_back` arrives once for each warp that reads the slot.
     #[inline(always)]
     pub unsafe fn read_giving<R>(
         self,
@@ -142,11 +148,12 @@ impl Ring {
         result
     }
 
-    /// Waits until all places have been given back: from then on nobody arrives here any more. To have heard that of the last
-    /// place would not do, since arrivals from other blocks may overtake each other.
+    /// Waits until all slots have been released. From then on no other block arrives at the barriers.
+    ///
+    /// It is not enough to wait for the last slot, since arrivals from other blocks may overtake each other.
     ///
     /// # Safety
-    /// The barriers are set up, and this thread alone has filled the ring, up to `at`.
+    /// The barriers are set up, and only this thread has filled the ring, up to `at`.
     #[inline(always)]
     pub unsafe fn drain(self, mut at: RingPlace) {
         let mut left = self.stages;
@@ -158,30 +165,30 @@ impl Ring {
         }
     }
 
-    /// The barrier that says that a tile has come.
+    /// Returns the barrier whose phase ends when the slot's tile has arrived.
     #[inline(always)]
     pub fn full(self, at: RingPlace) -> u32 {
         self.barriers + 8 * at.stage
     }
 
-    /// The barrier that says that a tile was read by all.
+    /// Returns the barrier whose phase ends when all warps have read the slot's tile.
     #[inline(always)]
     pub fn empty(self, at: RingPlace) -> u32 {
         self.full(at) + 8 * self.stages
     }
 }
 
-/// A place in a ring, and the parity of the round.
+/// A slot of a ring, and the parity of the current round.
 #[derive(Clone, Copy, Default)]
 pub struct RingPlace {
-    /// The place, from 0.
+    /// The slot's index, from 0.
     pub stage: u32,
-    /// 0 in the first round, and then by turns.
+    /// 0 in the first round, then alternately 1 and 0.
     pub parity: u32,
 }
 
 impl RingPlace {
-    /// Goes on to the next place.
+    /// Advances to the next slot.
     #[inline(always)]
     pub fn advance(&mut self, stages: u32) {
         self.stage += 1;
@@ -198,7 +205,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn places_come_by_turns_and_rounds_alternate() {
+    fn slots_repeat_and_the_parity_alternates() {
         let mut at = RingPlace::default();
         let places: Vec<_> = (0..7)
             .map(|_| {

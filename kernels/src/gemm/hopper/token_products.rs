@@ -1,34 +1,36 @@
-//! Products of rows of a weight with few tokens, by `wgmma`.
+//! Products of weight rows with few tokens, by `wgmma`.
 
 use cuda_std::ptx::wgmma_chain::{self, row_descriptors};
 
 use crate::element::{Bf16, Element, F16};
 
-/// Sums of 64 rows of a weight by up to 64 tokens: of eight tokens each, in the layout of `wgmma`.
+/// Sums of 64 weight rows by up to 64 tokens, one array for each eight tokens, in `wgmma`'s layout.
 pub type TokenSums = [[f32; 4]; 8];
 
-/// An element type whose weights are multiplied with the tokens as columns.
+/// An element type that `wgmma` can multiply as weight rows, with tokens as the columns.
 pub trait TokenProducts: Element {
-    /// Multiplies 64 rows of a weight by `TOKENS` tokens (8, 16, 32 or 64), 128 elements along K, and adds. Both factors are two
-    /// tiles of rows of 64 elements, given by their [descriptors](cuda_std::ptx::wgmma::row_descriptor). Of the sums the first
-    /// `TOKENS / 8` are used.
+    /// Multiplies 64 weight rows by `TOKENS` tokens (8, 16, 32 or 64), 128 elements along K, and adds the products to
+    /// `sums`.
+    ///
+    /// Each factor is two tiles of 64-element rows, given by their [descriptors](cuda_std::ptx::wgmma::row_descriptor).
+    /// Only the first `TOKENS / 8` sums are used.
     ///
     /// # Safety
-    /// All threads of the warp group call this together; nobody writes the factors meanwhile.
+    /// All threads of the warp group call this together, and no thread writes the factors meanwhile.
     unsafe fn multiply_tokens<const TOKENS: u32>(sums: &mut TokenSums, weight: [u32; 2], x: [u32; 2]);
 
-    /// [`multiply_tokens`](Self::multiply_tokens) of new sums.
+    /// Does the same as [`multiply_tokens`](Self::multiply_tokens), starting from zero.
     ///
     /// # Safety
-    /// As for that.
+    /// As for [`multiply_tokens`](Self::multiply_tokens).
     unsafe fn multiply_tokens_first<const TOKENS: u32>(weight: [u32; 2], x: [u32; 2]) -> TokenSums;
 }
 
-/// The first so many sums.
+/// Returns the first `COUNT` sums.
 #[inline(always)]
 fn first_of<const COUNT: usize>(sums: &mut TokenSums) -> &mut [[f32; 4]; COUNT] {
     const { assert!(COUNT <= 8) }
-    // SAFETY: the first elements of a longer array, as was just checked.
+    // SAFETY: these are the first elements of a longer array, as just checked.
     unsafe { &mut *core::ptr::from_mut(sums).cast() }
 }
 

@@ -10,7 +10,7 @@ use crate::gemm::{decode, gemv, hopper, operand, prefill};
 use crate::with_element;
 
 impl GemmPlan {
-    /// The kernel with its arguments, for elements of a type.
+    /// Returns the kernel with its arguments, for elements of type `element`.
     pub fn call(self, element: ElementType, operands: Operands) -> KernelCall {
         let Operands { x, x_stride, weight, bias, out, out_stride, workspace, counters, norm } = operands;
         let NormOperands { norm, weight: norm_weight, bias: norm_bias, out: normed, eps, arrivals } = norm;
@@ -34,7 +34,7 @@ impl GemmPlan {
                     .instance::<$T, $N>()
             }};
         }
-        // Kernels that can normalise; those that get `x` as a tensor have no stride.
+        // A call of a kernel that can normalise. Kernels that take `x` as a tensor have no stride.
         macro_rules! normed {
             ($kernel:path, $T:ident, $N:literal, $x:expr, $weight:expr $(, $x_stride:ident)?) => {{
                 use $kernel as Args;
@@ -99,7 +99,7 @@ impl GemmPlan {
     }
 }
 
-/// A matrix `[count][k]` whose rows are `stride` elements apart, in tiles of so many rows.
+/// Describes a matrix `[count][k]` whose rows are `stride` elements apart, in tiles of `tile` rows.
 fn rows(matrix: DevicePtr<u16>, count: u32, k: u32, stride: u32, tile: u32) -> TensorTile {
     let along = TileDimension { size: k.into(), stride: 2, tile: operand::DEPTH };
     let rows = TileDimension { size: count.into(), stride: 2 * u64::from(stride), tile };

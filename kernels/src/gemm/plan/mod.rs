@@ -1,5 +1,5 @@
-//! Which kernel multiplies, and how it is launched. Plans depend on shapes and the device alone, so that launches can
-//! be captured in a graph.
+//! Chooses the kernel that multiplies, and how it is launched. Plans depend only on shapes and the device, so launches
+//! can be captured in a graph.
 
 mod call;
 mod product;
@@ -15,41 +15,43 @@ use crate::norm;
 
 pub use product::{NormOperands, Operands, Product, UnsupportedProduct};
 
-/// What a plan needs to know of a GPU.
+/// Properties of a GPU that plans depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuLimits {
-    /// Its multiprocessors (SMs).
+    /// Number of multiprocessors (SMs).
     pub multiprocessors: u32,
-    /// Shared memory that a block can have at most, in bytes.
+    /// Maximum shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// The fewest tokens for which products are [Hopper's kernel](hopper), on a GPU that has it: of compute capability 9.0.
+    /// Products of at least this many tokens use [Hopper's kernel](hopper). `None` unless the compute capability is
+    /// 9.0.
     pub hopper_from: Option<u32>,
-    /// The fewest tokens for which products of fewer are [Hopper's kernel for some tokens](hopper::decode), on such a GPU.
+    /// Products of at least this many tokens, but fewer than `hopper_from`, use [Hopper's decode
+    /// kernel](hopper::decode) if the GPU has it.
     pub hopper_decode_from: u32,
 }
 
-/// The fewest tokens for which Hopper's kernel serves best: with fewer, reading the weight is the limit.
+/// Default of [`GpuLimits::hopper_from`]. With fewer tokens, reading the weight is the limit.
 pub const HOPPER_FROM: u32 = 65;
 
-/// The fewest tokens for which Hopper's kernel for some tokens serves best.
+/// Default of [`GpuLimits::hopper_decode_from`]. For fewer tokens, plans use [`gemv`](gemv::gemv()).
 pub const HOPPER_DECODE_FROM: u32 = 5;
 
 impl GpuLimits {
     /// NVIDIA's H200.
     pub const H200: GpuLimits = GpuLimits::new(132, 227 << 10, (9, 0));
 
-    /// A GPU of a compute capability.
+    /// Returns the limits of a GPU with this compute capability.
     pub const fn new(multiprocessors: u32, shared_bytes: u32, capability: (u32, u32)) -> GpuLimits {
         let hopper_from = if matches!(capability, (9, 0)) { Some(HOPPER_FROM) } else { None };
         GpuLimits { multiprocessors, shared_bytes, hopper_from, hopper_decode_from: HOPPER_DECODE_FROM }
     }
 
-    /// Whether there are kernels of Hopper's.
+    /// Returns whether the GPU can run Hopper's kernels.
     pub const fn has_hopper(self) -> bool {
         self.hopper_from.is_some()
     }
 
-    /// Whether products of so many tokens are Hopper's kernel.
+    /// Returns whether products of `tokens` tokens use Hopper's kernel.
     const fn has_hopper_for(self, tokens: u32) -> bool {
         match self.hopper_from {
             Some(least) => tokens >= least,
@@ -57,8 +59,8 @@ impl GpuLimits {
         }
     }
 
-    /// Blocks that an SM can have at once, by shared memory; a block can have at most that of an SM less 1 KiB, and
-    /// every block takes 1 KiB beside its own.
+    /// Returns how many blocks with `shared_bytes` of shared memory an SM runs at once. A block can have at most the
+    /// SM's shared memory less 1 KiB, and every block takes 1 KiB more than it asks for.
     const fn blocks(self, shared_bytes: u32) -> u32 {
         (self.shared_bytes + 1024) / (shared_bytes + 1024)
     }
@@ -75,18 +77,18 @@ pub enum GemmKernel {
     Prefill(u32),
     /// [`gemm_hopper`](hopper::gemm_hopper()) with tiles of this number of columns.
     Hopper(u32),
-    /// The same in clusters of two blocks, which fetch tiles of the weight together.
+    /// [`gemm_hopper`](hopper::gemm_hopper()) in clusters of two blocks, which fetch tiles of the weight together.
     HopperPairs(u32),
     /// [`gemm_hopper_decode`](hopper::decode::gemm_hopper_decode()) for up to this number of tokens.
     HopperDecode(u32),
 }
 
-/// Those of many tokens on Hopper: in pairs, which fetch less, and then alone.
+/// Hopper's kernels for many tokens: in pairs, which fetch less, then alone.
 const HOPPER: [GemmKernel; 4] =
     [GemmKernel::HopperPairs(128), GemmKernel::HopperPairs(256), GemmKernel::Hopper(128), GemmKernel::Hopper(256)];
 
 impl GemmKernel {
-    /// Whether the kernel can make a [norm](Operands::norm) of the rows that it has stored.
+    /// Returns whether the kernel can apply a [norm](Operands::norm) to the rows that it has stored.
     pub const fn normalises(self) -> bool {
         matches!(self, GemmKernel::Gemv(_) | GemmKernel::Decode(_) | GemmKernel::HopperDecode(_))
     }
@@ -99,20 +101,21 @@ pub struct GemmPlan {
     pub product: Product,
     /// The kernel that is launched.
     pub kernel: GemmKernel,
-    /// Blocks for each tile, every one with a part of `k`.
+    /// Blocks for each tile. Each computes a part of `k`.
     pub splits: u32,
-    /// The most blocks that a launch of Hopper's kernel has: each goes through several tiles. Other kernels have one for each.
+    /// Maximum number of blocks in a launch of Hopper's kernel, where each block computes several tiles. Unused by other
+    /// kernels, which have one block for each tile and split.
     pub blocks: u32,
 }
 
 impl GemmPlan {
-    /// The plan for a product.
+    /// Returns the plan for a product.
     pub const fn new(product: Product, gpu: GpuLimits) -> Result<GemmPlan, UnsupportedProduct> {
         if let Err(why) = product.check() {
             return Err(why);
         }
         let plan = match product.m {
-            // A pair has tiles of two times as many tokens.
+            // A pair's tile has twice as many tokens.
             m if gpu.has_hopper_for(m) && m > hopper::ROWS => GemmPlan::cheapest(product, &HOPPER, gpu),
             m if gpu.has_hopper_for(m) => GemmPlan::cheapest(product, HOPPER.split_at(2).1, gpu),
             m @ ..=64 if gpu.has_hopper() && m >= gpu.hopper_decode_from => {
@@ -129,8 +132,8 @@ impl GemmPlan {
         Ok(plan)
     }
 
-    /// Splits until there are two blocks an SM, unless parts of sums would be more than an eighth of the weight's
-    /// bytes, or a block have fewer than four tiles.
+    /// Splits `k` until there are two blocks for each SM. But partial sums take at most an eighth of the weight's
+    /// bytes, and a block has at least four tiles.
     const fn decode(product: Product, kernel: GemmKernel, gpu: GpuLimits) -> GemmPlan {
         let one = GemmPlan { product, kernel, splits: 1, blocks: 0 };
         let depth = product.k.div_ceil(operand::DEPTH);
@@ -139,7 +142,7 @@ impl GemmPlan {
         if splits > 1 { GemmPlan { splits, ..one } } else { one }
     }
 
-    /// The kernel and the splits that cost least; of several the first.
+    /// Returns the kernel and the splits that cost least, or the first of several that do.
     const fn cheapest(product: Product, kernels: &[GemmKernel], gpu: GpuLimits) -> GemmPlan {
         let mut best = GemmPlan { product, kernel: kernels[0], splits: 1, blocks: gpu.multiprocessors };
         let mut least_cost = u64::MAX;
@@ -159,8 +162,9 @@ impl GemmPlan {
         best
     }
 
-    /// The cost of a plan for [`GemmKernel::Prefill`], [`GemmKernel::Hopper`] or [`GemmKernel::HopperPairs`], in hundredths of the time in which an SM
-    /// multiplies a tile of 128 x 256 x 64.
+    /// Returns the cost of a plan for [`GemmKernel::Prefill`], [`GemmKernel::Hopper`] or [`GemmKernel::HopperPairs`].
+    ///
+    /// The unit is a hundredth of an SM's time for a tile of 128 x 256 x 64.
     const fn cost(self, gpu: GpuLimits) -> u64 {
         let depth = self.product.k.div_ceil(operand::DEPTH);
         let (width, together) = match self.kernel {
@@ -168,12 +172,11 @@ impl GemmPlan {
             GemmKernel::Hopper(width) | GemmKernel::HopperPairs(width) => (width, gpu.blocks(self.shared_bytes())),
             _ => return u64::MAX,
         };
-        // Every block then has a step, also of 128 elements.
+        // With four tiles or more, every block has a step even if steps are 128 elements deep.
         if together == 0 || (self.splits > 1 && depth / self.splits < 4) {
             return u64::MAX;
         }
-        // The time to fill the ring and to store, and with splits to store parts and add them up, in units of a tile's
-        // time.
+        // Time to fill the ring and to store, in units of a tile's time. Splits also store parts and add them up.
         let overhead = if self.splits == 1 { 4 } else { 6 + self.splits };
         let steps = (depth.div_ceil(self.splits) + overhead) as u64;
         let (blocks, places) = (self.tiles() as u64 * self.splits as u64, (gpu.multiprocessors * together) as u64);
@@ -182,7 +185,7 @@ impl GemmPlan {
             let rounds = self.tiles().div_ceil(self.at_once(gpu.multiprocessors)) as u64;
             return steps * rounds * if width == 256 { 100 } else { 55 };
         }
-        // Two narrow blocks take a little longer than a wide one; one alone does not fill the SM.
+        // Two narrow blocks take a little longer than a wide one. One narrow block alone does not fill the SM.
         let (full, alone) = if width == 256 { (100, 100) } else { (105, 60) };
         let rest = match blocks % places {
             0 => 0,
@@ -192,8 +195,8 @@ impl GemmPlan {
         steps * (blocks / places * if together == 256 / width { full } else { alone } + rest)
     }
 
-    /// Whether the launch can also [normalise](Operands::norm) the rows that it has added to: with some tokens, on a GPU with more
-    /// multiprocessors than blocks wait for each other's rows.
+    /// Returns whether the launch can also [normalise](Operands::norm) the rows that it has added to. This needs at
+    /// most 64 tokens, and more multiprocessors than blocks that wait for each other's rows.
     pub const fn can_normalise(self, gpu: GpuLimits) -> bool {
         let Product { m, n, epilogue, .. } = self.product;
         let is_sum = matches!(epilogue, Epilogue::Add);
@@ -201,7 +204,7 @@ impl GemmPlan {
         self.kernel.normalises() && is_sum && is_row && least(m, self.tiles()) < gpu.multiprocessors
     }
 
-    /// Tiles of the product; those of pairs go in twos.
+    /// Tiles of the product. With pairs the number is even.
     const fn tiles(self) -> u32 {
         let Product { m, n, .. } = self.product;
         match self.kernel {
@@ -237,7 +240,7 @@ impl GemmPlan {
         if let GemmKernel::HopperPairs(_) = self.kernel { 2 } else { 1 }
     }
 
-    /// Tiles of the product that so many blocks have at once, which is whole clusters and at least one.
+    /// Returns how many tiles of the product `blocks` blocks compute at once: a whole number of clusters, at least one.
     const fn at_once(self, blocks: u32) -> u32 {
         let clusters = blocks / self.splits / self.together();
         if clusters == 0 { self.together() } else { clusters * self.together() }
@@ -254,18 +257,18 @@ impl GemmPlan {
         }
     }
 
-    /// Counters in the workspace, `u32` each: zero before the first launch, and again after every one. Launches that
-    /// may overlap need counters and sums of their own.
+    /// Counters in the workspace, `u32` each. They are zero before the first launch, and again after every launch.
+    /// Launches that may overlap need separate counters and sums.
     pub const fn counters(self) -> u32 {
         match self.kernel {
             _ if self.splits == 1 => 0,
-            // Both warp groups of a block have sums of their own.
+            // Both warp groups of a block have separate sums.
             GemmKernel::Hopper(_) | GemmKernel::HopperPairs(_) => 2 * self.tiles(),
             _ => self.tiles(),
         }
     }
 
-    /// Bytes of the workspace for parts of sums, which need not be initialised.
+    /// Bytes of the workspace for partial sums. It need not be initialised.
     pub const fn workspace_bytes(self) -> u64 {
         let sums = match self.kernel {
             GemmKernel::Decode(tokens) => decode::rows(tokens) * tokens,
@@ -278,7 +281,7 @@ impl GemmPlan {
     }
 }
 
-/// The fewest tokens that some kernel of decode is for and that are as many, up to 64.
+/// Rounds `tokens`, at most 64, up to a number that has a decode kernel.
 const fn padded(tokens: u32) -> u32 {
     match tokens {
         ..=8 => 8,

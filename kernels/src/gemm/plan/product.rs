@@ -1,4 +1,4 @@
-//! The product that is asked for: its shape, its operands, and the least that it can cost.
+//! A requested product: its shape, its operands, and its least cost.
 
 use core::fmt;
 use cuda_std::vector::Vector;
@@ -15,15 +15,15 @@ use crate::norm::SumNorm;
 pub struct Product {
     /// Tokens.
     pub m: u32,
-    /// Rows of the weight; of both weights if the product is gated.
+    /// Rows of the weight, or of both weights if the product is gated.
     pub n: u32,
     /// Length of the rows.
     pub k: u32,
-    /// What is stored.
+    /// The epilogue, which determines what is stored.
     pub epilogue: Epilogue,
 }
 
-/// Tokens, or rows of a weight, from which on there are too many: kernels count 2^16 tiles of 128 of them.
+/// Limit of tokens and of weight rows, which must be smaller. Kernels count up to 2^16 tiles of 128 of them.
 const MOST_ROWS: u32 = 1 << 23;
 
 impl Product {
@@ -48,7 +48,7 @@ impl Product {
         Ok(())
     }
 
-    /// The least that the product costs, whatever the kernel.
+    /// Returns the least that the product costs with any kernel.
     pub const fn floor(self) -> Floor {
         let (m, n, k) = (self.m as u64, self.n as u64, self.k as u64);
         let stored = m * self.epilogue.columns(self.n) as u64 * self.epilogue.size() as u64;
@@ -57,43 +57,45 @@ impl Product {
     }
 }
 
-/// Where the matrices of a product are, on the device.
+/// Device addresses and strides of a product's matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// `[m][k]`, rows of whole vectors.
     pub x: DevicePtr<u16>,
     /// Elements between rows of `x`, a multiple of 8.
     pub x_stride: u32,
-    /// `[n][k]`, rows of whole vectors, one after the other.
+    /// `[n][k]`, rows of whole vectors without gaps.
     pub weight: DevicePtr<u16>,
     /// `[n]`, aligned to 8 bytes, or null.
     pub bias: DevicePtr<u16>,
-    /// `[m][columns]`, see [`Epilogue::columns`], of 16 bits or `f32`; 16-byte aligned.
+    /// `[m][columns]`, 16-bit or `f32`, 16-byte aligned. [`Epilogue::columns`] gives the columns.
     pub out: DevicePtrMut<u8>,
-    /// Elements between rows of `out`; a multiple of 4 is stored faster.
+    /// Elements between rows of `out`. A multiple of 4 is stored faster.
     pub out_stride: u32,
-    /// [`GemmPlan::workspace_bytes`](super::GemmPlan::workspace_bytes), 16-byte aligned.
+    /// [`GemmPlan::workspace_bytes`](super::GemmPlan::workspace_bytes) bytes, 16-byte aligned.
     pub workspace: DevicePtrMut<Vector>,
-    /// [`GemmPlan::counters`](super::GemmPlan::counters).
+    /// [`GemmPlan::counters`](super::GemmPlan::counters) counters.
     pub counters: DevicePtrMut<u32>,
-    /// What is made of the rows when they are stored, if [`GemmPlan::can_normalise`](super::GemmPlan::can_normalise).
+    /// The norm to apply to the stored rows, which requires
+    /// [`GemmPlan::can_normalise`](super::GemmPlan::can_normalise).
     pub norm: NormOperands,
 }
 
-/// The norm of a product's rows, made in the same launch. The rows of the output must follow each other.
+/// The norm of a product's rows, computed in the same launch. The output must have no gaps between its rows.
 #[derive(Clone, Copy, Debug)]
 pub struct NormOperands {
-    /// Which one.
+    /// Kind of norm, if any.
     pub norm: SumNorm,
-    /// `[n]`, 16-byte aligned; null for a layer norm without.
+    /// `[n]`, 16-byte aligned, or null for a layer norm without a weight.
     pub weight: DevicePtr<Vector>,
-    /// `[n]`, 16-byte aligned; null if there is none.
+    /// `[n]`, 16-byte aligned, or null without a bias.
     pub bias: DevicePtr<Vector>,
-    /// `[m][n]`, 16-byte aligned: the normalised rows.
+    /// The normalised rows, `[m][n]`, 16-byte aligned.
     pub out: DevicePtrMut<Vector>,
     /// Added to the variance.
     pub eps: f32,
-    /// A word for all launches that do not overlap: zero before the first of them, and used for nothing else.
+    /// A word that all launches share if they do not overlap. It is zero before the first one, and used for nothing
+    /// else.
     pub arrivals: DevicePtrMut<u32>,
 }
 
@@ -110,7 +112,7 @@ impl NormOperands {
 }
 
 impl Operands {
-    /// Operands with null addresses: for questions about a plan's kernel that do not depend on the matrices.
+    /// Operands with null addresses, for questions about a plan's kernel that do not depend on the matrices.
     pub const NULL: Operands = Operands {
         x: DevicePtr::NULL,
         x_stride: 0,
@@ -129,13 +131,13 @@ impl Operands {
 pub enum UnsupportedProduct {
     /// A dimension is zero.
     Empty,
-    /// More tokens, or rows of the weight, than tiles of them are counted: both.
+    /// Too many tokens or rows of the weight for kernels to count their tiles. Has both numbers.
     Large(u32, u32),
-    /// Rows are not whole vectors of 16 bytes: their length in elements.
+    /// Rows are not whole vectors of 16 bytes. Has their length in elements.
     Ragged(u32),
-    /// A gated weight is not whole groups of gate's and up's rows: its rows.
+    /// The rows of a gated weight are not whole groups of gate and up rows. Has the number of rows.
     Gated(u32),
-    /// Shared memory that a block needs, in bytes, and the device does not have.
+    /// A block needs more shared memory than the device has. Has the bytes that it needs.
     Shared(u32),
 }
 
@@ -143,7 +145,7 @@ impl fmt::Display for UnsupportedProduct {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => write!(f, "a matrix without elements"),
-            Self::Large(m, n) => write!(f, "{m} tokens by {n} rows, where {MOST_ROWS} of one are too many"),
+            Self::Large(m, n) => write!(f, "{m} tokens by {n} rows, each of which must be fewer than {MOST_ROWS}"),
             Self::Ragged(k) => write!(f, "rows of {k} elements, not a multiple of {}", VECTOR),
             Self::Gated(n) => write!(f, "a gated weight of {n} rows, not a multiple of 16"),
             Self::Shared(bytes) => write!(f, "a block needs {bytes} bytes of shared memory, more than the GPU has"),

@@ -10,7 +10,7 @@ use crate::gemm::activation::Activation;
 use crate::gemm::epilogue::Epilogue;
 use std::string::ToString;
 
-/// Rows and their length of the weights of OPT-13B and LLaMA-3-8B.
+/// Rows and row lengths of the weights of OPT-13B and LLaMA-3-8B.
 const WEIGHTS: [(u32, u32); 10] = [
     (15360, 5120),
     (5120, 5120),
@@ -32,7 +32,7 @@ fn product(m: u32, n: u32, k: u32) -> Product {
 }
 
 #[test]
-fn kernels_go_by_the_number_of_tokens() {
+fn the_number_of_tokens_selects_the_kernel() {
     let kernel = |m| GemmPlan::new(product(m, 4096, 4096), GpuLimits::H200).unwrap().kernel;
     assert_eq!([1, 2, 3, 4].map(kernel), [1, 2, 4, 4].map(GemmKernel::Gemv));
     assert_eq!([5, 8, 9, 16, 17, 33, 64].map(kernel), [8, 8, 16, 16, 32, 64, 64].map(GemmKernel::HopperDecode));
@@ -42,7 +42,7 @@ fn kernels_go_by_the_number_of_tokens() {
     assert_eq!([5, 8, 9, 16, 17, 33, 64].map(older), [8, 8, 16, 16, 32, 64, 64].map(GemmKernel::Decode));
     assert!(matches!(older(65), GemmKernel::Prefill(_)));
     assert_eq!(older(4096), GemmKernel::Prefill(256));
-    // What runs on a later GPU is the code for Ampere.
+    // Later GPUs run the code for Ampere.
     assert_eq!(GpuLimits::new(148, 227 << 10, (10, 0)).hopper_from, None);
     let decode = GpuLimits { hopper_decode_from: 1, ..GpuLimits::H200 };
     let decode = |m| GemmPlan::new(product(m, 64, 64), decode).unwrap().kernel;
@@ -98,7 +98,7 @@ fn pairs_have_two_tiles_of_tokens() {
         assert_eq!(shape.cluster, [1 + u32::from(is_paired), 1, 1], "{plan:?}");
         assert!(shape.grid[0].is_multiple_of(shape.cluster[0]), "{plan:?}");
         assert!(!is_paired || m > hopper::ROWS, "{plan:?}");
-        // Of as many rows of tiles as pairs have, there is no reason to be alone.
+        // With an even number of tile rows, every block can be in a pair.
         assert!(is_paired || !m.is_multiple_of(2 * hopper::ROWS), "{plan:?}");
     }
     // One row of tiles too many: pairs would take two rounds.
@@ -131,7 +131,7 @@ fn every_plan_has_an_entry() {
 }
 
 #[test]
-fn what_no_kernel_takes_is_refused() {
+fn unsupported_shapes_are_refused() {
     let refused = |product| GemmPlan::new(product, GpuLimits::H200).unwrap_err();
     assert_eq!(refused(product(0, 8, 8)), UnsupportedProduct::Empty);
     assert_eq!(refused(product(8, 1 << 23, 8)), UnsupportedProduct::Large(8, 1 << 23));
@@ -154,19 +154,23 @@ fn floors_count_each_byte_once() {
 }
 
 #[test]
-fn products_of_some_tokens_that_are_added_can_normalise() {
-    let of = |m, n, epilogue, gpu| GemmPlan::new(Product { m, n, k: 5120, epilogue }, gpu).unwrap().can_normalise(gpu);
+fn added_products_of_up_to_64_tokens_can_normalise() {
+    let can_normalise =
+        |m, n, epilogue, gpu| GemmPlan::new(Product { m, n, k: 5120, epilogue }, gpu).unwrap().can_normalise(gpu);
     let a100 = GpuLimits::new(108, 163 << 10, (8, 0));
     for gpu in [GpuLimits::H200, a100] {
-        assert!([1, 4, 5, 64].iter().all(|&m| of(m, 5120, Epilogue::Add, gpu)));
-        assert!(!of(65, 5120, Epilogue::Add, gpu), "too many tokens");
-        assert!(!of(8, 5120, Epilogue::Half(None), gpu), "nothing is added");
-        assert!(of(8, 8192, Epilogue::Add, gpu) && !of(8, 8200, Epilogue::Add, gpu), "rows that fit");
-        assert!(!of(8, 5124, Epilogue::Add, gpu), "whole vectors");
+        assert!([1, 4, 5, 64].iter().all(|&m| can_normalise(m, 5120, Epilogue::Add, gpu)));
+        assert!(!can_normalise(65, 5120, Epilogue::Add, gpu), "too many tokens");
+        assert!(!can_normalise(8, 5120, Epilogue::Half(None), gpu), "nothing is added");
+        assert!(
+            can_normalise(8, 8192, Epilogue::Add, gpu) && !can_normalise(8, 8200, Epilogue::Add, gpu),
+            "rows that fit"
+        );
+        assert!(!can_normalise(8, 5124, Epilogue::Add, gpu), "whole vectors");
     }
-    // As many blocks wait as there are rows: fewer than can run.
+    // As many blocks wait as there are rows, and all of them must run at once.
     let small = GpuLimits::new(16, 163 << 10, (8, 0));
-    assert!(of(15, 5120, Epilogue::Add, small) && !of(16, 5120, Epilogue::Add, small));
-    // Or as there are tiles.
-    assert!(of(16, 128, Epilogue::Add, small));
+    assert!(can_normalise(15, 5120, Epilogue::Add, small) && !can_normalise(16, 5120, Epilogue::Add, small));
+    // As many blocks wait as there are tiles, if these are fewer.
+    assert!(can_normalise(16, 128, Epilogue::Add, small));
 }

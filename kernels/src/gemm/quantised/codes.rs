@@ -1,31 +1,31 @@
-//! Codes of quantised weights as numbers of a 16-bit type, in registers: two codes at a time, and each exactly.
+//! Converts codes of quantised weights to numbers of a 16-bit type, in registers, two at a time and exactly.
 
 use cuda_std::half::{Bf16x2, F16x2, Half2};
 
 use crate::element::{Bf16, Element, F16};
 
-/// A 16-bit type that codes can be brought to.
+/// A 16-bit type that codes can be converted to.
 ///
-/// Bits of a code become the lower bits of the fraction of a number whose unit in the last place is 1, such as 1024 in `f16`; less
-/// that number, it is the code. All numbers are exact, so that nothing is rounded before the product.
+/// A code's bits become the low fraction bits of a number whose unit in the last place is 1, such as 1024 in `f16`.
+/// Subtracting that number leaves the code. All these numbers are exact, so nothing is rounded before the product.
 pub trait FromCodes: Element {
-    /// One in both halves.
+    /// The number one in both halves of a word.
     const ONE: u32;
 
-    /// What a code of FP8 stands for, over the number that [`fp8`](Self::fp8) makes of it.
+    /// Value of an FP8 code, divided by the number that [`fp8`](Self::fp8) makes of it.
     const FP8_FACTOR: f32;
 
-    /// Eight codes of 4 bits without a sign as four pairs: the first of pair `i` is in the bits from `4 i` on, the second in those
-    /// from `16 + 4 i` on.
+    /// Converts eight unsigned 4-bit codes to four pairs. The first code of pair `i` is in the bits from `4 i` on, the
+    /// second in the bits from `16 + 4 i` on.
     fn int4(word: u32) -> [u32; 4];
 
-    /// Four codes of 8 bits with a sign as two pairs: of bytes 0 and 2, and of bytes 1 and 3.
+    /// Converts four signed 8-bit codes to two pairs: bytes 0 and 2, and bytes 1 and 3.
     fn int8(word: u32) -> [u32; 2];
 
-    /// As [`int8`](Self::int8), of FP8 e4m3.
+    /// Converts four FP8 e4m3 codes to pairs in the order of [`int8`](Self::int8).
     fn fp8(word: u32) -> [u32; 2];
 
-    /// The sum of two pairs, each rounded once.
+    /// Adds two pairs, rounding each sum once.
     #[inline(always)]
     fn plus(a: u32, b: u32) -> u32 {
         let [a, one, b] = [a, Self::ONE, b].map(Self::Pair::from_bits);
@@ -35,12 +35,12 @@ pub trait FromCodes: Element {
 
 impl FromCodes for F16 {
     const ONE: u32 = 0x3c00_3c00;
-    // The exponent's bias is 15 in place of 7.
+    // The exponent's bias is 15 instead of 7.
     const FP8_FACTOR: f32 = 256.0;
 
     #[inline(always)]
     fn int4(word: u32) -> [u32; 4] {
-        // 1024 + q of the lower four bits of a byte; 1024 + 16 q of the upper ones.
+        // The lower four bits of a byte give 1024 + q, the upper four give 1024 + 16 q.
         let low = |word: u32| Self::plus(word & 0x000f_000f | 0x6400_6400, 0xe400_e400);
         let high = |word: u32| {
             let [sum, sixteenth, less] = [word & 0x00f0_00f0 | 0x6400_6400, 0x2c00_2c00, 0xd400_d400].map(F16x2);
@@ -76,7 +76,8 @@ impl FromCodes for Bf16 {
 
     #[inline(always)]
     fn int8(word: u32) -> [u32; 2] {
-        // 128 and the lower seven bits, less 128, or 256 where the sign is set: that bit is the exponent's lowest.
+        // 128 plus the lower seven bits, minus 128. If the sign is set, minus 256: the sign bit is the exponent's
+        // lowest bit.
         let pair = |word: u32| {
             let [low, sign] = [word & 0x007f_007f | 0x4300_4300, word & 0x0080_0080 | 0x4300_4300];
             Bf16x2(sign).mul_add(Bf16x2(0xbf80_bf80), Bf16x2(low)).to_bits()
@@ -86,8 +87,8 @@ impl FromCodes for Bf16 {
 
     #[inline(always)]
     fn fp8(word: u32) -> [u32; 2] {
-        // The exponent's bias is 127 in place of 7, which a product with 2^120 makes up for: sums are in f32, and might be lost
-        // near its least number.
+        // The exponent's bias is 127 instead of 7. A product with 2^120 corrects that here. Without it, sums in f32
+        // might underflow.
         let scaled = |pair: u32| Bf16x2(pair).mul_add(Bf16x2(0x7b80_7b80), Bf16x2(0x8000_8000)).to_bits();
         let size = |word: u32| word & 0x07f0_07f0;
         let even = (word << 8) & 0x8000_8000 | size(word << 4);

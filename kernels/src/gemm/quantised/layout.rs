@@ -1,11 +1,13 @@
-//! Where the codes and scales of a quantised weight lie: in the order in which the lanes of a warp take them.
+//! Memory order of a quantised weight's codes and scales, which is the order of the lanes' loads.
 //!
-//! A weight `[n][k]` is cut into fragments of 16 rows, and these into steps of 64 columns. Of a step each lane has the codes of its
-//! elements of `mma`'s first operand, four of 16 x 16, in one or two vectors of 16 bytes; the same vector of all lanes is 512 bytes
-//! that lie together, and the steps of a fragment lie one after the other. Rows and columns are filled up with codes of zero.
+//! A weight `[n][k]` is cut into fragments of 16 rows, and each fragment into steps of 64 columns. In a step each lane
+//! has the codes of its elements in four 16 x 16 tiles of `mma`'s first operand. These codes are one or two vectors of
+//! 16 bytes. The same vector of all lanes is 512 contiguous bytes, and the steps of a fragment follow each other. Rows
+//! and columns are padded with codes of zero.
 //!
-//! A group's word has its scale in the lower half, in `f16`; in the upper half what is added to each code, in the type of the
-//! activations. Of 16 rows and a group the 16 words lie together, those of rows `r` and `r + 8` side by side.
+//! The word of a group has its scale in the lower half, in `f16`. The upper half is the number that is added to each
+//! code, in the type of the activations. The 16 words that 16 rows have for a group are contiguous, and the words of
+//! rows `r` and `r + 8` are next to each other.
 
 /// Rows of a fragment.
 pub const FRAGMENT_ROWS: u32 = 16;
@@ -13,8 +15,8 @@ pub const FRAGMENT_ROWS: u32 = 16;
 /// Columns of a step.
 pub const STEP_COLUMNS: u32 = 64;
 
-/// How the elements of a quantised weight are coded: an element is `factor * scale * (code + offset)`, where scale and offset are
-/// those of its group, and the factor is the weight's.
+/// How the elements of a quantised weight are coded. An element is `factor * scale * (code + offset)`, where each group
+/// has a scale and an offset, and the whole weight has a factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum CodeForm {
@@ -38,7 +40,7 @@ impl CodeForm {
         }
     }
 
-    /// Elements of the smallest group, a power of two like those of all others.
+    /// Returns the columns of the smallest group. Every group size is a power of two.
     pub const fn least_group(self) -> u32 {
         match self {
             CodeForm::Int8 => 16,
@@ -47,7 +49,7 @@ impl CodeForm {
     }
 }
 
-/// The shape of a quantised weight, and so the places of its codes and scales.
+/// The shape of a quantised weight, which determines where its codes and scales are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedShape {
     /// How elements are coded.
@@ -61,17 +63,17 @@ pub struct PackedShape {
 }
 
 impl PackedShape {
-    /// Fragments, the last of which may be filled up.
+    /// Fragments of the weight. The last one may be padded.
     pub const fn fragments(self) -> usize {
         self.n.div_ceil(FRAGMENT_ROWS) as usize
     }
 
-    /// Steps of a fragment, the last of which may be filled up.
+    /// Steps of a fragment. The last one may be padded.
     pub const fn steps(self) -> usize {
         self.k.div_ceil(STEP_COLUMNS) as usize
     }
 
-    /// Groups of a row, those of columns that fill it up included.
+    /// Groups of a row, including groups of padding columns.
     pub const fn groups(self) -> usize {
         (self.steps() * STEP_COLUMNS as usize).div_ceil(self.group as usize)
     }
@@ -96,13 +98,13 @@ impl PackedShape {
         self.fragments() * self.fragment_scales()
     }
 
-    /// Where the code of a row and a column is among its fragment's codes: the byte, and the first bit in it.
+    /// Returns where the code of a row and column is among its fragment's codes: the byte, and the first bit in it.
     #[inline]
     pub const fn code_place(self, row: u32, column: u32) -> (usize, u32) {
         let (row, step) = (row % FRAGMENT_ROWS, column / STEP_COLUMNS);
         let (tile, column) = (column % STEP_COLUMNS / 16, column % 16);
         let lane = row % 8 * 4 + column % 8 / 2;
-        // The register of `mma`'s operand, and the half of it.
+        // The register of `mma`'s operand, and the half of that register.
         let (register, half) = (row / 8 + column / 8 * 2, column % 2);
         match self.form {
             CodeForm::Int4 => {
@@ -116,7 +118,7 @@ impl PackedShape {
         }
     }
 
-    /// Where the word of a row and a group is among its fragment's words.
+    /// Returns the index of a row's and group's word among its fragment's words.
     #[inline]
     pub const fn scale_place(self, row: u32, group: u32) -> usize {
         ((group * 8 + row % 8) * 2 + row % FRAGMENT_ROWS / 8) as usize
@@ -130,7 +132,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_place_is_that_of_one_element() {
+    fn every_code_and_every_scale_has_its_own_place() {
         for form in CodeForm::ALL {
             let shape = PackedShape { form, n: 16, k: 128, group: 32 };
             let elements = || (0..16).flat_map(|row| (0..128).map(move |column| (row, column)));
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_filled_up() {
+    fn shapes_are_padded() {
         let shape = PackedShape { form: CodeForm::Int4, n: 17, k: 96, group: 128 };
         assert_eq!((shape.fragments(), shape.steps(), shape.groups()), (2, 2, 1));
         assert_eq!((shape.code_bytes(), shape.scales()), (2 * 2 * 512, 2 * 16));

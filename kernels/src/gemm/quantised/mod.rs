@@ -1,30 +1,35 @@
 //! Quantised weights, any number of tokens: codes of 4 and 8 bits become 16-bit numbers in registers.
 //!
-//! The weight is `mma`'s first operand, as in [`decode`](super::decode). Its codes lie as the lanes take them (see [`layout`]), so that a
-//! vector is a lane's fragments of 64 columns, or of 32 in 8 bits; they come through a ring in shared memory, each into a place that
-//! the same lane reads, with the scales and a tile of the activations. Codes, and integer offsets, are exact in 16 bits. A group's
-//! sums are made first, then multiplied by its scale in `f32`, and added: no element is rounded.
+//! The weight is `mma`'s first operand, as in [`decode`](super::decode). Its codes are stored in the order of the
+//! lanes' loads (see [`layout`]): one vector is a lane's fragments of 64 columns, or of 32 columns with 8-bit codes.
+//!
+//! Codes, scales and a tile of the activations come through a ring in shared memory. Each lane reads back only the
+//! codes that it has copied itself. Codes and integer offsets are exact in 16 bits. The sums of a group are computed
+//! first, then multiplied by the group's scale in `f32` and added to the total. No element is rounded.
 //!
 //! | | |
 //! | --- | --- |
-//! | shapes | `x [m][k]`, a weight of [`layout::PackedShape`], `out [m][n]`; any `m` and `n`, `k` a multiple of 8 |
-//! | grid | [`rows`] of the weight by tiles of `TOKENS` tokens, which are next to each other, by splits of `k`; [`THREADS`] threads |
+//! | shapes | `x [m][k]`, a weight of [`layout::PackedShape`], `out [m][n]`, any `m` and `n`, `k` a multiple of 8 |
+//! | grid | x: tiles of [`rows`] weight rows by `TOKENS` tokens, with all tiles of the same rows next to each other. y: splits of `k`. [`THREADS`] threads |
 //! | shared memory | [`shared_bytes`]: 32 to 80 KiB |
 //! | floor | the bytes of codes and scales |
 //!
 //! # What limits it
 //!
-//! With 8 tokens a warp takes 163 instructions of PTX for 16 x 64 codes of 4 bits, which are 140 once `and` and `or` are one: for 544
-//! bytes and more, so that at four instructions a clock an SM keeps up with 15 bytes a clock. An H100 streams 15, an A100 13, an
-//! H200 21. With 64 tokens the tensor cores are the limit.
-//! For many tokens each tile of 64 reads the weight again, from L2: in 4 bits that is less than a tile of 128 reads in 16 bits.
+//! With 8 tokens a warp takes 163 PTX instructions for 16 x 64 codes of 4 bits, or 140 once `and` and `or` are fused.
+//! These codes and their scales are at least 544 bytes. At four instructions a clock, an SM therefore keeps up with 15
+//! bytes a clock. An H100 streams 15, an A100 13, an H200 21. With 64 tokens the tensor cores are the limit.
+//!
+//! With many tokens, each tile of 64 reads the weight again from L2. With 4-bit codes that is less than a tile of 128
+//! reads with 16-bit weights.
 //!
 //! # Ladder
 //!
-//! 1. Codes to numbers, less the offset, times the scale, rounded: a multiplication for each pair, and in `bf16` a scale of 8 bits.
-//! 2. (here) The scale is that of the sums: four multiply-adds for 16 x 8 x 32, whatever the type.
+//! 1. Codes become numbers, minus the offset, times the scale, rounded. This takes a multiplication for each pair, and
+//!    in `bf16` the scale has only 8 bits.
+//! 2. (here) The scale multiplies the sums: four multiply-adds for 16 x 8 x 32, whatever the type.
 //!
-//! Next: groups of 64 and 128 could be scaled less often; `wgmma` for many tokens on Hopper.
+//! Next: scale groups of 64 and 128 less often, and use `wgmma` for many tokens on Hopper.
 
 pub mod codes;
 pub mod layout;
@@ -51,20 +56,20 @@ pub const THREADS: u32 = 128;
 /// Warps of a block, which share its rows.
 const WARPS: u32 = THREADS / warp::WARP_SIZE;
 
-/// Numbers of tokens that there are kernels for.
+/// Numbers of tokens that have a kernel.
 pub const TOKENS: [u32; 4] = [8, 16, 32, 64];
 
 const INT4: u32 = CodeForm::Int4 as u32;
 const INT8: u32 = CodeForm::Int8 as u32;
 const FP8: u32 = CodeForm::Fp8 as u32;
 
-/// Bytes of a vector of all lanes.
+/// Bytes of one vector from each lane of a warp.
 const LANES_BYTES: u32 = 16 * warp::WARP_SIZE;
 
-/// Bytes of a fragment's scales in a tile: those of four groups.
+/// Bytes of a fragment's scales in a tile, which has room for four groups.
 const SCALES_BYTES: u32 = 4 * FRAGMENT_ROWS * 4;
 
-/// Rows of the weight that a block has.
+/// Rows of the weight that a block computes.
 pub const fn rows(tokens: u32) -> u32 {
     WARPS * FRAGMENT_ROWS * if tokens <= 16 { 1 } else { 2 }
 }
@@ -74,30 +79,30 @@ pub const fn stages(tokens: u32) -> u32 {
     if tokens <= 16 { 8 } else { 4 }
 }
 
-/// Vectors of a step that a lane has of each fragment.
+/// Vectors of each fragment that a lane has in a step.
 const fn vectors(form: u32) -> u32 {
     if form == INT4 { 1 } else { 2 }
 }
 
-/// Bytes of a tile: codes, scales, activations.
+/// Bytes of a ring slot: codes, scales, activations.
 const fn stage_bytes(form: u32, tokens: u32) -> u32 {
     rows(tokens) / FRAGMENT_ROWS * (vectors(form) * LANES_BYTES + SCALES_BYTES) + tokens * ROW_BYTES
 }
 
-/// Dynamic shared memory, in bytes: that of the ring, which the sums reuse at the end.
+/// Dynamic shared memory, in bytes: the ring, which the sums reuse at the end.
 pub const fn shared_bytes(form: CodeForm, tokens: u32) -> u32 {
     stages(tokens) * stage_bytes(form as u32, tokens)
 }
 
-/// Multiplies activations with a quantised weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.
+/// Multiplies activations with a quantised weight: `out = epilogue(x weight^T)`. See [`super`] for the arguments.
 ///
-/// `codes` and `scales` are those of the weight, as [`layout`] has them; a group has `1 << group_shift` columns, and `factor` is that of
-/// the whole weight, times [`FromCodes::FP8_FACTOR`] for FP8.
+/// `codes` and `scales` belong to the weight and have the order that [`layout`] describes. A group has `1 <<
+/// group_shift` columns. `factor` multiplies the whole weight, and for FP8 includes [`FromCodes::FP8_FACTOR`].
 ///
 /// # Safety
-/// The arrays have the shapes that the arguments say, 16-byte aligned rows of `x`, and the launch is the
-/// [`QuantisedPlan`](plan::QuantisedPlan)'s.
-// Where it isn't told otherwise ptxas keeps to 128 registers, for which some of those of 32 tokens are a few too many.
+/// The arrays have the shapes that the arguments state, rows of `x` are 16-byte aligned, and the launch is one of a
+/// [`QuantisedPlan`](plan::QuantisedPlan).
+// Without `min_blocks` ptxas keeps to 128 registers, and some instances with 32 tokens need a few more.
 #[kernel(
     dependent,
     max_threads = 128,
@@ -124,7 +129,7 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
     let (rows, stages, vectors) = (rows(TOKENS), stages(TOKENS), vectors(FORM));
     let per_warp = rows / FRAGMENT_ROWS / WARPS;
     let token_tiles = tiles(m, TOKENS);
-    // SAFETY: there are tokens, or there would be no block.
+    // SAFETY: a block exists only if there are tokens.
     unsafe { core::hint::assert_unchecked(token_tiles != 0) };
     let (row_tile, token_tile) = (thread::block_idx_x() / token_tiles, thread::block_idx_x() % token_tiles);
     let steps = tiles(k, DEPTH);
@@ -134,7 +139,7 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
     let ring: *mut u8 = dynamic_shared_mem();
     let ring_offset = shared_offset(ring);
     let stage_bytes = stage_bytes(FORM, TOKENS);
-    // The warp's codes and scales in a tile; then the activations.
+    // Offsets of the warp's codes and scales in a slot, then of the activations.
     let codes_at = warp * per_warp * vectors * LANES_BYTES + lane * 16;
     let scales_start = rows / FRAGMENT_ROWS * vectors * LANES_BYTES;
     let scales_at = scales_start + warp * per_warp * SCALES_BYTES;
@@ -143,7 +148,7 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
     let first_fragment = (row_tile * WARPS + warp) * per_warp;
     let fragments = tiles(n, FRAGMENT_ROWS);
     let groups = (steps * DEPTH + (1 << group_shift) - 1) >> group_shift;
-    // Groups that a step has scales of: all of its own, or the one that it is in.
+    // Groups that a step has scales of: all of its own groups, or the one group that contains the step.
     let of_step = if group_shift < 6 { DEPTH >> group_shift } else { 1 };
     let x_source = TileCopy::<THREADS>::new(x, x_stride, m, k, token_tile * TOKENS);
     let x_copies = TileCopy::<THREADS>::copies(TOKENS);
@@ -152,20 +157,20 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
         unroll!(f in [0 1] {
             if f < per_warp {
                 let fragment = first_fragment + f;
-                // Fragments that there are not become zeros.
+                // Fragments past the end become zeros.
                 let bytes = if fragment < fragments { 16 } else { 0 };
                 let vector = (fragment as usize * steps as usize + step as usize) * (vectors * warp::WARP_SIZE) as usize;
                 let from = codes.wrapping_add(vector + lane as usize);
                 let to = place + codes_at + f * vectors * LANES_BYTES;
-                // SAFETY: the place in the ring has been read by all, or was never written; the fragment and the step are the
-                // weight's, or nothing is read.
+                // SAFETY: all warps have read this slot, or it was never written. The fragment and the step are within
+                // the weight, or the copy reads nothing.
                 unsafe {
                     cp_async::copy_cg_zero_fill(to, from.cast(), bytes);
                     if vectors == 2 {
                         let from = from.wrapping_add(warp::WARP_SIZE as usize);
                         cp_async::copy_cg_zero_fill(to + LANES_BYTES, from.cast(), bytes);
                     }
-                    // Four lanes have the 16 words of a group.
+                    // Four lanes copy the 16 words of a group.
                     if lane < 4 * of_step {
                         let group = (step * DEPTH) >> group_shift;
                         let vector = (fragment as usize * groups as usize + group as usize) * 4 + lane as usize;
@@ -175,7 +180,7 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
                 }
             }
         });
-        // SAFETY: the same place; `x` has its shape by this kernel's contract.
+        // SAFETY: the slot is the same, and `x` has its shape by this kernel's contract.
         unsafe {
             let x = x_source.of(step * DEPTH);
             if x_copies > 0 {
@@ -199,18 +204,18 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
         if first + stage < last {
             copy(stage * stage_bytes, first + stage);
         }
-        // Without copies as well: waits count groups.
+        // Commit even without copies, since waits count groups.
         cp_async::commit();
         stage += 1;
     }
-    // Each is a sum of 16 rows by 8 tokens: first those of all tokens with the first 16 rows, then with the next 16.
-    // The rest of the array is not used.
+    // Each array has sums of 16 rows by 8 tokens: all tokens with the first 16 rows, then all tokens with the next 16.
+    // The rest is unused.
     let mut sums = [[0.0; 4]; 16];
     let eighths = (TOKENS / 8) as usize;
     let (mut now, mut free) = (0, (stages - 1) * stage_bytes);
     let mut step = first;
     while step < last {
-        // This tile has arrived, and all warps have read the one before.
+        // After the barrier this tile has arrived, and all warps have read the previous one.
         wait();
         thread::sync_threads();
         if step + stages - 1 < last {
@@ -220,7 +225,8 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
         let at = ring.wrapping_add(now as usize);
         // SAFETY: all lanes of a warp are here together, and the tile's copies have been waited for.
         unsafe {
-            // All words at once: the compiler would load halves of vectors where they are used, which meet in banks.
+            // Load all words at once, since the compiler would load half vectors where they are used, with bank
+            // conflicts.
             let words = |f: u32| {
                 let from = at.add((codes_at + f * vectors * LANES_BYTES) as usize);
                 let Vector([a, b, c, d]) = *from.cast::<Vector>();
@@ -257,8 +263,8 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
         step += 1;
     }
 
-    // SAFETY: all threads of the block are here; after the barrier no thread reads the ring's tiles, and it has room
-    // for the sums.
+    // SAFETY: all threads of the block are here. After the barrier no thread reads the ring's tiles, and the ring has
+    // room for the sums.
     unsafe {
         let flag = || shared_array![u32; 1];
         let meeting = Meeting::of_block(workspace, counters);
@@ -272,7 +278,7 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
             return;
         }
         thread::sync_threads();
-        // A row a token; the pitch keeps the lanes' rows and tokens in different banks.
+        // One row for each token. The pitch keeps the lanes' rows and tokens in different banks.
         let staged = Staged { sums: ring.cast(), rows: TOKENS, columns: rows, pitch: rows + 4, is_permuted: false };
         unroll!(j in [0 1 2 3 4 5 6 7] {
             unroll!(f in [0 1] {
@@ -297,19 +303,20 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
     }
 }
 
-/// A lane's part of 16 rows by 32 columns of the weight, as `mma`'s first operands, and the scales of its two rows.
+/// A lane's part of 16 rows by 32 columns of the weight, as two of `mma`'s first operands, and the scales of its two
+/// rows.
 #[derive(Clone, Copy)]
 struct Factors {
     first: [u32; 4],
     second: [u32; 4],
-    /// Of the first 16 columns, and of the next.
+    /// Scales of the first 16 columns, then of the next 16.
     scales: [[f32; 2]; 2],
 }
 
-/// A lane's factors of half `pair` of a step, of which these are its codes: two words in 4 bits, else four.
+/// Decodes a lane's factors for half `pair` of a step from its codes: two words with 4-bit codes, otherwise four.
 ///
 /// # Safety
-/// `scales` are the fragment's words in a tile, which have arrived.
+/// `scales` points to the fragment's words in a slot, and they have arrived.
 #[inline(always)]
 unsafe fn factors<T: FromCodes, const FORM: u32>(
     [a, b, c, d]: [u32; 4],
@@ -319,12 +326,12 @@ unsafe fn factors<T: FromCodes, const FORM: u32>(
 ) -> Factors {
     let words = |half: u32| {
         let group = (32 * pair + 16 * half) >> group_shift;
-        // SAFETY: a step has four groups at most, whose words have arrived, by this function's contract.
+        // SAFETY: a step has at most four groups, whose words have arrived, by this function's contract.
         let HalfVector(words) = unsafe { *scales.add(((group * 8 + warp::lane_id() / 4) * 8) as usize).cast() };
         words
     };
     let both = words(0);
-    // Groups of 32 and more columns have one scale for both.
+    // Groups of 32 or more columns have one scale for both halves.
     let next = if FORM == INT8 { words(1) } else { both };
     let scale = |words: [u32; 2]| [F16x2(words[0]).to_f32()[0], F16x2(words[1]).to_f32()[0]];
     let (first, second) = if FORM == INT4 {
@@ -350,7 +357,7 @@ unsafe fn factors<T: FromCodes, const FORM: u32>(
 }
 
 impl Factors {
-    /// Adds the products with 32 rows of 8 tokens.
+    /// Adds the products with 8 tokens over 32 elements of `k`.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
@@ -369,7 +376,7 @@ impl Factors {
     }
 }
 
-/// Sums of two rows with those of a group, times the rows' scales.
+/// Returns the sums of two rows plus a group's sums times the rows' scales.
 #[inline(always)]
 fn scaled(sums: [f32; 4], group: [f32; 4], [upper, lower]: [f32; 2]) -> [f32; 4] {
     let add = |i: usize, scale: f32| GpuFloat::mul_add(group[i], scale, sums[i]);

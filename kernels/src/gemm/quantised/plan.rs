@@ -12,42 +12,42 @@ use crate::gemm::operand::DEPTH;
 use crate::gemm::plan::{GpuLimits, Operands, Product, UnsupportedProduct};
 use crate::with_element;
 
-/// A product with a quantised weight, and its launch. It depends on shapes and the device alone.
+/// A product with a quantised weight, and its launch. A plan depends only on shapes and the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantisedPlan {
     /// The product that is computed. Its `n` may be less than the weight's rows.
     pub product: Product,
     /// How the weight is coded.
     pub form: CodeForm,
-    /// Columns of its groups.
+    /// Columns of the weight's groups.
     pub group: u32,
     /// Tokens of a tile, one of [`TOKENS`](super::TOKENS).
     pub tokens: u32,
-    /// Blocks for each tile, every one with a part of `k`.
+    /// Blocks for each tile. Each computes a part of `k`.
     pub splits: u32,
 }
 
-/// Where a quantised weight is, on the device.
+/// Device addresses of a quantised weight.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedOperand {
-    /// [`PackedShape::code_bytes`], aligned to 16 bytes.
+    /// [`PackedShape::code_bytes`] bytes, aligned to 16 bytes.
     pub codes: DevicePtr<Vector>,
-    /// [`PackedShape::scales`], aligned to 16 bytes.
+    /// [`PackedShape::scales`] words, aligned to 16 bytes.
     pub scales: DevicePtr<Vector>,
-    /// What all elements are multiplied by.
+    /// Factor of all elements.
     pub factor: f32,
 }
 
 impl PackedOperand {
-    /// An operand with null addresses, for questions that do not depend on it.
+    /// An operand with null addresses, for questions about a plan that do not depend on it.
     pub const NULL: PackedOperand = PackedOperand { codes: DevicePtr::NULL, scales: DevicePtr::NULL, factor: 1.0 };
 }
 
 impl QuantisedPlan {
-    /// The plan for a product with a weight of groups of `group` columns.
+    /// Returns the plan for a product with a weight whose groups have `group` columns.
     ///
     /// # Errors
-    /// [`UnsupportedProduct`], as for plain weights.
+    /// [`UnsupportedProduct`], for the same reasons as with 16-bit weights.
     pub const fn new(
         product: Product,
         form: CodeForm,
@@ -68,20 +68,20 @@ impl QuantisedPlan {
         if plan.shared_bytes() > gpu.shared_bytes {
             return Err(UnsupportedProduct::Shared(plan.shared_bytes()));
         }
-        // As many blocks as run at once, unless parts of sums would be more than an eighth of the weight's bytes, or a block have
-        // fewer than four tiles.
+        // As many blocks as run at once. But partial sums take at most an eighth of the weight's bytes, and a block has
+        // at least four tiles.
         let blocks = gpu.multiprocessors * if tokens <= 16 { 4 } else { 2 };
         let parts = least(k * form.bits() / (256 * tokens), k.div_ceil(DEPTH) / 4);
         let splits = least(blocks / plan.tiles(), parts);
         Ok(QuantisedPlan { splits: if splits > 1 { splits } else { 1 }, ..plan })
     }
 
-    /// The shape of the weight, of which the product may use the first rows.
+    /// Returns the shape of the rows of the weight that the product uses, which are its first rows.
     pub const fn packed(self) -> PackedShape {
         PackedShape { form: self.form, n: self.product.n, k: self.product.k, group: self.group }
     }
 
-    /// The least that the product costs, whatever the kernel.
+    /// Returns the least that the product costs with any kernel.
     pub const fn floor(self) -> Floor {
         let dense = self.product.floor();
         let weight = self.product.n as u64 * self.product.k as u64;
@@ -113,12 +113,12 @@ impl QuantisedPlan {
         if self.splits == 1 { 0 } else { self.tiles() }
     }
 
-    /// Bytes of the workspace for parts of sums, which need not be initialised.
+    /// Bytes of the workspace for partial sums. It need not be initialised.
     pub const fn workspace_bytes(self) -> u64 {
         self.counters() as u64 * self.splits as u64 * (rows(self.tokens) * self.tokens) as u64 * 4
     }
 
-    /// The kernel with its arguments, for activations of a type. The weight of `operands` is not used.
+    /// Returns the kernel with its arguments, for activations of type `element`. The weight in `operands` is unused.
     pub fn call(self, element: ElementType, operands: Operands, weight: PackedOperand) -> KernelCall {
         let Operands { x, x_stride, bias, out, out_stride, workspace, counters, .. } = operands;
         let PackedOperand { codes, scales, factor } = weight;

@@ -1,4 +1,4 @@
-//! What GPUs exchange, on several emulated devices that run in turns, and on one that exchanges with itself.
+//! Exchanges between GPUs: several emulated devices that take turns, and one device that exchanges with itself.
 
 mod norm;
 mod sums;
@@ -21,12 +21,12 @@ fn numbers(ty: Type, ranks: usize, len: usize, seed: u64) -> Vec<Vec<u16>> {
     (0..ranks).map(|_| (0..len).map(|_| number()).collect()).collect()
 }
 
-/// The sums in `f64`, rounded once.
+/// Returns the sums in `f64`, rounded once.
 fn sums(ty: Type, numbers: &[Vec<u16>]) -> Vec<u16> {
     (0..numbers[0].len()).map(|i| ty.bits(numbers.iter().map(|of_one| ty.number(of_one[i])).sum())).collect()
 }
 
-/// A plain sum of all of `x`, in a grid for devices of so many blocks.
+/// A plain sum of all of `x`, in a grid for devices that run `blocks` blocks.
 fn plain(x: &DeviceBuffer<u16>, shots: u32, blocks: u32) -> GroupSum<'_> {
     GroupSum { x, part: None, shots, norm: None, shape: ExchangeShape::of_sum(x.len() as u32, blocks) }
 }
@@ -52,7 +52,7 @@ fn all_exchanges_of_a_group_take_turns_and_recorded_ones_can_be_repeated() {
         let graphs: Vec<Graph> = (0..ranks).map(record).collect();
         for _ in 0..2 {
             for (rank, graph) in graphs.iter().enumerate() {
-                // SAFETY: all that was recorded lives.
+                // SAFETY: everything that was recorded is still alive.
                 unsafe { graph.launch(&group.devices[rank].stream) }.unwrap();
             }
         }
@@ -68,7 +68,7 @@ fn all_exchanges_of_a_group_take_turns_and_recorded_ones_can_be_repeated() {
 }
 
 #[test]
-fn logits_of_all_parts_of_the_vocabulary_come_to_the_first_rank() {
+fn the_first_rank_gets_the_logits_of_the_whole_vocabulary() {
     for (seed, (ranks, rows, vocab)) in
         (0usize..).zip([(2usize, 3usize, 1001usize), (4, 1, 10), (3, 7, 4000), (8, 2, 97), (4, 40, 1603)])
     {
@@ -105,8 +105,8 @@ fn logits_of_all_parts_of_the_vocabulary_come_to_the_first_rank() {
     }
 }
 
-/// Whether what is changed in the PTX of the kernels is noticed, in one of a few orders: a fault, or a wrong sum. What the
-/// first fault said.
+/// Replaces text in the PTX of the kernels and runs sums in a few orders. Returns the first fault's message or "a wrong
+/// sum", or `None` if all orders succeed.
 fn noticed(replace: &[(&str, &str)], shots: u32, vectors: usize, place: MailboxPlace) -> Option<String> {
     let mut ptx = TARGETS[0].1.to_owned();
     for (from, to) in replace {
@@ -127,12 +127,12 @@ fn noticed(replace: &[(&str, &str)], shots: u32, vectors: usize, place: MailboxP
 }
 
 #[test]
-fn what_would_go_wrong_on_a_gpu_is_noticed() {
+fn weak_flags_are_noticed() {
     for (shots, place) in
         [(1, MailboxPlace::Devices), (2, MailboxPlace::Devices), (1, MailboxPlace::Host), (2, MailboxPlace::Host)]
     {
         assert_eq!(noticed(&[], shots, 600, place), None);
-        // Flags that order nothing beyond the own device, and flags that order nothing at all.
+        // Flags that order nothing beyond their own device, and flags that order nothing at all.
         for (strong, weak) in [
             ("st.release.sys.global.b32", "st.release.gpu.global.b32"),
             ("ld.acquire.sys.global.b32", "ld.acquire.gpu.global.b32"),
@@ -148,7 +148,7 @@ fn what_would_go_wrong_on_a_gpu_is_noticed() {
 
 #[test]
 fn a_slot_that_is_used_again_too_early_is_noticed() {
-    // One slot in place of two, for two chunks.
+    // One slot instead of two, for two chunks.
     let one_slot = [("36, 0, %p", "0, 0, %p")];
     for (shots, place) in [(1, MailboxPlace::Devices), (2, MailboxPlace::Devices), (1, MailboxPlace::Host)] {
         assert!(noticed(&one_slot, shots, 4000, place).is_some(), "{shots} shots, {place:?}");
@@ -182,7 +182,7 @@ fn no_more_goes_over_the_links_than_must_beside_the_flags() {
     for ranks in [2, 4, 8] {
         for shots in [1, 2] {
             let LinkBytes { moved, floor, .. } = LinkBytes::count(TARGETS[1].1, ranks, shots, bytes).unwrap();
-            // A block writes a flag to each peer in an exchange: a sector each.
+            // In an exchange a block writes a flag to each peer, a sector each.
             let shape = ExchangeShape::of_sum(bytes as u32 / 2, 16);
             let flags = 32 * u64::from(shape.launch.grid[0] * shots) * (ranks as u64 - 1);
             assert_eq!(moved, floor + flags, "{ranks} ranks, {shots} shots");

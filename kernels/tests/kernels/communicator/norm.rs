@@ -8,7 +8,7 @@ use workbench::number::relative_error;
 
 use super::*;
 
-/// Rows on so many devices.
+/// Rows on several devices.
 #[derive(Clone, Copy, Debug)]
 struct Rows {
     target: usize,
@@ -23,8 +23,8 @@ struct Rows {
     place: MailboxPlace,
 }
 
-/// The sums and what is added to them, in `f64`, are rounded once; their norms are as near as those of a norm alone; all
-/// devices have the same bits. Twice, the second time added to what the first has left.
+/// Asserts that sums with the residual, in `f64`, are rounded once, that their norms are as precise as a norm alone,
+/// and that all devices have the same bits. The second of two rounds adds to the result of the first.
 fn assert_rows(at: Rows) {
     let Rows { target, ty, kind, ranks, shots, rows, width, blocks, seed, place } = at;
     let group = DeviceGroup::new(TARGETS[target].1, ty, ranks, seed, place).unwrap();
@@ -52,17 +52,17 @@ fn assert_rows(at: Rows) {
         stream = (0..rows * width).map(|i| ty.bits(sum(i))).collect();
         assert!(found.iter().all(|of_one| *of_one == stream), "{at:?}, round {round}");
         let normed = group.download(&out).unwrap();
-        assert!(normed.iter().all(|of_one| *of_one == normed[0]), "{at:?}, round {round}: other bits");
+        assert!(normed.iter().all(|of_one| *of_one == normed[0]), "{at:?}, round {round}: bits differ between devices");
         let truth = stream.chunks_exact(width).flat_map(|row| problem.reference(row, &weight, &bias));
         let truth: Vec<f64> = truth.collect();
         let error = relative_error(normed[0].iter().map(|&v| ty.number(v)), &truth) / rounding(ty);
-        assert!(error <= 1.0, "{at:?}, round {round}: {error} times what is allowed");
+        assert!(error <= 1.0, "{at:?}, round {round}: the error is {error} times the allowed one");
     }
 }
 
 #[test]
 fn rows_of_any_number_and_width_are_added_and_normalised() {
-    // One row and several, in one block and in several, in one chunk and in several; rows that just fit.
+    // One row and several, in one block and in several, in one chunk and in several. Also rows that just fit.
     let sizes = [(1, 8, 16), (3, 264, 2), (9, 768, 4), (3, 4104, 2), (3, 16_384, 2), (34, 512, 1)];
     for (i, (rows, width, blocks)) in sizes.into_iter().enumerate() {
         for (j, ranks) in [2, 4, 8].into_iter().enumerate() {
@@ -87,7 +87,7 @@ fn norms_hold_in_any_order_of_devices_warps_and_blocks() {
     }
 }
 
-/// Row `r` and rank `n` of numbers that lose digits, added in the order of the ranks, the residual stream last.
+/// The sums lose digits, and thus show that ranks are added in order and the residual stream last.
 #[test]
 fn the_residual_stream_is_added_last_and_rounded_once() {
     let ty = Type::F16;
@@ -105,7 +105,7 @@ fn the_residual_stream_is_added_last_and_rounded_once() {
     assert_eq!(group.download(&x).unwrap(), vec![wanted; 2]);
 }
 
-/// Without the barrier between the stored sums and the norm that reads them, or between two rows.
+/// Removes the barrier between the stored sums and the norm that reads them, or the barrier between two rows.
 #[test]
 fn a_missing_barrier_before_a_norm_is_noticed() {
     let mutants = crate::frame::mutate::without_each(TARGETS[0].1, "all_reduce_f16", &["bar.sync", "barrier.sync"]);

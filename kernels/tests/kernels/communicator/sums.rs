@@ -7,10 +7,10 @@ use super::*;
 /// Target, ranks and bytes of large sums.
 const LARGE: [(usize, usize, usize); 4] = [(1, 2, 4 << 20), (0, 4, 2 << 20), (1, 8, 1 << 20), (0, 2, 16 << 20)];
 
-/// Sums of so many vectors on so many devices.
+/// Sums of `vectors` vectors on `ranks` devices.
 #[derive(Clone, Copy, Debug)]
 struct Sums {
-    /// Which of the targets.
+    /// Index of the target.
     target: usize,
     ty: Type,
     ranks: usize,
@@ -21,14 +21,14 @@ struct Sums {
     place: MailboxPlace,
 }
 
-/// Twice, they come out right and the same on all.
+/// Asserts that the sums are right and the same on all devices, in two rounds.
 fn assert_sums(at: Sums) {
     let Sums { target, ty, ranks, shots, vectors, shape, seed, place } = at;
     let group = DeviceGroup::new(TARGETS[target].1, ty, ranks, seed, place).unwrap();
     for round in 0..2 {
         let numbers = numbers(ty, ranks, vectors * VECTOR as usize, seed + round);
         let x = group.upload("x", &numbers).unwrap();
-        // The last first, and the first to wait is one that others wait for.
+        // The last rank launches first. The first rank to wait is then one that others wait for.
         for rank in (0..ranks).rev() {
             group.sum(rank, GroupSum { shape, ..plain(&x[rank], shots, 1) }).unwrap();
         }
@@ -40,7 +40,7 @@ fn assert_sums(at: Sums) {
 
 #[test]
 fn sums_of_any_size_are_the_same_on_all_devices() {
-    // From 16 bytes on; one block, several, and several chunks a block.
+    // From 16 bytes on, in one block, in several, and with several chunks a block.
     let sizes = [(1, 16), (3, 16), (100, 4), (512, 16), (513, 16), (2500, 1), (5000, 2)];
     for (i, (vectors, blocks)) in sizes.into_iter().enumerate() {
         for (j, ranks) in [2, 4, 8].into_iter().enumerate() {
@@ -71,7 +71,7 @@ fn sums_hold_in_any_order_of_devices_warps_and_blocks() {
     }
 }
 
-/// As many chunks a block as 64 MiB have on devices of 16 multiprocessors, 128, in chunks of 32 vectors.
+/// As many chunks a block as 64 MiB need on devices of 16 multiprocessors: 128, here in chunks of 32 vectors.
 #[test]
 fn sums_of_many_chunks_take_turns_at_the_slots() {
     let most = ExchangeShape::of_sum((64 << 20) / 2, 16);
@@ -99,8 +99,8 @@ fn large_sums_are_made_as_the_engine_makes_them() {
     }
 }
 
-/// Sums of 64 MiB, each in an order of its own: they take minutes, so that this is run by hand, and what came of it is in
-/// `BENCHMARKS.md`. Otherwise the largest sums are those of [`LARGE`].
+/// Sums of 64 MiB, each in a different order. They take minutes, so they are run by hand, and `BENCHMARKS.md` has the
+/// results. All other sums are at most as large as those in [`LARGE`].
 ///
 ///     cargo test -p kernels --test kernels -- --ignored --nocapture sums_of_64_mib
 #[test]

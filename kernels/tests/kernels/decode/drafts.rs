@@ -1,4 +1,4 @@
-//! Sequences with a few query tokens, as rows beside the heads.
+//! Sequences with a few query tokens, which become rows next to the heads.
 
 use kernels::attention::decode::{DecodeLaunch, Ranges, TILE};
 use kernels::attention::prefill::hopper;
@@ -20,7 +20,8 @@ fn drafts(shape: PagedShape, slots: u32) -> DecodeLaunch {
     DecodeLaunch::with_drafts(shape.supported().unwrap(), slots)
 }
 
-/// Sequences of one query token and of more, which are all that they have or few of many, in one part or in several.
+/// Sequences of one query token and of several. These are the whole context or a small part of it, and form one part or
+/// several.
 const SPANS: [PagedSequence; 9] = [
     PagedSequence { new: 1, context: 1 },
     PagedSequence { new: 5, context: 700 },
@@ -78,7 +79,7 @@ fn caches_of_8_bits() {
     }
 }
 
-/// Windows that end and begin within a draft, within a tile, and between tiles.
+/// Windows that begin and end within a draft, within a tile, and between tiles.
 #[test]
 fn window_edges() {
     let mut gpus = targets();
@@ -93,7 +94,7 @@ fn window_edges() {
     }
 }
 
-/// Whatever the lengths, and wherever ranges are cut.
+/// Random lengths, and ranges that begin anywhere.
 #[test]
 fn random_batches() {
     let (mut gpus, mut random) = (targets(), ProblemRng(11));
@@ -113,9 +114,9 @@ fn random_batches() {
     }
 }
 
-/// What is beside a sequence without a draft does not show: on one block both launches give the same bits.
+/// Rows of drafts do not affect other sequences: on one block both launches give the same bits.
 #[test]
-fn a_sequence_without_a_draft_has_the_results_of_a_step_without_drafts() {
+fn drafts_do_not_change_the_results_of_other_sequences() {
     let mut gpu = Gpu::new("sm_90a");
     for heads in [2, 8, 12] {
         let shape = shape(Type::F16, heads, 2, 64, 16, 0);
@@ -131,9 +132,9 @@ fn a_sequence_without_a_draft_has_the_results_of_a_step_without_drafts() {
     }
 }
 
-/// What drafts cost as rows, as sequences of one token each, and by prefill's kernels: warp instructions, blocks that have something
-/// to do, instructions of the one that has the most, and bytes over the floor. Of one sequence, whose ranges are as short as they
-/// may be, and of a batch that keeps the grid busy.
+/// Prints the cost of drafts as rows, as sequences of one token each, and in prefill's kernels: warp instructions,
+/// blocks with work, instructions of the busiest block, and bytes over the floor. The problems are single sequences,
+/// whose ranges are as short as allowed, and a batch that keeps the grid busy.
 #[test]
 fn counts_of_drafts() {
     println!("| heads | contexts | tokens | kernel | warp instructions | blocks | of the longest | bytes / floor |");
@@ -154,7 +155,7 @@ fn counts_of_drafts() {
             let run = |case: &workbench::Case| Gpu::new("sm_90a").run(case).total;
             let count = |what: &str, case: &workbench::Case, blocks: u32, longest: Option<u64>| {
                 let total = run(case);
-                // Ranges are as long as each other.
+                // All ranges have the same length.
                 let longest = longest.unwrap_or(total.instructions / u64::from(blocks));
                 let bytes = (32 * total.sectors) as f64 / floor as f64;
                 println!(
@@ -163,7 +164,7 @@ fn counts_of_drafts() {
                 );
                 (longest, bytes)
             };
-            // Just as many blocks as there are ranges.
+            // As many blocks as ranges.
             let ranges = |lengths: &[u32], streams: u32| {
                 Ranges::of(lengths.iter().map(|length| length.div_ceil(TILE) * streams).sum(), slots).count
             };

@@ -1,4 +1,4 @@
-//! A decode step in the device's memory, and checks of what comes of it.
+//! A decode step in device memory, and checks of its results.
 
 use cuda_std::launch::LaunchShape;
 use cuda_std::vector::Vector;
@@ -10,14 +10,14 @@ use workbench::paged::{PagedProblem, PagedShape};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
-/// What is in an output row that nobody writes.
+/// Value of the output rows that no kernel writes.
 const UNTOUCHED: u16 = 0x1234;
 
-/// A decode step in the device's memory: a problem's sequences in parts, with padding among them.
+/// A decode step in device memory: a problem's sequences in parts, with padding between them.
 pub struct Step<'a> {
     problem: &'a PagedProblem,
     launch: DecodeLaunch,
-    /// Which rows of queries and results are the problem's. The others are of padding, which has length 0 and one token.
+    /// The problem's rows of queries and results. All other rows are padding, with length 0 and one token.
     pub real: Vec<usize>,
     pub lengths: Buffer<u32>,
     query_starts: Buffer<u32>,
@@ -29,7 +29,7 @@ pub struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// A step of sequences with one query token.
+    /// Creates a step of sequences with one query token.
     pub fn new(gpu: &mut Gpu, problem: &'a PagedProblem, slots: u32) -> Step<'a> {
         Step::of(gpu, problem, DecodeLaunch::new(problem.shape.supported().unwrap(), slots))
     }
@@ -56,19 +56,19 @@ impl<'a> Step<'a> {
             }
         }
         let row = (shape.heads * shape.head_size) as usize;
-        // Rows of queries are parts of longer ones.
+        // Rows of queries are parts of longer rows.
         let stride = row + 24;
         let mut query = vec![shape.ty.nan(); rows as usize * stride];
         for (&at, own) in real.iter().zip(problem.query.chunks_exact(row)) {
             query[at * stride..at * stride + row].copy_from_slice(own);
         }
         for (span, &start) in problem.spans.iter().zip(&starts) {
-            // Blocks that the window of the first token has left behind may be gone.
+            // Blocks before the window of the first token may have been freed.
             let window = if shape.window > 0 { shape.window } else { u32::MAX };
-            let gone = (span.context - span.new + 1).saturating_sub(window) / shape.block_size;
-            tables[start as usize..][..gone as usize].fill(u32::MAX);
+            let freed = (span.context - span.new + 1).saturating_sub(window) / shape.block_size;
+            tables[start as usize..][..freed as usize].fill(u32::MAX);
         }
-        // Padding has no queries that could be read.
+        // The buffer ends with the last real row, so reading the padding after it is out of bounds.
         query.truncate(real.last().unwrap() * stride + row);
         let sequences = lengths.len() as u32;
         let output = gpu.upload("output", &vec![UNTOUCHED; rows as usize * row]);
@@ -108,7 +108,7 @@ impl<'a> Step<'a> {
             streams: self.launch.streams(),
             slots: self.launch.arrivals(),
         };
-        // SAFETY: there is a length for each sequence, and the plan has its size.
+        // SAFETY: each sequence has a length, and the plan has its size.
         unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), call) }
     }
 
@@ -122,7 +122,7 @@ impl<'a> Step<'a> {
         self.try_attend(gpu).unwrap_or_else(|error| panic!("{:?}: {error}", self.problem.shape))
     }
 
-    /// The output rows of the problem's tokens; those of padding must be untouched.
+    /// Returns the output rows of the problem's tokens, and asserts that padding rows are untouched.
     pub fn output(&self, gpu: &Gpu) -> Vec<u16> {
         let row = (self.problem.shape.heads * self.problem.shape.head_size) as usize;
         let mut rows = gpu.download(self.output);
@@ -132,29 +132,29 @@ impl<'a> Step<'a> {
         real
     }
 
-    /// Whether the output is what `problem` asks for, and the workspace ready for the next launch.
+    /// Returns whether the output is right for `problem`, and the workspace is ready for the next launch.
     pub fn is_right(&self, gpu: &Gpu, problem: &PagedProblem) -> bool {
         let error = problem.error(&self.output(gpu));
         error <= problem.shape.ty.tolerance() && gpu.download(self.arrivals).iter().all(|&count| count == 0)
     }
 }
 
-/// A device for each target.
+/// Returns a device for each target.
 pub fn targets() -> [Gpu; 2] {
     TARGETS.map(|(target, _)| Gpu::new(target))
 }
 
-/// Plans and attends on all devices, under several orders of warps and blocks. Results must not depend on the order.
+/// Plans and attends on all devices, in several orders of warps and blocks. Results must not depend on the order.
 pub fn check(gpus: &mut [Gpu], shape: PagedShape, contexts: &[u32], shared: u32, slots: u32) {
     check_problem(gpus, &PagedProblem::decode(shape, contexts, shared, 7), slots);
 }
 
-/// The same of a problem.
+/// Does the same as [`check`] for a problem.
 pub fn check_problem(gpus: &mut [Gpu], problem: &PagedProblem, slots: u32) {
     check_launch(gpus, problem, DecodeLaunch::new(problem.shape.supported().unwrap(), slots));
 }
 
-/// The same of a problem and a launch.
+/// Does the same as [`check`] for a problem and a launch.
 pub fn check_launch(gpus: &mut [Gpu], problem: &PagedProblem, launch: DecodeLaunch) {
     let shape = problem.shape;
     for gpu in gpus {
@@ -167,8 +167,12 @@ pub fn check_launch(gpus: &mut [Gpu], problem: &PagedProblem, launch: DecodeLaun
             let output = step.output(gpu);
             let error = problem.error(&output);
             assert!(error <= shape.ty.tolerance(), "{shape:?} {:?} {launch:?} {seed}: {error}", problem.spans);
-            assert!(gpu.download(step.arrivals).iter().all(|&count| count == 0), "counters are left at zero");
-            assert_eq!(*first.get_or_insert_with(|| output.clone()), output, "{shape:?}: the order shows");
+            assert!(gpu.download(step.arrivals).iter().all(|&count| count == 0), "counters are not left at zero");
+            assert_eq!(
+                *first.get_or_insert_with(|| output.clone()),
+                output,
+                "{shape:?}: the result depends on the order"
+            );
         }
     }
 }

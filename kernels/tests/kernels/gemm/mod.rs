@@ -1,25 +1,25 @@
 //! Projections: `gemv`, `gemm_decode`, `gemm`.
 //!
-//! Lines missing in the PTX are tried by `mutants_are_noticed`. Masks were taken out of the source by hand:
+//! `mutants_are_noticed` removes lines from the PTX. These masks were removed from the source by hand:
 //!
-//! | what was taken out | tests that failed |
+//! | removed | tests that failed |
 //! | --- | --- |
-//! | `TileCopy::copy`: rows behind the matrix's end | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring`, `plans_...` |
-//! | `TileCopy::copy`: vectors behind a row's end | `ragged_shapes`, `every_epilogue` |
+//! | `TileCopy::copy`: rows past the matrix's end | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring`, `plans_...` |
+//! | `TileCopy::copy`: vectors past a row's end | `ragged_shapes`, `every_epilogue` |
 //! | `gemm_decode`: threads that copy 8 tokens | `ragged_shapes`, `every_length_of_the_ring`, `plans_...` |
-//! | `ProductOutput::store`: rows behind the end | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring`, `plans_...` |
-//! | `ProductOutput::store`: columns of a broken four; fours that are not whole | `ragged_shapes` |
+//! | `ProductOutput::store`: rows past the end | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring`, `plans_...` |
+//! | `ProductOutput::store`: columns of an incomplete four, or the test for complete fours | `ragged_shapes` |
 //! | `ProductOutput::store`: rows that do not begin at a four | `ragged_shapes`, `every_epilogue` |
-//! | `ProductOutput::store`: fours wholly behind the end | none: nothing of them is stored anyway, it saves the work |
-//! | `ProductOutput::bias4`: rows behind the end | `ragged_shapes` |
-//! | `gemv`: rows behind the end, copied; stored | `ragged_shapes` |
-//! | `gemv`: vectors behind a row's end | `ragged_shapes`, `every_epilogue`, `plans_...` |
-//! | `gemv`: tokens that there are not, read; stored | `ragged_shapes`, `plans_...` |
+//! | `ProductOutput::store`: fours entirely past the end | none: these are not stored anyway, the mask saves work |
+//! | `ProductOutput::bias4`: rows past the end | `ragged_shapes` |
+//! | `gemv`: rows past the end, copied or stored | `ragged_shapes` |
+//! | `gemv`: vectors past a row's end | `ragged_shapes`, `every_epilogue`, `plans_...` |
+//! | `gemv`: tokens that do not exist, read or stored | `ragged_shapes`, `plans_...` |
 //! | `gemv`: rows of up stored as outputs | `every_epilogue`, `plans_...` |
 //! | `gemm`: the last tile follows itself | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring` |
-//! | `gemm`: columns behind the end, of what it adds to | `every_epilogue`, `orders_of_warps_and_blocks` |
-//! | `gemm_hopper`: the half of the weight that a block of a pair fetches is the other's | `pairs_...`, all with pairs |
-//! | `share`: what a division leaves over | `ragged_shapes`, `every_length_of_the_ring` |
+//! | `gemm`: columns past the end of the previous output | `every_epilogue`, `the_order_of_warps_and_blocks_...` |
+//! | `gemm_hopper`: a block of a pair fetches the other block's half of the weight | `pairs_...`, all with pairs |
+//! | `share`: the remainder of a division | `ragged_shapes`, `every_length_of_the_ring` |
 
 mod counts;
 mod mutants;
@@ -49,7 +49,7 @@ const EPILOGUES: [Epilogue; 9] = [
     Epilogue::Float,
 ];
 
-/// A problem for a kernel that may not be the planned one; one that has no splits has none.
+/// A problem for a kernel, which need not be the planned one. A kernel without splits gets one part.
 fn problem(product: Product, kernel: GemmKernel, splits: u32, data: Data) -> ProductProblem {
     let splits = match kernel {
         GemmKernel::Gemv(_) => 1,
@@ -59,21 +59,21 @@ fn problem(product: Product, kernel: GemmKernel, splits: u32, data: Data) -> Pro
         GemmKernel::HopperDecode(_) => splits.min(product.k.div_ceil(hopper::decode::TILE_DEPTH)),
         _ => splits,
     };
-    // Of Hopper's kernel so few blocks that each has several tiles.
+    // Hopper's kernel gets few blocks, and each of them computes several tiles.
     ProductProblem::new(GemmPlan { product, kernel, splits, blocks: 3 }, data)
 }
 
-/// Tokens for a kernel that is for so many at most: several tiles of it, and not whole ones.
+/// Returns how many tokens a kernel for up to `tokens` is tested with: a few tiles, the last one partial.
 fn some_tokens(kernel: GemmKernel, tokens: u32) -> u32 {
     tokens.min(if let GemmKernel::HopperPairs(_) = kernel { 300 } else { 150 })
 }
 
-/// A target that has the kernel: of those that both have, they take turns.
+/// Returns a target that has the kernel. If both have it, `number` selects one.
 fn target_of(kernel: GemmKernel, number: usize) -> &'static str {
     if is_for_hopper(kernel) { "sm_90a" } else { TARGETS[number % 2].0 }
 }
 
-/// Launches a problem: how far off the result is, as a part of what is allowed, the result, and what it cost.
+/// Launches a problem. Returns its error as a multiple of the allowed error, its result, and its cost.
 fn run(problem: &ProductProblem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, CostReport), Error> {
     let gpu = gpu.bench();
     let placed = problem.place(gpu)?;
@@ -83,21 +83,21 @@ fn run(problem: &ProductProblem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, CostRe
     Ok((problem.error(results.clone(), &problem.truth()), results, report))
 }
 
-/// Launches a problem, whose result must be right.
+/// Launches a problem and asserts that the result is right. Returns the cost.
 fn check(problem: &ProductProblem, gpu: &mut Gpu) -> CostReport {
     let (error, _, report) = run(problem, gpu).unwrap_or_else(|error| panic!("{:?}: {error}", problem.plan));
-    assert!(error <= 1.0, "{:?}: off by {error} times what is allowed", problem.plan);
+    assert!(error <= 1.0, "{:?}: the error is {error} times the allowed one", problem.plan);
     report
 }
 
-/// Every end of every matrix: rows that are missing in a tile, a `k` that ends within one, and rows with gaps between.
+/// Every edge of every matrix: rows that are missing in a tile, a `k` that ends within a tile, and rows with gaps.
 #[test]
 fn ragged_shapes() {
     let mut random = ProblemRng(1);
     for (i, (kernel, tokens)) in kernels("sm_90a").enumerate() {
         let mut gpu = Gpu::new(target_of(kernel, i));
         let most = some_tokens(kernel, tokens);
-        // Down to one row, column and vector; around the sizes of tiles.
+        // Down to one row, column and vector, and around the sizes of tiles.
         for (m, n, k, parts) in [
             (1, 1, 8, 1),
             (most, 61, 72, 1),
@@ -115,7 +115,7 @@ fn ragged_shapes() {
     }
 }
 
-/// A ring that is longer than the work, as long, and gone through several times; and shares that are not equal.
+/// Rings that are longer than the work, as long, and reused several times, and shares of unequal size.
 #[test]
 fn every_length_of_the_ring() {
     let all = [
@@ -156,7 +156,7 @@ fn every_epilogue() {
         let mut gpu = Gpu::new(target_of(kernel, i));
         for (seed, epilogue) in (1..).zip(EPILOGUES) {
             for ty in Type::ALL {
-                // Rows of whole vectors, of whole fours, and rows that are not; and an end amid 16 columns, behind which there is NaN.
+                // Rows of whole vectors, of whole fours, and others. Also an end within 16 columns, with NaN after it.
                 let end = if let Epilogue::Gated(_) = epilogue { 176 } else { 168 };
                 for (gap, bias, n) in [(0, true, 80), (4, true, 80), (3, false, 48), (8, false, end)] {
                     let data = Data { gaps: (0, gap), bias, ..Data::new(ty, seed) };
@@ -167,7 +167,7 @@ fn every_epilogue() {
     }
 }
 
-/// Activations where they are small and large, not only where their sums' scale is.
+/// Small and large sums, beyond the scale of typical sums.
 #[test]
 fn activations_keep_their_precision() {
     let mut gpu = Gpu::new("sm_80");
@@ -183,7 +183,7 @@ fn activations_keep_their_precision() {
     }
 }
 
-/// Every number of tokens that Hopper's kernel for some tokens takes, each by the kernels that are wide enough.
+/// Every number of tokens of Hopper's decode kernel, with each instance that is wide enough.
 #[test]
 fn every_number_of_tokens() {
     for m in 1..=64 {
@@ -196,9 +196,9 @@ fn every_number_of_tokens() {
     }
 }
 
-/// The result is the same to the bit whichever block is last.
+/// The result is the same to the bit whichever block arrives last.
 #[test]
-fn orders_of_warps_and_blocks() {
+fn the_order_of_warps_and_blocks_does_not_change_results() {
     let all = [
         (GemmKernel::Decode(8), 5),
         (GemmKernel::Decode(32), 32),
@@ -223,7 +223,7 @@ fn orders_of_warps_and_blocks() {
 }
 
 #[test]
-fn plans_are_launched_as_they_are() {
+fn plans_give_right_results() {
     for m in [1, 3, 7, 20, 50, 300] {
         let product = Product { m, n: 96, k: 1024, epilogue: Epilogue::Gated(Activation::GeluTanh) };
         let without = GpuLimits { hopper_from: None, ..GpuLimits::H200 };
@@ -234,12 +234,12 @@ fn plans_are_launched_as_they_are() {
     }
 }
 
-/// On aligned shapes nothing is loaded or stored in parts of sectors, there are no bank conflicts, and DRAM moves what
-/// the floor says.
+/// On aligned shapes every sector is loaded and stored whole, no accesses conflict in a bank, and DRAM moves no more
+/// than the floor.
 #[test]
 fn traffic_is_what_it_must_be() {
     for (kernel, tokens) in kernels("sm_90a") {
-        // Of few tokens' gated outputs, two threads read sums from one bank.
+        // With few tokens and a gated output, two threads read sums from one bank, so these kernels skip that case.
         let gated = (tokens == u32::MAX).then_some((Epilogue::Gated(Activation::Silu), 1));
         let others = [(Epilogue::Half(None), 1), (Epilogue::Add, 1), (Epilogue::Float, 2)];
         for (epilogue, parts) in others.into_iter().chain(gated) {
@@ -247,7 +247,7 @@ fn traffic_is_what_it_must_be() {
             let problem = problem(product, kernel, parts, Data::new(Type::F16, 3));
             let report = check(&problem, &mut Gpu::new("sm_90a"));
             assert_eq!(report.total.bank_conflicts(), 0, "{:?}", problem.plan);
-            // A warp of `gemv` stores four results a token, of 2 bytes.
+            // A warp of `gemv` stores four results of 2 bytes for each token.
             let most = if matches!(kernel, GemmKernel::Gemv(_)) { 1.05 } else { 1.02 };
             assert!(report.total.sector_ratio() <= most, "{:?}: {}", problem.plan, report.total.sector_ratio());
             let sums = if problem.plan.splits == 1 { 0 } else { problem.plan.workspace_bytes() + 64 };
@@ -257,7 +257,7 @@ fn traffic_is_what_it_must_be() {
     }
 }
 
-/// What comes from L2 as well as from DRAM: the weight once, activations once a block.
+/// L2 as well as DRAM moves the weight once, and the activations once for each block.
 #[test]
 fn the_weight_is_streamed_once() {
     let both =
@@ -275,8 +275,8 @@ fn the_weight_is_streamed_once() {
     }
 }
 
-/// Hopper's own kernels and `gemv` ask for the weight before they wait for launches ahead, and no others do: in a buffer that is not
-/// called what it is, that is a fault.
+/// Only Hopper's own kernels and `gemv` load the weight before they wait for earlier launches. The emulator allows this
+/// for a buffer that is named as a weight. Here the buffer has another name, so it must fault.
 #[test]
 fn weights_come_ahead_of_the_wait() {
     for (kernel, tokens) in kernels("sm_90a") {
@@ -298,10 +298,10 @@ fn weights_come_ahead_of_the_wait() {
             ..Operands::NULL
         };
         let comes_early = is_for_hopper(kernel) || matches!(kernel, GemmKernel::Gemv(_));
-        // SAFETY: the shapes are the plan's; one part of `k` needs no workspace.
+        // SAFETY: the shapes match the plan, and one part of `k` needs no workspace.
         let launched = unsafe { gpu.try_launch(plan.shape(), plan.call(ElementType::F16, operands)) };
         match launched {
-            Ok(_) => assert!(!comes_early, "{kernel:?} waits first"),
+            Ok(_) => assert!(!comes_early, "{kernel:?} waits before it loads the weight"),
             Err(fault) => {
                 assert!(comes_early && fault.to_string().contains("no griddepcontrol.wait before"), "{fault}");
             }

@@ -1,4 +1,4 @@
-//! Barriers, waits and commits, each missing once; arrivals and counts that are weaker than they must be.
+//! Mutants that lack one barrier, wait or commit, or whose arrivals and counts are too weak.
 
 use kernels::element::ElementType;
 use kernels::gemm::activation::Activation;
@@ -12,10 +12,10 @@ use super::{problem, run};
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::{Mutant, only, without_each};
 
-/// What orders the threads and copies of the other kernels.
+/// Opcodes that order the threads and copies of the kernels that are not Hopper's.
 const OPCODES: [&str; 3] = ["bar", "cp.async.wait_group", "cp.async.commit_group"];
 
-/// Whether one of the problems shows that the PTX is not right, under some order of warps and blocks.
+/// Returns whether one of the problems fails with this PTX, in some order of warps and blocks.
 fn is_noticed(ptx: &str, problems: &[ProductProblem]) -> bool {
     problems.iter().any(|problem| {
         (0..3).any(|seed| {
@@ -26,7 +26,7 @@ fn is_noticed(ptx: &str, problems: &[ProductProblem]) -> bool {
     })
 }
 
-/// What the mutants of a kernel lack that neither the problems notice nor those with a norm of so many tokens.
+/// Returns the removals that go unnoticed, both by the problems and by problems with a norm of `normed_tokens` tokens.
 fn unnoticed(mutants: Vec<Mutant>, problems: &[ProductProblem], normed_tokens: u32) -> Vec<String> {
     let normed = normed_cases(problems[0].plan.kernel, normed_tokens);
     let unnoticed = mutants.into_iter().filter(|mutant| {
@@ -42,14 +42,14 @@ fn mutants_are_noticed() {
             let product = Product { m, n: 128, k: tiles * 64, epilogue };
             problem(product, kernel, parts, Data::new(Type::F16, 1))
         };
-        // Seven tiles end where both rings begin: there the sums are put, each time in another way.
+        // Seven tiles end where both rings begin. The sums are stored there, differently for each epilogue.
         let plain = Epilogue::Half(None);
         let others = [Epilogue::Add, Epilogue::Gated(Activation::Silu), Epilogue::Float];
         let mut problems = vec![problem(7, 1, plain), problem(8, 2, plain)];
         problems.extend(others.map(|epilogue| problem(7, 1, epilogue)));
         let entry = problems[0].plan.call(ElementType::F16, Operands::NULL).descriptor().name;
         let mut mutants = without_each(TARGETS[1].1, entry, &OPCODES);
-        assert!(mutants.len() >= 8, "{entry} has {} lines to lose", mutants.len());
+        assert!(mutants.len() >= 8, "{entry} has only {} lines to remove", mutants.len());
         // A count that orders nothing.
         let ptx = only(TARGETS[1].1, entry).replace("atom.acq_rel.", "atom.relaxed.");
         mutants.push(Mutant { removed: "acq_rel".to_owned(), ptx });
@@ -57,7 +57,7 @@ fn mutants_are_noticed() {
     }
 }
 
-/// A problem of some tokens, rows of a weight that are several tiles, and so many tiles of 128 along `k`.
+/// A problem of `m` tokens with a weight of several row tiles, and `tiles` tiles of 128 along `k`.
 fn tiles(kernel: GemmKernel, m: u32, tiles: u32, parts: u32, epilogue: Epilogue) -> ProductProblem {
     let product = Product { m, n: 304, k: tiles * 128, epilogue };
     problem(product, kernel, parts, Data::new(Type::F16, 1))
@@ -65,7 +65,7 @@ fn tiles(kernel: GemmKernel, m: u32, tiles: u32, parts: u32, epilogue: Epilogue)
 
 #[test]
 fn weaker_arrivals_and_counts_of_hoppers_kernel_are_noticed() {
-    // Tiles of the product for each block, and more of the operands than the ring has places.
+    // Each block has several tiles of the product, and the operands have more tiles than the ring has slots.
     let (alone, pairs) = (GemmKernel::Hopper(128), GemmKernel::HopperPairs(128));
     weaker_ones_are_noticed(&[
         tiles(alone, 130, 7, 1, Epilogue::Half(None)),
@@ -83,8 +83,8 @@ fn weaker_arrivals_and_counts_for_some_tokens_are_noticed() {
     weaker_ones_are_noticed(&[tiles(kernel, 32, 7, 1, Epilogue::Half(None)), tiles(kernel, 20, 8, 2, Epilogue::Add)]);
 }
 
-/// One of Hopper's kernels whose arrivals announce no bytes, one at a time, or whose count orders nothing. What it lacks without a
-/// barrier, a wait or a fence is in the sweep.
+/// Asserts that the problems notice mutants of one of Hopper's kernels. In each mutant one arrival announces no bytes,
+/// or the count orders nothing. The sweep covers missing barriers, waits and fences.
 fn weaker_ones_are_noticed(problems: &[ProductProblem]) {
     let entry = problems[0].plan.call(ElementType::F16, Operands::NULL).descriptor().name;
     let alone = only(TARGETS[1].1, entry);
@@ -97,7 +97,7 @@ fn weaker_ones_are_noticed(problems: &[ProductProblem]) {
     };
     let arrivals = (0..lines.len()).filter(|&at| lines[at].contains("arrive.expect_tx"));
     let mut mutants: Vec<_> = arrivals.map(weaker_arrival).collect();
-    assert!(mutants.len() >= 2, "{entry} has {} arrivals", mutants.len());
+    assert!(mutants.len() >= 2, "{entry} has only {} arrivals", mutants.len());
     mutants.push(Mutant { removed: "acq_rel".to_owned(), ptx: alone.replace("atom.acq_rel.", "atom.relaxed.") });
     assert_eq!(unnoticed(mutants, problems, 3), Vec::<String>::new(), "{entry}");
 }

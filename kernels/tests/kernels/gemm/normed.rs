@@ -1,4 +1,4 @@
-//! Products that are added to rows, with the norm of these in the same launch.
+//! Products that are added to rows, with the norm of these rows in the same launch.
 
 use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
 use emulator::ORDERING;
@@ -15,14 +15,14 @@ use super::target_of;
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::{Mutant, only, without_each};
 
-/// A problem; one of a kernel that has no splits has none.
+/// A problem for a kernel. A kernel without splits gets one part.
 fn problem(kernel: GemmKernel, sizes: (u32, u32, u32), splits: u32, ty: Type, norm: SumNorm) -> NormedProduct {
     let splits = if matches!(kernel, GemmKernel::Gemv(_)) { 1 } else { splits };
     NormedProduct { kernel, sizes, splits, ty, norm, affine: (true, norm == SumNorm::Layer), neutral: false, seed: 7 }
 }
 
-/// The norm of the same rows by its own kernel: the bits that it stores.
-fn by_its_own_launch(problem: NormedProduct, placed: &PlacedNormedProduct, gpu: &mut Gpu) -> Vec<u16> {
+/// Returns the bits that the norm's own kernel stores for the same rows.
+fn normalised_separately(problem: NormedProduct, placed: &PlacedNormedProduct, gpu: &mut Gpu) -> Vec<u16> {
     let (rows, width, _) = problem.sizes;
     let NormShape { vectors, threads } = NormShape::of(width).unwrap();
     let out = gpu.alloc::<u16>("out", (rows * width) as usize);
@@ -38,26 +38,27 @@ fn by_its_own_launch(problem: NormedProduct, placed: &PlacedNormedProduct, gpu: 
             with_element!(problem.ty.element(), T => args.instance::<T>())
         }
     };
-    // SAFETY: there is a row for each block, of the width that the shape was made for.
+    // SAFETY: the grid has a block for each row, and the shape was made for this width.
     unsafe { gpu.launch(LaunchShape::linear(rows, threads), call) };
     gpu.download(out)
 }
 
-/// Launches a problem, which must come out right, and with the bits of the norm's own kernel, which are returned.
+/// Launches a problem. Asserts that the result is right and has the bits of the norm's own kernel, and returns these
+/// bits.
 fn check(problem: NormedProduct, gpu: &mut Gpu) -> Vec<u16> {
     let arrivals = gpu.upload("arrivals", &[0u32]);
     let placed = problem.place(gpu.bench(), arrivals).unwrap();
     placed.launch(gpu.bench()).unwrap_or_else(|error| panic!("{problem:?}: {error}"));
     let error = problem.error(&placed, gpu.bench()).unwrap_or_else(|error| panic!("{problem:?}: {error}"));
-    assert!(error <= 1.0, "{problem:?}: off by {error} times what is allowed");
+    assert!(error <= 1.0, "{problem:?}: the error is {error} times the allowed one");
     let normed = gpu.download(placed.out);
-    assert!(normed == by_its_own_launch(problem, &placed, gpu), "{problem:?}");
+    assert!(normed == normalised_separately(problem, &placed, gpu), "{problem:?}");
     normed
 }
 
-/// Fewer rows than tiles, as many, and more; of one vector and of several a thread; in parts and not.
+/// Fewer rows than tiles, as many, and more. One vector for each thread, and several. With splits and without.
 #[test]
-fn rows_are_normalised_to_the_bit_as_by_a_launch_of_their_own() {
+fn rows_are_normalised_to_the_bit_as_in_a_separate_launch() {
     let kernels = product::kernels("sm_90a").filter(|(kernel, _)| kernel.normalises());
     for (i, (kernel, tokens)) in kernels.enumerate() {
         let mut gpu = Gpu::new(target_of(kernel, i));
@@ -69,7 +70,7 @@ fn rows_are_normalised_to_the_bit_as_by_a_launch_of_their_own() {
             check(problem(kernel, (m, n, 512), splits, ty, norm), &mut gpu);
         }
     }
-    // More vectors than the threads of the norm's own kernel, and the widest.
+    // More vectors than the norm's own kernel has threads, and the widest row.
     for (kernel, width) in
         [(GemmKernel::Gemv(2), 8192), (GemmKernel::Decode(8), 4104), (GemmKernel::HopperDecode(8), 5120)]
     {
@@ -85,9 +86,9 @@ fn factors_and_biases_may_be_missing() {
     }
 }
 
-/// Which blocks come first changes nothing.
+/// The result does not depend on which blocks run first.
 #[test]
-fn orders_of_blocks() {
+fn the_order_of_blocks_does_not_change_results() {
     for (kernel, m) in [(GemmKernel::Gemv(4), 3), (GemmKernel::Decode(32), 20), (GemmKernel::HopperDecode(16), 9)] {
         let problem = problem(kernel, (m, 640, 512), 2, Type::F16, SumNorm::Layer);
         let runs = (0..5).map(|seed| {
@@ -100,7 +101,7 @@ fn orders_of_blocks() {
     }
 }
 
-/// Launches one after the other count in the same word, whatever their tiles.
+/// Consecutive launches count in the same word, whatever their tiles.
 #[test]
 fn launches_share_the_count_of_arrivals() {
     let mut gpu = Gpu::new("sm_90a");
@@ -115,15 +116,15 @@ fn launches_share_the_count_of_arrivals() {
     }
 }
 
-/// Problems in which all that a norm adds to a product's kernel matters: more rows than tiles, so that a block has several, and no
-/// other has a part of the sums; and several blocks. None for a kernel without norms.
+/// Problems that need every instruction that a norm adds to a product's kernel. In one a block has several rows and no
+/// splits, in the other the launch has several blocks. Empty for a kernel without norms.
 pub fn normed_cases(kernel: GemmKernel, m: u32) -> Vec<Case> {
     let problems = [((m, 8, 64), 1, SumNorm::Rms), ((m, 264, 512), 2, SumNorm::Layer)];
     let case = |(sizes, splits, norm)| problem(kernel, sizes, splits, Type::F16, norm).case();
     if kernel.normalises() { problems.map(case).into() } else { Vec::new() }
 }
 
-/// What orders the blocks, and the copies of a row and its threads, each missing once.
+/// Every instruction that orders the blocks, the copies of a row or the threads, each missing once.
 #[test]
 fn mutants_are_noticed() {
     for (kernel, m) in [(GemmKernel::Gemv(2), 2), (GemmKernel::Decode(8), 6)] {
@@ -133,7 +134,7 @@ fn mutants_are_noticed() {
         // A count and a flag that order nothing.
         let weaker = [("atom.acq_rel.", "atom.relaxed."), ("ld.acquire.", "ld.relaxed.")];
         let mutants = weaker.map(|(from, to)| {
-            assert!(alone.contains(from), "{entry} has {from}");
+            assert!(alone.contains(from), "{entry} has no {from}");
             Mutant { removed: from.to_owned(), ptx: alone.replace(from, to) }
         });
         let mutants = without_each(TARGETS[0].1, entry, &ORDERING).into_iter().chain(mutants);

@@ -1,5 +1,5 @@
-//! `paged_prefill_hopper`: what it alone can get wrong, and what it costs beside `paged_prefill`. The cases of the module above run
-//! it as well, where it serves their heads.
+//! `paged_prefill_hopper`: errors that only this kernel can make, and its cost compared with `paged_prefill`. The tests
+//! of the parent module also run it on the heads that it supports.
 
 use kernels::attention::prefill::hopper::shape::KEYS;
 use kernels::attention::prefill::{hopper, shape};
@@ -13,7 +13,7 @@ use crate::frame::gpu::Gpu;
 const HEAD_SIZES: [u32; 2] = [64, 128];
 
 #[test]
-fn it_serves_16_bits_and_two_head_sizes() {
+fn it_supports_16_bit_caches_and_two_head_sizes() {
     for (head_size, format) in
         [(32, KvFormat::Plain), (64, KvFormat::Plain), (64, KvFormat::Int8), (128, KvFormat::Fp8)]
     {
@@ -35,7 +35,7 @@ fn chunks_begin_anywhere_and_end_anywhere() {
     }
 }
 
-/// The last tile's values behind the last token are made zeros in the tile's own place of the ring, whichever that is.
+/// In the last tile, values past the last token are zeroed in the tile's own slot of the ring, whichever slot that is.
 #[test]
 fn the_last_tile_is_in_any_place_of_the_ring() {
     for tiles in 1..=7 {
@@ -62,7 +62,7 @@ fn each_byte_is_moved_once() {
     }
 }
 
-/// Instructions of warps that a prompt takes, and a chunk at the end of a long context, beside those of the kernel for all GPUs.
+/// Warp instructions for a prompt, and for a chunk at the end of a long context, compared with the kernel for all GPUs.
 #[test]
 fn prompts_take_fewer_instructions() {
     for (head_size, span) in
@@ -74,7 +74,7 @@ fn prompts_take_fewer_instructions() {
             assert!(problem.sampled_error(&output) <= Type::F16.tolerance());
             report.total.instructions
         });
-        println!("head size {head_size}, {span:?}: {own} beside {other}");
+        println!("head size {head_size}, {span:?}: {own} instructions, {other} in the kernel for all GPUs");
         assert!(10 * own < 8 * other, "{own} and {other}");
     }
 }

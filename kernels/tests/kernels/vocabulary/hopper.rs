@@ -1,4 +1,4 @@
-//! What Hopper alone has: asynchronous copies, mbarriers, clusters.
+//! Functions that only Hopper has: asynchronous copies, mbarriers, clusters.
 
 use ::vocabulary::*;
 use cuda_std::launch::{LaunchShape, TensorTile, TileDimension};
@@ -20,12 +20,12 @@ fn bulk(gpu: &mut Gpu) {
     let a = words(1, 512);
     let out = gpu.alloc::<u32>("out", 512);
     let call = v_bulk { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have as many elements as the kernel asks for.
+    // SAFETY: arrays have the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 128), call) };
     assert!(gpu.download(out).into_iter().eq(a.into_iter().map(|word| word.wrapping_add(1))));
 }
 
-/// A tensor of words at an address, with these sizes and tiles.
+/// Describes a tensor at an address, with these sizes and tiles.
 fn tensor(address: u64, element_bytes: u32, dimensions: &[(u64, u32)], pattern: TilePattern) -> TensorTile {
     let mut stride = u64::from(element_bytes);
     let all: Vec<_> = dimensions
@@ -46,10 +46,10 @@ fn tensor(address: u64, element_bytes: u32, dimensions: &[(u64, u32)], pattern: 
     }
 }
 
-/// Tiles of every rank and order, within a tensor and over its edges.
+/// Tiles of every rank and pattern, inside a tensor and across its edges.
 fn tensors(gpu: &mut Gpu) {
     use TilePattern::{Bytes32, Bytes64, Bytes128, Plain};
-    /// Sizes and tiles, bytes of an element, order, and where the tile begins.
+    /// Sizes and tiles, bytes of an element, pattern, and the tile's first element.
     type Shape = (&'static [(u64, u32)], u32, TilePattern, [i32; 5]);
     let shapes: [Shape; 6] = [
         (&[(1000, 256)], 8, Plain, [900, 0, 0, 0, 0]),
@@ -95,7 +95,7 @@ fn cluster(gpu: &mut Gpu) {
     let a = words(2, 128);
     let out = gpu.alloc::<[u32; 4]>("out", 128);
     let call = v_cluster { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(4, 32).with_clusters([2, 1, 1]), call) };
     for (i, found) in gpu.download(out).into_iter().enumerate() {
         assert_eq!(found, [i as u32 / 32 % 2, 2, a[i ^ 32], a[i ^ 32]], "thread {i}");
@@ -111,14 +111,14 @@ fn multicast(gpu: &mut Gpu) {
         matrix: tensor(rows, 2, &[(64, 64), (2, 2)], TilePattern::Plain),
         out: out.mut_ptr(),
     };
-    // SAFETY: arrays have as many elements as the kernel asks for.
+    // SAFETY: arrays have the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(2, 32).with_clusters([2, 1, 1]), call) };
     assert_eq!(gpu.download(out), [a.clone(), matrix.clone(), a, matrix].concat());
 }
 
 fn control(gpu: &mut Gpu) {
     let out = gpu.alloc::<u32>("out", 128);
-    // SAFETY: there is an element for each thread.
+    // SAFETY: the array has an element for each thread.
     unsafe { gpu.launch(LaunchShape::linear(1, 128), v_elect { out: out.mut_ptr() }) };
     for warp in gpu.download(out).chunks_exact(32) {
         assert_eq!(warp.iter().sum::<u32>(), 1);
@@ -129,7 +129,7 @@ fn stmatrix(gpu: &mut Gpu) {
     let registers = vectors(5, 32);
     let out = gpu.alloc::<[u16; 8]>("out", 88);
     let call = v_stmatrix { a: gpu.upload("a", &registers).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have as many elements as the kernel asks for.
+    // SAFETY: arrays have the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
     let halves: &[u16] = bytemuck::cast_slice(&registers);
     let expected =

@@ -46,7 +46,7 @@ fn every_function_of_the_vocabulary_is_executed() {
             }
         }
         let only: BTreeSet<_> = names(vocabulary).difference(&names(shipped)).cloned().collect();
-        assert_eq!(gpu.launched(), only, "kernels launched for {target}, and those there are");
+        assert_eq!(gpu.launched(), only, "kernels launched for {target}, and kernels in its PTX");
     }
 }
 
@@ -61,7 +61,7 @@ fn float(gpu: &mut Gpu) {
     let (a, b) = (numbers(256), numbers(256));
     let out = gpu.alloc::<f32>("out", 7 * 256);
     let call = v_float { a: gpu.upload("a", &a).ptr(), b: gpu.upload("b", &b).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(2, 128), call) };
     for ((x, y), found) in a.iter().zip(&b).zip(gpu.download(out).chunks_exact(7)) {
         let wide = f64::from(*x);
@@ -94,7 +94,7 @@ fn pairs(gpu: &mut Gpu, ty: Type, kernel: fn(DevicePtr<u32>, DevicePtr<u32>, Dev
     let (a, b) = (numbers(), numbers());
     let out = gpu.alloc::<u16>("out", 256);
     let call = kernel(gpu.upload("a", &a).ptr(), gpu.upload("b", &b).ptr(), out.mut_ptr());
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 64), call) };
     for (i, found) in gpu.download(out).into_iter().enumerate() {
         let (at, widened) = (i / 4 * 2 + i % 2, i % 4 >= 2);
@@ -109,7 +109,7 @@ fn shuffle(gpu: &mut Gpu) {
     let a = words(3, 32);
     let out = gpu.alloc::<[u32; 4]>("out", 32);
     let call = v_shuffle { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
     for (lane, found) in gpu.download(out).into_iter().enumerate() {
         let (group, at) = (lane / 8 * 8, lane % 8);
@@ -120,12 +120,12 @@ fn shuffle(gpu: &mut Gpu) {
 }
 
 fn vote(gpu: &mut Gpu) {
-    // Some lanes agree, all, or none.
+    // Some lanes agree, all of them, or none.
     for (a, b) in [(words(4, 32), words(5, 32)), (vec![7; 32], vec![6; 32]), (vec![6; 32], vec![7; 32])] {
         let a: Vec<u32> = a.into_iter().map(|word| word & 0x8000_0007).collect();
         let out = gpu.alloc::<[u32; 4]>("out", 32);
         let call = v_vote { a: gpu.upload("a", &a).ptr(), b: gpu.upload("b", &b).ptr(), out: out.mut_ptr() };
-        // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+        // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
         unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
         let lanes = |holds: &dyn Fn(usize) -> bool| (0..32).map(|lane| u32::from(holds(lane)) << lane).sum::<u32>();
         let greater = lanes(&|lane| a[lane] > b[lane]);
@@ -140,7 +140,7 @@ fn reduce(gpu: &mut Gpu) {
     let a = words(6, 32);
     let out = gpu.alloc::<[u32; 3]>("out", 32);
     let call = v_reduce { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
     let sum = a.iter().fold(0u32, |sum, word| sum.wrapping_add(*word));
     let expected = [sum, a.iter().copied().min().unwrap(), a.iter().copied().max().unwrap()];
@@ -148,11 +148,11 @@ fn reduce(gpu: &mut Gpu) {
 }
 
 fn reduce_f32(gpu: &mut Gpu) {
-    // Integers, so that the order of the sum does not matter.
+    // Integers, whose sum does not depend on the order.
     let a: Vec<f32> = words(7, 32).into_iter().map(|word| (word % 2001) as f32 - 1000.0).collect();
     let out = gpu.alloc::<[f32; 2]>("out", 32);
     let call = v_reduce_f32 { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
     assert_eq!(gpu.download(out), [[a.iter().sum(), a.iter().copied().fold(f32::MIN, f32::max)]; 32]);
 }
@@ -161,7 +161,7 @@ fn shared(gpu: &mut Gpu) {
     let a = words(8, 256);
     let out = gpu.alloc::<u32>("out", 256);
     let call = v_shared { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 256), call) };
     assert!(gpu.download(out).iter().eq(a.iter().rev()));
 }
@@ -170,7 +170,7 @@ fn named_barrier(gpu: &mut Gpu) {
     let a = words(9, 64);
     let out = gpu.upload("out", &[0u32; 64]);
     let call = v_named_barrier { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 64).with_shared(64 * 4), call) };
     assert_eq!(gpu.download(out)[32..], a[..32]);
 }
@@ -181,14 +181,14 @@ fn atomic(gpu: &mut Gpu) {
     let (sum, wide) = (gpu.upload("sum", &[0.5f32]), gpu.upload("wide", &[1u64 << 40]));
     let call =
         v_atomic { a: gpu.upload("a", &a).ptr(), words: words.mut_ptr(), sum: sum.mut_ptr(), wide: wide.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(2, 64), call) };
     let total: u32 = a.iter().sum();
     let found = gpu.download(words);
     let (min, max) = (a.iter().copied().min().unwrap(), a.iter().copied().max().unwrap());
     let (and, or) = (a.iter().fold(u32::MAX, |all, x| all & x), a.iter().fold(0, |all, x| all | x));
     assert_eq!(found[..5], [5 + total, min, max, and, or]);
-    // The last that came, and the first.
+    // The last value that was exchanged, and the first.
     assert!(a.contains(&found[5]) && a.contains(&found[6]));
     assert_eq!(found[7], 1000 + 128);
     assert_eq!(gpu.download(sum), [0.5 + total as f32]);
@@ -204,7 +204,7 @@ fn flag(gpu: &mut Gpu) {
     let (flags, out) = (gpu.upload("flags", &[0u32, 7]), gpu.alloc::<u32>("out", 2));
     let (a, handed) = (gpu.upload("a", &[5u32]).ptr(), gpu.alloc::<u32>("handed", 1).mut_ptr());
     let call = v_flag { a, flags: flags.mut_ptr(), handed, out: out.mut_ptr() };
-    // SAFETY: arrays have as many elements as the kernel asks for, and both blocks fit any device.
+    // SAFETY: arrays have the sizes that the kernel requires, and both blocks fit any device.
     unsafe { gpu.launch(LaunchShape::linear(2, 1), call) };
     assert_eq!((gpu.download(out), gpu.download(flags)), (vec![5, 7], vec![1, 7]));
 }
@@ -213,7 +213,7 @@ fn memory(gpu: &mut Gpu) {
     let a = vectors(11, 64);
     let out = gpu.alloc::<[[u32; 4]; 4]>("out", 64);
     let call = v_memory { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(2, 32), call) };
     assert!(gpu.download(out).into_iter().eq(a.into_iter().map(|vector| [vector; 4])));
 }
@@ -222,7 +222,7 @@ fn read_stream(gpu: &mut Gpu) {
     let data = words(9, 2 * 8 * 256 * 4);
     let out = gpu.alloc::<u32>("out", 2 * 256);
     let call = v_read_stream { a: gpu.upload("a", &data).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     let report = unsafe { gpu.launch(LaunchShape::linear(2, 256), call) };
     let truth = |i: usize| (0..8).flat_map(|k| &data[4 * (k * 512 + i)..][..4]).fold(0, |x, y| x ^ y);
     assert_eq!(gpu.download(out), (0..512).map(truth).collect::<Vec<_>>());
@@ -234,7 +234,7 @@ fn cp_async(gpu: &mut Gpu) {
     for bytes in [0, 6, 16] {
         let out = gpu.alloc::<[[u32; 4]; 3]>("out", 64);
         let call = v_cp_async { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr(), bytes };
-        // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+        // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
         unsafe { gpu.launch(LaunchShape::linear(1, 64).with_shared(64 * 3 * 16), call) };
         for (found, vector) in gpu.download(out).into_iter().zip(&a) {
             let mut cut: [u8; 16] = bytemuck::cast(*vector);
@@ -252,13 +252,14 @@ fn ldmatrix_at(gpu: &mut Gpu) {
     matrix_loads(gpu, |a, out| v_ldmatrix_at { a, out }.into(), vec![4, 4]);
 }
 
-/// Loads of so many matrices each, the first half of them straight, the others transposed.
+/// Checks loads of as many matrices as `counts` says. The first half of the loads is straight, the second half
+/// transposed.
 fn matrix_loads(gpu: &mut Gpu, kernel: fn(DevicePtr<Vector>, DevicePtrMut<u32>) -> KernelCall, counts: Vec<usize>) {
     let rows = words(13, 128);
     let registers = counts.iter().sum();
     let out = gpu.alloc::<u32>("out", 32 * registers);
     let call = kernel(gpu.upload("a", &rows).ptr(), out.mut_ptr());
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
     let elements: &[u16] = bytemuck::cast_slice(&rows);
     for (lane, found) in gpu.download(out).chunks_exact(registers).enumerate() {
@@ -276,7 +277,7 @@ fn matrix_loads(gpu: &mut Gpu, kernel: fn(DevicePtr<Vector>, DevicePtrMut<u32>) 
 fn mma(gpu: &mut Gpu) {
     for ty in Type::ALL {
         let mut random = ProblemRng(14);
-        // Small integers: whichever way sums are rounded, they are exact.
+        // Small integers, whose sums are exact however they are rounded.
         let mut integers = |n: usize| (0..n).map(|_| random.below(33) as f64 - 16.0).collect::<Vec<_>>();
         let (a, b, c) = (integers(16 * 16), integers(16 * 8), integers(16 * 8));
         let at = |lane: usize, register: usize, half: usize| {
@@ -305,7 +306,7 @@ fn mma(gpu: &mut Gpu) {
             Type::F16 => v_mma_f16 { a: first, b: second, c: third, out: result }.into(),
             Type::Bf16 => v_mma_bf16 { a: first, b: second, c: third, out: result }.into(),
         };
-        // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+        // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
         unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
         for (lane, found) in gpu.download(out).into_iter().enumerate() {
             for (i, found) in found.into_iter().enumerate() {
@@ -317,7 +318,7 @@ fn mma(gpu: &mut Gpu) {
     }
 }
 
-/// The names of the entries in PTX.
+/// Returns the names of the entries in PTX.
 fn names(ptx: &str) -> BTreeSet<String> {
     entries(ptx).unwrap().into_iter().map(|entry| entry.name).collect()
 }

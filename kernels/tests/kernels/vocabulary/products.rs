@@ -1,4 +1,4 @@
-//! `wgmma`: every form, on small integers, of which sums are exact.
+//! `wgmma`: every form, on small integers, whose sums are exact.
 
 use ::vocabulary::*;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
@@ -7,7 +7,7 @@ use cuda_std::vector::Vector;
 use crate::frame::gpu::Gpu;
 use workbench::number::{ProblemRng, Type};
 
-/// How a factor lies in the image.
+/// Layout of a factor in the image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
     /// K-major rows of 64 elements, permuted.
@@ -18,14 +18,14 @@ enum Layout {
     MnMajor,
     /// A in registers, and B in 8 x 8 matrices.
     Registers,
-    /// 8 x 8 matrices of 128 bytes, so many along K: two for each product.
+    /// 8 x 8 matrices of 128 bytes, two along K for each product. Has the number of matrices along K.
     Chain(usize),
-    /// Of eight products A in registers, and B MN-major, in 8 x 8 matrices; so many columns.
+    /// A in registers and B in MN-major 8 x 8 matrices, for eight products. Has the number of columns.
     ChainOfRegisters(usize),
 }
 
 impl Layout {
-    /// Where an element lies, in bytes.
+    /// Returns the byte offset of an element.
     fn at(self, row: usize, k: usize) -> usize {
         let at = match self {
             Layout::Rows => row * 128 + k * 2,
@@ -37,7 +37,7 @@ impl Layout {
         if matches!(self, Layout::Rows | Layout::MnMajor) { at ^ (at / 128 % 8 * 16) } else { at }
     }
 
-    /// Elements along K.
+    /// Returns the number of elements along K.
     fn depth(self) -> usize {
         match self {
             Layout::Rows => 64,
@@ -52,10 +52,10 @@ impl Layout {
     }
 }
 
-/// The image, the registers if A is there, and the output.
+/// The image, its bytes, the registers if A is in registers, and the output.
 type Arguments = (DevicePtr<Vector>, u32, DevicePtr<[u32; 4]>, DevicePtrMut<[f32; 4]>);
 
-/// A kernel's call.
+/// Makes the call of a kernel.
 type Form = fn(Arguments) -> KernelCall;
 
 pub fn every_form(gpu: &mut Gpu) {
@@ -129,7 +129,7 @@ fn check(gpu: &mut Gpu, ty: Type, layout: Layout, columns: usize, call: Form) {
     let bytes = image.len() as u32;
     let call =
         call((gpu.upload("image", &image).ptr(), bytes, gpu.upload("registers", &registers).ptr(), out.mut_ptr()));
-    // SAFETY: arrays have as many elements as the kernel asks for.
+    // SAFETY: arrays have the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 128).with_shared(bytes + 1024), call) };
     let found = gpu.download(out);
     for row in 0..64 {
