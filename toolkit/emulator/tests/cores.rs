@@ -1,4 +1,4 @@
-//! Blocks on several cores: memory, reports and faults are those of one core.
+//! Running blocks on several cores gives the same memory, reports and faults as one core.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -7,8 +7,9 @@ use emulator::{Arg, CostReport, EmulatedDevice, Fault, FaultKind, LaunchOptions,
 const BLOCKS: u32 = 256;
 const THREADS: u32 = 64;
 
-/// Each thread computes a number for a while and stores it. With `earlier` it adds what the same thread of the block before
-/// stored; with `together` all blocks store in the same place; the block `bad` stores beyond the end.
+/// Each thread computes a number in a loop and stores it. If `earlier` is set, it adds the number stored by the same
+/// thread of the previous block. If `together` is set, all blocks store to the same addresses. The block `bad` stores
+/// out of bounds.
 const KERNEL: &str = ".version 8.0
 .target sm_80
 .address_size 64
@@ -47,7 +48,7 @@ store:
     ret;
 }";
 
-/// What a launch gives, and what is in memory then, whether or not it was written.
+/// The result of a launch, and the contents of memory afterwards.
 type Outcome = (Result<CostReport, Box<Fault>>, Vec<u8>);
 
 fn launch(options: &LaunchOptions, [earlier, together, bad]: [u32; 3]) -> Outcome {
@@ -60,7 +61,7 @@ fn launch(options: &LaunchOptions, [earlier, together, bad]: [u32; 3]) -> Outcom
     (result, device.read(out, (BLOCKS * THREADS * 4) as usize).unwrap())
 }
 
-/// The outcome on one core, which must be that on several, too.
+/// Returns the outcome on one core, after asserting that it is the same on several cores.
 fn on_all(options: &LaunchOptions, arguments: [u32; 3]) -> Outcome {
     let one = launch(&LaunchOptions { cores: 1, ..options.clone() }, arguments);
     for cores in [2, 3, 8] {

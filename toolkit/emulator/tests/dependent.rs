@@ -1,15 +1,17 @@
-//! Launches that may begin before those ahead of them are over: what they access too early is a fault, and a wait mends it.
+//! Dependent launches, which may begin before earlier launches end. Accesses that are too early are faults, and a wait
+//! fixes them.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use emulator::{Arg, DeviceAddress, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule};
 
 const WAIT: &str = "griddepcontrol.wait;";
-/// A thread reads its word of the first buffer, or writes one there.
+/// A thread reads or writes its word of the first buffer.
 const READ: &str = "ld.global.u32 %r2, [%d1];";
 const WRITE: &str = "st.global.u32 [%d1], %r1;";
 
-/// A kernel in which `%d1` and `%d2` are the addresses of the thread's words in two buffers, and `%r1` is its number in the grid.
+/// A kernel in which `%d1` and `%d2` are the addresses of the thread's words in two buffers, and `%r1` is the thread's
+/// index in the grid.
 fn module(body: &str) -> PtxModule {
     PtxModule::parse(&format!(
         ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 one, .param .u64 two)\n{{\n\
@@ -21,7 +23,7 @@ fn module(body: &str) -> PtxModule {
     .unwrap()
 }
 
-/// Two buffers of 64 words, and the options of launches.
+/// Two buffers of 64 words, and launch options.
 struct Launches {
     device: EmulatedDevice,
     buffers: [DeviceAddress; 2],
@@ -35,7 +37,7 @@ impl Launches {
         Self { device, buffers, options }
     }
 
-    /// A launch of two blocks of 32 threads.
+    /// Launches two blocks of 32 threads.
     fn launch(&mut self, dependent: bool, body: &str) -> Result<(), Box<Fault>> {
         let options = LaunchOptions { dependent, ..self.options.clone() };
         let args = self.buffers.map(Arg::Ptr);
@@ -43,7 +45,8 @@ impl Launches {
     }
 }
 
-/// The fault of the last launch of a chain: an ordinary one, and dependent ones behind it. It is the same in several orders.
+/// Runs one ordinary launch followed by dependent ones, and returns the fault of the last launch. Asserts that several
+/// orders agree.
 fn last_fault(chain: &[&str]) -> Option<Box<Fault>> {
     let run = |seed| {
         let mut launches = Launches::new(LaunchOptions { seed, ..LaunchOptions::default() });
@@ -76,7 +79,7 @@ fn what_a_launch_ahead_wrote_is_read_after_a_wait() {
     caught(&[WRITE, READ], "reads bytes of `one` in a dependent launch that a launch ahead of it wrote");
     caught(&[WRITE, &format!("{READ} {WAIT}")], "no griddepcontrol.wait between");
     right(&[WRITE, &format!("{WAIT} {READ}")]);
-    // What it only read can be read at once.
+    // Memory that an earlier launch only read can be read at once.
     right(&[READ, READ]);
 }
 
@@ -106,7 +109,7 @@ fn copies_and_atomics_wait_as_well() {
                  cp.async.bulk.wait_group 0; $end:";
     caught(&[READ, store], "writes bytes of `one`");
     right(&[READ, &format!("{WAIT} {store}")]);
-    // What a bulk copy stored is written by a launch ahead, too.
+    // A bulk copy counts as a write by an earlier launch too.
     caught(&[store, READ], "reads bytes of `one`");
 }
 
@@ -115,7 +118,7 @@ fn one_thread_waits_for_others_that_come_after_it() {
     let wait = "@%p0 bra $all; griddepcontrol.wait; $all:";
     right(&[WRITE, &format!("{wait} bar.sync 0; {READ}")]);
     caught(&[WRITE, &format!("{wait} {READ}")], "no griddepcontrol.wait between");
-    // From block to block, by a flag.
+    // Synchronisation from block to block through a flag.
     let flag = "mov.u32 %r3, %ctaid.x; setp.ne.u32 %p1, %r3, 0; ld.param.u64 %d3, [two]; @%p1 bra $spin; griddepcontrol.wait; \
                 st.release.gpu.global.u32 [%d3], 1; bra $go; $spin: ld.acquire.gpu.global.u32 %r4, [%d3]; \
                 setp.eq.u32 %p2, %r4, 0; @%p2 bra $spin; $go:";
@@ -126,11 +129,11 @@ fn one_thread_waits_for_others_that_come_after_it() {
 fn a_chain_of_three() {
     let other = "st.global.u32 [%d2], %r1;";
     let waits = format!("{WAIT} {other}");
-    // The wait is for the second launch, which has waited for the first.
+    // The third launch waits for the second, which has waited for the first.
     right(&[WRITE, &waits, &format!("{WAIT} {READ}")]);
     right(&[WRITE, WAIT, WAIT, &waits, &format!("{WAIT} {READ} {WRITE}")]);
     caught(&[WRITE, &waits, READ], "no griddepcontrol.wait between");
-    // If that has not waited, the first may go on whatever the third waits for, and those behind it.
+    // If the second launch never waited, the first may still be running, whatever the later ones wait for.
     caught(&[WRITE, other, &format!("{WAIT} {READ}")], "which never waited");
     caught(&[READ, other, &format!("{WAIT} {WRITE}")], "which never waited");
     caught(&[WRITE, other, WAIT, &format!("{WAIT} {READ}")], "which never waited");
@@ -143,7 +146,7 @@ fn an_ordinary_launch_comes_after_all_before_it() {
     for (dependent, body) in [(false, WRITE), (true, "st.global.u32 [%d2], %r1;"), (false, READ), (true, READ)] {
         launches.launch(dependent, body).unwrap();
     }
-    // In it a wait is for nothing, and the next must wait itself.
+    // In an ordinary launch the wait does nothing, and the next dependent launch must wait itself.
     launches.launch(false, &format!("{WAIT} {WRITE}")).unwrap();
     launches.launch(true, READ).unwrap_err();
 }
@@ -173,7 +176,7 @@ fn what_no_launch_writes_may_be_read_early() {
         let fault = launches.launch(true, body).unwrap_err();
         assert!(fault.message.contains("no griddepcontrol.wait before"), "{fault}");
     }
-    // If one writes it after all, that is as for all memory.
+    // If a launch does write the buffer, the usual rules apply.
     launches.launch(false, WRITE).unwrap();
     let fault = launches.launch(true, READ).unwrap_err();
     assert!(fault.message.contains("that a launch ahead of it wrote"), "{fault}");
@@ -203,11 +206,11 @@ fn a_launch_that_ended_by_a_fault_is_over() {
     let fault = launches.launch(false, &format!("{WRITE} trap;")).unwrap_err();
     assert_eq!(fault.kind, FaultKind::Trap, "{fault}");
     launches.launch(true, READ).unwrap_or_else(|fault| panic!("{fault}"));
-    // A dependent one as well, with all that came before it.
+    // A dependent launch also counts as over once it has failed, and so does everything before it.
     launches.launch(true, &format!("{WAIT} {WRITE}")).unwrap_or_else(|fault| panic!("{fault}"));
     launches.launch(true, READ).expect_err("a read before the wait");
     launches.launch(true, READ).unwrap_or_else(|fault| panic!("{fault}"));
-    // What comes behind it is checked as ever.
+    // Launches after the fault are checked as usual.
     launches.launch(false, WRITE).unwrap_or_else(|fault| panic!("{fault}"));
     launches.launch(true, READ).expect_err("a read before the wait");
 }

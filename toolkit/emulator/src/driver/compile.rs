@@ -1,27 +1,27 @@
-//! PTX, compiled as a driver does it when a program loads it.
+//! Compiles PTX when a program loads it, as a driver does.
 
 use super::options::DeviceOptions;
 use super::result_code::{Compiled, ResultCode};
 use crate::module::PtxModule;
 use std::sync::{Mutex, PoisonError};
 
-/// How many modules are kept: programs, and tests above all, load the same ones again and again.
+/// The capacity of the module cache. Programs, and tests above all, load the same few modules again and again.
 const KEPT: usize = 4;
 
-/// Texts that were compiled, each with its module, in the order in which they were last asked for.
+/// A cache of compiled texts with their modules, least recently used first.
 struct KnownModules(Vec<(String, PtxModule)>);
 
 static KNOWN: Mutex<KnownModules> = Mutex::new(KnownModules(Vec::new()));
 
 impl KnownModules {
-    /// The module of a text, to be loaded once more.
+    /// Finds the module of a text and returns a copy with variables of its own.
     fn find(&mut self, ptx: &str) -> Option<PtxModule> {
         let at = self.0.iter().position(|(text, _)| text == ptx)?;
         self.0[at..].rotate_left(1);
         self.0.last().map(|(_, module)| module.again())
     }
 
-    /// Keeps a module, and no more than so many.
+    /// Adds a module. If the cache is full, evicts the least recently used one.
     fn keep(&mut self, ptx: &str, module: &PtxModule) {
         if self.0.len() == KEPT {
             self.0.remove(0);
@@ -30,10 +30,10 @@ impl KnownModules {
     }
 }
 
-/// Compiles PTX for a device.
+/// Compiles PTX for a device, or takes the module from the cache.
 pub(super) fn compile(ptx: &str, options: &DeviceOptions) -> Compiled<PtxModule> {
-    // A driver compiles all of a module as it loads it. A kernel with a form that the emulator does not know is refused when it
-    // is launched, and only then.
+    // As in a driver, loading compiles the whole module. A kernel with an instruction form that the emulator does not
+    // support is refused only when it is launched.
     let wrong = |module: &PtxModule| module.check_all().find(|error| !error.is_form);
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let found = known().find(ptx);
@@ -75,7 +75,7 @@ mod tests {
         let mut device = crate::EmulatedDevice::new();
         let places = [&first, &again].map(|module| device.variable(module, "v").unwrap());
         assert_ne!(places[0], places[1]);
-        // What was not asked for the longest time ago makes room.
+        // The least recently used module is evicted.
         (1..=KEPT).for_each(|kernel| {
             assert!(known.find(&text(0)).is_some());
             known.keep(&text(kernel), &module(kernel));

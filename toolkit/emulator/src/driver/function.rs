@@ -10,11 +10,11 @@ use std::sync::Arc;
 pub(super) struct LoadedKernel {
     /// The module.
     pub module: Arc<PtxModule>,
-    /// The module's number, by which it is unloaded.
+    /// The module's id, used when it is unloaded.
     pub module_id: u32,
     /// The name of the kernel.
     pub kernel: String,
-    /// The same for callers of the driver.
+    /// The name as a C string, for callers of the driver.
     pub c_name: CString,
     /// Bytes of dynamic shared memory that a launch may ask for.
     pub dynamic_limit: usize,

@@ -1,4 +1,4 @@
-//! Links PTX texts to one, in the place of a cubin.
+//! Links PTX texts into one text. A real driver would produce a cubin.
 
 use super::compile::compile;
 use super::image::CodeImage;
@@ -6,19 +6,19 @@ use super::options::DeviceOptions;
 use super::result_code::{Compiled, ResultCode};
 use std::collections::{HashMap, HashSet};
 
-/// What was linked begins so: a driver gives a cubin, and the emulator PTX.
+/// The first line of a linked image, which tells it apart from a cubin.
 const HEAD: &str = "// Linked by Quire's emulator: PTX in the place of a cubin.\n";
 
-/// A link that goes on, or is done.
+/// A link operation, open or complete.
 #[derive(Default)]
 pub(super) struct Linker {
     texts: Vec<String>,
-    /// The result, with a zero at its end. Callers have its address until the linker is destroyed.
+    /// The linked text with a terminating zero. Callers keep its address until the linker is destroyed.
     linked: Vec<u8>,
 }
 
 impl Linker {
-    /// Adds code.
+    /// Adds an image to the link.
     pub fn add(&mut self, image: &CodeImage, options: &DeviceOptions) -> Compiled<()> {
         let text = image.ptx(options)?.into_owned();
         compile(&text, options)?;
@@ -26,7 +26,7 @@ impl Linker {
         Ok(())
     }
 
-    /// Joins what was added, and checks the whole.
+    /// Joins the added texts and checks that the result compiles.
     pub fn complete(&mut self, options: &DeviceOptions) -> Compiled<&[u8]> {
         if self.linked.is_empty() {
             let linked = join(&self.texts).map_err(|why| (ResultCode::InvalidPtx, why))?;
@@ -38,27 +38,27 @@ impl Linker {
     }
 }
 
-/// The number of a target such as `sm_90a`, and whether it has a letter.
+/// The number of a target such as `sm_90a`, and whether it ends with a letter.
 fn rank(target: &str) -> (u32, bool) {
     let digits: String = target.chars().filter(char::is_ascii_digit).collect();
     (digits.parse().unwrap_or(0), target.ends_with(|last: char| last.is_ascii_alphabetic()))
 }
 
-/// The number of a version such as `8.7`.
+/// The major and minor number of a version such as `8.7`.
 fn version(text: &str) -> (u32, u32) {
     let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
     (major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
 }
 
-/// One text that says what all say: the directives at the beginning once, files by numbers of their own, and what several
-/// define under `.weak` from the first.
+/// Joins the texts into one. The directives at the head appear once, file numbers are renumbered, and the first text's
+/// definition of a `.weak` symbol wins.
 fn join(texts: &[String]) -> Result<String, String> {
     let (mut versions, mut targets) = (vec![], vec![]);
     let mut body = String::new();
-    // What the texts before define, with the number of the text.
+    // The public symbols defined so far, with the index of the text that defines each.
     let mut defined: HashMap<String, usize> = HashMap::new();
     let mut files = 0;
-    // What a text has for itself alone must not have the name of anything that another has.
+    // Private symbols of a text must not clash with any symbol of another text.
     let mut taken: HashSet<String> =
         texts.iter().flat_map(|text| text.lines()).filter_map(definition).map(str::to_owned).collect();
     for (number, text) in texts.iter().enumerate() {
@@ -84,7 +84,7 @@ fn join(texts: &[String]) -> Result<String, String> {
                 }
                 _ => {
                     if let Some(name) = definition(line) {
-                        // A text may declare what it defines.
+                        // A text may declare a symbol that it also defines.
                         let by = *defined.entry(name.to_owned()).or_insert(number);
                         if by != number && first == ".weak" {
                             left_out = LeftOut::Head.after(line);
@@ -106,7 +106,7 @@ fn join(texts: &[String]) -> Result<String, String> {
     Ok(format!("{HEAD}.version {version}\n.target {target}\n.address_size 64\n{body}"))
 }
 
-/// Whether a declaration or a definition is left out, and how far it has come.
+/// Parser state while a duplicate `.weak` declaration or definition is skipped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LeftOut {
     No,
@@ -115,7 +115,7 @@ enum LeftOut {
 }
 
 impl LeftOut {
-    /// After another line.
+    /// The state after another line.
     fn after(self, line: &str) -> Self {
         let end = line.trim_end();
         match self {
@@ -127,7 +127,7 @@ impl LeftOut {
     }
 }
 
-/// A text in which what it defines for itself alone has names that no text before it has.
+/// Renames the private symbols of a text that clash with names in `taken`.
 fn apart(text: &str, number: usize, taken: &mut HashSet<String>) -> String {
     let kinds = [".func", ".global", ".const", ".shared"];
     let own = text.lines().filter(|line| kinds.iter().any(|kind| line.starts_with(kind))).filter_map(name);
@@ -141,7 +141,7 @@ fn apart(text: &str, number: usize, taken: &mut HashSet<String>) -> String {
     text
 }
 
-/// A text with another name for something.
+/// Renames a symbol in a text, wherever it appears as a whole word.
 fn renamed(text: &str, name: &str, new: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_$%.".contains(c);
     let mut out = String::with_capacity(text.len());
@@ -156,16 +156,17 @@ fn renamed(text: &str, name: &str, new: &str) -> String {
     out + rest
 }
 
-/// The name of what a line at the top of a file defines for others: a function or a variable.
+/// The name of the public function or variable that a top-level line defines, if any.
 fn definition(line: &str) -> Option<&str> {
     name([".visible ", ".weak "].iter().find_map(|linkage| line.strip_prefix(linkage))?)
 }
 
-/// The name of the function or variable that a declaration is about, from the word on that says which of them it is.
+/// The name of the function or variable in a declaration. `rest` starts at the word that gives its kind, such as
+/// `.func`.
 fn name(rest: &str) -> Option<&str> {
     if let Some(rest) = [".entry", ".func"].iter().find_map(|kind| rest.strip_prefix(kind)) {
         let rest = rest.trim_start();
-        // A function may have results before its name.
+        // Result parameters may come before a function's name.
         let rest = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(rest, |(_, rest)| rest);
         return rest.trim_start().split(['(', ' ', '\t', ';']).next();
     }

@@ -1,4 +1,4 @@
-//! What a context does with modules and their kernels.
+//! Module and kernel operations of a context.
 
 use super::compile::compile;
 use super::context::DriverContext;

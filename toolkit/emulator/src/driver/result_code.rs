@@ -56,7 +56,7 @@ codes! {
 }
 
 impl ResultCode {
-    /// What CUDA would say of a fault.
+    /// The code that CUDA would return for a fault.
     pub fn of_fault(kind: FaultKind) -> Self {
         match kind {
             FaultKind::Launch => Self::InvalidValue,
@@ -69,14 +69,14 @@ impl ResultCode {
         }
     }
 
-    /// The name and the meaning of a number, if it is a code that the emulator returns.
+    /// The name and description of a code, if the emulator ever returns it.
     pub fn describe(number: u32) -> Option<(&'static std::ffi::CStr, &'static std::ffi::CStr)> {
         Self::ALL.iter().find(|(code, ..)| *code == number).map(|&(_, name, text)| (name, text))
     }
 }
 
-/// What the functions of the driver return.
+/// The result type of driver functions.
 pub(super) type Result<T> = std::result::Result<T, ResultCode>;
 
-/// What became of code, or why it cannot be used, in words too.
+/// The result of compiling or reading code. The error includes a message.
 pub(super) type Compiled<T> = std::result::Result<T, (ResultCode, String)>;

@@ -1,4 +1,4 @@
-//! Launches.
+//! Kernel launches.
 
 use super::argument::array;
 use super::functions::functions;
@@ -16,36 +16,36 @@ use std::ffi::c_void;
 /// Copies the arguments of a launch.
 ///
 /// # Safety
-/// `extra` must be null or a list as `cuLaunchKernel` takes it. If it is null, `args` must be null or have an address for each parameter. Each address must be null or valid for reads of as many bytes as
-/// the parameter has.
+/// `extra` must be null or a list as `cuLaunchKernel` takes it. If it is null, `args` must be null or contain an
+/// address for each parameter. Each address must be null or valid for reads of the parameter's size.
 unsafe fn arguments(parameters: &[Parameter], args: *const *const u8, extra: *const *const c_void) -> Result<Vec<Arg>> {
-    // SAFETY: `extra` is null or such a list.
+    // SAFETY: this function's contract for `extra`.
     if let Some(buffer) = unsafe { buffer(extra) }? {
         let part = |parameter: &Parameter| buffer.get(parameter.offset..parameter.offset + parameter.size);
         let args = parameters.iter().map(|parameter| part(parameter).map(|bytes| Arg::Bytes(bytes.to_vec())));
         return args.collect::<Option<_>>().ok_or(ResultCode::InvalidValue);
     }
-    // SAFETY: `args` is null or has an address for each parameter.
+    // SAFETY: `extra` is null, so `args` is null or contains an address for each parameter.
     let addresses = unsafe { array(args, parameters.len()) }?;
     let read = |(address, parameter): (*const u8, &Parameter)| {
-        // SAFETY: the address is null or valid for reads of as many bytes as the parameter has.
+        // SAFETY: the address is null or valid for reads of the parameter's size.
         unsafe { array(address, parameter.size) }.map(Arg::Bytes)
     };
     addresses.into_iter().zip(parameters).map(read).collect()
 }
 
-/// The lowest compute capability of devices on which a launch may begin before the one ahead of it is over.
+/// The lowest compute capability with launches that begin before the previous one ends.
 const DEPENDENT_CAPABILITY: (u32, u32) = (9, 0);
 
-/// Whether all blocks of a grid are resident together.
+/// Whether all blocks of a grid can be resident together.
 fn fits(multiprocessors: u32, occupancy: u32, grid: [u32; 3]) -> bool {
     grid.iter().map(|&n| u64::from(n)).product::<u64>() <= u64::from(multiprocessors) * u64::from(occupancy)
 }
 
-/// Checks a launch and gives it to a stream.
+/// Checks a launch and queues it in a stream.
 ///
 /// # Safety
-/// As [`arguments`], for the kernel's parameters.
+/// The contract of [`arguments`], for the parameters of the kernel.
 unsafe fn launch(
     function: Handle,
     shape: LaunchShape,
@@ -60,7 +60,7 @@ unsafe fn launch(
         let function = context.function(function)?;
         let (module, kernel, limit) = (function.module.clone(), function.kernel.clone(), function.dynamic_limit);
         let entry = module.entry(&kernel).ok_or(ResultCode::NotFound)?;
-        // SAFETY: there is an argument for each parameter of the kernel, each of the parameter's size.
+        // SAFETY: this function's contract: each parameter of the kernel has an argument of its size.
         let args = unsafe { arguments(entry.parameters(), args, extra) }?;
         if let Err(why) = entry.check() {
             return Err(context.refuse_form(&kernel, &why));
@@ -86,13 +86,13 @@ unsafe fn launch(
     })
 }
 
-/// What ends a list of other ways to give arguments, and what comes before the address of a buffer with all of them, and
-/// before that of its size.
+/// Keys in the `extra` list of `cuLaunchKernel`: the end of the list, the address of a buffer with all arguments, and
+/// the address of the buffer's size.
 const END: usize = 0;
 const BUFFER: usize = 1;
 const BUFFER_SIZE: usize = 2;
 
-/// The buffer that has all arguments, if they are given so.
+/// Copies the buffer with all arguments, or returns `None` if `extra` is null.
 ///
 /// # Safety
 /// `extra` must be null or a list as `cuLaunchKernel` takes it.
@@ -102,21 +102,21 @@ unsafe fn buffer(extra: *const *const c_void) -> Result<Option<Vec<u8>>> {
     }
     let (mut start, mut size) = (std::ptr::null(), 0);
     for pair in 0.. {
-        // SAFETY: the list has pairs up to the one that begins with `END`, which ends the loop.
+        // SAFETY: the list consists of pairs, and the loop stops at the pair that begins with `END`.
         let name = unsafe { extra.add(2 * pair).read() };
         if name.addr() == END {
             break;
         }
-        // SAFETY: the other half of the pair.
+        // SAFETY: this is the second half of the pair.
         let value = unsafe { extra.add(2 * pair + 1).read() };
         match name.addr() {
             BUFFER => start = value.cast::<u8>(),
-            // SAFETY: the list has the address of a size here.
+            // SAFETY: the value of this key is the address of the size.
             BUFFER_SIZE => size = unsafe { array(value.cast::<usize>(), 1) }?[0],
             _ => return Err(ResultCode::InvalidValue),
         }
     }
-    // SAFETY: the buffer has as many bytes as the list says.
+    // SAFETY: the buffer has the size that the list gives.
     unsafe { array(start, size) }.map(Some)
 }
 
@@ -127,7 +127,7 @@ functions! { launch_functions($)
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = LaunchShape::of(grid, block, dynamic_shared);
-        // SAFETY: the function requires an argument for each parameter of the kernel, each of the parameter's size.
+        // SAFETY: the caller passes an argument of the right size for each parameter of the kernel.
         unsafe { launch(function, shape, stream, args, extra) }
     }
 
@@ -137,17 +137,17 @@ functions! { launch_functions($)
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = LaunchShape { cooperative: true, ..LaunchShape::of(grid, block, dynamic_shared) };
-        // SAFETY: the function requires an argument for each parameter of the kernel, each of the parameter's size.
+        // SAFETY: the caller passes an argument of the right size for each parameter of the kernel.
         unsafe { launch(function, shape, stream, args, std::ptr::null()) }
     }
 
     fn cuLaunchKernelEx(
         config: *const LaunchConfiguration, function: Handle, args: *const *const u8, extra: *const *const c_void,
     ) {
-        // SAFETY: the function requires a configuration.
+        // SAFETY: the caller passes null or a configuration.
         let [config] = unsafe { array(config, 1) }?[..] else { return Err(ResultCode::InvalidValue) };
-        // SAFETY: the function requires as many attributes as the configuration says, and an argument for each parameter of
-        // the kernel, each of the parameter's size.
+        // SAFETY: the caller passes as many attributes as the configuration says, and an argument of the right size for
+        // each parameter of the kernel.
         unsafe { launch(function, config.shape()?, config.stream, args, extra) }
     }
 }

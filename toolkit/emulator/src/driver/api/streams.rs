@@ -10,9 +10,9 @@ use crate::driver::result_code::ResultCode;
 use crate::driver::work::Work;
 use std::ffi::c_void;
 
-/// The flag of a stream that is not ordered with the default one.
+/// The flag of a stream that is not ordered with the default stream.
 const NON_BLOCKING: u32 = 1;
-/// The flag of an event whose time is not taken.
+/// The flag of an event without timing.
 const DISABLE_TIMING: u32 = 2;
 
 fn order(flags: u32) -> StreamOrder {
@@ -56,7 +56,7 @@ functions! { stream_functions($)
 
     fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: u32) {
         let Ok(event) = beside(stream, event) else {
-            // What another context was asked to do before the event is done at once.
+            // The event is in another context, so execute its work now instead of queueing a wait.
             return with(event, |context, event| context.synchronize_event(event));
         };
         with_stream(stream, |context, stream| context.wait_event(stream, event))
