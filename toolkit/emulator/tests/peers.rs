@@ -1,4 +1,4 @@
-//! Several devices: launches that wait for each other, access to a peer's memory, and scopes of fences.
+//! Several devices: launches that wait for each other, access to a peer's memory, and fence scopes.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -11,8 +11,8 @@ use host::{Device, Word};
 use std::thread;
 use std::time::Duration;
 
-/// Each device leaves 32 numbers, tells its peer by a flag, waits for the peer's flag, and adds the peer's numbers to a sum;
-/// as often as it is told. `%flags` of device d is where its peer writes.
+/// In each round, a device stores 32 numbers, signals its peer through a flag, waits for the peer's flag, and adds the
+/// peer's numbers to a sum. `peer_flag` is in the peer's memory, and the peer writes `own_flag`.
 const EXCHANGE: &str = "
     .version 8.0
     .target sm_80
@@ -71,7 +71,7 @@ const EXCHANGE: &str = "
         ret;
     }";
 
-/// What a device of the exchange has.
+/// One device's part of the exchange.
 struct Rank {
     device: Device,
     kernel: host::Kernel,
@@ -80,7 +80,7 @@ struct Rank {
     sums: u64,
 }
 
-/// Two devices that reach each other, with the kernel whose fences are these.
+/// Two devices with access to each other, and the kernel with the given fences.
 fn ranks(release: &str, acquire: &str, options: &LaunchOptions) -> [Rank; 2] {
     driver::configure(DeviceOptions { devices: 2, patience: Duration::from_secs(600), ..DeviceOptions::default() });
     let ptx = EXCHANGE.replace("RELEASE", release).replace("ACQUIRE", acquire);
@@ -97,7 +97,7 @@ fn ranks(release: &str, acquire: &str, options: &LaunchOptions) -> [Rank; 2] {
 }
 
 impl Rank {
-    /// Queues the exchange with a peer in so many rounds.
+    /// Queues the exchange with a peer for the given number of rounds.
     fn launch(&self, peer: &Rank, rounds: u32, parities: u32, stop: u64) {
         let args = [self.data, peer.data, self.flag, peer.flag, self.sums, self.device.ordinal as u64];
         let args = args.into_iter().chain([rounds.into(), parities.into(), stop]);
@@ -105,7 +105,7 @@ impl Rank {
     }
 }
 
-/// The sum that a lane has after so many rounds with a peer.
+/// The sum of a lane after the given number of rounds with a peer.
 fn expected(peer: u32, rounds: u32, lane: u32) -> u32 {
     (1..=rounds).map(|round| peer * 1000 + round * 100 + lane).sum()
 }
@@ -116,7 +116,7 @@ fn seeded(seed: u64) -> LaunchOptions {
     LaunchOptions { seed, ..LaunchOptions::default() }
 }
 
-/// Whether both devices found what the other left in every round, or the fault of one of them.
+/// Whether both devices have the expected sums, or the fault of one of them.
 fn outcome(ranks: &[Rank; 2], rounds: u32) -> Result<bool, Box<emulator::Fault>> {
     let mut right = true;
     for (rank, peer) in [(0, 1), (1, 0)] {
@@ -160,7 +160,7 @@ fn two_threads_wait_each_for_its_own_device() {
     assert_eq!(outcome(&ranks, 20), Ok(true));
 }
 
-/// What comes of fences that do not suffice.
+/// Runs the exchange with insufficient fences and returns the fault.
 fn with_fences(release: &str, acquire: &str) -> Box<emulator::Fault> {
     let ranks = ranks(release, acquire, &seeded(1));
     for (own, peer) in [(0, 1), (1, 0)] {
@@ -185,7 +185,7 @@ fn a_fence_that_reaches_only_the_own_device_is_a_race() {
 
 #[test]
 fn data_that_are_replaced_before_the_peer_has_read_them_are_found_in_some_order() {
-    // With one parity instead of two nothing keeps a device from the next round's numbers.
+    // With one buffer instead of two, nothing stops a device from overwriting its numbers in the next round.
     let found = (1..40).any(|seed| {
         let ranks = ranks(SYSTEM, SYSTEM, &seeded(seed));
         for (own, peer) in [(0, 1), (1, 0)] {
@@ -217,7 +217,7 @@ fn a_word_of_the_host_ends_a_wait() {
     let stop = Word::new();
     ranks[0].launch(&ranks[1], 1, 1, stop.on_device());
     thread::scope(|scope| {
-        // A thread that could still queue something keeps the wait from being hopeless.
+        // A thread with a current context could still queue work, so the wait is not a deadlock.
         let (attached, is_attached) = std::sync::mpsc::channel();
         let (ranks, word) = (&ranks, &stop);
         scope.spawn(move || {

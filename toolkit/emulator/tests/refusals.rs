@@ -1,4 +1,4 @@
-//! A form that the emulator does not have stands in the way of the kernels that need it, and of no others.
+//! An unsupported form affects only the kernels that use it.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -25,7 +25,7 @@ fn a_module_is_loaded_and_only_what_is_unknown_is_refused() {
     assert_eq!((fault.kind, fault.ptx_line), (FaultKind::Unsupported, 6));
     assert!(fault.to_string().contains("kernel `bad`: `tex.2d.v4.f32.s32` in `bad`"), "{fault}");
     assert!(fault.to_string().ends_with("PTX line 6"), "{fault}");
-    // The context goes on.
+    // The context stays usable.
     device.launch(&good, &[out], &[8]);
     assert_eq!(device.words(out, 32).unwrap(), (0..32).collect::<Vec<u32>>());
 }

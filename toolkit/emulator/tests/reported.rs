@@ -1,11 +1,11 @@
-//! Forms that kernels of other people needed and the emulator did not have, by the names under which they were reported: each
-//! is taken, or refused by name, which leaves the rest of its module alone. `ptxas` 13.5 takes them all.
+//! Forms that users reported as missing, under the names in the reports. Each is now accepted, or refused by name
+//! without affecting the rest of its module. `ptxas` 13.5 accepts all of them.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use emulator::{Arg, EmulatedDevice, FaultKind, PtxModule};
 
-/// A kernel with one parameter, and what stands in it.
+/// The name, the parameter and the body of a kernel.
 struct Reported(&'static str, &'static str, &'static str);
 
 const POINTER: &str = ".param .u64 p";
@@ -80,7 +80,7 @@ const REFUSED: [Reported; 4] = [
     Reported("st_async", POINTER, "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r0], %r1, [%r2];"),
 ];
 
-/// One module with a kernel for each of them. `.reg.b32`, without a space, was one of those reported.
+/// One module with a kernel for each report. `.reg.b32` without a space was one of the reports.
 fn module() -> PtxModule {
     let kernels: String = TAKEN
         .iter()
@@ -118,7 +118,8 @@ fn what_is_not_taken_is_refused_by_its_name() {
     }
 }
 
-/// Sums of one product are changed by ordinary instructions and go into the next: a second `wgmma.fence` must stand between.
+/// Ordinary instructions change the sums of a product that go into the next product. A second `wgmma.fence` must come
+/// between.
 #[test]
 fn a_fence_is_asked_for_again() {
     let product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0,%f1,%f2,%f3}, %d0, %d0, 1, 1, 1, 0, 0;
@@ -148,7 +149,7 @@ fn a_fence_is_asked_for_again() {
         let report = device.launch(&module, "k", [1; 3], [128, 1, 1], 0, &[Arg::Ptr(out)]);
         report.map(|_| device.read(out, 4).unwrap().to_vec())
     };
-    // 16 products of one and one, twice, and the one that was added.
+    // Two products of 16 ones each, plus the 1 that was added between them.
     assert_eq!(run("wgmma.fence.sync.aligned;").unwrap(), 33f32.to_le_bytes());
     let fault = run("").unwrap_err();
     println!("{fault}");

@@ -1,4 +1,5 @@
-//! What is said of faults, in the words and the form of NVIDIA's compute-sanitizer: when one is found, and when the process ends.
+//! Fault reports in the style of NVIDIA's compute-sanitizer, printed when a fault is found, and a summary when the
+//! process exits.
 
 use crate::settings;
 use emulator::driver::Notice;
@@ -7,13 +8,13 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What every line begins with.
+/// The prefix of every report line.
 const MARK: &str = "=========";
 
-/// How many faults there were.
+/// The number of faults so far.
 static FAULTS: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells what went wrong.
+/// Reports an error and counts it if it is a fault.
 pub fn hear(notice: Notice<'_>) {
     match notice {
         Notice::Fault(fault) => {
@@ -24,7 +25,7 @@ pub fn hear(notice: Notice<'_>) {
     }
 }
 
-/// Tells how many faults there were, if there were any or somebody wants a report. Returns whether there were any.
+/// Prints the number of faults if there were any, or if a report file is set. Returns whether there were any.
 pub fn summarise() -> bool {
     let faults = FAULTS.load(Ordering::Relaxed);
     if faults != 0 || settings::kept().is_some_and(|settings| settings.report.is_some()) {
@@ -33,7 +34,7 @@ pub fn summarise() -> bool {
     faults != 0
 }
 
-/// Writes to the file of the settings, or to the standard error stream.
+/// Appends to the report file, or prints to standard error if none is set.
 fn tell(text: &str) {
     let file = settings::kept().and_then(|settings| settings.report.as_ref());
     let written = match file {
@@ -57,7 +58,7 @@ fn refused(fault: &Fault) -> String {
     format!("{MARK} Refused: `{}`: {}{line}\n", fault.kernel, fault.message)
 }
 
-/// The memory that an instruction accesses, and how.
+/// The memory space and the kind of access of an instruction.
 fn access(opcode: &str) -> (&'static str, &'static str) {
     let space = ["shared", "local", "const", "param"].into_iter().find(|space| opcode.contains(&format!(".{space}")));
     let space = match space {
@@ -100,7 +101,7 @@ fn heading(fault: &Fault) -> String {
     }
 }
 
-/// A fault, over several lines.
+/// Describes a fault in several lines.
 fn described(fault: &Fault) -> String {
     let tuple = |[x, y, z]: [u32; 3]| format!("({x},{y},{z})");
     let mut text = format!("{MARK} {}\n", heading(fault));

@@ -1,4 +1,4 @@
-//! What environment variables set.
+//! Settings from environment variables.
 
 use emulator::LaunchOptions;
 use emulator::driver::DeviceOptions;
@@ -6,51 +6,51 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// What the names of all variables begin with.
+/// The prefix of all variable names.
 pub const PREFIX: &str = "QUIRE_EMULATOR_";
 
-/// The kinds of devices that there are, and their compute capabilities.
+/// The supported kinds of devices and their compute capabilities.
 const DEVICES: [(&str, (u32, u32)); 6] =
     [("sm_80", (8, 0)), ("sm_86", (8, 6)), ("sm_87", (8, 7)), ("sm_89", (8, 9)), ("sm_90", (9, 0)), ("sm_90a", (9, 0))];
-/// The most devices.
+/// The most devices that can be emulated.
 const MOST_DEVICES: usize = 16;
-/// What can be checked, and what is.
+/// The accepted values of the checks variable, and its default.
 const CHECKS: &str =
     "`all`, `none`, or some of `uninitialised`, `copies`, `races` and `global-races` with commas between";
 const DEFAULT_CHECKS: &str = "uninitialised,races,global-races";
 
-/// What environment variables set.
+/// Settings from environment variables.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// The devices.
+    /// The properties of the devices.
     pub device: DeviceOptions,
-    /// How kernels are executed, and what is checked.
+    /// The launch options, which include the checks.
     pub launches: LaunchOptions,
-    /// The file that gets what is said of faults, in the place of the standard error stream.
+    /// The file that reports are appended to, or `None` for standard error.
     pub report: Option<PathBuf>,
-    /// The exit code of a process with faults; 0 leaves the program its own.
+    /// The exit code of a process with faults. 0 keeps the program's own exit code.
     pub exit_code: u8,
 }
 
-/// What the environment has set, from the moment on when the driver is initialised.
+/// The settings of the process, set when the driver is initialised.
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
-/// Keeps the settings of the process. A second time nothing changes.
+/// Stores the settings of the process. Later calls have no effect.
 pub fn keep(settings: Settings) {
     let _ = SETTINGS.set(settings);
 }
 
-/// The settings of the process, once the driver has been initialised.
+/// The settings of the process, or `None` before the driver is initialised.
 pub fn kept() -> Option<&'static Settings> {
     SETTINGS.get()
 }
 
-/// A variable with a wrong value, or one that there is not.
+/// An unknown variable, or one with an invalid value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WrongSetting {
     name: String,
     value: String,
-    /// What it may be.
+    /// The accepted values.
     wanted: String,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for WrongSetting {
 }
 
 impl Settings {
-    /// What variables set, given by their names, which begin with [`PREFIX`], and their values. An empty one sets nothing.
+    /// Reads settings from variables whose names begin with [`PREFIX`]. Empty values are ignored.
     pub fn read(variables: impl Iterator<Item = (String, String)>) -> Result<Self, WrongSetting> {
         let mut settings = Self::default();
         settings.launches.poison = true;
@@ -73,7 +73,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Sets what a variable is for. If the value is wrong, gives what it should be.
+    /// Applies one variable. If its value is invalid, returns the accepted values.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "DEVICE" => {
@@ -99,7 +99,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets what is checked.
+    /// Sets which checks are enabled, or returns `None` if a name is unknown.
     fn check(&mut self, value: &str) -> Option<()> {
         let launches = &mut self.launches;
         let all = value == "all";

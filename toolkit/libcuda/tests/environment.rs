@@ -1,4 +1,4 @@
-//! What environment variables set, each in a process of its own: a test starts itself again as that process.
+//! The effect of environment variables. Each test runs itself again as a child process with the variables set.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -8,15 +8,15 @@ mod common;
 use common::*;
 use std::process::{Command, Output};
 
-/// Says to the process that it is the one that was started again.
+/// The variable that marks the child process.
 const CHILD: &str = "LIBCUDA_TEST_CHILD";
 
-/// Whether this process was started again by [`run`].
+/// Whether this process is a child started by [`run`].
 fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Starts a test of this file again, with variables.
+/// Runs a test of this file as a child process with the given variables.
 fn run(test: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture"]).env(CHILD, "1").envs(variables.iter().copied());
@@ -27,7 +27,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Adds numbers, and more of them than there are.
+/// Runs a kernel that adds more numbers than the buffers contain.
 fn read_too_far() {
     enter(0);
     let (_, add) = load(include_bytes!("compiled/lz4.fatbin"), "add");
@@ -74,7 +74,7 @@ fn devices_are_those_that_were_asked_for() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Copies from one device to the other, neither of which has access to the other's memory.
+/// Copies from one device to another, without peer access.
 fn assert_copied_between_devices() {
     let first = enter(0);
     let from = upload(&[1.0, 2.0]);

@@ -1,4 +1,4 @@
-//! What programs do with the library: kernels from PTX, fatbins and links, memory from pools, libraries, copies of rows.
+//! Typical programs: kernels from PTX, fatbins and links, memory from pools, libraries, and 2D copies.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -9,10 +9,10 @@ use common::*;
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::{null, null_mut};
 
-/// The kernels of the lessons, and their first one: `y` becomes `a * x + y`.
+/// The kernels of the lessons. The first lesson's `saxpy` computes `y = a * x + y`.
 const LESSONS: &str = include_str!("../../../examples/prebuilt/sm_80.ptx");
 
-/// Runs a kernel `add` of two buffers and a length, and checks what it computes.
+/// Runs a kernel `add` with two buffers and a length, and checks the result.
 fn assert_adds(function: Handle) {
     let (a, b) = (upload(&[1.0, 2.0, 3.0]), upload(&[10.0, 20.0, 30.0]));
     assert_eq!(launch(function, 32, &[arg(&a), arg(&b), arg(&3i32)]), 0);
@@ -83,7 +83,7 @@ fn a_fatbin_that_is_cut_is_no_fatbin() {
     enter(0);
     const INVALID_IMAGE: u32 = 200;
     let whole = include_bytes!("compiled/zstd.fatbin");
-    // The header says that there is less than the entry has.
+    // The header gives a smaller size than the entry needs.
     let mut cut = whole.to_vec();
     cut[8..16].copy_from_slice(&100u64.to_le_bytes());
     assert_eq!(load(&cut, "add").0, INVALID_IMAGE);
@@ -117,7 +117,7 @@ fn what_is_linked_can_be_loaded() {
     assert_eq!(add(fatbin, include_bytes!("compiled/lz4.fatbin")), 0);
     assert_eq!(add(object, b"\x7fELF"), 209);
     assert_eq!(call!(cuLinkComplete(state => Handle, &mut cubin => &mut *mut u8, &mut size => &mut usize)), 0);
-    // SAFETY: the result of a link has this many bytes and lives until the link is destroyed.
+    // SAFETY: a link result has this many bytes and lives until the link is destroyed.
     let linked = unsafe { std::slice::from_raw_parts(cubin, size) }.to_vec();
     assert_eq!(call!(cuLinkDestroy(state => Handle)), 0);
     let (code, k) = load(&linked, "k");
@@ -192,7 +192,7 @@ fn rows_are_copied_and_filled() {
     assert_eq!((code, pitch), (0, 512));
     let fill = call!(cuMemsetD2D32(rows => u64, pitch => usize, 9 => u32, 3 => usize, 3 => usize));
     assert_eq!(fill, 0);
-    // Two columns of two rows, from the second column and row on.
+    // Copy two columns of two rows, to the second column and row.
     let host = [1u32, 2, 3, 4];
     let from = Side(0, 0, 1, host.as_ptr().cast(), 0, 0, 8);
     let copy = Copy(from, Side(4, 1, 2, null(), rows, 0, pitch), 8, 2);
@@ -216,7 +216,7 @@ fn managed_memory_is_the_same_for_host_and_kernels() {
     enter(0);
     let mut memory = 0u64;
     assert_eq!(call!(cuMemAllocManaged(&mut memory => &mut u64, 12 => usize, 1 => u32)), 0);
-    // SAFETY: managed memory can be accessed by the host, and no kernel runs.
+    // SAFETY: the host may access managed memory, and no kernel is running.
     let numbers =
         unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<f32>(memory as usize), 3) };
     numbers.copy_from_slice(&[1.0, 2.0, 3.0]);
@@ -242,7 +242,7 @@ fn a_block_that_fills_the_device_is_found() {
         &mut grid => &mut i32, &mut block => &mut i32, saxpy => Handle, null() => *const c_void, 0 => usize, 0 => i32
     ));
     assert_eq!((code, grid, block), (0, 16 * 8, 256));
-    // All blocks of a cooperative launch are resident.
+    // All blocks of a cooperative launch must be resident at once.
     let cooperative = |blocks: u32| {
         call!(cuLaunchCooperativeKernel(
             saxpy => Handle, blocks => u32, 1 => u32, 1 => u32, 256 => u32, 1 => u32, 1 => u32, 0 => u32,
@@ -266,7 +266,7 @@ fn every_function_of_the_emulator_is_exported() {
     macro_rules! assert_exported {
         ($($name:ident)*) => {$({
             let name = stringify!($name);
-            // SAFETY: only its address is taken.
+            // SAFETY: the test only looks the function up and does not call it.
             let exported = unsafe { library().get::<unsafe extern "C" fn()>(name.as_bytes()) };
             assert!(exported.is_ok() && emulator::driver::symbol(name).is_some(), "{name}");
         })*};

@@ -23,7 +23,7 @@ class Told(unittest.TestResult):
     def tell(self, what, test, why=""):
         lines = [line.strip() for line in why.strip().splitlines() if line.strip()]
         why = lines[-1][:300] if lines else ""
-        # Some tests have the other stream for themselves, and do not end what they print.
+        # Some tests redirect the other stream, or print text without a final newline.
         print("\nRESULT", what, test.id(), why, sep="\t", file=sys.__stdout__, flush=True)
 
     def startTest(self, test):
@@ -45,7 +45,7 @@ class Told(unittest.TestResult):
         self.tell("fail", test, self._exc_info_to_string(err, test))
 
     def addError(self, test, err):
-        # What tests of pytest are skipped with.
+        # Pytest marks a test as skipped with this exception.
         if err[0].__name__ == "Skipped":
             return self.addSkip(test, str(err[1]))
         self.addFailure(test, err)

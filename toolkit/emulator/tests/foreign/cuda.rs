@@ -1,4 +1,4 @@
-//! Kernels that NVIDIA's compiler made of C++.
+//! Kernels compiled from C++ by NVIDIA's compiler.
 
 use emulator::{LaunchOptions, PtxModule};
 use half::f16;
@@ -91,7 +91,7 @@ pub fn problems() -> Vec<Problem> {
     [calls(), products(), narrow(), clusters_and_copies()].into_iter().flatten().collect()
 }
 
-/// A sum whose kernel reads what nothing wrote, and selects it away.
+/// A sum whose kernel reads uninitialised memory and discards it by a selection.
 fn masked_sum() -> Problem {
     let x: Vec<f32> = numbers(64, 100).iter().map(|&x| x as f32).collect();
     let sums = vec![x[..32].iter().sum::<f32>(), x[32..40].iter().sum()];

@@ -1,6 +1,6 @@
-//! Numbers without error, and what they become where a form has too few bits for them.
+//! Exact numbers, and rounding them to floating-point formats.
 
-/// A form of floating-point numbers.
+/// A floating-point format.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
     bits: u32,
@@ -8,7 +8,7 @@ pub struct Form {
     bias: i32,
     /// The bits of the greatest finite number.
     greatest: u64,
-    /// Whether there are infinite numbers, behind the greatest, before what is no number.
+    /// Whether the format has infinities. They follow the greatest finite number and come before the NaNs.
     infinite: bool,
 }
 
@@ -19,7 +19,7 @@ pub const E5M2: Form = Form { bits: 8, fraction: 2, bias: 15, greatest: 0x7b, in
 pub const SINGLE: Form = Form { bits: 32, fraction: 23, bias: 127, greatest: 0x7f7f_ffff, infinite: true };
 const DOUBLE: Form = Form { bits: 64, fraction: 52, bias: 1023, greatest: 0x7fef_ffff_ffff_ffff, infinite: true };
 
-/// Where to what lies between two numbers goes.
+/// A rounding direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Towards {
     Nearest,
@@ -28,17 +28,17 @@ pub enum Towards {
     Up,
 }
 
-/// The directions in the order of the kernels' outputs.
+/// The rounding directions in the order of the kernels' outputs.
 pub const DIRECTIONS: [Towards; 4] = [Towards::Nearest, Towards::Zero, Towards::Down, Towards::Up];
 
-/// A number, or none.
+/// An exact number, an infinity or NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exact {
     NoNumber,
     Infinite {
         negative: bool,
     },
-    /// `size * 2^exponent`, where zero has a sign, too.
+    /// `size * 2^exponent`. Zero also has a sign.
     Finite {
         negative: bool,
         size: u128,
@@ -88,7 +88,8 @@ impl Exact {
         matches!(self, Finite { size: 0, .. })
     }
 
-    /// The sum of numbers of few bits, exactly; or if their sizes are very different, something between the same neighbours.
+    /// The exact sum of numbers with few bits. If the exponents differ by more than 80, a value that rounds like the
+    /// sum.
     pub fn plus(self, other: Self) -> Self {
         match (self, other) {
             (NoNumber, _) | (_, NoNumber) => NoNumber,
@@ -128,7 +129,7 @@ impl Exact {
         }
     }
 
-    /// The quotient of numbers of few bits: something between the same neighbours.
+    /// A value that rounds like the quotient of numbers with few bits.
     pub fn over(self, other: Self) -> Self {
         let negative = self.is_negative() != other.is_negative();
         match (self, other) {
@@ -144,7 +145,7 @@ impl Exact {
         }
     }
 
-    /// The bits of the number that this becomes; of what is no number all ones but the sign.
+    /// The bits of this number rounded to a format. For NaN, all bits but the sign are set.
     pub fn round(self, form: Form, towards: Towards) -> u64 {
         let sign = |negative: bool| u64::from(negative) << (form.bits - 1);
         match self {
@@ -167,11 +168,11 @@ impl Exact {
         }
     }
 
-    /// The integer that this becomes.
+    /// This number rounded to an integer, or `None` for NaN.
     pub fn to_integer(self, towards: Towards) -> Option<i128> {
         match self {
             NoNumber => None,
-            // No integer of 64 bits is that great.
+            // Both bounds are out of range of every 64-bit integer.
             Infinite { negative } => Some(if negative { i128::MIN } else { i128::MAX }),
             Finite { negative, exponent: 70.., size: 1.. } => Some(if negative { i128::MIN } else { i128::MAX }),
             Finite { negative, size, exponent } => {

@@ -1,4 +1,4 @@
-//! Arithmetic of f16 and bf16, which NVIDIA's compiler made of C++.
+//! Arithmetic of f16 and bf16, compiled from C++ by NVIDIA's compiler.
 
 use std::cmp::Ordering;
 
@@ -25,7 +25,7 @@ fn whole_numbers() {
         match kind.exact(bits) {
             value @ Exact::Finite { exponent: ..0, .. } => {
                 let whole = Exact::of_integer(value.to_integer(towards).unwrap());
-                // What becomes zero keeps its sign.
+                // A result of zero keeps its sign.
                 Wanted::Bits(whole.round(kind.form, Towards::Nearest) | bits as u64 & 0x8000)
             }
             value => kind.nearest(value),
@@ -81,7 +81,7 @@ fn sums_products_and_quotients() {
     });
 }
 
-/// The bits between those of zero and one.
+/// The rounded value clamped to the range from zero to one.
 fn saturate(kind: Kind, value: Exact) -> Wanted {
     let one = Exact::of_integer(1);
     let bits = value.round(kind.form, Towards::Nearest);
@@ -105,7 +105,7 @@ fn saturated_sums_and_products() {
     });
 }
 
-/// The smaller or the greater one; a negative zero is smaller than zero.
+/// The smaller or the greater number. Negative zero is smaller than positive zero.
 fn extreme(kind: Kind, greater: bool, strict: bool, [a, b]: [usize; 2]) -> u64 {
     match [a, b].map(|bits| kind.is_no_number(bits as u64)) {
         [true, true] => NO_NUMBER,
@@ -142,7 +142,7 @@ fn comparisons() {
 fn pairs() {
     binary("pairs", [4, 8], |kind, part, a, b| {
         let one = Exact::of_integer(1).round(kind.form, Towards::Nearest);
-        // The lower half is of `a` and `b`, the upper one of `b` and `a`.
+        // The lower half is for `a` and `b`, the upper half for `b` and `a`.
         let half = |a: usize, b: usize| {
             let (x, y) = (kind.exact(a), kind.exact(b));
             let (s, t) = (kind.double(a), kind.double(b));
@@ -182,7 +182,7 @@ fn pairs() {
 fn fused_sums_and_products() {
     for kind in KINDS {
         let list = list(kind);
-        // Each number with one of the others; and products that meet what takes them away.
+        // Each list number paired with another list number, including products that cancel with the addend.
         let twos: Vec<u16> = (0..list.len()).flat_map(|i| [list[i], list[(i * 7 + 3) % list.len()]]).collect();
         let (count, first) = (list.len() * ALL, input(&twos));
         let judge = kind.judge(2, 5, move |part, index| {

@@ -1,4 +1,4 @@
-//! Conversions from and to f16 and bf16, which NVIDIA's compiler made of C++.
+//! Conversions to and from f16 and bf16, compiled from C++ by NVIDIA's compiler.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +6,7 @@ use crate::exact::{DIRECTIONS, E4M3, E5M2, Exact, F16, SINGLE, Towards};
 use crate::halves::{ALL, KINDS, Kind, Wanted, run};
 use crate::problem::{Argument, Form, Judge, Memory, Number, input, numbers};
 
-/// The bits of an integer in a range; of no number what PTX says.
+/// The bits of an integer clamped to a range. NaN gives the value that PTX specifies.
 fn integer(value: Option<i128>, range: &RangeInclusive<i128>, bytes: usize) -> Wanted {
     let mask = u64::MAX >> (64 - 8 * bytes);
     let none = if bytes == 8 { 1 << 63 } else { 0 };
@@ -42,7 +42,7 @@ fn to_integers() {
 #[test]
 fn of_integers() {
     for (kind, (name, range, bytes)) in KINDS.into_iter().flat_map(|kind| INTEGERS.map(|form| (kind, form))) {
-        // Some 13 bits anywhere, and their neighbours; all there are if there are no more.
+        // For 16 bits, all integers. For wider types, 14-bit numbers at any bit position and their neighbours.
         let tops = numbers(ALL, 1 << 14);
         let integers: Vec<i128> = (0..ALL)
             .map(|i| match bytes {
@@ -61,7 +61,7 @@ fn of_integers() {
     }
 }
 
-/// Bytes that a kernel gets by a pointer.
+/// A pointer argument to input bytes.
 fn input_bytes(contents: Vec<u8>) -> Argument {
     Argument::Memory(Memory::Input(contents), Form::Pointer)
 }
@@ -71,7 +71,7 @@ fn to_and_of_wider_numbers() {
     for kind in KINDS {
         let judge = kind.judge(4, 1, move |_, bits| {
             let value = kind.double(bits) as f32;
-            // A number of no bits in particular is compared by its kind alone, below.
+            // NaNs may have any bits, so both sides count NaN as zero.
             Wanted::Bits(if value.is_nan() { 0 } else { value.to_bits().into() })
         });
         let judge: Judge = Box::new(move |outputs| {
@@ -88,7 +88,7 @@ fn to_and_of_wider_numbers() {
             Wanted::Bits(value.round(kind.form, DIRECTIONS[part % 4]))
         });
         run(kind, "of_float", Some(first), [2, 5, count], judge);
-        // Numbers in the middle between two, and the least bit beside.
+        // The midpoints between neighbouring numbers, and the doubles right next to them.
         let middles = (0..ALL).flat_map(|bits| {
             let middle = (kind.double(bits) + kind.double((bits + 1) & 0xffff)) / 2.0;
             [middle, middle.next_up(), middle.next_down(), kind.double(bits).next_up()]

@@ -1,4 +1,4 @@
-//! Kernels of f16 and bf16 on all patterns of bits: alone, and with each number of a list.
+//! f16 and bf16 kernels on all 65,536 bit patterns, alone and combined with each number of a list.
 
 use emulator::{LaunchOptions, PtxModule};
 
@@ -7,22 +7,22 @@ use crate::problem::{Argument, Judge, Problem, input, numbers, output};
 
 const PTX: &str = include_str!("halves.ptx");
 
-/// All patterns of 16 bits.
+/// The number of 16-bit patterns.
 pub const ALL: usize = 1 << 16;
 pub const NO_NUMBER: u64 = 0x7fff;
 
-/// What a kernel should give.
+/// An expected result.
 pub enum Wanted {
     Bits(u64),
-    /// No number, of any bits.
+    /// NaN, with any bits.
     NoNumber,
-    /// A zero of any sign.
+    /// Zero, with either sign.
     Zero,
-    /// What this exact number becomes, or a neighbour: approximations are no better.
+    /// This number rounded, or a neighbour of that, because the operation is an approximation.
     Near(f64),
 }
 
-/// A type of 16 bits, and what kernels' names begin with.
+/// A 16-bit type, with the prefix of its kernels' names.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub name: &'static str,
@@ -48,7 +48,7 @@ impl Kind {
         Wanted::Bits(value.round(self.form, Towards::Nearest))
     }
 
-    /// Where a pattern is in the order of all numbers.
+    /// The position of a bit pattern in the order of all numbers.
     pub fn place(bits: u64) -> i64 {
         let size = (bits & 0x7fff) as i64;
         if bits >> 15 == 1 { -size } else { size }
@@ -71,7 +71,8 @@ impl Kind {
         }
     }
 
-    /// Fails if a number of a kernel's output, of so many bytes and in so many parts, is not what is wanted of its part and place.
+    /// Checks a kernel's output, which has `parts` parts with elements of `bytes` bytes. `wanted` gives the expected
+    /// result for a part and an index.
     pub fn judge(self, bytes: usize, parts: usize, wanted: impl Fn(usize, usize) -> Wanted + 'static) -> Judge {
         Box::new(move |outputs| {
             let count = outputs[0].len() / bytes / parts;
@@ -94,7 +95,7 @@ impl Kind {
     }
 }
 
-/// Runs a kernel once: its threads have nothing to do with each other. `count` numbers in each of `parts` are its output.
+/// Runs a kernel once, since its threads are independent. The output has `parts` parts of `count` elements.
 pub fn run(kind: Kind, family: &str, first: Option<Argument>, [bytes, parts, count]: [usize; 3], judge: Judge) {
     let module = PtxModule::parse(PTX).unwrap();
     let name = format!("{}_{family}", kind.name);
@@ -103,7 +104,7 @@ pub fn run(kind: Kind, family: &str, first: Option<Argument>, [bytes, parts, cou
     problem.run(PTX, &module, &LaunchOptions::default()).unwrap_or_else(|error| panic!("{}: {error}", problem.kernel));
 }
 
-/// Runs a kernel of all patterns, for both types.
+/// Runs a kernel on all bit patterns, for both types.
 pub fn unary(family: &'static str, parts: usize, wanted: fn(Kind, usize, usize) -> Wanted) {
     for kind in KINDS {
         let judge = kind.judge(2, parts, move |part, bits| wanted(kind, part, bits));
@@ -111,7 +112,8 @@ pub fn unary(family: &'static str, parts: usize, wanted: fn(Kind, usize, usize) 
     }
 }
 
-/// Numbers with which all others meet: zeros, the least and the greatest, what is at their borders, some as they come.
+/// The numbers to combine with all others: zeros, the least and greatest numbers and their neighbours, and some
+/// arbitrary ones.
 pub fn list(kind: Kind) -> Vec<u16> {
     let one = 1f64;
     let some = [one, -one, 1.5, 3.0, -0.1, 1e-3].map(|x| Exact::of_double(x).round(kind.form, Towards::Nearest) as u16);
@@ -123,7 +125,7 @@ pub fn list(kind: Kind) -> Vec<u16> {
     borders.into_iter().chain(some).chain(random).collect()
 }
 
-/// Runs a kernel of all patterns with all of a list, for both types. Its elements have so many bytes.
+/// Runs a kernel on all bit patterns with each number of a list, for both types. Output elements have `bytes` bytes.
 pub fn binary(family: &'static str, [bytes, parts]: [usize; 2], wanted: fn(Kind, usize, usize, usize) -> Wanted) {
     for kind in KINDS {
         let list = list(kind);

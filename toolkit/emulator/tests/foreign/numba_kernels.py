@@ -95,7 +95,8 @@ KERNELS = [
 def compile(kernel, signature):
     ptx, _ = cuda.compile_ptx(kernel, signature, cc=(8, 0), device=False)
     name = re.search(r"\.entry (\w+)", ptx)[1]
-    # A dynamic name of Numba's says how the kernel was compiled. Counters of shared memory's names begin again in each kernel.
+    # Numba's mangled kernel name encodes how it was compiled, so replace it. Names of shared memory restart in each
+    # kernel, so make them unique.
     ptx = ptx.replace(name, kernel.__name__).replace("_cudapy_smem", f"{kernel.__name__}_shared")
     lines = [re.sub(r"\s*//.*", "", line) for line in ptx.splitlines()]
     return [line for line in lines if line.strip()]

@@ -1,5 +1,6 @@
-//! Every barrier, wait, fence, arrival and commit of the kernels taken away, one at a time: each is noticed, by a fault or a wrong
-//! result in some order of warps and blocks, or is in the reviewed list with the reason why nothing notices it.
+//! Removes each barrier, wait, fence, arrival and commit of the kernels, one at a time. Each removal must cause a fault
+//! or a wrong result in some order of warps and blocks, or be in the reviewed list with the reason why it has no
+//! effect.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +9,16 @@ use emulator::{LaunchOptions, ORDERING, PtxModule, PtxParts, PtxPlace};
 use crate::problem::{ORDERS, Problem};
 use crate::{cub, cuda, numba, products, tiles, triton};
 
-/// Places of a kernel that nothing notices the absence of: the kernel, the instruction without operands, how many there are, and
-/// why.
+/// Removable instructions of a kernel without effect: the kernel, the opcode, how many there are, and why.
 type Reviewed = (&'static str, &'static str, usize, &'static str);
 
-/// Why the fence behind the first values of an mbarrier is not missed.
+/// Why removing the fence after the initialisation of an mbarrier has no effect.
 const FIRST_VALUES: &str = "the emulator knows a new mbarrier at once; Triton's kernels have no such fence either";
 
-/// Instructions after which a kernel without a place is taken to be endless.
+/// The instruction limit after which a changed kernel counts as endless.
 const MOST: u64 = 1 << 22;
 
-/// Whether some problem does not come out right in some order.
+/// Whether any problem fails in any order.
 fn is_noticed(text: &str, problems: &[&Problem]) -> bool {
     let Ok(module) = PtxModule::parse(text) else { return true };
     problems.iter().any(|problem| {
@@ -29,7 +29,7 @@ fn is_noticed(text: &str, problems: &[&Problem]) -> bool {
     })
 }
 
-/// Takes away all places of a text's kernels, and fails if what nothing notices is not what was reviewed.
+/// Removes each ordering instruction of a text's kernels, and asserts that exactly the reviewed ones have no effect.
 fn sweep(text: &str, problems: Vec<Problem>, reviewed: &[Reviewed]) {
     let parts = PtxParts::of(text, "");
     let mut unnoticed: BTreeMap<(&str, &str), Vec<PtxPlace<'_>>> = BTreeMap::new();

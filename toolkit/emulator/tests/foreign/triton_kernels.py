@@ -102,7 +102,8 @@ def tensors(m, n, k):
     return {name: f"tensordesc<fp16[{rows}, {columns}]>" for name, (rows, columns) in shapes.items()} | dict(k="i32")
 
 
-# What each text is made of: a name, the kernel, its arguments, constants, multiples of 16, warps and stages.
+# The kernels of each text: name, kernel, arguments, constants, arguments that are multiples of 16, warps, and pipeline
+# stages.
 GENERAL = [
     ("add", add, VECTORS, dict(BLOCK=512), (), 4, 1),
     ("add_aligned", add, VECTORS, dict(BLOCK=1024), ("n",), 4, 1),
@@ -155,7 +156,7 @@ def write(path, capability, kernels):
         assert header in (None, outside), (header, outside)
         header, body = outside, "\n".join(lines[start:])
         bodies.append(f"// {name}: {shared} bytes of shared memory\n" + body)
-    # Dynamic shared memory has one name in all kernels.
+    # All kernels share one name for dynamic shared memory.
     used = ".extern .shared .align 16 .b8 global_smem[];"
     head = [f"// Compiled by Triton {triton.__version__}.", *header, used]
     path.write_text("\n".join(head + bodies) + "\n")
