@@ -1,8 +1,8 @@
-"""Writes the kernels of `products.ptx`: products of a warp group (`wgmma`) in every number of columns, with both factors in
-either order, the first from registers or from shared memory, and sums of both types. `ptxas` checks what it writes (`build.sh`).
+"""Writes the kernels of `products.ptx`: warp group products (`wgmma`) with every number of columns, both factors in either
+order, the first factor in registers or in shared memory, and sums of both types. `ptxas` checks the result (see `build.sh`).
 
-A kernel gets maps of both tensors, the boxes of which a tile consists, and for each step what to add to its descriptors. So all
-that differs between swizzles comes from outside, as it does in kernels that were written by hand.
+The arguments of a kernel are the maps of both tensors, the boxes that make up a tile, and for each step the offsets of its
+descriptors. Everything that depends on the swizzle is an argument, as in handwritten kernels.
 """
 
 import sys

@@ -1,5 +1,5 @@
-"""Kernels of `triton_kernels.py` with the tiles of the tables in BENCHMARKS.md: python triton_larger.py FOLDER writes a PTX text for
-each kind of GPU."""
+"""Compiles kernels of `triton_kernels.py` with the tile sizes of the tables in BENCHMARKS.md. `python triton_larger.py FOLDER` writes
+one PTX file for each kind of GPU."""
 
 import sys
 from pathlib import Path
