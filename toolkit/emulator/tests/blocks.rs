@@ -67,7 +67,7 @@ fn the_last_arriver_merges_in_every_order() {
 }
 
 #[test]
-fn a_merge_without_its_fences() {
+fn a_merge_without_fences_is_a_race() {
     let forms = [
         ("", "atom.global.inc.u32", "membar.gl;"),
         ("membar.gl;", "atom.global.inc.u32", ""),
@@ -87,7 +87,7 @@ fn a_merge_without_its_fences() {
 }
 
 #[test]
-fn blocks_that_wait_for_later_ones() {
+fn blocks_can_wait_for_later_blocks() {
     // Block b waits until block b + 1 has passed on its data. The last block starts the chain.
     let body = "@%p1 bra $go;\nmul.wide.u32 %rd6, %r2, 4;\nadd.u64 %rd6, %rd2, %rd6;\nadd.u32 %r5, %r2, 1;\n\
                 setp.eq.u32 %p2, %r5, %r3;\n@%p2 bra $go;\n$spin:\nLOAD %r6, [%rd6+4];\nsetp.eq.u32 %p2, %r6, 0;\n@%p2 bra $spin;\n\
@@ -107,7 +107,7 @@ fn blocks_that_wait_for_later_ones() {
 }
 
 #[test]
-fn global_memory_within_a_block() {
+fn warps_of_a_block_need_a_barrier_for_global_memory() {
     // Each thread reads data written by the other warp.
     let body = "st.global.u32 [%rd4], %r1;\nSYNC\nxor.b32 %r5, %r4, 32;\nmul.wide.u32 %rd6, %r5, 4;\n\
                 add.u64 %rd6, %rd1, %rd6;\nld.global.u32 %r6, [%rd6];\n";
@@ -123,7 +123,7 @@ fn global_memory_within_a_block() {
 }
 
 #[test]
-fn writes_to_one_place() {
+fn conflicting_writes_are_races() {
     let fault = run(0, "st.global.u32 [%rd3], %r2;\n").unwrap_err();
     assert_eq!(fault.kind, FaultKind::GlobalRace);
     assert!(fault.message.contains("writes bytes from offset 0 of `out` that warp"), "{fault}");

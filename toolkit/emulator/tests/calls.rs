@@ -70,7 +70,7 @@ fn each_lane_calls_the_function_that_its_pointer_names() {
 }
 
 #[test]
-fn a_pointer_to_nothing_of_the_kind_is_a_fault() {
+fn a_call_through_a_wrong_pointer_is_a_fault() {
     for (pointer, why) in [
         ("mov.u64 %d3, 4096;", "0x1000, which is no function"),
         ("mov.u64 %d3, other;", "no function with these parameters"),
@@ -134,7 +134,7 @@ fn each_call_has_its_own_local_variables() {
 }
 
 #[test]
-fn recursion_without_an_end_is_a_fault() {
+fn endless_recursion_is_a_fault() {
     let endless = ".func down() { .reg .b32 %x<2>; call down, (); ret; }\n";
     let fault = run(endless, "call down, (); mov.u32 %r2, 0;").unwrap_err();
     assert_eq!(fault.kind, FaultKind::OutOfBounds);

@@ -122,7 +122,7 @@ fn missing_barriers_of_the_cluster_are_races() {
 }
 
 #[test]
-fn the_clusters_barrier_is_used_in_pairs() {
+fn cluster_barrier_arrivals_and_waits_must_pair() {
     caught("barrier.cluster.wait.aligned;", FaultKind::DivergentBarrier, "where it has not arrived");
     caught(
         "barrier.cluster.arrive.aligned; barrier.cluster.arrive.aligned;",
@@ -228,7 +228,7 @@ fn a_multicast_fills_the_shared_memory_of_several_blocks() {
 }
 
 #[test]
-fn registers_say_where_a_block_is_in_its_cluster() {
+fn registers_give_the_position_in_the_cluster() {
     let registers = [
         "%cluster_ctarank",
         "%cluster_nctarank",

@@ -21,7 +21,7 @@ fn run(kernel: &str, seed: u64, (blocks, threads): (u32, u32), n: u32, more: &[A
 }
 
 #[test]
-fn shuffles_sunk_into_a_branch() {
+fn shuffles_sunk_into_a_branch_are_caught() {
     for seed in 0..3 {
         assert_eq!(run("sum_right", seed, (1, 32), 32, &[]).unwrap()[0], 496.0);
         let fault = run("sum_pure", seed, (1, 32), 32, &[]).unwrap_err();
@@ -34,7 +34,7 @@ fn shuffles_sunk_into_a_branch() {
 }
 
 #[test]
-fn a_barrier_copied_into_the_arms_of_a_branch() {
+fn a_barrier_copied_into_both_arms_is_caught() {
     // Each warp takes one arm as a whole, so both copies of the barrier are reached by whole warps.
     assert_eq!(run("copy_threaded", 0, (2, 512), 992, &[Arg::U32(992)]).unwrap()[991], 991.0);
     // With 1000 elements, one warp diverges.

@@ -52,7 +52,7 @@ fn an_mbarrier_waits_for_the_copies_of_all_threads() {
 }
 
 #[test]
-fn copies_that_nobody_waited_for_are_in_flight() {
+fn reading_a_copy_in_flight_is_a_fault() {
     for seed in 0..4 {
         let fault = exchange(seed, 64, COUNTED, "bar.sync 0;").unwrap_err();
         assert_eq!(fault.kind, FaultKind::AsyncRegion, "{fault}");

@@ -75,7 +75,7 @@ fn on_all(options: &LaunchOptions, arguments: [u32; 3]) -> Outcome {
 const NONE: u32 = u32::MAX;
 
 #[test]
-fn blocks_on_their_own() {
+fn independent_blocks_match_one_core() {
     let (report, memory) = on_all(&LaunchOptions::default(), [0, 0, NONE]);
     assert_eq!(report.unwrap().distinct_sectors, u64::from(BLOCKS * THREADS * 4 / 32));
     let step = |x: u32| x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -84,7 +84,7 @@ fn blocks_on_their_own() {
 }
 
 #[test]
-fn blocks_that_read_what_others_stored() {
+fn blocks_that_read_stores_of_others_match_one_core() {
     let (report, _) = on_all(&LaunchOptions::default(), [1, 0, NONE]);
     assert_eq!(report.unwrap_err().kind, FaultKind::GlobalRace);
     let unchecked = LaunchOptions { check_global_races: false, ..LaunchOptions::default() };
@@ -100,7 +100,7 @@ fn blocks_that_read_what_others_stored() {
 }
 
 #[test]
-fn blocks_that_store_in_the_same_place() {
+fn blocks_that_store_to_the_same_address_match_one_core() {
     let (report, _) = on_all(&LaunchOptions::default(), [0, 1, NONE]);
     assert_eq!(report.unwrap_err().kind, FaultKind::GlobalRace);
     let unchecked = LaunchOptions { check_global_races: false, ..LaunchOptions::default() };
@@ -108,7 +108,7 @@ fn blocks_that_store_in_the_same_place() {
 }
 
 #[test]
-fn faults_of_early_and_late_blocks() {
+fn faults_match_one_core() {
     for bad in [0, 60, 130, 200, 255] {
         let (report, memory) = on_all(&LaunchOptions::default(), [0, 0, bad]);
         let fault = report.unwrap_err();

@@ -75,7 +75,7 @@ fn right(chain: &[&str]) {
 }
 
 #[test]
-fn what_a_launch_ahead_wrote_is_read_after_a_wait() {
+fn reading_an_earlier_write_needs_a_wait() {
     caught(&[WRITE, READ], "reads bytes of `one` in a dependent launch that a launch ahead of it wrote");
     caught(&[WRITE, &format!("{READ} {WAIT}")], "no griddepcontrol.wait between");
     right(&[WRITE, &format!("{WAIT} {READ}")]);
@@ -84,7 +84,7 @@ fn what_a_launch_ahead_wrote_is_read_after_a_wait() {
 }
 
 #[test]
-fn what_a_launch_ahead_accessed_is_written_after_a_wait() {
+fn writing_accessed_memory_needs_a_wait() {
     for ahead in [READ, WRITE] {
         caught(&[ahead, WRITE], "writes bytes of `one` in a dependent launch that a launch ahead of it accessed");
         right(&[ahead, &format!("{WAIT} {WRITE}")]);
@@ -93,7 +93,7 @@ fn what_a_launch_ahead_accessed_is_written_after_a_wait() {
 }
 
 #[test]
-fn copies_and_atomics_wait_as_well() {
+fn copies_and_atomics_need_a_wait_too() {
     let copy = "@%p0 bra $end; mov.u32 %r2, tile; cp.async.ca.shared.global [%r2], [%d1], 4; cp.async.wait_all; $end:";
     let bulk = "@%p0 bra $end; mov.u32 %r2, tile; mov.u32 %r3, full; mbarrier.init.shared::cta.b64 [%r3], 1; \
                 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 128; \
@@ -114,7 +114,7 @@ fn copies_and_atomics_wait_as_well() {
 }
 
 #[test]
-fn one_thread_waits_for_others_that_come_after_it() {
+fn the_wait_of_one_thread_covers_threads_ordered_after_it() {
     let wait = "@%p0 bra $all; griddepcontrol.wait; $all:";
     right(&[WRITE, &format!("{wait} bar.sync 0; {READ}")]);
     caught(&[WRITE, &format!("{wait} {READ}")], "no griddepcontrol.wait between");
@@ -126,7 +126,7 @@ fn one_thread_waits_for_others_that_come_after_it() {
 }
 
 #[test]
-fn a_chain_of_three() {
+fn a_wait_covers_earlier_launches_only_if_all_of_them_waited() {
     let other = "st.global.u32 [%d2], %r1;";
     let waits = format!("{WAIT} {other}");
     // The third launch waits for the second, which has waited for the first.
@@ -141,7 +141,7 @@ fn a_chain_of_three() {
 }
 
 #[test]
-fn an_ordinary_launch_comes_after_all_before_it() {
+fn an_ordinary_launch_follows_all_earlier_ones() {
     let mut launches = Launches::new(LaunchOptions::default());
     for (dependent, body) in [(false, WRITE), (true, "st.global.u32 [%d2], %r1;"), (false, READ), (true, READ)] {
         launches.launch(dependent, body).unwrap();
@@ -152,7 +152,7 @@ fn an_ordinary_launch_comes_after_all_before_it() {
 }
 
 #[test]
-fn without_early_accesses_nothing_need_lie_ahead() {
+fn without_early_accesses_any_access_before_the_wait_is_a_fault() {
     for body in [READ, WRITE] {
         let mut launches = Launches::new(LaunchOptions { early_accesses: false, ..LaunchOptions::default() });
         launches.launch(true, &format!("{WAIT} {body}")).unwrap();
@@ -166,7 +166,7 @@ fn without_early_accesses_nothing_need_lie_ahead() {
 }
 
 #[test]
-fn what_no_launch_writes_may_be_read_early() {
+fn constant_buffers_may_be_read_early() {
     let options = LaunchOptions { early_accesses: false, early_reads: &["one"], ..LaunchOptions::default() };
     let of_two = |body: &str| body.replace("%d1", "%d2");
     let mut launches = Launches::new(options);
@@ -183,7 +183,7 @@ fn what_no_launch_writes_may_be_read_early() {
 }
 
 #[test]
-fn blocks_on_several_cores_are_no_less_ahead() {
+fn writes_on_several_cores_are_tracked() {
     let long = "mov.u32 %r0, 1000; $again: sub.u32 %r0, %r0, 1; setp.ne.u32 %p1, %r0, 0; @%p1 bra $again;";
     for cores in [1, 4] {
         let mut device = EmulatedDevice::new();
@@ -201,7 +201,7 @@ fn blocks_on_several_cores_are_no_less_ahead() {
 }
 
 #[test]
-fn a_launch_that_ended_by_a_fault_is_over() {
+fn a_failed_launch_counts_as_over() {
     let mut launches = Launches::new(LaunchOptions::default());
     let fault = launches.launch(false, &format!("{WRITE} trap;")).unwrap_err();
     assert_eq!(fault.kind, FaultKind::Trap, "{fault}");

@@ -58,7 +58,7 @@ fn refusal(statement: &str) -> Option<String> {
 }
 
 #[test]
-fn what_the_page_says_runs_is_taken() {
+fn forms_listed_as_running_are_accepted() {
     let all: Vec<String> = lines("runs").flat_map(statements).collect();
     assert!(all.len() > 1000, "{}", all.len());
     let wrong: Vec<String> =
@@ -67,7 +67,7 @@ fn what_the_page_says_runs_is_taken() {
 }
 
 #[test]
-fn what_the_page_says_is_refused_is_refused_by_name() {
+fn forms_listed_as_refused_are_refused_by_name() {
     let all: Vec<String> = lines("refused").flat_map(statements).collect();
     assert!(all.len() > 100, "{}", all.len());
     let is_named = |statement: &String| {
@@ -79,7 +79,7 @@ fn what_the_page_says_is_refused_is_refused_by_name() {
 }
 
 #[test]
-fn the_page_has_every_instruction() {
+fn the_page_lists_every_instruction() {
     let all = lines("runs").chain(lines("refused")).flat_map(statements);
     let listed: BTreeSet<String> =
         all.map(|statement| statement.split(['.', ' ', ';']).next().unwrap().into()).collect();

@@ -186,7 +186,7 @@ fn missing_wait_of_an_asynchronous_copy() {
 }
 
 #[test]
-fn a_fault_in_a_library_names_the_line_that_led_there() {
+fn a_fault_in_a_library_names_the_calling_line() {
     let kernel = |body: &str| {
         let text = format!(
             ".version 8.0\n.target sm_80\n.address_size 64\n.file 1 \"./src/own.rs\"\n.file 2 \"/rustc/core.rs\"\n\
@@ -232,7 +232,7 @@ fn spinning_on_another_warp() {
 }
 
 #[test]
-fn what_is_unknown_is_refused() {
+fn unknown_instructions_are_refused() {
     let parse = |line: &str| {
         let text = format!(".version 8.0\n.visible .entry k()\n{{\n.reg .b32 %r<4>;\n{line}\nret;\n}}\n");
         PtxModule::parse(&text).unwrap().check().unwrap_err().to_string()
@@ -248,7 +248,7 @@ fn what_is_unknown_is_refused() {
 }
 
 #[test]
-fn an_unknown_instruction_stands_only_in_its_own_kernels_way() {
+fn an_unknown_instruction_affects_only_its_kernel() {
     let text = ".version 8.0\n.target sm_80\n.visible .entry bad()\n{\nfrobnicate.b32 5;\nret;\n}\n.visible .entry good()\n{\nret;\n}\n";
     let module = PtxModule::parse(text).unwrap();
     assert_eq!(module.entries().iter().map(|entry| entry.name()).collect::<Vec<_>>(), ["bad", "good"]);
@@ -260,7 +260,7 @@ fn an_unknown_instruction_stands_only_in_its_own_kernels_way() {
 }
 
 #[test]
-fn all_shipped_kernels_are_known() {
+fn all_shipped_kernels_are_supported() {
     for text in [
         include_str!("../../../kernels/prebuilt/sm_80.ptx"),
         include_str!("../../../kernels/prebuilt/sm_90a.ptx"),

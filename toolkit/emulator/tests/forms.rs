@@ -126,7 +126,7 @@ fn distances_dot_products_and_choices() {
 }
 
 #[test]
-fn carries_go_from_one_sum_to_the_next() {
+fn carries_propagate_to_the_next_sum() {
     let join = "mov.b64 %d9, {%r9, %r10};";
     let low = |x: u64| x & 0xffff_ffff;
     // 64-bit arithmetic from 32-bit words. `%d0` and `%d1` are split into words first.
@@ -209,7 +209,7 @@ fn sums_round_in_each_direction() {
 }
 
 #[test]
-fn kinds_of_numbers_and_comparisons_that_leave_numbers() {
+fn number_tests_and_comparisons_with_numeric_results() {
     let answer = "selp.b32 %r9, 1, 0, %p0;";
     check_word(&format!("testp.infinite.f32 %p0, %f0; {answer}"), |[a, ..]| f32::from_bits(a).is_infinite().into());
     check_word(&format!("testp.subnormal.f32 %p0, %f0; {answer}"), |[a, ..]| f32::from_bits(a).is_subnormal().into());
@@ -224,7 +224,7 @@ fn kinds_of_numbers_and_comparisons_that_leave_numbers() {
 }
 
 #[test]
-fn windows_tell_spaces_apart() {
+fn isspacep_tells_address_spaces_apart() {
     let question = |space: &str, address: &str| {
         let body = format!("{address} isspacep.{space} %p0, %d4; selp.b64 %d9, 1, 0, %p0;");
         run(&body, &samples()).unwrap()[0]
@@ -255,7 +255,7 @@ fn parameters_have_addresses() {
 }
 
 #[test]
-fn all_lanes_are_asked() {
+fn votes_cover_all_lanes() {
     let lane_zero = |body: &str, inputs: &[Numbers]| run(body, inputs).unwrap()[0];
     let matched = "match.all.sync.b32 %r9|%p0, %r0, -1; selp.b32 %r10, 1, 0, %p0; mov.b64 %d9, {%r9, %r10};";
     assert_eq!(lane_zero(matched, &[[5, 0, 0, 0]]), 1 << 32 | 0xffff_ffff);
@@ -342,7 +342,7 @@ fn doubles_round_in_each_direction() {
 }
 
 #[test]
-fn eight_and_nineteen_bits_of_numbers() {
+fn fp8_and_tf32_conversions() {
     let bits = |x: f32| u64::from(x.to_bits());
     let numbers = [[bits(1.1), bits(-1000.0), bits(f32::NAN), bits(-0.3)]];
     let run = |body: &str| run(body, &numbers).unwrap()[0] as u32;
@@ -367,7 +367,7 @@ fn eight_and_nineteen_bits_of_numbers() {
 }
 
 #[test]
-fn a_breakpoint_stops() {
+fn a_breakpoint_is_a_trap() {
     let fault = run("brkpt; mov.b64 %d9, 0;", &samples()).unwrap_err();
     assert_eq!((fault.kind, fault.opcode.as_str()), (FaultKind::Trap, "brkpt"));
     assert!(fault.message.contains("breakpoint"), "{fault}");

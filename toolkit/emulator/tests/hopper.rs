@@ -85,7 +85,7 @@ fn a_bulk_copy_and_its_mbarrier() {
 }
 
 #[test]
-fn lost_phases() {
+fn wrong_mbarrier_phases_are_faults() {
     caught(
         &fill("bar.sync 0;", "2048", WAIT),
         FaultKind::Deadlock,
@@ -162,7 +162,7 @@ fn the_source_of_a_copy_in_flight_is_not_written() {
 }
 
 #[test]
-fn one_thread_is_elected() {
+fn one_thread_per_warp_is_elected() {
     let body = "elect.sync %r4|%p3, -1;\nmov.u32 %r5, 0;\n@%p3 mov.u32 %r5, 1;\nshl.b32 %r6, %r1, 2;\ncvt.u64.u32 %rd3, %r6;\n\
                 add.u64 %rd3, %rd2, %rd3;\nst.global.u32 [%rd3], %r5;\nsetmaxnreg.dec.sync.aligned.u32 24;\n\
                 griddepcontrol.wait;\n";
@@ -386,7 +386,7 @@ fn products_with_parts_missing() {
 }
 
 #[test]
-fn whoever_touches_sums_fences_again() {
+fn changing_sums_needs_another_fence() {
     let layout = || Layout { swizzle: 1, transposed: false, leading: 16, stride: 1024 };
     let with = |between: &str| {
         let between = format!("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n{between}\n");

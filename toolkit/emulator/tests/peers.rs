@@ -129,7 +129,7 @@ fn outcome(ranks: &[Rank; 2], rounds: u32) -> Result<bool, Box<emulator::Fault>>
 }
 
 #[test]
-fn launches_that_wait_for_each_other_end_whoever_waits_first() {
+fn launches_that_wait_for_each_other_end() {
     for seed in 0..12 {
         let ranks = ranks(SYSTEM, SYSTEM, &seeded(seed));
         let stop = ranks[0].device.zeros(4);
@@ -143,7 +143,7 @@ fn launches_that_wait_for_each_other_end_whoever_waits_first() {
 }
 
 #[test]
-fn two_threads_wait_each_for_its_own_device() {
+fn two_threads_can_each_wait_for_their_device() {
     let ranks = ranks(SYSTEM, SYSTEM, &seeded(3));
     thread::scope(|scope| {
         for (own, peer) in [(0, 1), (1, 0)] {
@@ -172,7 +172,7 @@ fn with_fences(release: &str, acquire: &str) -> Box<emulator::Fault> {
 }
 
 #[test]
-fn a_fence_that_reaches_only_the_own_device_is_a_race() {
+fn a_device_scope_fence_between_devices_is_a_race() {
     for (release, acquire) in
         [("fence.acq_rel.gpu;", SYSTEM), (SYSTEM, "fence.acq_rel.gpu;"), ("", SYSTEM), (SYSTEM, ""), ("membar.gl;", "")]
     {
@@ -184,7 +184,7 @@ fn a_fence_that_reaches_only_the_own_device_is_a_race() {
 }
 
 #[test]
-fn data_that_are_replaced_before_the_peer_has_read_them_are_found_in_some_order() {
+fn some_order_finds_data_overwritten_too_early() {
     // With one buffer instead of two, nothing stops a device from overwriting its numbers in the next round.
     let found = (1..40).any(|seed| {
         let ranks = ranks(SYSTEM, SYSTEM, &seeded(seed));
@@ -199,7 +199,7 @@ fn data_that_are_replaced_before_the_peer_has_read_them_are_found_in_some_order(
 }
 
 #[test]
-fn a_device_that_never_arrives_is_a_fault_of_the_one_that_waits() {
+fn waiting_for_a_device_that_never_arrives_is_a_deadlock() {
     let ranks = ranks(SYSTEM, SYSTEM, &LaunchOptions::default());
     ranks[0].device.enter();
     let stop = ranks[0].device.zeros(4);
@@ -211,7 +211,7 @@ fn a_device_that_never_arrives_is_a_fault_of_the_one_that_waits() {
 }
 
 #[test]
-fn a_word_of_the_host_ends_a_wait() {
+fn the_host_can_end_a_wait() {
     let ranks = ranks(SYSTEM, SYSTEM, &LaunchOptions::default());
     ranks[0].device.enter();
     let stop = Word::new();
@@ -232,7 +232,7 @@ fn a_word_of_the_host_ends_a_wait() {
 }
 
 #[test]
-fn memory_of_a_device_that_is_no_peer_is_out_of_reach() {
+fn accessing_a_device_without_peer_access_is_a_fault() {
     let ranks = ranks(SYSTEM, SYSTEM, &LaunchOptions::default());
     ranks[0].device.enter();
     ranks[0].device.forget(&ranks[1].device);

@@ -49,7 +49,7 @@ const READ: &str =
     "setp.ge.u32 %p1, %r1, 16; selp.b32 %r6, 256, 0, %p1; add.u32 %r6, %r6, %r5; ld.shared.u32 %r7, [%r6];";
 
 #[test]
-fn what_is_selected_away_does_no_harm() {
+fn discarded_poison_is_harmless() {
     harmless(&format!("{READ} selp.b32 %r2, 7, %r7, %p1;"), |lane| if lane < 16 { lane } else { 7 });
     harmless(
         &format!("{READ} @%p1 mov.u32 %r7, 9; add.u32 %r2, %r7, 1;"),
@@ -67,7 +67,7 @@ fn what_is_selected_away_does_no_harm() {
 }
 
 #[test]
-fn use_is_a_fault_that_says_where_the_value_comes_from() {
+fn using_poison_is_a_fault_that_names_its_source() {
     caught(&format!("{READ} mov.u32 %r2, %r7;"), "stores a value", "st.global.u32");
     let fault = run(true, &format!("{READ} mov.u32 %r2, %r7;")).unwrap_err();
     assert_eq!(fault.thread, Some([16, 0, 0]));
@@ -111,7 +111,7 @@ fn poison_travels_through_memory_and_calls() {
 }
 
 #[test]
-fn poison_goes_where_shuffles_take_it() {
+fn shuffles_move_poison() {
     let shuffle = format!("{READ} shfl.sync.bfly.b32 %r8, %r7, 16, 31, -1;");
     // Now the lower lanes hold the poison.
     harmless(&format!("{shuffle} selp.b32 %r2, %r8, 7, %p1;"), |lane| if lane < 16 { 7 } else { lane - 16 });
@@ -125,7 +125,7 @@ fn poison_goes_where_shuffles_take_it() {
 }
 
 #[test]
-fn products_spoil_a_row_or_a_column() {
+fn products_poison_a_row_or_a_column() {
     let zeros: String = (10..20).map(|i| format!("mov.b32 %r{i}, 0;")).collect();
     let product =
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r20, %r21, %r22, %r23}, {%r10, %r11, %r12, %r13},
@@ -162,7 +162,7 @@ fn products_spoil_a_row_or_a_column() {
 }
 
 #[test]
-fn what_is_in_flight_or_unordered_is_a_fault_all_the_same() {
+fn in_flight_and_unordered_reads_are_still_faults() {
     let flying = "cp.async.ca.shared.global [%r5+256], [%d2], 4; ld.shared.u32 %r7, [%r5+256]; cp.async.wait_all;";
     assert_eq!(run(true, flying).unwrap_err().kind, FaultKind::AsyncRegion);
     let fault =

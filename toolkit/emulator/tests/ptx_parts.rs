@@ -55,7 +55,7 @@ fn places_are_found_with_their_nearest_own_source() {
 }
 
 #[test]
-fn one_place_goes_and_nothing_else() {
+fn an_excerpt_leaves_out_exactly_one_place() {
     let parts = PtxParts::of(PTX, "./kernels/src/");
     let (kernels, all) = (["one"], parts.places("one", &ORDERING));
     let whole = parts.excerpt(kernels, None);

@@ -14,7 +14,7 @@ const GOOD: &str = ".visible .entry good(.param .u64 out) {
     ld.param.u64 %d, [out]; mov.u32 %r, %tid.x; mad.wide.u32 %d, %r, 4, %d; st.global.u32 [%d], %r; ret; }\n";
 
 #[test]
-fn a_module_is_loaded_and_only_what_is_unknown_is_refused() {
+fn only_kernels_with_unknown_forms_are_refused() {
     let device = Device::new(0);
     let bad = ".visible .entry bad(.param .u64 out)\n{\ntex.2d.v4.f32.s32 {a}, [b];\nret;\n}\n";
     let text = format!("{HEAD}{bad}{GOOD}");

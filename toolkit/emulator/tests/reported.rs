@@ -99,7 +99,7 @@ fn module() -> PtxModule {
 }
 
 #[test]
-fn what_was_reported_is_taken() {
+fn reported_forms_are_accepted() {
     let module = module();
     let errors: Vec<String> = TAKEN
         .iter()
@@ -109,7 +109,7 @@ fn what_was_reported_is_taken() {
 }
 
 #[test]
-fn what_is_not_taken_is_refused_by_its_name() {
+fn unsupported_forms_are_refused_by_name() {
     let module = module();
     for Reported(name, _, statement) in REFUSED {
         let error = module.entry(name).unwrap().check().unwrap_err().to_string();
@@ -121,7 +121,7 @@ fn what_is_not_taken_is_refused_by_its_name() {
 /// Ordinary instructions change the sums of a product that go into the next product. A second `wgmma.fence` must come
 /// between.
 #[test]
-fn a_fence_is_asked_for_again() {
+fn changed_sums_need_another_fence() {
     let product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0,%f1,%f2,%f3}, %d0, %d0, 1, 1, 1, 0, 0;
         wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;";
     let kernel = |fence: &str| {

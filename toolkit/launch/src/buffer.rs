@@ -112,7 +112,7 @@ impl<T> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         if self.address != 0 {
             // SAFETY: only this buffer frees its memory, and the call waits for kernels that use it.
-            let _ = self.context.call("end of a buffer", || check(unsafe { sys::cuMemFree_v2(self.address) }));
+            let _ = self.context.call("freeing of a buffer", || check(unsafe { sys::cuMemFree_v2(self.address) }));
         }
     }
 }

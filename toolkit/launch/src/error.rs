@@ -13,7 +13,7 @@ pub enum Error {
     #[error("no NVIDIA driver: libcuda.so.1 could not be loaded: {0}")]
     NoDriver(#[source] libloading::Error),
     /// This process already uses another driver.
-    #[error("this process already uses the driver `{0}`, and uses only one")]
+    #[error("this process already uses the driver `{0}`, and cannot use another")]
     DriverChosen(&'static str),
     /// There is no driver with this name.
     #[error("no driver is called `{0}`: there are `cuda` and `emulator`")]
@@ -38,7 +38,7 @@ pub enum Error {
         detail: Option<String>,
     },
     /// The driver lacks a function because it is too old.
-    #[error("the NVIDIA driver is too old: it has no `{0}`, which one for CUDA 12 has")]
+    #[error("the NVIDIA driver is too old: it lacks `{0}`, which drivers for CUDA 12 have")]
     OldDriver(&'static str),
     /// The PTX text is malformed.
     #[error("line {line} of the PTX: {reason}")]
@@ -62,7 +62,7 @@ pub enum Error {
         found: Vec<usize>,
     },
     /// The module was loaded without this kernel.
-    #[error("`{0}` is not among the kernels that the module was loaded for: give `Module::load` its `DESCRIPTOR`, too")]
+    #[error("`{0}` is not among the kernels that the module was loaded with: pass its `DESCRIPTOR` to `Module::load`")]
     NotLoaded(&'static str),
     /// The grid is empty or too large.
     #[error("`{entry}` cannot have a grid of {grid:?} blocks: from 1 to {limit:?}")]

@@ -92,6 +92,6 @@ impl Stream {
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: the event is alive and is not used after this.
-        let _ = self.context.call("end of an event", || check(unsafe { sys::cuEventDestroy_v2(self.raw) }));
+        let _ = self.context.call("destruction of an event", || check(unsafe { sys::cuEventDestroy_v2(self.raw) }));
     }
 }

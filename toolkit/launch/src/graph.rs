@@ -55,7 +55,7 @@ impl Stream {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let context = self.context();
         // SAFETY: the stream is alive.
-        context.call("begin of a capture", || check(unsafe { sys::cuStreamBeginCapture_v2(self.as_raw(), mode) }))?;
+        context.call("start of a capture", || check(unsafe { sys::cuStreamBeginCapture_v2(self.as_raw(), mode) }))?;
         let mut capture = Capture(Some(self));
         work()?;
         let mut graph = null_mut();
@@ -93,6 +93,6 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: the graph is alive and is not used after this.
-        let _ = self.context.call("end of a graph", || check(unsafe { sys::cuGraphExecDestroy(self.raw) }));
+        let _ = self.context.call("destruction of a graph", || check(unsafe { sys::cuGraphExecDestroy(self.raw) }));
     }
 }

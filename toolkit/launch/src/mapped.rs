@@ -73,6 +73,6 @@ impl Drop for MappedBuffer {
     fn drop(&mut self) {
         let address = self.words.as_ptr().cast();
         // SAFETY: only this buffer frees its memory.
-        let _ = self.context.call("end of mapped memory", || check(unsafe { sys::cuMemFreeHost(address) }));
+        let _ = self.context.call("freeing of mapped memory", || check(unsafe { sys::cuMemFreeHost(address) }));
     }
 }

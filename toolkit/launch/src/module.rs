@@ -56,7 +56,7 @@ impl Module {
     pub fn load(context: &Context, ptx: &str, entries: &[&'static Descriptor]) -> Result<Self> {
         let text = ptx::select(ptx, entries)?;
         let Ok(text) = CString::new(text) else {
-            return Err(Error::Ptx { line: 1, reason: "there is a zero in the text" });
+            return Err(Error::Ptx { line: 1, reason: "the text contains a zero byte" });
         };
         context.make_current()?;
         let raw = Raw::from_ptx_cstr(&text, &[]).map_err(|error| {

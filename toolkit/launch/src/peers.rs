@@ -38,7 +38,7 @@ impl Driver {
 }
 
 fn failed(error: CudaError) -> Error {
-    Error::Cuda { action: "count of the devices".to_owned(), code: error.into(), detail: None }
+    Error::Cuda { action: "query of the device count".to_owned(), code: error.into(), detail: None }
 }
 
 impl Context {

@@ -118,7 +118,7 @@ impl<T> Drop for PinnedBuffer<T> {
         if self.len != 0 && size_of::<T>() != 0 {
             let address = self.elements.as_ptr().cast();
             // SAFETY: only this buffer frees its memory, and the call waits for copies that use it.
-            let _ = self.context.call("end of pinned memory", || check(unsafe { sys::cuMemFreeHost(address) }));
+            let _ = self.context.call("freeing of pinned memory", || check(unsafe { sys::cuMemFreeHost(address) }));
         }
     }
 }

@@ -58,12 +58,12 @@ fn kernels(ptx: &str) -> Result<Vec<Kernel<'_>>> {
                 let name = tokens.next().ok_or_else(|| wrong(token.start, "a kernel has no name"))?;
                 let mut parameters = Vec::new();
                 let end = loop {
-                    let token = tokens.next().ok_or_else(|| wrong(name.start, "a kernel has no end"))?;
+                    let token = tokens.next().ok_or_else(|| wrong(name.start, "a kernel is not terminated"))?;
                     match &ptx[token.clone()] {
                         ".param" => parameters.push(
                             tokens
                                 .parameter()
-                                .ok_or_else(|| wrong(token.start, "a parameter's size cannot be told"))?,
+                                .ok_or_else(|| wrong(token.start, "a parameter's size is unknown"))?,
                         ),
                         ";" => break None,
                         "{" => break Some(tokens.skip_block().ok_or_else(|| wrong(token.start, "`{` has no `}`"))?),
@@ -239,10 +239,10 @@ mod tests {
     }
 
     #[test]
-    fn other_kernels_go_and_all_else_stays_on_its_line() {
+    fn other_kernels_are_removed_and_line_numbers_stay() {
         let cut = select(PTX, &[descriptor("last", &[4, 8, 1])]).unwrap();
-        for gone in ["first", "empty", "callseq"] {
-            assert!(!cut.contains(gone), "{gone}");
+        for removed in ["first", "empty", "callseq"] {
+            assert!(!cut.contains(removed), "{removed}");
         }
         for (line, text) in PTX.lines().enumerate() {
             let stays = ["shared[]", "table", "helper", "entry last", ".file", ".version"];
@@ -254,9 +254,9 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn a_mismatch_is_named_in_the_error() {
         let error = |entry| select(PTX, &[entry]).unwrap_err().to_string();
-        assert_eq!(error(descriptor("gone", &[])), "the PTX has no kernel `gone`");
+        assert_eq!(error(descriptor("missing", &[])), "the PTX has no kernel `missing`");
         assert_eq!(
             error(descriptor("first", &[8, 8])),
             "`first` takes parameters of [8, 24] bytes in the PTX and of [8, 8] on the host"
@@ -269,7 +269,7 @@ mod tests {
             let _ = kernels(&PTX[..end]); // no panic
         }
         let broken = "\n.entry a(.param .texref t) { ret; }";
-        assert_eq!(kernels(broken).unwrap_err().to_string(), "line 2 of the PTX: a parameter's size cannot be told");
+        assert_eq!(kernels(broken).unwrap_err().to_string(), "line 2 of the PTX: a parameter's size is unknown");
         assert_eq!(kernels(".entry a() { {").unwrap_err().to_string(), "line 1 of the PTX: `{` has no `}`");
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn encode(context: &Context, tensor: &TensorTile) -> Result<Encoded> 
     // Each L2 access fetches 128 bytes.
     const PROMOTE_128_BYTES: c_uint = 2;
     const FILL_ZEROS: c_uint = 0;
-    context.call("a map of a tensor", || {
+    context.call("encoding of a tensor map", || {
         // SAFETY: the pointer is valid for the map, and each list has one number per dimension, the strides one fewer.
         // The tensor's address is not dereferenced.
         code::check(code::result_of(unsafe {

@@ -12,7 +12,7 @@ fn has_libcuda() -> bool {
     std::fs::read_to_string("/proc/self/maps").unwrap().contains("/libcuda.so")
 }
 
-fn assert_the_emulator_is_what_it_is_told_to_be(driver: &'static Driver) {
+fn assert_the_emulator_follows_its_options(driver: &'static Driver) {
     let ampere = DeviceOptions { capability: (8, 0), multiprocessors: 3, memory: 1 << 20, ..Default::default() };
     emulator::driver::configure(ampere);
     let context = Context::new(driver, 0).unwrap();
@@ -25,7 +25,7 @@ fn assert_the_emulator_is_what_it_is_told_to_be(driver: &'static Driver) {
 }
 
 #[test]
-fn a_driver_is_chosen_once_and_libcuda_is_loaded_by_nothing_else() {
+fn a_driver_is_chosen_once_and_nothing_else_loads_libcuda() {
     #[cfg(target_os = "linux")]
     assert!(!has_libcuda(), "the binary itself wants libcuda");
     assert!(Driver::chosen().is_none());
@@ -62,7 +62,7 @@ fn a_driver_is_chosen_once_and_libcuda_is_loaded_by_nothing_else() {
             );
             #[cfg(target_os = "linux")]
             assert!(!has_libcuda());
-            assert_the_emulator_is_what_it_is_told_to_be(emulator);
+            assert_the_emulator_follows_its_options(emulator);
         }
     }
 }

@@ -88,7 +88,7 @@ fn a_kernel_that_waits_may_begin_early() {
 }
 
 #[test]
-fn ptx_without_the_wait_is_launched_as_ever() {
+fn ptx_without_the_wait_is_launched_in_order() {
     let older = Counter::new(&ptx("sm_80", ""));
     (0..3).for_each(|_| older.launch().unwrap());
     assert_eq!(older.numbers().unwrap(), [3; 32]);
@@ -108,7 +108,7 @@ fn a_module_in_order_launches_nothing_early() {
 }
 
 #[test]
-fn it_comes_after_copies_and_after_what_the_host_has_waited_for() {
+fn early_launches_follow_copies_and_synchronized_work() {
     // A launch may only overlap a launch directly before it.
     let counter = Counter::new(&ptx("sm_90a", ""));
     counter.launch().unwrap();
@@ -128,7 +128,7 @@ fn it_comes_after_copies_and_after_what_the_host_has_waited_for() {
 }
 
 #[test]
-fn a_graph_has_it_as_well() {
+fn graphs_keep_early_launches() {
     for (beginning, is_right) in [(WAIT, true), ("", false)] {
         let counter = Counter::new(&ptx("sm_90a", beginning));
         let graph = counter.stream.capture(|| (0..3).try_for_each(|_| counter.launch())).unwrap();

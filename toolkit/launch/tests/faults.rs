@@ -12,7 +12,7 @@ use emulator::driver;
 use launch::{DeviceBuffer, PinnedBuffer};
 
 #[test]
-fn a_fault_is_told_in_full_and_stays() {
+fn a_fault_is_described_and_persists() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let x = DeviceBuffer::from_slice(&stream, &[1u32; 4]).unwrap().named("numbers");
@@ -38,7 +38,7 @@ fn a_fault_is_told_in_full_and_stays() {
 }
 
 #[test]
-fn reading_what_nothing_wrote_is_a_fault_of_the_emulator() {
+fn the_emulator_reports_reads_of_uninitialised_memory() {
     let context = context();
     if !context.is_emulator() {
         return;

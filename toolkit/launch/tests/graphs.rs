@@ -10,7 +10,7 @@ use cuda_std::launch::LaunchShape;
 use launch::{DeviceBuffer, Event, PinnedBuffer};
 
 #[test]
-fn a_replay_reads_what_buffers_hold_then() {
+fn a_graph_reads_the_current_buffer_contents() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let mut input = PinnedBuffer::from_slice(&context, &[1u32, 2]).unwrap();
@@ -71,7 +71,7 @@ fn a_capture_may_fork_and_must_join() {
 }
 
 #[test]
-fn what_a_capture_forbids_ends_it_and_nothing_else() {
+fn a_forbidden_call_ends_only_the_capture() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
@@ -109,7 +109,7 @@ fn a_panic_ends_a_capture() {
 }
 
 #[test]
-fn an_instantiated_graph_takes_other_arguments_but_no_other_work() {
+fn a_graph_update_may_change_only_arguments() {
     use launch::cust::sys;
     use std::ptr::null_mut;
     let context = context();

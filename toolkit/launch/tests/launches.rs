@@ -146,7 +146,7 @@ fn occupancy_falls_with_shared_memory() {
 }
 
 #[test]
-fn what_cannot_be_compiled_is_explained() {
+fn a_compile_error_is_explained() {
     let broken = PTX.replace("add.u64 %rd1, %rd1, %rd2;", "add.u64 %rd1, %rd1, %nothing;");
     let error = Module::load(&context(), &broken, &[&add::DESCRIPTOR]).unwrap_err();
     let Error::Cuda { code, detail, .. } = &error else { panic!("{error}") };
@@ -155,7 +155,7 @@ fn what_cannot_be_compiled_is_explained() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_an_error() {
+fn a_missing_device_is_an_error() {
     let error = launch::Context::new(context().driver(), 1000).unwrap_err();
     assert!(matches!(error, Error::NoDevice { ordinal: 1000, .. }), "{error}");
 }

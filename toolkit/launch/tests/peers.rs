@@ -27,7 +27,7 @@ fn add_five(context: &Context, stream: &Stream, x: DevicePtrMut<u32>) -> Result<
 }
 
 #[test]
-fn the_emulator_has_as_many_devices_as_were_asked_for() {
+fn the_emulator_has_the_requested_devices() {
     let contexts = contexts(3);
     let driver = contexts[0].driver();
     assert!(driver.num_devices().unwrap() >= 3);
@@ -49,7 +49,7 @@ fn kernels_use_the_memory_of_a_peer() {
 }
 
 #[test]
-fn the_memory_of_others_is_out_of_reach() {
+fn memory_without_peer_access_is_out_of_reach() {
     let contexts = contexts(2);
     let [own, other] = [0, 1].map(|i| contexts[i].stream().unwrap());
     let x = DeviceBuffer::from_slice(&other, &[1u32, 2, 3]).unwrap();

@@ -42,7 +42,7 @@ fn a_stream_works_in_order() {
 }
 
 #[test]
-fn pinned_memory_is_read_and_written_when_the_stream_comes_to_it() {
+fn pinned_copies_run_in_stream_order() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let x = DeviceBuffer::<u32>::zeroed(&stream, 2).unwrap();
@@ -97,7 +97,7 @@ fn streams_wait_for_events_only() {
 }
 
 #[test]
-fn events_tell_when_they_are_reached_and_how_long_it_took() {
+fn events_report_progress_and_durations() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
@@ -141,7 +141,7 @@ fn any_thread_may_use_a_context() {
 }
 
 #[test]
-fn what_cust_offers_works_beside_it() {
+fn cust_works_alongside() {
     use launch::cust::memory::{CopyDestination, DeviceBuffer};
     let context: Context = context();
     context.make_current().unwrap();
@@ -165,7 +165,7 @@ fn what_cust_offers_works_beside_it() {
 }
 
 #[test]
-fn the_primary_context_is_there_while_somebody_holds_it() {
+fn the_primary_context_lives_while_it_is_retained() {
     use launch::cust::context::Context as Primary;
     use launch::cust::context::legacy::CurrentContext;
     use launch::cust::device::Device;

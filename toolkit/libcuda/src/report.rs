@@ -45,7 +45,7 @@ fn tell(text: &str) {
         None => return eprint!("{text}"),
     };
     if let Err(error) = written {
-        eprintln!("{text}{MARK} The report cannot be written: {error}");
+        eprintln!("{text}{MARK} The report could not be written: {error}");
     }
 }
 
@@ -89,7 +89,7 @@ fn heading(fault: &Fault) -> String {
         FaultKind::GlobalRace => "Race reported between accesses to __global__ memory".into(),
         FaultKind::MissingLanes => "Barrier error detected. Divergent thread(s) in warp".into(),
         FaultKind::DivergentBarrier => "Barrier error detected. Divergent thread(s) in block".into(),
-        FaultKind::Deadlock => "Barrier error detected. Threads wait for what can no longer happen".into(),
+        FaultKind::Deadlock => "Barrier error detected. Threads wait for an event that can no longer happen".into(),
         FaultKind::Mbarrier => "Barrier error detected. Invalid use of an mbarrier".into(),
         FaultKind::AsyncRegion => "Race reported with an asynchronous copy or product".into(),
         FaultKind::MissingProxyFence => "Race reported between the generic and the asynchronous proxy".into(),
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_told_in_lines() {
+    fn a_fault_is_described_in_several_lines() {
         let fault = Fault {
             kind: FaultKind::OutOfBounds,
             message: "4 bytes at offset 8 of `x`, which has 8 bytes".into(),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_counts() {
+    fn the_summary_counts_faults() {
         assert_eq!(summary(1), "========= ERROR SUMMARY: 1 error\n");
         assert_eq!(summary(2), "========= ERROR SUMMARY: 2 errors\n");
     }

@@ -16,7 +16,7 @@ const DEVICES: [(&str, (u32, u32)); 6] =
 const MOST_DEVICES: usize = 16;
 /// The accepted values of the checks variable, and its default.
 const CHECKS: &str =
-    "`all`, `none`, or some of `uninitialised`, `copies`, `races` and `global-races` with commas between";
+    "`all`, `none`, or a comma-separated list of `uninitialised`, `copies`, `races` and `global-races`";
 const DEFAULT_CHECKS: &str = "uninitialised,races,global-races";
 
 /// Settings from environment variables.
@@ -56,7 +56,7 @@ pub struct WrongSetting {
 
 impl fmt::Display for WrongSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={} is not possible: {}", self.name, self.value, self.wanted)
+        write!(f, "{}={} is invalid: {}", self.name, self.value, self.wanted)
     }
 }
 
@@ -79,22 +79,22 @@ impl Settings {
             "DEVICE" => {
                 let known = DEVICES.iter().find(|(device, _)| *device == value);
                 let names = DEVICES.map(|(device, _)| device).join(", ");
-                self.device.capability = known.ok_or_else(|| format!("the devices are {names}"))?.1;
+                self.device.capability = known.ok_or_else(|| format!("the supported devices are {names}"))?.1;
             }
             "DEVICES" => {
                 let count = value.parse().ok().filter(|count| (1..=MOST_DEVICES).contains(count));
-                self.device.devices = count.ok_or_else(|| format!("there are 1 to {MOST_DEVICES} devices"))?;
+                self.device.devices = count.ok_or_else(|| format!("the number of devices must be from 1 to {MOST_DEVICES}"))?;
             }
-            "CHECKS" => self.check(value).ok_or_else(|| format!("the checks are {CHECKS}"))?,
+            "CHECKS" => self.check(value).ok_or_else(|| format!("the checks must be {CHECKS}"))?,
             "SEED" => {
-                let wanted = || "a seed is a number; 0 is the order without chance".to_owned();
+                let wanted = || "the seed must be a number, where 0 is the natural order".to_owned();
                 self.launches.seed = value.parse().map_err(|_| wanted())?;
             }
             "REPORT" => self.report = Some(value.into()),
             "EXIT_CODE" => {
-                self.exit_code = value.parse().map_err(|_| "an exit code is a number from 0 to 255".to_owned())?;
+                self.exit_code = value.parse().map_err(|_| "the exit code must be a number from 0 to 255".to_owned())?;
             }
-            _ => return Err("there is no such variable; the README of quire-libcuda has a list".to_owned()),
+            _ => return Err("there is no such variable (the README of quire-libcuda lists all)".to_owned()),
         }
         Ok(())
     }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_set_what_they_are_for() {
+    fn each_variable_sets_its_option() {
         let settings =
             read(&[("DEVICE", "sm_80"), ("DEVICES", "3"), ("SEED", "7"), ("EXIT_CODE", "9"), ("REPORT", "x")]).unwrap();
         assert_eq!((settings.device.capability, settings.device.devices), ((8, 0), 3));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_are_those_that_are_named() {
+    fn only_the_named_checks_are_enabled() {
         let checks = |value| {
             let launches = read(&[("CHECKS", value)]).unwrap().launches;
             [launches.check_initialised, launches.check_copies, launches.check_races, launches.check_global_races]
@@ -155,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_what_would_be_right() {
+    fn an_error_names_the_accepted_values() {
         assert_eq!(
             read(&[("DEVICE", "sm_70")]).unwrap_err(),
-            "QUIRE_EMULATOR_DEVICE=sm_70 is not possible: the devices are sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a"
+            "QUIRE_EMULATOR_DEVICE=sm_70 is invalid: the supported devices are sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a"
         );
         for (name, value) in [
             ("DEVICES", "0"),
@@ -169,7 +169,7 @@ mod tests {
             ("SEEDS", "1"),
         ] {
             assert!(
-                read(&[(name, value)]).unwrap_err().starts_with(&format!("{PREFIX}{name}={value} is not possible"))
+                read(&[(name, value)]).unwrap_err().starts_with(&format!("{PREFIX}{name}={value} is invalid"))
             );
         }
     }

@@ -38,11 +38,11 @@ fn read_too_far() {
 }
 
 #[test]
-fn faults_are_told_and_counted() {
+fn faults_are_reported_and_counted() {
     if is_child() {
         return read_too_far();
     }
-    let name = "faults_are_told_and_counted";
+    let name = "faults_are_reported_and_counted";
     let plain = run(name, &[]);
     let told = errors(&plain);
     assert!(plain.status.success(), "{told}");
@@ -59,7 +59,7 @@ fn faults_are_told_and_counted() {
 }
 
 #[test]
-fn devices_are_those_that_were_asked_for() {
+fn the_requested_devices_exist() {
     if is_child() {
         enter(1);
         let (mut count, mut major, mut minor) = (0, 0, 0);
@@ -70,7 +70,7 @@ fn devices_are_those_that_were_asked_for() {
         return assert_copied_between_devices();
     }
     let variables = [("QUIRE_EMULATOR_DEVICES", "2"), ("QUIRE_EMULATOR_DEVICE", "sm_86")];
-    let output = run("devices_are_those_that_were_asked_for", &variables);
+    let output = run("the_requested_devices_exist", &variables);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
@@ -85,7 +85,7 @@ fn assert_copied_between_devices() {
 }
 
 #[test]
-fn a_wrong_value_is_an_error() {
+fn an_invalid_value_is_an_error() {
     if is_child() {
         const UNKNOWN: u32 = 999;
         const NOT_INITIALISED: u32 = 3;
@@ -93,21 +93,21 @@ fn a_wrong_value_is_an_error() {
         assert_eq!(call!(cuDeviceGetCount(&mut 0 => &mut i32)), NOT_INITIALISED);
         return;
     }
-    let output = run("a_wrong_value_is_an_error", &[("QUIRE_EMULATOR_DEVICE", "H100")]);
+    let output = run("an_invalid_value_is_an_error", &[("QUIRE_EMULATOR_DEVICE", "H100")]);
     let told = errors(&output);
     assert!(output.status.success(), "{told}");
-    let wanted = "libcuda of Quire's emulator: QUIRE_EMULATOR_DEVICE=H100 is not possible: the devices are sm_80";
+    let wanted = "libcuda of Quire's emulator: QUIRE_EMULATOR_DEVICE=H100 is invalid: the supported devices are sm_80";
     assert!(told.starts_with(wanted), "{told}");
 }
 
 #[test]
-fn what_is_refused_is_told() {
+fn a_refusal_is_reported() {
     if is_child() {
         enter(0);
         assert_eq!(load(include_bytes!("compiled/sass.fatbin"), "add").0, 209);
         return;
     }
-    let told = errors(&run("what_is_refused_is_told", &[]));
+    let told = errors(&run("a_refusal_is_reported", &[]));
     let wanted =
         "========= Refused: `load of a module`: the fatbin only holds machine code (SASS), which the emulator does not";
     assert!(told.contains(wanted), "{told}");
@@ -138,7 +138,7 @@ fn kernels_print_and_assert() {
 }
 
 #[test]
-fn copies_of_memory_that_nothing_wrote_are_faults_if_they_are_checked() {
+fn copies_of_uninitialised_memory_are_faults_if_checked() {
     if is_child() {
         enter(0);
         let (mut memory, mut word) = (0u64, 0u32);
@@ -149,7 +149,7 @@ fn copies_of_memory_that_nothing_wrote_are_faults_if_they_are_checked() {
         assert_eq!(code, if is_checked { LAUNCH_FAILED } else { 0 });
         return;
     }
-    let name = "copies_of_memory_that_nothing_wrote_are_faults_if_they_are_checked";
+    let name = "copies_of_uninitialised_memory_are_faults_if_checked";
     let quiet = run(name, &[]);
     assert!(quiet.status.success() && errors(&quiet).is_empty(), "{}", errors(&quiet));
     let told = errors(&run(name, &[("QUIRE_EMULATOR_CHECKS", "all")]));

@@ -23,7 +23,7 @@ fn assert_adds(function: Handle) {
 }
 
 #[test]
-fn kernels_of_ptx_run() {
+fn kernels_from_ptx_run() {
     enter(0);
     let (code, saxpy) = load(CString::new(LESSONS).unwrap().as_bytes_with_nul(), "saxpy");
     assert_eq!(code, 0);
@@ -33,7 +33,7 @@ fn kernels_of_ptx_run() {
 }
 
 #[test]
-fn arguments_may_lie_in_one_buffer() {
+fn arguments_may_be_in_one_buffer() {
     enter(0);
     let (_, saxpy) = load(CString::new(LESSONS).unwrap().as_bytes_with_nul(), "saxpy");
     let (x, y) = (upload(&[1.0, 2.0]), upload(&[10.0, 20.0]));
@@ -79,7 +79,7 @@ fn machine_code_is_refused() {
 }
 
 #[test]
-fn a_fatbin_that_is_cut_is_no_fatbin() {
+fn a_truncated_fatbin_is_refused() {
     enter(0);
     const INVALID_IMAGE: u32 = 200;
     let whole = include_bytes!("compiled/zstd.fatbin");
@@ -90,7 +90,7 @@ fn a_fatbin_that_is_cut_is_no_fatbin() {
 }
 
 #[test]
-fn what_is_linked_can_be_loaded() {
+fn linked_code_can_be_loaded() {
     enter(0);
     let called = ".version 8.0\n.target sm_80\n.address_size 64\n\
         .visible .func (.param .b32 r) thrice(.param .b32 x)\n{\n.reg .f32 %f<3>;\n\
@@ -129,7 +129,7 @@ fn what_is_linked_can_be_loaded() {
 }
 
 #[test]
-fn memory_of_pools_is_freed_in_the_order_of_the_stream() {
+fn pool_memory_is_freed_in_stream_order() {
     enter(0);
     let (mut pool, mut stream, mut memory) = (null_mut(), null_mut(), 0u64);
     assert_eq!(call!(cuDeviceGetDefaultMemPool(&mut pool => &mut Handle, 0 => i32)), 0);
@@ -204,7 +204,7 @@ fn rows_are_copied_and_filled() {
 }
 
 #[test]
-fn copies_of_nothing_need_no_memory() {
+fn empty_copies_accept_any_address() {
     enter(0);
     let null_copy = call!(cuMemcpyHtoD(0 => u64, null() => *const c_void, 0 => usize));
     assert_eq!((null_copy, call!(cuMemsetD8(0 => u64, 0 => u8, 0 => usize))), (0, 0));
@@ -254,7 +254,7 @@ fn a_block_that_fills_the_device_is_found() {
 }
 
 #[test]
-fn what_the_emulator_does_not_have_is_not_found() {
+fn unsupported_functions_are_not_found() {
     assert!(find("cuTexObjectCreate").is_none());
     let (mut table, id) = (arg(&0u8), [0u8; 16]);
     assert_eq!(call!(cuGetExportTable(&mut table => &mut *const c_void, &id => *const [u8; 16])), 500);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_known_by_their_texts_and_have_variables_of_their_own() {
+    fn cached_modules_have_their_own_variables() {
         let text = |kernel: usize| {
             format!(
                 ".version 8.0\n.target sm_80\n.address_size 64\n.global .u32 v;\n.visible .entry k{kernel}() {{ ret; }}\n"

@@ -207,7 +207,7 @@ impl Session<'_> {
         let state = self.state_mut();
         while let Some(running) = state.running.first() {
             let message =
-                "waits for what another device must write, and nothing is left that could write it".to_string();
+                "waits for a write by another device, but no remaining work can make it".to_string();
             let fault = match kernel(&running.request.module, &running.request.kernel) {
                 Ok(kernel) => running.launch.endless(kernel, message),
                 Err(fault) => fault,

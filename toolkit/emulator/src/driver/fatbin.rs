@@ -30,27 +30,27 @@ pub(super) fn size(header: &[u8]) -> Option<usize> {
 
 /// Returns the PTX texts of a fatbin, each with the architecture number of its entry.
 pub(super) fn ptx(fatbin: &[u8]) -> Result<Vec<(u32, String)>, String> {
-    let cut = || "the fatbin ends too early".to_owned();
-    let end = size(fatbin).filter(|&end| end <= fatbin.len()).ok_or_else(cut)?;
-    let mut at = number(fatbin, 6, 2).ok_or_else(cut)? as usize;
+    let truncated = || "the fatbin is truncated".to_owned();
+    let end = size(fatbin).filter(|&end| end <= fatbin.len()).ok_or_else(truncated)?;
+    let mut at = number(fatbin, 6, 2).ok_or_else(truncated)? as usize;
     let mut texts = Vec::new();
     while at + ENTRY <= end {
-        let field = |offset, size| number(fatbin, at + offset, size).ok_or_else(cut);
+        let field = |offset, size| number(fatbin, at + offset, size).ok_or_else(truncated);
         let (kind, header, stored) = (field(0, 2)? as u16, field(4, 4)? as usize, field(8, 8)? as usize);
         let (architecture, flags) = (field(28, 4)? as u32, field(40, 8)?);
-        let next = at.checked_add(header).and_then(|start| start.checked_add(stored)).ok_or_else(cut)?;
-        let payload = fatbin.get(at + header..next).ok_or_else(cut)?;
+        let next = at.checked_add(header).and_then(|start| start.checked_add(stored)).ok_or_else(truncated)?;
+        let payload = fatbin.get(at + header..next).ok_or_else(truncated)?;
         if kind == PTX {
             let (compressed, full) = (field(16, 4)? as usize, field(56, 8)? as usize);
             let bytes = if flags & (LZ4 | ZSTD) == 0 {
                 payload.to_vec()
             } else {
-                let payload = payload.get(..compressed).ok_or_else(cut)?;
+                let payload = payload.get(..compressed).ok_or_else(truncated)?;
                 let unpacked = if flags & LZ4 != 0 { unpack_lz4(payload, full) } else { unpack_zstd(payload) };
                 unpacked.map_err(|why| format!("the fatbin's PTX cannot be unpacked: {why}"))?
             };
             let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-            let text = std::str::from_utf8(text).map_err(|_| "the fatbin's PTX is no text".to_owned())?;
+            let text = std::str::from_utf8(text).map_err(|_| "the fatbin's PTX is not valid UTF-8".to_owned())?;
             texts.push((architecture, text.to_owned()));
         }
         at = next;

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_is_known_to_the_byte() {
+    fn pinned_memory_has_exact_bounds() {
         let mut pinned = PinnedMemory::default();
         let at = pinned.allocate(100, None).unwrap();
         assert_eq!(bytes(at, 100).read(), [0xcd; 100]);

@@ -86,12 +86,12 @@ impl CodeImage {
         let sass = "holds machine code (SASS), which the emulator does not execute: it needs PTX";
         match self {
             Self::Text(text) => Ok(Cow::Borrowed(text)),
-            Self::Sass => Err((ResultCode::NoBinary, format!("the image {sass}, as compilers give it with `-ptx`"))),
+            Self::Sass => Err((ResultCode::NoBinary, format!("the image {sass}, which compilers emit with `-ptx`"))),
             Self::Fatbin(bytes) => {
                 let texts = fatbin::ptx(bytes).map_err(|why| (ResultCode::InvalidImage, why))?;
                 if texts.is_empty() {
                     let text =
-                        format!("the fatbin only {sass}, as `nvcc -gencode arch=compute_80,code=compute_80` adds it");
+                        format!("the fatbin only {sass}, which `nvcc -gencode arch=compute_80,code=compute_80` adds");
                     return Err((ResultCode::NoBinary, text));
                 }
                 let fitting = texts.iter().filter(|(_, text)| options.runs(target(text)));
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_says_itself_what_it_is() {
+    fn the_first_bytes_of_an_image_give_its_kind() {
         let at = |bytes: &[u8]| {
             // SAFETY: each input is zero-terminated or starts with a complete magic number that `at` reads no further.
             unsafe { CodeImage::at(bytes.as_ptr().cast()) }

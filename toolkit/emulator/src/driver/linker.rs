@@ -101,8 +101,8 @@ fn join(texts: &[String]) -> Result<String, String> {
         }
         files = most;
     }
-    let version = versions.into_iter().max_by_key(|text| version(text)).ok_or("nothing was linked")?;
-    let target = targets.into_iter().max_by_key(|target| rank(target)).ok_or("nothing says its target")?;
+    let version = versions.into_iter().max_by_key(|text| version(text)).ok_or("no code was added to the link")?;
+    let target = targets.into_iter().max_by_key(|target| rank(target)).ok_or("no text declares a target")?;
     Ok(format!("{HEAD}.version {version}\n.target {target}\n.address_size 64\n{body}"))
 }
 
@@ -190,7 +190,7 @@ mod tests {
         .weak .func common()\n{\nret;\n}\n";
 
     #[test]
-    fn texts_are_joined_to_one_that_compiles() {
+    fn joined_texts_compile() {
         let mut linker = Linker::default();
         let options = DeviceOptions::default();
         linker.add(&CodeImage::Text(KERNEL.into()), &options).unwrap();
@@ -213,16 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_defined_twice_is_refused() {
+    fn a_duplicate_definition_is_refused() {
         let declared =
             CALLED.replacen(".visible", ".visible .func (.param .b32 r) twice(.param .b32 x)\n;\n.visible", 1);
-        assert!(join(&[declared]).is_ok(), "what a text declares and defines is defined once");
+        assert!(join(&[declared]).is_ok(), "a text may declare a function that it defines");
         let twice = join(&[CALLED.to_owned(), CALLED.to_owned()]).unwrap_err();
         assert_eq!(twice, "`twice` is defined twice");
     }
 
     #[test]
-    fn what_a_text_has_for_itself_stays_its_own() {
+    fn private_symbols_of_texts_stay_separate() {
         let text = |value: u32| {
             format!(
                 ".version 8.0\n.target sm_80\n.address_size 64\n.global .align 4 .u32 $own = {value};\n\
@@ -238,7 +238,7 @@ mod tests {
                 .unwrap()
                 .contains(".func f$$0")
         );
-        assert!(joined.contains("$own$12;"), "another name that begins alike stays");
+        assert!(joined.contains("$own$12;"), "a longer name with the same prefix is unchanged");
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl Session<'_> {
         }
         self.check_memory("fill", at, pattern.len().checked_mul(count).ok_or(ResultCode::InvalidValue)?)?;
         if !at.is_multiple_of(pattern.len() as u64) {
-            return Err(self.refuse("fill", format!("{at:#x} is no multiple of {} bytes", pattern.len())));
+            return Err(self.refuse("fill", format!("{at:#x} is not a multiple of {} bytes", pattern.len())));
         }
         self.submit(stream, Work::Fill { at, pattern: pattern.to_vec(), count })
     }

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_runs_what_was_made_for_it_or_for_older_ones() {
+    fn a_device_runs_code_for_its_own_and_older_targets() {
         let device = |capability| DeviceOptions { capability, ..DeviceOptions::default() };
         let (ampere, hopper, next) = (device((8, 0)), device((9, 0)), device((10, 0)));
         assert!(ampere.runs("sm_80") && hopper.runs("sm_80") && hopper.runs("sm_90a"));

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_runs_alone() {
+    fn taking_a_stream_leaves_other_streams() {
         let mut queue = WorkQueue::default();
         queue.push(1, StreamOrder::Blocking, None, "a");
         queue.push(2, StreamOrder::Blocking, None, "b");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn work_takes_what_comes_before_it_in_its_stream_and_what_it_waits_for() {
+    fn taking_work_takes_its_dependencies() {
         let mut queue = WorkQueue::default();
         queue.push(1, StreamOrder::NonBlocking, None, "first");
         let event = queue.push(1, StreamOrder::NonBlocking, None, "event");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_nothing_is_ready() {
+    fn work_without_dependencies_is_ready() {
         let mut queue = WorkQueue::default();
         queue.push(1, StreamOrder::NonBlocking, None, "running");
         let running = [queue.take_ready(&[]).unwrap().parts().0];

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_go_on_beside_each_other() {
+    fn streams_overlap() {
         let mut queue = WorkQueue::default();
         queue.push(1, StreamOrder::NonBlocking, None, 100);
         queue.push(2, StreamOrder::NonBlocking, None, 200);

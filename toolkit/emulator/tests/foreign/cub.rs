@@ -159,12 +159,12 @@ pub fn problems() -> Vec<Problem> {
 }
 
 #[test]
-fn all_come_out_right() {
+fn all_results_are_correct() {
     check(PTX, problems());
 }
 
 #[test]
-fn every_kernel_is_known() {
+fn every_kernel_is_supported() {
     let module = PtxModule::parse(PTX).unwrap();
     assert_eq!(module.entries().len(), problems().len());
     module.check().unwrap_or_else(|error| panic!("{error}"));

@@ -99,12 +99,12 @@ fn masked_sum() -> Problem {
 }
 
 #[test]
-fn all_come_out_right() {
+fn all_results_are_correct() {
     check(PTX, problems());
 }
 
 #[test]
-fn what_is_read_in_vain_is_poison() {
+fn discarded_reads_need_poison() {
     let module = PtxModule::parse(PTX).unwrap();
     let run = |poison| masked_sum().run(PTX, &module, &LaunchOptions { poison, ..LaunchOptions::default() });
     assert!(run(false).unwrap_err().starts_with("Uninitialised"));
@@ -112,7 +112,7 @@ fn what_is_read_in_vain_is_poison() {
 }
 
 #[test]
-fn every_kernel_is_known() {
+fn every_kernel_is_supported() {
     let module = PtxModule::parse(PTX).unwrap();
     assert_eq!(module.entries().len(), 11);
     module.check().unwrap_or_else(|error| panic!("{error}"));

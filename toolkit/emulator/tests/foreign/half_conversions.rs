@@ -40,7 +40,7 @@ fn to_integers() {
 }
 
 #[test]
-fn of_integers() {
+fn from_integers() {
     for (kind, (name, range, bytes)) in KINDS.into_iter().flat_map(|kind| INTEGERS.map(|form| (kind, form))) {
         // For 16 bits, all integers. For wider types, 14-bit numbers at any bit position and their neighbours.
         let tops = numbers(ALL, 1 << 14);
@@ -67,7 +67,7 @@ fn input_bytes(contents: Vec<u8>) -> Argument {
 }
 
 #[test]
-fn to_and_of_wider_numbers() {
+fn conversions_with_wider_types() {
     for kind in KINDS {
         let judge = kind.judge(4, 1, move |_, bits| {
             let value = kind.double(bits) as f32;
@@ -101,7 +101,7 @@ fn to_and_of_wider_numbers() {
 }
 
 #[test]
-fn numbers_of_eight_bits() {
+fn conversions_with_fp8() {
     const EIGHT: Kind = Kind { name: "half", form: E4M3 };
     for kind in KINDS {
         let judge = EIGHT.judge(2, 4, move |part, bits| {

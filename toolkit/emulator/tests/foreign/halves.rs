@@ -137,7 +137,7 @@ pub fn binary(family: &'static str, [bytes, parts]: [usize; 2], wanted: fn(Kind,
 }
 
 #[test]
-fn every_kernel_is_known() {
+fn every_kernel_is_supported() {
     let module = PtxModule::parse(PTX).unwrap();
     assert_eq!(module.entries().len(), 2 * (11 + 12 + 5) + 1);
     module.check().unwrap_or_else(|error| panic!("{error}"));

@@ -103,6 +103,6 @@ pub fn problems() -> Vec<Problem> {
 }
 
 #[test]
-fn all_come_out_right() {
+fn all_results_are_correct() {
     check(PTX, problems());
 }

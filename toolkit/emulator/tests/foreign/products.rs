@@ -211,7 +211,7 @@ fn kernels() -> Vec<&'static str> {
 }
 
 #[test]
-fn all_come_out_right() {
+fn all_results_are_correct() {
     let module = PtxModule::parse(PTX).unwrap();
     module.check().unwrap_or_else(|error| panic!("{error}"));
     for (index, kernel) in kernels().into_iter().enumerate() {
@@ -226,7 +226,7 @@ fn all_come_out_right() {
 }
 
 #[test]
-fn the_matrix_is_whole() {
+fn every_combination_is_covered() {
     let shapes: Vec<Shape> = kernels().into_iter().map(Shape::of).collect();
     for columns in (8..=256).step_by(8) {
         assert!(shapes.iter().any(|shape| shape.columns == columns), "{columns} columns");

@@ -141,7 +141,7 @@ pub fn problems() -> Vec<Problem> {
 }
 
 #[test]
-fn all_come_out_right() {
+fn all_results_are_correct() {
     let module = PtxModule::parse(PTX).unwrap();
     for problem in problems() {
         let run = |seed| problem.run(PTX, &module, &LaunchOptions { seed, ..LaunchOptions::default() });

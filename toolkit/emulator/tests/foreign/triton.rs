@@ -187,19 +187,19 @@ pub fn of_hopper() -> Vec<Problem> {
 }
 
 #[test]
-fn all_of_sm_80_come_out_right() {
+fn all_sm_80_results_are_correct() {
     check(AMPERE, of_ampere());
 }
 
 #[test]
-fn all_of_sm_90a_come_out_right() {
+fn all_sm_90a_results_are_correct() {
     check(HOPPER, of_hopper());
 }
 
 /// Triton 3.4 omits the proxy fence between thread copies and the product that reads them. With a fence before each
 /// barrier, its kernels are correct.
 #[test]
-fn an_older_version_forgets_a_fence() {
+fn triton_3_4_omits_a_fence() {
     let fenced = FORGETFUL.replace("\tbar.sync \t0;", "\tfence.proxy.async.shared::cta;\n\tbar.sync \t0;");
     let [module, fenced_module] = [FORGETFUL, &fenced].map(|text| PtxModule::parse(text).unwrap());
     let launched = module.entries();

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_without_a_version_is_the_newest_that_the_caller_knows() {
+    fn an_unversioned_name_means_the_newest_version_the_caller_knows() {
         let symbol = |name| symbol(name).unwrap();
         assert_eq!(find("cuMemAlloc", 12_000), Ok(symbol("cuMemAlloc_v2")));
         assert_eq!(find("cuInit", 2_000), Ok(symbol("cuInit")));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn every_version_in_the_list_is_a_function() {
+    fn every_listed_version_exists() {
         for name in SINCE.iter().map(|(name, _)| name) {
             assert!(symbol(name).is_some(), "{name}");
         }

@@ -68,16 +68,16 @@ unsafe fn launch(
         let config = LaunchConfig { grid, block, dynamic_shared, cluster: exec::cluster_of(entry, cluster) };
         exec::check_launch(entry, config, cluster, &args).map_err(|why| context.refuse(&kernel, why))?;
         if dynamic_shared > limit {
-            let why = format!("{dynamic_shared} bytes of dynamic shared memory, of at most {limit}");
+            let why = format!("{dynamic_shared} bytes of dynamic shared memory exceed the limit of {limit}");
             return Err(context.refuse(&kernel, why));
         }
         if dependent && context.device_options.capability < DEPENDENT_CAPABILITY {
-            context.refuse(&kernel, "a launch that begins early, which devices of compute capability 9.0 have");
+            context.refuse(&kernel, "programmatic stream serialisation, which needs compute capability 9.0");
             return Err(ResultCode::NotSupported);
         }
         let occupancy = blocks_that_fit(&context.device_options, entry, block.iter().product(), dynamic_shared);
         if cooperative && !fits(context.device_options.multiprocessors, occupancy, grid) {
-            let why = format!("a cooperative launch of {grid:?} blocks, of which {occupancy} fit a multiprocessor");
+            let why = format!("a cooperative launch of {grid:?} blocks does not fit the device: {occupancy} blocks fit a multiprocessor");
             context.refuse(&kernel, why);
             return Err(ResultCode::CooperativeTooLarge);
         }

@@ -47,7 +47,7 @@ functions! { tensor_functions($)
         match tensor.encode() {
             Ok(bytes) => map.put(bytes),
             Err(why) => with_current(|context| {
-                Err(context.refuse("a map of a tensor", why))
+                Err(context.refuse("encoding of a tensor map", why))
             }),
         }
     }
