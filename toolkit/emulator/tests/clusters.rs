@@ -62,7 +62,7 @@ const READ: &str =
     "mapa.shared::cluster.u32 %r11, %r9, %r3; ld.shared::cluster.u32 %r12, [%r11]; st.global.u32 [%d2], %r12;";
 
 /// The numbers stored by the matching threads of the neighbour block.
-fn of_neighbour() -> Vec<u32> {
+fn neighbour_values() -> Vec<u32> {
     (0..256).map(|i: u32| ((i / 64) ^ 1) * 1000 + i % 64).collect()
 }
 
@@ -77,7 +77,7 @@ fn blocks_read_each_others_shared_memory() {
     for seed in 0..6 {
         for (meet, read) in [(MEET, READ), (split, READ), (MEET, generic)] {
             let body = format!("{LEAVE} {meet} {read} {meet}");
-            assert_eq!(run(seed, &body).unwrap(), of_neighbour(), "seed {seed}: {read}");
+            assert_eq!(run(seed, &body).unwrap(), neighbour_values(), "seed {seed}: {read}");
         }
     }
 }
@@ -95,7 +95,7 @@ fn blocks_write_and_count_in_each_others_shared_memory() {
          ld.shared::cluster.u32 %r12, [%r11]; st.global.u32 [%d2], %r12; {MEET}"
     );
     for seed in 0..6 {
-        assert_eq!(run(seed, &write).unwrap(), of_neighbour(), "seed {seed}");
+        assert_eq!(run(seed, &write).unwrap(), neighbour_values(), "seed {seed}");
         assert_eq!(run(seed, &count).unwrap(), [256; 256], "seed {seed}");
     }
 }
@@ -137,8 +137,8 @@ fn cluster_barrier_arrivals_and_waits_must_pair() {
         own: setp.lt.u32 %p3, %r1, 32; @%p3 ret; bar.sync 0, 64;";
     caught(one, FaultKind::Deadlock, "wait for threads that never come");
     // Threads that exit count as arrived.
-    let gone = format!("setp.eq.u32 %p2, %r2, 1; @%p2 ret; {MEET} mov.u32 %r12, 9; st.global.u32 [%d2], %r12;");
-    assert_eq!(run(0, &gone).unwrap(), (0..256).map(|i| if i / 64 % 2 == 0 { 9 } else { 0 }).collect::<Vec<u32>>());
+    let exited = format!("setp.eq.u32 %p2, %r2, 1; @%p2 ret; {MEET} mov.u32 %r12, 9; st.global.u32 [%d2], %r12;");
+    assert_eq!(run(0, &exited).unwrap(), (0..256).map(|i| if i / 64 % 2 == 0 { 9 } else { 0 }).collect::<Vec<u32>>());
 }
 
 /// Each block's first thread initialises an mbarrier for 64 arrivals. Threads then arrive at the neighbour's mbarrier
@@ -158,9 +158,9 @@ fn arrivals(arrive: &str, end: &str) -> String {
 fn threads_arrive_at_mbarriers_of_other_blocks() {
     let arrive = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r14];";
     for seed in 0..6 {
-        assert_eq!(run(seed, &arrivals(arrive, MEET)).unwrap(), of_neighbour(), "seed {seed}");
+        assert_eq!(run(seed, &arrivals(arrive, MEET)).unwrap(), neighbour_values(), "seed {seed}");
         // A block exits only after all arrivals at its mbarrier, so no further barrier is needed.
-        assert_eq!(run(seed, &arrivals(arrive, "")).unwrap(), of_neighbour(), "seed {seed}");
+        assert_eq!(run(seed, &arrivals(arrive, "")).unwrap(), neighbour_values(), "seed {seed}");
     }
     // The faults are too many arrivals, no arrivals, a local arrive at a remote mbarrier, an arrival that the target
     // block does not wait for, and an arrival at an mbarrier that may not be initialised yet.

@@ -168,11 +168,11 @@ fn without_early_accesses_any_access_before_the_wait_is_a_fault() {
 #[test]
 fn constant_buffers_may_be_read_early() {
     let options = LaunchOptions { early_accesses: false, early_reads: &["one"], ..LaunchOptions::default() };
-    let of_two = |body: &str| body.replace("%d1", "%d2");
+    let on_second = |body: &str| body.replace("%d1", "%d2");
     let mut launches = Launches::new(options);
     launches.launch(true, READ).unwrap();
-    launches.launch(true, &format!("{READ} {WAIT} {}", of_two(WRITE))).unwrap();
-    for body in [WRITE, &of_two(READ), &of_two(WRITE)] {
+    launches.launch(true, &format!("{READ} {WAIT} {}", on_second(WRITE))).unwrap();
+    for body in [WRITE, &on_second(READ), &on_second(WRITE)] {
         let fault = launches.launch(true, body).unwrap_err();
         assert!(fault.message.contains("no griddepcontrol.wait before"), "{fault}");
     }

@@ -133,10 +133,10 @@ fn uninitialised_reads() {
 fn freed_memory() {
     let module = module("ld.global.u32 %r5, [%rd2];\n");
     let mut device = EmulatedDevice::new();
-    let data = device.alloc_from("gone", &[0; 1024]);
+    let data = device.alloc_from("freed", &[0; 1024]);
     device.free(data).unwrap();
     let fault = device.launch(&module, "planted", [1; 3], [1; 3], 0, &[Arg::Ptr(data)]).unwrap_err();
-    assert!(fault.message.contains("`gone`, which was freed"), "{fault}");
+    assert!(fault.message.contains("`freed`, which was freed"), "{fault}");
     assert!(device.free(data).is_err());
 }
 

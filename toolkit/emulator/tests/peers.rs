@@ -91,8 +91,8 @@ fn ranks(release: &str, acquire: &str, options: &LaunchOptions) -> [Rank; 2] {
         let (data, flag, sums) = (device.zeros(256), device.zeros(4), device.zeros(128));
         Rank { device, kernel, data, flag, sums }
     });
-    ranks[0].device.reach(&ranks[1].device);
-    ranks[1].device.reach(&ranks[0].device);
+    ranks[0].device.enable_peer(&ranks[1].device);
+    ranks[1].device.enable_peer(&ranks[0].device);
     ranks
 }
 
@@ -118,14 +118,14 @@ fn seeded(seed: u64) -> LaunchOptions {
 
 /// Whether both devices have the expected sums, or the fault of one of them.
 fn outcome(ranks: &[Rank; 2], rounds: u32) -> Result<bool, Box<emulator::Fault>> {
-    let mut right = true;
+    let mut correct = true;
     for (rank, peer) in [(0, 1), (1, 0)] {
         let Some(sums) = ranks[rank].device.words(ranks[rank].sums, 32) else {
             return Err(driver::take_fault().unwrap());
         };
-        right &= sums.iter().zip(0..).all(|(&sum, lane)| sum == expected(peer, rounds, lane));
+        correct &= sums.iter().zip(0..).all(|(&sum, lane)| sum == expected(peer, rounds, lane));
     }
-    Ok(right)
+    Ok(correct)
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn the_host_can_end_a_wait() {
 fn accessing_a_device_without_peer_access_is_a_fault() {
     let ranks = ranks(SYSTEM, SYSTEM, &LaunchOptions::default());
     ranks[0].device.enter();
-    ranks[0].device.forget(&ranks[1].device);
+    ranks[0].device.disable_peer(&ranks[1].device);
     let stop = ranks[0].device.zeros(4);
     ranks[0].launch(&ranks[1], 1, 1, stop);
     assert_eq!(ranks[0].device.words(ranks[0].sums, 32), None);

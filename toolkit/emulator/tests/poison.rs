@@ -133,20 +133,20 @@ fn products_poison_a_row_or_a_column() {
     // Lane 4 holds a part of row 1 of the first factor and of column 1 of the second.
     let read = "setp.eq.u32 %p1, %r1, 4; selp.b32 %r6, 256, 0, %p1; add.u32 %r6, %r6, %r5; ld.shared.u32 %r7, [%r6];
         selp.b32 %r7, %r7, 0, %p1;";
-    for (register, in_row, spoilt) in [("%r10", true, 1), ("%r11", true, 9), ("%r14", false, 1)] {
+    for (register, in_row, poisoned) in [("%r10", true, 1), ("%r11", true, 9), ("%r14", false, 1)] {
         for (result, down, right) in [("%r20", 0, 0), ("%r21", 0, 1), ("%r22", 8, 0)] {
-            let is_spoilt = |lane: u32| {
+            let is_poisoned = |lane: u32| {
                 let (row, column) = (lane / 4 + down, lane % 4 * 2 + right);
-                if in_row { row == spoilt } else { column == spoilt }
+                if in_row { row == poisoned } else { column == poisoned }
             };
-            let safe: u32 = (0..32).filter(|&lane| !is_spoilt(lane)).fold(0, |set, lane| set | 1 << lane);
+            let safe: u32 = (0..32).filter(|&lane| !is_poisoned(lane)).fold(0, |set, lane| set | 1 << lane);
             let keep = |set: u32| {
                 format!(
                     "{zeros} {read} mov.b32 {register}, %r7; {product} shr.u32 %r8, {set}, %r1; and.b32 %r8, %r8, 1;
                      setp.ne.u32 %p2, %r8, 0; selp.b32 %r2, {result}, 5, %p2;"
                 )
             };
-            harmless(&keep(safe), |lane| if is_spoilt(lane) { 5 } else { 0 });
+            harmless(&keep(safe), |lane| if is_poisoned(lane) { 5 } else { 0 });
             if safe != u32::MAX {
                 caught(&keep(u32::MAX), "stores a value", "st.global.u32");
             }

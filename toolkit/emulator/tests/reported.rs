@@ -11,7 +11,7 @@ struct Reported(&'static str, &'static str, &'static str);
 const POINTER: &str = ".param .u64 p";
 
 #[rustfmt::skip]
-const TAKEN: [Reported; 50] = [
+const ACCEPTED: [Reported; 50] = [
     Reported("add_cc", POINTER, "add.cc.u32 %r0, %r1, %r2; addc.u32 %r3, %r4, %r5;"),
     Reported("add_rz", POINTER, "add.rz.f32 %f0, %f1, %f2;"),
     Reported("add_sat_f16", POINTER, "add.sat.f16 %h0, %h1, %h2;"),
@@ -82,7 +82,7 @@ const REFUSED: [Reported; 4] = [
 
 /// One module with a kernel for each report. `.reg.b32` without a space was one of the reports.
 fn module() -> PtxModule {
-    let kernels: String = TAKEN
+    let kernels: String = ACCEPTED
         .iter()
         .chain(&REFUSED)
         .map(|Reported(name, parameter, statements)| {
@@ -101,7 +101,7 @@ fn module() -> PtxModule {
 #[test]
 fn reported_forms_are_accepted() {
     let module = module();
-    let errors: Vec<String> = TAKEN
+    let errors: Vec<String> = ACCEPTED
         .iter()
         .filter_map(|Reported(name, ..)| Some(format!("{name}: {}", module.entry(name).unwrap().check().err()?)))
         .collect();

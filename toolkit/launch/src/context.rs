@@ -36,7 +36,7 @@ impl Inner {
         // Current contexts are replaced and never stacked.
         ContextStack::pop()?;
         CurrentContext::set_current(&own)?;
-        Ok(Self { own, driver, device, name: device.name()?, limits: DeviceLimits::of(device)? })
+        Ok(Self { own, driver, device, name: device.name()?, limits: DeviceLimits::query(device)? })
     }
 }
 
@@ -58,7 +58,7 @@ pub struct DeviceLimits {
 }
 
 impl DeviceLimits {
-    fn of(device: Device) -> std::result::Result<Self, Code> {
+    fn query(device: Device) -> std::result::Result<Self, Code> {
         let mut opt_in = 0;
         let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
         // SAFETY: the pointer is valid for the result.

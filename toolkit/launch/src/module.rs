@@ -70,7 +70,7 @@ impl Module {
         let kernel = |entry: &&'static Descriptor| {
             let kernel = context.call(&format!("load of `{}`", entry.name), || {
                 let early = can_begin_early && entry.waits_in(target);
-                let kernel = Kernel::of(&raw, entry, early)?;
+                let kernel = Kernel::new(&raw, entry, early)?;
                 load_now(context.driver(), kernel.function).map(|()| kernel)
             })?;
             Ok((entry.name, kernel))
@@ -189,7 +189,7 @@ impl Module {
 }
 
 impl Kernel {
-    fn of(module: &Raw, entry: &Descriptor, early: bool) -> std::result::Result<Self, Code> {
+    fn new(module: &Raw, entry: &Descriptor, early: bool) -> std::result::Result<Self, Code> {
         let function = module.get_function(entry.name)?.to_raw();
         let get = |attribute| {
             let mut value = 0;

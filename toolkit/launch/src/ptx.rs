@@ -61,9 +61,7 @@ fn kernels(ptx: &str) -> Result<Vec<Kernel<'_>>> {
                     let token = tokens.next().ok_or_else(|| wrong(name.start, "a kernel is not terminated"))?;
                     match &ptx[token.clone()] {
                         ".param" => parameters.push(
-                            tokens
-                                .parameter()
-                                .ok_or_else(|| wrong(token.start, "a parameter's size is unknown"))?,
+                            tokens.parameter().ok_or_else(|| wrong(token.start, "a parameter's size is unknown"))?,
                         ),
                         ";" => break None,
                         "{" => break Some(tokens.skip_block().ok_or_else(|| wrong(token.start, "`{` has no `}`"))?),

@@ -34,7 +34,7 @@ static LOAD: extern "C" fn() = load;
 
 extern "C" fn load() {
     emulator::driver::initialise_with(initialise);
-    emulator::driver::listen(report::hear);
+    emulator::driver::listen(report::on_notice);
     // SAFETY: the library is never unloaded, so `end` can still be called when the process exits.
     unsafe { libc::atexit(end) };
 }
@@ -48,7 +48,7 @@ fn initialise() -> bool {
         Ok(settings) => {
             emulator::driver::configure(settings.device.clone());
             emulator::driver::configure_launches(settings.launches.clone());
-            settings::keep(settings);
+            settings::store(settings);
             true
         }
         Err(wrong) => {
@@ -60,7 +60,7 @@ fn initialise() -> bool {
 
 /// Prints the error summary when the process exits. If there were faults and an exit code is set, exits with that code.
 extern "C" fn end() {
-    let Some(settings) = settings::kept() else { return };
+    let Some(settings) = settings::current() else { return };
     if report::summarise() && settings.exit_code != 0 {
         // SAFETY: `fflush` with a null pointer flushes all streams, which `_exit` would not. `_exit` ends the process
         // at once.

@@ -15,28 +15,28 @@ const MARK: &str = "=========";
 static FAULTS: AtomicUsize = AtomicUsize::new(0);
 
 /// Reports an error and counts it if it is a fault.
-pub fn hear(notice: Notice<'_>) {
+pub fn on_notice(notice: Notice<'_>) {
     match notice {
         Notice::Fault(fault) => {
             FAULTS.fetch_add(1, Ordering::Relaxed);
-            tell(&described(fault));
+            print(&describe(fault));
         }
-        Notice::Refusal(fault) => tell(&refused(fault)),
+        Notice::Refusal(fault) => print(&describe_refusal(fault)),
     }
 }
 
 /// Prints the number of faults if there were any, or if a report file is set. Returns whether there were any.
 pub fn summarise() -> bool {
     let faults = FAULTS.load(Ordering::Relaxed);
-    if faults != 0 || settings::kept().is_some_and(|settings| settings.report.is_some()) {
-        tell(&summary(faults));
+    if faults != 0 || settings::current().is_some_and(|settings| settings.report.is_some()) {
+        print(&summary(faults));
     }
     faults != 0
 }
 
 /// Appends to the report file, or prints to standard error if none is set.
-fn tell(text: &str) {
-    let file = settings::kept().and_then(|settings| settings.report.as_ref());
+fn print(text: &str) {
+    let file = settings::current().and_then(|settings| settings.report.as_ref());
     let written = match file {
         Some(path) => {
             let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
@@ -53,7 +53,7 @@ fn summary(faults: usize) -> String {
     format!("{MARK} ERROR SUMMARY: {faults} error{}\n", if faults == 1 { "" } else { "s" })
 }
 
-fn refused(fault: &Fault) -> String {
+fn describe_refusal(fault: &Fault) -> String {
     let line = if fault.ptx_line == 0 { String::new() } else { format!(" (PTX line {})", fault.ptx_line) };
     format!("{MARK} Refused: `{}`: {}{line}\n", fault.kernel, fault.message)
 }
@@ -102,7 +102,7 @@ fn heading(fault: &Fault) -> String {
 }
 
 /// Describes a fault in several lines.
-fn described(fault: &Fault) -> String {
+fn describe(fault: &Fault) -> String {
     let tuple = |[x, y, z]: [u32; 3]| format!("({x},{y},{z})");
     let mut text = format!("{MARK} {}\n", heading(fault));
     let mut line = |words: String| {
@@ -159,9 +159,9 @@ mod tests {
             =========     by thread (2,0,0) in block (1,0,0)\n\
             =========     4 bytes at offset 8 of `x`, which has 8 bytes\n\
             =========     Address 0x10\n";
-        assert_eq!(described(&fault), wanted);
+        assert_eq!(describe(&fault), wanted);
         let shared = Fault { kind: FaultKind::Uninitialised, opcode: "ld.shared.f32".into(), ..fault };
-        assert!(described(&shared).starts_with("========= Uninitialized __shared__ memory read\n"));
+        assert!(describe(&shared).starts_with("========= Uninitialized __shared__ memory read\n"));
     }
 
     #[test]

@@ -36,12 +36,12 @@ pub struct Settings {
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
 /// Stores the settings of the process. Later calls have no effect.
-pub fn keep(settings: Settings) {
+pub fn store(settings: Settings) {
     let _ = SETTINGS.set(settings);
 }
 
 /// The settings of the process, or `None` before the driver is initialised.
-pub fn kept() -> Option<&'static Settings> {
+pub fn current() -> Option<&'static Settings> {
     SETTINGS.get()
 }
 
@@ -77,13 +77,14 @@ impl Settings {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "DEVICE" => {
-                let known = DEVICES.iter().find(|(device, _)| *device == value);
+                let found = DEVICES.iter().find(|(device, _)| *device == value);
                 let names = DEVICES.map(|(device, _)| device).join(", ");
-                self.device.capability = known.ok_or_else(|| format!("the supported devices are {names}"))?.1;
+                self.device.capability = found.ok_or_else(|| format!("the supported devices are {names}"))?.1;
             }
             "DEVICES" => {
                 let count = value.parse().ok().filter(|count| (1..=MOST_DEVICES).contains(count));
-                self.device.devices = count.ok_or_else(|| format!("the number of devices must be from 1 to {MOST_DEVICES}"))?;
+                self.device.devices =
+                    count.ok_or_else(|| format!("the number of devices must be from 1 to {MOST_DEVICES}"))?;
             }
             "CHECKS" => self.check(value).ok_or_else(|| format!("the checks must be {CHECKS}"))?,
             "SEED" => {
@@ -92,7 +93,8 @@ impl Settings {
             }
             "REPORT" => self.report = Some(value.into()),
             "EXIT_CODE" => {
-                self.exit_code = value.parse().map_err(|_| "the exit code must be a number from 0 to 255".to_owned())?;
+                self.exit_code =
+                    value.parse().map_err(|_| "the exit code must be a number from 0 to 255".to_owned())?;
             }
             _ => return Err("there is no such variable (the README of quire-libcuda lists all)".to_owned()),
         }
@@ -168,9 +170,7 @@ mod tests {
             ("CHECKS", "race"),
             ("SEEDS", "1"),
         ] {
-            assert!(
-                read(&[(name, value)]).unwrap_err().starts_with(&format!("{PREFIX}{name}={value} is invalid"))
-            );
+            assert!(read(&[(name, value)]).unwrap_err().starts_with(&format!("{PREFIX}{name}={value} is invalid")));
         }
     }
 }

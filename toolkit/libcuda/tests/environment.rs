@@ -44,11 +44,11 @@ fn faults_are_reported_and_counted() {
     }
     let name = "faults_are_reported_and_counted";
     let plain = run(name, &[]);
-    let told = errors(&plain);
-    assert!(plain.status.success(), "{told}");
-    assert!(told.contains("========= Invalid __global__ read\n=========     at add (PTX line "), "{told}");
-    assert!(told.contains("by thread (2,0,0) in block (0,0,0)"), "{told}");
-    assert!(told.ends_with("========= ERROR SUMMARY: 1 error\n"), "{told}");
+    let stderr = errors(&plain);
+    assert!(plain.status.success(), "{stderr}");
+    assert!(stderr.contains("========= Invalid __global__ read\n=========     at add (PTX line "), "{stderr}");
+    assert!(stderr.contains("by thread (2,0,0) in block (0,0,0)"), "{stderr}");
+    assert!(stderr.ends_with("========= ERROR SUMMARY: 1 error\n"), "{stderr}");
     assert_eq!(run(name, &[("QUIRE_EMULATOR_EXIT_CODE", "86")]).status.code(), Some(86));
 
     let folder = tempfile::tempdir().unwrap();
@@ -94,10 +94,10 @@ fn an_invalid_value_is_an_error() {
         return;
     }
     let output = run("an_invalid_value_is_an_error", &[("QUIRE_EMULATOR_DEVICE", "H100")]);
-    let told = errors(&output);
-    assert!(output.status.success(), "{told}");
+    let stderr = errors(&output);
+    assert!(output.status.success(), "{stderr}");
     let wanted = "libcuda of Quire's emulator: QUIRE_EMULATOR_DEVICE=H100 is invalid: the supported devices are sm_80";
-    assert!(told.starts_with(wanted), "{told}");
+    assert!(stderr.starts_with(wanted), "{stderr}");
 }
 
 #[test]
@@ -107,10 +107,10 @@ fn a_refusal_is_reported() {
         assert_eq!(load(include_bytes!("compiled/sass.fatbin"), "add").0, 209);
         return;
     }
-    let told = errors(&run("a_refusal_is_reported", &[]));
+    let stderr = errors(&run("a_refusal_is_reported", &[]));
     let wanted =
         "========= Refused: `load of a module`: the fatbin only holds machine code (SASS), which the emulator does not";
-    assert!(told.contains(wanted), "{told}");
+    assert!(stderr.contains(wanted), "{stderr}");
 }
 
 #[test]
@@ -132,9 +132,9 @@ fn kernels_print_and_assert() {
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{printed}");
     assert!(printed.contains("0: half is   1.50 %\n1: half is   7.00 %\n"), "{printed}");
-    let told = errors(&output);
+    let stderr = errors(&output);
     let wanted = "the assertion `data[i] < limit` of `void checked(const int *, int)` does not hold, at checked.cu:7";
-    assert!(told.contains("========= Device-side assert\n") && told.contains(wanted), "{told}");
+    assert!(stderr.contains("========= Device-side assert\n") && stderr.contains(wanted), "{stderr}");
 }
 
 #[test]
@@ -152,6 +152,6 @@ fn copies_of_uninitialised_memory_are_faults_if_checked() {
     let name = "copies_of_uninitialised_memory_are_faults_if_checked";
     let quiet = run(name, &[]);
     assert!(quiet.status.success() && errors(&quiet).is_empty(), "{}", errors(&quiet));
-    let told = errors(&run(name, &[("QUIRE_EMULATOR_CHECKS", "all")]));
-    assert!(told.starts_with("========= Uninitialized __global__ memory read\n"), "{told}");
+    let stderr = errors(&run(name, &[("QUIRE_EMULATOR_CHECKS", "all")]));
+    assert!(stderr.starts_with("========= Uninitialized __global__ memory read\n"), "{stderr}");
 }

@@ -74,8 +74,8 @@ impl Capture {
     pub fn join(&mut self, stream: StreamId, after: &CaptureClock) {
         let clock = self.clocks.entry(stream).or_default();
         for (&other, &count) in after {
-            let known = clock.entry(other).or_default();
-            *known = count.max(*known);
+            let latest = clock.entry(other).or_default();
+            *latest = count.max(*latest);
         }
     }
 

@@ -6,14 +6,14 @@ use crate::module::PtxModule;
 use std::sync::{Mutex, PoisonError};
 
 /// The capacity of the module cache. Programs, and tests above all, load the same few modules again and again.
-const KEPT: usize = 4;
+const CAPACITY: usize = 4;
 
 /// A cache of compiled texts with their modules, least recently used first.
-struct KnownModules(Vec<(String, PtxModule)>);
+struct ModuleCache(Vec<(String, PtxModule)>);
 
-static KNOWN: Mutex<KnownModules> = Mutex::new(KnownModules(Vec::new()));
+static CACHE: Mutex<ModuleCache> = Mutex::new(ModuleCache(Vec::new()));
 
-impl KnownModules {
+impl ModuleCache {
     /// Finds the module of a text and returns a copy with variables of its own.
     fn find(&mut self, ptx: &str) -> Option<PtxModule> {
         let at = self.0.iter().position(|(text, _)| text == ptx)?;
@@ -22,8 +22,8 @@ impl KnownModules {
     }
 
     /// Adds a module. If the cache is full, evicts the least recently used one.
-    fn keep(&mut self, ptx: &str, module: &PtxModule) {
-        if self.0.len() == KEPT {
+    fn insert(&mut self, ptx: &str, module: &PtxModule) {
+        if self.0.len() == CAPACITY {
             self.0.remove(0);
         }
         self.0.push((ptx.to_string(), module.again()));
@@ -35,14 +35,14 @@ pub(super) fn compile(ptx: &str, options: &DeviceOptions) -> Compiled<PtxModule>
     // As in a driver, loading compiles the whole module. A kernel with an instruction form that the emulator does not
     // support is refused only when it is launched.
     let wrong = |module: &PtxModule| module.check_all().find(|error| !error.is_form);
-    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = known().find(ptx);
+    let cache = || CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = cache().find(ptx);
     let module = match found {
         Some(module) => module,
         None => {
             let module = PtxModule::parse(ptx).and_then(|module| wrong(&module).map_or(Ok(module), Err));
             let module = module.map_err(|error| (ResultCode::InvalidPtx, error.to_string()))?;
-            known().keep(ptx, &module);
+            cache().insert(ptx, &module);
             module
         }
     };
@@ -66,20 +66,20 @@ mod tests {
             )
         };
         let module = |kernel: usize| PtxModule::parse(&text(kernel)).unwrap();
-        let mut known = KnownModules(Vec::new());
-        assert!(known.find(&text(0)).is_none());
+        let mut cache = ModuleCache(Vec::new());
+        assert!(cache.find(&text(0)).is_none());
         let first = module(0);
-        known.keep(&text(0), &first);
-        let again = known.find(&text(0)).unwrap();
+        cache.insert(&text(0), &first);
+        let again = cache.find(&text(0)).unwrap();
         assert!(std::ptr::eq(first.entries(), again.entries()));
         let mut device = crate::EmulatedDevice::new();
         let places = [&first, &again].map(|module| device.variable(module, "v").unwrap());
         assert_ne!(places[0], places[1]);
         // The least recently used module is evicted.
-        (1..=KEPT).for_each(|kernel| {
-            assert!(known.find(&text(0)).is_some());
-            known.keep(&text(kernel), &module(kernel));
+        (1..=CAPACITY).for_each(|kernel| {
+            assert!(cache.find(&text(0)).is_some());
+            cache.insert(&text(kernel), &module(kernel));
         });
-        assert!(known.find(&text(0)).is_some() && known.find(&text(1)).is_none());
+        assert!(cache.find(&text(0)).is_some() && cache.find(&text(1)).is_none());
     }
 }

@@ -113,20 +113,20 @@ impl DriverContext {
 
     /// Records a refused call with a message. Returns the code for the caller.
     pub fn refuse(&mut self, call: &str, message: impl ToString) -> ResultCode {
-        self.refuse_for(Fault::of_call(FaultKind::Launch, call, message.to_string()));
+        self.record_refusal(Fault::of_call(FaultKind::Launch, call, message.to_string()));
         ResultCode::InvalidValue
     }
 
     /// Records a refused call and notifies the listener.
-    pub fn refuse_for(&mut self, why: Box<Fault>) {
-        notice::tell(Notice::Refusal(&why));
+    pub fn record_refusal(&mut self, why: Box<Fault>) {
+        notice::notify(Notice::Refusal(&why));
         self.fault = Some(why);
     }
 
     /// Records that a kernel uses an instruction form that the emulator does not support.
     pub fn refuse_form(&mut self, kernel: &str, why: &ParseError) -> ResultCode {
         let fault = Fault::of_call(FaultKind::Unsupported, kernel, why.message.clone());
-        self.refuse_for(Box::new(Fault { ptx_line: why.line, ..*fault }));
+        self.record_refusal(Box::new(Fault { ptx_line: why.line, ..*fault }));
         ResultCode::NotSupported
     }
 

@@ -3,7 +3,7 @@
 use super::current;
 use super::event::Recorded;
 use super::group::{RunningWork, Waiting};
-use super::host::mapped_of;
+use super::host::mapped_memory;
 use super::host_call;
 use super::launch_report::LaunchReport;
 use super::pools;
@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 /// Rounds that a launch runs per turn when its context is alone in the group.
 const ROUNDS_ALONE: usize = 4096;
 /// The most rounds that a launch runs per turn when the group has several contexts.
-const ROUNDS_IN_COMPANY: u64 = 4;
+const ROUNDS_SHARED: u64 = 4;
 /// Turns that other launches get for each turn of a launch that only spins.
-const LOOKS_OF_WAITING: u64 = 8;
+const SPIN_INTERVAL: u64 = 8;
 /// How long a host thread waits for others to queue work before spinning launches run again.
 const NAP: Duration = Duration::from_millis(1);
 /// Warp instructions and strong memory accesses after which a spinning launch counts as deadlocked, if no thread can
 /// queue more work.
-const HOPELESS: (u64, u64) = (1 << 20, 1 << 10);
+const DEADLOCK_EFFORT: (u64, u64) = (1 << 20, 1 << 10);
 
 type Executed<T> = std::result::Result<T, Box<Fault>>;
 
@@ -40,8 +40,8 @@ impl Session<'_> {
         let taken = self.queue.take(until);
         self.due.extend(taken);
         let (id, due) = (self.id, self.due.iter());
-        let named = due.filter(|item| until.names(item)).map(QueuedWork::seq);
-        let running = self.state().running_of(id).filter(|running| until.names(&running.item));
+        let named = due.filter(|item| until.matches(item)).map(QueuedWork::seq);
+        let running = self.state().running_in(id).filter(|running| until.matches(&running.item));
         let Some(last) = named.chain(running.map(|running| running.item.seq())).max() else { return Ok(()) };
         let own = Waiting { context: id, last };
         self.state_mut().waiting.push(own);
@@ -59,8 +59,8 @@ impl Session<'_> {
     /// Whether any work that `until` selects is unfinished.
     pub fn is_pending(&self, until: Until) -> bool {
         self.queue.is_pending(until)
-            || self.due.iter().any(|item| until.names(item))
-            || self.state().running_of(self.id).any(|running| until.names(&running.item))
+            || self.due.iter().any(|item| until.matches(item))
+            || self.state().running_in(self.id).any(|running| until.matches(&running.item))
     }
 
     /// Makes one step of progress in the group, or waits if no progress is possible. `stuck_since` is the time since
@@ -77,13 +77,13 @@ impl Session<'_> {
             return self.begin(id, item);
         }
         let spins = self.advance();
-        if !self.state().is_company() {
+        if !self.state().is_shared() {
             return;
         }
         let begun = (spins || self.is_eager()) && self.begin_another();
         if begun || !spins {
             *stuck_since = None;
-        } else if self.all_spin() && self.is_hopeless(stuck_since) {
+        } else if self.all_spin() && self.is_deadlocked(stuck_since) {
             self.give_up();
         } else if self.all_spin() && !self.all_wait() {
             self.state_mut().is_stepping = true;
@@ -106,18 +106,18 @@ impl Session<'_> {
     /// Runs a launch for a few rounds. Returns true if the launch only spun, or if no launch is running.
     fn advance(&mut self) -> bool {
         let state = self.state_mut();
-        let company = state.is_company();
+        let is_shared = state.is_shared();
         let count = state.running.len();
         if count == 0 {
             return true;
         }
         let choice = state.orders.next();
-        let (index, rounds) = if company {
+        let (index, rounds) = if is_shared {
             let first = (choice >> 8) as usize % count;
-            let may_wait = (choice >> 4).is_multiple_of(LOOKS_OF_WAITING);
-            let goes_on = |index: &usize| may_wait || !state.running[*index].launch.spins();
-            let index = (first..first + count).map(|index| index % count).find(goes_on).unwrap_or(first);
-            (index, 1 + (choice % ROUNDS_IN_COMPANY) as usize)
+            let spinners_may_run = (choice >> 4).is_multiple_of(SPIN_INTERVAL);
+            let may_run = |index: &usize| spinners_may_run || !state.running[*index].launch.spins();
+            let index = (first..first + count).map(|index| index % count).find(may_run).unwrap_or(first);
+            (index, 1 + (choice % ROUNDS_SHARED) as usize)
         } else {
             (count - 1, ROUNDS_ALONE)
         };
@@ -185,12 +185,12 @@ impl Session<'_> {
 
     /// Whether the spinning launches can no longer make progress: no host thread is left to queue what they wait for,
     /// or the patience of the device options is over.
-    fn is_hopeless(&self, stuck_since: &mut Option<Instant>) -> bool {
+    fn is_deadlocked(&self, stuck_since: &mut Option<Instant>) -> bool {
         let state = self.state();
         let since = *stuck_since.get_or_insert_with(Instant::now);
         let waits_long = |running: &RunningWork| {
             let ((executed, polls), (then, polls_then)) = (running.launch.effort(), running.at_event);
-            executed - then > HOPELESS.0 && polls - polls_then > HOPELESS.1
+            executed - then > DEADLOCK_EFFORT.0 && polls - polls_then > DEADLOCK_EFFORT.1
         };
         since.elapsed() > self.device_options.patience || state.running.iter().all(waits_long) && self.all_wait()
     }
@@ -206,8 +206,7 @@ impl Session<'_> {
     fn give_up(&mut self) {
         let state = self.state_mut();
         while let Some(running) = state.running.first() {
-            let message =
-                "waits for a write by another device, but no remaining work can make it".to_string();
+            let message = "waits for a write by another device, but no remaining work can make it".to_string();
             let fault = match kernel(&running.request.module, &running.request.kernel) {
                 Ok(kernel) => running.launch.endless(kernel, message),
                 Err(fault) => fault,
@@ -243,7 +242,7 @@ impl Session<'_> {
         request: LaunchRequest,
     ) -> Executed<()> {
         let state = self.state_mut();
-        let in_company = state.is_company();
+        let in_company = state.is_shared();
         let Some(context) = state.contexts.get(&id) else { return Ok(()) };
         let early = !context.launch_options.early_accesses || state.follows_launch(id, &item);
         let options = LaunchOptions {
@@ -255,7 +254,7 @@ impl Session<'_> {
         if state.running.is_empty() {
             state.orders = Orders(options.seed);
         }
-        state.device.memory.map_host(&mapped_of(|owner| state.contexts.contains_key(&owner)));
+        state.device.memory.map_host(&mapped_memory(|owner| state.contexts.contains_key(&owner)));
         let place = LaunchPlace {
             device: context.member,
             first_block: state.blocks,

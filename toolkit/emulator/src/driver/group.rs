@@ -82,7 +82,7 @@ pub(super) struct GroupState {
 
 impl Group {
     /// Creates a group of one context.
-    pub fn of(id: u32, context: DriverContext) -> Arc<Self> {
+    pub fn with_context(id: u32, context: DriverContext) -> Arc<Self> {
         let device = EmulatedDevice::at(id.into());
         let state = GroupState { contexts: BTreeMap::from([(id, context)]), device, ..GroupState::default() };
         Arc::new(Self { state: Mutex::new(state), ..Self::default() })
@@ -143,19 +143,19 @@ impl Group {
 
 impl GroupState {
     /// Whether the group has several contexts.
-    pub fn is_company(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         self.contexts.len() > 1
     }
 
     /// Whether a thread must keep waiting: its context has not failed and its work has not ended.
     pub fn must_wait(&self, Waiting { context, last }: Waiting) -> bool {
-        let Some(of) = self.contexts.get(&context).filter(|of| of.failed.is_none()) else { return false };
-        of.due.front().is_some_and(|item| item.seq() <= last)
-            || self.running_of(context).any(|running| running.item.seq() <= last)
+        let Some(state) = self.contexts.get(&context).filter(|state| state.failed.is_none()) else { return false };
+        state.due.front().is_some_and(|item| item.seq() <= last)
+            || self.running_in(context).any(|running| running.item.seq() <= last)
     }
 
     /// The running launches of a context.
-    pub fn running_of(&self, context: u32) -> impl Iterator<Item = &RunningWork> {
+    pub fn running_in(&self, context: u32) -> impl Iterator<Item = &RunningWork> {
         self.running.iter().filter(move |running| running.context == context)
     }
 
@@ -168,17 +168,17 @@ impl GroupState {
 
     /// Fails a context with a fault. Its queued work is dropped, and every later call returns the fault's code.
     pub fn fail(&mut self, id: u32, mut fault: Box<crate::fault::Fault>) {
-        let several = self.is_company();
+        let several = self.is_shared();
         let Some(context) = self.contexts.get_mut(&id) else { return };
         fault.device = several.then_some(context.ordinal);
-        notice::tell(Notice::Fault(&fault));
+        notice::notify(Notice::Fault(&fault));
         context.queue.clear();
         context.due.clear();
-        context.failed = Some(ResultCode::of_fault(fault.kind));
+        context.failed = Some(ResultCode::from_fault(fault.kind));
         context.fault = Some(fault);
         self.running.retain(|running| running.context != id);
         if self.running.is_empty() {
-            self.forget_launches();
+            self.clear_launch_order();
         }
         self.note_event();
     }
@@ -198,7 +198,7 @@ impl GroupState {
             forget_wait(before);
         }
         if self.running.is_empty() {
-            self.forget_launches();
+            self.clear_launch_order();
         }
         self.note_event();
         ended
@@ -210,7 +210,7 @@ impl GroupState {
     pub fn follows_launch(&self, context: u32, item: &QueuedWork<()>) -> bool {
         let follows =
             |last: LastLaunch| last.context == context && last.stream == item.stream() && item.seq() < last.next;
-        !self.is_company() && self.running.is_empty() && self.last.is_some_and(follows)
+        !self.is_shared() && self.running.is_empty() && self.last.is_some_and(follows)
     }
 
     /// The time when work of a context begins on its stream's timeline.
@@ -220,24 +220,24 @@ impl GroupState {
 
     /// Records the time when work of a context ends on its stream's timeline.
     pub fn note_done<W>(&mut self, id: u32, item: &QueuedWork<W>, at: Instant) {
-        let is_idle = self.running_of(id).next().is_none();
+        let is_idle = self.running_in(id).next().is_none();
         if let Some(context) = self.contexts.get_mut(&id) {
             context.timeline.end(item, at);
             if is_idle && context.queue.is_empty() && context.due.is_empty() {
-                context.timeline.forget();
+                context.timeline.clear();
             }
         }
     }
 
     /// Drops the ordering information of past launches. Called when no launch is running.
-    fn forget_launches(&mut self) {
+    fn clear_launch_order(&mut self) {
         self.blocks = 0;
         self.contexts.values_mut().for_each(|context| context.before = None);
     }
 
     /// Takes the next work of a context that can begin now.
     pub fn next_ready(&mut self, id: u32) -> Option<QueuedWork<Work>> {
-        let running: Vec<QueuedWork<()>> = self.running_of(id).map(|running| running.item.clone()).collect();
+        let running: Vec<QueuedWork<()>> = self.running_in(id).map(|running| running.item.clone()).collect();
         let context = self.contexts.get_mut(&id)?;
         match context.due.front() {
             Some(item) if item.waits_for(&running) => None,

@@ -19,7 +19,7 @@ fn lock_mapped() -> MutexGuard<'static, BTreeMap<usize, (HostBytes, u32)>> {
 }
 
 /// Returns the mapped page-locked memory whose owner satisfies `has`.
-pub(super) fn mapped_of(has: impl Fn(u32) -> bool) -> Vec<HostBytes> {
+pub(super) fn mapped_memory(has: impl Fn(u32) -> bool) -> Vec<HostBytes> {
     lock_mapped().values().filter(|(_, owner)| has(*owner)).map(|(bytes, _)| *bytes).collect()
 }
 

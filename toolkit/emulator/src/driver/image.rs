@@ -36,7 +36,7 @@ impl CodeImage {
     ///
     /// # Safety
     /// The address must be null or point to zero-terminated PTX, a cubin, a fatbin or a fatbin wrapper.
-    pub unsafe fn at(address: *const c_void) -> Result<Self> {
+    pub unsafe fn from_address(address: *const c_void) -> Result<Self> {
         if address.is_null() {
             return Err(ResultCode::InvalidValue);
         }
@@ -47,7 +47,7 @@ impl CodeImage {
         }
         if begins(WRAPPER) {
             // SAFETY: the magic number shows that this is a fatbin wrapper, which contains the fatbin's address.
-            return unsafe { Self::at(address.cast::<Wrapper>().read_unaligned().data) };
+            return unsafe { Self::from_address(address.cast::<Wrapper>().read_unaligned().data) };
         }
         if begins(fatbin::MAGIC) {
             // SAFETY: the magic number shows that this is a fatbin, which has a header.
@@ -63,7 +63,7 @@ impl CodeImage {
     }
 
     /// Reads an image from bytes.
-    pub fn of(bytes: &[u8]) -> Result<Self> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         if bytes.starts_with(&ELF) {
             return Ok(Self::Sass);
         }
@@ -77,7 +77,7 @@ impl CodeImage {
 
     /// Reads an image from a file.
     pub fn from_file(path: &str) -> Result<Self> {
-        Self::of(&std::fs::read(path).map_err(|_| ResultCode::FileNotFound)?)
+        Self::from_bytes(&std::fs::read(path).map_err(|_| ResultCode::FileNotFound)?)
     }
 
     /// Returns the image's PTX for the newest architecture that the device can run.
@@ -131,12 +131,12 @@ mod tests {
     fn the_first_bytes_of_an_image_give_its_kind() {
         let at = |bytes: &[u8]| {
             // SAFETY: each input is zero-terminated or starts with a complete magic number that `at` reads no further.
-            unsafe { CodeImage::at(bytes.as_ptr().cast()) }
+            unsafe { CodeImage::from_address(bytes.as_ptr().cast()) }
         };
         assert_eq!(at(b".version 8.0\0").unwrap(), CodeImage::Text(".version 8.0".into()));
         assert_eq!(at(b"\x7f\0").unwrap(), CodeImage::Text("\x7f".into()));
         assert_eq!(at(b"\x7fELF").unwrap(), CodeImage::Sass);
-        assert_eq!(CodeImage::of(b"text\0\0").unwrap(), CodeImage::Text("text".into()));
+        assert_eq!(CodeImage::from_bytes(b"text\0\0").unwrap(), CodeImage::Text("text".into()));
         assert!(CodeImage::Sass.ptx(&DeviceOptions::default()).unwrap_err().1.contains("SASS"));
     }
 

@@ -44,9 +44,9 @@ fn lock() -> MutexGuard<'static, Option<Libraries>> {
 }
 
 fn with_library<T>(library: Handle, action: impl FnOnce(&mut Library) -> Result<T>) -> Result<T> {
-    let (of, id) = parts(library);
+    let (owner, id) = parts(library);
     let mut all = lock();
-    let found = all.get_or_insert_default().libraries.get_mut(&id).filter(|_| of == LIBRARIES);
+    let found = all.get_or_insert_default().libraries.get_mut(&id).filter(|_| owner == LIBRARIES);
     action(found.ok_or(ResultCode::InvalidHandle)?)
 }
 
@@ -55,7 +55,7 @@ pub(super) fn load(image: CodeImage) -> Result<Handle> {
     let options = process::device(0)?;
     let compiled = image.ptx(&options).and_then(|ptx| compile(&ptx, &options));
     let module = compiled.map_err(|(code, why)| {
-        notice::tell(Notice::Refusal(&Fault::of_call(FaultKind::Launch, "load of a library", why)));
+        notice::notify(Notice::Refusal(&Fault::of_call(FaultKind::Launch, "load of a library", why)));
         code
     })?;
     let kernels = module.entries().iter().map(|entry| entry.name().to_owned()).collect();
@@ -88,16 +88,16 @@ pub(super) fn kernels(library: Handle) -> Result<Vec<String>> {
 
 /// Returns the handle of a library's kernel.
 pub(super) fn kernel(library: Handle, name: &str) -> Result<Handle> {
-    let known = with_library(library, |library| Ok(library.kernels.iter().any(|kernel| kernel == name)))?;
-    if !known {
+    let exists = with_library(library, |library| Ok(library.kernels.iter().any(|kernel| kernel == name)))?;
+    if !exists {
         return Err(ResultCode::NotFound);
     }
     let id = parts(library).1;
     let mut all = lock();
     let all = all.get_or_insert_default();
-    let is_it = |kernel: &LibraryKernel| kernel.library == id && kernel.name.as_bytes() == name.as_bytes();
-    if let Some((&known, _)) = all.kernels.iter().find(|(_, kernel)| is_it(kernel)) {
-        return Ok(handle(LIBRARIES, known));
+    let matches = |kernel: &LibraryKernel| kernel.library == id && kernel.name.as_bytes() == name.as_bytes();
+    if let Some((&existing, _)) = all.kernels.iter().find(|(_, kernel)| matches(kernel)) {
+        return Ok(handle(LIBRARIES, existing));
     }
     let name = CString::new(name).map_err(|_| ResultCode::NotFound)?;
     all.next += 1;
@@ -106,9 +106,9 @@ pub(super) fn kernel(library: Handle, name: &str) -> Result<Handle> {
 }
 
 fn with_kernel<T>(kernel: Handle, action: impl FnOnce(&LibraryKernel) -> T) -> Result<T> {
-    let (of, id) = parts(kernel);
+    let (owner, id) = parts(kernel);
     let all = lock();
-    let found = all.as_ref().and_then(|all| all.kernels.get(&id)).filter(|_| of == LIBRARIES);
+    let found = all.as_ref().and_then(|all| all.kernels.get(&id)).filter(|_| owner == LIBRARIES);
     found.map(action).ok_or(ResultCode::InvalidHandle)
 }
 
@@ -125,12 +125,12 @@ pub(super) fn name_of(kernel: Handle) -> Result<*const std::ffi::c_char> {
 /// Returns the library's module in the current context, loading it first if needed.
 pub(super) fn module_of(library: Handle) -> Result<Handle> {
     let context = process::with_current(|context| Ok(context.id))?;
-    let (known, image) = with_library(library, |library| {
-        let known = library.modules.get(&context).copied();
-        Ok((known, library.image.clone()))
+    let (existing, image) = with_library(library, |library| {
+        let existing = library.modules.get(&context).copied();
+        Ok((existing, library.image.clone()))
     })?;
-    if let Some(known) = known {
-        return Ok(handle(context, known));
+    if let Some(existing) = existing {
+        return Ok(handle(context, existing));
     }
     let loaded = process::with_id(context, |context| context.load_module(&image).map_err(|(code, _)| code))?;
     // Another thread may have loaded the module first; then its module is used.

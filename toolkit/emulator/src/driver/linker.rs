@@ -62,14 +62,14 @@ fn join(texts: &[String]) -> Result<String, String> {
     let mut taken: HashSet<String> =
         texts.iter().flat_map(|text| text.lines()).filter_map(definition).map(str::to_owned).collect();
     for (number, text) in texts.iter().enumerate() {
-        let text = &apart(text, number, &mut taken);
+        let text = &rename_private(text, number, &mut taken);
         let mut most = files;
-        let mut left_out = LeftOut::No;
+        let mut skip = Skip::No;
         for line in text.lines() {
             let mut words = line.split_whitespace();
             let first = words.next().unwrap_or_default();
-            if left_out != LeftOut::No {
-                left_out = left_out.after(line);
+            if skip != Skip::No {
+                skip = skip.after(line);
                 continue;
             }
             match first {
@@ -87,7 +87,7 @@ fn join(texts: &[String]) -> Result<String, String> {
                         // A text may declare a symbol that it also defines.
                         let by = *defined.entry(name.to_owned()).or_insert(number);
                         if by != number && first == ".weak" {
-                            left_out = LeftOut::Head.after(line);
+                            skip = Skip::Head.after(line);
                             continue;
                         }
                         if by != number {
@@ -108,13 +108,13 @@ fn join(texts: &[String]) -> Result<String, String> {
 
 /// Parser state while a duplicate `.weak` declaration or definition is skipped.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LeftOut {
+enum Skip {
     No,
     Head,
     Body,
 }
 
-impl LeftOut {
+impl Skip {
     /// The state after another line.
     fn after(self, line: &str) -> Self {
         let end = line.trim_end();
@@ -128,21 +128,21 @@ impl LeftOut {
 }
 
 /// Renames the private symbols of a text that clash with names in `taken`.
-fn apart(text: &str, number: usize, taken: &mut HashSet<String>) -> String {
+fn rename_private(text: &str, number: usize, taken: &mut HashSet<String>) -> String {
     let kinds = [".func", ".global", ".const", ".shared"];
     let own = text.lines().filter(|line| kinds.iter().any(|kind| line.starts_with(kind))).filter_map(name);
     let own: HashSet<String> = own.map(str::to_owned).collect();
     let mut text = text.to_owned();
     for name in own {
         if !taken.insert(name.clone()) {
-            text = renamed(&text, &name, &format!("{name}$${number}"));
+            text = rename_symbol(&text, &name, &format!("{name}$${number}"));
         }
     }
     text
 }
 
 /// Renames a symbol in a text, wherever it appears as a whole word.
-fn renamed(text: &str, name: &str, new: &str) -> String {
+fn rename_symbol(text: &str, name: &str, new: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_$%.".contains(c);
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

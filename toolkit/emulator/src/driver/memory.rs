@@ -1,7 +1,7 @@
 //! A context's device memory, and copies to, from and within it.
 
 use super::context::DriverContext;
-use super::host::{mapped_of, owner_of_mapped};
+use super::host::{mapped_memory, owner_of_mapped};
 use super::pools;
 use super::queue::{StreamId, Until};
 use super::result_code::{Result, ResultCode};
@@ -16,7 +16,7 @@ impl DriverContext {
         self.buffers.values().sum()
     }
 
-    fn spoil(&mut self, stream: StreamId) -> ResultCode {
+    fn invalidate_capture(&mut self, stream: StreamId) -> ResultCode {
         if let Some(capture) = self.capture_of(stream) {
             capture.invalid = true;
         }
@@ -55,7 +55,7 @@ impl Session<'_> {
     /// first, which may free some.
     pub fn allocate_in(&mut self, stream: StreamId, bytes: usize) -> Result<DeviceAddress> {
         if self.capture_of(stream).is_some() {
-            return Err(self.spoil(stream));
+            return Err(self.invalidate_capture(stream));
         }
         match self.allocate(bytes) {
             Err(ResultCode::OutOfMemory) => {
@@ -72,7 +72,7 @@ impl Session<'_> {
             return Err(ResultCode::InvalidValue);
         }
         if self.capture_of(stream).is_some() {
-            return Err(self.spoil(stream));
+            return Err(self.invalidate_capture(stream));
         }
         self.submit(stream, Work::Free { at: pointer })
     }
@@ -90,7 +90,7 @@ impl Session<'_> {
     fn map_host(&mut self, at: DeviceAddress) {
         if owner_of_mapped(at as usize).is_some() {
             let state = self.state_mut();
-            state.device.memory.map_host(&mapped_of(|owner| state.contexts.contains_key(&owner)));
+            state.device.memory.map_host(&mapped_memory(|owner| state.contexts.contains_key(&owner)));
         }
     }
 
@@ -117,7 +117,7 @@ impl Session<'_> {
         let from = if self.pinned.contains(from) {
             UploadSource::Pinned(from)
         } else if self.capture_of(stream).is_some() {
-            return Err(self.spoil(stream));
+            return Err(self.invalidate_capture(stream));
         } else {
             UploadSource::Staged(from.read().into())
         };
@@ -133,7 +133,7 @@ impl Session<'_> {
         self.check_memory("copy to the host", from, to.len())?;
         let pinned = self.pinned.contains(to);
         if !pinned && self.capture_of(stream).is_some() {
-            return Err(self.spoil(stream));
+            return Err(self.invalidate_capture(stream));
         }
         self.submit(stream, Work::Download { from, to })?;
         if pinned { Ok(()) } else { self.run(Until::Stream(stream)) }

@@ -21,7 +21,7 @@ pub fn listen(listener: fn(Notice<'_>)) -> bool {
 }
 
 /// Passes an error to the listener, if there is one.
-pub(super) fn tell(notice: Notice<'_>) {
+pub(super) fn notify(notice: Notice<'_>) {
     if let Some(listener) = LISTENER.get() {
         listener(notice);
     }

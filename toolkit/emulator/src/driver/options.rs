@@ -79,31 +79,31 @@ impl DeviceOptions {
             6 | 7 => 65_535,              // grid, y and z
             8 => SHARED_PER_BLOCK as u32, // shared memory per block
             9 => 65_536,                  // constant memory
-            10 => 32, // warp size
-            12 | 82 => REGISTERS, // per block, per multiprocessor
+            10 => 32,                     // warp size
+            12 | 82 => REGISTERS,         // per block, per multiprocessor
             13 => 1_000_000,              // clock, kHz
             16 => self.multiprocessors,
             17 | 18 | 20 => 0, // time limit, integrated, compute mode
             19 => 1,           // mapped host memory
             31 | 78 => 1,      // concurrent kernels, stream priorities
             32 | 35 => 0,      // ECC, TCC
-            34 | 50 => 0, // PCI device and domain id
+            34 | 50 => 0,      // PCI device and domain id
             36 => 1_000_000,   // memory clock, kHz
-            37 => 5120, // memory bus width, bits
-            38 => 50 << 20, // L2 cache size
+            37 => 5120,        // memory bus width, bits
+            38 => 50 << 20,    // L2 cache size
             39 => THREADS_PER_MULTIPROCESSOR,
             40 => 2, // copy engines
             41 => 1, // unified addressing
             75 => self.capability.0,
             76 => self.capability.1,
             81 => self.shared_per_multiprocessor() as u32,
-            83 | 89 => 1, // managed memory, concurrent managed access
+            83 | 89 => 1,       // managed memory, concurrent managed access
             95 | 99 | 115 => 1, // cooperative launches, host memory registration, memory pools
             97 => self.shared_opt_in() as u32,
             106 => BLOCKS_PER_MULTIPROCESSOR,
             111 => SHARED_RESERVED as u32,
             120 => (self.capability >= (9, 0)).into(), // clusters
-            _ if number < ATTRIBUTES => 0, // texture limits and features the emulator lacks
+            _ if number < ATTRIBUTES => 0,             // texture limits and features the emulator lacks
             _ => return None,
         };
         Some(value as i32)

@@ -31,7 +31,7 @@ struct Pool {
 }
 
 impl Pool {
-    fn of(device: i32) -> Self {
+    fn new(device: i32) -> Self {
         Self { device, switches: [1; 3], release_threshold: 0, used: 0, used_high: 0 }
     }
 
@@ -60,7 +60,7 @@ impl Pools {
     /// Finds the pool of a handle. The default pool of a device is created on first use.
     fn find(&mut self, pool: Handle) -> Result<&mut Pool> {
         match parts(pool) {
-            (POOLS, id @ ..FIRST) => Ok(self.pools.entry(id).or_insert_with(|| Pool::of(id as i32))),
+            (POOLS, id @ ..FIRST) => Ok(self.pools.entry(id).or_insert_with(|| Pool::new(id as i32))),
             (POOLS, id) => self.pools.get_mut(&id).ok_or(ResultCode::InvalidHandle),
             _ => Err(ResultCode::InvalidHandle),
         }
@@ -100,7 +100,7 @@ pub(super) fn create(device: i32) -> Handle {
     with(|all| {
         let id = FIRST + all.created;
         all.created += 1;
-        all.pools.insert(id, Pool::of(device));
+        all.pools.insert(id, Pool::new(device));
         handle(POOLS, id)
     })
 }

@@ -97,7 +97,7 @@ impl Process {
     fn create(&mut self, ordinal: i32) -> u32 {
         self.next += 1;
         let context = DriverContext::new(self.options.clone(), self.launches.clone(), ordinal);
-        self.groups.insert(self.next, Group::of(self.next, context));
+        self.groups.insert(self.next, Group::with_context(self.next, context));
         self.next
     }
 
@@ -156,7 +156,7 @@ pub(super) fn set_primary_flags(ordinal: i32, flags: u32) -> Result<()> {
 /// reference.
 pub(super) fn release_primary(ordinal: i32, entirely: bool) -> Result<()> {
     device(ordinal)?;
-    let gone = {
+    let released = {
         let mut process = lock(&PROCESS);
         match process.primary.get_mut(&ordinal) {
             Some((_, count)) if *count > 1 && !entirely => {
@@ -168,7 +168,7 @@ pub(super) fn release_primary(ordinal: i32, entirely: bool) -> Result<()> {
             None => return Err(ResultCode::InvalidContext),
         }
     };
-    gone.map_or(Ok(()), |(id, _)| destroy(id))
+    released.map_or(Ok(()), |(id, _)| destroy(id))
 }
 
 pub(super) fn push(id: u32) -> Result<()> {
@@ -300,7 +300,7 @@ fn context_of(object: Handle) -> Option<u32> {
 }
 
 /// The id of `object`, which must belong to the same context as `other`, usually a stream.
-pub(super) fn beside(other: Handle, object: Handle) -> Result<u32> {
+pub(super) fn id_in_context_of(other: Handle, object: Handle) -> Result<u32> {
     let (context, id) = parts(object);
     if context_of(other) == Some(context) { Ok(id) } else { Err(ResultCode::InvalidHandle) }
 }

@@ -73,7 +73,7 @@ impl<W> WorkQueue<W> {
 
     /// Whether any selected work is still queued.
     pub fn is_pending(&self, until: Until) -> bool {
-        self.items.iter().any(|item| until.names(item))
+        self.items.iter().any(|item| until.matches(item))
     }
 
     /// Whether the queue is empty.
@@ -107,7 +107,7 @@ impl<W> WorkQueue<W> {
         let mut rest = VecDeque::new();
         // Iterates from the last item to the first, so dependencies come after the items that need them.
         while let Some(item) = self.items.pop_back() {
-            let needed = until.names(&item)
+            let needed = until.matches(&item)
                 || streams.contains(&item.stream)
                 || works.contains(&item.seq)
                 || default && item.order == StreamOrder::Default
@@ -201,7 +201,7 @@ impl Pending {
 }
 
 impl Until {
-    pub fn names<W>(self, item: &QueuedWork<W>) -> bool {
+    pub fn matches<W>(self, item: &QueuedWork<W>) -> bool {
         match self {
             Self::Everything => true,
             Self::Stream(stream) => item.stream == stream,

@@ -57,7 +57,7 @@ codes! {
 
 impl ResultCode {
     /// The code that CUDA would return for a fault.
-    pub fn of_fault(kind: FaultKind) -> Self {
+    pub fn from_fault(kind: FaultKind) -> Self {
         match kind {
             FaultKind::Launch => Self::InvalidValue,
             FaultKind::OutOfBounds => Self::IllegalAddress,

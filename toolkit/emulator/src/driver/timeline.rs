@@ -33,7 +33,7 @@ impl Timeline {
     }
 
     /// Drops all recorded end times, which are in the past now. Work submitted later begins after them anyway.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         self.streams.clear();
         self.works.clear();
     }

@@ -119,7 +119,7 @@ fn movements() -> Vec<Problem> {
     ]
 }
 
-fn of_neighbours() -> Vec<Problem> {
+fn neighbour_problems() -> Vec<Problem> {
     let x = items(3);
     let bins = tiles(&x, |tile| (0..16).map(|bin| tile.iter().filter(|&&x| x & 15 == bin).count() as i32).collect());
     let flags = |edge: usize, step: fn(usize) -> usize| {
@@ -136,7 +136,7 @@ fn of_neighbours() -> Vec<Problem> {
     ]
 }
 
-fn of_warps() -> Problem {
+fn warp_problems() -> Problem {
     let x = items(1000);
     let first = |tile: &[i32], thread: usize| tile[thread * ITEMS];
     let sums = tiles(&x, |tile| (0..THREADS / 8).map(|g| (0..8).map(|i| first(tile, g * 8 + i)).sum()).collect());
@@ -153,7 +153,7 @@ fn of_warps() -> Problem {
 }
 
 pub fn problems() -> Vec<Problem> {
-    let lists = [reductions(), scans(), sorts(), movements(), of_neighbours(), vec![of_warps()]];
+    let lists = [reductions(), scans(), sorts(), movements(), neighbour_problems(), vec![warp_problems()]];
     // NVIDIA's compiler loads four words where CUB reads three, and marks that in a pragma.
     lists.into_iter().flatten().map(|problem| Problem { poison: true, ..problem }).collect()
 }

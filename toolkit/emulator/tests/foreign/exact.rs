@@ -34,7 +34,7 @@ pub const DIRECTIONS: [Towards; 4] = [Towards::Nearest, Towards::Zero, Towards::
 /// An exact number, an infinity or NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exact {
-    NoNumber,
+    Nan,
     Infinite {
         negative: bool,
     },
@@ -46,16 +46,16 @@ pub enum Exact {
     },
 }
 
-use Exact::{Finite, Infinite, NoNumber};
+use Exact::{Finite, Infinite, Nan};
 
 impl Exact {
-    pub fn of_bits(form: Form, bits: u64) -> Self {
+    pub fn from_bits(form: Form, bits: u64) -> Self {
         let negative = bits >> (form.bits - 1) & 1 == 1;
         let size = bits & ((1 << (form.bits - 1)) - 1);
         let (field, low) = (size >> form.fraction, size & ((1 << form.fraction) - 1));
         match size {
             _ if form.infinite && size == form.greatest + 1 => Infinite { negative },
-            _ if size > form.greatest => NoNumber,
+            _ if size > form.greatest => Nan,
             _ => {
                 let leading = u64::from(field > 0) << form.fraction;
                 let exponent = field.max(1) as i32 - form.bias - form.fraction as i32;
@@ -64,17 +64,17 @@ impl Exact {
         }
     }
 
-    pub fn of_double(value: f64) -> Self {
-        Self::of_bits(DOUBLE, value.to_bits())
+    pub fn from_double(value: f64) -> Self {
+        Self::from_bits(DOUBLE, value.to_bits())
     }
 
-    pub fn of_integer(value: i128) -> Self {
+    pub fn from_integer(value: i128) -> Self {
         Finite { negative: value < 0, size: value.unsigned_abs(), exponent: 0 }
     }
 
     pub fn negated(self) -> Self {
         match self {
-            NoNumber => NoNumber,
+            Nan => Nan,
             Infinite { negative } => Infinite { negative: !negative },
             Finite { negative, size, exponent } => Finite { negative: !negative, size, exponent },
         }
@@ -92,8 +92,8 @@ impl Exact {
     /// sum.
     pub fn plus(self, other: Self) -> Self {
         match (self, other) {
-            (NoNumber, _) | (_, NoNumber) => NoNumber,
-            (Infinite { negative: a }, Infinite { negative: b }) if a != b => NoNumber,
+            (Nan, _) | (_, Nan) => Nan,
+            (Infinite { negative: a }, Infinite { negative: b }) if a != b => Nan,
             (Infinite { .. }, _) => self,
             (_, Infinite { .. }) => other,
             _ if self.is_zero() && other.is_zero() => {
@@ -123,8 +123,8 @@ impl Exact {
             (Finite { size: a, exponent, .. }, Finite { size: b, exponent: low, .. }) => {
                 Finite { negative, size: a * b, exponent: exponent + low }
             }
-            (NoNumber, _) | (_, NoNumber) => NoNumber,
-            _ if self.is_zero() || other.is_zero() => NoNumber,
+            (Nan, _) | (_, Nan) => Nan,
+            _ if self.is_zero() || other.is_zero() => Nan,
             _ => Infinite { negative },
         }
     }
@@ -133,8 +133,8 @@ impl Exact {
     pub fn over(self, other: Self) -> Self {
         let negative = self.is_negative() != other.is_negative();
         match (self, other) {
-            (NoNumber, _) | (_, NoNumber) | (Infinite { .. }, Infinite { .. }) => NoNumber,
-            _ if self.is_zero() && other.is_zero() => NoNumber,
+            (Nan, _) | (_, Nan) | (Infinite { .. }, Infinite { .. }) => Nan,
+            _ if self.is_zero() && other.is_zero() => Nan,
             (Infinite { .. }, _) => Infinite { negative },
             _ if other.is_zero() => Infinite { negative },
             (_, Infinite { .. }) => Finite { negative, size: 0, exponent: 0 },
@@ -149,7 +149,7 @@ impl Exact {
     pub fn round(self, form: Form, towards: Towards) -> u64 {
         let sign = |negative: bool| u64::from(negative) << (form.bits - 1);
         match self {
-            NoNumber => (1 << (form.bits - 1)) - 1,
+            Nan => (1 << (form.bits - 1)) - 1,
             Infinite { negative } => sign(negative) | (form.greatest + 1),
             Finite { negative, size: 0, .. } => sign(negative),
             Finite { negative, size, exponent } => {
@@ -171,7 +171,7 @@ impl Exact {
     /// This number rounded to an integer, or `None` for NaN.
     pub fn to_integer(self, towards: Towards) -> Option<i128> {
         match self {
-            NoNumber => None,
+            Nan => None,
             // Both bounds are out of range of every 64-bit integer.
             Infinite { negative } => Some(if negative { i128::MIN } else { i128::MAX }),
             Finite { negative, exponent: 70.., size: 1.. } => Some(if negative { i128::MIN } else { i128::MAX }),

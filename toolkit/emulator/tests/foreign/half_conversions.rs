@@ -55,7 +55,7 @@ fn from_integers() {
             .collect();
         let contents: Vec<u8> = integers.iter().flat_map(|value| value.to_le_bytes()[..bytes].to_vec()).collect();
         let judge = kind.judge(2, 4, move |part, at| {
-            Wanted::Bits(Exact::of_integer(integers[at]).round(kind.form, DIRECTIONS[part]))
+            Wanted::Bits(Exact::from_integer(integers[at]).round(kind.form, DIRECTIONS[part]))
         });
         run(kind, &format!("of_{name}"), Some(input_bytes(contents)), [2, 4, ALL], judge);
     }
@@ -84,7 +84,7 @@ fn conversions_with_wider_types() {
         let singles: Vec<u32> = (0..ALL as u32).flat_map(|high| lows.map(|low| high << 16 | low)).collect();
         let (count, first) = (singles.len(), input(&singles));
         let judge = kind.judge(2, 5, move |part, at| {
-            let value = Exact::of_bits(SINGLE, singles[at].into());
+            let value = Exact::from_bits(SINGLE, singles[at].into());
             Wanted::Bits(value.round(kind.form, DIRECTIONS[part % 4]))
         });
         run(kind, "of_float", Some(first), [2, 5, count], judge);
@@ -95,7 +95,7 @@ fn conversions_with_wider_types() {
         });
         let doubles: Vec<f64> = middles.collect();
         let (count, first) = (doubles.len(), input(&doubles));
-        let judge = kind.judge(2, 1, move |_, at| kind.nearest(Exact::of_double(doubles[at])));
+        let judge = kind.judge(2, 1, move |_, at| kind.nearest(Exact::from_double(doubles[at])));
         run(kind, "of_double", Some(first), [2, 1, count], judge);
     }
 }
@@ -107,10 +107,10 @@ fn conversions_with_fp8() {
         let judge = EIGHT.judge(2, 4, move |part, bits| {
             let (form, saturate) = ([E4M3, E5M2][part % 2], part < 2);
             let value = kind.exact(bits);
-            let greatest = Exact::of_bits(form, u64::MAX).round(form, Towards::Nearest) - [1, 4][part % 2];
+            let greatest = Exact::from_bits(form, u64::MAX).round(form, Towards::Nearest) - [1, 4][part % 2];
             let rounded = value.round(form, Towards::Nearest);
             Wanted::Bits(match value {
-                Exact::NoNumber => 0x7f,
+                Exact::Nan => 0x7f,
                 _ if saturate => rounded & 0x80 | (rounded & 0x7f).min(greatest),
                 _ => rounded,
             })
@@ -118,7 +118,7 @@ fn conversions_with_fp8() {
         run(kind, "narrowed", None, [2, 4, ALL], judge);
     }
     let judge = KINDS[0].judge(2, 2, |part, bits| {
-        Wanted::Bits(Exact::of_bits([E4M3, E5M2][part], bits as u64).round(F16, Towards::Nearest))
+        Wanted::Bits(Exact::from_bits([E4M3, E5M2][part], bits as u64).round(F16, Towards::Nearest))
     });
     run(KINDS[0], "widened", None, [2, 2, 256], judge);
 }

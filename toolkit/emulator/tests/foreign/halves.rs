@@ -9,13 +9,13 @@ const PTX: &str = include_str!("halves.ptx");
 
 /// The number of 16-bit patterns.
 pub const ALL: usize = 1 << 16;
-pub const NO_NUMBER: u64 = 0x7fff;
+pub const NAN: u64 = 0x7fff;
 
 /// An expected result.
 pub enum Wanted {
     Bits(u64),
     /// NaN, with any bits.
-    NoNumber,
+    Nan,
     /// Zero, with either sign.
     Zero,
     /// This number rounded, or a neighbour of that, because the operation is an approximation.
@@ -33,7 +33,7 @@ pub const KINDS: [Kind; 2] = [Kind { name: "half", form: F16 }, Kind { name: "bf
 
 impl Kind {
     pub fn exact(self, bits: usize) -> Exact {
-        Exact::of_bits(self.form, bits as u64)
+        Exact::from_bits(self.form, bits as u64)
     }
 
     pub fn double(self, bits: usize) -> f64 {
@@ -54,19 +54,19 @@ impl Kind {
         if bits >> 15 == 1 { -size } else { size }
     }
 
-    pub fn is_no_number(self, bits: u64) -> bool {
-        self.exact(bits as usize) == Exact::NoNumber
+    pub fn is_nan(self, bits: u64) -> bool {
+        self.exact(bits as usize) == Exact::Nan
     }
 
     fn fits(self, wanted: &Wanted, found: u64) -> bool {
         match *wanted {
             Wanted::Bits(bits) => found == bits,
-            Wanted::NoNumber => self.is_no_number(found),
+            Wanted::Nan => self.is_nan(found),
             Wanted::Zero => found & 0x7fff == 0,
             Wanted::Near(value) => {
-                let nearest = Exact::of_double(value).round(self.form, Towards::Nearest);
+                let nearest = Exact::from_double(value).round(self.form, Towards::Nearest);
                 let near = (Self::place(found) - Self::place(nearest)).abs() <= 1;
-                if nearest == NO_NUMBER { self.is_no_number(found) } else { near && !self.is_no_number(found) }
+                if nearest == NAN { self.is_nan(found) } else { near && !self.is_nan(found) }
             }
         }
     }
@@ -82,7 +82,7 @@ impl Kind {
                 if !self.fits(&wanted, found) {
                     let wanted = match wanted {
                         Wanted::Bits(bits) => format!("{bits:#x}"),
-                        Wanted::NoNumber => "no number".into(),
+                        Wanted::Nan => "NaN".into(),
                         Wanted::Zero => "a zero".into(),
                         Wanted::Near(value) => format!("near {value:e}"),
                     };
@@ -116,8 +116,9 @@ pub fn unary(family: &'static str, parts: usize, wanted: fn(Kind, usize, usize) 
 /// arbitrary ones.
 pub fn list(kind: Kind) -> Vec<u16> {
     let one = 1f64;
-    let some = [one, -one, 1.5, 3.0, -0.1, 1e-3].map(|x| Exact::of_double(x).round(kind.form, Towards::Nearest) as u16);
-    let infinite = Exact::of_double(f64::INFINITY).round(kind.form, Towards::Nearest) as u16;
+    let some =
+        [one, -one, 1.5, 3.0, -0.1, 1e-3].map(|x| Exact::from_double(x).round(kind.form, Towards::Nearest) as u16);
+    let infinite = Exact::from_double(f64::INFINITY).round(kind.form, Towards::Nearest) as u16;
     let subnormal = if kind.name == "half" { 0x3ff } else { 0x7f };
     let borders =
         [0, 0x8000, 1, subnormal, subnormal + 1, infinite - 1, infinite | 0x7fff, infinite, infinite | 0x8000];

@@ -101,7 +101,7 @@ pub fn exactly<T: Number>(expected: Vec<Vec<T>>) -> Judge {
         match at.and_then(|at| pairs().nth(at).map(|pair| (at, pair))) {
             Some((at, (found, expected))) => Err(format!("number {at} is {found:?} and should be {expected:?}")),
             None if found.len() == expected.len() => Ok(()),
-            None => Err("there are other outputs".into()),
+            None => Err("the number of outputs differs".into()),
         }
     })
 }

@@ -8,7 +8,7 @@ use crate::problem::{Argument, Form, Memory, Problem, bytes, check, exactly, inp
 pub const AMPERE: &str = include_str!("triton_sm_80.ptx");
 pub const HOPPER: &str = include_str!("triton_sm_90a.ptx");
 /// Compiled by a version that omits a fence.
-const FORGETFUL: &str = include_str!("triton_3_4_sm_90a.ptx");
+const WITHOUT_FENCES: &str = include_str!("triton_3_4_sm_90a.ptx");
 
 /// The pointers that Triton adds for global scratch memory and for profiling. These kernels use neither.
 fn scratch() -> [Argument; 2] {
@@ -155,7 +155,7 @@ fn general() -> Vec<Problem> {
     ]
 }
 
-pub fn of_ampere() -> Vec<Problem> {
+pub fn ampere_problems() -> Vec<Problem> {
     let mut problems = general();
     problems.extend([
         matmul("matmul", 128, 64, [64, 64, 32]),
@@ -170,7 +170,7 @@ pub fn of_ampere() -> Vec<Problem> {
     problems
 }
 
-pub fn of_hopper() -> Vec<Problem> {
+pub fn hopper_problems() -> Vec<Problem> {
     let mut problems = general();
     problems.extend([
         matmul("matmul", 128, 64, [64, 64, 64]),
@@ -188,26 +188,28 @@ pub fn of_hopper() -> Vec<Problem> {
 
 #[test]
 fn all_sm_80_results_are_correct() {
-    check(AMPERE, of_ampere());
+    check(AMPERE, ampere_problems());
 }
 
 #[test]
 fn all_sm_90a_results_are_correct() {
-    check(HOPPER, of_hopper());
+    check(HOPPER, hopper_problems());
 }
 
 /// Triton 3.4 omits the proxy fence between thread copies and the product that reads them. With a fence before each
 /// barrier, its kernels are correct.
 #[test]
 fn triton_3_4_omits_a_fence() {
-    let fenced = FORGETFUL.replace("\tbar.sync \t0;", "\tfence.proxy.async.shared::cta;\n\tbar.sync \t0;");
-    let [module, fenced_module] = [FORGETFUL, &fenced].map(|text| PtxModule::parse(text).unwrap());
+    let fenced = WITHOUT_FENCES.replace("\tbar.sync \t0;", "\tfence.proxy.async.shared::cta;\n\tbar.sync \t0;");
+    let [module, fenced_module] = [WITHOUT_FENCES, &fenced].map(|text| PtxModule::parse(text).unwrap());
     let launched = module.entries();
-    for mut problem in of_hopper().into_iter().filter(|problem| launched.iter().any(|it| it.name() == problem.kernel)) {
+    for mut problem in
+        hopper_problems().into_iter().filter(|problem| launched.iter().any(|it| it.name() == problem.kernel))
+    {
         // This version does not add the pointer for profiling.
         problem.arguments.pop();
         problem.run_in_orders(&fenced, &fenced_module).unwrap();
-        let found = problem.run_in_orders(FORGETFUL, &module);
+        let found = problem.run_in_orders(WITHOUT_FENCES, &module);
         match problem.kernel {
             "matmul" | "attention" => assert!(found.unwrap_err().contains("MissingProxyFence"), "{}", problem.kernel),
             _ => found.unwrap(),

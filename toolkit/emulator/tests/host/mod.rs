@@ -44,14 +44,14 @@ impl Device {
     }
 
     /// Enables access to a peer's memory.
-    pub fn reach(&self, peer: &Device) {
+    pub fn enable_peer(&self, peer: &Device) {
         self.enter();
         assert_eq!(call!(cuCtxEnablePeerAccess(peer.context => *mut c_void, 0 => u32)), 0);
         assert_eq!(call!(cuCtxEnablePeerAccess(peer.context => *mut c_void, 0 => u32)), 704);
     }
 
     /// Disables access to a peer's memory.
-    pub fn forget(&self, peer: &Device) {
+    pub fn disable_peer(&self, peer: &Device) {
         assert_eq!(call!(cuCtxDisablePeerAccess(peer.context => *mut c_void)), 0);
     }
 

@@ -25,9 +25,9 @@ impl Function {
     }
 
     fn address(&self) -> Result<*const c_void, CUresult> {
-        let known = self.address.load(Ordering::Relaxed);
-        if !known.is_null() {
-            return Ok(known);
+        let cached = self.address.load(Ordering::Relaxed);
+        if !cached.is_null() {
+            return Ok(cached);
         }
         let driver = Driver::chosen().ok_or(CUresult::CUDA_ERROR_NOT_INITIALIZED)?;
         let address = driver.lookup(self.name).ok_or(CUresult::CUDA_ERROR_NOT_SUPPORTED)?;

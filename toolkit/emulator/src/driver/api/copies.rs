@@ -18,13 +18,13 @@ const UNIFIED: u32 = 4;
 
 /// An address and whether it is on the host.
 #[derive(Clone, Copy)]
-struct Place {
+struct Location {
     address: u64,
     on_host: bool,
 }
 
-impl Place {
-    fn of(context: &mut Session<'_>, address: u64) -> Self {
+impl Location {
+    fn find(context: &mut Session<'_>, address: u64) -> Self {
         Self { address, on_host: !context.is_on_device(address) }
     }
 
@@ -41,7 +41,7 @@ impl Place {
 ///
 /// # Safety
 /// Host bytes must be valid until the copy is done.
-unsafe fn copy(context: &mut Session<'_>, stream: StreamId, to: Place, from: Place, bytes: usize) -> Result<()> {
+unsafe fn copy(context: &mut Session<'_>, stream: StreamId, to: Location, from: Location, bytes: usize) -> Result<()> {
     match (to.on_host, from.on_host) {
         (false, false) => context.copy(stream, to.address, from.address, bytes),
         // SAFETY: this function's contract: the bytes are valid until the copy is done.
@@ -71,11 +71,11 @@ struct Side {
 }
 
 impl Side {
-    fn place(self, context: &mut Session<'_>) -> Result<Place> {
+    fn place(self, context: &mut Session<'_>) -> Result<Location> {
         let place = match self.kind {
-            HOST => Place { address: self.on_host, on_host: true },
-            DEVICE => Place { address: self.on_device, on_host: false },
-            UNIFIED => Place::of(context, self.on_device),
+            HOST => Location { address: self.on_host, on_host: true },
+            DEVICE => Location { address: self.on_device, on_host: false },
+            UNIFIED => Location::find(context, self.on_device),
             _ => return Err(ResultCode::NotSupported), // arrays
         };
         Ok(place.plus(self.start))
@@ -170,7 +170,7 @@ impl Side3D {
 ///
 /// # Safety
 /// The pointer must be null or point to a copy description.
-unsafe fn described_2d(copy: *const Copy2D) -> Result<(Side, Side, [usize; 3])> {
+unsafe fn read_2d(copy: *const Copy2D) -> Result<(Side, Side, [usize; 3])> {
     // SAFETY: this function's contract.
     let [Copy2D { from, to, width, height }] = unsafe { array(copy, 1) }?[..] else {
         return Err(ResultCode::InvalidValue);
@@ -181,8 +181,8 @@ unsafe fn described_2d(copy: *const Copy2D) -> Result<(Side, Side, [usize; 3])> 
 /// Reads the destination, source and size of a 3D copy.
 ///
 /// # Safety
-/// As [`described_2d`].
-unsafe fn described_3d(copy: *const Copy3D) -> Result<(Side, Side, [usize; 3])> {
+/// As [`read_2d`].
+unsafe fn read_3d(copy: *const Copy3D) -> Result<(Side, Side, [usize; 3])> {
     // SAFETY: this function's contract.
     let [Copy3D { from, to, width, height, depth }] = unsafe { array(copy, 1) }?[..] else {
         return Err(ResultCode::InvalidValue);
@@ -205,7 +205,7 @@ fn between(stream: Handle, to: (Handle, u64), from: (Handle, u64), bytes: usize)
 functions! { copy_functions($)
     fn cuMemcpy(to: u64, from: u64, bytes: usize) {
         now(|context| {
-            let (to, from) = (Place::of(context, to), Place::of(context, from));
+            let (to, from) = (Location::find(context, to), Location::find(context, from));
             // SAFETY: the caller guarantees that the memory is valid until the copy is done.
             unsafe { copy(context, DEFAULT_STREAM, to, from, bytes) }
         })
@@ -213,7 +213,7 @@ functions! { copy_functions($)
 
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) {
         with_current_stream(stream, |context, stream| {
-            let (to, from) = (Place::of(context, to), Place::of(context, from));
+            let (to, from) = (Location::find(context, to), Location::find(context, from));
             // SAFETY: the caller guarantees that the memory is valid until the copy is done.
             unsafe { copy(context, stream, to, from, bytes) }
         })
@@ -221,35 +221,35 @@ functions! { copy_functions($)
 
     fn cuMemcpy2D_v2(copy: *const Copy2D) {
         // SAFETY: the caller passes null or a description.
-        let (to, from, size) = unsafe { described_2d(copy) }?;
+        let (to, from, size) = unsafe { read_2d(copy) }?;
         // SAFETY: the caller guarantees that the memory is valid until the copy is done.
         now(|context| unsafe { rows(context, DEFAULT_STREAM, to, from, size) })
     }
 
     fn cuMemcpy2DUnaligned_v2(copy: *const Copy2D) {
         // SAFETY: the caller passes null or a description.
-        let (to, from, size) = unsafe { described_2d(copy) }?;
+        let (to, from, size) = unsafe { read_2d(copy) }?;
         // SAFETY: the caller guarantees that the memory is valid until the copy is done.
         now(|context| unsafe { rows(context, DEFAULT_STREAM, to, from, size) })
     }
 
     fn cuMemcpy2DAsync_v2(copy: *const Copy2D, stream: Handle) {
         // SAFETY: the caller passes null or a description.
-        let (to, from, size) = unsafe { described_2d(copy) }?;
+        let (to, from, size) = unsafe { read_2d(copy) }?;
         // SAFETY: the caller guarantees that the memory is valid until the copy is done.
         with_current_stream(stream, |context, stream| unsafe { rows(context, stream, to, from, size) })
     }
 
     fn cuMemcpy3D_v2(copy: *const Copy3D) {
         // SAFETY: the caller passes null or a description.
-        let (to, from, size) = unsafe { described_3d(copy) }?;
+        let (to, from, size) = unsafe { read_3d(copy) }?;
         // SAFETY: the caller guarantees that the memory is valid until the copy is done.
         now(|context| unsafe { rows(context, DEFAULT_STREAM, to, from, size) })
     }
 
     fn cuMemcpy3DAsync_v2(copy: *const Copy3D, stream: Handle) {
         // SAFETY: the caller passes null or a description.
-        let (to, from, size) = unsafe { described_3d(copy) }?;
+        let (to, from, size) = unsafe { read_3d(copy) }?;
         // SAFETY: the caller guarantees that the memory is valid until the copy is done.
         with_current_stream(stream, |context, stream| unsafe { rows(context, stream, to, from, size) })
     }

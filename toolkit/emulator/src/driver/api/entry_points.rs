@@ -31,7 +31,7 @@ const NEWER: u32 = 2;
 
 /// Returns the address of a driver function by its exact name, or `None` if the emulator does not have it.
 pub(in crate::driver) fn symbol(name: &str) -> Option<*const c_void> {
-    let own = || FUNCTIONS.iter().find(|(known, _)| *known == name).map(|&(_, address)| address);
+    let own = || FUNCTIONS.iter().find(|(other, _)| *other == name).map(|&(_, address)| address);
     symbols::symbol(name).or_else(own)
 }
 
@@ -41,10 +41,10 @@ fn find(name: &str, version: i32) -> std::result::Result<*const c_void, u32> {
     let versioned = (2..=VERSIONS).rev().map(|number| format!("{name}_v{number}"));
     let renamed = RENAMED.iter().filter(|(old, _)| *old == name).map(|(_, new)| (*new).to_owned());
     let candidates = renamed.chain(versioned).chain([name.to_owned()]);
-    let known: Vec<(String, *const c_void)> =
+    let existing: Vec<(String, *const c_void)> =
         candidates.filter_map(|name| symbol(&name).map(|address| (name, address))).collect();
-    let fitting = known.iter().find(|(name, _)| since(name) <= version);
-    fitting.map(|(_, address)| *address).ok_or(if known.is_empty() { MISSING } else { NEWER })
+    let fitting = existing.iter().find(|(name, _)| since(name) <= version);
+    fitting.map(|(_, address)| *address).ok_or(if existing.is_empty() { MISSING } else { NEWER })
 }
 
 fn put(name: TextArgument, function: Out<*const c_void>, version: i32, status: Option<Out<u32>>) -> Result<()> {

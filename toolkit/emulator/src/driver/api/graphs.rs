@@ -3,7 +3,7 @@
 use super::argument::Out;
 use super::functions::functions;
 use crate::driver::capture::CaptureMode;
-use crate::driver::process::{Handle, beside, handle, parts, with, with_current_stream, with_stream};
+use crate::driver::process::{Handle, handle, id_in_context_of, parts, with, with_current_stream, with_stream};
 use crate::driver::result_code::{Result, ResultCode};
 use std::ffi::c_char;
 
@@ -108,7 +108,7 @@ functions! { graph_functions($)
     }
 
     fn cuGraphLaunch(ready: Handle, stream: Handle) {
-        let ready = beside(stream, ready)?;
+        let ready = id_in_context_of(stream, ready)?;
         with_current_stream(stream, |context, stream| {
             let nodes = context.graph(ready)?;
             nodes.iter().try_for_each(|work| context.submit(stream, work.clone()))
@@ -133,7 +133,7 @@ functions! { graph_functions($)
     }
 
     fn cuGraphUpload(ready: Handle, stream: Handle) {
-        let ready = beside(stream, ready)?;
+        let ready = id_in_context_of(stream, ready)?;
         with_current_stream(stream, |context, _| context.graph(ready).map(|_| ()))
     }
 

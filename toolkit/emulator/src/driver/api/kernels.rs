@@ -41,7 +41,7 @@ pub(super) fn attribute(value: Out<i32>, attribute: u32, function: Handle) -> Re
             7 => 0, // the cache mode
             MAX_DYNAMIC_SHARED => function.dynamic_limit as u32,
             CARVEOUT => return Ok(-1), // the driver's default
-            10..=15 => 0, // cluster attributes, not set
+            10..=15 => 0,              // cluster attributes, not set
             _ => return Err(ResultCode::InvalidValue),
         } as i32)
     })?;

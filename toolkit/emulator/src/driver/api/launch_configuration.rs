@@ -49,7 +49,7 @@ pub(in crate::driver) struct LaunchShape {
 
 impl LaunchShape {
     /// Creates the shape of a launch without attributes.
-    pub fn of(grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> Self {
+    pub fn new(grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> Self {
         let dynamic_shared = dynamic_shared as usize;
         Self { grid, block, dynamic_shared, cluster: None, cooperative: false, dependent: false }
     }
@@ -62,7 +62,7 @@ impl LaunchConfiguration {
     /// The `attributes` array must have `count` elements.
     pub(in crate::driver) unsafe fn shape(&self) -> Result<LaunchShape> {
         let [grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic_shared] = self.numbers;
-        let mut shape = LaunchShape::of([grid_x, grid_y, grid_z], [block_x, block_y, block_z], dynamic_shared);
+        let mut shape = LaunchShape::new([grid_x, grid_y, grid_z], [block_x, block_y, block_z], dynamic_shared);
         // SAFETY: this function's contract.
         for attribute in unsafe { array(self.attributes, self.count as usize) }? {
             match attribute.id {

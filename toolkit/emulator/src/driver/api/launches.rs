@@ -6,7 +6,7 @@ use super::launch_configuration::{LaunchConfiguration, LaunchShape};
 use super::occupancy::blocks_that_fit;
 use crate::arg::Arg;
 use crate::driver::libraries;
-use crate::driver::process::{Handle, beside, with_current_stream};
+use crate::driver::process::{Handle, id_in_context_of, with_current_stream};
 use crate::driver::result_code::{Result, ResultCode};
 use crate::driver::work::{LaunchRequest, Work};
 use crate::exec::{self, LaunchConfig};
@@ -53,7 +53,7 @@ unsafe fn launch(
     args: *const *const u8,
     extra: *const *const c_void,
 ) -> Result<()> {
-    let function = beside(stream, libraries::function_of(function)?)?;
+    let function = id_in_context_of(stream, libraries::function_of(function)?)?;
     let LaunchShape { grid, block, dynamic_shared, cluster, cooperative, dependent } = shape;
     with_current_stream(stream, |context, stream| {
         context.healthy()?;
@@ -77,7 +77,9 @@ unsafe fn launch(
         }
         let occupancy = blocks_that_fit(&context.device_options, entry, block.iter().product(), dynamic_shared);
         if cooperative && !fits(context.device_options.multiprocessors, occupancy, grid) {
-            let why = format!("a cooperative launch of {grid:?} blocks does not fit the device: {occupancy} blocks fit a multiprocessor");
+            let why = format!(
+                "a cooperative launch of {grid:?} blocks does not fit the device: {occupancy} blocks fit a multiprocessor"
+            );
             context.refuse(&kernel, why);
             return Err(ResultCode::CooperativeTooLarge);
         }
@@ -126,7 +128,7 @@ functions! { launch_functions($)
         dynamic_shared: u32, stream: Handle, args: *const *const u8, extra: *const *const c_void,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape = LaunchShape::of(grid, block, dynamic_shared);
+        let shape = LaunchShape::new(grid, block, dynamic_shared);
         // SAFETY: the caller passes an argument of the right size for each parameter of the kernel.
         unsafe { launch(function, shape, stream, args, extra) }
     }
@@ -136,7 +138,7 @@ functions! { launch_functions($)
         dynamic_shared: u32, stream: Handle, args: *const *const u8,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape = LaunchShape { cooperative: true, ..LaunchShape::of(grid, block, dynamic_shared) };
+        let shape = LaunchShape { cooperative: true, ..LaunchShape::new(grid, block, dynamic_shared) };
         // SAFETY: the caller passes an argument of the right size for each parameter of the kernel.
         unsafe { launch(function, shape, stream, args, std::ptr::null()) }
     }

@@ -15,9 +15,9 @@ functions! { library_functions($)
         _library_options: *const u32, _library_values: *const *mut c_void, _library_count: u32,
     ) {
         // SAFETY: the caller guarantees that both arrays have `count` elements.
-        unsafe { JitOptions::of(count, names, values) }?;
+        unsafe { JitOptions::new(count, names, values) }?;
         // SAFETY: the caller passes null, zero-terminated PTX, a cubin or a fatbin.
-        library.put(libraries::load(unsafe { CodeImage::at(image) }?)?)
+        library.put(libraries::load(unsafe { CodeImage::from_address(image) }?)?)
     }
 
     fn cuLibraryLoadFromFile(

@@ -23,7 +23,7 @@ fn add(state: Handle, kind: u32, image: Result<CodeImage>) -> Result<()> {
             Err((ResultCode::NoBinary, why.to_owned()))
         };
         added.map_err(|(code, why)| {
-            context.refuse_for(Fault::of_call(FaultKind::Launch, "link", why));
+            context.record_refusal(Fault::of_call(FaultKind::Launch, "link", why));
             code
         })
     })
@@ -32,7 +32,7 @@ fn add(state: Handle, kind: u32, image: Result<CodeImage>) -> Result<()> {
 functions! { link_functions($)
     fn cuLinkCreate_v2(count: u32, names: *const u32, values: *const *mut c_void, state: Out<Handle>) {
         // SAFETY: the caller guarantees that both arrays have `count` elements.
-        unsafe { JitOptions::of(count, names, values) }?;
+        unsafe { JitOptions::new(count, names, values) }?;
         state.put(create_in_current(|context| {
             context.healthy()?;
             let id = context.id();
@@ -46,7 +46,7 @@ functions! { link_functions($)
         _values: *const *mut c_void,
     ) {
         // SAFETY: the caller guarantees that `data` has this many bytes.
-        add(state, kind, CodeImage::of(&unsafe { array(data, bytes) }?))
+        add(state, kind, CodeImage::from_bytes(&unsafe { array(data, bytes) }?))
     }
 
     fn cuLinkAddFile_v2(
@@ -61,7 +61,7 @@ functions! { link_functions($)
             let linker = context.links.get_mut(&state).ok_or(ResultCode::InvalidHandle)?;
             let linked = linker.complete(&options).map(|linked| (linked.as_ptr(), linked.len()));
             linked.map_err(|(code, why)| {
-                context.refuse_for(Fault::of_call(FaultKind::Launch, "link", why));
+                context.record_refusal(Fault::of_call(FaultKind::Launch, "link", why));
                 code
             })
         })?;

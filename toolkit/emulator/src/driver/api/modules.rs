@@ -19,7 +19,7 @@ pub(super) fn load(module: Out<Handle>, image: CodeImage, log: impl FnOnce(&str)
     let mut why = String::new();
     let loaded = create_in_current(|context| {
         context.load_module(&image).map_err(|(code, text)| {
-            context.refuse_for(Fault::of_call(FaultKind::Launch, "load of a module", text.clone()));
+            context.record_refusal(Fault::of_call(FaultKind::Launch, "load of a module", text.clone()));
             why = text;
             code
         })
@@ -45,7 +45,7 @@ impl JitOptions {
     ///
     /// # Safety
     /// Both arrays must have `count` elements.
-    pub unsafe fn of(count: u32, names: *const u32, values: *const *mut c_void) -> Result<Self> {
+    pub unsafe fn new(count: u32, names: *const u32, values: *const *mut c_void) -> Result<Self> {
         // SAFETY: this function's contract.
         let (names, values) = unsafe { (array(names, count as usize)?, array(values, count as usize)?) };
         Ok(Self { names, values })
@@ -88,21 +88,21 @@ functions! { module_functions($)
 
     fn cuModuleLoadData(module: Out<Handle>, image: *const c_void) {
         // SAFETY: the caller passes null, zero-terminated PTX, a cubin or a fatbin.
-        load(module, unsafe { CodeImage::at(image) }?, |_| ())
+        load(module, unsafe { CodeImage::from_address(image) }?, |_| ())
     }
 
     fn cuModuleLoadFatBinary(module: Out<Handle>, image: *const c_void) {
         // SAFETY: the caller passes null or a fatbin.
-        load(module, unsafe { CodeImage::at(image) }?, |_| ())
+        load(module, unsafe { CodeImage::from_address(image) }?, |_| ())
     }
 
     fn cuModuleLoadDataEx(
         module: Out<Handle>, image: *const c_void, count: u32, names: *const u32, values: *const *mut c_void,
     ) {
         // SAFETY: the caller guarantees that both arrays have `count` elements.
-        let options = unsafe { JitOptions::of(count, names, values) }?;
+        let options = unsafe { JitOptions::new(count, names, values) }?;
         // SAFETY: the caller passes null, zero-terminated PTX, a cubin or a fatbin.
-        let image = unsafe { CodeImage::at(image) }?;
+        let image = unsafe { CodeImage::from_address(image) }?;
         load(module, image, |why| {
             // SAFETY: the caller guarantees that the log buffer has the size that the size option gives.
             unsafe { options.log(why) }

@@ -26,7 +26,7 @@ pub(super) fn symbol(name: &str) -> Option<*const c_void> {
         graphs::FUNCTIONS,
         tensors::FUNCTIONS,
     ];
-    files.into_iter().flatten().find(|(known, _)| *known == name).map(|&(_, address)| address)
+    files.into_iter().flatten().find(|(other, _)| *other == name).map(|&(_, address)| address)
 }
 
 /// Passes the names of all functions to a macro, one file at a time, for a library that exports them.
