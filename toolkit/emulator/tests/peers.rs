@@ -37,7 +37,7 @@ const EXCHANGE: &str = "
         mov.u32 %r4, 0;
         mov.u32 %r5, 0;
     again:
-        // The numbers of a round are first * 1000 + round * 100 + lane, and lie in one half or the other.
+        // The numbers of a round are first * 1000 + round * 100 + lane, in one half of the buffer or the other.
         add.u32 %r4, %r4, 1;
         and.b32 %r13, %r4, %r12;
         mul.wide.u32 %rd10, %r13, 128;

@@ -31,7 +31,7 @@
 //! }
 //! use device::scale;
 //!
-//! # // What the compiler makes of it, in short.
+//! # // The PTX that the compiler generates, shortened.
 //! # const PTX: &str = ".version 7.0
 //! # .target sm_80
 //! # .address_size 64

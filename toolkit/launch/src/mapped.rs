@@ -64,7 +64,7 @@ impl Deref for MappedBuffer {
 
     fn deref(&self) -> &[AtomicU32] {
         // SAFETY: the pointer is to `len` initialised words that live as long as the buffer. All accesses are atomic:
-        // those of the host by this type, and those of devices because they access whole words.
+        // the host accesses them only through this type, and devices access whole words.
         unsafe { slice::from_raw_parts(self.words.as_ptr(), self.len) }
     }
 }

@@ -54,7 +54,7 @@ pub(super) struct DriverContext {
     pub modules: HashMap<u32, Arc<PtxModule>>,
     pub functions: HashMap<u32, LoadedKernel>,
     pub links: HashMap<u32, Linker>,
-    /// Graphs and instantiated graphs; both are lists of work here.
+    /// Graphs and instantiated graphs. Both are lists of work here.
     pub graphs: HashMap<u32, Arc<[Work]>>,
     pub captures: Vec<Capture>,
     pub queue: WorkQueue<Work>,

@@ -11,7 +11,7 @@ thread_local! {
     static CURRENT: RefCell<Stack> = const { RefCell::new(Stack(Vec::new())) };
 }
 
-/// A thread's stack of contexts; the last one is current.
+/// A thread's stack of contexts. The last one is current.
 struct Stack(Vec<u32>);
 
 impl Drop for Stack {

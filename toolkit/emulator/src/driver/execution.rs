@@ -195,7 +195,7 @@ impl Session<'_> {
         since.elapsed() > self.device_options.patience || state.running.iter().all(waits_long) && self.all_wait()
     }
 
-    /// Whether every host thread with a context of this group is waiting, so that none can queue more work.
+    /// Whether every host thread with a context of this group is waiting and cannot queue more work.
     fn all_wait(&self) -> bool {
         let state = self.state();
         let waiting = state.waiting.iter().filter(|&&waiting| state.must_wait(waiting)).count();
@@ -216,7 +216,7 @@ impl Session<'_> {
         }
     }
 
-    /// Begins work of a context. A launch continues in later steps; all other work completes here.
+    /// Begins work of a context. A launch continues in later steps. All other work completes here.
     fn begin(&mut self, context: u32, item: QueuedWork<Work>) {
         self.state_mut().note_event();
         let began = self.state().start_of(context, &item);

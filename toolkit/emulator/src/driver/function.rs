@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A kernel of a loaded module.
 pub(super) struct LoadedKernel {
-    /// The module.
+    /// The module that defines the kernel.
     pub module: Arc<PtxModule>,
     /// The module's id, used when it is unloaded.
     pub module_id: u32,
@@ -21,7 +21,7 @@ pub(super) struct LoadedKernel {
 }
 
 impl LoadedKernel {
-    /// The kernel itself.
+    /// The compiled kernel in the module.
     pub fn entry(&self) -> Result<&Entry> {
         self.module.entry(&self.kernel).ok_or(ResultCode::NotFound)
     }

@@ -64,7 +64,7 @@ pub(super) struct Waiting {
 pub(super) struct GroupState {
     /// The contexts by id.
     pub contexts: BTreeMap<u32, DriverContext>,
-    /// The memory of all contexts; each context is one device in it.
+    /// The memory of all contexts. Each context is one device in it.
     pub device: EmulatedDevice,
     /// Launches that have begun and not ended.
     pub running: Vec<RunningWork>,

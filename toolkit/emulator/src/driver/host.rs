@@ -38,7 +38,7 @@ pub(super) struct PinnedMemory {
 }
 
 impl PinnedMemory {
-    /// Allocates page-locked bytes and fills them with 0xcd, which shows where nothing was written. If `mapped` gives
+    /// Allocates page-locked bytes and fills them with 0xcd, which marks bytes that were never written. If `mapped` gives
     /// an owning context, kernels can access them.
     pub fn allocate(&mut self, bytes: usize, mapped: Option<u32>) -> Result<usize> {
         let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| ResultCode::InvalidValue)?;

@@ -133,7 +133,7 @@ pub(super) fn module_of(library: Handle) -> Result<Handle> {
         return Ok(handle(context, existing));
     }
     let loaded = process::with_id(context, |context| context.load_module(&image).map_err(|(code, _)| code))?;
-    // Another thread may have loaded the module first; then its module is used.
+    // If another thread loaded the module first, use that one.
     with_library(library, |library| Ok(handle(context, *library.modules.entry(context).or_insert(loaded))))
 }
 

@@ -1,6 +1,6 @@
 //! The CUDA driver API (libcuda) implemented by the emulator, with extra functions that only an emulator can offer.
 //!
-//! [`symbol`] finds a function by its libcuda name; its signature is the same as in libcuda. [`configure`] sets the
+//! [`symbol`] finds a function by its libcuda name. Its signature is the same as in libcuda. [`configure`] sets the
 //! number of devices. Features the emulator lacks (arrays, textures, virtual memory and others) have no symbol.
 //!
 //! Work stays queued in its stream until the program asks for its result. A missing synchronisation therefore shows in

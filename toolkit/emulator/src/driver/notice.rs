@@ -14,8 +14,8 @@ pub enum Notice<'a> {
 
 static LISTENER: OnceLock<fn(Notice<'_>)> = OnceLock::new();
 
-/// Registers a function to be called with every error from now on. It must not call the driver. Only one listener can
-/// be registered per process; returns false if there already is one.
+/// Registers a function to be called with every error from now on. It must not call the driver. A process can have only
+/// one listener. Returns false if it already has one.
 pub fn listen(listener: fn(Notice<'_>)) -> bool {
     LISTENER.set(listener).is_ok()
 }

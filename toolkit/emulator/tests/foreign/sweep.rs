@@ -143,7 +143,7 @@ fn triton_for_sm_80_kernels() {
             "matmul",
             "cp.async.wait_group",
             3,
-            "the first one in the loop, like its barrier, and two in a row, either of which is enough",
+            "the first one in the loop, for the same reason as its barrier, and two in a row, either of which is enough",
         ),
     ];
     sweep(triton::AMPERE, triton::ampere_problems(), &reviewed);
