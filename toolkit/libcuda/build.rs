@@ -1,8 +1,8 @@
-//! Gives the library the name under which programs know it.
+//! Sets the soname under which programs look for the library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // What it has to say when the program ends is said even if the program has let go of it.
+    // Keep the library loaded after `dlclose`, because it reports when the process exits.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,4 +1,4 @@
-//! Blocks that work together through global memory: in any order, and held to fences and atomics.
+//! Blocks that cooperate through global memory: every block order works, and missing fences or atomics are faults.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -20,7 +20,7 @@ fn module(body: &str) -> PtxModule {
     .unwrap()
 }
 
-/// Runs twelve blocks of 64 threads; gives `out`.
+/// Runs twelve blocks of 64 threads and returns `out`.
 fn run(seed: u64, body: &str) -> Result<Vec<u32>, Box<Fault>> {
     let module = module(body);
     let mut device = EmulatedDevice::new();
@@ -34,7 +34,7 @@ fn run(seed: u64, body: &str) -> Result<Vec<u32>, Box<Fault>> {
     Ok(out.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }
 
-/// Every thread stores a partial result; the block that arrives last adds all of them up.
+/// Every thread stores a partial result, and the last block to arrive sums all of them.
 const LAST_ARRIVER: &str = "st.global.u32 [%rd4], %r4;\nbar.sync 0;\n@%p1 bra $arrived;\nRELEASE\nsub.u32 %r5, %r3, 1;\n\
     ATOMIC %r6, [%rd2], %r5;\nACQUIRE\nst.shared.u32 [flag], %r6;\n$arrived:\nbar.sync 0;\nld.shared.u32 %r6, [flag];\n\
     add.u32 %r6, %r6, 1;\nsetp.ne.u32 %p2, %r6, %r3;\n@%p2 ret;\nmov.u32 %r7, 0;\nmov.u32 %r8, 0;\nadd.u64 %rd6, %rd1, %rd5;\n\
@@ -67,7 +67,7 @@ fn the_last_arriver_merges_in_every_order() {
 }
 
 #[test]
-fn a_merge_without_its_fences() {
+fn a_merge_without_fences_is_a_race() {
     let forms = [
         ("", "atom.global.inc.u32", "membar.gl;"),
         ("membar.gl;", "atom.global.inc.u32", ""),
@@ -87,8 +87,8 @@ fn a_merge_without_its_fences() {
 }
 
 #[test]
-fn blocks_that_wait_for_later_ones() {
-    // Block b waits until block b + 1 has handed on; the last one begins.
+fn blocks_can_wait_for_later_blocks() {
+    // Block b waits until block b + 1 has passed on its data. The last block starts the chain.
     let body = "@%p1 bra $go;\nmul.wide.u32 %rd6, %r2, 4;\nadd.u64 %rd6, %rd2, %rd6;\nadd.u32 %r5, %r2, 1;\n\
                 setp.eq.u32 %p2, %r5, %r3;\n@%p2 bra $go;\n$spin:\nLOAD %r6, [%rd6+4];\nsetp.eq.u32 %p2, %r6, 0;\n@%p2 bra $spin;\n\
                 $go:\nbar.sync 0;\nsetp.eq.u32 %p3, %r2, 11;\nmov.u32 %r7, %r1;\n@%p3 bra $first;\nld.global.u32 %r7, [%rd4+256];\n\
@@ -107,8 +107,8 @@ fn blocks_that_wait_for_later_ones() {
 }
 
 #[test]
-fn global_memory_within_a_block() {
-    // Each thread reads what one of the other warp wrote.
+fn warps_of_a_block_need_a_barrier_for_global_memory() {
+    // Each thread reads data written by the other warp.
     let body = "st.global.u32 [%rd4], %r1;\nSYNC\nxor.b32 %r5, %r4, 32;\nmul.wide.u32 %rd6, %r5, 4;\n\
                 add.u64 %rd6, %rd1, %rd6;\nld.global.u32 %r6, [%rd6];\n";
     run(0, &body.replace("SYNC", "bar.sync 0;")).unwrap();
@@ -116,18 +116,18 @@ fn global_memory_within_a_block() {
         let fault = run(seed, &body.replace("SYNC", "")).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::GlobalRace | FaultKind::Uninitialised), "{fault}");
     }
-    // The read comes before or after the write: neither is right.
+    // The read may come before or after the write. Both orders are a race.
     let overwritten = format!("st.global.u32 [%rd4], 7;\nbar.sync 0;\n{}", body.replace("SYNC", ""));
     let faults: Vec<_> = (0..4).map(|seed| run(seed, &overwritten).map_err(|fault| fault.kind)).collect();
     assert!(faults.contains(&Err(FaultKind::GlobalRace)), "{faults:?}");
 }
 
 #[test]
-fn writes_to_one_place() {
+fn conflicting_writes_are_races() {
     let fault = run(0, "st.global.u32 [%rd3], %r2;\n").unwrap_err();
     assert_eq!(fault.kind, FaultKind::GlobalRace);
     assert!(fault.message.contains("writes bytes from offset 0 of `out` that warp"), "{fault}");
-    // One value from all is no race; nor are atomics, nor neighbours within a sector.
+    // All threads may write the same value, atomics may collide, and neighbours may share a sector.
     run(0, "st.global.u32 [%rd3], 7;\n").unwrap();
     assert_eq!(run(3, "red.global.add.u32 [%rd3], 1;\n").unwrap()[0], 64 * BLOCKS);
     let neighbours = "@%p1 ret;\nmul.wide.u32 %rd6, %r2, 2;\nadd.u64 %rd6, %rd3, %rd6;\nst.global.u16 [%rd6], 5;\n\

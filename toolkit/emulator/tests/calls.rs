@@ -1,4 +1,4 @@
-//! Calls through pointers, and recursion.
+//! Calls through pointers, recursion, and `malloc` in kernels.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -6,7 +6,7 @@ use emulator::{Arg, EmulatedDevice, Fault, FaultKind, PtxModule};
 
 const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
-/// Runs one warp whose `body` gets its lane's number in `%r1` and leaves a result in `%r2`.
+/// Runs one warp. `body` gets the lane index in `%r1` and leaves its result in `%r2`.
 fn run(functions: &str, body: &str) -> Result<Vec<u32>, Box<Fault>> {
     let text = format!(
         "{HEAD}{functions}
@@ -34,7 +34,7 @@ fn one(name: &str, instruction: &str) -> String {
     )
 }
 
-/// Three functions and a table of them.
+/// Three functions, one with a different signature, and a table of all four.
 fn functions() -> String {
     [
         one("twice", "add.u32 %x2, %x1, %x1;"),
@@ -59,7 +59,7 @@ fn each_lane_calls_the_function_that_its_pointer_names() {
         _ => lane - 1,
     };
     assert_eq!(run(&functions(), &by_table).unwrap(), (0..32).map(expected).collect::<Vec<u32>>());
-    // By a name, and only where a guard holds.
+    // A call by name, under a guard.
     let by_name = format!("mov.u64 %d3, square; mov.u32 %r2, 7; setp.lt.u32 %p1, %r1, 5; {CALL}")
         .replace("call (back)", "@%p1 call (back)")
         .replace("ld.param.b32 %r2", "@%p1 ld.param.b32 %r2");
@@ -70,7 +70,7 @@ fn each_lane_calls_the_function_that_its_pointer_names() {
 }
 
 #[test]
-fn a_pointer_to_nothing_of_the_kind_is_a_fault() {
+fn a_call_through_a_wrong_pointer_is_a_fault() {
     for (pointer, why) in [
         ("mov.u64 %d3, 4096;", "0x1000, which is no function"),
         ("mov.u64 %d3, other;", "no function with these parameters"),
@@ -87,7 +87,7 @@ fn a_pointer_to_nothing_of_the_kind_is_a_fault() {
     assert!(error.contains("needs a prototype"), "{error}");
 }
 
-/// fib(n), which keeps n, and fib(n - 1), in registers across its calls.
+/// fib(n) keeps n and fib(n - 1) in registers across its recursive calls.
 const FIB: &str = ".func (.param .b32 r) fib(.param .b32 n) {
     .reg .b32 %x<8>; .reg .pred %q<2>; .param .b32 sent; .param .b32 got;
     ld.param.u32 %x1, [n]; mov.u32 %x2, %x1; setp.lt.u32 %q1, %x1, 2; @%q1 bra done;
@@ -101,7 +101,7 @@ fn functions_call_themselves_to_each_lanes_depth() {
     let call = "rem.u32 %r3, %r1, 13; st.param.b32 [arg], %r3; call (back), fib, (arg); ld.param.b32 %r2, [back];";
     let fib = |n: u32| (0..n).fold((0, 1), |(a, b), _| (b, a + b)).0;
     assert_eq!(run(FIB, call).unwrap(), (0..32).map(|lane| fib(lane % 13)).collect::<Vec<u32>>());
-    // The same through a pointer.
+    // Recursion through a pointer.
     let pointer = FIB
         .replace(
             ".reg .pred %q<2>;",
@@ -113,7 +113,8 @@ fn functions_call_themselves_to_each_lanes_depth() {
 
 #[test]
 fn each_call_has_its_own_local_variables() {
-    // walk(n, p) writes n to a variable of its own, passes its address on, and adds what it finds at its caller's.
+    // walk(n, p) stores n in a local variable, passes the variable's address on, and adds the value at its caller's
+    // address.
     let walk = ".func (.param .b32 r) walk(.param .b32 n, .param .b64 p) {
         .reg .b32 %x<8>; .reg .b64 %y<8>; .reg .pred %q<2>; .local .align 8 .b8 own[8];
         .param .b32 sent; .param .b64 place; .param .b32 got;
@@ -121,7 +122,7 @@ fn each_call_has_its_own_local_variables() {
         st.local.u32 [%y2], %x1; ld.u32 %x2, [%y1]; mov.u32 %x5, %x2; setp.eq.u32 %q1, %x1, 0; @%q1 bra done;
         sub.u32 %x3, %x1, 1; st.param.b32 [sent], %x3; st.param.b64 [place], %y3;
         call (got), walk, (sent, place); ld.param.b32 %x4, [got];
-        // What lies in the variable is still n: no deeper call has touched it.
+        // The variable still holds n: no deeper call has changed it.
         ld.local.u32 %x6, [own]; sub.u32 %x6, %x6, %x1; mad.lo.u32 %x4, %x6, 1000, %x4;
         add.u32 %x5, %x4, %x2;
         done: st.param.b32 [r], %x5; ret; }\n";
@@ -133,14 +134,14 @@ fn each_call_has_its_own_local_variables() {
 }
 
 #[test]
-fn recursion_without_an_end_is_a_fault() {
+fn endless_recursion_is_a_fault() {
     let endless = ".func down() { .reg .b32 %x<2>; call down, (); ret; }\n";
     let fault = run(endless, "call down, (); mov.u32 %r2, 0;").unwrap_err();
     assert_eq!(fault.kind, FaultKind::OutOfBounds);
     assert!(fault.message.contains("recursion without an end"), "{fault}");
 }
 
-/// Every other lane gets memory, puts its number there, and does what `then` says with the pointer in `%d2`.
+/// Every second lane allocates memory, stores its index there, and runs `then` with the pointer in `%d2`.
 fn with_memory(then: &str) -> Result<Vec<u32>, Box<Fault>> {
     let functions = ".extern .func (.param .b64 p) malloc(.param .b64 n);\n.extern .func free(.param .b64 p);\n";
     let body = format!(
@@ -157,7 +158,7 @@ fn threads_get_memory_of_their_own() {
     let freed = "st.param.b64 [given], %d2; call.uni free, (given);";
     let results = with_memory(freed).unwrap();
     assert!(results.iter().enumerate().all(|(lane, &result)| result == if lane % 2 == 0 { lane as u32 } else { 77 }));
-    // Nothing is freed at address 0.
+    // Freeing address 0 does nothing.
     assert!(with_memory("mov.u64 %d3, 0; st.param.b64 [given], %d3; call.uni free, (given);").is_ok());
     let wrong = [
         ("ld.u32 %r3, [%d2+4];".to_owned(), "offset 4 of `memory from malloc`, which has 4 bytes"),

@@ -1,4 +1,5 @@
-//! Clusters of blocks: their barrier, each other's shared memory, remote arrivals and multicasts; right, and with parts missing.
+//! Clusters of blocks: the cluster barrier, access to another block's shared memory, remote arrivals and multicasts.
+//! Each is tested in correct code and with a part missing.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -7,8 +8,8 @@ mod host;
 
 use emulator::{Arg, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule};
 
-/// A kernel of two pointers: `%r1` is the thread, `%r2` the rank of its block, `%r3` that of its neighbour. `%p1` says that the
-/// thread is not the first, `%d2` is where its own result goes.
+/// A kernel with two pointer parameters. `%r1` is the thread, `%r2` the rank of its block and `%r3` the neighbour
+/// block's rank. `%p1` is true for all threads but the first, and `%d2` is the address of the thread's result.
 fn module(bounds: &str, body: &str) -> PtxModule {
     PtxModule::parse(&format!(
         ".version 8.0\n.target sm_90a\n.address_size 64
@@ -38,12 +39,12 @@ fn launch(seed: u64, module: &PtxModule, blocks: u32, threads: u32) -> Result<Ve
     Ok(bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect())
 }
 
-/// Runs four blocks of 64 threads, in clusters of two.
+/// Runs four blocks of 64 threads in clusters of two.
 fn run(seed: u64, body: &str) -> Result<Vec<u32>, Box<Fault>> {
     launch(seed, &module(PAIR, body), 4, 64)
 }
 
-/// In every order there is a fault; in the natural one it is the one expected.
+/// Asserts that every order is a fault, and that the natural order is the given fault.
 #[track_caller]
 fn caught(body: &str, kind: FaultKind, message: &str) {
     let fault = run(0, body).unwrap_err();
@@ -55,13 +56,13 @@ fn caught(body: &str, kind: FaultKind, message: &str) {
 }
 
 const MEET: &str = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;";
-/// Each thread leaves a number that says who it is.
+/// Each thread stores a number that identifies it.
 const LEAVE: &str = "mad.lo.u32 %r10, %r4, 1000, %r1; st.shared.u32 [%r9], %r10;";
 const READ: &str =
     "mapa.shared::cluster.u32 %r11, %r9, %r3; ld.shared::cluster.u32 %r12, [%r11]; st.global.u32 [%d2], %r12;";
 
-/// What each thread's counterpart in the neighbour's block has left.
-fn of_neighbour() -> Vec<u32> {
+/// The numbers stored by the matching threads of the neighbour block.
+fn neighbour_values() -> Vec<u32> {
     (0..256).map(|i: u32| ((i / 64) ^ 1) * 1000 + i % 64).collect()
 }
 
@@ -76,7 +77,7 @@ fn blocks_read_each_others_shared_memory() {
     for seed in 0..6 {
         for (meet, read) in [(MEET, READ), (split, READ), (MEET, generic)] {
             let body = format!("{LEAVE} {meet} {read} {meet}");
-            assert_eq!(run(seed, &body).unwrap(), of_neighbour(), "seed {seed}: {read}");
+            assert_eq!(run(seed, &body).unwrap(), neighbour_values(), "seed {seed}: {read}");
         }
     }
 }
@@ -94,7 +95,7 @@ fn blocks_write_and_count_in_each_others_shared_memory() {
          ld.shared::cluster.u32 %r12, [%r11]; st.global.u32 [%d2], %r12; {MEET}"
     );
     for seed in 0..6 {
-        assert_eq!(run(seed, &write).unwrap(), of_neighbour(), "seed {seed}");
+        assert_eq!(run(seed, &write).unwrap(), neighbour_values(), "seed {seed}");
         assert_eq!(run(seed, &count).unwrap(), [256; 256], "seed {seed}");
     }
 }
@@ -106,10 +107,10 @@ fn missing_barriers_of_the_cluster_are_races() {
         FaultKind::SharedRace,
         "that thread 0 of block 1 of the cluster wrote",
     );
-    // A relaxed arrival orders nothing.
+    // A relaxed arrival does not order memory.
     let relaxed = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;";
     caught(&format!("{LEAVE} {relaxed} {READ} {MEET}"), FaultKind::SharedRace, "with no barrier between");
-    // The neighbour may have exited before its shared memory is read.
+    // Without a second barrier, the neighbour may exit before its shared memory is read.
     let fault = run(0, &format!("{LEAVE} {MEET} {READ}")).unwrap_err();
     assert!(
         fault.message.contains("may still access its shared memory") || fault.message.contains("exited"),
@@ -121,7 +122,7 @@ fn missing_barriers_of_the_cluster_are_races() {
 }
 
 #[test]
-fn the_clusters_barrier_is_used_in_pairs() {
+fn cluster_barrier_arrivals_and_waits_must_pair() {
     caught("barrier.cluster.wait.aligned;", FaultKind::DivergentBarrier, "where it has not arrived");
     caught(
         "barrier.cluster.arrive.aligned; barrier.cluster.arrive.aligned;",
@@ -130,16 +131,18 @@ fn the_clusters_barrier_is_used_in_pairs() {
     );
     let part = "setp.lt.u32 %p2, %r1, 5; @%p2 bra over; barrier.cluster.arrive.aligned; over:";
     caught(part, FaultKind::DivergentBarrier, "living lanes");
-    // The second block never arrives: its threads wait at a barrier of their own for one that has exited.
+    // The second block never arrives at the cluster barrier. Its second warp waits at a block barrier for its first
+    // warp, which has exited.
     let one = "setp.eq.u32 %p2, %r2, 1; @%p2 bra own; barrier.cluster.arrive; barrier.cluster.wait; ret;
         own: setp.lt.u32 %p3, %r1, 32; @%p3 ret; bar.sync 0, 64;";
     caught(one, FaultKind::Deadlock, "wait for threads that never come");
-    // Threads that exit have arrived.
-    let gone = format!("setp.eq.u32 %p2, %r2, 1; @%p2 ret; {MEET} mov.u32 %r12, 9; st.global.u32 [%d2], %r12;");
-    assert_eq!(run(0, &gone).unwrap(), (0..256).map(|i| if i / 64 % 2 == 0 { 9 } else { 0 }).collect::<Vec<u32>>());
+    // Threads that exit count as arrived.
+    let exited = format!("setp.eq.u32 %p2, %r2, 1; @%p2 ret; {MEET} mov.u32 %r12, 9; st.global.u32 [%d2], %r12;");
+    assert_eq!(run(0, &exited).unwrap(), (0..256).map(|i| if i / 64 % 2 == 0 { 9 } else { 0 }).collect::<Vec<u32>>());
 }
 
-/// Each block's first thread sets up an mbarrier for 64 arrivals; threads then arrive at the neighbour's, and wait at their own.
+/// Each block's first thread initialises an mbarrier for 64 arrivals. Threads then arrive at the neighbour's mbarrier
+/// and wait at their own.
 fn arrivals(arrive: &str, end: &str) -> String {
     format!(
         "@%p1 bra set; mbarrier.init.shared::cta.b64 [%r8], 64; fence.mbarrier_init.release.cluster; set: {MEET}
@@ -155,11 +158,12 @@ fn arrivals(arrive: &str, end: &str) -> String {
 fn threads_arrive_at_mbarriers_of_other_blocks() {
     let arrive = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r14];";
     for seed in 0..6 {
-        assert_eq!(run(seed, &arrivals(arrive, MEET)).unwrap(), of_neighbour(), "seed {seed}");
-        // The wait for all arrivals is what the neighbour's end comes after, so no other barrier is needed.
-        assert_eq!(run(seed, &arrivals(arrive, "")).unwrap(), of_neighbour(), "seed {seed}");
+        assert_eq!(run(seed, &arrivals(arrive, MEET)).unwrap(), neighbour_values(), "seed {seed}");
+        // A block exits only after all arrivals at its mbarrier, so no further barrier is needed.
+        assert_eq!(run(seed, &arrivals(arrive, "")).unwrap(), neighbour_values(), "seed {seed}");
     }
-    // Too many arrivals, and one whose arrival nobody waits for.
+    // The faults are too many arrivals, no arrivals, a local arrive at a remote mbarrier, an arrival that the target
+    // block does not wait for, and an arrival at an mbarrier that may not be initialised yet.
     let many = arrive.replace("[%r14]", "[%r14], 65");
     caught(&arrivals(&many, MEET), FaultKind::Mbarrier, "65 arrivals are too many");
     caught(&arrivals("", MEET), FaultKind::Deadlock, "64 of 64 arrivals");
@@ -175,7 +179,8 @@ fn threads_arrive_at_mbarriers_of_other_blocks() {
 
 #[test]
 fn an_arrival_at_a_block_that_has_exited_is_a_fault() {
-    // The neighbour tells by global memory that it is about to exit, and the first block waits for that and some more.
+    // The neighbour announces in global memory that it is about to exit. The first block waits for that, and for some
+    // time more.
     let body = "setp.eq.u32 %p2, %r2, 0; @%p2 bra first; @%p1 ret; mbarrier.init.shared::cta.b64 [%r8], 1;
         mov.u32 %r12, 1; st.release.gpu.global.u32 [%d1], %r12; ret;
         first: @%p1 ret; mapa.shared::cluster.u32 %r14, %r8, 1; mov.u32 %r15, 0;
@@ -190,7 +195,7 @@ fn an_arrival_at_a_block_that_has_exited_is_a_fault() {
     }
 }
 
-/// The first block's first thread copies 256 bytes to the blocks that `%h1` names; each waits at its own mbarrier.
+/// The first thread of rank 0 copies 256 bytes to the blocks in the mask `%h1`. Each block waits at its own mbarrier.
 fn multicast(ranks: u32, expect: u32, copy: &str) -> String {
     format!(
         "@%p1 bra set; mbarrier.init.shared::cta.b64 [%r8], 1; fence.mbarrier_init.release.cluster;
@@ -223,7 +228,7 @@ fn a_multicast_fills_the_shared_memory_of_several_blocks() {
 }
 
 #[test]
-fn registers_say_where_a_block_is_in_its_cluster() {
+fn registers_give_the_position_in_the_cluster() {
     let registers = [
         "%cluster_ctarank",
         "%cluster_nctarank",

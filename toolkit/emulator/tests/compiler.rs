@@ -1,4 +1,4 @@
-//! Faults that a compiler made of sources that look right (`broken/`): each is caught where it shows.
+//! Faults that the compiler introduces into correct-looking sources (`broken/`). The emulator catches each one.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -6,7 +6,7 @@ use emulator::{Arg, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule};
 
 const PTX: &str = include_str!("broken/broken.ptx");
 
-/// Runs a kernel of an input and an output on numbers from 0; gives the output.
+/// Runs a kernel with an input and an output buffer on the numbers 0 to n - 1, and returns the output.
 fn run(kernel: &str, seed: u64, (blocks, threads): (u32, u32), n: u32, more: &[Arg]) -> Result<Vec<f32>, Box<Fault>> {
     let module = PtxModule::parse(PTX).unwrap();
     let mut device = EmulatedDevice::new();
@@ -21,7 +21,7 @@ fn run(kernel: &str, seed: u64, (blocks, threads): (u32, u32), n: u32, more: &[A
 }
 
 #[test]
-fn shuffles_sunk_into_a_branch() {
+fn shuffles_sunk_into_a_branch_are_caught() {
     for seed in 0..3 {
         assert_eq!(run("sum_right", seed, (1, 32), 32, &[]).unwrap()[0], 496.0);
         let fault = run("sum_pure", seed, (1, 32), 32, &[]).unwrap_err();
@@ -34,10 +34,10 @@ fn shuffles_sunk_into_a_branch() {
 }
 
 #[test]
-fn a_barrier_copied_into_the_arms_of_a_branch() {
-    // Every warp agrees about the condition: both copies of the barrier are met by whole warps.
+fn a_barrier_copied_into_both_arms_is_caught() {
+    // Each warp takes one arm as a whole, so both copies of the barrier are reached by whole warps.
     assert_eq!(run("copy_threaded", 0, (2, 512), 992, &[Arg::U32(992)]).unwrap()[991], 991.0);
-    // One does not.
+    // With 1000 elements, one warp diverges.
     for seed in 0..3 {
         let fault = run("copy_threaded", seed, (2, 512), 1000, &[Arg::U32(1000)]).unwrap_err();
         assert_eq!((fault.kind, fault.block), (FaultKind::DivergentBarrier, [1, 0, 0]));

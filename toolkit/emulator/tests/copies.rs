@@ -1,10 +1,12 @@
-//! `cp.async` and mbarriers that wait for it; right, and with parts missing. Tensor copies of a whole warp.
+//! `cp.async` with mbarriers that wait for it, in correct code and with a part missing. Also tensor copies issued by a
+//! whole warp.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use emulator::{Arg, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule, Swizzle, TensorMap};
 
-/// Two warps copy a word each lane, tell an mbarrier by `arrive`, wait, and read what the other warp has copied.
+/// Two warps copy one word per lane, signal an mbarrier with `arrive`, wait, and read the words that the other warp
+/// copied.
 fn exchange(seed: u64, count: u32, arrive: &str, wait: &str) -> Result<Vec<u32>, Box<Fault>> {
     let text = format!(
         ".version 8.0\n.target sm_80\n.address_size 64
@@ -39,24 +41,25 @@ const UNCOUNTED: &str = "cp.async.mbarrier.arrive.shared.b64 [full]; mbarrier.ar
 fn an_mbarrier_waits_for_the_copies_of_all_threads() {
     let expected: Vec<u32> = (0..64).map(|thread: u32| (thread ^ 32) * 3).collect();
     for seed in 0..6 {
-        // Its count has the arrivals of the copies, or those of the threads that each expect one more.
+        // The mbarrier counts either the arrivals of the copies, or the threads' own arrivals while the copies add
+        // pending ones.
         assert_eq!(exchange(seed, 64, COUNTED, WAIT).unwrap(), expected, "seed {seed}");
         assert_eq!(exchange(seed, 64, UNCOUNTED, WAIT).unwrap(), expected, "seed {seed}");
-        // A wait for the group as well does no harm.
+        // Waiting for the copy group as well is harmless.
         let both = format!("cp.async.commit_group; {COUNTED}");
         assert_eq!(exchange(seed, 64, &both, &format!("cp.async.wait_group 0; {WAIT}")).unwrap(), expected);
     }
 }
 
 #[test]
-fn copies_that_nobody_waited_for_are_in_flight() {
+fn reading_a_copy_in_flight_is_a_fault() {
     for seed in 0..4 {
         let fault = exchange(seed, 64, COUNTED, "bar.sync 0;").unwrap_err();
         assert_eq!(fault.kind, FaultKind::AsyncRegion, "{fault}");
-        // The threads arrive without their copies.
+        // The threads arrive without waiting for their copies.
         let fault = exchange(seed, 64, "mbarrier.arrive.shared.b64 %d3, [full];", WAIT).unwrap_err();
         assert_eq!(fault.kind, FaultKind::AsyncRegion, "{fault}");
-        // The thread's own wait for its group says nothing of the other warp's.
+        // A thread's wait for its own copy group does not cover the other warp's copies.
         let group = "cp.async.commit_group; cp.async.wait_group 0;";
         assert!(exchange(seed, 64, group, "").is_err(), "seed {seed}");
     }

@@ -1,4 +1,4 @@
-//! Blocks on several cores: memory, reports and faults are those of one core.
+//! Running blocks on several cores gives the same memory, reports and faults as one core.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -7,8 +7,9 @@ use emulator::{Arg, CostReport, EmulatedDevice, Fault, FaultKind, LaunchOptions,
 const BLOCKS: u32 = 256;
 const THREADS: u32 = 64;
 
-/// Each thread computes a number for a while and stores it. With `earlier` it adds what the same thread of the block before
-/// stored; with `together` all blocks store in the same place; the block `bad` stores beyond the end.
+/// Each thread computes a number in a loop and stores it. If `earlier` is set, it adds the number stored by the same
+/// thread of the previous block. If `together` is set, all blocks store to the same addresses. The block `bad` stores
+/// out of bounds.
 const KERNEL: &str = ".version 8.0
 .target sm_80
 .address_size 64
@@ -47,7 +48,7 @@ store:
     ret;
 }";
 
-/// What a launch gives, and what is in memory then, whether or not it was written.
+/// The result of a launch, and the contents of memory afterwards.
 type Outcome = (Result<CostReport, Box<Fault>>, Vec<u8>);
 
 fn launch(options: &LaunchOptions, [earlier, together, bad]: [u32; 3]) -> Outcome {
@@ -60,13 +61,13 @@ fn launch(options: &LaunchOptions, [earlier, together, bad]: [u32; 3]) -> Outcom
     (result, device.read(out, (BLOCKS * THREADS * 4) as usize).unwrap())
 }
 
-/// The outcome on one core, which must be that on several, too.
-fn on_all(options: &LaunchOptions, arguments: [u32; 3]) -> Outcome {
+/// Returns the outcome on one core, after asserting that it is the same on several cores.
+fn on_any_cores(options: &LaunchOptions, arguments: [u32; 3]) -> Outcome {
     let one = launch(&LaunchOptions { cores: 1, ..options.clone() }, arguments);
     for cores in [2, 3, 8] {
         let several = launch(&LaunchOptions { cores, ..options.clone() }, arguments);
         assert_eq!(format!("{:?}", several.0), format!("{:?}", one.0), "{cores} cores");
-        assert!(several.1 == one.1, "memory is another one with {cores} cores");
+        assert!(several.1 == one.1, "memory differs with {cores} cores");
     }
     one
 }
@@ -74,8 +75,8 @@ fn on_all(options: &LaunchOptions, arguments: [u32; 3]) -> Outcome {
 const NONE: u32 = u32::MAX;
 
 #[test]
-fn blocks_on_their_own() {
-    let (report, memory) = on_all(&LaunchOptions::default(), [0, 0, NONE]);
+fn independent_blocks_match_one_core() {
+    let (report, memory) = on_any_cores(&LaunchOptions::default(), [0, 0, NONE]);
     assert_eq!(report.unwrap().distinct_sectors, u64::from(BLOCKS * THREADS * 4 / 32));
     let step = |x: u32| x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     let number = |i: u32| (0..300).fold(i, |x, _| step(x)).to_le_bytes();
@@ -83,11 +84,11 @@ fn blocks_on_their_own() {
 }
 
 #[test]
-fn blocks_that_read_what_others_stored() {
-    let (report, _) = on_all(&LaunchOptions::default(), [1, 0, NONE]);
+fn blocks_that_read_stores_of_others_match_one_core() {
+    let (report, _) = on_any_cores(&LaunchOptions::default(), [1, 0, NONE]);
     assert_eq!(report.unwrap_err().kind, FaultKind::GlobalRace);
     let unchecked = LaunchOptions { check_global_races: false, ..LaunchOptions::default() };
-    let (report, memory) = on_all(&unchecked, [1, 0, NONE]);
+    let (report, memory) = on_any_cores(&unchecked, [1, 0, NONE]);
     report.unwrap();
     let words: Vec<u32> = memory.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
     let step = |x: u32| x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -99,17 +100,17 @@ fn blocks_that_read_what_others_stored() {
 }
 
 #[test]
-fn blocks_that_store_in_the_same_place() {
-    let (report, _) = on_all(&LaunchOptions::default(), [0, 1, NONE]);
+fn blocks_that_store_to_the_same_address_match_one_core() {
+    let (report, _) = on_any_cores(&LaunchOptions::default(), [0, 1, NONE]);
     assert_eq!(report.unwrap_err().kind, FaultKind::GlobalRace);
     let unchecked = LaunchOptions { check_global_races: false, ..LaunchOptions::default() };
-    on_all(&unchecked, [0, 1, NONE]).0.unwrap();
+    on_any_cores(&unchecked, [0, 1, NONE]).0.unwrap();
 }
 
 #[test]
-fn faults_of_early_and_late_blocks() {
+fn faults_match_one_core() {
     for bad in [0, 60, 130, 200, 255] {
-        let (report, memory) = on_all(&LaunchOptions::default(), [0, 0, bad]);
+        let (report, memory) = on_any_cores(&LaunchOptions::default(), [0, 0, bad]);
         let fault = report.unwrap_err();
         assert_eq!((fault.kind, fault.block[0]), (FaultKind::OutOfBounds, bad));
         let stored = memory.chunks((THREADS * 4) as usize).filter(|part| part[0..8] != [0xab; 8]).count();
@@ -122,7 +123,7 @@ fn limits_hold_for_all_blocks_together() {
     let whole = launch(&LaunchOptions { cores: 1, ..LaunchOptions::default() }, [0, 0, NONE]).0.unwrap();
     let limit = whole.total.instructions;
     for (instruction_limit, fits) in [(limit, true), (limit - 10_000, false)] {
-        let (report, _) = on_all(&LaunchOptions { instruction_limit, ..LaunchOptions::default() }, [0, 0, NONE]);
+        let (report, _) = on_any_cores(&LaunchOptions { instruction_limit, ..LaunchOptions::default() }, [0, 0, NONE]);
         assert_eq!(report.is_ok(), fits, "{report:?}");
     }
 }

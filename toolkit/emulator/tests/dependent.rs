@@ -1,15 +1,17 @@
-//! Launches that may begin before those ahead of them are over: what they access too early is a fault, and a wait mends it.
+//! Dependent launches, which may begin before earlier launches end. Accesses that are too early are faults, and a wait
+//! fixes them.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use emulator::{Arg, DeviceAddress, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule};
 
 const WAIT: &str = "griddepcontrol.wait;";
-/// A thread reads its word of the first buffer, or writes one there.
+/// A thread reads or writes its word of the first buffer.
 const READ: &str = "ld.global.u32 %r2, [%d1];";
 const WRITE: &str = "st.global.u32 [%d1], %r1;";
 
-/// A kernel in which `%d1` and `%d2` are the addresses of the thread's words in two buffers, and `%r1` is its number in the grid.
+/// A kernel in which `%d1` and `%d2` are the addresses of the thread's words in two buffers, and `%r1` is the thread's
+/// index in the grid.
 fn module(body: &str) -> PtxModule {
     PtxModule::parse(&format!(
         ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 one, .param .u64 two)\n{{\n\
@@ -21,7 +23,7 @@ fn module(body: &str) -> PtxModule {
     .unwrap()
 }
 
-/// Two buffers of 64 words, and the options of launches.
+/// Two buffers of 64 words, and launch options.
 struct Launches {
     device: EmulatedDevice,
     buffers: [DeviceAddress; 2],
@@ -35,7 +37,7 @@ impl Launches {
         Self { device, buffers, options }
     }
 
-    /// A launch of two blocks of 32 threads.
+    /// Launches two blocks of 32 threads.
     fn launch(&mut self, dependent: bool, body: &str) -> Result<(), Box<Fault>> {
         let options = LaunchOptions { dependent, ..self.options.clone() };
         let args = self.buffers.map(Arg::Ptr);
@@ -43,7 +45,8 @@ impl Launches {
     }
 }
 
-/// The fault of the last launch of a chain: an ordinary one, and dependent ones behind it. It is the same in several orders.
+/// Runs one ordinary launch followed by dependent ones, and returns the fault of the last launch. Asserts that several
+/// orders agree.
 fn last_fault(chain: &[&str]) -> Option<Box<Fault>> {
     let run = |seed| {
         let mut launches = Launches::new(LaunchOptions { seed, ..LaunchOptions::default() });
@@ -72,16 +75,16 @@ fn right(chain: &[&str]) {
 }
 
 #[test]
-fn what_a_launch_ahead_wrote_is_read_after_a_wait() {
+fn reading_an_earlier_write_needs_a_wait() {
     caught(&[WRITE, READ], "reads bytes of `one` in a dependent launch that a launch ahead of it wrote");
     caught(&[WRITE, &format!("{READ} {WAIT}")], "no griddepcontrol.wait between");
     right(&[WRITE, &format!("{WAIT} {READ}")]);
-    // What it only read can be read at once.
+    // Memory that an earlier launch only read can be read at once.
     right(&[READ, READ]);
 }
 
 #[test]
-fn what_a_launch_ahead_accessed_is_written_after_a_wait() {
+fn writing_accessed_memory_needs_a_wait() {
     for ahead in [READ, WRITE] {
         caught(&[ahead, WRITE], "writes bytes of `one` in a dependent launch that a launch ahead of it accessed");
         right(&[ahead, &format!("{WAIT} {WRITE}")]);
@@ -90,7 +93,7 @@ fn what_a_launch_ahead_accessed_is_written_after_a_wait() {
 }
 
 #[test]
-fn copies_and_atomics_wait_as_well() {
+fn copies_and_atomics_need_a_wait_too() {
     let copy = "@%p0 bra $end; mov.u32 %r2, tile; cp.async.ca.shared.global [%r2], [%d1], 4; cp.async.wait_all; $end:";
     let bulk = "@%p0 bra $end; mov.u32 %r2, tile; mov.u32 %r3, full; mbarrier.init.shared::cta.b64 [%r3], 1; \
                 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 128; \
@@ -106,16 +109,16 @@ fn copies_and_atomics_wait_as_well() {
                  cp.async.bulk.wait_group 0; $end:";
     caught(&[READ, store], "writes bytes of `one`");
     right(&[READ, &format!("{WAIT} {store}")]);
-    // What a bulk copy stored is written by a launch ahead, too.
+    // A bulk copy counts as a write by an earlier launch too.
     caught(&[store, READ], "reads bytes of `one`");
 }
 
 #[test]
-fn one_thread_waits_for_others_that_come_after_it() {
+fn the_wait_of_one_thread_covers_threads_ordered_after_it() {
     let wait = "@%p0 bra $all; griddepcontrol.wait; $all:";
     right(&[WRITE, &format!("{wait} bar.sync 0; {READ}")]);
     caught(&[WRITE, &format!("{wait} {READ}")], "no griddepcontrol.wait between");
-    // From block to block, by a flag.
+    // Synchronisation from block to block through a flag.
     let flag = "mov.u32 %r3, %ctaid.x; setp.ne.u32 %p1, %r3, 0; ld.param.u64 %d3, [two]; @%p1 bra $spin; griddepcontrol.wait; \
                 st.release.gpu.global.u32 [%d3], 1; bra $go; $spin: ld.acquire.gpu.global.u32 %r4, [%d3]; \
                 setp.eq.u32 %p2, %r4, 0; @%p2 bra $spin; $go:";
@@ -123,14 +126,14 @@ fn one_thread_waits_for_others_that_come_after_it() {
 }
 
 #[test]
-fn a_chain_of_three() {
+fn a_wait_covers_earlier_launches_only_if_all_of_them_waited() {
     let other = "st.global.u32 [%d2], %r1;";
     let waits = format!("{WAIT} {other}");
-    // The wait is for the second launch, which has waited for the first.
+    // The third launch waits for the second, which has waited for the first.
     right(&[WRITE, &waits, &format!("{WAIT} {READ}")]);
     right(&[WRITE, WAIT, WAIT, &waits, &format!("{WAIT} {READ} {WRITE}")]);
     caught(&[WRITE, &waits, READ], "no griddepcontrol.wait between");
-    // If that has not waited, the first may go on whatever the third waits for, and those behind it.
+    // If the second launch never waited, the first may still be running, whatever the later ones wait for.
     caught(&[WRITE, other, &format!("{WAIT} {READ}")], "which never waited");
     caught(&[READ, other, &format!("{WAIT} {WRITE}")], "which never waited");
     caught(&[WRITE, other, WAIT, &format!("{WAIT} {READ}")], "which never waited");
@@ -138,18 +141,18 @@ fn a_chain_of_three() {
 }
 
 #[test]
-fn an_ordinary_launch_comes_after_all_before_it() {
+fn an_ordinary_launch_follows_all_earlier_ones() {
     let mut launches = Launches::new(LaunchOptions::default());
     for (dependent, body) in [(false, WRITE), (true, "st.global.u32 [%d2], %r1;"), (false, READ), (true, READ)] {
         launches.launch(dependent, body).unwrap();
     }
-    // In it a wait is for nothing, and the next must wait itself.
+    // In an ordinary launch the wait does nothing, and the next dependent launch must wait itself.
     launches.launch(false, &format!("{WAIT} {WRITE}")).unwrap();
     launches.launch(true, READ).unwrap_err();
 }
 
 #[test]
-fn without_early_accesses_nothing_need_lie_ahead() {
+fn without_early_accesses_any_access_before_the_wait_is_a_fault() {
     for body in [READ, WRITE] {
         let mut launches = Launches::new(LaunchOptions { early_accesses: false, ..LaunchOptions::default() });
         launches.launch(true, &format!("{WAIT} {body}")).unwrap();
@@ -163,24 +166,24 @@ fn without_early_accesses_nothing_need_lie_ahead() {
 }
 
 #[test]
-fn what_no_launch_writes_may_be_read_early() {
+fn constant_buffers_may_be_read_early() {
     let options = LaunchOptions { early_accesses: false, early_reads: &["one"], ..LaunchOptions::default() };
-    let of_two = |body: &str| body.replace("%d1", "%d2");
+    let on_second = |body: &str| body.replace("%d1", "%d2");
     let mut launches = Launches::new(options);
     launches.launch(true, READ).unwrap();
-    launches.launch(true, &format!("{READ} {WAIT} {}", of_two(WRITE))).unwrap();
-    for body in [WRITE, &of_two(READ), &of_two(WRITE)] {
+    launches.launch(true, &format!("{READ} {WAIT} {}", on_second(WRITE))).unwrap();
+    for body in [WRITE, &on_second(READ), &on_second(WRITE)] {
         let fault = launches.launch(true, body).unwrap_err();
         assert!(fault.message.contains("no griddepcontrol.wait before"), "{fault}");
     }
-    // If one writes it after all, that is as for all memory.
+    // If a launch does write the buffer, the usual rules apply.
     launches.launch(false, WRITE).unwrap();
     let fault = launches.launch(true, READ).unwrap_err();
     assert!(fault.message.contains("that a launch ahead of it wrote"), "{fault}");
 }
 
 #[test]
-fn blocks_on_several_cores_are_no_less_ahead() {
+fn writes_on_several_cores_are_tracked() {
     let long = "mov.u32 %r0, 1000; $again: sub.u32 %r0, %r0, 1; setp.ne.u32 %p1, %r0, 0; @%p1 bra $again;";
     for cores in [1, 4] {
         let mut device = EmulatedDevice::new();
@@ -198,16 +201,16 @@ fn blocks_on_several_cores_are_no_less_ahead() {
 }
 
 #[test]
-fn a_launch_that_ended_by_a_fault_is_over() {
+fn a_failed_launch_counts_as_over() {
     let mut launches = Launches::new(LaunchOptions::default());
     let fault = launches.launch(false, &format!("{WRITE} trap;")).unwrap_err();
     assert_eq!(fault.kind, FaultKind::Trap, "{fault}");
     launches.launch(true, READ).unwrap_or_else(|fault| panic!("{fault}"));
-    // A dependent one as well, with all that came before it.
+    // A dependent launch also counts as over once it has failed, and so does everything before it.
     launches.launch(true, &format!("{WAIT} {WRITE}")).unwrap_or_else(|fault| panic!("{fault}"));
     launches.launch(true, READ).expect_err("a read before the wait");
     launches.launch(true, READ).unwrap_or_else(|fault| panic!("{fault}"));
-    // What comes behind it is checked as ever.
+    // Launches after the fault are checked as usual.
     launches.launch(false, WRITE).unwrap_or_else(|fault| panic!("{fault}"));
     launches.launch(true, READ).expect_err("a read before the wait");
 }

@@ -1,4 +1,5 @@
-//! The page of the book that lists the forms of PTX: what it says runs is taken, and what it says is refused is, by name.
+//! Checks the book's page on PTX forms: the emulator accepts every form listed as running, and refuses by name every
+//! form listed as refused.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -7,7 +8,7 @@ use std::collections::BTreeSet;
 
 const PAGE: &str = include_str!("../../../docs/src/forms.md");
 
-/// The instructions of PTX, after the table of contents of NVIDIA's manual.
+/// The instructions of PTX, from the table of contents of NVIDIA's manual.
 const INSTRUCTIONS: &str = "
     add sub mul mad mul24 mad24 sad div rem abs neg min max popc clz bfind fns brev bfe bfi szext bmsk dp4a dp2a
     addc subc madc testp copysign fma rcp sqrt rsqrt sin cos lg2 ex2 tanh set setp selp slct and or xor not cnot lop3 shf
@@ -18,7 +19,7 @@ const INSTRUCTIONS: &str = "
     vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vset4 brkpt nanosleep pmevent trap setmaxnreg alloca stacksave stackrestore
     clusterlaunchcontrol";
 
-/// The lines of the page's blocks of one kind.
+/// The lines of the page's code blocks of one kind.
 fn lines(kind: &str) -> impl Iterator<Item = &'static str> {
     let start = format!("```ptx,{kind}");
     let mut inside = false;
@@ -29,16 +30,16 @@ fn lines(kind: &str) -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// What a line stands for: one statement for each choice of alternatives.
+/// Expands a line with alternatives into one statement per combination.
 fn statements(line: &str) -> Vec<String> {
-    // Innermost alternatives first.
+    // Expand the innermost alternatives first.
     let Some(end) = line.find('>') else { return vec![line.to_string()] };
     let start = line[..end].rfind('<').unwrap_or_else(|| panic!("`{line}`"));
     let choices = line[start + 1..end].split('|');
     choices.flat_map(|choice| statements(&format!("{}{choice}{}", &line[..start], &line[end + 1..]))).collect()
 }
 
-/// The error of a kernel with one statement.
+/// The error for a kernel that contains one statement.
 fn refusal(statement: &str) -> Option<String> {
     let text = format!(
         ".version 8.8\n.target sm_90a\n.address_size 64\n.global .align 8 .b8 gl[64]; .func fn() {{ ret; }}
@@ -57,7 +58,7 @@ fn refusal(statement: &str) -> Option<String> {
 }
 
 #[test]
-fn what_the_page_says_runs_is_taken() {
+fn forms_listed_as_running_are_accepted() {
     let all: Vec<String> = lines("runs").flat_map(statements).collect();
     assert!(all.len() > 1000, "{}", all.len());
     let wrong: Vec<String> =
@@ -66,7 +67,7 @@ fn what_the_page_says_runs_is_taken() {
 }
 
 #[test]
-fn what_the_page_says_is_refused_is_refused_by_name() {
+fn forms_listed_as_refused_are_refused_by_name() {
     let all: Vec<String> = lines("refused").flat_map(statements).collect();
     assert!(all.len() > 100, "{}", all.len());
     let is_named = |statement: &String| {
@@ -78,10 +79,10 @@ fn what_the_page_says_is_refused_is_refused_by_name() {
 }
 
 #[test]
-fn the_page_has_every_instruction() {
+fn the_page_lists_every_instruction() {
     let all = lines("runs").chain(lines("refused")).flat_map(statements);
     let listed: BTreeSet<String> =
         all.map(|statement| statement.split(['.', ' ', ';']).next().unwrap().into()).collect();
-    let known: BTreeSet<String> = INSTRUCTIONS.split_whitespace().map(String::from).collect();
-    assert_eq!(listed, known);
+    let expected: BTreeSet<String> = INSTRUCTIONS.split_whitespace().map(String::from).collect();
+    assert_eq!(listed, expected);
 }

@@ -1,10 +1,11 @@
-//! Planted faults, each caught with the right message, and right code beside them that raises nothing.
+//! Planted faults, each caught with the right message, next to correct code that raises none.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use emulator::{Arg, CostReport, EmulatedDevice, Fault, FaultKind, PtxModule};
 
-/// A kernel of one pointer, with 32 bytes a thread behind it; `%r1` is the thread, `%rd2` its place, `%rd1` the start.
+/// A kernel with one pointer parameter. `%r1` is the thread, `%rd1` the start of the data and `%rd2` the address of the
+/// thread's word.
 fn module(body: &str) -> PtxModule {
     PtxModule::parse(&format!(
         ".version 8.0\n.target sm_80\n.address_size 64\n.file 1 \"src/planted.rs\"\n\
@@ -42,7 +43,7 @@ fn right(threads: u32, body: &str) -> CostReport {
 fn missing_barrier() {
     let (store, load) = ("st.shared.u32 [%r3], %r1;\n", "ld.shared.u32 %r5, [%r4];\nst.global.u32 [%rd2], %r5;\n");
     right(64, &format!("{store}bar.sync 0;\n{load}"));
-    // Across warps, either the read is first and finds nothing, or it finds a race.
+    // Across warps, the read either comes first and finds uninitialised memory, or it is a race.
     let fault = run(64, &format!("{store}{load}")).unwrap_err();
     assert!(matches!(fault.kind, FaultKind::Uninitialised | FaultKind::SharedRace), "{fault}");
     let rewritten = format!("{store}bar.sync 0;\n{store}{load}");
@@ -58,12 +59,12 @@ fn write_after_read() {
 
 #[test]
 fn warp_synchronous_code() {
-    // Lanes exchange through shared memory, ordered by a warp barrier only.
+    // Lanes exchange values through shared memory, ordered only by a warp barrier.
     let body = "st.shared.u32 [%r3], %r1;\nSYNCxor.b32 %r6, %r3, 4;\nld.shared.u32 %r5, [%r6];\n\
                 SYNCst.shared.u32 [%r3], %r5;\n";
     right(64, &body.replace("SYNC", "bar.warp.sync -1;\n"));
     caught(64, &body.replace("SYNC", ""), FaultKind::SharedRace, "with no barrier between");
-    // Half warps that synchronise on their own.
+    // Each half warp synchronises on its own.
     let halves = "shr.u32 %r7, %r1, 4;\nand.b32 %r7, %r7, 1;\nshl.b32 %r7, %r7, 4;\nmov.u32 %r8, 0xffff;\n\
                   shl.b32 %r8, %r8, %r7;\n";
     let body = format!("{halves}{}", body.replace("SYNC", "bar.warp.sync %r8;\n"));
@@ -73,13 +74,13 @@ fn warp_synchronous_code() {
 
 #[test]
 fn named_barriers() {
-    // Warp 0 produces, warp 1 consumes; the barrier counts 64 threads.
+    // Warp 0 produces and warp 1 consumes. The barrier counts 64 threads.
     let body = "setp.ge.u32 %p1, %r1, 32;\n@%p1 bra $consume;\nst.shared.u32 [%r3], %r1;\nPRODUCE\nbra $done;\n\
                 $consume:\nCONSUME\nld.shared.u32 %r5, [%r4];\n$done:\n";
     right(64, &body.replace("PRODUCE", "bar.arrive 3, 64;").replace("CONSUME", "bar.sync 3, 64;"));
     let alone = body.replace("PRODUCE", "").replace("CONSUME", "bar.sync 3, 64;");
     caught(64, &alone, FaultKind::Deadlock, "warp 1 at barrier 3 wait for threads that never come");
-    // What the producer writes after it arrived is not ordered.
+    // Writes by the producer after its arrival are not ordered.
     let late =
         body.replace("PRODUCE", "bar.arrive 3, 64;\nst.shared.u32 [%r3], %r2;").replace("CONSUME", "bar.sync 3, 64;");
     caught(64, &late, FaultKind::SharedRace, "with no barrier between");
@@ -89,7 +90,7 @@ fn named_barriers() {
 fn neighbours_that_write_halves_of_a_word() {
     right(64, "shl.b32 %r6, %r1, 1;\nmov.u32 %r7, tile;\nadd.u32 %r6, %r6, %r7;\nst.shared.u16 [%r6], 5;\n");
     caught(64, "mov.u32 %r7, tile;\nst.shared.u32 [%r7], %r1;\n", FaultKind::SharedRace, "thread 1 writes 4 bytes");
-    // All threads writing one value is no race.
+    // It is no race if all threads write the same value.
     right(64, "mov.u32 %r7, tile;\nst.shared.u32 [%r7], 1;\n");
 }
 
@@ -132,10 +133,10 @@ fn uninitialised_reads() {
 fn freed_memory() {
     let module = module("ld.global.u32 %r5, [%rd2];\n");
     let mut device = EmulatedDevice::new();
-    let data = device.alloc_from("gone", &[0; 1024]);
+    let data = device.alloc_from("freed", &[0; 1024]);
     device.free(data).unwrap();
     let fault = device.launch(&module, "planted", [1; 3], [1; 3], 0, &[Arg::Ptr(data)]).unwrap_err();
-    assert!(fault.message.contains("`gone`, which was freed"), "{fault}");
+    assert!(fault.message.contains("`freed`, which was freed"), "{fault}");
     assert!(device.free(data).is_err());
 }
 
@@ -144,7 +145,7 @@ fn divergent_barrier() {
     let body = "setp.lt.u32 %p1, %r1, 40;\n@%p1 bra $arm;\nbra $done;\n$arm:\nbar.sync 0;\n$done:\n";
     let fault = caught(64, body, FaultKind::DivergentBarrier, "lanes 0x000000ff of the warp's living lanes 0xffffffff");
     assert_eq!((fault.ptx_line, fault.opcode.as_str()), (24, "bar.sync"));
-    // Lanes that have exited are not waited for.
+    // The barrier does not wait for lanes that have exited.
     right(64, "setp.ge.u32 %p1, %r1, 40;\n@%p1 exit;\nbar.sync 0;\n");
 }
 
@@ -170,7 +171,7 @@ fn missing_wait_of_an_asynchronous_copy() {
     right(32, &body.replace("WAIT", "cp.async.wait_all;"));
     caught(32, &body.replace("WAIT", ""), FaultKind::AsyncRegion, "the asynchronous copy of thread 0 still writes it");
     caught(32, &body.replace("WAIT", "cp.async.wait_group 1;"), FaultKind::AsyncRegion, "a wait is missing");
-    // Nothing may write the source meanwhile.
+    // The source must not be written while the copy is in flight.
     let written = "st.global.u32 [%rd3], 7;\ncp.async.wait_all;";
     caught(
         32,
@@ -178,14 +179,14 @@ fn missing_wait_of_an_asynchronous_copy() {
         FaultKind::AsyncRegion,
         "were written while an asynchronous copy still read them",
     );
-    // Another thread's copy needs a barrier after the wait.
+    // Reading another thread's copy also needs a barrier after the wait.
     let other = body.replace("ld.shared.u32 %r5, [%r6]", "xor.b32 %r6, %r6, 16;\nld.shared.u32 %r5, [%r6]");
     right(32, &other.replace("WAIT", "cp.async.wait_all;\nbar.sync 0;"));
     caught(32, &other.replace("WAIT", "cp.async.wait_all;"), FaultKind::SharedRace, "with no barrier between");
 }
 
 #[test]
-fn a_fault_in_a_library_names_the_line_that_led_there() {
+fn a_fault_in_a_library_names_the_calling_line() {
     let kernel = |body: &str| {
         let text = format!(
             ".version 8.0\n.target sm_80\n.address_size 64\n.file 1 \"./src/own.rs\"\n.file 2 \"/rustc/core.rs\"\n\
@@ -223,7 +224,7 @@ fn trap_and_endless_loop() {
 
 #[test]
 fn spinning_on_another_warp() {
-    // Warp 0 waits for what warp 1 writes: its turn must end.
+    // Warp 0 waits for a write by warp 1, so its turn must end.
     let body = "mov.u32 %r7, tile;\nst.volatile.shared.u32 [%r7], 0;\nbar.sync 0;\nsetp.ge.u32 %p1, %r1, 32;\n@%p1 bra $write;\n\
                 $spin:\nld.volatile.shared.u32 %r5, [%r7];\nsetp.eq.u32 %p2, %r5, 0;\n@%p2 bra $spin;\nbra $done;\n\
                 $write:\nst.volatile.shared.u32 [%r7], 1;\n$done:\n";
@@ -231,7 +232,7 @@ fn spinning_on_another_warp() {
 }
 
 #[test]
-fn what_is_unknown_is_refused() {
+fn unknown_instructions_are_refused() {
     let parse = |line: &str| {
         let text = format!(".version 8.0\n.visible .entry k()\n{{\n.reg .b32 %r<4>;\n{line}\nret;\n}}\n");
         PtxModule::parse(&text).unwrap().check().unwrap_err().to_string()
@@ -247,7 +248,7 @@ fn what_is_unknown_is_refused() {
 }
 
 #[test]
-fn an_unknown_instruction_stands_only_in_its_own_kernels_way() {
+fn an_unknown_instruction_affects_only_its_kernel() {
     let text = ".version 8.0\n.target sm_80\n.visible .entry bad()\n{\nfrobnicate.b32 5;\nret;\n}\n.visible .entry good()\n{\nret;\n}\n";
     let module = PtxModule::parse(text).unwrap();
     assert_eq!(module.entries().iter().map(|entry| entry.name()).collect::<Vec<_>>(), ["bad", "good"]);
@@ -259,7 +260,7 @@ fn an_unknown_instruction_stands_only_in_its_own_kernels_way() {
 }
 
 #[test]
-fn all_shipped_kernels_are_known() {
+fn all_shipped_kernels_are_supported() {
     for text in [
         include_str!("../../../kernels/prebuilt/sm_80.ptx"),
         include_str!("../../../kernels/prebuilt/sm_90a.ptx"),

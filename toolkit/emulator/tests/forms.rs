@@ -1,15 +1,15 @@
-//! Forms of instructions that other compilers write, each against what it should compute.
+//! Instruction forms that other compilers emit, each checked against the value it should compute.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use emulator::{Arg, EmulatedDevice, Fault, FaultKind, PtxModule};
 use half::{bf16, f16};
 
-/// The numbers of a lane: four of 64 bits, of which narrower registers have the lower bits.
+/// The input of a lane: four 64-bit numbers. Narrower registers hold their low bits.
 type Numbers = [u64; 4];
 
-/// A kernel of one warp around `body`, which finds a lane's numbers in `%d0` to `%d3` and, narrower, in `%r`, `%h`, `%f` and
-/// `%g`, and leaves its result in `%d9`.
+/// A one-warp kernel around `body`. A lane's inputs are in `%d0` to `%d3`, and their low bits in `%r`, `%h`, `%f` and
+/// `%g`. `body` leaves its result in `%d9`.
 fn kernel(body: &str) -> String {
     let narrow: String = (0..4)
         .map(|i| {
@@ -33,7 +33,7 @@ fn kernel(body: &str) -> String {
     )
 }
 
-/// What each lane's `body` leaves, or the fault.
+/// Runs `body` and returns the result of each lane, or the fault.
 fn run(body: &str, inputs: &[Numbers]) -> Result<Vec<u64>, Box<Fault>> {
     let module = PtxModule::parse(&kernel(body)).unwrap();
     module.check().unwrap();
@@ -45,7 +45,7 @@ fn run(body: &str, inputs: &[Numbers]) -> Result<Vec<u64>, Box<Fault>> {
     Ok(bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect())
 }
 
-/// Numbers of every size, in many combinations.
+/// Test inputs that combine special values and random numbers.
 fn samples() -> Vec<Numbers> {
     let mut state = 0x1234_5678_9abc_def1u64;
     let mut next = || {
@@ -58,7 +58,7 @@ fn samples() -> Vec<Numbers> {
     (0..32).map(|_| [0; 4].map(|_: u64| if next() % 3 == 0 { special[next() as usize % 13] } else { next() })).collect()
 }
 
-/// Compares an instruction with what it should compute, on samples.
+/// Compares the results of `body` with the expected values on all samples.
 fn check(body: &str, expected: impl Fn(Numbers) -> u64) {
     let inputs = samples();
     for (found, input) in run(body, &inputs).unwrap().into_iter().zip(inputs) {
@@ -66,7 +66,7 @@ fn check(body: &str, expected: impl Fn(Numbers) -> u64) {
     }
 }
 
-/// The same with a result of 32 bits in `%r9`.
+/// The same check for an instruction with a 32-bit result in `%r9`.
 fn check_word(instruction: &str, expected: impl Fn([u32; 4]) -> u32) {
     check(&format!("{instruction} cvt.u64.u32 %d9, %r9;"), |input| expected(input.map(|x| x as u32)).into());
 }
@@ -126,10 +126,10 @@ fn distances_dot_products_and_choices() {
 }
 
 #[test]
-fn carries_go_from_one_sum_to_the_next() {
+fn carries_propagate_to_the_next_sum() {
     let join = "mov.b64 %d9, {%r9, %r10};";
     let low = |x: u64| x & 0xffff_ffff;
-    // 64-bit arithmetic out of words: %d0 and %d1 are cut into words first.
+    // 64-bit arithmetic from 32-bit words. `%d0` and `%d1` are split into words first.
     let words = "mov.b64 {%r4, %r5}, %d0; mov.b64 {%r6, %r7}, %d1;";
     check(&format!("{words} add.cc.u32 %r9, %r4, %r6; addc.u32 %r10, %r5, %r7; {join}"), |[a, b, ..]| {
         a.wrapping_add(b)
@@ -140,7 +140,7 @@ fn carries_go_from_one_sum_to_the_next() {
     check(&format!("{words} mad.lo.cc.u32 %r9, %r4, %r6, %r5; madc.hi.u32 %r10, %r4, %r6, 0; {join}"), |[a, b, ..]| {
         (low(a) * low(b)).wrapping_add(a >> 32)
     });
-    // The carry of a second sum goes on to a third.
+    // The carry of the second sum feeds the third.
     check(
         &format!(
             "{words} add.cc.u32 %r9, %r4, %r6; addc.cc.u32 %r9, %r5, %r7; addc.u32 %r9, 0, 0; cvt.u64.u32 %d9, %r9;"
@@ -173,8 +173,8 @@ fn conversions_saturate_and_round_in_each_direction() {
         let half = bf16::from_bits(a as u16);
         if half.is_nan() { 0x7fff } else { f16::from_f32(half.to_f32()).to_bits().into() }
     });
-    // Of bits that the result has no place for, nothing is rounded up.
-    // 2 + 7/512 is cut to 2; 65,280 stays, and 65,536 becomes the greatest f16.
+    // Extra bits are cut off, never rounded up. 2 + 7/512 becomes 2, 65,280 is exact, and 65,536 becomes the greatest
+    // f16.
     for (types, half, expected) in
         [("bf16.f16", 0xc007, 0xc000), ("f16.bf16", 0x477f, 0x7bf8), ("f16.bf16", 0x4780, 0x7bff)]
     {
@@ -209,7 +209,7 @@ fn sums_round_in_each_direction() {
 }
 
 #[test]
-fn kinds_of_numbers_and_comparisons_that_leave_numbers() {
+fn number_tests_and_comparisons_with_numeric_results() {
     let answer = "selp.b32 %r9, 1, 0, %p0;";
     check_word(&format!("testp.infinite.f32 %p0, %f0; {answer}"), |[a, ..]| f32::from_bits(a).is_infinite().into());
     check_word(&format!("testp.subnormal.f32 %p0, %f0; {answer}"), |[a, ..]| f32::from_bits(a).is_subnormal().into());
@@ -224,7 +224,7 @@ fn kinds_of_numbers_and_comparisons_that_leave_numbers() {
 }
 
 #[test]
-fn windows_tell_spaces_apart() {
+fn isspacep_tells_address_spaces_apart() {
     let question = |space: &str, address: &str| {
         let body = format!("{address} isspacep.{space} %p0, %d4; selp.b64 %d9, 1, 0, %p0;");
         run(&body, &samples()).unwrap()[0]
@@ -255,7 +255,7 @@ fn parameters_have_addresses() {
 }
 
 #[test]
-fn all_lanes_are_asked() {
+fn votes_cover_all_lanes() {
     let lane_zero = |body: &str, inputs: &[Numbers]| run(body, inputs).unwrap()[0];
     let matched = "match.all.sync.b32 %r9|%p0, %r0, -1; selp.b32 %r10, 1, 0, %p0; mov.b64 %d9, {%r9, %r10};";
     assert_eq!(lane_zero(matched, &[[5, 0, 0, 0]]), 1 << 32 | 0xffff_ffff);
@@ -272,7 +272,7 @@ fn all_lanes_are_asked() {
 
 #[test]
 fn matrices_go_to_shared_memory_and_back() {
-    // Rows of 16 bytes, each lane with the address of one.
+    // Rows of 16 bytes. Each lane provides the address of one row.
     let address = "mov.u32 %r8, sm; mad.lo.u32 %r8, %r20, 16, %r8;";
     let store = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r8], {%r0, %r1, %r2, %r3};";
     for (load, back) in [
@@ -286,7 +286,7 @@ fn matrices_go_to_shared_memory_and_back() {
         );
         assert_eq!(run(&body, &samples()).unwrap().iter().all(|&difference| difference == 0), back, "{load}");
     }
-    // Transposed twice is as it was.
+    // Transposing twice gives the original.
     let twice = format!(
         "{address} stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%r8], {{%r0}}; bar.sync 0;
         ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {{%r4}}, [%r8]; xor.b32 %r4, %r4, %r0; cvt.u64.u32 %d9, %r4;"
@@ -325,7 +325,7 @@ fn doubles_round_in_each_direction() {
     let numbers = [[0.1f64, 3.0, -1e-40, 2.0].map(f64::to_bits)];
     let run =
         |instruction: &str| f64::from_bits(run(&format!("{instruction} mov.b64 %d9, %g9;"), &numbers).unwrap()[0]);
-    // Three times the double nearest to 0.1 lies halfway between 0.3 and its neighbour.
+    // Three times the double nearest to 0.1 is halfway between 0.3 and the next double.
     assert_eq!(run("fma.rn.f64 %g9, %g0, %g1, %g2;"), 0.3);
     assert_eq!(run("fma.rm.f64 %g9, %g0, %g1, %g2;"), 0.3);
     assert_eq!(run("fma.rz.f64 %g9, %g0, %g1, %g2;"), 0.3);
@@ -334,7 +334,7 @@ fn doubles_round_in_each_direction() {
     assert_eq!(run("fma.rm.f64 %g9, %g3, %g3, %g2;"), 4f64.next_down());
     assert_eq!(run("div.rp.f64 %g9, %g3, %g1;"), (2.0f64 / 3.0).next_up());
     assert_eq!(run("rcp.rm.f64 %g9, %g1;"), 1.0 / 3.0);
-    // Approximations give the upper half of a number, of the upper half of one.
+    // Approximations read only the upper half of a number and return only the upper half of the result.
     let upper = |x: f64| f64::from_bits(x.to_bits() >> 32 << 32);
     assert_eq!(run("rcp.approx.ftz.f64 %g9, %g1;"), upper(1.0 / 3.0));
     assert_eq!(run("rsqrt.approx.ftz.f64 %g9, %g0;"), upper(1.0 / upper(0.1).sqrt()));
@@ -342,12 +342,12 @@ fn doubles_round_in_each_direction() {
 }
 
 #[test]
-fn eight_and_nineteen_bits_of_numbers() {
+fn fp8_and_tf32_conversions() {
     let bits = |x: f32| u64::from(x.to_bits());
     let numbers = [[bits(1.1), bits(-1000.0), bits(f32::NAN), bits(-0.3)]];
     let run = |body: &str| run(body, &numbers).unwrap()[0] as u32;
     let pair = |form: &str| run(&format!("{form} cvt.u64.u16 %d9, %h9;"));
-    // 1.125 and the greatest number of either type.
+    // 1.125, and the greatest number of each type.
     assert_eq!(pair("cvt.rn.satfinite.e4m3x2.f32 %h9, %f0, %f1;"), 0x39fe);
     assert_eq!(pair("cvt.rn.satfinite.e5m2x2.f32 %h9, %f0, %f1;"), 0x3ce4);
     assert_eq!(pair("cvt.rn.satfinite.e4m3x2.f32 %h9, %f2, %f3;"), 0x7faa);
@@ -360,14 +360,14 @@ fn eight_and_nineteen_bits_of_numbers() {
     assert_eq!(word("cvt.rn.relu.f16x2.e4m3x2 %r9, %h9;"), 0x0000_5f00);
     assert_eq!(word("cvt.rn.f16x2.e5m2x2 %r9, %h9;"), 0xb900_7fff);
     assert_eq!(word("cvt.rn.relu.f16x2.f32 %r9, %f3, %f0;"), u32::from(half::f16::from_f32(1.1).to_bits()));
-    let tie = "mov.b32 %f9, 0x3f801000;"; // halfway between two numbers of tf32
+    let tie = "mov.b32 %f9, 0x3f801000;"; // halfway between two tf32 numbers
     assert_eq!(word(&format!("{tie} cvt.rna.tf32.f32 %r9, %f9;")), 0x3f80_2000);
     assert_eq!(word(&format!("{tie} cvt.rn.tf32.f32 %r9, %f9;")), 0x3f80_0000);
     assert_eq!(word("cvt.rz.tf32.f32 %r9, %f0;"), 1.1f32.to_bits() & !0x1fff);
 }
 
 #[test]
-fn a_breakpoint_stops() {
+fn a_breakpoint_is_a_trap() {
     let fault = run("brkpt; mov.b64 %d9, 0;", &samples()).unwrap_err();
     assert_eq!((fault.kind, fault.opcode.as_str()), (FaultKind::Trap, "brkpt"));
     assert!(fault.message.contains("breakpoint"), "{fault}");

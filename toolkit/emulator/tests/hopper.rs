@@ -1,11 +1,13 @@
-//! Hopper's asynchronous machinery: mbarriers, bulk and tensor copies, products of warp groups; right, and with parts missing.
+//! Hopper's asynchronous features: mbarriers, bulk and tensor copies, and warp group products. Each is tested in
+//! correct code and with a part missing.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use emulator::{Arg, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule, Swizzle, TensorMap};
 use half::{bf16, f16};
 
-/// A kernel of two pointers with 32 KiB of shared memory; `%r1` is the thread, `%p1` says that it is not the first.
+/// A kernel with two pointer parameters and 32 KiB of shared memory. `%r1` is the thread, and `%p1` is true for all
+/// threads but the first.
 fn module(body: &str) -> PtxModule {
     PtxModule::parse(&format!(
         ".version 8.0\n.target sm_90a\n.address_size 64\n\
@@ -37,13 +39,13 @@ impl Run {
     }
 }
 
-/// 64 threads on a kilobyte.
+/// Runs 64 threads on an input of 1024 bytes.
 fn run(seed: u64, body: &str) -> Result<Vec<u8>, Box<Fault>> {
     let input = (0..1024).map(|i| (i * 7 + i / 256) as u8).collect();
     Run { seed, threads: 64, input, output: 1024 }.launch(body)
 }
 
-/// In the natural order the fault is the one expected; in others too there is one.
+/// Asserts that several orders are faults, and that the natural order is the given fault.
 #[track_caller]
 fn caught(body: &str, kind: FaultKind, message: &str) {
     let fault = run(0, body).unwrap_err();
@@ -54,7 +56,8 @@ fn caught(body: &str, kind: FaultKind, message: &str) {
     }
 }
 
-/// The first thread fills the tile through an mbarrier; all wait, and copy a word of it each.
+/// The first thread fills the tile with a bulk copy that signals an mbarrier. All threads wait, and each copies one
+/// word.
 const FILL: &str = "@%p1 bra $ready;\nmbarrier.init.shared::cta.b64 [%r3], 1;\n$ready:\nINIT\n@%p1 bra $wait;\n\
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], EXPECT;\n\
     cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1], 1024, [%r3];\n$wait:\nWAIT\n\
@@ -82,7 +85,7 @@ fn a_bulk_copy_and_its_mbarrier() {
 }
 
 #[test]
-fn lost_phases() {
+fn wrong_mbarrier_phases_are_faults() {
     caught(
         &fill("bar.sync 0;", "2048", WAIT),
         FaultKind::Deadlock,
@@ -91,7 +94,7 @@ fn lost_phases() {
     let two = fill("bar.sync 0;", "1024", WAIT).replace("[%r3], 1;", "[%r3], 2;");
     caught(&two, FaultKind::Deadlock, "is in phase 0 with 1 of 2 arrivals and 1024 bytes missing");
     let wrong_parity = fill("bar.sync 0;", "1024", &WAIT.replace("[%r3], 0", "[%r3], 1"));
-    // The phase before the first counts as over, so nothing waits for the copy.
+    // The phase before the first counts as complete, so this wait does not wait for the copy.
     caught(&wrong_parity, FaultKind::AsyncRegion, "a wait is missing");
     let twice = format!("{WAIT}{}", WAIT.replace("[%r3], 0", "[%r3], 1").replace("$spin", "$again"));
     caught(&fill("bar.sync 0;", "1024", &twice), FaultKind::Deadlock, "is in phase 1 with 1 of 1 arrivals");
@@ -99,7 +102,7 @@ fn lost_phases() {
 
 #[test]
 fn arrivals_order_memory() {
-    // The threads of the first warp store and arrive; those of the second wait, by parity or by state, and read.
+    // The first warp's threads store and arrive. The second warp's threads wait, by parity or by state, and read.
     let body = "@%p1 bra $ready;\nmbarrier.init.shared.b64 [%r3], 32;\n$ready:\nbar.sync 0;\nshl.b32 %r4, %r1, 2;\n\
                 and.b32 %r5, %r4, 124;\nadd.u32 %r5, %r2, %r5;\nsetp.ge.u32 %p3, %r1, 32;\n@%p3 bra $consume;\n\
                 st.shared.u32 [%r5], %r1;\nmbarrier.arrive.shared.b64 %rd5, [%r3];\n$own:\n\
@@ -111,7 +114,7 @@ fn arrivals_order_memory() {
         let fault = run(seed, &body.replace("WAIT", "")).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::SharedRace | FaultKind::Uninitialised), "{fault}");
     }
-    // Set up for too few, the phase ends before the last one has arrived.
+    // If the mbarrier expects too few arrivals, the phase ends before the last thread has arrived.
     let few = body.replace("WAIT", WAIT).replace("b64 [%r3], 32", "b64 [%r3], 31");
     caught(&few, FaultKind::SharedRace, "that thread 31 wrote, with no barrier between");
     let many = "@%p1 ret;\nmbarrier.init.shared.b64 [%r3], 1;\nmbarrier.arrive.shared.b64 _, [%r3], 2;\n";
@@ -124,7 +127,7 @@ fn arrivals_order_memory() {
     run(0, reused).unwrap();
 }
 
-/// All threads store a word of the tile; one copies it to global memory.
+/// All threads store a word of the tile, and one thread copies the tile to global memory.
 const STORE: &str = "shl.b32 %r4, %r1, 2;\nadd.u32 %r5, %r2, %r4;\nst.shared.u32 [%r5], %r1;\nFENCE\nbar.sync 0;\n\
     @%p1 bra $rest;\ncp.async.bulk.global.shared::cta.bulk_group [%rd2], [%r2], 256;\n\
     cp.async.bulk.commit_group;\nWAIT\n$rest:\nAFTER\n";
@@ -144,10 +147,10 @@ fn bulk_copies_to_global_memory() {
     caught(&store("", wait, ""), FaultKind::MissingProxyFence, "with no `fence.proxy.async` between");
     caught(&store(fence, "", overwrite), FaultKind::AsyncRegion, "still reads it: a wait is missing");
     caught(&store(fence, "", ""), FaultKind::AsyncRegion, "the block ends while");
-    // A fence before the stores is none, nor is one by another thread only.
+    // A fence before the stores, or a fence by only one thread, does not help.
     let early = store("", wait, "").replace("st.shared", "fence.proxy.async;\nst.shared");
     caught(&early, FaultKind::MissingProxyFence, "which thread");
-    // The thread that copies may fence for all, once it has met them.
+    // The copying thread may execute the fence for all threads if a barrier comes first.
     let late = store("", wait, "").replace("cp.async.bulk.global", "fence.proxy.async;\ncp.async.bulk.global");
     run(0, &late).unwrap();
 }
@@ -159,7 +162,7 @@ fn the_source_of_a_copy_in_flight_is_not_written() {
 }
 
 #[test]
-fn one_thread_is_elected() {
+fn one_thread_per_warp_is_elected() {
     let body = "elect.sync %r4|%p3, -1;\nmov.u32 %r5, 0;\n@%p3 mov.u32 %r5, 1;\nshl.b32 %r6, %r1, 2;\ncvt.u64.u32 %rd3, %r6;\n\
                 add.u64 %rd3, %rd2, %rd3;\nst.global.u32 [%rd3], %r5;\nsetmaxnreg.dec.sync.aligned.u32 24;\n\
                 griddepcontrol.wait;\n";
@@ -168,7 +171,7 @@ fn one_thread_is_elected() {
     assert_eq!((out[0], out[128]), (1, 1));
 }
 
-/// Copies a tile of a tensor into shared memory and back into another tensor.
+/// Copies a tile of a tensor into shared memory and from there into another tensor.
 fn copy_tile(maps: [TensorMap; 2], corners: [&[i32]; 2], input: Vec<u8>, output: usize) -> Vec<u8> {
     let rank = maps[0].tile.len();
     let bytes = maps[0].tile.iter().product::<u32>() as usize * maps[0].element_bytes;
@@ -205,7 +208,7 @@ fn tiles_of_tensors() {
     };
     let number = |bytes: &[u8], index: usize| u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]);
     let input: Vec<u8> = (0..40u16 * 24 * 3).flat_map(|i| (i + 1).to_le_bytes()).collect();
-    // Whatever the order in shared memory, a tile that is copied back is what it was; what lies outside is zero.
+    // A tile copied in and back out is unchanged, whatever the swizzle. Elements out of bounds read as zero.
     for swizzle in [Swizzle::None, Swizzle::Bytes32, Swizzle::Bytes64, Swizzle::Bytes128] {
         let from = map(&[40, 24, 3], &[80, 80 * 24], &[16, 8, 2], swizzle);
         let to = map(&[16, 8, 2], &[32, 32 * 8], &[16, 8, 2], swizzle);
@@ -219,7 +222,7 @@ fn tiles_of_tensors() {
                 assert_eq!(number(&out, index), expected, "{swizzle:?} {corner:?} {at:?}");
             }
         }
-        // What lies outside is not written.
+        // Elements out of bounds are not written.
         let out = copy_tile([to.clone(), to.clone()], [&[0, 0, 0], &[8, 4, 1]], input[..512].to_vec(), 512);
         assert_eq!(number(&out, 128 + 4 * 16 + 8), 1);
         assert_eq!(out.chunks_exact(2).filter(|pair| *pair != [0xee, 0xee]).count(), 8 * 4);
@@ -229,7 +232,7 @@ fn tiles_of_tensors() {
     assert_eq!((number(&out, 99), number(&out, 100)), (1000, 0));
 }
 
-/// How a factor lies in shared memory: eight halves at an index and a part.
+/// The layout of a factor in shared memory, in rows of eight 16-bit elements.
 struct Layout {
     swizzle: u64,
     transposed: bool,
@@ -238,13 +241,13 @@ struct Layout {
 }
 
 impl Layout {
-    /// Descriptor of a factor that starts at an offset of shared memory.
+    /// The matrix descriptor of a factor at an offset of shared memory.
     fn descriptor(&self, at: usize) -> u64 {
         let field = |value: usize| (value as u64 >> 4) & 0x3fff;
         field(at) | field(self.leading) << 16 | field(self.stride) << 32 | self.swizzle << 62
     }
 
-    /// Offset of an element, by the canonical layouts of the PTX ISA in units of elements.
+    /// The byte offset of an element, by the canonical layouts of the PTX ISA.
     fn offset(&self, row: usize, k: usize) -> usize {
         let width = [1, 8, 4, 2][self.swizzle as usize];
         let at = match (self.swizzle, self.transposed) {
@@ -264,8 +267,9 @@ impl Layout {
     }
 }
 
-/// One product of 64 rows and `columns` columns, again and again: `d = a b`, then something `between`, then `d = -a b + d` with
-/// `scale-d` as asked.
+/// Computes a product of 64 rows and `columns` columns: `d = a b`, then the code `between`, and for 32-bit sums also `d
+/// = -a b + d` and `d = a b + d`. In every case the result must be the exact `a b`. `parts` are the fence, the proxy
+/// fence, the wait and `between`.
 fn product(
     types: &str,
     a: Option<&Layout>,
@@ -292,7 +296,7 @@ fn product(
             memory[start + b.offset(column, k)..][..2].copy_from_slice(&bits(of_b(column, k)).to_le_bytes());
         }
     }
-    // Of a factor in registers, each thread's four words follow.
+    // Four words per thread follow, for a first factor in registers.
     let pair = |row, k| u32::from(bits(of_a(row, k))) | u32::from(bits(of_a(row, k + 1))) << 16;
     for thread in 0..128 {
         let (row, k) = (thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2);
@@ -352,7 +356,8 @@ fn products_of_a_warp_group() {
     for swizzle in 0..4 {
         for transposed in [false, true] {
             let span = [16, 128, 64, 32][swizzle as usize];
-            // Core matrices of 128 bytes, or groups of eight rows of the swizzle's span; anything but overlap will do.
+            // Core matrices of 128 bytes, or groups of eight rows of the swizzle's span. Any layout without overlap
+            // would do.
             let layout = |rows: usize| match (swizzle, transposed) {
                 (0, _) => Layout { swizzle, transposed, leading: 128 * rows / 8, stride: 128 },
                 (_, false) => Layout { swizzle, transposed, leading: 16, stride: 8 * span },
@@ -381,7 +386,7 @@ fn products_with_parts_missing() {
 }
 
 #[test]
-fn whoever_touches_sums_fences_again() {
+fn changing_sums_needs_another_fence() {
     let layout = || Layout { swizzle: 1, transposed: false, leading: 16, stride: 1024 };
     let with = |between: &str| {
         let between = format!("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n{between}\n");
@@ -394,7 +399,7 @@ fn whoever_touches_sums_fences_again() {
         let fault = with(touch).unwrap_err();
         assert!(fault.message.contains("with no `wgmma.fence` before it"), "{fault}");
     }
-    // From registers, the first factor counts as well.
+    // A first factor in registers needs the fence too.
     let between = "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\nmov.b32 %r11, %r11;\n";
     assert!(product("f32.f16.f16", None, &layout(), 64, [PARTS[0], PARTS[1], PARTS[2], between]).is_err());
 }

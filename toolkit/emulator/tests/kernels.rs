@@ -1,4 +1,4 @@
-//! Kernels that rustc compiled, against host code.
+//! Kernels compiled by rustc, compared with host code.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -43,7 +43,7 @@ fn u16s(device: &EmulatedDevice, at: u64, count: usize) -> Vec<u16> {
     device.read(at, count * 2).unwrap().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect()
 }
 
-/// The natural order and two random ones.
+/// Options for the natural order and two random ones.
 fn orders() -> [LaunchOptions; 3] {
     [0, 1, 2].map(|seed| LaunchOptions { seed, ..LaunchOptions::default() })
 }
@@ -188,7 +188,7 @@ fn tensor_core_product() {
             assert!((f64::from(c[i]) - expected).abs() < 1e-4);
         }
     }
-    // The wait is missing: the tile is read while the copies are still under way.
+    // Without the wait, the tile is read while the copies are still in flight.
     let fault = run("gemm_nowait", &LaunchOptions::default()).unwrap_err();
     assert!(matches!(fault.kind, FaultKind::AsyncRegion | FaultKind::Uninitialised), "{fault}");
 }

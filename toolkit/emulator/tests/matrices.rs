@@ -1,4 +1,4 @@
-//! Products of a warp in all types, against exact sums: `mma` with fragments as PTX lays them out, and `wmma`.
+//! Warp matrix products of all types, compared with exact sums: `mma` with fragments in PTX's layout, and `wmma`.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 const HEAD: &str = ".version 8.0\n.target sm_90a\n.address_size 64\n";
 
-/// Numbers that repeat themselves late.
+/// A pseudo-random generator with a long period.
 struct Random(u64);
 
 impl Random {
@@ -17,14 +17,14 @@ impl Random {
     }
 }
 
-/// The bits of a small integer in a type.
+/// Encodes a small integer in a type.
 fn encode(ty: &str, value: i32) -> u32 {
     match ty {
         "f16" => f16::from_f32(value as f32).to_bits().into(),
         "bf16" => bf16::from_f32(value as f32).to_bits().into(),
         "s8" | "u8" => value as u8 as u32,
         "s32" => value as u32,
-        // Up to eight is 1.m * 2^e with e up to 3.
+        // Integers up to eight are 1.m * 2^e with e up to 3.
         "e4m3" | "e5m2" if value == 0 => 0,
         "e4m3" | "e5m2" => {
             let (bits, bias) = if ty == "e4m3" { (3, 7) } else { (2, 15) };
@@ -33,7 +33,7 @@ fn encode(ty: &str, value: i32) -> u32 {
             assert_eq!((low | 1 << bits) << exponent >> bits, value.unsigned_abs());
             u32::from(value < 0) << 7 | (exponent + bias) << bits | low
         }
-        // What tf32 leaves out must not count.
+        // Set the low bits that tf32 ignores. They must not change the result.
         "tf32" => (value as f32).to_bits() | 0x1fff,
         _ => (value as f32).to_bits(),
     }
@@ -55,13 +55,13 @@ fn bits_of(ty: &str) -> usize {
     }
 }
 
-/// A random element that every type has.
+/// A random element that every type can represent.
 fn element(ty: &str, random: &mut Random) -> i32 {
     let value = (random.next() % 9) as i32 - 4;
     if ty == "u8" { value.abs() * 60 } else { value }
 }
 
-/// Row (or column) and depth of element `i` of a lane's fragment, after the tables of the PTX manual.
+/// The row (or column) and depth of element `i` of a lane's fragment, from the tables of the PTX manual.
 fn place(first: bool, depth: usize, bits: usize, lane: usize, i: usize) -> (usize, usize) {
     let (group, thread) = (lane / 4, lane % 4);
     let per = 32 / bits;
@@ -77,7 +77,7 @@ fn place(first: bool, depth: usize, bits: usize, lane: usize, i: usize) -> (usiz
     }
 }
 
-/// Runs a product of random matrices and compares each element of the sum with the exact one.
+/// Runs a product of random matrices and compares each element of the result with the exact sum.
 fn check_mma(shape: &str, depth: usize, [d, a, b, c]: [&str; 4], modifier: &str, old: i32) {
     let mut random = Random(depth as u64 * 7 + 1);
     let first: Vec<Vec<i32>> = (0..16).map(|_| (0..depth).map(|_| element(a, &mut random)).collect()).collect();
@@ -167,10 +167,10 @@ fn integer_sums_wrap_or_saturate() {
     check_mma("m16n8k16", 16, ["s32", "u8", "s8", "s32"], ".satfinite", i32::MIN + 100);
 }
 
-/// The layouts of a `wmma` product: of both factors, and of the sums that are loaded and stored.
+/// The layouts of a `wmma` product: first factor, second factor, loaded sums and stored sums.
 type Layouts = [&'static str; 4];
 
-/// Runs a `wmma` product of random matrices of which `threads` threads take part; gives what is stored, and the exact sums.
+/// Runs a `wmma` product of random matrices with `threads` threads. Returns the stored sums and the exact sums.
 fn wmma(
     shape: &str,
     [m, n, k]: [usize; 3],
@@ -179,8 +179,8 @@ fn wmma(
     threads: u32,
 ) -> Result<(Vec<f64>, Vec<f64>), Box<Fault>> {
     let mut random = Random((m * n + k) as u64);
-    let pad = 16; // rows lie further apart than they are long
-    // Element (i, j) of a matrix of `rows` rows lies here.
+    let pad = 16; // the stride is larger than a row
+    // The index of element (i, j) in a matrix with `rows` rows.
     let at = |row_major: bool, rows: usize, columns: usize, i: usize, j: usize| {
         if row_major { i * (columns + pad) + j } else { j * (rows + pad) + i }
     };

@@ -1,4 +1,4 @@
-//! Several devices: launches that wait for each other, access to a peer's memory, and scopes of fences.
+//! Several devices: launches that wait for each other, access to a peer's memory, and fence scopes.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -11,8 +11,8 @@ use host::{Device, Word};
 use std::thread;
 use std::time::Duration;
 
-/// Each device leaves 32 numbers, tells its peer by a flag, waits for the peer's flag, and adds the peer's numbers to a sum;
-/// as often as it is told. `%flags` of device d is where its peer writes.
+/// In each round, a device stores 32 numbers, signals its peer through a flag, waits for the peer's flag, and adds the
+/// peer's numbers to a sum. `peer_flag` is in the peer's memory, and the peer writes `own_flag`.
 const EXCHANGE: &str = "
     .version 8.0
     .target sm_80
@@ -37,7 +37,7 @@ const EXCHANGE: &str = "
         mov.u32 %r4, 0;
         mov.u32 %r5, 0;
     again:
-        // The numbers of a round are first * 1000 + round * 100 + lane, and lie in one half or the other.
+        // The numbers of a round are first * 1000 + round * 100 + lane, in one half of the buffer or the other.
         add.u32 %r4, %r4, 1;
         and.b32 %r13, %r4, %r12;
         mul.wide.u32 %rd10, %r13, 128;
@@ -71,7 +71,7 @@ const EXCHANGE: &str = "
         ret;
     }";
 
-/// What a device of the exchange has.
+/// One device's part of the exchange.
 struct Rank {
     device: Device,
     kernel: host::Kernel,
@@ -80,7 +80,7 @@ struct Rank {
     sums: u64,
 }
 
-/// Two devices that reach each other, with the kernel whose fences are these.
+/// Two devices with access to each other, and the kernel with the given fences.
 fn ranks(release: &str, acquire: &str, options: &LaunchOptions) -> [Rank; 2] {
     driver::configure(DeviceOptions { devices: 2, patience: Duration::from_secs(600), ..DeviceOptions::default() });
     let ptx = EXCHANGE.replace("RELEASE", release).replace("ACQUIRE", acquire);
@@ -91,13 +91,13 @@ fn ranks(release: &str, acquire: &str, options: &LaunchOptions) -> [Rank; 2] {
         let (data, flag, sums) = (device.zeros(256), device.zeros(4), device.zeros(128));
         Rank { device, kernel, data, flag, sums }
     });
-    ranks[0].device.reach(&ranks[1].device);
-    ranks[1].device.reach(&ranks[0].device);
+    ranks[0].device.enable_peer(&ranks[1].device);
+    ranks[1].device.enable_peer(&ranks[0].device);
     ranks
 }
 
 impl Rank {
-    /// Queues the exchange with a peer in so many rounds.
+    /// Queues the exchange with a peer for the given number of rounds.
     fn launch(&self, peer: &Rank, rounds: u32, parities: u32, stop: u64) {
         let args = [self.data, peer.data, self.flag, peer.flag, self.sums, self.device.ordinal as u64];
         let args = args.into_iter().chain([rounds.into(), parities.into(), stop]);
@@ -105,7 +105,7 @@ impl Rank {
     }
 }
 
-/// The sum that a lane has after so many rounds with a peer.
+/// The sum of a lane after the given number of rounds with a peer.
 fn expected(peer: u32, rounds: u32, lane: u32) -> u32 {
     (1..=rounds).map(|round| peer * 1000 + round * 100 + lane).sum()
 }
@@ -116,20 +116,20 @@ fn seeded(seed: u64) -> LaunchOptions {
     LaunchOptions { seed, ..LaunchOptions::default() }
 }
 
-/// Whether both devices found what the other left in every round, or the fault of one of them.
+/// Whether both devices have the expected sums, or the fault of one of them.
 fn outcome(ranks: &[Rank; 2], rounds: u32) -> Result<bool, Box<emulator::Fault>> {
-    let mut right = true;
+    let mut correct = true;
     for (rank, peer) in [(0, 1), (1, 0)] {
         let Some(sums) = ranks[rank].device.words(ranks[rank].sums, 32) else {
             return Err(driver::take_fault().unwrap());
         };
-        right &= sums.iter().zip(0..).all(|(&sum, lane)| sum == expected(peer, rounds, lane));
+        correct &= sums.iter().zip(0..).all(|(&sum, lane)| sum == expected(peer, rounds, lane));
     }
-    Ok(right)
+    Ok(correct)
 }
 
 #[test]
-fn launches_that_wait_for_each_other_end_whoever_waits_first() {
+fn launches_that_wait_for_each_other_end() {
     for seed in 0..12 {
         let ranks = ranks(SYSTEM, SYSTEM, &seeded(seed));
         let stop = ranks[0].device.zeros(4);
@@ -143,7 +143,7 @@ fn launches_that_wait_for_each_other_end_whoever_waits_first() {
 }
 
 #[test]
-fn two_threads_wait_each_for_its_own_device() {
+fn two_threads_can_each_wait_for_their_device() {
     let ranks = ranks(SYSTEM, SYSTEM, &seeded(3));
     thread::scope(|scope| {
         for (own, peer) in [(0, 1), (1, 0)] {
@@ -160,7 +160,7 @@ fn two_threads_wait_each_for_its_own_device() {
     assert_eq!(outcome(&ranks, 20), Ok(true));
 }
 
-/// What comes of fences that do not suffice.
+/// Runs the exchange with insufficient fences and returns the fault.
 fn with_fences(release: &str, acquire: &str) -> Box<emulator::Fault> {
     let ranks = ranks(release, acquire, &seeded(1));
     for (own, peer) in [(0, 1), (1, 0)] {
@@ -172,7 +172,7 @@ fn with_fences(release: &str, acquire: &str) -> Box<emulator::Fault> {
 }
 
 #[test]
-fn a_fence_that_reaches_only_the_own_device_is_a_race() {
+fn a_device_scope_fence_between_devices_is_a_race() {
     for (release, acquire) in
         [("fence.acq_rel.gpu;", SYSTEM), (SYSTEM, "fence.acq_rel.gpu;"), ("", SYSTEM), (SYSTEM, ""), ("membar.gl;", "")]
     {
@@ -184,8 +184,8 @@ fn a_fence_that_reaches_only_the_own_device_is_a_race() {
 }
 
 #[test]
-fn data_that_are_replaced_before_the_peer_has_read_them_are_found_in_some_order() {
-    // With one parity instead of two nothing keeps a device from the next round's numbers.
+fn some_order_finds_data_overwritten_too_early() {
+    // With one buffer instead of two, nothing stops a device from overwriting its numbers in the next round.
     let found = (1..40).any(|seed| {
         let ranks = ranks(SYSTEM, SYSTEM, &seeded(seed));
         for (own, peer) in [(0, 1), (1, 0)] {
@@ -199,7 +199,7 @@ fn data_that_are_replaced_before_the_peer_has_read_them_are_found_in_some_order(
 }
 
 #[test]
-fn a_device_that_never_arrives_is_a_fault_of_the_one_that_waits() {
+fn waiting_for_a_device_that_never_arrives_is_a_deadlock() {
     let ranks = ranks(SYSTEM, SYSTEM, &LaunchOptions::default());
     ranks[0].device.enter();
     let stop = ranks[0].device.zeros(4);
@@ -211,13 +211,13 @@ fn a_device_that_never_arrives_is_a_fault_of_the_one_that_waits() {
 }
 
 #[test]
-fn a_word_of_the_host_ends_a_wait() {
+fn the_host_can_end_a_wait() {
     let ranks = ranks(SYSTEM, SYSTEM, &LaunchOptions::default());
     ranks[0].device.enter();
     let stop = Word::new();
     ranks[0].launch(&ranks[1], 1, 1, stop.on_device());
     thread::scope(|scope| {
-        // A thread that could still queue something keeps the wait from being hopeless.
+        // A thread with a current context could still queue work, so the wait is not a deadlock.
         let (attached, is_attached) = std::sync::mpsc::channel();
         let (ranks, word) = (&ranks, &stop);
         scope.spawn(move || {
@@ -232,10 +232,10 @@ fn a_word_of_the_host_ends_a_wait() {
 }
 
 #[test]
-fn memory_of_a_device_that_is_no_peer_is_out_of_reach() {
+fn accessing_a_device_without_peer_access_is_a_fault() {
     let ranks = ranks(SYSTEM, SYSTEM, &LaunchOptions::default());
     ranks[0].device.enter();
-    ranks[0].device.forget(&ranks[1].device);
+    ranks[0].device.disable_peer(&ranks[1].device);
     let stop = ranks[0].device.zeros(4);
     ranks[0].launch(&ranks[1], 1, 1, stop);
     assert_eq!(ranks[0].device.words(ranks[0].sums, 32), None);

@@ -1,11 +1,11 @@
-//! Poison: values of shared memory that nothing wrote, which are faults only where they are used.
+//! Poison: an uninitialised shared memory value that is a fault only where it is used.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use emulator::{Arg, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule};
 
-/// Runs a kernel of one warp. `sm` has 512 bytes, of which each lane has written word `lane` of the first 128; `%r5` is the
-/// address of the lane's word, and 128 further of one that nothing wrote. The result is `%r2`.
+/// Runs a kernel of one warp. `sm` has 512 bytes, and each lane has written word `lane`. `%r5` is the address of the
+/// lane's word. The rest of `sm` is uninitialised. The result is in `%r2`.
 fn run(poison: bool, body: &str) -> Result<Vec<u32>, Box<Fault>> {
     let text = format!(
         ".version 8.0\n.target sm_80\n.address_size 64
@@ -28,7 +28,7 @@ fn run(poison: bool, body: &str) -> Result<Vec<u32>, Box<Fault>> {
     Ok(bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect())
 }
 
-/// Runs that is right with poison and a fault without.
+/// Asserts that `body` runs with poison and is a fault without.
 #[track_caller]
 fn harmless(body: &str, expected: impl Fn(u32) -> u32) {
     let found = run(true, body).unwrap_or_else(|fault| panic!("{fault}"));
@@ -44,12 +44,12 @@ fn caught(body: &str, how: &str, opcode: &str) {
     assert!(fault.message.contains(how) && fault.message.contains("which nothing wrote"), "{fault}");
 }
 
-/// Lanes from 16 on read what nothing wrote.
+/// Lanes from 16 on read uninitialised memory.
 const READ: &str =
     "setp.ge.u32 %p1, %r1, 16; selp.b32 %r6, 256, 0, %p1; add.u32 %r6, %r6, %r5; ld.shared.u32 %r7, [%r6];";
 
 #[test]
-fn what_is_selected_away_does_no_harm() {
+fn discarded_poison_is_harmless() {
     harmless(&format!("{READ} selp.b32 %r2, 7, %r7, %p1;"), |lane| if lane < 16 { lane } else { 7 });
     harmless(
         &format!("{READ} @%p1 mov.u32 %r7, 9; add.u32 %r2, %r7, 1;"),
@@ -67,7 +67,7 @@ fn what_is_selected_away_does_no_harm() {
 }
 
 #[test]
-fn use_is_a_fault_that_says_where_the_value_comes_from() {
+fn using_poison_is_a_fault_that_names_its_source() {
     caught(&format!("{READ} mov.u32 %r2, %r7;"), "stores a value", "st.global.u32");
     let fault = run(true, &format!("{READ} mov.u32 %r2, %r7;")).unwrap_err();
     assert_eq!(fault.thread, Some([16, 0, 0]));
@@ -111,9 +111,9 @@ fn poison_travels_through_memory_and_calls() {
 }
 
 #[test]
-fn poison_goes_where_shuffles_take_it() {
+fn shuffles_move_poison() {
     let shuffle = format!("{READ} shfl.sync.bfly.b32 %r8, %r7, 16, 31, -1;");
-    // Now the lower lanes have it.
+    // Now the lower lanes hold the poison.
     harmless(&format!("{shuffle} selp.b32 %r2, %r8, 7, %p1;"), |lane| if lane < 16 { 7 } else { lane - 16 });
     caught(&format!("{shuffle} selp.b32 %r2, 7, %r8, %p1;"), "stores a value", "st.global.u32");
     caught(&format!("{READ} redux.sync.add.u32 %r2, %r7, -1;"), "stores a value", "st.global.u32");
@@ -125,28 +125,28 @@ fn poison_goes_where_shuffles_take_it() {
 }
 
 #[test]
-fn products_spoil_a_row_or_a_column() {
+fn products_poison_a_row_or_a_column() {
     let zeros: String = (10..20).map(|i| format!("mov.b32 %r{i}, 0;")).collect();
     let product =
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r20, %r21, %r22, %r23}, {%r10, %r11, %r12, %r13},
         {%r14, %r15}, {%r16, %r17, %r18, %r19};";
-    // Lane 4 has a part of row 1, and of column 1.
+    // Lane 4 holds a part of row 1 of the first factor and of column 1 of the second.
     let read = "setp.eq.u32 %p1, %r1, 4; selp.b32 %r6, 256, 0, %p1; add.u32 %r6, %r6, %r5; ld.shared.u32 %r7, [%r6];
         selp.b32 %r7, %r7, 0, %p1;";
-    for (register, in_row, spoilt) in [("%r10", true, 1), ("%r11", true, 9), ("%r14", false, 1)] {
+    for (register, in_row, poisoned) in [("%r10", true, 1), ("%r11", true, 9), ("%r14", false, 1)] {
         for (result, down, right) in [("%r20", 0, 0), ("%r21", 0, 1), ("%r22", 8, 0)] {
-            let is_spoilt = |lane: u32| {
+            let is_poisoned = |lane: u32| {
                 let (row, column) = (lane / 4 + down, lane % 4 * 2 + right);
-                if in_row { row == spoilt } else { column == spoilt }
+                if in_row { row == poisoned } else { column == poisoned }
             };
-            let safe: u32 = (0..32).filter(|&lane| !is_spoilt(lane)).fold(0, |set, lane| set | 1 << lane);
+            let safe: u32 = (0..32).filter(|&lane| !is_poisoned(lane)).fold(0, |set, lane| set | 1 << lane);
             let keep = |set: u32| {
                 format!(
                     "{zeros} {read} mov.b32 {register}, %r7; {product} shr.u32 %r8, {set}, %r1; and.b32 %r8, %r8, 1;
                      setp.ne.u32 %p2, %r8, 0; selp.b32 %r2, {result}, 5, %p2;"
                 )
             };
-            harmless(&keep(safe), |lane| if is_spoilt(lane) { 5 } else { 0 });
+            harmless(&keep(safe), |lane| if is_poisoned(lane) { 5 } else { 0 });
             if safe != u32::MAX {
                 caught(&keep(u32::MAX), "stores a value", "st.global.u32");
             }
@@ -162,7 +162,7 @@ fn products_spoil_a_row_or_a_column() {
 }
 
 #[test]
-fn what_is_in_flight_or_unordered_is_a_fault_all_the_same() {
+fn in_flight_and_unordered_reads_are_still_faults() {
     let flying = "cp.async.ca.shared.global [%r5+256], [%d2], 4; ld.shared.u32 %r7, [%r5+256]; cp.async.wait_all;";
     assert_eq!(run(true, flying).unwrap_err().kind, FaultKind::AsyncRegion);
     let fault =

@@ -1,4 +1,4 @@
-//! Instructions that can be taken away: the places that are found in PTX, and the text without one.
+//! `PtxParts`: finding ordering instructions in PTX, and removing one of them from the text.
 
 use emulator::{ORDERING, PtxParts};
 
@@ -43,7 +43,7 @@ fn places_are_found_with_their_nearest_own_source() {
     let found: Vec<_> = places.iter().map(|place| (place.kernel, place.opcode(), place.source.as_str())).collect();
     let wanted = [
         ("one", "bar.sync", "first.rs:12"),
-        // What is not of the kernels' own sources names no place.
+        // Locations outside the kernels' own sources are ignored.
         ("one", "bar.sync", "first.rs:12"),
         ("one", "cp.async.commit_group", "first.rs:0"),
         ("one", "mbarrier.try_wait.parity.shared::cta.b64", "first.rs:0"),
@@ -55,7 +55,7 @@ fn places_are_found_with_their_nearest_own_source() {
 }
 
 #[test]
-fn one_place_goes_and_nothing_else() {
+fn an_excerpt_leaves_out_exactly_one_place() {
     let parts = PtxParts::of(PTX, "./kernels/src/");
     let (kernels, all) = (["one"], parts.places("one", &ORDERING));
     let whole = parts.excerpt(kernels, None);
@@ -63,7 +63,7 @@ fn one_place_goes_and_nothing_else() {
     for (at, place) in all.iter().enumerate() {
         let text = parts.excerpt(kernels, Some(place));
         let differ: Vec<_> = whole.lines().zip(text.lines()).filter(|(before, after)| before != after).collect();
-        // A wait that asks again is over at once.
+        // A polling wait is replaced by a predicate that ends the loop at once.
         let instead = if at == 3 { "setp.eq.u32 %p2, 0, 0;" } else { "" };
         assert!(differ.len() == 1 && differ[0].0.contains(place.instruction) && differ[0].1 == instead);
         assert_eq!(text.lines().count(), whole.lines().count(), "lines keep their numbers");

@@ -1,4 +1,4 @@
-//! A form that the emulator does not have stands in the way of the kernels that need it, and of no others.
+//! An unsupported form affects only the kernels that use it.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,7 +14,7 @@ const GOOD: &str = ".visible .entry good(.param .u64 out) {
     ld.param.u64 %d, [out]; mov.u32 %r, %tid.x; mad.wide.u32 %d, %r, 4, %d; st.global.u32 [%d], %r; ret; }\n";
 
 #[test]
-fn a_module_is_loaded_and_only_what_is_unknown_is_refused() {
+fn only_kernels_with_unknown_forms_are_refused() {
     let device = Device::new(0);
     let bad = ".visible .entry bad(.param .u64 out)\n{\ntex.2d.v4.f32.s32 {a}, [b];\nret;\n}\n";
     let text = format!("{HEAD}{bad}{GOOD}");
@@ -25,7 +25,7 @@ fn a_module_is_loaded_and_only_what_is_unknown_is_refused() {
     assert_eq!((fault.kind, fault.ptx_line), (FaultKind::Unsupported, 6));
     assert!(fault.to_string().contains("kernel `bad`: `tex.2d.v4.f32.s32` in `bad`"), "{fault}");
     assert!(fault.to_string().ends_with("PTX line 6"), "{fault}");
-    // The context goes on.
+    // The context stays usable.
     device.launch(&good, &[out], &[8]);
     assert_eq!(device.words(out, 32).unwrap(), (0..32).collect::<Vec<u32>>());
 }

@@ -1,17 +1,17 @@
-//! Forms that kernels of other people needed and the emulator did not have, by the names under which they were reported: each
-//! is taken, or refused by name, which leaves the rest of its module alone. `ptxas` 13.5 takes them all.
+//! Forms that users reported as missing, under the names in the reports. Each is now accepted, or refused by name
+//! without affecting the rest of its module. `ptxas` 13.5 accepts all of them.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use emulator::{Arg, EmulatedDevice, FaultKind, PtxModule};
 
-/// A kernel with one parameter, and what stands in it.
+/// The name, the parameter and the body of a kernel.
 struct Reported(&'static str, &'static str, &'static str);
 
 const POINTER: &str = ".param .u64 p";
 
 #[rustfmt::skip]
-const TAKEN: [Reported; 50] = [
+const ACCEPTED: [Reported; 50] = [
     Reported("add_cc", POINTER, "add.cc.u32 %r0, %r1, %r2; addc.u32 %r3, %r4, %r5;"),
     Reported("add_rz", POINTER, "add.rz.f32 %f0, %f1, %f2;"),
     Reported("add_sat_f16", POINTER, "add.sat.f16 %h0, %h1, %h2;"),
@@ -80,9 +80,9 @@ const REFUSED: [Reported; 4] = [
     Reported("st_async", POINTER, "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r0], %r1, [%r2];"),
 ];
 
-/// One module with a kernel for each of them. `.reg.b32`, without a space, was one of those reported.
+/// One module with a kernel for each report. `.reg.b32` without a space was one of the reports.
 fn module() -> PtxModule {
-    let kernels: String = TAKEN
+    let kernels: String = ACCEPTED
         .iter()
         .chain(&REFUSED)
         .map(|Reported(name, parameter, statements)| {
@@ -99,9 +99,9 @@ fn module() -> PtxModule {
 }
 
 #[test]
-fn what_was_reported_is_taken() {
+fn reported_forms_are_accepted() {
     let module = module();
-    let errors: Vec<String> = TAKEN
+    let errors: Vec<String> = ACCEPTED
         .iter()
         .filter_map(|Reported(name, ..)| Some(format!("{name}: {}", module.entry(name).unwrap().check().err()?)))
         .collect();
@@ -109,7 +109,7 @@ fn what_was_reported_is_taken() {
 }
 
 #[test]
-fn what_is_not_taken_is_refused_by_its_name() {
+fn unsupported_forms_are_refused_by_name() {
     let module = module();
     for Reported(name, _, statement) in REFUSED {
         let error = module.entry(name).unwrap().check().unwrap_err().to_string();
@@ -118,9 +118,10 @@ fn what_is_not_taken_is_refused_by_its_name() {
     }
 }
 
-/// Sums of one product are changed by ordinary instructions and go into the next: a second `wgmma.fence` must stand between.
+/// Ordinary instructions change the sums of a product that go into the next product. A second `wgmma.fence` must come
+/// between.
 #[test]
-fn a_fence_is_asked_for_again() {
+fn changed_sums_need_another_fence() {
     let product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0,%f1,%f2,%f3}, %d0, %d0, 1, 1, 1, 0, 0;
         wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;";
     let kernel = |fence: &str| {
@@ -148,7 +149,7 @@ fn a_fence_is_asked_for_again() {
         let report = device.launch(&module, "k", [1; 3], [128, 1, 1], 0, &[Arg::Ptr(out)]);
         report.map(|_| device.read(out, 4).unwrap().to_vec())
     };
-    // 16 products of one and one, twice, and the one that was added.
+    // Two products of 16 ones each, plus the 1 that was added between them.
     assert_eq!(run("wgmma.fence.sync.aligned;").unwrap(), 33f32.to_le_bytes());
     let fault = run("").unwrap_err();
     println!("{fault}");

@@ -1,13 +1,13 @@
-//! Waits for other blocks.
+//! Waiting for other blocks.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use emulator::{Arg, EmulatedDevice, LaunchOptions, PtxModule};
 
-/// A warp that has tested an mbarrier in vain, and then waits for another block for thousands of turns, is not lost.
+/// A warp that polls an mbarrier unsuccessfully and then waits thousands of turns for another block is not a deadlock.
 #[test]
-fn a_wait_for_another_block_after_one_for_an_mbarrier() {
-    // Block 0: its second warp waits for the first, then for block 1, which adds to a word in the meantime.
+fn polling_an_mbarrier_and_then_waiting_for_a_block_is_no_deadlock() {
+    // In block 0, the second warp waits for the first warp and then for block 1, which keeps adding to a word.
     let body = "mov.u32 %r10, %ctaid.x;\nsetp.ne.u32 %p4, %r10, 0;\n@%p4 bra $work;\n@%p1 bra $ready;\n\
                 mbarrier.init.shared.b64 [%r3], 1;\n$ready:\nbar.sync 0;\nsetp.ge.u32 %p3, %r1, 32;\n@%p3 bra $consume;\n\
                 @%p1 bra $end;\nmov.u32 %r11, 0;\n$delay:\nadd.u32 %r11, %r11, 1;\nsetp.lt.u32 %p5, %r11, 70000;\n\

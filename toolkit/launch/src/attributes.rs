@@ -1,4 +1,4 @@
-//! Launches with attributes: in clusters, or beginning early.
+//! Launches with attributes: with clusters, or beginning early.
 
 use crate::code::{self, Code};
 use crate::context::Context;
@@ -9,7 +9,7 @@ use cust::sys::{self, CUfunction, CUstream};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
-/// The driver's function that launches with attributes, which came with CUDA 11.8.
+/// The driver function that launches with attributes, available since CUDA 11.8.
 const LAUNCH: &str = "cuLaunchKernelEx";
 
 /// `CUlaunchConfig`
@@ -37,31 +37,32 @@ const CLUSTER_DIMENSION: c_uint = 4;
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`
 const STREAM_SERIALIZATION: c_uint = 6;
 
-/// The first driver that records launches which begin early in graphs, with what lies between them: that of CUDA 12.3.
+/// The first driver version that records early-beginning launches in graphs with the work between them: CUDA 12.3.
 const EARLY_IN_GRAPHS: c_int = 12_030;
 
 type Launch = unsafe extern "C" fn(*const Configuration, CUfunction, *mut *mut c_void, *mut *mut c_void) -> c_uint;
 
-/// The driver's function for [`launch`].
+/// Looks up the driver function for [`launch`].
 pub(crate) fn function(driver: &Driver) -> Result<*const c_void> {
     driver.lookup(LAUNCH).ok_or(Error::OldDriver(LAUNCH))
 }
 
-/// Whether launches may begin before those ahead of them are over, in streams and in graphs.
+/// Whether launches may begin before earlier ones end, in streams and in graphs.
 pub(crate) fn can_begin_early(context: &Context) -> bool {
     let mut version = 0;
-    // SAFETY: there is a place for the answer.
+    // SAFETY: the pointer is valid for the result.
     let asked = code::check(unsafe { sys::cuDriverGetVersion(&mut version) });
     let device_can = context.limits().capability >= (9, 0);
     asked.is_ok() && version >= EARLY_IN_GRAPHS && device_can && context.driver().lookup(LAUNCH).is_some()
 }
 
-/// Launches blocks in clusters of the shape that `shape` has. If the launch may begin `early`, it does not wait for the launch ahead in
-/// its stream to be over.
+/// Launches a kernel with the shape's clusters. If `early` is true, the launch does not wait for the previous launch in
+/// its stream to end.
 ///
 /// # Safety
-/// `function` is from [`function`]; kernel and stream live; there is an address for each of the kernel's parameters, of as many
-/// bytes as it has; the kernel's contract holds; one that begins early waits for what is ahead before it accesses memory.
+/// `function` must be from [`function`]. The kernel and the stream must be alive. `arguments` must contain an address
+/// for each kernel parameter, valid for reads of its size. The kernel's contract must hold. If `early` is true, the
+/// kernel must wait for earlier work before it accesses memory.
 pub(crate) unsafe fn launch(
     function: *const c_void,
     kernel: CUfunction,
@@ -81,6 +82,6 @@ pub(crate) unsafe fn launch(
     let LaunchShape { grid, threads: block, shared, .. } = shape;
     let count = attributes.len() as c_uint;
     let configuration = Configuration { grid, block, shared, stream, attributes: attributes.as_ptr(), count };
-    // SAFETY: the configuration has so many attributes, and the rest is as this function demands.
+    // SAFETY: the configuration has `count` attributes. The rest is this function's contract.
     code::check(code::result_of(unsafe { launch(&configuration, kernel, arguments, null_mut()) }))
 }

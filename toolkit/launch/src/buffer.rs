@@ -1,4 +1,4 @@
-//! Memory of the device.
+//! Device memory.
 
 use crate::code::check;
 use crate::context::Context;
@@ -9,38 +9,39 @@ use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use cust::sys::{self, CUdeviceptr};
 use std::marker::PhantomData;
 
-/// `len` elements in the device's memory. They are freed when it is dropped, after all work that was asked for before.
+/// A buffer of `len` elements in device memory. Dropping it frees the memory after all earlier work has ended.
 #[derive(Debug)]
 pub struct DeviceBuffer<T> {
-    /// The driver's address; 0 if there are no elements.
+    /// The driver's address, or 0 if the buffer has no bytes.
     address: CUdeviceptr,
     len: usize,
     context: Context,
     element: PhantomData<T>,
 }
 
-// SAFETY: it is an address of the device, which no thread of the host follows.
+// SAFETY: it only holds a device address, which the host never dereferences.
 unsafe impl<T: Send> Send for DeviceBuffer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for DeviceBuffer<T> {}
 
 impl<T: Pod> DeviceBuffer<T> {
-    /// Elements of which nothing is known. The emulator reports kernels that read them before they are written.
+    /// Allocates a buffer with unspecified contents. The emulator reports kernels that read elements before they are
+    /// written.
     ///
     /// # Errors
-    /// [`Error::Cuda`](crate::Error::Cuda), if there is not enough memory, too.
+    /// Returns [`Error::Cuda`](crate::Error::Cuda) if the driver refuses, for example because memory is full.
     pub fn uninit(context: &Context, len: usize) -> Result<Self> {
         let mut address = 0;
         let bytes = len.saturating_mul(size_of::<T>());
         if bytes != 0 {
             let action = format!("allocation of {bytes} bytes of device memory");
-            // SAFETY: there is a place for the address.
+            // SAFETY: the pointer is valid for the address.
             context.call(&action, || check(unsafe { sys::cuMemAlloc_v2(&mut address, bytes) }))?;
         }
         Ok(Self { address, len, context: context.clone(), element: PhantomData })
     }
 
-    /// A copy of a slice, made by a stream and waited for.
+    /// Copies a slice to a new buffer with a stream, and waits for the copy.
     ///
     /// # Errors
     /// As [`uninit`](Self::uninit).
@@ -50,7 +51,7 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// Elements of zero bits, once the stream comes to it.
+    /// Allocates a buffer that the stream fills with zero bits.
     ///
     /// # Errors
     /// As [`uninit`](Self::uninit).
@@ -60,19 +61,19 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// Gives it the name by which the emulator's faults call it. A GPU has no use for it.
+    /// Names the buffer for the emulator's fault messages. On a GPU this does nothing.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         if self.context.is_emulator() && self.context.make_current().is_ok() {
-            let _ = emulator::driver::name_buffer(self.address, name); // the context is current
+            let _ = emulator::driver::name_buffer(self.address, name); // cannot fail, since the context is current
         }
         self
     }
 
-    /// A copy on the host, of what it holds when the stream comes to it; waited for.
+    /// Copies the elements to the host after the stream's earlier work, and waits for the copy.
     ///
     /// # Errors
-    /// [`Error::Cuda`](crate::Error::Cuda), also for work that failed.
+    /// Returns [`Error::Cuda`](crate::Error::Cuda) if the copy or earlier work failed.
     pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>> {
         let mut elements = vec![T::zeroed(); self.len];
         stream.download(self, &mut elements)?;
@@ -86,22 +87,22 @@ impl<T> DeviceBuffer<T> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the buffer has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of the first element, for a kernel that reads.
+    /// The address of the first element, for kernels that read it.
     pub fn as_ptr(&self) -> DevicePtr<T> {
         DevicePtr::from_address(self.address)
     }
 
-    /// The address of the first element, for a kernel that writes.
+    /// The address of the first element, for kernels that write it.
     pub fn as_mut_ptr(&self) -> DevicePtrMut<T> {
         DevicePtrMut::from_address(self.address)
     }
 
-    /// The address as the driver has it; 0 if there are no elements.
+    /// The driver's address, or 0 if the buffer has no bytes.
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
@@ -110,8 +111,8 @@ impl<T> DeviceBuffer<T> {
 impl<T> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         if self.address != 0 {
-            // SAFETY: nobody but this buffer frees its memory, and it waits for kernels that use it.
-            let _ = self.context.call("end of a buffer", || check(unsafe { sys::cuMemFree_v2(self.address) }));
+            // SAFETY: only this buffer frees its memory, and the call waits for kernels that use it.
+            let _ = self.context.call("freeing of a buffer", || check(unsafe { sys::cuMemFree_v2(self.address) }));
         }
     }
 }

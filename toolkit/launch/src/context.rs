@@ -1,4 +1,4 @@
-//! A device that is ready for use.
+//! A context on a device.
 
 use crate::code::{self, Code};
 use crate::driver::Driver;
@@ -9,10 +9,10 @@ use cust::sys::{self, CUdevice_attribute};
 use std::fmt;
 use std::sync::Arc;
 
-/// A context on a device. Cloning it gives another handle to the same one.
+/// A context on a device. Clones are handles to the same context.
 ///
-/// It may be used from any thread: each operation makes the context that it belongs to current to the calling thread,
-/// and leaves it so.
+/// It may be used from any thread. Each operation makes its context current to the calling thread and leaves it
+/// current.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
@@ -24,44 +24,44 @@ struct Inner {
     limits: DeviceLimits,
 }
 
-// SAFETY: a context of the driver belongs to no thread, and its functions may be called from any.
+// SAFETY: a driver context is not tied to a thread, and any thread may call the driver functions.
 unsafe impl Send for Inner {}
-// SAFETY: as above; nothing in it changes.
+// SAFETY: as above, and the fields never change.
 unsafe impl Sync for Inner {}
 
 impl Inner {
     fn new(driver: &'static Driver, ordinal: u32) -> std::result::Result<Self, Code> {
         let device = Device::get_device(ordinal)?;
         let own = legacy::Context::create_and_push(ContextFlags::SCHED_AUTO, device)?;
-        // Current contexts are replaced, never stacked.
+        // Current contexts are replaced and never stacked.
         ContextStack::pop()?;
         CurrentContext::set_current(&own)?;
-        Ok(Self { own, driver, device, name: device.name()?, limits: DeviceLimits::of(device)? })
+        Ok(Self { own, driver, device, name: device.name()?, limits: DeviceLimits::query(device)? })
     }
 }
 
-/// What a device can do.
+/// The capabilities and limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// Compute capability, major and minor.
+    /// The compute capability, major and minor.
     pub capability: (u32, u32),
-    /// Multiprocessors.
+    /// The number of multiprocessors.
     pub multiprocessors: u32,
-    /// Blocks of a grid: x, y, z.
+    /// The most blocks of a grid, in x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block: x, y, z.
+    /// The most threads of a block, in x, y and z.
     pub block: [u32; 3],
-    /// Bytes of shared memory that any block can have.
+    /// The most bytes of shared memory of a block without opting in.
     pub shared: usize,
-    /// Bytes of shared memory that a block can have whose kernel opts in.
+    /// The most bytes of shared memory of a block whose kernel opts in.
     pub shared_opt_in: usize,
 }
 
 impl DeviceLimits {
-    fn of(device: Device) -> std::result::Result<Self, Code> {
+    fn query(device: Device) -> std::result::Result<Self, Code> {
         let mut opt_in = 0;
         let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        // SAFETY: there is a place for the answer.
+        // SAFETY: the pointer is valid for the result.
         code::check(unsafe { sys::cuDeviceGetAttribute(&mut opt_in, attribute, device.as_raw()) })?;
         let get = |attribute| device.get_attribute(attribute).map(|value| value.max(0) as u32);
         Ok(Self {
@@ -84,10 +84,10 @@ impl DeviceLimits {
 }
 
 impl Context {
-    /// A new context on a device, counted from 0.
+    /// Creates a context on a device. Devices are counted from 0.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if the driver has no such device, and [`Error::Cuda`].
+    /// Returns [`Error::NoDevice`] if the driver has no such device, and [`Error::Cuda`] if a driver call fails.
     pub fn new(driver: &'static Driver, ordinal: u32) -> Result<Self> {
         let failed = |code: Code| Error::Cuda { action: format!("use of device {ordinal}"), code, detail: None };
         cust::init(cust::CudaFlags::empty()).map_err(|error| failed(error.into()))?;
@@ -99,7 +99,7 @@ impl Context {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// The device's name.
+    /// The name of the device.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -109,25 +109,25 @@ impl Context {
         self.0.driver.is_emulator()
     }
 
-    /// The driver.
+    /// The driver that the context belongs to.
     pub fn driver(&self) -> &'static Driver {
         self.0.driver
     }
 
-    /// The device, to ask for what [`DeviceLimits`] does not have.
+    /// The device, for queries that [`DeviceLimits`] does not cover.
     pub fn device(&self) -> Device {
         self.0.device
     }
 
-    /// What the device can do.
+    /// The capabilities and limits of the device.
     pub fn limits(&self) -> &DeviceLimits {
         &self.0.limits
     }
 
-    /// Bytes of device memory: those that are free, and all.
+    /// Returns the free and the total bytes of device memory.
     ///
     /// # Errors
-    /// [`Error::Cuda`].
+    /// Returns [`Error::Cuda`] if the driver call fails.
     pub fn memory(&self) -> Result<(usize, usize)> {
         self.call("query of the device's memory", cust::memory::mem_get_info)
     }
@@ -135,16 +135,16 @@ impl Context {
     /// Waits for all work in the context.
     ///
     /// # Errors
-    /// [`Error::Cuda`], also for what failed earlier.
+    /// Returns [`Error::Cuda`] if this call or earlier work failed.
     pub fn synchronize(&self) -> Result<()> {
-        // SAFETY: the function asks for nothing.
+        // SAFETY: the function has no preconditions.
         self.call("work on the device", || code::check(unsafe { sys::cuCtxSynchronize() }))
     }
 
-    /// Makes the context current to the calling thread: for functions of `cust` that are used beside this crate's.
+    /// Makes the context current to the calling thread, so that functions of `cust` use it.
     ///
     /// # Errors
-    /// [`Error::Cuda`].
+    /// Returns [`Error::Cuda`] if the driver call fails.
     pub fn make_current(&self) -> Result<()> {
         self.set_current().map_err(|code| self.error("use of the context", code))
     }
@@ -153,12 +153,12 @@ impl Context {
         CurrentContext::set_current(&self.0.own).map_err(Code::from)
     }
 
-    /// The driver's context.
+    /// The underlying driver context.
     pub(crate) fn raw(&self) -> &legacy::Context {
         &self.0.own
     }
 
-    /// Calls the driver in this context.
+    /// Runs a driver call in this context.
     pub(crate) fn call<T, E: Into<Code>>(
         &self,
         action: &str,
@@ -168,7 +168,7 @@ impl Context {
         called.map_err(|code| self.error(action, code))
     }
 
-    /// An error of the driver with all that is known of it.
+    /// Builds a driver error, including the emulator's fault text if there is one.
     pub(crate) fn error(&self, action: &str, code: Code) -> Error {
         let detail = self.is_emulator().then(emulator::driver::take_fault).flatten();
         Error::Cuda { action: action.to_owned(), code, detail: detail.map(|fault| fault.to_string()) }

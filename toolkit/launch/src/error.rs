@@ -1,107 +1,107 @@
-//! What can go wrong.
+//! The errors of this crate.
 
 use crate::code::Code;
 
 /// The result of an operation on a device.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong on the way to a kernel, or in it.
+/// An error in loading or running a kernel, or in another device operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The machine has no NVIDIA driver.
     #[error("no NVIDIA driver: libcuda.so.1 could not be loaded: {0}")]
     NoDriver(#[source] libloading::Error),
-    /// A process uses one driver, and this one uses another.
-    #[error("this process already uses the driver `{0}`, and uses only one")]
+    /// This process already uses another driver.
+    #[error("this process already uses the driver `{0}`, and cannot use another")]
     DriverChosen(&'static str),
-    /// There is no such driver.
+    /// There is no driver with this name.
     #[error("no driver is called `{0}`: there are `cuda` and `emulator`")]
     UnknownDriver(String),
-    /// There is no such device.
+    /// There is no device with this number.
     #[error("there is no device {ordinal}: the driver has {count}")]
     NoDevice {
         /// The device asked for, from 0.
         ordinal: u32,
-        /// How many there are.
+        /// The number of devices.
         count: u32,
     },
-    /// The driver refused a call, or work that was asked for earlier failed.
+    /// The driver refused a call, or earlier work failed.
     #[error("{action}: {code}{}", .detail.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
     Cuda {
-        /// What was tried.
+        /// The operation that failed.
         action: String,
-        /// The driver's answer.
+        /// The driver's result code.
         #[source]
         code: Code,
-        /// All that is known: the text of the emulator's fault, or the compiler's words.
+        /// The text of the emulator's fault or the compiler's log, if there is one.
         detail: Option<String>,
     },
-    /// The driver does not have a function of CUDA's.
-    #[error("the NVIDIA driver is too old: it has no `{0}`, which one for CUDA 12 has")]
+    /// The driver lacks a function because it is too old.
+    #[error("the NVIDIA driver is too old: it lacks `{0}`, which drivers for CUDA 12 have")]
     OldDriver(&'static str),
-    /// A text is not what PTX should be.
+    /// The PTX text is malformed.
     #[error("line {line} of the PTX: {reason}")]
     Ptx {
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem in this line.
         reason: &'static str,
     },
-    /// The PTX has no such kernel.
+    /// The PTX does not contain this kernel.
     #[error("the PTX has no kernel `{0}`")]
     MissingEntry(&'static str),
-    /// The kernel in the PTX was compiled from another signature.
+    /// The kernel in the PTX has other parameters than its declaration on the host.
     #[error("`{entry}` takes parameters of {found:?} bytes in the PTX and of {expected:?} on the host")]
     Signature {
-        /// The kernel.
+        /// The name of the kernel.
         entry: &'static str,
-        /// Sizes of the parameters that the host would pass.
+        /// Sizes of the parameters on the host, in bytes.
         expected: Vec<usize>,
-        /// Sizes of the parameters in the PTX.
+        /// Sizes of the parameters in the PTX, in bytes.
         found: Vec<usize>,
     },
-    /// The kernel was not among those that the module was loaded for.
-    #[error("`{0}` is not among the kernels that the module was loaded for: give `Module::load` its `DESCRIPTOR`, too")]
+    /// The module was loaded without this kernel.
+    #[error("`{0}` is not among the kernels that the module was loaded with: pass its `DESCRIPTOR` to `Module::load`")]
     NotLoaded(&'static str),
-    /// A grid is empty or too large.
+    /// The grid is empty or too large.
     #[error("`{entry}` cannot have a grid of {grid:?} blocks: from 1 to {limit:?}")]
     Grid {
-        /// The kernel.
+        /// The name of the kernel.
         entry: &'static str,
-        /// The grid asked for: x, y, z.
+        /// The requested grid, in x, y and z.
         grid: [u32; 3],
-        /// The largest grid.
+        /// The largest grid of the device.
         limit: [u32; 3],
     },
-    /// A block is empty or too large.
+    /// The block is empty or too large.
     #[error("`{entry}` cannot have blocks of {block:?} threads: from 1 to {limit:?}, and {threads} in all")]
     Block {
-        /// The kernel.
+        /// The name of the kernel.
         entry: &'static str,
-        /// The block asked for: x, y, z.
+        /// The requested block, in x, y and z.
         block: [u32; 3],
         /// The largest block of the device.
         limit: [u32; 3],
-        /// The most threads of a block of this kernel.
+        /// The most threads per block for this kernel.
         threads: u32,
     },
-    /// A block cannot have so much shared memory.
+    /// The launch asks for more shared memory than a block can have.
     #[error("`{entry}` cannot have {asked} bytes of dynamic shared memory: {limit} at most")]
     SharedMemory {
-        /// The kernel.
+        /// The name of the kernel.
         entry: &'static str,
-        /// Bytes asked for.
+        /// The requested bytes.
         asked: usize,
-        /// The most bytes it can have.
+        /// The most bytes that the kernel can have.
         limit: usize,
     },
-    /// Both sides of a copy must have the same length.
+    /// The source and target of a copy have different lengths.
     #[error("{from} elements cannot be copied to {to}")]
     Length {
-        /// Elements of the source.
+        /// The number of elements of the source.
         from: usize,
-        /// Elements of the target.
+        /// The number of elements of the target.
         to: usize,
     },
 }

@@ -1,11 +1,13 @@
-//! Launches kernels: on the GPU of the machine, or in the emulator.
+//! Launches kernels, on the machine's GPU or in the emulator.
 //!
-//! The host side is `cust`, which calls the CUDA driver API. This crate defines the functions of that API itself; each
-//! forwards to the libcuda that the process has chosen, a [`Driver`]: the machine's, loaded when it is chosen, or the
-//! emulator's. So one binary starts and works with and without a GPU, and tests go all the way through `cust`.
+//! The host side uses `cust`, which calls the CUDA driver API. This crate defines the functions of that API itself.
+//! Each forwards to the libcuda of the chosen [`Driver`]: the machine's, which is loaded when it is chosen, or the
+//! emulator's. One binary therefore starts and works with and without a GPU, and tests exercise the whole path through
+//! `cust`.
 //!
-//! Launches are made from the structs that `#[kernel]` leaves: arguments are given by name, and their types are checked when
-//! the launch is compiled; the PTX is compared when it is loaded, and the launch's shape is checked against device and kernel.
+//! Launches take the structs that `#[kernel]` generates. Arguments are given by name, and the compiler checks their
+//! types. The PTX is compared with the declarations when it is loaded. The launch shape is checked against the device
+//! and the kernel.
 //!
 //! ```
 //! use cuda_std::launch::{Kernel, LaunchShape};
@@ -29,7 +31,7 @@
 //! }
 //! use device::scale;
 //!
-//! # // What the compiler makes of it, in short.
+//! # // The PTX that the compiler generates, shortened.
 //! # const PTX: &str = ".version 7.0
 //! # .target sm_80
 //! # .address_size 64

@@ -1,4 +1,4 @@
-//! Kernels on the device, and their launches.
+//! Loaded kernels and their launches.
 
 use crate::attributes;
 use crate::code::{self, Code};
@@ -16,47 +16,47 @@ use std::ffi::{CStr, CString, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Room for what a driver says of PTX that it cannot compile, in bytes.
+/// The size of the buffer for the driver's compile log, in bytes.
 const LOG_SIZE: usize = 16 << 10;
 
-/// Kernels that are loaded on a device.
+/// Kernels loaded on a device.
 #[derive(Debug)]
 pub struct Module {
     kernels: HashMap<&'static str, Kernel>,
-    /// Owns the functions above.
+    /// Owns the functions of `kernels`.
     _raw: Raw,
     context: Context,
 }
 
-/// A kernel on the device.
+/// A loaded kernel.
 #[derive(Debug)]
 struct Kernel {
     function: CUfunction,
-    /// The most threads of a block.
+    /// The most threads per block.
     max_threads: u32,
-    /// Bytes of shared memory that it declares itself.
+    /// The bytes of static shared memory that the kernel declares.
     static_shared: usize,
-    /// Whether it may already use all shared memory of a block.
+    /// Whether the kernel has opted in to all shared memory of a block.
     opted_in: AtomicBool,
-    /// Whether its launches may begin before those ahead of them are over.
+    /// Whether its launches may begin before the previous launches end.
     early: bool,
 }
 
-// SAFETY: functions belong to no thread, and the driver's functions may be called from any.
+// SAFETY: functions are not tied to a thread, and any thread may call the driver functions.
 unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
 impl Module {
-    /// Compiles the kernels of `entries` from a PTX text, and no others.
+    /// Loads the kernels in `entries` from a PTX text, and compiles no others.
     ///
     /// # Errors
-    /// [`Error::Ptx`], [`Error::MissingEntry`] and [`Error::Signature`] if the text does not have them as the host believes;
-    /// [`Error::Cuda`] with the compiler's words if the driver does not take it.
+    /// Returns [`Error::Ptx`], [`Error::MissingEntry`] or [`Error::Signature`] if the text does not match the
+    /// declarations. Returns [`Error::Cuda`] with the compiler's log if the driver refuses the text.
     pub fn load(context: &Context, ptx: &str, entries: &[&'static Descriptor]) -> Result<Self> {
         let text = ptx::select(ptx, entries)?;
         let Ok(text) = CString::new(text) else {
-            return Err(Error::Ptx { line: 1, reason: "there is a zero in the text" });
+            return Err(Error::Ptx { line: 1, reason: "the text contains a zero byte" });
         };
         context.make_current()?;
         let raw = Raw::from_ptx_cstr(&text, &[]).map_err(|error| {
@@ -70,7 +70,7 @@ impl Module {
         let kernel = |entry: &&'static Descriptor| {
             let kernel = context.call(&format!("load of `{}`", entry.name), || {
                 let early = can_begin_early && entry.waits_in(target);
-                let kernel = Kernel::of(&raw, entry, early)?;
+                let kernel = Kernel::new(&raw, entry, early)?;
                 load_now(context.driver(), kernel.function).map(|()| kernel)
             })?;
             Ok((entry.name, kernel))
@@ -79,30 +79,31 @@ impl Module {
         Ok(Self { kernels, _raw: raw, context: context.clone() })
     }
 
-    /// The same kernels, each of whose launches begins when all those ahead of it are over, also of kernels that wait themselves.
+    /// Makes every launch wait until all earlier launches have ended, even if its kernel waits itself.
     pub fn in_order(mut self) -> Self {
         self.kernels.values_mut().for_each(|kernel| kernel.early = false);
         self
     }
 
-    /// Whether a kernel is among those that were loaded.
+    /// Whether the module was loaded with a kernel.
     pub fn has(&self, kernel: &Descriptor) -> bool {
         self.kernels.contains_key(kernel.name)
     }
 
-    /// Asks a stream to run a kernel: `call` is the struct of its arguments, or an instance of a generic kernel.
+    /// Queues a kernel launch in a stream. `call` is the struct of its arguments, or an instance of a generic kernel.
     ///
-    /// Arguments are copied; what addresses among them point to is used when the stream comes to it. A kernel that waits for the
-    /// launches ahead itself ([`Descriptor::waits_in`]) may begin before they are over, on devices and drivers that can, unless
-    /// the module is to run them [in order](Self::in_order).
+    /// Arguments are copied. Memory that they point to is accessed when the stream reaches the launch. A kernel that
+    /// waits for earlier launches itself ([`Descriptor::waits_in`]) may begin before they end if the device and the
+    /// driver support it, unless the module runs [in order](Self::in_order).
     ///
     /// # Safety
-    /// The kernel's contract holds, until it has run.
+    /// The kernel's contract must hold until the kernel has run.
     ///
     /// # Errors
-    /// [`Error::NotLoaded`]; [`Error::Grid`], [`Error::Block`] and [`Error::SharedMemory`] if the device, or the kernel as it
-    /// was compiled, cannot be launched so; [`Error::OldDriver`] for tensors and clusters; [`Error::Cuda`], also for work that
-    /// failed earlier.
+    /// Returns [`Error::NotLoaded`] for a kernel that is not in the module. Returns [`Error::Grid`], [`Error::Block`]
+    /// or [`Error::SharedMemory`] if the device or the compiled kernel does not allow the shape. Returns
+    /// [`Error::OldDriver`] if the launch needs tensor maps or clusters and the driver lacks them. Returns
+    /// [`Error::Cuda`] if a driver call or earlier work failed.
     pub unsafe fn launch(&self, stream: &Stream, shape: LaunchShape, call: impl Into<KernelCall>) -> Result<()> {
         let call = call.into();
         let name = call.descriptor().name;
@@ -121,14 +122,14 @@ impl Module {
         if shape.cluster != [1; 3] || kernel.early {
             let launch = attributes::function(self.context.driver())?;
             return self.context.call(name, || {
-                // SAFETY: as below; what may begin early begins with a wait, by its declaration.
+                // SAFETY: as below. A kernel that may begin early begins with a wait, by its declaration.
                 unsafe { attributes::launch(launch, function, (shape, kernel.early), stream, addresses) }
             });
         }
         self.context.call(name, || {
-            // SAFETY: function and stream live. There is an address for each parameter, of a number or a map that has as many
-            // bytes as the kernel was compiled with, which was compared when it was loaded; the driver only reads them. That the
-            // kernel's contract holds is this function's own contract.
+            // SAFETY: the function and the stream are alive. Each parameter has the address of a number or map of the
+            // size that was checked when the kernel was loaded, and the driver only reads it. The kernel's contract is
+            // this function's own contract.
             code::check(unsafe {
                 sys::cuLaunchKernel(function, gx, gy, gz, tx, ty, tz, shared, stream, addresses, null_mut())
             })
@@ -148,7 +149,7 @@ impl Module {
         Ok(())
     }
 
-    /// Checks that a block can have so much shared memory, and lets the kernel use more than any may if it must.
+    /// Checks that a block can have this much shared memory, and opts in for the kernel if the launch needs it.
     fn check_shared(&self, entry: &'static str, kernel: &Kernel, asked: usize) -> Result<()> {
         let limits = self.context.limits();
         let limit = limits.shared_opt_in.saturating_sub(kernel.static_shared);
@@ -158,7 +159,7 @@ impl Module {
         if kernel.static_shared + asked > limits.shared && !kernel.opted_in.load(Ordering::Relaxed) {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             self.context.call(entry, || {
-                // SAFETY: the function lives.
+                // SAFETY: the function is alive.
                 code::check(unsafe { sys::cuFuncSetAttribute(kernel.function, attribute, limit as i32) })
             })?;
             kernel.opted_in.store(true, Ordering::Relaxed);
@@ -166,7 +167,7 @@ impl Module {
         Ok(())
     }
 
-    /// Blocks of a kernel that fit a multiprocessor at the same time.
+    /// Returns the number of blocks of a kernel that can be resident on a multiprocessor at once.
     ///
     /// # Errors
     /// As [`launch`](Self::launch).
@@ -178,7 +179,7 @@ impl Module {
         let mut blocks = 0;
         self.context.call(name, || {
             let (function, threads) = (kernel.function, threads as i32);
-            // SAFETY: the function lives, and there is a place for the answer.
+            // SAFETY: the function is alive, and the pointer is valid for the result.
             code::check(unsafe {
                 sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, threads, dynamic_shared)
             })
@@ -188,11 +189,11 @@ impl Module {
 }
 
 impl Kernel {
-    fn of(module: &Raw, entry: &Descriptor, early: bool) -> std::result::Result<Self, Code> {
+    fn new(module: &Raw, entry: &Descriptor, early: bool) -> std::result::Result<Self, Code> {
         let function = module.get_function(entry.name)?.to_raw();
         let get = |attribute| {
             let mut value = 0;
-            // SAFETY: the function lives, and there is a place for the answer.
+            // SAFETY: the function is alive, and the pointer is valid for the result.
             code::check(unsafe { sys::cuFuncGetAttribute(&mut value, attribute, function) })?;
             Ok::<u32, Code>(value.max(0) as u32)
         };
@@ -207,31 +208,31 @@ impl Kernel {
     }
 }
 
-/// Has the driver load a kernel at once. Since CUDA 11.7 it may do so when the kernel is first launched, and waits for the
-/// device then: for ever, if that runs a kernel that waits for the one to be launched. Drivers older than 12.4 have no such
-/// function; those load a kernel when its attributes are asked for.
+/// Makes the driver load a kernel now. Since CUDA 11.7 a driver may load it at its first launch instead, and then waits
+/// for the device. That wait never ends if a running kernel waits for the kernel being launched. Drivers older than
+/// 12.4 do not have this function, but they load a kernel when its attributes are queried.
 fn load_now(driver: &Driver, function: CUfunction) -> std::result::Result<(), Code> {
     let Some(address) = driver.lookup("cuFuncLoad") else { return Ok(()) };
     // SAFETY: the driver's function of this name has this signature.
     let load = unsafe { std::mem::transmute::<*const c_void, unsafe extern "C" fn(CUfunction) -> c_uint>(address) };
-    // SAFETY: the function lives.
+    // SAFETY: the function is alive.
     code::check(code::result_of(unsafe { load(function) }))
 }
 
-/// What the driver's compiler has to say of a text that it did not take. `cust` asks for no log, and its errors do not have
-/// all codes.
+/// Gets the driver's compile log for a text that it refused. `cust` does not ask for the log, and its error type lacks
+/// some codes.
 fn explain(text: &CStr, code: Code) -> (Code, Option<String>) {
     let mut log = vec![0u8; LOG_SIZE];
     let mut names = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG_SIZE)];
     let mut module = null_mut();
-    // SAFETY: a text that ends with a zero; as many options as said; the log has the room that is given.
+    // SAFETY: the text is zero-terminated, the number of options is right, and the log has the given size.
     let again = code::check(unsafe {
         let (names, values) = (names.as_mut_ptr(), values.as_mut_ptr());
         sys::cuModuleLoadDataEx(&mut module, text.as_ptr().cast(), 2, names, values)
     });
     if again.is_ok() {
-        // SAFETY: just loaded, and used by nobody.
+        // SAFETY: the module was just loaded and is not used.
         unsafe { sys::cuModuleUnload(module) };
     }
     let log = CStr::from_bytes_until_nul(&log).map(|log| log.to_string_lossy().trim().to_owned()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Devices that use each other's memory.
+//! Devices that access each other's memory.
 
 use crate::code::{Code, check};
 use crate::context::Context;
@@ -12,21 +12,21 @@ use emulator::driver::{DeviceOptions, configure, configured};
 use std::sync::{Mutex, PoisonError};
 
 impl Driver {
-    /// The number of devices.
+    /// Returns the number of devices.
     ///
     /// # Errors
-    /// [`Error::Cuda`].
+    /// Returns [`Error::Cuda`] if the driver call fails.
     pub fn num_devices(&self) -> Result<u32> {
         let count = cust::init(cust::CudaFlags::empty()).and_then(|()| Device::num_devices());
         count.map_err(failed)
     }
 
-    /// Sees to it that the emulator has at least so many devices, all like the first. A machine has those that it has.
+    /// Makes the emulator have at least `count` devices, all like the first. A machine's devices are not affected.
     ///
     /// # Errors
-    /// [`Error::Cuda`].
+    /// Returns [`Error::Cuda`] if the driver call fails.
     pub fn emulate_devices(&self, count: u32) -> Result<()> {
-        // Two threads that want different numbers get the greater.
+        // If two threads ask for different numbers, both get the greater one.
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_emulator() || self.num_devices()? >= count {
@@ -38,30 +38,30 @@ impl Driver {
 }
 
 fn failed(error: CudaError) -> Error {
-    Error::Cuda { action: "count of the devices".to_owned(), code: error.into(), detail: None }
+    Error::Cuda { action: "query of the device count".to_owned(), code: error.into(), detail: None }
 }
 
 impl Context {
-    /// Whether kernels on this device can use the memory of another, once [that is enabled](Self::enable_peer_access).
+    /// Whether kernels on this device can access the memory of another, once [enabled](Self::enable_peer_access).
     ///
     /// # Errors
-    /// [`Error::Cuda`].
+    /// Returns [`Error::Cuda`] if the driver call fails.
     pub fn can_access_peer(&self, peer: &Context) -> Result<bool> {
         let mut can = 0;
         let (own, other) = (self.device().as_raw(), peer.device().as_raw());
-        // SAFETY: there is a place for the answer.
+        // SAFETY: the pointer is valid for the result.
         self.call("query of peer access", || check(unsafe { sys::cuDeviceCanAccessPeer(&mut can, own, other) }))?;
         Ok(can != 0)
     }
 
-    /// Lets kernels and copies of this context use all device memory of another, under the same addresses. It is one way, and
-    /// may be enabled again.
+    /// Lets kernels and copies of this context access all device memory of another, at the same addresses. Access goes
+    /// one way only. Enabling it again has no effect.
     ///
     /// # Errors
-    /// [`Error::Cuda`], if the devices cannot, too.
+    /// Returns [`Error::Cuda`] if the devices do not support it or the driver call fails.
     pub fn enable_peer_access(&self, peer: &Context) -> Result<()> {
         self.call("enabling of peer access", || {
-            // SAFETY: the context lives.
+            // SAFETY: the context is alive.
             match unsafe { sys::cuCtxEnablePeerAccess(peer.raw().get_inner(), 0) } {
                 CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok::<(), Code>(()),
                 code => check(code),

@@ -1,4 +1,4 @@
-//! Page-locked memory of the host.
+//! Page-locked host memory.
 
 use crate::code::check;
 use crate::context::Context;
@@ -10,8 +10,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::{NonNull, null_mut};
 use std::slice;
 
-/// `len` elements in the host's memory that the device copies from and to by itself, while the host does other things.
-/// It is a slice in every other respect.
+/// A buffer of `len` elements in page-locked host memory, which the device can copy from and to asynchronously. It
+/// dereferences to a slice.
 #[derive(Debug)]
 pub struct PinnedBuffer<T> {
     elements: NonNull<T>,
@@ -21,29 +21,29 @@ pub struct PinnedBuffer<T> {
 
 // SAFETY: it owns its elements.
 unsafe impl<T: Send> Send for PinnedBuffer<T> {}
-// SAFETY: as above; shared, it only gives shared references.
+// SAFETY: as above. A shared buffer only gives out shared references.
 unsafe impl<T: Sync> Sync for PinnedBuffer<T> {}
 
 impl<T: Pod> PinnedBuffer<T> {
-    /// Elements of zero bits.
+    /// Allocates elements of zero bits.
     ///
     /// # Errors
-    /// [`Error::Cuda`](crate::Error::Cuda), if there is not enough memory, too.
+    /// Returns [`Error::Cuda`](crate::Error::Cuda) if the driver refuses, for example because memory is full.
     pub fn zeroed(context: &Context, len: usize) -> Result<Self> {
         let bytes = len.saturating_mul(size_of::<T>());
         let mut address = null_mut();
         if bytes != 0 {
             let action = format!("allocation of {bytes} bytes of pinned memory");
-            // SAFETY: there is a place for the address.
+            // SAFETY: the pointer is valid for the address.
             context.call(&action, || check(unsafe { sys::cuMemAllocHost_v2(&mut address, bytes) }))?;
-            // SAFETY: just allocated with this size.
+            // SAFETY: the memory was just allocated with this size.
             unsafe { address.cast::<u8>().write_bytes(0, bytes) };
         }
         let elements = NonNull::new(address.cast()).unwrap_or(NonNull::dangling());
         Ok(Self { elements, len, context: context.clone() })
     }
 
-    /// A copy of a slice.
+    /// Copies a slice to a new buffer.
     ///
     /// # Errors
     /// As [`zeroed`](Self::zeroed).
@@ -54,7 +54,7 @@ impl<T: Pod> PinnedBuffer<T> {
     }
 }
 
-/// A part of a [`PinnedBuffer`] that the device is to write to. A reference to a buffer converts to all of it.
+/// A part of a [`PinnedBuffer`] as the target of a device copy. A reference to a buffer converts to all of it.
 #[derive(Clone, Copy, Debug)]
 pub struct PinnedSlice<'a, T> {
     first: NonNull<T>,
@@ -63,13 +63,13 @@ pub struct PinnedSlice<'a, T> {
 }
 
 impl<T> PinnedBuffer<T> {
-    /// The elements of a range, for copies that go on while the buffer is shared.
+    /// Returns the elements in a range, for copies that run while the buffer is shared.
     ///
     /// # Panics
-    /// If the range is not within the buffer.
+    /// Panics if the range is not within the buffer.
     pub fn part(&self, range: Range<usize>) -> PinnedSlice<'_, T> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
-        // SAFETY: within the buffer, or one past its end.
+        // SAFETY: the start is within the buffer or one past its end.
         let first = unsafe { self.elements.add(range.start) };
         PinnedSlice { first, len: range.len(), buffer: PhantomData }
     }
@@ -87,7 +87,7 @@ impl<T> PinnedSlice<'_, T> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the slice has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -101,14 +101,14 @@ impl<T> Deref for PinnedBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements, all of them initialised, that live as long as the buffer.
+        // SAFETY: the pointer is to `len` initialised elements that live as long as the buffer.
         unsafe { slice::from_raw_parts(self.elements.as_ptr(), self.len) }
     }
 }
 
 impl<T> DerefMut for PinnedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and borrowed by nobody else.
+        // SAFETY: as above, and the borrow is exclusive.
         unsafe { slice::from_raw_parts_mut(self.elements.as_ptr(), self.len) }
     }
 }
@@ -117,8 +117,8 @@ impl<T> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
         if self.len != 0 && size_of::<T>() != 0 {
             let address = self.elements.as_ptr().cast();
-            // SAFETY: nobody but this buffer frees its memory, and it waits for copies that use it.
-            let _ = self.context.call("end of pinned memory", || check(unsafe { sys::cuMemFreeHost(address) }));
+            // SAFETY: only this buffer frees its memory, and the call waits for copies that use it.
+            let _ = self.context.call("freeing of pinned memory", || check(unsafe { sys::cuMemFreeHost(address) }));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! As much of PTX as it takes to compare it with the host's view, and to leave out kernels that are not asked for.
+//! A minimal PTX reader. It compares kernels with their host declarations and removes kernels that are not needed.
 
 use crate::error::{Error, Result};
 use cuda_std::launch::Descriptor;
@@ -9,14 +9,14 @@ use std::ops::Range;
 #[derive(Debug, PartialEq, Eq)]
 struct Kernel<'a> {
     name: &'a str,
-    /// Sizes of its parameters in bytes.
+    /// The sizes of the parameters in bytes.
     parameters: Vec<usize>,
-    /// Where it stands in the text.
+    /// The range of the kernel in the text.
     place: Range<usize>,
 }
 
-/// Checks that a PTX text has kernels of these names and parameters, and leaves out all others: a driver compiles
-/// whatever it is given. Lines keep their numbers.
+/// Checks that a PTX text has the given kernels with the right parameters. Removes all other kernels, because a driver
+/// compiles everything it gets. Line numbers stay the same.
 pub(crate) fn select(ptx: &str, entries: &[&'static Descriptor]) -> Result<String> {
     let kernels = kernels(ptx)?;
     for entry in entries {
@@ -38,18 +38,18 @@ pub(crate) fn select(ptx: &str, entries: &[&'static Descriptor]) -> Result<Strin
     Ok(selected)
 }
 
-/// The target that a PTX text is for, such as `sm_90a`; empty if it names none.
+/// The target that a PTX text declares, such as `sm_90a`, or an empty string if it declares none.
 pub(crate) fn target(ptx: &str) -> &str {
     let named = ptx.lines().find_map(|line| line.trim_start().strip_prefix(".target "));
     named.and_then(|rest| rest.split(',').next()).map_or("", str::trim)
 }
 
-/// The kernels that a PTX text defines, in its order.
+/// The kernels that a PTX text defines, in text order.
 fn kernels(ptx: &str) -> Result<Vec<Kernel<'_>>> {
     let wrong = |at: usize, reason| Error::Ptx { line: ptx[..at].matches('\n').count() + 1, reason };
     let mut kernels = Vec::new();
     let mut tokens = Tokens { ptx, at: 0 };
-    // Where the current statement of the file began.
+    // The start of the current top-level statement.
     let mut start = None;
     while let Some(token) = tokens.next() {
         let start_of_this = *start.get_or_insert(token.start);
@@ -58,12 +58,10 @@ fn kernels(ptx: &str) -> Result<Vec<Kernel<'_>>> {
                 let name = tokens.next().ok_or_else(|| wrong(token.start, "a kernel has no name"))?;
                 let mut parameters = Vec::new();
                 let end = loop {
-                    let token = tokens.next().ok_or_else(|| wrong(name.start, "a kernel has no end"))?;
+                    let token = tokens.next().ok_or_else(|| wrong(name.start, "a kernel is not terminated"))?;
                     match &ptx[token.clone()] {
                         ".param" => parameters.push(
-                            tokens
-                                .parameter()
-                                .ok_or_else(|| wrong(token.start, "a parameter's size cannot be told"))?,
+                            tokens.parameter().ok_or_else(|| wrong(token.start, "a parameter's size is unknown"))?,
                         ),
                         ";" => break None,
                         "{" => break Some(tokens.skip_block().ok_or_else(|| wrong(token.start, "`{` has no `}`"))?),
@@ -80,7 +78,7 @@ fn kernels(ptx: &str) -> Result<Vec<Kernel<'_>>> {
                 start = None;
             }
             ";" => start = None,
-            // Directives that end with their line.
+            // These directives end at the end of their line.
             ".version" | ".target" | ".address_size" | ".file" => {
                 tokens.skip_line();
                 start = None;
@@ -91,7 +89,7 @@ fn kernels(ptx: &str) -> Result<Vec<Kernel<'_>>> {
     Ok(kernels)
 }
 
-/// The words and signs of a PTX text; comments are left out.
+/// A tokenizer for PTX that skips comments.
 struct Tokens<'a> {
     ptx: &'a str,
     at: usize,
@@ -130,11 +128,11 @@ impl Tokens<'_> {
         self.at += rest.find('\n').unwrap_or(rest.len());
     }
 
-    /// Goes on after the `}` that belongs to a `{` just read, and gives its end.
+    /// Skips past the `}` that closes the `{` just read, and returns its end.
     fn skip_block(&mut self) -> Option<usize> {
         let mut depth = 1;
         while depth > 0 {
-            // Most of a PTX text is in blocks, where nothing but these is looked at.
+            // Most of a PTX text is inside blocks, so skip to the next byte that matters there.
             let rest = &self.ptx.as_bytes()[self.at..];
             self.at += rest.iter().position(|byte| matches!(byte, b'{' | b'}' | b'"' | b'/'))?;
             match &self.ptx[self.next()?] {
@@ -146,7 +144,8 @@ impl Tokens<'_> {
         Some(self.at)
     }
 
-    /// The size of a parameter whose `.param` has just been read, up to the `,` or `)` after it.
+    /// Parses a parameter whose `.param` has just been read, up to the `,` or `)` after it, and returns its size in
+    /// bytes.
     fn parameter(&mut self) -> Option<usize> {
         let mut size: Option<usize> = None;
         let mut count = 1;
@@ -156,7 +155,7 @@ impl Tokens<'_> {
             match &self.ptx[token] {
                 "," => break,
                 ")" => {
-                    self.at = before; // the parameters' end is not the parameter's
+                    self.at = before; // leave the `)` for the caller
                     break;
                 }
                 "[" => {
@@ -238,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn other_kernels_go_and_all_else_stays_on_its_line() {
+    fn other_kernels_are_removed_and_line_numbers_stay() {
         let cut = select(PTX, &[descriptor("last", &[4, 8, 1])]).unwrap();
-        for gone in ["first", "empty", "callseq"] {
-            assert!(!cut.contains(gone), "{gone}");
+        for removed in ["first", "empty", "callseq"] {
+            assert!(!cut.contains(removed), "{removed}");
         }
         for (line, text) in PTX.lines().enumerate() {
             let stays = ["shared[]", "table", "helper", "entry last", ".file", ".version"];
@@ -249,13 +248,13 @@ mod tests {
                 assert_eq!(cut.lines().nth(line), Some(text));
             }
         }
-        assert_eq!(select(PTX, &[descriptor("first", &[8, 24])]).unwrap().matches(".entry").count(), 2); // and a comment
+        assert_eq!(select(PTX, &[descriptor("first", &[8, 24])]).unwrap().matches(".entry").count(), 2); // one of them in a comment
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn a_mismatch_is_named_in_the_error() {
         let error = |entry| select(PTX, &[entry]).unwrap_err().to_string();
-        assert_eq!(error(descriptor("gone", &[])), "the PTX has no kernel `gone`");
+        assert_eq!(error(descriptor("missing", &[])), "the PTX has no kernel `missing`");
         assert_eq!(
             error(descriptor("first", &[8, 8])),
             "`first` takes parameters of [8, 24] bytes in the PTX and of [8, 8] on the host"
@@ -268,7 +267,7 @@ mod tests {
             let _ = kernels(&PTX[..end]); // no panic
         }
         let broken = "\n.entry a(.param .texref t) { ret; }";
-        assert_eq!(kernels(broken).unwrap_err().to_string(), "line 2 of the PTX: a parameter's size cannot be told");
+        assert_eq!(kernels(broken).unwrap_err().to_string(), "line 2 of the PTX: a parameter's size is unknown");
         assert_eq!(kernels(".entry a() { {").unwrap_err().to_string(), "line 1 of the PTX: `{` has no `}`");
     }
 }

@@ -5,7 +5,8 @@ use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use cust::sys::CUdeviceptr;
 use std::marker::PhantomData;
 
-/// `len` elements of a [`DeviceBuffer`]: what copies are from and to. A reference to a buffer converts to all of it.
+/// A range of elements of a [`DeviceBuffer`], as the source or target of a copy. A reference to a buffer converts to
+/// all of it.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSlice<'a, T> {
     address: CUdeviceptr,
@@ -19,22 +20,22 @@ impl<T> DeviceSlice<'_, T> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the slice has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of the first element, for a kernel that reads.
+    /// The address of the first element, for kernels that read it.
     pub fn as_ptr(&self) -> DevicePtr<T> {
         DevicePtr::from_address(self.address)
     }
 
-    /// The address of the first element, for a kernel that writes.
+    /// The address of the first element, for kernels that write it.
     pub fn as_mut_ptr(&self) -> DevicePtrMut<T> {
         DevicePtrMut::from_address(self.address)
     }
 
-    /// The address as the driver has it.
+    /// The driver's address.
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
@@ -45,10 +46,10 @@ impl<T> DeviceSlice<'_, T> {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// The elements of a range.
+    /// Returns the elements in a range.
     ///
     /// # Panics
-    /// If the range is not within the buffer.
+    /// Panics if the range is not within the buffer.
     pub fn slice(&self, range: std::ops::Range<usize>) -> DeviceSlice<'_, T> {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} elements", self.len());
         let address = self.address() + (range.start * size_of::<T>()) as CUdeviceptr;

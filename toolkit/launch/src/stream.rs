@@ -1,4 +1,4 @@
-//! Streams: queues of work.
+//! Streams: queues of device work.
 
 use crate::code::{check, is_done};
 use crate::context::Context;
@@ -6,9 +6,10 @@ use crate::error::Result;
 use cust::stream::{Stream as Raw, StreamFlags};
 use cust::sys::{self, CUstream};
 
-/// Work that a device does in order.
+/// A queue of work that a device executes in order.
 ///
-/// It is ordered with the driver's default stream, as all of `cust`'s are; nothing in this crate uses that one.
+/// Like all streams of `cust`, it is ordered with the driver's default stream. This crate never uses the default
+/// stream.
 #[derive(Debug)]
 pub struct Stream {
     raw: Raw,
@@ -16,10 +17,10 @@ pub struct Stream {
 }
 
 impl Context {
-    /// A new stream.
+    /// Creates a stream.
     ///
     /// # Errors
-    /// [`Error::Cuda`](crate::Error::Cuda).
+    /// Returns [`Error::Cuda`](crate::Error::Cuda) if the driver call fails.
     pub fn stream(&self) -> Result<Stream> {
         let raw = self.call("creation of a stream", || Raw::new(StreamFlags::DEFAULT, None))?;
         Ok(Stream { raw, context: self.clone() })
@@ -27,12 +28,12 @@ impl Context {
 }
 
 impl Stream {
-    /// The context it belongs to.
+    /// The context that the stream belongs to.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// `cust`'s stream: for what this one does not offer. Its context must be made current first.
+    /// The underlying stream of `cust`, for features that this type lacks. Make its context current first.
     pub fn as_cust(&self) -> &Raw {
         &self.raw
     }
@@ -41,27 +42,27 @@ impl Stream {
         self.raw.as_inner()
     }
 
-    /// Waits until all its work is done.
+    /// Waits until all work of the stream is done.
     ///
     /// # Errors
-    /// [`Error::Cuda`](crate::Error::Cuda), also for work that failed: from then on the context can do nothing more.
+    /// Returns [`Error::Cuda`](crate::Error::Cuda) if any work failed. The context is unusable from then on.
     pub fn synchronize(&self) -> Result<()> {
-        // SAFETY: the stream lives.
+        // SAFETY: the stream is alive.
         self.context.call("work on a stream", || check(unsafe { sys::cuStreamSynchronize(self.as_raw()) }))
     }
 
-    /// Whether all its work is done.
+    /// Whether all work of the stream is done.
     ///
     /// # Errors
     /// As [`synchronize`](Self::synchronize).
     pub fn is_idle(&self) -> Result<bool> {
-        // SAFETY: the stream lives.
+        // SAFETY: the stream is alive.
         self.context.call("work on a stream", || is_done(unsafe { sys::cuStreamQuery(self.as_raw()) }))
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let _ = self.context.make_current(); // a context that has failed cannot destroy anything either
+        let _ = self.context.make_current(); // if the context has failed, destroying the stream fails too
     }
 }

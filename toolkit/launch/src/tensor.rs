@@ -1,4 +1,4 @@
-//! Tensor maps, as the driver makes them for a launch.
+//! Tensor maps, which the driver encodes for a launch.
 
 use crate::code;
 use crate::context::Context;
@@ -13,7 +13,7 @@ use std::ffi::{c_uint, c_void};
 #[repr(C, align(64))]
 pub(crate) struct Encoded([u64; 16]);
 
-/// The driver's function that makes maps, which came with CUDA 12.0.
+/// The driver function that encodes tensor maps, available since CUDA 12.0.
 const ENCODE: &str = "cuTensorMapEncodeTiled";
 
 type Encode = unsafe extern "C" fn(
@@ -31,12 +31,12 @@ type Encode = unsafe extern "C" fn(
     fill: c_uint,
 ) -> c_uint;
 
-/// The map of a tensor and its tiles.
+/// Encodes the tensor map of a tensor and its tile shape.
 pub(crate) fn encode(context: &Context, tensor: &TensorTile) -> Result<Encoded> {
     let Some(address) = context.driver().lookup(ENCODE) else { return Err(Error::OldDriver(ENCODE)) };
     // SAFETY: the driver's function of this name has this signature.
     let encode = unsafe { std::mem::transmute::<*const c_void, Encode>(address) };
-    // Of unsigned integers: what is copied is bits.
+    // Use unsigned integer types, because copies only move bits.
     let element = match tensor.element_bytes() {
         1 => 0,
         2 => 1,
@@ -56,12 +56,12 @@ pub(crate) fn encode(context: &Context, tensor: &TensorTile) -> Result<Encoded> 
     let each = [1; 5];
     let mut map = Encoded([0; 16]);
     const NO_INTERLEAVE: c_uint = 0;
-    // What is read of a sector's neighbourhood on the way through L2.
+    // Each L2 access fetches 128 bytes.
     const PROMOTE_128_BYTES: c_uint = 2;
     const FILL_ZEROS: c_uint = 0;
-    context.call("a map of a tensor", || {
-        // SAFETY: there is a place for the map, and each list has as many numbers as there are dimensions, the strides one
-        // fewer. The address is not followed.
+    context.call("encoding of a tensor map", || {
+        // SAFETY: the pointer is valid for the map, and each list has one number per dimension, the strides one fewer.
+        // The tensor's address is not dereferenced.
         code::check(code::result_of(unsafe {
             encode(
                 &mut map,

@@ -1,4 +1,4 @@
-//! A context on whatever there is. In a process of its own, since a process chooses once.
+//! A context on any machine. The test is in a file of its own, because a process chooses its driver only once.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 

@@ -1,4 +1,4 @@
-//! The choice of a driver. In a process of its own, and one test, since a process chooses once.
+//! The choice of a driver. This is a single test in a file of its own, because a process chooses its driver only once.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -6,13 +6,13 @@ use emulator::driver::DeviceOptions;
 use launch::cust::error::CudaError;
 use launch::{Context, Driver, Error, Module};
 
-/// Whether a libcuda is in this process.
+/// Whether libcuda is loaded in this process.
 #[cfg(target_os = "linux")]
 fn has_libcuda() -> bool {
     std::fs::read_to_string("/proc/self/maps").unwrap().contains("/libcuda.so")
 }
 
-fn assert_the_emulator_is_what_it_is_told_to_be(driver: &'static Driver) {
+fn assert_the_emulator_follows_its_options(driver: &'static Driver) {
     let ampere = DeviceOptions { capability: (8, 0), multiprocessors: 3, memory: 1 << 20, ..Default::default() };
     emulator::driver::configure(ampere);
     let context = Context::new(driver, 0).unwrap();
@@ -25,7 +25,7 @@ fn assert_the_emulator_is_what_it_is_told_to_be(driver: &'static Driver) {
 }
 
 #[test]
-fn a_driver_is_chosen_once_and_libcuda_is_loaded_by_nothing_else() {
+fn a_driver_is_chosen_once_and_nothing_else_loads_libcuda() {
     #[cfg(target_os = "linux")]
     assert!(!has_libcuda(), "the binary itself wants libcuda");
     assert!(Driver::chosen().is_none());
@@ -53,7 +53,7 @@ fn a_driver_is_chosen_once_and_libcuda_is_loaded_by_nothing_else() {
             assert_eq!((context.name(), context.is_emulator()), ("Quire emulator", true));
             let managed = launch::cust::memory::UnifiedBuffer::<u8>::new(&7, 3).unwrap();
             assert_eq!(*managed, [7; 3]);
-            // SAFETY: there is no texture, and the emulator has no such function.
+            // SAFETY: there is no texture, and the emulator does not have the function.
             let missing = unsafe { launch::cust::sys::cuTexObjectDestroy(0) };
             assert_eq!(
                 missing,
@@ -62,7 +62,7 @@ fn a_driver_is_chosen_once_and_libcuda_is_loaded_by_nothing_else() {
             );
             #[cfg(target_os = "linux")]
             assert!(!has_libcuda());
-            assert_the_emulator_is_what_it_is_told_to_be(emulator);
+            assert_the_emulator_follows_its_options(emulator);
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Launches of kernels that wait for those ahead themselves: they begin early where the PTX has the wait, and nowhere else.
+//! Launches of kernels that wait for earlier launches themselves. They begin early on targets that have the wait
+//! instruction, and on no others.
 //!
-//! All of it is about faults that only the emulator finds.
+//! These tests use the emulator, because only it finds the faults.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -12,19 +13,19 @@ mod device {
 
     use cuda_std::prelude::*;
 
-    /// Adds one to the number of each thread of a warp.
+    /// Adds one to a number per thread of a warp.
     ///
     /// # Safety
-    /// `x` has 32 elements.
+    /// `x` must have 32 elements.
     #[kernel(dependent, max_threads = 32)]
     pub unsafe fn count(x: *mut u32) {
-        // SAFETY: there is an element for each thread.
+        // SAFETY: `x` has an element for each thread.
         unsafe { *x.add(thread::index_1d() as usize) += 1 };
     }
 }
 use device::count;
 
-/// The kernel as a compiler could have written it for a target, with this at its beginning.
+/// PTX for the kernel and a target. `beginning` is inserted at the start of the body.
 fn ptx(target: &str, beginning: &str) -> String {
     format!(
         ".version 8.0\n.target {target}\n.address_size 64\n.visible .entry count(.param .u64 x)\n.maxntid 32\n{{\n\
@@ -45,7 +46,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// The emulator pretends to be a Hopper.
+    /// The emulator is configured as a Hopper GPU.
     fn new(ptx: &str) -> Self {
         Self::with(ptx, |module| module)
     }
@@ -60,7 +61,7 @@ impl Counter {
 
     fn launch(&self) -> launch::Result<()> {
         let call = count { x: self.x.as_mut_ptr() };
-        // SAFETY: `x` has 32 elements. Where the wait is missing the emulator says so.
+        // SAFETY: `x` has 32 elements. If the wait is missing, the emulator reports a fault.
         unsafe { self.module.launch(&self.stream, LaunchShape::linear(1, 32), call) }
     }
 
@@ -87,39 +88,39 @@ fn a_kernel_that_waits_may_begin_early() {
 }
 
 #[test]
-fn ptx_without_the_wait_is_launched_as_ever() {
+fn ptx_without_the_wait_is_launched_in_order() {
     let older = Counter::new(&ptx("sm_80", ""));
     (0..3).for_each(|_| older.launch().unwrap());
     assert_eq!(older.numbers().unwrap(), [3; 32]);
 }
 
-/// The wait is for nothing then, and it is no fault if it is missing.
+/// The wait then does nothing, and its absence is not a fault.
 #[test]
 fn a_module_in_order_launches_nothing_early() {
     for beginning in [WAIT, ""] {
         let counter = Counter::with(&ptx("sm_90a", beginning), Module::in_order);
         let graph = counter.stream.capture(|| (0..3).try_for_each(|_| counter.launch())).unwrap();
         (0..3).for_each(|_| counter.launch().unwrap());
-        // SAFETY: the buffers live.
+        // SAFETY: the buffers are alive.
         unsafe { graph.launch(&counter.stream) }.unwrap();
         assert_eq!(counter.numbers().unwrap(), [6; 32]);
     }
 }
 
 #[test]
-fn it_comes_after_copies_and_after_what_the_host_has_waited_for() {
-    // Only a launch directly ahead of it need not be over.
+fn early_launches_follow_copies_and_synchronized_work() {
+    // A launch may only overlap a launch directly before it.
     let counter = Counter::new(&ptx("sm_90a", ""));
     counter.launch().unwrap();
     assert_eq!(counter.numbers().unwrap(), [1; 32]);
     counter.launch().unwrap();
     let numbers = PinnedBuffer::<u32>::zeroed(&counter.context, 32).unwrap();
-    // SAFETY: the buffers live until the stream has been waited for, and nobody else uses them.
+    // SAFETY: the buffers live until the stream is synchronized, and nothing else uses them.
     unsafe { counter.stream.download_async(&counter.x, &numbers) }.unwrap();
     counter.launch().unwrap();
     counter.stream.synchronize().unwrap();
     assert_eq!(numbers[..], [2; 32]);
-    // An event between them ends nothing.
+    // An event between two launches does not order them.
     counter.launch().unwrap();
     launch::Event::new(&counter.context).unwrap().record(&counter.stream).unwrap();
     counter.launch().unwrap();
@@ -127,11 +128,11 @@ fn it_comes_after_copies_and_after_what_the_host_has_waited_for() {
 }
 
 #[test]
-fn a_graph_has_it_as_well() {
+fn graphs_keep_early_launches() {
     for (beginning, is_right) in [(WAIT, true), ("", false)] {
         let counter = Counter::new(&ptx("sm_90a", beginning));
         let graph = counter.stream.capture(|| (0..3).try_for_each(|_| counter.launch())).unwrap();
-        // SAFETY: the buffers live.
+        // SAFETY: the buffers are alive.
         (0..2).for_each(|_| unsafe { graph.launch(&counter.stream) }.unwrap());
         match is_right {
             true => assert_eq!(counter.numbers().unwrap(), [6; 32]),

@@ -1,4 +1,4 @@
-//! What goes wrong on the device ends its context, and says what it was.
+//! A fault on the device ends its context, and the error describes it.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -12,13 +12,13 @@ use emulator::driver;
 use launch::{DeviceBuffer, PinnedBuffer};
 
 #[test]
-fn a_fault_is_told_in_full_and_stays() {
+fn a_fault_is_described_and_persists() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let x = DeviceBuffer::from_slice(&stream, &[1u32; 4]).unwrap().named("numbers");
-    // A GPU only notices what is far outside of all buffers.
+    // A GPU only notices accesses far outside of all buffers.
     let pointer = if context.is_emulator() { x.as_mut_ptr() } else { DevicePtrMut::from_address(4096) };
-    // SAFETY: there are only four elements: the fault is the point, and harms nobody.
+    // SAFETY: there are only four elements. The out-of-bounds access is intended and harms nothing.
     unsafe { module.launch(&stream, LaunchShape::linear(1, 32), add { x: pointer, by: 1, n: 5 }) }.unwrap();
     let error = stream.synchronize().unwrap_err().to_string();
     assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
@@ -38,7 +38,7 @@ fn a_fault_is_told_in_full_and_stays() {
 }
 
 #[test]
-fn reading_what_nothing_wrote_is_a_fault_of_the_emulator() {
+fn the_emulator_reports_reads_of_uninitialised_memory() {
     let context = context();
     if !context.is_emulator() {
         return;
@@ -61,7 +61,7 @@ fn a_copy_beyond_a_buffer_is_refused() {
     let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     let from = PinnedBuffer::from_slice(&context, &[1u32; 1 << 20]).unwrap();
     context.make_current().unwrap();
-    // SAFETY: it is refused.
+    // SAFETY: the driver refuses the copy.
     let code = unsafe { sys::cuMemcpyHtoD_v2(x.address(), from.as_ptr().cast(), 4 << 20) };
     assert_eq!(code, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(x.to_vec(&stream).unwrap(), [1], "and has no other consequence");
@@ -77,7 +77,7 @@ fn launches_are_reported() {
     let x = DeviceBuffer::from_slice(&stream, &[1u32; 64]).unwrap();
     context.make_current().unwrap();
     driver::collect_reports(true).unwrap();
-    // SAFETY: there are so many elements.
+    // SAFETY: the buffer has 64 elements.
     unsafe { module.launch(&stream, LaunchShape::linear(1, 64), add { x: x.as_mut_ptr(), by: 1, n: 64 }) }.unwrap();
     assert_eq!(driver::take_reports().unwrap(), [], "nobody waited");
     stream.synchronize().unwrap();

@@ -1,4 +1,4 @@
-//! Graphs: captured once, run with whatever the buffers hold.
+//! Graphs: captured once, and launched with the current contents of the buffers.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -10,7 +10,7 @@ use cuda_std::launch::LaunchShape;
 use launch::{DeviceBuffer, Event, PinnedBuffer};
 
 #[test]
-fn a_replay_reads_what_buffers_hold_then() {
+fn a_graph_reads_the_current_buffer_contents() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let mut input = PinnedBuffer::from_slice(&context, &[1u32, 2]).unwrap();
@@ -30,7 +30,7 @@ fn a_replay_reads_what_buffers_hold_then() {
     assert_eq!((&output[..], &x.to_vec(&stream).unwrap()[..]), (&[0, 0][..], &[0, 0][..]), "captured, not done");
     for step in 0..3 {
         input.copy_from_slice(&[step, 100 * step]);
-        // SAFETY: the buffers live, and nobody uses them before the stream has been waited for.
+        // SAFETY: the buffers are alive and not used until the stream is synchronized.
         unsafe { graph.launch(&stream) }.unwrap();
         stream.synchronize().unwrap();
         assert_eq!(output[..], [step + 10, 100 * step + 10]);
@@ -46,7 +46,7 @@ fn a_capture_may_fork_and_must_join() {
     let x = DeviceBuffer::from_slice(&stream, &[0u32]).unwrap();
     let y = DeviceBuffer::from_slice(&stream, &[0u32]).unwrap();
     let step = |stream: &launch::Stream, x: &DeviceBuffer<u32>, by| {
-        // SAFETY: there is one element.
+        // SAFETY: the buffer has one element.
         unsafe { module.launch(stream, LaunchShape::linear(1, 1), add { x: x.as_mut_ptr(), by, n: 1 }) }
     };
     let capture = |join: bool| {
@@ -63,7 +63,7 @@ fn a_capture_may_fork_and_must_join() {
     assert!(error.contains("CUDA_ERROR_STREAM_CAPTURE_UNJOINED"), "{error}");
     let graph = capture(true).unwrap();
     for times in 1..3 {
-        // SAFETY: the buffers live.
+        // SAFETY: the buffers are alive.
         unsafe { graph.launch(&stream) }.unwrap();
         assert_eq!(x.to_vec(&stream).unwrap(), [times]);
         assert_eq!(y.to_vec(&stream).unwrap(), [2 * times]);
@@ -71,12 +71,12 @@ fn a_capture_may_fork_and_must_join() {
 }
 
 #[test]
-fn what_a_capture_forbids_ends_it_and_nothing_else() {
+fn a_forbidden_call_ends_only_the_capture() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     let step = || {
-        // SAFETY: there is one element.
+        // SAFETY: the buffer has one element.
         unsafe { module.launch(&stream, LaunchShape::linear(1, 1), add { x: x.as_mut_ptr(), by: 1, n: 1 }) }
     };
     let waits = stream.capture(|| {
@@ -109,7 +109,7 @@ fn a_panic_ends_a_capture() {
 }
 
 #[test]
-fn an_instantiated_graph_takes_other_arguments_but_no_other_work() {
+fn a_graph_update_may_change_only_arguments() {
     use launch::cust::sys;
     use std::ptr::null_mut;
     let context = context();
@@ -119,10 +119,10 @@ fn an_instantiated_graph_takes_other_arguments_but_no_other_work() {
     let capture = |by: &[u32]| {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
         let mut graph = null_mut();
-        // SAFETY: the stream lives, and there is a place for the graph.
+        // SAFETY: the stream is alive, and the pointer is valid for the graph.
         assert_eq!(unsafe { sys::cuStreamBeginCapture_v2(raw, mode) }, sys::CUresult::CUDA_SUCCESS);
         for &by in by {
-            // SAFETY: there is one element.
+            // SAFETY: the buffer has one element.
             unsafe { module.launch(&stream, LaunchShape::linear(1, 1), add { x: x.as_mut_ptr(), by, n: 1 }) }.unwrap();
         }
         // SAFETY: as above.
@@ -134,7 +134,7 @@ fn an_instantiated_graph_takes_other_arguments_but_no_other_work() {
     let mut ready = null_mut();
     let mut updated = sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR;
     let mut node = null_mut();
-    // SAFETY: all graphs live until they are destroyed here, and the buffer after them.
+    // SAFETY: all graphs live until they are destroyed here, and the buffer outlives them.
     unsafe {
         assert_eq!(sys::cuGraphGetNodes(two, null_mut(), &mut count), sys::CUresult::CUDA_SUCCESS);
         assert_eq!(sys::cuGraphInstantiate_v2(&mut ready, one, null_mut(), null_mut(), 0), sys::CUresult::CUDA_SUCCESS);

@@ -1,4 +1,4 @@
-//! Typed launches: what is shipped gives the right results, and what is wrong is refused with a reason.
+//! Typed launches: shipped kernels give the right results, and wrong launches are refused with a reason.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -48,7 +48,7 @@ fn shipped_kernels_write_and_copy_a_cache() {
         head_size: PAGES.head_size,
         block_size: PAGES.block_size,
     };
-    // SAFETY: the shapes are those of the buffers, and no two slots are the same.
+    // SAFETY: the shapes match the buffers, and no two slots are the same.
     unsafe { module.launch(&stream, write_shape(PAGES, tokens), write) }.unwrap();
     let copy = copy_blocks {
         cache: cache.as_mut_ptr().cast(),
@@ -56,7 +56,7 @@ fn shipped_kernels_write_and_copy_a_cache() {
         page_vectors: PAGES.page_vectors(),
         layer_stride: 0,
     };
-    // SAFETY: blocks 1 and 2 are of the cache.
+    // SAFETY: blocks 1 and 2 are in the cache.
     unsafe { module.launch(&stream, copy_shape(PAGES.page_vectors(), 1, 1), copy) }.unwrap();
 
     let mut want = vec![0; blocks * page];
@@ -79,7 +79,7 @@ fn a_module_has_the_kernels_it_was_loaded_for() {
     let module = Module::load(&context, PTX, &[&add::DESCRIPTOR]).unwrap();
     let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     let call = through_shared { x: x.as_mut_ptr(), value: 1, size: 4 };
-    // SAFETY: it is refused.
+    // SAFETY: the launch is refused.
     let refused = unsafe { module.launch(&stream, LaunchShape::linear(1, 1).with_shared(4), call) }.unwrap_err();
     assert!(matches!(refused, Error::NotLoaded("through_shared")), "{refused}");
 
@@ -104,7 +104,7 @@ fn impossible_shapes_are_refused_and_do_no_harm() {
     let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     let launch = |grid: [u32; 3], threads: [u32; 3], shared| {
         let shape = LaunchShape::new(grid, 1).with_threads(threads).with_shared(shared);
-        // SAFETY: no more than one element is used.
+        // SAFETY: the kernel uses only one element.
         unsafe { module.launch(&stream, shape, add { x: x.as_mut_ptr(), by: 1, n: 1 }) }
     };
     for grid in [[0, 1, 1], [1, 65_536, 1], [1, 1, 65_536], [1, 0, 1], [u32::MAX, 1, 1]] {
@@ -129,7 +129,7 @@ fn a_block_can_have_all_the_shared_memory_of_the_device() {
     for (size, value) in [(limits.shared, 3), (limits.shared + 4, 4), (limits.shared_opt_in, 5), (64, 6)] {
         let size = size as u32;
         let call = through_shared { x: x.as_mut_ptr(), value, size };
-        // SAFETY: `x` has an element, and the block as much shared memory as it is told.
+        // SAFETY: `x` has an element, and the block has `size` bytes of shared memory.
         unsafe { module.launch(&stream, LaunchShape::linear(1, 1).with_shared(size), call) }.unwrap();
         assert_eq!(x.to_vec(&stream).unwrap(), [value]);
     }
@@ -146,7 +146,7 @@ fn occupancy_falls_with_shared_memory() {
 }
 
 #[test]
-fn what_cannot_be_compiled_is_explained() {
+fn a_compile_error_is_explained() {
     let broken = PTX.replace("add.u64 %rd1, %rd1, %rd2;", "add.u64 %rd1, %rd1, %nothing;");
     let error = Module::load(&context(), &broken, &[&add::DESCRIPTOR]).unwrap_err();
     let Error::Cuda { code, detail, .. } = &error else { panic!("{error}") };
@@ -155,7 +155,7 @@ fn what_cannot_be_compiled_is_explained() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_an_error() {
+fn a_missing_device_is_an_error() {
     let error = launch::Context::new(context().driver(), 1000).unwrap_err();
     assert!(matches!(error, Error::NoDevice { ordinal: 1000, .. }), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Several emulated devices: memory of a peer, and memory of the host that kernels use in place.
+//! Several emulated devices: peer memory, and host memory that kernels access in place.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -11,23 +11,23 @@ use common::module;
 use cuda_std::launch::{DevicePtrMut, LaunchShape};
 use launch::{Context, DeviceBuffer, Driver, Error, MappedBuffer, Stream};
 
-/// Contexts on so many devices, which have no access to each other yet.
+/// Creates contexts on `count` devices, without peer access.
 fn contexts(count: u32) -> Vec<Context> {
     let driver = Driver::emulator().unwrap();
     driver.emulate_devices(3).unwrap();
     (0..count).map(|ordinal| Context::new(driver, ordinal).unwrap()).collect()
 }
 
-/// Adds 5 to three words, by a kernel of `context`.
+/// Adds 5 to three words with a kernel in `context`.
 fn add_five(context: &Context, stream: &Stream, x: DevicePtrMut<u32>) -> Result<(), Error> {
     let module = module(context);
-    // SAFETY: there are three words at the address, or the emulator says that there are not.
+    // SAFETY: the address has three words, or else the emulator reports a fault.
     unsafe { module.launch(stream, LaunchShape::linear(1, 32), add { x, by: 5, n: 3 }) }?;
     stream.synchronize()
 }
 
 #[test]
-fn the_emulator_has_as_many_devices_as_were_asked_for() {
+fn the_emulator_has_the_requested_devices() {
     let contexts = contexts(3);
     let driver = contexts[0].driver();
     assert!(driver.num_devices().unwrap() >= 3);
@@ -49,7 +49,7 @@ fn kernels_use_the_memory_of_a_peer() {
 }
 
 #[test]
-fn the_memory_of_others_is_out_of_reach() {
+fn memory_without_peer_access_is_out_of_reach() {
     let contexts = contexts(2);
     let [own, other] = [0, 1].map(|i| contexts[i].stream().unwrap());
     let x = DeviceBuffer::from_slice(&other, &[1u32, 2, 3]).unwrap();

@@ -1,4 +1,4 @@
-//! Streams, events, pinned memory, and threads.
+//! Streams, events, pinned memory and threads.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -9,10 +9,10 @@ use common::{context, module};
 use cuda_std::launch::LaunchShape;
 use launch::{Context, DeviceBuffer, Error, Event, Module, PinnedBuffer, Stream};
 
-/// Adds `by` to all of a buffer.
+/// Adds `by` to all elements of a buffer.
 fn launch_add(module: &Module, stream: &Stream, x: &DeviceBuffer<u32>, by: u32) {
     let call = add { x: x.as_mut_ptr(), by, n: x.len() as u32 };
-    // SAFETY: the length is the buffer's.
+    // SAFETY: the length is that of the buffer.
     unsafe { module.launch(stream, LaunchShape::linear(1, 32), call) }.unwrap();
 }
 
@@ -42,13 +42,13 @@ fn a_stream_works_in_order() {
 }
 
 #[test]
-fn pinned_memory_is_read_and_written_when_the_stream_comes_to_it() {
+fn pinned_copies_run_in_stream_order() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let x = DeviceBuffer::<u32>::zeroed(&stream, 2).unwrap();
     let mut from = PinnedBuffer::from_slice(&context, &[1u32, 2]).unwrap();
     let to = PinnedBuffer::<u32>::zeroed(&context, 2).unwrap();
-    // SAFETY: the buffers outlive the work; that `from` is written to meanwhile is the point.
+    // SAFETY: the buffers outlive the work. Writing to `from` meanwhile is intended.
     unsafe {
         stream.upload_async(&from, &x).unwrap();
         launch_add(&module, &stream, &x, 10);
@@ -74,7 +74,7 @@ fn streams_wait_for_events_only() {
     let to = PinnedBuffer::<u32>::zeroed(&context, 1).unwrap();
     if context.is_emulator() {
         launch_add(&module, &first, &x, 1);
-        // SAFETY: the buffers outlive the copy. That it races with the kernel is the point.
+        // SAFETY: the buffers outlive the copy. The race with the kernel is intended.
         unsafe { second.download_async(&x, &to) }.unwrap();
         second.synchronize().unwrap();
         assert_eq!(to[..], [1], "the second stream waited for the first");
@@ -91,13 +91,13 @@ fn streams_wait_for_events_only() {
     second.synchronize().unwrap();
     assert_eq!(to[..], [3]);
     let short = PinnedBuffer::<u32>::zeroed(&context, 0).unwrap();
-    // SAFETY: it is refused.
+    // SAFETY: the copy is refused.
     let refused = unsafe { second.download_async(&x, &short) }.unwrap_err();
     assert!(matches!(refused, Error::Length { from: 1, to: 0 }), "{refused}");
 }
 
 #[test]
-fn events_tell_when_they_are_reached_and_how_long_it_took() {
+fn events_report_progress_and_durations() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
@@ -141,7 +141,7 @@ fn any_thread_may_use_a_context() {
 }
 
 #[test]
-fn what_cust_offers_works_beside_it() {
+fn cust_works_alongside() {
     use launch::cust::memory::{CopyDestination, DeviceBuffer};
     let context: Context = context();
     context.make_current().unwrap();
@@ -155,7 +155,7 @@ fn what_cust_offers_works_beside_it() {
     assert_eq!(back, [9; 3]);
     let (send, receive) = std::sync::mpsc::channel();
     let callback = move || {
-        // A host function must not call the driver. The emulator says so.
+        // A host function must not call the driver. The emulator refuses such calls.
         send.send(launch::cust::memory::mem_get_info().err()).unwrap();
     };
     stream.as_cust().add_callback(Box::new(callback)).unwrap();
@@ -165,12 +165,12 @@ fn what_cust_offers_works_beside_it() {
 }
 
 #[test]
-fn the_primary_context_is_there_while_somebody_holds_it() {
+fn the_primary_context_lives_while_it_is_retained() {
     use launch::cust::context::Context as Primary;
     use launch::cust::context::legacy::CurrentContext;
     use launch::cust::device::Device;
     use launch::cust::memory::{CopyDestination, DeviceBox};
-    drop(context()); // the driver is chosen and initialised
+    drop(context()); // chooses and initialises the driver
     let primary = Primary::new(Device::get_device(0).unwrap()).unwrap();
     let again = primary.clone();
     drop(primary);

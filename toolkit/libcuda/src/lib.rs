@@ -1,13 +1,13 @@
-//! A `libcuda.so.1` for machines without a GPU: the functions of the CUDA driver API, which run PTX in the emulator.
+//! A `libcuda.so.1` for machines without a GPU. It exports the CUDA driver API, which runs PTX in the emulator.
 //!
-//! The functions are the emulator's; here they get the names under which programs look for them, in a library that stands for
-//! the driver's. What is set by environment variables is in `settings.rs`, and what is said of faults in `report.rs`.
+//! The emulator implements the functions, and this library exports them under the names that programs look for.
+//! Environment variables are read in `settings.rs`, and faults are reported in `report.rs`.
 
 mod report;
 mod settings;
 
-/// Exports functions of the emulator's driver under their own names. Each leaves everything as it is and goes on in the
-/// emulator's, so that no signature is needed here.
+/// Exports functions of the emulator's driver under their own names. Each export is a jump to the emulator's function
+/// with all registers unchanged, so no signatures are needed here.
 macro_rules! export {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -26,20 +26,20 @@ mod exports {
     emulator::driver_functions!(export);
 }
 
-/// Has [`load`] called when the library is loaded.
+/// Makes the dynamic loader call [`load`] when the library is loaded.
 #[used]
-// SAFETY: the section is a list of functions without arguments that the dynamic loader calls once; this is one.
+// SAFETY: the section is a list of functions that the dynamic loader calls once, and `load` is such a function.
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
 
 extern "C" fn load() {
     emulator::driver::initialise_with(initialise);
-    emulator::driver::listen(report::hear);
-    // SAFETY: the function may be called when the process ends: the library is never unloaded.
+    emulator::driver::listen(report::on_notice);
+    // SAFETY: the library is never unloaded, so `end` can still be called when the process exits.
     unsafe { libc::atexit(end) };
 }
 
-/// Reads the environment when the driver is initialised. Returns whether it is as it should be.
+/// Reads the environment when the driver is initialised. Returns false if a variable is invalid.
 fn initialise() -> bool {
     let prefix = settings::PREFIX;
     let variables = std::env::vars_os()
@@ -48,7 +48,7 @@ fn initialise() -> bool {
         Ok(settings) => {
             emulator::driver::configure(settings.device.clone());
             emulator::driver::configure_launches(settings.launches.clone());
-            settings::keep(settings);
+            settings::store(settings);
             true
         }
         Err(wrong) => {
@@ -58,11 +58,12 @@ fn initialise() -> bool {
     }
 }
 
-/// Says how many faults there were when the process ends, and ends it with the code that was asked for if there were any.
+/// Prints the error summary when the process exits. If there were faults and an exit code is set, exits with that code.
 extern "C" fn end() {
-    let Some(settings) = settings::kept() else { return };
+    let Some(settings) = settings::current() else { return };
     if report::summarise() && settings.exit_code != 0 {
-        // SAFETY: a null pointer stands for all streams, whose contents would be lost; `_exit` ends the process at once.
+        // SAFETY: `fflush` with a null pointer flushes all streams, which `_exit` would not. `_exit` ends the process
+        // at once.
         unsafe {
             libc::fflush(std::ptr::null_mut());
             libc::_exit(settings.exit_code.into())

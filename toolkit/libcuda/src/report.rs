@@ -1,4 +1,5 @@
-//! What is said of faults, in the words and the form of NVIDIA's compute-sanitizer: when one is found, and when the process ends.
+//! Fault reports in the style of NVIDIA's compute-sanitizer, printed when a fault is found, and a summary when the
+//! process exits.
 
 use crate::settings;
 use emulator::driver::Notice;
@@ -7,35 +8,35 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What every line begins with.
+/// The prefix of every report line.
 const MARK: &str = "=========";
 
-/// How many faults there were.
+/// The number of faults so far.
 static FAULTS: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells what went wrong.
-pub fn hear(notice: Notice<'_>) {
+/// Reports an error and counts it if it is a fault.
+pub fn on_notice(notice: Notice<'_>) {
     match notice {
         Notice::Fault(fault) => {
             FAULTS.fetch_add(1, Ordering::Relaxed);
-            tell(&described(fault));
+            print(&describe(fault));
         }
-        Notice::Refusal(fault) => tell(&refused(fault)),
+        Notice::Refusal(fault) => print(&describe_refusal(fault)),
     }
 }
 
-/// Tells how many faults there were, if there were any or somebody wants a report. Returns whether there were any.
+/// Prints the number of faults if there were any, or if a report file is set. Returns whether there were any.
 pub fn summarise() -> bool {
     let faults = FAULTS.load(Ordering::Relaxed);
-    if faults != 0 || settings::kept().is_some_and(|settings| settings.report.is_some()) {
-        tell(&summary(faults));
+    if faults != 0 || settings::current().is_some_and(|settings| settings.report.is_some()) {
+        print(&summary(faults));
     }
     faults != 0
 }
 
-/// Writes to the file of the settings, or to the standard error stream.
-fn tell(text: &str) {
-    let file = settings::kept().and_then(|settings| settings.report.as_ref());
+/// Appends to the report file, or prints to standard error if none is set.
+fn print(text: &str) {
+    let file = settings::current().and_then(|settings| settings.report.as_ref());
     let written = match file {
         Some(path) => {
             let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
@@ -44,7 +45,7 @@ fn tell(text: &str) {
         None => return eprint!("{text}"),
     };
     if let Err(error) = written {
-        eprintln!("{text}{MARK} The report cannot be written: {error}");
+        eprintln!("{text}{MARK} The report could not be written: {error}");
     }
 }
 
@@ -52,12 +53,12 @@ fn summary(faults: usize) -> String {
     format!("{MARK} ERROR SUMMARY: {faults} error{}\n", if faults == 1 { "" } else { "s" })
 }
 
-fn refused(fault: &Fault) -> String {
+fn describe_refusal(fault: &Fault) -> String {
     let line = if fault.ptx_line == 0 { String::new() } else { format!(" (PTX line {})", fault.ptx_line) };
     format!("{MARK} Refused: `{}`: {}{line}\n", fault.kernel, fault.message)
 }
 
-/// The memory that an instruction accesses, and how.
+/// The memory space and the kind of access of an instruction.
 fn access(opcode: &str) -> (&'static str, &'static str) {
     let space = ["shared", "local", "const", "param"].into_iter().find(|space| opcode.contains(&format!(".{space}")));
     let space = match space {
@@ -88,7 +89,7 @@ fn heading(fault: &Fault) -> String {
         FaultKind::GlobalRace => "Race reported between accesses to __global__ memory".into(),
         FaultKind::MissingLanes => "Barrier error detected. Divergent thread(s) in warp".into(),
         FaultKind::DivergentBarrier => "Barrier error detected. Divergent thread(s) in block".into(),
-        FaultKind::Deadlock => "Barrier error detected. Threads wait for what can no longer happen".into(),
+        FaultKind::Deadlock => "Barrier error detected. Threads wait for an event that can no longer happen".into(),
         FaultKind::Mbarrier => "Barrier error detected. Invalid use of an mbarrier".into(),
         FaultKind::AsyncRegion => "Race reported with an asynchronous copy or product".into(),
         FaultKind::MissingProxyFence => "Race reported between the generic and the asynchronous proxy".into(),
@@ -100,8 +101,8 @@ fn heading(fault: &Fault) -> String {
     }
 }
 
-/// A fault, over several lines.
-fn described(fault: &Fault) -> String {
+/// Describes a fault in several lines.
+fn describe(fault: &Fault) -> String {
     let tuple = |[x, y, z]: [u32; 3]| format!("({x},{y},{z})");
     let mut text = format!("{MARK} {}\n", heading(fault));
     let mut line = |words: String| {
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_told_in_lines() {
+    fn a_fault_is_described_in_several_lines() {
         let fault = Fault {
             kind: FaultKind::OutOfBounds,
             message: "4 bytes at offset 8 of `x`, which has 8 bytes".into(),
@@ -158,13 +159,13 @@ mod tests {
             =========     by thread (2,0,0) in block (1,0,0)\n\
             =========     4 bytes at offset 8 of `x`, which has 8 bytes\n\
             =========     Address 0x10\n";
-        assert_eq!(described(&fault), wanted);
+        assert_eq!(describe(&fault), wanted);
         let shared = Fault { kind: FaultKind::Uninitialised, opcode: "ld.shared.f32".into(), ..fault };
-        assert!(described(&shared).starts_with("========= Uninitialized __shared__ memory read\n"));
+        assert!(describe(&shared).starts_with("========= Uninitialized __shared__ memory read\n"));
     }
 
     #[test]
-    fn the_summary_counts() {
+    fn the_summary_counts_faults() {
         assert_eq!(summary(1), "========= ERROR SUMMARY: 1 error\n");
         assert_eq!(summary(2), "========= ERROR SUMMARY: 2 errors\n");
     }

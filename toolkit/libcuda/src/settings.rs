@@ -1,4 +1,4 @@
-//! What environment variables set.
+//! Settings from environment variables.
 
 use emulator::LaunchOptions;
 use emulator::driver::DeviceOptions;
@@ -6,62 +6,62 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// What the names of all variables begin with.
+/// The prefix of all variable names.
 pub const PREFIX: &str = "QUIRE_EMULATOR_";
 
-/// The kinds of devices that there are, and their compute capabilities.
+/// The supported kinds of devices and their compute capabilities.
 const DEVICES: [(&str, (u32, u32)); 6] =
     [("sm_80", (8, 0)), ("sm_86", (8, 6)), ("sm_87", (8, 7)), ("sm_89", (8, 9)), ("sm_90", (9, 0)), ("sm_90a", (9, 0))];
-/// The most devices.
+/// The most devices that can be emulated.
 const MOST_DEVICES: usize = 16;
-/// What can be checked, and what is.
+/// The accepted values of the checks variable, and its default.
 const CHECKS: &str =
-    "`all`, `none`, or some of `uninitialised`, `copies`, `races` and `global-races` with commas between";
+    "`all`, `none`, or a comma-separated list of `uninitialised`, `copies`, `races` and `global-races`";
 const DEFAULT_CHECKS: &str = "uninitialised,races,global-races";
 
-/// What environment variables set.
+/// Settings from environment variables.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// The devices.
+    /// The properties of the devices.
     pub device: DeviceOptions,
-    /// How kernels are executed, and what is checked.
+    /// The launch options, which include the checks.
     pub launches: LaunchOptions,
-    /// The file that gets what is said of faults, in the place of the standard error stream.
+    /// The file that reports are appended to, or `None` for standard error.
     pub report: Option<PathBuf>,
-    /// The exit code of a process with faults; 0 leaves the program its own.
+    /// The exit code of a process with faults. 0 keeps the program's own exit code.
     pub exit_code: u8,
 }
 
-/// What the environment has set, from the moment on when the driver is initialised.
+/// The settings of the process, set when the driver is initialised.
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
-/// Keeps the settings of the process. A second time nothing changes.
-pub fn keep(settings: Settings) {
+/// Stores the settings of the process. Later calls have no effect.
+pub fn store(settings: Settings) {
     let _ = SETTINGS.set(settings);
 }
 
-/// The settings of the process, once the driver has been initialised.
-pub fn kept() -> Option<&'static Settings> {
+/// The settings of the process, or `None` before the driver is initialised.
+pub fn current() -> Option<&'static Settings> {
     SETTINGS.get()
 }
 
-/// A variable with a wrong value, or one that there is not.
+/// An unknown variable, or one with an invalid value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WrongSetting {
     name: String,
     value: String,
-    /// What it may be.
+    /// The accepted values.
     wanted: String,
 }
 
 impl fmt::Display for WrongSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={} is not possible: {}", self.name, self.value, self.wanted)
+        write!(f, "{}={} is invalid: {}", self.name, self.value, self.wanted)
     }
 }
 
 impl Settings {
-    /// What variables set, given by their names, which begin with [`PREFIX`], and their values. An empty one sets nothing.
+    /// Reads settings from variables whose names begin with [`PREFIX`]. Empty values are ignored.
     pub fn read(variables: impl Iterator<Item = (String, String)>) -> Result<Self, WrongSetting> {
         let mut settings = Self::default();
         settings.launches.poison = true;
@@ -73,33 +73,35 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Sets what a variable is for. If the value is wrong, gives what it should be.
+    /// Applies one variable. If its value is invalid, returns the accepted values.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "DEVICE" => {
-                let known = DEVICES.iter().find(|(device, _)| *device == value);
+                let found = DEVICES.iter().find(|(device, _)| *device == value);
                 let names = DEVICES.map(|(device, _)| device).join(", ");
-                self.device.capability = known.ok_or_else(|| format!("the devices are {names}"))?.1;
+                self.device.capability = found.ok_or_else(|| format!("the supported devices are {names}"))?.1;
             }
             "DEVICES" => {
                 let count = value.parse().ok().filter(|count| (1..=MOST_DEVICES).contains(count));
-                self.device.devices = count.ok_or_else(|| format!("there are 1 to {MOST_DEVICES} devices"))?;
+                self.device.devices =
+                    count.ok_or_else(|| format!("the number of devices must be from 1 to {MOST_DEVICES}"))?;
             }
-            "CHECKS" => self.check(value).ok_or_else(|| format!("the checks are {CHECKS}"))?,
+            "CHECKS" => self.check(value).ok_or_else(|| format!("the checks must be {CHECKS}"))?,
             "SEED" => {
-                let wanted = || "a seed is a number; 0 is the order without chance".to_owned();
+                let wanted = || "the seed must be a number, where 0 is the natural order".to_owned();
                 self.launches.seed = value.parse().map_err(|_| wanted())?;
             }
             "REPORT" => self.report = Some(value.into()),
             "EXIT_CODE" => {
-                self.exit_code = value.parse().map_err(|_| "an exit code is a number from 0 to 255".to_owned())?;
+                self.exit_code =
+                    value.parse().map_err(|_| "the exit code must be a number from 0 to 255".to_owned())?;
             }
-            _ => return Err("there is no such variable; the README of quire-libcuda has a list".to_owned()),
+            _ => return Err("there is no such variable (the README of quire-libcuda lists all)".to_owned()),
         }
         Ok(())
     }
 
-    /// Sets what is checked.
+    /// Sets which checks are enabled, or returns `None` if a name is unknown.
     fn check(&mut self, value: &str) -> Option<()> {
         let launches = &mut self.launches;
         let all = value == "all";
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_set_what_they_are_for() {
+    fn each_variable_sets_its_option() {
         let settings =
             read(&[("DEVICE", "sm_80"), ("DEVICES", "3"), ("SEED", "7"), ("EXIT_CODE", "9"), ("REPORT", "x")]).unwrap();
         assert_eq!((settings.device.capability, settings.device.devices), ((8, 0), 3));
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_are_those_that_are_named() {
+    fn only_the_named_checks_are_enabled() {
         let checks = |value| {
             let launches = read(&[("CHECKS", value)]).unwrap().launches;
             [launches.check_initialised, launches.check_copies, launches.check_races, launches.check_global_races]
@@ -155,10 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_what_would_be_right() {
+    fn an_error_names_the_accepted_values() {
         assert_eq!(
             read(&[("DEVICE", "sm_70")]).unwrap_err(),
-            "QUIRE_EMULATOR_DEVICE=sm_70 is not possible: the devices are sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a"
+            "QUIRE_EMULATOR_DEVICE=sm_70 is invalid: the supported devices are sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a"
         );
         for (name, value) in [
             ("DEVICES", "0"),
@@ -168,9 +170,7 @@ mod tests {
             ("CHECKS", "race"),
             ("SEEDS", "1"),
         ] {
-            assert!(
-                read(&[(name, value)]).unwrap_err().starts_with(&format!("{PREFIX}{name}={value} is not possible"))
-            );
+            assert!(read(&[(name, value)]).unwrap_err().starts_with(&format!("{PREFIX}{name}={value} is invalid")));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What environment variables set, each in a process of its own: a test starts itself again as that process.
+//! The effect of environment variables. Each test runs itself again as a child process with the variables set.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -8,15 +8,15 @@ mod common;
 use common::*;
 use std::process::{Command, Output};
 
-/// Says to the process that it is the one that was started again.
+/// The variable that marks the child process.
 const CHILD: &str = "LIBCUDA_TEST_CHILD";
 
-/// Whether this process was started again by [`run`].
+/// Whether this process is a child started by [`run`].
 fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Starts a test of this file again, with variables.
+/// Runs a test of this file as a child process with the given variables.
 fn run(test: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture"]).env(CHILD, "1").envs(variables.iter().copied());
@@ -27,7 +27,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Adds numbers, and more of them than there are.
+/// Runs a kernel that adds more numbers than the buffers contain.
 fn read_too_far() {
     enter(0);
     let (_, add) = load(include_bytes!("compiled/lz4.fatbin"), "add");
@@ -38,17 +38,17 @@ fn read_too_far() {
 }
 
 #[test]
-fn faults_are_told_and_counted() {
+fn faults_are_reported_and_counted() {
     if is_child() {
         return read_too_far();
     }
-    let name = "faults_are_told_and_counted";
+    let name = "faults_are_reported_and_counted";
     let plain = run(name, &[]);
-    let told = errors(&plain);
-    assert!(plain.status.success(), "{told}");
-    assert!(told.contains("========= Invalid __global__ read\n=========     at add (PTX line "), "{told}");
-    assert!(told.contains("by thread (2,0,0) in block (0,0,0)"), "{told}");
-    assert!(told.ends_with("========= ERROR SUMMARY: 1 error\n"), "{told}");
+    let stderr = errors(&plain);
+    assert!(plain.status.success(), "{stderr}");
+    assert!(stderr.contains("========= Invalid __global__ read\n=========     at add (PTX line "), "{stderr}");
+    assert!(stderr.contains("by thread (2,0,0) in block (0,0,0)"), "{stderr}");
+    assert!(stderr.ends_with("========= ERROR SUMMARY: 1 error\n"), "{stderr}");
     assert_eq!(run(name, &[("QUIRE_EMULATOR_EXIT_CODE", "86")]).status.code(), Some(86));
 
     let folder = tempfile::tempdir().unwrap();
@@ -59,7 +59,7 @@ fn faults_are_told_and_counted() {
 }
 
 #[test]
-fn devices_are_those_that_were_asked_for() {
+fn the_requested_devices_exist() {
     if is_child() {
         enter(1);
         let (mut count, mut major, mut minor) = (0, 0, 0);
@@ -70,11 +70,11 @@ fn devices_are_those_that_were_asked_for() {
         return assert_copied_between_devices();
     }
     let variables = [("QUIRE_EMULATOR_DEVICES", "2"), ("QUIRE_EMULATOR_DEVICE", "sm_86")];
-    let output = run("devices_are_those_that_were_asked_for", &variables);
+    let output = run("the_requested_devices_exist", &variables);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Copies from one device to the other, neither of which has access to the other's memory.
+/// Copies from one device to another, without peer access.
 fn assert_copied_between_devices() {
     let first = enter(0);
     let from = upload(&[1.0, 2.0]);
@@ -85,7 +85,7 @@ fn assert_copied_between_devices() {
 }
 
 #[test]
-fn a_wrong_value_is_an_error() {
+fn an_invalid_value_is_an_error() {
     if is_child() {
         const UNKNOWN: u32 = 999;
         const NOT_INITIALISED: u32 = 3;
@@ -93,24 +93,24 @@ fn a_wrong_value_is_an_error() {
         assert_eq!(call!(cuDeviceGetCount(&mut 0 => &mut i32)), NOT_INITIALISED);
         return;
     }
-    let output = run("a_wrong_value_is_an_error", &[("QUIRE_EMULATOR_DEVICE", "H100")]);
-    let told = errors(&output);
-    assert!(output.status.success(), "{told}");
-    let wanted = "libcuda of Quire's emulator: QUIRE_EMULATOR_DEVICE=H100 is not possible: the devices are sm_80";
-    assert!(told.starts_with(wanted), "{told}");
+    let output = run("an_invalid_value_is_an_error", &[("QUIRE_EMULATOR_DEVICE", "H100")]);
+    let stderr = errors(&output);
+    assert!(output.status.success(), "{stderr}");
+    let wanted = "libcuda of Quire's emulator: QUIRE_EMULATOR_DEVICE=H100 is invalid: the supported devices are sm_80";
+    assert!(stderr.starts_with(wanted), "{stderr}");
 }
 
 #[test]
-fn what_is_refused_is_told() {
+fn a_refusal_is_reported() {
     if is_child() {
         enter(0);
         assert_eq!(load(include_bytes!("compiled/sass.fatbin"), "add").0, 209);
         return;
     }
-    let told = errors(&run("what_is_refused_is_told", &[]));
+    let stderr = errors(&run("a_refusal_is_reported", &[]));
     let wanted =
         "========= Refused: `load of a module`: the fatbin only holds machine code (SASS), which the emulator does not";
-    assert!(told.contains(wanted), "{told}");
+    assert!(stderr.contains(wanted), "{stderr}");
 }
 
 #[test]
@@ -132,13 +132,13 @@ fn kernels_print_and_assert() {
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{printed}");
     assert!(printed.contains("0: half is   1.50 %\n1: half is   7.00 %\n"), "{printed}");
-    let told = errors(&output);
+    let stderr = errors(&output);
     let wanted = "the assertion `data[i] < limit` of `void checked(const int *, int)` does not hold, at checked.cu:7";
-    assert!(told.contains("========= Device-side assert\n") && told.contains(wanted), "{told}");
+    assert!(stderr.contains("========= Device-side assert\n") && stderr.contains(wanted), "{stderr}");
 }
 
 #[test]
-fn copies_of_memory_that_nothing_wrote_are_faults_if_they_are_checked() {
+fn copies_of_uninitialised_memory_are_faults_if_checked() {
     if is_child() {
         enter(0);
         let (mut memory, mut word) = (0u64, 0u32);
@@ -149,9 +149,9 @@ fn copies_of_memory_that_nothing_wrote_are_faults_if_they_are_checked() {
         assert_eq!(code, if is_checked { LAUNCH_FAILED } else { 0 });
         return;
     }
-    let name = "copies_of_memory_that_nothing_wrote_are_faults_if_they_are_checked";
+    let name = "copies_of_uninitialised_memory_are_faults_if_checked";
     let quiet = run(name, &[]);
     assert!(quiet.status.success() && errors(&quiet).is_empty(), "{}", errors(&quiet));
-    let told = errors(&run(name, &[("QUIRE_EMULATOR_CHECKS", "all")]));
-    assert!(told.starts_with("========= Uninitialized __global__ memory read\n"), "{told}");
+    let stderr = errors(&run(name, &[("QUIRE_EMULATOR_CHECKS", "all")]));
+    assert!(stderr.starts_with("========= Uninitialized __global__ memory read\n"), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! What programs do with the library: kernels from PTX, fatbins and links, memory from pools, libraries, copies of rows.
+//! Typical programs: kernels from PTX, fatbins and links, memory from pools, libraries, and 2D copies.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -9,10 +9,10 @@ use common::*;
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::{null, null_mut};
 
-/// The kernels of the lessons, and their first one: `y` becomes `a * x + y`.
+/// The kernels of the lessons. The first lesson's `saxpy` computes `y = a * x + y`.
 const LESSONS: &str = include_str!("../../../examples/prebuilt/sm_80.ptx");
 
-/// Runs a kernel `add` of two buffers and a length, and checks what it computes.
+/// Runs a kernel `add` with two buffers and a length, and checks the result.
 fn assert_adds(function: Handle) {
     let (a, b) = (upload(&[1.0, 2.0, 3.0]), upload(&[10.0, 20.0, 30.0]));
     assert_eq!(launch(function, 32, &[arg(&a), arg(&b), arg(&3i32)]), 0);
@@ -23,7 +23,7 @@ fn assert_adds(function: Handle) {
 }
 
 #[test]
-fn kernels_of_ptx_run() {
+fn kernels_from_ptx_run() {
     enter(0);
     let (code, saxpy) = load(CString::new(LESSONS).unwrap().as_bytes_with_nul(), "saxpy");
     assert_eq!(code, 0);
@@ -33,7 +33,7 @@ fn kernels_of_ptx_run() {
 }
 
 #[test]
-fn arguments_may_lie_in_one_buffer() {
+fn arguments_may_be_in_one_buffer() {
     enter(0);
     let (_, saxpy) = load(CString::new(LESSONS).unwrap().as_bytes_with_nul(), "saxpy");
     let (x, y) = (upload(&[1.0, 2.0]), upload(&[10.0, 20.0]));
@@ -79,18 +79,18 @@ fn machine_code_is_refused() {
 }
 
 #[test]
-fn a_fatbin_that_is_cut_is_no_fatbin() {
+fn a_truncated_fatbin_is_refused() {
     enter(0);
     const INVALID_IMAGE: u32 = 200;
     let whole = include_bytes!("compiled/zstd.fatbin");
-    // The header says that there is less than the entry has.
+    // The header gives a smaller size than the entry needs.
     let mut cut = whole.to_vec();
     cut[8..16].copy_from_slice(&100u64.to_le_bytes());
     assert_eq!(load(&cut, "add").0, INVALID_IMAGE);
 }
 
 #[test]
-fn what_is_linked_can_be_loaded() {
+fn linked_code_can_be_loaded() {
     enter(0);
     let called = ".version 8.0\n.target sm_80\n.address_size 64\n\
         .visible .func (.param .b32 r) thrice(.param .b32 x)\n{\n.reg .f32 %f<3>;\n\
@@ -117,7 +117,7 @@ fn what_is_linked_can_be_loaded() {
     assert_eq!(add(fatbin, include_bytes!("compiled/lz4.fatbin")), 0);
     assert_eq!(add(object, b"\x7fELF"), 209);
     assert_eq!(call!(cuLinkComplete(state => Handle, &mut cubin => &mut *mut u8, &mut size => &mut usize)), 0);
-    // SAFETY: the result of a link has this many bytes and lives until the link is destroyed.
+    // SAFETY: a link result has this many bytes and lives until the link is destroyed.
     let linked = unsafe { std::slice::from_raw_parts(cubin, size) }.to_vec();
     assert_eq!(call!(cuLinkDestroy(state => Handle)), 0);
     let (code, k) = load(&linked, "k");
@@ -129,7 +129,7 @@ fn what_is_linked_can_be_loaded() {
 }
 
 #[test]
-fn memory_of_pools_is_freed_in_the_order_of_the_stream() {
+fn pool_memory_is_freed_in_stream_order() {
     enter(0);
     let (mut pool, mut stream, mut memory) = (null_mut(), null_mut(), 0u64);
     assert_eq!(call!(cuDeviceGetDefaultMemPool(&mut pool => &mut Handle, 0 => i32)), 0);
@@ -192,7 +192,7 @@ fn rows_are_copied_and_filled() {
     assert_eq!((code, pitch), (0, 512));
     let fill = call!(cuMemsetD2D32(rows => u64, pitch => usize, 9 => u32, 3 => usize, 3 => usize));
     assert_eq!(fill, 0);
-    // Two columns of two rows, from the second column and row on.
+    // Copy two columns of two rows, to the second column and row.
     let host = [1u32, 2, 3, 4];
     let from = Side(0, 0, 1, host.as_ptr().cast(), 0, 0, 8);
     let copy = Copy(from, Side(4, 1, 2, null(), rows, 0, pitch), 8, 2);
@@ -204,7 +204,7 @@ fn rows_are_copied_and_filled() {
 }
 
 #[test]
-fn copies_of_nothing_need_no_memory() {
+fn empty_copies_accept_any_address() {
     enter(0);
     let null_copy = call!(cuMemcpyHtoD(0 => u64, null() => *const c_void, 0 => usize));
     assert_eq!((null_copy, call!(cuMemsetD8(0 => u64, 0 => u8, 0 => usize))), (0, 0));
@@ -216,7 +216,7 @@ fn managed_memory_is_the_same_for_host_and_kernels() {
     enter(0);
     let mut memory = 0u64;
     assert_eq!(call!(cuMemAllocManaged(&mut memory => &mut u64, 12 => usize, 1 => u32)), 0);
-    // SAFETY: managed memory can be accessed by the host, and no kernel runs.
+    // SAFETY: the host may access managed memory, and no kernel is running.
     let numbers =
         unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<f32>(memory as usize), 3) };
     numbers.copy_from_slice(&[1.0, 2.0, 3.0]);
@@ -242,7 +242,7 @@ fn a_block_that_fills_the_device_is_found() {
         &mut grid => &mut i32, &mut block => &mut i32, saxpy => Handle, null() => *const c_void, 0 => usize, 0 => i32
     ));
     assert_eq!((code, grid, block), (0, 16 * 8, 256));
-    // All blocks of a cooperative launch are resident.
+    // All blocks of a cooperative launch must be resident at once.
     let cooperative = |blocks: u32| {
         call!(cuLaunchCooperativeKernel(
             saxpy => Handle, blocks => u32, 1 => u32, 1 => u32, 256 => u32, 1 => u32, 1 => u32, 0 => u32,
@@ -254,7 +254,7 @@ fn a_block_that_fills_the_device_is_found() {
 }
 
 #[test]
-fn what_the_emulator_does_not_have_is_not_found() {
+fn unsupported_functions_are_not_found() {
     assert!(find("cuTexObjectCreate").is_none());
     let (mut table, id) = (arg(&0u8), [0u8; 16]);
     assert_eq!(call!(cuGetExportTable(&mut table => &mut *const c_void, &id => *const [u8; 16])), 500);
@@ -266,7 +266,7 @@ fn every_function_of_the_emulator_is_exported() {
     macro_rules! assert_exported {
         ($($name:ident)*) => {$({
             let name = stringify!($name);
-            // SAFETY: only its address is taken.
+            // SAFETY: the test only looks the function up and does not call it.
             let exported = unsafe { library().get::<unsafe extern "C" fn()>(name.as_bytes()) };
             assert!(exported.is_ok() && emulator::driver::symbol(name).is_some(), "{name}");
         })*};

@@ -1,8 +1,8 @@
-"""Runs tests of numba-cuda, each file in processes of its own: tests.py MODULE... A process in which a kernel was at fault, or a test
-took too long, has its context spoiled, so that another goes on with the tests that follow.
+"""Runs tests of numba-cuda: tests.py MODULE... Each module runs in its own process. After a kernel fault or a timeout the context is
+unusable, so another process continues with the remaining tests.
 
-What does not pass must be in the file that --expected names, whose lines have a test and the reason why it does not; and what is in it
-must not pass, but for what is `slow`, which is not run. Without that file every result is told."""
+Tests that do not pass must be listed in the file given by --expected, one per line with the reason. Listed tests must not pass, and
+tests whose reason starts with `slow` are not run. Without that file, every result is printed."""
 
 import argparse
 import faulthandler
@@ -13,39 +13,39 @@ import sys
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-SPOILED = 3
+CONTEXT_UNUSABLE = 3
 PACKAGE = "numba.cuda.tests."
 
 
-class Told(unittest.TestResult):
-    """Tells each result as a line: what it is, the test, and why."""
+class LineReporter(unittest.TestResult):
+    """Prints each result as a line: the outcome, the test and the reason."""
 
-    def tell(self, what, test, why=""):
+    def report(self, what, test, why=""):
         lines = [line.strip() for line in why.strip().splitlines() if line.strip()]
         why = lines[-1][:300] if lines else ""
-        # Some tests have the other stream for themselves, and do not end what they print.
+        # Some tests redirect the other stream, or print text without a final newline.
         print("\nRESULT", what, test.id(), why, sep="\t", file=sys.__stdout__, flush=True)
 
     def startTest(self, test):
-        self.tell("start", test)
+        self.report("start", test)
 
     def addSuccess(self, test):
-        self.tell("pass", test)
+        self.report("pass", test)
 
     def addSkip(self, test, reason):
-        self.tell("skip", test, reason)
+        self.report("skip", test, reason)
 
     def addExpectedFailure(self, test, err):
-        self.tell("pass", test)
+        self.report("pass", test)
 
     def addUnexpectedSuccess(self, test):
-        self.tell("pass", test)
+        self.report("pass", test)
 
     def addFailure(self, test, err):
-        self.tell("fail", test, self._exc_info_to_string(err, test))
+        self.report("fail", test, self._exc_info_to_string(err, test))
 
     def addError(self, test, err):
-        # What tests of pytest are skipped with.
+        # Pytest marks a test as skipped with this exception.
         if err[0].__name__ == "Skipped":
             return self.addSkip(test, str(err[1]))
         self.addFailure(test, err)
@@ -61,10 +61,10 @@ def cases(suite):
 
 
 def work(module, done, seconds):
-    """Runs the tests of a module that are not done, in this process."""
+    """Runs the tests of a module that are not in `done`, in this process."""
     from numba import cuda
 
-    result = Told()
+    result = LineReporter()
     tests = importlib.import_module(module)
     for test in cases(unittest.defaultTestLoader.loadTestsFromModule(tests)):
         if test.id() not in done:
@@ -74,11 +74,11 @@ def work(module, done, seconds):
             try:
                 cuda.synchronize()
             except Exception:
-                sys.exit(SPOILED)
+                sys.exit(CONTEXT_UNUSABLE)
 
 
 def run(module, slow, seconds):
-    """The results of all tests of a module but those that are slow: what became of each, and why."""
+    """Runs all tests of a module except the slow ones, and returns the outcome and the reason of each."""
     results = {}
     while True:
         command = [sys.executable, __file__, module, "--work", "--seconds", str(seconds)]
@@ -89,7 +89,7 @@ def run(module, slow, seconds):
             if line.startswith("RESULT\t"):
                 _, what, test, why = line.split("\t", 3)
                 if what == "start":
-                    results[test] = ("stop", f"the process ended in it, or it took more than {seconds} s")
+                    results[test] = ("stop", f"the process ended during the test, or the test took more than {seconds} s")
                 elif results.get(test, ("stop",))[0] != "fail":
                     results[test] = (what, why)
         if worker.returncode == 0:

@@ -1,4 +1,4 @@
-//! Kernels of what Hopper alone has: asynchronous copies, mbarriers, clusters.
+//! Kernels that need Hopper: bulk copies, mbarriers, clusters and `stmatrix`.
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::CuTensorMap;
@@ -9,7 +9,7 @@ use cuda_std::vector::Vector;
 kernels! {
     HOPPER (arch = "sm_90a", max_threads = 128)
 
-    /// Adds 1 to 512 words on the way through shared memory, in one block of 128 threads: by bulk copies there and back.
+    /// Adds 1 to each of 512 words, which bulk copies move to shared memory and back. Runs as one block of 128 threads.
     v_bulk(a: *const u32, out: *mut u32) {
         let (tile, barrier) = (shared_array![Vector; 128], shared_array![u64; 1]);
         let i = thread::thread_idx_x() as usize;
@@ -45,7 +45,8 @@ kernels! {
         }
     }
 
-    /// Copies a tile of a tensor of rank `rank`, of at most 4096 bytes, that begins at `corner`, to the corner of another.
+    /// Copies a tile of a tensor of rank `rank` that begins at `corner`, to the origin of another tensor. The tile has
+    /// at most 4096 bytes.
     v_tensor(from: &CuTensorMap, to: &CuTensorMap, corner: *const i32, rank: u32, bytes: u32) {
         let (tile, barrier) = (shared_array![u8; 4096; 1024], shared_array![u64; 1]);
         let (tile, barrier) = (shared_offset(tile), shared_offset(barrier));
@@ -78,8 +79,8 @@ kernels! {
         }
     }
 
-    /// In two clusters of two blocks of 32 threads: `out[4 * i ..]` is the block's rank, the size of the cluster, what the other
-    /// block's thread has stored here, and what it has stored there.
+    /// Runs as two clusters of two blocks of 32 threads. Writes to `out[4 * i ..]` the block's rank, the cluster size,
+    /// the value that the other block's thread stored here, and the value read from the other block.
     v_cluster(a: *const u32, out: *mut u32) {
         let (own, barrier) = (shared_array![u32; 64], shared_array![u64; 1]);
         let (i, lane) = (thread::index_1d(), thread::thread_idx_x());
@@ -96,7 +97,7 @@ kernels! {
         cluster::store_u32(cluster::map(mine, other), value);
         mbarrier::arrive_remote(cluster::map(barrier, other));
         mbarrier::wait(barrier, 0);
-        // The other's arrivals come after its stores.
+        // The other block's arrivals come after its stores.
         let out = out.add(4 * i as usize);
         *out = cluster::rank();
         *out.add(1) = cluster::size();
@@ -106,7 +107,8 @@ kernels! {
         cluster::sync();
     }
 
-    /// One block of a cluster of two loads 256 bytes, and 64 x 2 halves of a matrix, for both: `out[128 * block ..]`.
+    /// One block of a cluster of two loads 256 bytes, and 64 x 2 16-bit elements of a matrix, for both blocks: `out[128
+    /// * block ..]`.
     v_multicast(a: *const u8, matrix: &CuTensorMap, out: *mut u32) {
         let (tile, barrier) = (shared_array![u32; 128; 1024], shared_array![u64; 1]);
         let lane = thread::thread_idx_x() as usize;
@@ -129,7 +131,7 @@ kernels! {
         cluster::sync();
     }
 
-    /// Whether each of 128 threads is its warp's elected one.
+    /// Writes for each of 128 threads whether it is its warp's elected thread.
     v_elect(out: *mut u32) {
         control::wait_for_earlier_launches();
         control::give_registers::<24>();
@@ -141,7 +143,8 @@ kernels! {
         control::let_later_launches_begin();
     }
 
-    /// Every `stmatrix`, of the registers `a[4 * i ..]` of a warp: `out[96 * 4 ..]`, 8 rows of 16 bytes for each matrix.
+    /// Stores the registers `a[4 * i ..]` of a warp with every form of `stmatrix`. `out` receives 8 rows of 16 bytes
+    /// for each of 11 matrices.
     v_stmatrix(a: *const [u32; 4], out: *mut Vector) {
         let tile = shared_array![Vector; 88];
         let i = thread::thread_idx_x() as usize;

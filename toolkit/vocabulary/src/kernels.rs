@@ -1,6 +1,7 @@
-//! The kernels.
+//! Kernels for every GPU.
 //!
-//! Those over pairs of inputs take one per thread: `out[i] = f(a[i], b[i])`. Collectives are launched with one warp.
+//! A kernel with two inputs computes `out[i] = f(a[i], b[i])` with one thread per element. Collectives are launched
+//! with one warp.
 
 use cuda_std::half::{Bf16x2, F16x2, Half2};
 use cuda_std::prelude::*;
@@ -12,7 +13,7 @@ use cuda_std::{atomic, flag};
 
 kernels! {
     KERNELS (max_threads = 1024)
-    /// The seven functions of `GpuFloat`, `out[7 * i ..]`.
+    /// The seven functions of `GpuFloat`, in `out[7 * i ..]`.
     v_float(a: *const f32, b: *const f32, out: *mut f32) {
         let i = thread::index_1d() as usize;
         let (x, y, out) = (*a.add(i), *b.add(i), out.add(7 * i));
@@ -25,17 +26,18 @@ kernels! {
         }
     }
 
-    /// `a * b + a` of pairs of `f16`, in their format; and widened, computed and narrowed.
+    /// `a * b + a` of pairs of `f16`: once in `f16`, and once widened to `f32`, computed and narrowed.
     v_f16(a: *const u32, b: *const u32, out: *mut u32) {
         half2(F16x2::from_bits, a, b, out)
     }
 
-    /// [`v_f16()`] of `bf16`.
+    /// [`v_f16()`] for `bf16`.
     v_bf16(a: *const u32, b: *const u32, out: *mut u32) {
         half2(Bf16x2::from_bits, a, b, out)
     }
 
-    /// Shuffles within groups of 8 lanes, `out[4 * i ..]`: from lane 3, from 2 below, from 2 above, across bit 2.
+    /// Shuffles within groups of 8 lanes, in `out[4 * i ..]`: from lane 3, from 2 lanes below, from 2 lanes above, and
+    /// across bit 2.
     v_shuffle(a: *const u32, out: *mut u32) {
         let i = thread::thread_idx_x() as usize;
         let (x, out) = (*a.add(i), out.add(4 * i));
@@ -45,7 +47,7 @@ kernels! {
         *out.add(3) = warp::warp_shuffle_xor(FULL_MASK, x, 4, 8);
     }
 
-    /// Votes on `a[i] > b[i]`, and who has the same `a`: `out[4 * i ..]`.
+    /// Votes on `a[i] > b[i]`, and the mask of lanes with the same `a`, in `out[4 * i ..]`.
     v_vote(a: *const u32, b: *const u32, out: *mut u32) {
         let i = thread::thread_idx_x() as usize;
         let (x, out) = (*a.add(i), out.add(4 * i));
@@ -56,7 +58,7 @@ kernels! {
         *out.add(3) = warp::warp_match_any(FULL_MASK, x);
     }
 
-    /// Sum, minimum and maximum over the warp by one instruction each, `out[3 * i ..]`.
+    /// Sum, minimum and maximum over the warp with one instruction each, in `out[3 * i ..]`.
     v_reduce(a: *const u32, out: *mut u32) {
         let i = warp::lane_id() as usize;
         let (x, out) = (*a.add(i), out.add(3 * i));
@@ -65,7 +67,7 @@ kernels! {
         *out.add(2) = warp::warp_reduce_max(FULL_MASK, x);
     }
 
-    /// Sum and maximum over the warp by shuffles, `out[2 * i ..]`.
+    /// Sum and maximum over the warp with shuffles, in `out[2 * i ..]`.
     v_reduce_f32(a: *const f32, out: *mut f32) {
         let i = thread::thread_idx_x() as usize;
         let (x, out) = (*a.add(i), out.add(2 * i));
@@ -82,8 +84,8 @@ kernels! {
         *out.add(i) = *tile.add(255 - i);
     }
 
-    /// Exchanges the two warps of a block of 64 threads through dynamic shared memory and a named barrier; the first
-    /// warp's data is counted in without waiting, so that only the second warp's output is defined.
+    /// Passes the first warp's data to the second through dynamic shared memory and a named barrier, in a block of 64
+    /// threads. The first warp arrives without waiting, and only the second warp writes output.
     v_named_barrier(a: *const u32, out: *mut u32) {
         let tile: *mut u32 = dynamic_shared_mem();
         let i = thread::thread_idx_x() as usize;
@@ -98,7 +100,7 @@ kernels! {
         warp::sync_warp(FULL_MASK);
     }
 
-    /// Every atomic, each on a word of its own of `words[8]`, `sum` and `wide`.
+    /// Runs every atomic operation, each on its own word of `words[8]`, `sum` and `wide`.
     v_atomic(a: *const u32, words: *mut u32, sum: *mut f32, wide: *mut u64) {
         let x = *a.add(thread::index_1d() as usize);
         atomic::add_u32(words, x);
@@ -115,8 +117,8 @@ kernels! {
         thread::system_fence();
     }
 
-    /// Hands `a[0]` from the first of two blocks to the second, by a flag in `flags[0]`, which leaves it in `out[0]`, and in
-    /// `out[1]` what `flags[1]` is.
+    /// Passes `a[0]` from the first block to the second with a flag in `flags[0]`. The second block writes it to
+    /// `out[0]`, and `flags[1]` to `out[1]`.
     v_flag(a: *const u32, flags: *mut u32, handed: *mut u32, out: *mut u32) {
         if thread::block_idx_x() == 0 {
             *handed = *a;
@@ -128,7 +130,7 @@ kernels! {
         }
     }
 
-    /// Copies by each hinted load and store, `out[4 * i ..]`.
+    /// Copies with each hinted load and store, to `out[4 * i ..]`.
     v_memory(a: *const Vector, out: *mut Vector) {
         let i = thread::index_1d() as usize;
         let (a, out) = (a.add(i), out.add(4 * i));
@@ -138,8 +140,8 @@ kernels! {
         *out.add(3) = *a;
     }
 
-    /// Reads `8 * gridDim.x * 256` vectors by streaming loads, in blocks of 256 threads, and leaves the exclusive or of each
-    /// thread's: the fastest that memory can be read, by which other kernels are measured.
+    /// Reads `8 * gridDim.x * 256` vectors with streaming loads in blocks of 256 threads, and writes the exclusive or
+    /// per thread. This is the fastest way to read memory, and other kernels are measured against it.
     v_read_stream(a: *const Vector, out: *mut u32) {
         let i = thread::index_1d() as usize;
         let mut vectors = [Vector::default(); 8];
@@ -149,7 +151,8 @@ kernels! {
         *out.add(i) = vectors.iter().flat_map(|v| v.0).fold(0, |x, y| x ^ y);
     }
 
-    /// Copies through shared memory by `cp.async`, three ways: whole, whole, and the first `bytes`; `out[3 * i ..]`.
+    /// Copies through shared memory with `cp.async`, three times: twice the whole vector, and once its first `bytes`
+    /// bytes, to `out[3 * i ..]`.
     v_cp_async(a: *const Vector, out: *mut Vector, bytes: u32) {
         let tile: *mut Vector = dynamic_shared_mem();
         let i = thread::thread_idx_x() as usize;
@@ -166,7 +169,7 @@ kernels! {
         *out.add(3 * i + 2) = *to.add(2);
     }
 
-    /// Every `ldmatrix` over 32 rows of 16 bytes, `out[14 * i ..]`.
+    /// Every form of `ldmatrix` over 32 rows of 16 bytes, in `out[14 * i ..]`.
     v_ldmatrix(a: *const Vector, out: *mut u32) {
         let tile = shared_array![Vector; 32];
         let i = thread::thread_idx_x() as usize;
@@ -182,7 +185,7 @@ kernels! {
         out.add(10).cast::<[u32; 4]>().write_unaligned(ldmatrix::load_x4_trans(row));
     }
 
-    /// `ldmatrix` of rows at offsets, plain and transposed, over 32 rows of 16 bytes, `out[8 * i ..]`.
+    /// `ldmatrix` with shared memory offsets, plain and transposed, over 32 rows of 16 bytes, in `out[8 * i ..]`.
     v_ldmatrix_at(a: *const Vector, out: *mut u32) {
         let tile = shared_array![Vector; 32];
         let i = thread::thread_idx_x() as usize;
@@ -194,13 +197,13 @@ kernels! {
         *out.add(1) = ldmatrix::load_x4_trans_at(row);
     }
 
-    /// `c + a b` of `f16` fragments: four registers of `a`, two of `b`, four of `c` and `out` a lane.
+    /// `c + a b` of `f16` fragments. Each lane has four registers of `a`, two of `b`, and four of `c` and `out`.
     v_mma_f16(a: *const [u32; 4], b: *const [u32; 2], c: *const [f32; 4], out: *mut [f32; 4]) {
         let i = thread::thread_idx_x() as usize;
         *out.add(i) = mma::m16n8k16_f16(*a.add(i), *b.add(i), *c.add(i));
     }
 
-    /// [`v_mma_f16()`] of `bf16`.
+    /// [`v_mma_f16()`] for `bf16`.
     v_mma_bf16(a: *const [u32; 4], b: *const [u32; 2], c: *const [f32; 4], out: *mut [f32; 4]) {
         let i = thread::thread_idx_x() as usize;
         *out.add(i) = mma::m16n8k16_bf16(*a.add(i), *b.add(i), *c.add(i));
@@ -210,11 +213,11 @@ kernels! {
 /// The body of `v_f16` and `v_bf16`.
 ///
 /// # Safety
-/// As for these.
+/// The contract of these kernels.
 #[inline(always)]
 unsafe fn half2<T: Half2>(pair: impl Fn(u32) -> T, a: *const u32, b: *const u32, out: *mut u32) {
     let i = thread::index_1d() as usize;
-    // SAFETY: the caller's.
+    // SAFETY: this function's contract.
     unsafe {
         let (x, y) = (pair(*a.add(i)), pair(*b.add(i)));
         *out.add(2 * i) = x.mul_add(y, x).to_bits();

@@ -1,5 +1,5 @@
-//! One small kernel for each function of `cuda_std`, so that compiler, emulator and hardware can be checked against each
-//! other. No binary has them.
+//! One small kernel for each function of `cuda_std`, to check compiler, emulator and hardware against each other. Only
+//! tests and benchmarks use them.
 #![no_std]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -7,7 +7,7 @@
     allow(internal_features, improper_ctypes)
 )]
 
-/// Declares kernels with the same bounds, and their list.
+/// Declares kernels with the same bounds, and a list of their descriptors.
 macro_rules! kernels {
     ($list:ident $bounds:tt
         $($(#[$doc:meta])* $name:ident($($param:ident: $ty:ty),*) { $($body:tt)* })*
@@ -16,22 +16,23 @@ macro_rules! kernels {
             $(#[$doc])*
             ///
             /// # Safety
-            /// Arrays have an element for each thread, and more where the kernel says so.
+            /// Each array must have an element for every thread, and more if the kernel's description says so.
             #[kernel $bounds]
             pub unsafe fn $name($($param: $ty),*) {
-                // SAFETY: the kernel's contract gives each thread its elements; what else a body relies on stands in it.
+                // SAFETY: the kernel's contract gives each thread its elements. Each body states what else it relies
+                // on.
                 unsafe { $($body)* }
             }
         )*
 
-        /// All of them.
+        /// The descriptors of these kernels.
         #[cfg(not(target_arch = "nvptx64"))]
         pub const $list: &[cuda_std::launch::Descriptor] =
             &[$(<$name as cuda_std::launch::Kernel>::DESCRIPTOR),*];
     };
 }
 
-// Other targets have none of these.
+// Only Hopper has these instructions.
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 mod hopper;
 mod kernels;
@@ -44,16 +45,16 @@ pub use kernels::*;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use products::*;
 
-/// All kernels: those of every GPU, and those of Hopper alone.
+/// The descriptors of all kernels, for every GPU and for Hopper only.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn all() -> impl Iterator<Item = &'static cuda_std::launch::Descriptor> {
     KERNELS.iter().chain(HOPPER).chain(PRODUCTS)
 }
 
-/// The PTX for Ampere and everything after it.
+/// The PTX for Ampere and later GPUs.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const SM_80: &str = include_str!("../prebuilt/sm_80.ptx");
 
-/// The PTX for Hopper.
+/// The PTX for Hopper, with all kernels.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const SM_90A: &str = include_str!("../prebuilt/sm_90a.ptx");

@@ -1,7 +1,8 @@
-//! Kernels of `wgmma`'s forms: products of warp groups.
+//! Kernels for each form of `wgmma`, the warp group product.
 //!
-//! Each copies `bytes` bytes of `image` to shared memory as they are: A, and from 16 KiB on B. `registers` is A for those that
-//! take it from there. Then it multiplies, and adds the same product again: `out[j][thread]` are sums of eight columns.
+//! Each kernel copies `bytes` bytes of `image` to shared memory unchanged. A is at the start and B at 16 KiB. Kernels
+//! that take A from registers read it from `registers`. Each kernel multiplies and then adds the same product again.
+//! `out[j][thread]` holds sums of the columns `8 * j` to `8 * j + 7`.
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::fence;
@@ -11,37 +12,38 @@ use cuda_std::ptx::wgmma_chain;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::vector::Vector;
 
-/// Where B begins in the image.
+/// The offset of B in the image, in bytes.
 pub const SECOND: u32 = 16 << 10;
 
-/// 8 x 8 matrices of 128 bytes, those along K next to each other: 16 elements of it take 256 bytes.
+/// 8 x 8 matrices of 128 bytes. Matrices along K are next to each other, and 16 elements along K take 256 bytes.
 const PLAIN: MatrixLayout = MatrixLayout::new(TilePattern::Plain, 128, 256);
 
-/// MN-major rows of 64 elements, 16 of them along K.
+/// MN-major rows of 64 elements, with 16 rows along K.
 const MN_MAJOR: MatrixLayout = MatrixLayout::new(TilePattern::Bytes128, 2048, 1024);
 
-/// 8 x 8 matrices of 128 bytes, 16 of them along K next to each other: 16 elements of it take 256 bytes.
+/// 8 x 8 matrices of 128 bytes. The 16 matrices along K are next to each other, and 16 elements along K take 256 bytes.
 const CHAIN: MatrixLayout = MatrixLayout::new(TilePattern::Plain, 128, 2048);
 
-/// The same with eight.
+/// [`CHAIN`] with 8 matrices along K.
 const SHORT_CHAIN: MatrixLayout = MatrixLayout::new(TilePattern::Plain, 128, 1024);
 
-/// The same, of an MN-major factor of so many rows or columns: those along M or N are next to each other.
+/// The layout of an MN-major factor with `columns` rows or columns. Matrices along M or N are next to each other.
 const fn mn_major_chain(columns: u32) -> MatrixLayout {
     MatrixLayout::new(TilePattern::Plain, columns / 8 * 128, 128)
 }
 
-/// Fills shared memory, and returns where the image begins: at a multiple of 1024.
+/// Copies the image to shared memory and returns its offset there, a multiple of 1024.
 ///
 /// # Safety
-/// All threads of the block call this; shared memory has 1024 bytes more than the image, whose size is a multiple of 16.
+/// All threads of the block must call this. Shared memory must have 1024 bytes more than the image, whose size must be
+/// a multiple of 16.
 #[inline(always)]
 unsafe fn fill(image: *const Vector, bytes: u32) -> u32 {
     let memory: *mut u8 = dynamic_shared_mem();
     let tile: *mut Vector = memory.wrapping_add((shared_offset(memory).wrapping_neg() % 1024) as usize).cast();
     let mut at = thread::thread_idx_x();
     while at < bytes / 16 {
-        // SAFETY: `at` is within the image.
+        // SAFETY: `at` is less than the number of vectors in the image.
         unsafe { *tile.add(at as usize) = *image.add(at as usize) };
         at += thread::block_dim_x();
     }
@@ -50,17 +52,17 @@ unsafe fn fill(image: *const Vector, bytes: u32) -> u32 {
     shared_offset(tile)
 }
 
-/// Stores sums.
+/// Stores the sums of this thread.
 ///
 /// # Safety
-/// `out` has room for them.
+/// `out` must have room for the sums of 128 threads.
 #[inline(always)]
 unsafe fn store<const BLOCKS: usize>(sums: &[[f32; 4]; BLOCKS], out: *mut [f32; 4]) {
-    // Written out: an array stays in registers only if no loop is left over it.
+    // Unrolled by hand: an array stays in registers only if no loop over it remains.
     macro_rules! all {
         ($($j:literal)*) => {$(
             if $j < BLOCKS {
-                // SAFETY: the caller's.
+                // SAFETY: this function's contract.
                 unsafe { *out.add($j * 128 + thread::thread_idx_x() as usize) = sums[$j % BLOCKS] };
             }
         )*};
@@ -68,19 +70,19 @@ unsafe fn store<const BLOCKS: usize>(sums: &[[f32; 4]; BLOCKS], out: *mut [f32; 
     all!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
 }
 
-/// Two blocks' sums, added.
+/// Adds the sums of two products.
 #[inline(always)]
 fn added(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
     [a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]]
 }
 
-/// The A of a chain that this thread has: four registers of each product, of all threads one after the other.
+/// Loads this thread's registers of A for a chain of eight products: four registers per product.
 ///
 /// # Safety
-/// There are those of 128 threads.
+/// `registers` must have an element for each product and each of 128 threads.
 #[inline(always)]
 unsafe fn chain_registers(registers: *const [u32; 4]) -> [[u32; 4]; 8] {
-    // SAFETY: the caller's.
+    // SAFETY: this function's contract.
     [0, 1, 2, 3, 4, 5, 6, 7].map(|step| unsafe { *registers.add(step * 128 + thread::thread_idx_x() as usize) })
 }
 
@@ -159,7 +161,7 @@ kernels! {
         store(&sums, out);
     }
 
-    /// `m64n64k16` of `f16`: K-major, without a pattern.
+    /// `m64n64k16` of `f16`: K-major, not swizzled.
     v_wgmma_plain_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let mut sums = [[0.0; 4]; 8];
@@ -177,7 +179,7 @@ kernels! {
         store(&sums, out);
     }
 
-    /// `m64n64k16` of `f16`: A in registers, four of each thread; B K-major, without a pattern.
+    /// `m64n64k16` of `f16`: A in four registers per thread, B K-major and not swizzled.
     v_wgmma_registers_f16(image: *const Vector, bytes: u32, registers: *const [u32; 4], out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let a = *registers.add(thread::thread_idx_x() as usize);
@@ -259,7 +261,7 @@ kernels! {
         store(&sums, out);
     }
 
-    /// `m64n64k16` of `bf16`: K-major, without a pattern.
+    /// `m64n64k16` of `bf16`: K-major, not swizzled.
     v_wgmma_plain_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let mut sums = [[0.0; 4]; 8];
@@ -277,7 +279,7 @@ kernels! {
         store(&sums, out);
     }
 
-    /// `m64n64k16` of `bf16`: A in registers, four of each thread; B K-major, without a pattern.
+    /// `m64n64k16` of `bf16`: A in four registers per thread, B K-major and not swizzled.
     v_wgmma_registers_bf16(image: *const Vector, bytes: u32, registers: *const [u32; 4], out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let a = *registers.add(thread::thread_idx_x() as usize);
@@ -287,7 +289,7 @@ kernels! {
         store(&sums, out);
     }
 
-    /// Four products of `f16` in a chain, 128 columns: both K-major, without a pattern; and the same again.
+    /// A chain of four `f16` products with 128 columns, both K-major and not swizzled. Computed twice and added.
     v_wgmma_short_chain_128_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let [a, b] = [at, at + SECOND].map(|at| {
@@ -298,7 +300,7 @@ kernels! {
         store(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|j: usize| added(sums[j], again[j])), out);
     }
 
-    /// Eight products of `f16` in a chain, 128 columns: both K-major, without a pattern.
+    /// A chain of eight `f16` products with 128 columns, both K-major and not swizzled.
     v_wgmma_chain_128_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let [a, b] = [at, at + SECOND].map(|at| CHAIN.along(at, 256));
@@ -307,7 +309,7 @@ kernels! {
         store(&sums, out);
     }
 
-    /// Eight products of `f16` in a chain, 64 columns: A in registers, B MN-major, without a pattern.
+    /// A chain of eight `f16` products with 64 columns: A in registers, B MN-major and not swizzled.
     v_wgmma_chain_64_registers_f16(image: *const Vector, bytes: u32, registers: *const [u32; 4], out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let a = chain_registers(registers);
@@ -318,7 +320,7 @@ kernels! {
         store(&sums, out);
     }
 
-    /// Eight products of `f16` in a chain, 128 columns: A in registers, B MN-major, without a pattern.
+    /// A chain of eight `f16` products with 128 columns: A in registers, B MN-major and not swizzled.
     v_wgmma_chain_128_registers_f16(image: *const Vector, bytes: u32, registers: *const [u32; 4], out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let a = chain_registers(registers);
@@ -329,7 +331,7 @@ kernels! {
         store(&sums, out);
     }
 
-    /// Four products of `bf16` in a chain, 128 columns: both K-major, without a pattern; and the same again.
+    /// A chain of four `bf16` products with 128 columns, both K-major and not swizzled. Computed twice and added.
     v_wgmma_short_chain_128_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let [a, b] = [at, at + SECOND].map(|at| {
@@ -340,7 +342,7 @@ kernels! {
         store(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|j: usize| added(sums[j], again[j])), out);
     }
 
-    /// Eight products of `bf16` in a chain, 128 columns: both K-major, without a pattern.
+    /// A chain of eight `bf16` products with 128 columns, both K-major and not swizzled.
     v_wgmma_chain_128_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let [a, b] = [at, at + SECOND].map(|at| CHAIN.along(at, 256));
@@ -349,7 +351,7 @@ kernels! {
         store(&sums, out);
     }
 
-    /// Eight products of `bf16` in a chain, 64 columns: A in registers, B MN-major, without a pattern.
+    /// A chain of eight `bf16` products with 64 columns: A in registers, B MN-major and not swizzled.
     v_wgmma_chain_64_registers_bf16(image: *const Vector, bytes: u32, registers: *const [u32; 4], out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let a = chain_registers(registers);
@@ -360,7 +362,7 @@ kernels! {
         store(&sums, out);
     }
 
-    /// Eight products of `bf16` in a chain, 128 columns: A in registers, B MN-major, without a pattern.
+    /// A chain of eight `bf16` products with 128 columns: A in registers, B MN-major and not swizzled.
     v_wgmma_chain_128_registers_bf16(image: *const Vector, bytes: u32, registers: *const [u32; 4], out: *mut [f32; 4]) {
         let at = fill(image, bytes);
         let a = chain_registers(registers);

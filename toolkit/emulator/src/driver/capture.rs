@@ -1,4 +1,4 @@
-//! Streams whose work is recorded instead of done.
+//! Stream capture: the work of captured streams is recorded instead of executed.
 
 use super::queue::StreamId;
 use super::result_code::{Result, ResultCode};
@@ -6,31 +6,31 @@ use super::work::Work;
 use std::collections::HashMap;
 use std::thread::ThreadId;
 
-/// For each stream, how much of its work comes before something.
+/// For each stream, the number of its work items that come before some point.
 pub(super) type CaptureClock = HashMap<StreamId, usize>;
 
-/// What is forbidden while a capture goes on.
+/// The calls that an open capture forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaptureMode {
-    /// No thread may wait for something that the capture could hold up.
+    /// No thread may make a call that could wait for captured work.
     Global,
-    /// The thread that began the capture may not.
+    /// The thread that began the capture may not make such a call.
     ThreadLocal,
-    /// Nothing is forbidden.
+    /// All calls are allowed.
     Relaxed,
 }
 
-/// A capture that goes on.
+/// An open capture.
 #[derive(Debug)]
 pub(super) struct Capture {
     pub id: u32,
     pub origin: StreamId,
     mode: CaptureMode,
     thread: ThreadId,
-    /// For each stream that takes part, what comes before its next work.
+    /// For each stream in the capture, the work that its next item depends on.
     clocks: HashMap<StreamId, CaptureClock>,
     nodes: Vec<Work>,
-    /// Whether something forbidden has spoilt it.
+    /// Whether a forbidden call has invalidated the capture.
     pub invalid: bool,
 }
 
@@ -41,12 +41,12 @@ impl Capture {
         Self { id, origin, mode, thread, clocks, nodes: Vec::new(), invalid: false }
     }
 
-    /// Whether a stream takes part.
+    /// Whether a stream takes part in the capture.
     pub fn has(&self, stream: StreamId) -> bool {
         self.clocks.contains_key(&stream)
     }
 
-    /// Whether the calling thread must not wait for something that the capture could hold up.
+    /// Whether the calling thread must not make a call that could wait for captured work.
     pub fn forbids_waiting(&self) -> bool {
         match self.mode {
             CaptureMode::Global => true,
@@ -55,7 +55,7 @@ impl Capture {
         }
     }
 
-    /// Records work of a stream that takes part.
+    /// Records work of a stream that takes part in the capture.
     pub fn add(&mut self, stream: StreamId, work: Work) -> Result<()> {
         if self.invalid {
             return Err(ResultCode::CaptureInvalidated);
@@ -65,21 +65,21 @@ impl Capture {
         Ok(())
     }
 
-    /// What comes before an event that is recorded in a stream now.
+    /// The clock of an event that is recorded in a stream now.
     pub fn clock(&self, stream: StreamId) -> CaptureClock {
         self.clocks.get(&stream).cloned().unwrap_or_default()
     }
 
-    /// Lets a stream wait for what a clock says. From now on the stream takes part in the capture.
+    /// Makes a stream wait for the work that a clock covers. The stream takes part in the capture from now on.
     pub fn join(&mut self, stream: StreamId, after: &CaptureClock) {
         let clock = self.clocks.entry(stream).or_default();
         for (&other, &count) in after {
-            let known = clock.entry(other).or_default();
-            *known = count.max(*known);
+            let latest = clock.entry(other).or_default();
+            *latest = count.max(*latest);
         }
     }
 
-    /// The recorded work in the order in which it was asked for.
+    /// Ends the capture and returns the recorded work in submission order.
     pub fn end(self) -> Result<Vec<Work>> {
         if self.thread != std::thread::current().id() && self.mode != CaptureMode::Relaxed {
             return Err(ResultCode::CaptureWrongThread);

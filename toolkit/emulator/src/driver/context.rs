@@ -1,4 +1,4 @@
-//! A context: memory, streams, modules, and the work that is still to be done.
+//! A context: its memory, streams, modules, events, graphs and queued work.
 
 use super::capture::Capture;
 use super::event::EventState;
@@ -27,46 +27,46 @@ pub(super) const DEFAULT_STREAM: StreamId = 0;
 
 /// A stream other than the default one.
 pub(super) struct StreamSettings {
-    /// How it is ordered with others.
+    /// How the stream is ordered relative to other streams.
     pub order: StreamOrder,
-    /// Its priority, which changes nothing here.
+    /// The priority, which is only stored and returned.
     pub priority: i32,
 }
 
-/// A context of the driver.
+/// The state of one driver context.
 pub(super) struct DriverContext {
     pub device_options: DeviceOptions,
     pub launch_options: LaunchOptions,
     pub settings: ContextSettings,
-    /// The number of the device.
+    /// The ordinal of its device.
     pub ordinal: i32,
-    /// Its number among the devices of its group.
+    /// Its index among the devices of its group.
     pub member: usize,
-    /// What comes before every launch to come, of launches that are over.
+    /// The ordering information of ended launches, which later launches start from.
     pub before: Option<Arc<Others>>,
     pub pinned: PinnedMemory,
-    /// Sizes of the buffers.
+    /// The buffers and their sizes in bytes.
     pub buffers: BTreeMap<DeviceAddress, usize>,
-    /// The buffers that are managed memory.
+    /// The allocations that are managed memory.
     pub managed: BTreeSet<DeviceAddress>,
     pub streams: HashMap<StreamId, StreamSettings>,
     pub events: HashMap<u32, EventState>,
     pub modules: HashMap<u32, Arc<PtxModule>>,
     pub functions: HashMap<u32, LoadedKernel>,
     pub links: HashMap<u32, Linker>,
-    /// Graphs, and graphs made ready to run, which are the same here.
+    /// Graphs and instantiated graphs. Both are lists of work here.
     pub graphs: HashMap<u32, Arc<[Work]>>,
     pub captures: Vec<Capture>,
     pub queue: WorkQueue<Work>,
-    /// Work that must be done now, in order.
+    /// Work that must run now, in order.
     pub due: VecDeque<QueuedWork<Work>>,
-    /// When work is done, for events.
+    /// When work ends on the stream timelines, for event times.
     pub timeline: Timeline,
     /// The error that ended the context.
     pub failed: Option<ResultCode>,
-    /// What went wrong last, in full.
+    /// The last fault or refusal, in full.
     pub fault: Option<Box<Fault>>,
-    /// The reports of launches, if they are collected.
+    /// The reports of launches, or `None` if they are not collected.
     pub reports: Option<Vec<LaunchReport>>,
     next: u32,
 }
@@ -100,37 +100,37 @@ impl DriverContext {
         }
     }
 
-    /// A number for a new object.
+    /// Returns the id for a new object.
     pub fn id(&mut self) -> u32 {
         self.next += 1;
         self.next
     }
 
-    /// Fails if the context has failed for good. As on a GPU, every later call then gets the same error.
+    /// Fails if an earlier error ended the context. As on a GPU, every later call returns that error.
     pub fn healthy(&self) -> Result<()> {
         self.failed.map_or(Ok(()), Err)
     }
 
-    /// Remembers in words why a call was refused.
+    /// Records a refused call with a message. Returns the code for the caller.
     pub fn refuse(&mut self, call: &str, message: impl ToString) -> ResultCode {
-        self.refuse_for(Fault::of_call(FaultKind::Launch, call, message.to_string()));
+        self.record_refusal(Fault::of_call(FaultKind::Launch, call, message.to_string()));
         ResultCode::InvalidValue
     }
 
-    /// Remembers why a call was refused, and tells whoever listens.
-    pub fn refuse_for(&mut self, why: Box<Fault>) {
-        notice::tell(Notice::Refusal(&why));
+    /// Records a refused call and notifies the listener.
+    pub fn record_refusal(&mut self, why: Box<Fault>) {
+        notice::notify(Notice::Refusal(&why));
         self.fault = Some(why);
     }
 
-    /// Remembers which form of a kernel's instructions the emulator does not have.
+    /// Records that a kernel uses an instruction form that the emulator does not support.
     pub fn refuse_form(&mut self, kernel: &str, why: &ParseError) -> ResultCode {
         let fault = Fault::of_call(FaultKind::Unsupported, kernel, why.message.clone());
-        self.refuse_for(Box::new(Fault { ptx_line: why.line, ..*fault }));
+        self.record_refusal(Box::new(Fault { ptx_line: why.line, ..*fault }));
         ResultCode::NotSupported
     }
 
-    /// How a stream is ordered with others.
+    /// How a stream is ordered relative to other streams.
     pub fn order(&self, stream: StreamId) -> Result<StreamOrder> {
         if stream == DEFAULT_STREAM {
             return Ok(StreamOrder::Default);
@@ -138,7 +138,7 @@ impl DriverContext {
         self.streams.get(&stream).map(|stream| stream.order).ok_or(ResultCode::InvalidHandle)
     }
 
-    /// Checks that the default stream, if it is meant, does not come between a blocking stream and its capture.
+    /// Fails if `stream` is the default stream and a blocking stream is being captured. That capture becomes invalid.
     pub fn check_default(&mut self, stream: StreamId) -> Result<()> {
         if stream != DEFAULT_STREAM {
             return Ok(());
@@ -161,12 +161,12 @@ impl DriverContext {
         self.captures.iter_mut().find(|capture| capture.has(stream))
     }
 
-    /// Whether a stream is captured, and whether that capture can still succeed.
+    /// Whether the capture that a stream takes part in can still succeed, or `None` if it takes part in none.
     pub fn capturing(&mut self, stream: StreamId) -> Option<bool> {
         self.capture_of(stream).map(|capture| !capture.invalid)
     }
 
-    /// Asks a stream to do something, or records it if the stream is captured.
+    /// Queues work in a stream, or records it if the stream is being captured.
     pub fn submit(&mut self, stream: StreamId, work: Work) -> Result<()> {
         self.healthy()?;
         let order = self.order(stream)?;
@@ -178,7 +178,7 @@ impl DriverContext {
         Ok(())
     }
 
-    /// Fails if a capture forbids what could wait for it, and spoils the capture.
+    /// Fails if an open capture forbids the calling thread to wait. That capture becomes invalid.
     pub fn check_waiting(&mut self) -> Result<()> {
         self.healthy()?;
         match self.captures.iter_mut().find(|capture| capture.forbids_waiting()) {
@@ -190,7 +190,7 @@ impl DriverContext {
         }
     }
 
-    /// What went wrong last, in full. What ended the context is kept for later calls.
+    /// Takes the last fault in full. A fault that ended the context is kept for later calls.
     pub fn take_fault(&mut self) -> Option<Box<Fault>> {
         if self.failed.is_some() { self.fault.clone() } else { self.fault.take() }
     }

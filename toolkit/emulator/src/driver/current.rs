@@ -1,17 +1,17 @@
-//! Which context is current to each thread.
+//! The current context of each thread.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many threads each context is current to.
+/// The number of threads that each context is current to.
 static THREADS: Mutex<Option<HashMap<u32, usize>>> = Mutex::new(None);
 
 thread_local! {
     static CURRENT: RefCell<Stack> = const { RefCell::new(Stack(Vec::new())) };
 }
 
-/// A thread's stack of contexts; the last one is current.
+/// A thread's stack of contexts. The last one is current.
 struct Stack(Vec<u32>);
 
 impl Drop for Stack {
@@ -24,7 +24,7 @@ fn lock() -> MutexGuard<'static, Option<HashMap<u32, usize>>> {
     THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts that a thread has another current context.
+/// Updates the thread counts after the calling thread's current context changed.
 fn count(before: Option<&u32>, after: Option<&u32>) {
     if before == after {
         return;
@@ -42,7 +42,7 @@ fn count(before: Option<&u32>, after: Option<&u32>) {
     threads.retain(|_, count| *count != 0);
 }
 
-/// The number of the calling thread's current context.
+/// The id of the calling thread's current context.
 pub(super) fn get() -> Option<u32> {
     CURRENT.with_borrow(|stack| stack.0.last().copied())
 }
@@ -57,7 +57,7 @@ pub(super) fn change<T>(action: impl FnOnce(&mut Vec<u32>) -> T) -> T {
     })
 }
 
-/// How many threads have one of these contexts as their current one.
+/// The number of threads whose current context is one of these.
 pub(super) fn threads_of<'a>(contexts: impl Iterator<Item = &'a u32>) -> usize {
     let threads = lock();
     contexts.filter_map(|context| threads.as_ref()?.get(context)).sum()

@@ -1,4 +1,4 @@
-//! An event: a point in a stream that others wait for.
+//! An event: a point in a stream that other streams and the host can wait for.
 
 use super::capture::CaptureClock;
 use std::time::Instant;
@@ -7,18 +7,18 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(super) enum Recorded {
     Never,
-    /// As work of this number.
+    /// Recorded as the work item with this sequence number.
     Queued(u64),
-    /// In a capture.
+    /// Recorded in the capture with this id.
     Captured(u32, CaptureClock),
 }
 
-/// What the driver knows of an event.
+/// The state of an event.
 #[derive(Debug)]
 pub(super) struct EventState {
-    /// Whether its time is taken.
+    /// Whether the event can be used for timing.
     pub timed: bool,
     pub recorded: Recorded,
-    /// When the stream came to it.
+    /// When the stream reached the event.
     pub at: Option<Instant>,
 }

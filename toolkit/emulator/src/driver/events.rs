@@ -1,4 +1,4 @@
-//! What a context does with events.
+//! Event operations of a context.
 
 use super::context::DriverContext;
 use super::event::{EventState, Recorded};
@@ -67,7 +67,7 @@ impl DriverContext {
         }
     }
 
-    /// Milliseconds from one event to another.
+    /// The milliseconds from one event to another.
     pub fn elapsed(&self, start: u32, end: u32) -> Result<f32> {
         self.healthy()?;
         let at = |event| {
@@ -93,7 +93,8 @@ impl Session<'_> {
         }
     }
 
-    /// Whether an event has been reached. If it has not, its stream's work is done up to it before this returns.
+    /// Whether an event has been reached. If it has not, this executes the stream's work up to the event, so the next
+    /// query succeeds.
     pub fn query_event(&mut self, event: u32) -> Result<()> {
         let pending = match self.events.get(&event).ok_or(ResultCode::InvalidHandle)?.recorded {
             Recorded::Queued(seq) => self.is_pending(Until::Work(seq)),

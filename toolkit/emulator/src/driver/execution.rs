@@ -1,9 +1,9 @@
-//! How work of streams is done while a thread of the host waits for it.
+//! Executes queued stream work while a host thread waits for its result.
 
 use super::current;
 use super::event::Recorded;
 use super::group::{RunningWork, Waiting};
-use super::host::mapped_of;
+use super::host::mapped_memory;
 use super::host_call;
 use super::launch_report::LaunchReport;
 use super::pools;
@@ -19,29 +19,29 @@ use crate::memory::DeviceAddress;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// Rounds that a launch runs at a time when its context is alone.
+/// Rounds that a launch runs per turn when its context is alone in the group.
 const ROUNDS_ALONE: usize = 4096;
-/// The most rounds that a launch runs at a time when others may run as well.
-const ROUNDS_IN_COMPANY: u64 = 4;
-/// How many times the others go on for each time that a launch which seems only to wait may look again.
-const LOOKS_OF_WAITING: u64 = 8;
-/// How long a thread waits for others to queue something, before launches that wait for it look again.
+/// The most rounds that a launch runs per turn when the group has several contexts.
+const ROUNDS_SHARED: u64 = 4;
+/// Turns that other launches get for each turn of a launch that only spins.
+const SPIN_INTERVAL: u64 = 8;
+/// How long a host thread waits for others to queue work before spinning launches run again.
 const NAP: Duration = Duration::from_millis(1);
-/// Warp instructions that a launch spends on waiting before it is taken to wait for ever, when nobody can queue anything
-/// more, and accesses as threads make that wait.
-const HOPELESS: (u64, u64) = (1 << 20, 1 << 10);
+/// Warp instructions and strong memory accesses after which a spinning launch counts as deadlocked, if no thread can
+/// queue more work.
+const DEADLOCK_EFFORT: (u64, u64) = (1 << 20, 1 << 10);
 
 type Executed<T> = std::result::Result<T, Box<Fault>>;
 
 impl Session<'_> {
-    /// Does the work that must be done now.
+    /// Executes queued work until the work that `until` selects is done.
     pub fn run(&mut self, until: Until) -> Result<()> {
         self.healthy()?;
         let taken = self.queue.take(until);
         self.due.extend(taken);
         let (id, due) = (self.id, self.due.iter());
-        let named = due.filter(|item| until.names(item)).map(QueuedWork::seq);
-        let running = self.state().running_of(id).filter(|running| until.names(&running.item));
+        let named = due.filter(|item| until.matches(item)).map(QueuedWork::seq);
+        let running = self.state().running_in(id).filter(|running| until.matches(&running.item));
         let Some(last) = named.chain(running.map(|running| running.item.seq())).max() else { return Ok(()) };
         let own = Waiting { context: id, last };
         self.state_mut().waiting.push(own);
@@ -56,14 +56,15 @@ impl Session<'_> {
         self.healthy()
     }
 
-    /// Whether a piece of work, or any work of a stream, is not over.
+    /// Whether any work that `until` selects is unfinished.
     pub fn is_pending(&self, until: Until) -> bool {
         self.queue.is_pending(until)
-            || self.due.iter().any(|item| until.names(item))
-            || self.state().running_of(self.id).any(|running| until.names(&running.item))
+            || self.due.iter().any(|item| until.matches(item))
+            || self.state().running_in(self.id).any(|running| until.matches(&running.item))
     }
 
-    /// Does some of the work of the group, or waits if nothing can be done. `stuck_since` is when that began.
+    /// Makes one step of progress in the group, or waits if no progress is possible. `stuck_since` is the time since
+    /// which all launches have spun.
     fn step(&mut self, stuck_since: &mut Option<Instant>) {
         let (id, group) = (self.id, self.group);
         let nap = |state| group.changed.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner).0;
@@ -76,13 +77,13 @@ impl Session<'_> {
             return self.begin(id, item);
         }
         let spins = self.advance();
-        if !self.state().is_company() {
+        if !self.state().is_shared() {
             return;
         }
         let begun = (spins || self.is_eager()) && self.begin_another();
         if begun || !spins {
             *stuck_since = None;
-        } else if self.all_spin() && self.is_hopeless(stuck_since) {
+        } else if self.all_spin() && self.is_deadlocked(stuck_since) {
             self.give_up();
         } else if self.all_spin() && !self.all_wait() {
             self.state_mut().is_stepping = true;
@@ -102,21 +103,21 @@ impl Session<'_> {
         }
     }
 
-    /// Lets a running launch go on for some rounds. Returns whether it seemed to do nothing but wait.
+    /// Runs a launch for a few rounds. Returns true if the launch only spun, or if no launch is running.
     fn advance(&mut self) -> bool {
         let state = self.state_mut();
-        let company = state.is_company();
+        let is_shared = state.is_shared();
         let count = state.running.len();
         if count == 0 {
             return true;
         }
         let choice = state.orders.next();
-        let (index, rounds) = if company {
+        let (index, rounds) = if is_shared {
             let first = (choice >> 8) as usize % count;
-            let may_wait = (choice >> 4).is_multiple_of(LOOKS_OF_WAITING);
-            let goes_on = |index: &usize| may_wait || !state.running[*index].launch.spins();
-            let index = (first..first + count).map(|index| index % count).find(goes_on).unwrap_or(first);
-            (index, 1 + (choice % ROUNDS_IN_COMPANY) as usize)
+            let spinners_may_run = (choice >> 4).is_multiple_of(SPIN_INTERVAL);
+            let may_run = |index: &usize| spinners_may_run || !state.running[*index].launch.spins();
+            let index = (first..first + count).map(|index| index % count).find(may_run).unwrap_or(first);
+            (index, 1 + (choice % ROUNDS_SHARED) as usize)
         } else {
             (count - 1, ROUNDS_ALONE)
         };
@@ -145,7 +146,7 @@ impl Session<'_> {
         }
     }
 
-    /// Ends a launch, and keeps its report if reports are asked for.
+    /// Ends a launch and stores its report if the context collects reports.
     fn end(&mut self, index: usize) {
         let state = self.state_mut();
         let RunningWork { context, request, launch, .. } = state.end(index);
@@ -157,8 +158,7 @@ impl Session<'_> {
         }
     }
 
-    /// Begins work of any context of the group that can begin, other work of this one's included. Returns whether there was
-    /// any.
+    /// Begins ready work of any context in the group, including this one. Returns false if none is ready.
     fn begin_another(&mut self) -> bool {
         let state = self.state_mut();
         let mut ids: Vec<u32> = state.contexts.keys().copied().collect();
@@ -172,41 +172,41 @@ impl Session<'_> {
         false
     }
 
-    /// Whether work of others begins although nothing waits for it yet: in random orders now and then.
+    /// Whether work of other contexts begins although no thread waits for it yet. Random orders (a nonzero seed) do
+    /// this in one of eight turns.
     fn is_eager(&mut self) -> bool {
         self.launch_options.seed != 0 && self.state_mut().orders.next().is_multiple_of(8)
     }
 
-    /// Whether all launches do nothing but wait.
+    /// Whether every running launch only spins.
     fn all_spin(&self) -> bool {
         self.state().running.iter().all(|running| running.launch.spins())
     }
 
-    /// Whether launches have waited so long that nothing will end it: no thread of the host can queue what they wait for,
-    /// or none did in the time that the options give.
-    fn is_hopeless(&self, stuck_since: &mut Option<Instant>) -> bool {
+    /// Whether the spinning launches can no longer make progress: no host thread is left to queue what they wait for,
+    /// or the patience of the device options is over.
+    fn is_deadlocked(&self, stuck_since: &mut Option<Instant>) -> bool {
         let state = self.state();
         let since = *stuck_since.get_or_insert_with(Instant::now);
         let waits_long = |running: &RunningWork| {
             let ((executed, polls), (then, polls_then)) = (running.launch.effort(), running.at_event);
-            executed - then > HOPELESS.0 && polls - polls_then > HOPELESS.1
+            executed - then > DEADLOCK_EFFORT.0 && polls - polls_then > DEADLOCK_EFFORT.1
         };
         since.elapsed() > self.device_options.patience || state.running.iter().all(waits_long) && self.all_wait()
     }
 
-    /// Whether no thread of the host is left that could queue something.
+    /// Whether every host thread with a context of this group is waiting and cannot queue more work.
     fn all_wait(&self) -> bool {
         let state = self.state();
         let waiting = state.waiting.iter().filter(|&&waiting| state.must_wait(waiting)).count();
         waiting >= current::threads_of(state.contexts.keys())
     }
 
-    /// Fails all contexts whose launches wait.
+    /// Fails every context with a running launch. Called when all of them spin.
     fn give_up(&mut self) {
         let state = self.state_mut();
         while let Some(running) = state.running.first() {
-            let message =
-                "waits for what another device must write, and nothing is left that could write it".to_string();
+            let message = "waits for a write by another device, but no remaining work can make it".to_string();
             let fault = match kernel(&running.request.module, &running.request.kernel) {
                 Ok(kernel) => running.launch.endless(kernel, message),
                 Err(fault) => fault,
@@ -216,7 +216,7 @@ impl Session<'_> {
         }
     }
 
-    /// Begins work of a context: a launch goes on in the steps to come, anything else is done at once.
+    /// Begins work of a context. A launch continues in later steps. All other work completes here.
     fn begin(&mut self, context: u32, item: QueuedWork<Work>) {
         self.state_mut().note_event();
         let began = self.state().start_of(context, &item);
@@ -242,7 +242,7 @@ impl Session<'_> {
         request: LaunchRequest,
     ) -> Executed<()> {
         let state = self.state_mut();
-        let in_company = state.is_company();
+        let in_company = state.is_shared();
         let Some(context) = state.contexts.get(&id) else { return Ok(()) };
         let early = !context.launch_options.early_accesses || state.follows_launch(id, &item);
         let options = LaunchOptions {
@@ -254,7 +254,7 @@ impl Session<'_> {
         if state.running.is_empty() {
             state.orders = Orders(options.seed);
         }
-        state.device.memory.map_host(&mapped_of(|owner| state.contexts.contains_key(&owner)));
+        state.device.memory.map_host(&mapped_memory(|owner| state.contexts.contains_key(&owner)));
         let place = LaunchPlace {
             device: context.member,
             first_block: state.blocks,
@@ -325,14 +325,14 @@ impl Session<'_> {
             }
             Work::Wait | Work::Launch(_) => {}
             Work::Call { function, data } => {
-                // SAFETY: `cuLaunchHostFunc`, which alone makes this work, requires that the function can be called with this
-                // data until it has been called.
+                // SAFETY: only `cuLaunchHostFunc` creates this work. Its caller guarantees that the function may be
+                // called with this data until the call is done.
                 host_call::run(|| unsafe { function(std::ptr::with_exposed_provenance_mut(data)) });
             }
             Work::CallBack { function, stream, data } => {
                 let stream = std::ptr::without_provenance_mut(stream);
-                // SAFETY: `cuStreamAddCallback`, which alone makes this work, requires that the function can be called with
-                // this data until it has been called.
+                // SAFETY: only `cuStreamAddCallback` creates this work. Its caller guarantees that the function may be
+                // called with this data until the call is done.
                 host_call::run(|| unsafe { function(stream, 0, std::ptr::with_exposed_provenance_mut(data)) });
             }
         }

@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 /// A kernel of a loaded module.
 pub(super) struct LoadedKernel {
-    /// The module.
+    /// The module that defines the kernel.
     pub module: Arc<PtxModule>,
-    /// The module's number, by which it is unloaded.
+    /// The module's id, used when it is unloaded.
     pub module_id: u32,
     /// The name of the kernel.
     pub kernel: String,
-    /// The same for callers of the driver.
+    /// The name as a C string, for callers of the driver.
     pub c_name: CString,
     /// Bytes of dynamic shared memory that a launch may ask for.
     pub dynamic_limit: usize,
 }
 
 impl LoadedKernel {
-    /// The kernel itself.
+    /// The compiled kernel in the module.
     pub fn entry(&self) -> Result<&Entry> {
         self.module.entry(&self.kernel).ok_or(ResultCode::NotFound)
     }

@@ -1,4 +1,4 @@
-//! Memory of the host that copies read and write, page-locked or not.
+//! Host memory that copies read and write, page-locked or pageable.
 
 use super::result_code::{Result, ResultCode};
 use crate::host_bytes::HostBytes;
@@ -7,22 +7,23 @@ use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Pages of the host.
+/// The page size of the host.
 const PAGE: usize = 4096;
 
-/// Page-locked memory that kernels of all contexts reach at its own address, and the number of the context that has it.
+/// Mapped page-locked memory by address, with the id of the owning context. Kernels of all contexts may access it at
+/// its host address.
 static MAPPED: Mutex<BTreeMap<usize, (HostBytes, u32)>> = Mutex::new(BTreeMap::new());
 
 fn lock_mapped() -> MutexGuard<'static, BTreeMap<usize, (HostBytes, u32)>> {
     MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The page-locked memory that kernels reach, of those contexts for which `has` holds.
-pub(super) fn mapped_of(has: impl Fn(u32) -> bool) -> Vec<HostBytes> {
+/// Returns the mapped page-locked memory whose owner satisfies `has`.
+pub(super) fn mapped_memory(has: impl Fn(u32) -> bool) -> Vec<HostBytes> {
     lock_mapped().values().filter(|(_, owner)| has(*owner)).map(|(bytes, _)| *bytes).collect()
 }
 
-/// The number of the context that has the page-locked memory at an address, if kernels reach it.
+/// The id of the context that owns the mapped page-locked memory at an address, if any.
 pub(super) fn owner_of_mapped(address: usize) -> Option<u32> {
     let before = lock_mapped().range(..=address).next_back().map(|(_, mapped)| *mapped);
     before.filter(|(bytes, _)| address < bytes.address() + bytes.len()).map(|(_, owner)| owner)
@@ -32,19 +33,19 @@ pub(super) fn owner_of_mapped(address: usize) -> Option<u32> {
 #[derive(Debug, Default)]
 pub(super) struct PinnedMemory {
     allocated: BTreeMap<usize, Layout>,
-    /// Memory of the program that it registered: start and size.
+    /// Program memory that was registered, as start and size.
     registered: BTreeMap<usize, usize>,
 }
 
 impl PinnedMemory {
-    /// Allocates bytes, filled with a pattern that shows when nothing has been written. Kernels reach them if they are
-    /// `mapped` for the context of this number.
+    /// Allocates page-locked bytes and fills them with 0xcd, which marks bytes that were never written. If `mapped` gives
+    /// an owning context, kernels can access them.
     pub fn allocate(&mut self, bytes: usize, mapped: Option<u32>) -> Result<usize> {
         let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| ResultCode::InvalidValue)?;
         if bytes == 0 {
             return Err(ResultCode::InvalidValue);
         }
-        // SAFETY: the layout is not empty: zero bytes were refused above.
+        // SAFETY: the layout is not empty, because zero bytes were refused above.
         let address = unsafe { alloc::alloc(layout) };
         if address.is_null() {
             return Err(ResultCode::OutOfMemory);
@@ -54,8 +55,8 @@ impl PinnedMemory {
         let address = address.expose_provenance();
         self.allocated.insert(address, layout);
         if let Some(owner) = mapped {
-            // SAFETY: the memory has just been allocated, and leaves the list before it is freed. Work that uses it must be over
-            // then, which `cuMemFreeHost` requires.
+            // SAFETY: the memory has just been allocated and leaves the list before it is freed. `cuMemFreeHost`
+            // requires that work using it has ended by then.
             let memory = unsafe { HostBytes::new(address, bytes) };
             lock_mapped().extend(memory.map(|memory| (address, (memory, owner))));
         }
@@ -65,13 +66,13 @@ impl PinnedMemory {
     pub fn free(&mut self, address: usize) -> Result<()> {
         let layout = self.allocated.remove(&address).ok_or(ResultCode::InvalidValue)?;
         lock_mapped().remove(&address);
-        // SAFETY: only `allocate` adds to the list, with the layout of the allocation. The entry has just been removed, so the
-        // memory is freed once.
+        // SAFETY: only `allocate` adds to the list, with the layout of the allocation. The entry has just been removed,
+        // so the memory is freed only once.
         unsafe { alloc::dealloc(ptr::with_exposed_provenance_mut(address), layout) };
         Ok(())
     }
 
-    /// Page-locks memory of the program. Kernels reach it if it is `mapped` for the context of this number.
+    /// Page-locks memory of the program. If `mapped` gives an owning context, kernels can access it.
     pub fn register(&mut self, memory: HostBytes, mapped: Option<u32>) -> Result<()> {
         if memory.len() == 0 {
             return Err(ResultCode::InvalidValue);
@@ -89,7 +90,7 @@ impl PinnedMemory {
         Ok(())
     }
 
-    /// The memory around an address: its start, its size, and whether kernels reach it.
+    /// The start and size of the page-locked memory around an address, and whether kernels can access it.
     pub fn around(&self, address: usize) -> Option<(usize, usize, bool)> {
         let allocated = self.allocated.range(..=address).next_back().map(|(&start, layout)| (start, layout.size()));
         let registered = self.registered.range(..=address).next_back().map(|(&start, &size)| (start, size));
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_is_known_to_the_byte() {
+    fn pinned_memory_has_exact_bounds() {
         let mut pinned = PinnedMemory::default();
         let at = pinned.allocate(100, None).unwrap();
         assert_eq!(bytes(at, 100).read(), [0xcd; 100]);

@@ -1,4 +1,4 @@
-//! Code as programs hand it over: PTX, or a fatbin that holds PTX for several kinds of GPUs.
+//! Code images as programs pass them: PTX, or a fatbin with PTX for several kinds of GPUs.
 
 use super::fatbin;
 use super::options::DeviceOptions;
@@ -6,9 +6,9 @@ use super::result_code::{Compiled, Result, ResultCode};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_void};
 
-/// What an image begins with that only NVIDIA's own compiler could read on: SASS.
+/// The magic number of an ELF image, which holds SASS that only NVIDIA's tools can read.
 const ELF: [u8; 4] = *b"\x7fELF";
-/// What a reference to a fatbin begins with, as compilers leave it in programs.
+/// The magic number of the fatbin wrapper that compilers leave in programs.
 const WRAPPER: [u8; 4] = 0x4662_43b1u32.to_le_bytes();
 
 /// Code that a program wants to load.
@@ -32,38 +32,38 @@ struct Wrapper {
 }
 
 impl CodeImage {
-    /// Reads the image at an address, which says itself what it is and where it ends.
+    /// Reads the image at an address. Its first bytes give its kind, and its content gives its end.
     ///
     /// # Safety
-    /// The address must be null, or that of a PTX text that ends with a zero, a cubin, a fatbin or a reference to a fatbin.
-    pub unsafe fn at(address: *const c_void) -> Result<Self> {
+    /// The address must be null or point to zero-terminated PTX, a cubin, a fatbin or a fatbin wrapper.
+    pub unsafe fn from_address(address: *const c_void) -> Result<Self> {
         if address.is_null() {
             return Err(ResultCode::InvalidValue);
         }
-        // SAFETY: as for this function: what follows reads no further than the image goes.
+        // SAFETY: this function's contract. `begins_with` never reads past the end of the image.
         let begins = |magic: [u8; 4]| unsafe { begins_with(address.cast(), magic) };
         if begins(ELF) {
             return Ok(Self::Sass);
         }
         if begins(WRAPPER) {
-            // SAFETY: what begins so is a reference to a fatbin, whose address it has.
-            return unsafe { Self::at(address.cast::<Wrapper>().read_unaligned().data) };
+            // SAFETY: the magic number shows that this is a fatbin wrapper, which contains the fatbin's address.
+            return unsafe { Self::from_address(address.cast::<Wrapper>().read_unaligned().data) };
         }
         if begins(fatbin::MAGIC) {
-            // SAFETY: what begins so is a fatbin, and has a header.
+            // SAFETY: the magic number shows that this is a fatbin, which has a header.
             let header = unsafe { address.cast::<[u8; fatbin::HEADER]>().read_unaligned() };
             let bytes = fatbin::size(&header).ok_or(ResultCode::InvalidImage)?;
-            // SAFETY: a fatbin has as many bytes as its header says.
+            // SAFETY: a fatbin has the size that its header gives.
             let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes) };
             return Ok(Self::Fatbin(bytes.to_vec()));
         }
-        // SAFETY: what is nothing else is PTX that ends with a zero.
+        // SAFETY: by this function's contract, the only remaining kind is zero-terminated PTX.
         let text = unsafe { CStr::from_ptr(address.cast::<c_char>()) };
         text.to_str().map(|text| Self::Text(text.to_owned())).map_err(|_| ResultCode::InvalidImage)
     }
 
-    /// The image that bytes are.
-    pub fn of(bytes: &[u8]) -> Result<Self> {
+    /// Reads an image from bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         if bytes.starts_with(&ELF) {
             return Ok(Self::Sass);
         }
@@ -75,23 +75,23 @@ impl CodeImage {
         Ok(Self::Text(text.to_owned()))
     }
 
-    /// The image in a file.
+    /// Reads an image from a file.
     pub fn from_file(path: &str) -> Result<Self> {
-        Self::of(&std::fs::read(path).map_err(|_| ResultCode::FileNotFound)?)
+        Self::from_bytes(&std::fs::read(path).map_err(|_| ResultCode::FileNotFound)?)
     }
 
-    /// The PTX in the image that is made for the newest kind of GPU that the device can stand for.
+    /// Returns the image's PTX for the newest architecture that the device can run.
     pub fn ptx(&self, options: &DeviceOptions) -> Compiled<Cow<'_, str>> {
         let (major, minor) = options.capability;
         let sass = "holds machine code (SASS), which the emulator does not execute: it needs PTX";
         match self {
             Self::Text(text) => Ok(Cow::Borrowed(text)),
-            Self::Sass => Err((ResultCode::NoBinary, format!("the image {sass}, as compilers give it with `-ptx`"))),
+            Self::Sass => Err((ResultCode::NoBinary, format!("the image {sass}, which compilers emit with `-ptx`"))),
             Self::Fatbin(bytes) => {
                 let texts = fatbin::ptx(bytes).map_err(|why| (ResultCode::InvalidImage, why))?;
                 if texts.is_empty() {
                     let text =
-                        format!("the fatbin only {sass}, as `nvcc -gencode arch=compute_80,code=compute_80` adds it");
+                        format!("the fatbin only {sass}, which `nvcc -gencode arch=compute_80,code=compute_80` adds");
                     return Err((ResultCode::NoBinary, text));
                 }
                 let fitting = texts.iter().filter(|(_, text)| options.runs(target(text)));
@@ -106,16 +106,17 @@ impl CodeImage {
     }
 }
 
-/// Whether what is at an address begins with four bytes. It is read no further than to the first that differs.
+/// Whether the bytes at an address begin with a magic number. Stops reading at the first difference.
 ///
 /// # Safety
-/// The address must be that of at least one byte, and of more unless that is a zero or the text's end.
+/// At least one byte must be readable, and the next byte must be readable after any byte that equals the magic number
+/// so far.
 unsafe fn begins_with(address: *const u8, magic: [u8; 4]) -> bool {
-    // SAFETY: a text ends with a zero, which differs from all bytes of the magic numbers.
+    // SAFETY: a text ends with a zero, which no magic number contains, so reading stops there.
     (0..4).all(|index| unsafe { address.add(index).read() } == magic[index])
 }
 
-/// The target that a PTX text names.
+/// The target that a PTX text declares.
 fn target(text: &str) -> &str {
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(".target"));
     line.and_then(|line| line.split([',', ' ', '\t']).find(|word| !word.is_empty())).unwrap_or_default()
@@ -127,15 +128,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_says_itself_what_it_is() {
+    fn the_first_bytes_of_an_image_give_its_kind() {
         let at = |bytes: &[u8]| {
-            // SAFETY: the bytes are what they begin as, or a text with a zero at its end.
-            unsafe { CodeImage::at(bytes.as_ptr().cast()) }
+            // SAFETY: each input is zero-terminated or starts with a complete magic number that `at` reads no further.
+            unsafe { CodeImage::from_address(bytes.as_ptr().cast()) }
         };
         assert_eq!(at(b".version 8.0\0").unwrap(), CodeImage::Text(".version 8.0".into()));
         assert_eq!(at(b"\x7f\0").unwrap(), CodeImage::Text("\x7f".into()));
         assert_eq!(at(b"\x7fELF").unwrap(), CodeImage::Sass);
-        assert_eq!(CodeImage::of(b"text\0\0").unwrap(), CodeImage::Text("text".into()));
+        assert_eq!(CodeImage::from_bytes(b"text\0\0").unwrap(), CodeImage::Text("text".into()));
         assert!(CodeImage::Sass.ptx(&DeviceOptions::default()).unwrap_err().1.contains("SASS"));
     }
 

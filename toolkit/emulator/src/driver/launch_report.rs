@@ -1,20 +1,20 @@
-//! A launch, and what it cost.
+//! The cost report of a launch.
 
 use crate::report::CostReport;
 
-/// A launch, and what it cost.
+/// A launch and its cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchReport {
     /// The kernel's name.
     pub kernel: String,
-    /// Blocks of the grid.
+    /// The size of the grid in blocks.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// The size of a block in threads.
     pub block: [u32; 3],
-    /// Bytes of dynamic shared memory of a block.
+    /// Bytes of dynamic shared memory per block.
     pub dynamic_shared: usize,
-    /// Whether it was launched with the attribute by which it may begin before the one ahead of it is over.
+    /// Whether the launch had the attribute that lets it begin before the previous launch ends.
     pub dependent: bool,
-    /// What it cost.
+    /// The instruction and memory traffic counts.
     pub report: CostReport,
 }

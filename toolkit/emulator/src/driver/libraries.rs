@@ -1,4 +1,4 @@
-//! Libraries: code that is loaded once for all contexts, and into each of them when it is first used there.
+//! Libraries: code that is loaded once for all contexts. Each context loads the module when it first uses the library.
 
 use super::compile::compile;
 use super::image::CodeImage;
@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What stands in the place of a context's number in the handles of libraries and their kernels. Bindings to Python
-/// take handles for numbers that are not negative.
+/// Takes the place of the context id in handles of libraries and their kernels. It is below 2^31 so that handles are
+/// non-negative as signed integers, which Python bindings expect.
 const LIBRARIES: u32 = i32::MAX as u32 - 1;
 
 /// Code that is loaded for all contexts.
@@ -20,7 +20,7 @@ struct Library {
     image: CodeImage,
     /// The names of its kernels.
     kernels: Vec<String>,
-    /// Its modules' numbers in contexts, by the contexts' numbers.
+    /// The library's module id in each context, by context id.
     modules: HashMap<u32, u32>,
 }
 
@@ -44,18 +44,18 @@ fn lock() -> MutexGuard<'static, Option<Libraries>> {
 }
 
 fn with_library<T>(library: Handle, action: impl FnOnce(&mut Library) -> Result<T>) -> Result<T> {
-    let (of, id) = parts(library);
+    let (owner, id) = parts(library);
     let mut all = lock();
-    let found = all.get_or_insert_default().libraries.get_mut(&id).filter(|_| of == LIBRARIES);
+    let found = all.get_or_insert_default().libraries.get_mut(&id).filter(|_| owner == LIBRARIES);
     action(found.ok_or(ResultCode::InvalidHandle)?)
 }
 
-/// Loads a library. The code is checked at once.
+/// Loads a library and checks its code.
 pub(super) fn load(image: CodeImage) -> Result<Handle> {
     let options = process::device(0)?;
     let compiled = image.ptx(&options).and_then(|ptx| compile(&ptx, &options));
     let module = compiled.map_err(|(code, why)| {
-        notice::tell(Notice::Refusal(&Fault::of_call(FaultKind::Launch, "load of a library", why)));
+        notice::notify(Notice::Refusal(&Fault::of_call(FaultKind::Launch, "load of a library", why)));
         code
     })?;
     let kernels = module.entries().iter().map(|entry| entry.name().to_owned()).collect();
@@ -66,7 +66,7 @@ pub(super) fn load(image: CodeImage) -> Result<Handle> {
     Ok(handle(LIBRARIES, all.next))
 }
 
-/// Forgets a library, and unloads it from all contexts.
+/// Unloads a library from all contexts.
 pub(super) fn unload(library: Handle) -> Result<()> {
     let modules = with_library(library, |library| Ok(std::mem::take(&mut library.modules)))?;
     let id = parts(library).1;
@@ -75,29 +75,29 @@ pub(super) fn unload(library: Handle) -> Result<()> {
         all.kernels.retain(|_, kernel| kernel.library != id);
     }
     for (context, module) in modules {
-        // The context may be gone already.
+        // The context may no longer exist.
         let _ = with(handle(context, module), |context, module| context.unload_module(module));
     }
     Ok(())
 }
 
-/// The names of a library's kernels.
+/// Returns the names of a library's kernels.
 pub(super) fn kernels(library: Handle) -> Result<Vec<String>> {
     with_library(library, |library| Ok(library.kernels.clone()))
 }
 
-/// A library's kernel.
+/// Returns the handle of a library's kernel.
 pub(super) fn kernel(library: Handle, name: &str) -> Result<Handle> {
-    let known = with_library(library, |library| Ok(library.kernels.iter().any(|kernel| kernel == name)))?;
-    if !known {
+    let exists = with_library(library, |library| Ok(library.kernels.iter().any(|kernel| kernel == name)))?;
+    if !exists {
         return Err(ResultCode::NotFound);
     }
     let id = parts(library).1;
     let mut all = lock();
     let all = all.get_or_insert_default();
-    let is_it = |kernel: &LibraryKernel| kernel.library == id && kernel.name.as_bytes() == name.as_bytes();
-    if let Some((&known, _)) = all.kernels.iter().find(|(_, kernel)| is_it(kernel)) {
-        return Ok(handle(LIBRARIES, known));
+    let matches = |kernel: &LibraryKernel| kernel.library == id && kernel.name.as_bytes() == name.as_bytes();
+    if let Some((&existing, _)) = all.kernels.iter().find(|(_, kernel)| matches(kernel)) {
+        return Ok(handle(LIBRARIES, existing));
     }
     let name = CString::new(name).map_err(|_| ResultCode::NotFound)?;
     all.next += 1;
@@ -106,38 +106,38 @@ pub(super) fn kernel(library: Handle, name: &str) -> Result<Handle> {
 }
 
 fn with_kernel<T>(kernel: Handle, action: impl FnOnce(&LibraryKernel) -> T) -> Result<T> {
-    let (of, id) = parts(kernel);
+    let (owner, id) = parts(kernel);
     let all = lock();
-    let found = all.as_ref().and_then(|all| all.kernels.get(&id)).filter(|_| of == LIBRARIES);
+    let found = all.as_ref().and_then(|all| all.kernels.get(&id)).filter(|_| owner == LIBRARIES);
     found.map(action).ok_or(ResultCode::InvalidHandle)
 }
 
-/// The library of a kernel.
+/// The library that a kernel belongs to.
 pub(super) fn library_of(kernel: Handle) -> Result<Handle> {
     with_kernel(kernel, |kernel| handle(LIBRARIES, kernel.library))
 }
 
-/// A kernel's name, as a pointer that is valid as long as the library is loaded.
+/// A kernel's name. The pointer is valid while the library is loaded.
 pub(super) fn name_of(kernel: Handle) -> Result<*const std::ffi::c_char> {
     with_kernel(kernel, |kernel| kernel.name.as_ptr())
 }
 
-/// The library's module in the current context.
+/// Returns the library's module in the current context, loading it first if needed.
 pub(super) fn module_of(library: Handle) -> Result<Handle> {
     let context = process::with_current(|context| Ok(context.id))?;
-    let (known, image) = with_library(library, |library| {
-        let known = library.modules.get(&context).copied();
-        Ok((known, library.image.clone()))
+    let (existing, image) = with_library(library, |library| {
+        let existing = library.modules.get(&context).copied();
+        Ok((existing, library.image.clone()))
     })?;
-    if let Some(known) = known {
-        return Ok(handle(context, known));
+    if let Some(existing) = existing {
+        return Ok(handle(context, existing));
     }
     let loaded = process::with_id(context, |context| context.load_module(&image).map_err(|(code, _)| code))?;
-    // Another thread may have been faster.
+    // If another thread loaded the module first, use that one.
     with_library(library, |library| Ok(handle(context, *library.modules.entry(context).or_insert(loaded))))
 }
 
-/// The function that a handle means: itself, or what a library's kernel is in the current context.
+/// Resolves a handle to a function. A library's kernel resolves to its function in the current context.
 pub(super) fn function_of(function: Handle) -> Result<Handle> {
     if parts(function).0 != LIBRARIES {
         return Ok(function);
@@ -150,7 +150,7 @@ pub(super) fn function_of(function: Handle) -> Result<Handle> {
     Ok(handle(parts(module).0, id))
 }
 
-/// Does something with a function or a library's kernel.
+/// Runs an action on a function or a library's kernel.
 pub(super) fn with_function<T>(function: Handle, action: impl FnOnce(&mut Session<'_>, u32) -> Result<T>) -> Result<T> {
     with(function_of(function)?, action)
 }

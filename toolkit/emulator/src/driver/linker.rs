@@ -1,4 +1,4 @@
-//! Links PTX texts to one, in the place of a cubin.
+//! Links PTX texts into one text. A real driver would produce a cubin.
 
 use super::compile::compile;
 use super::image::CodeImage;
@@ -6,19 +6,19 @@ use super::options::DeviceOptions;
 use super::result_code::{Compiled, ResultCode};
 use std::collections::{HashMap, HashSet};
 
-/// What was linked begins so: a driver gives a cubin, and the emulator PTX.
+/// The first line of a linked image, which tells it apart from a cubin.
 const HEAD: &str = "// Linked by Quire's emulator: PTX in the place of a cubin.\n";
 
-/// A link that goes on, or is done.
+/// A link operation, open or complete.
 #[derive(Default)]
 pub(super) struct Linker {
     texts: Vec<String>,
-    /// The result, with a zero at its end. Callers have its address until the linker is destroyed.
+    /// The linked text with a terminating zero. Callers keep its address until the linker is destroyed.
     linked: Vec<u8>,
 }
 
 impl Linker {
-    /// Adds code.
+    /// Adds an image to the link.
     pub fn add(&mut self, image: &CodeImage, options: &DeviceOptions) -> Compiled<()> {
         let text = image.ptx(options)?.into_owned();
         compile(&text, options)?;
@@ -26,7 +26,7 @@ impl Linker {
         Ok(())
     }
 
-    /// Joins what was added, and checks the whole.
+    /// Joins the added texts and checks that the result compiles.
     pub fn complete(&mut self, options: &DeviceOptions) -> Compiled<&[u8]> {
         if self.linked.is_empty() {
             let linked = join(&self.texts).map_err(|why| (ResultCode::InvalidPtx, why))?;
@@ -38,38 +38,38 @@ impl Linker {
     }
 }
 
-/// The number of a target such as `sm_90a`, and whether it has a letter.
+/// The number of a target such as `sm_90a`, and whether it ends with a letter.
 fn rank(target: &str) -> (u32, bool) {
     let digits: String = target.chars().filter(char::is_ascii_digit).collect();
     (digits.parse().unwrap_or(0), target.ends_with(|last: char| last.is_ascii_alphabetic()))
 }
 
-/// The number of a version such as `8.7`.
+/// The major and minor number of a version such as `8.7`.
 fn version(text: &str) -> (u32, u32) {
     let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
     (major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
 }
 
-/// One text that says what all say: the directives at the beginning once, files by numbers of their own, and what several
-/// define under `.weak` from the first.
+/// Joins the texts into one. The directives at the head appear once, file numbers are renumbered, and the first text's
+/// definition of a `.weak` symbol wins.
 fn join(texts: &[String]) -> Result<String, String> {
     let (mut versions, mut targets) = (vec![], vec![]);
     let mut body = String::new();
-    // What the texts before define, with the number of the text.
+    // The public symbols defined so far, with the index of the text that defines each.
     let mut defined: HashMap<String, usize> = HashMap::new();
     let mut files = 0;
-    // What a text has for itself alone must not have the name of anything that another has.
+    // Private symbols of a text must not clash with any symbol of another text.
     let mut taken: HashSet<String> =
         texts.iter().flat_map(|text| text.lines()).filter_map(definition).map(str::to_owned).collect();
     for (number, text) in texts.iter().enumerate() {
-        let text = &apart(text, number, &mut taken);
+        let text = &rename_private(text, number, &mut taken);
         let mut most = files;
-        let mut left_out = LeftOut::No;
+        let mut skip = Skip::No;
         for line in text.lines() {
             let mut words = line.split_whitespace();
             let first = words.next().unwrap_or_default();
-            if left_out != LeftOut::No {
-                left_out = left_out.after(line);
+            if skip != Skip::No {
+                skip = skip.after(line);
                 continue;
             }
             match first {
@@ -84,10 +84,10 @@ fn join(texts: &[String]) -> Result<String, String> {
                 }
                 _ => {
                     if let Some(name) = definition(line) {
-                        // A text may declare what it defines.
+                        // A text may declare a symbol that it also defines.
                         let by = *defined.entry(name.to_owned()).or_insert(number);
                         if by != number && first == ".weak" {
-                            left_out = LeftOut::Head.after(line);
+                            skip = Skip::Head.after(line);
                             continue;
                         }
                         if by != number {
@@ -101,21 +101,21 @@ fn join(texts: &[String]) -> Result<String, String> {
         }
         files = most;
     }
-    let version = versions.into_iter().max_by_key(|text| version(text)).ok_or("nothing was linked")?;
-    let target = targets.into_iter().max_by_key(|target| rank(target)).ok_or("nothing says its target")?;
+    let version = versions.into_iter().max_by_key(|text| version(text)).ok_or("no code was added to the link")?;
+    let target = targets.into_iter().max_by_key(|target| rank(target)).ok_or("no text declares a target")?;
     Ok(format!("{HEAD}.version {version}\n.target {target}\n.address_size 64\n{body}"))
 }
 
-/// Whether a declaration or a definition is left out, and how far it has come.
+/// Parser state while a duplicate `.weak` declaration or definition is skipped.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LeftOut {
+enum Skip {
     No,
     Head,
     Body,
 }
 
-impl LeftOut {
-    /// After another line.
+impl Skip {
+    /// The state after another line.
     fn after(self, line: &str) -> Self {
         let end = line.trim_end();
         match self {
@@ -127,22 +127,22 @@ impl LeftOut {
     }
 }
 
-/// A text in which what it defines for itself alone has names that no text before it has.
-fn apart(text: &str, number: usize, taken: &mut HashSet<String>) -> String {
+/// Renames the private symbols of a text that clash with names in `taken`.
+fn rename_private(text: &str, number: usize, taken: &mut HashSet<String>) -> String {
     let kinds = [".func", ".global", ".const", ".shared"];
     let own = text.lines().filter(|line| kinds.iter().any(|kind| line.starts_with(kind))).filter_map(name);
     let own: HashSet<String> = own.map(str::to_owned).collect();
     let mut text = text.to_owned();
     for name in own {
         if !taken.insert(name.clone()) {
-            text = renamed(&text, &name, &format!("{name}$${number}"));
+            text = rename_symbol(&text, &name, &format!("{name}$${number}"));
         }
     }
     text
 }
 
-/// A text with another name for something.
-fn renamed(text: &str, name: &str, new: &str) -> String {
+/// Renames a symbol in a text, wherever it appears as a whole word.
+fn rename_symbol(text: &str, name: &str, new: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_$%.".contains(c);
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -156,16 +156,17 @@ fn renamed(text: &str, name: &str, new: &str) -> String {
     out + rest
 }
 
-/// The name of what a line at the top of a file defines for others: a function or a variable.
+/// The name of the public function or variable that a top-level line defines, if any.
 fn definition(line: &str) -> Option<&str> {
     name([".visible ", ".weak "].iter().find_map(|linkage| line.strip_prefix(linkage))?)
 }
 
-/// The name of the function or variable that a declaration is about, from the word on that says which of them it is.
+/// The name of the function or variable in a declaration. `rest` starts at the word that gives its kind, such as
+/// `.func`.
 fn name(rest: &str) -> Option<&str> {
     if let Some(rest) = [".entry", ".func"].iter().find_map(|kind| rest.strip_prefix(kind)) {
         let rest = rest.trim_start();
-        // A function may have results before its name.
+        // Result parameters may come before a function's name.
         let rest = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(rest, |(_, rest)| rest);
         return rest.trim_start().split(['(', ' ', '\t', ';']).next();
     }
@@ -189,7 +190,7 @@ mod tests {
         .weak .func common()\n{\nret;\n}\n";
 
     #[test]
-    fn texts_are_joined_to_one_that_compiles() {
+    fn joined_texts_compile() {
         let mut linker = Linker::default();
         let options = DeviceOptions::default();
         linker.add(&CodeImage::Text(KERNEL.into()), &options).unwrap();
@@ -212,16 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_defined_twice_is_refused() {
+    fn a_duplicate_definition_is_refused() {
         let declared =
             CALLED.replacen(".visible", ".visible .func (.param .b32 r) twice(.param .b32 x)\n;\n.visible", 1);
-        assert!(join(&[declared]).is_ok(), "what a text declares and defines is defined once");
+        assert!(join(&[declared]).is_ok(), "a text may declare a function that it defines");
         let twice = join(&[CALLED.to_owned(), CALLED.to_owned()]).unwrap_err();
         assert_eq!(twice, "`twice` is defined twice");
     }
 
     #[test]
-    fn what_a_text_has_for_itself_stays_its_own() {
+    fn private_symbols_of_texts_stay_separate() {
         let text = |value: u32| {
             format!(
                 ".version 8.0\n.target sm_80\n.address_size 64\n.global .align 4 .u32 $own = {value};\n\
@@ -237,7 +238,7 @@ mod tests {
                 .unwrap()
                 .contains(".func f$$0")
         );
-        assert!(joined.contains("$own$12;"), "another name that begins alike stays");
+        assert!(joined.contains("$own$12;"), "a longer name with the same prefix is unchanged");
     }
 
     #[test]

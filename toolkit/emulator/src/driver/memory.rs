@@ -1,7 +1,7 @@
-//! A context's device memory, and copies from, to and within it.
+//! A context's device memory, and copies to, from and within it.
 
 use super::context::DriverContext;
-use super::host::{mapped_of, owner_of_mapped};
+use super::host::{mapped_memory, owner_of_mapped};
 use super::pools;
 use super::queue::{StreamId, Until};
 use super::result_code::{Result, ResultCode};
@@ -11,12 +11,12 @@ use crate::host_bytes::HostBytes;
 use crate::memory::DeviceAddress;
 
 impl DriverContext {
-    /// Bytes of all buffers.
+    /// The total size of all buffers in bytes.
     pub fn allocated(&self) -> usize {
         self.buffers.values().sum()
     }
 
-    fn spoil(&mut self, stream: StreamId) -> ResultCode {
+    fn invalidate_capture(&mut self, stream: StreamId) -> ResultCode {
         if let Some(capture) = self.capture_of(stream) {
             capture.invalid = true;
         }
@@ -38,7 +38,7 @@ impl Session<'_> {
         Ok(pointer)
     }
 
-    /// Frees a buffer after all work that may use it.
+    /// Frees a buffer after all queued work has run.
     pub fn free(&mut self, pointer: DeviceAddress) -> Result<()> {
         self.finish()?;
         if self.managed.remove(&pointer) {
@@ -51,11 +51,11 @@ impl Session<'_> {
         self.healthy()
     }
 
-    /// Allocates a buffer in the order of a stream. It is there at once; where there is no room, what the stream is still to
-    /// free is freed first.
+    /// Allocates a buffer in stream order. The buffer exists at once. If memory is full, runs the stream's queued work
+    /// first, which may free some.
     pub fn allocate_in(&mut self, stream: StreamId, bytes: usize) -> Result<DeviceAddress> {
         if self.capture_of(stream).is_some() {
-            return Err(self.spoil(stream));
+            return Err(self.invalidate_capture(stream));
         }
         match self.allocate(bytes) {
             Err(ResultCode::OutOfMemory) => {
@@ -66,18 +66,18 @@ impl Session<'_> {
         }
     }
 
-    /// Frees a buffer when a stream comes to it.
+    /// Frees a buffer when the stream reaches this point.
     pub fn free_in(&mut self, stream: StreamId, pointer: DeviceAddress) -> Result<()> {
         if !self.buffers.contains_key(&pointer) {
             return Err(ResultCode::InvalidValue);
         }
         if self.capture_of(stream).is_some() {
-            return Err(self.spoil(stream));
+            return Err(self.invalidate_capture(stream));
         }
         self.submit(stream, Work::Free { at: pointer })
     }
 
-    /// Allocates memory of the host that kernels reach at the same address: what managed memory is here.
+    /// Allocates managed memory, which here is host memory that kernels access at the same address.
     pub fn allocate_managed(&mut self, bytes: usize) -> Result<DeviceAddress> {
         self.check_waiting()?;
         let owner = self.id;
@@ -86,22 +86,21 @@ impl Session<'_> {
         Ok(address)
     }
 
-    /// Lets copies reach the host's memory at an address, if kernels reach it.
+    /// Maps the host memory at an address for copies, if kernels can access it.
     fn map_host(&mut self, at: DeviceAddress) {
         if owner_of_mapped(at as usize).is_some() {
             let state = self.state_mut();
-            state.device.memory.map_host(&mapped_of(|owner| state.contexts.contains_key(&owner)));
+            state.device.memory.map_host(&mapped_memory(|owner| state.contexts.contains_key(&owner)));
         }
     }
 
-    /// Whether an address is one of the device, or of memory of the host that kernels reach, so that no copy needs to know
-    /// more of it.
+    /// Whether an address is device memory or host memory that kernels can access. Copies treat both alike.
     pub fn is_on_device(&mut self, at: DeviceAddress) -> bool {
         self.map_host(at);
         self.device().memory.find(at).is_some()
     }
 
-    /// Checks that bytes are within one buffer of the context.
+    /// Checks that a range of bytes is inside one buffer of the context.
     pub fn check_memory(&mut self, call: &str, at: DeviceAddress, bytes: usize) -> Result<()> {
         self.healthy()?;
         self.map_host(at);
@@ -109,23 +108,24 @@ impl Session<'_> {
         checked.map_err(|error| self.refuse(call, error))
     }
 
-    /// Copies to the device: from page-locked memory as it is when the stream comes to it, else as it is now.
+    /// Copies to the device. Page-locked memory is read when the stream reaches the copy, pageable memory now.
     pub fn upload(&mut self, stream: StreamId, to: DeviceAddress, from: HostBytes) -> Result<()> {
         if from.len() == 0 {
-            return self.healthy(); // the address may be anything, as for other copies and fills
+            return self.healthy(); // a copy or fill of zero bytes accepts any address
         }
         self.check_memory("copy to the device", to, from.len())?;
         let from = if self.pinned.contains(from) {
             UploadSource::Pinned(from)
         } else if self.capture_of(stream).is_some() {
-            return Err(self.spoil(stream));
+            return Err(self.invalidate_capture(stream));
         } else {
             UploadSource::Staged(from.read().into())
         };
         self.submit(stream, Work::Upload { to, from })
     }
 
-    /// Copies to the host: to page-locked memory when the stream comes to it, else before this returns.
+    /// Copies to the host. Page-locked memory is written when the stream reaches the copy, pageable memory before this
+    /// returns.
     pub fn download_to(&mut self, stream: StreamId, to: HostBytes, from: DeviceAddress) -> Result<()> {
         if to.len() == 0 {
             return self.healthy();
@@ -133,7 +133,7 @@ impl Session<'_> {
         self.check_memory("copy to the host", from, to.len())?;
         let pinned = self.pinned.contains(to);
         if !pinned && self.capture_of(stream).is_some() {
-            return Err(self.spoil(stream));
+            return Err(self.invalidate_capture(stream));
         }
         self.submit(stream, Work::Download { from, to })?;
         if pinned { Ok(()) } else { self.run(Until::Stream(stream)) }
@@ -154,7 +154,7 @@ impl Session<'_> {
         }
         self.check_memory("fill", at, pattern.len().checked_mul(count).ok_or(ResultCode::InvalidValue)?)?;
         if !at.is_multiple_of(pattern.len() as u64) {
-            return Err(self.refuse("fill", format!("{at:#x} is no multiple of {} bytes", pattern.len())));
+            return Err(self.refuse("fill", format!("{at:#x} is not a multiple of {} bytes", pattern.len())));
         }
         self.submit(stream, Work::Fill { at, pattern: pattern.to_vec(), count })
     }

@@ -1,22 +1,23 @@
-//! libcuda, over the emulator: the functions of the CUDA driver API, and what only an emulator can tell.
+//! The CUDA driver API (libcuda) implemented by the emulator, with extra functions that only an emulator can offer.
 //!
-//! [`symbol`] finds a function by the name and with the signature that it has in libcuda. There are as many devices as
-//! [`configure`] says. What the emulator does not have (arrays, textures, virtual memory ...) has no symbol.
+//! [`symbol`] finds a function by its libcuda name. Its signature is the same as in libcuda. [`configure`] sets the
+//! number of devices. Features the emulator lacks (arrays, textures, virtual memory and others) have no symbol.
 //!
-//! Work waits in its stream until something asks for its result, so that a missing synchronisation shows: a
-//! page-locked buffer that is read too early has its old contents. Copies from pageable memory take their bytes when
-//! they are called, copies from page-locked memory when they are done. A graph's nodes are done one after the other, as
-//! they were captured. Calls may come from any thread. Each context has memory, options, faults and reports of its own.
+//! Work stays queued in its stream until the program asks for its result. A missing synchronisation therefore shows in
+//! every run: a page-locked buffer that is read too early still has its old contents. Copies from pageable memory read
+//! their bytes at the call. Copies from page-locked memory read them when the copy executes. The nodes of a graph
+//! execute one after the other in capture order. Any thread may call. Each context has its own memory, options, faults
+//! and reports.
 //!
-//! An address means something in its context only, until the context gets access to a peer (`cuCtxEnablePeerAccess`), or to
-//! page-locked memory that another context has allocated (`cuMemHostGetDevicePointer`). From then on the two are in one
-//! group: launches on both may run at the same time, in turns that the seed of the launch options
-//! chooses. When a launch seems to wait for what another device must do, queued work of all contexts of the group begins.
-//! If there is none, other threads of the host may queue some. When every thread that has one of the contexts waits as well,
-//! or a time is over ([`DeviceOptions::patience`]), the wait is a fault. What a launch wrote is known to one on another
-//! device only by a fence and a strong access whose scope is the system.
+//! An address is valid only in its own context, until the context enables access to a peer (`cuCtxEnablePeerAccess`) or
+//! asks for the address of page-locked memory that another context allocated (`cuMemHostGetDevicePointer`). From then
+//! on the two contexts form one group. Launches of a group may run at the same time, in turns chosen by the seed of the
+//! launch options. When a launch appears to wait for another device, queued work of every context in the group may
+//! begin. If no work is queued, other host threads may still queue some. If every thread with a context of the group is
+//! waiting too, or after a timeout ([`DeviceOptions::patience`]), the wait becomes a fault. A launch on one device sees
+//! the writes of a launch on another only through a fence and a strong access, both at system scope.
 //!
-//! After a fault its context answers every call with the same error, as CUDA's does. [`take_fault`] has the whole text.
+//! After a fault, every call to its context returns the same error, as in CUDA. [`take_fault`] returns the full text.
 
 mod api;
 mod capture;
@@ -60,40 +61,40 @@ use result_code::Result;
 use session::Session;
 use std::ffi::c_void;
 
-/// The functions themselves, for a library that exports them under their names. The macros `context_functions` and so on hand
-/// these names to a macro of that library.
+/// Every driver function, for a library that exports them by name. Macros such as `context_functions` pass these names
+/// to a macro of that library.
 #[doc(hidden)]
 pub mod functions {
     pub use super::api::exported::*;
 }
 
-/// No context is current to the calling thread.
+/// The error when no context is current to the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no context is current to this thread")]
 pub struct NoContext;
 
-/// The address of the driver function of this name, if the emulator has it.
+/// Returns the address of the driver function `name`, or `None` if the emulator does not have it.
 pub fn symbol(name: &str) -> Option<*const c_void> {
     api::symbol(name)
 }
 
-/// Says what the device is, for contexts that are created from now on.
+/// Sets the properties of the devices, for contexts created from now on.
 pub fn configure(options: DeviceOptions) {
     process::configure(options);
 }
 
-/// What the device is for contexts that are created from now on.
+/// Returns the device properties that new contexts get.
 pub fn configured() -> DeviceOptions {
     process::configured()
 }
 
-/// Sets how contexts execute kernels that are created from now on.
+/// Sets the launch options of contexts created from now on.
 pub fn configure_launches(options: LaunchOptions) {
     process::configure_launches(options);
 }
 
-/// Has a function called when the driver is first initialised: `cuInit` fails unless it returns true. Only the first function
-/// that is given in a process counts.
+/// Registers a function to call when the driver is first initialised. `cuInit` fails if it returns false. Only the
+/// first function registered in a process counts.
 pub fn initialise_with(first: fn() -> bool) {
     process::initialise_with(first);
 }
@@ -103,28 +104,28 @@ fn with_current<T>(action: impl FnOnce(&mut Session<'_>) -> T) -> std::result::R
     process::with_current(act).map_err(|_| NoContext)
 }
 
-/// Sets how the current context executes kernels from now on: the order of blocks and warps, and what is checked.
+/// Sets how the current context executes kernels from now on, such as the order of blocks and warps and the checks.
 pub fn set_launch_options(options: LaunchOptions) -> std::result::Result<(), NoContext> {
     with_current(|context| context.launch_options = options)
 }
 
-/// Whether the current context keeps the reports of its launches. What was kept so far is dropped.
+/// Starts or stops collecting launch reports in the current context. Drops the reports collected so far.
 pub fn collect_reports(collect: bool) -> std::result::Result<(), NoContext> {
     with_current(|context| context.reports = collect.then(Vec::new))
 }
 
-/// Takes the reports of the launches that the current context has executed, in order.
+/// Takes the collected launch reports of the current context, in launch order.
 pub fn take_reports() -> std::result::Result<Vec<LaunchReport>, NoContext> {
     with_current(|context| context.reports.as_mut().map(std::mem::take).unwrap_or_default())
 }
 
-/// Takes what went wrong last in the current context, in full: a fault of a kernel or a copy, or why a call was refused.
-/// What ended the context stays, and is given again.
+/// Takes the last fault of the current context: a kernel or copy that failed, or a call that was refused. A fault that
+/// ended the context is not removed, so later calls return it again.
 pub fn take_fault() -> Option<Box<Fault>> {
     with_current(|context| context.take_fault()).ok().flatten()
 }
 
-/// Gives a buffer of the current context a name, by which faults call it. `pointer` is the address of its first byte.
+/// Names a buffer of the current context for fault messages. `pointer` is the address of its first byte.
 pub fn name_buffer(pointer: u64, name: &str) -> std::result::Result<(), NoContext> {
     with_current(|context| context.device().rename(pointer, name))
 }

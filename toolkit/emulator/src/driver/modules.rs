@@ -1,4 +1,4 @@
-//! What a context does with modules and their kernels.
+//! Module and kernel operations of a context.
 
 use super::compile::compile;
 use super::context::DriverContext;
@@ -28,8 +28,8 @@ impl DriverContext {
         self.healthy()?;
         let module = self.module(module_id)?.clone();
         let static_shared = module.entry(kernel).ok_or(ResultCode::NotFound)?.static_shared();
-        let known = self.functions.iter().find(|(_, other)| other.module_id == module_id && other.kernel == kernel);
-        if let Some((&id, _)) = known {
+        let existing = self.functions.iter().find(|(_, other)| other.module_id == module_id && other.kernel == kernel);
+        if let Some((&id, _)) = existing {
             return Ok(id);
         }
         let id = self.id();

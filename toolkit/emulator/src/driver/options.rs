@@ -1,22 +1,22 @@
-//! The device that the emulator pretends to be.
+//! The properties of the emulated devices.
 
 use std::time::Duration;
 
-/// What the emulated GPU says of itself, and how much it has.
+/// The properties and capacity of the emulated GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Compute capability, major and minor: (8, 0) or (9, 0) have figures of their own.
+    /// Compute capability, major and minor. Shared memory sizes are those of an A100 (8, 0) or an H100 (9, 0).
     pub capability: (u32, u32),
-    /// Multiprocessors. Few by default: a grid that is a multiple of it stays small.
+    /// Number of multiprocessors. The default is small, so a grid that is a multiple of it stays small.
     pub multiprocessors: u32,
     /// Bytes of device memory.
     pub memory: usize,
-    /// How many such devices there are.
+    /// Number of identical devices.
     pub devices: usize,
-    /// Whether each can get access to the others' memory. Without that they share page-locked memory of the host alone.
+    /// Whether devices can access each other's memory. If not, they only share page-locked host memory.
     pub peer_access: bool,
-    /// How long launches of several devices may wait for each other, while threads of the host could still queue what they
-    /// wait for, before that is a fault.
+    /// How long launches on several devices may only wait for each other, while host threads could still queue work,
+    /// before the wait is a fault.
     pub patience: Duration,
 }
 
@@ -33,34 +33,34 @@ impl Default for DeviceOptions {
     }
 }
 
-/// Shared memory of a block without opting in for more.
+/// Bytes of shared memory per block without opting in for more.
 pub(super) const SHARED_PER_BLOCK: usize = 48 << 10;
-/// Shared memory of a block that the system keeps for itself.
+/// Bytes of shared memory per block that the system reserves.
 pub(super) const SHARED_RESERVED: usize = 1 << 10;
-/// Threads that fit a multiprocessor.
+/// The most resident threads per multiprocessor.
 pub(super) const THREADS_PER_MULTIPROCESSOR: u32 = 2048;
-/// Blocks that fit a multiprocessor.
+/// The most resident blocks per multiprocessor.
 pub(super) const BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
-/// Threads that fit a block.
+/// The most threads per block.
 pub(super) const THREADS_PER_BLOCK: u32 = 1024;
-/// Registers of a multiprocessor.
+/// Registers per multiprocessor.
 pub(super) const REGISTERS: u32 = 65_536;
 
-/// The first number that is no attribute of a device.
+/// One more than the last attribute number of a device.
 const ATTRIBUTES: u32 = 151;
 
 impl DeviceOptions {
-    /// Bytes of shared memory of a multiprocessor: those of an A100 or an H100.
+    /// Bytes of shared memory per multiprocessor: 228 KiB from compute capability 9.0 (H100), else 164 KiB (A100).
     pub(super) fn shared_per_multiprocessor(&self) -> usize {
         if self.capability >= (9, 0) { 228 << 10 } else { 164 << 10 }
     }
 
-    /// Bytes of shared memory of a block that opts in.
+    /// The most bytes of shared memory of a block that opts in.
     pub(super) fn shared_opt_in(&self) -> usize {
         self.shared_per_multiprocessor() - SHARED_RESERVED
     }
 
-    /// Whether PTX for this target runs on the device. Targets with an `a` run on exactly one capability.
+    /// Whether PTX for this target runs on the device. A target with an `a` suffix runs on exactly one capability.
     pub(super) fn runs(&self, target: &str) -> bool {
         let Some(target) = target.strip_prefix("sm_") else { return false };
         let (digits, exact) = target.strip_suffix('a').map_or((target, false), |digits| (digits, true));
@@ -69,7 +69,7 @@ impl DeviceOptions {
         if exact { number == own } else { number <= own }
     }
 
-    /// A device attribute by CUDA's number, or none if the emulator does not know it.
+    /// Returns the device attribute with CUDA's number, or `None` if there is no such attribute.
     pub(super) fn attribute(&self, number: u32) -> Option<i32> {
         let value = match number {
             1 => THREADS_PER_BLOCK,
@@ -77,33 +77,33 @@ impl DeviceOptions {
             4 => 64,                      // block, z
             5 => i32::MAX as u32,         // grid, x
             6 | 7 => 65_535,              // grid, y and z
-            8 => SHARED_PER_BLOCK as u32, // shared memory of a block
+            8 => SHARED_PER_BLOCK as u32, // shared memory per block
             9 => 65_536,                  // constant memory
-            10 => 32,                     // threads of a warp
-            12 | 82 => REGISTERS,         // of a block, of a multiprocessor
+            10 => 32,                     // warp size
+            12 | 82 => REGISTERS,         // per block, per multiprocessor
             13 => 1_000_000,              // clock, kHz
             16 => self.multiprocessors,
             17 | 18 | 20 => 0, // time limit, integrated, compute mode
             19 => 1,           // mapped host memory
             31 | 78 => 1,      // concurrent kernels, stream priorities
             32 | 35 => 0,      // ECC, TCC
-            34 | 50 => 0,      // device and domain on the bus
+            34 | 50 => 0,      // PCI device and domain id
             36 => 1_000_000,   // memory clock, kHz
-            37 => 5120,        // memory bus, bits
-            38 => 50 << 20,    // L2 cache
+            37 => 5120,        // memory bus width, bits
+            38 => 50 << 20,    // L2 cache size
             39 => THREADS_PER_MULTIPROCESSOR,
             40 => 2, // copy engines
             41 => 1, // unified addressing
             75 => self.capability.0,
             76 => self.capability.1,
             81 => self.shared_per_multiprocessor() as u32,
-            83 | 89 => 1,       // managed memory, also while kernels run
-            95 | 99 | 115 => 1, // cooperative launches, registration of the host's memory, memory pools
+            83 | 89 => 1,       // managed memory, concurrent managed access
+            95 | 99 | 115 => 1, // cooperative launches, host memory registration, memory pools
             97 => self.shared_opt_in() as u32,
             106 => BLOCKS_PER_MULTIPROCESSOR,
             111 => SHARED_RESERVED as u32,
             120 => (self.capability >= (9, 0)).into(), // clusters
-            _ if number < ATTRIBUTES => 0,             // sizes of textures, and what the emulator does not have
+            _ if number < ATTRIBUTES => 0,             // texture limits and features the emulator lacks
             _ => return None,
         };
         Some(value as i32)
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_runs_what_was_made_for_it_or_for_older_ones() {
+    fn a_device_runs_code_for_its_own_and_older_targets() {
         let device = |capability| DeviceOptions { capability, ..DeviceOptions::default() };
         let (ampere, hopper, next) = (device((8, 0)), device((9, 0)), device((10, 0)));
         assert!(ampere.runs("sm_80") && hopper.runs("sm_80") && hopper.runs("sm_90a"));

@@ -1,5 +1,5 @@
-//! Memory pools. Memory is allocated when it is asked for and freed when the stream comes to it, so that a pool keeps nothing
-//! back: it is a device, attributes, and a count of the bytes that were allocated from it.
+//! Memory pools. Allocations happen at once, and frees when the stream reaches them, so a pool holds no spare memory. A
+//! pool is only a device, its attributes, and a count of the bytes allocated from it.
 
 use super::process::{Handle, handle, parts};
 use super::result_code::{Result, ResultCode};
@@ -7,12 +7,12 @@ use crate::memory::DeviceAddress;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What stands in the place of a context's number in the handle of a pool, which belongs to no context.
+/// Takes the place of the context id in the handle of a pool, because a pool belongs to no context.
 const POOLS: u32 = i32::MAX as u32;
-/// The number of the first pool that is not the default one of a device.
+/// The id of the first pool created by the program. Smaller ids are the default pools of devices.
 const FIRST: u32 = 1 << 16;
 
-/// Attributes of a pool, by CUDA's numbers: those up to `LAST_SWITCH` say from where memory may be reused and have four bytes.
+/// Attributes of a pool, by CUDA's numbers. Attributes 1 to `LAST_SWITCH` control memory reuse and have four bytes.
 pub(super) const LAST_SWITCH: u32 = 3;
 const RELEASE_THRESHOLD: u32 = 4;
 const RESERVED: u32 = 5;
@@ -25,13 +25,13 @@ struct Pool {
     device: i32,
     switches: [u64; 3],
     release_threshold: u64,
-    /// Bytes that are allocated, and the most that were.
+    /// Bytes allocated now, and the peak.
     used: u64,
     used_high: u64,
 }
 
 impl Pool {
-    fn of(device: i32) -> Self {
+    fn new(device: i32) -> Self {
         Self { device, switches: [1; 3], release_threshold: 0, used: 0, used_high: 0 }
     }
 
@@ -49,18 +49,18 @@ impl Pool {
 #[derive(Default)]
 struct Pools {
     pools: BTreeMap<u32, Pool>,
-    /// The pools that devices use where they were given one.
+    /// The pool that each device allocates from, if the program set one.
     current: HashMap<i32, u32>,
-    /// The pool and the size of what was allocated from pools.
+    /// The pool and size of each allocation from a pool.
     allocated: BTreeMap<DeviceAddress, (u32, u64)>,
     created: u32,
 }
 
 impl Pools {
-    /// The pool of a handle. The default pools of devices come to be when they are asked for.
+    /// Finds the pool of a handle. The default pool of a device is created on first use.
     fn find(&mut self, pool: Handle) -> Result<&mut Pool> {
         match parts(pool) {
-            (POOLS, id @ ..FIRST) => Ok(self.pools.entry(id).or_insert_with(|| Pool::of(id as i32))),
+            (POOLS, id @ ..FIRST) => Ok(self.pools.entry(id).or_insert_with(|| Pool::new(id as i32))),
             (POOLS, id) => self.pools.get_mut(&id).ok_or(ResultCode::InvalidHandle),
             _ => Err(ResultCode::InvalidHandle),
         }
@@ -74,17 +74,17 @@ fn with<T>(action: impl FnOnce(&mut Pools) -> T) -> T {
     action(all.get_or_insert_default())
 }
 
-/// The pool that a device has from the start.
+/// The default pool of a device.
 pub(super) fn default_of(device: i32) -> Handle {
     handle(POOLS, device as u32)
 }
 
-/// The pool from which a device's streams allocate.
+/// The pool that a device's streams allocate from.
 pub(super) fn current_of(device: i32) -> Handle {
     with(|all| all.current.get(&device).map_or(default_of(device), |&id| handle(POOLS, id)))
 }
 
-/// Has a device's streams allocate from a pool.
+/// Sets the pool that a device's streams allocate from.
 pub(super) fn set_current(device: i32, pool: Handle) -> Result<()> {
     with(|all| {
         if all.find(pool)?.device != device {
@@ -95,17 +95,17 @@ pub(super) fn set_current(device: i32, pool: Handle) -> Result<()> {
     })
 }
 
-/// Makes a pool of a device's memory.
+/// Creates a pool of device memory.
 pub(super) fn create(device: i32) -> Handle {
     with(|all| {
         let id = FIRST + all.created;
         all.created += 1;
-        all.pools.insert(id, Pool::of(device));
+        all.pools.insert(id, Pool::new(device));
         handle(POOLS, id)
     })
 }
 
-/// Forgets a pool. What was allocated from it stays.
+/// Destroys a pool. Memory allocated from it stays allocated.
 pub(super) fn destroy(pool: Handle) -> Result<()> {
     with(|all| {
         let id = parts(pool).1;
@@ -129,7 +129,7 @@ pub(super) fn attribute(pool: Handle, attribute: u32) -> Result<u64> {
     with(|all| all.find(pool)?.attribute(attribute).copied())
 }
 
-/// Sets an attribute of a pool. What counts bytes can only be set back.
+/// Sets an attribute of a pool. The peak byte counts can only be reset, by setting zero.
 pub(super) fn set_attribute(pool: Handle, attribute: u32, value: u64) -> Result<()> {
     with(|all| {
         let pool = all.find(pool)?;
@@ -143,7 +143,7 @@ pub(super) fn set_attribute(pool: Handle, attribute: u32, value: u64) -> Result<
     })
 }
 
-/// Counts what was allocated from a pool.
+/// Counts an allocation from a pool.
 pub(super) fn note_allocated(pool: Handle, pointer: DeviceAddress, bytes: usize) {
     with(|all| {
         let Ok(found) = all.find(pool) else { return };
@@ -153,7 +153,7 @@ pub(super) fn note_allocated(pool: Handle, pointer: DeviceAddress, bytes: usize)
     });
 }
 
-/// Counts that a buffer was freed, if it is one of a pool.
+/// Counts a freed buffer, if it was allocated from a pool.
 pub(super) fn note_freed(pointer: DeviceAddress) {
     with(|all| {
         if let Some((id, bytes)) = all.allocated.remove(&pointer)
@@ -164,7 +164,7 @@ pub(super) fn note_freed(pointer: DeviceAddress) {
     });
 }
 
-/// The pool from which a buffer was allocated.
+/// The pool that a buffer was allocated from.
 pub(super) fn pool_of(pointer: DeviceAddress) -> Option<Handle> {
     with(|all| all.allocated.get(&pointer).map(|&(id, _)| handle(POOLS, id)))
 }

@@ -1,4 +1,4 @@
-//! What the driver keeps for the whole process: contexts, and which of them is current to each thread.
+//! State of the whole process: all contexts and their groups.
 
 use super::context::{DEFAULT_STREAM, DriverContext};
 use super::current;
@@ -13,25 +13,26 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What a caller holds of a stream, a module, an event or another object: the number of its context, and its own number in
-/// that context. It is never used as an address, so a handle of something that is gone gives an error and does no harm.
+/// A handle that the caller holds for a stream, module, event or other object. It combines the context's id and the
+/// object's id in that context. It is never dereferenced, so using a stale handle returns an error and cannot touch
+/// memory.
 pub(super) type Handle = *mut c_void;
 
-/// The default stream, also by the name that excludes the default stream of a thread, and by that of a thread's own, which is
-/// no other one here.
+/// Handles that mean the default stream: null, `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`. The per-thread default
+/// stream is the same stream as the others here.
 const DEFAULT_STREAMS: [usize; 3] = [0, 1, 2];
 
 #[derive(Default)]
 struct Process {
     initialised: bool,
     options: DeviceOptions,
-    /// How new contexts execute kernels.
+    /// The launch options of new contexts.
     launches: LaunchOptions,
-    /// The group of each context.
+    /// The group of each context, by context id.
     groups: HashMap<u32, Arc<Group>>,
-    /// The primary contexts of devices, and how often each was retained.
+    /// The primary context and its retain count, by device.
     primary: HashMap<i32, (u32, usize)>,
-    /// The flags of primary contexts.
+    /// The flags of primary contexts, by device.
     primary_flags: HashMap<i32, u32>,
     next: u32,
 }
@@ -42,19 +43,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a handle.
+/// Builds a handle from a context's id and an object's id.
 pub(super) fn handle(context: u32, id: u32) -> Handle {
     std::ptr::without_provenance_mut((context as usize) << 32 | id as usize)
 }
 
-/// The context's and the object's number.
+/// Splits a handle into the context's id and the object's id.
 pub(super) fn parts(handle: Handle) -> (u32, u32) {
     ((handle.addr() >> 32) as u32, handle.addr() as u32)
 }
 
 static FIRST: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// Has a function called when the driver is first initialised, which it must permit.
+/// Registers the function that the first `cuInit` calls. `cuInit` fails if it returns false.
 pub(super) fn initialise_with(first: fn() -> bool) {
     let _ = FIRST.set(first);
 }
@@ -67,7 +68,7 @@ pub(super) fn initialise() -> Result<()> {
     Ok(())
 }
 
-/// What the device is, once the driver has been initialised.
+/// Returns the properties of a device. Fails before the driver is initialised.
 pub(super) fn device(ordinal: i32) -> Result<DeviceOptions> {
     let process = lock(&PROCESS);
     match usize::try_from(ordinal) {
@@ -77,17 +78,17 @@ pub(super) fn device(ordinal: i32) -> Result<DeviceOptions> {
     }
 }
 
-/// What the device is for contexts that are created from now on.
+/// Returns the device properties that new contexts get.
 pub(super) fn configured() -> DeviceOptions {
     lock(&PROCESS).options.clone()
 }
 
-/// Sets how contexts execute kernels that are created from now on.
+/// Sets the launch options of contexts created from now on.
 pub(super) fn configure_launches(options: LaunchOptions) {
     lock(&PROCESS).launches = options;
 }
 
-/// Sets what the device is for contexts that are created from now on.
+/// Sets the device properties of contexts created from now on.
 pub(super) fn configure(options: DeviceOptions) {
     lock(&PROCESS).options = options;
 }
@@ -96,11 +97,11 @@ impl Process {
     fn create(&mut self, ordinal: i32) -> u32 {
         self.next += 1;
         let context = DriverContext::new(self.options.clone(), self.launches.clone(), ordinal);
-        self.groups.insert(self.next, Group::of(self.next, context));
+        self.groups.insert(self.next, Group::with_context(self.next, context));
         self.next
     }
 
-    /// Puts two contexts into one group.
+    /// Merges the groups of two contexts.
     fn join(&mut self, id: u32, peer: u32) -> Result<()> {
         let group = |id: u32| self.groups.get(&id).cloned().ok_or(ResultCode::InvalidContext);
         let (own, other) = (group(id)?, group(peer)?);
@@ -113,7 +114,7 @@ impl Process {
     }
 }
 
-/// Creates a context; it is current to no thread.
+/// Creates a context without making it current.
 pub(super) fn create(ordinal: i32) -> Result<u32> {
     device(ordinal)?;
     Ok(lock(&PROCESS).create(ordinal))
@@ -137,7 +138,7 @@ pub(super) fn retain_primary(ordinal: i32) -> Result<u32> {
     Ok(id)
 }
 
-/// The flags of a device's primary context, and whether there is one.
+/// Returns the flags of a device's primary context, and whether the context exists.
 pub(super) fn primary_state(ordinal: i32) -> Result<(u32, bool)> {
     device(ordinal)?;
     let process = lock(&PROCESS);
@@ -151,10 +152,11 @@ pub(super) fn set_primary_flags(ordinal: i32, flags: u32) -> Result<()> {
     Ok(())
 }
 
-/// Gives the primary context back, or up entirely.
+/// Releases one reference to the primary context, or resets it `entirely`. The context is destroyed with its last
+/// reference.
 pub(super) fn release_primary(ordinal: i32, entirely: bool) -> Result<()> {
     device(ordinal)?;
-    let gone = {
+    let released = {
         let mut process = lock(&PROCESS);
         match process.primary.get_mut(&ordinal) {
             Some((_, count)) if *count > 1 && !entirely => {
@@ -166,7 +168,7 @@ pub(super) fn release_primary(ordinal: i32, entirely: bool) -> Result<()> {
             None => return Err(ResultCode::InvalidContext),
         }
     };
-    gone.map_or(Ok(()), |(id, _)| destroy(id))
+    released.map_or(Ok(()), |(id, _)| destroy(id))
 }
 
 pub(super) fn push(id: u32) -> Result<()> {
@@ -179,7 +181,7 @@ pub(super) fn pop() -> Result<u32> {
     current::change(Vec::pop).ok_or(ResultCode::InvalidContext)
 }
 
-/// Replaces the top of the stack.
+/// Replaces the top of the calling thread's context stack.
 pub(super) fn set_current(id: Option<u32>) -> Result<()> {
     id.map(find).transpose()?;
     current::change(|stack| {
@@ -189,7 +191,7 @@ pub(super) fn set_current(id: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-/// Lets the current context reach the memory of another.
+/// Gives the current context access to the memory of a peer.
 pub(super) fn enable_peer(peer: u32) -> Result<()> {
     let id = current::get().ok_or(ResultCode::InvalidContext)?;
     let has_access = with_current(|context| Ok(context.device_options.peer_access))?;
@@ -200,18 +202,18 @@ pub(super) fn enable_peer(peer: u32) -> Result<()> {
     set_peer(peer, true)
 }
 
-/// Puts the current context into one group with another, with which it has memory in common.
+/// Merges the current context's group with that of another context, because the two share memory.
 pub(super) fn join_current(other: u32) -> Result<()> {
     join(current::get().ok_or(ResultCode::InvalidContext)?, other)
 }
 
-/// Puts two contexts into one group.
+/// Merges the groups of two contexts.
 pub(super) fn join(id: u32, other: u32) -> Result<()> {
     find(id)?;
     lock(&PROCESS).join(id, other)
 }
 
-/// Undoes [`enable_peer`].
+/// Reverses [`enable_peer`].
 pub(super) fn disable_peer(peer: u32) -> Result<()> {
     let id = current::get().ok_or(ResultCode::InvalidContext)?;
     let (own, other) = (find(id)?, find(peer).map_err(|_| ResultCode::InvalidContext)?);
@@ -250,23 +252,23 @@ fn find(id: u32) -> Result<Arc<Group>> {
     process.groups.get(&id).cloned().ok_or(ResultCode::InvalidContext)
 }
 
-/// Does something with a context.
+/// Runs an action in a context.
 fn with_context<T>(id: u32, action: impl FnOnce(&mut Session<'_>) -> Result<T>) -> Result<T> {
     loop {
         let group = find(id)?;
-        // If the group does not have the context, it has joined another since.
+        // The context may move to another group between `find` and the lock, so look again.
         if let Some(mut session) = Session::new(&group, id) {
             return action(&mut session);
         }
     }
 }
 
-/// Does something with the context of a number.
+/// Runs an action in the context with this id.
 pub(super) fn with_id<T>(id: u32, action: impl FnOnce(&mut Session<'_>) -> Result<T>) -> Result<T> {
     with_context(id, action)
 }
 
-/// The numbers of all contexts, that of the calling thread's current one first.
+/// Returns the ids of all contexts, with the calling thread's current one first.
 pub(super) fn all() -> Vec<u32> {
     let mut ids: Vec<u32> = lock(&PROCESS).groups.keys().copied().collect();
     let own = current::get();
@@ -274,36 +276,36 @@ pub(super) fn all() -> Vec<u32> {
     ids
 }
 
-/// Does something with the current context.
+/// Runs an action in the current context.
 pub(super) fn with_current<T>(action: impl FnOnce(&mut Session<'_>) -> Result<T>) -> Result<T> {
     with_context(current::get().ok_or(ResultCode::InvalidContext)?, action)
 }
 
-/// Creates something in the current context and gives its handle.
+/// Creates an object in the current context and returns its handle.
 pub(super) fn create_in_current(action: impl FnOnce(&mut Session<'_>) -> Result<u32>) -> Result<Handle> {
     let id = current::get().ok_or(ResultCode::InvalidContext)?;
     Ok(handle(id, with_current(action)?))
 }
 
-/// Does something with an object in its own context.
+/// Runs an action on an object in its own context.
 pub(super) fn with<T>(object: Handle, action: impl FnOnce(&mut Session<'_>, u32) -> Result<T>) -> Result<T> {
     let (context, id) = parts(object);
     find(context).map_err(|code| if code == ResultCode::InvalidContext { ResultCode::InvalidHandle } else { code })?;
     with_context(context, |session| action(session, id))
 }
 
-/// The number of the context of a stream or of any other object.
+/// The id of the context that a stream or other object belongs to.
 fn context_of(object: Handle) -> Option<u32> {
     if DEFAULT_STREAMS.contains(&object.addr()) { current::get() } else { Some(parts(object).0) }
 }
 
-/// The number of an object that must be in the context of another, such as a stream.
-pub(super) fn beside(other: Handle, object: Handle) -> Result<u32> {
+/// The id of `object`, which must belong to the same context as `other`, usually a stream.
+pub(super) fn id_in_context_of(other: Handle, object: Handle) -> Result<u32> {
     let (context, id) = parts(object);
     if context_of(other) == Some(context) { Ok(id) } else { Err(ResultCode::InvalidHandle) }
 }
 
-/// Does something with a stream in its own context.
+/// Runs an action on a stream in its own context.
 pub(super) fn with_stream<T>(
     stream: Handle,
     action: impl FnOnce(&mut Session<'_>, StreamId) -> Result<T>,
@@ -314,7 +316,7 @@ pub(super) fn with_stream<T>(
     with(stream, action)
 }
 
-/// Does something with a stream, whose context must be the current one.
+/// Runs an action on a stream whose context must be the current one.
 pub(super) fn with_current_stream<T>(
     stream: Handle,
     action: impl FnOnce(&mut Session<'_>, StreamId) -> Result<T>,

@@ -1,39 +1,39 @@
-//! Work that was asked for and not done yet, and what must be done first.
+//! Queued work of a context, and the order in which it must run.
 //!
-//! Work waits as long as it may: until something asks for its result. If a program does not wait for it, it is still undone,
-//! so the mistake shows in every run. On a GPU it would show only now and then.
+//! Work stays queued until a caller asks for its result. A program that forgets to wait therefore sees the undone work
+//! in every run. On a GPU the mistake would show only now and then.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
-/// The number of a stream in its context.
+/// The id of a stream in its context.
 pub(super) type StreamId = u32;
 
-/// How a stream is ordered with others.
+/// How a stream is ordered relative to other streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamOrder {
     /// The default stream: it waits for all blocking streams, and they wait for it.
     Default,
-    /// A stream that is ordered with the default one.
+    /// A stream that is ordered with the default stream.
     Blocking,
-    /// A stream on its own.
+    /// A stream that is not ordered with the default stream.
     NonBlocking,
 }
 
-/// A piece of work in a stream.
+/// A piece of work queued in a stream.
 #[derive(Clone, Debug)]
 pub(super) struct QueuedWork<W> {
     seq: u64,
     stream: StreamId,
     order: StreamOrder,
-    /// The work of another stream that this waits for.
+    /// The sequence number of work in another stream that must end first.
     after: Option<u64>,
-    /// When it was asked for.
+    /// When the work was submitted.
     asked: Instant,
     pub work: W,
 }
 
-/// What is to be done now, with all that comes before it.
+/// Selects the work that must run now, along with everything it depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
     /// All work.
@@ -44,7 +44,7 @@ pub(super) enum Until {
     Work(u64),
 }
 
-/// All work of a context, in the order in which it was asked for. Nothing depends on anything later.
+/// The queued work of a context, in submission order. No item depends on a later one.
 #[derive(Debug)]
 pub(super) struct WorkQueue<W> {
     items: VecDeque<QueuedWork<W>>,
@@ -58,7 +58,7 @@ impl<W> Default for WorkQueue<W> {
 }
 
 impl<W> WorkQueue<W> {
-    /// Adds work and gives its number.
+    /// Queues work and returns its sequence number.
     pub fn push(&mut self, stream: StreamId, order: StreamOrder, after: Option<u64>, work: W) -> u64 {
         let seq = self.next;
         self.next += 1;
@@ -66,27 +66,27 @@ impl<W> WorkQueue<W> {
         seq
     }
 
-    /// The number that the next work gets.
+    /// The sequence number that the next work item will get.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Whether a piece of work, or any work of a stream, is still to be done.
+    /// Whether any selected work is still queued.
     pub fn is_pending(&self, until: Until) -> bool {
-        self.items.iter().any(|item| until.names(item))
+        self.items.iter().any(|item| until.matches(item))
     }
 
-    /// Whether there is no work.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Forgets all work.
+    /// Drops all queued work.
     pub fn clear(&mut self) {
         self.items.clear();
     }
 
-    /// Takes out the first work that waits neither for any before it nor for what is running.
+    /// Takes the first item that depends neither on an earlier item nor on running work.
     pub fn take_ready(&mut self, running: &[QueuedWork<()>]) -> Option<QueuedWork<W>> {
         let mut pending = Pending::default();
         running.iter().for_each(|item| pending.add(item));
@@ -98,16 +98,16 @@ impl<W> WorkQueue<W> {
         self.items.remove(ready)
     }
 
-    /// Takes out what must be done now, in order.
+    /// Takes the selected work and everything it depends on, in order.
     pub fn take(&mut self, until: Until) -> Vec<QueuedWork<W>> {
         let mut streams = HashSet::new();
         let mut works = HashSet::new();
         let (mut default, mut blocking) = (false, false);
         let mut due = Vec::new();
         let mut rest = VecDeque::new();
-        // From the last to the first: whatever an item depends on comes later in this loop.
+        // Iterates from the last item to the first, so dependencies come after the items that need them.
         while let Some(item) = self.items.pop_back() {
-            let needed = until.names(&item)
+            let needed = until.matches(&item)
                 || streams.contains(&item.stream)
                 || works.contains(&item.seq)
                 || default && item.order == StreamOrder::Default
@@ -129,45 +129,45 @@ impl<W> WorkQueue<W> {
 }
 
 impl<W> QueuedWork<W> {
-    /// The number that `push` gave for it.
+    /// The sequence number that `push` returned.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// Its place in the queue, and the work itself.
+    /// Splits the item into its queue entry and the work.
     pub fn parts(self) -> (QueuedWork<()>, W) {
         let Self { seq, stream, order, after, asked, work } = self;
         (QueuedWork { seq, stream, order, after, asked, work: () }, work)
     }
 
-    /// Its stream.
+    /// The stream that the work was submitted to.
     pub fn stream(&self) -> StreamId {
         self.stream
     }
 
-    /// How its stream is ordered with others.
+    /// How the stream is ordered relative to other streams.
     pub fn order(&self) -> StreamOrder {
         self.order
     }
 
-    /// The work of another stream that it waits for.
+    /// The sequence number of work in another stream that must end first.
     pub fn after(&self) -> Option<u64> {
         self.after
     }
 
-    /// When it was asked for.
+    /// When the work was submitted.
     pub fn asked(&self) -> Instant {
         self.asked
     }
 
-    /// Whether it waits for earlier work of a stream.
+    /// Whether the work must wait for earlier work of the given stream.
     pub fn comes_after(&self, stream: StreamId, order: StreamOrder) -> bool {
         self.stream == stream
             || self.order == StreamOrder::Default && order == StreamOrder::Blocking
             || self.order == StreamOrder::Blocking && order == StreamOrder::Default
     }
 
-    /// Whether it must wait for any of the work that is running.
+    /// Whether the work must wait for any running work.
     pub fn waits_for(&self, running: &[QueuedWork<()>]) -> bool {
         let mut pending = Pending::default();
         running.iter().for_each(|item| pending.add(item));
@@ -175,7 +175,7 @@ impl<W> QueuedWork<W> {
     }
 }
 
-/// Work that is not over: what later work may have to wait for.
+/// Unfinished work that later work may depend on.
 #[derive(Default)]
 struct Pending {
     streams: HashSet<StreamId>,
@@ -201,7 +201,7 @@ impl Pending {
 }
 
 impl Until {
-    pub fn names<W>(self, item: &QueuedWork<W>) -> bool {
+    pub fn matches<W>(self, item: &QueuedWork<W>) -> bool {
         match self {
             Self::Everything => true,
             Self::Stream(stream) => item.stream == stream,
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_runs_alone() {
+    fn taking_a_stream_leaves_other_streams() {
         let mut queue = WorkQueue::default();
         queue.push(1, StreamOrder::Blocking, None, "a");
         queue.push(2, StreamOrder::Blocking, None, "b");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn work_takes_what_comes_before_it_in_its_stream_and_what_it_waits_for() {
+    fn taking_work_takes_its_dependencies() {
         let mut queue = WorkQueue::default();
         queue.push(1, StreamOrder::NonBlocking, None, "first");
         let event = queue.push(1, StreamOrder::NonBlocking, None, "event");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_nothing_is_ready() {
+    fn work_without_dependencies_is_ready() {
         let mut queue = WorkQueue::default();
         queue.push(1, StreamOrder::NonBlocking, None, "running");
         let running = [queue.take_ready(&[]).unwrap().parts().0];

@@ -1,4 +1,4 @@
-//! A call of the driver: a context, for the time of the call, and the group to which it belongs.
+//! A session: one driver call, with its context's group locked.
 
 use super::context::DriverContext;
 use super::group::{Group, GroupState};
@@ -6,17 +6,17 @@ use crate::device::EmulatedDevice;
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 
-/// A context whose group is locked for a call.
+/// A context for the duration of a call, with its group locked.
 pub(super) struct Session<'a> {
     pub group: &'a Group,
     /// `None` only while a wait hands the lock to other threads.
     state: Option<MutexGuard<'a, GroupState>>,
-    /// The number of the context.
+    /// The id of the context.
     pub id: u32,
 }
 
 impl<'a> Session<'a> {
-    /// Locks the group for a call to one of its contexts; `None` if it has no such context.
+    /// Locks the group for a call to one of its contexts. Returns `None` if the context is not in the group.
     pub fn new(group: &'a Group, id: u32) -> Option<Self> {
         let state = group.lock();
         state.contexts.contains_key(&id).then_some(Self { group, state: Some(state), id })
@@ -30,12 +30,13 @@ impl<'a> Session<'a> {
         self.state.as_mut().unwrap_or_else(|| unreachable!("the lock is held but for `release`"))
     }
 
-    /// Lets other threads have the lock for a while. They do not take the context out of the group, since this one waits.
+    /// Gives the lock to other threads while `wait` runs. They do not remove the context, because this thread is
+    /// registered as waiting.
     pub fn release(&mut self, wait: impl FnOnce(MutexGuard<'a, GroupState>) -> MutexGuard<'a, GroupState>) {
         self.state = self.state.take().map(wait);
     }
 
-    /// The device, which accesses memory as that of this context.
+    /// The group's memory, set to access it as this context's device.
     pub fn device(&mut self) -> &mut EmulatedDevice {
         let member = self.member;
         let device = &mut self.state_mut().device;

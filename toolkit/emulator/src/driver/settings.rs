@@ -1,15 +1,15 @@
-//! What a program sets in a context and asks for again. It changes nothing in the emulator.
+//! Settings of a context that a program can read back. They change nothing in the emulator.
 
-/// What a program sets in a context and asks for again.
+/// Settings of a context that a program can read back.
 pub(super) struct ContextSettings {
-    /// How the host waits.
+    /// The context flags, such as how the host waits.
     pub flags: u32,
-    /// Sizes in bytes, by CUDA's numbers: stack, buffer of `printf`, heap of `malloc`, depth and count of launches by
-    /// kernels, least fetch from the L2 cache, and what persists in it.
+    /// Limits by CUDA's numbers: stack size, `printf` buffer size and `malloc` heap size in bytes, depth and count of
+    /// device-side launches, L2 fetch granularity and persisting L2 size in bytes.
     pub limits: [usize; 7],
-    /// What the L1 cache and shared memory get of what they share.
+    /// The preferred split between L1 cache and shared memory.
     pub cache: u32,
-    /// The width of shared memory's banks.
+    /// The bank width of shared memory.
     pub banks: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What a context does with streams: it creates them, and waits for their work.
+//! Stream operations of a context: creation, destruction and waiting.
 
 use super::context::{DriverContext, StreamSettings};
 use super::queue::{StreamId, StreamOrder, Until};
@@ -14,14 +14,14 @@ impl DriverContext {
         Ok(id)
     }
 
-    /// Forgets a stream. Its work will still be done.
+    /// Destroys a stream. Its queued work still runs.
     pub fn destroy_stream(&mut self, stream: StreamId) -> Result<()> {
         self.streams.remove(&stream).map(|_| ()).ok_or(ResultCode::InvalidHandle)?;
         self.captures.iter_mut().filter(|capture| capture.has(stream)).for_each(|capture| capture.invalid = true);
         Ok(())
     }
 
-    /// Checks that a stream can be waited for.
+    /// Fails if a stream cannot be waited for now, because of a capture. That capture becomes invalid.
     fn check_stream(&mut self, stream: StreamId) -> Result<()> {
         self.healthy()?;
         self.order(stream)?;
@@ -37,13 +37,13 @@ impl DriverContext {
 }
 
 impl Session<'_> {
-    /// Does all work of a stream.
+    /// Executes all queued work of a stream.
     pub fn synchronize_stream(&mut self, stream: StreamId) -> Result<()> {
         self.check_stream(stream)?;
         self.run(Until::Stream(stream))
     }
 
-    /// Whether a stream's work is done. If it is not, it is done before this returns, so that the next answer is yes.
+    /// Whether a stream's work is done. If it is not, this executes it before returning, so the next query succeeds.
     pub fn query_stream(&mut self, stream: StreamId) -> Result<()> {
         self.check_stream(stream)?;
         let pending = self.is_pending(Until::Stream(stream));
@@ -51,14 +51,14 @@ impl Session<'_> {
         if pending { Err(ResultCode::NotReady) } else { Ok(()) }
     }
 
-    /// Does all work.
+    /// Executes all queued work of the context.
     pub fn synchronize(&mut self) -> Result<()> {
         self.check_waiting()?;
         self.run(Until::Everything)
     }
 
-    /// Does all work before memory is freed that it may use. Fails only if a capture forbids it; what fails in the work is
-    /// reported by later calls.
+    /// Executes all queued work before memory that it may use is freed. Fails only if a capture forbids waiting. Errors
+    /// of the work itself are returned by later calls.
     pub fn finish(&mut self) -> Result<()> {
         if self.failed.is_none() {
             self.check_waiting()?;

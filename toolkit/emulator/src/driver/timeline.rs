@@ -1,24 +1,24 @@
-//! When work is done, as streams see it.
+//! The times at which work would begin and end on a GPU with concurrent streams.
 //!
-//! The emulator does one thing at a time, and only when it must. On a GPU work begins when it is asked for, or when what it waits
-//! for is over, whatever other streams do. This is the time that events tell: each piece of work takes as long as the emulator
-//! needs for it, and streams go on beside each other.
+//! The emulator executes one piece of work at a time, and only when it must. On a GPU, work begins when it is submitted
+//! or when its dependencies end, independently of other streams. Event times follow the GPU's model: each piece of work
+//! takes as long as the emulator needs for it, and streams overlap.
 
 use super::queue::{QueuedWork, StreamId, StreamOrder};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// When the work of streams is over.
+/// The end times of work, by stream and by sequence number.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
-    /// The end of each stream's last work.
+    /// The end of each stream's last work item.
     streams: HashMap<StreamId, (StreamOrder, Instant)>,
-    /// The end of work that other streams may wait for, by its number.
+    /// The end of each work item that other streams may wait for, by sequence number.
     works: HashMap<u64, Instant>,
 }
 
 impl Timeline {
-    /// When work begins.
+    /// The time when work begins.
     pub fn start<W>(&self, item: &QueuedWork<W>) -> Instant {
         let before = |(stream, (order, _)): &(&StreamId, &(StreamOrder, Instant))| item.comes_after(**stream, *order);
         let ends = self.streams.iter().filter(before).map(|(_, (_, end))| *end);
@@ -26,14 +26,14 @@ impl Timeline {
         ends.chain(awaited).fold(item.asked(), Instant::max)
     }
 
-    /// Notes when work is over.
+    /// Records the time when work ends.
     pub fn end<W>(&mut self, item: &QueuedWork<W>, at: Instant) {
         self.streams.insert(item.stream(), (item.order(), at));
         self.works.insert(item.seq(), at);
     }
 
-    /// Forgets the ends of work, which are over now: work that is asked for later begins after them in any case.
-    pub fn forget(&mut self) {
+    /// Drops all recorded end times, which are in the past now. Work submitted later begins after them anyway.
+    pub fn clear(&mut self) {
         self.streams.clear();
         self.works.clear();
     }
@@ -46,7 +46,7 @@ mod tests {
     use crate::driver::queue::{Until, WorkQueue};
     use std::time::Duration;
 
-    /// When the work of a queue begins and ends, with these durations in seconds, from the first beginning on.
+    /// The begin and end of each queued item in seconds after the first. Each item's work is its duration.
     fn times(queue: &mut WorkQueue<u64>) -> Vec<(u64, u64)> {
         let mut timeline = Timeline::default();
         let items = queue.take(Until::Everything);
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_go_on_beside_each_other() {
+    fn streams_overlap() {
         let mut queue = WorkQueue::default();
         queue.push(1, StreamOrder::NonBlocking, None, 100);
         queue.push(2, StreamOrder::NonBlocking, None, 200);

@@ -1,4 +1,4 @@
-//! What a stream can be asked to do.
+//! The work that a stream can execute.
 
 use super::host_call::{HostFunction, StreamCallback};
 use crate::arg::Arg;
@@ -7,16 +7,16 @@ use crate::memory::DeviceAddress;
 use crate::module::PtxModule;
 use std::sync::Arc;
 
-/// Bytes on their way to the device.
+/// The source of a copy to the device.
 #[derive(Clone, Debug)]
 pub(super) enum UploadSource {
-    /// Pageable memory: copied when the copy was asked for.
+    /// Pageable memory: the bytes were read when the copy was submitted.
     Staged(Arc<[u8]>),
-    /// Page-locked memory: read when the copy is done.
+    /// Page-locked memory: the bytes are read when the copy executes.
     Pinned(HostBytes),
 }
 
-/// A launch that was asked for.
+/// A submitted launch.
 #[derive(Clone, Debug)]
 pub(super) struct LaunchRequest {
     pub module: Arc<PtxModule>,
@@ -24,14 +24,14 @@ pub(super) struct LaunchRequest {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared: usize,
-    /// Blocks of a cluster, if the launch has the attribute.
+    /// The cluster shape in blocks, if the launch has the attribute.
     pub cluster: Option<[u32; 3]>,
-    /// Whether it may begin before the launch ahead of it is over.
+    /// Whether the launch may begin before the previous launch ends.
     pub dependent: bool,
     pub args: Vec<Arg>,
 }
 
-/// Something that a stream does.
+/// A piece of stream work.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
     Launch(LaunchRequest),
@@ -48,7 +48,7 @@ pub(super) enum Work {
         from: DeviceAddress,
         bytes: usize,
     },
-    /// From the memory of one context to that of another of its group, by their numbers.
+    /// A copy from the memory of one context to another of its group, given by context id and address.
     PeerCopy {
         to: (u32, DeviceAddress),
         from: (u32, DeviceAddress),
@@ -70,7 +70,7 @@ pub(super) enum Work {
         function: HostFunction,
         data: usize,
     },
-    /// What `cuStreamAddCallback` asked for, with the stream's handle.
+    /// A call submitted with `cuStreamAddCallback`, with the stream's handle.
     CallBack {
         function: StreamCallback,
         stream: usize,
@@ -79,7 +79,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// Whether another node can take this one's place in an instantiated graph.
+    /// Whether another node can replace this one when an instantiated graph is updated.
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Launch(a), Self::Launch(b)) => Arc::ptr_eq(&a.module, &b.module) && a.kernel == b.kernel,

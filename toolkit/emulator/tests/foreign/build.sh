@@ -1,13 +1,13 @@
 #!/bin/sh
-# Compiles the kernels of the tests with other people's compilers, of the versions below, which Python's packages bring: NVIDIA's
-# for C++ (CUB among it), two versions of Triton, and Numba; `products.py` writes one text itself. It needs Python 3.11 or later
-# with venv, and a C++ compiler; no GPU.
+# Compiles the test kernels with other projects' compilers, installed from Python packages at the versions below:
+# NVIDIA's C++ compiler (with CUB), two versions of Triton, and Numba. `products.py` writes one PTX file directly.
+# Requires Python 3.11 or later with venv, and a C++ compiler. No GPU is needed.
 set -eu
 cd "$(dirname "$0")"
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
 
-# A place of its own for packages, whose name is given, then the packages.
+# Creates a virtual environment with the given name and installs the given packages into it.
 install() {
     place=$tools/$1
     shift
@@ -21,7 +21,7 @@ cuda=$(echo "$tools"/cuda/lib/python3*/site-packages/nvidia/cu13)
 for source in cub halves kernels tiles; do
     "$cuda/bin/nvcc" -ptx -arch=sm_90a -std=c++17 -I"$cuda/include" -I"$cuda/include/cccl" "$source.cu" -o "$source.ptx"
 done
-# NVIDIA's assembler must take what our script writes.
+# NVIDIA's assembler must accept the PTX that our script writes.
 python3 products.py products.ptx
 "$cuda/bin/ptxas" -arch=sm_90a products.ptx -o "$tools/products.cubin"
 

@@ -1,5 +1,5 @@
-// Block and warp collectives of CUB, compiled by NVIDIA's compiler (`build.sh`). Each thread has four items, blocked, unless a
-// kernel's name says otherwise.
+// Block and warp collectives of CUB, compiled by NVIDIA's compiler (`build.sh`). Each thread has four items in a
+// blocked arrangement, unless the kernel's name says otherwise.
 
 #include <cub/block/block_adjacent_difference.cuh>
 #include <cub/block/block_discontinuity.cuh>
@@ -28,7 +28,7 @@ __device__ void store(int* out, const int (&items)[ITEMS]) {
     for (int i = 0; i < ITEMS; i++) out[blockIdx.x * TILE + threadIdx.x * ITEMS + i] = items[i];
 }
 
-// Sums of a whole block, of a part of its threads, and the greatest number.
+// The sum of all items, the sum over the first 70 threads, and the maximum.
 template <cub::BlockReduceAlgorithm ALGORITHM>
 __device__ void reduce(const int* in, int* out) {
     using Reduce = cub::BlockReduce<int, THREADS, ALGORITHM>;
@@ -53,7 +53,7 @@ extern "C" __global__ void reduce_commutative(const int* in, int* out) {
 }
 extern "C" __global__ void reduce_warps(const int* in, int* out) { reduce<cub::BLOCK_REDUCE_WARP_REDUCTIONS>(in, out); }
 
-// Sums of what comes before each item, over all tiles of a block: the sum of the tiles before goes on to the next.
+// Prefix sums over all tiles of a block. The total of the earlier tiles carries over to the next tile.
 struct Running {
     int total;
     __device__ int operator()(int sum) {
@@ -90,7 +90,7 @@ extern "C" __global__ void scan_warps(const int* in, int* a, int* b, int tiles) 
     scan<cub::BLOCK_SCAN_WARP_SCANS>(in, a, b, tiles);
 }
 
-// Keys in order, each with what came with it.
+// Sorts keys together with their original positions.
 extern "C" __global__ void radix_sort(const int* in, int* keys, int* values) {
     using Sort = cub::BlockRadixSort<int, THREADS, ITEMS, int>;
     __shared__ typename Sort::TempStorage storage;
@@ -102,7 +102,7 @@ extern "C" __global__ void radix_sort(const int* in, int* keys, int* values) {
     store(values, value);
 }
 
-// Floats downwards, each thread with every 96th.
+// Sorts floats in descending order. The result is striped: each thread stores every 96th item.
 extern "C" __global__ void radix_sort_descending(const float* in, float* out) {
     using Sort = cub::BlockRadixSort<float, THREADS, ITEMS>;
     __shared__ typename Sort::TempStorage storage;
@@ -112,7 +112,7 @@ extern "C" __global__ void radix_sort_descending(const float* in, float* out) {
     for (int i = 0; i < ITEMS; i++) out[blockIdx.x * TILE + i * THREADS + threadIdx.x] = key[i];
 }
 
-// Of 64 threads: their number must be a power of two.
+// Sorts with 64 threads, because merge sort needs a power of two.
 extern "C" __global__ void merge_sort(const int* in, int* out) {
     using Sort = cub::BlockMergeSort<int, 64, ITEMS>;
     __shared__ typename Sort::TempStorage storage;
@@ -122,7 +122,7 @@ extern "C" __global__ void merge_sort(const int* in, int* out) {
     for (int i = 0; i < ITEMS; i++) out[first + i] = items[i];
 }
 
-// Blocked to striped, there and back through the warps' stripes, and to places that are given.
+// Blocked to striped, a round trip through the warp-striped arrangement, and a scatter to given positions.
 extern "C" __global__ void exchange(const int* in, int* striped, int* back, int* scattered) {
     using Exchange = cub::BlockExchange<int, THREADS, ITEMS>;
     __shared__ typename Exchange::TempStorage storage;
@@ -143,7 +143,7 @@ extern "C" __global__ void exchange(const int* in, int* striped, int* back, int*
     store(scattered, items);
 }
 
-// A tile of which a part is missing, transposed through shared memory on the way in and by warps on the way out.
+// A partial tile, transposed through shared memory when loaded and by warp when stored.
 extern "C" __global__ void load_and_store(const int* in, int* out, int count) {
     using Load = cub::BlockLoad<int, THREADS, ITEMS, cub::BLOCK_LOAD_TRANSPOSE>;
     using Store = cub::BlockStore<int, THREADS, ITEMS, cub::BLOCK_STORE_WARP_TRANSPOSE>;
@@ -158,7 +158,7 @@ extern "C" __global__ void load_and_store(const int* in, int* out, int count) {
     Store(storage.store).Store(out, items, count);
 }
 
-// How often each of 16 numbers is there, by sorting and by atomics.
+// Counts each of 16 values, by sorting and by atomics.
 template <cub::BlockHistogramAlgorithm ALGORITHM>
 __device__ void histogram(const int* in, int* out) {
     using Histogram = cub::BlockHistogram<unsigned char, THREADS, ITEMS, 16, ALGORITHM>;
@@ -174,7 +174,7 @@ __device__ void histogram(const int* in, int* out) {
 extern "C" __global__ void histogram_sort(const int* in, int* out) { histogram<cub::BLOCK_HISTO_SORT>(in, out); }
 extern "C" __global__ void histogram_atomic(const int* in, int* out) { histogram<cub::BLOCK_HISTO_ATOMIC>(in, out); }
 
-// Where runs begin and end, and how much each item differs from the one before.
+// The heads and tails of runs, the difference of each item from the one before, and a rotation.
 extern "C" __global__ void neighbours(const int* in, int* heads, int* tails, int* differences, int* rotated) {
     using Discontinuity = cub::BlockDiscontinuity<int, THREADS>;
     using Difference = cub::BlockAdjacentDifference<int, THREADS>;
@@ -198,7 +198,7 @@ extern "C" __global__ void neighbours(const int* in, int* heads, int* tails, int
     rotated[blockIdx.x * THREADS + threadIdx.x] = turned;
 }
 
-// Groups of 8 lanes: sums of each and what comes before; sums of segments that flags begin; a warp's items in order.
+// Sums and prefix sums of groups of 8 lanes, sums of flagged segments, and a sort of a warp's items.
 extern "C" __global__ void warps(const int* in, int* sums, int* before, int* segments, int* sorted) {
     using Reduce = cub::WarpReduce<int, 8>;
     using Scan = cub::WarpScan<int, 8>;

@@ -1,4 +1,4 @@
-//! Block and warp collectives of CUB, which NVIDIA's compiler made of C++.
+//! Block and warp collectives of CUB, compiled from C++ by NVIDIA's compiler.
 
 use emulator::PtxModule;
 
@@ -11,17 +11,17 @@ const ITEMS: usize = 4;
 const TILE: usize = THREADS * ITEMS;
 const BLOCKS: usize = 2;
 
-/// Numbers for all blocks, negative ones among them.
+/// Test numbers for all blocks, including negative ones.
 fn items(range: i32) -> Vec<i32> {
     numbers(BLOCKS * TILE, range).iter().map(|&x| x - range / 3).collect()
 }
 
-/// What every tile gives, one after the other.
+/// Applies `result` to each tile and concatenates the results.
 fn tiles(x: &[i32], result: impl Fn(&[i32]) -> Vec<i32>) -> Vec<i32> {
     x.chunks(TILE).flat_map(result).collect()
 }
 
-/// A launch of two blocks on given numbers, with outputs of these sizes.
+/// A launch of two blocks on the given numbers, with the expected outputs.
 fn blocks(kernel: &'static str, x: &[i32], expected: Vec<Vec<i32>>) -> Problem {
     let outputs = expected.iter().map(|list| output::<i32>(list.len()));
     let arguments: Vec<Argument> = [input(x)].into_iter().chain(outputs).collect();
@@ -66,7 +66,7 @@ fn scans() -> Vec<Problem> {
 }
 
 fn sorts() -> Vec<Problem> {
-    // Equal keys keep their order.
+    // The sort is stable: equal keys keep their order.
     let x = items(200);
     let places = tiles(&x, |tile| {
         let mut places: Vec<i32> = (0..TILE as i32).collect();
@@ -119,7 +119,7 @@ fn movements() -> Vec<Problem> {
     ]
 }
 
-fn of_neighbours() -> Vec<Problem> {
+fn neighbour_problems() -> Vec<Problem> {
     let x = items(3);
     let bins = tiles(&x, |tile| (0..16).map(|bin| tile.iter().filter(|&&x| x & 15 == bin).count() as i32).collect());
     let flags = |edge: usize, step: fn(usize) -> usize| {
@@ -136,7 +136,7 @@ fn of_neighbours() -> Vec<Problem> {
     ]
 }
 
-fn of_warps() -> Problem {
+fn warp_problems() -> Problem {
     let x = items(1000);
     let first = |tile: &[i32], thread: usize| tile[thread * ITEMS];
     let sums = tiles(&x, |tile| (0..THREADS / 8).map(|g| (0..8).map(|i| first(tile, g * 8 + i)).sum()).collect());
@@ -153,18 +153,18 @@ fn of_warps() -> Problem {
 }
 
 pub fn problems() -> Vec<Problem> {
-    let lists = [reductions(), scans(), sorts(), movements(), of_neighbours(), vec![of_warps()]];
-    // NVIDIA's compiler loads four words where CUB reads three, and says so in a pragma.
+    let lists = [reductions(), scans(), sorts(), movements(), neighbour_problems(), vec![warp_problems()]];
+    // NVIDIA's compiler loads four words where CUB reads three, and marks that in a pragma.
     lists.into_iter().flatten().map(|problem| Problem { poison: true, ..problem }).collect()
 }
 
 #[test]
-fn all_come_out_right() {
+fn all_results_are_correct() {
     check(PTX, problems());
 }
 
 #[test]
-fn every_kernel_is_known() {
+fn every_kernel_is_supported() {
     let module = PtxModule::parse(PTX).unwrap();
     assert_eq!(module.entries().len(), problems().len());
     module.check().unwrap_or_else(|error| panic!("{error}"));

@@ -1,4 +1,4 @@
-//! Kernels that NVIDIA's compiler made of C++.
+//! Kernels compiled from C++ by NVIDIA's compiler.
 
 use emulator::{LaunchOptions, PtxModule};
 use half::f16;
@@ -91,7 +91,7 @@ pub fn problems() -> Vec<Problem> {
     [calls(), products(), narrow(), clusters_and_copies()].into_iter().flatten().collect()
 }
 
-/// A sum whose kernel reads what nothing wrote, and selects it away.
+/// A sum whose kernel reads uninitialised memory and discards it by a selection.
 fn masked_sum() -> Problem {
     let x: Vec<f32> = numbers(64, 100).iter().map(|&x| x as f32).collect();
     let sums = vec![x[..32].iter().sum::<f32>(), x[32..40].iter().sum()];
@@ -99,12 +99,12 @@ fn masked_sum() -> Problem {
 }
 
 #[test]
-fn all_come_out_right() {
+fn all_results_are_correct() {
     check(PTX, problems());
 }
 
 #[test]
-fn what_is_read_in_vain_is_poison() {
+fn discarded_reads_need_poison() {
     let module = PtxModule::parse(PTX).unwrap();
     let run = |poison| masked_sum().run(PTX, &module, &LaunchOptions { poison, ..LaunchOptions::default() });
     assert!(run(false).unwrap_err().starts_with("Uninitialised"));
@@ -112,7 +112,7 @@ fn what_is_read_in_vain_is_poison() {
 }
 
 #[test]
-fn every_kernel_is_known() {
+fn every_kernel_is_supported() {
     let module = PtxModule::parse(PTX).unwrap();
     assert_eq!(module.entries().len(), 11);
     module.check().unwrap_or_else(|error| panic!("{error}"));

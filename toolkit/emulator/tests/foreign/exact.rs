@@ -1,6 +1,6 @@
-//! Numbers without error, and what they become where a form has too few bits for them.
+//! Exact numbers, and rounding them to floating-point formats.
 
-/// A form of floating-point numbers.
+/// A floating-point format.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
     bits: u32,
@@ -8,7 +8,7 @@ pub struct Form {
     bias: i32,
     /// The bits of the greatest finite number.
     greatest: u64,
-    /// Whether there are infinite numbers, behind the greatest, before what is no number.
+    /// Whether the format has infinities. They follow the greatest finite number and come before the NaNs.
     infinite: bool,
 }
 
@@ -19,7 +19,7 @@ pub const E5M2: Form = Form { bits: 8, fraction: 2, bias: 15, greatest: 0x7b, in
 pub const SINGLE: Form = Form { bits: 32, fraction: 23, bias: 127, greatest: 0x7f7f_ffff, infinite: true };
 const DOUBLE: Form = Form { bits: 64, fraction: 52, bias: 1023, greatest: 0x7fef_ffff_ffff_ffff, infinite: true };
 
-/// Where to what lies between two numbers goes.
+/// A rounding direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Towards {
     Nearest,
@@ -28,17 +28,17 @@ pub enum Towards {
     Up,
 }
 
-/// The directions in the order of the kernels' outputs.
+/// The rounding directions in the order of the kernels' outputs.
 pub const DIRECTIONS: [Towards; 4] = [Towards::Nearest, Towards::Zero, Towards::Down, Towards::Up];
 
-/// A number, or none.
+/// An exact number, an infinity or NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exact {
-    NoNumber,
+    Nan,
     Infinite {
         negative: bool,
     },
-    /// `size * 2^exponent`, where zero has a sign, too.
+    /// `size * 2^exponent`. Zero also has a sign.
     Finite {
         negative: bool,
         size: u128,
@@ -46,16 +46,16 @@ pub enum Exact {
     },
 }
 
-use Exact::{Finite, Infinite, NoNumber};
+use Exact::{Finite, Infinite, Nan};
 
 impl Exact {
-    pub fn of_bits(form: Form, bits: u64) -> Self {
+    pub fn from_bits(form: Form, bits: u64) -> Self {
         let negative = bits >> (form.bits - 1) & 1 == 1;
         let size = bits & ((1 << (form.bits - 1)) - 1);
         let (field, low) = (size >> form.fraction, size & ((1 << form.fraction) - 1));
         match size {
             _ if form.infinite && size == form.greatest + 1 => Infinite { negative },
-            _ if size > form.greatest => NoNumber,
+            _ if size > form.greatest => Nan,
             _ => {
                 let leading = u64::from(field > 0) << form.fraction;
                 let exponent = field.max(1) as i32 - form.bias - form.fraction as i32;
@@ -64,17 +64,17 @@ impl Exact {
         }
     }
 
-    pub fn of_double(value: f64) -> Self {
-        Self::of_bits(DOUBLE, value.to_bits())
+    pub fn from_double(value: f64) -> Self {
+        Self::from_bits(DOUBLE, value.to_bits())
     }
 
-    pub fn of_integer(value: i128) -> Self {
+    pub fn from_integer(value: i128) -> Self {
         Finite { negative: value < 0, size: value.unsigned_abs(), exponent: 0 }
     }
 
     pub fn negated(self) -> Self {
         match self {
-            NoNumber => NoNumber,
+            Nan => Nan,
             Infinite { negative } => Infinite { negative: !negative },
             Finite { negative, size, exponent } => Finite { negative: !negative, size, exponent },
         }
@@ -88,11 +88,12 @@ impl Exact {
         matches!(self, Finite { size: 0, .. })
     }
 
-    /// The sum of numbers of few bits, exactly; or if their sizes are very different, something between the same neighbours.
+    /// The exact sum of numbers with few bits. If the exponents differ by more than 80, a value that rounds like the
+    /// sum.
     pub fn plus(self, other: Self) -> Self {
         match (self, other) {
-            (NoNumber, _) | (_, NoNumber) => NoNumber,
-            (Infinite { negative: a }, Infinite { negative: b }) if a != b => NoNumber,
+            (Nan, _) | (_, Nan) => Nan,
+            (Infinite { negative: a }, Infinite { negative: b }) if a != b => Nan,
             (Infinite { .. }, _) => self,
             (_, Infinite { .. }) => other,
             _ if self.is_zero() && other.is_zero() => {
@@ -122,18 +123,18 @@ impl Exact {
             (Finite { size: a, exponent, .. }, Finite { size: b, exponent: low, .. }) => {
                 Finite { negative, size: a * b, exponent: exponent + low }
             }
-            (NoNumber, _) | (_, NoNumber) => NoNumber,
-            _ if self.is_zero() || other.is_zero() => NoNumber,
+            (Nan, _) | (_, Nan) => Nan,
+            _ if self.is_zero() || other.is_zero() => Nan,
             _ => Infinite { negative },
         }
     }
 
-    /// The quotient of numbers of few bits: something between the same neighbours.
+    /// A value that rounds like the quotient of numbers with few bits.
     pub fn over(self, other: Self) -> Self {
         let negative = self.is_negative() != other.is_negative();
         match (self, other) {
-            (NoNumber, _) | (_, NoNumber) | (Infinite { .. }, Infinite { .. }) => NoNumber,
-            _ if self.is_zero() && other.is_zero() => NoNumber,
+            (Nan, _) | (_, Nan) | (Infinite { .. }, Infinite { .. }) => Nan,
+            _ if self.is_zero() && other.is_zero() => Nan,
             (Infinite { .. }, _) => Infinite { negative },
             _ if other.is_zero() => Infinite { negative },
             (_, Infinite { .. }) => Finite { negative, size: 0, exponent: 0 },
@@ -144,11 +145,11 @@ impl Exact {
         }
     }
 
-    /// The bits of the number that this becomes; of what is no number all ones but the sign.
+    /// The bits of this number rounded to a format. For NaN, all bits but the sign are set.
     pub fn round(self, form: Form, towards: Towards) -> u64 {
         let sign = |negative: bool| u64::from(negative) << (form.bits - 1);
         match self {
-            NoNumber => (1 << (form.bits - 1)) - 1,
+            Nan => (1 << (form.bits - 1)) - 1,
             Infinite { negative } => sign(negative) | (form.greatest + 1),
             Finite { negative, size: 0, .. } => sign(negative),
             Finite { negative, size, exponent } => {
@@ -167,11 +168,11 @@ impl Exact {
         }
     }
 
-    /// The integer that this becomes.
+    /// This number rounded to an integer, or `None` for NaN.
     pub fn to_integer(self, towards: Towards) -> Option<i128> {
         match self {
-            NoNumber => None,
-            // No integer of 64 bits is that great.
+            Nan => None,
+            // Both bounds are out of range of every 64-bit integer.
             Infinite { negative } => Some(if negative { i128::MIN } else { i128::MAX }),
             Finite { negative, exponent: 70.., size: 1.. } => Some(if negative { i128::MIN } else { i128::MAX }),
             Finite { negative, size, exponent } => {

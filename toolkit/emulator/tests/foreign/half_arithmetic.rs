@@ -1,18 +1,18 @@
-//! Arithmetic of f16 and bf16, which NVIDIA's compiler made of C++.
+//! Arithmetic of f16 and bf16, compiled from C++ by NVIDIA's compiler.
 
 use std::cmp::Ordering;
 
 use crate::exact::{Exact, Towards};
-use crate::halves::{ALL, KINDS, Kind, NO_NUMBER, Wanted, binary, list, run, unary};
+use crate::halves::{ALL, KINDS, Kind, NAN, Wanted, binary, list, run, unary};
 use crate::problem::input;
 
 #[test]
 fn signs_and_kinds() {
     unary("signs", 4, |kind, part, bits| match (part, kind.exact(bits)) {
-        (0 | 1, Exact::NoNumber) => Wanted::NoNumber,
+        (0 | 1, Exact::Nan) => Wanted::Nan,
         (0, _) => Wanted::Bits(bits as u64 ^ 0x8000),
         (1, _) => Wanted::Bits(bits as u64 & 0x7fff),
-        (2, value) => Wanted::Bits((value == Exact::NoNumber).into()),
+        (2, value) => Wanted::Bits((value == Exact::Nan).into()),
         (_, Exact::Infinite { negative: true }) => Wanted::Bits(0xffff),
         (_, value) => Wanted::Bits(matches!(value, Exact::Infinite { .. }).into()),
     });
@@ -24,8 +24,8 @@ fn whole_numbers() {
         let towards = [Towards::Down, Towards::Up, Towards::Zero, Towards::Nearest][part];
         match kind.exact(bits) {
             value @ Exact::Finite { exponent: ..0, .. } => {
-                let whole = Exact::of_integer(value.to_integer(towards).unwrap());
-                // What becomes zero keeps its sign.
+                let whole = Exact::from_integer(value.to_integer(towards).unwrap());
+                // A result of zero keeps its sign.
                 Wanted::Bits(whole.round(kind.form, Towards::Nearest) | bits as u64 & 0x8000)
             }
             value => kind.nearest(value),
@@ -81,12 +81,12 @@ fn sums_products_and_quotients() {
     });
 }
 
-/// The bits between those of zero and one.
+/// The rounded value clamped to the range from zero to one.
 fn saturate(kind: Kind, value: Exact) -> Wanted {
-    let one = Exact::of_integer(1);
+    let one = Exact::from_integer(1);
     let bits = value.round(kind.form, Towards::Nearest);
     match value {
-        Exact::NoNumber => Wanted::Bits(0),
+        Exact::Nan => Wanted::Bits(0),
         _ if value.is_negative() => Wanted::Bits(0),
         _ => Wanted::Bits(bits.min(one.round(kind.form, Towards::Nearest))),
     }
@@ -105,11 +105,11 @@ fn saturated_sums_and_products() {
     });
 }
 
-/// The smaller or the greater one; a negative zero is smaller than zero.
+/// The smaller or the greater number. Negative zero is smaller than positive zero.
 fn extreme(kind: Kind, greater: bool, strict: bool, [a, b]: [usize; 2]) -> u64 {
-    match [a, b].map(|bits| kind.is_no_number(bits as u64)) {
-        [true, true] => NO_NUMBER,
-        [true, _] | [_, true] if strict => NO_NUMBER,
+    match [a, b].map(|bits| kind.is_nan(bits as u64)) {
+        [true, true] => NAN,
+        [true, _] | [_, true] if strict => NAN,
         [true, _] => b as u64,
         [_, true] => a as u64,
         _ => {
@@ -141,8 +141,8 @@ fn comparisons() {
 #[test]
 fn pairs() {
     binary("pairs", [4, 8], |kind, part, a, b| {
-        let one = Exact::of_integer(1).round(kind.form, Towards::Nearest);
-        // The lower half is of `a` and `b`, the upper one of `b` and `a`.
+        let one = Exact::from_integer(1).round(kind.form, Towards::Nearest);
+        // The lower half is for `a` and `b`, the upper half for `b` and `a`.
         let half = |a: usize, b: usize| {
             let (x, y) = (kind.exact(a), kind.exact(b));
             let (s, t) = (kind.double(a), kind.double(b));
@@ -182,7 +182,7 @@ fn pairs() {
 fn fused_sums_and_products() {
     for kind in KINDS {
         let list = list(kind);
-        // Each number with one of the others; and products that meet what takes them away.
+        // Each list number paired with another list number, including products that cancel with the addend.
         let twos: Vec<u16> = (0..list.len()).flat_map(|i| [list[i], list[(i * 7 + 3) % list.len()]]).collect();
         let (count, first) = (list.len() * ALL, input(&twos));
         let judge = kind.judge(2, 5, move |part, index| {

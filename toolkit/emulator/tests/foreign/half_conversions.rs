@@ -1,4 +1,4 @@
-//! Conversions from and to f16 and bf16, which NVIDIA's compiler made of C++.
+//! Conversions to and from f16 and bf16, compiled from C++ by NVIDIA's compiler.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +6,7 @@ use crate::exact::{DIRECTIONS, E4M3, E5M2, Exact, F16, SINGLE, Towards};
 use crate::halves::{ALL, KINDS, Kind, Wanted, run};
 use crate::problem::{Argument, Form, Judge, Memory, Number, input, numbers};
 
-/// The bits of an integer in a range; of no number what PTX says.
+/// The bits of an integer clamped to a range. NaN gives the value that PTX specifies.
 fn integer(value: Option<i128>, range: &RangeInclusive<i128>, bytes: usize) -> Wanted {
     let mask = u64::MAX >> (64 - 8 * bytes);
     let none = if bytes == 8 { 1 << 63 } else { 0 };
@@ -40,9 +40,9 @@ fn to_integers() {
 }
 
 #[test]
-fn of_integers() {
+fn from_integers() {
     for (kind, (name, range, bytes)) in KINDS.into_iter().flat_map(|kind| INTEGERS.map(|form| (kind, form))) {
-        // Some 13 bits anywhere, and their neighbours; all there are if there are no more.
+        // For 16 bits, all integers. For wider types, 14-bit numbers at any bit position and their neighbours.
         let tops = numbers(ALL, 1 << 14);
         let integers: Vec<i128> = (0..ALL)
             .map(|i| match bytes {
@@ -55,23 +55,23 @@ fn of_integers() {
             .collect();
         let contents: Vec<u8> = integers.iter().flat_map(|value| value.to_le_bytes()[..bytes].to_vec()).collect();
         let judge = kind.judge(2, 4, move |part, at| {
-            Wanted::Bits(Exact::of_integer(integers[at]).round(kind.form, DIRECTIONS[part]))
+            Wanted::Bits(Exact::from_integer(integers[at]).round(kind.form, DIRECTIONS[part]))
         });
         run(kind, &format!("of_{name}"), Some(input_bytes(contents)), [2, 4, ALL], judge);
     }
 }
 
-/// Bytes that a kernel gets by a pointer.
+/// A pointer argument to input bytes.
 fn input_bytes(contents: Vec<u8>) -> Argument {
     Argument::Memory(Memory::Input(contents), Form::Pointer)
 }
 
 #[test]
-fn to_and_of_wider_numbers() {
+fn conversions_with_wider_types() {
     for kind in KINDS {
         let judge = kind.judge(4, 1, move |_, bits| {
             let value = kind.double(bits) as f32;
-            // A number of no bits in particular is compared by its kind alone, below.
+            // NaNs may have any bits, so both sides count NaN as zero.
             Wanted::Bits(if value.is_nan() { 0 } else { value.to_bits().into() })
         });
         let judge: Judge = Box::new(move |outputs| {
@@ -84,33 +84,33 @@ fn to_and_of_wider_numbers() {
         let singles: Vec<u32> = (0..ALL as u32).flat_map(|high| lows.map(|low| high << 16 | low)).collect();
         let (count, first) = (singles.len(), input(&singles));
         let judge = kind.judge(2, 5, move |part, at| {
-            let value = Exact::of_bits(SINGLE, singles[at].into());
+            let value = Exact::from_bits(SINGLE, singles[at].into());
             Wanted::Bits(value.round(kind.form, DIRECTIONS[part % 4]))
         });
         run(kind, "of_float", Some(first), [2, 5, count], judge);
-        // Numbers in the middle between two, and the least bit beside.
+        // The midpoints between neighbouring numbers, and the doubles right next to them.
         let middles = (0..ALL).flat_map(|bits| {
             let middle = (kind.double(bits) + kind.double((bits + 1) & 0xffff)) / 2.0;
             [middle, middle.next_up(), middle.next_down(), kind.double(bits).next_up()]
         });
         let doubles: Vec<f64> = middles.collect();
         let (count, first) = (doubles.len(), input(&doubles));
-        let judge = kind.judge(2, 1, move |_, at| kind.nearest(Exact::of_double(doubles[at])));
+        let judge = kind.judge(2, 1, move |_, at| kind.nearest(Exact::from_double(doubles[at])));
         run(kind, "of_double", Some(first), [2, 1, count], judge);
     }
 }
 
 #[test]
-fn numbers_of_eight_bits() {
+fn conversions_with_fp8() {
     const EIGHT: Kind = Kind { name: "half", form: E4M3 };
     for kind in KINDS {
         let judge = EIGHT.judge(2, 4, move |part, bits| {
             let (form, saturate) = ([E4M3, E5M2][part % 2], part < 2);
             let value = kind.exact(bits);
-            let greatest = Exact::of_bits(form, u64::MAX).round(form, Towards::Nearest) - [1, 4][part % 2];
+            let greatest = Exact::from_bits(form, u64::MAX).round(form, Towards::Nearest) - [1, 4][part % 2];
             let rounded = value.round(form, Towards::Nearest);
             Wanted::Bits(match value {
-                Exact::NoNumber => 0x7f,
+                Exact::Nan => 0x7f,
                 _ if saturate => rounded & 0x80 | (rounded & 0x7f).min(greatest),
                 _ => rounded,
             })
@@ -118,7 +118,7 @@ fn numbers_of_eight_bits() {
         run(kind, "narrowed", None, [2, 4, ALL], judge);
     }
     let judge = KINDS[0].judge(2, 2, |part, bits| {
-        Wanted::Bits(Exact::of_bits([E4M3, E5M2][part], bits as u64).round(F16, Towards::Nearest))
+        Wanted::Bits(Exact::from_bits([E4M3, E5M2][part], bits as u64).round(F16, Towards::Nearest))
     });
     run(KINDS[0], "widened", None, [2, 2, 256], judge);
 }

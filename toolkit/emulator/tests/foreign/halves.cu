@@ -1,5 +1,5 @@
-// Arithmetic of f16 and bf16, compiled by NVIDIA's compiler (`build.sh`). A kernel does operations of one family: each has a part
-// of the output of its own, as long as the grid.
+// Arithmetic of f16 and bf16, compiled by NVIDIA's compiler (`build.sh`). Each kernel runs one family of operations.
+// Each operation writes its own part of the output, with one element per thread of the grid.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -31,7 +31,7 @@ __device__ u32 pair_bits(P value) {
     return *reinterpret_cast<u32*>(&value);
 }
 
-// Every pattern through what takes one number.
+// Unary operations on every bit pattern.
 #define PUT(op, value) out[op * n + i] = to_bits(value)
 template <class T>
 __device__ void signs(u16* out) {
@@ -80,7 +80,7 @@ __device__ void circular(u16* out) {
     PUT(3, htanh_approx(a));
 }
 
-// Every pattern with each number of a list; pairs have the two numbers in both orders.
+// Binary operations on every bit pattern with each number of a list. Pair kernels use the two numbers in both orders.
 template <class T>
 __device__ void sums(const u16* list, u16* out) {
     INDEX;
@@ -107,7 +107,7 @@ __device__ void extremes(const u16* list, u16* out) {
     PUT(2, __hmin_nan(a, b));
     PUT(3, __hmax_nan(a, b));
 }
-// A bit for each comparison.
+// One bit per comparison.
 template <class T>
 __device__ void compared(const u16* list, u16* out) {
     INDEX;
@@ -130,7 +130,7 @@ __device__ void pairs(const u16* list, u32* out) {
     out[6 * n + i] = __hleu2_mask(x, y);
     out[7 * n + i] = __hbeq2(x, x) | __hbne2(x, y) << 1;
 }
-// Every pattern with two numbers of a list of twos.
+// Ternary operations on every bit pattern with two numbers from a list of pairs.
 template <class T>
 __device__ void fused(const u16* list, u16* out) {
     INDEX;
@@ -161,7 +161,7 @@ BINARY(compared, u16)
 BINARY(pairs, u32)
 BINARY(fused, u16)
 
-// Every pattern to an integer, in the four directions.
+// Every bit pattern to an integer, in the four rounding directions.
 #define TO_INTEGER(name, type, prefix, suffix)                              \
     extern "C" __global__ void prefix##_to_##name(type* out) {              \
         INDEX;                                                              \
@@ -171,7 +171,7 @@ BINARY(fused, u16)
         out[2 * n + i] = suffix##2##name##_rd(a);                           \
         out[3 * n + i] = suffix##2##name##_ru(a);                           \
     }
-// Integers to a number, in the four directions.
+// Integers to floating point, in the four rounding directions.
 #define OF_INTEGER(name, type, prefix, suffix)                              \
     extern "C" __global__ void prefix##_of_##name(const type* in, u16* out) { \
         INDEX;                                                              \
@@ -193,7 +193,7 @@ INTEGER(uint, u32)
 INTEGER(ll, s64)
 INTEGER(ull, u64)
 
-// To bytes, to f32, and to two forms of eight bits.
+// Conversions to bytes, to f32, and to and from the two 8-bit formats.
 template <class T, class RAW>
 __device__ __nv_fp8_storage_t eight(T a, __nv_saturation_t saturation, __nv_fp8_interpretation_t form);
 template <>
@@ -239,7 +239,7 @@ extern "C" __global__ void bf16_to_float(float* out) {
     out[i] = __bfloat162float(from_bits<bf16_t>(i));
 }
 
-// Of f32, in the four directions, and through pairs.
+// Conversions from f32 in the four rounding directions, and through pairs.
 extern "C" __global__ void half_of_float(const float* in, u16* out) {
     INDEX;
     float a = in[i];

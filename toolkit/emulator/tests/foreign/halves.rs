@@ -1,4 +1,4 @@
-//! Kernels of f16 and bf16 on all patterns of bits: alone, and with each number of a list.
+//! f16 and bf16 kernels on all 65,536 bit patterns, alone and combined with each number of a list.
 
 use emulator::{LaunchOptions, PtxModule};
 
@@ -7,22 +7,22 @@ use crate::problem::{Argument, Judge, Problem, input, numbers, output};
 
 const PTX: &str = include_str!("halves.ptx");
 
-/// All patterns of 16 bits.
+/// The number of 16-bit patterns.
 pub const ALL: usize = 1 << 16;
-pub const NO_NUMBER: u64 = 0x7fff;
+pub const NAN: u64 = 0x7fff;
 
-/// What a kernel should give.
+/// An expected result.
 pub enum Wanted {
     Bits(u64),
-    /// No number, of any bits.
-    NoNumber,
-    /// A zero of any sign.
+    /// NaN, with any bits.
+    Nan,
+    /// Zero, with either sign.
     Zero,
-    /// What this exact number becomes, or a neighbour: approximations are no better.
+    /// This number rounded, or a neighbour of that, because the operation is an approximation.
     Near(f64),
 }
 
-/// A type of 16 bits, and what kernels' names begin with.
+/// A 16-bit type, with the prefix of its kernels' names.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub name: &'static str,
@@ -33,7 +33,7 @@ pub const KINDS: [Kind; 2] = [Kind { name: "half", form: F16 }, Kind { name: "bf
 
 impl Kind {
     pub fn exact(self, bits: usize) -> Exact {
-        Exact::of_bits(self.form, bits as u64)
+        Exact::from_bits(self.form, bits as u64)
     }
 
     pub fn double(self, bits: usize) -> f64 {
@@ -48,30 +48,31 @@ impl Kind {
         Wanted::Bits(value.round(self.form, Towards::Nearest))
     }
 
-    /// Where a pattern is in the order of all numbers.
+    /// The position of a bit pattern in the order of all numbers.
     pub fn place(bits: u64) -> i64 {
         let size = (bits & 0x7fff) as i64;
         if bits >> 15 == 1 { -size } else { size }
     }
 
-    pub fn is_no_number(self, bits: u64) -> bool {
-        self.exact(bits as usize) == Exact::NoNumber
+    pub fn is_nan(self, bits: u64) -> bool {
+        self.exact(bits as usize) == Exact::Nan
     }
 
     fn fits(self, wanted: &Wanted, found: u64) -> bool {
         match *wanted {
             Wanted::Bits(bits) => found == bits,
-            Wanted::NoNumber => self.is_no_number(found),
+            Wanted::Nan => self.is_nan(found),
             Wanted::Zero => found & 0x7fff == 0,
             Wanted::Near(value) => {
-                let nearest = Exact::of_double(value).round(self.form, Towards::Nearest);
+                let nearest = Exact::from_double(value).round(self.form, Towards::Nearest);
                 let near = (Self::place(found) - Self::place(nearest)).abs() <= 1;
-                if nearest == NO_NUMBER { self.is_no_number(found) } else { near && !self.is_no_number(found) }
+                if nearest == NAN { self.is_nan(found) } else { near && !self.is_nan(found) }
             }
         }
     }
 
-    /// Fails if a number of a kernel's output, of so many bytes and in so many parts, is not what is wanted of its part and place.
+    /// Checks a kernel's output, which has `parts` parts with elements of `bytes` bytes. `wanted` gives the expected
+    /// result for a part and an index.
     pub fn judge(self, bytes: usize, parts: usize, wanted: impl Fn(usize, usize) -> Wanted + 'static) -> Judge {
         Box::new(move |outputs| {
             let count = outputs[0].len() / bytes / parts;
@@ -81,7 +82,7 @@ impl Kind {
                 if !self.fits(&wanted, found) {
                     let wanted = match wanted {
                         Wanted::Bits(bits) => format!("{bits:#x}"),
-                        Wanted::NoNumber => "no number".into(),
+                        Wanted::Nan => "NaN".into(),
                         Wanted::Zero => "a zero".into(),
                         Wanted::Near(value) => format!("near {value:e}"),
                     };
@@ -94,7 +95,7 @@ impl Kind {
     }
 }
 
-/// Runs a kernel once: its threads have nothing to do with each other. `count` numbers in each of `parts` are its output.
+/// Runs a kernel once, since its threads are independent. The output has `parts` parts of `count` elements.
 pub fn run(kind: Kind, family: &str, first: Option<Argument>, [bytes, parts, count]: [usize; 3], judge: Judge) {
     let module = PtxModule::parse(PTX).unwrap();
     let name = format!("{}_{family}", kind.name);
@@ -103,7 +104,7 @@ pub fn run(kind: Kind, family: &str, first: Option<Argument>, [bytes, parts, cou
     problem.run(PTX, &module, &LaunchOptions::default()).unwrap_or_else(|error| panic!("{}: {error}", problem.kernel));
 }
 
-/// Runs a kernel of all patterns, for both types.
+/// Runs a kernel on all bit patterns, for both types.
 pub fn unary(family: &'static str, parts: usize, wanted: fn(Kind, usize, usize) -> Wanted) {
     for kind in KINDS {
         let judge = kind.judge(2, parts, move |part, bits| wanted(kind, part, bits));
@@ -111,11 +112,13 @@ pub fn unary(family: &'static str, parts: usize, wanted: fn(Kind, usize, usize) 
     }
 }
 
-/// Numbers with which all others meet: zeros, the least and the greatest, what is at their borders, some as they come.
+/// The numbers to combine with all others: zeros, the least and greatest numbers and their neighbours, and some
+/// arbitrary ones.
 pub fn list(kind: Kind) -> Vec<u16> {
     let one = 1f64;
-    let some = [one, -one, 1.5, 3.0, -0.1, 1e-3].map(|x| Exact::of_double(x).round(kind.form, Towards::Nearest) as u16);
-    let infinite = Exact::of_double(f64::INFINITY).round(kind.form, Towards::Nearest) as u16;
+    let some =
+        [one, -one, 1.5, 3.0, -0.1, 1e-3].map(|x| Exact::from_double(x).round(kind.form, Towards::Nearest) as u16);
+    let infinite = Exact::from_double(f64::INFINITY).round(kind.form, Towards::Nearest) as u16;
     let subnormal = if kind.name == "half" { 0x3ff } else { 0x7f };
     let borders =
         [0, 0x8000, 1, subnormal, subnormal + 1, infinite - 1, infinite | 0x7fff, infinite, infinite | 0x8000];
@@ -123,7 +126,7 @@ pub fn list(kind: Kind) -> Vec<u16> {
     borders.into_iter().chain(some).chain(random).collect()
 }
 
-/// Runs a kernel of all patterns with all of a list, for both types. Its elements have so many bytes.
+/// Runs a kernel on all bit patterns with each number of a list, for both types. Output elements have `bytes` bytes.
 pub fn binary(family: &'static str, [bytes, parts]: [usize; 2], wanted: fn(Kind, usize, usize, usize) -> Wanted) {
     for kind in KINDS {
         let list = list(kind);
@@ -135,7 +138,7 @@ pub fn binary(family: &'static str, [bytes, parts]: [usize; 2], wanted: fn(Kind,
 }
 
 #[test]
-fn every_kernel_is_known() {
+fn every_kernel_is_supported() {
     let module = PtxModule::parse(PTX).unwrap();
     assert_eq!(module.entries().len(), 2 * (11 + 12 + 5) + 1);
     module.check().unwrap_or_else(|error| panic!("{error}"));

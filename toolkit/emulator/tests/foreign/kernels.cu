@@ -1,5 +1,5 @@
-// Kernels for the emulator's tests, compiled by NVIDIA's compiler (`build.sh`): what the emulator's own tests write by hand, as
-// another compiler writes it.
+// Kernels for the emulator's tests, compiled by NVIDIA's compiler (`build.sh`). They cover the same features as the
+// emulator's handwritten tests, in the form that another compiler emits.
 
 #include <cooperative_groups.h>
 #include <cuda/barrier>
@@ -7,7 +7,7 @@
 #include <cuda_fp8.h>
 #include <mma.h>
 
-// The barrier is initialised by `init`.
+// `init` initialises the barrier.
 #pragma nv_diag_suppress static_var_with_dynamic_init
 
 namespace cg = cooperative_groups;
@@ -19,7 +19,7 @@ struct Line {
     int steps[3];
 };
 
-// A struct by value, of which a thread chooses an element.
+// A struct passed by value. Each thread selects one of its elements.
 extern "C" __global__ void by_value(Line line, float* out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) out[i] = line.slope * i + line.offset + line.steps[i % 3];
@@ -44,7 +44,7 @@ __device__ __noinline__ int ackermann(int m, int n) {
 
 extern "C" __global__ void recursive(int* out) { out[threadIdx.x] = ackermann(threadIdx.x % 3, threadIdx.x % 5); }
 
-// A product of 16 x 16 halves by fragments, whose sum is scaled element by element.
+// A 16 x 16 f16 product with fragments. Each element of the sum is scaled.
 extern "C" __global__ void fragments(const half* a, const half* b, float* d, float scale) {
     wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> fa;
     wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> fb;
@@ -57,7 +57,7 @@ extern "C" __global__ void fragments(const half* a, const half* b, float* d, flo
     wmma::store_matrix_sync(d, sum, 16, wmma::mem_row_major);
 }
 
-// Integers of eight bits, through shared memory.
+// 8-bit integer fragments, loaded from shared memory.
 extern "C" __global__ void byte_fragments(const signed char* a, const signed char* b, int* d) {
     __shared__ signed char sa[256], sb[256];
     for (int i = threadIdx.x; i < 256; i += 32) {
@@ -75,20 +75,21 @@ extern "C" __global__ void byte_fragments(const signed char* a, const signed cha
     wmma::store_matrix_sync(d, sum, 16, wmma::mem_row_major);
 }
 
-// To eight bits and back.
+// To 8-bit floating point and back.
 extern "C" __global__ void eight_bits(const float2* in, float2* e4m3, float2* e5m2) {
     int i = threadIdx.x;
     e4m3[i] = static_cast<float2>(__nv_fp8x2_e4m3(in[i]));
     e5m2[i] = static_cast<float2>(__nv_fp8x2_e5m2(in[i]));
 }
 
-// Where pairs of halves are greater: one, else zero.
+// One where an element of `a` is greater than that of `b`, else zero.
 extern "C" __global__ void compare_pairs(const half2* a, const half2* b, half2* out) {
     int i = threadIdx.x;
     out[i] = __hgt2(a[i], b[i]);
 }
 
-// A sum over a cluster: each block reduces its part, and reads the others' through distributed shared memory.
+// A sum over a cluster. Each block reduces its part and reads the other blocks' parts through distributed shared
+// memory.
 extern "C" __global__ void __cluster_dims__(4, 1, 1) cluster_sum(const int* in, int* out) {
     __shared__ int sum;
     cg::cluster_group cluster = cg::this_cluster();
@@ -104,7 +105,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) cluster_sum(const int* in, 
     cluster.sync();
 }
 
-// A histogram of the cluster's blocks, of which each keeps a part of the bins.
+// A histogram over a cluster. Each block holds a part of the bins.
 extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster_histogram(const int* in, int* bins, int n) {
     __shared__ int own[32];
     cg::cluster_group cluster = cg::this_cluster();
@@ -118,7 +119,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster_histogram(const int
     if (threadIdx.x < 32) bins[cluster.block_rank() * 32 + threadIdx.x] = own[threadIdx.x];
 }
 
-// Copies to shared memory that a barrier of libcu++ waits for.
+// Copies to shared memory that a libcu++ barrier waits for.
 extern "C" __global__ void async_copies(const int4* in, int4* out) {
     __shared__ int4 tile[64];
     __shared__ cuda::barrier<cuda::thread_scope_block> ready;
@@ -129,7 +130,7 @@ extern "C" __global__ void async_copies(const int4* in, int4* out) {
     out[threadIdx.x] = tile[63 - threadIdx.x];
 }
 
-// A sum of which the last part is short: lanes beyond the end read what nothing wrote, and select it away.
+// A sum with a partial last warp. Lanes past the end read uninitialised memory and discard it.
 extern "C" __global__ void masked_sum(const float* in, float* out, int n) {
     __shared__ float tile[64];
     if (threadIdx.x < n) tile[threadIdx.x] = in[threadIdx.x];

@@ -1,5 +1,5 @@
-//! Kernels as other people's compilers write them, in any order of blocks and warps, against what they should compute. `build.sh`
-//! makes their PTX.
+//! Kernels from other projects' compilers, run in several orders of blocks and warps and checked against their expected
+//! results. `build.sh` builds their PTX.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 

@@ -1,4 +1,4 @@
-//! Kernels that Numba compiled.
+//! Kernels compiled by Numba.
 
 use crate::problem::{Argument, Form, Memory, Number, Problem, bytes, check, exactly, numbers, value};
 
@@ -48,7 +48,7 @@ fn product(m: usize, n: usize, k: usize) -> Problem {
 
 fn mandelbrot(rows: usize, columns: usize) -> Problem {
     let (left, top, pitch, most) = (-2.0, -1.0, 2.7 / columns as f64, 40);
-    // Products and sums are made one where the compiler did so.
+    // Uses fused multiply-add exactly where the compiler does.
     let steps = |at: usize| {
         let x0 = ((at % columns) as f64).mul_add(pitch, left);
         let y0 = ((at / columns) as f64).mul_add(pitch, top);
@@ -103,6 +103,6 @@ pub fn problems() -> Vec<Problem> {
 }
 
 #[test]
-fn all_come_out_right() {
+fn all_results_are_correct() {
     check(PTX, problems());
 }

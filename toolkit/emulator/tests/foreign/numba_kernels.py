@@ -1,5 +1,5 @@
-"""Kernels for the emulator's tests, compiled by Numba (`build.sh`): python numba_kernels.py FOLDER writes their PTX. No GPU is
-needed."""
+"""Compiles kernels for the emulator's tests with Numba (see `build.sh`). `python numba_kernels.py FOLDER` writes their PTX. No GPU
+is needed."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from numba import cuda, float32, float64, int32, types
 
 
 def sum_of_squares(x, out):
-    """Each block adds what its threads have summed, by halves, to the result."""
+    """Sums squares. Each block reduces the sums of its threads in a tree and adds its sum to the result."""
     parts = cuda.shared.array(128, float32)
     thread = cuda.threadIdx.x
     total = float32(0)
@@ -31,7 +31,7 @@ def sum_of_squares(x, out):
 
 
 def product(a, b, c):
-    """A tile of a product of any shape, through shared memory."""
+    """Computes a tile of a matrix product of any shape through shared memory."""
     a_tile = cuda.shared.array((8, 8), float32)
     b_tile = cuda.shared.array((8, 8), float32)
     column, row = cuda.grid(2)
@@ -51,7 +51,7 @@ def product(a, b, c):
 
 
 def mandelbrot(steps, left, top, pitch, most):
-    """How many steps the sequence of each point stays small for, in f64."""
+    """Counts for how many steps the sequence of each point stays bounded, in f64."""
     column, row = cuda.grid(2)
     if row < steps.shape[0] and column < steps.shape[1]:
         x0, y0 = left + column * pitch, top + row * pitch
@@ -63,7 +63,7 @@ def mandelbrot(steps, left, top, pitch, most):
 
 
 def warps(x, sums, places, peers):
-    """A sum of each warp's numbers so far, the place of each even one among them, and the threads that have the same."""
+    """Computes prefix sums in each warp, the index of each even number among the even ones, and the lanes with equal numbers."""
     i = cuda.grid(1)
     lane = cuda.laneid
     value = x[i]
@@ -95,7 +95,8 @@ KERNELS = [
 def compile(kernel, signature):
     ptx, _ = cuda.compile_ptx(kernel, signature, cc=(8, 0), device=False)
     name = re.search(r"\.entry (\w+)", ptx)[1]
-    # A dynamic name of Numba's says how the kernel was compiled. Counters of shared memory's names begin again in each kernel.
+    # Numba's mangled kernel name encodes how it was compiled, so replace it. Names of shared memory restart in each
+    # kernel, so make them unique.
     ptx = ptx.replace(name, kernel.__name__).replace("_cudapy_smem", f"{kernel.__name__}_shared")
     lines = [re.sub(r"\s*//.*", "", line) for line in ptx.splitlines()]
     return [line for line in lines if line.strip()]

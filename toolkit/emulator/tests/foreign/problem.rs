@@ -1,12 +1,12 @@
-//! Launches of kernels, and what they should give.
+//! Kernel launches with their expected results.
 
 use emulator::{Arg, EmulatedDevice, LaunchOptions, PtxModule, Swizzle, TensorMap};
 use half::f16;
 
-/// Orders of blocks and warps in which every problem must come out right.
+/// The orders of blocks and warps in which every problem must give the correct result.
 pub const ORDERS: std::ops::Range<u64> = 0..5;
 
-/// A number of an input or an output.
+/// A number type of an input or output.
 pub trait Number: Copy + PartialEq + std::fmt::Debug + 'static {
     fn bytes(self) -> Vec<u8>;
     fn read(bytes: &[u8]) -> Self;
@@ -26,12 +26,12 @@ macro_rules! number {
 }
 number!(i8, u8, u16, i32, u32, i64, u64, f32, f64, f16);
 
-/// The bytes of numbers.
+/// Encodes numbers as bytes.
 pub fn bytes<T: Number>(numbers: &[T]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.bytes()).collect()
 }
 
-/// The numbers of bytes.
+/// Decodes numbers from bytes.
 pub fn read<T: Number>(bytes: &[u8]) -> Vec<T> {
     bytes.chunks_exact(size_of::<T>()).map(T::read).collect()
 }
@@ -42,57 +42,57 @@ pub enum Argument {
     Memory(Memory, Form),
 }
 
-/// Memory of the device.
+/// A device memory argument.
 pub enum Memory {
-    /// With contents that stay.
+    /// Contents that the kernel does not change.
     Input(Vec<u8>),
-    /// So many bytes, which the kernel writes.
+    /// A number of bytes that the kernel writes.
     Output(usize),
-    /// With contents that the kernel changes.
+    /// Contents that the kernel changes.
     Updated(Vec<u8>),
 }
 
-/// What a kernel gets of memory.
+/// The form in which a kernel receives memory.
 pub enum Form {
     Pointer,
-    /// Numba's array, with its elements' bytes and its shape.
+    /// A Numba array, with the element size in bytes and the shape.
     Array(u64, Vec<u64>),
-    /// Triton's tensor: rows and columns of halves, those of a tile, and how that lies in shared memory.
+    /// A Triton f16 tensor: its rows and columns, those of a tile, and the swizzle in shared memory.
     Tensor([u64; 2], [u32; 2], Swizzle),
-    /// A tensor map, which gets the memory's address.
+    /// A tensor map, whose base becomes the memory's address.
     Map(TensorMap),
 }
 
-/// Numbers that a kernel gets by a pointer.
+/// A pointer argument to input numbers.
 pub fn input<T: Number>(numbers: &[T]) -> Argument {
     Argument::Memory(Memory::Input(bytes(numbers)), Form::Pointer)
 }
 
-/// Room for so many numbers, by a pointer.
+/// A pointer argument to room for `count` output numbers.
 pub fn output<T: Number>(count: usize) -> Argument {
     Argument::Memory(Memory::Output(count * size_of::<T>()), Form::Pointer)
 }
 
-/// A number as such.
+/// A scalar argument.
 pub fn value<T: Number>(number: T) -> Argument {
     Argument::Value(Arg::Bytes(number.bytes()))
 }
 
-/// What is wrong with the outputs, which come in the order of the arguments.
+/// Checks the outputs, which come in argument order. An error says what is wrong.
 pub type Judge = Box<dyn Fn(&[Vec<u8>]) -> Result<(), String>>;
 
-/// A launch, and what it should give.
+/// A launch with its expected results.
 pub struct Problem {
     pub kernel: &'static str,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub arguments: Vec<Argument>,
     pub judge: Judge,
-    /// Whether it reads more of shared memory than was written, and uses none of that.
+    /// Whether the kernel reads uninitialised shared memory without using the values.
     pub poison: bool,
 }
 
-/// Outputs that must be just these numbers, one list for each.
+/// Expects outputs with exactly these numbers, one list per output.
 pub fn exactly<T: Number>(expected: Vec<Vec<T>>) -> Judge {
     Box::new(move |outputs| {
         let found: Vec<Vec<T>> = outputs.iter().map(|bytes| read(bytes)).collect();
@@ -101,17 +101,17 @@ pub fn exactly<T: Number>(expected: Vec<Vec<T>>) -> Judge {
         match at.and_then(|at| pairs().nth(at).map(|pair| (at, pair))) {
             Some((at, (found, expected))) => Err(format!("number {at} is {found:?} and should be {expected:?}")),
             None if found.len() == expected.len() => Ok(()),
-            None => Err("there are other outputs".into()),
+            None => Err("the number of outputs differs".into()),
         }
     })
 }
 
-/// One output whose numbers must be as near as this to some others.
+/// Expects one output whose numbers are within `tolerance` of these.
 pub fn nearly<T: Number + Into<f64>>(expected: Vec<f64>, tolerance: impl Fn(f64) -> f64 + 'static) -> Judge {
     Box::new(move |outputs| {
         for (at, (found, &expected)) in read::<T>(&outputs[0]).into_iter().zip(&expected).enumerate() {
             let found: f64 = found.into();
-            // Nothing is near to what is no number.
+            // The comparison is false for NaN, which is never near.
             let is_near = (found - expected).abs() <= tolerance(expected);
             if !is_near {
                 return Err(format!("number {at} is {found} and should be nearly {expected}"));
@@ -122,12 +122,12 @@ pub fn nearly<T: Number + Into<f64>>(expected: Vec<f64>, tolerance: impl Fn(f64)
 }
 
 impl Problem {
-    /// A launch of a grid in one dimension.
+    /// Creates a launch with a one-dimensional grid.
     pub fn line(kernel: &'static str, blocks: u32, threads: u32, arguments: Vec<Argument>, judge: Judge) -> Self {
         Self { kernel, grid: [blocks, 1, 1], block: [threads, 1, 1], arguments, judge, poison: false }
     }
 
-    /// Launches the module's kernel, of a text that says how much shared memory it has; says what is wrong.
+    /// Runs the problem once. `text` gives the kernel's dynamic shared memory. An error says what is wrong.
     pub fn run(&self, text: &str, module: &PtxModule, options: &LaunchOptions) -> Result<(), String> {
         let options = &LaunchOptions { poison: self.poison || options.poison, ..options.clone() };
         let mut device = EmulatedDevice::new();
@@ -163,7 +163,7 @@ impl Problem {
         (self.judge)(&outputs.map_err(|error| error.to_string())?)
     }
 
-    /// Launches it in several orders, with all checks.
+    /// Runs the problem in several orders, with all checks.
     pub fn run_in_orders(&self, text: &str, module: &PtxModule) -> Result<(), String> {
         let options = |seed| LaunchOptions { seed, ..LaunchOptions::default() };
         ORDERS.into_iter().try_for_each(|seed| {
@@ -172,7 +172,7 @@ impl Problem {
     }
 }
 
-/// Fails unless all problems come out right.
+/// Asserts that all problems give the correct results.
 pub fn check(text: &str, problems: Vec<Problem>) {
     let module = PtxModule::parse(text).unwrap();
     for problem in problems {
@@ -180,7 +180,7 @@ pub fn check(text: &str, problems: Vec<Problem>) {
     }
 }
 
-/// The bytes of dynamic shared memory that the text says a kernel needs.
+/// The bytes of dynamic shared memory that a comment in the text declares for a kernel.
 fn shared_bytes(text: &str, kernel: &str) -> usize {
     let begins = format!("// {kernel}: ");
     let line = text.lines().find_map(|line| line.strip_prefix(&begins));
@@ -218,7 +218,7 @@ impl Form {
     }
 }
 
-/// Small numbers that repeat themselves late.
+/// Small pseudo-random numbers with a long period.
 pub fn numbers(count: usize, range: i32) -> Vec<i32> {
     let mut state = 12345u32.wrapping_add(count as u32);
     let mut next = || {

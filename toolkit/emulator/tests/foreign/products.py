@@ -1,8 +1,8 @@
-"""Writes the kernels of `products.ptx`: products of a warp group (`wgmma`) in every number of columns, with both factors in
-either order, the first from registers or from shared memory, and sums of both types. `ptxas` checks what it writes (`build.sh`).
+"""Writes the kernels of `products.ptx`: warp group products (`wgmma`) with every number of columns, both factors in either
+order, the first factor in registers or in shared memory, and sums of both types. `ptxas` checks the result (see `build.sh`).
 
-A kernel gets maps of both tensors, the boxes of which a tile consists, and for each step what to add to its descriptors. So all
-that differs between swizzles comes from outside, as it does in kernels that were written by hand.
+The arguments of a kernel are the maps of both tensors, the boxes that make up a tile, and for each step the offsets of its
+descriptors. Everything that depends on the swizzle is an argument, as in handwritten kernels.
 """
 
 import sys
@@ -14,9 +14,10 @@ HEAD = """// Written by products.py.
 .extern .shared .align 1024 .b8 tiles[];
 """
 
-# The parameters: the maps, then for A and for B how many boxes there are, how far their corners and their places are from each
-# other, and how far the first place is from the start; then the steps, and pairs of parts of descriptors in global memory; then
-# the first factor for registers, if it is there; then the sums.
+# The parameters are the two tensor maps, the box descriptions, the descriptor steps in global memory, the register
+# fragments of the first factor (if it is in registers), and the output sums. `boxes` holds for A and then for B the
+# number of boxes, the distance of their corners in the tensor, their distance in shared memory and the first offset,
+# and then the expected bytes and the number of steps.
 KERNEL = """
 // {name}: 40960 bytes
 .visible .entry {name}(.param .align 64 .b8 a[128], .param .align 64 .b8 b[128], .param .align 8 .b8 boxes[40],
@@ -68,7 +69,8 @@ again:
 }}
 """
 
-# Boxes of one factor: each is so far along one dimension, and so many bytes behind the one before.
+# Loads the boxes of one factor. Each box is a fixed distance along one dimension and a fixed number of bytes after the
+# one before.
 LOAD = """    ld.param.v2.u32 {{%r5, %r6}}, [boxes+{at}];
     ld.param.v2.u32 {{%r7, %r8}}, [boxes+{next}];
     add.u32 %r8, %r8, %r1;
@@ -89,7 +91,7 @@ def kernel(types, n, a, b, negative):
     count = n // 4 if types.startswith("f16") else n // 2
     from_registers = a == "registers"
     loads = ("" if from_registers else LOAD.format(at=0, next=8, map="a")) + LOAD.format(at=16, next=24, map="b")
-    # A thread's sums begin at a multiple of what is stored at once.
+    # A thread's sums begin at a multiple of the store width.
     width = 4 if count % 4 == 0 else 2
     groups = [range(i, i + width) for i in range(0, count, width)]
     store = lambda g: f"    st.global.v{len(g)}.b32 [%w6+{4 * g[0]}], {{{', '.join(f'%d{i}' for i in g)}}};\n"
@@ -104,7 +106,7 @@ def kernel(types, n, a, b, negative):
         d=", ".join(f"%d{i}" for i in range(count)),
         sign=-1 if negative else 1,
         orders=str(order[b]) if from_registers else f"{order[a]}, {order[b]}",
-        # Registers of a factor may be written again when the product is over.
+        # Registers of a factor may be overwritten only after the product ends.
         wait="    wgmma.wait_group.sync.aligned 0;\n" if from_registers else "",
         stores="".join(map(store, groups)),
     )
@@ -113,7 +115,7 @@ def kernel(types, n, a, b, negative):
 ORDERS = [("rows", "rows"), ("rows", "columns"), ("columns", "rows"), ("columns", "columns"),
           ("registers", "rows"), ("registers", "columns")]
 kernels = [
-    # Every number of columns, with orders that take turns; numbers that have all orders.
+    # Every number of columns with alternating orders, and some numbers of columns with all orders.
     (types, n, *ORDERS[order], n == 24)
     for types in ("f32.f16.f16", "f32.bf16.bf16", "f16.f16.f16")
     for n in range(8, 257, 8)

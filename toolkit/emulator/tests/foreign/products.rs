@@ -1,6 +1,6 @@
-//! Products of a warp group on tiles that tensor copies bring: every number of columns, both orders of both factors, the first one
-//! from registers too, all swizzles, and edges where a tile ends before its tensor's. A script wrote the kernels, NVIDIA's
-//! assembler takes them.
+//! Warp group products on tiles that tensor copies load. They cover every number of columns, both orders of both
+//! factors, a first factor in registers, all swizzles, and tiles that extend past their tensor. A script wrote the
+//! kernels, and NVIDIA's assembler accepts them.
 
 use emulator::{LaunchOptions, PtxModule, Swizzle, TensorMap};
 use half::{bf16, f16};
@@ -10,15 +10,15 @@ use crate::problem::{Argument, Form, Judge, Memory, Problem, bytes, input, outpu
 pub const PTX: &str = include_str!("products.ptx");
 
 const ROWS: usize = 64;
-/// How deep a tile is, and how deep the tensors are.
+/// The depth of a tile and of the tensors.
 const DEPTH: usize = 64;
 const DEEP: usize = 56;
-/// Steps of sixteen.
+/// The number of steps of depth 16.
 const STEPS: usize = DEPTH / 16;
 
 const SWIZZLES: [Swizzle; 4] = [Swizzle::None, Swizzle::Bytes32, Swizzle::Bytes64, Swizzle::Bytes128];
 
-/// How a factor is stored: by rows, whose elements in the direction of the sum are neighbours; by columns; or in registers.
+/// The storage of a factor: contiguous along the depth (`Rows`), contiguous across it (`Columns`), or in registers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Order {
     Rows,
@@ -26,7 +26,7 @@ enum Order {
     Registers,
 }
 
-/// What a kernel's name says.
+/// The properties that a kernel's name encodes.
 #[derive(Clone, Copy)]
 struct Shape {
     bf16: bool,
@@ -59,7 +59,7 @@ impl Shape {
     }
 }
 
-/// A factor: so many rows (of the second factor, columns) are in a tile, and fewer in its tensor.
+/// A factor. A tile has `rows` rows (columns, for the second factor), and its tensor only `tall`.
 struct Factor {
     rows: usize,
     tall: usize,
@@ -70,12 +70,12 @@ struct Factor {
 }
 
 impl Factor {
-    /// The number in a tile: beyond the tensor's edge zero.
+    /// The number at a position of the tile. Positions outside the tensor are zero.
     fn at(&self, row: usize, k: usize) -> i32 {
         if row < self.tall && k < DEEP { (self.number)(row, k) } else { 0 }
     }
 
-    /// Bytes of the swizzle's pattern in a row.
+    /// The width of the swizzle pattern in bytes.
     fn span(&self) -> usize {
         match self.swizzle {
             Swizzle::None => 16,
@@ -85,12 +85,12 @@ impl Factor {
         }
     }
 
-    /// The dimension in which neighbours are, of a tile, and the other.
+    /// The size of a tile in its contiguous dimension and in the other one.
     fn tile(&self) -> [usize; 2] {
         if self.order == Order::Rows { [DEPTH, self.rows] } else { [self.rows, DEPTH] }
     }
 
-    /// A box is as wide as the swizzle's pattern: how many there are, and how many bytes in each.
+    /// The number of boxes and the bytes of each. A box is as wide as the swizzle pattern.
     fn boxes(&self) -> [usize; 2] {
         let [inner, outer] = self.tile();
         [inner.div_ceil(self.span() / 2), outer * self.span()]
@@ -101,7 +101,7 @@ impl Factor {
         (self.place + count * bytes).next_multiple_of(1024)
     }
 
-    /// The tensor, with something else behind each of its rows.
+    /// The tensor argument. Each row has padding that holds other values.
     fn argument(&self, shape: &Shape) -> Argument {
         let [inner, outer] = if self.order == Order::Rows { [DEEP, self.tall] } else { [self.tall, DEEP] };
         let pitch = inner.next_multiple_of(8) + 8;
@@ -123,13 +123,13 @@ impl Factor {
         Argument::Memory(Memory::Input(bytes(&contents)), Form::Map(map))
     }
 
-    /// How many boxes there are, their distance in the tensor and in shared memory, and where the first is.
+    /// The number of boxes, their distance in the tensor, their distance in shared memory, and the first offset.
     fn words(&self) -> [u32; 4] {
         let [count, bytes] = self.boxes();
         [count, self.span() / 2, bytes, self.place].map(|word| word as u32)
     }
 
-    /// The descriptor of a step's part, by the canonical layouts of the PTX ISA.
+    /// The matrix descriptor of a step, by the canonical layouts of the PTX ISA.
     fn descriptor(&self, step: usize) -> u64 {
         let (span, [_, bytes]) = (self.span(), self.boxes());
         let (start, leading, stride) = match (self.order, self.swizzle) {
@@ -143,7 +143,7 @@ impl Factor {
         field(self.place + start) | field(leading) << 16 | field(stride) << 32 | mode << 62
     }
 
-    /// What each thread has in registers, for each step.
+    /// The register fragments of each thread, for each step.
     fn fragments(&self, shape: &Shape) -> Vec<u32> {
         let pair = |row, k| u32::from(shape.bits(self.at(row, k))) | u32::from(shape.bits(self.at(row, k + 1))) << 16;
         let of_thread = |(step, thread): (usize, usize)| {
@@ -154,7 +154,7 @@ impl Factor {
     }
 }
 
-/// The sums, element by element.
+/// Checks the sums element by element.
 fn judge(shape: Shape, a: Factor, b: Factor) -> Judge {
     Box::new(move |outputs| {
         let count = if shape.half_sums { shape.columns / 4 } else { shape.columns / 2 };
@@ -211,12 +211,12 @@ fn kernels() -> Vec<&'static str> {
 }
 
 #[test]
-fn all_come_out_right() {
+fn all_results_are_correct() {
     let module = PtxModule::parse(PTX).unwrap();
     module.check().unwrap_or_else(|error| panic!("{error}"));
     for (index, kernel) in kernels().into_iter().enumerate() {
         for (turn, swizzle) in SWIZZLES.into_iter().enumerate() {
-            // The second factor has each of the other swizzles, too.
+            // The swizzle of the second factor varies from kernel to kernel.
             let other = SWIZZLES[(turn + index) % 4];
             let options = LaunchOptions { seed: (index % 3) as u64, ..LaunchOptions::default() };
             let result = problem(kernel, [swizzle, other]).run(PTX, &module, &options);
@@ -226,7 +226,7 @@ fn all_come_out_right() {
 }
 
 #[test]
-fn the_matrix_is_whole() {
+fn every_combination_is_covered() {
     let shapes: Vec<Shape> = kernels().into_iter().map(Shape::of).collect();
     for columns in (8..=256).step_by(8) {
         assert!(shapes.iter().any(|shape| shape.columns == columns), "{columns} columns");

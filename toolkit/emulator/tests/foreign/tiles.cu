@@ -1,10 +1,10 @@
-// Copies of tiles of tensors in one to five dimensions, by TMA, compiled by NVIDIA's compiler (`build.sh`): a tile comes to shared
-// memory, is written out as it lies there, and goes to another place of another tensor.
+// TMA copies of tiles of tensors with one to five dimensions, compiled by NVIDIA's compiler (`build.sh`). A kernel
+// copies a tile to shared memory, writes it out as stored there, and copies it to a position in another tensor.
 
 #include <cuda.h>
 #include <cuda/ptx>
 
-// Corners of a tile in both tensors, the innermost dimension first.
+// The corners of a tile in both tensors, innermost dimension first.
 struct Corners {
     int from[5];
     int to[5];
@@ -32,7 +32,7 @@ __device__ void copy(const CUtensorMap& from, const CUtensorMap& to, const Corne
     for (int i = threadIdx.x; i < bytes / 16; i += blockDim.x) {
         uint4 piece = pieces[i];
         raw[i] = piece;
-        // What goes back is something else.
+        // Invert the bits, so the tile copied back differs from the tile loaded.
         pieces[i] = make_uint4(~piece.x, ~piece.y, ~piece.z, ~piece.w);
     }
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);

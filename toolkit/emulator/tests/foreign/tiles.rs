@@ -1,5 +1,5 @@
-//! Tiles of tensors of one to five dimensions, copied to shared memory and to another tensor, in all swizzles and beyond all
-//! edges. NVIDIA's compiler made the kernels of C++.
+//! Tiles of tensors with one to five dimensions, copied to shared memory and to another tensor, with all swizzles and
+//! past all edges. NVIDIA's compiler compiled the kernels from C++.
 
 use emulator::{Arg, LaunchOptions, PtxModule, Swizzle, TensorMap};
 
@@ -7,16 +7,16 @@ use crate::problem::{Argument, Form, Memory, Number, Problem, exactly, output, v
 
 pub const PTX: &str = include_str!("tiles.ptx");
 
-/// The tile in all dimensions but the first, and the two tensors.
+/// The sizes of the tile and of the two tensors in all dimensions but the first.
 const TILE: [usize; 4] = [3, 2, 2, 2];
 const FROM: [usize; 4] = [5, 4, 3, 2];
 const TO: [usize; 4] = [4, 3, 3, 3];
 
-/// A swizzle, the bytes of a tile's rows, and how many of those lie in 128 bytes.
+/// A swizzle, the bytes per tile row, and how many rows share 128 bytes.
 const SWIZZLES: [(Swizzle, usize, usize); 4] =
     [(Swizzle::None, 48, 1), (Swizzle::Bytes32, 32, 4), (Swizzle::Bytes64, 64, 2), (Swizzle::Bytes128, 128, 1)];
 
-/// A tensor whose elements have so many bytes.
+/// A tensor whose elements have `element` bytes.
 #[derive(Clone)]
 struct Tensor {
     element: usize,
@@ -26,7 +26,7 @@ struct Tensor {
 }
 
 impl Tensor {
-    /// Bytes from one index to the next, in each dimension: rows have some bytes behind them.
+    /// The bytes from one index to the next, in each dimension. Rows are padded.
     fn strides(&self) -> Vec<usize> {
         let mut strides = vec![self.element];
         for axis in 1..=self.sizes.len() {
@@ -52,7 +52,7 @@ impl Tensor {
         }
     }
 
-    /// For each element of a tile at a corner where it is in the tensor, if it is.
+    /// The offset in the tensor of each element of a tile at a corner, or `None` if it is outside.
     fn places(&self, corner: &[i32]) -> Vec<Option<usize>> {
         let strides = self.strides();
         let place = |index: usize| {
@@ -69,7 +69,7 @@ impl Tensor {
     }
 }
 
-/// Where a byte of a tile lies in shared memory: pieces of 16 bytes of a row change places, by the row's number.
+/// The offset of a tile byte in shared memory. The row number permutes the 16-byte pieces of a row.
 fn swizzled(at: usize, (swizzle, width, rows): (Swizzle, usize, usize)) -> usize {
     if swizzle == Swizzle::None {
         return at;
@@ -121,7 +121,7 @@ fn problem(rank: usize, element: usize, form: (Swizzle, usize, usize), corners: 
     )
 }
 
-/// All ranks, elements and swizzles, within the tensors and beyond each of their edges.
+/// All ranks, element sizes and swizzles, with tiles inside the tensors and past each of their edges.
 pub fn problems() -> Vec<Problem> {
     let corners: [[&[i32]; 2]; 4] = [
         [&[0; 5], &[0; 5]],
@@ -141,7 +141,7 @@ pub fn problems() -> Vec<Problem> {
 }
 
 #[test]
-fn all_come_out_right() {
+fn all_results_are_correct() {
     let module = PtxModule::parse(PTX).unwrap();
     for problem in problems() {
         let run = |seed| problem.run(PTX, &module, &LaunchOptions { seed, ..LaunchOptions::default() });

@@ -1,4 +1,4 @@
-//! Kernels that two versions of Triton compiled.
+//! Kernels compiled by two versions of Triton.
 
 use emulator::{PtxModule, Swizzle};
 use half::f16;
@@ -7,10 +7,10 @@ use crate::problem::{Argument, Form, Memory, Problem, bytes, check, exactly, inp
 
 pub const AMPERE: &str = include_str!("triton_sm_80.ptx");
 pub const HOPPER: &str = include_str!("triton_sm_90a.ptx");
-/// Of a version whose compiler forgets a fence.
-const FORGETFUL: &str = include_str!("triton_3_4_sm_90a.ptx");
+/// Compiled by a version that omits a fence.
+const WITHOUT_FENCES: &str = include_str!("triton_3_4_sm_90a.ptx");
 
-/// The arguments that Triton adds: memory for what is global and for profiles, which none of these kernels uses.
+/// The pointers that Triton adds for global scratch memory and for profiling. These kernels use neither.
 fn scratch() -> [Argument; 2] {
     [value(0u64), value(0u64)]
 }
@@ -39,7 +39,7 @@ fn softmax(kernel: &'static str, threads: u32, rows: usize, columns: usize, stri
         let powers: Vec<f64> = row[..columns].iter().map(|&x| f64::from(x).exp()).collect();
         let sum: f64 = powers.iter().sum();
         expected.extend(powers.iter().map(|power| power / sum));
-        // What lies between rows stays.
+        // The gap between rows is unchanged.
         expected.extend((columns..stride).map(|_| -1.0));
     }
     Problem {
@@ -60,7 +60,7 @@ fn softmax(kernel: &'static str, threads: u32, rows: usize, columns: usize, stri
     }
 }
 
-/// Two matrices of small halves, `m` by `k` and `k` by `n`, and their product.
+/// Two f16 matrices of small numbers, `m` by `k` and `k` by `n`, and their product.
 fn matrices([m, n, k]: [usize; 3]) -> (Vec<f16>, Vec<f16>, Vec<f32>) {
     let small = |x: Vec<i32>, half: i32| -> Vec<f32> { x.iter().map(|x| (x - half) as f32).collect() };
     let (a, b) = (small(numbers(m * k, 9), 4), small(numbers(k * n, 7), 3));
@@ -95,7 +95,7 @@ fn matmul_tensors(kernel: &'static str, threads: u32, tile: [u32; 3], swizzle: S
         kernel,
         grid: [m.div_ceil(tile_m as usize) as u32, n.div_ceil(tile_n as usize) as u32, 1],
         block: [threads, 1, 1],
-        // A tile of a map has no more columns than 128 bytes.
+        // A tile of a map is at most 128 bytes wide.
         arguments: [
             tensor(Memory::Input(bytes(&a)), m, k, [tile_m, tile_k.min(64)], swizzle),
             tensor(Memory::Input(bytes(&b)), k, n, [tile_k, tile_n.min(64)], wide),
@@ -110,7 +110,7 @@ fn matmul_tensors(kernel: &'static str, threads: u32, tile: [u32; 3], swizzle: S
     }
 }
 
-/// Causal attention with heads of 64 halves.
+/// Causal attention with f16 heads of size 64.
 fn attention(heads: usize, length: usize) -> Problem {
     const SIZE: usize = 64;
     let count = heads * length * SIZE;
@@ -136,7 +136,7 @@ fn attention(heads: usize, length: usize) -> Problem {
             .into_iter()
             .chain(scratch())
             .collect(),
-        // Weights of values are halves, and so are the results.
+        // The softmax weights and the results are rounded to f16.
         judge: nearly::<f16>(expected, |expected| 0.001 + 0.0005 * expected.abs()),
         poison: false,
     }
@@ -155,7 +155,7 @@ fn general() -> Vec<Problem> {
     ]
 }
 
-pub fn of_ampere() -> Vec<Problem> {
+pub fn ampere_problems() -> Vec<Problem> {
     let mut problems = general();
     problems.extend([
         matmul("matmul", 128, 64, [64, 64, 32]),
@@ -170,7 +170,7 @@ pub fn of_ampere() -> Vec<Problem> {
     problems
 }
 
-pub fn of_hopper() -> Vec<Problem> {
+pub fn hopper_problems() -> Vec<Problem> {
     let mut problems = general();
     problems.extend([
         matmul("matmul", 128, 64, [64, 64, 64]),
@@ -187,27 +187,29 @@ pub fn of_hopper() -> Vec<Problem> {
 }
 
 #[test]
-fn all_of_sm_80_come_out_right() {
-    check(AMPERE, of_ampere());
+fn all_sm_80_results_are_correct() {
+    check(AMPERE, ampere_problems());
 }
 
 #[test]
-fn all_of_sm_90a_come_out_right() {
-    check(HOPPER, of_hopper());
+fn all_sm_90a_results_are_correct() {
+    check(HOPPER, hopper_problems());
 }
 
-/// Triton 3.4 writes what a product reads by copies of threads, and makes it visible to the product nowhere. With a fence before
-/// each barrier its kernels are right.
+/// Triton 3.4 omits the proxy fence between thread copies and the product that reads them. With a fence before each
+/// barrier, its kernels are correct.
 #[test]
-fn an_older_version_forgets_a_fence() {
-    let fenced = FORGETFUL.replace("\tbar.sync \t0;", "\tfence.proxy.async.shared::cta;\n\tbar.sync \t0;");
-    let [module, fenced_module] = [FORGETFUL, &fenced].map(|text| PtxModule::parse(text).unwrap());
+fn triton_3_4_omits_a_fence() {
+    let fenced = WITHOUT_FENCES.replace("\tbar.sync \t0;", "\tfence.proxy.async.shared::cta;\n\tbar.sync \t0;");
+    let [module, fenced_module] = [WITHOUT_FENCES, &fenced].map(|text| PtxModule::parse(text).unwrap());
     let launched = module.entries();
-    for mut problem in of_hopper().into_iter().filter(|problem| launched.iter().any(|it| it.name() == problem.kernel)) {
-        // There is no memory for profiles yet.
+    for mut problem in
+        hopper_problems().into_iter().filter(|problem| launched.iter().any(|it| it.name() == problem.kernel))
+    {
+        // This version does not add the pointer for profiling.
         problem.arguments.pop();
         problem.run_in_orders(&fenced, &fenced_module).unwrap();
-        let found = problem.run_in_orders(FORGETFUL, &module);
+        let found = problem.run_in_orders(WITHOUT_FENCES, &module);
         match problem.kernel {
             "matmul" | "attention" => assert!(found.unwrap_err().contains("MissingProxyFence"), "{}", problem.kernel),
             _ => found.unwrap(),

@@ -1,5 +1,5 @@
-"""Kernels for the emulator's tests, compiled by Triton (`build.sh`): python triton_kernels.py FOLDER writes a PTX text for each
-group of kernels, without information for debuggers. No GPU is needed, and no PyTorch."""
+"""Compiles kernels for the emulator's tests with Triton (see `build.sh`). `python triton_kernels.py FOLDER` writes one PTX file for
+each group of kernels, without debug information. Neither a GPU nor PyTorch is needed."""
 
 import inspect
 import re
@@ -14,7 +14,7 @@ from triton.compiler import ASTSource
 
 @triton.jit
 def add(x, y, out, n, BLOCK: tl.constexpr):
-    """The sum of two vectors, in blocks of which the last one is masked."""
+    """Adds two vectors in blocks. The last block is masked."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     tl.store(out + at, tl.load(x + at, inside) + tl.load(y + at, inside), inside)
@@ -22,7 +22,7 @@ def add(x, y, out, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def softmax(x, out, columns, stride, BLOCK: tl.constexpr):
-    """The softmax of a row, which fits a block."""
+    """Computes the softmax of a row that fits in one block."""
     at = tl.arange(0, BLOCK)
     inside = at < columns
     row = tl.program_id(0).to(tl.int64) * stride
@@ -33,7 +33,7 @@ def softmax(x, out, columns, stride, BLOCK: tl.constexpr):
 
 @triton.jit
 def matmul(a, b, c, m, n, k, a_stride, b_stride, c_stride, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
-    """A tile of a product of row-major matrices of halves, in f32. What is beyond the edges is masked."""
+    """Computes a tile of a product of row-major f16 matrices in f32. Elements past the edges are masked."""
     rows = tl.program_id(0) * M + tl.arange(0, M)
     columns = tl.program_id(1) * N + tl.arange(0, N)
     depth = tl.arange(0, K)
@@ -51,7 +51,7 @@ def matmul(a, b, c, m, n, k, a_stride, b_stride, c_stride, M: tl.constexpr, N: t
 
 @triton.jit
 def matmul_tensors(a, b, c, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
-    """The same with tensor maps, which cut tiles at the edges, and a result in halves."""
+    """Computes a tile of the same product with tensor maps, which clip tiles at the edges, and an f16 result."""
     row, column = tl.program_id(0) * M, tl.program_id(1) * N
     sums = tl.zeros((M, N), dtype=tl.float32)
     for first in range(0, k, K):
@@ -61,8 +61,8 @@ def matmul_tensors(a, b, c, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr
 
 @triton.jit
 def attention(q, k, v, out, length, scale, M: tl.constexpr, N: tl.constexpr, SIZE: tl.constexpr, CAUSAL: tl.constexpr):
-    """Attention of a block of queries to all keys before them, with the softmax's maximum and sum as they are so far. Each head
-    has `length` vectors of `SIZE` halves."""
+    """Computes attention of a block of queries with a running maximum and sum of the softmax. Each head has `length` f16
+    vectors of size `SIZE`."""
     head = tl.program_id(1).to(tl.int64) * length * SIZE
     rows = tl.program_id(0) * M + tl.arange(0, M)
     inner = tl.arange(0, SIZE)
@@ -102,7 +102,8 @@ def tensors(m, n, k):
     return {name: f"tensordesc<fp16[{rows}, {columns}]>" for name, (rows, columns) in shapes.items()} | dict(k="i32")
 
 
-# What each text is made of: a name, the kernel, its arguments, constants, multiples of 16, warps and stages.
+# The kernels of each text: name, kernel, arguments, constants, arguments that are multiples of 16, warps, and pipeline
+# stages.
 GENERAL = [
     ("add", add, VECTORS, dict(BLOCK=512), (), 4, 1),
     ("add_aligned", add, VECTORS, dict(BLOCK=1024), ("n",), 4, 1),
@@ -139,7 +140,7 @@ def compile(name, kernel, arguments, constants, multiples, warps, stages, capabi
 
 
 def bare(ptx):
-    """The text without information for debuggers."""
+    """Removes debug information from the text."""
     ptx = re.sub(r"\n\t\.section.*?\n\t\}", "", ptx, flags=re.S)
     dropped = re.compile(r"\s*(\.loc|\.file|//|\$L__(tmp|func_begin|func_end|info)\w*:)|\s*$")
     lines = [re.sub(r"\s*//.*", "", line) for line in ptx.splitlines()]
@@ -155,7 +156,7 @@ def write(path, capability, kernels):
         assert header in (None, outside), (header, outside)
         header, body = outside, "\n".join(lines[start:])
         bodies.append(f"// {name}: {shared} bytes of shared memory\n" + body)
-    # Dynamic shared memory has one name in all kernels.
+    # All kernels share one name for dynamic shared memory.
     used = ".extern .shared .align 16 .b8 global_smem[];"
     head = [f"// Compiled by Triton {triton.__version__}.", *header, used]
     path.write_text("\n".join(head + bodies) + "\n")

@@ -1,33 +1,33 @@
-//! The driver's functions as a program of the host calls them, for tests of several devices.
+//! Calls the driver API the way a host program does, for tests with one or several devices.
 
 use emulator::driver;
 use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Calls a function of the driver and gives its result code.
+/// Calls a driver function and returns its result code.
 macro_rules! call {
     ($name:ident($($arg:expr => $ty:ty),* $(,)?)) => {{
         let function = driver::symbol(stringify!($name)).unwrap();
-        // SAFETY: the function of this name has this signature in libcuda, and every pointer is to something that outlives
+        // SAFETY: the function of this name has this signature in libcuda, and every pointer is to memory that outlives
         // the call.
         unsafe { std::mem::transmute::<*const c_void, unsafe extern "C" fn($($ty),*) -> u32>(function)($($arg),*) }
     }};
 }
 
-/// A device with a context, which [`Device::new`] makes current.
+/// A device with a context. [`Device::new`] makes the context current.
 pub struct Device {
     pub ordinal: i32,
     context: *mut c_void,
 }
 
-// SAFETY: a handle of the driver is a number, and the driver may be called from any thread.
+// SAFETY: a driver handle is only a number, and the driver may be called from any thread.
 unsafe impl Sync for Device {}
 
-/// A kernel that was loaded.
+/// A loaded kernel.
 pub struct Kernel(*mut c_void);
 
-// SAFETY: as for the device.
+// SAFETY: as for `Device`.
 unsafe impl Sync for Kernel {}
 
 impl Device {
@@ -38,20 +38,20 @@ impl Device {
         Self { ordinal, context }
     }
 
-    /// Makes its context current.
+    /// Makes the device's context current.
     pub fn enter(&self) {
         assert_eq!(call!(cuCtxSetCurrent(self.context => *mut c_void)), 0);
     }
 
-    /// Gets access to a peer's memory.
-    pub fn reach(&self, peer: &Device) {
+    /// Enables access to a peer's memory.
+    pub fn enable_peer(&self, peer: &Device) {
         self.enter();
         assert_eq!(call!(cuCtxEnablePeerAccess(peer.context => *mut c_void, 0 => u32)), 0);
         assert_eq!(call!(cuCtxEnablePeerAccess(peer.context => *mut c_void, 0 => u32)), 704);
     }
 
-    /// Gives it up.
-    pub fn forget(&self, peer: &Device) {
+    /// Disables access to a peer's memory.
+    pub fn disable_peer(&self, peer: &Device) {
         assert_eq!(call!(cuCtxDisablePeerAccess(peer.context => *mut c_void)), 0);
     }
 
@@ -64,7 +64,7 @@ impl Device {
         Kernel(kernel)
     }
 
-    /// Allocates memory and fills it with zeros.
+    /// Allocates memory filled with zeros.
     pub fn zeros(&self, bytes: usize) -> u64 {
         let mut address = 0;
         assert_eq!(call!(cuMemAlloc_v2(&mut address => &mut u64, bytes => usize)), 0);
@@ -73,12 +73,12 @@ impl Device {
         address
     }
 
-    /// Queues a launch of one warp with arguments of so many bytes.
+    /// Queues a launch of one warp. `sizes` are the argument sizes in bytes.
     pub fn launch(&self, kernel: &Kernel, args: &[u64], sizes: &[usize]) {
         assert_eq!(self.try_launch(kernel, args, sizes), 0);
     }
 
-    /// The same; gives the result code.
+    /// Queues a launch of one warp and returns the result code.
     pub fn try_launch(&self, kernel: &Kernel, args: &[u64], sizes: &[usize]) -> u32 {
         assert_eq!(args.len(), sizes.len());
         let pointers: Vec<*const u64> = args.iter().map(|arg| arg as *const u64).collect();
@@ -89,7 +89,8 @@ impl Device {
         ))
     }
 
-    /// Launches a kernel of one pointer with so many blocks of one thread, in clusters of a shape; gives the result code.
+    /// Launches blocks of one thread in clusters of the given shape. The kernel has one pointer parameter. Returns the
+    /// result code.
     pub fn launch_in_clusters(&self, kernel: &Kernel, blocks: u32, [x, y, z]: [u32; 3], pointer: u64) -> u32 {
         #[repr(C)]
         struct Attribute {
@@ -116,7 +117,8 @@ impl Device {
         ))
     }
 
-    /// Waits for the device and reads words of its memory; none if it has failed. Its context is current from then on.
+    /// Waits for the device and reads words of its memory. Returns `None` if the device has failed. Makes the context
+    /// current.
     pub fn words(&self, from: u64, count: usize) -> Option<Vec<u32>> {
         self.enter();
         let mut words = vec![0u32; count];
@@ -125,12 +127,12 @@ impl Device {
     }
 }
 
-/// Leaves the thread without a current context.
+/// Clears the calling thread's current context.
 pub fn leave() {
     assert_eq!(call!(cuCtxSetCurrent(ptr::null_mut() => *mut c_void)), 0);
 }
 
-/// A word of page-locked memory that kernels reach.
+/// A word of page-locked memory that kernels can access.
 pub struct Word(*mut c_void);
 
 // SAFETY: the word is only accessed as an atomic.
@@ -139,7 +141,7 @@ unsafe impl Sync for Word {}
 impl Word {
     pub fn new() -> Self {
         let mut pointer = ptr::null_mut();
-        let flags = 1 | 2; // for all contexts, and for kernels
+        let flags = 1 | 2; // portable (all contexts), mapped (kernels)
         assert_eq!(call!(cuMemHostAlloc(&mut pointer => &mut *mut c_void, 4 => usize, flags => u32)), 0);
         let word = Self(pointer);
         word.set(0);
@@ -147,7 +149,7 @@ impl Word {
     }
 
     pub fn set(&self, value: u32) {
-        // SAFETY: the driver allocated four bytes at this address, which is a multiple of a page's size.
+        // SAFETY: the driver allocated four page-aligned bytes at this address.
         unsafe { AtomicU32::from_ptr(self.0.cast()) }.store(value, Ordering::Relaxed);
     }
 

@@ -1,4 +1,4 @@
-//! Which libcuda this process uses: the machine's, or the emulator.
+//! The driver that this process uses: the machine's libcuda or the emulator.
 
 mod symbols;
 
@@ -8,11 +8,11 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The driver's library as every installation of it provides it.
+/// The file name of the driver library in every installation.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// The driver that this process uses. It is chosen once, by the first of the constructors that succeeds; all calls of
-/// the driver API that `cust` makes go to it.
+/// The driver that this process uses. The first successful constructor chooses it once for the whole process. All
+/// driver API calls of `cust` go to it.
 pub struct Driver {
     kind: Kind,
 }
@@ -25,39 +25,39 @@ enum Kind {
 static CHOSEN: OnceLock<Driver> = OnceLock::new();
 
 impl Driver {
-    /// NVIDIA's driver.
+    /// Chooses NVIDIA's driver.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] if the machine has none, which leaves the choice open; [`Error::DriverChosen`] if this process
-    /// uses the emulator.
+    /// Returns [`Error::NoDriver`] if the machine has none, and the emulator can still be chosen then. Returns
+    /// [`Error::DriverChosen`] if this process already uses the emulator.
     pub fn machine() -> Result<&'static Driver> {
         Self::choose(
             |kind| matches!(kind, Kind::Machine(_)),
             || {
-                // SAFETY: the driver's library: what it does when it is loaded is what every CUDA program relies on.
+                // SAFETY: this is the driver's library, whose initialisation every CUDA program relies on.
                 unsafe { Library::new(LIBRARY) }.map(Kind::Machine).map_err(Error::NoDriver)
             },
         )
     }
 
-    /// The emulator.
+    /// Chooses the emulator.
     ///
     /// # Errors
-    /// [`Error::DriverChosen`] if this process uses the machine's driver.
+    /// Returns [`Error::DriverChosen`] if this process already uses the machine's driver.
     pub fn emulator() -> Result<&'static Driver> {
         Self::choose(|kind| matches!(kind, Kind::Emulator), || Ok(Kind::Emulator))
     }
 
-    /// The driver that was chosen, or else NVIDIA's where there is one, and the emulator elsewhere: for tests that shall run on
-    /// any machine, `Context::new(Driver::anywhere()?, 0)`.
+    /// Returns the chosen driver. If none is chosen, chooses NVIDIA's driver if the machine has one, else the emulator.
+    /// Tests use it to run on any machine: `Context::new(Driver::anywhere()?, 0)`.
     ///
     /// # Errors
-    /// None where a driver was chosen or can be; the signature is that of the others.
+    /// Never fails in practice. The signature matches the other constructors.
     pub fn anywhere() -> Result<&'static Driver> {
         match Self::chosen() {
             Some(driver) => Ok(driver),
             None => Self::machine().or_else(|error| match (error, Self::chosen()) {
-                // Another thread has chosen meanwhile.
+                // Another thread has chosen a driver in the meantime.
                 (_, Some(driver)) => Ok(driver),
                 (Error::NoDriver(_), None) => Self::emulator(),
                 (error, None) => Err(error),
@@ -65,10 +65,10 @@ impl Driver {
         }
     }
 
-    /// The driver of a name: `cuda` or `emulator`.
+    /// Chooses a driver by name: `cuda` or `emulator`.
     ///
     /// # Errors
-    /// [`Error::UnknownDriver`], and those of [`machine`](Self::machine) and [`emulator`](Self::emulator).
+    /// Returns [`Error::UnknownDriver`], and the errors of [`machine`](Self::machine) and [`emulator`](Self::emulator).
     pub fn named(name: &str) -> Result<&'static Driver> {
         match name {
             "cuda" => Self::machine(),
@@ -77,7 +77,7 @@ impl Driver {
         }
     }
 
-    /// The driver that tests and benchmarks use: the one that `QUIRE_TEST_DEVICE` names, or else the emulator.
+    /// Chooses the driver for tests and benchmarks: the one that `QUIRE_TEST_DEVICE` names, or else the emulator.
     ///
     /// # Errors
     /// As [`named`](Self::named).
@@ -85,7 +85,7 @@ impl Driver {
         Self::named(&std::env::var("QUIRE_TEST_DEVICE").unwrap_or_else(|_| "emulator".to_owned()))
     }
 
-    /// The driver that was chosen, if one was.
+    /// The chosen driver, or `None` if none is chosen yet.
     pub fn chosen() -> Option<&'static Driver> {
         CHOSEN.get()
     }
@@ -103,7 +103,7 @@ impl Driver {
         if wanted(&driver.kind) { Ok(driver) } else { Err(Error::DriverChosen(driver.name())) }
     }
 
-    /// `cuda` or `emulator`.
+    /// The driver's name: `cuda` or `emulator`.
     pub fn name(&self) -> &'static str {
         match self.kind {
             Kind::Machine(_) => "cuda",
@@ -116,12 +116,12 @@ impl Driver {
         matches!(self.kind, Kind::Emulator)
     }
 
-    /// The address of a function of the driver API, or none if this driver does not have it: for functions that came
-    /// after CUDA 11.4, whose bindings `cust` has.
+    /// Returns the address of a driver API function, or `None` if this driver does not have it. Needed for functions
+    /// newer than CUDA 11.4, which `cust` has no bindings for.
     pub fn lookup(&self, name: &str) -> Option<*const c_void> {
         match &self.kind {
             Kind::Machine(library) => {
-                // SAFETY: the symbol is only taken for an address; what type it has is for those to know who call it.
+                // SAFETY: only the symbol's address is used. Callers of the address must know its type.
                 unsafe { library.get::<*const c_void>(name.as_bytes()) }.ok().map(|symbol| *symbol)
             }
             Kind::Emulator => emulator::driver::symbol(name),

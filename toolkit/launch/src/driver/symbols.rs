@@ -1,6 +1,7 @@
-//! The functions of the driver API that `cust` and this crate link with. Each forwards to the one of its name in the chosen driver.
+//! Definitions of the driver API functions that `cust` and this crate link with. Each forwards to the function with its
+//! name in the chosen driver.
 //!
-//! A driver may be too old for some of them: those fail when they are called, not when it is loaded.
+//! If a driver is too old to have a function, calls to it fail, but loading the driver does not.
 
 #![allow(non_snake_case, reason = "the driver's names")]
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
@@ -12,7 +13,7 @@ use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the chosen driver, looked up when it is first called.
+/// A function of the chosen driver, looked up at its first call.
 struct Function {
     name: &'static str,
     address: AtomicPtr<c_void>,
@@ -24,9 +25,9 @@ impl Function {
     }
 
     fn address(&self) -> Result<*const c_void, CUresult> {
-        let known = self.address.load(Ordering::Relaxed);
-        if !known.is_null() {
-            return Ok(known);
+        let cached = self.address.load(Ordering::Relaxed);
+        if !cached.is_null() {
+            return Ok(cached);
         }
         let driver = Driver::chosen().ok_or(CUresult::CUDA_ERROR_NOT_INITIALIZED)?;
         let address = driver.lookup(self.name).ok_or(CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
@@ -39,7 +40,7 @@ macro_rules! forward {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
-            // What callers compile against has the same signature, or this does not compile.
+            // Does not compile unless callers compile against the same signature.
             const _: unsafe extern "C" fn($($ty),*) -> CUresult = cust::sys::$name;
             static FUNCTION: Function = Function::new(stringify!($name));
             match FUNCTION.address() {
@@ -48,7 +49,7 @@ macro_rules! forward {
                     let function = unsafe {
                         std::mem::transmute::<*const c_void, unsafe extern "C" fn($($ty),*) -> c_uint>(address)
                     };
-                    // SAFETY: passed on: the caller keeps to what the driver's documentation asks.
+                    // SAFETY: the caller keeps to the contract in the driver's documentation.
                     result_of(unsafe { function($($arg),*) })
                 }
                 Err(code) => code,
@@ -58,7 +59,7 @@ macro_rules! forward {
 }
 
 forward! {
-    // The driver itself
+    // Initialisation and errors
     fn cuGetErrorString(error: CUresult, text: *mut *const c_char);
     fn cuGetErrorName(error: CUresult, text: *mut *const c_char);
     fn cuInit(flags: c_uint);
@@ -212,7 +213,7 @@ forward! {
     );
     fn cuGraphDebugDotPrint(graph: CUgraph, path: *const c_char, flags: c_uint);
 
-    // Textures, surfaces, memory of others
+    // Arrays, textures, surfaces, external memory
     fn cuArrayDestroy(array: CUarray);
     fn cuArray3DCreate_v2(handle: *mut CUarray, allocate_array: *const CUDA_ARRAY3D_DESCRIPTOR);
     fn cuArray3DGetDescriptor_v2(array_descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR, array: CUarray);

@@ -1,6 +1,6 @@
-//! The device that tests run on, and two small kernels.
+//! The device under test, and two small kernels.
 //!
-//! It is the emulator, unless the environment says `QUIRE_TEST_DEVICE=cuda`.
+//! Tests run in the emulator unless the environment sets `QUIRE_TEST_DEVICE=cuda`.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -13,7 +13,7 @@ pub mod device {
     /// Adds `by` to `n` numbers, in one block.
     ///
     /// # Safety
-    /// `x` has `n` elements.
+    /// `x` must have `n` elements.
     #[kernel(max_threads = 256)]
     pub unsafe fn add(x: *mut u32, by: u32, n: u32) {
         let i = thread::index_1d();
@@ -23,18 +23,18 @@ pub mod device {
         }
     }
 
-    /// Writes `value` through the last word of `size` bytes of dynamic shared memory.
+    /// Passes `value` through the last word of `size` bytes of dynamic shared memory.
     ///
     /// # Safety
-    /// A block has so much of it, and `x` has an element.
+    /// The block must have `size` bytes of it, and `x` must have an element.
     #[kernel]
     pub unsafe fn through_shared(x: *mut u32, value: u32, size: u32) {
-        // SAFETY: never executed: the tests have PTX of their own.
+        // SAFETY: this body is never executed, because the tests have their own PTX.
         unsafe { *x = value + size };
     }
 }
 
-/// The kernels of [`device`], as a compiler could have written them.
+/// PTX for the kernels of [`device`], written by hand.
 pub const PTX: &str = "
 .version 7.0
 .target sm_80
@@ -75,7 +75,7 @@ pub const PTX: &str = "
 }
 ";
 
-/// A context of its own on the device under test.
+/// Creates a context on the device under test.
 pub fn context() -> Context {
     let driver = Driver::under_test().unwrap_or_else(|e| panic!("{e}"));
     let context = Context::new(driver, 0).unwrap_or_else(|e| panic!("{e}"));
@@ -83,7 +83,7 @@ pub fn context() -> Context {
     context
 }
 
-/// The kernels of [`device`], loaded.
+/// Loads the kernels of [`device`].
 pub fn module(context: &Context) -> Module {
     Module::load(context, PTX, &[&device::add::DESCRIPTOR, &device::through_shared::DESCRIPTOR]).unwrap()
 }

@@ -1,4 +1,4 @@
-//! A program in C's manner: it loads the library, asks for functions by name, and knows of nothing else.
+//! A client like a C program: it loads the library and looks up functions by name.
 
 use libloading::Library;
 use std::ffi::{CString, c_char, c_void};
@@ -7,24 +7,24 @@ use std::sync::OnceLock;
 
 pub type Handle = *mut c_void;
 
-/// The version of CUDA for which the program was made.
+/// The CUDA version that the client is built for.
 pub const VERSION: i32 = 12_080;
 
-/// The library, as cargo has built it beside the tests.
+/// The library that cargo built next to the tests.
 pub fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let path = std::env::current_exe().unwrap().with_file_name("libcuda.so");
-        // SAFETY: what the library does when it is loaded is to note functions of its own.
+        // SAFETY: when the library is loaded, it only registers its own functions.
         unsafe { Library::new(&path) }.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     })
 }
 
-/// The function of a name, without a version, as `cuGetProcAddress` gives it; none if there is none.
+/// Looks up a function by its unversioned name with `cuGetProcAddress`. Returns `None` if it does not exist.
 pub fn find(name: &str) -> Option<*const c_void> {
     type Find = unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64, *mut u32) -> u32;
     let (text, mut address, mut status) = (CString::new(name).unwrap(), null(), 9);
-    // SAFETY: the function of this name has this signature, and every pointer is to something that outlives the call.
+    // SAFETY: the function of this name has this signature, and every pointer is to memory that outlives the call.
     let code = unsafe {
         let find = library().get::<Find>(b"cuGetProcAddress_v2").unwrap();
         find(text.as_ptr(), &mut address, VERSION, 0, &mut status)
@@ -33,11 +33,11 @@ pub fn find(name: &str) -> Option<*const c_void> {
     (!address.is_null()).then_some(address)
 }
 
-/// Calls a function of the driver and gives its result code.
+/// Calls a driver function and returns its result code.
 macro_rules! call {
     ($name:ident($($arg:expr => $ty:ty),* $(,)?)) => {{
         let function = $crate::common::find(stringify!($name)).unwrap();
-        // SAFETY: the function of this name has this signature in libcuda, and every pointer is to something that outlives
+        // SAFETY: the function of this name has this signature in libcuda, and every pointer is to memory that outlives
         // the call.
         unsafe {
             std::mem::transmute::<*const std::ffi::c_void, unsafe extern "C" fn($($ty),*) -> u32>(function)($($arg),*)
@@ -54,7 +54,7 @@ pub fn enter(device: i32) -> Handle {
     context
 }
 
-/// Allocates memory for numbers and copies them to it.
+/// Allocates memory and copies numbers to it.
 pub fn upload(numbers: &[f32]) -> u64 {
     let mut address = 0;
     assert_eq!(call!(cuMemAlloc(&mut address => &mut u64, size_of_val(numbers) => usize)), 0);
@@ -62,14 +62,14 @@ pub fn upload(numbers: &[f32]) -> u64 {
     address
 }
 
-/// Reads numbers.
+/// Copies numbers from the device.
 pub fn download(address: u64, count: usize) -> Vec<f32> {
     let mut numbers = vec![0.0; count];
     assert_eq!(call!(cuMemcpyDtoH(numbers.as_mut_ptr() => *mut f32, address => u64, 4 * count => usize)), 0);
     numbers
 }
 
-/// Loads code that ends as it says itself, and gives the result code and the kernel of a name.
+/// Loads an image, and returns the result code and the kernel of the given name.
 pub fn load(image: &[u8], kernel: &str) -> (u32, Handle) {
     let (mut module, mut function) = (null_mut(), null_mut());
     let name = CString::new(kernel).unwrap();
@@ -82,7 +82,7 @@ pub fn load(image: &[u8], kernel: &str) -> (u32, Handle) {
     (code, function)
 }
 
-/// Launches one block with the arguments at these addresses.
+/// Launches one block. `args` are the addresses of the arguments.
 pub fn launch(function: Handle, threads: u32, args: &[*const c_void]) -> u32 {
     call!(cuLaunchKernel(
         function => Handle, 1 => u32, 1 => u32, 1 => u32, threads => u32, 1 => u32, 1 => u32, 0 => u32,

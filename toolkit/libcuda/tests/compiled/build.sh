@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes what is here again, with nvcc 13.5 (nvidia-cuda-nvcc 13.5.37 of PyPI): one kernel as fatbins that are compressed in each
-# way, and as SASS; one as PTX.
+# Rebuilds the files in this folder with nvcc 13.5 (nvidia-cuda-nvcc 13.5.37 from PyPI): one kernel as fatbins with each
+# kind of compression and as SASS, and one kernel as PTX.
 set -euo pipefail
 cd "$(dirname "$0")"
 ptx=(-gencode arch=compute_80,code=compute_80)

@@ -1,15 +1,15 @@
-//! Adds vectors on a GPU, by way of cudarc.
+//! Adds vectors on a GPU with cudarc.
 
 use cudarc::driver::{CudaContext, DriverError, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 
-/// The kernel, as a compiler made it.
+/// The compiled kernel.
 const PTX: &str = include_str!("add.ptx");
 
-/// The sum of two vectors, computed on a GPU.
+/// Adds two vectors on a GPU.
 ///
 /// # Errors
-/// What goes wrong on the GPU.
+/// Fails if a CUDA call fails.
 pub fn sum(a: &[f32], b: &[f32]) -> Result<Vec<f32>, DriverError> {
     assert_eq!(a.len(), b.len());
     let stream = CudaContext::new(0)?.new_stream()?;
@@ -17,7 +17,7 @@ pub fn sum(a: &[f32], b: &[f32]) -> Result<Vec<f32>, DriverError> {
     let (mut on_device, other, n) = (stream.clone_htod(a)?, stream.clone_htod(b)?, a.len() as i32);
     let mut launch = stream.launch_builder(&add);
     launch.arg(&mut on_device).arg(&other).arg(&n);
-    // SAFETY: the kernel has these parameters, and both buffers have `n` elements.
+    // SAFETY: the arguments match the kernel's parameters, and both buffers have `n` elements.
     unsafe { launch.launch(LaunchConfig::for_num_elems(n as u32)) }?;
     stream.clone_dtoh(&on_device)
 }

@@ -1,12 +1,12 @@
-//! Arguments of the functions of libcuda: where results go, and texts.
+//! Argument types of libcuda functions: output pointers, strings and arrays.
 
 use crate::driver::result_code::{Result, ResultCode};
 use std::ffi::{CStr, c_char};
 
-/// Where a function of libcuda puts a result: a pointer that is null or valid for a write.
+/// An output pointer of a libcuda function: null or valid for a write.
 ///
-/// One is made only when such a function is called, since the field is private. The functions are unsafe to call for this
-/// reason.
+/// The field is private, so a value exists only as an argument of such a function. The functions are unsafe to call
+/// because of it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Out<T>(*mut T);
@@ -20,16 +20,16 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return Err(ResultCode::InvalidValue);
         }
-        // SAFETY: the pointer is an argument of a function of libcuda, which requires that it is null or valid for a write. It
-        // is not null.
+        // SAFETY: the pointer is an argument of a libcuda function, whose caller guarantees that it is null or valid
+        // for a write. It is not null.
         unsafe { self.0.write(value) };
         Ok(())
     }
 }
 
-/// A string that ends with a zero, given to a function of libcuda: a pointer that is null or valid for reads up to the zero.
+/// A zero-terminated string argument of a libcuda function: null or valid for reads up to the zero.
 ///
-/// One is made only when such a function is called, as for [`Out`].
+/// As with [`Out`], a value exists only as an argument of such a function.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct TextArgument(*const c_char);
@@ -39,13 +39,13 @@ impl TextArgument {
         if self.0.is_null() {
             return Err(ResultCode::InvalidValue);
         }
-        // SAFETY: the pointer is an argument of a function of libcuda, which requires that it is null or a string with a zero at
-        // its end that lives until the function returns. It is not null, and the functions keep no text.
+        // SAFETY: the pointer is an argument of a libcuda function, whose caller guarantees that it is null or a
+        // zero-terminated string that lives until the function returns. It is not null, and no function keeps the text.
         unsafe { CStr::from_ptr(self.0) }.to_str().map_err(|_| ResultCode::InvalidValue)
     }
 }
 
-/// Writes as much of a text as there is room for, and a zero.
+/// Writes as much of a text as fits in `room` bytes, including a terminating zero.
 ///
 /// # Safety
 /// `to` must be null or valid for writes of `room` bytes.
@@ -54,8 +54,8 @@ pub(super) unsafe fn write_text(to: *mut c_char, room: usize, text: &str) -> Res
         return Err(ResultCode::InvalidValue);
     }
     let bytes = &text.as_bytes()[..text.len().min(room - 1)];
-    // SAFETY: `to` is valid for writes of `room` bytes, and at most `room - 1` bytes and a zero are written. `text` is memory of
-    // the emulator, which does not overlap them.
+    // SAFETY: `to` is valid for writes of `room` bytes, and at most `room - 1` bytes and a zero are written. `text` is
+    // owned by the emulator, so the two do not overlap.
     unsafe {
         to.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         to.add(bytes.len()).write(0);
@@ -63,7 +63,7 @@ pub(super) unsafe fn write_text(to: *mut c_char, room: usize, text: &str) -> Res
     Ok(())
 }
 
-/// The elements of an array that a caller gave.
+/// Copies the elements of an array argument.
 ///
 /// # Safety
 /// `from` must be null or valid for reads of `count` elements.

@@ -1,4 +1,4 @@
-//! The driver itself, devices and contexts.
+//! Initialisation, version, errors, contexts and peer access.
 
 use super::argument::Out;
 use super::functions::functions;
@@ -7,12 +7,12 @@ use crate::driver::process::{self, Handle, handle, parts};
 use crate::driver::result_code::{Result, ResultCode};
 use std::ffi::{c_char, c_void};
 
-/// The version of CUDA that the emulator claims: the first that knows PTX 8.7, whose forms it has.
+/// The CUDA version that the emulator reports: 12.8, the first with PTX 8.7, which the emulator supports.
 const VERSION: i32 = 12_080;
 
-/// The version of the driver API that a context has by default.
+/// The driver API version that a context reports.
 const API_VERSION: u32 = 3_020;
-/// Greatest and least priority of a stream.
+/// The greatest and least priority of a stream.
 pub(super) const PRIORITIES: [i32; 2] = [-5, 0];
 
 /// Creates a context and makes it current.

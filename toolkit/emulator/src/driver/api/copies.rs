@@ -1,4 +1,4 @@
-//! Copies that ask where an address is, copies of rows, and copies between devices.
+//! Copies between any memory kinds, 2D and 3D copies, and copies between devices.
 
 use super::argument::array;
 use super::functions::functions;
@@ -11,20 +11,20 @@ use crate::driver::session::Session;
 use crate::driver::work::Work;
 use std::ffi::c_void;
 
-/// Kinds of memory, by CUDA's numbers. An address of `UNIFIED` memory says by itself where it is.
+/// Memory kinds, by CUDA's numbers. For `UNIFIED`, the address itself tells the kind.
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 const UNIFIED: u32 = 4;
 
-/// Where bytes are: an address, and whether it is one of the host.
+/// An address and whether it is on the host.
 #[derive(Clone, Copy)]
-struct Place {
+struct Location {
     address: u64,
     on_host: bool,
 }
 
-impl Place {
-    fn of(context: &mut Session<'_>, address: u64) -> Self {
+impl Location {
+    fn find(context: &mut Session<'_>, address: u64) -> Self {
         Self { address, on_host: !context.is_on_device(address) }
     }
 
@@ -37,52 +37,52 @@ impl Place {
     }
 }
 
-/// Copies bytes from one place to another in a stream.
+/// Copies bytes between two locations in a stream.
 ///
 /// # Safety
-/// Bytes of the host must be valid until the copy is done.
-unsafe fn copy(context: &mut Session<'_>, stream: StreamId, to: Place, from: Place, bytes: usize) -> Result<()> {
+/// Host bytes must be valid until the copy is done.
+unsafe fn copy(context: &mut Session<'_>, stream: StreamId, to: Location, from: Location, bytes: usize) -> Result<()> {
     match (to.on_host, from.on_host) {
         (false, false) => context.copy(stream, to.address, from.address, bytes),
-        // SAFETY: the bytes are valid until the copy is done.
+        // SAFETY: this function's contract: the bytes are valid until the copy is done.
         (false, true) => context.upload(stream, to.address, unsafe { host(from.pointer(), bytes) }?),
         // SAFETY: as above.
         (true, false) => context.download_to(stream, unsafe { host(to.pointer(), bytes) }?, from.address),
         (true, true) => {
             context.run(Until::Stream(stream))?;
-            // SAFETY: as above; `read` copies them before they are written, so that they may overlap.
+            // SAFETY: as above. `read` copies the bytes before they are written, so the ranges may overlap.
             unsafe { host(to.pointer(), bytes)?.write(&host(from.pointer(), bytes)?.read()) };
             Ok(())
         }
     }
 }
 
-/// One side of a copy of rows.
+/// The source or destination of a 2D or 3D copy.
 #[derive(Clone, Copy)]
 struct Side {
     kind: u32,
     on_host: u64,
     on_device: u64,
-    /// Bytes before the first one.
+    /// The offset of the first byte.
     start: usize,
-    /// Bytes from a row to the next, and from a slice of rows to the next.
+    /// The distance in bytes from one row to the next, and from one slice to the next.
     pitch: usize,
     slice: usize,
 }
 
 impl Side {
-    fn place(self, context: &mut Session<'_>) -> Result<Place> {
+    fn place(self, context: &mut Session<'_>) -> Result<Location> {
         let place = match self.kind {
-            HOST => Place { address: self.on_host, on_host: true },
-            DEVICE => Place { address: self.on_device, on_host: false },
-            UNIFIED => Place::of(context, self.on_device),
+            HOST => Location { address: self.on_host, on_host: true },
+            DEVICE => Location { address: self.on_device, on_host: false },
+            UNIFIED => Location::find(context, self.on_device),
             _ => return Err(ResultCode::NotSupported), // arrays
         };
         Ok(place.plus(self.start))
     }
 }
 
-/// Copies slices of rows.
+/// Copies slices of rows. `size` is the bytes per row, the rows per slice and the number of slices.
 ///
 /// # Safety
 /// As [`copy`].
@@ -93,14 +93,14 @@ unsafe fn rows(context: &mut Session<'_>, stream: StreamId, to: Side, from: Side
         for row in 0..height {
             let target = target.plus(slice * to.slice + row * to.pitch);
             let source = source.plus(slice * from.slice + row * from.pitch);
-            // SAFETY: the bytes of the host are valid until the copy is done.
+            // SAFETY: this function's contract: host bytes are valid until the copy is done.
             unsafe { copy(context, stream, target, source, width) }?;
         }
     }
     Ok(())
 }
 
-/// One side of `CUDA_MEMCPY2D`.
+/// The source or destination in `CUDA_MEMCPY2D`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Side2D {
@@ -130,7 +130,7 @@ impl Side2D {
     }
 }
 
-/// One side of `CUDA_MEMCPY3D`.
+/// The source or destination in `CUDA_MEMCPY3D`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Side3D {
@@ -166,31 +166,31 @@ impl Side3D {
     }
 }
 
-/// What a copy of rows is from, to, and of what size.
+/// Reads the destination, source and size of a 2D copy.
 ///
 /// # Safety
-/// The pointer must be null or that of a description.
-unsafe fn described_2d(copy: *const Copy2D) -> Result<(Side, Side, [usize; 3])> {
-    // SAFETY: the pointer is null or that of a description.
+/// The pointer must be null or point to a copy description.
+unsafe fn read_2d(copy: *const Copy2D) -> Result<(Side, Side, [usize; 3])> {
+    // SAFETY: this function's contract.
     let [Copy2D { from, to, width, height }] = unsafe { array(copy, 1) }?[..] else {
         return Err(ResultCode::InvalidValue);
     };
     Ok((to.side(), from.side(), [width, height, 1]))
 }
 
-/// The same in three dimensions.
+/// Reads the destination, source and size of a 3D copy.
 ///
 /// # Safety
-/// As [`described_2d`].
-unsafe fn described_3d(copy: *const Copy3D) -> Result<(Side, Side, [usize; 3])> {
-    // SAFETY: the pointer is null or that of a description.
+/// As [`read_2d`].
+unsafe fn read_3d(copy: *const Copy3D) -> Result<(Side, Side, [usize; 3])> {
+    // SAFETY: this function's contract.
     let [Copy3D { from, to, width, height, depth }] = unsafe { array(copy, 1) }?[..] else {
         return Err(ResultCode::InvalidValue);
     };
     Ok((to.side(), from.side(), [width, height, depth]))
 }
 
-/// Copies from the memory of one context to that of another, in a stream whose context may be a third one.
+/// Copies from one context's memory to another's. The stream may belong to a third context.
 fn between(stream: Handle, to: (Handle, u64), from: (Handle, u64), bytes: usize) -> Result<()> {
     let (there, here) = (parts(to.0).0, parts(from.0).0);
     let own = with_stream(stream, |context, _| Ok(context.id))?;
@@ -205,57 +205,57 @@ fn between(stream: Handle, to: (Handle, u64), from: (Handle, u64), bytes: usize)
 functions! { copy_functions($)
     fn cuMemcpy(to: u64, from: u64, bytes: usize) {
         now(|context| {
-            let (to, from) = (Place::of(context, to), Place::of(context, from));
-            // SAFETY: the function requires memory that is valid until the copy is done.
+            let (to, from) = (Location::find(context, to), Location::find(context, from));
+            // SAFETY: the caller guarantees that the memory is valid until the copy is done.
             unsafe { copy(context, DEFAULT_STREAM, to, from, bytes) }
         })
     }
 
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) {
         with_current_stream(stream, |context, stream| {
-            let (to, from) = (Place::of(context, to), Place::of(context, from));
-            // SAFETY: the function requires memory that is valid until the copy is done.
+            let (to, from) = (Location::find(context, to), Location::find(context, from));
+            // SAFETY: the caller guarantees that the memory is valid until the copy is done.
             unsafe { copy(context, stream, to, from, bytes) }
         })
     }
 
     fn cuMemcpy2D_v2(copy: *const Copy2D) {
-        // SAFETY: the function requires a description.
-        let (to, from, size) = unsafe { described_2d(copy) }?;
-        // SAFETY: it requires memory that is valid until the copy is done.
+        // SAFETY: the caller passes null or a description.
+        let (to, from, size) = unsafe { read_2d(copy) }?;
+        // SAFETY: the caller guarantees that the memory is valid until the copy is done.
         now(|context| unsafe { rows(context, DEFAULT_STREAM, to, from, size) })
     }
 
     fn cuMemcpy2DUnaligned_v2(copy: *const Copy2D) {
-        // SAFETY: the function requires a description.
-        let (to, from, size) = unsafe { described_2d(copy) }?;
-        // SAFETY: it requires memory that is valid until the copy is done.
+        // SAFETY: the caller passes null or a description.
+        let (to, from, size) = unsafe { read_2d(copy) }?;
+        // SAFETY: the caller guarantees that the memory is valid until the copy is done.
         now(|context| unsafe { rows(context, DEFAULT_STREAM, to, from, size) })
     }
 
     fn cuMemcpy2DAsync_v2(copy: *const Copy2D, stream: Handle) {
-        // SAFETY: the function requires a description.
-        let (to, from, size) = unsafe { described_2d(copy) }?;
-        // SAFETY: it requires memory that is valid until the copy is done.
+        // SAFETY: the caller passes null or a description.
+        let (to, from, size) = unsafe { read_2d(copy) }?;
+        // SAFETY: the caller guarantees that the memory is valid until the copy is done.
         with_current_stream(stream, |context, stream| unsafe { rows(context, stream, to, from, size) })
     }
 
     fn cuMemcpy3D_v2(copy: *const Copy3D) {
-        // SAFETY: the function requires a description.
-        let (to, from, size) = unsafe { described_3d(copy) }?;
-        // SAFETY: it requires memory that is valid until the copy is done.
+        // SAFETY: the caller passes null or a description.
+        let (to, from, size) = unsafe { read_3d(copy) }?;
+        // SAFETY: the caller guarantees that the memory is valid until the copy is done.
         now(|context| unsafe { rows(context, DEFAULT_STREAM, to, from, size) })
     }
 
     fn cuMemcpy3DAsync_v2(copy: *const Copy3D, stream: Handle) {
-        // SAFETY: the function requires a description.
-        let (to, from, size) = unsafe { described_3d(copy) }?;
-        // SAFETY: it requires memory that is valid until the copy is done.
+        // SAFETY: the caller passes null or a description.
+        let (to, from, size) = unsafe { read_3d(copy) }?;
+        // SAFETY: the caller guarantees that the memory is valid until the copy is done.
         with_current_stream(stream, |context, stream| unsafe { rows(context, stream, to, from, size) })
     }
 
     fn cuMemcpyPeer(to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize) {
-        // What both sides were asked to do comes before the copy.
+        // Earlier work of both contexts must end before the copy.
         for context in [to_context, from_context] {
             process::with_id(parts(context).0, |context| context.synchronize())?;
         }

@@ -7,17 +7,17 @@ use crate::driver::process::{self, Handle, handle};
 use crate::driver::result_code::{Result, ResultCode};
 use std::ffi::c_char;
 
-/// The attribute that is the number of a device's bus.
+/// The device attribute for the PCI bus number.
 const BUS: u32 = 33;
-/// What can be asked of a pair of devices.
+/// Peer-to-peer attributes, by CUDA's numbers.
 const PERFORMANCE_RANK: u32 = 1;
 const ACCESS_SUPPORTED: u32 = 2;
 const ATOMICS_SUPPORTED: u32 = 3;
 const ARRAY_ACCESS_SUPPORTED: u32 = 4;
-/// What the UUID of a device begins with; its number follows.
+/// The first 15 bytes of a device's UUID. The last byte is the device ordinal.
 const UUID: &[u8; 15] = b"Quire emulator.";
 
-/// A device has an address on a bus of its own.
+/// The PCI bus id of a device. Each device is on a bus of its own.
 fn bus_id(device: i32) -> String {
     format!("0000:{device:02x}:00.0")
 }
@@ -42,7 +42,7 @@ functions! { device_functions($)
 
     fn cuDeviceGetName(name: *mut c_char, room: i32, device: i32) {
         process::device(device)?;
-        // SAFETY: the function requires that `name` has room for `room` bytes.
+        // SAFETY: the caller guarantees that `name` has room for `room` bytes.
         unsafe { write_text(name, room.max(0) as usize, "Quire emulator") }
     }
 
@@ -71,7 +71,7 @@ functions! { device_functions($)
 
     fn cuDeviceGetPCIBusId(text: *mut c_char, room: i32, device: i32) {
         process::device(device)?;
-        // SAFETY: the function requires that `text` has room for `room` bytes.
+        // SAFETY: the caller guarantees that `text` has room for `room` bytes.
         unsafe { write_text(text, room.max(0) as usize, &bus_id(device)) }
     }
 

@@ -1,4 +1,4 @@
-//! How programs find functions of the driver by their names without versions.
+//! Functions through which programs look up driver functions by unversioned name.
 
 use super::argument::{Out, TextArgument};
 use super::functions::functions;
@@ -6,8 +6,8 @@ use super::symbols;
 use crate::driver::result_code::{Result, ResultCode};
 use std::ffi::c_void;
 
-/// Versions of functions that are newer than the first version of CUDA which had the name, with their own: a function that
-/// changed its arguments is given only to those who ask for a version that has it.
+/// Function versions that are newer than the first CUDA version with the name. A version with changed arguments is
+/// returned only to callers that ask for a CUDA version that has it.
 const SINCE: &[(&str, i32)] = &[
     ("cuCtxCreate_v3", 11_040),
     ("cuCtxCreate_v4", 12_050),
@@ -19,32 +19,32 @@ const SINCE: &[(&str, i32)] = &[
     ("cuMemPrefetchAsync_v2", 12_020),
     ("cuStreamGetCaptureInfo_v2", 11_030),
 ];
-/// Functions that another name stands for, from a version on.
+/// Functions that a later CUDA version maps an unversioned name to.
 const RENAMED: &[(&str, &str)] = &[("cuGraphInstantiate", "cuGraphInstantiateWithFlags")];
-/// The most versions that a function has.
+/// The highest version suffix that is tried.
 const VERSIONS: u32 = 4;
 
-/// What the search for a function came to, by CUDA's numbers.
+/// Lookup results, by CUDA's numbers.
 const FOUND: u32 = 0;
 const MISSING: u32 = 1;
 const NEWER: u32 = 2;
 
-/// The address of the function of this name, if the emulator has it.
+/// Returns the address of a driver function by its exact name, or `None` if the emulator does not have it.
 pub(in crate::driver) fn symbol(name: &str) -> Option<*const c_void> {
-    let own = || FUNCTIONS.iter().find(|(known, _)| *known == name).map(|&(_, address)| address);
+    let own = || FUNCTIONS.iter().find(|(other, _)| *other == name).map(|&(_, address)| address);
     symbols::symbol(name).or_else(own)
 }
 
-/// The newest function of a name that a version of CUDA has.
+/// Finds the newest function for a name that a CUDA version has.
 fn find(name: &str, version: i32) -> std::result::Result<*const c_void, u32> {
     let since = |name: &str| SINCE.iter().find(|(other, _)| *other == name).map_or(0, |(_, since)| *since);
     let versioned = (2..=VERSIONS).rev().map(|number| format!("{name}_v{number}"));
     let renamed = RENAMED.iter().filter(|(old, _)| *old == name).map(|(_, new)| (*new).to_owned());
     let candidates = renamed.chain(versioned).chain([name.to_owned()]);
-    let known: Vec<(String, *const c_void)> =
+    let existing: Vec<(String, *const c_void)> =
         candidates.filter_map(|name| symbol(&name).map(|address| (name, address))).collect();
-    let fitting = known.iter().find(|(name, _)| since(name) <= version);
-    fitting.map(|(_, address)| *address).ok_or(if known.is_empty() { MISSING } else { NEWER })
+    let fitting = existing.iter().find(|(name, _)| since(name) <= version);
+    fitting.map(|(_, address)| *address).ok_or(if existing.is_empty() { MISSING } else { NEWER })
 }
 
 fn put(name: TextArgument, function: Out<*const c_void>, version: i32, status: Option<Out<u32>>) -> Result<()> {
@@ -68,7 +68,7 @@ functions! { entry_point_functions($)
     }
 
     fn cuGetExportTable(table: Out<*const c_void>, _id: *const [u8; 16]) {
-        // What lies behind these tables is for NVIDIA's own runtime, and not documented.
+        // These tables serve NVIDIA's own runtime and are not documented.
         table.put(std::ptr::null())?;
         Err(ResultCode::NotFound)
     }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_without_a_version_is_the_newest_that_the_caller_knows() {
+    fn an_unversioned_name_means_the_newest_version_the_caller_knows() {
         let symbol = |name| symbol(name).unwrap();
         assert_eq!(find("cuMemAlloc", 12_000), Ok(symbol("cuMemAlloc_v2")));
         assert_eq!(find("cuInit", 2_000), Ok(symbol("cuInit")));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn every_version_in_the_list_is_a_function() {
+    fn every_listed_version_exists() {
         for name in SINCE.iter().map(|(name, _)| name) {
             assert!(symbol(name).is_some(), "{name}");
         }

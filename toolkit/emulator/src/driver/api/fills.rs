@@ -8,7 +8,7 @@ use crate::driver::queue::{StreamId, Until};
 use crate::driver::result_code::{Result, ResultCode};
 use crate::driver::session::Session;
 
-/// Fills elements in the default stream, and waits for it if they are memory of the host.
+/// Fills elements in the default stream. Waits for completion if the elements are in host memory.
 fn fill(at: u64, pattern: &[u8], count: usize) -> Result<()> {
     with_current(|context| {
         context.fill(DEFAULT_STREAM, at, pattern, count)?;
@@ -16,7 +16,7 @@ fn fill(at: u64, pattern: &[u8], count: usize) -> Result<()> {
     })
 }
 
-/// Fills rows of so many elements, whose beginnings are `pitch` bytes apart.
+/// Fills `height` rows of `width` elements each. Row starts are `pitch` bytes apart.
 fn rows(
     context: &mut Session<'_>,
     stream: StreamId,

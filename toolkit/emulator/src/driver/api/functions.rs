@@ -1,11 +1,11 @@
-//! The macro that defines functions of libcuda.
+//! The macro that defines libcuda functions.
 
-/// Defines functions of the driver, a list of them, and a macro of the given name that hands their names to another macro:
-/// `list!(export)` is `export! { cuInit cuDeviceGet ... }`. `$` must be given, since a macro that makes a macro has no other
-/// way to write it. A body gives a [`Result`](crate::driver::result_code::Result).
+/// Defines driver functions, a list of them, and a macro named `$list` that passes their names to another macro:
+/// `list!(export)` expands to `export! { cuInit cuDeviceGet ... }`. The caller must pass `$`, because a macro that
+/// defines a macro cannot write it otherwise. Each body evaluates to a [`Result`](crate::driver::result_code::Result).
 macro_rules! functions {
     ($list:ident($dollar:tt) $(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
-        /// The functions of this file.
+        /// The functions defined in this file.
         pub(super) const FUNCTIONS: &[(&str, *const std::ffi::c_void)] =
             &[$((stringify!($name), $name as *const std::ffi::c_void)),*];
 

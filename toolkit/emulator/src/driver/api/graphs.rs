@@ -1,18 +1,18 @@
-//! Captures and graphs.
+//! Stream capture and graphs.
 
 use super::argument::Out;
 use super::functions::functions;
 use crate::driver::capture::CaptureMode;
-use crate::driver::process::{Handle, beside, handle, parts, with, with_current_stream, with_stream};
+use crate::driver::process::{Handle, handle, id_in_context_of, parts, with, with_current_stream, with_stream};
 use crate::driver::result_code::{Result, ResultCode};
 use std::ffi::c_char;
 
-/// What a stream says of its capture: none, one, or one that can no longer succeed.
+/// Capture states of a stream, by CUDA's numbers: not captured, captured, invalidated.
 const STATUS: [i32; 3] = [0, 1, 2];
-/// What an update that is impossible says, and one that was made.
+/// Graph update results, by CUDA's numbers: failed, succeeded.
 const UPDATE: [u32; 2] = [1, 0];
 
-/// Makes a graph ready to run.
+/// Instantiates a graph.
 fn instantiate(ready: Out<Handle>, graph: Handle) -> Result<()> {
     let id = with(graph, |context, graph| {
         context.healthy()?;
@@ -39,7 +39,7 @@ pub struct UpdateResult {
     from: Handle,
 }
 
-/// Tells whether a stream is captured, and by which capture.
+/// Reports whether a stream is being captured, and the id of the capture.
 fn capture_info(stream: Handle, status: Out<i32>, id: Out<u64>) -> Result<()> {
     let capture = with_stream(stream, |context, stream| {
         Ok(context.capture_of(stream).map(|capture| (capture.invalid, capture.id)))
@@ -76,7 +76,7 @@ functions! { graph_functions($)
 
     fn cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) {
         if !nodes.is_null() {
-            return Err(ResultCode::NotSupported); // nodes have no handles of their own here
+            return Err(ResultCode::NotSupported); // graph nodes have no handles in the emulator
         }
         count.put(with(graph, |context, graph| Ok(context.graph(graph)?.len()))?)
     }
@@ -92,7 +92,7 @@ functions! { graph_functions($)
     fn cuGraphInstantiateWithParams(ready: Out<Handle>, graph: Handle, parameters: *mut InstantiateParameters) {
         instantiate(ready, graph)?;
         if !parameters.is_null() {
-            // SAFETY: the function requires null or parameters, and writes what came of it to their end.
+            // SAFETY: the caller passes null or valid parameters, whose last field receives the result.
             unsafe { (*parameters).result = 0 };
         }
         Ok(())
@@ -108,7 +108,7 @@ functions! { graph_functions($)
     }
 
     fn cuGraphLaunch(ready: Handle, stream: Handle) {
-        let ready = beside(stream, ready)?;
+        let ready = id_in_context_of(stream, ready)?;
         with_current_stream(stream, |context, stream| {
             let nodes = context.graph(ready)?;
             nodes.iter().try_for_each(|work| context.submit(stream, work.clone()))
@@ -133,7 +133,7 @@ functions! { graph_functions($)
     }
 
     fn cuGraphUpload(ready: Handle, stream: Handle) {
-        let ready = beside(stream, ready)?;
+        let ready = id_in_context_of(stream, ready)?;
         with_current_stream(stream, |context, _| context.graph(ready).map(|_| ()))
     }
 
@@ -141,7 +141,7 @@ functions! { graph_functions($)
         stream: Handle, status: Out<i32>, id: Out<u64>, graph: Out<Handle>, dependencies: Out<Handle>, count: Out<usize>,
     ) {
         capture_info(stream, status, id)?;
-        // The graph comes to be when the capture ends, and its nodes have no handles.
+        // The graph exists only once the capture ends, and its nodes have no handles.
         let none = std::ptr::null_mut();
         [graph, dependencies].into_iter().filter(|out| !out.is_null()).try_for_each(|out| out.put(none))?;
         if count.is_null() { Ok(()) } else { count.put(0) }

@@ -1,4 +1,4 @@
-//! Functions, which are kernels of loaded modules, and what can be asked of them.
+//! Functions (kernels of loaded modules) and their attributes.
 
 use super::argument::Out;
 use super::functions::functions;
@@ -8,22 +8,23 @@ use crate::driver::process::{Handle, handle};
 use crate::driver::result_code::{Result, ResultCode};
 use std::ffi::c_char;
 
-/// The most dynamic shared memory of a function's launches, which can be set.
+/// The settable attribute for the most dynamic shared memory of a launch.
 const MAX_DYNAMIC_SHARED: u32 = 8;
-/// How much of the memory that it shares with the L1 cache shared memory should have.
+/// The attribute for the preferred share of L1 memory that is used as shared memory.
 const CARVEOUT: u32 = 9;
-/// The shape of clusters that every launch must have, where the kernel does not declare it.
+/// The first and last attribute of the required cluster shape.
 const REQUIRED_CLUSTER_WIDTH: u32 = 11;
 const REQUIRED_CLUSTER_DEPTH: u32 = 13;
-/// Permission for clusters of more than eight blocks, which launches here have in any case, and how clusters are spread.
+/// The attributes that allow clusters of more than eight blocks (always allowed here) and choose the cluster scheduling
+/// policy.
 const NON_PORTABLE_CLUSTERS: u32 = 14;
 const CLUSTER_SCHEDULING: u32 = 15;
-/// Registers that a thread is said to have where the PTX does not say how many it may: PTX itself has as many as it likes.
+/// The reported registers per thread if the PTX sets no maximum. PTX itself has unlimited registers.
 const REGISTERS_OF_A_THREAD: u32 = 32;
-/// A function is loaded as soon as it is there.
+/// The loading state, by CUDA's numbers. Every function is already loaded.
 const LOADED: u32 = 1;
 
-/// Puts an attribute of a function or a library's kernel.
+/// Returns an attribute of a function or a library's kernel to the caller.
 pub(super) fn attribute(value: Out<i32>, attribute: u32, function: Handle) -> Result<()> {
     let found = with_function(function, |context, function| {
         let (major, minor) = context.device_options.capability;
@@ -37,10 +38,10 @@ pub(super) fn attribute(value: Out<i32>, attribute: u32, function: Handle) -> Re
             3 => entry.local() as u32,
             4 => entry.bounds().max_registers.unwrap_or(REGISTERS_OF_A_THREAD),
             5 | 6 => major * 10 + minor,
-            7 => 0, // the mode of caches
+            7 => 0, // the cache mode
             MAX_DYNAMIC_SHARED => function.dynamic_limit as u32,
-            CARVEOUT => return Ok(-1), // as the driver likes
-            10..=15 => 0,              // clusters, as far as they are not declared
+            CARVEOUT => return Ok(-1), // the driver's default
+            10..=15 => 0,              // cluster attributes, not set
             _ => return Err(ResultCode::InvalidValue),
         } as i32)
     })?;
@@ -66,7 +67,7 @@ pub(super) fn set_attribute(function: Handle, attribute: u32, value: i32) -> Res
     })
 }
 
-/// Puts the place and the size of a parameter.
+/// Returns the offset and the size of a kernel parameter to the caller.
 pub(super) fn parameter(function: Handle, index: usize, offset: Out<usize>, size: Out<usize>) -> Result<()> {
     let (own_offset, own_size) = with_function(function, |context, function| {
         let parameters = context.function(function)?.entry()?.parameters();

@@ -1,24 +1,24 @@
-//! The configuration of a launch as callers give it, with attributes.
+//! The launch configuration that callers pass, including launch attributes.
 
 use super::argument::array;
 use crate::driver::process::Handle;
 use crate::driver::result_code::{Result, ResultCode};
 
-/// The attribute of a launch whose blocks must be resident together.
+/// The attribute of a cooperative launch, whose blocks must all be resident together.
 const COOPERATIVE: u32 = 2;
-/// The attribute of a launch that is the shape of its clusters.
+/// The attribute that sets the cluster shape.
 const CLUSTER_DIMENSION: u32 = 4;
-/// The attribute of a launch that may begin before the one ahead of it is over: programmatic stream serialisation.
+/// The attribute that lets a launch begin before the previous one ends: programmatic stream serialisation.
 const DEPENDENT: u32 = 6;
-/// Attributes that change no result: none at all, what stays in the L2 cache, how the host waits, how clusters are spread,
-/// priority, and how shared memory is carved out.
+/// Attributes that change no result: ignored, L2 access policy, synchronisation policy, cluster scheduling, priority,
+/// and preferred shared memory carveout.
 const HINTS: [u32; 6] = [0, 1, 3, 5, 8, 14];
 
 /// `CUlaunchConfig`
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct LaunchConfiguration {
-    /// Grid, block and bytes of dynamic shared memory.
+    /// The grid, the block and the bytes of dynamic shared memory.
     numbers: [u32; 7],
     pub stream: Handle,
     attributes: *const LaunchAttribute,
@@ -34,7 +34,7 @@ struct LaunchAttribute {
     value: [u32; 16],
 }
 
-/// What a launch asks for.
+/// The shape and attributes of a launch.
 #[derive(Clone, Copy)]
 pub(in crate::driver) struct LaunchShape {
     pub grid: [u32; 3],
@@ -43,27 +43,27 @@ pub(in crate::driver) struct LaunchShape {
     pub cluster: Option<[u32; 3]>,
     /// Whether all blocks must be resident together.
     pub cooperative: bool,
-    /// Whether it may begin before the launch ahead of it is over.
+    /// Whether the launch may begin before the previous launch ends.
     pub dependent: bool,
 }
 
 impl LaunchShape {
-    /// A launch without attributes.
-    pub fn of(grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> Self {
+    /// Creates the shape of a launch without attributes.
+    pub fn new(grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> Self {
         let dynamic_shared = dynamic_shared as usize;
         Self { grid, block, dynamic_shared, cluster: None, cooperative: false, dependent: false }
     }
 }
 
 impl LaunchConfiguration {
-    /// What the configuration asks for.
+    /// Reads the shape and attributes from the configuration.
     ///
     /// # Safety
-    /// There must be as many attributes as it says.
+    /// The `attributes` array must have `count` elements.
     pub(in crate::driver) unsafe fn shape(&self) -> Result<LaunchShape> {
         let [grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic_shared] = self.numbers;
-        let mut shape = LaunchShape::of([grid_x, grid_y, grid_z], [block_x, block_y, block_z], dynamic_shared);
-        // SAFETY: there are as many attributes.
+        let mut shape = LaunchShape::new([grid_x, grid_y, grid_z], [block_x, block_y, block_z], dynamic_shared);
+        // SAFETY: this function's contract.
         for attribute in unsafe { array(self.attributes, self.count as usize) }? {
             match attribute.id {
                 COOPERATIVE => shape.cooperative = attribute.value[0] != 0,

@@ -14,10 +14,10 @@ functions! { library_functions($)
         library: Out<Handle>, image: *const c_void, names: *const u32, values: *const *mut c_void, count: u32,
         _library_options: *const u32, _library_values: *const *mut c_void, _library_count: u32,
     ) {
-        // SAFETY: the function requires that both arrays have `count` elements.
-        unsafe { JitOptions::of(count, names, values) }?;
-        // SAFETY: the function requires PTX that ends with a zero, a cubin or a fatbin.
-        library.put(libraries::load(unsafe { CodeImage::at(image) }?)?)
+        // SAFETY: the caller guarantees that both arrays have `count` elements.
+        unsafe { JitOptions::new(count, names, values) }?;
+        // SAFETY: the caller passes null, zero-terminated PTX, a cubin or a fatbin.
+        library.put(libraries::load(unsafe { CodeImage::from_address(image) }?)?)
     }
 
     fn cuLibraryLoadFromFile(
@@ -45,7 +45,8 @@ functions! { library_functions($)
         }
         for (index, name) in libraries::kernels(library)?.iter().take(count as usize).enumerate() {
             let kernel = libraries::kernel(library, name)?;
-            // SAFETY: the function requires room for `count` handles, and there are at most as many. The pointer is not null.
+            // SAFETY: the caller guarantees room for `count` handles, and at most `count` are written. The pointer is
+            // not null.
             unsafe { kernels.add(index).write(kernel) };
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Links of PTX. What comes of one is PTX as well, where a driver gives a cubin; it can be loaded like one.
+//! Linking. The result is PTX where a driver would produce a cubin, and it can be loaded like one.
 
 use super::argument::{Out, TextArgument, array};
 use super::functions::functions;
@@ -9,7 +9,7 @@ use crate::driver::result_code::{Result, ResultCode};
 use crate::fault::{Fault, FaultKind};
 use std::ffi::c_void;
 
-/// Kinds of inputs, by CUDA's numbers: cubins (which may be those of an earlier link), PTX and fatbins.
+/// Supported input kinds, by CUDA's numbers: cubin (only the result of an earlier link), PTX and fatbin.
 const INPUTS: std::ops::RangeInclusive<u32> = 0..=2;
 
 fn add(state: Handle, kind: u32, image: Result<CodeImage>) -> Result<()> {
@@ -23,7 +23,7 @@ fn add(state: Handle, kind: u32, image: Result<CodeImage>) -> Result<()> {
             Err((ResultCode::NoBinary, why.to_owned()))
         };
         added.map_err(|(code, why)| {
-            context.refuse_for(Fault::of_call(FaultKind::Launch, "link", why));
+            context.record_refusal(Fault::of_call(FaultKind::Launch, "link", why));
             code
         })
     })
@@ -31,8 +31,8 @@ fn add(state: Handle, kind: u32, image: Result<CodeImage>) -> Result<()> {
 
 functions! { link_functions($)
     fn cuLinkCreate_v2(count: u32, names: *const u32, values: *const *mut c_void, state: Out<Handle>) {
-        // SAFETY: the function requires that both arrays have `count` elements.
-        unsafe { JitOptions::of(count, names, values) }?;
+        // SAFETY: the caller guarantees that both arrays have `count` elements.
+        unsafe { JitOptions::new(count, names, values) }?;
         state.put(create_in_current(|context| {
             context.healthy()?;
             let id = context.id();
@@ -45,8 +45,8 @@ functions! { link_functions($)
         state: Handle, kind: u32, data: *const u8, bytes: usize, _name: *const c_void, _count: u32, _names: *const u32,
         _values: *const *mut c_void,
     ) {
-        // SAFETY: the function requires so many bytes of data.
-        add(state, kind, CodeImage::of(&unsafe { array(data, bytes) }?))
+        // SAFETY: the caller guarantees that `data` has this many bytes.
+        add(state, kind, CodeImage::from_bytes(&unsafe { array(data, bytes) }?))
     }
 
     fn cuLinkAddFile_v2(
@@ -61,7 +61,7 @@ functions! { link_functions($)
             let linker = context.links.get_mut(&state).ok_or(ResultCode::InvalidHandle)?;
             let linked = linker.complete(&options).map(|linked| (linked.as_ptr(), linked.len()));
             linked.map_err(|(code, why)| {
-                context.refuse_for(Fault::of_call(FaultKind::Launch, "link", why));
+                context.record_refusal(Fault::of_call(FaultKind::Launch, "link", why));
                 code
             })
         })?;

@@ -1,4 +1,4 @@
-//! Device memory, page-locked memory, and copies.
+//! Device memory, page-locked host memory, and simple copies.
 
 use super::argument::Out;
 use super::functions::functions;
@@ -11,16 +11,16 @@ use crate::driver::session::Session;
 use crate::host_bytes::HostBytes;
 use std::ffi::c_void;
 
-/// Memory of the host that a function was given.
+/// Checks and wraps host memory that a function received.
 ///
 /// # Safety
-/// The bytes must be valid for reads, and for writes if the copy is to the host, until the copy is done.
+/// The bytes must be valid for reads until the copy is done, and for writes too if the copy is to the host.
 pub(super) unsafe fn host(address: *const c_void, bytes: usize) -> Result<HostBytes> {
-    // SAFETY: the bytes are valid until the copy is done.
+    // SAFETY: this function's contract.
     unsafe { HostBytes::new(address.expose_provenance(), bytes) }.ok_or(ResultCode::InvalidValue)
 }
 
-/// A copy or fill that the host waits for.
+/// Runs a copy or fill in the default stream and waits for it.
 pub(super) fn now(action: impl FnOnce(&mut Session<'_>) -> Result<()>) -> Result<()> {
     with_current(|context| {
         context.check_waiting()?;
@@ -29,9 +29,9 @@ pub(super) fn now(action: impl FnOnce(&mut Session<'_>) -> Result<()>) -> Result
     })
 }
 
-/// Rows of a pitched buffer begin at multiples of so many bytes.
+/// The pitch of a pitched buffer is a multiple of this many bytes.
 const PITCH: usize = 512;
-/// The flag of page-locked memory that kernels reach.
+/// The flag of page-locked memory that kernels can access.
 const MAPPED: u32 = 2;
 
 fn allocate_host(pointer: Out<*mut c_void>, bytes: usize, flags: u32) -> Result<()> {
@@ -101,7 +101,7 @@ functions! { memory_functions($)
 
     fn cuMemHostGetDevicePointer_v2(device: Out<u64>, pointer: *mut c_void, _flags: u32) {
         with_current(|context| context.healthy())?;
-        // Launches that wait for each other through it must be able to run at the same time.
+        // Launches that communicate through this memory must be able to run at the same time.
         join_current(owner_of_mapped(pointer.addr()).ok_or(ResultCode::InvalidValue)?)?;
         device.put(pointer.addr() as u64)
     }
@@ -115,7 +115,7 @@ functions! { memory_functions($)
     }
 
     fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: u32) {
-        // SAFETY: the function requires memory of the host that is valid until the copy is done, or until it is unregistered.
+        // SAFETY: the caller guarantees that the host memory stays valid until it is unregistered.
         let memory = unsafe { host(pointer, bytes) }?;
         with_current(|context| {
             let owner = context.id;
@@ -132,13 +132,13 @@ functions! { memory_functions($)
     }
 
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) {
-        // SAFETY: the function requires memory of the host that is valid until the copy is done.
+        // SAFETY: the caller guarantees that the host memory is valid until the copy is done.
         let from = unsafe { host(from, bytes) }?;
         now(|context| context.upload(DEFAULT_STREAM, to, from))
     }
 
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) {
-        // SAFETY: the function requires memory of the host that is valid until the copy is done.
+        // SAFETY: the caller guarantees that the host memory is valid until the copy is done.
         let to = unsafe { host(to, bytes) }?;
         now(|context| context.download_to(DEFAULT_STREAM, to, from))
     }
@@ -148,13 +148,13 @@ functions! { memory_functions($)
     }
 
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle) {
-        // SAFETY: the function requires memory of the host that is valid until the copy is done.
+        // SAFETY: the caller guarantees that the host memory is valid until the copy is done.
         let from = unsafe { host(from, bytes) }?;
         with_current_stream(stream, |context, stream| context.upload(stream, to, from))
     }
 
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle) {
-        // SAFETY: the function requires memory of the host that is valid until the copy is done.
+        // SAFETY: the caller guarantees that the host memory is valid until the copy is done.
         let to = unsafe { host(to, bytes) }?;
         with_current_stream(stream, |context, stream| context.download_to(stream, to, from))
     }

@@ -1,6 +1,6 @@
-//! The functions of libcuda, by their names and with their signatures.
+//! The libcuda functions, with libcuda's names and signatures.
 //!
-//! Each is a thin shell over [`DriverContext`](super::context::DriverContext) and [`process`](super::process).
+//! Each function is a thin layer over [`DriverContext`](super::context::DriverContext) and [`process`](super::process).
 
 mod argument;
 mod contexts;
@@ -26,7 +26,7 @@ mod tensors;
 
 pub(super) use entry_points::symbol;
 
-/// All functions, for a library that exports them.
+/// Every function, for a library that exports them.
 pub mod exported {
     pub use super::contexts::*;
     pub use super::copies::*;

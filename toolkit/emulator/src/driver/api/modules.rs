@@ -1,4 +1,4 @@
-//! Modules: loading them, their functions and variables.
+//! Module loading, module functions and module variables.
 
 use super::argument::{Out, TextArgument, array, write_text};
 use super::functions::functions;
@@ -8,18 +8,18 @@ use crate::driver::result_code::{Result, ResultCode};
 use crate::fault::{Fault, FaultKind};
 use std::ffi::{c_char, c_void};
 
-/// Options of a compilation that the emulator knows: where its errors go, and how much room there is.
+/// Compilation options that the emulator supports: the address and the size of the error log buffer.
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_SIZE: u32 = 6;
-/// Modules are compiled when they are loaded.
+/// The loading mode, by CUDA's numbers. Modules are compiled when they are loaded.
 const EAGER: u32 = 1;
 
-/// Loads code and puts the module's handle. `log` is told what is wrong with it.
+/// Loads code and returns the module's handle to the caller. On failure, passes the message to `log`.
 pub(super) fn load(module: Out<Handle>, image: CodeImage, log: impl FnOnce(&str)) -> Result<()> {
     let mut why = String::new();
     let loaded = create_in_current(|context| {
         context.load_module(&image).map_err(|(code, text)| {
-            context.refuse_for(Fault::of_call(FaultKind::Launch, "load of a module", text.clone()));
+            context.record_refusal(Fault::of_call(FaultKind::Launch, "load of a module", text.clone()));
             why = text;
             code
         })
@@ -33,7 +33,7 @@ pub(super) fn load(module: Out<Handle>, image: CodeImage, log: impl FnOnce(&str)
     }
 }
 
-/// The values of options of a compilation.
+/// Compilation options and their values.
 #[derive(Clone)]
 pub(super) struct JitOptions {
     names: Vec<u32>,
@@ -41,10 +41,12 @@ pub(super) struct JitOptions {
 }
 
 impl JitOptions {
+    /// Copies the options.
+    ///
     /// # Safety
     /// Both arrays must have `count` elements.
-    pub unsafe fn of(count: u32, names: *const u32, values: *const *mut c_void) -> Result<Self> {
-        // SAFETY: both arrays have `count` elements.
+    pub unsafe fn new(count: u32, names: *const u32, values: *const *mut c_void) -> Result<Self> {
+        // SAFETY: this function's contract.
         let (names, values) = unsafe { (array(names, count as usize)?, array(values, count as usize)?) };
         Ok(Self { names, values })
     }
@@ -53,19 +55,19 @@ impl JitOptions {
         self.names.iter().position(|&other| other == name).map(|index| self.values[index])
     }
 
-    /// Writes to the log of errors, if there is one.
+    /// Writes a message to the error log, if the options include one.
     ///
     /// # Safety
-    /// The buffer of the option must have as many bytes as the other option says.
+    /// The log buffer must have the size that the size option gives.
     pub unsafe fn log(&self, why: &str) {
         if let (Some(log), Some(room)) = (self.value(ERROR_LOG), self.value(ERROR_LOG_SIZE)) {
-            // SAFETY: the buffer has as many bytes as the other option says. Without room there is no log.
+            // SAFETY: the log buffer has the given size. A size of zero writes nothing.
             let _ = unsafe { write_text(log.cast::<c_char>(), room.addr(), why) };
         }
     }
 }
 
-/// Puts the address and the size of a module's variable, each where it is asked for.
+/// Returns the address and the size of a module's variable to the caller. Either output may be null.
 pub(super) fn variable(pointer: Out<u64>, bytes: Out<usize>, module: Handle, name: TextArgument) -> Result<()> {
     let name = name.get()?;
     let (address, size) = with(module, |context, module| {
@@ -85,24 +87,24 @@ functions! { module_functions($)
     }
 
     fn cuModuleLoadData(module: Out<Handle>, image: *const c_void) {
-        // SAFETY: the function requires PTX that ends with a zero, a cubin or a fatbin.
-        load(module, unsafe { CodeImage::at(image) }?, |_| ())
+        // SAFETY: the caller passes null, zero-terminated PTX, a cubin or a fatbin.
+        load(module, unsafe { CodeImage::from_address(image) }?, |_| ())
     }
 
     fn cuModuleLoadFatBinary(module: Out<Handle>, image: *const c_void) {
-        // SAFETY: the function requires a fatbin.
-        load(module, unsafe { CodeImage::at(image) }?, |_| ())
+        // SAFETY: the caller passes null or a fatbin.
+        load(module, unsafe { CodeImage::from_address(image) }?, |_| ())
     }
 
     fn cuModuleLoadDataEx(
         module: Out<Handle>, image: *const c_void, count: u32, names: *const u32, values: *const *mut c_void,
     ) {
-        // SAFETY: the function requires that both arrays have `count` elements.
-        let options = unsafe { JitOptions::of(count, names, values) }?;
-        // SAFETY: the function requires PTX that ends with a zero, a cubin or a fatbin.
-        let image = unsafe { CodeImage::at(image) }?;
+        // SAFETY: the caller guarantees that both arrays have `count` elements.
+        let options = unsafe { JitOptions::new(count, names, values) }?;
+        // SAFETY: the caller passes null, zero-terminated PTX, a cubin or a fatbin.
+        let image = unsafe { CodeImage::from_address(image) }?;
         load(module, image, |why| {
-            // SAFETY: the function requires that the buffer of the option has as many bytes as the other option says.
+            // SAFETY: the caller guarantees that the log buffer has the size that the size option gives.
             unsafe { options.log(why) }
         })
     }
@@ -125,7 +127,8 @@ functions! { module_functions($)
             return Err(ResultCode::InvalidValue);
         }
         for (index, id) in ids.into_iter().enumerate() {
-            // SAFETY: the function requires room for `count` handles, and there are at most as many. The pointer is not null.
+            // SAFETY: the caller guarantees room for `count` handles, and at most `count` are written. The pointer is
+            // not null.
             unsafe { functions.add(index).write(handle(parts(module).0, id)) };
         }
         Ok(())

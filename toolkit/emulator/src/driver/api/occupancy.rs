@@ -1,4 +1,5 @@
-//! How many blocks fit a multiprocessor, and which blocks fill it. Registers are not counted: PTX does not say how many there are.
+//! Occupancy: how many blocks of a kernel fit a multiprocessor, and the block size that fills it best. Registers do not
+//! count, because PTX does not say how many a kernel needs.
 
 use super::argument::{Out, array};
 use super::functions::functions;
@@ -11,15 +12,15 @@ use crate::driver::process::Handle;
 use crate::driver::result_code::{Result, ResultCode};
 use crate::entry::Entry;
 
-/// The bytes of dynamic shared memory that a block of so many threads has.
+/// A callback that returns the bytes of dynamic shared memory for a block of the given number of threads.
 type SharedOfBlock = unsafe extern "C" fn(i32) -> usize;
 
-/// Threads of a warp.
+/// Threads per warp.
 const WARP: u32 = 32;
-/// Blocks of a cluster that every device with clusters has.
+/// The cluster size in blocks that every device with clusters supports.
 const CLUSTER: i32 = 8;
 
-/// Blocks of a kernel that fit a multiprocessor.
+/// The number of blocks of a kernel that fit a multiprocessor.
 pub(super) fn blocks_that_fit(options: &DeviceOptions, entry: &Entry, threads: u32, dynamic_shared: usize) -> u32 {
     let by_shared = options.shared_per_multiprocessor() / (entry.static_shared() + dynamic_shared + SHARED_RESERVED);
     let by_threads = THREADS_PER_MULTIPROCESSOR / threads.clamp(1, THREADS_PER_MULTIPROCESSOR).next_multiple_of(WARP);
@@ -43,7 +44,8 @@ fn most_threads(entry: &Entry) -> u32 {
     entry.bounds().max_threads.map_or(THREADS_PER_BLOCK, |bound| bound.iter().product())
 }
 
-/// The block that fills a multiprocessor best, the largest of them, and the grid that fills the device with it.
+/// Returns the size of the grid that fills the device, and the block size that fills a multiprocessor best. Of equally
+/// good block sizes, takes the largest.
 fn best_block(
     function: Handle,
     shared_of: Option<SharedOfBlock>,
@@ -55,10 +57,10 @@ fn best_block(
         Ok((most_threads(context.function(function)?.entry()?), multiprocessors))
     })?;
     let limit = u32::try_from(limit).ok().filter(|&limit| limit > 0).unwrap_or(THREADS_PER_BLOCK).min(most);
-    let mut best = (0, 0, 0); // threads in all, blocks, threads of a block
+    let mut best = (0, 0, 0); // total threads, blocks, threads per block
     for threads in (1..=limit.div_ceil(WARP)).rev().map(|warps| (warps * WARP).min(limit)) {
         let shared = match shared_of {
-            // SAFETY: the functions that take such a function require that it can be called with any number of threads.
+            // SAFETY: the caller guarantees that the callback can be called with any number of threads.
             Some(shared_of) => unsafe { shared_of(threads as i32) },
             None => dynamic_shared,
         };
@@ -114,16 +116,16 @@ functions! { occupancy_functions($)
     }
 
     fn cuOccupancyMaxPotentialClusterSize(blocks: Out<i32>, function: Handle, config: *const LaunchConfiguration) {
-        // SAFETY: the function requires a configuration.
+        // SAFETY: the caller passes null or a configuration.
         unsafe { array(config, 1) }?;
         let has_clusters = with_function(function, |context, _| Ok(context.device_options.capability >= (9, 0)))?;
         blocks.put(if has_clusters { CLUSTER } else { 1 })
     }
 
     fn cuOccupancyMaxActiveClusters(clusters: Out<i32>, function: Handle, config: *const LaunchConfiguration) {
-        // SAFETY: the function requires a configuration.
+        // SAFETY: the caller passes null or a configuration.
         let [config] = unsafe { array(config, 1) }?[..] else { return Err(ResultCode::InvalidValue) };
-        // SAFETY: as above, with as many attributes as it says.
+        // SAFETY: the caller passes as many attributes as the configuration says.
         let shape = unsafe { config.shape() }?;
         let blocks = shape.cluster.map_or(1, |cluster| cluster.iter().fold(1, |all, &n| n.saturating_mul(all))).max(1);
         let threads = shape.block.iter().fold(1u32, |all, &n| all.saturating_mul(n));

@@ -1,4 +1,4 @@
-//! What is known of an address.
+//! Attributes of addresses.
 
 use super::argument::{Out, array};
 use super::functions::functions;
@@ -8,24 +8,24 @@ use crate::driver::result_code::{Result, ResultCode};
 use crate::driver::session::Session;
 use std::ffi::c_void;
 
-/// Kinds of memory, by CUDA's numbers.
+/// Memory kinds, by CUDA's numbers.
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
-/// What is known of an address.
-struct Known {
+/// The allocation that an address belongs to.
+struct Allocation {
     context: u32,
     ordinal: i32,
     kind: u32,
     start: u64,
     bytes: usize,
     is_managed: bool,
-    /// Whether kernels reach it.
+    /// Whether kernels can access it.
     is_mapped: bool,
 }
 
-fn known_in(context: &Session<'_>, address: u64) -> Option<Known> {
-    let of = |(kind, start, bytes, is_mapped)| Known {
+fn allocation_in(context: &Session<'_>, address: u64) -> Option<Allocation> {
+    let describe = |(kind, start, bytes, is_mapped)| Allocation {
         context: context.id,
         ordinal: context.ordinal,
         kind,
@@ -41,61 +41,66 @@ fn known_in(context: &Session<'_>, address: u64) -> Option<Known> {
         let (start, bytes, is_mapped) = context.pinned.around(address as usize)?;
         Some((if context.managed.contains(&(start as u64)) { DEVICE } else { HOST }, start as u64, bytes, is_mapped))
     };
-    buffer.or_else(pinned).map(of)
+    buffer.or_else(pinned).map(describe)
 }
 
-/// What is known of an address, in any context.
-fn known(address: u64) -> Result<Known> {
+/// Finds the allocation of an address in any context, the current one first.
+fn allocation(address: u64) -> Result<Allocation> {
     with_current(|context| context.healthy())?;
-    let of = |id| process::with_id(id, |context| Ok(known_in(context, address))).ok().flatten();
-    process::all().into_iter().find_map(of).ok_or(ResultCode::InvalidValue)
+    let lookup = |id| process::with_id(id, |context| Ok(allocation_in(context, address))).ok().flatten();
+    process::all().into_iter().find_map(lookup).ok_or(ResultCode::InvalidValue)
 }
 
-/// Writes an attribute of an address. Of an address that is not known there are none, which `unknown` permits.
+/// Writes an attribute of an address. If the address belongs to no allocation, fails, or writes a default value if
+/// `allow_unknown` is true.
 ///
 /// # Safety
 /// `value` must be null or have room for the attribute.
-unsafe fn put(value: *mut c_void, attribute: u32, address: u64, unknown: bool) -> Result<()> {
+unsafe fn put(value: *mut c_void, attribute: u32, address: u64, allow_unknown: bool) -> Result<()> {
     if value.is_null() {
         return Err(ResultCode::InvalidValue);
     }
-    let known = match known(address) {
-        Err(ResultCode::InvalidValue) if unknown => None,
-        known => Some(known?),
+    let allocation = match allocation(address) {
+        Err(ResultCode::InvalidValue) if allow_unknown => None,
+        allocation => Some(allocation?),
     };
-    let known = known.as_ref();
+    let allocation = allocation.as_ref();
     let small = |bits: u32| {
-        // SAFETY: `value` has room for the attribute, which has four bytes, and is not null.
+        // SAFETY: `value` is not null and has room for the attribute, which has four bytes.
         unsafe { value.cast::<u32>().write_unaligned(bits) }
     };
     let flag = |bit: bool| {
-        // SAFETY: as above; the attribute has one byte.
+        // SAFETY: as above, but the attribute has one byte.
         unsafe { value.cast::<u8>().write(bit.into()) }
     };
     let large = |bits: u64| {
-        // SAFETY: as above; the attribute has eight bytes.
+        // SAFETY: as above, but the attribute has eight bytes.
         unsafe { value.cast::<u64>().write_unaligned(bits) }
     };
     match attribute {
-        1 => large(known.map_or(0, |known| handle(known.context, 0).addr() as u64)),
-        2 => small(known.map_or(0, |known| known.kind)),
-        3 => match known {
-            Some(known) if !known.is_mapped => return Err(ResultCode::InvalidValue),
-            _ => large(known.map_or(0, |_| address)),
+        1 => large(allocation.map_or(0, |allocation| handle(allocation.context, 0).addr() as u64)),
+        2 => small(allocation.map_or(0, |allocation| allocation.kind)),
+        3 => match allocation {
+            Some(allocation) if !allocation.is_mapped => return Err(ResultCode::InvalidValue),
+            _ => large(allocation.map_or(0, |_| address)),
         },
-        4 => match known {
-            Some(known) if known.kind == DEVICE && !known.is_managed => return Err(ResultCode::InvalidValue),
+        4 => match allocation {
+            Some(allocation) if allocation.kind == DEVICE && !allocation.is_managed => {
+                return Err(ResultCode::InvalidValue);
+            }
             _ => large(address),
         },
-        6 => flag(false), // copies are as synchronous as ever
-        7 => large(known.map_or(0, |known| known.start)),
-        8 => flag(known.is_some_and(|known| known.is_managed)),
-        9 => small(known.map_or(-2, |known| known.ordinal) as u32),
-        11 => large(known.map_or(0, |known| known.start)),
-        12 => large(known.map_or(0, |known| known.bytes as u64)),
-        13 => flag(known.is_some_and(|known| known.is_mapped)),
-        10 | 14 | 15 | 16 => large(0), // not shared with other processes
-        17 => large(known.and_then(|known| pools::pool_of(known.start)).map_or(0, |pool| pool.addr() as u64)),
+        6 => flag(false), // the setting has no effect here
+        7 => large(allocation.map_or(0, |allocation| allocation.start)),
+        8 => flag(allocation.is_some_and(|allocation| allocation.is_managed)),
+        9 => small(allocation.map_or(-2, |allocation| allocation.ordinal) as u32),
+        11 => large(allocation.map_or(0, |allocation| allocation.start)),
+        12 => large(allocation.map_or(0, |allocation| allocation.bytes as u64)),
+        13 => flag(allocation.is_some_and(|allocation| allocation.is_mapped)),
+        10 | 14 | 15 | 16 => large(0), // memory is not shared with other processes
+        17 => large(
+            allocation.and_then(|allocation| pools::pool_of(allocation.start)).map_or(0, |pool| pool.addr() as u64),
+        ),
         _ => return Err(ResultCode::InvalidValue),
     }
     Ok(())
@@ -103,40 +108,40 @@ unsafe fn put(value: *mut c_void, attribute: u32, address: u64, unknown: bool) -
 
 functions! { pointer_functions($)
     fn cuPointerGetAttribute(value: *mut c_void, attribute: u32, pointer: u64) {
-        // SAFETY: the function requires room for the attribute.
+        // SAFETY: the caller guarantees that `value` has room for the attribute.
         unsafe { put(value, attribute, pointer, false) }
     }
 
     fn cuPointerGetAttributes(count: u32, attributes: *const u32, values: *const *mut c_void, pointer: u64) {
-        // SAFETY: the function requires that both arrays have `count` elements.
+        // SAFETY: the caller guarantees that both arrays have `count` elements.
         let (attributes, values) = unsafe { (array(attributes, count as usize)?, array(values, count as usize)?) };
         attributes.into_iter().zip(values).try_for_each(|(attribute, value)| {
-            // SAFETY: the function requires room for each attribute.
+            // SAFETY: the caller guarantees room for each attribute.
             unsafe { put(value, attribute, pointer, true) }
         })
     }
 
     fn cuPointerSetAttribute(_value: *const c_void, attribute: u32, pointer: u64) {
         const SYNCHRONOUS: u32 = 6;
-        if attribute == SYNCHRONOUS { known(pointer).map(|_| ()) } else { Err(ResultCode::InvalidValue) }
+        if attribute == SYNCHRONOUS { allocation(pointer).map(|_| ()) } else { Err(ResultCode::InvalidValue) }
     }
 
     fn cuMemGetAddressRange_v2(start: Out<u64>, bytes: Out<usize>, pointer: u64) {
-        let known = known(pointer)?;
-        if !known.is_mapped {
-            return Err(ResultCode::NotFound); // no address of the device
+        let allocation = allocation(pointer)?;
+        if !allocation.is_mapped {
+            return Err(ResultCode::NotFound); // not an address that kernels can access
         }
         if !start.is_null() {
-            start.put(known.start)?;
+            start.put(allocation.start)?;
         }
-        if bytes.is_null() { Ok(()) } else { bytes.put(known.bytes) }
+        if bytes.is_null() { Ok(()) } else { bytes.put(allocation.bytes) }
     }
 
     fn cuMemHostGetFlags(flags: Out<u32>, pointer: *mut c_void) {
-        let known = known(pointer.addr() as u64)?;
-        flags.put(if known.is_mapped { 2 } else { 0 })
+        let allocation = allocation(pointer.addr() as u64)?;
+        flags.put(if allocation.is_mapped { 2 } else { 0 })
     }
 }
 
-/// The size of a handle, which attributes 1 and 17 put.
+/// Attributes 1 and 17 are handles, written as eight bytes.
 const _: () = assert!(size_of::<Handle>() == 8);

@@ -1,4 +1,4 @@
-//! Memory that streams allocate and free, and the pools that it comes from.
+//! Stream-ordered allocation and memory pools.
 
 use super::argument::{Out, array};
 use super::functions::functions;
@@ -7,14 +7,14 @@ use crate::driver::process::{self, Handle, with_current, with_current_stream};
 use crate::driver::result_code::{Result, ResultCode};
 use std::ffi::c_void;
 
-/// Allocated memory that is neither the host's nor shared with other processes.
+/// The allocation type for device memory, by CUDA's number.
 const PINNED: u32 = 1;
-/// A location that is a device.
+/// The location type for a device, by CUDA's number.
 const DEVICE: u32 = 1;
-/// MemoryAccess for reads and writes.
+/// The access flags for reads and writes.
 const READ_WRITE: u32 = 3;
 
-/// The beginning of `CUmemPoolProps`, all that counts here.
+/// The beginning of `CUmemPoolProps`. The emulator ignores the rest.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct PoolProperties {
@@ -43,7 +43,7 @@ fn allocate(pointer: Out<u64>, bytes: usize, pool: Option<Handle>, stream: Handl
     let pool = pool.map_or_else(|| with_current(|context| Ok(pools::current_of(context.ordinal))), Ok)?;
     let device = pools::device_of(pool)?;
     let address = with_current_stream(stream, |context, stream| {
-        // Memory of another device would have to be reached as a peer's.
+        // Memory of another device would need peer access.
         if context.ordinal == device { context.allocate_in(stream, bytes) } else { Err(ResultCode::NotSupported) }
     })?;
     pools::note_allocated(pool, address, bytes);
@@ -67,14 +67,14 @@ functions! { pool_functions($)
     }
 
     fn cuMemPoolCreate(pool: Out<Handle>, properties: *const PoolProperties) {
-        // SAFETY: the function requires properties.
+        // SAFETY: the caller passes null or properties.
         let [properties] = unsafe { array(properties, 1) }?[..] else { return Err(ResultCode::InvalidValue) };
         let PoolProperties { allocation, handle_types, location } = properties;
         if allocation != PINNED || location.kind != DEVICE {
             return Err(ResultCode::InvalidValue);
         }
         if handle_types != 0 {
-            return Err(ResultCode::NotSupported); // memory is not shared with other processes
+            return Err(ResultCode::NotSupported); // pools cannot be shared with other processes
         }
         process::device(location.id)?;
         pool.put(pools::create(location.id))
@@ -94,10 +94,10 @@ functions! { pool_functions($)
             return Err(ResultCode::InvalidValue);
         }
         if attribute <= LAST_SWITCH {
-            // SAFETY: the function requires room for an `int` for these attributes, and the pointer is not null.
+            // SAFETY: the caller guarantees room for an `int` for these attributes, and the pointer is not null.
             unsafe { value.cast::<i32>().write_unaligned(found as i32) };
         } else {
-            // SAFETY: the function requires room for eight bytes for the others, and the pointer is not null.
+            // SAFETY: the caller guarantees room for eight bytes for the other attributes, and the pointer is not null.
             unsafe { value.cast::<u64>().write_unaligned(found) };
         }
         Ok(())
@@ -105,10 +105,10 @@ functions! { pool_functions($)
 
     fn cuMemPoolSetAttribute(pool: Handle, attribute: u32, value: *const c_void) {
         let value = if attribute <= LAST_SWITCH {
-            // SAFETY: the function requires an `int` for these attributes.
+            // SAFETY: the caller passes null or an `int` for these attributes.
             unsafe { array(value.cast::<i32>(), 1) }?[0] as u64
         } else {
-            // SAFETY: the function requires eight bytes for the others.
+            // SAFETY: the caller passes null or eight bytes for the other attributes.
             unsafe { array(value.cast::<u64>(), 1) }?[0]
         };
         pools::set_attribute(pool, attribute, value)
@@ -116,16 +116,16 @@ functions! { pool_functions($)
 
     fn cuMemPoolSetAccess(pool: Handle, accesses: *const MemoryAccess, count: usize) {
         let device = pools::device_of(pool)?;
-        // SAFETY: the function requires so many descriptions.
+        // SAFETY: the caller passes `count` descriptions.
         let accesses = unsafe { array(accesses, count) }?;
         let own = |access: &MemoryAccess| (access.location.id, access.flags) == (device, READ_WRITE);
-        // Peers reach a pool's memory as they reach any: by `cuCtxEnablePeerAccess`.
+        // Peers access pool memory like any other memory, through `cuCtxEnablePeerAccess`.
         if accesses.iter().all(own) { Ok(()) } else { Err(ResultCode::NotSupported) }
     }
 
     fn cuMemPoolGetAccess(flags: Out<u32>, pool: Handle, location: *const MemoryLocation) {
         let device = pools::device_of(pool)?;
-        // SAFETY: the function requires a location.
+        // SAFETY: the caller passes null or a location.
         let [location] = unsafe { array(location, 1) }?[..] else { return Err(ResultCode::InvalidValue) };
         flags.put(if location.id == device { READ_WRITE } else { 0 })
     }

@@ -4,15 +4,17 @@ use super::argument::Out;
 use super::contexts::PRIORITIES;
 use super::functions::functions;
 use crate::driver::host_call::{HostFunction, StreamCallback};
-use crate::driver::process::{Handle, beside, create_in_current, handle, with, with_current_stream, with_stream};
+use crate::driver::process::{
+    Handle, create_in_current, handle, id_in_context_of, with, with_current_stream, with_stream,
+};
 use crate::driver::queue::StreamOrder;
 use crate::driver::result_code::ResultCode;
 use crate::driver::work::Work;
 use std::ffi::c_void;
 
-/// The flag of a stream that is not ordered with the default one.
+/// The flag of a stream that is not ordered with the default stream.
 const NON_BLOCKING: u32 = 1;
-/// The flag of an event whose time is not taken.
+/// The flag of an event without timing.
 const DISABLE_TIMING: u32 = 2;
 
 fn order(flags: u32) -> StreamOrder {
@@ -55,8 +57,8 @@ functions! { stream_functions($)
     }
 
     fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: u32) {
-        let Ok(event) = beside(stream, event) else {
-            // What another context was asked to do before the event is done at once.
+        let Ok(event) = id_in_context_of(stream, event) else {
+            // The event is in another context, so execute its work now instead of queueing a wait.
             return with(event, |context, event| context.synchronize_event(event));
         };
         with_stream(stream, |context, stream| context.wait_event(stream, event))
@@ -77,7 +79,7 @@ functions! { stream_functions($)
     }
 
     fn cuEventRecord(event: Handle, stream: Handle) {
-        let event = beside(stream, event)?;
+        let event = id_in_context_of(stream, event)?;
         with_stream(stream, |context, stream| context.record_event(event, stream))
     }
 
@@ -90,16 +92,16 @@ functions! { stream_functions($)
     }
 
     fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) {
-        let start = beside(end, start)?;
+        let start = id_in_context_of(end, start)?;
         milliseconds.put(with(end, |context, end| context.elapsed(start, end))?)
     }
     fn cuEventRecordWithFlags(event: Handle, stream: Handle, _flags: u32) {
-        let event = beside(stream, event)?;
+        let event = id_in_context_of(stream, event)?;
         with_stream(stream, |context, stream| context.record_event(event, stream))
     }
 
     fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) {
-        let start = beside(end, start)?;
+        let start = id_in_context_of(end, start)?;
         milliseconds.put(with(end, |context, end| context.elapsed(start, end))?)
     }
 

@@ -1,4 +1,4 @@
-//! The list of all functions but those by which programs look for functions.
+//! The list of all functions except the lookup functions themselves.
 
 use super::{
     contexts, copies, devices, fills, graphs, kernels, launches, libraries, links, memory, modules, occupancy,
@@ -6,7 +6,7 @@ use super::{
 };
 use std::ffi::c_void;
 
-/// The address of the function of this name, if the emulator has it.
+/// Returns the address of a driver function by its exact name, or `None` if the emulator does not have it.
 pub(super) fn symbol(name: &str) -> Option<*const c_void> {
     let files = [
         contexts::FUNCTIONS,
@@ -26,10 +26,10 @@ pub(super) fn symbol(name: &str) -> Option<*const c_void> {
         graphs::FUNCTIONS,
         tensors::FUNCTIONS,
     ];
-    files.into_iter().flatten().find(|(known, _)| *known == name).map(|&(_, address)| address)
+    files.into_iter().flatten().find(|(other, _)| *other == name).map(|&(_, address)| address)
 }
 
-/// Hands the names of all functions to a macro, some at a time: for a library that exports them.
+/// Passes the names of all functions to a macro, one file at a time, for a library that exports them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! driver_functions {

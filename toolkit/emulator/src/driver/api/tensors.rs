@@ -1,4 +1,4 @@
-//! Tensor maps.
+//! Tensor maps for bulk tensor copies.
 
 use super::argument::{Out, array};
 use super::functions::functions;
@@ -6,15 +6,15 @@ use crate::driver::process::with_current;
 use crate::driver::result_code::ResultCode;
 use crate::tensor_map::{Swizzle, TensorMap};
 
-/// The most dimensions that a tensor has.
+/// The most dimensions of a tensor.
 const MOST_DIMENSIONS: u32 = 5;
 
-/// Bytes of an element of a type, by CUDA's number.
+/// The size in bytes of an element type, by CUDA's number.
 fn element_bytes(ty: u32) -> Option<usize> {
     Some(match ty {
         0 => 1,                        // u8
         1 | 6 | 9 => 2,                // u16, f16, bf16
-        2 | 3 | 7 | 10 | 11 | 12 => 4, // u32, i32, f32 and its variants
+        2 | 3 | 7 | 10 | 11 | 12 => 4, // u32, i32, f32 and f32 variants
         4 | 5 | 8 => 8,                // u64, i64, f64
         _ => return None,
     })
@@ -29,10 +29,10 @@ functions! { tensor_functions($)
             return Err(ResultCode::InvalidValue);
         }
         let (rank, element_bytes) = (rank as usize, element_bytes(element).ok_or(ResultCode::InvalidValue)?);
-        // SAFETY: the function requires a number of each dimension in each list, and one fewer in that of strides.
+        // SAFETY: the caller passes one number per dimension in each list, and one fewer in the list of strides.
         let (dimensions, strides, tile, element_strides) =
             unsafe { (array(sizes, rank)?, array(strides, rank - 1)?, array(tile, rank)?, array(element_strides, rank)?) };
-        // Tiles with gaps, interleaved ones and a fill of NaN are not known here.
+        // Element strides, interleaving and NaN fill are not supported.
         if element_strides.iter().any(|&stride| stride != 1) || interleave != 0 || fill != 0 {
             return Err(ResultCode::NotSupported);
         }
@@ -47,16 +47,16 @@ functions! { tensor_functions($)
         match tensor.encode() {
             Ok(bytes) => map.put(bytes),
             Err(why) => with_current(|context| {
-                Err(context.refuse("a map of a tensor", why))
+                Err(context.refuse("encoding of a tensor map", why))
             }),
         }
     }
     fn cuTensorMapReplaceAddress(map: *mut [u8; TensorMap::BYTES], base: u64) {
-        // SAFETY: the function requires a map.
+        // SAFETY: the caller passes null or a map.
         let [bytes] = unsafe { array(map.cast_const(), 1) }?[..] else { return Err(ResultCode::InvalidValue) };
         let tensor = TensorMap::decode(&bytes).ok_or(ResultCode::InvalidValue)?;
         let bytes = TensorMap { base, ..tensor }.encode().map_err(|_| ResultCode::InvalidValue)?;
-        // SAFETY: the pointer is that of a map, and is not null: `array` has read it.
+        // SAFETY: the pointer points to a map. It is not null, since `array` has read it.
         unsafe { map.write_unaligned(bytes) };
         Ok(())
     }

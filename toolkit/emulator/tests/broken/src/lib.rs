@@ -1,4 +1,4 @@
-//! Collectives written so that the compiler may break them, and does; and the same kernels written well.
+//! Collectives that the compiler is allowed to break, and does, next to correct versions of the same kernels.
 #![no_std]
 #![feature(abi_ptx, asm_experimental_arch, stdarch_nvptx)]
 
@@ -10,7 +10,7 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }
 
-/// The value of the lane whose number differs in one bit. `pure` lets the compiler move it into a branch.
+/// The value of the lane whose index differs in one bit. `pure` lets the compiler move the shuffle into a branch.
 fn pure_exchange(value: f32, bit: u32) -> f32 {
     let result: f32;
     unsafe {
@@ -20,7 +20,7 @@ fn pure_exchange(value: f32, bit: u32) -> f32 {
     result
 }
 
-/// The same, which stays where it is written.
+/// The same shuffle without `pure`, so the compiler leaves it in place.
 fn exchange(value: f32, bit: u32) -> f32 {
     let result: f32;
     unsafe {
@@ -44,20 +44,20 @@ unsafe fn sum(input: *const f32, output: *mut f32, exchange: impl Fn(f32, u32) -
     }
 }
 
-/// Sums 32 numbers by shuffles that only the first lane's result is needed of: they are sunk into its branch.
+/// Sums 32 numbers with pure shuffles. Only lane 0 needs the result, so the compiler sinks them into its branch.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn sum_pure(input: *const f32, output: *mut f32) {
     unsafe { sum(input, output, pure_exchange) }
 }
 
-/// Sums 32 numbers.
+/// Sums 32 numbers with shuffles that stay in place.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn sum_right(input: *const f32, output: *mut f32) {
     unsafe { sum(input, output, exchange) }
 }
 
-/// Copies through registers with a barrier between two tests of one condition: jump threading copies the barrier into the arms
-/// (rust-lang/rust#137086).
+/// Copies through registers, with a barrier between two tests of the same condition. Jump threading duplicates the
+/// barrier into both arms (rust-lang/rust#137086).
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn copy_threaded(input: *const f32, output: *mut f32, n: u32) {
     unsafe {

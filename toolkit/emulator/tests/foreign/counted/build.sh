@@ -1,9 +1,10 @@
 #!/bin/sh
-# Compiles the kernels of other projects with which BENCHMARKS.md compares ours, into object files:
+# Compiles the kernels of other projects that BENCHMARKS.md compares with ours, into object files:
 #
 #     ./build.sh FOLDER
 #
-# Sources and compilers are packages on PyPI, of the versions below. It needs what `../build.sh` needs, and some minutes.
+# Sources and compilers are PyPI packages at the versions below. The requirements are those of `../build.sh`. It takes a
+# few minutes.
 set -eu
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
@@ -13,13 +14,13 @@ trap 'rm -rf "$tools"' EXIT
 python3 -m venv "$tools"
 "$tools/bin/pip" install --quiet nvidia-cuda-nvcc==13.5.37 nvidia-cuda-runtime==13.5.37 nvidia-cuda-crt==13.5.37 \
     nvidia-nvvm==13.5.37 nvidia-cuda-cccl==13.3.5.0.6 nvidia-curand==10.4.5.25 triton==3.9.0
-# Of these only headers are needed.
+# Only the headers of these packages are needed.
 "$tools/bin/pip" install --quiet --no-deps nvidia-cutlass==4.2.0.0 flashinfer-python==0.7.2.post1
 packages=$(echo "$tools"/lib/python3*/site-packages)
 cuda=$packages/nvidia/cu13
 flashinfer=$packages/flashinfer/data
 
-# The name of what is made, the target, and what nvcc is told besides.
+# Compiles one kernel: the name of the output, the target, and further arguments for nvcc.
 compile() {
     name=$1 target=$2
     shift 2
@@ -28,7 +29,7 @@ compile() {
     assemble "$name" "$target"
 }
 
-# Registers and spills go to a file beside the code.
+# Assembles one kernel. Registers and spills go to a text file next to the object file.
 assemble() {
     "$cuda/bin/ptxas" -v -arch="$2" "$tools/$1.ptx" -o "$out/$1.cubin" 2>"$out/$1.txt"
 }
@@ -43,7 +44,7 @@ for columns in 128 256; do
     done
 done
 
-# As FlashInfer compiles itself when it is first used. `name target macros`
+# The compiler flags that FlashInfer uses when it compiles itself at first use. Arguments: name, target, macros.
 infer() {
     name=flashinfer_$1 target=$2
     shift 2
@@ -63,6 +64,6 @@ done
 
 TRITON_CACHE_DIR=$tools/cache TRITON_DEFAULT_FP_FUSION=1 "$tools/bin/python" -B triton_larger.py "$tools"
 for target in sm_80 sm_90a; do assemble triton_$target $target; done
-# The smaller ones that are tested, too.
+# The smaller kernels that the tests run.
 cp ../triton_sm_90a.ptx "$tools/triton_small_sm_90a.ptx"
 assemble triton_small_sm_90a sm_90a

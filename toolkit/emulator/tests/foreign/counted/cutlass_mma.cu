@@ -1,5 +1,5 @@
-// A product of halves by CUTLASS for Ampere: tiles of 128 by COLUMNS, 64 along k, of which a warp has 64 by 64, in STAGES. Both factors
-// lie along k, sums are f32, results halves.
+// CUTLASS f16 GEMM for Ampere. A block computes a tile of 128 by COLUMNS, in steps of 64 along k and with STAGES
+// stages. A warp computes 64 by 64. Both factors are contiguous along k, sums are f32, and results are f16.
 #include <cutlass/device_kernel.h>
 #include <cutlass/epilogue/thread/linear_combination.h>
 #include <cutlass/gemm/kernel/default_gemm.h>

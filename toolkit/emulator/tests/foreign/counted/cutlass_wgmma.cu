@@ -1,5 +1,5 @@
-// A product of halves by CUTLASS for Hopper: tiles of 128 by COLUMNS, 64 along k, BLOCKS of them to a cluster. Both factors lie along
-// k, sums are f32, results halves.
+// CUTLASS f16 GEMM for Hopper. A block computes a tile of 128 by COLUMNS in steps of 64 along k, and BLOCKS blocks form
+// a cluster. Both factors are contiguous along k, sums are f32, and results are f16.
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>

@@ -1,5 +1,5 @@
-// A kernel of FlashInfer's for attention with pages, for halves: KERNEL is PROMPT, DECODE or HOPPER, HEAD a head's size. The rest is
-// what its own dispatch takes on an A100 or H100.
+// One of FlashInfer's attention kernels with paged KV and f16. KERNEL is PROMPT, DECODE or HOPPER, and HEAD is the head
+// size. The other template arguments are those that FlashInfer's own dispatch chooses on an A100 or H100.
 #define PROMPT 1
 #define DECODE 2
 #define HOPPER 3
@@ -13,7 +13,7 @@ using namespace flashinfer;
 
 using Halves = cutlass::half_t;
 using Params = BatchPrefillPagedParams<Halves, Halves, Halves, int32_t>;
-// Keys and values are copied by threads, as pages ask for; 96 of them are a tile.
+// Threads copy keys and values page by page, in tiles of 96.
 using Traits = AttentionKernelTraits<false, HEAD, HEAD, HEAD == 64 ? 192 : 128, 96, 2, Halves, Halves, Halves, int32_t,
                                      StandardAttention>;
 using Mainloop = SparseCollectiveMainloop<Params::AdditionalParams, Traits, true>;
@@ -37,7 +37,8 @@ using Attention = DefaultAttention<false, false, false, false>;
 
 #if KERNEL == PROMPT
 
-// ROWS query rows a block: 128 for prompts, 16 for decoding on the tensor cores. A warp multiplies 16 times KEYS keys at once.
+// A block has ROWS query rows: 128 for prompts, 16 for decoding on tensor cores. A warp multiplies 16 * KEYS keys at
+// once.
 using Params = BatchPrefillPagedParams<half, half, half, int32_t>;
 using Traits = KernelTraits<MaskMode::kCausal, ROWS, get_num_mma_q(ROWS), KEYS, HEAD / 16, HEAD / 16, get_num_warps_q(ROWS),
                             get_num_warps_kv(ROWS), PosEncodingMode::kNone, half, half, half, float, int32_t, Attention,
@@ -48,7 +49,7 @@ template __global__ void flashinfer::BatchPrefillWithPagedKVCacheKernel<true, Tr
 
 #else
 
-// GROUP query heads to a KV head; a lane has 16 bytes of a token, and a block 128 threads.
+// GROUP query heads share a KV head. A lane holds 16 bytes of a token, and a block has 128 threads.
 using Params = BatchDecodeParams<half, half, half, int32_t>;
 constexpr uint32_t lanes = HEAD / 8;
 

@@ -1,5 +1,5 @@
-"""Kernels of `triton_kernels.py` with the tiles of the tables in BENCHMARKS.md: python triton_larger.py FOLDER writes a PTX text for
-each kind of GPU."""
+"""Compiles kernels of `triton_kernels.py` with the tile sizes of the tables in BENCHMARKS.md. `python triton_larger.py FOLDER` writes
+one PTX file for each kind of GPU."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from triton_kernels import EVEN, HEADS, MATRICES, attention, matmul, write
 
-# A name, the kernel, its arguments, constants, multiples of 16, warps and stages.
+# Name, kernel, arguments, constants, arguments that are multiples of 16, warps, and pipeline stages.
 AMPERE = [
     ("matmul_128", matmul, MATRICES, dict(M=128, N=128, K=64), EVEN, 4, 3),
     ("matmul_256", matmul, MATRICES, dict(M=128, N=256, K=64), EVEN, 8, 3),
