@@ -19,6 +19,7 @@ mod hash;
 mod inputs;
 mod packages;
 pub mod ptx;
+mod record;
 mod toolchain;
 
 use std::env;
@@ -105,7 +106,7 @@ pub struct Built {
     pub origin: Origin,
 }
 
-/// The hash of everything that goes into the PTX of the crate in `crate_dir`: what prebuilt PTX carries in its header.
+/// The hash of everything that goes into the PTX of the crate in `crate_dir`: the record next to prebuilt PTX has it.
 pub fn input_hash(crate_dir: &Path, arch: Arch, features: &[String]) -> Result<String, Error> {
     inputs::BuildInputs::of(crate_dir, arch, features).map(|inputs| inputs.hash().to_owned())
 }
@@ -182,6 +183,7 @@ impl CudaBuilder {
             println!("cargo:rerun-if-env-changed={SOURCE_VARIABLE}");
             println!("cargo:rerun-if-env-changed={RUSTC_VARIABLE}");
             println!("cargo:rerun-if-changed={}", prebuilt.display());
+            println!("cargo:rerun-if-changed={}", self.record_path().display());
             inputs.watched().iter().for_each(|path| println!("cargo:rerun-if-changed={}", path.display()));
         }
         let built = match source {
@@ -208,15 +210,44 @@ impl CudaBuilder {
         self.crate_dir.join("prebuilt").join(name.join(".") + ".ptx")
     }
 
-    /// The prebuilt PTX, if it is there and was made from these inputs.
+    /// The record next to the prebuilt PTX: the hash of its inputs, and the compiler that made it.
+    fn record_path(&self) -> PathBuf {
+        self.prebuilt_path().with_extension("inputs")
+    }
+
+    /// The prebuilt PTX, if it exists and its record has the hash of these inputs.
     fn matching(&self, inputs: &inputs::BuildInputs, path: &Path) -> Result<Option<Built>, Error> {
-        let ptx = match fs::read_to_string(path) {
-            Ok(ptx) => ptx,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(Error::io(path)(e)),
-        };
-        let matches = finish::header(&ptx, "inputs").is_some_and(|hash| hash == inputs.hash());
-        Ok(matches.then(|| Built { ptx, origin: Origin::Prebuilt(path.to_owned()) }))
+        let Some(record) = read_if_there(&self.record_path())? else { return Ok(None) };
+        if record::value(&record, "inputs") != Some(inputs.hash()) {
+            return Ok(None);
+        }
+        Ok(read_if_there(path)?.map(|ptx| Built { ptx, origin: Origin::Prebuilt(path.to_owned()) }))
+    }
+
+    /// Compiles the PTX into `prebuilt/`, with its record. Leaves the text alone if it did not change.
+    ///
+    /// # Errors
+    /// If the PTX cannot be compiled, or the files cannot be written.
+    pub fn save_prebuilt(self) -> Result<Built, Error> {
+        let inputs = inputs::BuildInputs::of(&self.crate_dir, self.arch, &self.features)?;
+        let path = self.prebuilt_path();
+        let built = self.compile(&inputs, &path)?;
+        if read_if_there(&path)?.as_ref() != Some(&built.ptx) {
+            fs::write(&path, &built.ptx).map_err(Error::io(&path))?;
+        }
+        if let Origin::Compiled(compiler) = &built.origin {
+            let path = self.record_path();
+            fs::write(&path, record::text(inputs.hash(), compiler)).map_err(Error::io(&path))?;
+        }
+        Ok(built)
+    }
+
+    /// The version of the compiler that made the prebuilt PTX; `None` without a record.
+    ///
+    /// # Errors
+    /// If the record cannot be read.
+    pub fn prebuilt_compiler(&self) -> Result<Option<String>, Error> {
+        Ok(read_if_there(&self.record_path())?.and_then(|text| record::value(&text, "compiler").map(str::to_owned)))
     }
 
     fn compile(&self, inputs: &inputs::BuildInputs, prebuilt: &Path) -> Result<Built, Error> {
@@ -235,7 +266,16 @@ impl CudaBuilder {
             features: &self.features,
             target_dir: &target_dir,
         };
-        let ptx = finish::finish(&job.run()?, self.arch, inputs.hash(), toolchain.version())?;
+        let ptx = finish::finish(&job.run()?, self.arch)?;
         Ok(Built { ptx, origin: Origin::Compiled(toolchain.version().into()) })
+    }
+}
+
+/// The contents of a text file; `None` if it does not exist.
+fn read_if_there(path: &Path) -> Result<Option<String>, Error> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(path)(error)),
     }
 }

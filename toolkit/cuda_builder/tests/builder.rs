@@ -56,7 +56,8 @@ fn bare(dir: &Path) -> CudaBuilder {
 /// Puts PTX of the present sources into `prebuilt/`.
 fn prebuild(dir: &Path) {
     let hash = cuda_builder::input_hash(dir, Arch::Sm80, &[]).unwrap();
-    write(dir, "prebuilt/sm_80.ptx", &format!("// remark\n//@inputs {hash}\n//@compiler any\n.version 7.0\n"));
+    write(dir, "prebuilt/sm_80.inputs", &format!("inputs {hash}\ncompiler any\n"));
+    write(dir, "prebuilt/sm_80.ptx", "// remark\n.version 7.0\n");
 }
 
 #[test]
@@ -142,7 +143,10 @@ fn each_architecture_and_feature_has_ptx_of_its_own() {
     assert!(bare(dir.path()).arch(Arch::Sm90a).build().is_err());
     let more = bare(dir.path()).feature("more");
     assert_eq!(more.prebuilt_path(), dir.path().join("prebuilt/more.sm_80.ptx"));
-    fs::copy(dir.path().join("prebuilt/sm_80.ptx"), more.prebuilt_path()).unwrap();
+    for name in ["ptx", "inputs"] {
+        let prebuilt = dir.path().join("prebuilt");
+        fs::copy(prebuilt.join(format!("sm_80.{name}")), prebuilt.join(format!("more.sm_80.{name}"))).unwrap();
+    }
     assert!(more.build().is_err(), "the feature is part of the hash");
 }
 

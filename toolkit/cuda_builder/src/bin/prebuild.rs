@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         for name in CRATES {
             let builder = CudaBuilder::new(repository.join(name)).arch(arch).target_dir(&target);
             let path = builder.prebuilt_path();
-            let result = if check { verify(builder) } else { make(builder, &path) };
+            let result = if check { verify(builder) } else { builder.save_prebuilt().map(|_| "made") };
             match result {
                 Ok(what) => println!("{}: {what}", shown(&path).display()),
                 Err(error) => {
@@ -43,10 +43,6 @@ fn main() -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn make(builder: CudaBuilder, path: &Path) -> Result<&'static str, Error> {
-    builder.source(Source::Build).copy_to(path).build().map(|_| "made")
-}
-
 fn verify(builder: CudaBuilder) -> Result<&'static str, Error> {
     let prebuilt = builder.clone().source(Source::Prebuilt).build()?;
     let Some(toolchain) = Toolchain::find()? else {
@@ -56,7 +52,7 @@ fn verify(builder: CudaBuilder) -> Result<&'static str, Error> {
     if compiled.ptx == prebuilt.ptx {
         return Ok("of the present sources, and what the compiler makes of them");
     }
-    if prebuilt.ptx.lines().any(|line| line.strip_prefix("//@compiler ") == Some(toolchain.version())) {
+    if builder.prebuilt_compiler()?.as_deref() == Some(toolchain.version()) {
         return Err(Error::Unexpected(format!(
             "{} is not what {} makes of the present sources",
             shown(&builder.prebuilt_path()).display(),
