@@ -1,9 +1,11 @@
-//! Immediate post-dominators: where the lanes of a warp that part at a branch meet again.
+//! Immediate post-dominators: where the lanes of a warp that diverge at a branch reconverge.
 
 use crate::program::NONE;
 
-/// For each of the nodes, its immediate post-dominator, or [`NONE`] when that is the function's exit. `successors` lists
-/// where each node goes on; a node without any leaves the function. (Cooper, Harvey and Kennedy on the reversed graph.)
+/// Returns each node's immediate post-dominator, or [`NONE`] if that is the function's exit.
+///
+/// `successors` lists the successors of each node. A node without successors leaves the function. The algorithm is by
+/// Cooper, Harvey and Kennedy, on the reversed graph.
 pub(crate) fn immediate_post_dominators(successors: &[Vec<u32>]) -> Vec<u32> {
     let exit = successors.len();
     let next = |node: usize| -> Vec<usize> {
@@ -63,7 +65,7 @@ pub(crate) fn immediate_post_dominators(successors: &[Vec<u32>]) -> Vec<u32> {
             }
         }
     }
-    // What never reaches the exit (an endless loop) has no meeting point either.
+    // A node that cannot reach the exit (an endless loop) has no meeting point either.
     (0..exit).map(|node| if dominator[node] >= exit { NONE } else { dominator[node] as u32 }).collect()
 }
 
@@ -73,7 +75,7 @@ mod tests {
 
     #[test]
     fn arms_meet_after_the_branch() {
-        // 0 branches to 1 or 2, both go to 3; 3 loops to 0 or leaves.
+        // Node 0 branches to 1 or 2. Both go to 3, which loops to 0 or leaves through 4.
         let meet = immediate_post_dominators(&[vec![1, 2], vec![3], vec![3], vec![0, 4], vec![]]);
         assert_eq!(meet, [3, 3, 3, 4, NONE]);
     }

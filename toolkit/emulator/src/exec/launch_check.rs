@@ -1,15 +1,16 @@
-//! The check of a launch against what the kernel declares.
+//! Checks of a launch against the kernel's declarations.
 
 use super::launch_config::LaunchConfig;
 use crate::arg::Arg;
 use crate::entry::Entry;
 
-/// The most shared memory of a block: that of an H100.
+/// The most shared memory of a block, in bytes. This is the limit of an H100.
 const MAX_SHARED: usize = 227 * 1024;
-/// The most blocks of a cluster, where a kernel allows more than the eight that every GPU with clusters has.
+/// The most blocks of a cluster. Only sizes up to eight work on every GPU with clusters.
 const MAX_CLUSTER: u32 = 16;
 
-/// The shape of a launch's clusters: what the kernel declares, or else what the launch asks for.
+/// Returns the cluster shape of a launch: the shape that the kernel declares, or else the shape that the launch
+/// requests.
 pub(crate) fn cluster_of(entry: &Entry, asked: Option<[u32; 3]>) -> [u32; 3] {
     entry.bounds().required_cluster.or(asked).unwrap_or([1; 3])
 }
@@ -35,7 +36,7 @@ fn check_cluster(entry: &Entry, grid: [u32; 3], asked: Option<[u32; 3]>) -> Resu
     Ok(())
 }
 
-/// Checks a launch against the kernel's declaration and gives the block of its parameters.
+/// Checks a launch against the kernel's declarations, and returns the bytes of its parameters.
 pub(crate) fn check_launch(
     entry: &Entry,
     config: LaunchConfig,
