@@ -18,7 +18,7 @@ use crate::program::{Atomic, AtomicOp, Register};
 use crate::ptx::ast::Space;
 use half::{bf16, f16};
 
-/// Runs an atomic for each lane.
+/// Executes an atomic for each lane.
 pub(crate) fn atomic(env: &mut BlockEnv<'_>, warp: &mut Warp, atomic: &Atomic, mask: u32) -> Checked<()> {
     by_place(env, warp, (atomic.space, atomic.address), mask, |env, warp, space, mask, at| {
         atomic_in(env, warp, atomic, space, mask, at)
@@ -53,7 +53,7 @@ fn atomic_in(
     Ok(())
 }
 
-/// Runs an atomic for one lane, whose address in `space` is `at`.
+/// Executes an atomic for one lane, whose address in `space` is `at`.
 fn atomic_lane(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -101,12 +101,12 @@ fn atomic_lane(
     Ok(())
 }
 
-/// An addition in global memory, where subnormals count as zero; in shared memory they do not.
+/// Adds as in global memory, where subnormals count as zero. In shared memory they do not.
 fn add_flushing(a: u32, b: u32) -> u32 {
     flush(flush(f32::from_bits(a)) + flush(f32::from_bits(b))).to_bits()
 }
 
-/// What an atomic leaves in memory.
+/// Returns the value that an atomic leaves in memory.
 fn apply(op: AtomicOp, size: u8, old: u64, value: u64, second: u64) -> u64 {
     let signed = |v: u64| if size == 8 { v as i64 } else { (v as i32).into() };
     let halves = |add: fn(u16, u16) -> u16| {

@@ -1,4 +1,5 @@
-//! Bulk copies from shared to global memory. They end at the latest moment the program allows: when their group is waited for.
+//! Bulk copies from shared to global memory. They end at the latest moment that the program allows: when their group is
+//! waited for.
 
 use super::cluster::check_visitors;
 use super::race::{Request, check_global_write};
@@ -12,7 +13,7 @@ use crate::fault::{Checked, FaultKind, Violation};
 /// Starts a copy from shared to global memory.
 pub(crate) fn start_store(block: &mut BlockState, warp: &mut Warp, lane: usize, mut bulk: BulkData) -> Checked<()> {
     let pieces = bulk.pieces();
-    // What lies outside of the tensor is read, and goes nowhere.
+    // Bytes outside the tensor are read but never stored, so they may be unwritten.
     for part in &bulk.parts {
         let places = part.place..part.place + part.bytes;
         let unwritten =
@@ -37,7 +38,8 @@ pub(crate) fn commit_stores(warp: &mut Warp, mask: u32) {
     }
 }
 
-/// Ends all groups of copies of some lanes but the latest `pending`, or with `read` only their reads of shared memory.
+/// Ends all groups of copies of some lanes except the latest `pending`. With `read`, ends only their reads of shared
+/// memory.
 pub(crate) fn wait_stores(env: &mut BlockEnv<'_>, warp: &mut Warp, mask: u32, pending: u32, read: bool) -> Checked<()> {
     let stores = std::mem::take(&mut warp.stores);
     for mut store in stores {
@@ -56,7 +58,7 @@ pub(crate) fn wait_stores(env: &mut BlockEnv<'_>, warp: &mut Warp, mask: u32, pe
     Ok(())
 }
 
-/// Ends a copy: its bytes arrive in global memory.
+/// Ends a copy, whose bytes arrive in global memory.
 fn end_store(env: &mut BlockEnv<'_>, warp: &Warp, store: &PendingStore) -> Checked<()> {
     for BulkPart { address, place, bytes } in store.bulk.parts.iter().copied().flat_map(BulkPart::cut) {
         let (index, offset) = env.memory.locate(address, bytes)?;
@@ -71,7 +73,7 @@ fn end_store(env: &mut BlockEnv<'_>, warp: &Warp, store: &PendingStore) -> Check
     Ok(())
 }
 
-/// Ends the copies of a block that ends. None may need its shared memory any more; those to global memory arrive.
+/// Ends the copies of a block that ends. No copy may still need its shared memory. Copies to global memory complete.
 pub(crate) fn end_block(env: &mut BlockEnv<'_>, warps: &mut [Warp]) -> Checked<()> {
     let reads =
         warps.iter().any(|warp| warp.stores.iter().any(|store| !store.reads.is_empty()) || !warp.products.is_empty());

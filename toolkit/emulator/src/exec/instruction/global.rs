@@ -13,14 +13,14 @@ use crate::memory::{DeviceAddress, Memory};
 use crate::program::Access;
 use crate::vectors::widest;
 
-/// Whether all 32 lanes access one stretch of memory, in order.
+/// Returns whether all 32 lanes access contiguous memory, in order.
 #[inline(always)]
 pub(crate) fn in_a_row(mask: u32, at: &[u64; 32], bytes: usize) -> bool {
     mask == u32::MAX && at[31].wrapping_sub(at[0]) == 31 * bytes as u64 && in_steps(at, bytes as u64)
 }
 
 widest! {
-    /// Whether each number is greater than the one before it by `step`.
+    /// Returns whether each number is greater than the one before it by `step`.
     fn in_steps(numbers: &[u64; 32], step: u64) -> bool {
         let mut differs = 0;
         for (next, number) in numbers[1..].iter().zip(&numbers[..31]) {
@@ -30,15 +30,17 @@ widest! {
     }
 }
 
-/// The bytes that a lane stores.
+/// Returns the bytes that a lane stores.
 fn stored(warp: &Warp, access: &Access, lane: usize) -> [u8; 32] {
     let mut data = [0; 32];
     gather(warp, access, lane, &mut data[..access.bytes()]);
     data
 }
 
-/// The index of the buffer that holds all bytes of a request, if there is one and all addresses are aligned. `in_a_row` says
-/// that all lanes access one stretch of memory, in order.
+/// Returns the index of the buffer that contains all bytes of a request. `None` if there is no such buffer, or if an
+/// address is not aligned.
+///
+/// `in_a_row` says that all lanes access contiguous memory, in order.
 #[inline(always)]
 pub(crate) fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: usize, in_a_row: bool) -> Option<usize> {
     let (mut low, mut high, mut any) = (at[0], at[31], at[0]);
@@ -62,7 +64,7 @@ pub(crate) fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: u
     (fits && any & (bytes as u64 - 1) == 0 && buffer.live && memory.is_plain(buffer)).then_some(index)
 }
 
-/// Checks one lane's access, and gives its buffer and its offset there.
+/// Checks one lane's access. Returns its buffer and the offset there.
 pub(crate) fn locate_global(
     env: &BlockEnv<'_>,
     address: DeviceAddress,
@@ -86,7 +88,7 @@ pub(crate) fn locate_global(
     Ok((index, offset))
 }
 
-/// A load from global memory.
+/// Executes a load from global memory.
 pub(crate) fn load_global(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -146,7 +148,7 @@ pub(crate) fn load_global(
     Ok(())
 }
 
-/// A store to global memory.
+/// Executes a store to global memory.
 pub(crate) fn store_global(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,

@@ -13,14 +13,14 @@ use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{Address, Mma};
 use crate::ptx::ast::Width;
 
-/// Row and column of the two elements of a matrix that a lane has in a register.
+/// Returns the row and column of the two matrix elements that a lane has in a register.
 #[inline(always)]
 fn places(lane: usize, transposed: bool) -> [(usize, usize); 2] {
     let (row, column) = (lane / 4, lane % 4 * 2);
     [column, column + 1].map(|column| if transposed { (column, row) } else { (row, column) })
 }
 
-/// Loads one to four matrices of eight rows, of which each lane has the address of one.
+/// Loads one to four matrices of eight rows. Each lane has the address of one row.
 pub(crate) fn load_matrix(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -52,7 +52,7 @@ pub(crate) fn load_matrix(
                 }
             }
         } else {
-            // As they were written: loads of more would wait for them.
+            // Copy each row as it was written. A wider load would wait for the stores.
             target.chunks_exact_mut(4).zip(rows).for_each(|(words, row)| words.copy_from_slice(row));
         }
         if poisons {
@@ -69,7 +69,7 @@ pub(crate) fn load_matrix(
     Ok(())
 }
 
-/// Stores one to four matrices of eight rows, of which each lane has the address of one.
+/// Stores one to four matrices of eight rows. Each lane has the address of one row.
 pub(crate) fn store_matrix(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -109,10 +109,10 @@ pub(crate) fn store_matrix(
     Ok(())
 }
 
-/// `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
+/// Executes `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
 pub(crate) fn mma(Warp { registers, factors, .. }: &mut Warp, mma: &Mma) {
     let factors = factors.get_or_insert_with(|| Box::new(RecentFactors::new()));
-    // What a product of less depth lacks is zeros.
+    // A product of less depth is padded with zeros.
     let of = |slots: &[u32], index: usize| slots.get(index).map_or(&[0; 32], |&slot| &registers.words[slot as usize]);
     let (a, b) = (std::array::from_fn(|index| of(&mma.a, index)), std::array::from_fn(|index| of(&mma.b, index)));
     factors.set_rows_of(mma.factor, a, |rows| first_factor(registers, &mma.a, rows));

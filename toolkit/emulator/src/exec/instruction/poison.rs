@@ -1,4 +1,4 @@
-//! Poison on its way through a warp: what an instruction reads and writes of it, and where its use is a fault.
+//! Tracks poison through a warp: how each instruction propagates it, and which uses are faults.
 
 use super::collective::collective;
 use super::fragment::place;
@@ -11,7 +11,7 @@ use crate::lanes::Slots;
 use crate::program::{Access, Address, Collective, FirstFactor, Instruction, NONE, Op, Program};
 use crate::ptx::ast::Width;
 
-/// Says which lanes have poison in a word that was read from shared memory.
+/// Sets which lanes have poison in a word that was read from shared memory.
 pub(super) fn set_word(program: &Program, warp: &mut Warp, slot: u32, poisoned: u32, origin: (u32, u64)) {
     if poisoned != 0 || warp.poison.is_some() {
         let poison = warp.poison.get_or_insert_with(|| Poison::new(program, origin));
@@ -19,7 +19,7 @@ pub(super) fn set_word(program: &Program, warp: &mut Warp, slot: u32, poisoned: 
     }
 }
 
-/// Notes which registers of a load from shared memory are poison.
+/// Records which registers of a load from shared memory are poison.
 #[cold]
 pub(super) fn loaded_from_shared(env: &BlockEnv<'_>, warp: &mut Warp, access: &Access, mask: u32, at: &[u64; 32]) {
     let size = usize::from(access.size);
@@ -34,7 +34,7 @@ pub(super) fn loaded_from_shared(env: &BlockEnv<'_>, warp: &mut Warp, access: &A
     }
 }
 
-/// Lets poison that was stored to shared memory be poison there: as if nothing had written it.
+/// Marks shared memory as unwritten where poison was stored, so that it is poison there.
 #[cold]
 pub(super) fn stored_to_shared(env: &mut BlockEnv<'_>, warp: &Warp, access: &Access, mask: u32, at: &[u64; 32]) {
     let (Some(poison), size) = (&warp.poison, usize::from(access.size)) else { return };
@@ -45,7 +45,7 @@ pub(super) fn stored_to_shared(env: &mut BlockEnv<'_>, warp: &Warp, access: &Acc
     }
 }
 
-/// Notes which registers of a lane's load from private memory are poison.
+/// Records which registers of a lane's load from private memory are poison.
 #[cold]
 pub(super) fn loaded_from_private(warp: &mut Warp, access: &Access, lane: usize, offset: usize) {
     let (Some(poison), size) = (&mut warp.poison, usize::from(access.size)) else { return };
@@ -56,7 +56,7 @@ pub(super) fn loaded_from_private(warp: &mut Warp, access: &Access, lane: usize,
     }
 }
 
-/// Notes which bytes of a lane's store to private memory are poison.
+/// Records which bytes of a lane's store to private memory are poison.
 #[cold]
 pub(super) fn stored_to_private(warp: &mut Warp, access: &Access, lane: usize, offset: usize) {
     let (Some(poison), size) = (&mut warp.poison, usize::from(access.size)) else { return };
@@ -70,7 +70,7 @@ pub(super) fn stored_to_private(warp: &mut Warp, access: &Access, lane: usize, o
     }
 }
 
-/// Checks that a store to global memory stores no poison.
+/// Checks that a store to global memory contains no poison.
 #[cold]
 pub(super) fn check_stored(program: &Program, warp: &Warp, access: &Access, mask: u32) -> Checked<()> {
     let Some(poison) = &warp.poison else { return Ok(()) };
@@ -78,15 +78,15 @@ pub(super) fn check_stored(program: &Program, warp: &Warp, access: &Access, mask
     if stored == 0 { Ok(()) } else { Err(poison.fault(program, stored, "stores")) }
 }
 
-/// The lanes whose result of an operation on lanes is poison.
+/// Returns the lanes for which the result of an operation on lanes is poison.
 fn of_operation(warp: &Warp, poison: &Poison, program: &Program, pc: usize, slots: Slots) -> u32 {
     let (registers, flow) = (&warp.registers, &program.flows[pc]);
     let any = flow.reads.iter().fold(0, |all, &read| all | poison.of(read));
     let opcode = &program.opcodes[program.code[pc].opcode as usize];
     let Some(&(width, _)) = flow.writes.first() else { return any };
-    // What follows is asked only where the operands have the width of the result.
+    // The closures below are used only by opcodes whose operands are as wide as the result.
     let operands = || [slots.a, slots.b].map(|slot| poison.of((width, slot)));
-    // Lanes in which one operand alone decides the result.
+    // Returns the lanes in which one operand alone decides the result.
     let decided = |slot: u32, ones: bool| match width {
         Width::Predicate if ones => registers.masks[slot as usize],
         Width::Predicate => !registers.masks[slot as usize],
@@ -116,7 +116,7 @@ fn bits(lanes: [bool; 32]) -> u32 {
     lanes.into_iter().enumerate().fold(0, |set, (lane, holds)| set | u32::from(holds) << lane)
 }
 
-/// Follows an operation on lanes, before it runs.
+/// Tracks poison through an operation on lanes, before it runs.
 pub(crate) fn follow_operation(
     program: &Program,
     warp: &mut Warp,
@@ -138,8 +138,9 @@ fn of_guard(poison: &Poison, instruction: &Instruction) -> u32 {
     if instruction.guard == NONE { 0 } else { poison.of((Width::Predicate, instruction.guard)) }
 }
 
-/// Follows an instruction that is no operation on lanes, before it runs. Uses of poison are faults. What loads bring, they say
-/// themselves.
+/// Tracks poison through an instruction other than an operation on lanes, before it runs.
+///
+/// Uses of poison are faults. Loads record the poison of their results themselves.
 pub(crate) fn follow(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -178,7 +179,7 @@ fn follow_op(env: &mut BlockEnv<'_>, warp: &mut Warp, poison: &mut Poison, op: &
     };
     match op {
         Op::Lanes(_, slots) => {
-            // A product's registers are touched by it.
+            // This operation touches the registers of a product (`Op::Touch`).
             let poisoned = of_operation(warp, poison, program, pc, *slots);
             flow.writes.iter().for_each(|&write| poison.set(write, mask, poisoned));
         }
@@ -238,7 +239,7 @@ fn follow_op(env: &mut BlockEnv<'_>, warp: &mut Warp, poison: &mut Poison, op: &
     Ok(())
 }
 
-/// Follows an exchange between lanes.
+/// Tracks poison through an exchange between lanes.
 fn exchange(
     env: &BlockEnv<'_>,
     warp: &mut Warp,
@@ -251,7 +252,7 @@ fn exchange(
     match *op {
         Collective::Shuffle { result, valid, value, lane, clamp, .. } => {
             let steered = everywhere(poison.of((Width::B32, lane)) | poison.of((Width::B32, clamp)));
-            // Poison goes where the values go: it is exchanged in their place.
+            // Poison moves as the values do, so the poison bits are exchanged in place of the values.
             let words = &mut warp.registers.words;
             let kept = [words[value as usize], words[result as usize]];
             let predicate = valid.map(|slot| warp.registers.masks[slot as usize]);
@@ -294,7 +295,8 @@ fn exchange(
     Ok(())
 }
 
-/// Follows a product: poison of the first factor spoils a row of the sum, and poison of the second a column.
+/// Tracks poison through a product. Poison in the first factor spoils a row of the sum, and poison in the second a
+/// column.
 fn multiply(poison: &mut Poison, [d, a, b, c]: [&[u32]; 4], half_sum: bool) {
     let (mut rows, mut columns) = ([false; 16], [false; 8]);
     for (index, &slot) in a.iter().enumerate() {

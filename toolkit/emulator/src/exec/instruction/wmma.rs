@@ -1,4 +1,4 @@
-//! `wmma`: fragments from memory and to it, and their products.
+//! `wmma`: loads, stores and products of fragments.
 
 use super::access::{load, store};
 use super::operand::addresses;
@@ -12,7 +12,7 @@ use crate::program::{Access, Address, FactorKind, Fragment, FragmentAccess, Frag
 use crate::ptx::ast::Width;
 use half::f16;
 
-/// An access of one element, or of all elements of a register, at the addresses in a slot.
+/// Returns the access to one element, or to all elements of a register, at the addresses in the scratch slot.
 fn part(access: &FragmentAccess, bytes: usize, slot: u32) -> Access {
     Access {
         space: access.space,
@@ -24,7 +24,7 @@ fn part(access: &FragmentAccess, bytes: usize, slot: u32) -> Access {
     }
 }
 
-/// Puts the addresses of an element of each lane's register into the scratch slot.
+/// Writes the addresses of one element of each lane's register to the scratch slot.
 fn set_addresses(warp: &mut Warp, access: &FragmentAccess, base: &[u64; 32], register: usize, element: usize) {
     let strides = warp.registers.words[access.stride as usize];
     warp.registers.wides[access.scratch.0 as usize].0 = std::array::from_fn(|lane| {
@@ -111,7 +111,7 @@ pub(crate) fn store_fragment(
     Ok(())
 }
 
-/// The bits of a fragment's elements, by side and depth.
+/// Returns the bits of a fragment's elements, by side and depth.
 fn elements(registers: &Registers, slots: &[u32], fragment: Fragment) -> Vec<Vec<u32>> {
     let mut found = vec![vec![0; fragment.depth]; fragment.sides];
     for (register, &slot) in slots[..fragment.registers()].iter().enumerate() {
@@ -126,7 +126,7 @@ fn elements(registers: &Registers, slots: &[u32], fragment: Fragment) -> Vec<Vec
     found
 }
 
-/// `wmma.mma`
+/// Executes `wmma.mma`.
 pub(crate) fn multiply_fragments(registers: &mut Registers, product: &FragmentProduct) {
     let [m, n, depth] = product.shape;
     let bits = product.kind.bits();
