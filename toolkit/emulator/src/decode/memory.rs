@@ -16,7 +16,8 @@ fn space(modifier: &str) -> Option<Space> {
     })
 }
 
-/// Modifiers that say how caches behave, which changes neither results nor counts here.
+/// Returns whether a modifier changes neither results nor counts here. These are cache hints, and scopes, which `order`
+/// reads.
 fn is_hint(modifier: &str) -> bool {
     matches!(
         modifier,
@@ -25,7 +26,7 @@ fn is_hint(modifier: &str) -> bool {
         || modifier.starts_with("L2::")
 }
 
-/// The operands of an instruction but its cache policy, which changes neither results nor counts here.
+/// Returns the operands of an instruction without its cache policy, which changes neither results nor counts here.
 fn without_policy<'a>(statement: &'a Statement, modifiers: &[&str]) -> &'a [Operand] {
     match statement.operands.as_slice() {
         [operands @ .., _] if modifiers.contains(&"L2::cache_hint") => operands,
@@ -33,11 +34,11 @@ fn without_policy<'a>(statement: &'a Statement, modifiers: &[&str]) -> &'a [Oper
     }
 }
 
-/// What a load or a store orders, when it is a strong one.
+/// Returns the ordering of a strong load or store. `None` if the access is weak.
 fn order(modifiers: &[&str]) -> Option<MemoryOrder> {
     let has = |modifier| modifiers.contains(&modifier);
     let strong = has("volatile") || has("relaxed") || has("acquire") || has("release");
-    // A volatile access names no scope: it is for the system.
+    // A volatile access names no scope, and has the scope of the system.
     let scope = Scope::of(modifiers).unwrap_or(Scope::System);
     strong.then(|| MemoryOrder { acquire: has("acquire"), release: has("release"), scope })
 }
@@ -95,7 +96,7 @@ impl Decoder<'_> {
         Ok(if store { Op::Store(Box::new(access)) } else { Op::Load(Box::new(access)) })
     }
 
-    /// `.param`: the kernel's parameters, or private memory that stands for the parameters of calls.
+    /// Decodes an access to `.param`: the kernel's parameters, or private memory for the parameters of calls.
     fn parameter(
         &mut self,
         operand: &Operand,

@@ -49,7 +49,7 @@ fn special(name: &str) -> Option<Special> {
 }
 
 impl Decoder<'_> {
-    /// The declared width of a register and its slot.
+    /// Returns the declared width of a register, and its slot.
     pub(super) fn register(&mut self, name: &str) -> Option<(Width, u32)> {
         let width = *self.current().registers.get(name)?;
         let key = (self.function, name.to_string());
@@ -75,7 +75,7 @@ impl Decoder<'_> {
         self.constant(Value::Bits(if wide { value } else { value & 0xffff_ffff }), wide)
     }
 
-    /// The slot of an operand that is read as a type.
+    /// Returns the slot of an operand that is read with a type.
     pub(super) fn input(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         let wide = ty.bytes() == 8;
         match operand {
@@ -113,12 +113,12 @@ impl Decoder<'_> {
 
     fn check_width(&mut self, name: &str, width: Width, ty: Type) -> Decoded<()> {
         let wanted = width_of(ty);
-        // Eight-bit values live in registers of any width that keeps them in one word.
+        // 8-bit values may be in registers of any width up to one word.
         let fits = width == wanted || (ty.bytes() == 1 && ty != Type::Predicate && width == Width::B32);
         if fits { Ok(()) } else { self.wrong(format!("register `{name}` is {width:?}, where {wanted:?} is needed")) }
     }
 
-    /// The slot of an operand that is written as a type. `_` is a slot that nothing reads.
+    /// Returns the slot of an operand that is written with a type. For `_`, nothing reads the slot.
     pub(super) fn output(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         match operand {
             Operand::Name(name) if name == "_" => Ok(self.new_slot(width_of(ty))),
@@ -134,7 +134,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// As `cvt` reads them: the register may be wider than the type, as long as it is one word.
+    /// Returns the slot of an operand that `cvt` reads. The register may be wider than the type, up to one word.
     pub(super) fn converted(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         if let Operand::Name(name) = operand
             && let Some((width, slot)) = self.register(name)
@@ -147,7 +147,7 @@ impl Decoder<'_> {
         self.input(operand, ty)
     }
 
-    /// The same for a register that is written.
+    /// Returns the slot of an operand that `cvt` writes. The register may be wider than the type, up to one word.
     pub(super) fn converted_output(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         if let Operand::Name(name) = operand
             && let Some((width, slot)) = self.register(name)
@@ -160,7 +160,7 @@ impl Decoder<'_> {
         self.output(operand, ty)
     }
 
-    /// A register of any width, for the elements of loads and stores.
+    /// Returns a register of any width, for the elements of loads and stores.
     pub(super) fn element(&mut self, operand: &Operand, bytes: u8) -> Decoded<Register> {
         match operand {
             Operand::Name(name) if name == "_" => Ok(Register { slot: 0, bits: 0 }),
@@ -184,7 +184,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// A predicate, and whether it is negated.
+    /// Returns the slot of a predicate, and whether it is negated.
     pub(super) fn predicate(&mut self, operand: &Operand) -> Decoded<(u32, bool)> {
         let (name, negated) = match operand {
             Operand::Name(name) => (name, false),
@@ -200,7 +200,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// The space and the address in it of a variable.
+    /// Returns the space of a variable, and its address there.
     pub(super) fn symbol(&mut self, name: &str, offset: i64) -> Decoded<(Space, Value)> {
         let function = self.current();
         let own = function.variables.iter().find(|variable| variable.name == name);
@@ -232,7 +232,7 @@ impl Decoder<'_> {
         Ok((variable.space, value))
     }
 
-    /// The generic address of a kernel's parameter, or the address of a function.
+    /// Returns the generic address of a kernel's parameter, or the address of a function.
     fn parameter_address(&mut self, name: &str, offset: i64) -> Decoded<(Space, Value)> {
         let is_function = |function: &Function| function.name == name && !function.entry && function.defined;
         if let Some(index) = self.source.functions.iter().position(is_function) {
@@ -248,7 +248,7 @@ impl Decoder<'_> {
         Ok((Space::Generic, Value::Bits(address.wrapping_add_signed(offset))))
     }
 
-    /// Puts a variable into shared or private memory, once.
+    /// Places a variable in shared or private memory on its first use, and returns its offset.
     pub(super) fn place(&mut self, owner: usize, variable: &Variable, shared: bool) -> usize {
         let key = (owner, variable.name.clone());
         if let Some(&place) = self.placed.get(&key) {
@@ -264,7 +264,7 @@ impl Decoder<'_> {
         place
     }
 
-    /// An address in brackets, and the space its symbol fixes.
+    /// Decodes an address in brackets. Also returns the space if a symbol determines it.
     pub(super) fn address(&mut self, operand: &Operand) -> Decoded<(Address, Option<Space>)> {
         let Operand::Address(base, offset) = operand else { return Err(format!("{operand:?} is no address")) };
         match &**base {

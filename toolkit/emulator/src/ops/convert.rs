@@ -1,4 +1,4 @@
-//! `cvt`.
+//! Conversions (`cvt`).
 
 use super::directed::{DOWN, UP, ZERO, narrow, step_f32, step_f64};
 use super::to_half::{half_from_integer, half_from_single};
@@ -10,7 +10,7 @@ use crate::number::{
 };
 use half::{bf16, f16};
 
-/// The conversion of `cvt.<rounding>.<to>.<from>`; `rounding` is empty where none is written.
+/// Returns the conversion of `cvt.<rounding>.<to>.<from>`. `rounding` is empty if the instruction has none.
 pub(crate) fn convert(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) -> Option<LaneOp> {
     match (to.is_float(), from.is_float()) {
         (false, false) if ftz || !rounding.is_empty() => None,
@@ -54,7 +54,7 @@ fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
     })
 }
 
-/// What does not fit becomes the nearest integer that does.
+/// Returns the conversion between integers in which values that do not fit become the nearest value that fits.
 fn between_integers_saturating(to: Type, from: Type) -> Option<LaneOp> {
     macro_rules! to {
         ($s:ty, $d:ty) => {
@@ -89,12 +89,12 @@ fn between_integers_saturating(to: Type, from: Type) -> Option<LaneOp> {
     })
 }
 
-/// Integers to f32 or f64, down, up or towards zero.
+/// Returns the conversion from integers to f32 or f64 that rounds down, up or toward zero.
 fn from_integer_directed(rounding: &str, to: Type, from: Type) -> Option<LaneOp> {
     macro_rules! of {
         ($s:ty, $to:ident) => {
             match to {
-                // The greatest integers do not fit a float's way back exactly, but i128 has room for all.
+                // The nearest float may be too large for the integer's own type, but it fits i128.
                 Type::F32 => rare_lanes!(|a: $s| -> f32 {
                     let nearest = a as f32;
                     step_f32::<$to>(nearest, (i128::from(a) - nearest as i128) as f64)
@@ -149,7 +149,8 @@ fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
     })
 }
 
-/// Rust's `as` saturates and gives zero for a NaN, as `cvt` does where neither type has 64 bits.
+/// Returns the conversion from floats to integers. Rust's `as` saturates and gives zero for a NaN, as `cvt` does if
+/// neither type has 64 bits.
 fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp> {
     macro_rules! to {
         ($s:ty, |$x:ident| $value:expr, $round:ident) => {
@@ -208,7 +209,7 @@ fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp>
         Type::F32 => rounded!(f32, |x| x),
         _ if ftz => return None,
         Type::F64 if to.bytes() == 8 => rounded!(f64, |x| x),
-        // Of f64 a NaN becomes the integer of which only the highest bit is set, also where the result is narrow.
+        // From f64, a NaN becomes the integer with only the highest bit set, even if the result is narrow.
         Type::F64 => match to {
             Type::U32 => rounded!(f64, |x| if x.is_nan() { 2f64.powi(31) } else { x }),
             Type::U16 => rounded!(f64, |x| if x.is_nan() { 2f64.powi(15) } else { x }),
@@ -256,7 +257,7 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
         ("rm" | "rp", Type::F16 | Type::Bf16, Type::F32, false, false) => return half_from_single(rounding, to),
         ("rn", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16(a) }),
         ("rz", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16_rz(a) }),
-        // A half is widened exactly, so that it is rounded once.
+        // A half is widened exactly, so it is rounded only once.
         ("rn", Type::Bf16, Type::F16, false, false) => rare_lanes!(|a: f16| -> bf16 { f32_to_bf16(f16_to_f32(a)) }),
         ("rz", Type::Bf16, Type::F16, false, false) => rare_lanes!(|a: f16| -> bf16 { f32_to_bf16_rz(f16_to_f32(a)) }),
         ("rn", Type::F16, Type::Bf16, false, false) => rare_lanes!(|a: bf16| -> f16 { f32_to_f16(bf16_to_f32(a)) }),
@@ -277,7 +278,7 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
     })
 }
 
-/// `cvt.<rounding>.f16x2.f32 d, a, b`: `a` becomes the upper half, `b` the lower.
+/// Returns `cvt.<rounding>.f16x2.f32 d, a, b`. `a` becomes the upper half, and `b` the lower.
 pub(crate) fn convert_pair(rounding: &str, to: Type, relu: bool) -> Option<LaneOp> {
     if relu {
         return Some(match (rounding, to) {
@@ -299,13 +300,14 @@ pub(crate) fn convert_pair(rounding: &str, to: Type, relu: bool) -> Option<LaneO
     })
 }
 
-/// Zero for what is negative.
+/// Replaces negative numbers by zero.
 #[inline(always)]
 fn positive(value: f32) -> f32 {
     if value < 0.0 { 0.0 } else { value }
 }
 
-/// `cvt.<rounding>.tf32.f32`: the nineteen bits of tf32, above thirteen zeros. Ties go to even, or with `rna` away from zero.
+/// Returns `cvt.<rounding>.tf32.f32`, which gives the nineteen bits of tf32 above thirteen zeros. Ties go to even, or
+/// with `rna` away from zero.
 pub(crate) fn convert_tf32(rounding: &str) -> Option<LaneOp> {
     macro_rules! of {
         (|$bits:ident| $rounded:expr) => {
@@ -323,7 +325,7 @@ pub(crate) fn convert_tf32(rounding: &str) -> Option<LaneOp> {
     })
 }
 
-/// Whether the bits of an f32 are those of a finite number.
+/// Returns whether the bits of an f32 are a finite number.
 #[inline(always)]
 fn is_finite(bits: u32) -> bool {
     bits & 0x7f80_0000 != 0x7f80_0000

@@ -1,5 +1,7 @@
-//! f32 and f64 arithmetic. The `.approx` functions are computed in f64 and rounded once: the hardware's are a few units in the
-//! last place off, so code that uses them is compared with tolerances.
+//! f32 and f64 arithmetic.
+//!
+//! The `.approx` functions are computed in f64 and rounded once. The hardware is a few units in the last place off, so
+//! code that uses them is compared with tolerances.
 
 use super::modifiers::Modifiers;
 #[cfg(target_arch = "x86_64")]
@@ -58,7 +60,7 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
     })
 }
 
-/// The upper half of an f64, with subnormals flushed: what approximations take and give.
+/// Returns the upper half of an f64, with subnormals flushed. The approximations read and return such numbers.
 #[inline(always)]
 fn upper_half(value: f64) -> f64 {
     let kept = f64::from_bits(value.to_bits() & !0xffff_ffff);

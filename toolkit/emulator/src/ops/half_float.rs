@@ -1,5 +1,7 @@
-//! f16 and bf16 arithmetic, scalar and packed. Sums and products are computed in f32, where they round only once more than
-//! they should and that never changes the result; fused ones go through a rounding to odd.
+//! f16 and bf16 arithmetic, scalar and packed.
+//!
+//! Sums and products are computed in f32 and then rounded again, which never changes the result. Fused operations are
+//! first rounded to odd.
 
 use super::modifiers::Modifiers;
 use super::types::Type;

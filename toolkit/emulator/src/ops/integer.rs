@@ -31,7 +31,7 @@ pub(super) fn integer(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<La
         }),
         ("bfe", Type::S32) => lanes!(|a: i32, b: u32, c: u32| -> i32 {
             let (at, count) = ((b & 255).min(31), (c & 255).min(32));
-            // Bits beyond the top repeat the sign; a field of no bits is zero.
+            // Bits beyond the top repeat the sign. A field of no bits is zero.
             let lost = 32 - count;
             let wide = i64::from(a) >> at;
             if count == 0 { 0 } else { ((wide as u64) << lost) as u32 as i32 >> lost }
@@ -56,7 +56,7 @@ pub(super) fn integer(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<La
     })
 }
 
-/// Funnel shifts; `left` or right, wrapping or clamping the distance.
+/// Returns a funnel shift to the left or right, which wraps or clamps the distance.
 pub(crate) fn funnel(left: bool, wrap: bool) -> LaneOp {
     match (left, wrap) {
         (true, true) => {
@@ -138,7 +138,7 @@ fn wrapping(opcode: &str, ty: Type) -> Option<LaneOp> {
     })
 }
 
-/// Operations for which the sign matters. Division by zero gives all ones, as on the hardware.
+/// Returns an operation that depends on the sign. Division by zero gives all ones, as on the hardware.
 fn ordered(opcode: &str, ty: Type) -> Option<LaneOp> {
     macro_rules! unsigned {
         ($t:ty) => {
@@ -174,7 +174,7 @@ fn ordered(opcode: &str, ty: Type) -> Option<LaneOp> {
     })
 }
 
-/// `.wide` and `.hi` products.
+/// Returns `.wide` and `.hi` products.
 fn product(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
     macro_rules! of {
         ($t:ty, $wide:ty, $bits:literal) => {
@@ -217,7 +217,7 @@ fn product(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
     })
 }
 
-/// `bfi.b32`: a field of `a` put into `b`; it has four operands, so it is no lane operation.
+/// Computes `bfi.b32`, which inserts a field of `a` into `b`. It has four operands, so it is not an operation on lanes.
 pub(crate) fn insert_field(a: u32, b: u32, at: u32, count: u32) -> u32 {
     let (at, count) = (at & 255, count & 255);
     if at > 31 || count == 0 {
@@ -227,7 +227,7 @@ pub(crate) fn insert_field(a: u32, b: u32, at: u32, count: u32) -> u32 {
     b & !(field << at) | (a & field) << at
 }
 
-/// `lop3.b32`: any function of three bits, given by its truth table.
+/// Computes `lop3.b32`: any function of three bits, given as a truth table.
 pub(crate) fn logic3(a: u32, b: u32, c: u32, table: u32) -> u32 {
     (0..8).filter(|row| table >> row & 1 == 1).fold(0, |result, row| {
         let pick = |bit: u32, value: u32| if row >> bit & 1 == 1 { value } else { !value };

@@ -1,9 +1,9 @@
-//! Operations of opcodes with forms of their own.
+//! Operations of instructions with irregular forms.
 
 use super::types::Type;
 use crate::lanes::{LaneOp, lanes};
 
-/// `bmsk`: a mask of `b` bits from bit `a` on; numbers beyond 31 are cut, or clamp the mask.
+/// Returns `bmsk`: a mask of `b` bits starting at bit `a`. Numbers beyond 31 wrap, or clamp the mask.
 pub(crate) fn mask(wrap: bool) -> LaneOp {
     if wrap {
         lanes!(|a: u32, b: u32| -> u32 { (((1u64 << (b & 31)) - 1) << (a & 31)) as u32 })
@@ -12,7 +12,7 @@ pub(crate) fn mask(wrap: bool) -> LaneOp {
     }
 }
 
-/// `sad`: `c` and the distance of `a` and `b`.
+/// Returns `sad`: `c` plus the absolute difference of `a` and `b`.
 pub(crate) fn distance(ty: Type) -> Option<LaneOp> {
     macro_rules! of {
         ($t:ty, $u:ty) => {
@@ -30,7 +30,7 @@ pub(crate) fn distance(ty: Type) -> Option<LaneOp> {
     })
 }
 
-/// `dp4a`: `c` and the dot product of four bytes of `a` and of `b`, each signed or not.
+/// Returns `dp4a`: `c` plus the dot product of the four bytes of `a` and of `b`, each signed or not.
 pub(crate) fn dot4(a: Type, b: Type) -> Option<LaneOp> {
     macro_rules! of {
         ($a:ty, $b:ty) => {
@@ -53,7 +53,7 @@ pub(crate) fn dot4(a: Type, b: Type) -> Option<LaneOp> {
     })
 }
 
-/// `slct`: `a` if `c` is not negative, else `b`; of a NaN `b`.
+/// Returns `slct`: `a` if `c` is not negative, otherwise `b`. A NaN selects `b`.
 pub(crate) fn select_by_sign(ty: Type, sign: Type) -> Option<LaneOp> {
     macro_rules! of {
         ($t:ty) => {
@@ -72,7 +72,7 @@ pub(crate) fn select_by_sign(ty: Type, sign: Type) -> Option<LaneOp> {
     })
 }
 
-/// `testp`: whether a number is of a kind.
+/// Returns `testp`: whether a number has a property.
 pub(crate) fn test_property(property: &str, ty: Type) -> Option<LaneOp> {
     macro_rules! of {
         ($t:ty) => {
@@ -94,7 +94,7 @@ pub(crate) fn test_property(property: &str, ty: Type) -> Option<LaneOp> {
     })
 }
 
-/// `prmt` with a mode: four bytes of `a` and `b`, chosen by the lowest two bits of `c`.
+/// Returns `prmt` with a mode: four bytes of `a` and `b`, selected by the lowest two bits of `c`.
 pub(crate) fn permute(mode: &str) -> Option<LaneOp> {
     macro_rules! of {
         (|$c:ident, $place:ident| $choice:expr) => {
@@ -118,7 +118,7 @@ pub(crate) fn permute(mode: &str) -> Option<LaneOp> {
     })
 }
 
-/// `bfind.shiftamt`: by how much the highest bit that is not the sign must be shifted to the top.
+/// Returns `bfind.shiftamt`: the shift that moves the highest non-sign bit to the top.
 pub(crate) fn shift_amount(ty: Type) -> Option<LaneOp> {
     macro_rules! of {
         ($t:ty, |$a:ident| $value:expr) => {
@@ -138,7 +138,7 @@ pub(crate) fn shift_amount(ty: Type) -> Option<LaneOp> {
     })
 }
 
-/// Sums and extremes of pairs of 16-bit integers.
+/// Returns the sum, minimum or maximum of pairs of 16-bit integers.
 pub(crate) fn pair(opcode: &str, ty: &str) -> Option<LaneOp> {
     macro_rules! of {
         ($t:ty, |$x:ident, $y:ident| $value:expr) => {
@@ -162,7 +162,7 @@ pub(crate) fn pair(opcode: &str, ty: &str) -> Option<LaneOp> {
     })
 }
 
-/// `bfi.b64`.
+/// Computes `bfi.b64`, which inserts a field of `a` into `b`.
 pub(crate) fn insert_wide_field(a: u64, b: u64, at: u32, count: u32) -> u64 {
     let (at, count) = (at & 255, count & 255);
     if at > 63 || count == 0 {
