@@ -12,12 +12,12 @@ use crate::ptx::ast::Initial;
 use crate::report::CostReport;
 use std::collections::HashMap;
 
-/// A wrong use of the device's memory by the host.
+/// An invalid use of device memory by the host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct MemoryError(String);
 
-/// A device: memory, and kernels launched on it one after the other.
+/// A device with memory of its own, which runs one kernel after the other.
 #[derive(Debug)]
 pub struct EmulatedDevice {
     pub(crate) memory: Memory,
@@ -28,12 +28,12 @@ pub struct EmulatedDevice {
 }
 
 impl EmulatedDevice {
-    /// A device with empty memory.
+    /// Creates a device with empty memory.
     pub fn new() -> Self {
         Self::at(0)
     }
 
-    /// Creates a device whose addresses lie in one address area. Devices in different areas share no addresses.
+    /// Creates a device whose addresses are in one address area. Devices in different areas share no addresses.
     pub(crate) fn at(area: u64) -> Self {
         Self { memory: Memory::new(area), releases: GlobalReleases::default(), variables: HashMap::new() }
     }
@@ -91,14 +91,14 @@ impl EmulatedDevice {
         Ok(())
     }
 
-    /// Refreshes bytes of a buffer that stands for host memory, before they are read.
+    /// Refreshes bytes of a buffer that mirrors host memory, before they are read.
     pub(crate) fn fetch(&mut self, at: DeviceAddress, bytes: usize) {
         if let Ok((index, offset)) = self.locate(at, bytes) {
             self.memory.fetch(index, offset, bytes);
         }
     }
 
-    /// Copies bytes from the device. Returns an error if one of them was never written.
+    /// Copies bytes from the device. Returns an error if any of them was never written.
     pub fn read(&self, at: DeviceAddress, bytes: usize) -> Result<Vec<u8>, MemoryError> {
         let (index, offset) = self.locate(at, bytes)?;
         let buffer = &self.memory.buffers[index];
@@ -219,7 +219,7 @@ impl EmulatedDevice {
         self.launch_with(&LaunchOptions::default(), module, entry, grid, block, dynamic_shared, args)
     }
 
-    /// Runs a kernel to its end, with options.
+    /// Runs a kernel to its end with the given options.
     #[allow(clippy::too_many_arguments, reason = "the arguments of a launch")]
     pub fn launch_with(
         &mut self,

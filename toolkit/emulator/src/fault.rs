@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Kinds of faults.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
     /// The launch itself is invalid: no such kernel, wrong arguments or an impossible shape.
@@ -30,7 +30,7 @@ pub enum FaultKind {
     MissingProxyFence,
     /// A wrong use of an mbarrier.
     Mbarrier,
-    /// A `trap`, which ends a Rust panic.
+    /// A `trap` instruction. A Rust panic ends in one.
     Trap,
     /// A failed `assert` of CUDA C++.
     Assertion,
@@ -49,7 +49,7 @@ pub struct Fault {
     pub message: String,
     /// The name of the kernel, or of the host call that is at fault.
     pub kernel: String,
-    /// File and line of the Rust source, where the PTX has `.loc`.
+    /// File and line of the Rust source, if the PTX has `.loc`.
     pub source: Option<(String, u32)>,
     /// If `source` is in a library, the file and line of the workspace that led there.
     ///
@@ -66,7 +66,7 @@ pub struct Fault {
     pub thread: Option<[u32; 3]>,
     /// The number of the device, if the fault was found among several devices.
     pub device: Option<i32>,
-    /// The address at fault, in the address space accessed.
+    /// The address of the access, in its address space.
     pub address: Option<u64>,
     /// The buffer that was accessed, or whose pages contain the address.
     pub buffer: Option<String>,

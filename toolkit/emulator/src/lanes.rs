@@ -265,7 +265,7 @@ macro_rules! lanes {
             $crate::lanes::lanes!(@short)
         };
         #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the function is compiled for no feature beyond those of the target.
+        // SAFETY: the function is compiled for no feature beyond the features of the target.
         let op = unsafe { LaneOp::new(wide, <Given as Lane>::FILE) };
         op
     }};
@@ -294,7 +294,7 @@ macro_rules! lanes {
         fn short(registers: &mut Registers, slots: Slots) {
             compute(registers, slots, $crate::lanes::lanes_of_loop());
         }
-        // SAFETY: the function is compiled for no feature beyond those of the target.
+        // SAFETY: the function is compiled for no feature beyond the features of the target.
         unsafe { LaneOp::new(short, <Given as Lane>::FILE) }
     }};
 }

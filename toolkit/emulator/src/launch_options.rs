@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 /// The number of CPU cores that the process may use.
 static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
-/// How to run a kernel.
+/// Options of a launch. The default checks everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchOptions {
     /// The order of blocks, and of the warps in a block. 0 is the natural order. Any other number seeds a random order.

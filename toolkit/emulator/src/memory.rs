@@ -1,6 +1,6 @@
 //! Global memory: named buffers with gaps between them. Each buffer records which of its bytes were written.
 //!
-//! Devices that access each other's memory share one [`Memory`], in which each has its own address area.
+//! Devices that access each other's memory share one [`Memory`]. Each has its own address area there.
 
 use crate::bits::Bits;
 use crate::fault::{Checked, FaultKind, Violation};
@@ -45,7 +45,7 @@ pub(crate) struct Buffer {
     pub live: bool,
     /// The number of the device that owns it.
     pub device: usize,
-    /// The page-locked host memory that the buffer stands for. `data` is a copy of it.
+    /// The page-locked host memory that the buffer mirrors. `data` is a copy of it.
     pub host: Option<HostBytes>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Memory {
     pub buffers: Vec<Buffer>,
     /// The area of each device.
     areas: Vec<Area>,
-    /// Indices of the buffers that stand for host memory.
+    /// Indices of the buffers that mirror host memory.
     of_host: Vec<usize>,
     /// The current device, which allocates and accesses memory.
     device: usize,
@@ -126,7 +126,7 @@ impl Memory {
             .extend(other.buffers.into_iter().map(|buffer| Buffer { device: buffer.device + devices, ..buffer }));
     }
 
-    /// Returns whether any buffer stands for host memory.
+    /// Returns whether any buffer mirrors host memory.
     pub fn has_host(&self) -> bool {
         !self.of_host.is_empty()
     }
@@ -208,7 +208,7 @@ impl Memory {
         self.find_host(address)
     }
 
-    /// Returns the index of the buffer that stands for the host memory at an address.
+    /// Returns the index of the buffer that mirrors the host memory at an address.
     #[cold]
     fn find_host(&self, address: u64) -> Option<usize> {
         let holds = |buffer: &Buffer| (buffer.base..buffer.base + buffer.data.len() as u64).contains(&address);
@@ -229,7 +229,7 @@ impl Memory {
         buffer.device != self.device && buffer.host.is_none()
     }
 
-    /// Updates bytes of a buffer from the host memory that it stands for, if any.
+    /// Updates bytes of a buffer from the host memory that it mirrors, if any.
     pub fn fetch(&mut self, index: usize, offset: usize, bytes: usize) {
         let buffer = &mut self.buffers[index];
         if let Some(host) = buffer.host {
@@ -237,7 +237,7 @@ impl Memory {
         }
     }
 
-    /// Writes bytes of a buffer to the host memory that it stands for, if any.
+    /// Writes bytes of a buffer to the host memory that it mirrors, if any.
     pub fn bring(&mut self, index: usize, offset: usize, bytes: usize) {
         let buffer = &self.buffers[index];
         if let Some(host) = buffer.host {

@@ -35,7 +35,7 @@ pub struct PtxPlace<'a> {
     pub kernel: &'a str,
     /// The instruction, without its predicate.
     pub instruction: &'a str,
-    /// The approximate source line, as `path:line`: the last one that the PTX names before it. Empty if there is none.
+    /// The approximate source line, as `path:line`: the last one that the PTX names before it, or empty.
     pub source: String,
     /// Its line in the entry, counted from zero.
     line: usize,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Classes of instructions.
+/// The class of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// Integer arithmetic, logic and moves.
@@ -44,11 +44,11 @@ pub struct Counts {
     pub instructions: u64,
     /// Instructions, each counted once per active lane.
     pub lanes: u64,
-    /// Bytes of global memory that lanes asked for.
+    /// Bytes of global memory that lanes requested.
     pub global_bytes: u64,
     /// 32-byte sectors of global memory that the requests touched.
     pub sectors: u64,
-    /// The fewest sectors that could have held the bytes asked for.
+    /// The fewest sectors that could hold the requested bytes.
     pub ideal_sectors: u64,
     /// Touched sectors in the memory of other devices.
     pub peer_sectors: u64,
@@ -65,7 +65,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds another's counts.
+    /// Adds the counts of another.
     pub fn add(&mut self, other: &Counts) {
         self.instructions += other.instructions;
         self.lanes += other.lanes;
@@ -94,7 +94,7 @@ impl Counts {
 /// Counts for one line of the Rust source if the PTX has `.loc`, or else of the PTX.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineCounts {
-    /// The Rust file; empty for a line of the PTX.
+    /// The Rust file, or empty for a line of the PTX.
     pub file: String,
     /// The line.
     pub line: u32,

@@ -66,7 +66,7 @@ pub(super) struct GridRun {
 }
 
 impl GridRun {
-    /// Creates a grid in which no block has started. `hands_on` requests [`GridRun::handed_on`].
+    /// Creates a grid before its first block has started. `hands_on` requests [`GridRun::handed_on`].
     pub fn new(constants: &LaunchConstants<'_>, hands_on: bool) -> Self {
         let mut orders = Orders(constants.options.seed);
         let random = constants.options.seed != 0;

@@ -64,7 +64,7 @@ impl ResidentBlock {
         self.warps.iter().all(|warp| warp.live == 0)
     }
 
-    /// Sets the constants of a warp: those that change from block to block, or all others.
+    /// Sets the constants of a warp. `per_block` selects the constants that change from block to block, or all others.
     fn set_constants(&mut self, index: usize, launch: &LaunchConstants<'_>, per_block: bool) {
         let config = launch.config;
         let dynamic = LaunchConfig::dynamic_start(launch.program.static_shared) as u64;

@@ -24,7 +24,7 @@ pub(crate) struct LaunchArguments {
     pub variables: Vec<u64>,
 }
 
-/// The position of a launch among others: its device, and what runs before it and with it.
+/// The position of a launch among others: its device, and the launches before it and at the same time.
 #[derive(Default)]
 pub(crate) struct LaunchPlace {
     /// The number of the device.
@@ -49,7 +49,7 @@ pub(crate) struct RunningLaunch {
 }
 
 impl RunningLaunch {
-    /// Creates a launch in which no block has started.
+    /// Creates a launch before its first block has started.
     pub fn new(kernel: LaunchKernel<'_>, arguments: LaunchArguments, place: LaunchPlace) -> Self {
         let run = GridRun::new(&constants(kernel.program, &arguments, &place), place.in_company);
         let options = &arguments.options;

@@ -40,7 +40,7 @@ impl TurnLimit {
     }
 }
 
-/// How a turn ended.
+/// The reason why a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TurnEnd {
     /// The warp waits at a barrier.

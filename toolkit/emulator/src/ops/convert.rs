@@ -54,7 +54,7 @@ fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
     })
 }
 
-/// Returns the conversion between integers in which values that do not fit become the nearest value that fits.
+/// Returns the conversion between integers. A value that does not fit becomes the nearest one that fits.
 fn between_integers_saturating(to: Type, from: Type) -> Option<LaneOp> {
     macro_rules! to {
         ($s:ty, $d:ty) => {

@@ -5,7 +5,7 @@ const LOWEST: i32 = -2148;
 /// The number of 64-bit words, which is enough for the largest product, a few sums, and a sign.
 const WORDS: usize = 68;
 
-/// A fixed-point number in two's complement, in which every product of two f64 fits.
+/// A fixed-point number in two's complement that can hold every product of two f64.
 struct Fixed([u64; WORDS]);
 
 impl Fixed {

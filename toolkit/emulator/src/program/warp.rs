@@ -55,14 +55,14 @@ pub(crate) enum Collective {
         value: u32,
         wide: bool,
     },
-    /// Returns the lanes that take part if all have the same value, or else 0. `all` says whether they have.
+    /// Gives the lanes that take part if all have the same value, or else 0. `all` says whether they have.
     MatchAll {
         result: u32,
         all: Option<u32>,
         value: u32,
         wide: bool,
     },
-    /// Returns the lowest lane, and a predicate that is true only there.
+    /// Gives the lowest lane, and a predicate that is true only there.
     Elect {
         result: u32,
         chosen: u32,

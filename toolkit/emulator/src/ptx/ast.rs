@@ -18,7 +18,7 @@ pub(crate) enum Space {
     Parameters,
 }
 
-/// How wide a register is.
+/// The width of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     Predicate,
@@ -97,7 +97,7 @@ pub(crate) struct Place {
     pub line: u32,
 }
 
-/// One instruction.
+/// An instruction as written.
 #[derive(Clone, Debug)]
 pub(crate) struct Statement {
     pub line: u32,
@@ -169,7 +169,7 @@ impl Function {
     }
 }
 
-/// A whole file.
+/// A whole PTX file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Source {
     pub version: String,

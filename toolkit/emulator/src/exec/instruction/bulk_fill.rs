@@ -28,7 +28,7 @@ pub(crate) fn end_fills(block: &mut BlockState, memory: &Memory, clocks: usize, 
     Ok(())
 }
 
-/// Records that a copy has filled bytes. Returns the thread and the epoch that stand for the copy.
+/// Records that a copy has filled bytes. Returns the thread and the epoch that represent the copy.
 fn note_filled(block: &mut BlockState, clocks: usize, at: u64, bytes: usize) -> Option<(usize, u32)> {
     block.fills_ended += 1;
     block.events += 1;

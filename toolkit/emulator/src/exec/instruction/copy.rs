@@ -119,7 +119,7 @@ fn read(data: &[u8], at: usize, count: usize) -> [u8; 16] {
     bytes
 }
 
-/// Closes the group of the copies that were started.
+/// Closes the current group of copies.
 pub(crate) fn commit_copies(warp: &mut Warp) {
     let group = std::mem::take(&mut warp.copies);
     warp.groups.push_back(group);

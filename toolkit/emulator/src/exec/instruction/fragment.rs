@@ -78,7 +78,7 @@ pub(crate) fn place(lane: usize, index: usize) -> (usize, usize) {
     (lane / 4 + index / 2 * 8, lane % 4 * 2 + index % 2)
 }
 
-/// Reads sums of sixteen rows and eight columns from four registers, or from two of packed halves.
+/// Reads sums of sixteen rows and eight columns from four registers, or from two registers of packed halves.
 #[inline(always)]
 pub(crate) fn load_sums(registers: &Registers, slots: &[u32], halves: bool, sums: &mut [[f32; 8]; 16]) {
     for (index, &slot) in slots.iter().enumerate() {
@@ -95,7 +95,7 @@ pub(crate) fn load_sums(registers: &Registers, slots: &[u32], halves: bool, sums
     }
 }
 
-/// Writes sums of sixteen rows and eight columns to four registers, or to two of packed halves.
+/// Writes sums of sixteen rows and eight columns to four registers, or to two registers of packed halves.
 #[inline(always)]
 pub(crate) fn store_sums(registers: &mut Registers, slots: &[u32], halves: bool, sums: &[[f32; 8]; 16]) {
     for (index, &slot) in slots.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Products of one warp (`mma.sync`), and the loads of their factors (`ldmatrix`).
+//! Products of one warp (`mma.sync`), and loads and stores of matrices (`ldmatrix`, `stmatrix`).
 
 use super::fragment::{first_factor, second_factor, store_row_sums, with_row_sums};
 use super::operand::shared_addresses;

@@ -52,7 +52,7 @@ pub(crate) fn start_product(
     Ok(())
 }
 
-/// Closes the group of the products that were started.
+/// Closes the current group of products.
 pub(crate) fn commit_products(warp: &mut Warp) {
     warp.products.iter_mut().for_each(|product| product.groups += 1);
 }
@@ -68,7 +68,7 @@ pub(crate) fn wait_products(program: &Program, block: &mut BlockState, warp: &mu
     }
 }
 
-/// Computes a product.
+/// Computes a product that is in flight.
 fn compute(warp: &mut Warp, memory: &[u8], product: &Product, pending: &PendingProduct) {
     let Warp { registers, factors, .. } = warp;
     let factors = factors.get_or_insert_with(|| Box::new(RecentFactors::new()));

@@ -11,7 +11,7 @@ const BLOCK_BITS: usize = 6;
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 1 << (CELL_BITS + BLOCK_BITS);
 
-/// Cells of one block of shared memory. Bit `n` stands for the cell that begins at byte `16 * n` of the block.
+/// Cells of one block of shared memory. Bit `n` is the cell that begins at byte `16 * n` of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     /// The index of the block.

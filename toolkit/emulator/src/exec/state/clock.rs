@@ -5,7 +5,7 @@
 //! access. The view holds the same for threads of other clusters that released something to the owner. A block outside
 //! any cluster counts as a cluster of one. Threads may share a view, as all threads of a block do after a barrier.
 //!
-//! A view has one warp more than the cluster. That warp stands for the asynchronous proxy, and each of its lanes for
+//! A view has one warp more than the cluster. That warp represents the asynchronous proxy, and each of its lanes for
 //! the copies of some mbarriers.
 
 use super::lane_mask::lanes;
@@ -106,7 +106,7 @@ impl View {
     }
 
     /// Returns whether a thread's writes up to an epoch are visible to the asynchronous proxy. The last warp of a view
-    /// stands for that proxy itself, which sees its own writes.
+    /// is that proxy itself, which sees its own writes.
     pub fn is_proxied(&self, thread: usize, epoch: u32) -> bool {
         let own = thread >= self.known.len() - 32;
         own || self.proxied.as_ref().is_some_and(|epochs| epochs[thread] >= epoch)

@@ -21,6 +21,6 @@ pub(crate) struct ClusterBarrier {
     pub has_arrivals: bool,
     /// The views of the threads that release on arrival.
     pub views: Gathering,
-    /// The joined view of all that arrived in the phase before.
+    /// The joined view of all threads that arrived in the previous phase.
     pub opened: Option<Arc<View>>,
 }

@@ -1,4 +1,4 @@
-//! Masks of lanes: bit `n` stands for lane `n` of a warp.
+//! Masks of lanes: bit `n` is lane `n` of a warp.
 
 /// Iterates over the lanes of a mask, in order.
 #[inline(always)]

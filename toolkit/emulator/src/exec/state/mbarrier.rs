@@ -16,11 +16,11 @@ pub(crate) struct Mbarrier {
     pub phase: u64,
     /// The views of the threads that have arrived in this phase.
     pub arrived: Gathering,
-    /// The joined view of all that arrived in the phase before.
+    /// The joined view of all threads that arrived in the previous phase.
     pub opened: Option<Arc<View>>,
     /// The thread that initialised it, and that thread's epoch. All other threads must come after this.
     pub creator: (usize, u32),
-    /// The lane of the asynchronous proxy's clock that stands for the copies it counts.
+    /// The lane of the asynchronous proxy's clock that represents the copies it counts.
     pub agent: usize,
 }
 

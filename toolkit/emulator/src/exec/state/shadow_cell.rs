@@ -48,7 +48,7 @@ impl Reads {
         if self.epoch != who.epoch && (self.epoch == 0 || reads_are_before(*self, who)) {
             *self = Self::of(who);
         } else {
-            // The older epoch stands for both. This may hide a race, but never reports a false one.
+            // The older epoch counts for both. This may hide a race, but never reports a false one.
             self.mask |= 1 << who.lane;
         }
     }
@@ -172,7 +172,7 @@ pub(super) fn add_ended_read(cell: &mut Cell, sets: &mut Sets, thread: usize, ep
         Some(place) => &mut cell.reads[place],
         None => &mut sets.spill(cell)[warp],
     };
-    // The older epoch stands for both, as in `Reads::add`.
+    // The older epoch counts for both, as in `Reads::add`.
     let epoch = if reads.epoch == 0 { epoch } else { epoch.min(reads.epoch) };
     *reads = Reads { epoch, mask: reads.mask | mask, warp: warp as u16 };
 }

@@ -60,7 +60,7 @@ impl RecentFactors {
         );
     }
 
-    /// Selects the cached first factor that `are` accepts. If there is none, replaces the one that was not used last.
+    /// Selects the cached first factor that `are` accepts. If it accepts neither, replaces the one that was not used last.
     #[inline(always)]
     fn choose_rows(&mut self, are: impl Fn(&Rows) -> bool, set: impl FnOnce(&mut Rows)) {
         if !are(&self.rows[self.last]) {
