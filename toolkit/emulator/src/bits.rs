@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_bits() {
+    fn ranges_are_inserted_and_found() {
         let mut bits = Bits::new(300);
         bits.insert_range(60, 140);
         assert!(bits.contains_range(60, 140) && !bits.contains_range(59, 2) && !bits.contains_range(190, 11));

@@ -149,16 +149,16 @@ impl EmulatedDevice {
     fn copy_located(&mut self, (target, offset): (usize, usize), (source, start): (usize, usize), bytes: usize) {
         self.memory.fetch(source, start, bytes);
         let data = self.memory.buffers[source].data[start..start + bytes].to_vec();
-        let known = &self.memory.buffers[source].written;
-        let unknown: Vec<usize> = if known.contains_range(start, bytes) {
+        let written = &self.memory.buffers[source].written;
+        let unwritten: Vec<usize> = if written.contains_range(start, bytes) {
             Vec::new()
         } else {
-            (0..bytes).filter(|at| !known.contains_range(start + at, 1)).collect()
+            (0..bytes).filter(|at| !written.contains_range(start + at, 1)).collect()
         };
         let buffer = &mut self.memory.buffers[target];
         buffer.data[offset..offset + bytes].copy_from_slice(&data);
         buffer.written.insert_range(offset, bytes);
-        unknown.into_iter().for_each(|at| buffer.written.remove(offset + at));
+        unwritten.into_iter().for_each(|at| buffer.written.remove(offset + at));
         self.memory.bring(target, offset, bytes);
     }
 

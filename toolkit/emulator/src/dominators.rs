@@ -45,8 +45,8 @@ pub(crate) fn immediate_post_dominators(successors: &[Vec<u32>]) -> Vec<u32> {
     while changed {
         changed = false;
         for &node in order.iter().rev().filter(|&&node| node != exit) {
-            let known = next(node).into_iter().filter(|&after| dominator[after] != usize::MAX);
-            let new = known.reduce(|mut a, mut b| {
+            let processed = next(node).into_iter().filter(|&after| dominator[after] != usize::MAX);
+            let new = processed.reduce(|mut a, mut b| {
                 while a != b {
                     while number[a] < number[b] {
                         a = dominator[a];
@@ -74,19 +74,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arms_meet_after_the_branch() {
+    fn arms_reconverge_after_the_branch() {
         // Node 0 branches to 1 or 2. Both go to 3, which loops to 0 or leaves through 4.
         let meet = immediate_post_dominators(&[vec![1, 2], vec![3], vec![3], vec![0, 4], vec![]]);
         assert_eq!(meet, [3, 3, 3, 4, NONE]);
     }
 
     #[test]
-    fn an_arm_that_leaves_never_meets() {
+    fn an_arm_that_returns_never_reconverges() {
         assert_eq!(immediate_post_dominators(&[vec![1, 2], vec![], vec![]]), [NONE, NONE, NONE]);
     }
 
     #[test]
-    fn endless_loops_are_survived() {
+    fn an_endless_loop_has_no_meeting_point() {
         assert_eq!(immediate_post_dominators(&[vec![0, 1], vec![1]])[1], NONE);
     }
 }

@@ -112,8 +112,8 @@ mod tests {
         assert_eq!(history.unordered(40, 0xf0000, |_| false), None);
         assert_eq!(history.unordered(40, 0xf00, |_| false), Some(write(1, 1)));
         history.record(40, 0xf, write(2, 1));
-        let of = |bytes| history.unordered(40, bytes, |_| false).map(|write| write.block);
-        assert_eq!([of(1), of(0xf0), of(0x8000), of(0x10000)], [Some(2), Some(1), Some(1), None]);
+        let writer = |bytes| history.unordered(40, bytes, |_| false).map(|write| write.block);
+        assert_eq!([writer(1), writer(0xf0), writer(0x8000), writer(0x10000)], [Some(2), Some(1), Some(1), None]);
         assert_eq!(history.unordered(40, 0xff, |write| write.block == 2), Some(write(1, 1)));
     }
 }

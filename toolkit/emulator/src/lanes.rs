@@ -257,16 +257,16 @@ macro_rules! lanes {
         #[cfg(target_arch = "x86_64")]
         let op = if $crate::vectors::has_avx512() {
             // SAFETY: `has_avx512` has just found every feature that the function is compiled for.
-            unsafe { LaneOp::new(widest, <Given as Lane>::FILE) }
+            unsafe { LaneOp::new(widest, <Output as Lane>::FILE) }
         } else if $crate::vectors::has_avx2() {
             // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
-            unsafe { LaneOp::new(wide, <Given as Lane>::FILE) }
+            unsafe { LaneOp::new(wide, <Output as Lane>::FILE) }
         } else {
             $crate::lanes::lanes!(@short)
         };
         #[cfg(not(target_arch = "x86_64"))]
         // SAFETY: the function is compiled for no feature beyond the features of the target.
-        let op = unsafe { LaneOp::new(wide, <Given as Lane>::FILE) };
+        let op = unsafe { LaneOp::new(wide, <Output as Lane>::FILE) };
         op
     }};
     (@rare $($op:tt)+) => {{
@@ -276,18 +276,18 @@ macro_rules! lanes {
     // Computes the operation for all lanes.
     (@compute $D:ty, $body:block, $(($name:ident, $slot:ident, $T:ty)),+) => {
         use $crate::lanes::{Lane, LaneOp, Registers, Slots};
-        type Given = $D;
+        type Output = $D;
         #[inline(always)]
         fn compute(registers: &mut Registers, slots: Slots, lanes: usize) {
             $(let $slot = <$T as Lane>::view(registers, slots.$slot);)+
-            let mut result = <Given as Lane>::buffer();
+            let mut result = <Output as Lane>::buffer();
             for lane in 0..lanes {
                 let lane = lane % 32;
                 $(let $name = <$T as Lane>::get($slot, lane);)+
-                let value: Given = $body;
+                let value: Output = $body;
                 Lane::set(value, &mut result, lane);
             }
-            Given::commit(registers, slots.d, result);
+            Output::commit(registers, slots.d, result);
         }
     };
     (@short) => {{
@@ -295,7 +295,7 @@ macro_rules! lanes {
             compute(registers, slots, $crate::lanes::lanes_of_loop());
         }
         // SAFETY: the function is compiled for no feature beyond the features of the target.
-        unsafe { LaneOp::new(short, <Given as Lane>::FILE) }
+        unsafe { LaneOp::new(short, <Output as Lane>::FILE) }
     }};
 }
 pub(crate) use lanes;

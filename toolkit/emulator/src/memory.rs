@@ -79,7 +79,7 @@ pub(crate) struct Memory {
     /// The area of each device.
     areas: Vec<Area>,
     /// Indices of the buffers that mirror host memory.
-    of_host: Vec<usize>,
+    host_buffers: Vec<usize>,
     /// The current device, which allocates and accesses memory.
     device: usize,
     /// The current device's [`Area::reach`].
@@ -94,7 +94,7 @@ impl Memory {
     pub fn new(area: u64) -> Self {
         let base = BASE + ((area % AREAS) << AREA_BITS);
         let areas = vec![Area { base, pages: Vec::new(), reach: 1 }];
-        Self { buffers: Vec::new(), areas, of_host: Vec::new(), device: 0, reach: 1, last_waited: true }
+        Self { buffers: Vec::new(), areas, host_buffers: Vec::new(), device: 0, reach: 1, last_waited: true }
     }
 
     /// Sets the current device, which allocates and accesses memory from now on.
@@ -121,14 +121,14 @@ impl Memory {
             reach: area.reach << devices,
             ..area
         }));
-        self.of_host.extend(other.of_host.into_iter().map(|index| index + buffers as usize));
+        self.host_buffers.extend(other.host_buffers.into_iter().map(|index| index + buffers as usize));
         self.buffers
             .extend(other.buffers.into_iter().map(|buffer| Buffer { device: buffer.device + devices, ..buffer }));
     }
 
     /// Returns whether any buffer mirrors host memory.
     pub fn has_host(&self) -> bool {
-        !self.of_host.is_empty()
+        !self.host_buffers.is_empty()
     }
 
     /// Returns whether the two memories have an address area in common.
@@ -178,7 +178,7 @@ impl Memory {
     /// Sets the page-locked host memory that kernels of all devices may access, each range at its own address.
     pub fn map_host(&mut self, mapped: &[HostBytes]) {
         let buffers = &mut self.buffers;
-        self.of_host.retain(|&index| {
+        self.host_buffers.retain(|&index| {
             let stays = buffers[index].host.is_some_and(|host| mapped.contains(&host));
             if !stays {
                 buffers[index].free();
@@ -186,8 +186,8 @@ impl Memory {
             stays
         });
         for &host in mapped {
-            if !self.of_host.iter().any(|&index| self.buffers[index].host == Some(host)) {
-                self.of_host.push(self.buffers.len());
+            if !self.host_buffers.iter().any(|&index| self.buffers[index].host == Some(host)) {
+                self.host_buffers.push(self.buffers.len());
                 self.add("page-locked memory", host.address() as u64, host.len(), Some(host));
                 if let Some(buffer) = self.buffers.last_mut() {
                     buffer.written.insert_range(0, host.len());
@@ -212,7 +212,7 @@ impl Memory {
     #[cold]
     fn find_host(&self, address: u64) -> Option<usize> {
         let holds = |buffer: &Buffer| (buffer.base..buffer.base + buffer.data.len() as u64).contains(&address);
-        self.of_host.iter().copied().find(|&index| holds(&self.buffers[index]))
+        self.host_buffers.iter().copied().find(|&index| holds(&self.buffers[index]))
     }
 
     /// Returns whether the current device may access a buffer without further steps: it has access, and the buffer does
@@ -352,7 +352,7 @@ impl Memory {
     }
 
     /// Clears the access records of all buffers.
-    pub fn forget_launches(&mut self) {
+    pub fn clear_accesses(&mut self) {
         for buffer in self.buffers.iter_mut().filter(|buffer| buffer.live && buffer.used) {
             buffer.touched.clear();
             buffer.stored.clear();
@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_name_one_buffer_or_none() {
+    fn addresses_belong_to_at_most_one_buffer() {
         let mut memory = Memory::new(0);
         let (a, b) = (memory.allocate("a", 100), memory.allocate("b", 3 << 21));
         assert_eq!(memory.locate(a + 96, 4).unwrap(), (0, 96));

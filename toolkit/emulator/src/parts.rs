@@ -148,9 +148,9 @@ impl<'a> PtxParts<'a> {
         let mut text = self.rest.clone();
         for kernel in kernels {
             let Some((&kernel, entry)) = self.entries.get_key_value(kernel.as_ref()) else { continue };
-            let gone = without.filter(|place| place.kernel == kernel);
+            let removed = without.filter(|place| place.kernel == kernel);
             for (at, line) in entry.lines().enumerate() {
-                match gone.filter(|place| place.line == at) {
+                match removed.filter(|place| place.line == at) {
                     Some(place) => text += &place.substitute(),
                     None => text += line,
                 }

@@ -50,7 +50,7 @@ impl Memory {
             *stored = Bits::default();
         }
         self.last_waited = !dependent;
-        self.forget_launches();
+        self.clear_accesses();
     }
 
     /// Clears all access records. All launches have ended, even from the point of view of a dependent launch.

@@ -26,15 +26,15 @@ pub(crate) fn has_avx512() -> bool {
 /// This is for short loops over 32 lanes. A load can read the result of a store at once if both use vectors of the same
 /// width.
 macro_rules! widest {
-    ($(#[$about:meta])* $visible:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $given:ty)? $body:block) => {
+    ($(#[$about:meta])* $visible:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $output:ty)? $body:block) => {
         $(#[$about])*
         #[inline(always)]
-        $visible fn $name($($argument: $type),*) $(-> $given)? {
+        $visible fn $name($($argument: $type),*) $(-> $output)? {
             #[inline(always)]
-            fn any($($argument: $type),*) $(-> $given)? $body
+            fn any($($argument: $type),*) $(-> $output)? $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
-            fn widest($($argument: $type),*) $(-> $given)? {
+            fn widest($($argument: $type),*) $(-> $output)? {
                 any($($argument),*)
             }
             #[cfg(target_arch = "x86_64")]

@@ -179,7 +179,7 @@ impl Decoder<'_> {
         let mut calls: HashMap<usize, Vec<usize>> = HashMap::new();
         for (at, instruction) in self.program.code.iter().enumerate() {
             let caller = starts[starts.partition_point(|&(start, _)| start <= at as u32) - 1].1;
-            calls.entry(caller).or_default().extend(of(&instruction.op).map(|call| call.target as usize));
+            calls.entry(caller).or_default().extend(possible_calls(&instruction.op).map(|call| call.target as usize));
         }
         let recursive: Vec<usize> =
             starts.iter().map(|start| start.1).filter(|&index| reaches_itself(index, &calls)).collect();
@@ -189,7 +189,7 @@ impl Decoder<'_> {
         }
         self.program.activations = recursive.iter().map(|&index| self.activation(index)).collect();
         for instruction in &mut self.program.code {
-            for call in of_mut(&mut instruction.op) {
+            for call in possible_calls_mut(&mut instruction.op) {
                 let index = call.target as usize;
                 call.activation = recursive.iter().position(|&other| other == index).map(|at| at as u32);
                 call.target = self.starts[&index];
@@ -235,7 +235,7 @@ impl Decoder<'_> {
 }
 
 /// Returns the calls that an operation may make.
-fn of(op: &Op) -> impl Iterator<Item = &Call> {
+fn possible_calls(op: &Op) -> impl Iterator<Item = &Call> {
     let (one, many) = match op {
         Op::Call(call) => (Some(&**call), &[][..]),
         Op::CallPointer(pointer) => (None, &pointer.targets[..]),
@@ -245,7 +245,7 @@ fn of(op: &Op) -> impl Iterator<Item = &Call> {
 }
 
 /// Returns the calls that an operation may make, to change them.
-fn of_mut(op: &mut Op) -> impl Iterator<Item = &mut Call> {
+fn possible_calls_mut(op: &mut Op) -> impl Iterator<Item = &mut Call> {
     let (one, many) = match op {
         Op::Call(call) => (Some(&mut **call), &mut [][..]),
         Op::CallPointer(pointer) => (None, &mut pointer.targets[..]),

@@ -10,9 +10,9 @@ use crate::ptx::ast::{Operand, Statement};
 fn matrices(modifiers: &[&str]) -> Option<(usize, bool)> {
     let has = |name| modifiers.contains(&name);
     let count = [("x1", 1), ("x2", 2), ("x4", 4)].into_iter().find(|&(name, _)| has(name))?.1;
-    let known = ["sync", "aligned", "m8n8", "b16", "x1", "x2", "x4", "trans", "shared", "shared::cta"];
+    let supported = ["sync", "aligned", "m8n8", "b16", "x1", "x2", "x4", "trans", "shared", "shared::cta"];
     let complete = ["sync", "aligned", "m8n8", "b16"].into_iter().all(has);
-    (complete && modifiers.iter().all(|modifier| known.contains(modifier))).then_some((count, has("trans")))
+    (complete && modifiers.iter().all(|modifier| supported.contains(modifier))).then_some((count, has("trans")))
 }
 
 impl Decoder<'_> {

@@ -101,8 +101,8 @@ impl<'a> Decoder<'a> {
 
     /// Returns the index of an opcode in the list of opcodes. Adds the opcode if it is new.
     pub fn opcode(&mut self, text: &str) -> u32 {
-        let known = self.program.opcodes.iter().position(|opcode| opcode == text);
-        let index = known.unwrap_or_else(|| {
+        let existing = self.program.opcodes.iter().position(|opcode| opcode == text);
+        let index = existing.unwrap_or_else(|| {
             self.program.opcodes.push(text.to_string());
             self.program.opcodes.len() - 1
         });

@@ -9,7 +9,7 @@ use crate::report::Class;
 
 /// Returns a fence with these modifiers.
 fn fence(modifiers: &[&str]) -> Op {
-    Op::Fence { scope: Scope::of(modifiers).unwrap_or(Scope::System) }
+    Op::Fence { scope: Scope::from_modifiers(modifiers).unwrap_or(Scope::System) }
 }
 
 impl Decoder<'_> {

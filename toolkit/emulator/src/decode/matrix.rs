@@ -180,15 +180,15 @@ impl Decoder<'_> {
             FactorKind::Half(Factor::F16) => 8,
             kind => Fragment { sides, depth: k, bits: kind.bits() }.registers(),
         };
-        let of_sums = |half: bool| if half { 4 } else { 8 };
+        let sum_registers = |half: bool| if half { 4 } else { 8 };
         Ok(Op::FragmentProduct(Box::new(FragmentProduct {
             kind,
             shape: [m, n, k],
             half_sums,
-            d: self.list(d, Type::B32, of_sums(half_sums[0]), true)?,
+            d: self.list(d, Type::B32, sum_registers(half_sums[0]), true)?,
             a: self.list(a, Type::B32, count(m), false)?,
             b: self.list(b, Type::B32, count(n), false)?,
-            c: self.list(c, Type::B32, of_sums(half_sums[1]), false)?,
+            c: self.list(c, Type::B32, sum_registers(half_sums[1]), false)?,
         })))
     }
 }

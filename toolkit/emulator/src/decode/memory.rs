@@ -39,7 +39,7 @@ fn order(modifiers: &[&str]) -> Option<MemoryOrder> {
     let has = |modifier| modifiers.contains(&modifier);
     let strong = has("volatile") || has("relaxed") || has("acquire") || has("release");
     // A volatile access names no scope, and has the scope of the system.
-    let scope = Scope::of(modifiers).unwrap_or(Scope::System);
+    let scope = Scope::from_modifiers(modifiers).unwrap_or(Scope::System);
     strong.then(|| MemoryOrder { acquire: has("acquire"), release: has("release"), scope })
 }
 
@@ -125,9 +125,9 @@ impl Decoder<'_> {
             let offset = parameter.offset + *offset as usize;
             return Ok(Op::Parameter { offset, access: Box::new(access) });
         }
-        let known = function.variables.iter().filter(|variable| variable.space == Space::Param);
-        let known = known.chain(&function.parameters).chain(&function.returns).find(|variable| variable.name == *name);
-        let Some(variable) = known else { return Err(format!("`{name}` is no parameter")) };
+        let declared = function.variables.iter().filter(|variable| variable.space == Space::Param);
+        let declared = declared.chain(&function.parameters).chain(&function.returns).find(|variable| variable.name == *name);
+        let Some(variable) = declared else { return Err(format!("`{name}` is no parameter")) };
         if !end(variable.size) {
             return Err(format!("not within parameter `{name}`"));
         }
@@ -189,7 +189,7 @@ impl Decoder<'_> {
         let order = MemoryOrder {
             acquire: has(["acquire", "acq_rel"]),
             release: has(["release", "acq_rel"]),
-            scope: Scope::of(modifiers).unwrap_or(Scope::Device),
+            scope: Scope::from_modifiers(modifiers).unwrap_or(Scope::Device),
         };
         Ok(Op::Atomic(Box::new(Atomic { op, order, space: at, address, size: ty.bytes(), result, value, second })))
     }

@@ -222,8 +222,8 @@ impl Decoder<'_> {
                 Value::Private { function: owner, place: place as i64 + offset }
             }
             Space::Global | Space::Generic => {
-                let mut known = self.source.variables.iter().filter(|variable| variable.is_on_device());
-                match known.position(|other| other.name == name) {
+                let mut on_device = self.source.variables.iter().filter(|variable| variable.is_on_device());
+                match on_device.position(|other| other.name == name) {
                     Some(variable) if owner == usize::MAX => Value::Global { variable, offset },
                     _ => return Err(format!("`{name}` has no address here")),
                 }

@@ -18,17 +18,17 @@ use std::thread;
 
 /// The fewest instructions, both executed and still to come, with which a grid is divided. They show how long a block
 /// takes.
-const KNOWN: u64 = 1 << 15;
+const MIN_INSTRUCTIONS: u64 = 1 << 15;
 /// The most bytes to copy per instruction still to come. The copies then take less than half of the time that they
 /// save.
-const COPIED: u64 = 32;
+const MAX_COPIED: u64 = 32;
 /// A part may execute this many times the instructions that are still to come. It may be waiting for a store of an
 /// earlier part.
 const PATIENCE: u64 = 16;
 /// The most parts of a grid.
-const MOST: usize = 8;
+const MAX_PARTS: usize = 8;
 /// In a large grid, parts begin at multiples of this many clusters, because neighbours often store to one sector.
-const TOGETHER: u64 = 32;
+const PART_ALIGN: u64 = 32;
 
 /// Returns whether a kernel's blocks may run in parallel: they communicate only through weak memory accesses.
 pub(super) fn is_separable(program: &Program) -> bool {
@@ -43,17 +43,17 @@ pub(super) fn is_separable(program: &Program) -> bool {
 /// Divides the rest of a grid into parts. Returns `None` if that is not worthwhile.
 pub(super) fn parts(run: &GridRun, launch: &LaunchConstants<'_>, memory: &Memory) -> Option<Vec<Range<u64>>> {
     let rest = run.end - run.started;
-    if run.meter.executed < KNOWN || rest < 2 || memory.has_host() {
+    if run.meter.executed < MIN_INSTRUCTIONS || rest < 2 || memory.has_host() {
         return None;
     }
-    let cores = (launch.options.cores.min(MOST) as u64).min(rest);
+    let cores = (launch.options.cores.min(MAX_PARTS) as u64).min(rest);
     let to_come = to_come(run);
-    if to_come < KNOWN || memory.bytes() * (cores - 1) > to_come * COPIED {
+    if to_come < MIN_INSTRUCTIONS || memory.bytes() * (cores - 1) > to_come * MAX_COPIED {
         return None;
     }
     let border = |part: u64| {
         let at = run.started + rest * part / cores;
-        if rest >= TOGETHER * cores && part != 0 && part != cores { at / TOGETHER * TOGETHER } else { at }
+        if rest >= PART_ALIGN * cores && part != 0 && part != cores { at / PART_ALIGN * PART_ALIGN } else { at }
     };
     Some((0..cores).map(|part| border(part)..border(part + 1)).collect())
 }

@@ -81,7 +81,7 @@ impl ResidentBlock {
             if changes != per_block {
                 continue;
             }
-            let of_lane = |lane: u32| {
+            let lane_value = |lane: u32| {
                 let thread = index as u32 * 32 + lane;
                 match value {
                     Value::Bits(bits) => bits,
@@ -120,7 +120,7 @@ impl ResidentBlock {
                 }
             };
             let differs = matches!(value, Value::Special(special) if special.differs_by_lane());
-            let bits = if differs { std::array::from_fn(|lane| of_lane(lane as u32)) } else { [of_lane(0); 32] };
+            let bits = if differs { std::array::from_fn(|lane| lane_value(lane as u32)) } else { [lane_value(0); 32] };
             let registers = &mut self.warps[index].registers;
             if wide {
                 registers.wides[slot as usize] = Lanes(bits);

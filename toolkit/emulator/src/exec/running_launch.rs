@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_run_ahead_where_they_do_not_meet() {
+    fn blocks_run_ahead_unless_they_share_memory() {
         assert_eq!([leaps(1, 1), leaps(2, 1), leaps(4, 1)], [false, true, true]);
         assert_eq!([leaps(1, 0), leaps(2, 0), leaps(4, 0)], [false; 3]);
     }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn products_of_halves_of_all_sizes() {
+    fn products_of_halves_match_the_reference() {
         let mut state = 7u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -222,11 +222,11 @@ mod tests {
             let mut d = c;
             multiply_add(Factor::F16, &Factors::new(Factor::F16, a), &Factors::new(Factor::F16, b), &mut d);
             // A column with a NaN leaves the other columns as they are.
-            let (mut beside, mut poisoned) = (c, b);
+            let (mut with_nan, mut poisoned) = (c, b);
             poisoned[5][3] = 0x7e00;
-            multiply_add(Factor::F16, &Factors::new(Factor::F16, a), &Factors::new(Factor::F16, poisoned), &mut beside);
+            multiply_add(Factor::F16, &Factors::new(Factor::F16, a), &Factors::new(Factor::F16, poisoned), &mut with_nan);
             for (row, values) in d.iter().enumerate() {
-                for (column, value) in beside[row].into_iter().enumerate() {
+                for (column, value) in with_nan[row].into_iter().enumerate() {
                     assert!(if column == 3 { value.is_nan() } else { value == values[column] });
                 }
                 for (column, &value) in values.iter().enumerate() {

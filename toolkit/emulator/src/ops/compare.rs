@@ -84,7 +84,7 @@ pub(crate) fn compare(name: &str, ty: Type, ftz: bool) -> Option<LaneOp> {
 /// Returns the comparison of `set.<name>.<type>.<type>` on pairs of halves. A true half becomes 1, or all ones with
 /// `mask`. A false half becomes 0.
 pub(crate) fn set_pair(name: &str, ty: Type, mask: bool) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($h:ty, $to:ident, $holds:expr, { $($name:literal => |$a:ident, $b:ident| $test:expr,)+ }) => {
             match name {
                 $($name => rare_lanes!(|a: [$h; 2], b: [$h; 2]| -> [$h; 2] {
@@ -103,7 +103,7 @@ pub(crate) fn set_pair(name: &str, ty: Type, mask: bool) -> Option<LaneOp> {
     }
     macro_rules! tests {
         ($h:ty, $to:ident, $holds:expr) => {
-            float_tests!(of!($h, $to, $holds))
+            float_tests!(op!($h, $to, $holds))
         };
     }
     #[allow(

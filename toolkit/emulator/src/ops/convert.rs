@@ -26,7 +26,7 @@ pub(crate) fn convert(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool
 }
 
 fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
-    macro_rules! from {
+    macro_rules! op {
         ($s:ty) => {
             match to {
                 Type::U8 | Type::B8 => lanes!(|a: $s| -> u8 { a as u8 }),
@@ -42,56 +42,56 @@ fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
         };
     }
     Some(match from {
-        Type::U8 | Type::B8 => from!(u8),
-        Type::S8 => from!(i8),
-        Type::U16 | Type::B16 => from!(u16),
-        Type::S16 => from!(i16),
-        Type::U32 | Type::B32 => from!(u32),
-        Type::S32 => from!(i32),
-        Type::U64 | Type::B64 => from!(u64),
-        Type::S64 => from!(i64),
+        Type::U8 | Type::B8 => op!(u8),
+        Type::S8 => op!(i8),
+        Type::U16 | Type::B16 => op!(u16),
+        Type::S16 => op!(i16),
+        Type::U32 | Type::B32 => op!(u32),
+        Type::S32 => op!(i32),
+        Type::U64 | Type::B64 => op!(u64),
+        Type::S64 => op!(i64),
         _ => return None,
     })
 }
 
 /// Returns the conversion between integers. A value that does not fit becomes the nearest one that fits.
 fn between_integers_saturating(to: Type, from: Type) -> Option<LaneOp> {
-    macro_rules! to {
+    macro_rules! op {
         ($s:ty, $d:ty) => {
             rare_lanes!(|a: $s| -> $d { i128::from(a).clamp(i128::from(<$d>::MIN), i128::from(<$d>::MAX)) as $d })
         };
     }
-    macro_rules! from {
+    macro_rules! by_target {
         ($s:ty) => {
             match to {
-                Type::U8 => to!($s, u8),
-                Type::S8 => to!($s, i8),
-                Type::U16 => to!($s, u16),
-                Type::S16 => to!($s, i16),
-                Type::U32 => to!($s, u32),
-                Type::S32 => to!($s, i32),
-                Type::U64 => to!($s, u64),
-                Type::S64 => to!($s, i64),
+                Type::U8 => op!($s, u8),
+                Type::S8 => op!($s, i8),
+                Type::U16 => op!($s, u16),
+                Type::S16 => op!($s, i16),
+                Type::U32 => op!($s, u32),
+                Type::S32 => op!($s, i32),
+                Type::U64 => op!($s, u64),
+                Type::S64 => op!($s, i64),
                 _ => return None,
             }
         };
     }
     Some(match from {
-        Type::U8 => from!(u8),
-        Type::S8 => from!(i8),
-        Type::U16 => from!(u16),
-        Type::S16 => from!(i16),
-        Type::U32 => from!(u32),
-        Type::S32 => from!(i32),
-        Type::U64 => from!(u64),
-        Type::S64 => from!(i64),
+        Type::U8 => by_target!(u8),
+        Type::S8 => by_target!(i8),
+        Type::U16 => by_target!(u16),
+        Type::S16 => by_target!(i16),
+        Type::U32 => by_target!(u32),
+        Type::S32 => by_target!(i32),
+        Type::U64 => by_target!(u64),
+        Type::S64 => by_target!(i64),
         _ => return None,
     })
 }
 
 /// Returns the conversion from integers to f32 or f64 that rounds down, up or toward zero.
 fn from_integer_directed(rounding: &str, to: Type, from: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($s:ty, $to:ident) => {
             match to {
                 // The nearest float may be too large for the integer's own type, but it fits i128.
@@ -107,27 +107,27 @@ fn from_integer_directed(rounding: &str, to: Type, from: Type) -> Option<LaneOp>
             }
         };
     }
-    macro_rules! from {
+    macro_rules! by_source {
         ($to:ident) => {
             match from {
-                Type::U32 => of!(u32, $to),
-                Type::S32 => of!(i32, $to),
-                Type::U64 => of!(u64, $to),
-                Type::S64 => of!(i64, $to),
+                Type::U32 => op!(u32, $to),
+                Type::S32 => op!(i32, $to),
+                Type::U64 => op!(u64, $to),
+                Type::S64 => op!(i64, $to),
                 _ => return None,
             }
         };
     }
     Some(match rounding {
-        "rm" => from!(DOWN),
-        "rp" => from!(UP),
-        "rz" => from!(ZERO),
+        "rm" => by_source!(DOWN),
+        "rp" => by_source!(UP),
+        "rz" => by_source!(ZERO),
         _ => return None,
     })
 }
 
 fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
-    macro_rules! from {
+    macro_rules! op {
         ($s:ty) => {
             match to {
                 Type::F32 => lanes!(|a: $s| -> f32 { a as f32 }),
@@ -137,14 +137,14 @@ fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
         };
     }
     Some(match from {
-        Type::U8 => from!(u8),
-        Type::S8 => from!(i8),
-        Type::U16 => from!(u16),
-        Type::S16 => from!(i16),
-        Type::U32 => from!(u32),
-        Type::S32 => from!(i32),
-        Type::U64 => from!(u64),
-        Type::S64 => from!(i64),
+        Type::U8 => op!(u8),
+        Type::S8 => op!(i8),
+        Type::U16 => op!(u16),
+        Type::S16 => op!(i16),
+        Type::U32 => op!(u32),
+        Type::S32 => op!(i32),
+        Type::U64 => op!(u64),
+        Type::S64 => op!(i64),
         _ => return None,
     })
 }
@@ -152,7 +152,7 @@ fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
 /// Returns the conversion from floats to integers. Rust's `as` saturates and gives zero for a NaN, as `cvt` does if
 /// neither type has 64 bits.
 fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp> {
-    macro_rules! to {
+    macro_rules! op {
         ($s:ty, |$x:ident| $value:expr, $round:ident) => {
             match to {
                 Type::U8 => rare_lanes!(|a: $s| -> u8 {
@@ -196,10 +196,10 @@ fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp>
     macro_rules! rounded {
         ($s:ty, |$x:ident| $value:expr) => {
             match rounding {
-                "rni" => to!($s, |$x| $value, round_ties_even),
-                "rzi" => to!($s, |$x| $value, trunc),
-                "rmi" => to!($s, |$x| $value, floor),
-                "rpi" => to!($s, |$x| $value, ceil),
+                "rni" => op!($s, |$x| $value, round_ties_even),
+                "rzi" => op!($s, |$x| $value, trunc),
+                "rmi" => op!($s, |$x| $value, floor),
+                "rpi" => op!($s, |$x| $value, ceil),
                 _ => return None,
             }
         };
@@ -309,7 +309,7 @@ fn positive(value: f32) -> f32 {
 /// Returns `cvt.<rounding>.tf32.f32`, which gives the nineteen bits of tf32 above thirteen zeros. Ties go to even, or
 /// with `rna` away from zero.
 pub(crate) fn convert_tf32(rounding: &str) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         (|$bits:ident| $rounded:expr) => {
             lanes!(|a: f32| -> u32 {
                 let $bits = a.to_bits();
@@ -318,9 +318,9 @@ pub(crate) fn convert_tf32(rounding: &str) -> Option<LaneOp> {
         };
     }
     Some(match rounding {
-        "rna" => of!(|bits| bits.wrapping_add(if is_finite(bits) { 0x1000 } else { 0 })),
-        "rn" => of!(|bits| bits.wrapping_add(if is_finite(bits) { 0xfff + (bits >> 13 & 1) } else { 0 })),
-        "rz" => of!(|bits| bits),
+        "rna" => op!(|bits| bits.wrapping_add(if is_finite(bits) { 0x1000 } else { 0 })),
+        "rn" => op!(|bits| bits.wrapping_add(if is_finite(bits) { 0xfff + (bits >> 13 & 1) } else { 0 })),
+        "rz" => op!(|bits| bits),
         _ => return None,
     })
 }

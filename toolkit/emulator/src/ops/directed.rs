@@ -160,7 +160,7 @@ pub(super) fn directed(opcode: &str, ty: Type, rounding: &str, m: Modifiers) -> 
     if m.ftz || m.sat || m.nan || m.relu || m.approx {
         return None;
     }
-    macro_rules! of {
+    macro_rules! op {
         ($to:ident) => {
             match (opcode, ty) {
                 ("add", Type::F32) => rare_lanes!(|a: f32, b: f32| -> f32 { add_f32::<$to>(a, b) }),
@@ -182,9 +182,9 @@ pub(super) fn directed(opcode: &str, ty: Type, rounding: &str, m: Modifiers) -> 
         };
     }
     Some(match rounding {
-        "rm" => of!(DOWN),
-        "rp" => of!(UP),
-        "rz" => of!(ZERO),
+        "rm" => op!(DOWN),
+        "rp" => op!(UP),
+        "rz" => op!(ZERO),
         _ => return None,
     })
 }

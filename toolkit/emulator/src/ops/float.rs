@@ -22,7 +22,7 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
         return Some(op);
     }
     // One expression gives the plain, the flushing and the saturating form.
-    macro_rules! of {
+    macro_rules! op {
         (|$($name:ident),+| $body:expr) => {
             match (m.ftz, m.sat) {
                 (false, false) => lanes!(|$($name: f32),+| -> f32 { $body }),
@@ -36,25 +36,25 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
     }
     Some(match opcode {
         "mov" => lanes!(|a: f32| -> f32 { a }),
-        "add" => of!(|a, b| a + b),
-        "sub" => of!(|a, b| a - b),
-        "mul" => of!(|a, b| a * b),
-        "fma" | "mad" => of!(|a, b, c| a.mul_add(b, c)),
-        "div" => of!(|a, b| a / b),
-        "min" if m.nan => of!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { min_f32(a, b) }),
-        "max" if m.nan => of!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { max_f32(a, b) }),
-        "min" => of!(|a, b| min_f32(a, b)),
-        "max" => of!(|a, b| max_f32(a, b)),
-        "abs" => of!(|a| a.abs()),
-        "neg" => of!(|a| -a),
-        "sqrt" => of!(|a| a.sqrt()),
-        "rcp" => of!(|a| 1.0 / a),
-        "rsqrt" if m.approx => of!(|a| if a == 0.0 { 1.0 / a } else { (1.0 / f64::from(a).sqrt()) as f32 }),
-        "ex2" if m.approx => of!(|a| exp2(a)),
-        "lg2" if m.approx => of!(|a| f64::from(a).log2() as f32),
-        "sin" if m.approx => of!(|a| f64::from(a).sin() as f32),
-        "cos" if m.approx => of!(|a| f64::from(a).cos() as f32),
-        "tanh" if m.approx => of!(|a| f64::from(a).tanh() as f32),
+        "add" => op!(|a, b| a + b),
+        "sub" => op!(|a, b| a - b),
+        "mul" => op!(|a, b| a * b),
+        "fma" | "mad" => op!(|a, b, c| a.mul_add(b, c)),
+        "div" => op!(|a, b| a / b),
+        "min" if m.nan => op!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { min_f32(a, b) }),
+        "max" if m.nan => op!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { max_f32(a, b) }),
+        "min" => op!(|a, b| min_f32(a, b)),
+        "max" => op!(|a, b| max_f32(a, b)),
+        "abs" => op!(|a| a.abs()),
+        "neg" => op!(|a| -a),
+        "sqrt" => op!(|a| a.sqrt()),
+        "rcp" => op!(|a| 1.0 / a),
+        "rsqrt" if m.approx => op!(|a| if a == 0.0 { 1.0 / a } else { (1.0 / f64::from(a).sqrt()) as f32 }),
+        "ex2" if m.approx => op!(|a| exp2(a)),
+        "lg2" if m.approx => op!(|a| f64::from(a).log2() as f32),
+        "sin" if m.approx => op!(|a| f64::from(a).sin() as f32),
+        "cos" if m.approx => op!(|a| f64::from(a).cos() as f32),
+        "tanh" if m.approx => op!(|a| f64::from(a).tanh() as f32),
         "copysign" => lanes!(|a: f32, b: f32| -> f32 { b.copysign(a) }),
         _ => return None,
     })

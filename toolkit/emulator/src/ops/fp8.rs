@@ -48,7 +48,7 @@ pub(crate) fn e5m2_to_f16(bits: u8) -> f16 {
 
 /// Returns `cvt.rn.satfinite{.relu}.<to>.f32`. The first operand goes to the upper half.
 pub(crate) fn pair_from_singles(to: &str, relu: bool) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($format:ident, $relu:literal) => {
             lanes!(|a: f32, b: f32| -> u16 {
                 u16::from(narrow($format, a, $relu)) << 8 | u16::from(narrow($format, b, $relu))
@@ -56,17 +56,17 @@ pub(crate) fn pair_from_singles(to: &str, relu: bool) -> Option<LaneOp> {
         };
     }
     Some(match (to, relu) {
-        ("e4m3x2", false) => of!(E4M3, false),
-        ("e4m3x2", true) => of!(E4M3, true),
-        ("e5m2x2", false) => of!(E5M2, false),
-        ("e5m2x2", true) => of!(E5M2, true),
+        ("e4m3x2", false) => op!(E4M3, false),
+        ("e4m3x2", true) => op!(E4M3, true),
+        ("e5m2x2", false) => op!(E5M2, false),
+        ("e5m2x2", true) => op!(E5M2, true),
         _ => return None,
     })
 }
 
 /// Returns `cvt.rn.satfinite{.relu}.<to>.f16x2`.
 pub(crate) fn pair_from_halves(to: &str, relu: bool) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($format:ident, $relu:literal) => {
             lanes!(|a: [f16; 2]| -> u16 {
                 let [low, high] = a.map(|half| u16::from(narrow($format, f16_to_f32(half), $relu)));
@@ -75,17 +75,17 @@ pub(crate) fn pair_from_halves(to: &str, relu: bool) -> Option<LaneOp> {
         };
     }
     Some(match (to, relu) {
-        ("e4m3x2", false) => of!(E4M3, false),
-        ("e4m3x2", true) => of!(E4M3, true),
-        ("e5m2x2", false) => of!(E5M2, false),
-        ("e5m2x2", true) => of!(E5M2, true),
+        ("e4m3x2", false) => op!(E4M3, false),
+        ("e4m3x2", true) => op!(E4M3, true),
+        ("e5m2x2", false) => op!(E5M2, false),
+        ("e5m2x2", true) => op!(E5M2, true),
         _ => return None,
     })
 }
 
 /// Returns `cvt.rn{.relu}.f16x2.<from>`.
 pub(crate) fn halves_from_pair(from: &str, relu: bool) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($convert:ident, $relu:literal) => {
             lanes!(|a: u16| -> [f16; 2] {
                 [a as u8, (a >> 8) as u8].map(|bits| {
@@ -96,10 +96,10 @@ pub(crate) fn halves_from_pair(from: &str, relu: bool) -> Option<LaneOp> {
         };
     }
     Some(match (from, relu) {
-        ("e4m3x2", false) => of!(e4m3_to_f16, false),
-        ("e4m3x2", true) => of!(e4m3_to_f16, true),
-        ("e5m2x2", false) => of!(e5m2_to_f16, false),
-        ("e5m2x2", true) => of!(e5m2_to_f16, true),
+        ("e4m3x2", false) => op!(e4m3_to_f16, false),
+        ("e4m3x2", true) => op!(e4m3_to_f16, true),
+        ("e5m2x2", false) => op!(e5m2_to_f16, false),
+        ("e5m2x2", true) => op!(e5m2_to_f16, true),
         _ => return None,
     })
 }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_what_it_means_and_is_kept() {
+    fn every_number_converts_back_and_forth() {
         for (format, widen) in [(E4M3, e4m3_to_f16 as fn(u8) -> f16), (E5M2, e5m2_to_f16)] {
             for bits in 0..=255u8 {
                 let found = f16_to_f32(widen(bits));

@@ -85,7 +85,7 @@ fn bitwise(opcode: &str, bytes: u8, ty: Type) -> Option<LaneOp> {
             _ => return None,
         });
     }
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty, $bits:literal) => {
             match opcode {
                 "mov" => lanes!(|a: $t| -> $t { a }),
@@ -100,9 +100,9 @@ fn bitwise(opcode: &str, bytes: u8, ty: Type) -> Option<LaneOp> {
         };
     }
     Some(match bytes {
-        2 => of!(u16, 16),
-        4 => of!(u32, 32),
-        8 => of!(u64, 64),
+        2 => op!(u16, 16),
+        4 => op!(u32, 32),
+        8 => op!(u64, 64),
         _ => return None,
     })
 }
@@ -120,7 +120,7 @@ fn shift_right(ty: Type) -> Option<LaneOp> {
 }
 
 fn wrapping(opcode: &str, ty: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty) => {
             match opcode {
                 "add" => lanes!(|a: $t, b: $t| -> $t { a.wrapping_add(b) }),
@@ -131,9 +131,9 @@ fn wrapping(opcode: &str, ty: Type) -> Option<LaneOp> {
         };
     }
     Some(match ty {
-        Type::U16 | Type::S16 => of!(u16),
-        Type::U32 | Type::S32 => of!(u32),
-        Type::U64 | Type::S64 => of!(u64),
+        Type::U16 | Type::S16 => op!(u16),
+        Type::U32 | Type::S32 => op!(u32),
+        Type::U64 | Type::S64 => op!(u64),
         _ => return None,
     })
 }
@@ -176,7 +176,7 @@ fn ordered(opcode: &str, ty: Type) -> Option<LaneOp> {
 
 /// Returns `.wide` and `.hi` products.
 fn product(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty, $wide:ty, $bits:literal) => {
             match (opcode, modifiers.hi) {
                 ("mul", false) => lanes!(|a: $t, b: $t| -> $wide { <$wide>::from(a) * <$wide>::from(b) }),
@@ -194,10 +194,10 @@ fn product(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
         };
     }
     Some(match ty {
-        Type::U16 => of!(u16, u32, 16),
-        Type::S16 => of!(i16, i32, 16),
-        Type::U32 => of!(u32, u64, 32),
-        Type::S32 => of!(i32, i64, 32),
+        Type::U16 => op!(u16, u32, 16),
+        Type::S16 => op!(i16, i32, 16),
+        Type::U32 => op!(u32, u64, 32),
+        Type::S32 => op!(i32, i64, 32),
         Type::U64 | Type::S64 if !modifiers.hi => return None,
         Type::U64 => match opcode {
             "mul" => lanes!(|a: u64, b: u64| -> u64 { ((u128::from(a) * u128::from(b)) >> 64) as u64 }),
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_and_tables() {
+    fn fields_are_inserted_and_tables_applied() {
         assert_eq!(insert_field(0xff, 0, 8, 4), 0xf00);
         assert_eq!(insert_field(0xff, 7, 40, 4), 7);
         assert_eq!(logic3(0xf0, 0xcc, 0xaa, 0x96) & 0xff, 0xf0 ^ 0xcc ^ 0xaa);

@@ -74,7 +74,7 @@ mod tests {
     use crate::number::{exp2, flush};
 
     #[test]
-    fn all_lanes_have_the_bits_of_one() {
+    fn all_lanes_match_the_scalar_power() {
         let Some(ops) = exp2_of_lanes(false).zip(exp2_of_lanes(true)) else { return };
         let steps = (0..1 << 20).map(|step: u32| step.wrapping_mul(4099));
         let near = (0..1 << 18).map(|step| ((step as f32 - 131_072.0) / 800.0).to_bits());

@@ -51,7 +51,7 @@ fn odd(value: i128) -> f32 {
 
 /// Returns the conversion of `cvt.<rounding>.<to>.<from>` from an integer to a half.
 pub(super) fn half_from_integer(rounding: &str, to: Type, from: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($s:ty, $to:ident) => {
             match to {
                 Type::F16 => rare_lanes!(|a: $s| -> f16 { to_f16::<$to>(odd(a.into())) }),
@@ -60,26 +60,26 @@ pub(super) fn half_from_integer(rounding: &str, to: Type, from: Type) -> Option<
             }
         };
     }
-    macro_rules! from {
+    macro_rules! by_source {
         ($to:ident) => {
             match from {
-                Type::U8 => of!(u8, $to),
-                Type::S8 => of!(i8, $to),
-                Type::U16 => of!(u16, $to),
-                Type::S16 => of!(i16, $to),
-                Type::U32 => of!(u32, $to),
-                Type::S32 => of!(i32, $to),
-                Type::U64 => of!(u64, $to),
-                Type::S64 => of!(i64, $to),
+                Type::U8 => op!(u8, $to),
+                Type::S8 => op!(i8, $to),
+                Type::U16 => op!(u16, $to),
+                Type::S16 => op!(i16, $to),
+                Type::U32 => op!(u32, $to),
+                Type::S32 => op!(i32, $to),
+                Type::U64 => op!(u64, $to),
+                Type::S64 => op!(i64, $to),
                 _ => return None,
             }
         };
     }
     Some(match rounding {
-        "rn" => from!(NEAREST),
-        "rm" => from!(DOWN),
-        "rp" => from!(UP),
-        "rz" => from!(ZERO),
+        "rn" => by_source!(NEAREST),
+        "rm" => by_source!(DOWN),
+        "rp" => by_source!(UP),
+        "rz" => by_source!(ZERO),
         _ => return None,
     })
 }

@@ -17,7 +17,7 @@ pub(crate) enum Scope {
 
 impl Scope {
     /// Returns the scope that modifiers name, if any.
-    pub fn of(modifiers: &[&str]) -> Option<Self> {
+    pub fn from_modifiers(modifiers: &[&str]) -> Option<Self> {
         modifiers.iter().find_map(|&modifier| match modifier {
             "cta" => Some(Self::Block),
             "gpu" | "gl" | "cluster" => Some(Self::Device),

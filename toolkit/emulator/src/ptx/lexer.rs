@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn integers() {
+    fn integer_literals_are_parsed() {
         assert_eq!(integer("0x1fU"), Some(31));
         assert_eq!(integer("017"), Some(15));
         assert_eq!(integer("0"), Some(0));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_closed_is_an_error() {
+    fn unclosed_comments_and_texts_are_errors() {
         assert!(tokens("/* a").is_err());
         assert!(tokens("\"a").is_err());
     }

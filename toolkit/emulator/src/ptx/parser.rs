@@ -120,7 +120,7 @@ impl<'a> Parser<'a> {
                     let function = self.function(token.text == ".entry", token.line)?;
                     // A declaration may come before the definition.
                     match source.functions.iter_mut().find(|f| f.name == function.name) {
-                        Some(known) if function.defined => *known = function,
+                        Some(declared) if function.defined => *declared = function,
                         Some(_) => {}
                         None => source.functions.push(function),
                     }

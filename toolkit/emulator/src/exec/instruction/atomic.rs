@@ -69,7 +69,7 @@ fn atomic_lane(
     let mut place = None;
     let data = if space == Space::Shared {
         let offset = env.block.shared.locate(at, bytes).map_err(|fault| fault.lane(lane))?;
-        let who = LaneAccess::of(&warp.clock, lane, true);
+        let who = LaneAccess::new(&warp.clock, lane, true);
         env.block.shared.read(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
         if env.block.shared.take_unwritten() {
             let message = format!("an atomic on offset {offset:#x} of shared memory, which nothing wrote");
@@ -79,7 +79,7 @@ fn atomic_lane(
         &mut env.block.shared.data[offset..offset + bytes]
     } else {
         let (index, offset) = locate_global(env, at, bytes, lane, true)?;
-        let request = Request::of_lane(index, lane, bytes, true);
+        let request = Request::for_lane(index, lane, bytes, true);
         check_global_read(env, warp, request, |_| offset)?;
         check_global_write(env, warp, request, |_| offset, |_, _| false)?;
         env.memory.fetch(index, offset, bytes);

@@ -52,10 +52,10 @@ fn fill(
     (shared, barrier, multicast): (u64, u64, Option<u32>),
 ) -> Checked<()> {
     let (own, size) = (env.block.rank, env.launch.config.cluster_size());
-    let (target, told) = if size > 1 { (rank_of(shared), rank_of(barrier)) } else { (None, None) };
-    let (target, told) = (target.unwrap_or(own), told.unwrap_or(own));
-    if target != told {
-        let message = format!("a copy to block {target} of the cluster that tells an mbarrier of block {told}");
+    let (target, notified) = if size > 1 { (rank_of(shared), rank_of(barrier)) } else { (None, None) };
+    let (target, notified) = (target.unwrap_or(own), notified.unwrap_or(own));
+    if target != notified {
+        let message = format!("a copy to block {target} of the cluster that tells an mbarrier of block {notified}");
         return Err(Violation::new(FaultKind::Mbarrier, message).lane(lane));
     }
     let within = |at: u64| if size > 1 { at & ((1 << RANK_SHIFT) - 1) } else { at };
@@ -168,12 +168,12 @@ fn start_fill(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, mut bulk: BulkDa
         if !buffer.history.is_empty() {
             for piece in part.cut() {
                 let at = offset + (piece.address - part.address) as usize;
-                let request = Request::of_lane(index, lane, piece.bytes, false);
+                let request = Request::for_lane(index, lane, piece.bytes, false);
                 check_global_read(env, warp, request, |_| at)?;
             }
         }
     }
-    let who = LaneAccess::of(&warp.clock, lane, false);
+    let who = LaneAccess::new(&warp.clock, lane, false);
     for at in bulk.pieces() {
         env.block.shared.start_copy(at, PIECE, who)?;
     }

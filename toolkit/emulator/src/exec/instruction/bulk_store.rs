@@ -23,7 +23,7 @@ pub(crate) fn start_store(block: &mut BlockState, warp: &mut Warp, lane: usize, 
             return Err(Violation::new(FaultKind::Uninitialised, message).address(at as u64).buffer("shared memory"));
         }
     }
-    let reads = block.shared.start_async_reads(pieces.clone(), LaneAccess::of(&warp.clock, lane, false), true)?;
+    let reads = block.shared.start_async_reads(pieces.clone(), LaneAccess::new(&warp.clock, lane, false), true)?;
     for (at, piece) in pieces.zip(bulk.data.chunks_exact_mut(PIECE)) {
         piece.copy_from_slice(&block.shared.data[at..at + PIECE]);
     }
@@ -48,7 +48,7 @@ pub(crate) fn wait_stores(env: &mut BlockEnv<'_>, warp: &mut Warp, mask: u32, pe
             continue;
         }
         let reads = std::mem::take(&mut store.reads);
-        env.block.shared.end_async_reads(&reads, LaneAccess::of(&warp.clock, store.lane, false));
+        env.block.shared.end_async_reads(&reads, LaneAccess::new(&warp.clock, store.lane, false));
         if read {
             warp.stores.push(store);
         } else {
@@ -63,7 +63,7 @@ fn end_store(env: &mut BlockEnv<'_>, warp: &Warp, store: &PendingStore) -> Check
     for BulkPart { address, place, bytes } in store.bulk.parts.iter().copied().flat_map(BulkPart::cut) {
         let (index, offset) = env.memory.locate(address, bytes)?;
         let data = &store.bulk.data[place..place + bytes];
-        let request = Request::of_lane(index, store.lane, bytes, false);
+        let request = Request::for_lane(index, store.lane, bytes, false);
         check_global_write(env, warp, request, |_| offset, |old, _| old[offset..offset + bytes] == *data)?;
         env.memory.note_stored(index, address, bytes);
         let buffer = &mut env.memory.buffers[index];

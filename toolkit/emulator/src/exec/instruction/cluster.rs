@@ -13,10 +13,10 @@ use crate::window::RANK_SHIFT;
 
 /// Executes `barrier.cluster.arrive`.
 pub(crate) fn arrive(env: &mut BlockEnv<'_>, warp: &mut Warp, releases: bool, mask: u32) -> Checked<()> {
-    let again = (warp.cluster.arrived | warp.cluster.passed) & mask;
-    if again != 0 {
+    let repeated = (warp.cluster.arrived | warp.cluster.passed) & mask;
+    if repeated != 0 {
         let message = "arrives at the cluster's barrier again, without having waited there";
-        return Err(Violation::new(FaultKind::DivergentBarrier, message).lane(again.trailing_zeros() as usize));
+        return Err(Violation::new(FaultKind::DivergentBarrier, message).lane(repeated.trailing_zeros() as usize));
     }
     warp.cluster.arrived |= mask;
     env.block.cluster.has_arrivals = true;
@@ -140,10 +140,10 @@ pub(crate) fn check_visitors(env: &BlockEnv<'_>, warps: &[Warp]) -> Checked<()> 
     if !env.launch.options.check_races {
         return Ok(());
     }
-    let known = |thread: usize, epoch: u32| {
+    let is_ordered = |thread: usize, epoch: u32| {
         warps.iter().any(|warp| (0..32).any(|lane| warp.clock.view(lane).knows(thread, epoch)))
     };
-    let Some((thread, _)) = env.block.visitors.iter().find(|&(&thread, &epoch)| !known(thread, epoch)) else {
+    let Some((thread, _)) = env.block.visitors.iter().find(|&(&thread, &epoch)| !is_ordered(thread, epoch)) else {
         return Ok(());
     };
     let threads = env.launch.warps() * 32;

@@ -41,7 +41,7 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
     for lane in lanes(mask) {
         let source_bytes = source_bytes(warp, lane);
         let offset = env.block.shared.locate(target[lane], bytes).map_err(|fault| fault.lane(lane))?;
-        let who = LaneAccess::of(&warp.clock, lane, false);
+        let who = LaneAccess::new(&warp.clock, lane, false);
         env.block.shared.start_copy(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
         if source[lane] & (bytes as u64 - 1) != 0 {
             let message = format!("{bytes} bytes at {:#x}: no multiple of {bytes}", source[lane]);
@@ -61,7 +61,7 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
                 return Err(fault.buffer(&buffer.name));
             }
             (before, buffer_index) = (read(&buffer.data, at, count), index as u32);
-            check_global_read(env, warp, Request::of_lane(index, lane, count, false), |_| at)?;
+            check_global_read(env, warp, Request::for_lane(index, lane, count, false), |_| at)?;
         }
         let (source, bytes, source_bytes, lane) = (source[lane], copy.bytes as u8, source_bytes as u8, lane as u8);
         let (target, buffer) = (offset as u32, buffer_index);

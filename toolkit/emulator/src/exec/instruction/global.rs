@@ -140,7 +140,7 @@ pub(crate) fn load_global(
     }
     for lane in lanes(mask) {
         let (index, offset) = locate_global(env, at[lane], bytes, lane, true)?;
-        let request = Request::of_lane(index, lane, bytes, access.order.is_some());
+        let request = Request::for_lane(index, lane, bytes, access.order.is_some());
         check_global_read(env, warp, request, |_| offset)?;
         env.memory.fetch(index, offset, bytes);
         scatter(warp, access, lane, &env.memory.buffers[index].data[offset..offset + bytes]);
@@ -188,7 +188,7 @@ pub(crate) fn store_global(
     for lane in lanes(mask) {
         let (index, offset) = locate_global(env, at[lane], bytes, lane, false)?;
         let data = stored(warp, access, lane);
-        let request = Request::of_lane(index, lane, bytes, strong);
+        let request = Request::for_lane(index, lane, bytes, strong);
         env.memory.fetch(index, offset, bytes);
         check_global_write(env, warp, request, |_| offset, |old, _| old[offset..offset + bytes] == data[..bytes])?;
         let buffer = &mut env.memory.buffers[index];

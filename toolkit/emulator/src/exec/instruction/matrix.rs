@@ -92,16 +92,16 @@ pub(crate) fn store_matrix(
         for (row, values) in rows.iter().enumerate() {
             let lane = 8 * matrix + row;
             let offset = env.block.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
-            let who = LaneAccess::of(&warp.clock, lane, false);
+            let who = LaneAccess::new(&warp.clock, lane, false);
             env.block.shared.write(offset, 16, who, false).map_err(|fault| fault.lane(lane))?;
             for (bytes, value) in env.block.shared.data[offset..offset + 16].chunks_exact_mut(2).zip(values) {
                 bytes.copy_from_slice(&value.to_le_bytes());
             }
         }
         if let Some(poison) = &warp.poison {
-            for lane in lanes(poison.of((Width::B32, register))) {
+            for lane in lanes(poison.get((Width::B32, register))) {
                 for (row, column) in places(lane, transposed) {
-                    env.block.shared.forget(at[8 * matrix + row] as usize + 2 * column, 2);
+                    env.block.shared.mark_unwritten(at[8 * matrix + row] as usize + 2 * column, 2);
                 }
             }
         }
@@ -113,10 +113,10 @@ pub(crate) fn store_matrix(
 pub(crate) fn mma(Warp { registers, factors, .. }: &mut Warp, mma: &Mma) {
     let factors = factors.get_or_insert_with(|| Box::new(RecentFactors::new()));
     // A product of less depth is padded with zeros.
-    let of = |slots: &[u32], index: usize| slots.get(index).map_or(&[0; 32], |&slot| &registers.words[slot as usize]);
-    let (a, b) = (std::array::from_fn(|index| of(&mma.a, index)), std::array::from_fn(|index| of(&mma.b, index)));
-    factors.set_rows_of(mma.factor, a, |rows| first_factor(registers, &mma.a, rows));
-    factors.set_columns_of(b, |columns| second_factor(registers, &mma.b, columns));
+    let words = |slots: &[u32], index: usize| slots.get(index).map_or(&[0; 32], |&slot| &registers.words[slot as usize]);
+    let (a, b) = (std::array::from_fn(|index| words(&mma.a, index)), std::array::from_fn(|index| words(&mma.b, index)));
+    factors.set_rows_from_registers(mma.factor, a, |rows| first_factor(registers, &mma.a, rows));
+    factors.set_columns_from_registers(b, |columns| second_factor(registers, &mma.b, columns));
     let mut sums = [[0; 32]; 4];
     with_row_sums(registers, &mma.c, mma.half_sum, |before| factors.multiply_add(before, &mut sums));
     store_row_sums(registers, &mma.d, mma.half_sum, &sums);

@@ -119,7 +119,7 @@ fn set_up(block: &mut BlockState, warp: &mut Warp, lane: usize, at: u64, count: 
         return fault(lane, at, format!("an mbarrier already lives at offset {at:#x}"));
     }
     // Initialisation counts as an ordinary write.
-    let who = LaneAccess::of(&warp.clock, lane, false);
+    let who = LaneAccess::new(&warp.clock, lane, false);
     block.shared.write(at as usize, 8, who, false).map_err(|fault| fault.lane(lane))?;
     block.shared.set_mbarrier(at as usize, true);
     let agent = block.mbarriers.len() % 32;

@@ -26,7 +26,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// Creates the request of one lane.
-    pub fn of_lane(buffer: usize, lane: usize, bytes: usize, strong: bool) -> Self {
+    pub fn for_lane(buffer: usize, lane: usize, bytes: usize, strong: bool) -> Self {
         Self { buffer, mask: 1 << lane, bytes, strong, in_a_row: false }
     }
 }

@@ -62,9 +62,9 @@ pub(crate) fn insert_field(registers: &mut Registers, slots: Slots, (at, count):
 /// Compares, and writes a number where the comparison is true and zero elsewhere.
 pub(crate) fn set(registers: &mut Registers, test: LaneOp, slots: Slots, (target, value): (u32, u32), mask: u32) {
     test.run(registers, slots, mask);
-    let held = registers.masks[slots.d as usize];
+    let holds = registers.masks[slots.d as usize];
     let target = &mut registers.words[target as usize];
-    lanes(mask).for_each(|lane| target[lane] = if held >> lane & 1 == 1 { value } else { 0 });
+    lanes(mask).for_each(|lane| target[lane] = if holds >> lane & 1 == 1 { value } else { 0 });
 }
 
 /// Adds, subtracts or multiplies with a carry.

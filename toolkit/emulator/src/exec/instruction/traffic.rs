@@ -85,8 +85,8 @@ fn sectors(mask: u32, at: &[u64; 32], bytes: usize) -> Sectors {
     for lane in lanes(mask) {
         // An aligned request of at most 32 bytes is within one sector. A misaligned one becomes a fault later.
         let sector = at[lane] >> 5;
-        let known = &found.list[..found.len];
-        if Some(sector) > highest || known.last() != Some(&sector) && !known.contains(&sector) {
+        let earlier = &found.list[..found.len];
+        if Some(sector) > highest || earlier.last() != Some(&sector) && !earlier.contains(&sector) {
             found.list[found.len] = sector;
             found.len += 1;
         }
@@ -150,15 +150,15 @@ fn differ(addresses: impl Iterator<Item = u64>, bytes: usize) -> bool {
     if !matches!(bytes, 4 | 8 | 16) {
         return false;
     }
-    let (mut seen, mut again, mut offsets) = (0u32, 0, 0);
+    let (mut seen, mut repeated, mut offsets) = (0u32, 0, 0);
     let shift = bytes.trailing_zeros();
     for at in addresses {
         let place = 1 << (at >> shift & 127 >> shift);
-        again |= seen & place;
+        repeated |= seen & place;
         seen |= place;
         offsets |= at;
     }
-    again == 0 && offsets & (bytes as u64 - 1) == 0
+    repeated == 0 && offsets & (bytes as u64 - 1) == 0
 }
 
 /// Returns the number of words in the fullest bank.
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn bank_conflicts() {
+    fn bank_conflicts_need_more_wavefronts() {
         assert_eq!(wavefronts(!0, &at(4), 4), (1, 1));
         assert_eq!(wavefronts(!0, &at(128), 4), (32, 1));
         assert_eq!(wavefronts(!0, &at(132), 4), (1, 1));

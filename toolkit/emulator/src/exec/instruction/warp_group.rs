@@ -46,7 +46,7 @@ pub(crate) fn start_product(
     let predicate = |slot: u32| warp.registers.masks[slot as usize] & 1 == 1;
     let adds = product.accumulates.is_none_or(|(slot, negated)| predicate(slot) != negated);
     let pieces = a.map(Tile::pieces).into_iter().flatten().chain(b.pieces());
-    let reads = block.shared.start_async_reads(pieces, LaneAccess::of(&warp.clock, 0, false), false)?;
+    let reads = block.shared.start_async_reads(pieces, LaneAccess::new(&warp.clock, 0, false), false)?;
     meter.current().tensor_flops += (2 * 16 * DEPTH * product.columns) as u64;
     warp.products.push_back(PendingProduct { pc: meter.pc, a, b, adds, groups: 0, reads });
     Ok(())
@@ -64,7 +64,7 @@ pub(crate) fn wait_products(program: &Program, block: &mut BlockState, warp: &mu
         if let Op::Product(product) = &program.code[ending.pc].op {
             compute(warp, &block.shared.data, product, &ending);
         }
-        block.shared.end_async_reads(&ending.reads, LaneAccess::of(&warp.clock, 0, false));
+        block.shared.end_async_reads(&ending.reads, LaneAccess::new(&warp.clock, 0, false));
     }
 }
 

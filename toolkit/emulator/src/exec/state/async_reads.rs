@@ -22,7 +22,7 @@ pub(crate) struct Region {
 
 impl Region {
     /// Returns the region of one piece, whose offset in shared memory is a multiple of 16.
-    pub fn of_piece(at: usize) -> Self {
+    pub fn from_piece(at: usize) -> Self {
         Self { block: at / BLOCK, cells: 1 << (at / 16 % 64) }
     }
 
@@ -33,7 +33,7 @@ impl Region {
     }
 
     /// Returns the regions of several pieces, one region per block.
-    pub fn of_pieces(pieces: impl Iterator<Item = usize>) -> Vec<Self> {
+    pub fn from_pieces(pieces: impl Iterator<Item = usize>) -> Vec<Self> {
         let mut regions: Vec<Self> = Vec::new();
         let mut add = |new: Self| match regions.iter_mut().rev().find(|region| region.block == new.block) {
             Some(region) => region.cells |= new.cells,
@@ -42,7 +42,7 @@ impl Region {
         // Most pieces are in the same block as the one before.
         let mut last: Option<Self> = None;
         pieces.for_each(|at| {
-            let piece = Self::of_piece(at);
+            let piece = Self::from_piece(at);
             match &mut last {
                 Some(last) if last.block == piece.block => last.cells |= piece.cells,
                 last => last.replace(piece).into_iter().for_each(&mut add),
@@ -71,7 +71,7 @@ pub(crate) struct AsyncRead {
     /// The index of the thread in its cluster of blocks.
     pub thread: usize,
     /// The number of reads in flight.
-    pub flying: u32,
+    pub in_flight: u32,
     /// The epoch in which the last finished read ended.
     pub epoch: u32,
 }
@@ -91,11 +91,11 @@ impl AsyncReads {
     }
 
     /// Returns the entry of a thread's reads of exactly these cells.
-    fn of(&mut self, region: Region, thread: usize) -> &mut AsyncRead {
+    fn entry(&mut self, region: Region, thread: usize) -> &mut AsyncRead {
         let reads = &mut self.blocks[region.block];
-        let known = reads.iter().position(|read| read.cells == region.cells && read.thread == thread);
-        let index = known.unwrap_or_else(|| {
-            reads.push(AsyncRead { cells: region.cells, thread, flying: 0, epoch: 0 });
+        let existing = reads.iter().position(|read| read.cells == region.cells && read.thread == thread);
+        let index = existing.unwrap_or_else(|| {
+            reads.push(AsyncRead { cells: region.cells, thread, in_flight: 0, epoch: 0 });
             reads.len() - 1
         });
         &mut reads[index]
@@ -103,13 +103,13 @@ impl AsyncReads {
 
     /// Records the start of a read.
     pub fn start(&mut self, region: Region, thread: usize) {
-        self.of(region, thread).flying += 1;
+        self.entry(region, thread).in_flight += 1;
     }
 
     /// Records the end of a read.
     pub fn end(&mut self, region: Region, thread: usize, epoch: u32) {
-        let read = self.of(region, thread);
-        (read.flying, read.epoch) = (read.flying.saturating_sub(1), epoch);
+        let read = self.entry(region, thread);
+        (read.in_flight, read.epoch) = (read.in_flight.saturating_sub(1), epoch);
     }
 
     /// Returns whether the block of an offset has no reads.
@@ -125,7 +125,7 @@ impl AsyncReads {
     }
 
     /// Removes all cells that some bytes of one block touch from the reads.
-    pub fn forget(&mut self, at: usize, bytes: usize) {
+    pub fn remove(&mut self, at: usize, bytes: usize) {
         let touched = Region::touched(at, bytes);
         self.blocks[touched.block].retain_mut(|read| {
             read.cells &= !touched.cells;
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn pieces_of_a_block_are_one_region() {
-        let regions = Region::of_pieces([0x400, 0x7f0, 0x3f0, 0x410].into_iter());
+        let regions = Region::from_pieces([0x400, 0x7f0, 0x3f0, 0x410].into_iter());
         assert_eq!(regions, [Region { block: 1, cells: 1 << 63 | 3 }, Region { block: 0, cells: 1 << 63 }]);
         assert_eq!(regions[0].offsets().collect::<Vec<_>>(), [0x400, 0x410, 0x7f0]);
         assert_eq!(Region::touched(0x7f8, 8), Region { block: 1, cells: 1 << 63 });
@@ -148,19 +148,19 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_known_until_their_cells_are_written() {
+    fn reads_last_until_their_cells_are_written() {
         let mut reads = AsyncReads::default();
         reads.reset(BLOCK);
         let region = Region { block: 0, cells: 3 };
         reads.start(region, 5);
         reads.start(region, 5);
         reads.end(region, 5, 7);
-        let found = |reads: &AsyncReads, at| reads.touching(at, 4).map(|read| (read.flying, read.epoch)).next();
+        let found = |reads: &AsyncReads, at| reads.touching(at, 4).map(|read| (read.in_flight, read.epoch)).next();
         assert_eq!([found(&reads, 28), found(&reads, 32)], [Some((1, 7)), None]);
         reads.end(region, 5, 8);
-        reads.forget(0, 16);
+        reads.remove(0, 16);
         assert_eq!([found(&reads, 0), found(&reads, 16)], [None, Some((0, 8))]);
-        reads.forget(16, 16);
+        reads.remove(16, 16);
         assert!(reads.is_empty(0));
     }
 }

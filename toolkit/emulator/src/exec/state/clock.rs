@@ -21,7 +21,7 @@ pub(crate) type Others = BTreeMap<u32, Epochs>;
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     /// The epoch of each thread of the cluster.
-    known: Vec<u32>,
+    epochs: Vec<u32>,
     /// The smallest epoch of each warp.
     floor: Vec<u32>,
     /// The epochs of threads of other clusters.
@@ -56,8 +56,8 @@ pub(crate) fn join_others(mine: &mut Arc<Others>, theirs: &Arc<Others>) {
     let mine = Arc::make_mut(mine);
     for (&block, epochs) in theirs.iter() {
         match mine.get_mut(&block) {
-            Some(known) if Arc::ptr_eq(known, epochs) => {}
-            Some(known) => join_epochs(Arc::make_mut(known), epochs),
+            Some(existing) if Arc::ptr_eq(existing, epochs) => {}
+            Some(existing) => join_epochs(Arc::make_mut(existing), epochs),
             None => drop(mine.insert(block, Arc::clone(epochs))),
         }
     }
@@ -74,7 +74,7 @@ pub(crate) fn forget_wait(others: &mut Arc<Others>) {
 impl View {
     /// Creates a view of `warps` warps that have not accessed anything.
     pub fn new(warps: usize) -> Self {
-        Self { known: vec![0; warps * 32], floor: vec![0; warps], others: None, proxied: None }
+        Self { epochs: vec![0; warps * 32], floor: vec![0; warps], others: None, proxied: None }
     }
 
     /// Returns the view with the accesses of threads of other clusters that come before.
@@ -90,13 +90,13 @@ impl View {
     /// Returns whether a thread's accesses up to an epoch come before.
     #[inline(always)]
     pub fn knows(&self, thread: usize, epoch: u32) -> bool {
-        self.known[thread] >= epoch
+        self.epochs[thread] >= epoch
     }
 
     /// Returns whether the accesses of all lanes in a mask up to an epoch come before.
     #[inline(always)]
     pub fn knows_all(&self, warp: usize, mask: u32, epoch: u32) -> bool {
-        self.floor[warp] >= epoch || knows_lanes(&self.known, warp, mask, epoch)
+        self.floor[warp] >= epoch || knows_lanes(&self.epochs, warp, mask, epoch)
     }
 
     /// Returns whether the accesses of lanes of another cluster up to an epoch come before.
@@ -108,13 +108,13 @@ impl View {
     /// Returns whether a thread's writes up to an epoch are visible to the asynchronous proxy. The last warp of a view
     /// is that proxy itself, which sees its own writes.
     pub fn is_proxied(&self, thread: usize, epoch: u32) -> bool {
-        let own = thread >= self.known.len() - 32;
+        let own = thread >= self.epochs.len() - 32;
         own || self.proxied.as_ref().is_some_and(|epochs| epochs[thread] >= epoch)
     }
 
     /// Joins another view, but leaves the smallest epochs of the warps to [`View::settle`].
     fn join(&mut self, other: &View) {
-        join_epochs(&mut self.known, &other.known);
+        join_epochs(&mut self.epochs, &other.epochs);
         join_shared(&mut self.proxied, &other.proxied);
         match (&mut self.others, &other.others) {
             (Some(mine), Some(theirs)) => join_others(mine, theirs),
@@ -125,7 +125,7 @@ impl View {
 
     /// Recomputes the smallest epoch of each warp.
     fn settle(&mut self) {
-        for (floor, lanes) in self.floor.iter_mut().zip(self.known.chunks(32)) {
+        for (floor, lanes) in self.floor.iter_mut().zip(self.epochs.chunks(32)) {
             *floor = lanes.iter().copied().min().unwrap_or(0);
         }
     }
@@ -138,17 +138,17 @@ impl View {
     /// Returns the epochs that a thread with this view releases: the view, and its own accesses up to `epoch`. `block`
     /// is the number of its cluster.
     pub fn released(&self, block: u32, thread: usize, epoch: u32) -> Arc<Others> {
-        let mut known = self.known.clone();
-        known[thread] = known[thread].max(epoch);
+        let mut epochs = self.epochs.clone();
+        epochs[thread] = epochs[thread].max(epoch);
         let mut others = self.others.as_deref().cloned().unwrap_or_default();
-        others.insert(block, known.into());
+        others.insert(block, epochs.into());
         Arc::new(others)
     }
 
     /// Adds epochs that others released. `block` is the number of the thread's cluster.
     pub fn acquire(&mut self, block: u32, released: &Arc<Others>) {
         if let Some(own) = released.get(&block) {
-            join_epochs(&mut self.known, own);
+            join_epochs(&mut self.epochs, own);
             self.settle();
         }
         match &mut self.others {
@@ -158,8 +158,8 @@ impl View {
     }
 }
 
-fn knows_lanes(known: &[u32], warp: usize, mask: u32, epoch: u32) -> bool {
-    lanes(mask).all(|lane| known[warp * 32 + lane] >= epoch)
+fn knows_lanes(epochs: &[u32], warp: usize, mask: u32, epoch: u32) -> bool {
+    lanes(mask).all(|lane| epochs[warp * 32 + lane] >= epoch)
 }
 
 /// The clock of a warp: its epoch, and the views of its lanes.
@@ -224,7 +224,7 @@ impl WarpClock {
                 into.join(view);
             }
             last = Some(view);
-            let own = &mut into.known[self.warp * 32 + lane];
+            let own = &mut into.epochs[self.warp * 32 + lane];
             *own = (*own).max(self.epoch);
         }
         self.epoch += 1;
@@ -289,7 +289,7 @@ impl WarpClock {
         let views = self.views.each();
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
             let view = Arc::make_mut(&mut views[lane]);
-            let mut epochs = view.known.clone();
+            let mut epochs = view.epochs.clone();
             epochs[self.warp * 32 + lane] = self.epoch;
             join_shared(&mut view.proxied, &Some(epochs.into()));
         }
@@ -309,8 +309,8 @@ impl Gathering {
 
     /// Adds the accesses of one thread up to an epoch.
     pub fn add_thread(&mut self, thread: usize, epoch: u32, warps: usize) {
-        let known = &mut self.0.get_or_insert_with(|| View::new(warps)).known[thread];
-        *known = (*known).max(epoch);
+        let own = &mut self.0.get_or_insert_with(|| View::new(warps)).epochs[thread];
+        *own = (*own).max(epoch);
     }
 
     /// Joins the arrivals of another gathering, and empties that one.

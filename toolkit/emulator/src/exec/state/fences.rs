@@ -37,7 +37,7 @@ impl Releases {
     /// Joins a view to the one that was released at an address.
     pub fn add(&mut self, at: u64, released: &Arc<Others>) {
         match self.0.get_mut(&at) {
-            Some(known) => join_others(known, released),
+            Some(existing) => join_others(existing, released),
             None => drop(self.0.insert(at, Arc::clone(released))),
         }
     }

@@ -41,7 +41,7 @@ impl Poison {
     }
 
     /// Returns the lanes whose value in a slot is poison.
-    pub fn of(&self, (width, slot): (Width, u32)) -> u32 {
+    pub fn get(&self, (width, slot): (Width, u32)) -> u32 {
         match width {
             Width::Predicate => self.predicates[slot as usize],
             Width::B16 | Width::B32 => self.words[slot as usize],
@@ -56,8 +56,8 @@ impl Poison {
     }
 
     /// Returns the lanes with poison in a register of a load, a store or a vector.
-    pub fn of_register(&self, register: Register) -> u32 {
-        if register.bits == 0 { 0 } else { self.of((width(register), register.slot)) }
+    pub fn get_register(&self, register: Register) -> u32 {
+        if register.bits == 0 { 0 } else { self.get((width(register), register.slot)) }
     }
 
     pub fn set_register(&mut self, register: Register, mask: u32, poisoned: u32) {

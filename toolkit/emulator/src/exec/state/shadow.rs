@@ -145,7 +145,7 @@ impl Shadow {
         })?;
         if read {
             self.check_async_reads(at, bytes, who)?;
-            self.async_reads.forget(at, bytes);
+            self.async_reads.remove(at, bytes);
         }
         Ok(())
     }
@@ -178,7 +178,7 @@ impl Shadow {
             None => self.all(at, bytes, |cell, sets| put(cell, sets, thread, epoch, false)),
         }
         if !self.async_reads.is_empty(at) {
-            self.async_reads.forget(at, bytes);
+            self.async_reads.remove(at, bytes);
         }
     }
 
@@ -232,7 +232,7 @@ impl Shadow {
     /// cell, these reads become ordinary ones.
     #[cold]
     fn check_landed_reads(&mut self, at: usize, bytes: usize) -> Checked<()> {
-        if self.async_reads.touching(at, bytes).any(|read| read.flying != 0) {
+        if self.async_reads.touching(at, bytes).any(|read| read.in_flight != 0) {
             return Err(async_read(at));
         }
         if !(at | bytes).is_multiple_of(16) {
@@ -241,7 +241,7 @@ impl Shadow {
             for read in reads {
                 self.all(from, to - from, |cell, sets| add_ended_read(cell, sets, read.thread, read.epoch));
             }
-            self.async_reads.forget(at, bytes);
+            self.async_reads.remove(at, bytes);
         }
         Ok(())
     }
@@ -272,9 +272,9 @@ mod tests {
 
     #[test]
     fn writes_come_after_asynchronous_reads() {
-        let (nothing, mut all) = (Arc::new(View::new(3)), Gathering::default());
-        all.add(&mut WarpClock::new(0, &nothing), 3, u32::MAX);
-        let knowing = all.take(3);
+        let (unordered, mut all) = (Arc::new(View::new(3)), Gathering::default());
+        all.add(&mut WarpClock::new(0, &unordered), 3, u32::MAX);
+        let ordered = all.take(3);
         let by = |lane: usize, view| LaneAccess { warp: 1, lane, epoch: 1, view, strong: false };
         let kind = |result: Checked<()>| result.map_err(|violation| violation.kind);
         for (at, bytes) in [(16, 16), (20, 4)] {
@@ -282,19 +282,19 @@ mod tests {
             shadow.reset(1024, (2, 2));
             let region = Region { block: 0, cells: 6 };
             shadow.start_async_read(region, 0);
-            assert_eq!(kind(shadow.write(at, bytes, by(0, &knowing), false)), Err(FaultKind::AsyncRegion));
+            assert_eq!(kind(shadow.write(at, bytes, by(0, &ordered), false)), Err(FaultKind::AsyncRegion));
             shadow.end_async_read(region, 0, 1);
-            assert_eq!(kind(shadow.write(at, bytes, by(0, &nothing), false)), Err(FaultKind::SharedRace));
-            assert_eq!(kind(shadow.start_copy(32, 16, by(1, &nothing))), Err(FaultKind::SharedRace));
+            assert_eq!(kind(shadow.write(at, bytes, by(0, &unordered), false)), Err(FaultKind::SharedRace));
+            assert_eq!(kind(shadow.start_copy(32, 16, by(1, &unordered))), Err(FaultKind::SharedRace));
             let mut shadow = Shadow::default();
             shadow.reset(1024, (2, 2));
             shadow.start_async_read(region, 0);
             shadow.end_async_read(region, 0, 1);
-            assert_eq!(kind(shadow.write(at, bytes, by(0, &knowing), false)), Ok(()));
+            assert_eq!(kind(shadow.write(at, bytes, by(0, &ordered), false)), Ok(()));
             // Nobody has read the bytes written there since. The other bytes of the region were read.
-            assert_eq!(kind(shadow.write(at, bytes, by(1, &nothing), true)), Ok(()));
-            assert_eq!(kind(shadow.write(at + bytes, 4, by(1, &nothing), true)), Err(FaultKind::SharedRace));
-            assert_eq!(kind(shadow.start_copy(32, 16, by(1, &knowing))), Ok(()));
+            assert_eq!(kind(shadow.write(at, bytes, by(1, &unordered), true)), Ok(()));
+            assert_eq!(kind(shadow.write(at + bytes, 4, by(1, &unordered), true)), Err(FaultKind::SharedRace));
+            assert_eq!(kind(shadow.start_copy(32, 16, by(1, &ordered))), Ok(()));
         }
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Cell {
 impl Reads {
     /// Creates the reads of one lane.
     #[inline(always)]
-    fn of(who: LaneAccess<'_>) -> Self {
+    fn new(who: LaneAccess<'_>) -> Self {
         Self { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 }
     }
 
@@ -46,7 +46,7 @@ impl Reads {
     #[inline(always)]
     fn add(&mut self, who: LaneAccess<'_>) {
         if self.epoch != who.epoch && (self.epoch == 0 || reads_are_before(*self, who)) {
-            *self = Self::of(who);
+            *self = Self::new(who);
         } else {
             // The older epoch counts for both. This may hide a race, but never reports a false one.
             self.mask |= 1 << who.lane;
@@ -86,7 +86,7 @@ impl Sets {
 
     /// Returns the reads of a cell that has a set.
     #[inline(always)]
-    fn of(&mut self, cell: &Cell) -> &mut [Reads] {
+    fn get(&mut self, cell: &Cell) -> &mut [Reads] {
         &mut self.list[(cell.more as usize - 1) * self.warps..][..self.warps]
     }
 
@@ -104,7 +104,7 @@ impl Sets {
             self.list.resize(self.list.len() + self.warps, Reads::default());
             (self.list.len() / self.warps) as u32
         });
-        let set = self.of(cell);
+        let set = self.get(cell);
         set.fill(Reads::default());
         set
     }
@@ -129,7 +129,7 @@ pub(super) fn check_write(
     if who.strong && cell.strong_reads {
         return Ok(());
     }
-    let reads = if cell.more != 0 { &*sets.of(cell) } else { &cell.reads[..] };
+    let reads = if cell.more != 0 { &*sets.get(cell) } else { &cell.reads[..] };
     for &reads in reads {
         if reads.epoch != 0 && !reads_are_before(reads, who) {
             let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
@@ -146,17 +146,17 @@ pub(super) fn note_read(cell: &mut Cell, sets: &mut Sets, who: LaneAccess<'_>) {
     let none = cell.reads[0].epoch == 0 && cell.more == 0;
     cell.strong_reads = who.strong && (none || cell.strong_reads);
     if none {
-        cell.reads[0] = Reads::of(who);
+        cell.reads[0] = Reads::new(who);
     } else if cell.more != 0 {
-        sets.of(cell)[who.warp].add(who);
+        sets.get(cell)[who.warp].add(who);
     } else if cell.reads[0].are_by(who.warp) {
         cell.reads[0].add(who);
     } else if cell.reads[1].are_by(who.warp) {
         cell.reads[1].add(who);
     } else if reads_are_before(cell.reads[0], who) {
-        cell.reads[0] = Reads::of(who);
+        cell.reads[0] = Reads::new(who);
     } else if cell.reads[1].epoch == 0 || reads_are_before(cell.reads[1], who) {
-        cell.reads[1] = Reads::of(who);
+        cell.reads[1] = Reads::new(who);
     } else {
         sets.spill(cell)[who.warp].add(who);
     }
@@ -168,7 +168,7 @@ pub(super) fn add_ended_read(cell: &mut Cell, sets: &mut Sets, thread: usize, ep
     cell.strong_reads = false;
     let place = cell.reads.iter().position(|reads| reads.epoch == 0 || reads.are_by(warp));
     let reads = match place {
-        _ if cell.more != 0 => &mut sets.of(cell)[warp],
+        _ if cell.more != 0 => &mut sets.get(cell)[warp],
         Some(place) => &mut cell.reads[place],
         None => &mut sets.spill(cell)[warp],
     };
@@ -238,15 +238,15 @@ mod tests {
             (0..readers).chain(0..readers).for_each(|warp| note_read(&mut cell, &mut sets, by(warp, &nothing)));
             assert_eq!(cell.more != 0, readers > 2);
             let twin = sets.twin(&cell);
-            for unknown in 0..=readers {
-                let mut known = Gathering::default();
-                for warp in (0..readers).filter(|&warp| warp != unknown) {
-                    known.add(&mut WarpClock::new(warp, &nothing), 6, u32::MAX);
+            for missing in 0..=readers {
+                let mut gathered = Gathering::default();
+                for warp in (0..readers).filter(|&warp| warp != missing) {
+                    gathered.add(&mut WarpClock::new(warp, &nothing), 6, u32::MAX);
                 }
-                let view = known.take(6);
+                let view = gathered.take(6);
                 for cell in [cell, twin] {
                     let result = check_write(&cell, &mut sets, (0, 16), by(4, &view), false, (5, 5));
-                    assert_eq!(result.is_ok(), unknown == readers, "{readers} readers without {unknown}");
+                    assert_eq!(result.is_ok(), missing == readers, "{readers} readers without {missing}");
                 }
             }
         }

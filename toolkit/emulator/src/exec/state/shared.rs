@@ -92,7 +92,7 @@ impl SharedMemory {
     }
 
     /// Marks bytes as unwritten again, because poison was stored there.
-    pub fn forget(&mut self, at: usize, bytes: usize) {
+    pub fn mark_unwritten(&mut self, at: usize, bytes: usize) {
         (at..at + bytes).for_each(|byte| self.written.remove(byte));
     }
 
@@ -134,10 +134,10 @@ impl SharedMemory {
         who: LaneAccess<'_>,
         only_poison: bool,
     ) -> Checked<Vec<Region>> {
-        let regions = Region::of_pieces(pieces.clone());
+        let regions = Region::from_pieces(pieces.clone());
         if regions.iter().any(|&region| self.check_async_read(region, who, only_poison).is_err()) {
             // Report the fault of the first piece in their order.
-            pieces.into_iter().try_for_each(|at| self.check_async_read(Region::of_piece(at), who, only_poison))?;
+            pieces.into_iter().try_for_each(|at| self.check_async_read(Region::from_piece(at), who, only_poison))?;
         }
         if self.check_races {
             regions.iter().for_each(|&region| self.shadow.start_async_read(region, who.thread()));

@@ -41,21 +41,21 @@ impl RecentFactors {
         self.choose_rows(
             |rows| rows.factor == factor && rows.bits == *bits,
             |rows| {
-                (rows.bits, rows.of_registers) = (*bits, false);
+                (rows.bits, rows.from_registers) = (*bits, false);
                 rows.prepare(factor);
             },
         );
     }
 
     /// Sets the first factor of the next products from its registers. `fill` converts the registers to rows.
-    pub fn set_rows_of(&mut self, factor: Factor, registers: [&[u32; 32]; 4], fill: impl FnOnce(&mut Bits<16>)) {
+    pub fn set_rows_from_registers(&mut self, factor: Factor, registers: [&[u32; 32]; 4], fill: impl FnOnce(&mut Bits<16>)) {
         self.choose_rows(
-            |rows| rows.of_registers && rows.factor == factor && rows.registers.each_ref() == registers,
+            |rows| rows.from_registers && rows.factor == factor && rows.registers.each_ref() == registers,
             |rows| {
                 fill(&mut rows.bits);
                 rows.prepare(factor);
-                rows.registers.iter_mut().zip(registers).for_each(|(known, new)| *known = *new);
-                rows.of_registers = true;
+                rows.registers.iter_mut().zip(registers).for_each(|(cached, new)| *cached = *new);
+                rows.from_registers = true;
             },
         );
     }
@@ -75,19 +75,19 @@ impl RecentFactors {
     /// first.
     pub fn set_columns(&mut self, fill: impl FnOnce(&mut Bits<8>)) {
         fill(&mut self.columns.bits);
-        self.columns.of_registers = false;
+        self.columns.from_registers = false;
         self.columns.prepare(&self.rows[self.last]);
     }
 
     /// Sets the second factor from its registers. `fill` converts the registers to columns.
-    pub fn set_columns_of(&mut self, registers: [&[u32; 32]; 2], fill: impl FnOnce(&mut Bits<8>)) {
+    pub fn set_columns_from_registers(&mut self, registers: [&[u32; 32]; 2], fill: impl FnOnce(&mut Bits<8>)) {
         let (rows, columns) = (&self.rows[self.last], &mut self.columns);
-        let is_ready = columns.of_registers && columns.made_for == (rows.factor, rows.way);
+        let is_ready = columns.from_registers && columns.made_for == (rows.factor, rows.way);
         if !is_ready || columns.registers.each_ref() != registers {
             fill(&mut columns.bits);
             columns.prepare(rows);
-            columns.registers.iter_mut().zip(registers).for_each(|(known, new)| *known = *new);
-            columns.of_registers = true;
+            columns.registers.iter_mut().zip(registers).for_each(|(cached, new)| *cached = *new);
+            columns.from_registers = true;
         }
     }
 
@@ -106,7 +106,7 @@ struct Columns {
     bits: Bits<8>,
     /// The registers that they were read from, if any.
     registers: [[u32; 32]; 2],
-    of_registers: bool,
+    from_registers: bool,
     /// Whether that way can multiply them, if it must know in advance.
     fits: bool,
     #[cfg(target_arch = "x86_64")]
@@ -120,7 +120,7 @@ impl Columns {
             made_for: (Factor::F16, Way::Any),
             bits: [[0; DEPTH]; 8],
             registers: [[0; 32]; 2],
-            of_registers: false,
+            from_registers: false,
             fits: true,
             #[cfg(target_arch = "x86_64")]
             wider: WiderColumns::new(),
@@ -146,7 +146,7 @@ struct Rows {
     bits: Bits<16>,
     /// The registers that they were read from, if any.
     registers: [[u32; 32]; 4],
-    of_registers: bool,
+    from_registers: bool,
     way: Way,
     #[cfg(target_arch = "x86_64")]
     wide: WideRows,
@@ -161,7 +161,7 @@ impl Rows {
             factor: Factor::F16,
             bits: [[u16::MAX; DEPTH]; 16],
             registers: [[0; 32]; 4],
-            of_registers: false,
+            from_registers: false,
             way: Way::Any,
             #[cfg(target_arch = "x86_64")]
             wide: WideRows::new(),
@@ -243,7 +243,7 @@ mod tests {
     use half::{bf16, f16};
 
     #[test]
-    fn the_same_bits_as_one_at_a_time() {
+    fn vectors_compute_the_same_bits_as_scalars() {
         let mut state = 3u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -309,6 +309,6 @@ mod tests {
                 assert_eq!(found, wanted, "round {round}, {way:?}");
             }
         }
-        assert!(computed.iter().all(|computed| (3000..6000).contains(computed)), "{computed:?} of 6000 are common");
+        assert!(computed.iter().all(|computed| (3000..6000).contains(computed)), "{computed:?} of 6000 products used the vectors");
     }
 }

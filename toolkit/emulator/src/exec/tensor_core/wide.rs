@@ -126,45 +126,45 @@ pub(super) fn multiply_add_wide(
 ) -> bool {
     let mut any = _mm256_setzero_si256();
     // Both halves of a word have the exponent of its column, one for each row of a pair.
-    let (mut values, mut of_values) = ([_mm256_setzero_ps(); DEPTH], [_mm256_setzero_si256(); DEPTH]);
+    let (mut values, mut value_exponents) = ([_mm256_setzero_ps(); DEPTH], [_mm256_setzero_si256(); DEPTH]);
     for (k, bits) in transpose(columns.each_ref().map(|column| load(column))).into_iter().enumerate() {
         let (exponents, uncommon) = exponents(factor, bits);
         any = _mm256_or_si256(any, uncommon);
         let (low, high) = (_mm256_unpacklo_epi16(exponents, exponents), _mm256_unpackhi_epi16(exponents, exponents));
         values[k] = widen(factor, _mm256_castsi256_si128(bits));
         values[k + 8] = widen(factor, _mm256_extracti128_si256::<1>(bits));
-        of_values[k] = _mm256_permute2x128_si256::<0x20>(low, high);
-        of_values[k + 8] = _mm256_permute2x128_si256::<0x31>(low, high);
+        value_exponents[k] = _mm256_permute2x128_si256::<0x20>(low, high);
+        value_exponents[k + 8] = _mm256_permute2x128_si256::<0x31>(low, high);
     }
-    let of_infinite = _mm256_set1_epi32(255);
-    let field = |sum: __m256| _mm256_and_si256(_mm256_srli_epi32::<23>(_mm256_castps_si256(sum)), of_infinite);
+    let infinite_field = _mm256_set1_epi32(255);
+    let field = |sum: __m256| _mm256_and_si256(_mm256_srli_epi32::<23>(_mm256_castps_si256(sum)), infinite_field);
     for part in before.iter().flat_map(|register| register.chunks_exact(8)) {
         // SAFETY: the chunk has eight numbers.
         let sum = unsafe { _mm256_loadu_ps(part.as_ptr().cast()) };
-        any = _mm256_or_si256(any, _mm256_cmpeq_epi32(field(sum), of_infinite));
+        any = _mm256_or_si256(any, _mm256_cmpeq_epi32(field(sum), infinite_field));
     }
     if _mm256_testz_si256(any, any) == 0 {
         return false;
     }
     let (bias, tiny) = (_mm256_set1_epi32(127), _mm256_set1_epi32(TINY));
     let mask = _mm256_castsi256_pd(_mm256_set1_epi64x(!0x1fff_ffff));
-    let mut of_pair = _mm256_setzero_si256();
+    let mut pair_largest = _mm256_setzero_si256();
     for row in 0..16 {
-        let (of_even, of_odd) = (row / 8 * 2, row / 8 * 2 + 1);
+        let (even_register, odd_register) = (row / 8 * 2, row / 8 * 2 + 1);
         let lanes = row % 8 * 4..row % 8 * 4 + 4;
         // SAFETY: both ranges have four numbers.
         let c = unsafe {
-            let (even, odd) = (&before[of_even][lanes.clone()], &before[of_odd][lanes.clone()]);
+            let (even, odd) = (&before[even_register][lanes.clone()], &before[odd_register][lanes.clone()]);
             _mm256_set_m128(_mm_loadu_ps(odd.as_ptr().cast()), _mm_loadu_ps(even.as_ptr().cast()))
         };
         let largest = if row % 2 == 0 {
-            of_pair = _mm256_set1_epi16(ZERO as i16);
-            for (&own, &of_value) in a.exponents[row / 2 * DEPTH..][..DEPTH].iter().zip(&of_values) {
-                of_pair = _mm256_max_epi16(of_pair, _mm256_add_epi16(_mm256_set1_epi32(own), of_value));
+            pair_largest = _mm256_set1_epi16(ZERO as i16);
+            for (&own, &value_exponent) in a.exponents[row / 2 * DEPTH..][..DEPTH].iter().zip(&value_exponents) {
+                pair_largest = _mm256_max_epi16(pair_largest, _mm256_add_epi16(_mm256_set1_epi32(own), value_exponent));
             }
-            _mm256_srai_epi32::<16>(_mm256_slli_epi32::<16>(of_pair))
+            _mm256_srai_epi32::<16>(_mm256_slli_epi32::<16>(pair_largest))
         } else {
-            _mm256_srai_epi32::<16>(of_pair)
+            _mm256_srai_epi32::<16>(pair_largest)
         };
         let largest = _mm256_max_epi32(largest, _mm256_sub_epi32(field(c), bias));
         // Everything kept is a multiple of the unit, and less than 2^(KEPT + 2) units.
@@ -189,8 +189,8 @@ pub(super) fn multiply_add_wide(
         let sum = _mm256_blendv_ps(alone, cut, _mm256_castsi256_ps(_mm256_cmpgt_epi32(largest, tiny)));
         // SAFETY: both ranges have room for four numbers.
         unsafe {
-            _mm_storeu_ps(after[of_even][lanes.clone()].as_mut_ptr().cast(), _mm256_castps256_ps128(sum));
-            _mm_storeu_ps(after[of_odd][lanes].as_mut_ptr().cast(), _mm256_extractf128_ps::<1>(sum));
+            _mm_storeu_ps(after[even_register][lanes.clone()].as_mut_ptr().cast(), _mm256_castps256_ps128(sum));
+            _mm_storeu_ps(after[odd_register][lanes].as_mut_ptr().cast(), _mm256_extractf128_ps::<1>(sum));
         }
     }
     true

@@ -74,16 +74,16 @@ pub(super) fn set_rows(rows: &mut WiderRows, factor: Factor, bits: &Bits<16>) ->
     for (index, four) in bits.chunks_exact(4).enumerate() {
         for from in [0, 8] {
             let halves = [load_two(&four[..2], from), load_two(&four[2..], from)];
-            let [(low, uncommon), (high, also)] = halves.map(|bits| exponents(factor, bits));
-            any = _mm256_or_si256(any, _mm256_or_si256(uncommon, also));
-            let of_rows = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+            let [(low, low_uncommon), (high, high_uncommon)] = halves.map(|bits| exponents(factor, bits));
+            any = _mm256_or_si256(any, _mm256_or_si256(low_uncommon, high_uncommon));
+            let row_exponents = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
             // Four steps of depth of each row.
             let [low, high] = halves.map(|bits| widen(factor, bits));
             let parts =
                 [_mm512_shuffle_f32x4::<0b10_00_10_00>(low, high), _mm512_shuffle_f32x4::<0b11_01_11_01>(low, high)];
             for step in 0..8 {
                 let value = _mm512_permutevar_ps(parts[step / 4], _mm512_set1_epi32(step as i32 % 4));
-                let exponent = _mm512_shuffle_epi8(of_rows, _mm512_set1_epi16(step as i16 * 0x0202 + 0x0100));
+                let exponent = _mm512_shuffle_epi8(row_exponents, _mm512_set1_epi16(step as i16 * 0x0202 + 0x0100));
                 let place = index * DEPTH + from + step;
                 // SAFETY: both have room for sixteen numbers.
                 unsafe {
@@ -156,19 +156,19 @@ fn products_of(rows: &[[f32; 16]], columns: &[[f32; 8]; DEPTH], first: usize, sc
 /// then unspecified.
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw")]
 pub(super) fn multiply_add_wider(a: &WiderRows, b: &WiderColumns, before: Before<'_>, after: &mut Sums) -> bool {
-    let (of_infinite, bias, tiny) = (_mm512_set1_epi32(255), _mm512_set1_epi32(127), _mm512_set1_epi32(TINY));
+    let (infinite_field, bias, tiny) = (_mm512_set1_epi32(255), _mm512_set1_epi32(127), _mm512_set1_epi32(TINY));
     let (mut infinite, mut too_large) = (0, 0);
     for index in 0..4 {
         let steps = index * DEPTH..(index + 1) * DEPTH;
-        let of_pairs = largest_of(&a.exponents[steps.clone()], &b.exponents);
-        let of_even = _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(of_pairs));
-        for (odd, largest) in [of_even, _mm512_srai_epi32::<16>(of_pairs)].into_iter().enumerate() {
+        let pair_largest = largest_of(&a.exponents[steps.clone()], &b.exponents);
+        let even_largest = _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(pair_largest));
+        for (odd, largest) in [even_largest, _mm512_srai_epi32::<16>(pair_largest)].into_iter().enumerate() {
             let (register, lanes) = (index / 2 * 2 + odd, index % 2 * 16..index % 2 * 16 + 16);
             let before = &before[register][lanes.clone()];
             // SAFETY: the range has sixteen numbers.
             let c = unsafe { _mm512_loadu_ps(before.as_ptr().cast()) };
-            let field = _mm512_and_si512(_mm512_srli_epi32::<23>(_mm512_castps_si512(c)), of_infinite);
-            infinite |= _mm512_cmpeq_epi32_mask(field, of_infinite);
+            let field = _mm512_and_si512(_mm512_srli_epi32::<23>(_mm512_castps_si512(c)), infinite_field);
+            infinite |= _mm512_cmpeq_epi32_mask(field, infinite_field);
             let largest = _mm512_max_epi32(largest, _mm512_sub_epi32(field, bias));
             // Everything kept is a multiple of the unit, and less than 2^(KEPT + 2) units.
             let kept = _mm512_sub_epi32(_mm512_max_epi32(largest, tiny), _mm512_set1_epi32(KEPT));
