@@ -113,7 +113,7 @@ impl Decoder<'_> {
 
     /// Decodes `[map, {x, y}]`.
     fn tile(&mut self, operand: &Operand, rank: usize) -> Decoded<BulkSource> {
-        let Operand::List(parts) = operand else { return Err(format!("{operand:?} is no tile")) };
+        let Operand::List(parts) = operand else { return Err(format!("{operand:?} is not a tile")) };
         let [map, Operand::Vector(coordinates)] = parts.as_slice() else {
             return Err("a map and coordinates are needed".into());
         };
@@ -154,7 +154,7 @@ impl Decoder<'_> {
         let from_registers = matches!(a, Operand::Vector(_));
         let flag = |operand: &Operand| match operand {
             Operand::Integer(value) => Ok(*value as i64),
-            other => Err(format!("{other:?} is no immediate")),
+            other => Err(format!("{other:?} is not an immediate")),
         };
         let flags: Vec<i64> = flags.iter().map(flag).collect::<Decoded<_>>()?;
         let (negate_a, negate_b, transpose_a, transpose_b) = match (flags.as_slice(), from_registers) {

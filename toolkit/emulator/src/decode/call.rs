@@ -44,7 +44,7 @@ impl Decoder<'_> {
         }
         let (name, functions) = (call.callee, &self.source.functions);
         let Some(index) = functions.iter().position(|function| function.name == name && !function.entry) else {
-            return Err(format!("`{name}` is no function"));
+            return Err(format!("`{name}` is not a function"));
         };
         let callee = &functions[index];
         if !callee.defined
@@ -57,7 +57,7 @@ impl Decoder<'_> {
         }
         let (arguments, results) = (self.own_places(call.arguments)?, self.own_places(call.results)?);
         let call = self.transfers(index, &arguments, &results);
-        let call = call.ok_or_else(|| format!("`{name}` has other parameters"))?;
+        let call = call.ok_or_else(|| format!("`{name}` has different parameters"))?;
         self.queue.push(index);
         Ok(Op::Call(Box::new(call)))
     }
@@ -73,7 +73,7 @@ impl Decoder<'_> {
         };
         let (arguments, results) = (self.own_places(call.arguments)?, self.own_places(call.results)?);
         if !arguments.iter().map(|(_, size)| size).eq(sizes) {
-            return Err(format!("`{}` has other parameters", call.callee));
+            return Err(format!("`{}` has different parameters", call.callee));
         }
         let arguments = arguments.into_iter().map(|(place, _)| place).collect();
         let size = if function == SystemFunction::Allocate { 8 } else { 4 };
@@ -92,14 +92,14 @@ impl Decoder<'_> {
                 let functions = &self.source.functions;
                 let index = |name: &String| functions.iter().position(|function| function.name == *name);
                 let listed: Option<Vec<usize>> = names.iter().map(index).collect();
-                Some(listed.ok_or("a target is no function")?)
+                Some(listed.ok_or("a target is not a function")?)
             }
             None if prototype.parameters.len() == call.arguments.len()
                 && prototype.returns.len() == call.results.len() =>
             {
                 None
             }
-            None => return Err("the prototype has other parameters".into()),
+            None => return Err("the prototype has different parameters".into()),
         };
         let (arguments, results) = (self.own_places(call.arguments)?, self.own_places(call.results)?);
         let pointer = self.input(&Operand::Name(call.callee.to_string()), Type::B64)?;
@@ -114,7 +114,7 @@ impl Decoder<'_> {
         let place = |operand: &Operand| {
             let Operand::Name(name) = operand else { return Err("arguments must be `.param` variables".to_string()) };
             let own = self.current().variables.iter().find(|variable| variable.name == *name);
-            let Some(own) = own else { return Err(format!("`{name}` is no `.param` variable")) };
+            let Some(own) = own else { return Err(format!("`{name}` is not a `.param` variable")) };
             Ok((self.place(self.function, own, false), own.size))
         };
         operands.iter().map(place).collect()

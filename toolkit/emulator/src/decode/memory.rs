@@ -69,7 +69,7 @@ impl Decoder<'_> {
         let single = [value.clone()];
         let values = if let Operand::Vector(values) = value { &values[..] } else { &single[..] };
         if values.len() != count || ty == Type::Predicate {
-            return Err("the vector's length is not that of its operand".into());
+            return Err("the vector's length and its operand's differ".into());
         }
         let registers: Decoded<Box<[_]>> = values.iter().map(|value| self.element(value, ty.bytes())).collect();
         let registers = registers?;
@@ -104,7 +104,7 @@ impl Decoder<'_> {
         registers: Box<[crate::program::Register]>,
         store: bool,
     ) -> Decoded<Op> {
-        let Operand::Address(base, offset) = operand else { return Err("no address".into()) };
+        let Operand::Address(base, offset) = operand else { return Err("an address is needed".into()) };
         let Operand::Name(name) = &**base else { return Err("parameters are addressed by name only".into()) };
         let function = self.current();
         let mut access = Access {
@@ -126,8 +126,9 @@ impl Decoder<'_> {
             return Ok(Op::Parameter { offset, access: Box::new(access) });
         }
         let declared = function.variables.iter().filter(|variable| variable.space == Space::Param);
-        let declared = declared.chain(&function.parameters).chain(&function.returns).find(|variable| variable.name == *name);
-        let Some(variable) = declared else { return Err(format!("`{name}` is no parameter")) };
+        let declared =
+            declared.chain(&function.parameters).chain(&function.returns).find(|variable| variable.name == *name);
+        let Some(variable) = declared else { return Err(format!("`{name}` is not a parameter")) };
         if !end(variable.size) {
             return Err(format!("not within parameter `{name}`"));
         }

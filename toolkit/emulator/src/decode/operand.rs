@@ -80,7 +80,7 @@ impl Decoder<'_> {
         let wide = ty.bytes() == 8;
         match operand {
             Operand::Integer(value) if ty == Type::F32 || ty == Type::F64 => {
-                Err(format!("`{value}` is no floating-point number"))
+                Err(format!("`{value}` is not a floating-point number"))
             }
             Operand::Integer(_) if ty == Type::Predicate => Err("a predicate is needed".into()),
             Operand::Integer(value) => {
@@ -124,13 +124,13 @@ impl Decoder<'_> {
             Operand::Name(name) if name == "_" => Ok(self.new_slot(width_of(ty))),
             Operand::Name(name) => {
                 let Some((width, slot)) = self.register(name) else {
-                    return self.wrong(format!("`{name}` is no register"));
+                    return self.wrong(format!("`{name}` is not a register"));
                 };
                 self.check_width(name, width, ty)?;
                 self.written.push((width, slot));
                 Ok(slot)
             }
-            other => self.wrong(format!("{other:?} is no register")),
+            other => self.wrong(format!("{other:?} is not a register")),
         }
     }
 
@@ -169,7 +169,7 @@ impl Decoder<'_> {
                 Some((Width::B32, slot)) if bytes <= 4 => Ok(Register { slot, bits: 32 }),
                 Some((Width::B64, slot)) => Ok(Register { slot, bits: 64 }),
                 Some((width, _)) => Err(format!("register `{name}` is {width:?}, for {bytes} bytes")),
-                None => self.wrong(format!("`{name}` is no register")),
+                None => self.wrong(format!("`{name}` is not a register")),
             },
             Operand::Integer(_) | Operand::Single(_) | Operand::Double(_) => {
                 let ty = match bytes {
@@ -180,7 +180,7 @@ impl Decoder<'_> {
                 };
                 Ok(Register { slot: self.input(operand, ty)?, bits: if bytes == 8 { 64 } else { 32 } })
             }
-            other => self.wrong(format!("{other:?} is no register")),
+            other => self.wrong(format!("{other:?} is not a register")),
         }
     }
 
@@ -189,14 +189,14 @@ impl Decoder<'_> {
         let (name, negated) = match operand {
             Operand::Name(name) => (name, false),
             Operand::Not(name) => (name, true),
-            other => return Err(format!("{other:?} is no predicate")),
+            other => return Err(format!("{other:?} is not a predicate")),
         };
         match self.register(name) {
             Some((Width::Predicate, slot)) => {
                 self.read.push((Width::Predicate, slot));
                 Ok((slot, negated))
             }
-            _ => Err(format!("`{name}` is no predicate")),
+            _ => Err(format!("`{name}` is not a predicate")),
         }
     }
 
@@ -266,7 +266,7 @@ impl Decoder<'_> {
 
     /// Decodes an address in brackets. Also returns the space if a symbol determines it.
     pub(super) fn address(&mut self, operand: &Operand) -> Decoded<(Address, Option<Space>)> {
-        let Operand::Address(base, offset) = operand else { return Err(format!("{operand:?} is no address")) };
+        let Operand::Address(base, offset) = operand else { return Err(format!("{operand:?} is not an address")) };
         match &**base {
             Operand::Name(name) => match self.register(name) {
                 Some((width @ (Width::B32 | Width::B64), slot)) => {
@@ -282,7 +282,7 @@ impl Decoder<'_> {
             Operand::Integer(value) => {
                 Ok((Address { slot: self.bits(*value, true), wide: true, offset: *offset }, None))
             }
-            other => Err(format!("{other:?} is no address")),
+            other => Err(format!("{other:?} is not an address")),
         }
     }
 }

@@ -20,15 +20,15 @@ fn check_cluster(entry: &Entry, grid: [u32; 3], asked: Option<[u32; 3]>) -> Resu
     let bounds = entry.bounds();
     let cluster = cluster_of(entry, asked);
     if let Some(asked) = asked.filter(|&asked| asked != cluster) {
-        return Err(format!("clusters of {asked:?} blocks, where the kernel requires {cluster:?}"));
+        return Err(format!("clusters of {asked:?} blocks, but the kernel requires {cluster:?}"));
     }
     let blocks = cluster.iter().map(|&n| u64::from(n)).product::<u64>();
     let most = bounds.max_cluster.unwrap_or(MAX_CLUSTER).min(MAX_CLUSTER);
     if blocks == 0 || blocks > u64::from(most) {
-        return Err(format!("clusters of {blocks} blocks, of at most {most}"));
+        return Err(format!("clusters of {blocks} blocks, but at most {most} are allowed"));
     }
     if (0..3).any(|axis| !grid[axis].is_multiple_of(cluster[axis])) {
-        return Err(format!("a grid of {grid:?} blocks is no multiple of clusters of {cluster:?}"));
+        return Err(format!("a grid of {grid:?} blocks is not a multiple of clusters of {cluster:?}"));
     }
     if bounds.explicit_cluster && asked.is_none() && bounds.required_cluster.is_none() {
         return Err("the kernel must be launched in clusters of a given shape".into());
@@ -57,17 +57,17 @@ pub(crate) fn check_launch(
     if let Some(bound) = entry.bounds().max_threads.map(|bound| bound.iter().map(|&n| u64::from(n)).product::<u64>())
         && threads > bound
     {
-        return Err(format!("{threads} threads, of at most {bound} that the kernel declares"));
+        return Err(format!("{threads} threads, but the kernel declares at most {bound}"));
     }
     if let Some(required) = entry.bounds().required_threads
         && required != block
     {
-        return Err(format!("block {block:?}, where the kernel requires {required:?}"));
+        return Err(format!("block {block:?}, but the kernel requires {required:?}"));
     }
     check_cluster(entry, grid, asked_cluster)?;
     let shared = config.shared(entry.static_shared());
     if shared > MAX_SHARED {
-        return Err(format!("{shared} bytes of shared memory, of at most {MAX_SHARED}"));
+        return Err(format!("{shared} bytes of shared memory, but at most {MAX_SHARED} are allowed"));
     }
     if args.len() != entry.parameters().len() {
         return Err(format!("{} arguments for {} parameters", args.len(), entry.parameters().len()));
@@ -76,7 +76,11 @@ pub(crate) fn check_launch(
     for (index, (arg, parameter)) in args.iter().zip(entry.parameters()).enumerate() {
         let value = arg.bytes();
         if value.len() != parameter.size {
-            return Err(format!("argument {index} has {} bytes, its parameter has {}", value.len(), parameter.size));
+            return Err(format!(
+                "argument {index} has {} bytes, but its parameter has {}",
+                value.len(),
+                parameter.size
+            ));
         }
         bytes[parameter.offset..parameter.offset + parameter.size].copy_from_slice(&value);
     }

@@ -171,7 +171,7 @@ impl ResidentBlock {
             None => format!("warp {} at the cluster's barrier", warp.id),
         };
         let list: Vec<String> = waiting.clone().map(place).collect();
-        let message = format!("{} wait for threads that never come", list.join(", "));
+        let message = format!("{} wait for threads that never arrive", list.join(", "));
         (waiting.clone().next().map_or(0, |warp| warp.id), Violation::new(FaultKind::Deadlock, message))
     }
 }

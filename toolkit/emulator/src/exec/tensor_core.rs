@@ -224,7 +224,12 @@ mod tests {
             // A column with a NaN leaves the other columns as they are.
             let (mut with_nan, mut poisoned) = (c, b);
             poisoned[5][3] = 0x7e00;
-            multiply_add(Factor::F16, &Factors::new(Factor::F16, a), &Factors::new(Factor::F16, poisoned), &mut with_nan);
+            multiply_add(
+                Factor::F16,
+                &Factors::new(Factor::F16, a),
+                &Factors::new(Factor::F16, poisoned),
+                &mut with_nan,
+            );
             for (row, values) in d.iter().enumerate() {
                 for (column, value) in with_nan[row].into_iter().enumerate() {
                     assert!(if column == 3 { value.is_nan() } else { value == values[column] });

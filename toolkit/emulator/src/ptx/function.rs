@@ -145,7 +145,7 @@ impl Parser<'_> {
                         let prototype = Prototype { targets: Some(targets), ..Prototype::default() };
                         function.prototypes.insert(key, prototype);
                     } else if function.labels.insert(key, function.body.len()).is_some() {
-                        return self.error(format!("label `{name}` stands twice"));
+                        return self.error(format!("label `{name}` is defined twice"));
                     }
                 }
                 (Kind::Word, name) if name.starts_with('.') => {

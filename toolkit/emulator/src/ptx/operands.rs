@@ -68,11 +68,11 @@ impl Parser<'_> {
                 (Some(Operand::Integer(value)), true) => Ok(Operand::Integer(value.wrapping_neg())),
                 (Some(Operand::Double(value)), true) => Ok(Operand::Double(-value)),
                 (Some(value), false) => Ok(value),
-                _ => self.error(format!("`{}` is no number", token.text)),
+                _ => self.error(format!("`{}` is not a number", token.text)),
             };
         }
         if token.kind != Kind::Word || negative {
-            return self.error(format!("`{}` is no operand", token.text));
+            return self.error(format!("`{}` is not an operand", token.text));
         }
         let name = self.resolve(token.text);
         if self.accept(b'|') {

@@ -132,7 +132,7 @@ impl Parser<'_> {
                     Some(Operand::Integer(value)) => value,
                     Some(Operand::Single(bits)) if width == 4 => bits.into(),
                     Some(Operand::Double(value)) if width == 8 => value.to_bits(),
-                    _ => return self.error(format!("`{}` is no initial value", token.text)),
+                    _ => return self.error(format!("`{}` is not an initial value", token.text)),
                 };
                 let value = if negative { value.wrapping_neg() } else { value };
                 found.push(Initial::Bytes(value.to_le_bytes()[..width].to_vec()));

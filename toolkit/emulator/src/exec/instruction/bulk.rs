@@ -55,7 +55,7 @@ fn fill(
     let (target, notified) = if size > 1 { (rank_of(shared), rank_of(barrier)) } else { (None, None) };
     let (target, notified) = (target.unwrap_or(own), notified.unwrap_or(own));
     if target != notified {
-        let message = format!("a copy to block {target} of the cluster that tells an mbarrier of block {notified}");
+        let message = format!("a copy to block {target} of the cluster that notifies an mbarrier of block {notified}");
         return Err(Violation::new(FaultKind::Mbarrier, message).lane(lane));
     }
     let within = |at: u64| if size > 1 { at & ((1 << RANK_SHIFT) - 1) } else { at };
@@ -132,11 +132,11 @@ fn plan(env: &mut BlockEnv<'_>, warp: &Warp, copy: &BulkCopy, lane: usize, share
             let address = addresses(&warp.registers, *map)[lane];
             let bytes = map_bytes(env, address)?;
             let Some(map) = TensorMap::decode(bytes).filter(|map| map.tile.len() == coordinates.len()) else {
-                let message = format!("no tensor map of {} dimensions is at {address:#x}", coordinates.len());
+                let message = format!("there is no tensor map of {} dimensions at {address:#x}", coordinates.len());
                 return fault(FaultKind::OutOfBounds, message);
             };
             if !address.is_multiple_of(64) {
-                return fault(FaultKind::Misaligned, format!("a tensor map at {address:#x}, no multiple of 64"));
+                return fault(FaultKind::Misaligned, format!("a tensor map at {address:#x}, not a multiple of 64"));
             }
             let first: Vec<i32> =
                 coordinates.iter().map(|&slot| warp.registers.words[slot as usize][lane] as i32).collect();

@@ -19,7 +19,7 @@ pub(crate) fn start_store(block: &mut BlockState, warp: &mut Warp, lane: usize, 
         let unwritten =
             places.map(|place| bulk.swizzle.apply(bulk.at + place)).find(|&at| !block.shared.is_written(at, 1));
         if let Some(at) = unwritten {
-            let message = format!("copies offset {at:#x} of shared memory, which nothing wrote, to global memory");
+            let message = format!("copies unwritten offset {at:#x} of shared memory to global memory");
             return Err(Violation::new(FaultKind::Uninitialised, message).address(at as u64).buffer("shared memory"));
         }
     }

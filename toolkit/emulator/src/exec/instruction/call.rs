@@ -58,7 +58,7 @@ pub(crate) fn pointed_at<'a>(warp: &Warp, call: &'a PointerCall, mask: u32) -> C
     let pointers = &warp.registers.wides[call.pointer as usize];
     let first = mask.trailing_zeros() as usize;
     let Some((_, target)) = call.targets.iter().find(|(address, _)| *address == pointers[first]) else {
-        let message = format!("a call through {:#x}, which is no function with these parameters", pointers[first]);
+        let message = format!("a call through {:#x}, which is not a function with these parameters", pointers[first]);
         return Err(Violation::new(FaultKind::OutOfBounds, message).lane(first).address(pointers[first]));
     };
     let same = lanes(mask).filter(|&lane| pointers[lane] == pointers[first]).fold(0, |set, lane| set | 1 << lane);

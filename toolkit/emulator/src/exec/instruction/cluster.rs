@@ -15,7 +15,7 @@ use crate::window::RANK_SHIFT;
 pub(crate) fn arrive(env: &mut BlockEnv<'_>, warp: &mut Warp, releases: bool, mask: u32) -> Checked<()> {
     let repeated = (warp.cluster.arrived | warp.cluster.passed) & mask;
     if repeated != 0 {
-        let message = "arrives at the cluster's barrier again, without having waited there";
+        let message = "arrives at the cluster's barrier again without waiting there first";
         return Err(Violation::new(FaultKind::DivergentBarrier, message).lane(repeated.trailing_zeros() as usize));
     }
     warp.cluster.arrived |= mask;
@@ -31,7 +31,7 @@ pub(crate) fn arrive(env: &mut BlockEnv<'_>, warp: &mut Warp, releases: bool, ma
 pub(crate) fn wait(env: &BlockEnv<'_>, warp: &mut Warp, mask: u32) -> Checked<bool> {
     let missing = mask & !(warp.cluster.arrived | warp.cluster.passed);
     if missing != 0 {
-        let message = "waits at the cluster's barrier, where it has not arrived";
+        let message = "waits at the cluster's barrier without arriving there first";
         return Err(Violation::new(FaultKind::DivergentBarrier, message).lane(missing.trailing_zeros() as usize));
     }
     if warp.cluster.passed & mask != mask {

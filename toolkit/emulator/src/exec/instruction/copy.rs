@@ -44,7 +44,7 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
         let who = LaneAccess::new(&warp.clock, lane, false);
         env.block.shared.start_copy(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
         if source[lane] & (bytes as u64 - 1) != 0 {
-            let message = format!("{bytes} bytes at {:#x}: no multiple of {bytes}", source[lane]);
+            let message = format!("{bytes} bytes at {:#x}: not a multiple of {bytes}", source[lane]);
             return Err(Violation::new(FaultKind::Misaligned, message).lane(lane).address(source[lane]));
         }
         let (mut before, mut buffer_index) = ([0; 16], 0);

@@ -86,7 +86,7 @@ fn check_one(env: &BlockEnv<'_>, waited: bool, address: DeviceAddress, (bytes, s
     let Some(buffer) = env.memory.too_early(address, bytes, stores, waited) else { return Ok(()) };
     let (name, what) = (&buffer.name, if stores { "accessed" } else { "wrote" });
     let lacks = if waited {
-        "a launch between them, which never waited, is all that was waited for"
+        "the wait covers only a launch between them, which never waited itself"
     } else {
         "there is no griddepcontrol.wait between"
     };

@@ -78,7 +78,7 @@ pub(crate) fn locate_global(
         |kind, message: String| Err(Violation::new(kind, message).lane(lane).address(address).buffer(&buffer.name));
     if !address.is_multiple_of(bytes as u64) {
         let message =
-            format!("{bytes} bytes at {address:#x}, offset {offset} of `{}`: no multiple of {bytes}", buffer.name);
+            format!("{bytes} bytes at {address:#x}, offset {offset} of `{}`: not a multiple of {bytes}", buffer.name);
         return fault(FaultKind::Misaligned, message);
     }
     if read && env.launch.options.check_initialised && !buffer.written.contains_range(offset, bytes) {

@@ -113,7 +113,8 @@ pub(crate) fn store_matrix(
 pub(crate) fn mma(Warp { registers, factors, .. }: &mut Warp, mma: &Mma) {
     let factors = factors.get_or_insert_with(|| Box::new(RecentFactors::new()));
     // A product of less depth is padded with zeros.
-    let words = |slots: &[u32], index: usize| slots.get(index).map_or(&[0; 32], |&slot| &registers.words[slot as usize]);
+    let words =
+        |slots: &[u32], index: usize| slots.get(index).map_or(&[0; 32], |&slot| &registers.words[slot as usize]);
     let (a, b) = (std::array::from_fn(|index| words(&mma.a, index)), std::array::from_fn(|index| words(&mma.b, index)));
     factors.set_rows_from_registers(mma.factor, a, |rows| first_factor(registers, &mma.a, rows));
     factors.set_columns_from_registers(b, |columns| second_factor(registers, &mma.b, columns));

@@ -33,14 +33,15 @@ pub(crate) fn mbarrier_at<'b>(
     at: u64,
 ) -> Checked<&'b mut Mbarrier> {
     let Some(barrier) = block.mbarriers.get_mut(&at) else {
-        return fault(lane, at, format!("there is no mbarrier at offset {at:#x}: it was not set up"));
+        return fault(lane, at, format!("there is no mbarrier at offset {at:#x}: it was not initialised"));
     };
     let (thread, epoch) = barrier.creator;
     if launch.options.check_races
         && thread != warp.clock.warp * 32 + lane
         && !warp.clock.view(lane).knows(thread, epoch)
     {
-        let message = format!("the mbarrier at offset {at:#x} that thread {thread} set up, with no barrier between");
+        let message =
+            format!("the mbarrier at offset {at:#x} that thread {thread} initialised, with no barrier between");
         return Err(Violation::new(FaultKind::SharedRace, message).lane(lane).address(at).buffer("shared memory"));
     }
     Ok(barrier)
@@ -71,7 +72,7 @@ pub(crate) fn mbarrier(
                 return fault(
                     lane,
                     at,
-                    format!("an mbarrier of block {rank} of the cluster, which only that block may use so"),
+                    format!("an mbarrier of block {rank} of the cluster, which only that block may use in this way"),
                 );
             }
             on_block(env, warp, (lane, rank, true), |env, warp| change(env, warp, instruction, lane, (at, value)))?;

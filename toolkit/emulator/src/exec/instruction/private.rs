@@ -18,7 +18,7 @@ fn private_offset(size: usize, address: u64, bytes: usize, lane: usize) -> Check
         return fault(FaultKind::OutOfBounds, message);
     }
     if !address.is_multiple_of(bytes as u64) {
-        let message = format!("{bytes} bytes at offset {address:#x} of local memory: no multiple of {bytes}");
+        let message = format!("{bytes} bytes at offset {address:#x} of local memory: not a multiple of {bytes}");
         return fault(FaultKind::Misaligned, message);
     }
     Ok(lane * size + address as usize)
@@ -77,13 +77,15 @@ pub(crate) fn load_parameters(
     for lane in lanes(mask) {
         let offset = at[lane] as usize & ((1 << WINDOW_BITS) - 1);
         let Some(data) = parameters.get(offset..offset + bytes) else {
-            let message =
-                format!("{bytes} bytes at offset {offset} of the kernel's parameters, of {}", parameters.len());
+            let message = format!(
+                "{bytes} bytes at offset {offset} of the kernel's parameters, which have {} bytes",
+                parameters.len()
+            );
             return Err(Violation::new(FaultKind::OutOfBounds, message).lane(lane));
         };
         if !offset.is_multiple_of(bytes) {
             let message =
-                format!("{bytes} bytes at offset {offset} of the kernel's parameters: no multiple of {bytes}");
+                format!("{bytes} bytes at offset {offset} of the kernel's parameters: not a multiple of {bytes}");
             return Err(Violation::new(FaultKind::Misaligned, message).lane(lane));
         }
         scatter(warp, access, lane, data);

@@ -78,7 +78,7 @@ impl Poison {
         let (pc, at) = self.origin;
         let line = program.code[pc as usize].line;
         let message = format!(
-            "{how} a value that comes from shared memory which nothing wrote (the first such read was of offset {at:#x}, in PTX line {line})"
+            "{how} a value from shared memory that nothing wrote (first read at offset {at:#x}, in PTX line {line})"
         );
         let lane = lanes(used).next().unwrap_or(0);
         Violation::new(FaultKind::Uninitialised, message).lane(lane).address(at).buffer("shared memory")

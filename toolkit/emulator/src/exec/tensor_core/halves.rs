@@ -48,7 +48,12 @@ impl RecentFactors {
     }
 
     /// Sets the first factor of the next products from its registers. `fill` converts the registers to rows.
-    pub fn set_rows_from_registers(&mut self, factor: Factor, registers: [&[u32; 32]; 4], fill: impl FnOnce(&mut Bits<16>)) {
+    pub fn set_rows_from_registers(
+        &mut self,
+        factor: Factor,
+        registers: [&[u32; 32]; 4],
+        fill: impl FnOnce(&mut Bits<16>),
+    ) {
         self.choose_rows(
             |rows| rows.from_registers && rows.factor == factor && rows.registers.each_ref() == registers,
             |rows| {
@@ -309,6 +314,9 @@ mod tests {
                 assert_eq!(found, wanted, "round {round}, {way:?}");
             }
         }
-        assert!(computed.iter().all(|computed| (3000..6000).contains(computed)), "{computed:?} of 6000 products used the vectors");
+        assert!(
+            computed.iter().all(|computed| (3000..6000).contains(computed)),
+            "{computed:?} of 6000 products used the vectors"
+        );
     }
 }
