@@ -216,7 +216,7 @@ impl Memory {
     }
 
     /// Returns whether the current device may access a buffer without further steps: it has access, and the buffer does
-    /// not stand for host memory.
+    /// not mirror host memory.
     #[inline(always)]
     pub fn is_plain(&self, buffer: &Buffer) -> bool {
         self.reach >> buffer.device & 1 == 1 && buffer.host.is_none()

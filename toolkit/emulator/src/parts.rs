@@ -128,7 +128,7 @@ impl<'a> PtxParts<'a> {
                 }
                 continue;
             }
-            // A predicate comes before its instruction.
+            // Skip the predicate before an instruction.
             let guarded = text.split_once(char::is_whitespace).filter(|(word, _)| word.starts_with('@'));
             let instruction = guarded.map_or(text, |(_, rest)| rest.trim());
             if opcodes.iter().any(|opcode| instruction.starts_with(opcode)) {

@@ -51,7 +51,7 @@ pub(crate) enum BulkSource {
     Tile { map: Address, coordinates: Box<[u32]> },
 }
 
-/// `cp.async.bulk` or `cp.async.bulk.tensor`.
+/// A bulk copy: `cp.async.bulk` or `cp.async.bulk.tensor`.
 #[derive(Clone, Debug)]
 pub(crate) struct BulkCopy {
     pub end: BulkEnd,
@@ -70,7 +70,7 @@ pub(crate) enum FirstFactor {
     },
 }
 
-/// `wgmma.mma_async.m64nNk16`.
+/// A product of a warp group: `wgmma.mma_async.m64nNk16`.
 #[derive(Clone, Debug)]
 pub(crate) struct Product {
     pub factor: Factor,

@@ -45,7 +45,7 @@ pub(crate) struct PointerCall {
 pub(crate) enum SystemFunction {
     /// `__assertfail`, which a failed assertion calls.
     AssertFail,
-    /// `vprintf`
+    /// `vprintf`, which `printf` calls.
     Print,
     /// `malloc`
     Allocate,
@@ -120,7 +120,7 @@ pub(crate) enum Op {
         target: Register,
         parts: Box<[Register]>,
     },
-    /// `griddepcontrol.wait`
+    /// `griddepcontrol.wait`: waits for the launches ahead of a dependent launch.
     GridWait,
     /// Reads the number of instructions executed so far.
     Clock(Register),
@@ -151,11 +151,11 @@ pub(crate) enum Op {
     Touch(Box<Op>),
     Mma(Box<Mma>),
     OtherMma(Box<OtherMma>),
-    /// `wmma.load`
+    /// `wmma.load`: loads a fragment.
     FragmentLoad(Box<FragmentAccess>),
-    /// `wmma.store`
+    /// `wmma.store`: stores a fragment.
     FragmentStore(Box<FragmentAccess>),
-    /// `wmma.mma`
+    /// `wmma.mma`: multiplies fragments.
     FragmentProduct(Box<FragmentProduct>),
     AsyncCopy(Box<AsyncCopy>),
     AsyncCommit,
@@ -190,9 +190,9 @@ pub(crate) enum Op {
     ClusterArrive {
         releases: bool,
     },
-    /// `barrier.cluster.wait`
+    /// `barrier.cluster.wait`: waits at the cluster barrier.
     ClusterWait,
-    /// A fence.
+    /// A fence that orders memory within a scope.
     Fence {
         scope: Scope,
     },
@@ -206,7 +206,7 @@ pub(crate) enum Op {
         pending: u32,
         read: bool,
     },
-    /// `wgmma.fence`
+    /// `wgmma.fence`: lets the next product use registers that the warp has written.
     ProductFence,
     Product(Box<Product>),
     ProductCommit,

@@ -12,7 +12,7 @@ pub(crate) enum Factor {
     Tf32,
 }
 
-/// `mma.sync.m16n8k16` or `m16n8k8`.
+/// A product of a warp with factors of halves: `mma.sync.m16n8k16` or `m16n8k8`.
 #[derive(Clone, Debug)]
 pub(crate) struct Mma {
     pub factor: Factor,
@@ -50,7 +50,7 @@ impl FactorKind {
     }
 }
 
-/// `mma.sync.m16n8kN` with factors other than halves.
+/// A product of a warp with factors other than halves: `mma.sync.m16n8kN`.
 #[derive(Clone, Debug)]
 pub(crate) struct OtherMma {
     pub kind: FactorKind,
@@ -92,7 +92,7 @@ impl Fragment {
     }
 }
 
-/// `wmma.load` or `wmma.store`.
+/// A load or store of a fragment: `wmma.load` or `wmma.store`.
 #[derive(Clone, Debug)]
 pub(crate) struct FragmentAccess {
     pub fragment: Fragment,
@@ -107,7 +107,7 @@ pub(crate) struct FragmentAccess {
     pub scratch: (u32, u32),
 }
 
-/// `wmma.mma`. The shape has the sum's rows, its columns, and the depth.
+/// A product of fragments: `wmma.mma`. The shape has the sum's rows, its columns, and the depth.
 #[derive(Clone, Debug)]
 pub(crate) struct FragmentProduct {
     pub kind: FactorKind,

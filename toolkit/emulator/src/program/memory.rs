@@ -30,9 +30,9 @@ impl Scope {
 /// The ordering of a strong access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemoryOrder {
-    /// Whether it acquires.
+    /// Whether it has acquire semantics.
     pub acquire: bool,
-    /// Whether it releases.
+    /// Whether it has release semantics.
     pub release: bool,
     /// The threads that it orders.
     pub scope: Scope,
@@ -93,7 +93,7 @@ pub(crate) struct Atomic {
     pub second: u32,
 }
 
-/// `cp.async` of 4, 8 or 16 bytes.
+/// An asynchronous copy: `cp.async` of 4, 8 or 16 bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct AsyncCopy {
     pub target: Address,

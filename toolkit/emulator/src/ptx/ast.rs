@@ -62,22 +62,22 @@ impl Variable {
 pub(crate) enum Operand {
     /// A register, a symbol, a special register, a label or `_`.
     Name(String),
-    /// `!%p`
+    /// A negated predicate, such as `!%p`.
     Not(String),
-    /// `%p|%q`
+    /// Two destinations, such as `%p|%q`.
     Pair(String, String),
-    /// `symbol+8`
+    /// A name plus an offset, such as `symbol+8`.
     Sum(String, i64),
     Integer(u64),
     /// `0f...`: the bits of an f32.
     Single(u32),
     /// `0d...` or a decimal fraction.
     Double(f64),
-    /// `{a, b}`
+    /// A vector, such as `{a, b}`.
     Vector(Vec<Operand>),
-    /// `[a+8]`
+    /// An address with an offset, such as `[a+8]`.
     Address(Box<Operand>, i64),
-    /// `(a, b)`, or the `[map, {x, y}]` of a tensor copy.
+    /// A list, such as `(a, b)` or the `[map, {x, y}]` of a tensor copy.
     List(Vec<Operand>),
 }
 

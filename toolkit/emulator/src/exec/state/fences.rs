@@ -1,8 +1,8 @@
 //! Views that fences and strong accesses pass from one thread to another.
 //!
-//! A fence before a strong write releases the thread's accesses, and a fence after a strong read acquires them.
-//! Released views are stored by the address of the write. Views of block scope are stored with the block, and views of
-//! wider scopes also with the device and the system.
+//! A fence before a strong write releases the thread's accesses, and a fence after a strong read acquires them. A
+//! released view has all accesses that come before the write. It is stored by the write's address: for block scope with
+//! the block, and for wider scopes also with the device and the system.
 
 use super::clock::{Others, View, join_others};
 use crate::program::Scope;

@@ -51,7 +51,7 @@ pub(crate) struct SavedFrame {
     pub addresses: Vec<Lanes<u64>>,
 }
 
-/// A test of an mbarrier without success.
+/// An unsuccessful test of an mbarrier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     /// The mbarrier's offset in shared memory.
