@@ -1,4 +1,4 @@
-//! Copies of global memory, on which blocks run ahead of earlier ones.
+//! Copies of global memory for blocks that run ahead of earlier ones.
 
 use crate::history::LINE;
 use crate::memory::{Buffer, Memory};

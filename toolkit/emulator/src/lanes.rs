@@ -124,7 +124,7 @@ const BITS: [u32; 32] = {
     bits
 };
 
-/// Restores lanes outside a mask to their old values. It has no branches and reads all values, so that it vectorises.
+/// Restores lanes outside a mask to their old values. It reads all values and has no branches, which lets it vectorise.
 #[inline(always)]
 fn put_back<T>(target: &mut Lanes<T>, old: &Lanes<T>, mask: u32, all: T)
 where

@@ -51,7 +51,7 @@
 //! accesses only together with the fences, `.acquire` and `.release` around them, within their scope.
 //!
 //! Races are checked in shared memory, and in the global memory that a launch writes. Reads of global memory are not
-//! recorded: a write that should wait for a read is found in the orders in which the write comes first.
+//! recorded. A write that should wait for a read is found in any order that puts the write first.
 //!
 //! [`driver`] provides the functions of the CUDA driver API (libcuda) on top of this. It has streams, events, graphs,
 //! and several devices that access each other's memory and wait for each other.

@@ -117,7 +117,7 @@ impl<'a> PtxParts<'a> {
         self.entries.keys().copied()
     }
 
-    /// Returns the instructions of a kernel that begin with one of `opcodes`. Empty if the kernel does not exist.
+    /// Returns the instructions of a kernel that begin with any of `opcodes`. Empty if the kernel does not exist.
     pub fn places(&self, kernel: &str, opcodes: &[&str]) -> Vec<PtxPlace<'a>> {
         let Some((&kernel, entry)) = self.entries.get_key_value(kernel) else { return Vec::new() };
         let (mut places, mut source) = (Vec::new(), String::new());

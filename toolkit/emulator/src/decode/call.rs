@@ -219,7 +219,7 @@ impl Decoder<'_> {
             }
         }
         if start < end {
-            // Round down, so that the alignment stays the same.
+            // Round down to keep the alignment.
             let start = start / 16 * 16;
             found.locals = (start, end - start);
         }

@@ -60,7 +60,7 @@ pub(super) struct GridRun {
     running: u64,
     /// The number of clusters that may be resident.
     resident: usize,
-    /// The number of rounds in a row in which all warps seemed to wait.
+    /// Consecutive rounds with all warps apparently waiting.
     spun: u32,
     turns: Vec<(usize, usize)>,
 }
@@ -261,7 +261,7 @@ impl GridRun {
         }
     }
 
-    /// Returns the fault of a block in which all warps wait at barriers.
+    /// Returns the fault of a block whose warps all wait at barriers.
     fn deadlock(&mut self, slot: usize) -> Box<Violation> {
         let block = &self.blocks[slot];
         let (warp, violation) = block.deadlock();

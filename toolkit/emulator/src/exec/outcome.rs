@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Creates the report of a launch that has ended.
 pub(super) fn report(module: &PtxModule, program: &Program, meter: &Meter, distinct_sectors: u64) -> CostReport {
     let mut report = CostReport { barriers: meter.barriers, distinct_sectors, ..CostReport::default() };
-    // The key has the file's index, so that each line looks up the name only once.
+    // The key has the file's index. Each line then looks up the name only once.
     let mut places: BTreeMap<(Option<u32>, u32), Counts> = BTreeMap::new();
     for (instruction, counts) in program.code.iter().zip(&meter.counts) {
         if counts.instructions == 0 {

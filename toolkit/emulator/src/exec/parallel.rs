@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// The fewest instructions, both executed and still to come, with which a grid is divided. They show how long a block
-/// takes.
+/// A grid is divided only after it has executed this many instructions, and if as many are still to come. They show how
+/// long a block takes.
 const MIN_INSTRUCTIONS: u64 = 1 << 15;
 /// The most bytes to copy per instruction still to come. The copies then take less than half of the time that they
 /// save.

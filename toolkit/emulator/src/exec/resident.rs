@@ -20,8 +20,7 @@ pub(super) struct ResidentBlock {
     pub state: BlockState,
     /// Its warps.
     pub warps: Vec<Warp>,
-    /// The number of rounds in which its warps only tested mbarriers without success, and the event count before these
-    /// rounds.
+    /// The number of rounds spent only on unsuccessful tests of mbarriers, and the event count before them.
     quiet: (u32, u64),
 }
 

@@ -4,7 +4,7 @@
 //! largest exponent and cut to 25 bits below it. Their sum is exact, and is then cut to f32. In measurements, the
 //! tensor cores of an H100 rounded like this.
 //!
-//! The innermost loops run over the eight columns and have no branches, so that they vectorise. [`halves`] computes
+//! The innermost loops run over the eight columns and have no branches, which lets them vectorise. [`halves`] computes
 //! most products in a faster way.
 
 pub(crate) mod halves;

@@ -26,7 +26,7 @@ const TEST: u64 = 256;
 pub(super) struct TurnLimit {
     /// The count of executed instructions at which it ends.
     executed: u64,
-    /// Whether it also ends at atomics, so that blocks reach them in any order.
+    /// Whether it also ends at atomics. Blocks then reach them in any order.
     at_atomics: bool,
 }
 

@@ -62,8 +62,7 @@ pub(crate) struct SystemCall {
     pub result: Option<usize>,
 }
 
-/// The registers and parameters of a recursive function. A call saves them, so that they can be restored for the
-/// caller.
+/// The registers and parameters of a recursive function. A call saves them, and its return restores them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Activation {
     /// Slots of registers, by kind.

@@ -89,7 +89,7 @@ fn start_whole_copies(
     target: &[u64; 32],
 ) -> Checked<()> {
     let (memory, bytes) = (&env.memory.buffers[buffer], copy.bytes as usize);
-    // All loads of memory come first, so that the CPU waits for them together.
+    // All loads of memory come first. The CPU then waits for them together.
     warp.copies.extend(lanes(mask).map(|lane| PendingCopy {
         target: target[lane] as u32,
         source: source[lane],

@@ -34,7 +34,7 @@ pub(super) fn loaded_from_shared(env: &BlockEnv<'_>, warp: &mut Warp, access: &A
     }
 }
 
-/// Marks shared memory as unwritten where poison was stored, so that it is poison there.
+/// Marks shared memory as unwritten where poison was stored, which makes it poison there.
 #[cold]
 pub(super) fn stored_to_shared(env: &mut BlockEnv<'_>, warp: &Warp, access: &Access, mask: u32, at: &[u64; 32]) {
     let (Some(poison), size) = (&warp.poison, usize::from(access.size)) else { return };
@@ -78,7 +78,7 @@ pub(super) fn check_stored(program: &Program, warp: &Warp, access: &Access, mask
     if stored == 0 { Ok(()) } else { Err(poison.fault(program, stored, "stores")) }
 }
 
-/// Returns the lanes for which the result of an operation on lanes is poison.
+/// Returns the lanes with a poisoned result of an operation on lanes.
 fn operation_poison(warp: &Warp, poison: &Poison, program: &Program, pc: usize, slots: Slots) -> u32 {
     let (registers, flow) = (&warp.registers, &program.flows[pc]);
     let any = flow.reads.iter().fold(0, |all, &read| all | poison.get(read));
@@ -86,7 +86,7 @@ fn operation_poison(warp: &Warp, poison: &Poison, program: &Program, pc: usize, 
     let Some(&(width, _)) = flow.writes.first() else { return any };
     // The closures below are used only by opcodes whose operands are as wide as the result.
     let operands = || [slots.a, slots.b].map(|slot| poison.get((width, slot)));
-    // Returns the lanes in which one operand alone decides the result.
+    // Returns the lanes where one operand alone decides the result.
     let decided = |slot: u32, ones: bool| match width {
         Width::Predicate if ones => registers.masks[slot as usize],
         Width::Predicate => !registers.masks[slot as usize],

@@ -1,6 +1,6 @@
 //! Races on global memory: unordered reads and writes of data that another warp wrote in the same launch.
 //!
-//! Reads are not recorded. A write that should wait for a read is found in the orders in which the write comes first.
+//! Reads are not recorded. A write that should wait for a read is found in any order that puts the write first.
 
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_mask::lanes;

@@ -1,4 +1,4 @@
-//! Reads of shared memory by asynchronous copies and products: which bytes, by which thread, and whether they have
+//! Reads of shared memory by asynchronous copies and products: their bytes, their threads, and whether they have
 //! ended.
 //!
 //! Such reads cover many bytes at once. They are recorded as one set of cells per block of memory, and not in each cell
@@ -72,7 +72,7 @@ pub(crate) struct AsyncRead {
     pub thread: usize,
     /// The number of reads in flight.
     pub in_flight: u32,
-    /// The epoch in which the last finished read ended.
+    /// The epoch when the last finished read ended.
     pub epoch: u32,
 }
 
