@@ -26,12 +26,12 @@ impl Bits {
         self.0[at / 64] &= !(1 << (at % 64));
     }
 
-    /// Whether a number is in both sets.
+    /// Returns whether the sets have a number in common.
     pub fn meets(&self, other: &Bits) -> bool {
         self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
     }
 
-    /// Whether a number of a range is in the set.
+    /// Returns whether any number of a range is in the set.
     pub fn meets_range(&self, at: usize, len: usize) -> bool {
         Self::parts(at, len).any(|(word, mask)| self.0.get(word).is_some_and(|bits| bits & mask != 0))
     }
@@ -44,13 +44,13 @@ impl Bits {
         self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word |= other);
     }
 
-    /// The numbers.
+    /// Iterates over the numbers, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
         let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
         words.flat_map(|(at, &word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at * 64 + bit))
     }
 
-    /// Parts of a range: word and mask.
+    /// Splits a range into words and their masks.
     #[inline(always)]
     fn parts(at: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
         let end = at + len;
@@ -80,7 +80,7 @@ impl Bits {
         Self::parts(at, len).all(|(word, mask)| self.0[word] & mask == mask)
     }
 
-    /// The same for a range within one aligned group of at most 32.
+    /// Returns whether the set contains a range that is within one aligned group of at most 32.
     #[inline(always)]
     pub fn contains_small(&self, at: usize, len: usize) -> bool {
         let mask = (1u64 << len) - 1;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_bits() {
+    fn ranges_are_inserted_and_found() {
         let mut bits = Bits::new(300);
         bits.insert_range(60, 140);
         assert!(bits.contains_range(60, 140) && !bits.contains_range(59, 2) && !bits.contains_range(190, 11));

@@ -12,46 +12,47 @@ use crate::ptx::ast::Initial;
 use crate::report::CostReport;
 use std::collections::HashMap;
 
-/// A wrong use of the device's memory by the host.
+/// An invalid use of device memory by the host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct MemoryError(String);
 
-/// A device: memory, and kernels launched on it one after the other.
+/// A device with memory of its own, which runs one kernel after the other.
 #[derive(Debug)]
 pub struct EmulatedDevice {
     pub(crate) memory: Memory,
-    /// What strong writes to global memory released, in launches that are not over.
+    /// Views that strong writes to global memory released, in launches that have not ended.
     pub(crate) releases: GlobalReleases,
-    /// The variables of modules that were used, by module and variable.
+    /// Addresses of variables, by module id and variable index. Only modules that were used have them.
     variables: HashMap<(u64, usize), DeviceAddress>,
 }
 
 impl EmulatedDevice {
-    /// A device with empty memory.
+    /// Creates a device with empty memory.
     pub fn new() -> Self {
         Self::at(0)
     }
 
-    /// A device whose addresses are those of an area: devices in different areas share none.
+    /// Creates a device whose addresses are in one address area. Devices in different areas share no addresses.
     pub(crate) fn at(area: u64) -> Self {
         Self { memory: Memory::new(area), releases: GlobalReleases::default(), variables: HashMap::new() }
     }
 
-    /// Takes over another device, whose memory can be reached from now on where it is allowed. Its number, and those of the
-    /// devices that it took over, follow those here.
+    /// Takes over another device and its memory. Kernels can reach that memory where peer access allows.
+    ///
+    /// The devices in `other` are numbered after the devices here.
     pub(crate) fn absorb(&mut self, other: EmulatedDevice) {
         self.memory.absorb(other.memory);
         self.variables.extend(other.variables);
     }
 
-    /// Allocates a buffer without a name of its own.
+    /// Allocates a buffer with a generated name.
     pub fn alloc(&mut self, bytes: usize) -> DeviceAddress {
         let name = format!("buffer {}", self.memory.buffers.len());
         self.memory.allocate(&name, bytes)
     }
 
-    /// Allocates a buffer; faults call it by its name.
+    /// Allocates a named buffer. Faults report the name.
     pub fn alloc_named(&mut self, name: &str, bytes: usize) -> DeviceAddress {
         self.memory.allocate(name, bytes)
     }
@@ -70,7 +71,7 @@ impl EmulatedDevice {
         self.memory.locate(at, bytes).map_err(|violation| MemoryError(violation.message))
     }
 
-    /// Frees a buffer; its addresses are never used again.
+    /// Frees a buffer. Its addresses are never reused.
     pub fn free(&mut self, at: DeviceAddress) -> Result<(), MemoryError> {
         let (index, offset) = self.locate(at, 0)?;
         if offset != 0 {
@@ -90,14 +91,14 @@ impl EmulatedDevice {
         Ok(())
     }
 
-    /// Fetches bytes that are memory of the host which kernels reach, before they are read.
+    /// Refreshes bytes of a buffer that mirrors host memory, before they are read.
     pub(crate) fn fetch(&mut self, at: DeviceAddress, bytes: usize) {
         if let Ok((index, offset)) = self.locate(at, bytes) {
             self.memory.fetch(index, offset, bytes);
         }
     }
 
-    /// Copies bytes from the device. Bytes that nothing wrote are an error: they hold nothing.
+    /// Copies bytes from the device. Returns an error if any of them was never written.
     pub fn read(&self, at: DeviceAddress, bytes: usize) -> Result<Vec<u8>, MemoryError> {
         let (index, offset) = self.locate(at, bytes)?;
         let buffer = &self.memory.buffers[index];
@@ -108,18 +109,18 @@ impl EmulatedDevice {
         Ok(buffer.data[offset..offset + bytes].to_vec())
     }
 
-    /// Copies bytes whether or not something wrote them.
+    /// Copies bytes from the device, whether or not they were written.
     pub(crate) fn read_any(&self, at: DeviceAddress, bytes: usize) -> Result<Vec<u8>, MemoryError> {
         let (index, offset) = self.locate(at, bytes)?;
         Ok(self.memory.buffers[index].data[offset..offset + bytes].to_vec())
     }
 
-    /// Checks that bytes are within one buffer.
+    /// Checks that bytes are within one accessible buffer.
     pub(crate) fn check(&self, at: DeviceAddress, bytes: usize) -> Result<(), MemoryError> {
         self.locate(at, bytes).map(|_| ())
     }
 
-    /// Copies bytes within the device. Bytes that nothing wrote are copied as such.
+    /// Copies bytes within the device. Unwritten bytes stay unwritten in the copy.
     pub(crate) fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, bytes: usize) -> Result<(), MemoryError> {
         let source = self.locate(from, bytes)?;
         let target = self.locate(to, bytes)?;
@@ -127,7 +128,9 @@ impl EmulatedDevice {
         Ok(())
     }
 
-    /// The same from the memory of one device to that of another, each given by its number, whether or not they are peers.
+    /// Copies bytes from one device's memory to another's, whether or not they are peers.
+    ///
+    /// Each side is a device number and an address.
     pub(crate) fn copy_between(
         &mut self,
         (there, to): (usize, DeviceAddress),
@@ -142,31 +145,31 @@ impl EmulatedDevice {
         Ok(())
     }
 
-    /// Copies bytes between places that were located.
+    /// Copies bytes between two located ranges. Each is a buffer index and an offset.
     fn copy_located(&mut self, (target, offset): (usize, usize), (source, start): (usize, usize), bytes: usize) {
         self.memory.fetch(source, start, bytes);
         let data = self.memory.buffers[source].data[start..start + bytes].to_vec();
-        let known = &self.memory.buffers[source].written;
-        let unknown: Vec<usize> = if known.contains_range(start, bytes) {
+        let written = &self.memory.buffers[source].written;
+        let unwritten: Vec<usize> = if written.contains_range(start, bytes) {
             Vec::new()
         } else {
-            (0..bytes).filter(|at| !known.contains_range(start + at, 1)).collect()
+            (0..bytes).filter(|at| !written.contains_range(start + at, 1)).collect()
         };
         let buffer = &mut self.memory.buffers[target];
         buffer.data[offset..offset + bytes].copy_from_slice(&data);
         buffer.written.insert_range(offset, bytes);
-        unknown.into_iter().for_each(|at| buffer.written.remove(offset + at));
+        unwritten.into_iter().for_each(|at| buffer.written.remove(offset + at));
         self.memory.bring(target, offset, bytes);
     }
 
-    /// Gives the buffer that starts at an address another name.
+    /// Renames the buffer that starts at an address.
     pub(crate) fn rename(&mut self, at: DeviceAddress, name: &str) {
         if let Ok((index, 0)) = self.locate(at, 0) {
             self.memory.buffers[index].name = name.to_string();
         }
     }
 
-    /// The address of a module's variable.
+    /// Returns the address of a module's variable. The first use of a module places all its variables in memory.
     pub fn variable(&mut self, module: &PtxModule, name: &str) -> Option<DeviceAddress> {
         let index = module.variables.iter().position(|variable| variable.name == name)?;
         self.place_variables(module);
@@ -194,7 +197,7 @@ impl EmulatedDevice {
                     }
                 }
             }
-            bytes.resize(variable.size, 0); // PTX starts variables at zero
+            bytes.resize(variable.size, 0); // PTX initialises variables to zero
             let address = self.variables[&(module.id, index)];
             if let Some(buffer) = self.memory.find(address).map(|found| &mut self.memory.buffers[found]) {
                 buffer.written.insert_range(0, bytes.len());
@@ -216,7 +219,7 @@ impl EmulatedDevice {
         self.launch_with(&LaunchOptions::default(), module, entry, grid, block, dynamic_shared, args)
     }
 
-    /// Runs a kernel to its end, with options.
+    /// Runs a kernel to its end with the given options.
     #[allow(clippy::too_many_arguments, reason = "the arguments of a launch")]
     pub fn launch_with(
         &mut self,
@@ -235,14 +238,16 @@ impl EmulatedDevice {
         let mut shared = Shared { memory: &mut self.memory, releases: &mut self.releases };
         let ended = launch.advance(kernel, &mut shared, usize::MAX);
         if let Err(fault) = ended {
-            // It is over, and nothing that comes later can begin before its end.
+            // The launch has ended, so no dependent launch can overlap it.
             self.memory.end_launches();
             return Err(fault);
         }
         Ok(launch.report(kernel, &self.memory))
     }
 
-    /// Begins a launch. Where it runs alone, nothing is left of the launches before it.
+    /// Begins a launch.
+    ///
+    /// If no other launch is running (its first block has number 0), clears the access records of earlier launches.
     pub(crate) fn begin(
         &mut self,
         kernel: LaunchKernel<'_>,
@@ -272,7 +277,7 @@ impl Default for EmulatedDevice {
     }
 }
 
-/// A module's kernel, by its name.
+/// Looks up a kernel of a module by name and decodes it.
 pub(crate) fn kernel<'a>(module: &'a PtxModule, name: &str) -> Result<LaunchKernel<'a>, Box<Fault>> {
     let Some(entry) = module.entry(name) else {
         return Err(Fault::of_call(FaultKind::Launch, name, "there is no such kernel in the module".into()));

@@ -1,9 +1,11 @@
-//! Immediate post-dominators: where the lanes of a warp that part at a branch meet again.
+//! Immediate post-dominators: where the lanes of a warp that diverge at a branch reconverge.
 
 use crate::program::NONE;
 
-/// For each of the nodes, its immediate post-dominator, or [`NONE`] when that is the function's exit. `successors` lists
-/// where each node goes on; a node without any leaves the function. (Cooper, Harvey and Kennedy on the reversed graph.)
+/// Returns each node's immediate post-dominator, or [`NONE`] if that is the function's exit.
+///
+/// `successors` lists the successors of each node. A node without successors leaves the function. The algorithm is by
+/// Cooper, Harvey and Kennedy, on the reversed graph.
 pub(crate) fn immediate_post_dominators(successors: &[Vec<u32>]) -> Vec<u32> {
     let exit = successors.len();
     let next = |node: usize| -> Vec<usize> {
@@ -43,8 +45,8 @@ pub(crate) fn immediate_post_dominators(successors: &[Vec<u32>]) -> Vec<u32> {
     while changed {
         changed = false;
         for &node in order.iter().rev().filter(|&&node| node != exit) {
-            let known = next(node).into_iter().filter(|&after| dominator[after] != usize::MAX);
-            let new = known.reduce(|mut a, mut b| {
+            let processed = next(node).into_iter().filter(|&after| dominator[after] != usize::MAX);
+            let new = processed.reduce(|mut a, mut b| {
                 while a != b {
                     while number[a] < number[b] {
                         a = dominator[a];
@@ -63,7 +65,7 @@ pub(crate) fn immediate_post_dominators(successors: &[Vec<u32>]) -> Vec<u32> {
             }
         }
     }
-    // What never reaches the exit (an endless loop) has no meeting point either.
+    // A node that cannot reach the exit (an endless loop) has no meeting point either.
     (0..exit).map(|node| if dominator[node] >= exit { NONE } else { dominator[node] as u32 }).collect()
 }
 
@@ -72,19 +74,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arms_meet_after_the_branch() {
-        // 0 branches to 1 or 2, both go to 3; 3 loops to 0 or leaves.
+    fn arms_reconverge_after_the_branch() {
+        // Node 0 branches to 1 or 2. Both go to 3, which loops to 0 or leaves through 4.
         let meet = immediate_post_dominators(&[vec![1, 2], vec![3], vec![3], vec![0, 4], vec![]]);
         assert_eq!(meet, [3, 3, 3, 4, NONE]);
     }
 
     #[test]
-    fn an_arm_that_leaves_never_meets() {
+    fn an_arm_that_returns_never_reconverges() {
         assert_eq!(immediate_post_dominators(&[vec![1, 2], vec![], vec![]]), [NONE, NONE, NONE]);
     }
 
     #[test]
-    fn endless_loops_are_survived() {
+    fn an_endless_loop_has_no_meeting_point() {
         assert_eq!(immediate_post_dominators(&[vec![0, 1], vec![1]])[1], NONE);
     }
 }

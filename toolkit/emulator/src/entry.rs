@@ -1,4 +1,4 @@
-//! Kernels of a module. A kernel is decoded when it is first needed, since a module may have hundreds.
+//! Kernels of a module. A kernel is decoded on first use, since a module may have hundreds.
 
 use crate::decode;
 use crate::parameter::Parameter;
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 /// A kernel of a module.
 pub struct Entry {
     source: Arc<Source>,
-    /// Index of its function.
+    /// Index of its function in `source`.
     function: usize,
     parameters: Vec<Parameter>,
     program: OnceLock<Result<Program, ParseError>>,
@@ -27,13 +27,14 @@ impl Entry {
         Self { source: Arc::clone(source), function, parameters, program: OnceLock::new() }
     }
 
-    /// The kernel, decoded; or its first instruction that the emulator does not know.
+    /// Returns the decoded kernel, or an error for its first unsupported instruction.
     pub(crate) fn program(&self) -> Result<&Program, &ParseError> {
         let decode = || decode::program(&self.source, self.function, &self.parameters);
         self.program.get_or_init(decode).as_ref()
     }
 
-    /// Whether the emulator knows all of its instructions; if not, the error names the first that it does not, and its line.
+    /// Checks that the emulator supports all its instructions. The error names the first one it does not support, and
+    /// its line.
     pub fn check(&self) -> Result<(), ParseError> {
         self.program().map(|_| ()).map_err(Clone::clone)
     }
@@ -53,17 +54,17 @@ impl Entry {
         self.source.functions[self.function].bounds
     }
 
-    /// Bytes of shared memory that the kernel declares itself; 0 for one that does not pass [`Entry::check`].
+    /// Bytes of shared memory that the kernel declares itself, or 0 if it does not pass [`Entry::check`].
     pub fn static_shared(&self) -> usize {
         self.program().map_or(0, |program| program.static_shared)
     }
 
-    /// Bytes of local memory of a thread; 0 for one that does not pass [`Entry::check`].
+    /// Bytes of local memory per thread, or 0 if it does not pass [`Entry::check`].
     pub fn local(&self) -> usize {
         self.program().map_or(0, |program| program.local)
     }
 
-    /// The opcodes it uses, each once; none for one that does not pass [`Entry::check`].
+    /// The opcodes it uses, each once. Empty if it does not pass [`Entry::check`].
     pub fn opcodes(&self) -> &[String] {
         self.program().map_or(&[], |program| &program.opcodes)
     }

@@ -1,59 +1,62 @@
-//! What is wrong with a kernel, and where.
+//! Faults: errors in a kernel, and where they happened.
 
 use std::fmt;
 
-/// Kinds of faults.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
-    /// The launch itself is wrong: no such kernel, wrong arguments, impossible shape.
+    /// The launch itself is invalid: no such kernel, wrong arguments or an impossible shape.
     Launch,
-    /// An access outside of every buffer, or to a buffer that was freed.
+    /// An access outside every buffer, or to a freed buffer.
     OutOfBounds,
-    /// An address that is no multiple of the access's size.
+    /// An address that is not a multiple of the access size.
     Misaligned,
-    /// A read of memory that nothing wrote.
+    /// A read of unwritten memory.
     Uninitialised,
-    /// Two accesses to shared memory with nothing that orders them, at least one of them a write.
+    /// Two unordered accesses to shared memory, at least one of them a write.
     SharedRace,
-    /// Two accesses to global memory by different warps with nothing that orders them, at least one of them a write.
+    /// Two unordered accesses to global memory by different warps, at least one of them a write.
     GlobalRace,
-    /// A warp collective that not all lanes it names execute together.
+    /// A warp collective that some of the lanes it names do not execute together.
     MissingLanes,
-    /// A block barrier or an `.aligned` instruction reached by part of a warp.
+    /// A block barrier or an `.aligned` instruction that only part of a warp reaches.
     DivergentBarrier,
-    /// Warps wait for something that can no longer happen.
+    /// Warps wait for an event that can no longer happen.
     Deadlock,
-    /// An access to memory that an asynchronous copy still writes, or a write to memory that a copy or product still reads.
+    /// An access to memory that an asynchronous copy still writes, or a write to memory that an asynchronous copy or
+    /// product still reads.
     AsyncRegion,
-    /// An asynchronous copy or product reads what ordinary stores wrote, with no `fence.proxy.async` between.
+    /// An asynchronous copy or product reads data of ordinary stores, with no `fence.proxy.async` between.
     MissingProxyFence,
     /// A wrong use of an mbarrier.
     Mbarrier,
-    /// `trap`: a Rust panic.
+    /// A `trap` instruction. A Rust panic ends in one.
     Trap,
-    /// An `assert` of CUDA C++ that does not hold.
+    /// A failed `assert` of CUDA C++.
     Assertion,
-    /// More instructions than the limit: probably an endless loop.
+    /// More instructions than the limit, which suggests an endless loop.
     InstructionLimit,
-    /// Something that the emulator does not support.
+    /// A feature that the emulator does not support.
     Unsupported,
 }
 
-/// What is wrong, and where.
+/// An error in a kernel, and where it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Its kind.
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// What happened, in words.
+    /// A description of the error.
     pub message: String,
-    /// The kernel.
+    /// The name of the kernel, or of the host call that is at fault.
     pub kernel: String,
-    /// File and line of the Rust source, where the PTX has `.loc`.
+    /// File and line of the Rust source, if the PTX has `.loc`.
     pub source: Option<(String, u32)>,
-    /// Where that is in a library: file and line of the workspace's own source from which it was reached. It is the line of
-    /// the call; of a function that the compiler inlined it is the last line before the instruction in the PTX.
+    /// If `source` is in a library, the file and line of the workspace that led there.
+    ///
+    /// This is the line of the call. If the compiler inlined the function, it is the last workspace line before the
+    /// instruction in the PTX.
     pub reached_from: Option<(String, u32)>,
-    /// Line of the PTX text; 0 when no instruction is at fault.
+    /// Line of the PTX text, or 0 if no instruction is at fault.
     pub ptx_line: u32,
     /// The instruction's opcode.
     pub opcode: String,
@@ -61,16 +64,16 @@ pub struct Fault {
     pub block: [u32; 3],
     /// Index of the thread in its block.
     pub thread: Option<[u32; 3]>,
-    /// The number of the device, where the fault was found beside other devices.
+    /// The number of the device, if the fault was found among several devices.
     pub device: Option<i32>,
-    /// The address at fault, in the address space accessed.
+    /// The address of the access, in its address space.
     pub address: Option<u64>,
-    /// The buffer that was accessed, or whose pages the address lies in.
+    /// The buffer that was accessed, or whose pages contain the address.
     pub buffer: Option<String>,
 }
 
 impl Fault {
-    /// What is wrong with a call of the host.
+    /// Creates the fault of a host call.
     pub(crate) fn of_call(kind: FaultKind, call: &str, message: String) -> Box<Self> {
         Box::new(Self {
             kind,
@@ -121,7 +124,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// A fault as an instruction reports it. The launch adds where it happened.
+/// A fault as an instruction reports it. The launch adds the location.
 #[derive(Debug)]
 pub(crate) struct Violation {
     pub kind: FaultKind,
@@ -153,5 +156,5 @@ impl Violation {
     }
 }
 
-/// What functions return that may find a fault.
+/// The result of a function that may find a fault.
 pub(crate) type Checked<T> = Result<T, Box<Violation>>;

@@ -1,4 +1,4 @@
-//! Copies of memory on which blocks run ahead of others.
+//! Copies of global memory for blocks that run ahead of earlier ones.
 
 use crate::history::LINE;
 use crate::memory::{Buffer, Memory};
@@ -7,12 +7,15 @@ use crate::memory::{Buffer, Memory};
 const SECTOR: usize = 32;
 
 impl Memory {
-    /// Bytes of all buffers.
+    /// Returns the size of all buffers together, in bytes.
     pub fn bytes(&self) -> u64 {
         self.buffers.iter().map(|buffer| buffer.data.len() as u64).sum()
     }
 
-    /// Copies, which know what blocks touch and store there; this memory knows from now on what blocks store here.
+    /// Returns copies of this memory with empty access records.
+    ///
+    /// Each copy records the sectors that blocks touch and store to there. From now on this memory records the stores
+    /// made here since the fork, which [`Memory::conflicts`] needs.
     pub fn fork(&mut self, count: usize) -> Vec<Memory> {
         for buffer in &mut self.buffers {
             buffer.unfinished.stored.join(&buffer.stored);
@@ -26,12 +29,12 @@ impl Memory {
         vec![fork; count]
     }
 
-    /// Whether blocks touched something on a copy that others stored here since.
+    /// Returns whether blocks on a copy touched a sector that other blocks stored to here since the fork.
     pub fn conflicts(&self, fork: &Memory) -> bool {
         self.buffers.iter().zip(&fork.buffers).any(|(here, there)| there.used && here.stored.meets(&there.touched))
     }
 
-    /// Takes over what blocks stored on a copy that does not conflict.
+    /// Merges the stores from a copy that does not conflict.
     pub fn take_over(&mut self, fork: &Memory) {
         self.last_waited |= fork.last_waited;
         for (here, there) in self.buffers.iter_mut().zip(&fork.buffers).filter(|(_, there)| there.used) {
@@ -43,7 +46,7 @@ impl Memory {
     }
 }
 
-/// Takes over the sector at an offset: its bytes, which of them something wrote, and who.
+/// Merges one sector at an offset: its bytes, which of them were written, and their writers.
 fn take_over_sector(here: &mut Buffer, there: &Buffer, at: usize) {
     let end = (at + SECTOR).min(there.data.len());
     here.data[at..end].copy_from_slice(&there.data[at..end]);

@@ -2,13 +2,13 @@
 
 /// Bytes of a line.
 pub(crate) const LINE: usize = 128;
-/// Lines of a chunk. A chunk is made when something is written to it.
+/// Lines of a chunk. A chunk is allocated on the first write to it.
 const CHUNK: usize = 32;
 
 /// A write by lanes of one warp in one epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Write {
-    /// The index of the block in the grid.
+    /// The number of the block's cluster among all launches that run at the same time.
     pub block: u32,
     pub epoch: u32,
     pub lanes: u32,
@@ -19,16 +19,16 @@ pub(crate) struct Write {
 
 #[derive(Clone, Debug, Default)]
 struct Line {
-    /// Bytes that something wrote.
+    /// The bytes that were written, one bit each.
     bytes: u128,
-    /// The write that wrote all of them, as long as `each` is `None`.
+    /// The write that wrote all of them, while `each` is `None`.
     write: Write,
-    /// The last write of each byte, if they were written by several warps or in several epochs.
+    /// The last write of each byte, if no single warp and epoch wrote them all.
     each: Option<Box<[Write; LINE]>>,
 }
 
 impl Line {
-    /// The last writes of some of the bytes.
+    /// Returns the last writes of some of the bytes.
     fn writes(&self, bytes: u128) -> impl Iterator<Item = &Write> {
         let written = self.bytes & bytes;
         let one = (self.each.is_none() && written != 0).then_some(&self.write);
@@ -52,30 +52,30 @@ fn set_bits(mask: u128) -> impl Iterator<Item = usize> {
     (0..LINE).filter(move |byte| mask >> byte & 1 == 1)
 }
 
-/// The writes to a buffer in the present launch.
+/// The writes to a buffer in the current launch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     chunks: Vec<Option<Box<[Line]>>>,
 }
 
 impl History {
-    /// Forgets all writes.
+    /// Removes all writes.
     pub fn clear(&mut self) {
         self.chunks.clear();
     }
 
-    /// Whether nothing was written.
+    /// Returns whether the launch has not written to the buffer.
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// Of the last writes of some bytes of a line, the first for which `is_before` is false.
+    /// Returns the first of the last writes of some bytes of a line that `is_before` rejects.
     pub fn unordered(&self, line: usize, bytes: u128, is_before: impl Fn(&Write) -> bool) -> Option<Write> {
         let line = &self.chunks.get(line / CHUNK)?.as_ref()?[line % CHUNK];
         line.writes(bytes).find(|write| !is_before(write)).copied()
     }
 
-    /// Notes the writes of some bytes of a line that another history knows.
+    /// Copies the writes of some bytes of a line from another history.
     pub fn take_over(&mut self, other: &History, line: usize, bytes: u128) {
         let Some(Some(lines)) = other.chunks.get(line / CHUNK) else { return };
         let from = &lines[line % CHUNK];
@@ -86,13 +86,13 @@ impl History {
         }
     }
 
-    /// Notes a write of some bytes of a line.
+    /// Records a write of some bytes of a line.
     pub fn record(&mut self, line: usize, bytes: u128, write: Write) {
         let chunk = line / CHUNK;
         if chunk >= self.chunks.len() {
             self.chunks.resize(chunk + 1, None);
         }
-        // Collected, they are made where they stay.
+        // Collecting creates the lines directly on the heap, without a copy from the stack.
         let lines = self.chunks[chunk].get_or_insert_with(|| (0..CHUNK).map(|_| Line::default()).collect());
         lines[line % CHUNK].record(bytes, write);
     }
@@ -112,8 +112,8 @@ mod tests {
         assert_eq!(history.unordered(40, 0xf0000, |_| false), None);
         assert_eq!(history.unordered(40, 0xf00, |_| false), Some(write(1, 1)));
         history.record(40, 0xf, write(2, 1));
-        let of = |bytes| history.unordered(40, bytes, |_| false).map(|write| write.block);
-        assert_eq!([of(1), of(0xf0), of(0x8000), of(0x10000)], [Some(2), Some(1), Some(1), None]);
+        let writer = |bytes| history.unordered(40, bytes, |_| false).map(|write| write.block);
+        assert_eq!([writer(1), writer(0xf0), writer(0x8000), writer(0x10000)], [Some(2), Some(1), Some(1), None]);
         assert_eq!(history.unordered(40, 0xff, |write| write.block == 2), Some(write(1, 1)));
     }
 }

@@ -1,8 +1,8 @@
-//! Bytes of the host's memory.
+//! Ranges of host memory.
 
 use std::ptr;
 
-/// Bytes of the host's memory that a caller of the driver named.
+/// A range of host memory that a caller of the driver passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostBytes {
     address: usize,
@@ -10,11 +10,11 @@ pub(crate) struct HostBytes {
 }
 
 impl HostBytes {
-    /// Names bytes, which may be none. `None` if there are some and the address is null.
+    /// Creates a range, which may be empty. Returns `None` if it is not empty and the address is null.
     ///
     /// # Safety
-    /// The bytes must be valid for reads, and for writes if the copy is to the host, until the copy that they are named for
-    /// is done.
+    /// The bytes must be valid for reads until the copy that uses them is done. If the copy writes to the host, they
+    /// must also be valid for writes until then.
     pub unsafe fn new(address: usize, bytes: usize) -> Option<Self> {
         (address != 0 || bytes == 0).then_some(Self { address, bytes })
     }
@@ -23,7 +23,7 @@ impl HostBytes {
         self.address
     }
 
-    /// A part of the bytes.
+    /// Returns a part of the range.
     pub fn part(self, offset: usize, bytes: usize) -> Self {
         assert!(offset + bytes <= self.bytes);
         Self { address: self.address + offset, bytes }
@@ -33,31 +33,33 @@ impl HostBytes {
         self.bytes
     }
 
-    /// A copy of the bytes.
+    /// Returns a copy of the bytes.
     pub fn read(self) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes];
         self.read_into(&mut bytes);
         bytes
     }
 
-    /// Copies the bytes to memory of the emulator.
+    /// Copies the bytes to memory of the emulator of the same length.
     pub fn read_into(self, to: &mut [u8]) {
         assert_eq!(to.len(), self.bytes);
         if self.bytes != 0 {
-            // SAFETY: `new` was promised that the bytes are valid for reads until the copy is done, which this is part of. `to`
-            // is memory of the emulator, which does not overlap them, and it has the same length.
+            // SAFETY: the caller of `new` promised that the bytes are valid for reads until the copy is done, and this
+            // is part of the copy. `to` is memory of the emulator, so it does not overlap them, and it has the same
+            // length.
             unsafe {
                 ptr::copy_nonoverlapping(ptr::with_exposed_provenance(self.address), to.as_mut_ptr(), self.bytes)
             };
         }
     }
 
-    /// Overwrites the bytes with as many others.
+    /// Overwrites the bytes with `from`, which must have the same length.
     pub fn write(self, from: &[u8]) {
         assert_eq!(from.len(), self.bytes);
         if self.bytes != 0 {
-            // SAFETY: `new` was promised that the bytes are valid for writes until the copy is done, which this is part of.
-            // `from` is memory of the emulator, which does not overlap them, and it has the same length.
+            // SAFETY: the caller of `new` promised that the bytes are valid for writes until the copy is done, and this
+            // is part of the copy. `from` is memory of the emulator, so it does not overlap them, and it has the same
+            // length.
             unsafe {
                 ptr::copy_nonoverlapping(from.as_ptr(), ptr::with_exposed_provenance_mut(self.address), self.bytes)
             };

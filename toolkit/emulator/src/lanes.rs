@@ -1,14 +1,15 @@
 //! Registers of a warp, and operations that work on all 32 lanes at once.
 //!
-//! A register is an array of 32 values. An operation on lanes is compiled for AVX-512, for AVX2, and as a short loop for x86-64
-//! processors without either; the decoder picks one when it resolves an instruction. An operation that is rare has the loop
-//! alone, since there are many of these. For other processors the compiler does what it can with the 32 lanes.
+//! A register is an array of 32 values. Each operation on lanes is compiled for AVX-512, for AVX2, and as a short loop
+//! for x86-64 processors without either. The decoder picks one version when it resolves an instruction.
+//!
+//! Rare operations have only the loop, because there are many of them. For other processors the compiler vectorises the
+//! 32 lanes as well as it can.
 
 use half::{bf16, f16};
 use std::ops::{Deref, DerefMut};
 
-/// What the 32 lanes of a warp have in one register. It begins where a line of the processor's cache does, so that no vector
-/// lies in two.
+/// The values of a warp's 32 lanes in one register. It is aligned to a cache line, so that no vector crosses two lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(crate) struct Lanes<T>(pub [T; 32]);
@@ -31,7 +32,7 @@ impl<T> DerefMut for Lanes<T> {
 /// The registers of one warp, by width. Predicates are masks of lanes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registers {
-    /// 16 and 32-bit registers; the former keep their upper half zero.
+    /// 16-bit and 32-bit registers. 16-bit registers keep their upper half zero.
     pub words: Vec<Lanes<u32>>,
     /// 64-bit registers.
     pub wides: Vec<Lanes<u64>>,
@@ -39,7 +40,7 @@ pub(crate) struct Registers {
     pub masks: Vec<u32>,
 }
 
-/// Where an operation finds its operands: indices into the register file of each operand's width.
+/// The operands of an operation, as indices into the register file of each operand's width.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slots {
     pub d: u32,
@@ -48,7 +49,7 @@ pub(crate) struct Slots {
     pub c: u32,
 }
 
-/// The kind of register that an operation writes.
+/// The register file that an operation writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum File {
     Words,
@@ -56,9 +57,9 @@ pub(crate) enum File {
     Masks,
 }
 
-/// An operation on all 32 lanes: registers and operands.
+/// An operation on all 32 lanes, which takes the registers and the operands' slots.
 ///
-/// The pointer may need AVX2 or AVX-512, so calling it is unsafe; [`LaneOp::run`] is the only caller.
+/// The function may need AVX2 or AVX-512, so calling it is unsafe. [`LaneOp::run`] is the only caller.
 #[derive(Clone, Copy)]
 pub(crate) struct LaneOp {
     operation: unsafe fn(&mut Registers, Slots),
@@ -66,13 +67,15 @@ pub(crate) struct LaneOp {
 }
 
 impl LaneOp {
+    /// Creates an operation that writes to a register file.
+    ///
     /// # Safety
     /// `operation` must need no CPU feature that this machine lacks.
     pub const unsafe fn new(operation: unsafe fn(&mut Registers, Slots), file: File) -> Self {
         Self { operation, file }
     }
 
-    /// Runs it for the lanes of a mask.
+    /// Runs the operation for the lanes of a mask.
     #[inline(always)]
     pub fn run(self, registers: &mut Registers, slots: Slots, mask: u32) {
         if mask == u32::MAX { self.run_all(registers, slots) } else { self.run_some(registers, slots, mask) }
@@ -80,11 +83,11 @@ impl LaneOp {
 
     #[inline(always)]
     fn run_all(self, registers: &mut Registers, slots: Slots) {
-        // SAFETY: the function needs only CPU features, and `new` was promised that this machine has them.
+        // SAFETY: the function needs only CPU features that this machine has, as the caller of `new` promised.
         unsafe { (self.operation)(registers, slots) }
     }
 
-    /// Computes all lanes, and gives those outside of the mask back what they had.
+    /// Computes all lanes, and then restores those outside the mask.
     #[inline(never)]
     fn run_some(self, registers: &mut Registers, slots: Slots, mask: u32) {
         let target = slots.d as usize;
@@ -110,7 +113,7 @@ impl LaneOp {
     }
 }
 
-/// A bit for each lane.
+/// The bit of each lane in a mask.
 const BITS: [u32; 32] = {
     let mut bits = [0; 32];
     let mut lane = 0;
@@ -121,7 +124,7 @@ const BITS: [u32; 32] = {
     bits
 };
 
-/// Gives lanes outside of a mask back what they had. Without a branch, and of values that are there: so these are vectors.
+/// Restores lanes outside a mask to their old values. It reads all values and has no branches, which lets it vectorise.
 #[inline(always)]
 fn put_back<T>(target: &mut Lanes<T>, old: &Lanes<T>, mask: u32, all: T)
 where
@@ -135,7 +138,7 @@ where
 
 /// A type that operations read from and write to registers.
 pub(crate) trait Lane: Copy {
-    /// The kind of register that holds it.
+    /// The register file that holds it.
     const FILE: File;
     type View<'a>: Copy;
     type Buffer;
@@ -222,13 +225,13 @@ impl Lane for bool {
     }
 }
 
-/// How many lanes there are, kept from the compiler: what loops over them stays a loop, of a few instructions.
+/// Returns 32, hidden from the compiler. A loop over this many lanes stays a loop of few instructions.
 #[inline(always)]
 pub(crate) fn lanes_of_loop() -> usize {
     std::hint::black_box(32)
 }
 
-/// Makes a [`LaneOp`] of an expression on one lane's values.
+/// Makes a [`LaneOp`] from an expression on one lane's values.
 macro_rules! lanes {
     (|$($operation:tt)+) => { $crate::lanes::lanes!(wide |$($operation)+) };
     ($form:ident |$a:ident: $A:ty| -> $D:ty $body:block) => {
@@ -254,16 +257,16 @@ macro_rules! lanes {
         #[cfg(target_arch = "x86_64")]
         let op = if $crate::vectors::has_avx512() {
             // SAFETY: `has_avx512` has just found every feature that the function is compiled for.
-            unsafe { LaneOp::new(widest, <Given as Lane>::FILE) }
+            unsafe { LaneOp::new(widest, <Output as Lane>::FILE) }
         } else if $crate::vectors::has_avx2() {
             // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
-            unsafe { LaneOp::new(wide, <Given as Lane>::FILE) }
+            unsafe { LaneOp::new(wide, <Output as Lane>::FILE) }
         } else {
             $crate::lanes::lanes!(@short)
         };
         #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the function is compiled for no feature beyond those of the target.
-        let op = unsafe { LaneOp::new(wide, <Given as Lane>::FILE) };
+        // SAFETY: the function is compiled for no feature beyond the features of the target.
+        let op = unsafe { LaneOp::new(wide, <Output as Lane>::FILE) };
         op
     }};
     (@rare $($op:tt)+) => {{
@@ -273,31 +276,31 @@ macro_rules! lanes {
     // Computes the operation for all lanes.
     (@compute $D:ty, $body:block, $(($name:ident, $slot:ident, $T:ty)),+) => {
         use $crate::lanes::{Lane, LaneOp, Registers, Slots};
-        type Given = $D;
+        type Output = $D;
         #[inline(always)]
         fn compute(registers: &mut Registers, slots: Slots, lanes: usize) {
             $(let $slot = <$T as Lane>::view(registers, slots.$slot);)+
-            let mut result = <Given as Lane>::buffer();
+            let mut result = <Output as Lane>::buffer();
             for lane in 0..lanes {
                 let lane = lane % 32;
                 $(let $name = <$T as Lane>::get($slot, lane);)+
-                let value: Given = $body;
+                let value: Output = $body;
                 Lane::set(value, &mut result, lane);
             }
-            Given::commit(registers, slots.d, result);
+            Output::commit(registers, slots.d, result);
         }
     };
     (@short) => {{
         fn short(registers: &mut Registers, slots: Slots) {
             compute(registers, slots, $crate::lanes::lanes_of_loop());
         }
-        // SAFETY: the function is compiled for no feature beyond those of the target.
-        unsafe { LaneOp::new(short, <Given as Lane>::FILE) }
+        // SAFETY: the function is compiled for no feature beyond the features of the target.
+        unsafe { LaneOp::new(short, <Output as Lane>::FILE) }
     }};
 }
 pub(crate) use lanes;
 
-/// [`lanes!`] for an operation that is rare: a loop, whatever the processor.
+/// [`lanes!`] for a rare operation, which is a loop on every processor.
 macro_rules! rare_lanes {
     ($($operation:tt)+) => { $crate::lanes::lanes!(rare $($operation)+) };
 }

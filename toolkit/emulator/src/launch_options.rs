@@ -1,44 +1,52 @@
-//! How a kernel is run, and what is checked as it runs.
+//! Options of a launch: how the kernel runs, and what is checked.
 
 use std::sync::LazyLock;
 
-/// The cores of this machine that the process may use.
+/// The number of CPU cores that the process may use.
 static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
-/// How to run a kernel.
+/// Options of a launch. The default checks everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchOptions {
-    /// The order of blocks, and of the warps of a block. 0 is the natural order; any other number stands for a random one.
+    /// The order of blocks, and of the warps in a block. 0 is the natural order. Any other number seeds a random order.
     pub seed: u64,
-    /// Whether reads of memory that nothing wrote are faults.
+    /// Whether reads of unwritten memory are faults.
     pub check_initialised: bool,
-    /// Whether copies to the host of memory that nothing wrote are faults as well, in a context of the driver. Without
-    /// `check_initialised` they are not.
+    /// Whether copies of unwritten memory to the host are also faults, in a context of the driver. This needs
+    /// `check_initialised`.
     pub check_copies: bool,
-    /// Whether what a thread reads of shared memory that nothing wrote is poison, in the place of a fault at once: it may be
-    /// selected away, and is a fault where it is used, in an address, a condition or a store to global memory. For kernels
-    /// that read more than they need.
+    /// Whether reads of unwritten shared memory give poison instead of an immediate fault.
+    ///
+    /// Poison may be selected away. Its use in an address, a condition or a store to global memory is a fault. This is
+    /// for kernels that read more than they need.
     pub poison: bool,
     /// Whether races on shared memory are faults.
     pub check_races: bool,
-    /// Whether reads and writes of global memory that another warp or block wrote in the same launch, with nothing to order
-    /// them, are faults.
+    /// Whether unordered reads and writes of global memory that another warp or block wrote in the same launch are
+    /// faults.
     pub check_global_races: bool,
-    /// Blocks of a cluster, in each dimension. A kernel may declare the same itself.
+    /// Blocks of a cluster, in each dimension. A kernel may declare the shape itself.
     pub cluster: Option<[u32; 3]>,
-    /// Whether the launch may begin before the one ahead of it is over, as those may that have the driver's attribute for
-    /// programmatic stream serialisation. Until one of its threads has executed `griddepcontrol.wait`, or comes after one that has, it
-    /// is a fault if it reads what launches ahead wrote, or writes what they accessed. Sectors of 32 bytes count as a whole.
+    /// Whether the launch may begin before the previous one has ended, like launches with the driver's attribute for
+    /// programmatic stream serialisation.
+    ///
+    /// A thread is ordered after the earlier launches once it has executed `griddepcontrol.wait`, or comes after a
+    /// thread that has. Before that, it must not read data that these launches wrote, or write data that they accessed.
+    /// Either is a fault. Accesses are tracked per 32-byte sector.
     pub dependent: bool,
-    /// Whether threads of a dependent launch may access global memory before they wait which no launch ahead has to do with. If
-    /// not, any such access is a fault: for tests that have no launch ahead.
+    /// Whether threads of a dependent launch may access global memory before they wait, if no earlier launch uses that
+    /// memory.
+    ///
+    /// If false, any access before the wait is a fault. This is for tests that have no earlier launch.
     pub early_accesses: bool,
-    /// Names of buffers that no launch writes, such as weights. Without `early_accesses` threads may still read these before they wait.
+    /// Names of buffers that no launch writes, such as weights. Threads may read these before they wait even without
+    /// `early_accesses`.
     pub early_reads: &'static [&'static str],
-    /// The most warp instructions of a launch. One with more is taken to be endless.
+    /// The most warp instructions of a launch. A launch with more counts as endless.
     pub instruction_limit: u64,
-    /// The most cores on which blocks run that do not communicate, in the natural order. Memory, reports and faults are the
-    /// same whatever their number; from the start it is that of the machine.
+    /// The most CPU cores that run blocks in parallel. This needs the natural order and blocks that do not communicate.
+    ///
+    /// Memory, reports and faults do not depend on it. The default is the number of cores of the machine.
     pub cores: usize,
 }
 

@@ -1,8 +1,9 @@
 //! Executes PTX on the CPU, checks it as it runs and counts what it would cost.
 //!
-//! A [`PtxModule`] is a PTX text; an [`EmulatedDevice`] holds memory and launches a module's kernels. A launch ends with a
-//! [`CostReport`] of what it cost, or with a [`Fault`] that says what is wrong with the kernel and where: kernel, Rust line
-//! (when the PTX has `.loc`), PTX line, block, thread, address and buffer.
+//! A [`PtxModule`] is a parsed PTX text. An [`EmulatedDevice`] has memory and launches a module's kernels.
+//!
+//! A launch ends with a [`CostReport`], or with a [`Fault`] that says what is wrong with the kernel and where: kernel,
+//! Rust line (if the PTX has `.loc`), PTX line, block, thread, address and buffer.
 //!
 //! ```
 //! use emulator::{Arg, EmulatedDevice, PtxModule};
@@ -35,30 +36,37 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A warp executes as 32 lanes at a time, with a stack of masks whose lanes meet again at immediate post-dominators. With
-//! seed 0 blocks run one after the other, each warp until it waits; further blocks become resident when all warps seem to
-//! wait for one of them. With any other seed several blocks are resident at once and their warps take turns of random length,
-//! which also end at atomics. So what a thread finds that arrives last, or that spins, differs from seed to seed.
+//! A warp executes up to 32 lanes at a time. Lanes that diverge at a branch wait on a stack of masks and reconverge at
+//! the immediate post-dominator.
 //!
-//! Asynchronous copies and products end at the latest moment the program allows, so that a missing wait shows. Threads are
-//! ordered by vector clocks: block barriers (named ones too), warp barriers and mbarriers order memory, shuffles and votes do
-//! not. Atomic, volatile and relaxed accesses do not race with each other. They order other accesses only by the fences,
-//! `.acquire` and `.release` around them, within their scope. Races are looked for in shared memory, and in the global memory
-//! that a launch writes. Reads of global memory are not remembered: a write that should have waited for a read is found in
-//! the orders in which it comes first.
+//! With seed 0, blocks run one after the other, and each warp runs until it waits. If all warps seem to wait for a
+//! block that has not started, one more block becomes resident. With any other seed, several blocks are resident at
+//! once, and their warps take turns of random length that also end at atomics. So the order in which threads arrive or
+//! spin differs from seed to seed.
 //!
-//! [`driver`] is libcuda over it: the functions of the CUDA driver API, with streams, events and graphs, and with several
-//! devices that reach each other's memory and wait for each other.
+//! Asynchronous copies and products end at the latest moment that the program allows, so that a missing wait shows.
 //!
-//! The blocks of a cluster are resident together, and are ordered with each other as the warps of a block are.
+//! Vector clocks order the threads. Block barriers (including named ones), warp barriers and mbarriers order memory,
+//! but shuffles and votes do not. Atomic, volatile and relaxed accesses do not race with each other. They order other
+//! accesses only together with the fences, `.acquire` and `.release` around them, within their scope.
 //!
-//! A read of shared memory that nothing wrote is a fault. With [`LaunchOptions::poison`] it gives poison instead, for kernels
-//! that read more than they need and select it away: the fault is then its use.
+//! Races are checked in shared memory, and in the global memory that a launch writes. Reads of global memory are not
+//! recorded. A write that should wait for a read is found in any order that puts the write first.
 //!
-//! What the emulator does not execute is refused when a kernel is launched or checked ([`PtxModule::check`]), by opcode and
-//! line; other kernels of the module run. The book's page `docs/src/forms.md` lists every form of PTX. Those that are missing
-//! are textures, `im2col` and interleaved tensor maps, reductions by bulk copies, the tensor memory of later GPUs, and forms of
-//! known opcodes that no kernel has needed. Lanes of a warp that have parted do not run in turns: none may wait for another.
+//! [`driver`] provides the functions of the CUDA driver API (libcuda) on top of this. It has streams, events, graphs,
+//! and several devices that access each other's memory and wait for each other.
+//!
+//! The blocks of a cluster are resident together, and synchronise with each other as the warps of a block do.
+//!
+//! A read of unwritten shared memory is a fault. With [`LaunchOptions::poison`] it gives poison instead, and only the
+//! use of poison is a fault. This is for kernels that read more than they need and then select it away.
+//!
+//! A kernel with an unsupported instruction is refused when it is launched or checked ([`PtxModule::check`]), with the
+//! opcode and line. Other kernels of the module still run. The book's page `docs/src/forms.md` lists every form of PTX.
+//!
+//! Unsupported are textures, `im2col` and interleaved tensor maps, reductions by bulk copies, the tensor memory of
+//! later GPUs, and forms of supported opcodes that no kernel has needed. Diverged lanes of a warp do not run in turns,
+//! so none of them may wait for another.
 
 #![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
 

@@ -1,6 +1,6 @@
-//! Global memory: named buffers with gaps between them, each with a shadow that knows which bytes were written.
+//! Global memory: named buffers with gaps between them. Each buffer records which of its bytes were written.
 //!
-//! Devices that reach each other's memory share one [`Memory`], in which each has an area of addresses of its own.
+//! Devices that access each other's memory share one [`Memory`]. Each has its own address area there.
 
 use crate::bits::Bits;
 use crate::fault::{Checked, FaultKind, Violation};
@@ -11,16 +11,17 @@ use crate::unfinished::Unfinished;
 /// An address on the device.
 pub type DeviceAddress = u64;
 
-/// The lowest device address. Areas end below what programs use on common systems, whose page-locked memory kernels may
-/// reach by its own address.
+/// The lowest device address. All areas are below the addresses that programs use on common systems, because kernels
+/// may access page-locked host memory at its own address.
 const BASE: u64 = 0x1000_0000_0000;
-/// Addresses of an area.
+/// The binary logarithm of the bytes of an area.
 const AREA_BITS: u32 = 38;
-/// Areas with addresses of their own. One more has those of the first again.
+/// The number of distinct areas. Area 256 has the addresses of area 0 again.
 const AREAS: u64 = 256;
-/// A buffer owns whole pages of this size, so that any address names at most one buffer.
+/// The binary logarithm of the bytes of a page. A buffer owns whole pages, so that any address belongs to at most one
+/// buffer.
 const PAGE_BITS: u32 = 21;
-/// Distance of a buffer's first byte from its first page.
+/// Bytes from the start of a buffer's first page to its first byte.
 const FRONT_GAP: u64 = 1 << 16;
 
 /// A buffer of device memory.
@@ -29,27 +30,27 @@ pub(crate) struct Buffer {
     pub name: String,
     pub base: u64,
     pub data: Vec<u8>,
-    /// Bytes something wrote.
+    /// The bytes that were written.
     pub written: Bits,
-    /// Sectors the current launch touched.
+    /// Sectors that the current launch touched.
     pub touched: Bits,
-    /// Sectors that the current launch wrote, since its memory was last copied.
+    /// Sectors that the current launch stored to since its memory was last forked.
     pub stored: Bits,
-    /// Whether it touched any.
+    /// Whether the current launch touched any sector.
     pub used: bool,
     /// Writes of the current launch.
     pub history: History,
-    /// What launches before the current one did, if it is a dependent one.
+    /// Accesses of earlier launches that may not have ended, if the current launch is a dependent one.
     pub unfinished: Unfinished,
     pub live: bool,
-    /// The number of the device that has it.
+    /// The number of the device that owns it.
     pub device: usize,
-    /// The host's memory that it stands for, of which `data` is a copy: page-locked memory that kernels reach.
+    /// The page-locked host memory that the buffer mirrors. `data` is a copy of it.
     pub host: Option<HostBytes>,
 }
 
 impl Buffer {
-    /// Gives the bytes back; its addresses are never used again.
+    /// Frees the bytes. The buffer's addresses are never reused.
     pub fn free(&mut self) {
         self.live = false;
         self.data = Vec::new();
@@ -61,57 +62,58 @@ impl Buffer {
     }
 }
 
-/// The addresses of a device.
+/// The address area of a device.
 #[derive(Clone, Debug)]
 struct Area {
     base: u64,
-    /// Buffer of each page, counted from one; 0 is none.
+    /// The buffer of each page, counted from one. 0 means none.
     pages: Vec<u32>,
-    /// The devices whose memory it may reach, its own included: a bit each.
+    /// The devices whose memory it may access, itself included. Each has a bit.
     reach: u64,
 }
 
-/// All buffers of one device, or of several that share their addresses.
+/// All buffers of one device, or of several devices that share an address space.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     pub buffers: Vec<Buffer>,
     /// The area of each device.
     areas: Vec<Area>,
-    /// Which buffers stand for memory of the host.
-    of_host: Vec<usize>,
-    /// The device for which memory is allocated, and which accesses it.
+    /// Indices of the buffers that mirror host memory.
+    host_buffers: Vec<usize>,
+    /// The current device, which allocates and accesses memory.
     device: usize,
-    /// The same device's [`Area::reach`].
+    /// The current device's [`Area::reach`].
     reach: u64,
-    /// Whether a thread of the current launch has waited for those ahead, or all its threads come after them anyway.
+    /// Whether a thread of the current launch has waited for the earlier launches, or all its threads come after them
+    /// anyway.
     pub last_waited: bool,
 }
 
 impl Memory {
-    /// The memory of one device. With different numbers of areas two devices have different addresses.
+    /// Creates the memory of one device. Devices in different areas have different addresses.
     pub fn new(area: u64) -> Self {
         let base = BASE + ((area % AREAS) << AREA_BITS);
         let areas = vec![Area { base, pages: Vec::new(), reach: 1 }];
-        Self { buffers: Vec::new(), areas, of_host: Vec::new(), device: 0, reach: 1, last_waited: true }
+        Self { buffers: Vec::new(), areas, host_buffers: Vec::new(), device: 0, reach: 1, last_waited: true }
     }
 
-    /// Says which device's memory is allocated and which one accesses memory from now on.
+    /// Sets the current device, which allocates and accesses memory from now on.
     pub fn enter(&mut self, device: usize) {
         (self.device, self.reach) = (device, self.areas[device].reach);
     }
 
-    /// Lets a device reach another's memory, or no longer.
+    /// Allows a device to access another's memory, or forbids it.
     pub fn set_reach(&mut self, device: usize, other: usize, reach: bool) {
         let bits = &mut self.areas[device].reach;
         *bits = if reach { *bits | 1 << other } else { *bits & !(1 << other) };
     }
 
-    /// Whether a device reaches another's memory.
+    /// Returns whether a device may access another's memory.
     pub fn reaches(&self, device: usize, other: usize) -> bool {
         self.areas[device].reach >> other & 1 == 1
     }
 
-    /// Takes over all buffers of another memory, whose devices follow those here.
+    /// Takes over all buffers of another memory. Its devices are numbered after the devices here.
     pub fn absorb(&mut self, other: Memory) {
         let (buffers, devices) = (self.buffers.len() as u32, self.areas.len());
         self.areas.extend(other.areas.into_iter().map(|area| Area {
@@ -119,22 +121,22 @@ impl Memory {
             reach: area.reach << devices,
             ..area
         }));
-        self.of_host.extend(other.of_host.into_iter().map(|index| index + buffers as usize));
+        self.host_buffers.extend(other.host_buffers.into_iter().map(|index| index + buffers as usize));
         self.buffers
             .extend(other.buffers.into_iter().map(|buffer| Buffer { device: buffer.device + devices, ..buffer }));
     }
 
-    /// Whether some of it is memory of the host.
+    /// Returns whether any buffer mirrors host memory.
     pub fn has_host(&self) -> bool {
-        !self.of_host.is_empty()
+        !self.host_buffers.is_empty()
     }
 
-    /// Whether any address may mean memory of both.
+    /// Returns whether the two memories have an address area in common.
     pub fn overlaps(&self, other: &Memory) -> bool {
         self.areas.iter().any(|area| other.areas.iter().any(|other| area.base == other.base))
     }
 
-    /// Forgets the buffers of a device. The host's memory belongs to none.
+    /// Frees the buffers of a device. Host memory belongs to no device and stays.
     pub fn clear(&mut self, device: usize) {
         let own = |buffer: &&mut Buffer| buffer.device == device && buffer.host.is_none();
         self.buffers.iter_mut().filter(own).for_each(Buffer::free);
@@ -144,7 +146,7 @@ impl Memory {
         self.buffers.push(Buffer {
             name: name.to_string(),
             base,
-            // If reads of unwritten bytes are not checked, the pattern shows them.
+            // If reads of unwritten bytes are not checked, this pattern makes them visible.
             data: vec![0xcd; bytes],
             written: Bits::new(bytes),
             touched: Bits::new(bytes / 32 + 2),
@@ -161,22 +163,22 @@ impl Memory {
     pub fn allocate(&mut self, name: &str, bytes: usize) -> DeviceAddress {
         let area = &mut self.areas[self.device];
         let first = area.pages.len() as u64;
-        let pages = (FRONT_GAP + bytes as u64).div_ceil(1 << PAGE_BITS) + 1; // the last page is a gap at least in part
+        let pages = (FRONT_GAP + bytes as u64).div_ceil(1 << PAGE_BITS) + 1; // the last page is a gap
         let base = area.base + (first << PAGE_BITS) + FRONT_GAP;
         area.pages.resize((first + pages) as usize, self.buffers.len() as u32 + 1);
         self.add(name, base, bytes, None);
         base
     }
 
-    /// The number of devices.
+    /// Returns the number of devices.
     pub fn devices(&self) -> usize {
         self.areas.len()
     }
 
-    /// Lets kernels of all devices reach just this page-locked memory of the host, each at its own address.
+    /// Sets the page-locked host memory that kernels of all devices may access, each range at its own address.
     pub fn map_host(&mut self, mapped: &[HostBytes]) {
         let buffers = &mut self.buffers;
-        self.of_host.retain(|&index| {
+        self.host_buffers.retain(|&index| {
             let stays = buffers[index].host.is_some_and(|host| mapped.contains(&host));
             if !stays {
                 buffers[index].free();
@@ -184,8 +186,8 @@ impl Memory {
             stays
         });
         for &host in mapped {
-            if !self.of_host.iter().any(|&index| self.buffers[index].host == Some(host)) {
-                self.of_host.push(self.buffers.len());
+            if !self.host_buffers.iter().any(|&index| self.buffers[index].host == Some(host)) {
+                self.host_buffers.push(self.buffers.len());
                 self.add("page-locked memory", host.address() as u64, host.len(), Some(host));
                 if let Some(buffer) = self.buffers.last_mut() {
                     buffer.written.insert_range(0, host.len());
@@ -194,7 +196,7 @@ impl Memory {
         }
     }
 
-    /// The index of the buffer whose pages an address lies in.
+    /// Returns the index of the buffer whose pages contain an address.
     #[inline(always)]
     pub fn find(&self, address: u64) -> Option<usize> {
         for area in &self.areas {
@@ -206,27 +208,28 @@ impl Memory {
         self.find_host(address)
     }
 
-    /// The index of the buffer that stands for the host's memory at an address.
+    /// Returns the index of the buffer that mirrors the host memory at an address.
     #[cold]
     fn find_host(&self, address: u64) -> Option<usize> {
         let holds = |buffer: &Buffer| (buffer.base..buffer.base + buffer.data.len() as u64).contains(&address);
-        self.of_host.iter().copied().find(|&index| holds(&self.buffers[index]))
+        self.host_buffers.iter().copied().find(|&index| holds(&self.buffers[index]))
     }
 
-    /// Whether the device that runs reaches a buffer, and this buffer is all that an access needs to know.
+    /// Returns whether the current device may access a buffer without further steps: it has access, and the buffer does
+    /// not mirror host memory.
     #[inline(always)]
     pub fn is_plain(&self, buffer: &Buffer) -> bool {
         self.reach >> buffer.device & 1 == 1 && buffer.host.is_none()
     }
 
-    /// Whether a buffer lies on another device than the one that runs.
+    /// Returns whether a buffer belongs to another device than the current one.
     #[inline(always)]
     pub fn is_peers(&self, index: usize) -> bool {
         let buffer = &self.buffers[index];
         buffer.device != self.device && buffer.host.is_none()
     }
 
-    /// Fetches bytes of the host's memory that a buffer stands for.
+    /// Updates bytes of a buffer from the host memory that it mirrors, if any.
     pub fn fetch(&mut self, index: usize, offset: usize, bytes: usize) {
         let buffer = &mut self.buffers[index];
         if let Some(host) = buffer.host {
@@ -234,7 +237,7 @@ impl Memory {
         }
     }
 
-    /// Brings bytes to the host's memory that a buffer stands for.
+    /// Writes bytes of a buffer to the host memory that it mirrors, if any.
     pub fn bring(&mut self, index: usize, offset: usize, bytes: usize) {
         let buffer = &self.buffers[index];
         if let Some(host) = buffer.host {
@@ -242,7 +245,7 @@ impl Memory {
         }
     }
 
-    /// The offset in a buffer of an access that lies in it and needs no more checks, if the buffer is that of `index`.
+    /// Returns an access's offset in the buffer of an index, if the access is inside it and needs no more checks.
     #[inline(always)]
     pub fn offset_in(&self, index: usize, address: u64, bytes: usize) -> Option<usize> {
         let buffer = self.buffers.get(index)?;
@@ -251,7 +254,7 @@ impl Memory {
         (fits && self.is_plain(buffer)).then_some(offset)
     }
 
-    /// Checks one access, and gives the index of its buffer and its offset there.
+    /// Checks one access. Returns the index of its buffer and the offset there.
     pub fn locate(&self, address: u64, bytes: usize) -> Checked<(usize, usize)> {
         let Some(index) = self.find(address) else {
             let message = format!("{bytes} bytes at {address:#x}, which is in no buffer");
@@ -280,7 +283,8 @@ impl Memory {
         Ok((index, offset as usize))
     }
 
-    /// Notes that a launch touches a sector, perhaps of the buffer that `near` names. Returns the buffer.
+    /// Records that a launch touches a sector, and returns the buffer that contains it. `near` is a guess at the
+    /// buffer.
     #[inline(always)]
     pub fn touch(&mut self, sector: u64, near: Option<usize>) -> Option<usize> {
         let address = sector << 5;
@@ -295,8 +299,10 @@ impl Memory {
         Some(found)
     }
 
-    /// Notes that a launch touches the sectors at addresses that ascend in a buffer, and perhaps stores there. Returns how many
-    /// sectors these are; nothing if they do not ascend.
+    /// Records that a launch touches the sectors at ascending addresses in a buffer, and with `stores` also that it
+    /// stores to them.
+    ///
+    /// Returns the number of sectors, or `None` if the addresses do not ascend.
     #[inline(always)]
     pub fn touch_ascending(&mut self, index: usize, at: impl Iterator<Item = u64>, stores: bool) -> Option<u64> {
         let buffer = &mut self.buffers[index];
@@ -319,7 +325,7 @@ impl Memory {
         Some(count)
     }
 
-    /// Notes that a launch stores bytes at an address of a buffer.
+    /// Records that a launch stores bytes at an address of a buffer.
     #[inline(always)]
     pub fn note_stored(&mut self, index: usize, address: DeviceAddress, bytes: usize) {
         let buffer = &mut self.buffers[index];
@@ -328,8 +334,9 @@ impl Memory {
         buffer.stored.insert_range(first as usize, (last - first + 1) as usize);
     }
 
-    /// Notes that a launch touches bytes of a buffer that lie side by side, and perhaps stores them. Returns how many sectors
-    /// these are.
+    /// Records that a launch touches contiguous bytes of a buffer, and with `stores` also that it stores to them.
+    ///
+    /// Returns the number of sectors.
     #[inline(always)]
     pub fn touch_all(&mut self, index: usize, address: DeviceAddress, bytes: usize, stores: bool) -> u64 {
         let buffer = &mut self.buffers[index];
@@ -344,8 +351,8 @@ impl Memory {
         count as u64
     }
 
-    /// Forgets what launches did that are over.
-    pub fn forget_launches(&mut self) {
+    /// Clears the access records of all buffers.
+    pub fn clear_accesses(&mut self) {
         for buffer in self.buffers.iter_mut().filter(|buffer| buffer.live && buffer.used) {
             buffer.touched.clear();
             buffer.stored.clear();
@@ -364,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_name_one_buffer_or_none() {
+    fn addresses_belong_to_at_most_one_buffer() {
         let mut memory = Memory::new(0);
         let (a, b) = (memory.allocate("a", 100), memory.allocate("b", 3 << 21));
         assert_eq!(memory.locate(a + 96, 4).unwrap(), (0, 96));

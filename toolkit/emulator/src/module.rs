@@ -1,4 +1,4 @@
-//! A loaded PTX text.
+//! A parsed PTX text.
 
 use crate::entry::Entry;
 use crate::ptx::ast::{Source, Variable};
@@ -7,15 +7,15 @@ use crate::window::function_address;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that no module has had.
+/// Returns a module number that was never used before.
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A PTX text.
+/// A parsed PTX text, whose kernels can be launched.
 pub struct PtxModule {
-    /// Tells modules apart on a device.
+    /// Distinguishes the modules of a device.
     pub(crate) id: u64,
     entries: Arc<[Entry]>,
     pub(crate) variables: Vec<Variable>,
@@ -23,8 +23,10 @@ pub struct PtxModule {
 }
 
 impl PtxModule {
-    /// Parses a PTX text. A kernel is decoded when it is first needed, so that one with an instruction that the emulator does
-    /// not know does not stand in the way of the others.
+    /// Parses a PTX text.
+    ///
+    /// Each kernel is decoded on first use, so a kernel with an unsupported instruction does not prevent others from
+    /// running.
     pub fn parse(ptx: &str) -> Result<Self, ParseError> {
         let source = Arc::new(ptx::parse(ptx)?);
         let kernels = source.functions.iter().enumerate().filter(|(_, function)| function.entry && function.defined);
@@ -36,18 +38,18 @@ impl PtxModule {
         })
     }
 
-    /// The same module loaded once more: its kernels are those of this one, and its variables are its own.
+    /// Returns the module as if it were loaded a second time. The two share kernels, but each has its own variables.
     pub(crate) fn again(&self) -> Self {
         let (entries, variables, source) = (self.entries.clone(), self.variables.clone(), self.source.clone());
         Self { id: next_id(), entries, variables, source }
     }
 
-    /// Decodes all kernels. The first instruction that the emulator does not know is an error that names it and its line.
+    /// Decodes all kernels. The error names the first instruction that the emulator does not support, and its line.
     pub fn check(&self) -> Result<(), ParseError> {
         self.entries.iter().try_for_each(Entry::check)
     }
 
-    /// What each kernel is refused for, if it is.
+    /// Returns the errors of all kernels that cannot be decoded.
     pub(crate) fn check_all(&self) -> impl Iterator<Item = ParseError> {
         self.entries.iter().filter_map(|entry| entry.check().err())
     }
@@ -57,23 +59,23 @@ impl PtxModule {
         &self.entries
     }
 
-    /// The kernel of a name.
+    /// Returns the kernel with this name.
     pub fn entry(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name() == name)
     }
 
-    /// The architecture the PTX was made for, such as `sm_80`.
+    /// The architecture that the PTX targets, such as `sm_80`.
     pub fn target(&self) -> &str {
         &self.source.target
     }
 
-    /// The address of a device function.
+    /// Returns the address of a device function.
     pub(crate) fn function_address(&self, name: &str) -> Option<u64> {
         let index = self.source.functions.iter().position(|function| function.name == name && !function.entry);
         index.map(function_address)
     }
 
-    /// The source file of a number in `.loc`.
+    /// Returns the source file that has this number in `.loc`.
     pub(crate) fn file(&self, number: u32) -> String {
         self.source.files.get(&number).cloned().unwrap_or_default()
     }

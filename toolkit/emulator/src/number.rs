@@ -2,23 +2,23 @@
 
 use half::{bf16, f16};
 
-/// f16 to f32, exactly; every NaN stays a NaN.
+/// Converts f16 to f32, exactly. A NaN stays a NaN.
 #[inline(always)]
 pub(crate) fn f16_to_f32(value: f16) -> f32 {
     let bits = u32::from(value.to_bits());
-    // Read as an f32 the value is 2^112 too small, subnormals included.
+    // These bits, read as an f32, are 2^112 times too small. This includes subnormals.
     let scaled = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
     let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
     f32::from_bits(scaled.to_bits() | special | (bits & 0x8000) << 16)
 }
 
-/// f32 to f16, to nearest even; a NaN becomes the canonical 0x7fff.
+/// Converts f32 to f16, rounding to nearest even. A NaN becomes the canonical 0x7fff.
 #[inline(always)]
 pub(crate) fn f32_to_f16(value: f32) -> f16 {
     let bits = value.to_bits();
     let size = bits & 0x7fff_ffff;
     let sign = (bits >> 16) & 0x8000;
-    // Adding one half lines the bits of a subnormal result up with the end of the sum's mantissa.
+    // Adding one half aligns the bits of a subnormal result with the end of the sum's mantissa.
     let tiny = (f32::from_bits(size) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
     let normal = size.wrapping_add(0xc800_0fff).wrapping_add((size >> 13) & 1) >> 13;
     let finite = if size < 0x3880_0000 { tiny } else { normal };
@@ -26,7 +26,7 @@ pub(crate) fn f32_to_f16(value: f32) -> f16 {
     f16::from_bits(if size > 0x7f80_0000 { 0x7fff } else { rounded as u16 })
 }
 
-/// f32 to f16, toward zero.
+/// Converts f32 to f16, rounding toward zero.
 #[inline(always)]
 pub(crate) fn f32_to_f16_rz(value: f32) -> f16 {
     let nearest = f32_to_f16(value);
@@ -34,13 +34,13 @@ pub(crate) fn f32_to_f16_rz(value: f32) -> f16 {
     f16::from_bits(if away { nearest.to_bits() - 1 } else { nearest.to_bits() })
 }
 
-/// bf16 to f32, exactly.
+/// Converts bf16 to f32, exactly.
 #[inline(always)]
 pub(crate) fn bf16_to_f32(value: bf16) -> f32 {
     f32::from_bits(u32::from(value.to_bits()) << 16)
 }
 
-/// f32 to bf16, to nearest even; a NaN becomes the canonical 0x7fff.
+/// Converts f32 to bf16, rounding to nearest even. A NaN becomes the canonical 0x7fff.
 #[inline(always)]
 pub(crate) fn f32_to_bf16(value: f32) -> bf16 {
     let bits = value.to_bits();
@@ -48,14 +48,14 @@ pub(crate) fn f32_to_bf16(value: f32) -> bf16 {
     bf16::from_bits(if value.is_nan() { 0x7fff } else { rounded as u16 })
 }
 
-/// f32 to bf16, toward zero.
+/// Converts f32 to bf16, rounding toward zero.
 #[inline(always)]
 pub(crate) fn f32_to_bf16_rz(value: f32) -> bf16 {
     bf16::from_bits(if value.is_nan() { 0x7fff } else { (value.to_bits() >> 16) as u16 })
 }
 
-/// The powers of the natural logarithm of two over the factorials: the series of 2^x, which between -1/2 and 1/2 is as precise
-/// as f64.
+/// Coefficients of the power series of 2^x, which are ln(2)^n / n!. Between -1/2 and 1/2 the series is as precise as
+/// f64.
 pub(crate) const POWER_SERIES: [f64; 14] = [
     1.0,
     std::f64::consts::LN_2,
@@ -73,14 +73,14 @@ pub(crate) const POWER_SERIES: [f64; 14] = [
     1.3691488853904128e-12,
 ];
 
-/// Two to the power of a number, computed in f64 and rounded once.
+/// Returns two to the power of a number, computed in f64 and rounded once.
 #[inline(always)]
 pub(crate) fn exp2(value: f32) -> f32 {
-    // Beyond these f32 has zeros and infinities.
+    // Beyond these bounds f32 has only zeros and infinities.
     let wide = f64::from(value);
     let bounded = if wide < -200.0 { -200.0 } else { wide };
     let bounded = if bounded > 200.0 { 200.0 } else { bounded };
-    // A number so large has no bits for fractions, and ends in the bits of the nearest whole number.
+    // A number this large has no bits for fractions. Its low bits are the nearest whole number.
     let whole = bounded + (1.5 * (1u64 << 52) as f64);
     let rest = bounded - (whole - 1.5 * (1u64 << 52) as f64);
     let mut power = POWER_SERIES[13];
@@ -91,13 +91,14 @@ pub(crate) fn exp2(value: f32) -> f32 {
     if value.is_nan() { value + value } else { (power * scale) as f32 }
 }
 
-/// Flushes a subnormal to a zero of its sign.
+/// Flushes a subnormal to a zero of the same sign.
 #[inline(always)]
 pub(crate) fn flush(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { f32::from_bits(value.to_bits() & 0x8000_0000) } else { value }
 }
 
-/// f64 to f32 with the last bit set when anything was cut: a second rounding then comes out right.
+/// Converts f64 to f32 and sets the last bit if the result is inexact (round to odd). A second rounding is then
+/// correct.
 #[inline(always)]
 pub(crate) fn f64_to_f32_odd(value: f64) -> f32 {
     let nearest = value as f32;
@@ -105,12 +106,12 @@ pub(crate) fn f64_to_f32_odd(value: f64) -> f32 {
     if back == value || !value.is_finite() || nearest.to_bits() & 1 == 1 {
         return nearest;
     }
-    // An even neighbour was chosen; the odd one lies on the other side of the value.
+    // The conversion chose the even neighbour. The odd one is on the other side of the value.
     let up = back.abs() < value.abs();
     f32::from_bits(if up { nearest.to_bits() + 1 } else { nearest.to_bits() - 1 })
 }
 
-/// a * b + c of halves, rounded to odd: rounding it to a half gives the fused result.
+/// Returns a * b + c of halves, rounded to odd. Rounding this to a half gives the fused result.
 #[inline(always)]
 pub(crate) fn fused(a: f32, b: f32, c: f32) -> f32 {
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c)); // exact: at most 22 bits
@@ -126,14 +127,14 @@ pub(crate) fn fused(a: f32, b: f32, c: f32) -> f32 {
 
 macro_rules! extremes {
     ($min:ident, $max:ident, $type:ty) => {
-        /// The smaller value; a NaN loses, and -0 is smaller than 0.
+        /// Returns the smaller value. A NaN loses, and -0 is smaller than 0.
         #[inline(always)]
         pub(crate) fn $min(a: $type, b: $type) -> $type {
             let smaller = if a < b || (a == b && a.is_sign_negative()) { a } else { b };
             let number = if b.is_nan() { a } else { smaller };
             if a.is_nan() && b.is_nan() { <$type>::NAN } else { number }
         }
-        /// The larger value; a NaN loses, and 0 is larger than -0.
+        /// Returns the larger value. A NaN loses, and 0 is larger than -0.
         #[inline(always)]
         pub(crate) fn $max(a: $type, b: $type) -> $type {
             let larger = if a > b || (a == b && b.is_sign_negative()) { a } else { b };
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn fused_does_not_round_twice() {
-        // 1 + 2^-11 is a tie for f16; the tiny addend decides it, but is lost when f64 or f32 round first.
+        // The first sum is a tie for f16, which rounds up to even. The second is just above the tie.
         let (a, b) = (1.0 + 1.0 / 1024.0, 1.0);
         let tie = fused(a, b, 1.0 / 2048.0);
         let above = fused(a, b, 1.0 / 2048.0 + f32::EPSILON);

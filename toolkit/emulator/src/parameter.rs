@@ -5,7 +5,7 @@
 pub struct Parameter {
     /// Its name in the PTX.
     pub name: String,
-    /// Its offset in the block of parameters.
+    /// Its offset in the kernel's block of parameters, in bytes.
     pub offset: usize,
     /// Its size in bytes.
     pub size: usize,

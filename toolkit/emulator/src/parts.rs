@@ -1,10 +1,12 @@
-//! A PTX text taken apart, to take instructions out of it: what a test of a kernel should notice.
+//! Splits a PTX text so that tests can remove single instructions. A good test of the kernel notices that one is
+//! missing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-/// What orders threads: barriers, waits, fences, commits and arrivals. `shfl`, `vote` and `redux` are results, too, and not
-/// orders alone.
+/// Prefixes of the opcodes that order threads: barriers, waits, fences, commits and arrivals.
+///
+/// `shfl`, `vote` and `redux` are not listed, because they also compute results.
 pub const ORDERING: [&str; 15] = [
     "bar.",
     "barrier.",
@@ -23,17 +25,17 @@ pub const ORDERING: [&str; 15] = [
     "griddepcontrol.wait",
 ];
 
-/// What an entry begins with.
+/// The text that begins an entry.
 const ENTRY: &str = ".visible .entry ";
 
-/// An instruction of a kernel that can be taken away.
+/// An instruction of a kernel that can be removed.
 #[derive(Clone, Debug)]
 pub struct PtxPlace<'a> {
-    /// The kernel.
+    /// The name of the kernel.
     pub kernel: &'a str,
-    /// The instruction, without a predicate.
+    /// The instruction, without its predicate.
     pub instruction: &'a str,
-    /// Near where it comes from: the last line of a source that the PTX names before it, as `path:line`. Empty if none is named.
+    /// The approximate source line, as `path:line`: the last one that the PTX names before it, or empty.
     pub source: String,
     /// Its line in the entry, counted from zero.
     line: usize,
@@ -45,12 +47,12 @@ impl PtxPlace<'_> {
         self.instruction.split([' ', '\t', ';']).next().unwrap_or_default()
     }
 
-    /// The file of the source.
+    /// The file of the source line.
     pub fn file(&self) -> &str {
         self.source.split(':').next().unwrap_or_default()
     }
 
-    /// What stands in its place when it is gone: nothing, or a wait that is over at once.
+    /// Returns the text that replaces it: nothing, or for a test of an mbarrier a predicate that is always true.
     fn substitute(&self) -> String {
         let waits = ["mbarrier.try_wait", "mbarrier.test_wait"].iter().any(|wait| self.instruction.starts_with(wait));
         let predicate =
@@ -68,7 +70,7 @@ impl fmt::Display for PtxPlace<'_> {
     }
 }
 
-/// A PTX text in parts: its kernels, and the rest.
+/// A PTX text in parts: the text of each kernel, and the rest.
 ///
 /// ```
 /// use emulator::{ORDERING, PtxParts};
@@ -77,23 +79,23 @@ impl fmt::Display for PtxPlace<'_> {
 /// let parts = PtxParts::of(ptx, "");
 /// let places = parts.places("reverse", &ORDERING);
 /// assert_eq!(places[0].instruction, "bar.sync 0;");
-/// // A test of the kernel should notice that this is not the same.
+/// A test of the kernel should fail with this mutant.
 /// let mutant = parts.excerpt(["reverse"], Some(&places[0]));
 /// assert!(!mutant.contains("bar.sync"));
 /// ```
 #[derive(Debug)]
 pub struct PtxParts<'a> {
-    /// What is in no kernel.
+    /// The text outside all kernels.
     rest: String,
     /// The text of each kernel, by name.
     entries: BTreeMap<&'a str, &'a str>,
-    /// The paths of sources, by number.
+    /// Paths of source files by number, without the common prefix.
     files: HashMap<&'a str, &'a str>,
 }
 
 impl<'a> PtxParts<'a> {
-    /// The parts of a text. Places are found near lines of those sources whose paths begin like this; they are called by what
-    /// comes after it.
+    /// Splits a text into parts. Only sources whose paths begin with `sources` locate instructions. Their paths are
+    /// reported without this prefix.
     pub fn of(ptx: &'a str, sources: &str) -> Self {
         let (mut rest, mut entries, mut left) = (String::new(), BTreeMap::new(), ptx);
         while let Some(start) = left.find(ENTRY) {
@@ -115,7 +117,7 @@ impl<'a> PtxParts<'a> {
         self.entries.keys().copied()
     }
 
-    /// The instructions of a kernel that begin like one of these; none if there is no such kernel.
+    /// Returns the instructions of a kernel that begin with any of `opcodes`. Empty if the kernel does not exist.
     pub fn places(&self, kernel: &str, opcodes: &[&str]) -> Vec<PtxPlace<'a>> {
         let Some((&kernel, entry)) = self.entries.get_key_value(kernel) else { return Vec::new() };
         let (mut places, mut source) = (Vec::new(), String::new());
@@ -126,7 +128,7 @@ impl<'a> PtxParts<'a> {
                 }
                 continue;
             }
-            // What is done under a predicate stands behind it.
+            // Skip the predicate before an instruction.
             let guarded = text.split_once(char::is_whitespace).filter(|(word, _)| word.starts_with('@'));
             let instruction = guarded.map_or(text, |(_, rest)| rest.trim());
             if opcodes.iter().any(|opcode| instruction.starts_with(opcode)) {
@@ -136,7 +138,8 @@ impl<'a> PtxParts<'a> {
         places
     }
 
-    /// The text of some kernels and of what is in none, if need be without a place of one of them. Lines keep their numbers.
+    /// Returns the text of some kernels and the text outside all kernels. `without` removes one instruction, and the
+    /// line numbers stay.
     pub fn excerpt(
         &self,
         kernels: impl IntoIterator<Item = impl AsRef<str>>,
@@ -145,9 +148,9 @@ impl<'a> PtxParts<'a> {
         let mut text = self.rest.clone();
         for kernel in kernels {
             let Some((&kernel, entry)) = self.entries.get_key_value(kernel.as_ref()) else { continue };
-            let gone = without.filter(|place| place.kernel == kernel);
+            let removed = without.filter(|place| place.kernel == kernel);
             for (at, line) in entry.lines().enumerate() {
-                match gone.filter(|place| place.line == at) {
+                match removed.filter(|place| place.line == at) {
                     Some(place) => text += &place.substitute(),
                     None => text += line,
                 }
@@ -158,7 +161,7 @@ impl<'a> PtxParts<'a> {
     }
 }
 
-/// Where the first block in braces of a text ends.
+/// Returns the end of the first block in braces.
 fn end_of_block(text: &str) -> usize {
     let mut depth = 0;
     for (at, byte) in text.bytes().enumerate() {

@@ -1,8 +1,8 @@
-//! What a launch cost.
+//! The cost of a launch.
 
 use std::collections::BTreeMap;
 
-/// Classes of instructions.
+/// The class of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// Integer arithmetic, logic and moves.
@@ -37,35 +37,35 @@ pub enum Class {
     Other,
 }
 
-/// Counts of an instruction, a source line or a whole launch.
+/// Counts for an instruction, a source line or a whole launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Instructions, each counted once per warp.
     pub instructions: u64,
     /// Instructions, each counted once per active lane.
     pub lanes: u64,
-    /// Bytes of global memory that lanes asked for.
+    /// Bytes of global memory that lanes requested.
     pub global_bytes: u64,
     /// 32-byte sectors of global memory that the requests touched.
     pub sectors: u64,
-    /// The fewest sectors that could have held the bytes asked for.
+    /// The fewest sectors that could hold the requested bytes.
     pub ideal_sectors: u64,
-    /// Those of them that lie in the memory of other devices.
+    /// Touched sectors in the memory of other devices.
     pub peer_sectors: u64,
     /// Passes over shared memory, bank conflicts included.
     pub wavefronts: u64,
     /// Passes without bank conflicts.
     pub ideal_wavefronts: u64,
-    /// Branches at which lanes of a warp could part.
+    /// Branches at which lanes of a warp could diverge.
     pub branches: u64,
-    /// Branches at which they did.
+    /// Branches at which lanes diverged.
     pub divergent: u64,
     /// Tensor-core multiplications and additions.
     pub tensor_flops: u64,
 }
 
 impl Counts {
-    /// Adds another's counts.
+    /// Adds the counts of another.
     pub fn add(&mut self, other: &Counts) {
         self.instructions += other.instructions;
         self.lanes += other.lanes;
@@ -80,7 +80,7 @@ impl Counts {
         self.tensor_flops += other.tensor_flops;
     }
 
-    /// Sectors over the ideal; 1 when nothing was asked for.
+    /// Sectors divided by the ideal, or 1 if no bytes were requested.
     pub fn sector_ratio(&self) -> f64 {
         if self.ideal_sectors == 0 { 1.0 } else { self.sectors as f64 / self.ideal_sectors as f64 }
     }
@@ -91,18 +91,18 @@ impl Counts {
     }
 }
 
-/// Counts of one line: of the Rust source where the PTX has `.loc`, else of the PTX.
+/// Counts for one line of the Rust source if the PTX has `.loc`, or else of the PTX.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineCounts {
-    /// The Rust file; empty for a line of the PTX.
+    /// The Rust file, or empty for a line of the PTX.
     pub file: String,
     /// The line.
     pub line: u32,
-    /// What the line's instructions cost.
+    /// The cost of the line's instructions.
     pub counts: Counts,
 }
 
-/// What a launch cost. The counts depend on nothing but the kernel and its input.
+/// The cost of a launch. The counts depend only on the kernel and its input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CostReport {
     /// Counts of the whole launch.
@@ -113,6 +113,6 @@ pub struct CostReport {
     pub lines: Vec<LineCounts>,
     /// Barriers that a whole block (or the named part of it) passed.
     pub barriers: u64,
-    /// Different 32-byte sectors of global memory touched: what DRAM must move at least.
+    /// Distinct 32-byte sectors of global memory that were touched. DRAM must move at least these.
     pub distinct_sectors: u64,
 }

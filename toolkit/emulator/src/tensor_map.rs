@@ -1,56 +1,56 @@
-//! Tensor maps: what `cp.async.bulk.tensor` needs to know of a tensor.
+//! Tensor maps, which describe tensors to `cp.async.bulk.tensor`.
 
 use crate::memory::DeviceAddress;
 
-/// How 16-byte pieces of a tile are permuted in shared memory, so that its rows and its columns are without bank conflicts.
+/// How 16-byte pieces of a tile are permuted in shared memory, so that neither rows nor columns have bank conflicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swizzle {
-    /// They are not.
+    /// No permutation.
     #[default]
     None,
-    /// Two pieces change places, within 32 bytes.
+    /// Permutes two pieces within 32 bytes.
     Bytes32,
-    /// Four pieces, within 64 bytes.
+    /// Permutes four pieces within 64 bytes.
     Bytes64,
-    /// Eight pieces, within 128 bytes.
+    /// Permutes eight pieces within 128 bytes.
     Bytes128,
 }
 
 impl Swizzle {
-    /// Bytes of a row of the pattern; 16 without one.
+    /// Returns the bytes in a row of the pattern, or 16 without a pattern.
     #[inline(always)]
     pub(crate) fn span(self) -> usize {
         16 << self as usize
     }
 
-    /// Where the byte at an address of shared memory really lies: bits 7 and up choose the permutation of bits 4 and up.
+    /// Returns the permuted address of a byte in shared memory. Bits 7 and up choose the permutation of bits 4 and up.
     #[inline(always)]
     pub(crate) fn apply(self, address: usize) -> usize {
         address ^ (address >> 3) & (self.span() - 16)
     }
 }
 
-/// A tensor in global memory and the tiles to copy from it; dimensions are listed innermost first.
+/// A tensor in global memory, and the tiles to copy from it. Dimensions are listed innermost first.
 ///
-/// Encoded, it is the emulator's counterpart of what `cuTensorMapEncodeTiled` makes, in a format of its own: 128 bytes that a
-/// kernel gets by a pointer to global memory, aligned to 64 bytes.
+/// When encoded, it replaces the map that `cuTensorMapEncodeTiled` makes. The 128 bytes have a format of their own. A
+/// kernel gets a pointer to them, aligned to 64 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorMap {
     /// Address of the first element.
     pub base: DeviceAddress,
-    /// Bytes of an element: 1, 2, 4 or 8.
+    /// Bytes per element: 1, 2, 4 or 8.
     pub element_bytes: usize,
-    /// Elements of each of the one to five dimensions.
+    /// The number of elements in each of the one to five dimensions.
     pub dimensions: Vec<u64>,
-    /// Bytes from one index to the next, of all dimensions but the innermost, which is dense.
+    /// Bytes from one index to the next in each dimension except the innermost, which is contiguous.
     pub strides: Vec<u64>,
-    /// Elements of a tile in each dimension.
+    /// The number of elements of a tile in each dimension.
     pub tile: Vec<u32>,
-    /// The order of a tile in shared memory.
+    /// The permutation of a tile in shared memory.
     pub swizzle: Swizzle,
 }
 
-/// What CUDA does not allow in a tensor map.
+/// A violation of CUDA's rules for tensor maps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TensorMapError(String);
@@ -61,7 +61,7 @@ impl TensorMap {
     /// Bytes of an encoded map.
     pub const BYTES: usize = 128;
 
-    /// Its 128 bytes. An error says which of CUDA's rules it breaks.
+    /// Encodes the map. The error names the CUDA rule that it breaks.
     pub fn encode(&self) -> Result<[u8; Self::BYTES], TensorMapError> {
         self.check()?;
         let mut bytes = [0; Self::BYTES];
@@ -79,7 +79,7 @@ impl TensorMap {
         Ok(bytes)
     }
 
-    /// What was encoded, or nothing if these bytes are no map.
+    /// Decodes a map. Returns `None` if the bytes are not a map.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let mut take = |count: usize| -> Option<u64> {
@@ -120,15 +120,16 @@ impl TensorMap {
         rule(fits, "a tile's rows must not be longer than the swizzle's")
     }
 
-    /// Bytes of a tile in shared memory.
+    /// Returns the bytes of a tile in shared memory.
     pub(crate) fn tile_bytes(&self) -> usize {
         self.tile.iter().map(|&size| size as usize).product::<usize>() * self.element_bytes
     }
 
-    /// The parts of a tile that lie within the tensor: a part's address, its place in the tile, and its bytes.
+    /// Returns the parts of a tile that are inside the tensor. Each part has an address, an offset in the tile, and a
+    /// size.
     pub(crate) fn parts(&self, first: &[i32]) -> Vec<(DeviceAddress, usize, usize)> {
         let row = self.tile[0] as usize * self.element_bytes;
-        // Of each row, the elements from `low` to `high`.
+        // The elements from `low` to `high` of each row are inside.
         let start = i64::from(first[0]);
         let low = (-start).clamp(0, self.tile[0].into());
         let high = (self.dimensions[0] as i64 - start).clamp(low, self.tile[0].into());

@@ -1,7 +1,8 @@
-//! What launches did to memory that need not be over when a dependent launch begins.
+//! Accesses of earlier launches that may not have ended when a dependent launch begins.
 //!
-//! Launches run one after the other here. But what the ones ahead of a dependent launch touched is kept until its threads have
-//! waited, as if it were still to come: on a GPU an access before that would be right or wrong by chance. It is known by sectors.
+//! The emulator runs launches one after the other. But it keeps the accesses of the launches ahead of a dependent one
+//! until its threads have waited, as if they were still to come. On a GPU, an earlier access would be right or wrong by
+//! chance. The records have the resolution of a sector.
 
 use crate::bits::Bits;
 use crate::memory::{Buffer, DeviceAddress, Memory};
@@ -9,26 +10,27 @@ use crate::memory::{Buffer, DeviceAddress, Memory};
 /// Bits of an address within a sector.
 const SECTOR_BITS: u32 = 5;
 
-/// Sectors of a buffer that launches accessed.
+/// The sectors of a buffer that launches accessed.
 #[derive(Clone, Debug, Default)]
 struct Accessed {
     touched: Bits,
     stored: Bits,
 }
 
-/// What launches did to a buffer that need not be over.
+/// The accesses of launches to a buffer that may not have ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unfinished {
-    /// By all launches that need not be over before a thread has waited.
+    /// By all launches that may not have ended before a thread has waited.
     before_wait: Accessed,
-    /// By those that need not be over even then: a launch between them and this one never waited.
+    /// By launches that may not have ended even after the wait, because a launch in between never waited.
     after_wait: Accessed,
-    /// Sectors that the current launch stored to before its memory was last copied.
+    /// Sectors that the current launch stored to before its memory was last forked.
     pub stored: Bits,
 }
 
 impl Memory {
-    /// Begins a launch. What launches did before it is forgotten, but for what need not be over when a dependent one begins.
+    /// Begins a launch and clears the access records. Accesses that may not have ended when a dependent launch begins
+    /// are kept.
     pub fn begin_launch(&mut self, dependent: bool) {
         for buffer in self.buffers.iter_mut().filter(|buffer| buffer.live) {
             let Unfinished { before_wait, after_wait, stored } = &mut buffer.unfinished;
@@ -48,16 +50,18 @@ impl Memory {
             *stored = Bits::default();
         }
         self.last_waited = !dependent;
-        self.forget_launches();
+        self.clear_accesses();
     }
 
-    /// Forgets what launches did: all of them are over, whatever the next launch is.
+    /// Clears all access records. All launches have ended, even from the point of view of a dependent launch.
     pub fn end_launches(&mut self) {
         self.begin_launch(false);
     }
 
-    /// The buffer of an access that comes too early: launches that need not be over have stored there, or touched what it stores
-    /// to. `waited` says whether the thread has waited for the launch ahead.
+    /// Returns the buffer of an access that comes too early.
+    ///
+    /// It is too early if a launch that may not have ended stored to the same sectors, or touched sectors that the
+    /// access stores to. `waited` says whether the thread has waited for the launches ahead.
     pub fn too_early(&self, address: DeviceAddress, bytes: usize, stores: bool, waited: bool) -> Option<&Buffer> {
         let buffer = &self.buffers[self.find(address)?];
         let sector = |address: u64| (address.saturating_sub(buffer.base) >> SECTOR_BITS) as usize;

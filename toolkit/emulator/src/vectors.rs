@@ -1,19 +1,19 @@
-//! Which vectors the processor has, and functions that are compiled for the widest of them as well.
+//! Detection of the processor's vector extensions, and functions that are also compiled for the widest of them.
 
-/// Whether it has what code for AVX2 uses.
+/// Returns whether the processor has all features that code for AVX2 uses.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx2() -> bool {
     use std::arch::is_x86_feature_detected as has;
     has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2") && has!("lzcnt") && has!("popcnt")
 }
 
-/// Whether it has what code for AVX-512 uses.
+/// Returns whether the processor has all features that code for AVX-512 uses.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn has_avx512() -> bool {
     use std::arch::is_x86_feature_detected as has;
     use std::sync::LazyLock;
-    // To ask for all of them takes longer than what is done with them.
+    // Checking every feature takes longer than the work that depends on it, so the result is cached.
     static HAS_ALL: LazyLock<bool> = LazyLock::new(|| {
         let is_wide = has!("avx512f") && has!("avx512bw") && has!("avx512cd") && has!("avx512dq") && has!("avx512vl");
         is_wide && has_avx2()
@@ -21,18 +21,20 @@ pub(crate) fn has_avx512() -> bool {
     *HAS_ALL
 }
 
-/// Compiles a function for AVX-512 as well, and calls that one where the processor has it: for short loops over 32 lanes. What
-/// one vector writes, another one as wide can read at once.
+/// Compiles a function for AVX-512 as well, and calls that version if the processor has it.
+///
+/// This is for short loops over 32 lanes. A load can read the result of a store at once if both use vectors of the same
+/// width.
 macro_rules! widest {
-    ($(#[$about:meta])* $visible:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $given:ty)? $body:block) => {
+    ($(#[$about:meta])* $visible:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $output:ty)? $body:block) => {
         $(#[$about])*
         #[inline(always)]
-        $visible fn $name($($argument: $type),*) $(-> $given)? {
+        $visible fn $name($($argument: $type),*) $(-> $output)? {
             #[inline(always)]
-            fn any($($argument: $type),*) $(-> $given)? $body
+            fn any($($argument: $type),*) $(-> $output)? $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
-            fn widest($($argument: $type),*) $(-> $given)? {
+            fn widest($($argument: $type),*) $(-> $output)? {
                 any($($argument),*)
             }
             #[cfg(target_arch = "x86_64")]

@@ -72,9 +72,9 @@ fn each_lane_calls_the_function_that_its_pointer_names() {
 #[test]
 fn a_call_through_a_wrong_pointer_is_a_fault() {
     for (pointer, why) in [
-        ("mov.u64 %d3, 4096;", "0x1000, which is no function"),
-        ("mov.u64 %d3, other;", "no function with these parameters"),
-        ("mov.u64 %d3, square; add.u64 %d3, %d3, 1;", "no function"),
+        ("mov.u64 %d3, 4096;", "0x1000, which is not a function"),
+        ("mov.u64 %d3, other;", "not a function with these parameters"),
+        ("mov.u64 %d3, square; add.u64 %d3, %d3, 1;", "not a function"),
     ] {
         let fault = run(&functions(), &format!("{pointer} {CALL}")).unwrap_err();
         assert_eq!((fault.kind, fault.opcode.as_str()), (FaultKind::OutOfBounds, "call"), "{fault}");

@@ -123,7 +123,7 @@ fn missing_barriers_of_the_cluster_are_races() {
 
 #[test]
 fn cluster_barrier_arrivals_and_waits_must_pair() {
-    caught("barrier.cluster.wait.aligned;", FaultKind::DivergentBarrier, "where it has not arrived");
+    caught("barrier.cluster.wait.aligned;", FaultKind::DivergentBarrier, "without arriving there first");
     caught(
         "barrier.cluster.arrive.aligned; barrier.cluster.arrive.aligned;",
         FaultKind::DivergentBarrier,
@@ -135,7 +135,7 @@ fn cluster_barrier_arrivals_and_waits_must_pair() {
     // warp, which has exited.
     let one = "setp.eq.u32 %p2, %r2, 1; @%p2 bra own; barrier.cluster.arrive; barrier.cluster.wait; ret;
         own: setp.lt.u32 %p3, %r1, 32; @%p3 ret; bar.sync 0, 64;";
-    caught(one, FaultKind::Deadlock, "wait for threads that never come");
+    caught(one, FaultKind::Deadlock, "wait for threads that never arrive");
     // Threads that exit count as arrived.
     let exited = format!("setp.eq.u32 %p2, %r2, 1; @%p2 ret; {MEET} mov.u32 %r12, 9; st.global.u32 [%d2], %r12;");
     assert_eq!(run(0, &exited).unwrap(), (0..256).map(|i| if i / 64 % 2 == 0 { 9 } else { 0 }).collect::<Vec<u32>>());
@@ -224,7 +224,7 @@ fn a_multicast_fills_the_shared_memory_of_several_blocks() {
     caught(&multicast(7, 256, TO_ALL), FaultKind::OutOfBounds, "blocks 0x0007 of a cluster of 2");
     caught(&multicast(3, 240, TO_ALL), FaultKind::Deadlock, "bytes missing");
     let mixed = one_by_one.replace("[%r11], [%d1], 256, [%r14]", "[%r11], [%d1], 256, [%r8]");
-    caught(&multicast(3, 256, &mixed), FaultKind::Mbarrier, "tells an mbarrier of block 0");
+    caught(&multicast(3, 256, &mixed), FaultKind::Mbarrier, "notifies an mbarrier of block 0");
 }
 
 #[test]
@@ -283,10 +283,10 @@ fn the_shape_of_a_launch_must_fit_its_clusters() {
     let says =
         |found: Option<String>, text: &str| assert!(found.as_ref().is_some_and(|f| f.contains(text)), "{found:?}");
     assert_eq!(refused(PAIR, 4, None), None);
-    says(refused(PAIR, 5, None), "a grid of [5, 1, 1] blocks is no multiple of clusters of [2, 1, 1]");
-    says(refused(PAIR, 4, Some([4, 1, 1])), "where the kernel requires [2, 1, 1]");
-    says(refused("", 34, Some([17, 1, 1])), "clusters of 17 blocks, of at most 16");
-    says(refused(".maxclusterrank 4", 8, Some([8, 1, 1])), "clusters of 8 blocks, of at most 4");
+    says(refused(PAIR, 5, None), "a grid of [5, 1, 1] blocks is not a multiple of clusters of [2, 1, 1]");
+    says(refused(PAIR, 4, Some([4, 1, 1])), "but the kernel requires [2, 1, 1]");
+    says(refused("", 34, Some([17, 1, 1])), "clusters of 17 blocks, but at most 16");
+    says(refused(".maxclusterrank 4", 8, Some([8, 1, 1])), "clusters of 8 blocks, but at most 4");
     says(refused(".explicitcluster", 8, None), "must be launched in clusters");
     assert_eq!(refused(".explicitcluster .maxclusterrank 4", 8, Some([4, 1, 1])), None);
 }

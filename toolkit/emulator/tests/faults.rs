@@ -79,7 +79,7 @@ fn named_barriers() {
                 $consume:\nCONSUME\nld.shared.u32 %r5, [%r4];\n$done:\n";
     right(64, &body.replace("PRODUCE", "bar.arrive 3, 64;").replace("CONSUME", "bar.sync 3, 64;"));
     let alone = body.replace("PRODUCE", "").replace("CONSUME", "bar.sync 3, 64;");
-    caught(64, &alone, FaultKind::Deadlock, "warp 1 at barrier 3 wait for threads that never come");
+    caught(64, &alone, FaultKind::Deadlock, "warp 1 at barrier 3 wait for threads that never arrive");
     // Writes by the producer after its arrival are not ordered.
     let late =
         body.replace("PRODUCE", "bar.arrive 3, 64;\nst.shared.u32 [%r3], %r2;").replace("CONSUME", "bar.sync 3, 64;");
@@ -244,7 +244,7 @@ fn unknown_instructions_are_refused() {
     assert!(parse("add.f16 %r1, %r2, %r3;").contains("PTX line 5"));
     assert!(parse("bra $nowhere;").contains("no label `$nowhere`"));
     assert!(parse("mov.u32 %r1, nothing;").contains("`nothing` is unknown"));
-    assert!(parse("call.uni k, ();").contains("`k` is no function"));
+    assert!(parse("call.uni k, ();").contains("`k` is not a function"));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn wrong_launches() {
     };
     assert!(launch("other", [1; 3], 0, &[]).contains("no such kernel"));
     assert!(launch("planted", [1; 3], 0, &[]).contains("0 arguments for 1 parameters"));
-    assert!(launch("planted", [1; 3], 0, &[Arg::U32(1)]).contains("argument 0 has 4 bytes, its parameter has 8"));
+    assert!(launch("planted", [1; 3], 0, &[Arg::U32(1)]).contains("argument 0 has 4 bytes, but its parameter has 8"));
     assert!(launch("planted", [2048, 1, 1], 0, &[Arg::Ptr(data)]).contains("too large"));
     assert!(launch("planted", [0, 1, 1], 0, &[Arg::Ptr(data)]).contains("must not be empty"));
     assert!(launch("planted", [1; 3], 1 << 20, &[Arg::Ptr(data)]).contains("shared memory"));

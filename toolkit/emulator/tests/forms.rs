@@ -249,7 +249,7 @@ fn parameters_have_addresses() {
     }
     let fault = run("mov.b64 %d4, in; cvta.param.u64 %d5, %d4; ld.u64 %d9, [%d5+16];", &samples()).unwrap_err();
     assert_eq!(fault.kind, FaultKind::OutOfBounds);
-    assert!(fault.message.contains("offset 16 of the kernel's parameters, of 16"), "{fault}");
+    assert!(fault.message.contains("offset 16 of the kernel's parameters, which have 16 bytes"), "{fault}");
     let fault = run("mov.b64 %d9, in; cvta.param.u64 %d5, %d9; st.u64 [%d5], %d9;", &samples()).unwrap_err();
     assert!(fault.message.contains("can only be read"), "{fault}");
 }

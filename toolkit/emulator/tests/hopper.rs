@@ -119,7 +119,7 @@ fn arrivals_order_memory() {
     caught(&few, FaultKind::SharedRace, "that thread 31 wrote, with no barrier between");
     let many = "@%p1 ret;\nmbarrier.init.shared.b64 [%r3], 1;\nmbarrier.arrive.shared.b64 _, [%r3], 2;\n";
     caught(many, FaultKind::Mbarrier, "2 arrivals are too many");
-    caught("mbarrier.arrive.shared.b64 _, [%r3];\n", FaultKind::Mbarrier, "it was not set up");
+    caught("mbarrier.arrive.shared.b64 _, [%r3];\n", FaultKind::Mbarrier, "it was not initialised");
     let overwritten = "@%p1 ret;\nmbarrier.init.shared.b64 [%r3], 1;\nst.shared.u32 [%r3+4], 0;\n";
     caught(overwritten, FaultKind::Mbarrier, "where an mbarrier lives");
     let reused =

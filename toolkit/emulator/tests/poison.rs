@@ -41,7 +41,7 @@ fn harmless(body: &str, expected: impl Fn(u32) -> u32) {
 fn caught(body: &str, how: &str, opcode: &str) {
     let fault = run(true, body).unwrap_err();
     assert_eq!((fault.kind, fault.opcode.as_str()), (FaultKind::Uninitialised, opcode), "{fault}");
-    assert!(fault.message.contains(how) && fault.message.contains("which nothing wrote"), "{fault}");
+    assert!(fault.message.contains(how) && fault.message.contains("that nothing wrote"), "{fault}");
 }
 
 /// Lanes from 16 on read uninitialised memory.
@@ -71,7 +71,7 @@ fn using_poison_is_a_fault_that_names_its_source() {
     caught(&format!("{READ} mov.u32 %r2, %r7;"), "stores a value", "st.global.u32");
     let fault = run(true, &format!("{READ} mov.u32 %r2, %r7;")).unwrap_err();
     assert_eq!(fault.thread, Some([16, 0, 0]));
-    assert!(fault.message.contains("of offset 0x140, in PTX line 10"), "{fault}");
+    assert!(fault.message.contains("at offset 0x140, in PTX line 10"), "{fault}");
     caught(
         &format!("{READ} cvt.u64.u32 %d3, %r7; add.u64 %d3, %d3, %d1; ld.global.u32 %r2, [%d3];"),
         "has an address",

@@ -1,4 +1,4 @@
-//! The asynchronous instructions of Hopper GPUs: mbarriers, bulk and tensor copies, products of warp groups.
+//! Asynchronous instructions of Hopper GPUs: mbarriers, bulk and tensor copies, and products of warp groups.
 
 use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
@@ -7,7 +7,8 @@ use crate::program::{
 };
 use crate::ptx::ast::{Operand, Statement, Width};
 
-/// `.shared`, `.shared::cta`, `.shared::cluster`, `.b64` and the semantics, which are those that arrivals and waits have by default.
+/// Returns whether a modifier has no effect here: `.shared`, `.shared::cta`, `.shared::cluster`, `.b64`, or a default
+/// semantics of arrivals and waits.
 fn is_usual(modifier: &str) -> bool {
     matches!(modifier, "shared" | "shared::cta" | "shared::cluster" | "b64" | "release" | "acquire" | "cta" | "cluster")
 }
@@ -55,7 +56,7 @@ impl Decoder<'_> {
         })))
     }
 
-    /// `cp.async.bulk`, without these two words.
+    /// Decodes `cp.async.bulk`. `modifiers` has the words after that.
     pub(super) fn bulk_copy(&mut self, statement: &Statement, modifiers: &[&str]) -> Decoded<Op> {
         let operands = statement.operands.as_slice();
         match (modifiers, operands) {
@@ -82,7 +83,7 @@ impl Decoder<'_> {
             ["multicast::cluster", rest @ ..] if load => (true, rest),
             rest => (false, rest),
         };
-        // A cache policy comes last and changes no result.
+        // A cache policy comes last, and does not change results.
         let operands = match hint {
             [] => operands,
             ["L2::cache_hint"] => &operands[..operands.len().saturating_sub(1)],
@@ -110,9 +111,9 @@ impl Decoder<'_> {
         Ok(BulkSource::Bytes { global: self.address(global)?.0, size: self.input(size, Type::U32)? })
     }
 
-    /// `[map, {x, y}]`
+    /// Decodes `[map, {x, y}]`.
     fn tile(&mut self, operand: &Operand, rank: usize) -> Decoded<BulkSource> {
-        let Operand::List(parts) = operand else { return Err(format!("{operand:?} is no tile")) };
+        let Operand::List(parts) = operand else { return Err(format!("{operand:?} is not a tile")) };
         let [map, Operand::Vector(coordinates)] = parts.as_slice() else {
             return Err("a map and coordinates are needed".into());
         };
@@ -153,7 +154,7 @@ impl Decoder<'_> {
         let from_registers = matches!(a, Operand::Vector(_));
         let flag = |operand: &Operand| match operand {
             Operand::Integer(value) => Ok(*value as i64),
-            other => Err(format!("{other:?} is no immediate")),
+            other => Err(format!("{other:?} is not an immediate")),
         };
         let flags: Vec<i64> = flags.iter().map(flag).collect::<Decoded<_>>()?;
         let (negate_a, negate_b, transpose_a, transpose_b) = match (flags.as_slice(), from_registers) {

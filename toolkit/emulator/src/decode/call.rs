@@ -1,4 +1,4 @@
-//! Calls of device functions, by name and through pointers; recursion.
+//! Calls of device functions, by name and through pointers, including recursive calls.
 
 use super::decoder::{Decoded, Decoder, PendingPointerCall};
 use crate::ops::Type;
@@ -7,10 +7,10 @@ use crate::ptx::ast::{Function, Initial, Operand, Space, Statement, Variable, Wi
 use crate::window::function_address;
 use std::collections::{HashMap, HashSet};
 
-/// Bytes of private memory of a thread for the calls of recursive functions.
+/// Bytes of private memory per thread for the calls of recursive functions.
 const STACK: usize = 32 << 10;
 
-/// The operands of a call: results, what is called, arguments, and a prototype or a list of targets.
+/// The operands of a call: results, callee, arguments, and a prototype or a list of targets.
 struct CallOperands<'a> {
     results: &'a [Operand],
     callee: &'a str,
@@ -44,7 +44,7 @@ impl Decoder<'_> {
         }
         let (name, functions) = (call.callee, &self.source.functions);
         let Some(index) = functions.iter().position(|function| function.name == name && !function.entry) else {
-            return Err(format!("`{name}` is no function"));
+            return Err(format!("`{name}` is not a function"));
         };
         let callee = &functions[index];
         if !callee.defined
@@ -57,12 +57,12 @@ impl Decoder<'_> {
         }
         let (arguments, results) = (self.own_places(call.arguments)?, self.own_places(call.results)?);
         let call = self.transfers(index, &arguments, &results);
-        let call = call.ok_or_else(|| format!("`{name}` has other parameters"))?;
+        let call = call.ok_or_else(|| format!("`{name}` has different parameters"))?;
         self.queue.push(index);
         Ok(Op::Call(Box::new(call)))
     }
 
-    /// The call of a function that every GPU has, if it is one.
+    /// Decodes the call of a function that every GPU provides. Returns `None` for any other function.
     fn system_call(&mut self, call: &CallOperands<'_>) -> Decoded<Option<Op>> {
         let (function, sizes): (_, &[usize]) = match call.callee {
             "__assertfail" => (SystemFunction::AssertFail, &[8, 8, 4, 8, 8]),
@@ -73,7 +73,7 @@ impl Decoder<'_> {
         };
         let (arguments, results) = (self.own_places(call.arguments)?, self.own_places(call.results)?);
         if !arguments.iter().map(|(_, size)| size).eq(sizes) {
-            return Err(format!("`{}` has other parameters", call.callee));
+            return Err(format!("`{}` has different parameters", call.callee));
         }
         let arguments = arguments.into_iter().map(|(place, _)| place).collect();
         let size = if function == SystemFunction::Allocate { 8 } else { 4 };
@@ -92,14 +92,14 @@ impl Decoder<'_> {
                 let functions = &self.source.functions;
                 let index = |name: &String| functions.iter().position(|function| function.name == *name);
                 let listed: Option<Vec<usize>> = names.iter().map(index).collect();
-                Some(listed.ok_or("a target is no function")?)
+                Some(listed.ok_or("a target is not a function")?)
             }
             None if prototype.parameters.len() == call.arguments.len()
                 && prototype.returns.len() == call.results.len() =>
             {
                 None
             }
-            None => return Err("the prototype has other parameters".into()),
+            None => return Err("the prototype has different parameters".into()),
         };
         let (arguments, results) = (self.own_places(call.arguments)?, self.own_places(call.results)?);
         let pointer = self.input(&Operand::Name(call.callee.to_string()), Type::B64)?;
@@ -109,18 +109,18 @@ impl Decoder<'_> {
         Ok(Op::CallPointer(Box::new(PointerCall { pointer, targets: Vec::new() })))
     }
 
-    /// The places and sizes of `.param` variables of the current function.
+    /// Returns the offsets and sizes of `.param` variables of the current function.
     fn own_places(&mut self, operands: &[Operand]) -> Decoded<Vec<(usize, usize)>> {
         let place = |operand: &Operand| {
             let Operand::Name(name) = operand else { return Err("arguments must be `.param` variables".to_string()) };
             let own = self.current().variables.iter().find(|variable| variable.name == *name);
-            let Some(own) = own else { return Err(format!("`{name}` is no `.param` variable")) };
+            let Some(own) = own else { return Err(format!("`{name}` is not a `.param` variable")) };
             Ok((self.place(self.function, own, false), own.size))
         };
         operands.iter().map(place).collect()
     }
 
-    /// A call of a function from these places, if it has as many parameters of these sizes.
+    /// Returns a call of a function with these arguments and results. `None` if the function has other parameters.
     fn transfers(&mut self, index: usize, arguments: &[(usize, usize)], results: &[(usize, usize)]) -> Option<Call> {
         let callee = &self.source.functions[index];
         let fits = |places: &[(usize, usize)], variables: &[Variable]| {
@@ -142,7 +142,8 @@ impl Decoder<'_> {
         Some(Call { target: index as u32, arguments, results, activation: None })
     }
 
-    /// Queues the functions that calls through pointers may reach: those whose address the code or a variable has.
+    /// Queues the functions that calls through pointers may reach. These are all functions whose address the code or a
+    /// variable contains.
     pub(super) fn queue_taken(&mut self) {
         let parts = self.source.variables.iter().flat_map(|variable| &variable.initial);
         let symbols = parts.filter_map(|part| match part {
@@ -159,7 +160,7 @@ impl Decoder<'_> {
         self.queue.extend(missing);
     }
 
-    /// Fills in the targets of calls, and what calls of recursive functions save.
+    /// Fills in the targets of calls, and the state that calls of recursive functions save.
     pub(super) fn link(&mut self) {
         for call in std::mem::take(&mut self.pointer_calls) {
             let listed = call.listed.unwrap_or_else(|| self.taken.clone());
@@ -167,7 +168,8 @@ impl Decoder<'_> {
                 Some((function_address(index), self.transfers(index, &call.arguments, &call.results)?))
             });
             let fitting: Vec<(u64, Call)> = fitting.collect();
-            // A `wgmma.fence` is not asked for between a call's results and a product, so a call is never within a touch.
+            // A product after a call does not need a `wgmma.fence` for the call's results, so a call is never inside a
+            // `Touch`.
             if let Op::CallPointer(pointer) = &mut self.program.code[call.at].op {
                 pointer.targets = fitting;
             }
@@ -177,7 +179,7 @@ impl Decoder<'_> {
         let mut calls: HashMap<usize, Vec<usize>> = HashMap::new();
         for (at, instruction) in self.program.code.iter().enumerate() {
             let caller = starts[starts.partition_point(|&(start, _)| start <= at as u32) - 1].1;
-            calls.entry(caller).or_default().extend(of(&instruction.op).map(|call| call.target as usize));
+            calls.entry(caller).or_default().extend(possible_calls(&instruction.op).map(|call| call.target as usize));
         }
         let recursive: Vec<usize> =
             starts.iter().map(|start| start.1).filter(|&index| reaches_itself(index, &calls)).collect();
@@ -187,7 +189,7 @@ impl Decoder<'_> {
         }
         self.program.activations = recursive.iter().map(|&index| self.activation(index)).collect();
         for instruction in &mut self.program.code {
-            for call in of_mut(&mut instruction.op) {
+            for call in possible_calls_mut(&mut instruction.op) {
                 let index = call.target as usize;
                 call.activation = recursive.iter().position(|&other| other == index).map(|at| at as u32);
                 call.target = self.starts[&index];
@@ -195,7 +197,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// What a call of a function saves.
+    /// Returns the state that a call of a function saves.
     fn activation(&self, index: usize) -> Activation {
         let function = &self.source.functions[index];
         let mut found = Activation::default();
@@ -217,7 +219,7 @@ impl Decoder<'_> {
             }
         }
         if start < end {
-            // Aligned as before.
+            // Round down to keep the alignment.
             let start = start / 16 * 16;
             found.locals = (start, end - start);
         }
@@ -232,8 +234,8 @@ impl Decoder<'_> {
     }
 }
 
-/// The calls that an operation may make.
-fn of(op: &Op) -> impl Iterator<Item = &Call> {
+/// Returns the calls that an operation may make.
+fn possible_calls(op: &Op) -> impl Iterator<Item = &Call> {
     let (one, many) = match op {
         Op::Call(call) => (Some(&**call), &[][..]),
         Op::CallPointer(pointer) => (None, &pointer.targets[..]),
@@ -242,8 +244,8 @@ fn of(op: &Op) -> impl Iterator<Item = &Call> {
     one.into_iter().chain(many.iter().map(|(_, call)| call))
 }
 
-/// The same, to change them.
-fn of_mut(op: &mut Op) -> impl Iterator<Item = &mut Call> {
+/// Returns the calls that an operation may make, to change them.
+fn possible_calls_mut(op: &mut Op) -> impl Iterator<Item = &mut Call> {
     let (one, many) = match op {
         Op::Call(call) => (Some(&mut **call), &mut [][..]),
         Op::CallPointer(pointer) => (None, &mut pointer.targets[..]),
@@ -252,7 +254,7 @@ fn of_mut(op: &mut Op) -> impl Iterator<Item = &mut Call> {
     one.into_iter().chain(many.iter_mut().map(|(_, call)| call))
 }
 
-/// Whether a function may be called while it runs.
+/// Returns whether a function may be called while it is already running.
 fn reaches_itself(index: usize, calls: &HashMap<usize, Vec<usize>>) -> bool {
     let (mut seen, mut open) = (HashSet::new(), vec![index]);
     while let Some(at) = open.pop() {

@@ -5,14 +5,14 @@ use crate::ops::Type;
 use crate::program::{Collective, Op, ReduxOp, ShuffleMode, VoteMode};
 use crate::ptx::ast::{Operand, Statement};
 
-/// How many matrices of eight rows of eight halves the modifiers of a load or store name, in any order, and whether they are
-/// transposed.
+/// Parses the modifiers of a matrix load or store, which may be in any order. Returns the number of matrices of 8 x 8
+/// halves, and whether they are transposed.
 fn matrices(modifiers: &[&str]) -> Option<(usize, bool)> {
     let has = |name| modifiers.contains(&name);
     let count = [("x1", 1), ("x2", 2), ("x4", 4)].into_iter().find(|&(name, _)| has(name))?.1;
-    let known = ["sync", "aligned", "m8n8", "b16", "x1", "x2", "x4", "trans", "shared", "shared::cta"];
+    let supported = ["sync", "aligned", "m8n8", "b16", "x1", "x2", "x4", "trans", "shared", "shared::cta"];
     let complete = ["sync", "aligned", "m8n8", "b16"].into_iter().all(has);
-    (complete && modifiers.iter().all(|modifier| known.contains(modifier))).then_some((count, has("trans")))
+    (complete && modifiers.iter().all(|modifier| supported.contains(modifier))).then_some((count, has("trans")))
 }
 
 impl Decoder<'_> {

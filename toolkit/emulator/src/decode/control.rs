@@ -6,7 +6,7 @@ use crate::program::{BarrierReduction, BarrierVote, Instruction, NONE, Op};
 use crate::ptx::ast::{Operand, Statement};
 use crate::report::Class;
 
-/// The return at a function's end.
+/// Returns the instruction that returns at a function's end.
 pub(super) fn implicit_return(line: u32, opcode: u32) -> Instruction {
     Instruction {
         op: Op::Return,
@@ -78,7 +78,7 @@ impl Decoder<'_> {
         Ok(Op::Barrier { id: self.input(id, Type::U32)?, count, waits, vote: None })
     }
 
-    /// `bar.red`: a barrier that finds something out of a predicate of all threads.
+    /// Decodes `bar.red`, a barrier that votes on a predicate of all threads.
     fn voting_barrier(&mut self, statement: &Statement, modifiers: &[&str]) -> Decoded<Op> {
         let (reduction, ty) = match modifiers {
             ["popc", "u32"] => (BarrierReduction::Count, Type::U32),

@@ -1,21 +1,21 @@
-//! The decoder of a kernel: the program so far, and where it has put what.
+//! The decoder of a kernel: the program so far, and the slots and offsets of its names.
 
 use crate::parameter::Parameter;
 use crate::program::{Program, Value};
 use crate::ptx::ast::{Function, Source, Width};
 use std::collections::HashMap;
 
-/// What the parts of the decoder return. An error says why an instruction is refused.
+/// The result of decoding. The error says why an instruction is refused.
 pub(super) type Decoded<T> = Result<T, String>;
 
-/// A call through a pointer whose targets are not known yet.
+/// A call through a pointer whose targets are not decoded yet.
 pub(super) struct PendingPointerCall {
     /// The index of the instruction.
     pub at: usize,
-    /// Places and sizes of arguments and of results, in the caller's private memory.
+    /// Offsets and sizes of arguments and of results, in the caller's private memory.
     pub arguments: Vec<(usize, usize)>,
     pub results: Vec<(usize, usize)>,
-    /// The only functions that may be called, if they are listed.
+    /// The only functions that may be called, if the PTX lists them.
     pub listed: Option<Vec<usize>>,
 }
 
@@ -29,30 +29,31 @@ pub(super) struct Decoder<'a> {
     /// The slots of registers, by function and name.
     pub registers: HashMap<(usize, String), u32>,
     pub constants: HashMap<(Value, bool), u32>,
-    /// The places of variables in private or shared memory, by function and name. The function of a module's variables is
-    /// `usize::MAX`.
+    /// The offsets of variables in private or shared memory, by function and name. A module's variables have
+    /// `usize::MAX` as function.
     pub placed: HashMap<(usize, String), usize>,
-    /// The first instruction of each function that was decoded.
+    /// The first instruction of each decoded function.
     pub starts: HashMap<usize, u32>,
     pub queue: Vec<usize>,
     /// Functions whose address is taken.
     pub taken: Vec<usize>,
-    /// Calls through pointers: their instruction, and where their arguments and results lie.
+    /// Calls through pointers whose targets are still to be filled in.
     pub pointer_calls: Vec<PendingPointerCall>,
-    /// Whether the statement being decoded is wrong, and not only of a form that is not known here.
+    /// Whether the statement being decoded is invalid PTX, and not just unsupported.
     pub wrong: bool,
-    /// Registers that the statement being decoded reads, but for its guard and the elements of loads, stores and vectors.
+    /// Registers that the statement being decoded reads, except its guard and the elements of loads, stores and
+    /// vectors.
     pub read: Vec<(Width, u32)>,
     /// Registers that the statement being decoded writes.
     pub written: Vec<(Width, u32)>,
     /// Registers that products of the warp group use.
     pub in_products: Vec<u32>,
-    /// Of each instruction, the registers that it writes.
+    /// The registers that each instruction writes.
     pub writes: Vec<Vec<(Width, u32)>>,
 }
 
 impl<'a> Decoder<'a> {
-    /// A decoder of a kernel, the function of this index.
+    /// Creates a decoder of the kernel with a function index.
     pub fn new(source: &'a Source, index: usize, parameters: &'a [Parameter]) -> Self {
         Self {
             source,
@@ -87,28 +88,28 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The function that is decoded.
+    /// Returns the function being decoded.
     pub fn current(&self) -> &'a Function {
         &self.source.functions[self.function]
     }
 
-    /// The error of a statement that no GPU would take.
+    /// Returns the error of a statement that every GPU would refuse.
     pub fn wrong<T>(&mut self, message: String) -> Decoded<T> {
         self.wrong = true;
         Err(message)
     }
 
-    /// The index of an opcode in the list of opcodes.
+    /// Returns the index of an opcode in the list of opcodes. Adds the opcode if it is new.
     pub fn opcode(&mut self, text: &str) -> u32 {
-        let known = self.program.opcodes.iter().position(|opcode| opcode == text);
-        let index = known.unwrap_or_else(|| {
+        let existing = self.program.opcodes.iter().position(|opcode| opcode == text);
+        let index = existing.unwrap_or_else(|| {
             self.program.opcodes.push(text.to_string());
             self.program.opcodes.len() - 1
         });
         index as u32
     }
 
-    /// The slot of the function's carry.
+    /// Returns the slot of the function's carry.
     pub fn carry(&mut self) -> u32 {
         let key = (self.function, "%cc".to_string());
         if let Some(&slot) = self.registers.get(&key) {
@@ -119,7 +120,7 @@ impl<'a> Decoder<'a> {
         slot
     }
 
-    /// A new register.
+    /// Adds a register and returns its slot.
     pub fn new_slot(&mut self, width: Width) -> u32 {
         let count = match width {
             Width::Predicate => &mut self.program.predicates,

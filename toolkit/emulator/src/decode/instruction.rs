@@ -1,4 +1,4 @@
-//! One statement to one instruction.
+//! Decodes one statement into one instruction.
 
 use super::decoder::{Decoded, Decoder};
 use crate::lanes::Slots;
@@ -7,9 +7,9 @@ use crate::program::{Combine, Instruction, NONE, Op, Scope};
 use crate::ptx::ast::{Operand, Statement, Width};
 use crate::report::Class;
 
-/// A fence with these modifiers.
+/// Returns a fence with these modifiers.
 fn fence(modifiers: &[&str]) -> Op {
-    Op::Fence { scope: Scope::of(modifiers).unwrap_or(Scope::System) }
+    Op::Fence { scope: Scope::from_modifiers(modifiers).unwrap_or(Scope::System) }
 }
 
 impl Decoder<'_> {
@@ -199,7 +199,7 @@ impl Decoder<'_> {
         Ok((Op::Lanes(op, slots), class))
     }
 
-    /// `set`: as `setp`, with a number for the result: 1 of a float, all bits of an integer.
+    /// Decodes `set`. It compares like `setp`, but the result is a number: 1 for a float, all bits for an integer.
     fn set(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
         let (name, ftz, to, from) = match rest {
             [name, to, from] => (name, false, to, from),

@@ -5,7 +5,7 @@ use crate::ops::Type;
 use crate::program::{Factor, FactorKind, Fragment, FragmentAccess, FragmentProduct, Mma, Op, OtherMma};
 use crate::ptx::ast::{Space, Statement, Width};
 
-/// What kind of factors two types are, of which sums saturate or not.
+/// Returns the kind of factors with two types. `saturates` is for sums of integers.
 fn factor_kind(a: &str, b: &str, saturates: bool) -> Option<FactorKind> {
     let integer = |name| match name {
         "s8" => Some(true),
@@ -31,7 +31,8 @@ fn factor_kind(a: &str, b: &str, saturates: bool) -> Option<FactorKind> {
     })
 }
 
-/// Whether sums of these types can be added to products of such factors; if so, whether the new and the old ones are halves.
+/// Returns whether the new and the old sums are halves. `None` if products of such factors cannot have sums of these
+/// types.
 fn sums(kind: FactorKind, d: &str, c: &str) -> Option<[bool; 2]> {
     match (kind, d, c) {
         (FactorKind::Integer { .. }, "s32", "s32") => Some([false; 2]),
@@ -140,7 +141,7 @@ impl Decoder<'_> {
             }
             _ => return Err("wrong operands".into()),
         };
-        // f16 factors have eight registers, however few hold them.
+        // f16 factors always name eight registers, even if fewer hold the fragment.
         let count = if ty == "f16" && matches!(matrix, "a" | "b") { 8 } else { fragment.registers() };
         let stride = match stride {
             Some(stride) => self.input(stride, Type::B32)?,
@@ -179,20 +180,20 @@ impl Decoder<'_> {
             FactorKind::Half(Factor::F16) => 8,
             kind => Fragment { sides, depth: k, bits: kind.bits() }.registers(),
         };
-        let of_sums = |half: bool| if half { 4 } else { 8 };
+        let sum_registers = |half: bool| if half { 4 } else { 8 };
         Ok(Op::FragmentProduct(Box::new(FragmentProduct {
             kind,
             shape: [m, n, k],
             half_sums,
-            d: self.list(d, Type::B32, of_sums(half_sums[0]), true)?,
+            d: self.list(d, Type::B32, sum_registers(half_sums[0]), true)?,
             a: self.list(a, Type::B32, count(m), false)?,
             b: self.list(b, Type::B32, count(n), false)?,
-            c: self.list(c, Type::B32, of_sums(half_sums[1]), false)?,
+            c: self.list(c, Type::B32, sum_registers(half_sums[1]), false)?,
         })))
     }
 }
 
-/// Rows, columns and depth.
+/// Returns the rows, columns and depth of a shape.
 fn wmma_shape(shape: &str) -> Option<[usize; 3]> {
     Some(match shape {
         "m16n16k16" => [16, 16, 16],

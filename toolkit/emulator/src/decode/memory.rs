@@ -16,7 +16,8 @@ fn space(modifier: &str) -> Option<Space> {
     })
 }
 
-/// Modifiers that say how caches behave, which changes neither results nor counts here.
+/// Returns whether a modifier changes neither results nor counts here. These are cache hints, and scopes, which `order`
+/// reads.
 fn is_hint(modifier: &str) -> bool {
     matches!(
         modifier,
@@ -25,7 +26,7 @@ fn is_hint(modifier: &str) -> bool {
         || modifier.starts_with("L2::")
 }
 
-/// The operands of an instruction but its cache policy, which changes neither results nor counts here.
+/// Returns the operands of an instruction without its cache policy, which changes neither results nor counts here.
 fn without_policy<'a>(statement: &'a Statement, modifiers: &[&str]) -> &'a [Operand] {
     match statement.operands.as_slice() {
         [operands @ .., _] if modifiers.contains(&"L2::cache_hint") => operands,
@@ -33,12 +34,12 @@ fn without_policy<'a>(statement: &'a Statement, modifiers: &[&str]) -> &'a [Oper
     }
 }
 
-/// What a load or a store orders, when it is a strong one.
+/// Returns the ordering of a strong load or store. `None` if the access is weak.
 fn order(modifiers: &[&str]) -> Option<MemoryOrder> {
     let has = |modifier| modifiers.contains(&modifier);
     let strong = has("volatile") || has("relaxed") || has("acquire") || has("release");
-    // A volatile access names no scope: it is for the system.
-    let scope = Scope::of(modifiers).unwrap_or(Scope::System);
+    // A volatile access names no scope, and has the scope of the system.
+    let scope = Scope::from_modifiers(modifiers).unwrap_or(Scope::System);
     strong.then(|| MemoryOrder { acquire: has("acquire"), release: has("release"), scope })
 }
 
@@ -68,7 +69,7 @@ impl Decoder<'_> {
         let single = [value.clone()];
         let values = if let Operand::Vector(values) = value { &values[..] } else { &single[..] };
         if values.len() != count || ty == Type::Predicate {
-            return Err("the vector's length is not that of its operand".into());
+            return Err("the vector's length and its operand's differ".into());
         }
         let registers: Decoded<Box<[_]>> = values.iter().map(|value| self.element(value, ty.bytes())).collect();
         let registers = registers?;
@@ -95,7 +96,7 @@ impl Decoder<'_> {
         Ok(if store { Op::Store(Box::new(access)) } else { Op::Load(Box::new(access)) })
     }
 
-    /// `.param`: the kernel's parameters, or private memory that stands for the parameters of calls.
+    /// Decodes an access to `.param`: the kernel's parameters, or private memory for the parameters of calls.
     fn parameter(
         &mut self,
         operand: &Operand,
@@ -103,7 +104,7 @@ impl Decoder<'_> {
         registers: Box<[crate::program::Register]>,
         store: bool,
     ) -> Decoded<Op> {
-        let Operand::Address(base, offset) = operand else { return Err("no address".into()) };
+        let Operand::Address(base, offset) = operand else { return Err("an address is needed".into()) };
         let Operand::Name(name) = &**base else { return Err("parameters are addressed by name only".into()) };
         let function = self.current();
         let mut access = Access {
@@ -124,9 +125,10 @@ impl Decoder<'_> {
             let offset = parameter.offset + *offset as usize;
             return Ok(Op::Parameter { offset, access: Box::new(access) });
         }
-        let known = function.variables.iter().filter(|variable| variable.space == Space::Param);
-        let known = known.chain(&function.parameters).chain(&function.returns).find(|variable| variable.name == *name);
-        let Some(variable) = known else { return Err(format!("`{name}` is no parameter")) };
+        let declared = function.variables.iter().filter(|variable| variable.space == Space::Param);
+        let declared =
+            declared.chain(&function.parameters).chain(&function.returns).find(|variable| variable.name == *name);
+        let Some(variable) = declared else { return Err(format!("`{name}` is not a parameter")) };
         if !end(variable.size) {
             return Err(format!("not within parameter `{name}`"));
         }
@@ -188,7 +190,7 @@ impl Decoder<'_> {
         let order = MemoryOrder {
             acquire: has(["acquire", "acq_rel"]),
             release: has(["release", "acq_rel"]),
-            scope: Scope::of(modifiers).unwrap_or(Scope::Device),
+            scope: Scope::from_modifiers(modifiers).unwrap_or(Scope::Device),
         };
         Ok(Op::Atomic(Box::new(Atomic { op, order, space: at, address, size: ty.bytes(), result, value, second })))
     }

@@ -1,4 +1,4 @@
-//! Statements to instructions: names become slots, opcodes become operations, labels become indices.
+//! Decodes statements into instructions. Names become slots, opcodes become operations, and labels become indices.
 
 mod bulk;
 mod call;
@@ -19,7 +19,7 @@ use crate::ptx::ParseError;
 use crate::ptx::ast::{Source, Width};
 use decoder::Decoder;
 
-/// Decodes a kernel of a file, with the functions it calls.
+/// Decodes a kernel of a file, with the functions that it calls.
 pub(crate) fn program(source: &Source, index: usize, parameters: &[Parameter]) -> Result<Program, ParseError> {
     let mut decoder = Decoder::new(source, index, parameters);
     while let Some(next) = decoder.queue.pop() {
@@ -78,7 +78,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Marks the instructions that write registers of products, other than products.
+    /// Marks instructions that write registers of products, except products.
     fn mark_touches(&mut self) {
         if self.in_products.is_empty() {
             return;
@@ -92,7 +92,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Fills in where lanes that part at a branch meet again, for the function that begins at `start`.
+    /// Fills in where lanes that diverge at a branch reconverge, for the function that begins at `start`.
     fn meetings(&mut self, start: u32) {
         let code = &mut self.program.code[start as usize..];
         let successors: Vec<Vec<u32>> = code
@@ -122,7 +122,7 @@ impl Decoder<'_> {
     }
 }
 
-/// A node beyond every instruction: the function's exit.
+/// Returns a node after all instructions, which is the function's exit.
 fn code_len_exit() -> u32 {
     NONE - 1
 }

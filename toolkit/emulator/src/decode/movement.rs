@@ -39,7 +39,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// `cvt` from or to numbers of eight bits, and to tf32; none if it is another one.
+    /// Decodes `cvt` from or to numbers of eight bits, and to tf32. Returns `None` for any other conversion.
     fn narrow_conversion(
         &mut self,
         statement: &Statement,
@@ -73,7 +73,8 @@ impl Decoder<'_> {
         Ok(Some(Op::Lanes(op, slots)))
     }
 
-    /// `cvta`: the generic window of shared and local memory lies at a fixed address; global addresses are generic.
+    /// Decodes `cvta`. The windows of shared and local memory have fixed generic addresses. Global addresses are
+    /// already generic.
     pub(super) fn window(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
         let (to, space) = match rest {
             ["to", space, "u64"] => (true, *space),
@@ -120,12 +121,12 @@ impl Decoder<'_> {
             return Ok(Op::Clock(whole(self.output(d, ty)?)));
         }
         if let (Type::Predicate, Operand::Integer(value)) = (ty, a) {
-            // Any number but zero is true.
+            // Any number except zero is true.
             let test = ops::compare("ne", Type::B32, false).ok_or("not supported")?;
             let (a, b) = (self.bits((*value != 0).into(), false), self.bits(0, false));
             return Ok(Op::Lanes(test, Slots { d: self.output(d, ty)?, a, b, ..Slots::default() }));
         }
-        // A move takes bits of any type: LLVM moves floats as `.b32`, and constants as either kind.
+        // A move takes bits of any type. LLVM moves floats as `.b32`, and constants as either kind.
         let bits = match (ty, ty.bytes()) {
             (Type::Predicate, _) => Type::Predicate,
             (_, 8) => Type::B64,
@@ -142,7 +143,7 @@ impl Decoder<'_> {
         if !matches!(bits, 8 | 16 | 32) {
             return Err("not supported".into());
         }
-        // A register of 8 bits is one of 16, and a constant has 32.
+        // An 8-bit register is stored as 16 bits, and a constant as 32.
         let parts: Decoded<Box<[Register]>> = list.iter().map(|part| self.element(part, bits as u8 / 8)).collect();
         let parts = parts?;
         let fits = parts.iter().all(|part| match part.bits {

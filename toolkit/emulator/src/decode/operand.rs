@@ -49,7 +49,7 @@ fn special(name: &str) -> Option<Special> {
 }
 
 impl Decoder<'_> {
-    /// The declared width of a register and its slot.
+    /// Returns the declared width of a register, and its slot.
     pub(super) fn register(&mut self, name: &str) -> Option<(Width, u32)> {
         let width = *self.current().registers.get(name)?;
         let key = (self.function, name.to_string());
@@ -75,12 +75,12 @@ impl Decoder<'_> {
         self.constant(Value::Bits(if wide { value } else { value & 0xffff_ffff }), wide)
     }
 
-    /// The slot of an operand that is read as a type.
+    /// Returns the slot of an operand that is read with a type.
     pub(super) fn input(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         let wide = ty.bytes() == 8;
         match operand {
             Operand::Integer(value) if ty == Type::F32 || ty == Type::F64 => {
-                Err(format!("`{value}` is no floating-point number"))
+                Err(format!("`{value}` is not a floating-point number"))
             }
             Operand::Integer(_) if ty == Type::Predicate => Err("a predicate is needed".into()),
             Operand::Integer(value) => {
@@ -113,28 +113,28 @@ impl Decoder<'_> {
 
     fn check_width(&mut self, name: &str, width: Width, ty: Type) -> Decoded<()> {
         let wanted = width_of(ty);
-        // Eight-bit values live in registers of any width that keeps them in one word.
+        // 8-bit values may be in registers of any width up to one word.
         let fits = width == wanted || (ty.bytes() == 1 && ty != Type::Predicate && width == Width::B32);
         if fits { Ok(()) } else { self.wrong(format!("register `{name}` is {width:?}, where {wanted:?} is needed")) }
     }
 
-    /// The slot of an operand that is written as a type. `_` is a slot that nothing reads.
+    /// Returns the slot of an operand that is written with a type. For `_`, nothing reads the slot.
     pub(super) fn output(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         match operand {
             Operand::Name(name) if name == "_" => Ok(self.new_slot(width_of(ty))),
             Operand::Name(name) => {
                 let Some((width, slot)) = self.register(name) else {
-                    return self.wrong(format!("`{name}` is no register"));
+                    return self.wrong(format!("`{name}` is not a register"));
                 };
                 self.check_width(name, width, ty)?;
                 self.written.push((width, slot));
                 Ok(slot)
             }
-            other => self.wrong(format!("{other:?} is no register")),
+            other => self.wrong(format!("{other:?} is not a register")),
         }
     }
 
-    /// As `cvt` reads them: the register may be wider than the type, as long as it is one word.
+    /// Returns the slot of an operand that `cvt` reads. The register may be wider than the type, up to one word.
     pub(super) fn converted(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         if let Operand::Name(name) = operand
             && let Some((width, slot)) = self.register(name)
@@ -147,7 +147,7 @@ impl Decoder<'_> {
         self.input(operand, ty)
     }
 
-    /// The same for a register that is written.
+    /// Returns the slot of an operand that `cvt` writes. The register may be wider than the type, up to one word.
     pub(super) fn converted_output(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         if let Operand::Name(name) = operand
             && let Some((width, slot)) = self.register(name)
@@ -160,7 +160,7 @@ impl Decoder<'_> {
         self.output(operand, ty)
     }
 
-    /// A register of any width, for the elements of loads and stores.
+    /// Returns a register of any width, for the elements of loads and stores.
     pub(super) fn element(&mut self, operand: &Operand, bytes: u8) -> Decoded<Register> {
         match operand {
             Operand::Name(name) if name == "_" => Ok(Register { slot: 0, bits: 0 }),
@@ -169,7 +169,7 @@ impl Decoder<'_> {
                 Some((Width::B32, slot)) if bytes <= 4 => Ok(Register { slot, bits: 32 }),
                 Some((Width::B64, slot)) => Ok(Register { slot, bits: 64 }),
                 Some((width, _)) => Err(format!("register `{name}` is {width:?}, for {bytes} bytes")),
-                None => self.wrong(format!("`{name}` is no register")),
+                None => self.wrong(format!("`{name}` is not a register")),
             },
             Operand::Integer(_) | Operand::Single(_) | Operand::Double(_) => {
                 let ty = match bytes {
@@ -180,27 +180,27 @@ impl Decoder<'_> {
                 };
                 Ok(Register { slot: self.input(operand, ty)?, bits: if bytes == 8 { 64 } else { 32 } })
             }
-            other => self.wrong(format!("{other:?} is no register")),
+            other => self.wrong(format!("{other:?} is not a register")),
         }
     }
 
-    /// A predicate, and whether it is negated.
+    /// Returns the slot of a predicate, and whether it is negated.
     pub(super) fn predicate(&mut self, operand: &Operand) -> Decoded<(u32, bool)> {
         let (name, negated) = match operand {
             Operand::Name(name) => (name, false),
             Operand::Not(name) => (name, true),
-            other => return Err(format!("{other:?} is no predicate")),
+            other => return Err(format!("{other:?} is not a predicate")),
         };
         match self.register(name) {
             Some((Width::Predicate, slot)) => {
                 self.read.push((Width::Predicate, slot));
                 Ok((slot, negated))
             }
-            _ => Err(format!("`{name}` is no predicate")),
+            _ => Err(format!("`{name}` is not a predicate")),
         }
     }
 
-    /// The space and the address in it of a variable.
+    /// Returns the space of a variable, and its address there.
     pub(super) fn symbol(&mut self, name: &str, offset: i64) -> Decoded<(Space, Value)> {
         let function = self.current();
         let own = function.variables.iter().find(|variable| variable.name == name);
@@ -222,8 +222,8 @@ impl Decoder<'_> {
                 Value::Private { function: owner, place: place as i64 + offset }
             }
             Space::Global | Space::Generic => {
-                let mut known = self.source.variables.iter().filter(|variable| variable.is_on_device());
-                match known.position(|other| other.name == name) {
+                let mut on_device = self.source.variables.iter().filter(|variable| variable.is_on_device());
+                match on_device.position(|other| other.name == name) {
                     Some(variable) if owner == usize::MAX => Value::Global { variable, offset },
                     _ => return Err(format!("`{name}` has no address here")),
                 }
@@ -232,7 +232,7 @@ impl Decoder<'_> {
         Ok((variable.space, value))
     }
 
-    /// The generic address of a kernel's parameter, or the address of a function.
+    /// Returns the generic address of a kernel's parameter, or the address of a function.
     fn parameter_address(&mut self, name: &str, offset: i64) -> Decoded<(Space, Value)> {
         let is_function = |function: &Function| function.name == name && !function.entry && function.defined;
         if let Some(index) = self.source.functions.iter().position(is_function) {
@@ -248,7 +248,7 @@ impl Decoder<'_> {
         Ok((Space::Generic, Value::Bits(address.wrapping_add_signed(offset))))
     }
 
-    /// Puts a variable into shared or private memory, once.
+    /// Places a variable in shared or private memory on its first use, and returns its offset.
     pub(super) fn place(&mut self, owner: usize, variable: &Variable, shared: bool) -> usize {
         let key = (owner, variable.name.clone());
         if let Some(&place) = self.placed.get(&key) {
@@ -264,9 +264,9 @@ impl Decoder<'_> {
         place
     }
 
-    /// An address in brackets, and the space its symbol fixes.
+    /// Decodes an address in brackets. Also returns the space if a symbol determines it.
     pub(super) fn address(&mut self, operand: &Operand) -> Decoded<(Address, Option<Space>)> {
-        let Operand::Address(base, offset) = operand else { return Err(format!("{operand:?} is no address")) };
+        let Operand::Address(base, offset) = operand else { return Err(format!("{operand:?} is not an address")) };
         match &**base {
             Operand::Name(name) => match self.register(name) {
                 Some((width @ (Width::B32 | Width::B64), slot)) => {
@@ -282,7 +282,7 @@ impl Decoder<'_> {
             Operand::Integer(value) => {
                 Ok((Address { slot: self.bits(*value, true), wide: true, offset: *offset }, None))
             }
-            other => Err(format!("{other:?} is no address")),
+            other => Err(format!("{other:?} is not an address")),
         }
     }
 }

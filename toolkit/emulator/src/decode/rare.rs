@@ -1,4 +1,4 @@
-//! Instructions of opcodes with forms of their own.
+//! Instructions with irregular forms.
 
 use super::decoder::{Decoded, Decoder};
 use crate::lanes::{LaneOp, Slots, lanes};
@@ -58,7 +58,7 @@ impl Decoder<'_> {
             (["isspacep", space], [d, a]) => (self.is_space(space, d, a)?, Class::Compare),
             (["mapa", rest @ ..], [d, a, b]) => (self.map_to_block(rest, d, a, b)?, Class::Integer),
             (["getctarank", rest @ ..], [d, a]) => (self.block_of(rest, d, a)?, Class::Integer),
-            // Policies change nothing but what stays in a cache.
+            // Cache policies do not change results.
             (["createpolicy", .., "b64"], [d, ..]) => {
                 let op = ops::arithmetic("mov", Type::B64, Modifiers::default()).ok_or("not supported")?;
                 let (d, a) = (self.output(d, Type::B64)?, self.bits(0, true));
@@ -69,7 +69,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// An operation on lanes with these operands, of which the first is the result, and their types.
+    /// Decodes an operation on lanes. The first operand and its type belong to the result.
     fn lanes(&mut self, op: LaneOp, operands: &[&Operand], types: &[Type], class: Class) -> Decoded<(Op, Class)> {
         let mut slots = Slots { d: self.output(operands[0], types[0])?, ..Slots::default() };
         let inputs = [&mut slots.a, &mut slots.b, &mut slots.c];
@@ -79,7 +79,7 @@ impl Decoder<'_> {
         Ok((Op::Lanes(op, slots), class))
     }
 
-    /// Whether a generic address lies in the window of a space.
+    /// Decodes `isspacep`: whether a generic address is in the window of a space.
     fn is_space(&mut self, space: &str, d: &Operand, a: &Operand) -> Decoded<Op> {
         let window = match space {
             "shared" | "shared::cta" | "shared::cluster" => Some(SHARED_WINDOW),
@@ -92,7 +92,7 @@ impl Decoder<'_> {
         let test = ops::compare("eq", Type::U64, false).ok_or("not supported")?;
         let slots = Slots { d: self.output(d, Type::Predicate)?, a: self.input(a, Type::B64)?, b: 0, c: 0 };
         let upper = self.new_slot(Width::B64);
-        // The shared memory of the own block is the first part of that of the cluster.
+        // The block's own shared memory is the first part of the cluster's window.
         let window_bits = if matches!(space, "shared" | "shared::cta") { RANK_SHIFT } else { WINDOW_BITS };
         let bits = self.bits(window_bits.into(), false);
         let windows = match window {
@@ -110,7 +110,7 @@ impl Decoder<'_> {
         })))
     }
 
-    /// `mapa`: the address in the shared memory of another block of the cluster.
+    /// Decodes `mapa`: the address in the shared memory of another block of the cluster.
     fn map_to_block(&mut self, modifiers: &[&str], d: &Operand, a: &Operand, rank: &Operand) -> Decoded<Op> {
         let (ty, base) = match modifiers {
             ["shared::cluster", "u32"] => (Type::B32, 0),
@@ -118,7 +118,7 @@ impl Decoder<'_> {
             ["u64"] => (Type::B64, SHARED_WINDOW),
             _ => return Err("not supported".into()),
         };
-        // An address of the own block has no rank, so that one from elsewhere is told from it.
+        // An address in the thread's own block has no rank, which distinguishes it from addresses in other blocks.
         const OFFSET: u64 = (1 << RANK_SHIFT) - 1;
         let op = match (ty, base) {
             (Type::B32, _) => lanes!(|a: u32, b: u32, c: u32| -> u32 {
@@ -136,7 +136,7 @@ impl Decoder<'_> {
         Ok(Op::Lanes(op, slots))
     }
 
-    /// `getctarank`: the rank of the block in whose shared memory an address lies.
+    /// Decodes `getctarank`: the rank of the block whose shared memory contains an address.
     fn block_of(&mut self, modifiers: &[&str], d: &Operand, a: &Operand) -> Decoded<Op> {
         let ty = match modifiers {
             ["shared::cluster", "u32"] => Type::B32,
@@ -157,7 +157,7 @@ impl Decoder<'_> {
         Ok(Op::Lanes(op, Slots { d: self.output(d, Type::B32)?, a: self.input(a, ty)?, b: own, c: 0 }))
     }
 
-    /// `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc` and `madc`: they leave a carry, take one, or both.
+    /// Decodes `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc` and `madc`. They write a carry, read one, or both.
     pub(super) fn carrying(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<Op> {
         let (opcode, takes) = match parts[0].strip_suffix('c') {
             Some(opcode) => (opcode, true),

@@ -1,4 +1,4 @@
-//! A grid that runs: which warp of which block runs next.
+//! A running grid, which chooses the warp and the block that run next.
 
 use super::instruction::bulk_store::end_block;
 use super::instruction::mbarrier::lost_phase;
@@ -18,55 +18,55 @@ use std::sync::Arc;
 /// The most blocks that a random order keeps resident at once.
 const MAX_RESIDENT: u64 = 8;
 
-/// What all launches that run at a time share.
+/// State that all launches running at the same time share.
 pub(crate) struct Shared<'a> {
     /// Global memory.
     pub memory: &'a mut Memory,
-    /// What strong writes to global memory released, for threads of other blocks to acquire.
+    /// Views that strong writes to global memory released, for threads of other blocks to acquire.
     pub releases: &'a mut GlobalReleases,
 }
 
-/// How far a grid has come after a round.
+/// The progress of a grid after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// It goes on.
+    /// It made progress.
     Runs,
-    /// All resident warps seem to wait for what another block or another launch must do.
+    /// All resident warps seem to wait for another block or another launch.
     Spins,
     /// All blocks have ended.
     Ended,
 }
 
-/// A grid that runs.
+/// A running grid.
 pub(super) struct GridRun {
     pub meter: Meter,
     /// The resident blocks.
     pub blocks: Vec<ResidentBlock>,
-    /// The place among `blocks` of the block that ran last.
+    /// The index in `blocks` of the block that ran last.
     pub slot: usize,
     /// The warp that ran last.
     pub warp: usize,
-    /// What its threads did and what came before that, for those that come after all of them: of the blocks that have
-    /// ended, if it is asked for.
+    /// The accesses of ended blocks, and everything that is ordered before them. Threads that come after the whole
+    /// launch receive this. `None` if it is not requested.
     pub handed_on: Option<Arc<Others>>,
     orders: Orders,
-    /// The order of clusters, if it is not the natural one. A block in no cluster is one by itself.
+    /// The order of clusters, or empty for the natural order. A block outside any cluster counts as a cluster of one.
     order: Vec<u64>,
-    /// Clusters that have started.
+    /// The number of clusters that have started.
     pub started: u64,
-    /// The cluster before which it ends for now: behind the last one, or where another part of the grid begins.
+    /// The cluster before which the grid stops for now: the end of the grid, or the start of another part.
     pub end: u64,
-    /// Blocks that run.
+    /// The number of running blocks.
     running: u64,
-    /// How many clusters are resident.
+    /// The number of clusters that may be resident.
     resident: usize,
-    /// Rounds in a row in which all warps seemed to wait.
+    /// Consecutive rounds with all warps apparently waiting.
     spun: u32,
     turns: Vec<(usize, usize)>,
 }
 
 impl GridRun {
-    /// A grid of which no block has started. `hands_on` says whether [`GridRun::handed_on`] is asked for.
+    /// Creates a grid before its first block has started. `hands_on` requests [`GridRun::handed_on`].
     pub fn new(constants: &LaunchConstants<'_>, hands_on: bool) -> Self {
         let mut orders = Orders(constants.options.seed);
         let random = constants.options.seed != 0;
@@ -93,14 +93,15 @@ impl GridRun {
         }
     }
 
-    /// Whether it is between two blocks, and none has waited for another one so far.
+    /// Returns whether no block is running, and no block has waited for another one so far.
     pub fn is_between_blocks(&self) -> bool {
         self.running == 0 && self.resident == 1
     }
 
-    /// Gives each warp of the resident blocks a turn. In the natural order one block is resident at a time, else several,
-    /// and their warps take turns of random length. When all resident warps seem to wait for something that another block
-    /// must do, one more becomes resident.
+    /// Gives each warp of the resident blocks a turn.
+    ///
+    /// In the natural order, one cluster is resident at a time. In a random order several are, and their warps take
+    /// turns of random length. If all resident warps seem to wait for another block, one more cluster becomes resident.
     pub fn round(&mut self, launch: &LaunchConstants<'_>, shared: &mut Shared<'_>) -> Checked<Progress> {
         let random = launch.options.seed != 0;
         let size = launch.config.cluster_size();
@@ -132,7 +133,7 @@ impl GridRun {
         if random {
             self.orders.shuffle(&mut turns);
         }
-        // Of each block, whether its warps did nothing but test mbarriers in vain.
+        // For each block, whether its warps only tested mbarriers without success.
         let mut idle = vec![true; self.blocks.len()];
         let (mut spinning, mut over) = (true, false);
         for &(slot, warp) in &turns {
@@ -144,7 +145,7 @@ impl GridRun {
         for (cluster, blocks) in self.blocks.chunks_mut(size).enumerate() {
             let slots = cluster * size..(cluster + 1) * size;
             let opened = open_barrier(blocks, launch.clocks());
-            // What a block waits for may be done by another one of its cluster.
+            // Another block of the cluster may do the work that a block waits for.
             let all_idle = !opened && idle[slots.clone()].iter().all(|&idle| idle);
             idle[slots].fill(all_idle);
         }
@@ -188,8 +189,10 @@ impl GridRun {
         turn::run(&mut env, &mut block.warps[warp], limit)
     }
 
-    /// Settles a block after a round: opens barriers, ends the block, or finds that it cannot go on. `ran` says whether it had
-    /// a turn in the round, `idle` whether it only tested mbarriers in vain. Returns whether it has ended.
+    /// Finishes a round of a block: opens its barriers, ends it, or finds that it cannot continue.
+    ///
+    /// `ran` says whether it had a turn in the round, and `idle` whether it only tested mbarriers without success.
+    /// Returns whether the block has ended.
     fn settle(
         &mut self,
         launch: &LaunchConstants<'_>,
@@ -209,7 +212,7 @@ impl GridRun {
         }
         let is_stuck = |block: &ResidentBlock| block.warps.iter().all(|warp| warp.live == 0 || warp.waits());
         if released == 0 && is_stuck(block) {
-            // A block whose warps wait for the cluster goes on when the others arrive.
+            // A block whose warps wait for the cluster continues when the other blocks arrive.
             let in_cluster = block.warps.iter().any(|warp| warp.cluster.waiting.is_some());
             let size = launch.config.cluster_size();
             if !in_cluster || self.blocks[slot / size * size..][..size].iter().all(is_stuck) {
@@ -223,7 +226,7 @@ impl GridRun {
         }
     }
 
-    /// Ends what a block left in flight, and notes what comes after it then.
+    /// Ends the copies that a block left in flight, and updates `handed_on`.
     fn end_block(&mut self, launch: &LaunchConstants<'_>, shared: &mut Shared<'_>, slot: usize) -> Checked<()> {
         self.slot = slot;
         let block = &mut self.blocks[slot];
@@ -245,7 +248,7 @@ impl GridRun {
         Ok(())
     }
 
-    /// The fault of a warp that waits for a phase of an mbarrier which can no longer end.
+    /// Returns the fault of a warp that waits for an mbarrier phase that can no longer end.
     fn lost_phase(&mut self, slot: usize, warp: usize) -> Box<Violation> {
         (self.slot, self.warp) = (slot, warp);
         let block = &self.blocks[slot];
@@ -258,11 +261,11 @@ impl GridRun {
         }
     }
 
-    /// The fault of a block in which all warps wait at barriers.
+    /// Returns the fault of a block whose warps all wait at barriers.
     fn deadlock(&mut self, slot: usize) -> Box<Violation> {
         let block = &self.blocks[slot];
         let (warp, violation) = block.deadlock();
-        // The instruction to name is the barrier at which the warp waits.
+        // Report the barrier instruction at which the warp waits.
         let pc = block.warps[warp].stack.last().map_or(0, |part| part.pc);
         (self.slot, self.warp) = (slot, warp);
         self.meter.pc = (pc as usize).saturating_sub(1);

@@ -1,8 +1,8 @@
 //! Executes kernels.
 //!
-//! A [`RunningLaunch`] has a [`GridRun`](grid_run), which decides which warp of which block runs next. [`turn`] runs a warp
-//! for a while and follows its flow of control. The other instructions are functions of [`instruction`]. All of them are given
-//! what they work on, the types of [`state`].
+//! A [`RunningLaunch`] has a [`GridRun`](grid_run), which chooses the warp and the block that run next. [`turn`] runs a
+//! warp for a while and follows its control flow. [`instruction`] executes all other instructions. They work on the
+//! types in [`state`].
 
 mod grid_run;
 mod instruction;

@@ -1,11 +1,11 @@
 //! Random orders of blocks and warps.
 
-/// A source of random orders: the generator SplitMix64, with its state.
+/// A source of random orders. This is the state of a SplitMix64 generator.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Orders(pub u64);
 
 impl Orders {
-    /// A random number.
+    /// Returns a random number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;

@@ -1,4 +1,4 @@
-//! What a launch ends with: a report, or a fault.
+//! The outcome of a launch: a report or a fault.
 
 use super::launch_kernel::LaunchKernel;
 use super::state::meter::Meter;
@@ -8,10 +8,10 @@ use crate::program::Program;
 use crate::report::{CostReport, Counts, LineCounts};
 use std::collections::BTreeMap;
 
-/// The report of a launch that has ended.
+/// Creates the report of a launch that has ended.
 pub(super) fn report(module: &PtxModule, program: &Program, meter: &Meter, distinct_sectors: u64) -> CostReport {
     let mut report = CostReport { barriers: meter.barriers, distinct_sectors, ..CostReport::default() };
-    // By the index of the file: names are looked up once a line.
+    // The key has the file's index. Each line then looks up the name only once.
     let mut places: BTreeMap<(Option<u32>, u32), Counts> = BTreeMap::new();
     for (instruction, counts) in program.code.iter().zip(&meter.counts) {
         if counts.instructions == 0 {
@@ -31,8 +31,10 @@ pub(super) fn report(module: &PtxModule, program: &Program, meter: &Meter, disti
     report
 }
 
-/// The fault that a violation is, with the place where it happened: an instruction's index, and those of the calls that led to
-/// it, innermost first; the block's index, the size of a block and the warp.
+/// Creates the fault of a violation.
+///
+/// The first tuple holds the index of the instruction, and of the calls that led to it, innermost first. The second
+/// tuple holds the block's index, the size of a block, and the warp.
 pub(super) fn fault(
     LaunchKernel { module, entry, program }: LaunchKernel<'_>,
     (pc, calls): (usize, impl Iterator<Item = usize>),
@@ -69,7 +71,8 @@ pub(super) fn fault(
     })
 }
 
-/// Whether a file is a library's: the builder names the sources of the workspace from its root (`./`), those of others from `/`.
+/// Returns whether a file belongs to a library. The builder names workspace sources relative to the root (`./`), and
+/// others from `/`.
 fn is_library(file: &str) -> bool {
     file.starts_with('/')
 }

@@ -1,8 +1,8 @@
-//! Blocks that do not communicate, on several cores.
+//! Runs blocks that do not communicate on several CPU cores.
 //!
-//! Blocks run in the natural order, one after the other. While some of them run, others that come later run ahead on copies of
-//! the memory, on other cores. If these touched nothing that was stored before their turn, they did what they would have done in
-//! their turn, and it is taken over. Else it is forgotten, and they run in their turn.
+//! Blocks run in the natural order. While some of them run, later blocks run ahead on other cores, each part on its own
+//! copy of the memory. If a part touched nothing that earlier blocks stored meanwhile, its results are the same as in
+//! its turn, and they are merged. Otherwise they are dropped, and the blocks run again in their turn.
 
 use super::grid_run::{GridRun, Progress, Shared};
 use super::state::constants::LaunchConstants;
@@ -16,18 +16,21 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Instructions after which it is known what a block takes.
-const KNOWN: u64 = 1 << 15;
-/// The most bytes that are copied for an instruction which is still to come: they take less than half of the time that is saved.
-const COPIED: u64 = 32;
-/// How often as many instructions as were to come a part may execute: it may wait for what an earlier one would store.
+/// A grid is divided only after it has executed this many instructions, and if as many are still to come. They show how
+/// long a block takes.
+const MIN_INSTRUCTIONS: u64 = 1 << 15;
+/// The most bytes to copy per instruction still to come. The copies then take less than half of the time that they
+/// save.
+const MAX_COPIED: u64 = 32;
+/// A part may execute this many times the instructions that are still to come. It may be waiting for a store of an
+/// earlier part.
 const PATIENCE: u64 = 16;
 /// The most parts of a grid.
-const MOST: usize = 8;
-/// Parts begin at multiples of so many clusters where there are many: neighbours often store into one sector.
-const TOGETHER: u64 = 32;
+const MAX_PARTS: usize = 8;
+/// In a large grid, parts begin at multiples of this many clusters, because neighbours often store to one sector.
+const PART_ALIGN: u64 = 32;
 
-/// Whether a kernel's blocks may run beside each other: nothing tells them of others but memory, and of that nothing strong.
+/// Returns whether a kernel's blocks may run in parallel: they communicate only through weak memory accesses.
 pub(super) fn is_separable(program: &Program) -> bool {
     program.code.iter().all(|instruction| match &instruction.op {
         Op::Clock(_) | Op::CallSystem(_) => false,
@@ -37,30 +40,31 @@ pub(super) fn is_separable(program: &Program) -> bool {
     })
 }
 
-/// The parts into which the rest of a grid is cut, if that is worth it.
+/// Divides the rest of a grid into parts. Returns `None` if that is not worthwhile.
 pub(super) fn parts(run: &GridRun, launch: &LaunchConstants<'_>, memory: &Memory) -> Option<Vec<Range<u64>>> {
     let rest = run.end - run.started;
-    if run.meter.executed < KNOWN || rest < 2 || memory.has_host() {
+    if run.meter.executed < MIN_INSTRUCTIONS || rest < 2 || memory.has_host() {
         return None;
     }
-    let cores = (launch.options.cores.min(MOST) as u64).min(rest);
+    let cores = (launch.options.cores.min(MAX_PARTS) as u64).min(rest);
     let to_come = to_come(run);
-    if to_come < KNOWN || memory.bytes() * (cores - 1) > to_come * COPIED {
+    if to_come < MIN_INSTRUCTIONS || memory.bytes() * (cores - 1) > to_come * MAX_COPIED {
         return None;
     }
     let border = |part: u64| {
         let at = run.started + rest * part / cores;
-        if rest >= TOGETHER * cores && part != 0 && part != cores { at / TOGETHER * TOGETHER } else { at }
+        if rest >= PART_ALIGN * cores && part != 0 && part != cores { at / PART_ALIGN * PART_ALIGN } else { at }
     };
     Some((0..cores).map(|part| border(part)..border(part + 1)).collect())
 }
 
-/// About how many instructions the blocks will execute that have not started.
+/// Estimates the instructions that the remaining blocks will execute.
 fn to_come(run: &GridRun) -> u64 {
     run.meter.executed / run.started.max(1) * (run.end - run.started)
 }
 
-/// Runs the first part of a grid, and beside it the others. Afterwards the grid goes on behind the last part that was taken over.
+/// Runs the first part of a grid, and the other parts in parallel to it. The grid then continues after the last part
+/// that was merged.
 pub(super) fn divide(
     run: &mut GridRun,
     launch: &LaunchConstants<'_>,
@@ -101,7 +105,7 @@ pub(super) fn divide(
     taken.map(drop)
 }
 
-/// Runs a grid to the end of its part, as long as no block waits for another one. Returns whether it got there.
+/// Runs a grid to the end of its part. Returns false if it stopped because a block waits for another one.
 fn run_first(run: &mut GridRun, launch: &LaunchConstants<'_>, shared: &mut Shared<'_>) -> Checked<bool> {
     loop {
         match run.round(launch, shared)? {
@@ -112,7 +116,9 @@ fn run_first(run: &mut GridRun, launch: &LaunchConstants<'_>, shared: &mut Share
     }
 }
 
-/// Runs a part of a grid on a copy of the memory. Nothing if it has a fault, waits for another part, goes on for too long, or shall stop.
+/// Runs a part of a grid on a copy of the memory.
+///
+/// Returns `None` if the part has a fault, waits for another part, executes too many instructions, or is told to stop.
 fn run_ahead(
     launch: &LaunchConstants<'_>,
     part: Range<u64>,

@@ -1,4 +1,4 @@
-//! The blocks of a cluster together: how one reaches another, and when their barrier opens.
+//! The blocks of a cluster: access from one to another, and the barrier that they share.
 
 use super::resident::ResidentBlock;
 use super::state::clock::Gathering;
@@ -8,20 +8,20 @@ use std::sync::Arc;
 /// The other blocks of a block's cluster.
 #[derive(Default)]
 pub(crate) struct Peers<'a> {
-    /// Those of lower ranks.
+    /// Blocks with lower ranks.
     pub before: &'a mut [ResidentBlock],
-    /// Those of higher ranks.
+    /// Blocks with higher ranks.
     pub after: &'a mut [ResidentBlock],
 }
 
 impl Peers<'_> {
-    /// The block of a rank, for the block of another rank.
+    /// Returns the block with a rank. `own` is the rank of the block that asks.
     pub fn get(&mut self, own: usize, rank: usize) -> Option<&mut ResidentBlock> {
         if rank < own { self.before.get_mut(rank) } else { self.after.get_mut(rank.checked_sub(own + 1)?) }
     }
 }
 
-/// Opens the barrier of a cluster if all of its living threads have arrived.
+/// Opens the barrier of a cluster if all its living threads have arrived. Returns whether it opened.
 pub(crate) fn open_barrier(blocks: &mut [ResidentBlock], clocks: usize) -> bool {
     if !blocks.iter().any(|block| block.state.cluster.has_arrivals) {
         return false;

@@ -1,4 +1,4 @@
-//! A block that is resident: what its warps share, and the warps.
+//! A resident block: its warps, and the state that they share.
 
 use super::launch_config::LaunchConfig;
 use super::state::block::BlockState;
@@ -11,21 +11,21 @@ use crate::lanes::{Lanes, Registers};
 use crate::program::{Special, Value};
 use std::sync::Arc;
 
-/// Rounds without any event after which a wait for an mbarrier is taken to be endless.
+/// Rounds without any event after which a wait for an mbarrier counts as endless.
 const QUIET_ROUNDS: u32 = 10_000;
 
-/// A block that is resident.
+/// A resident block.
 pub(super) struct ResidentBlock {
-    /// What its warps share.
+    /// The state that its warps share.
     pub state: BlockState,
     /// Its warps.
     pub warps: Vec<Warp>,
-    /// Rounds in which its warps did nothing but test mbarriers in vain, and the count of events before them.
+    /// The number of rounds spent only on unsuccessful tests of mbarriers, and the event count before them.
     quiet: (u32, u64),
 }
 
 impl ResidentBlock {
-    /// A block that has not started.
+    /// Creates a block that has not started.
     pub fn new(launch: &LaunchConstants<'_>) -> Self {
         let program = launch.program;
         let registers = || Registers {
@@ -43,7 +43,7 @@ impl ResidentBlock {
         block
     }
 
-    /// Starts the block of a rank in a cluster of the grid in the place of one that has ended.
+    /// Starts a block of the grid, given its cluster and its rank there. It replaces a block that has ended.
     pub fn start(&mut self, cluster: u64, rank: usize, launch: &LaunchConstants<'_>) {
         let index = launch.config.block_at(cluster, rank);
         let number = launch.first_block + cluster as u32 * launch.config.cluster_size() as u32;
@@ -58,12 +58,12 @@ impl ResidentBlock {
         }
     }
 
-    /// Whether all threads have exited.
+    /// Returns whether all threads have exited.
     pub fn ended(&self) -> bool {
         self.warps.iter().all(|warp| warp.live == 0)
     }
 
-    /// Sets the slots of constants of a warp: those that change from block to block, or the others.
+    /// Sets the constants of a warp. `per_block` selects the constants that change from block to block, or all others.
     fn set_constants(&mut self, index: usize, launch: &LaunchConstants<'_>, per_block: bool) {
         let config = launch.config;
         let dynamic = LaunchConfig::dynamic_start(launch.program.static_shared) as u64;
@@ -73,14 +73,14 @@ impl ResidentBlock {
                 Value::Special(
                     Special::Block(_) | Special::Cluster(_) | Special::ClusterBlock(_) | Special::ClusterRank,
                 ) => true,
-                // Calls of recursive functions move them; a thread that exits in one does not move them back.
+                // Recursive calls move these addresses. A thread that exits inside such a call does not move them back.
                 Value::Private { .. } => !launch.program.activations.is_empty(),
                 _ => false,
             };
             if changes != per_block {
                 continue;
             }
-            let of_lane = |lane: u32| {
+            let lane_value = |lane: u32| {
                 let thread = index as u32 * 32 + lane;
                 match value {
                     Value::Bits(bits) => bits,
@@ -119,7 +119,7 @@ impl ResidentBlock {
                 }
             };
             let differs = matches!(value, Value::Special(special) if special.differs_by_lane());
-            let bits = if differs { std::array::from_fn(|lane| of_lane(lane as u32)) } else { [of_lane(0); 32] };
+            let bits = if differs { std::array::from_fn(|lane| lane_value(lane as u32)) } else { [lane_value(0); 32] };
             let registers = &mut self.warps[index].registers;
             if wide {
                 registers.wides[slot as usize] = Lanes(bits);
@@ -129,7 +129,8 @@ impl ResidentBlock {
         }
     }
 
-    /// Lets warps go on that wait at a barrier which all have reached. `clocks` is how many warps a view knows of. Returns how many barriers that were.
+    /// Releases warps from barriers that all threads have reached, and returns the number of these barriers. `clocks`
+    /// is the number of warps in a view.
     pub fn release_barriers(&mut self, clocks: usize) -> u64 {
         let living = 32 * self.warps.iter().filter(|warp| warp.live != 0).count() as u32;
         let mut released = 0;
@@ -150,8 +151,10 @@ impl ResidentBlock {
         released
     }
 
-    /// The warp that waits for a phase of an mbarrier which can no longer end: for thousands of rounds all warps have only
-    /// tested mbarriers in vain. `idle` says that they did nothing else in this round either.
+    /// Returns the warp that waits for an mbarrier phase that can no longer end, if there is one.
+    ///
+    /// A wait counts as endless if all warps have only tested mbarriers without success for thousands of rounds. `idle`
+    /// says that this is also true of the current round.
     pub fn lost(&mut self, idle: bool) -> Option<usize> {
         let still = idle && self.quiet.1 == self.state.events;
         self.quiet = (if still { self.quiet.0 + 1 } else { 0 }, self.state.events);
@@ -159,7 +162,7 @@ impl ResidentBlock {
         if self.quiet.0 > QUIET_ROUNDS { self.warps.iter().position(spins) } else { None }
     }
 
-    /// Why no warp can go on: the first one that waits, and the fault.
+    /// Returns the first waiting warp of a block that cannot continue, and the fault.
     pub fn deadlock(&self) -> (usize, Box<Violation>) {
         let waiting = self.warps.iter().filter(|warp| warp.live != 0 && warp.waits());
         let place = |warp: &Warp| match warp.waits_at {
@@ -167,7 +170,7 @@ impl ResidentBlock {
             None => format!("warp {} at the cluster's barrier", warp.id),
         };
         let list: Vec<String> = waiting.clone().map(place).collect();
-        let message = format!("{} wait for threads that never come", list.join(", "));
+        let message = format!("{} wait for threads that never arrive", list.join(", "));
         (waiting.clone().next().map_or(0, |warp| warp.id), Violation::new(FaultKind::Deadlock, message))
     }
 }

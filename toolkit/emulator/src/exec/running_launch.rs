@@ -14,7 +14,7 @@ use crate::program::Program;
 use crate::report::CostReport;
 use std::sync::Arc;
 
-/// What a launch is, beside its kernel.
+/// The configuration and inputs of a launch, without its kernel.
 pub(crate) struct LaunchArguments {
     pub config: LaunchConfig,
     pub options: LaunchOptions,
@@ -24,14 +24,14 @@ pub(crate) struct LaunchArguments {
     pub variables: Vec<u64>,
 }
 
-/// Where a launch runs among others.
+/// The position of a launch among others: its device, and the launches before it and at the same time.
 #[derive(Default)]
 pub(crate) struct LaunchPlace {
     /// The number of the device.
     pub device: usize,
-    /// The number of its first block among those of all launches that run at the same time.
+    /// The number of its first block, counted over all launches that run at the same time.
     pub first_block: u32,
-    /// What comes before all of its threads.
+    /// Accesses that come before all its threads.
     pub before: Option<Arc<Others>>,
     /// Whether other devices may run launches at the same time.
     pub in_company: bool,
@@ -42,14 +42,14 @@ pub(crate) struct RunningLaunch {
     arguments: LaunchArguments,
     place: LaunchPlace,
     run: GridRun,
-    /// Whether its blocks may still be divided among cores.
+    /// Whether its blocks may still be divided among CPU cores.
     divides: bool,
-    /// Whether it did nothing but wait when it last ran.
+    /// Whether it only waited when it last ran.
     spins: bool,
 }
 
 impl RunningLaunch {
-    /// Begins a launch, of which no block has started yet.
+    /// Creates a launch before its first block has started.
     pub fn new(kernel: LaunchKernel<'_>, arguments: LaunchArguments, place: LaunchPlace) -> Self {
         let run = GridRun::new(&constants(kernel.program, &arguments, &place), place.in_company);
         let options = &arguments.options;
@@ -58,18 +58,18 @@ impl RunningLaunch {
         Self { arguments, place, run, divides, spins: false }
     }
 
-    /// Whether it seemed to do nothing but wait for others when it last ran.
+    /// Returns whether it seemed to wait for other launches when it last ran.
     pub fn spins(&self) -> bool {
         self.spins
     }
 
-    /// Instructions executed so far, each counted once per warp, and how many of them were strong accesses, by which threads
-    /// may wait for others.
+    /// Returns the number of executed instructions, counted once per warp, and the number of strong accesses among
+    /// them. Threads may wait for others with strong accesses.
     pub fn effort(&self) -> (u64, u64) {
         (self.run.meter.executed, self.run.meter.polls)
     }
 
-    /// Goes on for at most so many rounds, in which each warp of the resident blocks has a turn.
+    /// Runs up to `rounds` rounds. In a round, each warp of the resident blocks has a turn.
     pub fn advance(
         &mut self,
         kernel: LaunchKernel<'_>,
@@ -100,7 +100,7 @@ impl RunningLaunch {
         progress.map_err(|violation| self.fault(kernel, *violation))
     }
 
-    /// The fault of a launch that waits for what nothing will do.
+    /// Returns the fault of a launch that waits for an event that never happens.
     pub fn endless(&self, kernel: LaunchKernel<'_>, message: String) -> Box<Fault> {
         self.fault(kernel, *Violation::new(FaultKind::Deadlock, message))
     }
@@ -115,12 +115,12 @@ impl RunningLaunch {
         fault(kernel, (run.meter.pc, calls), (block, threads, run.warp), violation)
     }
 
-    /// What the launch cost, when it has ended.
+    /// Returns the cost of a launch that has ended.
     pub fn report(&self, kernel: LaunchKernel<'_>, memory: &Memory) -> CostReport {
         report(kernel.module, kernel.program, &self.run.meter, memory.distinct_sectors())
     }
 
-    /// What its threads did and knew, for those that come after all of them.
+    /// Returns the accesses of its threads, and everything ordered before them, for threads that come after the launch.
     pub fn handed_on(&self) -> Option<&Arc<Others>> {
         self.run.handed_on.as_ref()
     }
@@ -146,8 +146,9 @@ mod tests {
     use crate::device::{EmulatedDevice, kernel};
     use crate::module::PtxModule;
 
-    /// Whether a round begins before the middle of a grid and ends with its end, of a kernel whose blocks store apart from each
-    /// other or all in the same place.
+    /// Returns whether a round begins in the first half of the grid and ends at the end of the grid.
+    ///
+    /// With `apart` 1, each block stores to its own sector. With 0, all blocks store to the same place.
     fn leaps(cores: usize, apart: u32) -> bool {
         let text =
             ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out, .param .u32 apart) {
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_run_ahead_where_they_do_not_meet() {
+    fn blocks_run_ahead_unless_they_share_memory() {
         assert_eq!([leaps(1, 1), leaps(2, 1), leaps(4, 1)], [false, true, true]);
         assert_eq!([leaps(1, 0), leaps(2, 0), leaps(4, 0)], [false; 3]);
     }

@@ -1,11 +1,11 @@
 //! Products of the tensor cores: sixteen rows by eight columns.
 //!
-//! The products of a row and a column are exact. They and the accumulator are aligned to the largest exponent and cut to 25
-//! bits below it. Their sum is exact, and is cut to f32. Measurements found that the tensor cores of the H100 round
-//! like this.
+//! The product of a row element and a column element is exact. All products and the accumulator are aligned to the
+//! largest exponent and cut to 25 bits below it. Their sum is exact, and is then cut to f32. In measurements, the
+//! tensor cores of an H100 rounded like this.
 //!
-//! All loops run over the eight columns innermost and without branches, so that they vectorise. [`halves`] is how most products
-//! are computed.
+//! The innermost loops run over the eight columns and have no branches, which lets them vectorise. [`halves`] computes
+//! most products in a faster way.
 
 pub(crate) mod halves;
 #[cfg(target_arch = "x86_64")]
@@ -17,23 +17,23 @@ use crate::number::{bf16_to_f32, f16_to_f32};
 use crate::program::Factor;
 use half::{bf16, f16};
 
-/// Bits kept below the largest product's leading bit.
+/// Bits kept below the largest exponent.
 const KEPT: i32 = 25;
 /// The most steps of depth of one product.
 pub(crate) const DEPTH: usize = 16;
-/// The exponent of a zero, which is less than that of every product.
+/// The exponent of zero, which is less than that of every product.
 const ZERO: i32 = -500;
 
-/// Rows of a first factor, by row and depth, or columns of a second one, by column and depth.
+/// The bits of rows of a first factor, by row and depth, or of columns of a second factor, by column and depth.
 pub(crate) type Bits<const S: usize> = [[u16; DEPTH]; S];
 
-/// The bits of sums of sixteen rows and eight columns, as four registers of a warp have them: each lane has two columns of a row,
-/// and two of the row eight below.
+/// The bits of sums of sixteen rows and eight columns, in the layout of four registers of a warp. Each lane holds two
+/// columns of a row, and the same columns of the row eight below.
 pub(crate) type Sums = [[u32; 32]; 4];
-/// The same before a product, where they lie.
+/// The sums before a product, borrowed from their registers.
 pub(crate) type Before<'a> = [&'a [u32; 32]; 4];
 
-/// Factors of a product, split into mantissa and exponent: `S` of them side by side, for each step of depth.
+/// Factors of a product, split into mantissa and exponent. Each step of depth has `S` rows or columns.
 pub(crate) struct Factors<const S: usize, B = u16> {
     bits: [[B; S]; DEPTH],
     mantissa: [[i32; S]; DEPTH],
@@ -42,10 +42,10 @@ pub(crate) struct Factors<const S: usize, B = u16> {
 }
 
 impl<const S: usize, B: Copy + Into<u32>> Factors<S, B> {
-    /// Splits the bits of factors. If there are fewer than [`DEPTH`] steps of depth, the others are zeros.
+    /// Splits the bits of factors. Unused steps of depth must be zeros.
     #[inline(always)]
     pub fn new(factor: Factor, bits: [[B; S]; DEPTH]) -> Self {
-        // Fraction bits, largest exponent field, and the exponent of field zero.
+        // Fraction bits, largest exponent field, and exponent bias.
         let (fraction, special, bias) = layout(factor);
         let sign = (special + 1) << fraction;
         let mut factors = Self { bits, mantissa: [[0; S]; DEPTH], exponent: [[0; S]; DEPTH], finite: [true; S] };
@@ -53,7 +53,7 @@ impl<const S: usize, B: Copy + Into<u32>> Factors<S, B> {
             for side in 0..S {
                 let raw = bits[k][side].into() as i32;
                 let (field, low) = (raw >> fraction & special, raw & ((1 << fraction) - 1));
-                // Subnormals keep the exponent of the least normal number, as the hardware aligns them.
+                // Subnormals keep the exponent of the smallest normal number, because the hardware aligns them so.
                 let size = if field == 0 { low } else { low | 1 << fraction };
                 factors.mantissa[k][side] = if raw & sign == 0 { size } else { -size };
                 factors.exponent[k][side] = if size == 0 { ZERO } else { field.max(1) - bias };
@@ -64,7 +64,7 @@ impl<const S: usize, B: Copy + Into<u32>> Factors<S, B> {
     }
 }
 
-/// Bits of the fraction, the largest exponent field, and the exponents' bias.
+/// Returns the number of fraction bits, the largest exponent field, and the exponent bias.
 #[inline(always)]
 fn layout(factor: Factor) -> (i32, i32, i32) {
     match factor {
@@ -101,7 +101,7 @@ pub(crate) fn multiply_add<B: Copy + Into<u32>>(
                 largest[column] = largest[column].max(a.exponent[k][row] + b.exponent[k][column]);
             }
         }
-        // A product is shifted to at most 27 bits, so that sixteen of them fit 32.
+        // Each product is shifted to at most 27 bits, so that the sum of sixteen fits 32 bits.
         let mut sum = [0i32; 8];
         for k in 0..DEPTH {
             for column in 0..8 {
@@ -121,7 +121,7 @@ pub(crate) fn multiply_add<B: Copy + Into<u32>>(
         }
         if !(a.finite[row] && columns_finite && before.iter().all(|sum| sum.is_finite())) {
             for (column, c) in before.into_iter().enumerate() {
-                // The other columns keep their sums.
+                // The other columns keep the sums computed above.
                 if !(a.finite[row] && b.finite[column] && c.is_finite()) {
                     sums[column] = special(factor, a, row, b, column, c);
                 }
@@ -130,11 +130,11 @@ pub(crate) fn multiply_add<B: Copy + Into<u32>>(
     }
 }
 
-/// Rounds f64 to f32, toward zero. What is beyond the largest finite number becomes infinity.
+/// Rounds f64 to f32, toward zero. Values beyond the largest finite number become infinity.
 #[inline(always)]
 fn cut(value: f64) -> f32 {
-    // Below the normal numbers fewer bits are left: adding a number whose last bit is the least subnormal cuts to those,
-    // to nearest, which is undone when it was away from zero.
+    // Subnormal numbers have fewer bits. Adding a number whose last bit is the smallest subnormal rounds to these bits,
+    // to nearest. If that went away from zero, it is undone.
     let tiny = {
         const STEP: f64 = f64::from_bits((1023 - 149 + 52) << 52);
         let nearest = (value.abs() + STEP) - STEP;
@@ -146,7 +146,7 @@ fn cut(value: f64) -> f32 {
     if value == 0.0 { 0.0 } else { kept as f32 }
 }
 
-/// A sum with infinities or NaN in it.
+/// Computes a sum that contains infinities or NaN.
 #[cold]
 fn special<B: Copy + Into<u32>>(
     factor: Factor,
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(cut(-0.0).to_bits(), 0);
     }
 
-    /// The same rule in integers of any size, one sum at a time.
+    /// Computes one sum by the same rule, with whole numbers in f64.
     fn reference(a: &[f32], b: &[f32], c: f32) -> f32 {
         let exponent = |v: f32, least: i32| v.abs().log2().floor().max(least as f32) as i32;
         let terms: Vec<(f64, i32)> = a
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn products_of_halves_of_all_sizes() {
+    fn products_of_halves_match_the_reference() {
         let mut state = 7u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as u32
         };
         for round in 0..200 {
-            // Any half but the infinities and NaN; in some rounds of similar size, in some subnormal.
+            // Any half except infinities and NaN. In some rounds they have similar sizes, in some they are subnormal.
             let mut half = || {
                 let bits = random() as u16;
                 let exponent = match round % 4 {
@@ -221,12 +221,17 @@ mod tests {
             });
             let mut d = c;
             multiply_add(Factor::F16, &Factors::new(Factor::F16, a), &Factors::new(Factor::F16, b), &mut d);
-            // A column that is no number leaves the others as they are.
-            let (mut beside, mut poisoned) = (c, b);
+            // A column with a NaN leaves the other columns as they are.
+            let (mut with_nan, mut poisoned) = (c, b);
             poisoned[5][3] = 0x7e00;
-            multiply_add(Factor::F16, &Factors::new(Factor::F16, a), &Factors::new(Factor::F16, poisoned), &mut beside);
+            multiply_add(
+                Factor::F16,
+                &Factors::new(Factor::F16, a),
+                &Factors::new(Factor::F16, poisoned),
+                &mut with_nan,
+            );
             for (row, values) in d.iter().enumerate() {
-                for (column, value) in beside[row].into_iter().enumerate() {
+                for (column, value) in with_nan[row].into_iter().enumerate() {
                     assert!(if column == 3 { value.is_nan() } else { value == values[column] });
                 }
                 for (column, &value) in values.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A turn of a warp: it runs until it waits, ends, or has had its turn.
+//! A turn of a warp, which runs until it waits, exits, or has run long enough.
 
 use super::instruction::barrier::{self, Arrival};
 use super::instruction::call::{begin_call, pointed_at, return_results};
@@ -14,23 +14,25 @@ use crate::fault::{Checked, FaultKind, Violation};
 use crate::lanes::Registers;
 use crate::program::{Instruction, NONE, Op};
 
-/// The binary logarithm of the instructions after which another warp gets its turn.
+/// The binary logarithm of the instructions in a turn.
 const TURN_BITS: u32 = 16;
-/// Instructions of a turn that an access counts for when threads may spin on it: whatever they wait for is done by others.
+/// The instructions that a strong access counts for in a turn. Threads may spin on such accesses, and others do the
+/// work that they wait for.
 const SPIN: u64 = 1 << 12;
-/// The most instructions of a loop that does nothing but test an mbarrier.
+/// The most instructions of a loop that only tests an mbarrier.
 const TEST: u64 = 256;
 
-/// When a turn ends at the latest.
+/// The limits of a turn.
 pub(super) struct TurnLimit {
     /// The count of executed instructions at which it ends.
     executed: u64,
-    /// Whether it ends at atomics as well, so that blocks meet there in any order.
+    /// Whether it also ends at atomics. Blocks then reach them in any order.
     at_atomics: bool,
 }
 
 impl TurnLimit {
-    /// The limit of the next turn, after so many instructions: at random if there are random orders, or always the same.
+    /// Creates the limit of the next turn, given the instructions executed so far. With `orders` the length is random,
+    /// otherwise fixed.
     pub fn new(executed: u64, orders: Option<&mut Orders>) -> Self {
         let at_atomics = orders.is_some();
         let bits = orders.map_or(TURN_BITS, |orders| (orders.next() % u64::from(TURN_BITS + 1)) as u32);
@@ -38,34 +40,34 @@ impl TurnLimit {
     }
 }
 
-/// How a turn ended.
+/// The reason why a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TurnEnd {
     /// The warp waits at a barrier.
     Waits,
     /// All its threads have exited.
     Exited,
-    /// The warp ran long enough: it may spin on what another warp must write.
+    /// The warp ran long enough. It may spin on a value that another warp must write.
     Over,
-    /// The warp tests an mbarrier in vain.
+    /// The warp tested an mbarrier without success.
     Spins,
 }
 
-/// Where a warp goes on.
+/// The place where a warp continues.
 enum Flow {
     /// At the program counter.
     Next,
-    /// Where the stack says.
+    /// At the top of the stack.
     Jump,
     /// At the program counter, in a later turn.
     Yield,
 }
 
-/// Runs a warp until it waits, ends, or has had its turn.
+/// Runs a warp until it waits, exits, or has had its turn.
 pub(super) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, limit: TurnLimit) -> Checked<TurnEnd> {
     let (started, polls, spun) = (env.meter.executed, env.meter.polls, warp.spins_on.take());
     let end = advance(env, warp, limit)?;
-    // A short turn may end anywhere in the loop that tests. One that ends since it looked at global memory is in another loop.
+    // A short turn may end anywhere in the loop that tests. A turn with a strong access was in another loop.
     if env.meter.executed - started < TEST && env.meter.polls == polls {
         warp.spins_on = warp.spins_on.or(spun);
     }
@@ -136,11 +138,12 @@ fn advance(env: &mut BlockEnv<'_>, warp: &mut Warp, mut limit: TurnLimit) -> Che
     }
 }
 
-/// Runs operations on lanes until `part` ends or another instruction comes. Returns where that is; the mask is that of the
-/// lanes that run the instruction.
+/// Runs operations on lanes until `part` ends or another kind of instruction follows.
+///
+/// Returns the position reached. Its mask has the lanes that execute the instruction there.
 #[inline(always)]
 fn run_lane_operations(meter: &mut Meter, registers: &mut Registers, code: &[Instruction], part: Part) -> Part {
-    // The meter's fields in variables of their own stay in registers of the CPU.
+    // Local copies of the meter's fields stay in registers of the CPU.
     let (counts, mut executed, mut pc) = (&mut meter.counts[..], meter.executed, part.pc);
     let mut mask = part.mask;
     while pc != part.meet {
@@ -165,7 +168,7 @@ fn run_lane_operations(meter: &mut Meter, registers: &mut Registers, code: &[Ins
     Part { pc, meet: part.meet, mask }
 }
 
-/// The same, and follows the poison of the warp.
+/// Runs operations on lanes as [`run_lane_operations`] does, and tracks the poison of the warp.
 #[cold]
 fn run_poisoned_operations(env: &mut BlockEnv<'_>, warp: &mut Warp, mut part: Part) -> Part {
     let code = &env.launch.program.code[..];
@@ -193,8 +196,8 @@ fn endless(limit: u64) -> Box<Violation> {
     Violation::new(FaultKind::InstructionLimit, format!("more than {limit} instructions: an endless loop?"))
 }
 
-/// Runs an instruction that is no lane operation for the lanes of `mask`, and moves `pc` on. `active` are the lanes that
-/// would run it without its guard.
+/// Executes an instruction other than an operation on lanes, for the lanes of `mask`, and advances `pc`. Without the
+/// guard, the lanes of `active` would execute it.
 #[inline(always)]
 fn step(
     env: &mut BlockEnv<'_>,
@@ -211,7 +214,7 @@ fn step(
                 env.meter.current().branches += 1;
             }
             if mask == active {
-                // A loop without an end must let others run.
+                // An endless loop must let other warps run.
                 let back = *target <= *pc;
                 *pc = *target;
                 return Ok(if back && env.meter.executed >= limit.executed { Flow::Yield } else { Flow::Next });
@@ -233,7 +236,7 @@ fn step(
             if group == mask {
                 begin_call(env.launch.program, warp, call, mask, next)?;
             } else {
-                // The others run the instruction again, when these have returned.
+                // The other lanes execute the instruction again after these have returned.
                 env.meter.current().divergent += 1;
                 warp.part(group, *pc, *pc, next);
             }
@@ -285,7 +288,10 @@ fn step(
     Ok(Flow::Next)
 }
 
-/// Branches by a table. Lanes with another target than the first lane run the instruction again when these have met them.
+/// Branches through a table.
+///
+/// The first lane's target decides. Lanes with other targets execute the instruction again when this group has reached
+/// the meeting point.
 fn branch_table(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,

@@ -5,8 +5,9 @@ use crate::lanes::{LaneOp, lanes, rare_lanes};
 use crate::number::{bf16_to_f32, f16_to_f32, flush};
 use half::{bf16, f16};
 
-/// Calls a macro with the comparisons of floats added to its arguments: a name and a test each. The plain forms are false for
-/// a NaN, those with `u` are true.
+/// Calls a macro with the comparisons of floats added to its arguments, each as a name and a test.
+///
+/// If an operand is NaN, the plain forms are false and the forms with `u` are true.
 macro_rules! float_tests {
     ($macro:ident!($($arguments:tt)*)) => {
         $macro!($($arguments)*, {
@@ -28,7 +29,7 @@ macro_rules! float_tests {
     };
 }
 
-/// The comparison of `setp.<name>.<type>`.
+/// Returns the comparison of `setp.<name>.<type>`.
 pub(crate) fn compare(name: &str, ty: Type, ftz: bool) -> Option<LaneOp> {
     macro_rules! ordered {
         ($t:ty) => {
@@ -80,9 +81,10 @@ pub(crate) fn compare(name: &str, ty: Type, ftz: bool) -> Option<LaneOp> {
     })
 }
 
-/// The comparison of `set.<name>.<type>.<type>` on pairs of halves: 1 where it holds, else 0; or as a mask all ones.
+/// Returns the comparison of `set.<name>.<type>.<type>` on pairs of halves. A true half becomes 1, or all ones with
+/// `mask`. A false half becomes 0.
 pub(crate) fn set_pair(name: &str, ty: Type, mask: bool) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($h:ty, $to:ident, $holds:expr, { $($name:literal => |$a:ident, $b:ident| $test:expr,)+ }) => {
             match name {
                 $($name => rare_lanes!(|a: [$h; 2], b: [$h; 2]| -> [$h; 2] {
@@ -101,7 +103,7 @@ pub(crate) fn set_pair(name: &str, ty: Type, mask: bool) -> Option<LaneOp> {
     }
     macro_rules! tests {
         ($h:ty, $to:ident, $holds:expr) => {
-            float_tests!(of!($h, $to, $holds))
+            float_tests!(op!($h, $to, $holds))
         };
     }
     #[allow(
@@ -118,7 +120,7 @@ pub(crate) fn set_pair(name: &str, ty: Type, mask: bool) -> Option<LaneOp> {
     })
 }
 
-/// `selp`: the first operand where the predicate holds, else the second.
+/// Returns `selp`: the first operand if the predicate is true, otherwise the second.
 pub(crate) fn select(ty: Type) -> Option<LaneOp> {
     Some(match ty.bytes() {
         2 => lanes!(|a: u16, b: u16, c: bool| -> u16 { if c { a } else { b } }),

@@ -1,4 +1,4 @@
-//! `cvt`.
+//! Conversions (`cvt`).
 
 use super::directed::{DOWN, UP, ZERO, narrow, step_f32, step_f64};
 use super::to_half::{half_from_integer, half_from_single};
@@ -10,7 +10,7 @@ use crate::number::{
 };
 use half::{bf16, f16};
 
-/// The conversion of `cvt.<rounding>.<to>.<from>`; `rounding` is empty where none is written.
+/// Returns the conversion of `cvt.<rounding>.<to>.<from>`. `rounding` is empty if the instruction has none.
 pub(crate) fn convert(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) -> Option<LaneOp> {
     match (to.is_float(), from.is_float()) {
         (false, false) if ftz || !rounding.is_empty() => None,
@@ -26,7 +26,7 @@ pub(crate) fn convert(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool
 }
 
 fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
-    macro_rules! from {
+    macro_rules! op {
         ($s:ty) => {
             match to {
                 Type::U8 | Type::B8 => lanes!(|a: $s| -> u8 { a as u8 }),
@@ -42,59 +42,59 @@ fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
         };
     }
     Some(match from {
-        Type::U8 | Type::B8 => from!(u8),
-        Type::S8 => from!(i8),
-        Type::U16 | Type::B16 => from!(u16),
-        Type::S16 => from!(i16),
-        Type::U32 | Type::B32 => from!(u32),
-        Type::S32 => from!(i32),
-        Type::U64 | Type::B64 => from!(u64),
-        Type::S64 => from!(i64),
+        Type::U8 | Type::B8 => op!(u8),
+        Type::S8 => op!(i8),
+        Type::U16 | Type::B16 => op!(u16),
+        Type::S16 => op!(i16),
+        Type::U32 | Type::B32 => op!(u32),
+        Type::S32 => op!(i32),
+        Type::U64 | Type::B64 => op!(u64),
+        Type::S64 => op!(i64),
         _ => return None,
     })
 }
 
-/// What does not fit becomes the nearest integer that does.
+/// Returns the conversion between integers. A value that does not fit becomes the nearest one that fits.
 fn between_integers_saturating(to: Type, from: Type) -> Option<LaneOp> {
-    macro_rules! to {
+    macro_rules! op {
         ($s:ty, $d:ty) => {
             rare_lanes!(|a: $s| -> $d { i128::from(a).clamp(i128::from(<$d>::MIN), i128::from(<$d>::MAX)) as $d })
         };
     }
-    macro_rules! from {
+    macro_rules! by_target {
         ($s:ty) => {
             match to {
-                Type::U8 => to!($s, u8),
-                Type::S8 => to!($s, i8),
-                Type::U16 => to!($s, u16),
-                Type::S16 => to!($s, i16),
-                Type::U32 => to!($s, u32),
-                Type::S32 => to!($s, i32),
-                Type::U64 => to!($s, u64),
-                Type::S64 => to!($s, i64),
+                Type::U8 => op!($s, u8),
+                Type::S8 => op!($s, i8),
+                Type::U16 => op!($s, u16),
+                Type::S16 => op!($s, i16),
+                Type::U32 => op!($s, u32),
+                Type::S32 => op!($s, i32),
+                Type::U64 => op!($s, u64),
+                Type::S64 => op!($s, i64),
                 _ => return None,
             }
         };
     }
     Some(match from {
-        Type::U8 => from!(u8),
-        Type::S8 => from!(i8),
-        Type::U16 => from!(u16),
-        Type::S16 => from!(i16),
-        Type::U32 => from!(u32),
-        Type::S32 => from!(i32),
-        Type::U64 => from!(u64),
-        Type::S64 => from!(i64),
+        Type::U8 => by_target!(u8),
+        Type::S8 => by_target!(i8),
+        Type::U16 => by_target!(u16),
+        Type::S16 => by_target!(i16),
+        Type::U32 => by_target!(u32),
+        Type::S32 => by_target!(i32),
+        Type::U64 => by_target!(u64),
+        Type::S64 => by_target!(i64),
         _ => return None,
     })
 }
 
-/// Integers to f32 or f64, down, up or towards zero.
+/// Returns the conversion from integers to f32 or f64 that rounds down, up or toward zero.
 fn from_integer_directed(rounding: &str, to: Type, from: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($s:ty, $to:ident) => {
             match to {
-                // The greatest integers do not fit a float's way back exactly, but i128 has room for all.
+                // The nearest float may be too large for the integer's own type, but it fits i128.
                 Type::F32 => rare_lanes!(|a: $s| -> f32 {
                     let nearest = a as f32;
                     step_f32::<$to>(nearest, (i128::from(a) - nearest as i128) as f64)
@@ -107,27 +107,27 @@ fn from_integer_directed(rounding: &str, to: Type, from: Type) -> Option<LaneOp>
             }
         };
     }
-    macro_rules! from {
+    macro_rules! by_source {
         ($to:ident) => {
             match from {
-                Type::U32 => of!(u32, $to),
-                Type::S32 => of!(i32, $to),
-                Type::U64 => of!(u64, $to),
-                Type::S64 => of!(i64, $to),
+                Type::U32 => op!(u32, $to),
+                Type::S32 => op!(i32, $to),
+                Type::U64 => op!(u64, $to),
+                Type::S64 => op!(i64, $to),
                 _ => return None,
             }
         };
     }
     Some(match rounding {
-        "rm" => from!(DOWN),
-        "rp" => from!(UP),
-        "rz" => from!(ZERO),
+        "rm" => by_source!(DOWN),
+        "rp" => by_source!(UP),
+        "rz" => by_source!(ZERO),
         _ => return None,
     })
 }
 
 fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
-    macro_rules! from {
+    macro_rules! op {
         ($s:ty) => {
             match to {
                 Type::F32 => lanes!(|a: $s| -> f32 { a as f32 }),
@@ -137,21 +137,22 @@ fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
         };
     }
     Some(match from {
-        Type::U8 => from!(u8),
-        Type::S8 => from!(i8),
-        Type::U16 => from!(u16),
-        Type::S16 => from!(i16),
-        Type::U32 => from!(u32),
-        Type::S32 => from!(i32),
-        Type::U64 => from!(u64),
-        Type::S64 => from!(i64),
+        Type::U8 => op!(u8),
+        Type::S8 => op!(i8),
+        Type::U16 => op!(u16),
+        Type::S16 => op!(i16),
+        Type::U32 => op!(u32),
+        Type::S32 => op!(i32),
+        Type::U64 => op!(u64),
+        Type::S64 => op!(i64),
         _ => return None,
     })
 }
 
-/// Rust's `as` saturates and gives zero for a NaN, as `cvt` does where neither type has 64 bits.
+/// Returns the conversion from floats to integers. Rust's `as` saturates and gives zero for a NaN, as `cvt` does if
+/// neither type has 64 bits.
 fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp> {
-    macro_rules! to {
+    macro_rules! op {
         ($s:ty, |$x:ident| $value:expr, $round:ident) => {
             match to {
                 Type::U8 => rare_lanes!(|a: $s| -> u8 {
@@ -195,10 +196,10 @@ fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp>
     macro_rules! rounded {
         ($s:ty, |$x:ident| $value:expr) => {
             match rounding {
-                "rni" => to!($s, |$x| $value, round_ties_even),
-                "rzi" => to!($s, |$x| $value, trunc),
-                "rmi" => to!($s, |$x| $value, floor),
-                "rpi" => to!($s, |$x| $value, ceil),
+                "rni" => op!($s, |$x| $value, round_ties_even),
+                "rzi" => op!($s, |$x| $value, trunc),
+                "rmi" => op!($s, |$x| $value, floor),
+                "rpi" => op!($s, |$x| $value, ceil),
                 _ => return None,
             }
         };
@@ -208,7 +209,7 @@ fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp>
         Type::F32 => rounded!(f32, |x| x),
         _ if ftz => return None,
         Type::F64 if to.bytes() == 8 => rounded!(f64, |x| x),
-        // Of f64 a NaN becomes the integer of which only the highest bit is set, also where the result is narrow.
+        // From f64, a NaN becomes the integer with only the highest bit set, even if the result is narrow.
         Type::F64 => match to {
             Type::U32 => rounded!(f64, |x| if x.is_nan() { 2f64.powi(31) } else { x }),
             Type::U16 => rounded!(f64, |x| if x.is_nan() { 2f64.powi(15) } else { x }),
@@ -256,7 +257,7 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
         ("rm" | "rp", Type::F16 | Type::Bf16, Type::F32, false, false) => return half_from_single(rounding, to),
         ("rn", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16(a) }),
         ("rz", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16_rz(a) }),
-        // A half is widened exactly, so that it is rounded once.
+        // A half is widened exactly, so it is rounded only once.
         ("rn", Type::Bf16, Type::F16, false, false) => rare_lanes!(|a: f16| -> bf16 { f32_to_bf16(f16_to_f32(a)) }),
         ("rz", Type::Bf16, Type::F16, false, false) => rare_lanes!(|a: f16| -> bf16 { f32_to_bf16_rz(f16_to_f32(a)) }),
         ("rn", Type::F16, Type::Bf16, false, false) => rare_lanes!(|a: bf16| -> f16 { f32_to_f16(bf16_to_f32(a)) }),
@@ -277,7 +278,7 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
     })
 }
 
-/// `cvt.<rounding>.f16x2.f32 d, a, b`: `a` becomes the upper half, `b` the lower.
+/// Returns `cvt.<rounding>.f16x2.f32 d, a, b`. `a` becomes the upper half, and `b` the lower.
 pub(crate) fn convert_pair(rounding: &str, to: Type, relu: bool) -> Option<LaneOp> {
     if relu {
         return Some(match (rounding, to) {
@@ -299,15 +300,16 @@ pub(crate) fn convert_pair(rounding: &str, to: Type, relu: bool) -> Option<LaneO
     })
 }
 
-/// Zero for what is negative.
+/// Replaces negative numbers by zero.
 #[inline(always)]
 fn positive(value: f32) -> f32 {
     if value < 0.0 { 0.0 } else { value }
 }
 
-/// `cvt.<rounding>.tf32.f32`: the nineteen bits of tf32, above thirteen zeros. Ties go to even, or with `rna` away from zero.
+/// Returns `cvt.<rounding>.tf32.f32`, which gives the nineteen bits of tf32 above thirteen zeros. Ties go to even, or
+/// with `rna` away from zero.
 pub(crate) fn convert_tf32(rounding: &str) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         (|$bits:ident| $rounded:expr) => {
             lanes!(|a: f32| -> u32 {
                 let $bits = a.to_bits();
@@ -316,14 +318,14 @@ pub(crate) fn convert_tf32(rounding: &str) -> Option<LaneOp> {
         };
     }
     Some(match rounding {
-        "rna" => of!(|bits| bits.wrapping_add(if is_finite(bits) { 0x1000 } else { 0 })),
-        "rn" => of!(|bits| bits.wrapping_add(if is_finite(bits) { 0xfff + (bits >> 13 & 1) } else { 0 })),
-        "rz" => of!(|bits| bits),
+        "rna" => op!(|bits| bits.wrapping_add(if is_finite(bits) { 0x1000 } else { 0 })),
+        "rn" => op!(|bits| bits.wrapping_add(if is_finite(bits) { 0xfff + (bits >> 13 & 1) } else { 0 })),
+        "rz" => op!(|bits| bits),
         _ => return None,
     })
 }
 
-/// Whether the bits of an f32 are those of a finite number.
+/// Returns whether the bits of an f32 are a finite number.
 #[inline(always)]
 fn is_finite(bits: u32) -> bool {
     bits & 0x7f80_0000 != 0x7f80_0000

@@ -1,21 +1,21 @@
-//! Arithmetic of f32 and f64 that rounds down, up or towards zero.
+//! Arithmetic of f32 and f64 that rounds down, up or toward zero.
 //!
-//! Each operation is computed to nearest first. What it lost is known exactly, or at least its sign: from that follows whether
-//! the result lies on the wrong side and its neighbour is the right one.
+//! Each operation is first rounded to nearest. Its rounding error is known exactly, or at least the sign of the error
+//! is. This tells whether the result is on the wrong side, and must be replaced by its neighbour.
 
 use super::exact::lost_sign;
 use super::modifiers::Modifiers;
 use super::types::Type;
 use crate::lanes::{LaneOp, rare_lanes};
 
-/// Where to: down, up, or towards zero.
+/// Rounding directions: down, up, or toward zero.
 pub(super) const DOWN: u8 = 0;
 pub(super) const UP: u8 = 1;
 pub(super) const ZERO: u8 = 2;
 
 macro_rules! neighbours {
     ($name:ident, $type:ty) => {
-        /// The result of rounding in a direction, from the nearest number and the sign of the exact value less that number.
+        /// Rounds in a direction, given the nearest number. `lost` has the sign of the exact value minus that number.
         #[inline(always)]
         pub(super) fn $name<const TO: u8>(nearest: $type, lost: f64) -> $type {
             if nearest.is_nan() || lost == 0.0 || lost.is_nan() {
@@ -33,7 +33,7 @@ macro_rules! neighbours {
 neighbours!(step_f32, f32);
 neighbours!(step_f64, f64);
 
-/// A sum to nearest, and what it lost, exactly.
+/// Returns a sum rounded to nearest, and its exact rounding error.
 #[inline(always)]
 fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
@@ -41,19 +41,20 @@ fn two_sum(a: f64, b: f64) -> (f64, f64) {
     (sum, (a - (sum - part)) + (b - part))
 }
 
-/// An f64, and what was lost on the way to it, to f32.
+/// Rounds an f64 to f32 in a direction. `lost` is the rounding error of the f64 itself.
 #[inline(always)]
 pub(super) fn narrow<const TO: u8>(value: f64, lost: f64) -> f32 {
     let nearest = value as f32;
     if value.is_infinite() {
         return nearest;
     }
-    // Beyond the greatest f32 the nearest number is infinite, and the value less that is negative for what is positive.
+    // Above the largest f32, the nearest number is infinite. The exact value is closer to zero, so the error has the
+    // opposite sign.
     let first = if nearest.is_infinite() { -f64::from(nearest) } else { value - f64::from(nearest) };
     step_f32::<TO>(nearest, if first == 0.0 { lost } else { first })
 }
 
-/// A sum that is zero without being that of two zeros is negative when it is rounded down.
+/// Sets the sign of a zero sum. Rounded down, it is negative unless both terms are positive zeros.
 #[inline(always)]
 fn zero_sum<const TO: u8>(sum: f64, a: f64, b: f64) -> f64 {
     if TO == DOWN && sum == 0.0 && (a != 0.0 || a.is_sign_negative() || b.is_sign_negative()) { -0.0 } else { sum }
@@ -112,7 +113,7 @@ fn mul_f64<const TO: u8>(a: f64, b: f64) -> f64 {
     match product.is_infinite() {
         true if a.is_finite() && b.is_finite() => step_f64::<TO>(product, -product),
         true => product,
-        // What a small product lost may be too small for an f64 itself.
+        // The rounding error of a small product may be too small for an f64.
         false if product.abs() < 1e-280 && a.is_finite() && b.is_finite() => {
             step_f64::<TO>(product, lost_sign(a, b, 0.0, product))
         }
@@ -154,12 +155,12 @@ fn sqrt_f64<const TO: u8>(a: f64) -> f64 {
     step_f64::<TO>(root, if root.is_finite() { lost_sign(-root, root, a, 0.0) } else { 0.0 })
 }
 
-/// An operation that rounds in a direction.
+/// Returns an operation that rounds in a direction.
 pub(super) fn directed(opcode: &str, ty: Type, rounding: &str, m: Modifiers) -> Option<LaneOp> {
     if m.ftz || m.sat || m.nan || m.relu || m.approx {
         return None;
     }
-    macro_rules! of {
+    macro_rules! op {
         ($to:ident) => {
             match (opcode, ty) {
                 ("add", Type::F32) => rare_lanes!(|a: f32, b: f32| -> f32 { add_f32::<$to>(a, b) }),
@@ -181,9 +182,9 @@ pub(super) fn directed(opcode: &str, ty: Type, rounding: &str, m: Modifiers) -> 
         };
     }
     Some(match rounding {
-        "rm" => of!(DOWN),
-        "rp" => of!(UP),
-        "rz" => of!(ZERO),
+        "rm" => op!(DOWN),
+        "rp" => op!(UP),
+        "rz" => op!(ZERO),
         _ => return None,
     })
 }
@@ -192,7 +193,7 @@ pub(super) fn directed(opcode: &str, ty: Type, rounding: &str, m: Modifiers) -> 
 mod tests {
     use super::*;
 
-    /// A few numbers of every size, and what is between two of them.
+    /// Returns numbers of many sizes, with both signs.
     fn numbers() -> Vec<f32> {
         let mut all =
             vec![0.0, 1.0, 1.5, 3.0, 1e-45, f32::MIN_POSITIVE, f32::MAX, 0.1, 1.0 / 3.0, 16_777_217.0, 1e30, 7e-30];
@@ -208,7 +209,7 @@ mod tests {
     fn each_direction_is_the_neighbour_on_its_side() {
         for &a in &numbers() {
             for &b in &numbers() {
-                // The exact product fits an f64 unless it is tiny, and then it is at least not lost.
+                // The product of two f32 is exact in f64.
                 let exact = f64::from(a) * f64::from(b);
                 let (down, up, zero) = (mul_f32::<DOWN>(a, b), mul_f32::<UP>(a, b), mul_f32::<ZERO>(a, b));
                 assert!(f64::from(down) <= exact && exact <= f64::from(up), "{a} * {b}: {down} {exact} {up}");
@@ -236,7 +237,7 @@ mod tests {
     fn doubles_round_in_each_direction() {
         assert_eq!([add_f64::<DOWN>(1.0, 1e-20), add_f64::<UP>(1.0, 1e-20)], [1.0, 1f64.next_up()]);
         assert_eq!([add_f64::<ZERO>(-1.0, -1e-20), add_f64::<DOWN>(-1.0, -1e-20)], [-1.0, (-1f64).next_down()]);
-        // The double nearest to 0.1 is a little greater than 0.1.
+        // The double nearest to 0.1 is slightly greater than 0.1.
         assert_eq!([mul_f64::<DOWN>(0.1, 3.0), mul_f64::<UP>(0.1, 3.0)], [0.3, 0.3f64.next_up()]);
         assert_eq!(add_f64::<ZERO>(f64::MAX, f64::MAX), f64::MAX);
         assert_eq!([sqrt_f32::<DOWN>(2.0), sqrt_f32::<UP>(2.0)].map(|x| f64::from(x).powi(2) < 2.0), [true, false]);

@@ -1,15 +1,15 @@
-//! The sign of what a rounding lost of a product and a sum of f64, exactly, whatever their sizes are.
+//! The exact sign of the rounding error of `a * b + c` in f64, for numbers of any size.
 
-/// The exponent of the lowest bit: that of the least product of two numbers.
+/// The exponent of the lowest bit, which is the smallest product of two numbers.
 const LOWEST: i32 = -2148;
-/// Words of 64 bits: enough for the greatest product, a few sums, and a sign.
+/// The number of 64-bit words, which is enough for the largest product, a few sums, and a sign.
 const WORDS: usize = 68;
 
-/// A number with so many bits that every product of two f64 fits, in two's complement.
+/// A fixed-point number in two's complement that can hold every product of two f64.
 struct Fixed([u64; WORDS]);
 
 impl Fixed {
-    /// Adds `mantissa * 2^exponent`, or takes it away.
+    /// Adds `mantissa * 2^exponent`, or subtracts it if `negative`.
     fn add(&mut self, mantissa: u128, exponent: i32, negative: bool) {
         let at = (exponent - LOWEST) as usize;
         let (word, shift) = (at / 64, at % 64);
@@ -34,7 +34,7 @@ impl Fixed {
     }
 }
 
-/// The mantissa and the exponent of a finite number, and whether it is negative.
+/// Splits a finite number into its mantissa, its exponent, and whether it is negative.
 fn split(value: f64) -> (u64, i32, bool) {
     let bits = value.to_bits();
     let (field, low) = ((bits >> 52 & 0x7ff) as i32, bits & ((1 << 52) - 1));
@@ -42,7 +42,7 @@ fn split(value: f64) -> (u64, i32, bool) {
     (mantissa, field.max(1) - 1075, bits >> 63 == 1)
 }
 
-/// The sign of `a * b + c - rounded`, all finite: 1, -1 or 0.
+/// Returns the sign of `a * b + c - rounded`: 1, -1 or 0. All numbers must be finite.
 #[inline(never)]
 pub(super) fn lost_sign(a: f64, b: f64, c: f64, rounded: f64) -> f64 {
     let mut sum = Fixed([0; WORDS]);

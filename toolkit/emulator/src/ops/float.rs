@@ -1,5 +1,7 @@
-//! f32 and f64 arithmetic. The `.approx` functions are computed in f64 and rounded once: the hardware's are a few units in the
-//! last place off, so code that uses them is compared with tolerances.
+//! f32 and f64 arithmetic.
+//!
+//! The `.approx` functions are computed in f64 and rounded once. The hardware is a few units in the last place off, so
+//! code that uses them is compared with tolerances.
 
 use super::modifiers::Modifiers;
 #[cfg(target_arch = "x86_64")]
@@ -20,7 +22,7 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
         return Some(op);
     }
     // One expression gives the plain, the flushing and the saturating form.
-    macro_rules! of {
+    macro_rules! op {
         (|$($name:ident),+| $body:expr) => {
             match (m.ftz, m.sat) {
                 (false, false) => lanes!(|$($name: f32),+| -> f32 { $body }),
@@ -34,31 +36,31 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
     }
     Some(match opcode {
         "mov" => lanes!(|a: f32| -> f32 { a }),
-        "add" => of!(|a, b| a + b),
-        "sub" => of!(|a, b| a - b),
-        "mul" => of!(|a, b| a * b),
-        "fma" | "mad" => of!(|a, b, c| a.mul_add(b, c)),
-        "div" => of!(|a, b| a / b),
-        "min" if m.nan => of!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { min_f32(a, b) }),
-        "max" if m.nan => of!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { max_f32(a, b) }),
-        "min" => of!(|a, b| min_f32(a, b)),
-        "max" => of!(|a, b| max_f32(a, b)),
-        "abs" => of!(|a| a.abs()),
-        "neg" => of!(|a| -a),
-        "sqrt" => of!(|a| a.sqrt()),
-        "rcp" => of!(|a| 1.0 / a),
-        "rsqrt" if m.approx => of!(|a| if a == 0.0 { 1.0 / a } else { (1.0 / f64::from(a).sqrt()) as f32 }),
-        "ex2" if m.approx => of!(|a| exp2(a)),
-        "lg2" if m.approx => of!(|a| f64::from(a).log2() as f32),
-        "sin" if m.approx => of!(|a| f64::from(a).sin() as f32),
-        "cos" if m.approx => of!(|a| f64::from(a).cos() as f32),
-        "tanh" if m.approx => of!(|a| f64::from(a).tanh() as f32),
+        "add" => op!(|a, b| a + b),
+        "sub" => op!(|a, b| a - b),
+        "mul" => op!(|a, b| a * b),
+        "fma" | "mad" => op!(|a, b, c| a.mul_add(b, c)),
+        "div" => op!(|a, b| a / b),
+        "min" if m.nan => op!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { min_f32(a, b) }),
+        "max" if m.nan => op!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { max_f32(a, b) }),
+        "min" => op!(|a, b| min_f32(a, b)),
+        "max" => op!(|a, b| max_f32(a, b)),
+        "abs" => op!(|a| a.abs()),
+        "neg" => op!(|a| -a),
+        "sqrt" => op!(|a| a.sqrt()),
+        "rcp" => op!(|a| 1.0 / a),
+        "rsqrt" if m.approx => op!(|a| if a == 0.0 { 1.0 / a } else { (1.0 / f64::from(a).sqrt()) as f32 }),
+        "ex2" if m.approx => op!(|a| exp2(a)),
+        "lg2" if m.approx => op!(|a| f64::from(a).log2() as f32),
+        "sin" if m.approx => op!(|a| f64::from(a).sin() as f32),
+        "cos" if m.approx => op!(|a| f64::from(a).cos() as f32),
+        "tanh" if m.approx => op!(|a| f64::from(a).tanh() as f32),
         "copysign" => lanes!(|a: f32, b: f32| -> f32 { b.copysign(a) }),
         _ => return None,
     })
 }
 
-/// The upper half of an f64, with subnormals flushed: what approximations take and give.
+/// Returns the upper half of an f64, with subnormals flushed. The approximations read and return such numbers.
 #[inline(always)]
 fn upper_half(value: f64) -> f64 {
     let kept = f64::from_bits(value.to_bits() & !0xffff_ffff);

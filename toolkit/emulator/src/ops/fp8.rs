@@ -1,15 +1,16 @@
-//! Numbers of eight bits, e4m3 and e5m2: pairs of them from and to f16 and f32.
+//! Floating-point numbers of eight bits, e4m3 and e5m2: conversions of pairs from and to f16 and f32.
 
 use crate::lanes::{LaneOp, lanes};
 use crate::number::{f16_to_f32, f32_to_f16};
 use half::f16;
 
-/// Bits of the fraction, the exponent's bias, and the bits of the greatest finite number.
+/// Bits of the fraction, the exponent's bias, and the bits of the largest finite number.
 type Format = (i32, i32, u8);
 const E4M3: Format = (3, 7, 0x7e);
 const E5M2: Format = (2, 15, 0x7b);
 
-/// A number to eight bits, to nearest even. What is too large becomes the greatest finite number, and NaN all ones.
+/// Rounds a number to eight bits, to nearest even. A number that is too large becomes the largest finite one. A NaN
+/// becomes 0x7f.
 #[inline(always)]
 fn narrow((fraction, bias, greatest): Format, value: f32, relu: bool) -> u8 {
     if value.is_nan() {
@@ -20,14 +21,15 @@ fn narrow((fraction, bias, greatest): Format, value: f32, relu: bool) -> u8 {
     }
     let sign = (value.to_bits() >> 24) as u8 & 0x80;
     let exponent = ((value.to_bits() >> 23 & 255) as i32 - 127).max(1 - bias).min(64);
-    // In units of the last bit the value has at most `fraction + 1` bits before the point. A carry goes on to the exponent.
+    // In units of the last bit, the value has at most `fraction + 1` bits before the point. A carry propagates to the
+    // exponent.
     let units =
         (f64::from(value.abs()) * f64::from_bits(((fraction - exponent + 1023) as u64) << 52)).round_ties_even();
     let bits = f64::from((exponent + bias - 1) << fraction) + units;
     sign | bits.min(greatest.into()) as u8
 }
 
-/// Eight bits of e4m3 as f16, which has room for all of them.
+/// Converts e4m3 to f16, which can represent all its values.
 #[inline(always)]
 pub(crate) fn e4m3_to_f16(bits: u8) -> f16 {
     let (sign, field, low) = (u16::from(bits & 0x80) << 8, u16::from(bits >> 3 & 15), u16::from(bits & 7));
@@ -38,15 +40,15 @@ pub(crate) fn e4m3_to_f16(bits: u8) -> f16 {
     })
 }
 
-/// Eight bits of e5m2 as f16, of which they are the upper half.
+/// Converts e5m2 to f16. The eight bits are the upper half of the f16.
 #[inline(always)]
 pub(crate) fn e5m2_to_f16(bits: u8) -> f16 {
     f16::from_bits(if bits & 0x7f > 0x7c { 0x7fff } else { u16::from(bits) << 8 })
 }
 
-/// `cvt.rn.satfinite{.relu}.<to>.f32`, of which the first operand goes to the upper half.
+/// Returns `cvt.rn.satfinite{.relu}.<to>.f32`. The first operand goes to the upper half.
 pub(crate) fn pair_from_singles(to: &str, relu: bool) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($format:ident, $relu:literal) => {
             lanes!(|a: f32, b: f32| -> u16 {
                 u16::from(narrow($format, a, $relu)) << 8 | u16::from(narrow($format, b, $relu))
@@ -54,17 +56,17 @@ pub(crate) fn pair_from_singles(to: &str, relu: bool) -> Option<LaneOp> {
         };
     }
     Some(match (to, relu) {
-        ("e4m3x2", false) => of!(E4M3, false),
-        ("e4m3x2", true) => of!(E4M3, true),
-        ("e5m2x2", false) => of!(E5M2, false),
-        ("e5m2x2", true) => of!(E5M2, true),
+        ("e4m3x2", false) => op!(E4M3, false),
+        ("e4m3x2", true) => op!(E4M3, true),
+        ("e5m2x2", false) => op!(E5M2, false),
+        ("e5m2x2", true) => op!(E5M2, true),
         _ => return None,
     })
 }
 
-/// `cvt.rn.satfinite{.relu}.<to>.f16x2`.
+/// Returns `cvt.rn.satfinite{.relu}.<to>.f16x2`.
 pub(crate) fn pair_from_halves(to: &str, relu: bool) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($format:ident, $relu:literal) => {
             lanes!(|a: [f16; 2]| -> u16 {
                 let [low, high] = a.map(|half| u16::from(narrow($format, f16_to_f32(half), $relu)));
@@ -73,17 +75,17 @@ pub(crate) fn pair_from_halves(to: &str, relu: bool) -> Option<LaneOp> {
         };
     }
     Some(match (to, relu) {
-        ("e4m3x2", false) => of!(E4M3, false),
-        ("e4m3x2", true) => of!(E4M3, true),
-        ("e5m2x2", false) => of!(E5M2, false),
-        ("e5m2x2", true) => of!(E5M2, true),
+        ("e4m3x2", false) => op!(E4M3, false),
+        ("e4m3x2", true) => op!(E4M3, true),
+        ("e5m2x2", false) => op!(E5M2, false),
+        ("e5m2x2", true) => op!(E5M2, true),
         _ => return None,
     })
 }
 
-/// `cvt.rn{.relu}.f16x2.<from>`.
+/// Returns `cvt.rn{.relu}.f16x2.<from>`.
 pub(crate) fn halves_from_pair(from: &str, relu: bool) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($convert:ident, $relu:literal) => {
             lanes!(|a: u16| -> [f16; 2] {
                 [a as u8, (a >> 8) as u8].map(|bits| {
@@ -94,10 +96,10 @@ pub(crate) fn halves_from_pair(from: &str, relu: bool) -> Option<LaneOp> {
         };
     }
     Some(match (from, relu) {
-        ("e4m3x2", false) => of!(e4m3_to_f16, false),
-        ("e4m3x2", true) => of!(e4m3_to_f16, true),
-        ("e5m2x2", false) => of!(e5m2_to_f16, false),
-        ("e5m2x2", true) => of!(e5m2_to_f16, true),
+        ("e4m3x2", false) => op!(e4m3_to_f16, false),
+        ("e4m3x2", true) => op!(e4m3_to_f16, true),
+        ("e5m2x2", false) => op!(e5m2_to_f16, false),
+        ("e5m2x2", true) => op!(e5m2_to_f16, true),
         _ => return None,
     })
 }
@@ -106,7 +108,7 @@ pub(crate) fn halves_from_pair(from: &str, relu: bool) -> Option<LaneOp> {
 mod tests {
     use super::*;
 
-    /// The value of eight bits, from their definition.
+    /// Returns the value of eight bits, computed from the format's definition.
     fn value((fraction, bias, _): Format, bits: u8) -> f64 {
         let (field, low) = (i32::from(bits & 0x7f) >> fraction, f64::from(i32::from(bits) & ((1 << fraction) - 1)));
         let scale = f64::powi(2.0, -fraction);
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_what_it_means_and_is_kept() {
+    fn every_number_converts_back_and_forth() {
         for (format, widen) in [(E4M3, e4m3_to_f16 as fn(u8) -> f16), (E5M2, e5m2_to_f16)] {
             for bits in 0..=255u8 {
                 let found = f16_to_f32(widen(bits));
@@ -146,7 +148,7 @@ mod tests {
                 let distance = |&bits: &u8| ((value(format, bits) - f64::from(number)).abs(), bits & 1);
                 let nearest =
                     all.iter().copied().min_by(|a, b| distance(a).partial_cmp(&distance(b)).unwrap()).unwrap();
-                // Beyond the greatest number all are equally far in f64 only when they are equal to infinity.
+                // Far beyond the largest number, all distances are equal in f64.
                 let expected = if number > 1e6 { format.2 } else { nearest };
                 assert_eq!(narrow(format, number, false), expected, "{number:e}");
                 assert_eq!(narrow(format, -number, false), expected | 0x80, "{number:e}");

@@ -31,7 +31,7 @@ pub(super) fn integer(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<La
         }),
         ("bfe", Type::S32) => lanes!(|a: i32, b: u32, c: u32| -> i32 {
             let (at, count) = ((b & 255).min(31), (c & 255).min(32));
-            // Bits beyond the top repeat the sign; a field of no bits is zero.
+            // Bits beyond the top repeat the sign. A field of no bits is zero.
             let lost = 32 - count;
             let wide = i64::from(a) >> at;
             if count == 0 { 0 } else { ((wide as u64) << lost) as u32 as i32 >> lost }
@@ -56,7 +56,7 @@ pub(super) fn integer(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<La
     })
 }
 
-/// Funnel shifts; `left` or right, wrapping or clamping the distance.
+/// Returns a funnel shift to the left or right, which wraps or clamps the distance.
 pub(crate) fn funnel(left: bool, wrap: bool) -> LaneOp {
     match (left, wrap) {
         (true, true) => {
@@ -85,7 +85,7 @@ fn bitwise(opcode: &str, bytes: u8, ty: Type) -> Option<LaneOp> {
             _ => return None,
         });
     }
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty, $bits:literal) => {
             match opcode {
                 "mov" => lanes!(|a: $t| -> $t { a }),
@@ -100,9 +100,9 @@ fn bitwise(opcode: &str, bytes: u8, ty: Type) -> Option<LaneOp> {
         };
     }
     Some(match bytes {
-        2 => of!(u16, 16),
-        4 => of!(u32, 32),
-        8 => of!(u64, 64),
+        2 => op!(u16, 16),
+        4 => op!(u32, 32),
+        8 => op!(u64, 64),
         _ => return None,
     })
 }
@@ -120,7 +120,7 @@ fn shift_right(ty: Type) -> Option<LaneOp> {
 }
 
 fn wrapping(opcode: &str, ty: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty) => {
             match opcode {
                 "add" => lanes!(|a: $t, b: $t| -> $t { a.wrapping_add(b) }),
@@ -131,14 +131,14 @@ fn wrapping(opcode: &str, ty: Type) -> Option<LaneOp> {
         };
     }
     Some(match ty {
-        Type::U16 | Type::S16 => of!(u16),
-        Type::U32 | Type::S32 => of!(u32),
-        Type::U64 | Type::S64 => of!(u64),
+        Type::U16 | Type::S16 => op!(u16),
+        Type::U32 | Type::S32 => op!(u32),
+        Type::U64 | Type::S64 => op!(u64),
         _ => return None,
     })
 }
 
-/// Operations for which the sign matters. Division by zero gives all ones, as on the hardware.
+/// Returns an operation that depends on the sign. Division by zero gives all ones, as on the hardware.
 fn ordered(opcode: &str, ty: Type) -> Option<LaneOp> {
     macro_rules! unsigned {
         ($t:ty) => {
@@ -174,9 +174,9 @@ fn ordered(opcode: &str, ty: Type) -> Option<LaneOp> {
     })
 }
 
-/// `.wide` and `.hi` products.
+/// Returns `.wide` and `.hi` products.
 fn product(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty, $wide:ty, $bits:literal) => {
             match (opcode, modifiers.hi) {
                 ("mul", false) => lanes!(|a: $t, b: $t| -> $wide { <$wide>::from(a) * <$wide>::from(b) }),
@@ -194,10 +194,10 @@ fn product(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
         };
     }
     Some(match ty {
-        Type::U16 => of!(u16, u32, 16),
-        Type::S16 => of!(i16, i32, 16),
-        Type::U32 => of!(u32, u64, 32),
-        Type::S32 => of!(i32, i64, 32),
+        Type::U16 => op!(u16, u32, 16),
+        Type::S16 => op!(i16, i32, 16),
+        Type::U32 => op!(u32, u64, 32),
+        Type::S32 => op!(i32, i64, 32),
         Type::U64 | Type::S64 if !modifiers.hi => return None,
         Type::U64 => match opcode {
             "mul" => lanes!(|a: u64, b: u64| -> u64 { ((u128::from(a) * u128::from(b)) >> 64) as u64 }),
@@ -217,7 +217,7 @@ fn product(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
     })
 }
 
-/// `bfi.b32`: a field of `a` put into `b`; it has four operands, so it is no lane operation.
+/// Computes `bfi.b32`, which inserts a field of `a` into `b`. It has four operands, so it is not an operation on lanes.
 pub(crate) fn insert_field(a: u32, b: u32, at: u32, count: u32) -> u32 {
     let (at, count) = (at & 255, count & 255);
     if at > 31 || count == 0 {
@@ -227,7 +227,7 @@ pub(crate) fn insert_field(a: u32, b: u32, at: u32, count: u32) -> u32 {
     b & !(field << at) | (a & field) << at
 }
 
-/// `lop3.b32`: any function of three bits, given by its truth table.
+/// Computes `lop3.b32`: any function of three bits, given as a truth table.
 pub(crate) fn logic3(a: u32, b: u32, c: u32, table: u32) -> u32 {
     (0..8).filter(|row| table >> row & 1 == 1).fold(0, |result, row| {
         let pick = |bit: u32, value: u32| if row >> bit & 1 == 1 { value } else { !value };
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_and_tables() {
+    fn fields_are_inserted_and_tables_applied() {
         assert_eq!(insert_field(0xff, 0, 8, 4), 0xf00);
         assert_eq!(insert_field(0xff, 7, 40, 4), 7);
         assert_eq!(logic3(0xf0, 0xcc, 0xaa, 0x96) & 0xff, 0xf0 ^ 0xcc ^ 0xaa);

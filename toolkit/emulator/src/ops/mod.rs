@@ -1,7 +1,7 @@
-//! What the instructions that only touch registers compute, form by form.
+//! The computations of instructions that only use registers, form by form.
 //!
-//! Each file maps an opcode, its modifiers and its type to an operation on lanes, or to nothing when there is no such
-//! form here: the decoder then refuses the instruction.
+//! Each file maps an opcode, its modifiers and its type to an operation on lanes. For an unsupported form it returns
+//! `None`, and the decoder refuses the instruction.
 
 mod compare;
 mod convert;
@@ -26,12 +26,12 @@ pub(crate) use integer::{funnel, insert_field, logic3};
 pub(crate) use modifiers::Modifiers;
 pub(crate) use types::Type;
 
-/// The operation of an arithmetic instruction that rounds down (`rm`), up (`rp`) or towards zero (`rz`).
+/// Returns the operation of an arithmetic instruction that rounds down (`rm`), up (`rp`) or toward zero (`rz`).
 pub(crate) fn directed(opcode: &str, ty: Type, rounding: &str, modifiers: Modifiers) -> Option<LaneOp> {
     directed::directed(opcode, ty, rounding, modifiers)
 }
 
-/// The operation of an arithmetic or logic instruction.
+/// Returns the operation of an arithmetic or logic instruction.
 pub(crate) fn arithmetic(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
     match ty {
         Type::F32 => float::single(opcode, modifiers),

@@ -1,6 +1,6 @@
-//! Modifiers of opcodes that change what is computed.
+//! Modifiers of opcodes that change the result.
 
-/// The modifiers of an opcode that change what it computes.
+/// The modifiers of an opcode that change its result.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Modifiers {
     pub wide: bool,

@@ -1,11 +1,12 @@
-//! Powers of two of 32 lanes by AVX-512: four vectors of f64 side by side, of which none waits for another.
+//! Powers of two for 32 lanes with AVX-512, as four independent vectors of f64.
 
 use crate::lanes::{File, LaneOp, Lanes, Registers, Slots};
 use crate::number::POWER_SERIES;
 use crate::vectors::has_avx512;
 use std::arch::x86_64::*;
 
-/// `ex2.approx`, with the bits of [`exp2`](crate::number::exp2); `flushes` treats subnormals as zeros. `None` without AVX-512.
+/// Returns `ex2.approx`, with the same bits as [`exp2`](crate::number::exp2). `flushes` treats subnormals as zeros.
+/// `None` without AVX-512.
 pub(super) fn exp2_of_lanes(flushes: bool) -> Option<LaneOp> {
     if !has_avx512() {
         return None;
@@ -25,14 +26,14 @@ fn powers<const FLUSHES: bool>(registers: &mut Registers, slots: Slots) {
         let bits = _mm512_castps_si512(value);
         _mm512_castsi512_ps(_mm512_mask_and_epi32(bits, is_small, bits, _mm512_set1_epi32(i32::MIN)))
     };
-    // SAFETY: both are 64 bytes of the 128 that the lanes of a register have.
+    // SAFETY: the range has 64 of the 128 bytes of a register's lanes.
     let load = |from: usize| flush(unsafe { _mm512_loadu_ps(source[from..from + 16].as_ptr().cast()) });
     let values = [load(0), load(16)];
     let [mut wholes, mut rests] = [[_mm512_setzero_pd(); 4]; 2];
-    // Added to a number, this leaves the nearest whole number in the last bits.
+    // Adding this to a number leaves the nearest whole number in the last bits.
     let large = _mm512_set1_pd(1.5 * (1u64 << 52) as f64);
     for quarter in 0..4 {
-        // Beyond these f32 has zeros and infinities.
+        // Beyond these bounds f32 has only zeros and infinities.
         let bounded = _mm512_max_ps(values[quarter / 2], _mm512_set1_ps(-200.0));
         let bounded = _mm512_min_ps(bounded, _mm512_set1_ps(200.0));
         let halves = _mm512_castps_pd(bounded);
@@ -61,7 +62,7 @@ fn powers<const FLUSHES: bool>(registers: &mut Registers, slots: Slots) {
         let value = values[half];
         let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
         let both = flush(_mm512_mask_add_ps(both, is_nan, value, value));
-        // SAFETY: these are 64 bytes of the 128 that the lanes of a register have.
+        // SAFETY: the range has 64 of the 128 bytes of a register's lanes.
         unsafe { _mm512_storeu_ps(result[16 * half..16 * half + 16].as_mut_ptr().cast(), both) };
     }
     registers.words[slots.d as usize] = result;
@@ -73,7 +74,7 @@ mod tests {
     use crate::number::{exp2, flush};
 
     #[test]
-    fn all_lanes_have_the_bits_of_one() {
+    fn all_lanes_match_the_scalar_power() {
         let Some(ops) = exp2_of_lanes(false).zip(exp2_of_lanes(true)) else { return };
         let steps = (0..1 << 20).map(|step: u32| step.wrapping_mul(4099));
         let near = (0..1 << 18).map(|step| ((step as f32 - 131_072.0) / 800.0).to_bits());

@@ -1,9 +1,9 @@
-//! Operations of opcodes with forms of their own.
+//! Operations of instructions with irregular forms.
 
 use super::types::Type;
 use crate::lanes::{LaneOp, lanes};
 
-/// `bmsk`: a mask of `b` bits from bit `a` on; numbers beyond 31 are cut, or clamp the mask.
+/// Returns `bmsk`: a mask of `b` bits starting at bit `a`. Numbers beyond 31 wrap, or clamp the mask.
 pub(crate) fn mask(wrap: bool) -> LaneOp {
     if wrap {
         lanes!(|a: u32, b: u32| -> u32 { (((1u64 << (b & 31)) - 1) << (a & 31)) as u32 })
@@ -12,27 +12,27 @@ pub(crate) fn mask(wrap: bool) -> LaneOp {
     }
 }
 
-/// `sad`: `c` and the distance of `a` and `b`.
+/// Returns `sad`: `c` plus the absolute difference of `a` and `b`.
 pub(crate) fn distance(ty: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty, $u:ty) => {
             lanes!(|a: $t, b: $t, c: $u| -> $u { a.abs_diff(b).wrapping_add(c) })
         };
     }
     Some(match ty {
-        Type::U16 => of!(u16, u16),
-        Type::S16 => of!(i16, u16),
-        Type::U32 => of!(u32, u32),
-        Type::S32 => of!(i32, u32),
-        Type::U64 => of!(u64, u64),
-        Type::S64 => of!(i64, u64),
+        Type::U16 => op!(u16, u16),
+        Type::S16 => op!(i16, u16),
+        Type::U32 => op!(u32, u32),
+        Type::S32 => op!(i32, u32),
+        Type::U64 => op!(u64, u64),
+        Type::S64 => op!(i64, u64),
         _ => return None,
     })
 }
 
-/// `dp4a`: `c` and the dot product of four bytes of `a` and of `b`, each signed or not.
+/// Returns `dp4a`: `c` plus the dot product of the four bytes of `a` and of `b`, each signed or not.
 pub(crate) fn dot4(a: Type, b: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($a:ty, $b:ty) => {
             lanes!(|a: u32, b: u32, c: u32| -> u32 {
                 let (a, b) = (a.to_le_bytes(), b.to_le_bytes());
@@ -45,17 +45,17 @@ pub(crate) fn dot4(a: Type, b: Type) -> Option<LaneOp> {
         };
     }
     Some(match (a, b) {
-        (Type::U32, Type::U32) => of!(u8, u8),
-        (Type::U32, Type::S32) => of!(u8, i8),
-        (Type::S32, Type::U32) => of!(i8, u8),
-        (Type::S32, Type::S32) => of!(i8, i8),
+        (Type::U32, Type::U32) => op!(u8, u8),
+        (Type::U32, Type::S32) => op!(u8, i8),
+        (Type::S32, Type::U32) => op!(i8, u8),
+        (Type::S32, Type::S32) => op!(i8, i8),
         _ => return None,
     })
 }
 
-/// `slct`: `a` if `c` is not negative, else `b`; of a NaN `b`.
+/// Returns `slct`: `a` if `c` is not negative, otherwise `b`. A NaN selects `b`.
 pub(crate) fn select_by_sign(ty: Type, sign: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty) => {
             match sign {
                 Type::S32 => lanes!(|a: $t, b: $t, c: i32| -> $t { if c >= 0 { a } else { b } }),
@@ -65,16 +65,16 @@ pub(crate) fn select_by_sign(ty: Type, sign: Type) -> Option<LaneOp> {
         };
     }
     Some(match ty.bytes() {
-        2 => of!(u16),
-        4 => of!(u32),
-        8 => of!(u64),
+        2 => op!(u16),
+        4 => op!(u32),
+        8 => op!(u64),
         _ => return None,
     })
 }
 
-/// `testp`: whether a number is of a kind.
+/// Returns `testp`: whether a number has a property.
 pub(crate) fn test_property(property: &str, ty: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty) => {
             match property {
                 "finite" => lanes!(|a: $t| -> bool { a.is_finite() }),
@@ -88,15 +88,15 @@ pub(crate) fn test_property(property: &str, ty: Type) -> Option<LaneOp> {
         };
     }
     Some(match ty {
-        Type::F32 => of!(f32),
-        Type::F64 => of!(f64),
+        Type::F32 => op!(f32),
+        Type::F64 => op!(f64),
         _ => return None,
     })
 }
 
-/// `prmt` with a mode: four bytes of `a` and `b`, chosen by the lowest two bits of `c`.
+/// Returns `prmt` with a mode: four bytes of `a` and `b`, selected by the lowest two bits of `c`.
 pub(crate) fn permute(mode: &str) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         (|$c:ident, $place:ident| $choice:expr) => {
             lanes!(|a: u32, b: u32, c: u32| -> u32 {
                 let (bytes, $c, mut result) = (u64::from(b) << 32 | u64::from(a), c & 3, 0);
@@ -108,19 +108,19 @@ pub(crate) fn permute(mode: &str) -> Option<LaneOp> {
         };
     }
     Some(match mode {
-        "f4e" => of!(|c, place| c + place),
-        "b4e" => of!(|c, place| c.wrapping_sub(place) & 7),
-        "rc8" => of!(|c, _place| c),
-        "ecl" => of!(|c, place| c.max(place)),
-        "ecr" => of!(|c, place| c.min(place)),
-        "rc16" => of!(|c, place| (c & 1) * 2 + (place & 1)),
+        "f4e" => op!(|c, place| c + place),
+        "b4e" => op!(|c, place| c.wrapping_sub(place) & 7),
+        "rc8" => op!(|c, _place| c),
+        "ecl" => op!(|c, place| c.max(place)),
+        "ecr" => op!(|c, place| c.min(place)),
+        "rc16" => op!(|c, place| (c & 1) * 2 + (place & 1)),
         _ => return None,
     })
 }
 
-/// `bfind.shiftamt`: by how much the highest bit that is not the sign must be shifted to the top.
+/// Returns `bfind.shiftamt`: the shift that moves the highest non-sign bit to the top.
 pub(crate) fn shift_amount(ty: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty, |$a:ident| $value:expr) => {
             lanes!(|a: $t| -> u32 {
                 let $a = a;
@@ -130,17 +130,17 @@ pub(crate) fn shift_amount(ty: Type) -> Option<LaneOp> {
         };
     }
     Some(match ty {
-        Type::U32 => of!(u32, |a| a),
-        Type::S32 => of!(i32, |a| if a < 0 { !a } else { a }),
-        Type::U64 => of!(u64, |a| a),
-        Type::S64 => of!(i64, |a| if a < 0 { !a } else { a }),
+        Type::U32 => op!(u32, |a| a),
+        Type::S32 => op!(i32, |a| if a < 0 { !a } else { a }),
+        Type::U64 => op!(u64, |a| a),
+        Type::S64 => op!(i64, |a| if a < 0 { !a } else { a }),
         _ => return None,
     })
 }
 
-/// Sums and extremes of pairs of 16-bit integers.
+/// Returns the sum, minimum or maximum of pairs of 16-bit integers.
 pub(crate) fn pair(opcode: &str, ty: &str) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($t:ty, |$x:ident, $y:ident| $value:expr) => {
             lanes!(|a: u32, b: u32| -> u32 {
                 let mut result = 0;
@@ -153,16 +153,16 @@ pub(crate) fn pair(opcode: &str, ty: &str) -> Option<LaneOp> {
         };
     }
     Some(match (opcode, ty) {
-        ("add", "u16x2" | "s16x2") => of!(u16, |x, y| x.wrapping_add(y)),
-        ("min", "u16x2") => of!(u16, |x, y| x.min(y)),
-        ("max", "u16x2") => of!(u16, |x, y| x.max(y)),
-        ("min", "s16x2") => of!(i16, |x, y| x.min(y)),
-        ("max", "s16x2") => of!(i16, |x, y| x.max(y)),
+        ("add", "u16x2" | "s16x2") => op!(u16, |x, y| x.wrapping_add(y)),
+        ("min", "u16x2") => op!(u16, |x, y| x.min(y)),
+        ("max", "u16x2") => op!(u16, |x, y| x.max(y)),
+        ("min", "s16x2") => op!(i16, |x, y| x.min(y)),
+        ("max", "s16x2") => op!(i16, |x, y| x.max(y)),
         _ => return None,
     })
 }
 
-/// `bfi.b64`.
+/// Computes `bfi.b64`, which inserts a field of `a` into `b`.
 pub(crate) fn insert_wide_field(a: u64, b: u64, at: u32, count: u32) -> u64 {
     let (at, count) = (at & 255, count & 255);
     if at > 63 || count == 0 {

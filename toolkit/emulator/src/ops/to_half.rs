@@ -1,4 +1,4 @@
-//! Conversions to f16 and bf16 that round down, up or towards zero, and those of integers.
+//! Conversions to f16 and bf16 that round down, up or toward zero, and conversions from integers.
 
 use super::directed::{DOWN, UP, ZERO};
 use super::types::Type;
@@ -6,13 +6,14 @@ use crate::lanes::{LaneOp, rare_lanes};
 use crate::number::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use half::{bf16, f16};
 
-/// To nearest even.
+/// Rounds to nearest even.
 const NEAREST: u8 = 3;
 
-/// The bits of a half that an exact value becomes in a direction, from those of the nearest half and from that half's value.
+/// Returns the bits of an exact value rounded to a half in a direction. `nearest` has the bits of the nearest half, and
+/// `back` its value.
 #[inline(always)]
 fn step<const TO: u8>(value: f32, nearest: u16, back: f32) -> u16 {
-    // Beyond the greatest half the nearest is infinite, and what was lost has the right sign.
+    // Beyond the largest half, the nearest one is infinite, and the error still has the right sign.
     let lost = value - back;
     let down = lost < 0.0 && (TO == DOWN || TO == ZERO && value > 0.0);
     let up = lost > 0.0 && (TO == UP || TO == ZERO && value < 0.0);
@@ -36,8 +37,8 @@ fn to_bf16<const TO: u8>(value: f32) -> bf16 {
     bf16::from_bits(step::<TO>(value, nearest.to_bits(), bf16_to_f32(nearest)))
 }
 
-/// An integer of at most 64 bits as f32, whose last bit is set if anything was cut: a second rounding, whatever its direction,
-/// then comes out right.
+/// Converts an integer of at most 64 bits to f32, with the last bit set if the result is inexact. A second rounding in
+/// any direction is then correct.
 #[inline(always)]
 fn odd(value: i128) -> f32 {
     let size = value.unsigned_abs() as u64;
@@ -48,9 +49,9 @@ fn odd(value: i128) -> f32 {
     if value < 0 { -size } else { size }
 }
 
-/// The conversion of `cvt.<rounding>.<to>.<from>` from an integer to a half.
+/// Returns the conversion of `cvt.<rounding>.<to>.<from>` from an integer to a half.
 pub(super) fn half_from_integer(rounding: &str, to: Type, from: Type) -> Option<LaneOp> {
-    macro_rules! of {
+    macro_rules! op {
         ($s:ty, $to:ident) => {
             match to {
                 Type::F16 => rare_lanes!(|a: $s| -> f16 { to_f16::<$to>(odd(a.into())) }),
@@ -59,31 +60,31 @@ pub(super) fn half_from_integer(rounding: &str, to: Type, from: Type) -> Option<
             }
         };
     }
-    macro_rules! from {
+    macro_rules! by_source {
         ($to:ident) => {
             match from {
-                Type::U8 => of!(u8, $to),
-                Type::S8 => of!(i8, $to),
-                Type::U16 => of!(u16, $to),
-                Type::S16 => of!(i16, $to),
-                Type::U32 => of!(u32, $to),
-                Type::S32 => of!(i32, $to),
-                Type::U64 => of!(u64, $to),
-                Type::S64 => of!(i64, $to),
+                Type::U8 => op!(u8, $to),
+                Type::S8 => op!(i8, $to),
+                Type::U16 => op!(u16, $to),
+                Type::S16 => op!(i16, $to),
+                Type::U32 => op!(u32, $to),
+                Type::S32 => op!(i32, $to),
+                Type::U64 => op!(u64, $to),
+                Type::S64 => op!(i64, $to),
                 _ => return None,
             }
         };
     }
     Some(match rounding {
-        "rn" => from!(NEAREST),
-        "rm" => from!(DOWN),
-        "rp" => from!(UP),
-        "rz" => from!(ZERO),
+        "rn" => by_source!(NEAREST),
+        "rm" => by_source!(DOWN),
+        "rp" => by_source!(UP),
+        "rz" => by_source!(ZERO),
         _ => return None,
     })
 }
 
-/// The conversion of f32 to a half, down or up.
+/// Returns the conversion from f32 to a half that rounds down or up.
 pub(super) fn half_from_single(rounding: &str, to: Type) -> Option<LaneOp> {
     Some(match (rounding, to) {
         ("rm", Type::F16) => rare_lanes!(|a: f32| -> f16 { to_f16::<DOWN>(a) }),

@@ -25,7 +25,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// The type of this name.
+    /// Parses the name of a type.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "pred" => Self::Predicate,
@@ -51,7 +51,7 @@ impl Type {
         })
     }
 
-    /// Bytes in memory.
+    /// Returns its bytes in memory.
     pub fn bytes(self) -> u8 {
         match self {
             Self::Predicate | Self::B8 | Self::U8 | Self::S8 => 1,

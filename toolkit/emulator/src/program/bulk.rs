@@ -1,25 +1,25 @@
-//! Mbarriers, bulk copies and products of warp groups, decoded.
+//! Decoded mbarrier instructions, bulk copies, and products of warp groups.
 
 use super::matrix::Factor;
 use super::operand::Address;
 
-/// What an instruction does to an mbarrier.
+/// The effect of an instruction on an mbarrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MbarrierOp {
-    /// Sets it up for a count of arrivals.
+    /// Initialises it for a number of arrivals.
     Init,
     Invalidate,
-    /// Arrivals; the state before goes to a register. `drops` lowers the count of later phases too.
+    /// Arrives, and returns the state before. `drops` also lowers the count of later phases.
     Arrive {
         drops: bool,
     },
-    /// Bytes to expect, and an arrival.
+    /// Expects bytes, and arrives.
     ArriveExpecting,
     Expect,
     Complete,
-    /// Whether the phase of a parity is over.
+    /// Tests whether the phase with a parity is over.
     TestParity,
-    /// Whether the phase of a state is over.
+    /// Tests whether the phase with a state is over.
     TestState,
 }
 
@@ -28,29 +28,30 @@ pub(crate) enum MbarrierOp {
 pub(crate) struct MbarrierInstruction {
     pub op: MbarrierOp,
     pub address: Address,
-    /// Slot of the state, or the predicate of a test.
+    /// Slot of the returned state, or of a test's predicate.
     pub result: Option<u32>,
     /// Slot of the count, the bytes, the parity or the state.
     pub value: u32,
 }
 
-/// Where a bulk copy goes.
+/// The destination of a bulk copy.
 #[derive(Clone, Debug)]
 pub(crate) enum BulkEnd {
-    /// To shared memory; an mbarrier is told. A multicast goes to the blocks of the cluster that a slot's bits name.
+    /// Shared memory, and an mbarrier to notify. With `multicast`, a slot's bits name the blocks of the cluster that
+    /// receive the copy.
     Shared { barrier: Address, multicast: Option<u32> },
-    /// To global memory, in a group of the thread.
+    /// Global memory, as part of a group of the thread.
     Global,
 }
 
-/// What a bulk copy moves: plain bytes of global memory, or a tile of a tensor.
+/// The global side of a bulk copy: plain bytes, or a tile of a tensor.
 #[derive(Clone, Debug)]
 pub(crate) enum BulkSource {
     Bytes { global: Address, size: u32 },
     Tile { map: Address, coordinates: Box<[u32]> },
 }
 
-/// `cp.async.bulk` or `cp.async.bulk.tensor`.
+/// A bulk copy: `cp.async.bulk` or `cp.async.bulk.tensor`.
 #[derive(Clone, Debug)]
 pub(crate) struct BulkCopy {
     pub end: BulkEnd,
@@ -62,25 +63,25 @@ pub(crate) struct BulkCopy {
 #[derive(Clone, Debug)]
 pub(crate) enum FirstFactor {
     Registers(Box<[u32]>),
-    /// Slot of a descriptor; whether its rows run along memory.
+    /// Slot of a descriptor, and whether its rows run along memory.
     Descriptor {
         slot: u32,
         transposed: bool,
     },
 }
 
-/// `wgmma.mma_async.m64nNk16`.
+/// A product of a warp group: `wgmma.mma_async.m64nNk16`.
 #[derive(Clone, Debug)]
 pub(crate) struct Product {
     pub factor: Factor,
     pub columns: usize,
-    /// Accumulators are packed f16 instead of f32.
+    /// Whether accumulators are packed f16 instead of f32.
     pub half_sum: bool,
     pub d: Box<[u32]>,
     pub a: FirstFactor,
     /// Slot of the descriptor, and whether its columns run along memory.
     pub b: (u32, bool),
-    /// Predicate, and whether it is negated: the sum is added to; `None` is always.
+    /// The predicate that decides whether to add to the old sum, and whether it is negated. `None` always adds.
     pub accumulates: Option<(u32, bool)>,
     pub negates: [bool; 2],
 }

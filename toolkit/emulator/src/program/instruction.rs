@@ -9,7 +9,7 @@ use crate::lanes::{LaneOp, Slots};
 use crate::ptx::ast::Place;
 use crate::report::Class;
 
-/// How a comparison's result is combined with another predicate.
+/// The way to combine a comparison's result with another predicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Combine {
     And,
@@ -17,7 +17,8 @@ pub(crate) enum Combine {
     Xor,
 }
 
-/// A parameter or result that a call copies: offsets in the thread's private memory from and to which, and bytes.
+/// A parameter or result that a call copies: the source offset, the target offset and the bytes, in the thread's
+/// private memory.
 pub(crate) type Transfer = (usize, usize, usize);
 
 /// A call of a device function.
@@ -26,7 +27,7 @@ pub(crate) struct Call {
     pub target: u32,
     pub arguments: Vec<Transfer>,
     pub results: Vec<Transfer>,
-    /// The index of what a call of the function saves, if it may be running already.
+    /// The index of the state that a call of the function saves, if the function may already be running.
     pub activation: Option<u32>,
 }
 
@@ -35,16 +36,16 @@ pub(crate) struct Call {
 pub(crate) struct PointerCall {
     /// The slot of the pointer.
     pub pointer: u32,
-    /// The functions that fit, by their address.
+    /// The functions that it may call, by address.
     pub targets: Vec<(u64, Call)>,
 }
 
-/// A function that every GPU has, and no PTX text.
+/// A function that every GPU provides, without PTX text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SystemFunction {
-    /// `__assertfail`: what an assertion calls that does not hold.
+    /// `__assertfail`, which a failed assertion calls.
     AssertFail,
-    /// `vprintf`
+    /// `vprintf`, which `printf` calls.
     Print,
     /// `malloc`
     Allocate,
@@ -52,7 +53,8 @@ pub(crate) enum SystemFunction {
     Free,
 }
 
-/// A call of a function that every GPU has: places in the thread's private memory of its arguments and its result.
+/// A call of a function that every GPU provides. Its arguments and its result are offsets in the thread's private
+/// memory.
 #[derive(Clone, Debug)]
 pub(crate) struct SystemCall {
     pub function: SystemFunction,
@@ -60,26 +62,26 @@ pub(crate) struct SystemCall {
     pub result: Option<usize>,
 }
 
-/// What a call of a recursive function saves, so that the caller finds its own again: the function's registers and parameters.
+/// The registers and parameters of a recursive function. A call saves them, and its return restores them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Activation {
-    /// Slots of registers, by their kind.
+    /// Slots of registers, by kind.
     pub words: Vec<u32>,
     pub wides: Vec<u32>,
     pub predicates: Vec<u32>,
-    /// Places in private memory of parameters, and their sizes.
+    /// Offsets of parameters in private memory, and their sizes.
     pub parameters: Vec<(usize, usize)>,
-    /// Where its local variables lie in private memory, and their bytes. Each call has its own.
+    /// The offset and size of its local variables in private memory. Each call has its own variables.
     pub locals: (usize, usize),
-    /// Slots of addresses of local variables, whether they are wide, and the address.
+    /// Slots of addresses of local variables, whether they have 64 bits, and the address.
     pub addresses: Vec<(u32, bool, i64)>,
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 #[derive(Clone)]
 pub(crate) enum Op {
     Lanes(LaneOp, Slots),
-    /// A comparison into a predicate, its complement and a combination with a third predicate.
+    /// A comparison into a predicate, with its complement and a combination with a third predicate.
     Compare {
         test: LaneOp,
         slots: Slots,
@@ -97,18 +99,18 @@ pub(crate) enum Op {
         target: u32,
         value: u32,
     },
-    /// A sum with carry.
+    /// A sum or product with carry.
     Carry(Box<Carry>),
-    /// Whether a generic address lies in a space.
+    /// Tests whether a generic address is in a space.
     IsSpace(Box<IsSpace>),
     InsertField {
-        /// Whether it is one of 64 bits.
+        /// Whether the operands have 64 bits.
         wide: bool,
         slots: Slots,
         at: u32,
         count: u32,
     },
-    /// One wide register to several narrow ones.
+    /// Splits a wide register into several narrow ones.
     Unpack {
         source: Register,
         parts: Box<[Register]>,
@@ -117,9 +119,9 @@ pub(crate) enum Op {
         target: Register,
         parts: Box<[Register]>,
     },
-    /// `griddepcontrol.wait`
+    /// `griddepcontrol.wait`: waits for the launches ahead of a dependent launch.
     GridWait,
-    /// The count of instructions so far.
+    /// Reads the number of instructions executed so far.
     Clock(Register),
     ActiveMask(u32),
     /// A load from the kernel's parameters.
@@ -144,24 +146,24 @@ pub(crate) enum Op {
         registers: Box<[u32]>,
         transposed: bool,
     },
-    /// An instruction that writes registers which a product of the warp group uses: it needs a `wgmma.fence` again.
+    /// An instruction that writes registers of a product of the warp group. The next product needs a new `wgmma.fence`.
     Touch(Box<Op>),
     Mma(Box<Mma>),
     OtherMma(Box<OtherMma>),
-    /// `wmma.load`
+    /// `wmma.load`: loads a fragment.
     FragmentLoad(Box<FragmentAccess>),
-    /// `wmma.store`
+    /// `wmma.store`: stores a fragment.
     FragmentStore(Box<FragmentAccess>),
-    /// `wmma.mma`
+    /// `wmma.mma`: multiplies fragments.
     FragmentProduct(Box<FragmentProduct>),
     AsyncCopy(Box<AsyncCopy>),
     AsyncCommit,
-    /// `cp.async.mbarrier.arrive`: whether the arrival is one that the mbarrier's count has.
+    /// `cp.async.mbarrier.arrive`, and whether the mbarrier's count includes the arrival.
     AsyncArrive {
         address: Address,
         counted: bool,
     },
-    /// Waits until at most so many groups are in flight; `None` is `wait_all`.
+    /// Waits until at most this many groups are in flight. `None` is `wait_all`.
     AsyncWait(Option<u32>),
     Branch(u32),
     BranchTable {
@@ -170,26 +172,26 @@ pub(crate) enum Op {
     },
     Call(Box<Call>),
     CallPointer(Box<PointerCall>),
-    /// A call of a function that every GPU has.
+    /// A call of a function that every GPU provides.
     CallSystem(Box<SystemCall>),
     Return,
     Exit,
     Trap,
-    /// `bar`: slots of its number and of its count of threads; whether it waits.
+    /// `bar`: slots of its number and of its count of threads, and whether it waits.
     Barrier {
         id: u32,
         count: Option<u32>,
         waits: bool,
-        /// What it finds out of a predicate of all threads.
+        /// The vote on a predicate of all threads.
         vote: Option<Box<BarrierVote>>,
     },
-    /// `barrier.cluster.arrive`: whether it releases what the thread did.
+    /// `barrier.cluster.arrive`, and whether it releases the thread's accesses.
     ClusterArrive {
         releases: bool,
     },
-    /// `barrier.cluster.wait`
+    /// `barrier.cluster.wait`: waits at the cluster barrier.
     ClusterWait,
-    /// A fence.
+    /// A fence that orders memory within a scope.
     Fence {
         scope: Scope,
     },
@@ -198,106 +200,106 @@ pub(crate) enum Op {
     Mbarrier(Box<MbarrierInstruction>),
     BulkCopy(Box<BulkCopy>),
     BulkCommit,
-    /// Waits until at most so many groups of bulk copies are in flight; `read` waits only for their reads.
+    /// Waits until at most this many groups of bulk copies are in flight. `read` waits only for their reads.
     BulkWait {
         pending: u32,
         read: bool,
     },
-    /// `wgmma.fence`
+    /// `wgmma.fence`: lets the next product use registers that the warp has written.
     ProductFence,
     Product(Box<Product>),
     ProductCommit,
     ProductWait(u32),
-    /// A hint about caches or time, which changes nothing here.
+    /// A hint about caches or timing, which has no effect here.
     Nothing,
 }
 
 /// A decoded instruction.
 #[derive(Clone)]
 pub(crate) struct Instruction {
-    /// What it does.
+    /// Its operation.
     pub op: Op,
     /// The slot of the guard's predicate, or [`NONE`](super::NONE).
     pub guard: u32,
     /// Whether the guard is negated.
     pub negated: bool,
-    /// Whether all living lanes of the warp must execute it together, as `.aligned` says.
+    /// Whether all living lanes of the warp must execute it together (`.aligned`).
     pub aligned: bool,
-    /// The class as which it is counted.
+    /// Its class in reports.
     pub class: Class,
-    /// The instruction at which lanes that part here meet again, or [`NONE`](super::NONE).
+    /// The instruction at which lanes that diverge here reconverge, or [`NONE`](super::NONE).
     pub meet: u32,
-    /// The line of the PTX.
+    /// The line in the PTX.
     pub line: u32,
-    /// The line of the Rust source.
+    /// The line in the Rust source.
     pub place: Option<Place>,
-    /// The index of the opcode's text.
+    /// The index of its opcode in the program's list.
     pub opcode: u32,
 }
 
-/// What is added or subtracted with a carry.
+/// The arithmetic of an instruction with carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CarryOp {
     /// `a + c`
     Add,
-    /// `a - c`; the carry is what was borrowed.
+    /// `a - c`. The carry is the borrow.
     Subtract,
-    /// The lower half of `a * b`, and `c`.
+    /// The lower half of `a * b`, plus `c`.
     LowProduct,
-    /// The upper half of `a * b`, and `c`.
+    /// The upper half of `a * b`, plus `c`.
     HighProduct,
 }
 
-/// A sum with carry.
+/// An instruction with carry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Carry {
     pub op: CarryOp,
     pub slots: Slots,
-    /// Whether it is one of 64 bits.
+    /// Whether the operands have 64 bits.
     pub wide: bool,
-    /// Whether the product is a signed one.
+    /// Whether the product is signed.
     pub signed: bool,
-    /// Whether it adds the carry of the last one.
+    /// Whether it adds the carry of an earlier instruction.
     pub takes: bool,
-    /// Whether it leaves its carry for the next one.
+    /// Whether it writes a carry for a later instruction.
     pub leaves: bool,
     /// The slot of the carry, a predicate.
     pub carry: u32,
 }
 
-/// A question whether a generic address lies in a space.
+/// A test of whether a generic address is in a space.
 #[derive(Clone)]
 pub(crate) struct IsSpace {
     pub shift: LaneOp,
     pub test: LaneOp,
-    /// The result, and the address.
+    /// Slots of the result and of the address.
     pub slots: Slots,
-    /// The slot of the address's upper bits, and that of how far they are to be shifted.
+    /// Slots of the address's upper bits, and of the shift that extracts them.
     pub upper: u32,
     pub bits: u32,
-    /// The slots of the windows' upper bits.
+    /// Slots of the windows' upper bits.
     pub windows: Vec<u32>,
-    /// Whether the space is one of these windows, or all else.
+    /// Whether the space is one of these windows. Otherwise it is everything outside them.
     pub inside: bool,
 }
 
-/// What a barrier finds out of a predicate of all threads.
+/// The result of a barrier's vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierReduction {
-    /// How many have it.
+    /// The number of threads whose predicate is true.
     Count,
-    /// Whether all have it.
+    /// Whether the predicate of every thread is true.
     All,
-    /// Whether any has it.
+    /// Whether the predicate of any thread is true.
     Any,
 }
 
-/// A barrier's question to all threads.
+/// A barrier's vote on a predicate of all threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BarrierVote {
     pub reduction: BarrierReduction,
     /// The slot of the predicate, and whether it is negated.
     pub predicate: (u32, bool),
-    /// The slot of the result: a word for a count, else a predicate.
+    /// The slot of the result, which is a word for a count and otherwise a predicate.
     pub result: u32,
 }

@@ -1,9 +1,9 @@
-//! Products of a warp and their fragments, decoded.
+//! Decoded products of a warp, and their fragments.
 
 use super::operand::Address;
 use crate::ptx::ast::Space;
 
-/// Types of a tensor-core product's factors.
+/// The type of a tensor-core product's factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Factor {
     F16,
@@ -12,12 +12,12 @@ pub(crate) enum Factor {
     Tf32,
 }
 
-/// `mma.sync.m16n8k16` or `m16n8k8`.
+/// A product of a warp with factors of halves: `mma.sync.m16n8k16` or `m16n8k8`.
 #[derive(Clone, Debug)]
 pub(crate) struct Mma {
     pub factor: Factor,
     pub depth: usize,
-    /// Accumulators are packed f16 instead of f32.
+    /// Whether accumulators are packed f16 instead of f32.
     pub half_sum: bool,
     pub d: Box<[u32]>,
     pub a: Box<[u32]>,
@@ -25,14 +25,14 @@ pub(crate) struct Mma {
     pub c: Box<[u32]>,
 }
 
-/// What the factors of a product are that are no halves.
+/// The kind of factors of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FactorKind {
     Half(Factor),
     Tf32,
-    /// Eight bits: whether the first and the second factor are e5m2, or else e4m3.
+    /// Floating-point numbers of eight bits. For each factor, true means e5m2 and false e4m3.
     Fp8([bool; 2]),
-    /// Integers of eight bits: whether the first and the second factor are signed, and whether sums saturate.
+    /// Integers of eight bits: whether each factor is signed, and whether sums saturate.
     Integer {
         signed: [bool; 2],
         saturates: bool,
@@ -40,7 +40,7 @@ pub(crate) enum FactorKind {
 }
 
 impl FactorKind {
-    /// Bits of an element.
+    /// Returns the bits of an element.
     pub fn bits(self) -> usize {
         match self {
             Self::Half(_) => 16,
@@ -50,12 +50,12 @@ impl FactorKind {
     }
 }
 
-/// `mma.sync.m16n8kN` of factors that are no halves.
+/// A product of a warp with factors other than halves: `mma.sync.m16n8kN`.
 #[derive(Clone, Debug)]
 pub(crate) struct OtherMma {
     pub kind: FactorKind,
     pub depth: usize,
-    /// Accumulators are packed f16 instead of f32.
+    /// Whether accumulators are packed f16 instead of f32.
     pub half_sum: bool,
     pub d: Box<[u32]>,
     pub a: Box<[u32]>,
@@ -63,7 +63,7 @@ pub(crate) struct OtherMma {
     pub c: Box<[u32]>,
 }
 
-/// A fragment of `wmma`: a matrix in the registers of a warp. Which lane has which element is left to the machine.
+/// A fragment of `wmma`: a matrix in the registers of a warp. PTX leaves its layout to the implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
     /// Rows of the first factor and of the sum, columns of the second factor.
@@ -75,39 +75,39 @@ pub(crate) struct Fragment {
 }
 
 impl Fragment {
-    /// Elements of a register.
+    /// Returns the number of elements in a register.
     pub fn per_register(self) -> usize {
         32 / self.bits
     }
 
-    /// Registers that hold it. Where an instruction names more, the others are copies.
+    /// Returns the number of registers that hold it. If an instruction names more registers, the rest are copies.
     pub fn registers(self) -> usize {
         self.sides * self.depth / (32 * self.per_register())
     }
 
-    /// Where the first element of a register lies; the others follow it along the depth.
+    /// Returns the side and the depth of a register's first element. The other elements follow it along the depth.
     pub fn place(self, register: usize, lane: usize) -> (usize, usize) {
         let first = (register * 32 + lane) * self.per_register();
         (first / self.depth, first % self.depth)
     }
 }
 
-/// `wmma.load` or `wmma.store`.
+/// A load or store of a fragment: `wmma.load` or `wmma.store`.
 #[derive(Clone, Debug)]
 pub(crate) struct FragmentAccess {
     pub fragment: Fragment,
     pub space: Space,
     pub address: Address,
-    /// Slot of the elements from one row, or column, to the next.
+    /// Slot of the distance from one row or column to the next, in elements.
     pub stride: u32,
-    /// Whether the depth runs along memory, or else the sides do.
+    /// Whether the depth runs along memory. Otherwise the sides do.
     pub along_depth: bool,
     pub registers: Box<[u32]>,
-    /// A wide and a narrow slot that nothing else uses.
+    /// A 64-bit slot and a 32-bit slot for temporary values.
     pub scratch: (u32, u32),
 }
 
-/// `wmma.mma`: the shape is that of the sum's rows and columns, and the depth.
+/// A product of fragments: `wmma.mma`. The shape has the sum's rows, its columns, and the depth.
 #[derive(Clone, Debug)]
 pub(crate) struct FragmentProduct {
     pub kind: FactorKind,

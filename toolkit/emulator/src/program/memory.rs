@@ -1,9 +1,9 @@
-//! Loads, stores, atomics and asynchronous copies, decoded.
+//! Decoded loads, stores, atomics and asynchronous copies.
 
 use super::operand::{Address, Register};
 use crate::ptx::ast::Space;
 
-/// How far a fence or a strong access reaches: the threads it orders.
+/// The scope of a fence or a strong access: the threads that it orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
     /// The threads of the block.
@@ -16,8 +16,8 @@ pub(crate) enum Scope {
 }
 
 impl Scope {
-    /// The scope that modifiers name, if they name one.
-    pub fn of(modifiers: &[&str]) -> Option<Self> {
+    /// Returns the scope that modifiers name, if any.
+    pub fn from_modifiers(modifiers: &[&str]) -> Option<Self> {
         modifiers.iter().find_map(|&modifier| match modifier {
             "cta" => Some(Self::Block),
             "gpu" | "gl" | "cluster" => Some(Self::Device),
@@ -27,12 +27,12 @@ impl Scope {
     }
 }
 
-/// What a strong access orders.
+/// The ordering of a strong access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemoryOrder {
-    /// Whether it acquires.
+    /// Whether it has acquire semantics.
     pub acquire: bool,
-    /// Whether it releases.
+    /// Whether it has release semantics.
     pub release: bool,
     /// The threads that it orders.
     pub scope: Scope,
@@ -46,19 +46,19 @@ pub(crate) struct Access {
     /// Bytes of one element.
     pub size: u8,
     pub signed: bool,
-    /// Volatile, relaxed, acquire or release: two such accesses do not race.
+    /// Set for a volatile, relaxed, acquire or release access. Two such accesses do not race.
     pub order: Option<MemoryOrder>,
     pub registers: Box<[Register]>,
 }
 
 impl Access {
-    /// Bytes of one lane.
+    /// Returns the bytes of one lane.
     pub fn bytes(&self) -> usize {
         usize::from(self.size) * self.registers.len()
     }
 }
 
-/// What an atomic does to memory.
+/// The effect of an atomic on memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtomicOp {
     Add,
@@ -79,7 +79,7 @@ pub(crate) enum AtomicOp {
     Decrement,
 }
 
-/// An atomic, or a reduction when it returns nothing.
+/// An atomic, or a reduction if it returns nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Atomic {
     pub op: AtomicOp,
@@ -93,12 +93,12 @@ pub(crate) struct Atomic {
     pub second: u32,
 }
 
-/// `cp.async` of 4, 8 or 16 bytes.
+/// An asynchronous copy: `cp.async` of 4, 8 or 16 bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct AsyncCopy {
     pub target: Address,
     pub source: Address,
     pub bytes: u32,
-    /// Slot of the count of bytes really read; the rest is zero.
+    /// Slot of the number of bytes to read. The rest is filled with zeros.
     pub source_bytes: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! A decoded kernel: every name is resolved, and it is ready to run.
+//! A decoded kernel. All names are resolved, and it is ready to run.
 
 mod bulk;
 mod instruction;
@@ -19,7 +19,7 @@ pub(crate) use memory::{Access, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Scope}
 pub(crate) use operand::{Address, NONE, Register, Special, Value};
 pub(crate) use warp::{Collective, ReduxOp, ShuffleMode, VoteMode};
 
-/// The registers that an instruction reads and writes, but for its guard and the elements of loads, stores and vectors.
+/// The registers that an instruction reads and writes, except its guard and the elements of loads, stores and vectors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flow {
     pub reads: Box<[(Width, u32)]>,
@@ -28,28 +28,28 @@ pub(crate) struct Flow {
 
 /// A decoded kernel, with the functions that it calls.
 pub(crate) struct Program {
-    /// The instructions of the kernel, and after it those of each function.
+    /// The instructions of the kernel, followed by the instructions of each function.
     pub code: Vec<Instruction>,
     /// The texts of the opcodes, each once.
     pub opcodes: Vec<String>,
-    /// What slots hold from the start: a value, the slot, and whether the slot is a 64-bit register.
+    /// Initial values of slots: the value, the slot, and whether the slot is a 64-bit register.
     pub constants: Vec<(Value, u32, bool)>,
-    /// How many 16 and 32-bit registers there are.
+    /// The number of 16-bit and 32-bit registers.
     pub words: usize,
-    /// How many 64-bit registers there are.
+    /// The number of 64-bit registers.
     pub wides: usize,
-    /// How many predicates there are.
+    /// The number of predicates.
     pub predicates: usize,
     /// Bytes of shared memory that the kernel declares.
     pub static_shared: usize,
-    /// Bytes of private memory of a thread: local variables, and the parameters of calls.
+    /// Bytes of private memory per thread, for local variables and the parameters of calls.
     pub private: usize,
-    /// Bytes of local variables of a thread.
+    /// Bytes of local variables per thread.
     pub local: usize,
-    /// Of each instruction, the registers that it reads and writes.
+    /// The registers that each instruction reads and writes.
     pub flows: Vec<Flow>,
-    /// What calls of recursive functions save.
+    /// The state that calls of recursive functions save.
     pub activations: Vec<Activation>,
-    /// Where the local variables of recursive functions begin in private memory, behind all others.
+    /// The offset in private memory at which local variables of recursive functions begin, after all others.
     pub stack: usize,
 }

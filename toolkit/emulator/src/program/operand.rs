@@ -1,17 +1,17 @@
-//! Operands of instructions: slots of registers, addresses, and what constants hold.
+//! Operands of instructions: slots of registers, addresses, and values of constants.
 
-/// Stands for no slot, no target, or no place where lanes meet.
+/// No slot, no target, or no meeting point.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A register, or the sink `_`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Register {
     pub slot: u32,
-    /// Width in bits: 16, 32 or 64; 0 for the sink.
+    /// Width in bits: 16, 32 or 64, or 0 for the sink.
     pub bits: u8,
 }
 
-/// An address operand: a register of 32 or 64 bits and an offset.
+/// An address operand: a 32-bit or 64-bit register, and an offset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address {
     pub slot: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Address {
     pub offset: i64,
 }
 
-/// What a constant slot holds.
+/// The value of a constant slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Value {
     Bits(u64),
@@ -29,7 +29,7 @@ pub(crate) enum Value {
         variable: usize,
         offset: i64,
     },
-    /// A place in the private memory of a thread, of a variable of a function.
+    /// The offset of a function's variable in the private memory of a thread.
     Private {
         function: usize,
         place: i64,
@@ -47,13 +47,13 @@ pub(crate) enum Special {
     BlockSize(u8),
     Block(u8),
     GridSize(u8),
-    /// The index of the cluster, and how many there are.
+    /// The index of the cluster in the grid. `GridClusters` is the number of clusters.
     Cluster(u8),
     GridClusters(u8),
-    /// The index of the block in its cluster, and the cluster's size.
+    /// The index of the block in its cluster. `ClusterShape` is the cluster's size.
     ClusterBlock(u8),
     ClusterShape(u8),
-    /// The same as one number.
+    /// The block's index in its cluster as one number. `ClusterSize` is the cluster's size as one number.
     ClusterRank,
     ClusterSize,
     Lane,
@@ -70,7 +70,7 @@ pub(crate) enum Special {
 }
 
 impl Special {
-    /// Whether the lanes of a warp may have different values of it.
+    /// Returns whether its value may differ between the lanes of a warp.
     pub fn differs_by_lane(self) -> bool {
         matches!(
             self,

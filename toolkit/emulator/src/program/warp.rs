@@ -1,4 +1,4 @@
-//! Exchanges between lanes, decoded.
+//! Decoded exchanges between lanes.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShuffleMode {
@@ -28,7 +28,7 @@ pub(crate) enum ReduxOp {
     Xor,
 }
 
-/// An exchange between the lanes of a warp, and the slot of its member mask.
+/// An exchange between the lanes of a warp.
 #[derive(Clone, Debug)]
 pub(crate) enum Collective {
     Shuffle {
@@ -55,14 +55,14 @@ pub(crate) enum Collective {
         value: u32,
         wide: bool,
     },
-    /// The lanes that take part, if all have the same value, else none; and whether they have.
+    /// Gives the lanes that take part if all have the same value, or else 0. `all` says whether they have.
     MatchAll {
         result: u32,
         all: Option<u32>,
         value: u32,
         wide: bool,
     },
-    /// The lowest lane, and a predicate that is true there.
+    /// Gives the lowest lane, and a predicate that is true only there.
     Elect {
         result: u32,
         chosen: u32,

@@ -1,4 +1,4 @@
-//! What a PTX file says, before anything is resolved.
+//! The syntax tree of a PTX file, before names are resolved.
 
 use super::error::ParseError;
 use std::collections::HashMap;
@@ -12,13 +12,13 @@ pub(crate) enum Space {
     /// The shared memory of all blocks of a cluster.
     Cluster,
     Local,
-    /// Parameters of a call, which are private memory of the thread.
+    /// Parameters of a call, in private memory of the thread.
     Param,
-    /// The parameters of the kernel, which all threads read.
+    /// Parameters of the kernel, which all threads read.
     Parameters,
 }
 
-/// How wide a register is.
+/// The width of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     Predicate,
@@ -51,53 +51,53 @@ pub(crate) struct Variable {
 }
 
 impl Variable {
-    /// Whether it lives in device memory.
+    /// Returns whether it is in device memory.
     pub fn is_on_device(&self) -> bool {
         self.space == Space::Global && !self.external
     }
 }
 
-/// An operand as written; names of inner scopes are already made unique.
+/// An operand as written. Names of inner scopes are already unique.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operand {
     /// A register, a symbol, a special register, a label or `_`.
     Name(String),
-    /// `!%p`
+    /// A negated predicate, such as `!%p`.
     Not(String),
-    /// `%p|%q`
+    /// Two destinations, such as `%p|%q`.
     Pair(String, String),
-    /// `symbol+8`
+    /// A name plus an offset, such as `symbol+8`.
     Sum(String, i64),
     Integer(u64),
     /// `0f...`: the bits of an f32.
     Single(u32),
     /// `0d...` or a decimal fraction.
     Double(f64),
-    /// `{a, b}`
+    /// A vector, such as `{a, b}`.
     Vector(Vec<Operand>),
-    /// `[a+8]`
+    /// An address with an offset, such as `[a+8]`.
     Address(Box<Operand>, i64),
-    /// `(a, b)`, or the `[map, {x, y}]` of a tensor copy.
+    /// A list, such as `(a, b)` or the `[map, {x, y}]` of a tensor copy.
     List(Vec<Operand>),
 }
 
-/// What functions that are called through a pointer take and give.
+/// The parameters and results of functions that are called through a pointer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prototype {
     pub parameters: Vec<Variable>,
     pub returns: Vec<Variable>,
-    /// `.calltargets`: the functions that may be called, in the place of the above.
+    /// `.calltargets`: the functions that may be called, instead of parameters and results.
     pub targets: Option<Vec<String>>,
 }
 
-/// A place in the Rust source: index of the file and line.
+/// A place in the Rust source: the file's index and the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub file: u32,
     pub line: u32,
 }
 
-/// One instruction.
+/// An instruction as written.
 #[derive(Clone, Debug)]
 pub(crate) struct Statement {
     pub line: u32,
@@ -109,7 +109,7 @@ pub(crate) struct Statement {
     pub scope: usize,
 }
 
-/// Launch bounds an entry declares.
+/// Launch bounds that an entry declares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaunchBounds {
     /// `.maxntid`: the most threads of a block, per dimension.
@@ -124,7 +124,7 @@ pub struct LaunchBounds {
     pub required_cluster: Option<[u32; 3]>,
     /// `.maxclusterrank`: the most blocks of a cluster.
     pub max_cluster: Option<u32>,
-    /// `.explicitcluster`: it must be launched in clusters.
+    /// `.explicitcluster`: the kernel must be launched in clusters.
     pub explicit_cluster: bool,
 }
 
@@ -139,22 +139,22 @@ pub(crate) struct Function {
     pub registers: HashMap<String, Width>,
     pub variables: Vec<Variable>,
     pub body: Vec<Statement>,
-    /// Label to the index of the statement after it, by scope.
+    /// The index of the statement after each label, by scope.
     pub labels: HashMap<(usize, String), usize>,
     /// `.branchtargets` tables, by scope.
     pub tables: HashMap<(usize, String), Vec<String>>,
     /// `.callprototype`: the parameters and results of functions that are called through pointers, by scope.
     pub prototypes: HashMap<(usize, String), Prototype>,
-    /// The scope around each scope; the outermost is its own.
+    /// The parent of each scope. The outermost scope is its own parent.
     pub scopes: Vec<usize>,
     pub bounds: LaunchBounds,
     pub defined: bool,
-    /// The first directive in it that is not known here. Kernels that need the function are refused, and no others.
+    /// The error for its first unsupported directive. Only kernels that need the function are refused.
     pub refused: Option<ParseError>,
 }
 
 impl Function {
-    /// Looks a label or table up from a scope outwards.
+    /// Looks up a label or table, from a scope outwards.
     pub fn visible<'a, T>(&self, map: &'a HashMap<(usize, String), T>, scope: usize, name: &str) -> Option<&'a T> {
         let mut scope = scope;
         loop {
@@ -169,7 +169,7 @@ impl Function {
     }
 }
 
-/// A whole file.
+/// A whole PTX file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Source {
     pub version: String,

@@ -7,7 +7,7 @@ use super::parser::{Parsed, Parser, inner_name};
 use super::variables::register_width;
 use std::collections::HashSet;
 
-/// Notes a directive that is not known here.
+/// Records the first unsupported directive of a function.
 fn refuse(function: &mut Function, line: u32, directive: &str) {
     let message = format!("`{directive}` in `{}`: not supported", function.name);
     function.refused.get_or_insert_with(|| ParseError::form(line, message));
@@ -51,7 +51,7 @@ impl Parser<'_> {
         Ok(function)
     }
 
-    /// Goes on behind the next semicolon.
+    /// Skips to the position after the next semicolon.
     fn skip_statement(&mut self) -> Parsed<()> {
         while !self.accept(b';') {
             self.next()?;
@@ -145,7 +145,7 @@ impl Parser<'_> {
                         let prototype = Prototype { targets: Some(targets), ..Prototype::default() };
                         function.prototypes.insert(key, prototype);
                     } else if function.labels.insert(key, function.body.len()).is_some() {
-                        return self.error(format!("label `{name}` stands twice"));
+                        return self.error(format!("label `{name}` is defined twice"));
                     }
                 }
                 (Kind::Word, name) if name.starts_with('.') => {

@@ -1,8 +1,8 @@
-//! Text to tokens. A token knows the line it stands on, since every later message names that line.
+//! Splits text into tokens. Each token has its line, because all later messages name it.
 
 use super::error::ParseError;
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An opcode with its modifiers, a directive, a register, a symbol or a label.
@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     Mark(u8),
 }
 
-/// A token and its place.
+/// A token and its line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token<'a> {
     pub kind: Kind,
@@ -31,7 +31,7 @@ fn continues_word(byte: u8) -> bool {
     starts_word(byte) || byte.is_ascii_digit()
 }
 
-/// Splits PTX text into tokens; comments and blanks are dropped.
+/// Splits PTX text into tokens. Comments and whitespace are dropped.
 pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
     let bytes = text.as_bytes();
     let mut found = Vec::with_capacity(text.len() / 4);
@@ -93,7 +93,7 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
             }
             _ => return Err(ParseError::new(line, "a character outside ASCII")),
         };
-        // `.reg.b32` is two words that stand together.
+        // `.reg.b32` is two words without a space between them.
         let start = if text[start..at].starts_with(".reg.") {
             found.push(Token { kind, text: &text[start..start + 4], line: first_line });
             start + 4
@@ -105,7 +105,7 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
     Ok(found)
 }
 
-/// The value of an integer literal: decimal, `0x`, `0b` or octal, with an optional `U`.
+/// Parses an integer literal: decimal, `0x`, `0b` or octal, with an optional `U`.
 pub(crate) fn integer(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(['U', 'u']);
     if let Some(hex) = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn integers() {
+    fn integer_literals_are_parsed() {
         assert_eq!(integer("0x1fU"), Some(31));
         assert_eq!(integer("017"), Some(15));
         assert_eq!(integer("0"), Some(0));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_closed_is_an_error() {
+    fn unclosed_comments_and_texts_are_errors() {
         assert!(tokens("/* a").is_err());
         assert!(tokens("\"a").is_err());
     }

@@ -1,4 +1,4 @@
-//! Reading PTX: text to tokens to statements. Nothing here knows what an instruction does.
+//! The PTX parser: text to tokens to statements. It does not know the meaning of instructions.
 
 pub(crate) mod ast;
 mod error;

@@ -4,7 +4,7 @@ use super::ast::Operand;
 use super::lexer::{self, Kind};
 use super::parser::{Parsed, Parser};
 
-/// The value of a number in any notation.
+/// Parses a number in any notation.
 pub(super) fn literal(text: &str) -> Option<Operand> {
     if let Some(hex) = text.strip_prefix("0f").or_else(|| text.strip_prefix("0F")) {
         return u32::from_str_radix(hex, 16).ok().map(Operand::Single);
@@ -19,7 +19,7 @@ pub(super) fn literal(text: &str) -> Option<Operand> {
 }
 
 impl Parser<'_> {
-    /// `+8`, `-8` or nothing.
+    /// Parses an optional offset, such as `+8` or `-8`.
     pub fn offset(&mut self) -> Parsed<i64> {
         let mut offset = 0i64;
         loop {
@@ -68,11 +68,11 @@ impl Parser<'_> {
                 (Some(Operand::Integer(value)), true) => Ok(Operand::Integer(value.wrapping_neg())),
                 (Some(Operand::Double(value)), true) => Ok(Operand::Double(-value)),
                 (Some(value), false) => Ok(value),
-                _ => self.error(format!("`{}` is no number", token.text)),
+                _ => self.error(format!("`{}` is not a number", token.text)),
             };
         }
         if token.kind != Kind::Word || negative {
-            return self.error(format!("`{}` is no operand", token.text));
+            return self.error(format!("`{}` is not an operand", token.text));
         }
         let name = self.resolve(token.text);
         if self.accept(b'|') {

@@ -1,4 +1,4 @@
-//! Tokens to functions and variables.
+//! Parses tokens into functions and variables.
 
 use super::ast::Source;
 use super::error::ParseError;
@@ -15,15 +15,15 @@ pub(crate) fn parse(text: &str) -> Result<Source, ParseError> {
 pub(super) struct Parser<'a> {
     pub tokens: &'a [Token<'a>],
     pub at: usize,
-    /// The names each scope of the current function declares.
+    /// The names that each scope of the current function declares.
     pub scopes: Vec<HashSet<String>>,
-    /// The scopes around the current statement, innermost last.
+    /// The scopes that contain the current statement, innermost last.
     pub open: Vec<usize>,
 }
 
 pub(super) type Parsed<T> = Result<T, ParseError>;
 
-/// What a name of an inner scope is called outside it.
+/// Returns the unique name of a variable or register that a scope declares.
 pub(super) fn inner_name(name: &str, scope: usize) -> String {
     if scope == 0 { name.to_string() } else { format!("{name}#{scope}") }
 }
@@ -81,7 +81,7 @@ impl<'a> Parser<'a> {
         value.ok_or_else(|| ParseError::new(token.line, format!("expected a number, found `{}`", token.text)))
     }
 
-    /// Directives such as `.loc` end with their line.
+    /// Skips the rest of a line. Directives such as `.loc` end with their line.
     pub fn skip_line(&mut self, line: u32) {
         while self.peek().is_some_and(|t| t.line == line) {
             self.at += 1;
@@ -120,7 +120,7 @@ impl<'a> Parser<'a> {
                     let function = self.function(token.text == ".entry", token.line)?;
                     // A declaration may come before the definition.
                     match source.functions.iter_mut().find(|f| f.name == function.name) {
-                        Some(known) if function.defined => *known = function,
+                        Some(declared) if function.defined => *declared = function,
                         Some(_) => {}
                         None => source.functions.push(function),
                     }
@@ -137,7 +137,7 @@ impl<'a> Parser<'a> {
         Ok(source)
     }
 
-    /// Debug sections hold nothing that is needed here.
+    /// Skips a debug section, which the emulator does not need.
     fn skip_section(&mut self) -> Parsed<()> {
         while !self.accept(b'{') {
             self.next()?;
@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// The unique name of what a name means here.
+    /// Returns the unique name of the variable or register that a name refers to.
     pub fn resolve(&self, name: &str) -> String {
         let scope = self.open.iter().rev().find(|&&scope| self.scopes[scope].contains(name));
         inner_name(name, scope.copied().unwrap_or(0))

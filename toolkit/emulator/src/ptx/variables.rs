@@ -5,7 +5,7 @@ use super::lexer::Kind;
 use super::operands::literal;
 use super::parser::{Parsed, Parser, inner_name};
 
-/// The width of registers of a type.
+/// Returns the width of registers of a type.
 pub(super) fn register_width(ty: &str) -> Option<Width> {
     Some(match ty {
         ".pred" => Width::Predicate,
@@ -69,21 +69,21 @@ impl Parser<'_> {
             ".shared" => Space::Shared,
             ".local" => Space::Local,
             ".param" => Space::Param,
-            _ => Space::Global, // `.const` lives in device memory here
+            _ => Space::Global, // the emulator keeps `.const` in device memory
         };
         let found = vec![self.variable(space, external)?];
         self.expect(b';')?;
         Ok(found)
     }
 
-    /// `[.param] [.align n] .type [.ptr ...] name[n] [= {...}]`
+    /// Parses `[.param] [.align n] .type [.ptr ...] name[n] [= {...}]`.
     pub(super) fn variable(&mut self, space: Space, external: bool) -> Parsed<Variable> {
         let (mut align, mut width) = (None, 0);
         let name = loop {
             match self.word()? {
                 ".param" | ".ptr" | ".global" | ".const" | ".shared" | ".local" => {}
                 ".align" => {
-                    // After `.ptr` the alignment is that of what is pointed at.
+                    // After `.ptr`, the alignment belongs to the memory that the parameter points to.
                     let pointee = self.at > 1 && self.tokens[self.at - 2].text != ".param" && width != 0;
                     let value = self.number()? as usize;
                     if !value.is_power_of_two() {
@@ -132,7 +132,7 @@ impl Parser<'_> {
                     Some(Operand::Integer(value)) => value,
                     Some(Operand::Single(bits)) if width == 4 => bits.into(),
                     Some(Operand::Double(value)) if width == 8 => value.to_bits(),
-                    _ => return self.error(format!("`{}` is no initial value", token.text)),
+                    _ => return self.error(format!("`{}` is not an initial value", token.text)),
                 };
                 let value = if negative { value.wrapping_neg() } else { value };
                 found.push(Initial::Bytes(value.to_le_bytes()[..width].to_vec()));

@@ -12,7 +12,7 @@ use crate::fault::Checked;
 use crate::program;
 use crate::ptx::ast::Space;
 
-/// A load of some lanes.
+/// Executes a load for some lanes.
 pub(crate) fn load(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
     by_place(env, warp, (access.space, access.address), mask, |env, warp, space, mask, at| {
         load_from(env, warp, access, space, mask, at)
@@ -40,7 +40,7 @@ fn load_from(
     Ok(())
 }
 
-/// A store of some lanes.
+/// Executes a store for some lanes.
 pub(crate) fn store(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
     by_place(env, warp, (access.space, access.address), mask, |env, warp, space, mask, at| {
         store_to(env, warp, access, space, mask, at)

@@ -18,7 +18,7 @@ use crate::program::{Atomic, AtomicOp, Register};
 use crate::ptx::ast::Space;
 use half::{bf16, f16};
 
-/// Runs an atomic for each lane.
+/// Executes an atomic for each lane.
 pub(crate) fn atomic(env: &mut BlockEnv<'_>, warp: &mut Warp, atomic: &Atomic, mask: u32) -> Checked<()> {
     by_place(env, warp, (atomic.space, atomic.address), mask, |env, warp, space, mask, at| {
         atomic_in(env, warp, atomic, space, mask, at)
@@ -53,7 +53,7 @@ fn atomic_in(
     Ok(())
 }
 
-/// Runs an atomic for one lane, whose address in `space` is `at`.
+/// Executes an atomic for one lane, whose address in `space` is `at`.
 fn atomic_lane(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -69,7 +69,7 @@ fn atomic_lane(
     let mut place = None;
     let data = if space == Space::Shared {
         let offset = env.block.shared.locate(at, bytes).map_err(|fault| fault.lane(lane))?;
-        let who = LaneAccess::of(&warp.clock, lane, true);
+        let who = LaneAccess::new(&warp.clock, lane, true);
         env.block.shared.read(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
         if env.block.shared.take_unwritten() {
             let message = format!("an atomic on offset {offset:#x} of shared memory, which nothing wrote");
@@ -79,7 +79,7 @@ fn atomic_lane(
         &mut env.block.shared.data[offset..offset + bytes]
     } else {
         let (index, offset) = locate_global(env, at, bytes, lane, true)?;
-        let request = Request::of_lane(index, lane, bytes, true);
+        let request = Request::for_lane(index, lane, bytes, true);
         check_global_read(env, warp, request, |_| offset)?;
         check_global_write(env, warp, request, |_| offset, |_, _| false)?;
         env.memory.fetch(index, offset, bytes);
@@ -101,12 +101,12 @@ fn atomic_lane(
     Ok(())
 }
 
-/// An addition in global memory, where subnormals count as zero; in shared memory they do not.
+/// Adds as in global memory, where subnormals count as zero. In shared memory they do not.
 fn add_flushing(a: u32, b: u32) -> u32 {
     flush(flush(f32::from_bits(a)) + flush(f32::from_bits(b))).to_bits()
 }
 
-/// What an atomic leaves in memory.
+/// Returns the value that an atomic leaves in memory.
 fn apply(op: AtomicOp, size: u8, old: u64, value: u64, second: u64) -> u64 {
     let signed = |v: u64| if size == 8 { v as i64 } else { (v as i32).into() };
     let halves = |add: fn(u16, u16) -> u16| {

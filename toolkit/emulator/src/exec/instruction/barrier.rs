@@ -5,27 +5,28 @@ use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::BarrierVote;
 
-/// What an instruction asks of a barrier.
+/// The arrival of a warp at a barrier.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
     /// The slot of the barrier's number.
     pub id: u32,
-    /// The slot of the count of threads that must arrive; `None` means all that live.
+    /// The slot of the count of threads that must arrive. `None` means all living threads.
     pub count: Option<u32>,
     /// Whether the warp waits for the others.
     pub waits: bool,
-    /// What it asks all threads.
+    /// The vote that the warp takes part in.
     pub vote: Option<BarrierVote>,
 }
 
-/// The fault of a part of a warp at an instruction that all living lanes must execute together.
+/// Returns the fault of an instruction that only some lanes reached, although all living lanes must execute it
+/// together.
 #[cold]
 pub(crate) fn divergent(mask: u32, live: u32) -> Box<Violation> {
     let message = format!("reached by lanes {mask:#010x} of the warp's living lanes {live:#010x} only");
     Violation::new(FaultKind::DivergentBarrier, message).lane(mask.trailing_zeros() as usize)
 }
 
-/// Lets a warp arrive at one of the block's barriers. `clocks` is how many warps a view knows of.
+/// Lets a warp arrive at one of the block's barriers. `clocks` is the number of warps in a view.
 pub(crate) fn arrive(
     barriers: &mut [Barrier],
     warp: &mut Warp,
@@ -50,7 +51,7 @@ pub(crate) fn arrive(
         return fault(format!("others expect {:?} threads at barrier {id}, this one {expected:?}", barrier.expected));
     }
     barrier.expected = expected;
-    barrier.arrived += 32; // a warp counts as whole
+    barrier.arrived += 32; // a warp counts as 32 threads
     if let Some(BarrierVote { predicate: (slot, negated), .. }) = arrival.vote {
         let predicate = warp.registers.masks[slot as usize];
         let votes = mask & if negated { !predicate } else { predicate };

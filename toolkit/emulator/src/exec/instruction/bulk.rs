@@ -22,7 +22,7 @@ fn fault<T>(kind: FaultKind, message: String) -> Checked<T> {
     Err(Violation::new(kind, message))
 }
 
-/// Starts a copy of each lane.
+/// Starts a copy for each lane.
 pub(crate) fn bulk_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &BulkCopy, mask: u32) -> Checked<()> {
     let shared = shared_addresses(warp, copy.shared);
     for lane in lanes(mask) {
@@ -43,7 +43,7 @@ pub(crate) fn bulk_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &BulkCopy
     Ok(())
 }
 
-/// Starts a lane's copy to shared memory: of its block, of another one of the cluster, or of several at once.
+/// Starts a lane's copy to shared memory of its own block, of another block in the cluster, or of several blocks.
 fn fill(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -52,10 +52,10 @@ fn fill(
     (shared, barrier, multicast): (u64, u64, Option<u32>),
 ) -> Checked<()> {
     let (own, size) = (env.block.rank, env.launch.config.cluster_size());
-    let (target, told) = if size > 1 { (rank_of(shared), rank_of(barrier)) } else { (None, None) };
-    let (target, told) = (target.unwrap_or(own), told.unwrap_or(own));
-    if target != told {
-        let message = format!("a copy to block {target} of the cluster that tells an mbarrier of block {told}");
+    let (target, notified) = if size > 1 { (rank_of(shared), rank_of(barrier)) } else { (None, None) };
+    let (target, notified) = (target.unwrap_or(own), notified.unwrap_or(own));
+    if target != notified {
+        let message = format!("a copy to block {target} of the cluster that notifies an mbarrier of block {notified}");
         return Err(Violation::new(FaultKind::Mbarrier, message).lane(lane));
     }
     let within = |at: u64| if size > 1 { at & ((1 << RANK_SHIFT) - 1) } else { at };
@@ -68,7 +68,7 @@ fn fill(
         let message = format!("a copy to blocks {ranks:#06x} of a cluster of {size}");
         return Err(Violation::new(FaultKind::OutOfBounds, message).lane(lane));
     }
-    // However many blocks get them, the bytes are read once.
+    // The bytes are read only once, however many blocks receive them.
     let mut planned: Option<BulkData> = None;
     for rank in lanes(ranks) {
         let bulk = on_block(env, warp, (lane, rank, false), |env, warp| {
@@ -88,7 +88,7 @@ fn fill(
     Ok(())
 }
 
-/// Whether a lane stores the same tile as one before it: lanes that do so together make one copy.
+/// Returns whether an earlier lane stores the same tile. Such lanes make only one copy together.
 fn is_repeated(warp: &Warp, copy: &BulkCopy, shared: &[u64; 32], mask: u32, lane: usize) -> bool {
     let (BulkEnd::Global, BulkSource::Tile { map, coordinates }) = (&copy.end, &copy.source) else { return false };
     let maps = addresses(&warp.registers, *map);
@@ -101,7 +101,7 @@ fn is_repeated(warp: &Warp, copy: &BulkCopy, shared: &[u64; 32], mask: u32, lane
     })
 }
 
-/// The bytes of a tensor map, in global memory or among the kernel's parameters.
+/// Returns the bytes of a tensor map, in global memory or in the kernel's parameters.
 fn map_bytes<'a>(env: &'a BlockEnv<'_>, address: u64) -> Checked<&'a [u8]> {
     if address >> WINDOW_BITS == PARAMETER_WINDOW >> WINDOW_BITS {
         let offset = (address - PARAMETER_WINDOW) as usize;
@@ -115,7 +115,7 @@ fn map_bytes<'a>(env: &'a BlockEnv<'_>, address: u64) -> Checked<&'a [u8]> {
     Ok(&env.memory.buffers[buffer].data[offset..offset + TensorMap::BYTES])
 }
 
-/// What a lane's copy moves. Its places are checked, and nothing is read yet.
+/// Plans a lane's copy and checks its addresses. Reads no bytes yet.
 fn plan(env: &mut BlockEnv<'_>, warp: &Warp, copy: &BulkCopy, lane: usize, shared: u64) -> Checked<BulkData> {
     let source = &copy.source;
     let (swizzle, bytes, parts) = match source {
@@ -132,11 +132,11 @@ fn plan(env: &mut BlockEnv<'_>, warp: &Warp, copy: &BulkCopy, lane: usize, share
             let address = addresses(&warp.registers, *map)[lane];
             let bytes = map_bytes(env, address)?;
             let Some(map) = TensorMap::decode(bytes).filter(|map| map.tile.len() == coordinates.len()) else {
-                let message = format!("no tensor map of {} dimensions is at {address:#x}", coordinates.len());
+                let message = format!("there is no tensor map of {} dimensions at {address:#x}", coordinates.len());
                 return fault(FaultKind::OutOfBounds, message);
             };
             if !address.is_multiple_of(64) {
-                return fault(FaultKind::Misaligned, format!("a tensor map at {address:#x}, no multiple of 64"));
+                return fault(FaultKind::Misaligned, format!("a tensor map at {address:#x}, not a multiple of 64"));
             }
             let first: Vec<i32> =
                 coordinates.iter().map(|&slot| warp.registers.words[slot as usize][lane] as i32).collect();
@@ -144,7 +144,7 @@ fn plan(env: &mut BlockEnv<'_>, warp: &Warp, copy: &BulkCopy, lane: usize, share
             (map.swizzle, map.tile_bytes(), map.parts(&first).into_iter().map(part).collect())
         }
     };
-    // A tile's pattern repeats from 128 bytes on.
+    // Tiles in shared memory must be aligned to 128 bytes.
     let align = if matches!(source, BulkSource::Tile { .. }) { 128 } else { PIECE };
     let at = env.block.shared.locate_aligned(shared, bytes, align)?;
     for &BulkPart { address, bytes, .. } in &parts {
@@ -155,7 +155,7 @@ fn plan(env: &mut BlockEnv<'_>, warp: &Warp, copy: &BulkCopy, lane: usize, share
     Ok(BulkData { at, swizzle, data: vec![0; bytes], parts })
 }
 
-/// Starts a copy to shared memory, which will tell an mbarrier.
+/// Starts a copy to shared memory, which notifies an mbarrier when it ends.
 fn start_fill(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, mut bulk: BulkData, barrier: u64) -> Checked<()> {
     for &part in &bulk.parts {
         let (index, offset) = env.memory.locate(part.address, part.bytes)?;
@@ -168,12 +168,12 @@ fn start_fill(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, mut bulk: BulkDa
         if !buffer.history.is_empty() {
             for piece in part.cut() {
                 let at = offset + (piece.address - part.address) as usize;
-                let request = Request::of_lane(index, lane, piece.bytes, false);
+                let request = Request::for_lane(index, lane, piece.bytes, false);
                 check_global_read(env, warp, request, |_| at)?;
             }
         }
     }
-    let who = LaneAccess::of(&warp.clock, lane, false);
+    let who = LaneAccess::new(&warp.clock, lane, false);
     for at in bulk.pieces() {
         env.block.shared.start_copy(at, PIECE, who)?;
     }

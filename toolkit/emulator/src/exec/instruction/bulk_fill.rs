@@ -1,7 +1,7 @@
 //! Ends of bulk copies to shared memory.
 //!
-//! A copy ends at the latest moment the program allows: when a thread asks its mbarrier for a phase that lacks nothing but the
-//! copy's bytes.
+//! A copy ends at the latest moment that the program allows: when a thread tests its mbarrier for a phase that lacks
+//! only the copy's bytes.
 
 use crate::exec::state::block::BlockState;
 use crate::exec::state::bulk::{PIECE, PendingFill};
@@ -28,7 +28,7 @@ pub(crate) fn end_fills(block: &mut BlockState, memory: &Memory, clocks: usize, 
     Ok(())
 }
 
-/// Notes that a copy has filled bytes, and tells the thread and the epoch that stand for it.
+/// Records that a copy has filled bytes. Returns the thread and the epoch that represent the copy.
 fn note_filled(block: &mut BlockState, clocks: usize, at: u64, bytes: usize) -> Option<(usize, u32)> {
     block.fills_ended += 1;
     block.events += 1;

@@ -1,4 +1,5 @@
-//! Bulk copies from shared to global memory. They end at the latest moment the program allows: when their group is waited for.
+//! Bulk copies from shared to global memory. They end at the latest moment that the program allows: when their group is
+//! waited for.
 
 use super::cluster::check_visitors;
 use super::race::{Request, check_global_write};
@@ -12,17 +13,17 @@ use crate::fault::{Checked, FaultKind, Violation};
 /// Starts a copy from shared to global memory.
 pub(crate) fn start_store(block: &mut BlockState, warp: &mut Warp, lane: usize, mut bulk: BulkData) -> Checked<()> {
     let pieces = bulk.pieces();
-    // What lies outside of the tensor is read, and goes nowhere.
+    // Bytes outside the tensor are read but never stored, so they may be unwritten.
     for part in &bulk.parts {
         let places = part.place..part.place + part.bytes;
         let unwritten =
             places.map(|place| bulk.swizzle.apply(bulk.at + place)).find(|&at| !block.shared.is_written(at, 1));
         if let Some(at) = unwritten {
-            let message = format!("copies offset {at:#x} of shared memory, which nothing wrote, to global memory");
+            let message = format!("copies unwritten offset {at:#x} of shared memory to global memory");
             return Err(Violation::new(FaultKind::Uninitialised, message).address(at as u64).buffer("shared memory"));
         }
     }
-    let reads = block.shared.start_async_reads(pieces.clone(), LaneAccess::of(&warp.clock, lane, false), true)?;
+    let reads = block.shared.start_async_reads(pieces.clone(), LaneAccess::new(&warp.clock, lane, false), true)?;
     for (at, piece) in pieces.zip(bulk.data.chunks_exact_mut(PIECE)) {
         piece.copy_from_slice(&block.shared.data[at..at + PIECE]);
     }
@@ -37,7 +38,8 @@ pub(crate) fn commit_stores(warp: &mut Warp, mask: u32) {
     }
 }
 
-/// Ends all groups of copies of some lanes but the latest `pending`, or with `read` only their reads of shared memory.
+/// Ends all groups of copies of some lanes except the latest `pending`. With `read`, ends only their reads of shared
+/// memory.
 pub(crate) fn wait_stores(env: &mut BlockEnv<'_>, warp: &mut Warp, mask: u32, pending: u32, read: bool) -> Checked<()> {
     let stores = std::mem::take(&mut warp.stores);
     for mut store in stores {
@@ -46,7 +48,7 @@ pub(crate) fn wait_stores(env: &mut BlockEnv<'_>, warp: &mut Warp, mask: u32, pe
             continue;
         }
         let reads = std::mem::take(&mut store.reads);
-        env.block.shared.end_async_reads(&reads, LaneAccess::of(&warp.clock, store.lane, false));
+        env.block.shared.end_async_reads(&reads, LaneAccess::new(&warp.clock, store.lane, false));
         if read {
             warp.stores.push(store);
         } else {
@@ -56,12 +58,12 @@ pub(crate) fn wait_stores(env: &mut BlockEnv<'_>, warp: &mut Warp, mask: u32, pe
     Ok(())
 }
 
-/// Ends a copy: its bytes arrive in global memory.
+/// Ends a copy, whose bytes arrive in global memory.
 fn end_store(env: &mut BlockEnv<'_>, warp: &Warp, store: &PendingStore) -> Checked<()> {
     for BulkPart { address, place, bytes } in store.bulk.parts.iter().copied().flat_map(BulkPart::cut) {
         let (index, offset) = env.memory.locate(address, bytes)?;
         let data = &store.bulk.data[place..place + bytes];
-        let request = Request::of_lane(index, store.lane, bytes, false);
+        let request = Request::for_lane(index, store.lane, bytes, false);
         check_global_write(env, warp, request, |_| offset, |old, _| old[offset..offset + bytes] == *data)?;
         env.memory.note_stored(index, address, bytes);
         let buffer = &mut env.memory.buffers[index];
@@ -71,7 +73,7 @@ fn end_store(env: &mut BlockEnv<'_>, warp: &Warp, store: &PendingStore) -> Check
     Ok(())
 }
 
-/// Ends the copies of a block that ends. None may need its shared memory any more; those to global memory arrive.
+/// Ends the copies of a block that ends. No copy may still need its shared memory. Copies to global memory complete.
 pub(crate) fn end_block(env: &mut BlockEnv<'_>, warps: &mut [Warp]) -> Checked<()> {
     let reads =
         warps.iter().any(|warp| warp.stores.iter().any(|store| !store.reads.is_empty()) || !warp.products.is_empty());

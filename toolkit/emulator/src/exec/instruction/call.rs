@@ -1,4 +1,4 @@
-//! Calls: parameters and results, functions that are called through pointers, and what recursive functions save.
+//! Calls: parameters and results, calls through pointers, and the state that recursive functions save.
 
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::{Frame, Part, SavedFrame, Warp};
@@ -6,7 +6,7 @@ use crate::fault::{Checked, FaultKind, Violation};
 use crate::lanes::Lanes;
 use crate::program::{Activation, Call, NONE, Op, PointerCall, Program, Transfer};
 
-/// Bytes of the stack that a call of a recursive function takes beside its variables, as a return address does.
+/// Stack bytes that a call of a recursive function uses in addition to its variables, as a return address does.
 const FRAME: usize = 16;
 
 /// Copies parameters or results of a call within the lanes' private memory.
@@ -28,13 +28,13 @@ fn transfer(program: &Program, warp: &mut Warp, transfers: &[Transfer], mask: u3
     }
 }
 
-/// Lets lanes call a function, and go on at `next` when they return.
+/// Lets lanes call a function. They continue at `next` when they return.
 pub(crate) fn begin_call(program: &Program, warp: &mut Warp, call: &Call, mask: u32, next: u32) -> Checked<()> {
     let saved = match call.activation {
         Some(index) => {
             let activation = &program.activations[index as usize];
             let saved = save(program, warp, activation, mask);
-            // Arguments may come from variables that move.
+            // Copy arguments first, because they may come from variables that move.
             transfer(program, warp, &call.arguments, mask);
             enter(program, warp, activation, mask)?;
             Some(Box::new(saved))
@@ -53,19 +53,19 @@ pub(crate) fn begin_call(program: &Program, warp: &mut Warp, call: &Call, mask: 
     Ok(())
 }
 
-/// The function that the first lane's pointer names, and the lanes whose pointers are the same.
+/// Returns the function that the first lane's pointer names, and the lanes with the same pointer.
 pub(crate) fn pointed_at<'a>(warp: &Warp, call: &'a PointerCall, mask: u32) -> Checked<(&'a Call, u32)> {
     let pointers = &warp.registers.wides[call.pointer as usize];
     let first = mask.trailing_zeros() as usize;
     let Some((_, target)) = call.targets.iter().find(|(address, _)| *address == pointers[first]) else {
-        let message = format!("a call through {:#x}, which is no function with these parameters", pointers[first]);
+        let message = format!("a call through {:#x}, which is not a function with these parameters", pointers[first]);
         return Err(Violation::new(FaultKind::OutOfBounds, message).lane(first).address(pointers[first]));
     };
     let same = lanes(mask).filter(|&lane| pointers[lane] == pointers[first]).fold(0, |set, lane| set | 1 << lane);
     Ok((target, same))
 }
 
-/// What the lanes' running call of a function has in registers and parameters.
+/// Saves the registers and parameters of the function that the lanes are executing.
 fn save(program: &Program, warp: &Warp, activation: &Activation, mask: u32) -> SavedFrame {
     let registers = &warp.registers;
     let mut parameters = Vec::new();
@@ -113,7 +113,7 @@ fn set_address(warp: &mut Warp, (slot, wide): (u32, bool), lane: usize, address:
     }
 }
 
-/// Gives lanes back what they had when a function was called once more.
+/// Restores the state that lanes had before a function was called again.
 fn restore(program: &Program, warp: &mut Warp, activation: &Activation, frame: &Frame, saved: &SavedFrame) {
     for lane in lanes(frame.mask) {
         for (&slot, values) in activation.words.iter().zip(&saved.words) {
@@ -159,7 +159,8 @@ pub(crate) fn return_results(program: &Program, warp: &mut Warp, ended: &[Frame]
             transfer(program, warp, &call.results, mask);
             continue;
         };
-        // The caller's own parameters come back before it gets the results: they may be those of the same function.
+        // The caller's parameters are restored before the results are written, because both may belong to the same
+        // function.
         let place = |lane: usize, at: usize| lane * program.private + at;
         let mut results = Vec::new();
         for lane in lanes(mask) {

@@ -1,4 +1,4 @@
-//! Clusters of blocks: their barrier, and shared memory of other blocks.
+//! Clusters of blocks: their barrier, and access to the shared memory of other blocks.
 
 use super::barrier::divergent;
 use super::operand::addresses;
@@ -11,12 +11,12 @@ use crate::program::Address;
 use crate::ptx::ast::Space;
 use crate::window::RANK_SHIFT;
 
-/// `barrier.cluster.arrive`
+/// Executes `barrier.cluster.arrive`.
 pub(crate) fn arrive(env: &mut BlockEnv<'_>, warp: &mut Warp, releases: bool, mask: u32) -> Checked<()> {
-    let again = (warp.cluster.arrived | warp.cluster.passed) & mask;
-    if again != 0 {
-        let message = "arrives at the cluster's barrier again, without having waited there";
-        return Err(Violation::new(FaultKind::DivergentBarrier, message).lane(again.trailing_zeros() as usize));
+    let repeated = (warp.cluster.arrived | warp.cluster.passed) & mask;
+    if repeated != 0 {
+        let message = "arrives at the cluster's barrier again without waiting there first";
+        return Err(Violation::new(FaultKind::DivergentBarrier, message).lane(repeated.trailing_zeros() as usize));
     }
     warp.cluster.arrived |= mask;
     env.block.cluster.has_arrivals = true;
@@ -27,15 +27,15 @@ pub(crate) fn arrive(env: &mut BlockEnv<'_>, warp: &mut Warp, releases: bool, ma
     Ok(())
 }
 
-/// `barrier.cluster.wait`: returns whether the warp must wait.
+/// Executes `barrier.cluster.wait`. Returns whether the warp must wait.
 pub(crate) fn wait(env: &BlockEnv<'_>, warp: &mut Warp, mask: u32) -> Checked<bool> {
     let missing = mask & !(warp.cluster.arrived | warp.cluster.passed);
     if missing != 0 {
-        let message = "waits at the cluster's barrier, where it has not arrived";
+        let message = "waits at the cluster's barrier without arriving there first";
         return Err(Violation::new(FaultKind::DivergentBarrier, message).lane(missing.trailing_zeros() as usize));
     }
     if warp.cluster.passed & mask != mask {
-        // Lanes of a warp that have parted do not run in turns, so the others would never arrive.
+        // Diverged lanes of a warp do not run in turns, so the other lanes would never arrive.
         if warp.live & !(warp.cluster.arrived | warp.cluster.passed) != 0 {
             return Err(divergent(mask, warp.live));
         }
@@ -49,8 +49,10 @@ pub(crate) fn wait(env: &BlockEnv<'_>, warp: &mut Warp, mask: u32) -> Checked<bo
     Ok(false)
 }
 
-/// Runs an action with the block of a rank in the place of the own one. `visits` says that the action accesses shared memory as
-/// a thread does, so that the block must not end before it is known to have happened.
+/// Runs an action with the block of a rank in place of the thread's own block.
+///
+/// `visits` says that the action accesses shared memory as a thread does. The other block must then not end before this
+/// access.
 pub(crate) fn on_block<T>(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -81,8 +83,8 @@ pub(crate) fn on_block<T>(
     result
 }
 
-/// Calls `action` for each group of lanes whose addresses lie in one space, and there in one block's shared memory, with the
-/// addresses in that space: a space of a cluster is the shared memory of each of its blocks.
+/// Calls `action` for each group of lanes whose addresses are in the same space, with the addresses in that space. The
+/// space of a cluster is split into the shared memory of its blocks.
 #[inline(always)]
 pub(crate) fn by_place(
     env: &mut BlockEnv<'_>,
@@ -100,7 +102,8 @@ pub(crate) fn by_place(
     })
 }
 
-/// Calls `action` for each group of lanes whose addresses lie in one block's shared memory, with the offsets there.
+/// Calls `action` for each group of lanes whose addresses are in the same block's shared memory, with the offsets
+/// there.
 fn by_rank(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -132,15 +135,15 @@ fn by_rank(
     Ok(())
 }
 
-/// Checks that all accesses of other blocks to the shared memory of one that ends come before its end.
+/// Checks that all accesses of other blocks to the shared memory of an ending block come before its end.
 pub(crate) fn check_visitors(env: &BlockEnv<'_>, warps: &[Warp]) -> Checked<()> {
     if !env.launch.options.check_races {
         return Ok(());
     }
-    let known = |thread: usize, epoch: u32| {
+    let is_ordered = |thread: usize, epoch: u32| {
         warps.iter().any(|warp| (0..32).any(|lane| warp.clock.view(lane).knows(thread, epoch)))
     };
-    let Some((thread, _)) = env.block.visitors.iter().find(|&(&thread, &epoch)| !known(thread, epoch)) else {
+    let Some((thread, _)) = env.block.visitors.iter().find(|&(&thread, &epoch)| !is_ordered(thread, epoch)) else {
         return Ok(());
     };
     let threads = env.launch.warps() * 32;

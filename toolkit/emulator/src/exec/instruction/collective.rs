@@ -8,7 +8,7 @@ use crate::lanes::Lanes;
 use crate::program::{Collective, ReduxOp, ShuffleMode, VoteMode};
 use crate::vectors::widest;
 
-/// Writes a word of each lane of a mask.
+/// Writes a word to each lane of a mask.
 fn put(warp: &mut Warp, slot: u32, values: &[u32; 32], mask: u32) {
     let target = &mut warp.registers.words[slot as usize];
     if mask == u32::MAX {
@@ -18,14 +18,14 @@ fn put(warp: &mut Warp, slot: u32, values: &[u32; 32], mask: u32) {
     }
 }
 
-/// Writes a predicate of each lane of a mask.
+/// Writes a predicate to each lane of a mask.
 fn put_mask(warp: &mut Warp, slot: u32, value: u32, mask: u32) {
     let target = &mut warp.registers.masks[slot as usize];
     *target = *target & !mask | value & mask;
 }
 
 widest! {
-    /// The lane that each lane reads in a shuffle, and a mask of those that need not read their own.
+    /// Returns the lane that each lane reads in a shuffle, and a mask of the lanes whose source is in range.
     fn sources(mode: ShuffleMode, offset: &Lanes<u32>, clamp: &Lanes<u32>) -> (Lanes<u32>, u32) {
         let (mut sources, mut inside) = (Lanes([0; 32]), 0);
         for lane in 0..32 {
@@ -33,7 +33,7 @@ widest! {
             let (segment, limit, offset) = (clamp[lane] >> 8 & 31, clamp[lane] & 31, offset[lane] & 31);
             let last = own & segment | limit & !segment;
             let (source, fits) = match mode {
-                // The clamp of `up` is the lowest lane of the segment.
+                // For `up`, the clamp is the lowest lane of the segment.
                 ShuffleMode::Up => (own.wrapping_sub(offset), own as i32 - offset as i32 >= last as i32),
                 ShuffleMode::Down => (own + offset, own + offset <= last),
                 ShuffleMode::Butterfly => (own ^ offset, own ^ offset <= last),
@@ -50,7 +50,7 @@ widest! {
 }
 
 widest! {
-    /// Of each lane the value that its source has.
+    /// Returns the value of each lane's source.
     fn pick(values: &Lanes<u32>, sources: &Lanes<u32>) -> Lanes<u32> {
         let mut picked = Lanes([0; 32]);
         for lane in 0..32 {
@@ -60,7 +60,7 @@ widest! {
     }
 }
 
-/// Runs a collective for each set of lanes that name the same members.
+/// Executes a collective for each set of lanes that name the same members.
 pub(crate) fn collective(
     launch: &LaunchConstants<'_>,
     warp: &mut Warp,
@@ -73,7 +73,7 @@ pub(crate) fn collective(
     while rest != 0 {
         let first = rest.trailing_zeros() as usize;
         let members = named[first];
-        // Mostly all lanes name the same ones.
+        // Usually all lanes name the same members.
         let same = if named.iter().fold(0, |differs, &named| differs | named ^ members) == 0 {
             rest
         } else {
@@ -98,7 +98,7 @@ pub(crate) fn collective(
     Ok(())
 }
 
-/// Runs a collective for lanes that execute it together.
+/// Executes a collective for lanes that execute it together.
 fn exchange(launch: &LaunchConstants<'_>, warp: &mut Warp, op: &Collective, mask: u32) -> Checked<()> {
     match *op {
         Collective::Barrier => {

@@ -15,7 +15,7 @@ use crate::fault::{Checked, FaultKind, Violation};
 use crate::memory::Memory;
 use crate::program::AsyncCopy;
 
-/// Starts a copy of each lane.
+/// Starts a copy for each lane.
 pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCopy, mask: u32) -> Checked<()> {
     // A generic address of shared memory is accepted as well.
     let (target, source) = (shared_addresses(warp, copy.target), addresses(&warp.registers, copy.source));
@@ -24,7 +24,7 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
         Some(slot) => warp.registers.words[slot as usize][lane].min(copy.bytes),
         None => copy.bytes,
     };
-    // What only fills with zeros reads no memory.
+    // A copy that only fills with zeros reads no memory.
     let reading = match copy.source_bytes {
         Some(_) => lanes(mask).filter(|&lane| source_bytes(warp, lane) != 0).fold(0, |all, lane| all | 1 << lane),
         None => mask,
@@ -41,10 +41,10 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
     for lane in lanes(mask) {
         let source_bytes = source_bytes(warp, lane);
         let offset = env.block.shared.locate(target[lane], bytes).map_err(|fault| fault.lane(lane))?;
-        let who = LaneAccess::of(&warp.clock, lane, false);
+        let who = LaneAccess::new(&warp.clock, lane, false);
         env.block.shared.start_copy(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
         if source[lane] & (bytes as u64 - 1) != 0 {
-            let message = format!("{bytes} bytes at {:#x}: no multiple of {bytes}", source[lane]);
+            let message = format!("{bytes} bytes at {:#x}: not a multiple of {bytes}", source[lane]);
             return Err(Violation::new(FaultKind::Misaligned, message).lane(lane).address(source[lane]));
         }
         let (mut before, mut buffer_index) = ([0; 16], 0);
@@ -61,7 +61,7 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
                 return Err(fault.buffer(&buffer.name));
             }
             (before, buffer_index) = (read(&buffer.data, at, count), index as u32);
-            check_global_read(env, warp, Request::of_lane(index, lane, count, false), |_| at)?;
+            check_global_read(env, warp, Request::for_lane(index, lane, count, false), |_| at)?;
         }
         let (source, bytes, source_bytes, lane) = (source[lane], copy.bytes as u8, source_bytes as u8, lane as u8);
         let (target, buffer) = (offset as u32, buffer_index);
@@ -70,7 +70,7 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
     Ok(())
 }
 
-/// Whether nothing can be wrong with a read of bytes that lie in a buffer.
+/// Returns whether a read of bytes in a buffer needs no more checks.
 #[inline(always)]
 fn is_readable(env: &BlockEnv<'_>, buffer: usize, mask: u32, source: &[u64; 32], bytes: usize) -> bool {
     let buffer = &env.memory.buffers[buffer];
@@ -78,7 +78,7 @@ fn is_readable(env: &BlockEnv<'_>, buffer: usize, mask: u32, source: &[u64; 32],
     buffer.history.is_empty() && (!env.launch.options.check_initialised || lanes(mask).all(is_written))
 }
 
-/// Starts copies of which each reads all its bytes from one buffer, and can.
+/// Starts copies that each read all their bytes from one buffer and need no more checks.
 #[inline(always)]
 fn start_whole_copies(
     env: &mut BlockEnv<'_>,
@@ -89,7 +89,7 @@ fn start_whole_copies(
     target: &[u64; 32],
 ) -> Checked<()> {
     let (memory, bytes) = (&env.memory.buffers[buffer], copy.bytes as usize);
-    // All loads of memory come first, so that the CPU waits for them together.
+    // All loads of memory come first. The CPU then waits for them together.
     warp.copies.extend(lanes(mask).map(|lane| PendingCopy {
         target: target[lane] as u32,
         source: source[lane],
@@ -107,7 +107,7 @@ fn start_whole_copies(
     Ok(())
 }
 
-/// Reads up to sixteen bytes of a buffer, and zeros behind them.
+/// Reads up to sixteen bytes of a buffer, followed by zeros.
 #[inline(always)]
 fn read(data: &[u8], at: usize, count: usize) -> [u8; 16] {
     let data = &data[at..at + count];
@@ -119,15 +119,16 @@ fn read(data: &[u8], at: usize, count: usize) -> [u8; 16] {
     bytes
 }
 
-/// Closes the group of the copies that were started.
+/// Closes the current group of copies.
 pub(crate) fn commit_copies(warp: &mut Warp) {
     let group = std::mem::take(&mut warp.copies);
     warp.groups.push_back(group);
     warp.closed_groups += 1;
 }
 
-/// Ends all groups of copies but the latest `pending`; `None` ends also those that are in no group yet. Copies end no earlier
-/// than this, so that a missing wait shows.
+/// Ends all groups of copies except the latest `pending`. `None` also ends the copies that are in no group yet.
+///
+/// Copies end no earlier than this, so that a missing wait shows.
 pub(crate) fn wait_copies(env: &mut BlockEnv<'_>, warp: &mut Warp, pending: Option<u32>) -> Checked<()> {
     if pending.is_none() {
         commit_copies(warp);
@@ -144,7 +145,7 @@ pub(crate) fn wait_copies(env: &mut BlockEnv<'_>, warp: &mut Warp, pending: Opti
             let writer = (warp.clock.warp * 32 + usize::from(copy.lane), warp.clock.epoch);
             end_copy(env.block, env.memory, copy, writer)?;
         }
-        // The next group has its place in memory.
+        // The next group reuses this group's memory.
         if warp.copies.capacity() == 0 {
             warp.copies = group;
         }
@@ -152,12 +153,12 @@ pub(crate) fn wait_copies(env: &mut BlockEnv<'_>, warp: &mut Warp, pending: Opti
     Ok(())
 }
 
-/// Ends a copy, as a write by a thread in an epoch.
+/// Ends a copy, which counts as a write by a thread in an epoch.
 fn end_copy(block: &mut BlockState, memory: &Memory, copy: PendingCopy, (thread, epoch): (usize, u32)) -> Checked<()> {
     let mut data = [0; 16];
     let (count, lane) = (copy.source_bytes as usize, usize::from(copy.lane));
     if count != 0 {
-        // Mostly it is the buffer in which the copy began.
+        // Usually the source is still in the buffer from the start of the copy.
         let (index, at) = match memory.offset_in(copy.buffer as usize, copy.source, count) {
             Some(at) => (copy.buffer as usize, at),
             None => memory.locate(copy.source, count).map_err(|fault| fault.lane(lane))?,
@@ -176,8 +177,8 @@ fn end_copy(block: &mut BlockState, memory: &Memory, copy: PendingCopy, (thread,
     Ok(())
 }
 
-/// Ends copies that an arrival waits for, in the groups that `ends` says, and those that an earlier arrival of the thread
-/// waits for.
+/// Ends the copies of an arrival whose groups `ends` accepts. Also ends such copies of earlier arrivals by the same
+/// thread.
 fn end_tracked(block: &mut BlockState, memory: &Memory, index: usize, ends: impl Fn(u64) -> bool) -> Checked<()> {
     let thread = block.arrivals[index].writer.0;
     for earlier in 0..=index {
@@ -191,7 +192,7 @@ fn end_tracked(block: &mut BlockState, memory: &Memory, index: usize, ends: impl
     Ok(())
 }
 
-/// Lets arrivals that wait for copies happen, if an mbarrier's phase lacks nothing else but bytes.
+/// Performs arrivals that wait for copies, if the mbarrier's phase lacks no other arrivals. It may lack bytes.
 pub(crate) fn end_arrivals(block: &mut BlockState, memory: &Memory, clocks: usize, at: u64) -> Checked<()> {
     let waiting = block.arrivals.iter().filter(|arrival| arrival.barrier == at).count();
     let Some(barrier) = block.mbarriers.get(&at) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Accesses of a dependent launch, which may begin before the launches ahead of it are over.
+//! Accesses of a dependent launch, which may begin before the launches ahead of it have ended.
 
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_mask::lanes;
@@ -8,7 +8,8 @@ use crate::launch_options::LaunchOptions;
 use crate::memory::DeviceAddress;
 use std::sync::Arc;
 
-/// `griddepcontrol.wait` of some lanes: what launches ahead did comes before what they do from now on.
+/// Executes `griddepcontrol.wait` for some lanes. Accesses of the launches ahead come before their accesses from now
+/// on.
 pub(crate) fn wait_for_launches(env: &mut BlockEnv<'_>, warp: &mut Warp, mask: u32) {
     if env.launch.options.dependent {
         env.memory.last_waited = true;
@@ -41,7 +42,7 @@ fn check_lanes(
     at: &[DeviceAddress; 32],
     (bytes, stores): (usize, bool),
 ) -> Checked<()> {
-    // Lanes mostly share a view.
+    // Lanes usually share a view.
     let mut last = None;
     for lane in lanes(mask) {
         let view = warp.clock.view(lane);
@@ -55,7 +56,7 @@ fn check_lanes(
     Ok(())
 }
 
-/// The same for some bytes that one lane has accessed by a copy.
+/// Checks that a lane's copy does not access bytes too early.
 pub(crate) fn check_early_copy(
     env: &BlockEnv<'_>,
     warp: &Warp,
@@ -69,7 +70,7 @@ pub(crate) fn check_early_copy(
     check_one(env, warp.clock.view(lane).has_waited(), address, (bytes, stores))
 }
 
-/// Whether a thread that has not waited may make such an access, if no launch ahead has to do with it.
+/// Returns whether a thread that has not waited may make an access, if no launch ahead uses the bytes.
 fn may_be_early(env: &BlockEnv<'_>, address: DeviceAddress, stores: bool) -> bool {
     let LaunchOptions { early_accesses, early_reads, .. } = env.launch.options;
     let is_named = |at: usize| early_reads.contains(&env.memory.buffers[at].name.as_str());
@@ -85,7 +86,7 @@ fn check_one(env: &BlockEnv<'_>, waited: bool, address: DeviceAddress, (bytes, s
     let Some(buffer) = env.memory.too_early(address, bytes, stores, waited) else { return Ok(()) };
     let (name, what) = (&buffer.name, if stores { "accessed" } else { "wrote" });
     let lacks = if waited {
-        "a launch between them, which never waited, is all that was waited for"
+        "the wait covers only a launch between them, which never waited itself"
     } else {
         "there is no griddepcontrol.wait between"
     };

@@ -8,7 +8,7 @@ use crate::program::{MemoryOrder, Scope};
 use crate::ptx::ast::Space;
 use std::sync::Arc;
 
-/// A fence of some lanes.
+/// Executes a fence for some lanes.
 pub(crate) fn fence(env: &BlockEnv<'_>, warp: &mut Warp, scope: Scope, mask: u32) {
     if !env.launch.checks_order() {
         return;
@@ -21,7 +21,8 @@ pub(crate) fn fence(env: &BlockEnv<'_>, warp: &mut Warp, scope: Scope, mask: u32
     warp.clock.epoch += 1;
 }
 
-/// Adds what a lane's strong reads saw within a scope to the lane's view. `block` is the number of its block.
+/// Adds the views that a lane's strong reads saw within a scope to the lane's view. `block` is the number of its
+/// cluster.
 fn acquire(block: u32, warp: &mut Warp, lane: usize, scope: Scope) {
     let Some(fences) = &mut warp.fences else { return };
     for seen in fences.0[lane].take_seen(scope) {
@@ -29,8 +30,8 @@ fn acquire(block: u32, warp: &mut Warp, lane: usize, scope: Scope) {
     }
 }
 
-/// What a lane's strong access hands on and takes over, after the access was done. It may end a release pattern, begin an
-/// acquire pattern, or both.
+/// Releases and acquires views after a lane's strong access. The access may end a release pattern, begin an acquire
+/// pattern, or both.
 pub(crate) fn meet_others(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -71,7 +72,7 @@ pub(crate) fn meet_others(
         last.map(|last| (last.view.released(block, thread, last.epoch), last.scope.min(order.scope)))
     };
     if !reads {
-        // A store ends what earlier writes to the place released.
+        // A store removes the views that earlier writes to the address released.
         env.block.releases.remove(at);
         if !shared {
             env.releases.remove(at);

@@ -1,17 +1,17 @@
-//! Fragments of matrices: how the elements of a product lie in the registers of a warp's lanes.
+//! Fragments of matrices: the layout of a product's elements in the registers of a warp's lanes.
 
 use crate::exec::tensor_core::{Before, Bits, DEPTH, Sums};
 use crate::lanes::Registers;
 use crate::number::{f16_to_f32, f32_to_f16};
 use half::f16;
 
-/// The eight halves of four words.
+/// Returns the eight halves in four words.
 #[inline(always)]
 fn halves(words: &[u32]) -> [u16; 8] {
     std::array::from_fn(|half| (words[half / 2] >> (half % 2 * 16)) as u16)
 }
 
-/// Writes the sixteen rows of a first factor: its registers go down the rows first, then along the depth.
+/// Reads the sixteen rows of a first factor. Its registers are ordered down the rows first, then along the depth.
 #[inline(always)]
 pub(crate) fn first_factor(registers: &Registers, slots: &[u32], rows: &mut Bits<16>) {
     if slots.len() < 4 {
@@ -25,7 +25,7 @@ pub(crate) fn first_factor(registers: &Registers, slots: &[u32], rows: &mut Bits
     }
 }
 
-/// Writes the eight columns of a second factor: its registers go along the depth. They come in the order of [`position`].
+/// Reads the eight columns of a second factor, in the order of [`position`]. Its registers are ordered along the depth.
 #[inline(always)]
 pub(crate) fn second_factor(registers: &Registers, slots: &[u32], columns: &mut Bits<8>) {
     if slots.len() < 2 {
@@ -38,13 +38,13 @@ pub(crate) fn second_factor(registers: &Registers, slots: &[u32], columns: &mut 
     }
 }
 
-/// Where a column comes among eight of which the even ones come first, as registers of sums have them.
+/// Returns the index of a column if even columns come first, as in registers of sums.
 #[inline(always)]
 pub(crate) fn position(column: usize) -> usize {
     column % 2 * 4 + column / 2
 }
 
-/// Gives `action` the sums of four registers, or of two of packed halves.
+/// Calls `action` with the sums of four registers, or of two registers of packed halves.
 #[inline(always)]
 pub(crate) fn with_row_sums(registers: &Registers, slots: &[u32], are_halves: bool, action: impl FnOnce(Before<'_>)) {
     if !are_halves {
@@ -57,7 +57,7 @@ pub(crate) fn with_row_sums(registers: &Registers, slots: &[u32], are_halves: bo
     action(sums.each_ref())
 }
 
-/// Writes such sums to four registers, or to two of packed halves.
+/// Writes sums to four registers, or to two registers of packed halves.
 #[inline(always)]
 pub(crate) fn store_row_sums(registers: &mut Registers, slots: &[u32], are_halves: bool, sums: &Sums) {
     for (index, &slot) in slots.iter().enumerate() {
@@ -72,13 +72,13 @@ pub(crate) fn store_row_sums(registers: &mut Registers, slots: &[u32], are_halve
     }
 }
 
-/// Row and column of the sum that a lane has in one of four registers.
+/// Returns the row and column of a lane's sum in one of four registers.
 #[inline(always)]
 pub(crate) fn place(lane: usize, index: usize) -> (usize, usize) {
     (lane / 4 + index / 2 * 8, lane % 4 * 2 + index % 2)
 }
 
-/// Reads sums of sixteen rows and eight columns from four registers, or from two of packed halves.
+/// Reads sums of sixteen rows and eight columns from four registers, or from two registers of packed halves.
 #[inline(always)]
 pub(crate) fn load_sums(registers: &Registers, slots: &[u32], halves: bool, sums: &mut [[f32; 8]; 16]) {
     for (index, &slot) in slots.iter().enumerate() {
@@ -95,7 +95,7 @@ pub(crate) fn load_sums(registers: &Registers, slots: &[u32], halves: bool, sums
     }
 }
 
-/// Writes sums of sixteen rows and eight columns to four registers, or to two of packed halves.
+/// Writes sums of sixteen rows and eight columns to four registers, or to two registers of packed halves.
 #[inline(always)]
 pub(crate) fn store_sums(registers: &mut Registers, slots: &[u32], halves: bool, sums: &[[f32; 8]; 16]) {
     for (index, &slot) in slots.iter().enumerate() {

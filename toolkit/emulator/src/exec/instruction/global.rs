@@ -13,14 +13,14 @@ use crate::memory::{DeviceAddress, Memory};
 use crate::program::Access;
 use crate::vectors::widest;
 
-/// Whether all 32 lanes access one stretch of memory, in order.
+/// Returns whether all 32 lanes access contiguous memory, in order.
 #[inline(always)]
 pub(crate) fn in_a_row(mask: u32, at: &[u64; 32], bytes: usize) -> bool {
     mask == u32::MAX && at[31].wrapping_sub(at[0]) == 31 * bytes as u64 && in_steps(at, bytes as u64)
 }
 
 widest! {
-    /// Whether each number is greater than the one before it by `step`.
+    /// Returns whether each number is greater than the one before it by `step`.
     fn in_steps(numbers: &[u64; 32], step: u64) -> bool {
         let mut differs = 0;
         for (next, number) in numbers[1..].iter().zip(&numbers[..31]) {
@@ -30,15 +30,17 @@ widest! {
     }
 }
 
-/// The bytes that a lane stores.
+/// Returns the bytes that a lane stores.
 fn stored(warp: &Warp, access: &Access, lane: usize) -> [u8; 32] {
     let mut data = [0; 32];
     gather(warp, access, lane, &mut data[..access.bytes()]);
     data
 }
 
-/// The index of the buffer that holds all bytes of a request, if there is one and all addresses are aligned. `in_a_row` says
-/// that all lanes access one stretch of memory, in order.
+/// Returns the index of the buffer that contains all bytes of a request. `None` if there is no such buffer, or if an
+/// address is not aligned.
+///
+/// `in_a_row` says that all lanes access contiguous memory, in order.
 #[inline(always)]
 pub(crate) fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: usize, in_a_row: bool) -> Option<usize> {
     let (mut low, mut high, mut any) = (at[0], at[31], at[0]);
@@ -62,7 +64,7 @@ pub(crate) fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: u
     (fits && any & (bytes as u64 - 1) == 0 && buffer.live && memory.is_plain(buffer)).then_some(index)
 }
 
-/// Checks one lane's access, and gives its buffer and its offset there.
+/// Checks one lane's access. Returns its buffer and the offset there.
 pub(crate) fn locate_global(
     env: &BlockEnv<'_>,
     address: DeviceAddress,
@@ -76,7 +78,7 @@ pub(crate) fn locate_global(
         |kind, message: String| Err(Violation::new(kind, message).lane(lane).address(address).buffer(&buffer.name));
     if !address.is_multiple_of(bytes as u64) {
         let message =
-            format!("{bytes} bytes at {address:#x}, offset {offset} of `{}`: no multiple of {bytes}", buffer.name);
+            format!("{bytes} bytes at {address:#x}, offset {offset} of `{}`: not a multiple of {bytes}", buffer.name);
         return fault(FaultKind::Misaligned, message);
     }
     if read && env.launch.options.check_initialised && !buffer.written.contains_range(offset, bytes) {
@@ -86,7 +88,7 @@ pub(crate) fn locate_global(
     Ok((index, offset))
 }
 
-/// A load from global memory.
+/// Executes a load from global memory.
 pub(crate) fn load_global(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -138,7 +140,7 @@ pub(crate) fn load_global(
     }
     for lane in lanes(mask) {
         let (index, offset) = locate_global(env, at[lane], bytes, lane, true)?;
-        let request = Request::of_lane(index, lane, bytes, access.order.is_some());
+        let request = Request::for_lane(index, lane, bytes, access.order.is_some());
         check_global_read(env, warp, request, |_| offset)?;
         env.memory.fetch(index, offset, bytes);
         scatter(warp, access, lane, &env.memory.buffers[index].data[offset..offset + bytes]);
@@ -146,7 +148,7 @@ pub(crate) fn load_global(
     Ok(())
 }
 
-/// A store to global memory.
+/// Executes a store to global memory.
 pub(crate) fn store_global(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -186,7 +188,7 @@ pub(crate) fn store_global(
     for lane in lanes(mask) {
         let (index, offset) = locate_global(env, at[lane], bytes, lane, false)?;
         let data = stored(warp, access, lane);
-        let request = Request::of_lane(index, lane, bytes, strong);
+        let request = Request::for_lane(index, lane, bytes, strong);
         env.memory.fetch(index, offset, bytes);
         check_global_write(env, warp, request, |_| offset, |old, _| old[offset..offset + bytes] == data[..bytes])?;
         let buffer = &mut env.memory.buffers[index];

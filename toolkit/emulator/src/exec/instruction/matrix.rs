@@ -1,4 +1,4 @@
-//! Products of one warp (`mma.sync`), and the loads of their factors (`ldmatrix`).
+//! Products of one warp (`mma.sync`), and loads and stores of matrices (`ldmatrix`, `stmatrix`).
 
 use super::fragment::{first_factor, second_factor, store_row_sums, with_row_sums};
 use super::operand::shared_addresses;
@@ -13,14 +13,14 @@ use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{Address, Mma};
 use crate::ptx::ast::Width;
 
-/// Row and column of the two elements of a matrix that a lane has in a register.
+/// Returns the row and column of the two matrix elements that a lane has in a register.
 #[inline(always)]
 fn places(lane: usize, transposed: bool) -> [(usize, usize); 2] {
     let (row, column) = (lane / 4, lane % 4 * 2);
     [column, column + 1].map(|column| if transposed { (column, row) } else { (row, column) })
 }
 
-/// Loads one to four matrices of eight rows, of which each lane has the address of one.
+/// Loads one to four matrices of eight rows. Each lane has the address of one row.
 pub(crate) fn load_matrix(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -52,7 +52,7 @@ pub(crate) fn load_matrix(
                 }
             }
         } else {
-            // As they were written: loads of more would wait for them.
+            // Copy each row as it was written. A wider load would wait for the stores.
             target.chunks_exact_mut(4).zip(rows).for_each(|(words, row)| words.copy_from_slice(row));
         }
         if poisons {
@@ -69,7 +69,7 @@ pub(crate) fn load_matrix(
     Ok(())
 }
 
-/// Stores one to four matrices of eight rows, of which each lane has the address of one.
+/// Stores one to four matrices of eight rows. Each lane has the address of one row.
 pub(crate) fn store_matrix(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -92,16 +92,16 @@ pub(crate) fn store_matrix(
         for (row, values) in rows.iter().enumerate() {
             let lane = 8 * matrix + row;
             let offset = env.block.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
-            let who = LaneAccess::of(&warp.clock, lane, false);
+            let who = LaneAccess::new(&warp.clock, lane, false);
             env.block.shared.write(offset, 16, who, false).map_err(|fault| fault.lane(lane))?;
             for (bytes, value) in env.block.shared.data[offset..offset + 16].chunks_exact_mut(2).zip(values) {
                 bytes.copy_from_slice(&value.to_le_bytes());
             }
         }
         if let Some(poison) = &warp.poison {
-            for lane in lanes(poison.of((Width::B32, register))) {
+            for lane in lanes(poison.get((Width::B32, register))) {
                 for (row, column) in places(lane, transposed) {
-                    env.block.shared.forget(at[8 * matrix + row] as usize + 2 * column, 2);
+                    env.block.shared.mark_unwritten(at[8 * matrix + row] as usize + 2 * column, 2);
                 }
             }
         }
@@ -109,14 +109,15 @@ pub(crate) fn store_matrix(
     Ok(())
 }
 
-/// `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
+/// Executes `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
 pub(crate) fn mma(Warp { registers, factors, .. }: &mut Warp, mma: &Mma) {
     let factors = factors.get_or_insert_with(|| Box::new(RecentFactors::new()));
-    // What a product of less depth lacks is zeros.
-    let of = |slots: &[u32], index: usize| slots.get(index).map_or(&[0; 32], |&slot| &registers.words[slot as usize]);
-    let (a, b) = (std::array::from_fn(|index| of(&mma.a, index)), std::array::from_fn(|index| of(&mma.b, index)));
-    factors.set_rows_of(mma.factor, a, |rows| first_factor(registers, &mma.a, rows));
-    factors.set_columns_of(b, |columns| second_factor(registers, &mma.b, columns));
+    // A product of less depth is padded with zeros.
+    let words =
+        |slots: &[u32], index: usize| slots.get(index).map_or(&[0; 32], |&slot| &registers.words[slot as usize]);
+    let (a, b) = (std::array::from_fn(|index| words(&mma.a, index)), std::array::from_fn(|index| words(&mma.b, index)));
+    factors.set_rows_from_registers(mma.factor, a, |rows| first_factor(registers, &mma.a, rows));
+    factors.set_columns_from_registers(b, |columns| second_factor(registers, &mma.b, columns));
     let mut sums = [[0; 32]; 4];
     with_row_sums(registers, &mma.c, mma.half_sum, |before| factors.multiply_add(before, &mut sums));
     store_row_sums(registers, &mma.d, mma.half_sum, &sums);

@@ -17,14 +17,14 @@ use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{Address, MbarrierInstruction, MbarrierOp};
 use crate::window::RANK_SHIFT;
 
-/// Most arrivals that an mbarrier can count.
+/// The most arrivals that an mbarrier can count.
 const MAX_COUNT: u32 = (1 << 20) - 1;
 
 fn fault<T>(lane: usize, at: u64, message: String) -> Checked<T> {
     Err(Violation::new(FaultKind::Mbarrier, message).lane(lane).address(at).buffer("shared memory"))
 }
 
-/// The mbarrier at an offset. That it was set up must come before the lane's access.
+/// Returns the mbarrier at an offset. Its initialisation must come before the lane's access.
 pub(crate) fn mbarrier_at<'b>(
     launch: &LaunchConstants<'_>,
     block: &'b mut BlockState,
@@ -33,20 +33,21 @@ pub(crate) fn mbarrier_at<'b>(
     at: u64,
 ) -> Checked<&'b mut Mbarrier> {
     let Some(barrier) = block.mbarriers.get_mut(&at) else {
-        return fault(lane, at, format!("there is no mbarrier at offset {at:#x}: it was not set up"));
+        return fault(lane, at, format!("there is no mbarrier at offset {at:#x}: it was not initialised"));
     };
     let (thread, epoch) = barrier.creator;
     if launch.options.check_races
         && thread != warp.clock.warp * 32 + lane
         && !warp.clock.view(lane).knows(thread, epoch)
     {
-        let message = format!("the mbarrier at offset {at:#x} that thread {thread} set up, with no barrier between");
+        let message =
+            format!("the mbarrier at offset {at:#x} that thread {thread} initialised, with no barrier between");
         return Err(Violation::new(FaultKind::SharedRace, message).lane(lane).address(at).buffer("shared memory"));
     }
     Ok(barrier)
 }
 
-/// Runs an instruction on the mbarriers of some lanes.
+/// Executes an instruction on the mbarriers of some lanes.
 pub(crate) fn mbarrier(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -71,7 +72,7 @@ pub(crate) fn mbarrier(
                 return fault(
                     lane,
                     at,
-                    format!("an mbarrier of block {rank} of the cluster, which only that block may use so"),
+                    format!("an mbarrier of block {rank} of the cluster, which only that block may use in this way"),
                 );
             }
             on_block(env, warp, (lane, rank, true), |env, warp| change(env, warp, instruction, lane, (at, value)))?;
@@ -82,7 +83,7 @@ pub(crate) fn mbarrier(
     Ok(())
 }
 
-/// Runs an instruction on the mbarrier of one lane, other than a test.
+/// Executes an instruction other than a test on the mbarrier of one lane.
 fn change(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -110,7 +111,7 @@ fn change(
     Ok(())
 }
 
-/// Sets an mbarrier up for a count of arrivals.
+/// Initialises an mbarrier for `count` arrivals.
 fn set_up(block: &mut BlockState, warp: &mut Warp, lane: usize, at: u64, count: u32) -> Checked<()> {
     if !(1..=MAX_COUNT).contains(&count) {
         return fault(lane, at, format!("an mbarrier for {count} arrivals"));
@@ -118,8 +119,8 @@ fn set_up(block: &mut BlockState, warp: &mut Warp, lane: usize, at: u64, count: 
     if block.mbarriers.contains_key(&at) {
         return fault(lane, at, format!("an mbarrier already lives at offset {at:#x}"));
     }
-    // It starts as an ordinary write.
-    let who = LaneAccess::of(&warp.clock, lane, false);
+    // Initialisation counts as an ordinary write.
+    let who = LaneAccess::new(&warp.clock, lane, false);
     block.shared.write(at as usize, 8, who, false).map_err(|fault| fault.lane(lane))?;
     block.shared.set_mbarrier(at as usize, true);
     let agent = block.mbarriers.len() % 32;
@@ -128,7 +129,7 @@ fn set_up(block: &mut BlockState, warp: &mut Warp, lane: usize, at: u64, count: 
     Ok(())
 }
 
-/// Counts arrivals of a lane. With `drops` later phases need fewer of them.
+/// Counts arrivals of a lane. With `drops`, later phases need that many fewer.
 fn arrive(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -157,7 +158,7 @@ fn arrive(
     Ok(())
 }
 
-/// Adds to the bytes that an mbarrier waits for, or takes from them.
+/// Adds to the bytes that an mbarrier waits for, or subtracts from them.
 fn add_bytes(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, at: u64, bytes: i64) -> Checked<()> {
     let clocks = env.launch.clocks();
     let barrier = mbarrier_at(env.launch, env.block, warp, lane, at)?;
@@ -167,7 +168,7 @@ fn add_bytes(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, at: u64, bytes: i
     Ok(())
 }
 
-/// Tests whether a phase is over. If it lacks nothing but the bytes of bulk copies, these copies end now.
+/// Tests whether a phase is over. If the phase lacks only the bytes of bulk copies, these copies end now.
 fn test(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -217,7 +218,7 @@ fn test(
     Ok(())
 }
 
-/// The fault of a warp that waits for a phase which can no longer end.
+/// Returns the fault of a warp that waits for a phase that can no longer end.
 pub(crate) fn lost_phase(block: &BlockState, wait: &Wait) -> Box<Violation> {
     let state = block.mbarriers.get(&wait.at).map_or_else(String::new, |barrier| barrier.describe(wait.at));
     let message = format!("an endless wait: {state}, and no thread of the block does anything else");
@@ -225,8 +226,9 @@ pub(crate) fn lost_phase(block: &BlockState, wait: &Wait) -> Box<Violation> {
     fault.lane(wait.lane).address(wait.at).buffer("shared memory")
 }
 
-/// Lets an mbarrier wait for all copies that lanes have started: each of them arrives when its own have ended. Unless the
-/// mbarrier's count has these arrivals, it expects one more.
+/// Makes an mbarrier wait for all copies that lanes have started. Each lane arrives when its own copies have ended.
+///
+/// If `counted`, these arrivals are part of the mbarrier's count. If not, the phase expects one more arrival per lane.
 pub(crate) fn arrive_after_copies(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,

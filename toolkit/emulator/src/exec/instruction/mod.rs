@@ -1,4 +1,5 @@
-//! What instructions do. [`run`] runs those that need more than a lane's registers and leave the flow of control alone.
+//! The effects of instructions. [`run`] executes those that need more than one lane's registers and do not change the
+//! control flow.
 
 mod access;
 mod atomic;
@@ -34,7 +35,7 @@ use crate::exec::state::warp::Warp;
 use crate::fault::Checked;
 use crate::program::{Op, Register};
 
-/// Runs an instruction for some lanes.
+/// Executes an instruction for some lanes.
 pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -> Checked<()> {
     let (launch, registers) = (env.launch, &mut warp.registers);
     match op {
@@ -107,7 +108,7 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
             register::broadcast(registers, Register { slot: *slot, bits: 32 }, mask.into(), mask);
         }
         Op::CallSystem(call) => system::call(env, warp, call, mask)?,
-        // The others change the flow of control, or do nothing.
+        // The other instructions change the control flow, or do nothing.
         _ => {}
     }
     Ok(())

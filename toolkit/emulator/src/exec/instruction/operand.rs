@@ -7,7 +7,7 @@ use crate::program::{self, Address, Register};
 use crate::vectors::widest;
 
 widest! {
-    /// The addresses of all lanes.
+    /// Returns the addresses of all lanes.
     pub(crate) fn addresses(registers: &Registers, address: Address) -> Lanes<u64> {
         let mut found = Lanes([0; 32]);
         if address.wide {
@@ -25,14 +25,14 @@ widest! {
     }
 }
 
-/// The same as offsets in shared memory. An address of 64 bits may be a generic one.
+/// Returns the addresses of all lanes as offsets in shared memory. A 64-bit address may be generic.
 #[inline(always)]
 pub(crate) fn shared_addresses(warp: &Warp, address: Address) -> Lanes<u64> {
     let found = addresses(&warp.registers, address);
     if address.wide { Lanes(found.map(shared_offset)) } else { found }
 }
 
-/// The number that one, two, four or eight bytes are.
+/// Converts one, two, four or eight bytes to a number.
 #[inline(always)]
 pub(crate) fn bits(bytes: &[u8]) -> u64 {
     match bytes.len() {
@@ -43,7 +43,7 @@ pub(crate) fn bits(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Sets a lane of a register.
+/// Sets one lane of a register.
 #[inline(always)]
 pub(crate) fn set_register(warp: &mut Warp, register: Register, lane: usize, value: u64) {
     match register.bits {
@@ -54,7 +54,7 @@ pub(crate) fn set_register(warp: &mut Warp, register: Register, lane: usize, val
     }
 }
 
-/// A lane of a register.
+/// Returns one lane of a register.
 #[inline(always)]
 pub(crate) fn get_register(warp: &Warp, register: Register, lane: usize) -> u64 {
     if register.bits == 64 {
@@ -64,7 +64,7 @@ pub(crate) fn get_register(warp: &Warp, register: Register, lane: usize) -> u64 
     }
 }
 
-/// Puts one lane's bytes into its registers.
+/// Writes one lane's bytes to its registers.
 #[inline(always)]
 pub(crate) fn scatter(warp: &mut Warp, access: &program::Access, lane: usize, bytes: &[u8]) {
     for (&register, part) in access.registers.iter().zip(bytes.chunks_exact(access.size.into())) {
@@ -77,7 +77,7 @@ pub(crate) fn scatter(warp: &mut Warp, access: &program::Access, lane: usize, by
     }
 }
 
-/// Takes one lane's bytes from its registers.
+/// Reads one lane's bytes from its registers.
 #[inline(always)]
 pub(crate) fn gather(warp: &Warp, access: &program::Access, lane: usize, bytes: &mut [u8]) {
     for (&register, part) in access.registers.iter().zip(bytes.chunks_exact_mut(access.size.into())) {
@@ -91,7 +91,7 @@ pub(crate) fn gather(warp: &Warp, access: &program::Access, lane: usize, bytes: 
     }
 }
 
-/// Puts the bytes of all 32 lanes, which lie side by side, into their registers.
+/// Writes the contiguous bytes of all 32 lanes to their registers.
 #[inline(always)]
 pub(crate) fn scatter_row(warp: &mut Warp, access: &program::Access, bytes: &[u8]) {
     match word_count(access) {
@@ -104,7 +104,7 @@ pub(crate) fn scatter_row(warp: &mut Warp, access: &program::Access, bytes: &[u8
     }
 }
 
-/// Takes the bytes of all 32 lanes, which lie side by side, from their registers.
+/// Reads the contiguous bytes of all 32 lanes from their registers.
 #[inline(always)]
 pub(crate) fn gather_row(warp: &Warp, access: &program::Access, bytes: &mut [u8]) {
     match word_count(access) {
@@ -117,7 +117,7 @@ pub(crate) fn gather_row(warp: &Warp, access: &program::Access, bytes: &mut [u8]
     }
 }
 
-/// How many registers an access has, if all are words; else 0.
+/// Returns the number of registers of an access if all are words, or else 0.
 #[inline(always)]
 fn word_count(access: &program::Access) -> usize {
     let are_words = access.size == 4 && access.registers.iter().all(|register| register.bits == 32);
@@ -125,7 +125,7 @@ fn word_count(access: &program::Access) -> usize {
 }
 
 widest! {
-    /// Puts words into registers, of each lane one, two or four.
+    /// Writes one, two or four words per lane to registers.
     fn scatter_words(words: &mut [Lanes<u32>], registers: &[Register], count: usize, bytes: &[u8]) {
         match count {
             1 => scatter_chunks::<4>(words, registers, bytes),
@@ -136,7 +136,7 @@ widest! {
 }
 
 widest! {
-    /// Takes words from registers, of each lane one, two or four.
+    /// Reads one, two or four words per lane from registers.
     fn gather_words(words: &[Lanes<u32>], registers: &[Register], count: usize, bytes: &mut [u8]) {
         match count {
             1 => gather_chunks::<4>(words, registers, bytes),
@@ -146,7 +146,7 @@ widest! {
     }
 }
 
-/// Puts words into registers; each lane has `B` bytes.
+/// Writes words to registers. Each lane has `B` bytes.
 #[inline(always)]
 fn scatter_chunks<const B: usize>(words: &mut [Lanes<u32>], registers: &[Register], bytes: &[u8]) {
     let Some(bytes) = bytes.as_chunks::<B>().0.first_chunk::<32>() else { return };
@@ -160,7 +160,7 @@ fn scatter_chunks<const B: usize>(words: &mut [Lanes<u32>], registers: &[Registe
     }
 }
 
-/// Takes words from registers; each lane has `B` bytes.
+/// Reads words from registers. Each lane has `B` bytes.
 #[inline(always)]
 fn gather_chunks<const B: usize>(words: &[Lanes<u32>], registers: &[Register], bytes: &mut [u8]) {
     for (part, register) in registers.iter().enumerate().take(B / 4) {

@@ -1,4 +1,4 @@
-//! Products of a warp whose factors are no halves: tf32, and eight bits, floating-point or integer.
+//! Products of a warp with factors of tf32, 8-bit floating-point or 8-bit integers.
 
 use super::fragment::{load_sums, place, store_sums};
 use crate::exec::tensor_core::{DEPTH, Factors, multiply_add};
@@ -9,7 +9,8 @@ use crate::program::{Factor, FactorKind, OtherMma};
 /// The most steps of depth.
 pub(super) const MAX_DEPTH: usize = 32;
 
-/// The bits of a factor's elements, by depth. Registers of a first factor go down its rows first, then along the depth.
+/// Returns the bits of a factor's elements, by depth. Registers of a first factor are ordered down its rows first, then
+/// along the depth.
 fn elements<const S: usize>(registers: &Registers, slots: &[u32], bits: usize, first: bool) -> [[u32; S]; MAX_DEPTH] {
     let (mut found, per) = ([[0; S]; MAX_DEPTH], 32 / bits);
     for (index, &slot) in slots.iter().enumerate() {
@@ -24,13 +25,13 @@ fn elements<const S: usize>(registers: &Registers, slots: &[u32], bits: usize, f
     found
 }
 
-/// The halves that numbers of eight bits are, from a step of depth on.
+/// Converts numbers of eight bits to halves, from step `from` of the depth.
 fn halves<const S: usize>(bits: &[[u32; S]; MAX_DEPTH], from: usize, e5m2: bool) -> [[u16; S]; DEPTH] {
     let convert = if e5m2 { e5m2_to_f16 } else { e4m3_to_f16 };
     std::array::from_fn(|k| bits[from + k].map(|bits| convert(bits as u8).to_bits()))
 }
 
-/// Adds the product of two factors, given as the bits of their elements by depth, to sums.
+/// Adds the product of two factors to sums. The factors are given as the bits of their elements, by depth.
 pub(super) fn multiply_floats(
     kind: FactorKind,
     depth: usize,
@@ -50,7 +51,7 @@ pub(super) fn multiply_floats(
             let b = Factors::new(Factor::Tf32, std::array::from_fn(|k| b[k].map(|bits| bits >> 13)));
             multiply_add(Factor::Tf32, &a, &b, sums);
         }
-        // Hopper GPUs widen them to halves, and multiply sixteen steps at a time.
+        // Hopper GPUs widen fp8 to halves, and multiply sixteen steps at a time.
         FactorKind::Fp8([a_type, b_type]) => {
             for from in (0..depth).step_by(DEPTH) {
                 let a = Factors::new(Factor::F16, halves(a, from, a_type));
@@ -62,7 +63,7 @@ pub(super) fn multiply_floats(
     }
 }
 
-/// The sum of products of integers of eight bits with an old sum.
+/// Adds products of 8-bit integers to an old sum.
 pub(super) fn add_integers(
     old: u32,
     pairs: impl Iterator<Item = (u32, u32)>,
@@ -76,7 +77,7 @@ pub(super) fn add_integers(
     kept as u32
 }
 
-/// `mma.sync` on a warp's fragments.
+/// Executes `mma.sync` on a warp's fragments.
 pub(crate) fn other_mma(registers: &mut Registers, mma: &OtherMma) {
     let bits = mma.kind.bits();
     let a = elements::<16>(registers, &mma.a, bits, true);

@@ -1,4 +1,4 @@
-//! Poison on its way through a warp: what an instruction reads and writes of it, and where its use is a fault.
+//! Tracks poison through a warp: how each instruction propagates it, and which uses are faults.
 
 use super::collective::collective;
 use super::fragment::place;
@@ -11,7 +11,7 @@ use crate::lanes::Slots;
 use crate::program::{Access, Address, Collective, FirstFactor, Instruction, NONE, Op, Program};
 use crate::ptx::ast::Width;
 
-/// Says which lanes have poison in a word that was read from shared memory.
+/// Sets which lanes have poison in a word that was read from shared memory.
 pub(super) fn set_word(program: &Program, warp: &mut Warp, slot: u32, poisoned: u32, origin: (u32, u64)) {
     if poisoned != 0 || warp.poison.is_some() {
         let poison = warp.poison.get_or_insert_with(|| Poison::new(program, origin));
@@ -19,7 +19,7 @@ pub(super) fn set_word(program: &Program, warp: &mut Warp, slot: u32, poisoned: 
     }
 }
 
-/// Notes which registers of a load from shared memory are poison.
+/// Records which registers of a load from shared memory are poison.
 #[cold]
 pub(super) fn loaded_from_shared(env: &BlockEnv<'_>, warp: &mut Warp, access: &Access, mask: u32, at: &[u64; 32]) {
     let size = usize::from(access.size);
@@ -34,18 +34,18 @@ pub(super) fn loaded_from_shared(env: &BlockEnv<'_>, warp: &mut Warp, access: &A
     }
 }
 
-/// Lets poison that was stored to shared memory be poison there: as if nothing had written it.
+/// Marks shared memory as unwritten where poison was stored, which makes it poison there.
 #[cold]
 pub(super) fn stored_to_shared(env: &mut BlockEnv<'_>, warp: &Warp, access: &Access, mask: u32, at: &[u64; 32]) {
     let (Some(poison), size) = (&warp.poison, usize::from(access.size)) else { return };
     for (index, &register) in access.registers.iter().enumerate() {
-        for lane in lanes(poison.of_register(register) & mask) {
-            env.block.shared.forget(at[lane] as usize + index * size, size);
+        for lane in lanes(poison.get_register(register) & mask) {
+            env.block.shared.mark_unwritten(at[lane] as usize + index * size, size);
         }
     }
 }
 
-/// Notes which registers of a lane's load from private memory are poison.
+/// Records which registers of a lane's load from private memory are poison.
 #[cold]
 pub(super) fn loaded_from_private(warp: &mut Warp, access: &Access, lane: usize, offset: usize) {
     let (Some(poison), size) = (&mut warp.poison, usize::from(access.size)) else { return };
@@ -56,13 +56,13 @@ pub(super) fn loaded_from_private(warp: &mut Warp, access: &Access, lane: usize,
     }
 }
 
-/// Notes which bytes of a lane's store to private memory are poison.
+/// Records which bytes of a lane's store to private memory are poison.
 #[cold]
 pub(super) fn stored_to_private(warp: &mut Warp, access: &Access, lane: usize, offset: usize) {
     let (Some(poison), size) = (&mut warp.poison, usize::from(access.size)) else { return };
     for (index, &register) in access.registers.iter().enumerate() {
         let bytes = offset + index * size..offset + (index + 1) * size;
-        if poison.of_register(register) >> lane & 1 == 1 {
+        if poison.get_register(register) >> lane & 1 == 1 {
             poison.private.extend(bytes);
         } else {
             poison.private.retain(|byte| !bytes.contains(byte));
@@ -70,23 +70,23 @@ pub(super) fn stored_to_private(warp: &mut Warp, access: &Access, lane: usize, o
     }
 }
 
-/// Checks that a store to global memory stores no poison.
+/// Checks that a store to global memory contains no poison.
 #[cold]
 pub(super) fn check_stored(program: &Program, warp: &Warp, access: &Access, mask: u32) -> Checked<()> {
     let Some(poison) = &warp.poison else { return Ok(()) };
-    let stored = access.registers.iter().fold(0, |all, &register| all | poison.of_register(register)) & mask;
+    let stored = access.registers.iter().fold(0, |all, &register| all | poison.get_register(register)) & mask;
     if stored == 0 { Ok(()) } else { Err(poison.fault(program, stored, "stores")) }
 }
 
-/// The lanes whose result of an operation on lanes is poison.
-fn of_operation(warp: &Warp, poison: &Poison, program: &Program, pc: usize, slots: Slots) -> u32 {
+/// Returns the lanes with a poisoned result of an operation on lanes.
+fn operation_poison(warp: &Warp, poison: &Poison, program: &Program, pc: usize, slots: Slots) -> u32 {
     let (registers, flow) = (&warp.registers, &program.flows[pc]);
-    let any = flow.reads.iter().fold(0, |all, &read| all | poison.of(read));
+    let any = flow.reads.iter().fold(0, |all, &read| all | poison.get(read));
     let opcode = &program.opcodes[program.code[pc].opcode as usize];
     let Some(&(width, _)) = flow.writes.first() else { return any };
-    // What follows is asked only where the operands have the width of the result.
-    let operands = || [slots.a, slots.b].map(|slot| poison.of((width, slot)));
-    // Lanes in which one operand alone decides the result.
+    // The closures below are used only by opcodes whose operands are as wide as the result.
+    let operands = || [slots.a, slots.b].map(|slot| poison.get((width, slot)));
+    // Returns the lanes where one operand alone decides the result.
     let decided = |slot: u32, ones: bool| match width {
         Width::Predicate if ones => registers.masks[slot as usize],
         Width::Predicate => !registers.masks[slot as usize],
@@ -102,7 +102,7 @@ fn of_operation(warp: &Warp, poison: &Poison, program: &Program, pc: usize, slot
     match opcode.split('.').next() {
         Some("selp") => {
             let ([a, b], chosen) = (operands(), registers.masks[slots.c as usize]);
-            poison.of((Width::Predicate, slots.c)) | a & chosen | b & !chosen
+            poison.get((Width::Predicate, slots.c)) | a & chosen | b & !chosen
         }
         Some(name @ ("and" | "or")) => {
             let ([a, b], ones) = (operands(), name == "or");
@@ -116,7 +116,7 @@ fn bits(lanes: [bool; 32]) -> u32 {
     lanes.into_iter().enumerate().fold(0, |set, (lane, holds)| set | u32::from(holds) << lane)
 }
 
-/// Follows an operation on lanes, before it runs.
+/// Tracks poison through an operation on lanes, before it runs.
 pub(crate) fn follow_operation(
     program: &Program,
     warp: &mut Warp,
@@ -125,8 +125,8 @@ pub(crate) fn follow_operation(
     (mask, active): (u32, u32),
 ) {
     let Some(mut poison) = warp.poison.take() else { return };
-    let condition = of_guard(&poison, &program.code[pc]) & active;
-    let poisoned = of_operation(warp, &poison, program, pc, slots);
+    let condition = guard_poison(&poison, &program.code[pc]) & active;
+    let poisoned = operation_poison(warp, &poison, program, pc, slots);
     for &write in &program.flows[pc].writes {
         poison.set(write, mask & !condition, poisoned);
         poison.set(write, condition, condition);
@@ -134,12 +134,13 @@ pub(crate) fn follow_operation(
     warp.poison = Some(poison);
 }
 
-fn of_guard(poison: &Poison, instruction: &Instruction) -> u32 {
-    if instruction.guard == NONE { 0 } else { poison.of((Width::Predicate, instruction.guard)) }
+fn guard_poison(poison: &Poison, instruction: &Instruction) -> u32 {
+    if instruction.guard == NONE { 0 } else { poison.get((Width::Predicate, instruction.guard)) }
 }
 
-/// Follows an instruction that is no operation on lanes, before it runs. Uses of poison are faults. What loads bring, they say
-/// themselves.
+/// Tracks poison through an instruction other than an operation on lanes, before it runs.
+///
+/// Uses of poison are faults. Loads record the poison of their results themselves.
 pub(crate) fn follow(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -151,7 +152,7 @@ pub(crate) fn follow(
         return Ok(());
     }
     let program = env.launch.program;
-    let condition = of_guard(&poison, instruction) & active;
+    let condition = guard_poison(&poison, instruction) & active;
     let result = if condition != 0 {
         Err(poison.fault(program, condition, "is guarded by"))
     } else {
@@ -170,16 +171,16 @@ fn follow_op(env: &mut BlockEnv<'_>, warp: &mut Warp, poison: &mut Poison, op: &
         used => Err(poison.fault(program, used, how)),
     };
     let address = |poison: &Poison, address: Address| {
-        poison.of((if address.wide { Width::B64 } else { Width::B32 }, address.slot))
+        poison.get((if address.wide { Width::B64 } else { Width::B32 }, address.slot))
     };
-    let all = |poison: &Poison, slots: &[u32]| slots.iter().fold(0, |all, &slot| all | poison.of((Width::B32, slot)));
+    let all = |poison: &Poison, slots: &[u32]| slots.iter().fold(0, |all, &slot| all | poison.get((Width::B32, slot)));
     let set_all = |poison: &mut Poison, slots: &[u32], poisoned: u32| {
         slots.iter().for_each(|&slot| poison.set((Width::B32, slot), u32::MAX, poisoned));
     };
     match op {
         Op::Lanes(_, slots) => {
-            // A product's registers are touched by it.
-            let poisoned = of_operation(warp, poison, program, pc, *slots);
+            // This operation touches the registers of a product (`Op::Touch`).
+            let poisoned = operation_poison(warp, poison, program, pc, *slots);
             flow.writes.iter().for_each(|&write| poison.set(write, mask, poisoned));
         }
         Op::Load(access) => {
@@ -204,19 +205,19 @@ fn follow_op(env: &mut BlockEnv<'_>, warp: &mut Warp, poison: &mut Poison, op: &
         | Op::InsertField { .. }
         | Op::Carry(_)
         | Op::IsSpace(_) => {
-            let poisoned = flow.reads.iter().fold(0, |all, &read| all | poison.of(read));
+            let poisoned = flow.reads.iter().fold(0, |all, &read| all | poison.get(read));
             flow.writes.iter().for_each(|&write| poison.set(write, mask, poisoned));
         }
         Op::Unpack { source, parts } => {
-            let poisoned = poison.of_register(*source);
+            let poisoned = poison.get_register(*source);
             parts.iter().for_each(|&part| poison.set_register(part, mask, poisoned));
         }
         Op::Pack { target, parts } => {
-            let poisoned = parts.iter().fold(0, |all, &part| all | poison.of_register(part));
+            let poisoned = parts.iter().fold(0, |all, &part| all | poison.get_register(part));
             poison.set_register(*target, mask, poisoned);
         }
         Op::Collective { op, members } => {
-            check(poison, poison.of((Width::B32, *members)), "names lanes with")?;
+            check(poison, poison.get((Width::B32, *members)), "names lanes with")?;
             exchange(env, warp, poison, op, *members, mask)?;
         }
         Op::Mma(mma) => multiply(poison, [&mma.d, &mma.a, &mma.b, &mma.c], mma.half_sum),
@@ -230,7 +231,7 @@ fn follow_op(env: &mut BlockEnv<'_>, warp: &mut Warp, poison: &mut Poison, op: &
             check(poison, all(poison, a) | all(poison, &product.d), "multiplies")?;
         }
         _ => {
-            let used = flow.reads.iter().fold(0, |all, &read| all | poison.of(read));
+            let used = flow.reads.iter().fold(0, |all, &read| all | poison.get(read));
             check(poison, used, "uses")?;
             flow.writes.iter().for_each(|&write| poison.set(write, mask, 0));
         }
@@ -238,7 +239,7 @@ fn follow_op(env: &mut BlockEnv<'_>, warp: &mut Warp, poison: &mut Poison, op: &
     Ok(())
 }
 
-/// Follows an exchange between lanes.
+/// Tracks poison through an exchange between lanes.
 fn exchange(
     env: &BlockEnv<'_>,
     warp: &mut Warp,
@@ -250,12 +251,12 @@ fn exchange(
     let everywhere = |lanes: u32| if lanes & mask == 0 { 0 } else { mask };
     match *op {
         Collective::Shuffle { result, valid, value, lane, clamp, .. } => {
-            let steered = everywhere(poison.of((Width::B32, lane)) | poison.of((Width::B32, clamp)));
-            // Poison goes where the values go: it is exchanged in their place.
+            let steered = everywhere(poison.get((Width::B32, lane)) | poison.get((Width::B32, clamp)));
+            // Poison moves as the values do, so the poison bits are exchanged in place of the values.
             let words = &mut warp.registers.words;
             let kept = [words[value as usize], words[result as usize]];
             let predicate = valid.map(|slot| warp.registers.masks[slot as usize]);
-            let poisoned = poison.of((Width::B32, value));
+            let poisoned = poison.get((Width::B32, value));
             words[value as usize].0 = std::array::from_fn(|lane| poisoned >> lane & 1);
             let exchanged = collective(env.launch, warp, op, members, mask);
             let received = bits(warp.registers.words[result as usize].map(|word| word == 1));
@@ -269,19 +270,19 @@ fn exchange(
             exchanged?;
         }
         Collective::Vote { mode, result, predicate, .. } => {
-            let poisoned = everywhere(poison.of((Width::Predicate, predicate)));
+            let poisoned = everywhere(poison.get((Width::Predicate, predicate)));
             let is_word = mode == crate::program::VoteMode::Ballot;
             poison.set((if is_word { Width::B32 } else { Width::Predicate }, result), mask, poisoned);
         }
         Collective::Redux { result, value, .. } => {
-            poison.set((Width::B32, result), mask, everywhere(poison.of((Width::B32, value))));
+            poison.set((Width::B32, result), mask, everywhere(poison.get((Width::B32, value))));
         }
         Collective::MatchAny { result, value, wide } => {
-            let poisoned = everywhere(poison.of((if wide { Width::B64 } else { Width::B32 }, value)));
+            let poisoned = everywhere(poison.get((if wide { Width::B64 } else { Width::B32 }, value)));
             poison.set((Width::B32, result), mask, poisoned);
         }
         Collective::MatchAll { result, all, value, wide } => {
-            let poisoned = everywhere(poison.of((if wide { Width::B64 } else { Width::B32 }, value)));
+            let poisoned = everywhere(poison.get((if wide { Width::B64 } else { Width::B32 }, value)));
             poison.set((Width::B32, result), mask, poisoned);
             all.into_iter().for_each(|slot| poison.set((Width::Predicate, slot), mask, poisoned));
         }
@@ -294,23 +295,24 @@ fn exchange(
     Ok(())
 }
 
-/// Follows a product: poison of the first factor spoils a row of the sum, and poison of the second a column.
+/// Tracks poison through a product. Poison in the first factor spoils a row of the sum, and poison in the second a
+/// column.
 fn multiply(poison: &mut Poison, [d, a, b, c]: [&[u32]; 4], half_sum: bool) {
     let (mut rows, mut columns) = ([false; 16], [false; 8]);
     for (index, &slot) in a.iter().enumerate() {
-        lanes(poison.of((Width::B32, slot))).for_each(|lane| rows[lane / 4 + index % 2 * 8] = true);
+        lanes(poison.get((Width::B32, slot))).for_each(|lane| rows[lane / 4 + index % 2 * 8] = true);
     }
     for &slot in b {
-        lanes(poison.of((Width::B32, slot))).for_each(|lane| columns[lane / 4] = true);
+        lanes(poison.get((Width::B32, slot))).for_each(|lane| columns[lane / 4] = true);
     }
-    let old: Vec<u32> = c.iter().map(|&slot| poison.of((Width::B32, slot))).collect();
+    let old: Vec<u32> = c.iter().map(|&slot| poison.get((Width::B32, slot))).collect();
     for (index, (&slot, old)) in d.iter().zip(old).enumerate() {
         let spoilt = |lane: usize, element: usize| {
             let (row, column) = place(lane, element);
             rows[row] || columns[column]
         };
-        let of_lane =
+        let is_spoilt =
             |lane| if half_sum { spoilt(lane, 2 * index) || spoilt(lane, 2 * index + 1) } else { spoilt(lane, index) };
-        poison.set((Width::B32, slot), u32::MAX, old | bits(std::array::from_fn(of_lane)));
+        poison.set((Width::B32, slot), u32::MAX, old | bits(std::array::from_fn(is_spoilt)));
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of each thread alone: loads and stores of local memory, and loads of the kernel's parameters.
+//! Memory private to a thread: loads and stores of local memory, and loads of the kernel's parameters.
 
 use super::operand::{gather, get_register, scatter};
 use super::poison;
@@ -9,7 +9,7 @@ use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::Access;
 use crate::window::WINDOW_BITS;
 
-/// The offset in the warp's private memory of a lane's access. Each lane has `size` bytes of it.
+/// Returns the offset of a lane's access in the warp's private memory. Each lane has `size` bytes of it.
 fn private_offset(size: usize, address: u64, bytes: usize, lane: usize) -> Checked<usize> {
     let fault =
         |kind, message: String| Err(Violation::new(kind, message).lane(lane).address(address).buffer("local memory"));
@@ -18,13 +18,13 @@ fn private_offset(size: usize, address: u64, bytes: usize, lane: usize) -> Check
         return fault(FaultKind::OutOfBounds, message);
     }
     if !address.is_multiple_of(bytes as u64) {
-        let message = format!("{bytes} bytes at offset {address:#x} of local memory: no multiple of {bytes}");
+        let message = format!("{bytes} bytes at offset {address:#x} of local memory: not a multiple of {bytes}");
         return fault(FaultKind::Misaligned, message);
     }
     Ok(lane * size + address as usize)
 }
 
-/// A load from local memory, of which each lane has `size` bytes.
+/// Executes a load from local memory. Each lane has `size` bytes of it.
 pub(crate) fn load_private(size: usize, warp: &mut Warp, access: &Access, mask: u32, at: &[u64; 32]) -> Checked<()> {
     let bytes = access.bytes();
     for lane in lanes(mask) {
@@ -39,7 +39,7 @@ pub(crate) fn load_private(size: usize, warp: &mut Warp, access: &Access, mask: 
     Ok(())
 }
 
-/// A store to local memory, of which each lane has `size` bytes.
+/// Executes a store to local memory. Each lane has `size` bytes of it.
 pub(crate) fn store_private(size: usize, warp: &mut Warp, access: &Access, mask: u32, at: &[u64; 32]) -> Checked<()> {
     let bytes = access.bytes();
     for lane in lanes(mask) {
@@ -54,7 +54,7 @@ pub(crate) fn store_private(size: usize, warp: &mut Warp, access: &Access, mask:
     Ok(())
 }
 
-/// A load from the kernel's parameters: the same for all lanes.
+/// Executes a load from the kernel's parameters, which is the same for all lanes.
 pub(crate) fn load_parameter(parameters: &[u8], warp: &mut Warp, access: &Access, offset: usize, mask: u32) {
     let bytes = &parameters[offset..offset + access.bytes()];
     let Some(first) = lanes(mask).next() else { return };
@@ -65,7 +65,7 @@ pub(crate) fn load_parameter(parameters: &[u8], warp: &mut Warp, access: &Access
     }
 }
 
-/// A load from the kernel's parameters by addresses, of which only the offsets in their window count.
+/// Executes a load from the kernel's parameters by address. Only the offset in the parameter window counts.
 pub(crate) fn load_parameters(
     parameters: &[u8],
     warp: &mut Warp,
@@ -77,13 +77,15 @@ pub(crate) fn load_parameters(
     for lane in lanes(mask) {
         let offset = at[lane] as usize & ((1 << WINDOW_BITS) - 1);
         let Some(data) = parameters.get(offset..offset + bytes) else {
-            let message =
-                format!("{bytes} bytes at offset {offset} of the kernel's parameters, of {}", parameters.len());
+            let message = format!(
+                "{bytes} bytes at offset {offset} of the kernel's parameters, which have {} bytes",
+                parameters.len()
+            );
             return Err(Violation::new(FaultKind::OutOfBounds, message).lane(lane));
         };
         if !offset.is_multiple_of(bytes) {
             let message =
-                format!("{bytes} bytes at offset {offset} of the kernel's parameters: no multiple of {bytes}");
+                format!("{bytes} bytes at offset {offset} of the kernel's parameters: not a multiple of {bytes}");
             return Err(Violation::new(FaultKind::Misaligned, message).lane(lane));
         }
         scatter(warp, access, lane, data);
@@ -91,7 +93,7 @@ pub(crate) fn load_parameters(
     Ok(())
 }
 
-/// The fault of a kernel that writes its parameters.
+/// Returns the fault of a kernel that writes its parameters.
 #[cold]
 pub(crate) fn write_of_parameters() -> Box<Violation> {
     Violation::new(FaultKind::OutOfBounds, "a write to the kernel's parameters, which can only be read")

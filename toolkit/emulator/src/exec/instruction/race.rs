@@ -1,6 +1,6 @@
-//! Races on global memory: reads and writes of what another warp wrote in the same launch, with nothing to order them.
+//! Races on global memory: unordered reads and writes of data that another warp wrote in the same launch.
 //!
-//! Reads are not remembered. A write that should have waited for a read is found in those orders in which it comes first.
+//! Reads are not recorded. A write that should wait for a read is found in any order that puts the write first.
 
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_mask::lanes;
@@ -20,25 +20,25 @@ pub(crate) struct Request {
     pub bytes: usize,
     /// Whether the access is atomic, volatile or relaxed.
     pub strong: bool,
-    /// Whether all 32 lanes access one stretch of the buffer, in order.
+    /// Whether all 32 lanes access contiguous bytes of the buffer, in order.
     pub in_a_row: bool,
 }
 
 impl Request {
-    /// The request of one lane.
-    pub fn of_lane(buffer: usize, lane: usize, bytes: usize, strong: bool) -> Self {
+    /// Creates the request of one lane.
+    pub fn for_lane(buffer: usize, lane: usize, bytes: usize, strong: bool) -> Self {
         Self { buffer, mask: 1 << lane, bytes, strong, in_a_row: false }
     }
 }
 
-/// The part of a request that lies in one line of a buffer.
+/// The part of a request that is in one line of a buffer.
 struct Part {
     line: usize,
     bytes: u128,
     lanes: u32,
 }
 
-/// Calls `action` for runs of lanes that access one line. `offset` is a lane's place in the buffer.
+/// Calls `action` for runs of lanes that access one line. `offset` gives a lane's offset in the buffer.
 #[inline(always)]
 fn by_line(
     request: Request,
@@ -72,7 +72,7 @@ fn by_line(
     if part.lanes == 0 { Ok(()) } else { action(part) }
 }
 
-/// Whether a write comes before an access of some lanes, or cannot race with it.
+/// Returns whether a write comes before an access of some lanes, or cannot race with it.
 fn is_before(env: &BlockEnv<'_>, warp: &Warp, mask: u32, strong: bool, write: &Write) -> bool {
     let (own_block, other) = (write.block == env.block.number, usize::from(write.warp));
     if own_block && other == warp.clock.warp || strong && write.strong {
@@ -90,7 +90,7 @@ fn is_before(env: &BlockEnv<'_>, warp: &Warp, mask: u32, strong: bool, write: &W
     })
 }
 
-/// Checks a read of a buffer whose bounds were checked before.
+/// Checks a read of a buffer for races. Its bounds are already checked.
 #[inline(always)]
 pub(crate) fn check_global_read(
     env: &BlockEnv<'_>,
@@ -111,8 +111,10 @@ pub(crate) fn check_global_read(
     })
 }
 
-/// Checks a write of a buffer whose bounds were checked before, and notes it. `same` is given the buffer's bytes and some
-/// lanes and says whether these lanes leave the bytes as they are, which is no race.
+/// Checks a write of a buffer for races, and records it. Its bounds are already checked.
+///
+/// `same` gets the buffer's bytes and some lanes. It returns whether these lanes leave the bytes unchanged, which is
+/// not a race.
 #[inline(always)]
 pub(crate) fn check_global_write(
     env: &mut BlockEnv<'_>,
@@ -127,7 +129,7 @@ pub(crate) fn check_global_write(
     let (block, epoch, id) = (env.block.number, warp.clock.epoch, warp.clock.warp as u16);
     by_line(request, offset, |part| {
         let history = &env.memory.buffers[request.buffer].history;
-        // What an atomic wrote may be overwritten: a thread that does so has seen that the atomics are over.
+        // A write may overwrite the result of an atomic, because the thread has then seen that the atomics are over.
         let is_before = |write: &Write| write.strong || is_before(env, warp, part.lanes, request.strong, write);
         let conflict = history.unordered(part.line, part.bytes, is_before);
         if let Some(write) = conflict

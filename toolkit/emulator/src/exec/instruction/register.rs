@@ -1,16 +1,16 @@
-//! Instructions on registers alone that no operation on lanes can express.
+//! Instructions on registers that cannot be expressed as an operation on lanes.
 
 use crate::exec::state::lane_mask::lanes;
 use crate::lanes::{LaneOp, Registers, Slots};
 use crate::ops::{self, rare::insert_wide_field};
 use crate::program::{Carry, CarryOp, Combine, IsSpace, Register};
 
-/// A comparison's further results: a slot for the complement, and a predicate that the result is combined with.
+/// Further results of a comparison: a slot for the complement, and a predicate to combine the result with.
 #[derive(Clone, Copy)]
 pub(crate) struct Combination {
     /// The slot of the complement.
     pub complement: Option<u32>,
-    /// How the result is combined, the slot of the other predicate, and whether that one is negated.
+    /// The way to combine the result, the slot of the other predicate, and whether that predicate is negated.
     pub combine: Option<(Combine, u32, bool)>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn compare(registers: &mut Registers, test: LaneOp, slots: Slots, com
     }
 }
 
-/// Any function of three bits, given as a table.
+/// Computes any function of three bits, given as a truth table.
 pub(crate) fn logic3(registers: &mut Registers, slots: Slots, table: u32, mask: u32) {
     let words = &registers.words;
     let (a, b, c) = (words[slots.a as usize], words[slots.b as usize], words[slots.c as usize]);
@@ -44,7 +44,7 @@ pub(crate) fn logic3(registers: &mut Registers, slots: Slots, table: u32, mask: 
     lanes(mask).for_each(|lane| target[lane] = ops::logic3(a[lane], b[lane], c[lane], table));
 }
 
-/// Inserts `count` bits at bit `at`; both are slots.
+/// Inserts `count` bits at bit `at`. Both are slots.
 pub(crate) fn insert_field(registers: &mut Registers, slots: Slots, (at, count): (u32, u32), wide: bool, mask: u32) {
     let words = &registers.words;
     let (at, count) = (words[at as usize], words[count as usize]);
@@ -59,15 +59,15 @@ pub(crate) fn insert_field(registers: &mut Registers, slots: Slots, (at, count):
     lanes(mask).for_each(|lane| target[lane] = ops::insert_field(a[lane], b[lane], at[lane], count[lane]));
 }
 
-/// Compares, and writes a number where the test holds, and zero elsewhere.
+/// Compares, and writes a number where the comparison is true and zero elsewhere.
 pub(crate) fn set(registers: &mut Registers, test: LaneOp, slots: Slots, (target, value): (u32, u32), mask: u32) {
     test.run(registers, slots, mask);
-    let held = registers.masks[slots.d as usize];
+    let holds = registers.masks[slots.d as usize];
     let target = &mut registers.words[target as usize];
-    lanes(mask).for_each(|lane| target[lane] = if held >> lane & 1 == 1 { value } else { 0 });
+    lanes(mask).for_each(|lane| target[lane] = if holds >> lane & 1 == 1 { value } else { 0 });
 }
 
-/// Adds with a carry.
+/// Adds, subtracts or multiplies with a carry.
 pub(crate) fn carry(registers: &mut Registers, sum: &Carry, mask: u32) {
     let slots = sum.slots;
     for lane in lanes(mask) {
@@ -109,7 +109,7 @@ pub(crate) fn carry(registers: &mut Registers, sum: &Carry, mask: u32) {
     }
 }
 
-/// Finds whether generic addresses lie in a space.
+/// Tests whether generic addresses are in a space.
 pub(crate) fn is_space(registers: &mut Registers, question: &IsSpace, mask: u32) {
     let &IsSpace { shift, test, slots, upper, bits, ref windows, inside } = question;
     shift.run(registers, Slots { d: upper, a: slots.a, b: bits, c: 0 }, mask);
@@ -141,7 +141,7 @@ pub(crate) fn broadcast(registers: &mut Registers, target: Register, value: u64,
     }
 }
 
-/// Cuts a wide register into narrow ones.
+/// Splits a wide register into narrow ones.
 pub(crate) fn unpack(registers: &mut Registers, source: Register, parts: &[Register], mask: u32) {
     let bits = u32::from(source.bits) / parts.len() as u32;
     for (index, part) in parts.iter().enumerate().filter(|(_, part)| part.bits != 0) {
@@ -157,7 +157,7 @@ pub(crate) fn unpack(registers: &mut Registers, source: Register, parts: &[Regis
     }
 }
 
-/// Joins narrow registers to a wide one.
+/// Joins narrow registers into a wide one.
 pub(crate) fn pack(registers: &mut Registers, target: Register, parts: &[Register], mask: u32) {
     let bits = u32::from(target.bits) / parts.len() as u32;
     for lane in lanes(mask) {

@@ -10,10 +10,10 @@ use crate::exec::state::warp::Warp;
 use crate::fault::Checked;
 use crate::program::Access;
 
-/// The most bytes of all lanes of an access.
+/// The most bytes of one access, for all lanes together.
 const ROW: usize = 32 * 32;
 
-/// A load from shared memory.
+/// Executes a load from shared memory.
 pub(crate) fn load_shared(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -40,7 +40,7 @@ pub(crate) fn load_shared(
     Ok(())
 }
 
-/// A store to shared memory.
+/// Executes a store to shared memory.
 pub(crate) fn store_shared(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,

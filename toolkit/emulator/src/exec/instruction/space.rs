@@ -1,21 +1,21 @@
-//! Memory spaces: which one a generic address lies in.
+//! Memory spaces of generic addresses.
 
 use crate::exec::state::lane_mask::lanes;
 use crate::fault::Checked;
 use crate::ptx::ast::Space;
 use crate::window::{LOCAL_WINDOW, PARAMETER_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS};
 
-/// The offset in shared memory of a generic or a shared address.
+/// Returns the offset in shared memory of a generic or a shared address.
 pub(crate) fn shared_offset(address: u64) -> u64 {
     if address >> WINDOW_BITS == SHARED_WINDOW >> WINDOW_BITS { address - SHARED_WINDOW } else { address }
 }
 
-/// The rank in an address of shared memory; none if it is the own block's.
+/// Returns the block's rank in an address of shared memory, or `None` for the thread's own block.
 pub(crate) fn rank_of(offset: u64) -> Option<usize> {
     ((offset >> RANK_SHIFT) as usize).checked_sub(1)
 }
 
-/// The space of a generic address, and the address at which the space begins.
+/// Returns the space of a generic address, and the address at which the space begins.
 #[inline(always)]
 pub(crate) fn space_of(address: u64) -> (Space, u64) {
     match address >> WINDOW_BITS {
@@ -29,7 +29,7 @@ pub(crate) fn space_of(address: u64) -> (Space, u64) {
     }
 }
 
-/// Calls `action` for each group of lanes whose addresses lie in one space, with the addresses in that space.
+/// Calls `action` for each group of lanes whose addresses are in the same space, with the addresses in that space.
 #[inline(always)]
 pub(crate) fn by_space(
     space: Space,

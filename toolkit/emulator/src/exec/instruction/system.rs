@@ -1,4 +1,4 @@
-//! Functions that every GPU has: what `assert`, `printf`, `malloc` and `free` of CUDA C++ call.
+//! Functions that every GPU provides. `assert`, `printf`, `malloc` and `free` of CUDA C++ call them.
 
 use super::space::space_of;
 use crate::exec::state::block_env::BlockEnv;
@@ -8,14 +8,14 @@ use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{SystemCall, SystemFunction};
 use crate::ptx::ast::Space;
 
-/// The most bytes of a text.
+/// The most bytes of a string.
 const LONGEST: u64 = 4096;
-/// The most bytes that a thread gets at once: the whole of a GPU's heap, unless a program asks for more.
+/// The most bytes of one `malloc`. This is the whole heap of a GPU, unless a program asks for more.
 const HEAP: u64 = 8 << 20;
-/// What faults call memory that a thread got.
+/// The name of memory from `malloc` in faults.
 const ALLOCATED: &str = "memory from malloc";
 
-/// Calls a function that every GPU has.
+/// Calls a function that every GPU provides.
 pub(crate) fn call(env: &mut BlockEnv<'_>, warp: &mut Warp, call: &SystemCall, mask: u32) -> Checked<()> {
     let private = env.launch.program.private;
     for lane in lanes(mask) {
@@ -51,7 +51,7 @@ pub(crate) fn call(env: &mut BlockEnv<'_>, warp: &mut Warp, call: &SystemCall, m
     Ok(())
 }
 
-/// Gives back memory from `malloc`. Nothing is at address 0.
+/// Frees memory from `malloc`. Address 0 is ignored.
 fn free(env: &mut BlockEnv<'_>, address: u64) -> Checked<()> {
     if address == 0 {
         return Ok(());
@@ -66,12 +66,12 @@ fn free(env: &mut BlockEnv<'_>, address: u64) -> Checked<()> {
     Ok(())
 }
 
-/// The number that so many bytes are.
+/// Converts the first `size` bytes to a number.
 fn number(bytes: &[u8], size: usize) -> u64 {
     bytes.iter().take(size).rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// Bytes at a generic address, for a lane.
+/// Returns bytes at a generic address of a lane.
 fn bytes<'a>(env: &'a mut BlockEnv<'_>, warp: &'a Warp, lane: usize, at: u64, count: usize) -> Checked<&'a [u8]> {
     let (space, base) = space_of(at);
     if space == Space::Local {
@@ -87,7 +87,7 @@ fn bytes<'a>(env: &'a mut BlockEnv<'_>, warp: &'a Warp, lane: usize, at: u64, co
     Ok(&env.memory.buffers[index].data[offset..offset + count])
 }
 
-/// The text at a generic address, up to its zero.
+/// Returns the string at a generic address, up to its terminating zero.
 fn text(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, at: u64) -> Checked<String> {
     let mut text = Vec::new();
     for next in at..at.saturating_add(LONGEST) {
@@ -99,7 +99,7 @@ fn text(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, at: u64) -> Checked<St
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What `printf` makes of a format and arguments, which lie one after the other, each at a multiple of its size.
+/// Formats a `printf`. The arguments follow each other, each at a multiple of its size.
 fn formatted(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, format: u64, arguments: u64) -> Checked<String> {
     let format = text(env, warp, lane, format)?;
     let mut at = arguments;
@@ -128,12 +128,12 @@ fn formatted(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, format: u64, argu
     Ok(out + rest)
 }
 
-/// The digits after the point that a conversion's flags ask for.
+/// Returns the precision in a conversion's flags.
 fn precision(flags: &str) -> Option<usize> {
     flags.split_once('.').map(|(_, digits)| digits.trim_end_matches(char::is_alphabetic).parse().unwrap_or(0))
 }
 
-/// A number as a conversion shows it.
+/// Formats a number for a conversion.
 fn shown(conversion: char, flags: &str, bits: u64, is_wide: bool) -> String {
     let float = f64::from_bits(bits);
     let signed = if is_wide { bits as i64 } else { i64::from(bits as i32) };
@@ -152,12 +152,12 @@ fn shown(conversion: char, flags: &str, bits: u64, is_wide: bool) -> String {
             let exponent: i32 = exponent.parse().unwrap_or(0);
             format!("{mantissa}{}{}{:02}", conversion, if exponent < 0 { '-' } else { '+' }, exponent.abs())
         }
-        _ => float.to_string(), // the shortest form that says it all, where C has six digits
+        _ => float.to_string(), // the shortest text with the exact value, where C prints six digits
     };
     if flags.contains('+') && !text.starts_with('-') && "dif".contains(conversion) { format!("+{text}") } else { text }
 }
 
-/// A text with the width that a conversion's flags ask for.
+/// Pads a text to the width in a conversion's flags.
 fn padded(text: &str, flags: &str) -> String {
     let marks = flags.trim_start_matches(['-', '+', ' ', '#', '0']);
     let width: usize =

@@ -1,12 +1,13 @@
-//! What requests cost: sectors of global memory, wavefronts of shared memory.
+//! The cost of memory requests: sectors of global memory, and wavefronts of shared memory.
 
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::meter::Meter;
 use crate::memory::{DeviceAddress, Memory};
 
-/// Counts the sectors of a request of some lanes to global memory, and notes them as touched, and if it `stores` as stored.
-/// `buffer` is the index of the buffer that holds all of it, if one does, and whether all lanes access one stretch of it, in
-/// order.
+/// Counts the sectors of a request to global memory, and records them as touched, and with `stores` also as stored to.
+///
+/// `buffer` has the index of the buffer that contains the whole request, if there is one. It also says whether all
+/// lanes access contiguous bytes of it, in order.
 #[inline(always)]
 pub(crate) fn count_global(
     meter: &mut Meter,
@@ -26,7 +27,7 @@ pub(crate) fn count_global(
         counts.peer_sectors += if memory.is_peers(index) { sectors } else { 0 };
         return;
     }
-    // Aligned accesses lie in one sector each.
+    // An aligned access is within one sector.
     if let (Some(index), 1..=32) = (buffer.0, bytes)
         && let Some(sectors) = memory.touch_ascending(index, lanes(mask).map(|lane| at[lane]), stores)
     {
@@ -48,7 +49,7 @@ pub(crate) fn count_global(
     }
 }
 
-/// The same for a bulk copy of bytes that lie side by side.
+/// Counts the sectors of a bulk copy of contiguous bytes.
 pub(crate) fn count_bulk(meter: &mut Meter, memory: &mut Memory, address: DeviceAddress, bytes: usize) {
     let (first, last) = (address / 32, (address + bytes as u64).div_ceil(32));
     let counts = meter.current();
@@ -70,22 +71,22 @@ pub(crate) fn count_shared(meter: &mut Meter, mask: u32, at: &[u64; 32], bytes: 
     counts.ideal_wavefronts += ideal;
 }
 
-/// Different sectors of a request.
+/// The distinct sectors of a request.
 struct Sectors {
     list: [u64; 64],
     len: usize,
 }
 
-/// The 32-byte sectors that the lanes of a request touch, each once.
+/// Returns the 32-byte sectors that the lanes of a request touch, each once.
 #[inline(always)]
 fn sectors(mask: u32, at: &[u64; 32], bytes: usize) -> Sectors {
     let mut found = Sectors { list: [0; 64], len: 0 };
     let mut highest = None;
     for lane in lanes(mask) {
-        // An aligned request of at most 32 bytes lies in one sector; a misaligned one will be a fault.
+        // An aligned request of at most 32 bytes is within one sector. A misaligned one becomes a fault later.
         let sector = at[lane] >> 5;
-        let known = &found.list[..found.len];
-        if Some(sector) > highest || known.last() != Some(&sector) && !known.contains(&sector) {
+        let earlier = &found.list[..found.len];
+        if Some(sector) > highest || earlier.last() != Some(&sector) && !earlier.contains(&sector) {
             found.list[found.len] = sector;
             found.len += 1;
         }
@@ -99,8 +100,9 @@ fn sectors(mask: u32, at: &[u64; 32], bytes: usize) -> Sectors {
     found
 }
 
-/// Passes over the 32 banks that a request needs, and that it would need without conflicts. Requests of more than four bytes
-/// a lane are served by half or quarter warps.
+/// Returns the passes over the 32 banks that a request needs, and the passes that it would need without conflicts.
+///
+/// Requests of more than four bytes per lane are served in half or quarter warps.
 #[inline(always)]
 fn wavefronts(mask: u32, at: &[u64; 32], bytes: usize) -> (u64, u64) {
     let width = (128 / bytes.max(4)).min(32);
@@ -112,7 +114,7 @@ fn wavefronts(mask: u32, at: &[u64; 32], bytes: usize) -> (u64, u64) {
             continue;
         }
         ideal += 1;
-        // Mostly all lanes take part.
+        // Usually all lanes take part.
         let differs = if part.count_ones() as usize == width {
             differ(at[first..first + width].iter().copied(), bytes)
         } else {
@@ -122,7 +124,7 @@ fn wavefronts(mask: u32, at: &[u64; 32], bytes: usize) -> (u64, u64) {
             total += 1;
             continue;
         }
-        // Words are kept in a list; those of one bank are counted.
+        // Lists the distinct words. Two words in the same bank conflict.
         let mut banks = 0u32;
         let mut list = [0u64; 64];
         let (mut len, mut conflict) = (0, false);
@@ -142,24 +144,24 @@ fn wavefronts(mask: u32, at: &[u64; 32], bytes: usize) -> (u64, u64) {
     (total, ideal)
 }
 
-/// Whether no two lanes of a pass access the same banks, as most do.
+/// Returns whether all lanes of a pass access different banks, as they usually do.
 #[inline(always)]
 fn differ(addresses: impl Iterator<Item = u64>, bytes: usize) -> bool {
     if !matches!(bytes, 4 | 8 | 16) {
         return false;
     }
-    let (mut seen, mut again, mut offsets) = (0u32, 0, 0);
+    let (mut seen, mut repeated, mut offsets) = (0u32, 0, 0);
     let shift = bytes.trailing_zeros();
     for at in addresses {
         let place = 1 << (at >> shift & 127 >> shift);
-        again |= seen & place;
+        repeated |= seen & place;
         seen |= place;
         offsets |= at;
     }
-    again == 0 && offsets & (bytes as u64 - 1) == 0
+    repeated == 0 && offsets & (bytes as u64 - 1) == 0
 }
 
-/// How many words the fullest bank has.
+/// Returns the number of words in the fullest bank.
 fn worst_bank(words: &[u64]) -> u64 {
     let mut counts = [0u8; 32];
     words.iter().for_each(|word| counts[(word & 31) as usize] += 1);
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn bank_conflicts() {
+    fn bank_conflicts_need_more_wavefronts() {
         assert_eq!(wavefronts(!0, &at(4), 4), (1, 1));
         assert_eq!(wavefronts(!0, &at(128), 4), (32, 1));
         assert_eq!(wavefronts(!0, &at(132), 4), (1, 1));

@@ -1,6 +1,7 @@
 //! `wgmma`: products of a warp group, with factors in shared memory.
 //!
-//! Each warp of the group computes its own sixteen rows, at the latest moment: when it waits for the group of products.
+//! Each warp of the group computes its own sixteen rows. It does so at the latest moment, when it waits for the group
+//! of products.
 
 use super::fragment::{first_factor, position, store_row_sums, with_row_sums};
 use crate::exec::state::block::BlockState;
@@ -13,14 +14,14 @@ use crate::exec::tensor_core::{Bits, DEPTH};
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{FirstFactor, Op, Product, Program};
 
-/// Flips the signs of halves.
+/// Negates halves if `negates` is set.
 fn negate<const S: usize>(bits: &mut Bits<S>, negates: bool) {
     if negates {
         bits.iter_mut().flatten().for_each(|bits| *bits ^= 0x8000);
     }
 }
 
-/// Starts a product, which from now on reads its factors.
+/// Starts a product, which reads its factors from now on.
 pub(crate) fn start_product(
     meter: &mut Meter,
     block: &mut BlockState,
@@ -45,29 +46,29 @@ pub(crate) fn start_product(
     let predicate = |slot: u32| warp.registers.masks[slot as usize] & 1 == 1;
     let adds = product.accumulates.is_none_or(|(slot, negated)| predicate(slot) != negated);
     let pieces = a.map(Tile::pieces).into_iter().flatten().chain(b.pieces());
-    let reads = block.shared.start_async_reads(pieces, LaneAccess::of(&warp.clock, 0, false), false)?;
+    let reads = block.shared.start_async_reads(pieces, LaneAccess::new(&warp.clock, 0, false), false)?;
     meter.current().tensor_flops += (2 * 16 * DEPTH * product.columns) as u64;
     warp.products.push_back(PendingProduct { pc: meter.pc, a, b, adds, groups: 0, reads });
     Ok(())
 }
 
-/// Closes the group of the products that were started.
+/// Closes the current group of products.
 pub(crate) fn commit_products(warp: &mut Warp) {
     warp.products.iter_mut().for_each(|product| product.groups += 1);
 }
 
-/// Computes all groups of products but the latest `pending`.
+/// Computes all groups of products except the latest `pending`.
 pub(crate) fn wait_products(program: &Program, block: &mut BlockState, warp: &mut Warp, pending: u32) {
     while warp.products.front().is_some_and(|product| product.groups > pending) {
         let Some(ending) = warp.products.pop_front() else { return };
         if let Op::Product(product) = &program.code[ending.pc].op {
             compute(warp, &block.shared.data, product, &ending);
         }
-        block.shared.end_async_reads(&ending.reads, LaneAccess::of(&warp.clock, 0, false));
+        block.shared.end_async_reads(&ending.reads, LaneAccess::new(&warp.clock, 0, false));
     }
 }
 
-/// Computes a product.
+/// Computes a product that is in flight.
 fn compute(warp: &mut Warp, memory: &[u8], product: &Product, pending: &PendingProduct) {
     let Warp { registers, factors, .. } = warp;
     let factors = factors.get_or_insert_with(|| Box::new(RecentFactors::new()));
@@ -79,7 +80,7 @@ fn compute(warp: &mut Warp, memory: &[u8], product: &Product, pending: &PendingP
     }
     negate(&mut a, product.negates[0]);
     factors.set_rows(product.factor, &a);
-    // Eight columns lie in four registers, or in two of packed halves.
+    // Eight columns take four registers, or two registers of packed halves.
     let width = if product.half_sum { 2 } else { 4 };
     for (group, slots) in product.d.chunks_exact(width).enumerate() {
         factors.set_columns(|columns| {

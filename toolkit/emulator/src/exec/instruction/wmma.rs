@@ -1,4 +1,4 @@
-//! `wmma`: fragments from memory and to it, and their products.
+//! `wmma`: loads, stores and products of fragments.
 
 use super::access::{load, store};
 use super::operand::addresses;
@@ -12,7 +12,7 @@ use crate::program::{Access, Address, FactorKind, Fragment, FragmentAccess, Frag
 use crate::ptx::ast::Width;
 use half::f16;
 
-/// An access of one element, or of all elements of a register, at the addresses in a slot.
+/// Returns the access to one element, or to all elements of a register, at the addresses in the scratch slot.
 fn part(access: &FragmentAccess, bytes: usize, slot: u32) -> Access {
     Access {
         space: access.space,
@@ -24,7 +24,7 @@ fn part(access: &FragmentAccess, bytes: usize, slot: u32) -> Access {
     }
 }
 
-/// Puts the addresses of an element of each lane's register into the scratch slot.
+/// Writes the addresses of one element of each lane's register to the scratch slot.
 fn set_addresses(warp: &mut Warp, access: &FragmentAccess, base: &[u64; 32], register: usize, element: usize) {
     let strides = warp.registers.words[access.stride as usize];
     warp.registers.wides[access.scratch.0 as usize].0 = std::array::from_fn(|lane| {
@@ -66,7 +66,7 @@ pub(crate) fn load_fragment(
             let loaded = &warp.registers.words[access.scratch.1 as usize];
             words.iter_mut().zip(&loaded.0).for_each(|(word, value)| *word |= value << (element * bits));
             if let Some(poison) = &mut warp.poison {
-                let part = poison.of((Width::B32, access.scratch.1));
+                let part = poison.get((Width::B32, access.scratch.1));
                 poison.set((Width::B32, slot), part, part);
             }
         }
@@ -76,7 +76,7 @@ pub(crate) fn load_fragment(
         let original = access.registers[register % real];
         warp.registers.words[slot as usize] = warp.registers.words[original as usize];
         if let Some(poison) = &mut warp.poison {
-            poison.set((Width::B32, slot), u32::MAX, poison.of((Width::B32, original)));
+            poison.set((Width::B32, slot), u32::MAX, poison.get((Width::B32, original)));
         }
     }
     Ok(())
@@ -103,7 +103,7 @@ pub(crate) fn store_fragment(
             warp.registers.words[access.scratch.1 as usize].0 =
                 warp.registers.words[slot as usize].map(|word| word >> (element * bits));
             if let Some(poison) = &mut warp.poison {
-                poison.set((Width::B32, access.scratch.1), u32::MAX, poison.of((Width::B32, slot)));
+                poison.set((Width::B32, access.scratch.1), u32::MAX, poison.get((Width::B32, slot)));
             }
             store(env, warp, &part(access, bits / 8, access.scratch.1), mask)?;
         }
@@ -111,7 +111,7 @@ pub(crate) fn store_fragment(
     Ok(())
 }
 
-/// The bits of a fragment's elements, by side and depth.
+/// Returns the bits of a fragment's elements, by side and depth.
 fn elements(registers: &Registers, slots: &[u32], fragment: Fragment) -> Vec<Vec<u32>> {
     let mut found = vec![vec![0; fragment.depth]; fragment.sides];
     for (register, &slot) in slots[..fragment.registers()].iter().enumerate() {
@@ -126,7 +126,7 @@ fn elements(registers: &Registers, slots: &[u32], fragment: Fragment) -> Vec<Vec
     found
 }
 
-/// `wmma.mma`
+/// Executes `wmma.mma`.
 pub(crate) fn multiply_fragments(registers: &mut Registers, product: &FragmentProduct) {
     let [m, n, depth] = product.shape;
     let bits = product.kind.bits();
@@ -147,14 +147,14 @@ pub(crate) fn multiply_fragments(registers: &mut Registers, product: &FragmentPr
         let narrow = |sum: f32| if d_half { f32_to_f16(sum).to_bits().into() } else { sum.to_bits() };
         for (top, left) in (0..m).step_by(16).flat_map(|top| (0..n).step_by(8).map(move |left| (top, left))) {
             let rows = (m - top).min(16);
-            let (mut of_a, mut of_b) = ([[0; 16]; MAX_DEPTH], [[0; 8]; MAX_DEPTH]);
+            let (mut tile_a, mut tile_b) = ([[0; 16]; MAX_DEPTH], [[0; 8]; MAX_DEPTH]);
             for k in 0..depth {
-                (0..rows).for_each(|row| of_a[k][row] = a[top + row][k]);
-                (0..8).for_each(|column| of_b[k][column] = b[left + column][k]);
+                (0..rows).for_each(|row| tile_a[k][row] = a[top + row][k]);
+                (0..8).for_each(|column| tile_b[k][column] = b[left + column][k]);
             }
             let mut tile = [[0f32; 8]; 16];
             (0..rows).for_each(|row| tile[row] = std::array::from_fn(|column| widen(sums[top + row][left + column])));
-            multiply_floats(product.kind, depth, &of_a, &of_b, &mut tile);
+            multiply_floats(product.kind, depth, &tile_a, &tile_b, &mut tile);
             (0..rows)
                 .for_each(|row| (0..8).for_each(|column| sums[top + row][left + column] = narrow(tile[row][column])));
         }

@@ -7,9 +7,9 @@ use super::clock::Gathering;
 pub(crate) struct Barrier {
     /// Threads that have arrived.
     pub arrived: u32,
-    /// Threads that must arrive; `None` means all that live.
+    /// Threads that must arrive. `None` means all living threads.
     pub expected: Option<u32>,
-    /// Threads that were asked about a predicate, and those that had it.
+    /// Threads that took part in a vote. `votes` is the number whose predicate was true.
     pub voters: u32,
     pub votes: u32,
     /// The views of the threads that have arrived.

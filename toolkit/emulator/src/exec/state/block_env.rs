@@ -1,4 +1,4 @@
-//! What the instructions of a warp can reach outside of the warp.
+//! The state outside a warp that its instructions can access.
 
 use super::block::BlockState;
 use super::constants::LaunchConstants;
@@ -7,18 +7,18 @@ use super::meter::Meter;
 use crate::exec::peers::Peers;
 use crate::memory::Memory;
 
-/// What the instructions of a warp can reach outside of the warp.
+/// The state outside a warp that its instructions can access.
 pub(crate) struct BlockEnv<'a> {
-    /// What stays the same during the launch.
+    /// The constants of the launch.
     pub launch: &'a LaunchConstants<'a>,
     /// Global memory.
     pub memory: &'a mut Memory,
-    /// What strong writes to global memory released, for threads of other blocks to acquire.
+    /// Views that strong writes to global memory released, for threads of other blocks to acquire.
     pub releases: &'a mut GlobalReleases,
-    /// What the warps of the block share.
+    /// The state that the warps of the block share.
     pub block: &'a mut BlockState,
     /// The other blocks of its cluster.
     pub peers: Peers<'a>,
-    /// The counts, and the instruction that runs.
+    /// The counts, and the index of the running instruction.
     pub meter: &'a mut Meter,
 }

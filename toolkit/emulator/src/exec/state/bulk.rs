@@ -1,4 +1,4 @@
-//! Bulk and tensor copies that have not ended.
+//! Bulk and tensor copies in flight.
 
 use super::async_reads::Region;
 use crate::fault::Checked;
@@ -8,19 +8,19 @@ use crate::tensor_map::Swizzle;
 /// Bytes of shared memory that are copied as one piece.
 pub(crate) const PIECE: usize = 16;
 
-/// Bytes of a copy that lie side by side in global memory.
+/// Bytes of a copy that are contiguous in global memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BulkPart {
     /// Their address in global memory.
     pub address: DeviceAddress,
-    /// Their place in the copy's data.
+    /// Their offset in the copy's data.
     pub place: usize,
-    /// How many they are.
+    /// The number of bytes.
     pub bytes: usize,
 }
 
 impl BulkPart {
-    /// Cuts the part at addresses that are multiples of [`PIECE`].
+    /// Splits the part at addresses that are multiples of [`PIECE`].
     pub fn cut(self) -> impl Iterator<Item = BulkPart> {
         let mut done = 0;
         std::iter::from_fn(move || {
@@ -33,27 +33,27 @@ impl BulkPart {
     }
 }
 
-/// What a copy moves.
+/// The data that a copy moves.
 #[derive(Clone, Debug)]
 pub(crate) struct BulkData {
     /// The offset in shared memory.
     pub at: usize,
-    /// How the bytes are arranged there.
+    /// The permutation of the bytes there.
     pub swizzle: Swizzle,
     /// The bytes when the copy started, in the order of the tile.
     pub data: Vec<u8>,
-    /// Where the bytes are in global memory. Bytes that are in no part lie outside of the tensor.
+    /// The parts in global memory. Bytes that are in no part are outside the tensor.
     pub parts: Vec<BulkPart>,
 }
 
 impl BulkData {
-    /// The offsets in shared memory of its pieces.
+    /// Returns the offsets of its pieces in shared memory.
     pub fn pieces(&self) -> impl Iterator<Item = usize> + Clone + use<> {
         let (at, swizzle) = (self.at, self.swizzle);
         (0..self.data.len() / PIECE).map(move |piece| swizzle.apply(at + piece * PIECE))
     }
 
-    /// Copies the bytes that its parts of global memory hold now to `data`.
+    /// Copies the current bytes of its parts in global memory to `data`.
     pub fn read_global(&self, memory: &Memory, data: &mut [u8]) -> Checked<()> {
         for &BulkPart { address, place, bytes } in &self.parts {
             let (index, offset) = memory.locate(address, bytes)?;
@@ -63,24 +63,24 @@ impl BulkData {
     }
 }
 
-/// A copy to shared memory that has not ended.
+/// A copy to shared memory that is in flight.
 #[derive(Debug)]
 pub(crate) struct PendingFill {
-    /// What it moves.
+    /// The data that it moves.
     pub bulk: BulkData,
-    /// The offset of the mbarrier that is told when it ends.
+    /// The offset of the mbarrier to notify when it ends.
     pub barrier: u64,
 }
 
-/// A copy to global memory that has not ended.
+/// A copy to global memory that is in flight.
 #[derive(Debug)]
 pub(crate) struct PendingStore {
-    /// What it moves.
+    /// The data that it moves.
     pub bulk: BulkData,
     /// The lane that started it.
     pub lane: usize,
-    /// Groups that its thread has closed since, its own included.
+    /// Groups that its thread has closed since it started, its own included.
     pub groups: u32,
-    /// What it still reads of shared memory.
+    /// Regions of shared memory that it still reads.
     pub reads: Vec<Region>,
 }

@@ -1,42 +1,45 @@
-//! Vector clocks: they tell which accesses of other threads come before those of a thread.
+//! Vector clocks, which tell which accesses of other threads come before the accesses of a thread.
 //!
-//! A warp has an epoch, a number that grows whenever one of its lanes synchronises. Each thread has a view. It says of every
-//! thread of the cluster up to which epoch that thread's accesses come before the next access of its owner, and the same of those
-//! threads of other clusters that have handed something on to the owner. A block that is in no cluster is one by itself. Threads may share one view: after a block barrier all of
-//! them do. A view has one warp more than the cluster. That warp stands for the asynchronous proxy, and each of its lanes for the
-//! copies of some mbarriers.
+//! A warp has an epoch, a number that grows each time one of its lanes synchronises. Each thread has a view. For every
+//! thread of the cluster, the view holds an epoch: that thread's accesses up to this epoch come before the owner's next
+//! access. The view holds the same for threads of other clusters that released something to the owner. A block outside
+//! any cluster counts as a cluster of one. Threads may share a view, as all threads of a block do after a barrier.
+//!
+//! A view has one warp more than the cluster. That warp represents the asynchronous proxy, and each of its lanes for
+//! the copies of some mbarriers.
 
 use super::lane_mask::lanes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// An epoch for each thread of a block.
+/// An epoch for each thread of a cluster.
 pub(crate) type Epochs = Arc<[u32]>;
-/// Epochs of the threads of other blocks, by the index of the block in the grid.
+/// Epochs of the threads of other clusters, by the number of the cluster.
 pub(crate) type Others = BTreeMap<u32, Epochs>;
 
-/// The view of a thread: up to which epoch the accesses of each other thread come before its own.
+/// The view of a thread: for each other thread, the epoch up to which its accesses come before the owner's next access.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    /// The epoch of each thread of the block.
-    known: Vec<u32>,
-    /// The least of these epochs in each warp.
+    /// The epoch of each thread of the cluster.
+    epochs: Vec<u32>,
+    /// The smallest epoch of each warp.
     floor: Vec<u32>,
-    /// The epochs of threads of other blocks.
+    /// The epochs of threads of other clusters.
     others: Option<Arc<Others>>,
     /// The epochs up to which writes are also visible to the asynchronous proxy.
     proxied: Option<Epochs>,
 }
 
-/// The block whose presence among others says that launches ahead of a dependent one come before. No launch has one of this number.
+/// The cluster number in [`Others`] that says that the launches ahead of a dependent one come before. No cluster has
+/// this number.
 const LAUNCHES_AHEAD: u32 = u32::MAX;
 
-/// Raises epochs to those of another list.
+/// Raises each epoch to at least its counterpart in another list.
 fn join_epochs(mine: &mut [u32], theirs: &[u32]) {
     mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
 }
 
-/// The same for lists that may be shared or missing.
+/// Joins epochs that may be shared or missing.
 fn join_shared(mine: &mut Option<Epochs>, theirs: &Option<Epochs>) {
     match (mine, theirs) {
         (Some(mine), Some(theirs)) if !Arc::ptr_eq(mine, theirs) => join_epochs(Arc::make_mut(mine), theirs),
@@ -45,7 +48,7 @@ fn join_shared(mine: &mut Option<Epochs>, theirs: &Option<Epochs>) {
     }
 }
 
-/// The same for the threads of other blocks.
+/// Joins the epochs of threads of other clusters.
 pub(crate) fn join_others(mine: &mut Arc<Others>, theirs: &Arc<Others>) {
     if Arc::ptr_eq(mine, theirs) {
         return;
@@ -53,14 +56,15 @@ pub(crate) fn join_others(mine: &mut Arc<Others>, theirs: &Arc<Others>) {
     let mine = Arc::make_mut(mine);
     for (&block, epochs) in theirs.iter() {
         match mine.get_mut(&block) {
-            Some(known) if Arc::ptr_eq(known, epochs) => {}
-            Some(known) => join_epochs(Arc::make_mut(known), epochs),
+            Some(existing) if Arc::ptr_eq(existing, epochs) => {}
+            Some(existing) => join_epochs(Arc::make_mut(existing), epochs),
             None => drop(mine.insert(block, Arc::clone(epochs))),
         }
     }
 }
 
-/// Forgets of what a dependent launch handed on that it had waited: the next one must do so itself.
+/// Removes the fact that a dependent launch has waited from the accesses it hands on. The next dependent launch must
+/// wait itself.
 pub(crate) fn forget_wait(others: &mut Arc<Others>) {
     if others.contains_key(&LAUNCHES_AHEAD) {
         Arc::make_mut(others).remove(&LAUNCHES_AHEAD);
@@ -68,49 +72,49 @@ pub(crate) fn forget_wait(others: &mut Arc<Others>) {
 }
 
 impl View {
-    /// A view of so many warps in which nothing has happened.
+    /// Creates a view of `warps` warps that have not accessed anything.
     pub fn new(warps: usize) -> Self {
-        Self { known: vec![0; warps * 32], floor: vec![0; warps], others: None, proxied: None }
+        Self { epochs: vec![0; warps * 32], floor: vec![0; warps], others: None, proxied: None }
     }
 
-    /// The same view, with accesses of threads of other blocks that come before.
+    /// Returns the view with the accesses of threads of other clusters that come before.
     pub fn after(self, others: Option<&Arc<Others>>) -> Self {
         Self { others: others.cloned(), ..self }
     }
 
-    /// What it knows of threads of other blocks.
+    /// Returns the epochs of threads of other clusters.
     pub fn others(&self) -> Option<&Arc<Others>> {
         self.others.as_ref()
     }
 
-    /// Whether a thread's accesses up to an epoch come before.
+    /// Returns whether a thread's accesses up to an epoch come before.
     #[inline(always)]
     pub fn knows(&self, thread: usize, epoch: u32) -> bool {
-        self.known[thread] >= epoch
+        self.epochs[thread] >= epoch
     }
 
-    /// The same for the lanes of a warp that a mask names.
+    /// Returns whether the accesses of all lanes in a mask up to an epoch come before.
     #[inline(always)]
     pub fn knows_all(&self, warp: usize, mask: u32, epoch: u32) -> bool {
-        self.floor[warp] >= epoch || knows_lanes(&self.known, warp, mask, epoch)
+        self.floor[warp] >= epoch || knows_lanes(&self.epochs, warp, mask, epoch)
     }
 
-    /// The same for lanes of a warp of another block.
+    /// Returns whether the accesses of lanes of another cluster up to an epoch come before.
     pub fn knows_other(&self, block: u32, warp: usize, mask: u32, epoch: u32) -> bool {
         let epochs = self.others.as_ref().and_then(|others| others.get(&block));
         epochs.is_some_and(|epochs| knows_lanes(epochs, warp, mask, epoch))
     }
 
-    /// Whether a thread's writes up to an epoch are visible to the asynchronous proxy. The last warp of a view stands for that
-    /// proxy itself.
+    /// Returns whether a thread's writes up to an epoch are visible to the asynchronous proxy. The last warp of a view
+    /// is that proxy itself, which sees its own writes.
     pub fn is_proxied(&self, thread: usize, epoch: u32) -> bool {
-        let own = thread >= self.known.len() - 32;
+        let own = thread >= self.epochs.len() - 32;
         own || self.proxied.as_ref().is_some_and(|epochs| epochs[thread] >= epoch)
     }
 
-    /// Adds another view, but leaves the least epochs of the warps to [`View::settle`].
+    /// Joins another view, but leaves the smallest epochs of the warps to [`View::settle`].
     fn join(&mut self, other: &View) {
-        join_epochs(&mut self.known, &other.known);
+        join_epochs(&mut self.epochs, &other.epochs);
         join_shared(&mut self.proxied, &other.proxied);
         match (&mut self.others, &other.others) {
             (Some(mine), Some(theirs)) => join_others(mine, theirs),
@@ -119,31 +123,32 @@ impl View {
         }
     }
 
-    /// Finds the least epoch of each warp.
+    /// Recomputes the smallest epoch of each warp.
     fn settle(&mut self) {
-        for (floor, lanes) in self.floor.iter_mut().zip(self.known.chunks(32)) {
+        for (floor, lanes) in self.floor.iter_mut().zip(self.epochs.chunks(32)) {
             *floor = lanes.iter().copied().min().unwrap_or(0);
         }
     }
 
-    /// Whether the launches ahead of a dependent one come before.
+    /// Returns whether the launches ahead of a dependent one come before.
     pub fn has_waited(&self) -> bool {
         self.others.as_ref().is_some_and(|others| others.contains_key(&LAUNCHES_AHEAD))
     }
 
-    /// What a thread of `block` with this view hands on when it releases: the view, and its own accesses up to `epoch`.
+    /// Returns the epochs that a thread with this view releases: the view, and its own accesses up to `epoch`. `block`
+    /// is the number of its cluster.
     pub fn released(&self, block: u32, thread: usize, epoch: u32) -> Arc<Others> {
-        let mut known = self.known.clone();
-        known[thread] = known[thread].max(epoch);
+        let mut epochs = self.epochs.clone();
+        epochs[thread] = epochs[thread].max(epoch);
         let mut others = self.others.as_deref().cloned().unwrap_or_default();
-        others.insert(block, known.into());
+        others.insert(block, epochs.into());
         Arc::new(others)
     }
 
-    /// Adds what others released to the view of a thread of `block`.
+    /// Adds epochs that others released. `block` is the number of the thread's cluster.
     pub fn acquire(&mut self, block: u32, released: &Arc<Others>) {
         if let Some(own) = released.get(&block) {
-            join_epochs(&mut self.known, own);
+            join_epochs(&mut self.epochs, own);
             self.settle();
         }
         match &mut self.others {
@@ -153,14 +158,14 @@ impl View {
     }
 }
 
-fn knows_lanes(known: &[u32], warp: usize, mask: u32, epoch: u32) -> bool {
-    lanes(mask).all(|lane| known[warp * 32 + lane] >= epoch)
+fn knows_lanes(epochs: &[u32], warp: usize, mask: u32, epoch: u32) -> bool {
+    lanes(mask).all(|lane| epochs[warp * 32 + lane] >= epoch)
 }
 
 /// The clock of a warp: its epoch, and the views of its lanes.
 #[derive(Debug)]
 pub(crate) struct WarpClock {
-    /// The index of the warp among those of its cluster of blocks.
+    /// The index of the warp in its cluster of blocks.
     pub warp: usize,
     pub epoch: u32,
     views: Views,
@@ -169,18 +174,18 @@ pub(crate) struct WarpClock {
 /// The views of the lanes of a warp.
 #[derive(Debug)]
 struct Views {
-    /// The view that all of them share, as long as none has one of its own.
+    /// The view that all lanes share while `own` is `None`.
     shared: Arc<View>,
     own: Option<Box<[Arc<View>; 32]>>,
 }
 
 impl Views {
-    /// A view that all lanes share.
+    /// Creates the views of lanes that share one view.
     fn new(shared: Arc<View>) -> Self {
         Self { shared, own: None }
     }
 
-    /// The views, one of each lane.
+    /// Returns a separate view for each lane.
     fn each(&mut self) -> &mut [Arc<View>; 32] {
         self.own.get_or_insert_with(|| Box::new(std::array::from_fn(|_| Arc::clone(&self.shared))))
     }
@@ -199,18 +204,18 @@ impl WarpClock {
         }
     }
 
-    /// Whether all lanes share one view.
+    /// Returns whether all lanes share one view.
     #[inline(always)]
     pub fn has_one_view(&self) -> bool {
         self.views.own.is_none()
     }
 
-    /// A lane's view, which from now on the lane does not share.
+    /// Returns a lane's view to modify. The lane no longer shares it.
     pub fn view_mut(&mut self, lane: usize) -> &mut View {
         Arc::make_mut(&mut self.views.each()[lane])
     }
 
-    /// Adds the views of lanes, and their own accesses up to now, to a view that others will receive.
+    /// Adds the views of some lanes, and their own accesses so far, to a view that other threads will receive.
     pub fn publish(&mut self, mask: u32, into: &mut View) {
         let mut last: Option<&Arc<View>> = None;
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
@@ -219,13 +224,13 @@ impl WarpClock {
                 into.join(view);
             }
             last = Some(view);
-            let own = &mut into.known[self.warp * 32 + lane];
+            let own = &mut into.epochs[self.warp * 32 + lane];
             *own = (*own).max(self.epoch);
         }
         self.epoch += 1;
     }
 
-    /// Gives lanes a view that contains their own.
+    /// Replaces the views of some lanes by a view that contains them.
     pub fn receive(&mut self, mask: u32, view: &Arc<View>) {
         if mask == u32::MAX {
             self.views = Views::new(Arc::clone(view));
@@ -237,7 +242,7 @@ impl WarpClock {
         }
     }
 
-    /// Adds a view to those of some lanes.
+    /// Joins a view to the views of some lanes.
     pub fn learn(&mut self, mask: u32, view: &View) {
         if self.views.own.is_none() && mask == u32::MAX {
             let shared = Arc::make_mut(&mut self.views.shared);
@@ -263,7 +268,7 @@ impl WarpClock {
         }
     }
 
-    /// Lets the launches ahead of a dependent one come before what some lanes do from now on.
+    /// Orders the launches ahead of a dependent one before the next accesses of some lanes.
     pub fn wait_for_launches(&mut self, mask: u32) {
         let ahead = Arc::new(Others::from([(LAUNCHES_AHEAD, Epochs::from([]))]));
         let mut view = View::new(0);
@@ -271,7 +276,7 @@ impl WarpClock {
         self.learn(mask, &view);
     }
 
-    /// Orders lanes of this warp among each other.
+    /// Orders lanes of this warp with each other.
     pub fn meet(&mut self, warps: usize, mask: u32) {
         let mut view = View::new(warps);
         self.publish(mask, &mut view);
@@ -279,12 +284,12 @@ impl WarpClock {
         self.receive(mask, &Arc::new(view));
     }
 
-    /// Makes what lanes wrote, and what comes before it, visible to the asynchronous proxy.
+    /// Makes the writes of some lanes, and all writes that come before them, visible to the asynchronous proxy.
     pub fn proxy_fence(&mut self, mask: u32) {
         let views = self.views.each();
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
             let view = Arc::make_mut(&mut views[lane]);
-            let mut epochs = view.known.clone();
+            let mut epochs = view.epochs.clone();
             epochs[self.warp * 32 + lane] = self.epoch;
             join_shared(&mut view.proxied, &Some(epochs.into()));
         }
@@ -304,11 +309,11 @@ impl Gathering {
 
     /// Adds the accesses of one thread up to an epoch.
     pub fn add_thread(&mut self, thread: usize, epoch: u32, warps: usize) {
-        let known = &mut self.0.get_or_insert_with(|| View::new(warps)).known[thread];
-        *known = (*known).max(epoch);
+        let own = &mut self.0.get_or_insert_with(|| View::new(warps)).epochs[thread];
+        *own = (*own).max(epoch);
     }
 
-    /// Adds all that have arrived at another one, which starts anew.
+    /// Joins the arrivals of another gathering, and empties that one.
     pub fn absorb(&mut self, other: &mut Gathering) {
         match (&mut self.0, other.0.take()) {
             (Some(mine), Some(theirs)) => mine.join(&theirs),
@@ -317,7 +322,7 @@ impl Gathering {
         }
     }
 
-    /// The joined view of all that have arrived. The next gathering starts anew.
+    /// Returns the joined view of all arrivals, and starts a new gathering.
     pub fn take(&mut self, warps: usize) -> Arc<View> {
         let mut view = self.0.take().unwrap_or_else(|| View::new(warps));
         view.settle();

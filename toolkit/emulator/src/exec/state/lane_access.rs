@@ -1,4 +1,4 @@
-//! One lane's access to memory, and which accesses of other threads come before it.
+//! One lane's access to memory, with its view of the accesses that come before it.
 
 use super::clock::{View, WarpClock};
 
@@ -18,20 +18,20 @@ pub(crate) struct LaneAccess<'a> {
 }
 
 impl<'a> LaneAccess<'a> {
-    /// The access that a lane of a warp makes now.
+    /// Returns the access that a lane of a warp makes now.
     #[inline(always)]
-    pub fn of(clock: &'a WarpClock, lane: usize, strong: bool) -> Self {
+    pub fn new(clock: &'a WarpClock, lane: usize, strong: bool) -> Self {
         Self { warp: clock.warp, lane, epoch: clock.epoch, view: clock.view(lane), strong }
     }
 
-    /// The accesses that the lanes of a warp make now. Mostly all lanes have one view.
+    /// Returns the accesses that the lanes of a warp make now. Usually all lanes share one view.
     #[inline(always)]
     pub fn by_lane(clock: &'a WarpClock, strong: bool) -> impl Fn(usize) -> Self + Copy {
-        let (first, alike) = (Self::of(clock, 0, strong), clock.has_one_view());
-        move |lane| if alike { Self { lane, ..first } } else { Self::of(clock, lane, strong) }
+        let (first, alike) = (Self::new(clock, 0, strong), clock.has_one_view());
+        move |lane| if alike { Self { lane, ..first } } else { Self::new(clock, lane, strong) }
     }
 
-    /// The index of the thread in its cluster of blocks.
+    /// Returns the index of the thread in its cluster of blocks.
     pub fn thread(&self) -> usize {
         self.warp * 32 + self.lane
     }

@@ -1,6 +1,6 @@
-//! Masks of lanes: bit `n` stands for lane `n` of a warp.
+//! Masks of lanes: bit `n` is lane `n` of a warp.
 
-/// The lanes of a mask, in order.
+/// Iterates over the lanes of a mask, in order.
 #[inline(always)]
 pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     let mut rest = mask;

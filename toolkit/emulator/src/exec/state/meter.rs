@@ -1,34 +1,34 @@
-//! Counts of a launch while it runs.
+//! Counts of a running launch.
 
 use crate::report::Counts;
 
-/// What a launch has executed so far, and the instruction that it executes now.
+/// The counts of a launch so far, and the instruction that it executes now.
 pub(crate) struct Meter {
     /// The counts of each instruction of the program.
     pub counts: Vec<Counts>,
-    /// The index of the instruction that runs.
+    /// The index of the running instruction.
     pub pc: usize,
     /// Instructions executed so far, each counted once per warp.
     pub executed: u64,
-    /// Accesses by which threads may wait for others.
+    /// Strong accesses so far. Threads may wait for others with strong accesses.
     pub polls: u64,
     /// Barriers of blocks that were passed.
     pub barriers: u64,
 }
 
 impl Meter {
-    /// The meter of a program of so many instructions, before the first of them.
+    /// Creates the meter of a program with `instructions` instructions.
     pub fn new(instructions: usize) -> Self {
         Self { counts: vec![Counts::default(); instructions], pc: 0, executed: 0, polls: 0, barriers: 0 }
     }
 
-    /// The counts of the instruction that runs.
+    /// Returns the counts of the running instruction.
     #[inline(always)]
     pub fn current(&mut self) -> &mut Counts {
         &mut self.counts[self.pc]
     }
 
-    /// Adds what another meter of the same program has counted.
+    /// Adds the counts of another meter of the same program.
     pub fn take_over(&mut self, other: &Meter) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(counts, other)| counts.add(other));
         self.executed += other.executed;

@@ -1,4 +1,4 @@
-//! What a launch works on: the state of its warps and blocks, and what all of it have in common.
+//! The state of a launch: its warps, its blocks, and everything that they share.
 
 pub(crate) mod async_reads;
 pub(crate) mod barrier;

@@ -1,4 +1,4 @@
-//! Poison: values that come from shared memory which nothing wrote. Kept only for a warp that has read some.
+//! Poison: values that come from unwritten shared memory. It is tracked only for a warp that has read some.
 
 use super::lane_mask::lanes;
 use crate::fault::{FaultKind, Violation};
@@ -6,21 +6,22 @@ use crate::program::{Program, Register};
 use crate::ptx::ast::Width;
 use std::collections::HashSet;
 
-/// Which values of a warp are poison.
+/// The values of a warp that are poison.
 #[derive(Debug)]
 pub(crate) struct Poison {
-    /// The lanes, by slot.
+    /// The lanes with poison, by slot.
     words: Vec<u32>,
     wides: Vec<u32>,
     predicates: Vec<u32>,
-    /// Bytes of private memory.
+    /// Bytes of private memory with poison.
     pub private: HashSet<usize>,
-    /// The instruction that read some first, and the offset in shared memory.
+    /// The instruction that first read poison, and the offset in shared memory.
     origin: (u32, u64),
 }
 
 impl Poison {
-    /// A warp's poison, which is first read by the instruction of an index at an offset of shared memory.
+    /// Creates the poison of a warp. `origin` is the first instruction that reads poison, and the offset in shared
+    /// memory.
     pub fn new(program: &Program, origin: (u32, u64)) -> Box<Self> {
         Box::new(Self {
             words: vec![0; program.words],
@@ -39,8 +40,8 @@ impl Poison {
         }
     }
 
-    /// The lanes whose value in a slot is poison.
-    pub fn of(&self, (width, slot): (Width, u32)) -> u32 {
+    /// Returns the lanes whose value in a slot is poison.
+    pub fn get(&self, (width, slot): (Width, u32)) -> u32 {
         match width {
             Width::Predicate => self.predicates[slot as usize],
             Width::B16 | Width::B32 => self.words[slot as usize],
@@ -48,15 +49,15 @@ impl Poison {
         }
     }
 
-    /// Says of some lanes which of them have poison in a slot.
+    /// Sets which lanes of `mask` have poison in a slot.
     pub fn set(&mut self, (width, slot): (Width, u32), mask: u32, poisoned: u32) {
         let lanes = &mut self.file(width)[slot as usize];
         *lanes = *lanes & !mask | poisoned & mask;
     }
 
-    /// The same for a register of a load, a store or a vector.
-    pub fn of_register(&self, register: Register) -> u32 {
-        if register.bits == 0 { 0 } else { self.of((width(register), register.slot)) }
+    /// Returns the lanes with poison in a register of a load, a store or a vector.
+    pub fn get_register(&self, register: Register) -> u32 {
+        if register.bits == 0 { 0 } else { self.get((width(register), register.slot)) }
     }
 
     pub fn set_register(&mut self, register: Register, mask: u32, poisoned: u32) {
@@ -65,19 +66,19 @@ impl Poison {
         }
     }
 
-    /// Whether nothing is poison any more.
+    /// Returns whether no value is poison any more.
     pub fn is_over(&self) -> bool {
         let files = [&self.words, &self.wides, &self.predicates];
         self.private.is_empty() && files.iter().all(|file| file.iter().all(|&lanes| lanes == 0))
     }
 
-    /// The fault of lanes that use poison.
+    /// Returns the fault of lanes that use poison.
     #[cold]
     pub fn fault(&self, program: &Program, used: u32, how: &str) -> Box<Violation> {
         let (pc, at) = self.origin;
         let line = program.code[pc as usize].line;
         let message = format!(
-            "{how} a value that comes from shared memory which nothing wrote (the first such read was of offset {at:#x}, in PTX line {line})"
+            "{how} a value from shared memory that nothing wrote (first read at offset {at:#x}, in PTX line {line})"
         );
         let lane = lanes(used).next().unwrap_or(0);
         Violation::new(FaultKind::Uninitialised, message).lane(lane).address(at).buffer("shared memory")

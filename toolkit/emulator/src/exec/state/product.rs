@@ -1,18 +1,19 @@
-//! Products of a warp group (`wgmma`) that have not ended, and where their factors lie in shared memory.
+//! Products of a warp group (`wgmma`) in flight, and the layout of their factors in shared memory.
 
 use super::async_reads::Region;
 use crate::exec::tensor_core::{Bits, DEPTH};
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::tensor_map::Swizzle;
 
-/// A matrix descriptor: where the core matrices of a factor lie, eight rows of 16 bytes each.
+/// A matrix descriptor: the layout of a factor's core matrices, which have eight rows of 16 bytes each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descriptor {
-    /// The offset in shared memory of the first one.
+    /// The offset of the first core matrix in shared memory.
     start: usize,
-    /// Bytes from eight rows to the next eight, or if the factor is transposed from eight steps of depth to the next.
+    /// Bytes from eight rows to the next eight. If the factor is transposed, bytes from eight steps of depth to the
+    /// next eight.
     down: usize,
-    /// Bytes from one core matrix to the next across, where the swizzle's pattern ends.
+    /// Bytes from one core matrix to the next across, beyond the end of the swizzle's pattern.
     across: usize,
     swizzle: Swizzle,
     /// Whether rows run along memory (the factor is "MN-major"). Otherwise the depth does.
@@ -20,7 +21,7 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// The descriptor of these bits.
+    /// Decodes a descriptor.
     pub fn decode(bits: u64, transposed: bool) -> Checked<Self> {
         let field = |at: u32| ((bits >> at & 0x3fff) << 4) as usize;
         let swizzle = match bits >> 62 {
@@ -32,25 +33,27 @@ impl Descriptor {
         if bits >> 49 & 7 != 0 {
             return Err(Violation::new(FaultKind::Unsupported, "a matrix descriptor with a base offset"));
         }
-        // The "leading dimension byte offset", and the "stride dimension byte offset".
+        // These are the "leading dimension byte offset" and the "stride dimension byte offset".
         let (leading, stride) = (field(16), field(32));
         let swaps = transposed && swizzle == Swizzle::None;
         let (down, across) = if swaps { (leading, stride) } else { (stride, leading) };
         Ok(Self { start: field(0), down, across, swizzle, transposed })
     }
 
-    /// The offset in shared memory of eight elements that lie side by side. They are those of row `index` from depth `8 * part`
-    /// on, or if the factor is transposed those at depth `index` from row `8 * part` on.
+    /// Returns the offset in shared memory of eight contiguous elements.
+    ///
+    /// They are in row `index` and start at depth `8 * part`. If the factor is transposed, they are at depth `index`
+    /// and start at row `8 * part`.
     #[inline(always)]
     fn piece(&self, index: usize, part: usize) -> usize {
-        // The pattern's rows have so many pieces, as a power of two.
+        // The binary logarithm of the pieces in a row of the swizzle's pattern.
         let pieces = self.swizzle as usize;
         let (down, across) = (index / 8 * self.down, (part >> pieces) * self.across);
         let within = ((index % 8) << pieces) + (part & ((1 << pieces) - 1));
         self.swizzle.apply(self.start + down + across + 16 * within)
     }
 
-    /// The offsets of all pieces of the rows from `first` to `first + count`.
+    /// Returns the offsets of all pieces of the rows from `first` to `first + count`.
     pub fn pieces(self, first: usize, count: usize) -> impl Iterator<Item = usize> + Clone {
         let (indices, parts) = if self.transposed {
             (0..DEPTH, first / 8..(first + count) / 8)
@@ -61,24 +64,25 @@ impl Descriptor {
     }
 }
 
-/// A factor of a product in shared memory, of which a warp needs some rows (or columns).
+/// The rows (or columns) of a factor in shared memory that a warp needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tile {
-    /// Where the factor lies.
+    /// The layout of the factor.
     pub descriptor: Descriptor,
     /// The first row that the warp needs.
     pub first: usize,
-    /// How many rows the warp needs.
+    /// The number of rows that the warp needs.
     pub count: usize,
 }
 
 impl Tile {
-    /// The offsets of the pieces of these rows.
+    /// Returns the offsets of the pieces of these rows.
     pub fn pieces(self) -> impl Iterator<Item = usize> + Clone {
         self.descriptor.pieces(self.first, self.count)
     }
 
-    /// Writes the bits of the `S` rows from `first` on, by row and depth. `position` says where each row comes among them.
+    /// Reads the bits of `S` rows starting at `first`, by row and depth. `position` gives the index of each row in
+    /// `bits`.
     #[inline(always)]
     pub fn read<const S: usize>(
         &self,
@@ -109,19 +113,19 @@ impl Tile {
     }
 }
 
-/// A product of a warp group that has not ended.
+/// A product of a warp group that is in flight.
 #[derive(Debug)]
 pub(crate) struct PendingProduct {
     /// The index of its instruction.
     pub pc: usize,
-    /// The first factor, if it lies in shared memory.
+    /// The first factor, if it is in shared memory.
     pub a: Option<Tile>,
     /// The second factor.
     pub b: Tile,
     /// Whether the product is added to the sums, or replaces them.
     pub adds: bool,
-    /// Groups that were closed since, its own included.
+    /// Groups that were closed since it started, its own included.
     pub groups: u32,
-    /// What it reads of shared memory.
+    /// Regions of shared memory that it reads.
     pub reads: Vec<Region>,
 }

@@ -6,7 +6,7 @@ use super::shadow_cell::{Cell, Sets, add_ended_read, check_readable, check_write
 use super::shadow_fault::{MBARRIER, async_read, in_flight, race, unproxied};
 use crate::fault::Checked;
 
-/// The binary logarithm of a page's bytes.
+/// The binary logarithm of the bytes of a page.
 const PAGE_BITS: usize = 8;
 /// The binary logarithm of the most bytes of a cell.
 const COARSE: usize = 4;
@@ -15,13 +15,13 @@ const COARSE: usize = 4;
 #[derive(Debug, Default)]
 struct Page {
     cells: Vec<Cell>,
-    /// The binary logarithm of a cell's bytes. Cells are as large as they can be, until an access to fewer bytes splits all of
-    /// the page.
+    /// The binary logarithm of a cell's bytes. Cells start at the largest size. An access to fewer bytes splits all
+    /// cells of the page.
     shift: usize,
 }
 
 impl Page {
-    /// The cells of the bytes from one place in the page to another.
+    /// Returns the cells between two offsets in the page. Splits the cells first if they are too large.
     #[inline(always)]
     fn cells(&mut self, sets: &mut Sets, from: usize, to: usize) -> &mut [Cell] {
         while (from | to) & ((1 << self.shift) - 1) != 0 {
@@ -49,12 +49,12 @@ pub(crate) struct Shadow {
     pages: Vec<Page>,
     sets: Sets,
     async_reads: AsyncReads,
-    /// The warps of a block, and of its cluster.
+    /// The number of warps in a block, and in its cluster.
     warps: (usize, usize),
 }
 
 impl Shadow {
-    /// Makes it the shadow of so many bytes that nothing has accessed.
+    /// Resets the shadow for `bytes` bytes without any accesses.
     pub fn reset(&mut self, bytes: usize, warps: (usize, usize)) {
         self.warps = warps;
         self.pages.resize_with((bytes >> PAGE_BITS) + 1, Page::default);
@@ -67,7 +67,7 @@ impl Shadow {
         self.async_reads.reset(bytes);
     }
 
-    /// Does something with each cell of some bytes.
+    /// Calls `action` for each cell of some bytes.
     #[inline(always)]
     fn each(
         &mut self,
@@ -88,17 +88,17 @@ impl Shadow {
         Ok(())
     }
 
-    /// The same where nothing can go wrong.
+    /// Calls `action`, which cannot fail, for each cell of some bytes.
     #[inline(always)]
     fn all(&mut self, at: usize, bytes: usize, mut action: impl FnMut(&mut Cell, &mut Sets)) {
-        // It never fails.
+        // The closure never fails.
         let _ = self.each(at, bytes, |cell, sets| {
             action(cell, sets);
             Ok(())
         });
     }
 
-    /// The cell of some bytes, if they are just one.
+    /// Returns the cell of some bytes, if they are exactly one cell.
     #[inline(always)]
     fn only_cell(&mut self, at: usize, bytes: usize) -> Option<(&mut Cell, &mut Sets)> {
         let page = &mut self.pages[at >> PAGE_BITS];
@@ -106,7 +106,7 @@ impl Shadow {
         if bytes == 1 << page.shift { Some((&mut page.cells[cell], &mut self.sets)) } else { None }
     }
 
-    /// Checks and notes a read.
+    /// Checks and records a read.
     #[inline(always)]
     pub fn read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         if let Some((cell, sets)) = self.only_cell(at, bytes)
@@ -119,7 +119,7 @@ impl Shadow {
         self.read_cells(at, bytes, who)
     }
 
-    /// The same for any cells.
+    /// Checks and records a read of any cells.
     #[inline(never)]
     fn read_cells(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         let warps = self.warps;
@@ -130,7 +130,8 @@ impl Shadow {
         })
     }
 
-    /// Checks and notes a write. `same` says that it leaves the bytes as they are, which is no race with another write.
+    /// Checks and records a write. `same` says that it does not change the bytes, so that it does not race with another
+    /// write.
     #[inline(always)]
     pub fn write(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>, same: bool) -> Checked<()> {
         let (warps, read) = (self.warps, !self.async_reads.is_empty(at));
@@ -144,12 +145,12 @@ impl Shadow {
         })?;
         if read {
             self.check_async_reads(at, bytes, who)?;
-            self.async_reads.forget(at, bytes);
+            self.async_reads.remove(at, bytes);
         }
         Ok(())
     }
 
-    /// Checks the start of an asynchronous copy to here, and notes that it is in flight.
+    /// Checks the start of an asynchronous copy to some bytes, and records that it is in flight.
     #[inline(always)]
     pub fn start_copy(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         let (warps, read) = (self.warps, !self.async_reads.is_empty(at));
@@ -169,7 +170,7 @@ impl Shadow {
         if read { self.check_async_reads(at, bytes, who) } else { Ok(()) }
     }
 
-    /// Notes the end of an asynchronous copy, as a write by a thread in an epoch.
+    /// Records the end of an asynchronous copy, as a write by a thread in an epoch.
     #[inline(always)]
     pub fn end_copy(&mut self, at: usize, bytes: usize, thread: usize, epoch: u32) {
         match self.only_cell(at, bytes) {
@@ -177,11 +178,11 @@ impl Shadow {
             None => self.all(at, bytes, |cell, sets| put(cell, sets, thread, epoch, false)),
         }
         if !self.async_reads.is_empty(at) {
-            self.async_reads.forget(at, bytes);
+            self.async_reads.remove(at, bytes);
         }
     }
 
-    /// Checks that bytes which hold nothing are not the target of a copy in flight.
+    /// Checks that unwritten bytes are not the target of a copy in flight.
     #[cold]
     pub fn check_landed(&mut self, at: usize, bytes: usize) -> Checked<()> {
         let warps = self.warps;
@@ -194,7 +195,7 @@ impl Shadow {
     /// Checks the start of asynchronous reads.
     pub fn check_async_read(&mut self, region: Region, who: LaneAccess<'_>) -> Checked<()> {
         let warps = self.warps;
-        // Most cells were written by the same thread in the same epoch as the one before.
+        // Most cells have the same writer and epoch as the one before.
         let mut last = (0, 0);
         let mut check = |cell: &Cell, at: usize| {
             if cell.in_flight == 0 && (cell.writer, cell.write_epoch) == last {
@@ -217,21 +218,21 @@ impl Shadow {
         Ok(())
     }
 
-    /// Notes the start of asynchronous reads.
+    /// Records the start of asynchronous reads.
     pub fn start_async_read(&mut self, region: Region, thread: usize) {
         self.async_reads.start(region, thread);
     }
 
-    /// Notes the end of asynchronous reads, as reads by a thread in an epoch.
+    /// Records the end of asynchronous reads, as reads by a thread in an epoch.
     pub fn end_async_read(&mut self, region: Region, thread: usize, epoch: u32) {
         self.async_reads.end(region, thread, epoch);
     }
 
-    /// Checks before a write that all asynchronous reads of some bytes have ended. If the write leaves other bytes of a cell as
-    /// they are, these reads are ordinary ones from now on.
+    /// Checks before a write that all asynchronous reads of some bytes have ended. If the write covers only part of a
+    /// cell, these reads become ordinary ones.
     #[cold]
     fn check_landed_reads(&mut self, at: usize, bytes: usize) -> Checked<()> {
-        if self.async_reads.touching(at, bytes).any(|read| read.flying != 0) {
+        if self.async_reads.touching(at, bytes).any(|read| read.in_flight != 0) {
             return Err(async_read(at));
         }
         if !(at | bytes).is_multiple_of(16) {
@@ -240,7 +241,7 @@ impl Shadow {
             for read in reads {
                 self.all(from, to - from, |cell, sets| add_ended_read(cell, sets, read.thread, read.epoch));
             }
-            self.async_reads.forget(at, bytes);
+            self.async_reads.remove(at, bytes);
         }
         Ok(())
     }
@@ -255,7 +256,7 @@ impl Shadow {
         }
     }
 
-    /// Notes that an mbarrier lives here, or no longer does.
+    /// Records that an mbarrier is stored here, or no longer is.
     pub fn set_mbarrier(&mut self, at: usize, exists: bool) {
         let mark = if exists { MBARRIER } else { 0 };
         self.all(at, 8, |cell, _| cell.in_flight = mark);
@@ -271,9 +272,9 @@ mod tests {
 
     #[test]
     fn writes_come_after_asynchronous_reads() {
-        let (nothing, mut all) = (Arc::new(View::new(3)), Gathering::default());
-        all.add(&mut WarpClock::new(0, &nothing), 3, u32::MAX);
-        let knowing = all.take(3);
+        let (unordered, mut all) = (Arc::new(View::new(3)), Gathering::default());
+        all.add(&mut WarpClock::new(0, &unordered), 3, u32::MAX);
+        let ordered = all.take(3);
         let by = |lane: usize, view| LaneAccess { warp: 1, lane, epoch: 1, view, strong: false };
         let kind = |result: Checked<()>| result.map_err(|violation| violation.kind);
         for (at, bytes) in [(16, 16), (20, 4)] {
@@ -281,19 +282,19 @@ mod tests {
             shadow.reset(1024, (2, 2));
             let region = Region { block: 0, cells: 6 };
             shadow.start_async_read(region, 0);
-            assert_eq!(kind(shadow.write(at, bytes, by(0, &knowing), false)), Err(FaultKind::AsyncRegion));
+            assert_eq!(kind(shadow.write(at, bytes, by(0, &ordered), false)), Err(FaultKind::AsyncRegion));
             shadow.end_async_read(region, 0, 1);
-            assert_eq!(kind(shadow.write(at, bytes, by(0, &nothing), false)), Err(FaultKind::SharedRace));
-            assert_eq!(kind(shadow.start_copy(32, 16, by(1, &nothing))), Err(FaultKind::SharedRace));
+            assert_eq!(kind(shadow.write(at, bytes, by(0, &unordered), false)), Err(FaultKind::SharedRace));
+            assert_eq!(kind(shadow.start_copy(32, 16, by(1, &unordered))), Err(FaultKind::SharedRace));
             let mut shadow = Shadow::default();
             shadow.reset(1024, (2, 2));
             shadow.start_async_read(region, 0);
             shadow.end_async_read(region, 0, 1);
-            assert_eq!(kind(shadow.write(at, bytes, by(0, &knowing), false)), Ok(()));
-            // What was written there was read by nobody since; the other bytes of the region were.
-            assert_eq!(kind(shadow.write(at, bytes, by(1, &nothing), true)), Ok(()));
-            assert_eq!(kind(shadow.write(at + bytes, 4, by(1, &nothing), true)), Err(FaultKind::SharedRace));
-            assert_eq!(kind(shadow.start_copy(32, 16, by(1, &knowing))), Ok(()));
+            assert_eq!(kind(shadow.write(at, bytes, by(0, &ordered), false)), Ok(()));
+            // Nobody has read the bytes written there since. The other bytes of the region were read.
+            assert_eq!(kind(shadow.write(at, bytes, by(1, &unordered), true)), Ok(()));
+            assert_eq!(kind(shadow.write(at + bytes, 4, by(1, &unordered), true)), Err(FaultKind::SharedRace));
+            assert_eq!(kind(shadow.start_copy(32, 16, by(1, &ordered))), Ok(()));
         }
     }
 }

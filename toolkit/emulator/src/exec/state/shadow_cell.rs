@@ -4,7 +4,7 @@ use super::lane_access::LaneAccess;
 use super::shadow_fault::{in_flight, race};
 use crate::fault::Checked;
 
-/// Reads by lanes of one warp in one epoch. Epoch 0 means that there were none.
+/// Reads by lanes of one warp in one epoch. Epoch 0 means no reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reads {
     epoch: u32,
@@ -12,7 +12,7 @@ pub(super) struct Reads {
     warp: u16,
 }
 
-/// The shadow of a few bytes: the last write, and the reads since then that come before no other read.
+/// The shadow of a few bytes: the last write, and the reads since then that no later read replaces.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cell {
     pub write_epoch: u32,
@@ -21,21 +21,22 @@ pub(super) struct Cell {
     strong_reads: bool,
     /// The thread whose asynchronous copy will write the cell, counted from one, or [`MBARRIER`]. 0 means neither.
     pub in_flight: u16,
-    /// Reads of two warps: factors of matrices are mostly read by two. The second has none while the first has none.
+    /// Reads of up to two warps. Factors of matrices are mostly read by two. The second entry is empty if the first one
+    /// is.
     reads: [Reads; 2],
-    /// Reads by more warps that nothing orders: the index of their set in the list of sets, counted from one. 0 means that
-    /// `reads` has all.
+    /// The index of the set with the unordered reads of more than two warps, counted from one. 0 means that `reads` has
+    /// all reads.
     more: u32,
 }
 
 impl Reads {
-    /// The first read of a warp in an epoch.
+    /// Creates the reads of one lane.
     #[inline(always)]
-    fn of(who: LaneAccess<'_>) -> Self {
+    fn new(who: LaneAccess<'_>) -> Self {
         Self { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 }
     }
 
-    /// Whether these are reads by a warp.
+    /// Returns whether these are reads by a warp.
     #[inline(always)]
     fn are_by(self, warp: usize) -> bool {
         self.epoch != 0 && usize::from(self.warp) == warp
@@ -45,9 +46,9 @@ impl Reads {
     #[inline(always)]
     fn add(&mut self, who: LaneAccess<'_>) {
         if self.epoch != who.epoch && (self.epoch == 0 || reads_are_before(*self, who)) {
-            *self = Self::of(who);
+            *self = Self::new(who);
         } else {
-            // The older epoch stands for both. That may hide a race, but never reports one that is none.
+            // The older epoch counts for both. This may hide a race, but never reports a false one.
             self.mask |= 1 << who.lane;
         }
     }
@@ -56,23 +57,23 @@ impl Reads {
 /// Sets of reads by several warps.
 #[derive(Debug, Default)]
 pub(super) struct Sets {
-    /// The reads of each warp, set after set.
+    /// The reads of each warp, one set after the other.
     list: Vec<Reads>,
-    /// Sets that no cell uses, counted from one.
+    /// Unused sets, counted from one.
     free: Vec<u32>,
-    /// The warps of the cluster.
+    /// The number of warps in the cluster.
     warps: usize,
 }
 
 impl Sets {
-    /// Forgets all sets; new ones are of so many warps.
+    /// Removes all sets. New sets have `warps` warps.
     pub fn reset(&mut self, warps: usize) {
         self.list.clear();
         self.free.clear();
         self.warps = warps;
     }
 
-    /// A cell with the same reads, and a set of its own if they are in one.
+    /// Returns a copy of a cell. If its reads are in a set, the copy gets its own set.
     pub fn twin(&mut self, cell: &Cell) -> Cell {
         let mut twin = *cell;
         if cell.more != 0 {
@@ -83,13 +84,13 @@ impl Sets {
         twin
     }
 
-    /// The reads of a cell that has a set.
+    /// Returns the reads of a cell that has a set.
     #[inline(always)]
-    fn of(&mut self, cell: &Cell) -> &mut [Reads] {
+    fn get(&mut self, cell: &Cell) -> &mut [Reads] {
         &mut self.list[(cell.more as usize - 1) * self.warps..][..self.warps]
     }
 
-    /// Gives a cell a set of the reads that it has.
+    /// Moves the reads of a cell to a new set.
     fn spill(&mut self, cell: &mut Cell) -> &mut [Reads] {
         let reads = std::mem::take(&mut cell.reads);
         let set = self.add(cell);
@@ -103,13 +104,13 @@ impl Sets {
             self.list.resize(self.list.len() + self.warps, Reads::default());
             (self.list.len() / self.warps) as u32
         });
-        let set = self.of(cell);
+        let set = self.get(cell);
         set.fill(Reads::default());
         set
     }
 }
 
-/// Checks a write.
+/// Checks a write to a cell.
 #[inline(always)]
 pub(super) fn check_write(
     cell: &Cell,
@@ -128,7 +129,7 @@ pub(super) fn check_write(
     if who.strong && cell.strong_reads {
         return Ok(());
     }
-    let reads = if cell.more != 0 { &*sets.of(cell) } else { &cell.reads[..] };
+    let reads = if cell.more != 0 { &*sets.get(cell) } else { &cell.reads[..] };
     for &reads in reads {
         if reads.epoch != 0 && !reads_are_before(reads, who) {
             let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
@@ -139,44 +140,44 @@ pub(super) fn check_write(
     Ok(())
 }
 
-/// Notes a read.
+/// Records a read of a cell.
 #[inline(always)]
 pub(super) fn note_read(cell: &mut Cell, sets: &mut Sets, who: LaneAccess<'_>) {
     let none = cell.reads[0].epoch == 0 && cell.more == 0;
     cell.strong_reads = who.strong && (none || cell.strong_reads);
     if none {
-        cell.reads[0] = Reads::of(who);
+        cell.reads[0] = Reads::new(who);
     } else if cell.more != 0 {
-        sets.of(cell)[who.warp].add(who);
+        sets.get(cell)[who.warp].add(who);
     } else if cell.reads[0].are_by(who.warp) {
         cell.reads[0].add(who);
     } else if cell.reads[1].are_by(who.warp) {
         cell.reads[1].add(who);
     } else if reads_are_before(cell.reads[0], who) {
-        cell.reads[0] = Reads::of(who);
+        cell.reads[0] = Reads::new(who);
     } else if cell.reads[1].epoch == 0 || reads_are_before(cell.reads[1], who) {
-        cell.reads[1] = Reads::of(who);
+        cell.reads[1] = Reads::new(who);
     } else {
         sets.spill(cell)[who.warp].add(who);
     }
 }
 
-/// Notes a read that has ended some time ago.
+/// Records a read that ended some time ago.
 pub(super) fn add_ended_read(cell: &mut Cell, sets: &mut Sets, thread: usize, epoch: u32) {
     let (warp, mask) = (thread / 32, 1 << (thread % 32));
     cell.strong_reads = false;
     let place = cell.reads.iter().position(|reads| reads.epoch == 0 || reads.are_by(warp));
     let reads = match place {
-        _ if cell.more != 0 => &mut sets.of(cell)[warp],
+        _ if cell.more != 0 => &mut sets.get(cell)[warp],
         Some(place) => &mut cell.reads[place],
         None => &mut sets.spill(cell)[warp],
     };
-    // The older epoch stands for both, as in `Reads::add`.
+    // The older epoch counts for both, as in `Reads::add`.
     let epoch = if reads.epoch == 0 { epoch } else { epoch.min(reads.epoch) };
     *reads = Reads { epoch, mask: reads.mask | mask, warp: warp as u16 };
 }
 
-/// Notes a write.
+/// Records a write to a cell.
 #[inline(always)]
 pub(super) fn put(cell: &mut Cell, sets: &mut Sets, thread: usize, epoch: u32, strong: bool) {
     if cell.more != 0 {
@@ -185,7 +186,7 @@ pub(super) fn put(cell: &mut Cell, sets: &mut Sets, thread: usize, epoch: u32, s
     *cell = Cell { write_epoch: epoch, writer: thread as u16, strong_write: strong, ..Cell::default() };
 }
 
-/// Checks that nothing still writes a cell, and that the last write comes before the read.
+/// Checks that no copy still writes a cell, and that the last write comes before the read.
 #[inline(always)]
 pub(super) fn check_readable(
     cell: &Cell,
@@ -237,15 +238,15 @@ mod tests {
             (0..readers).chain(0..readers).for_each(|warp| note_read(&mut cell, &mut sets, by(warp, &nothing)));
             assert_eq!(cell.more != 0, readers > 2);
             let twin = sets.twin(&cell);
-            for unknown in 0..=readers {
-                let mut known = Gathering::default();
-                for warp in (0..readers).filter(|&warp| warp != unknown) {
-                    known.add(&mut WarpClock::new(warp, &nothing), 6, u32::MAX);
+            for missing in 0..=readers {
+                let mut gathered = Gathering::default();
+                for warp in (0..readers).filter(|&warp| warp != missing) {
+                    gathered.add(&mut WarpClock::new(warp, &nothing), 6, u32::MAX);
                 }
-                let view = known.take(6);
+                let view = gathered.take(6);
                 for cell in [cell, twin] {
                     let result = check_write(&cell, &mut sets, (0, 16), by(4, &view), false, (5, 5));
-                    assert_eq!(result.is_ok(), unknown == readers, "{readers} readers without {unknown}");
+                    assert_eq!(result.is_ok(), missing == readers, "{readers} readers without {missing}");
                 }
             }
         }

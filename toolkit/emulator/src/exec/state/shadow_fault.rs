@@ -1,11 +1,11 @@
-//! What the shadow of shared memory says of faults.
+//! Faults that the shadow of shared memory reports.
 
 use crate::fault::{FaultKind, Violation};
 
-/// Stands in the place of a thread for an mbarrier that lives in the cell.
+/// The value of `Cell::in_flight` if an mbarrier is stored in the cell.
 pub(super) const MBARRIER: u16 = u16::MAX;
 
-/// A thread, in words. `warps` are those of a block and of its cluster.
+/// Names a thread. `warps` has the number of warps in a block and in its cluster.
 pub(super) fn name(thread: usize, (block, cluster): (usize, usize)) -> String {
     let threads = block * 32;
     if cluster > block {

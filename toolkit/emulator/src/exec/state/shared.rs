@@ -1,4 +1,4 @@
-//! Shared memory of a block: its bytes, which of them were written, and the shadow that finds races.
+//! Shared memory of a block: its bytes, which of them are written, and the shadow that finds races.
 
 use super::async_reads::{BLOCK, Region};
 use super::lane_access::LaneAccess;
@@ -11,14 +11,14 @@ use crate::fault::{Checked, FaultKind, Violation};
 pub(crate) struct SharedMemory {
     /// Its bytes.
     pub data: Vec<u8>,
-    /// The bytes that something wrote.
+    /// The bytes that are written.
     written: Bits,
     shadow: Shadow,
     check_races: bool,
     check_initialised: bool,
-    /// Whether reads of what nothing wrote are noted, in the place of faults.
+    /// Whether reads of unwritten bytes are recorded as poison, and are not faults.
     poison: bool,
-    /// Whether there was one since it was last asked.
+    /// Whether such a read happened since the last [`SharedMemory::take_unwritten`].
     unwritten: bool,
 }
 
@@ -28,12 +28,12 @@ fn fault<T>(kind: FaultKind, at: u64, message: String) -> Checked<T> {
 }
 
 impl SharedMemory {
-    /// Empty shared memory.
+    /// Creates empty shared memory.
     pub fn new(check_races: bool, check_initialised: bool, poison: bool) -> Self {
         Self { check_races, check_initialised, poison, ..Self::default() }
     }
 
-    /// Makes it ready for another block, with so many bytes that nothing has written. `warps` are those of the block and of
+    /// Resets it for another block, with `bytes` unwritten bytes. `warps` has the number of warps in the block and in
     /// its cluster.
     pub fn reset(&mut self, bytes: usize, warps: (usize, usize)) {
         self.data.clear();
@@ -42,7 +42,7 @@ impl SharedMemory {
         self.shadow.reset(bytes, warps);
     }
 
-    /// Checks that bytes lie within shared memory, at a multiple of `align`, a power of two. Returns their offset.
+    /// Checks that bytes are within shared memory, at a multiple of `align`, a power of two. Returns their offset.
     #[inline(always)]
     pub fn locate_aligned(&self, address: u64, bytes: usize, align: usize) -> Checked<usize> {
         let size = self.data.len() as u64;
@@ -57,13 +57,13 @@ impl SharedMemory {
         Ok(address as usize)
     }
 
-    /// The same for an access, which must lie at a multiple of its size.
+    /// Checks that an access is within shared memory, at a multiple of its size. Returns its offset.
     #[inline(always)]
     pub fn locate(&self, address: u64, bytes: usize) -> Checked<usize> {
         self.locate_aligned(address, bytes, bytes)
     }
 
-    /// Checks and notes a read of bytes that were located before.
+    /// Checks and records a read of located bytes.
     #[inline(always)]
     pub fn read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         if self.check_initialised && !self.written.contains_small(at, bytes) {
@@ -80,36 +80,37 @@ impl SharedMemory {
         if self.check_races { self.shadow.read(at, bytes, who) } else { Ok(()) }
     }
 
-    /// Whether bytes were read that nothing wrote, since this was last asked.
+    /// Returns whether unwritten bytes were read since the last call.
     #[inline(always)]
     pub fn take_unwritten(&mut self) -> bool {
         std::mem::take(&mut self.unwritten)
     }
 
-    /// Whether something wrote all of these bytes.
+    /// Returns whether all of these bytes are written. Without `check_initialised`, they count as written.
     pub fn is_written(&self, at: usize, bytes: usize) -> bool {
         !self.check_initialised || self.written.contains_range(at, bytes)
     }
 
-    /// Takes bytes as if nothing had written them: what was written is poison.
-    pub fn forget(&mut self, at: usize, bytes: usize) {
+    /// Marks bytes as unwritten again, because poison was stored there.
+    pub fn mark_unwritten(&mut self, at: usize, bytes: usize) {
         (at..at + bytes).for_each(|byte| self.written.remove(byte));
     }
 
-    /// Checks and notes a write of bytes that were located before. `same` says that it leaves the bytes as they are, which is no race with another write.
+    /// Checks and records a write of located bytes. `same` says that it does not change the bytes, so that it does not
+    /// race with another write.
     #[inline(always)]
     pub fn write(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>, same: bool) -> Checked<()> {
         self.written.insert_small(at, bytes);
         if self.check_races { self.shadow.write(at, bytes, who, same) } else { Ok(()) }
     }
 
-    /// Starts an asynchronous copy to here. Until it ends nothing else may read or write the bytes.
+    /// Starts an asynchronous copy to some bytes. Until it ends, no other access may read or write them.
     #[inline(always)]
     pub fn start_copy(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         if self.check_races { self.shadow.start_copy(at, bytes, who) } else { Ok(()) }
     }
 
-    /// Ends an asynchronous copy of up to sixteen bytes, as a write by a thread in an epoch.
+    /// Ends an asynchronous copy of up to sixteen bytes, which counts as a write by a thread in an epoch.
     #[inline(always)]
     pub fn end_copy(&mut self, at: usize, data: &[u8], thread: usize, epoch: u32) {
         if self.check_races {
@@ -123,19 +124,20 @@ impl SharedMemory {
         }
     }
 
-    /// Starts asynchronous reads of pieces of 16 bytes. Until they end nothing may write the bytes. `only_poison` says that the
-    /// caller looks itself for what nothing wrote, where that is poison. What ordinary stores wrote must have been made
-    /// visible to the asynchronous proxy before.
+    /// Starts asynchronous reads of 16-byte pieces. Until they end, no access may write these bytes.
+    ///
+    /// Data of ordinary stores must already be visible to the asynchronous proxy. `only_poison` says that the caller
+    /// checks for unwritten bytes itself if they are poison.
     pub fn start_async_reads(
         &mut self,
         pieces: impl Iterator<Item = usize> + Clone,
         who: LaneAccess<'_>,
         only_poison: bool,
     ) -> Checked<Vec<Region>> {
-        let regions = Region::of_pieces(pieces.clone());
+        let regions = Region::from_pieces(pieces.clone());
         if regions.iter().any(|&region| self.check_async_read(region, who, only_poison).is_err()) {
-            // The fault is that of the first piece in their order.
-            pieces.into_iter().try_for_each(|at| self.check_async_read(Region::of_piece(at), who, only_poison))?;
+            // Report the fault of the first piece in their order.
+            pieces.into_iter().try_for_each(|at| self.check_async_read(Region::from_piece(at), who, only_poison))?;
         }
         if self.check_races {
             regions.iter().for_each(|&region| self.shadow.start_async_read(region, who.thread()));
@@ -161,14 +163,14 @@ impl SharedMemory {
         if self.check_races { self.shadow.check_async_read(region, who) } else { Ok(()) }
     }
 
-    /// Ends asynchronous reads, as reads.
+    /// Ends asynchronous reads, which count as reads by `who`.
     pub fn end_async_reads(&mut self, regions: &[Region], who: LaneAccess<'_>) {
         if self.check_races {
             regions.iter().for_each(|&region| self.shadow.end_async_read(region, who.thread(), who.epoch));
         }
     }
 
-    /// Notes that an mbarrier lives here, or no longer does. Ordinary accesses to an mbarrier are faults.
+    /// Records that an mbarrier is stored here, or no longer is. Ordinary accesses to an mbarrier are faults.
     pub fn set_mbarrier(&mut self, at: usize, exists: bool) {
         self.written.insert_range(at, 8);
         if self.check_races {

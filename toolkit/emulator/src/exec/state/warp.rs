@@ -1,4 +1,4 @@
-//! A warp: its registers, and the stack that brings parted lanes together again.
+//! A warp: its registers, and the stack that reconverges diverged lanes.
 
 use super::bulk::PendingStore;
 use super::clock::{View, WarpClock};
@@ -16,9 +16,9 @@ use std::sync::Arc;
 /// Lanes of a warp that run together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// The index of the instruction that they run next.
+    /// The index of the next instruction.
     pub pc: u32,
-    /// The instruction at which they meet the lanes that they parted from.
+    /// The instruction at which they reconverge with the lanes that they diverged from.
     pub meet: u32,
     /// The lanes.
     pub mask: u32,
@@ -29,17 +29,17 @@ pub(crate) struct Part {
 pub(crate) struct Frame {
     /// The index of the call instruction.
     pub call: u32,
-    /// The first instruction of what is called.
+    /// The first instruction of the called function.
     pub target: u32,
-    /// What the function's caller finds again, if the function is recursive.
+    /// The caller's state to restore on return, if the function is recursive.
     pub saved: Option<Box<SavedFrame>>,
     /// The lanes that made the call.
     pub mask: u32,
-    /// The height of the stack of parts below the call.
+    /// The height of the stack of parts before the call.
     pub height: usize,
 }
 
-/// The registers and parameters of a recursive function when it was called once more.
+/// The registers and parameters of a recursive function, saved when it was called again.
 #[derive(Debug)]
 pub(crate) struct SavedFrame {
     pub words: Vec<Lanes<u32>>,
@@ -47,11 +47,11 @@ pub(crate) struct SavedFrame {
     pub predicates: Vec<u32>,
     /// Parameters, lane by lane.
     pub parameters: Vec<u8>,
-    /// The slots of addresses of local variables.
+    /// The addresses of local variables, in the order of their slots.
     pub addresses: Vec<Lanes<u64>>,
 }
 
-/// A wait for an mbarrier that was in vain.
+/// An unsuccessful test of an mbarrier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     /// The mbarrier's offset in shared memory.
@@ -68,29 +68,29 @@ pub(crate) struct Warp {
     pub id: usize,
     /// Its registers.
     pub registers: Registers,
-    /// Its parts. The last one runs; the others wait for it.
+    /// Its parts. The last one runs, and the others wait for it.
     pub stack: Vec<Part>,
     /// Its calls that have not returned, the innermost last.
     pub frames: Vec<Frame>,
-    /// Bytes of each lane's stack that its recursive calls use.
+    /// Bytes of stack that the recursive calls of each lane use.
     pub stack_used: [usize; 32],
     /// The lanes that have not exited.
     pub live: u32,
     /// The number of the barrier at which it waits.
     pub waits_at: Option<usize>,
-    /// Where its lanes are with the barrier of the cluster.
+    /// The state of its lanes at the cluster barrier.
     pub cluster: ClusterLanes,
-    /// What it asked at the barrier at which it waits.
+    /// Its vote at the barrier where it waits.
     pub vote: Option<BarrierVote>,
     /// The test of an mbarrier that ended its last turn.
     pub spins_on: Option<Wait>,
     /// The private memory of all lanes, one after the other.
     pub private: Vec<u8>,
-    /// Which of its values are poison. `None` until it reads some.
+    /// The values that are poison. `None` until the warp reads some.
     pub poison: Option<Box<Poison>>,
     /// Its epoch, and the views of its lanes.
     pub clock: WarpClock,
-    /// Its fences. `None` until there was one, or something to acquire.
+    /// Its fences. `None` before the first fence and the first view to acquire.
     pub fences: Option<Box<Fences>>,
     /// Copies of `cp.async` that are in no group yet.
     pub copies: Vec<PendingCopy>,
@@ -102,14 +102,14 @@ pub(crate) struct Warp {
     pub stores: Vec<PendingStore>,
     /// Products of the warp group, oldest first.
     pub products: VecDeque<PendingProduct>,
-    /// Whether there was a `wgmma.fence`.
+    /// Whether it executed a `wgmma.fence` since it last accessed registers of products.
     pub product_fence: bool,
-    /// The factors of its last products. `None` until there was one.
+    /// The factors of its last products. `None` before the first product.
     pub factors: Option<Box<RecentFactors>>,
 }
 
 impl Warp {
-    /// A warp that has not started, with so many bytes of private memory for each lane.
+    /// Creates a warp that has not started, with `private` bytes of private memory for each lane.
     pub fn new(id: usize, registers: Registers, private: usize, view: &Arc<View>) -> Self {
         Self {
             id,
@@ -136,7 +136,7 @@ impl Warp {
         }
     }
 
-    /// Sets the lanes off at the first instruction.
+    /// Starts the lanes of a mask at the first instruction.
     pub fn start(&mut self, mask: u32) {
         self.live = mask;
         self.poison = None;
@@ -156,12 +156,12 @@ impl Warp {
         self.stack.push(Part { pc: 0, meet: NONE, mask });
     }
 
-    /// Whether it waits at a barrier.
+    /// Returns whether it waits at a barrier.
     pub fn waits(&self) -> bool {
         self.waits_at.is_some() || self.cluster.waiting.is_some()
     }
 
-    /// Takes over what a barrier has found out, if this warp has asked.
+    /// Writes the result of a barrier's vote to a register, if the warp takes part in one.
     pub fn learn_votes(&mut self, voters: u32, votes: u32) {
         let Some(BarrierVote { reduction, result, .. }) = self.vote.take() else { return };
         let answer = match reduction {
@@ -176,12 +176,13 @@ impl Warp {
         *target = *target & !self.live | if answer { self.live } else { 0 };
     }
 
-    /// Parts the lanes at the top of the stack: `taken` go to `target` and the others to `next`. They meet again at `meet`.
+    /// Splits the lanes at the top of the stack: `taken` go to `target` and the others to `next`. They reconverge at
+    /// `meet`.
     pub fn part(&mut self, taken: u32, target: u32, next: u32, meet: u32) {
         let Some(top) = self.stack.last_mut() else { return };
         let others = top.mask & !taken;
         if meet == NONE || meet == top.meet {
-            // They meet where the part ends anyway, so no part has to wait for them there.
+            // They reconverge where the part ends anyway, so no part has to wait for them there.
             let meet = top.meet;
             *top = Part { pc: next, meet, mask: others };
             self.stack.push(Part { pc: target, meet, mask: taken });
@@ -192,7 +193,7 @@ impl Warp {
         }
     }
 
-    /// Lets lanes leave the innermost call, or the kernel. Returns the calls that ended.
+    /// Removes lanes that leave the innermost call, or the kernel. Returns the calls that ended.
     pub fn leave(&mut self, mask: u32, kernel: bool) -> Vec<Frame> {
         let floor = if kernel { 0 } else { self.frames.last().map_or(0, |frame| frame.height) };
         for part in &mut self.stack[floor..] {

@@ -1,5 +1,5 @@
-//! Products of halves: bit for bit those of [`multiply_add`], and a few times as fast for numbers of common sizes where the CPU
-//! can.
+//! Products of halves. The results equal those of [`multiply_add`] bit for bit. For numbers of common sizes they are a
+//! few times as fast if the CPU has the vectors.
 
 #[cfg(target_arch = "x86_64")]
 use super::wide::{self, WideRows, has_wide, multiply_add_wide};
@@ -8,30 +8,30 @@ use super::wider::{self, WiderColumns, WiderRows, has_wider, multiply_add_wider}
 use super::{Before, Bits, DEPTH, Factors, Sums, multiply_add};
 use crate::program::Factor;
 
-/// How products with a first factor are computed.
+/// The way to compute products with a first factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// One sum after the other, of any numbers.
+    /// One sum after the other, for any numbers.
     Any,
-    /// By AVX2.
+    /// With AVX2.
     #[cfg(target_arch = "x86_64")]
     Wide,
-    /// By AVX-512.
+    /// With AVX-512.
     #[cfg(target_arch = "x86_64")]
     Wider,
 }
 
-/// The factors of a warp's last products: the next ones often have the same.
+/// The factors of a warp's last products. The next products often have the same factors.
 #[derive(Clone, Debug)]
 pub(crate) struct RecentFactors {
     rows: [Rows; 2],
-    /// Which of them was used last.
+    /// The index in `rows` that was used last.
     last: usize,
     columns: Columns,
 }
 
 impl RecentFactors {
-    /// Those of a warp that has multiplied nothing yet.
+    /// Creates the state of a warp that has not multiplied yet.
     pub fn new() -> Self {
         Self { rows: [Rows::new(), Rows::new()], last: 0, columns: Columns::new() }
     }
@@ -41,26 +41,31 @@ impl RecentFactors {
         self.choose_rows(
             |rows| rows.factor == factor && rows.bits == *bits,
             |rows| {
-                (rows.bits, rows.of_registers) = (*bits, false);
+                (rows.bits, rows.from_registers) = (*bits, false);
                 rows.prepare(factor);
             },
         );
     }
 
-    /// The same from the registers that have it. `fill` writes what they have as rows.
-    pub fn set_rows_of(&mut self, factor: Factor, registers: [&[u32; 32]; 4], fill: impl FnOnce(&mut Bits<16>)) {
+    /// Sets the first factor of the next products from its registers. `fill` converts the registers to rows.
+    pub fn set_rows_from_registers(
+        &mut self,
+        factor: Factor,
+        registers: [&[u32; 32]; 4],
+        fill: impl FnOnce(&mut Bits<16>),
+    ) {
         self.choose_rows(
-            |rows| rows.of_registers && rows.factor == factor && rows.registers.each_ref() == registers,
+            |rows| rows.from_registers && rows.factor == factor && rows.registers.each_ref() == registers,
             |rows| {
                 fill(&mut rows.bits);
                 rows.prepare(factor);
-                rows.registers.iter_mut().zip(registers).for_each(|(known, new)| *known = *new);
-                rows.of_registers = true;
+                rows.registers.iter_mut().zip(registers).for_each(|(cached, new)| *cached = *new);
+                rows.from_registers = true;
             },
         );
     }
 
-    /// Goes on with one of the last two first factors, or sets the other one.
+    /// Selects the cached first factor that `are` accepts. If it accepts neither, replaces the one that was not used last.
     #[inline(always)]
     fn choose_rows(&mut self, are: impl Fn(&Rows) -> bool, set: impl FnOnce(&mut Rows)) {
         if !are(&self.rows[self.last]) {
@@ -71,26 +76,27 @@ impl RecentFactors {
         }
     }
 
-    /// Sets the second factor of the next products with the same first factor. `fill` writes its columns, the even ones first.
+    /// Sets the second factor of the next products with the same first factor. `fill` writes its columns, even columns
+    /// first.
     pub fn set_columns(&mut self, fill: impl FnOnce(&mut Bits<8>)) {
         fill(&mut self.columns.bits);
-        self.columns.of_registers = false;
+        self.columns.from_registers = false;
         self.columns.prepare(&self.rows[self.last]);
     }
 
-    /// The same from the registers that have it. `fill` writes what they have as columns.
-    pub fn set_columns_of(&mut self, registers: [&[u32; 32]; 2], fill: impl FnOnce(&mut Bits<8>)) {
+    /// Sets the second factor from its registers. `fill` converts the registers to columns.
+    pub fn set_columns_from_registers(&mut self, registers: [&[u32; 32]; 2], fill: impl FnOnce(&mut Bits<8>)) {
         let (rows, columns) = (&self.rows[self.last], &mut self.columns);
-        let is_ready = columns.of_registers && columns.made_for == (rows.factor, rows.way);
+        let is_ready = columns.from_registers && columns.made_for == (rows.factor, rows.way);
         if !is_ready || columns.registers.each_ref() != registers {
             fill(&mut columns.bits);
             columns.prepare(rows);
-            columns.registers.iter_mut().zip(registers).for_each(|(known, new)| *known = *new);
-            columns.of_registers = true;
+            columns.registers.iter_mut().zip(registers).for_each(|(cached, new)| *cached = *new);
+            columns.from_registers = true;
         }
     }
 
-    /// Adds the product of the factors to sums.
+    /// Adds the product of the two factors to sums.
     #[inline(always)]
     pub fn multiply_add(&self, before: Before<'_>, after: &mut Sums) {
         self.rows[self.last].multiply_add(&self.columns, before, after);
@@ -100,36 +106,36 @@ impl RecentFactors {
 /// The eight columns of the last product.
 #[derive(Clone, Debug)]
 struct Columns {
-    /// The kind and the way of the rows that they are ready for.
+    /// The kind of factor and the way that they are prepared for.
     made_for: (Factor, Way),
     bits: Bits<8>,
-    /// The registers that they come from, if they do.
+    /// The registers that they were read from, if any.
     registers: [[u32; 32]; 2],
-    of_registers: bool,
-    /// Whether that way can multiply them, if it has to know before.
+    from_registers: bool,
+    /// Whether that way can multiply them, if it must know in advance.
     fits: bool,
     #[cfg(target_arch = "x86_64")]
     wider: WiderColumns,
 }
 
 impl Columns {
-    /// Columns of zeros.
+    /// Creates columns of zeros.
     fn new() -> Self {
         Self {
             made_for: (Factor::F16, Way::Any),
             bits: [[0; DEPTH]; 8],
             registers: [[0; 32]; 2],
-            of_registers: false,
+            from_registers: false,
             fits: true,
             #[cfg(target_arch = "x86_64")]
             wider: WiderColumns::new(),
         }
     }
 
-    /// Makes the columns ready for the way of some rows.
+    /// Prepares the columns for the way of some rows.
     fn prepare(&mut self, rows: &Rows) {
         self.fits = match rows.way {
-            // SAFETY: who has chosen this way has found every feature that the function is compiled for.
+            // SAFETY: this way is chosen only if the CPU has every feature that the function is compiled for.
             #[cfg(target_arch = "x86_64")]
             Way::Wider => unsafe { wider::set_columns(&mut self.wider, rows.factor, &self.bits) },
             _ => true,
@@ -138,14 +144,14 @@ impl Columns {
     }
 }
 
-/// A first factor, ready to be multiplied.
+/// A first factor, prepared for multiplication.
 #[derive(Clone, Debug)]
 struct Rows {
     factor: Factor,
     bits: Bits<16>,
-    /// The registers that they come from, if they do.
+    /// The registers that they were read from, if any.
     registers: [[u32; 32]; 4],
-    of_registers: bool,
+    from_registers: bool,
     way: Way,
     #[cfg(target_arch = "x86_64")]
     wide: WideRows,
@@ -154,13 +160,13 @@ struct Rows {
 }
 
 impl Rows {
-    /// Rows of what is no number.
+    /// Creates rows of NaN.
     fn new() -> Self {
         Self {
             factor: Factor::F16,
             bits: [[u16::MAX; DEPTH]; 16],
             registers: [[0; 32]; 4],
-            of_registers: false,
+            from_registers: false,
             way: Way::Any,
             #[cfg(target_arch = "x86_64")]
             wide: WideRows::new(),
@@ -169,7 +175,7 @@ impl Rows {
         }
     }
 
-    /// Makes the rows ready for the fastest way that this CPU has for their numbers.
+    /// Prepares the rows for the fastest way that this CPU has for their numbers.
     fn prepare(&mut self, factor: Factor) {
         #[cfg(target_arch = "x86_64")]
         if has_wider() {
@@ -180,7 +186,8 @@ impl Rows {
         self.prepare_for(factor, Way::Any);
     }
 
-    /// Makes the rows ready for a way that this CPU has, if that way can multiply their numbers.
+    /// Prepares the rows for a way that this CPU has. Falls back to [`Way::Any`] if that way cannot multiply their
+    /// numbers.
     fn prepare_for(&mut self, factor: Factor, way: Way) {
         let fits = match way {
             Way::Any => true,
@@ -195,11 +202,11 @@ impl Rows {
         self.factor = factor;
     }
 
-    /// Adds the product with columns that are ready for these rows to sums.
+    /// Adds the product with columns that were prepared for these rows to sums.
     fn multiply_add(&self, columns: &Columns, before: Before<'_>, after: &mut Sums) {
         let done = match self.way {
             Way::Any => false,
-            // SAFETY: who has chosen this way has found every feature that the function is compiled for.
+            // SAFETY: this way is chosen only if the CPU has every feature that the function is compiled for.
             #[cfg(target_arch = "x86_64")]
             Way::Wide => unsafe { multiply_add_wide(self.factor, &self.wide, &columns.bits, before, after) },
             // SAFETY: as above.
@@ -213,12 +220,12 @@ impl Rows {
     }
 }
 
-/// The product of any numbers.
+/// Adds the product of any numbers to sums.
 #[inline(never)]
 fn multiply_add_any(factor: Factor, a: &Bits<16>, b: &Bits<8>, sums: &mut Sums) {
     let a = Factors::new(factor, std::array::from_fn(|k| std::array::from_fn(|row| a[row][k])));
     let b = Factors::new(factor, std::array::from_fn(|k| std::array::from_fn(|column| b[column][k])));
-    // Where the sum of a row and a column lies.
+    // The register and the lane with the sum of a row and a column.
     let place = |row: usize, column: usize| (row / 8 * 2 + column / 4, row % 8 * 4 + column % 4);
     let mut rows: [[f32; 8]; 16] = std::array::from_fn(|row| {
         std::array::from_fn(|column| {
@@ -241,7 +248,7 @@ mod tests {
     use half::{bf16, f16};
 
     #[test]
-    fn the_same_bits_as_one_at_a_time() {
+    fn vectors_compute_the_same_bits_as_scalars() {
         let mut state = 3u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -256,7 +263,7 @@ mod tests {
             let kind = round / 2 % 10;
             let mut number = || {
                 let bits = random();
-                // Any bits; numbers of similar sizes; small and subnormal ones; many zeros; whole numbers.
+                // By kind: any bits, similar sizes, small or subnormal, mostly zeros, whole numbers.
                 match (kind, factor) {
                     (0, _) => bits as u16,
                     (1 | 2, Factor::F16) => (bits & 0x8fff) as u16 | 0x3000,
@@ -272,7 +279,7 @@ mod tests {
                     }
                     (5, Factor::F16) => f16::from_f32((bits % 17) as f32 - 8.0).to_bits(),
                     (5, _) => bf16::from_f32((bits % 17) as f32 - 8.0).to_bits(),
-                    // All as large as they can be: the sum of their products is as well.
+                    // All have the largest mantissa, so that the sum of the products is as large as possible.
                     (6, Factor::F16) => 0x3fff,
                     (6, _) => 0x3fff,
                     (7, Factor::F16) => (bits & 0xbfff) as u16,
@@ -307,6 +314,9 @@ mod tests {
                 assert_eq!(found, wanted, "round {round}, {way:?}");
             }
         }
-        assert!(computed.iter().all(|computed| (3000..6000).contains(computed)), "{computed:?} of 6000 are common");
+        assert!(
+            computed.iter().all(|computed| (3000..6000).contains(computed)),
+            "{computed:?} of 6000 products used the vectors"
+        );
     }
 }
