@@ -1,4 +1,4 @@
-//! Names and sizes of what is declared: one name means one thing, and a file is about one thing.
+//! Names and sizes: a public name means one thing, and a file is short enough to read.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,17 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Names that each crate or command may have for itself, since they are always read beside whose they are.
+/// Names that each crate or command may define itself. Readers always see them next to the name of their crate.
 const OWN: [&str; 3] = ["Args", "Error", "Result"];
 
-/// The lines that no file has more of.
+/// Maximum number of lines per file.
 const LINES: usize = 400;
 
 #[test]
 fn a_public_type_has_a_name_of_its_own() {
     let mut declared = BTreeMap::<String, Vec<String>>::new();
     for file in files() {
-        // Names in tests and examples are seen by no other crate.
+        // Names in tests and examples are not visible to other crates.
         if !file.components().any(|part| part.as_os_str() == "src") {
             continue;
         }
@@ -57,7 +57,7 @@ fn declarations_are_told_from_other_lines() {
     }
 }
 
-/// The name of the public type that this line declares.
+/// Returns the name of the public type that a line declares.
 fn public_type(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix("pub ")?;
     let rest = rest.strip_prefix("unsafe ").unwrap_or(rest);
@@ -66,12 +66,13 @@ fn public_type(line: &str) -> Option<&str> {
     declares.then(|| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()).flatten()
 }
 
-/// The repository's directory.
+/// Returns the repository's directory.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The names of all Rust files of the workspace, in the repository. What is no part of the workspace has one of its own.
+/// Returns the paths of all Rust files of the workspace, relative to the repository. Directories with a workspace of
+/// their own are skipped.
 fn files() -> BTreeSet<PathBuf> {
     let mut files = BTreeSet::new();
     let mut directories = vec![PathBuf::new()];
@@ -92,7 +93,7 @@ fn files() -> BTreeSet<PathBuf> {
     files
 }
 
-/// Whether this directory has a workspace of its own.
+/// Returns whether a directory has a workspace of its own.
 fn is_workspace(directory: &Path) -> bool {
     fs::read_to_string(directory.join("Cargo.toml")).is_ok_and(|text| text.lines().any(|line| line == "[workspace]"))
 }
