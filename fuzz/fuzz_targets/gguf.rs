@@ -1,4 +1,4 @@
-//! The header of a GGUF file.
+//! Fuzzes the header of a GGUF file.
 
 #![no_main]
 

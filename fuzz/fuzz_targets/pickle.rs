@@ -1,4 +1,4 @@
-//! PyTorch files: the input as the whole file, and as the pickle inside an intact archive with some storages.
+//! Fuzzes PyTorch files. The input is the whole file, or the pickle inside an intact archive with some storages.
 
 #![no_main]
 
@@ -25,7 +25,8 @@ fuzz_target!(|data: &[u8]| {
         let tensors: Vec<_> =
             weights.names().map(|name| (name.to_owned(), weights.shape(name).unwrap_or_default().to_vec())).collect();
         for (name, shape) in tensors {
-            // A view may repeat a small storage; what that makes of it is bounded, but slow to read here.
+            // A view may repeat a small storage. The size of the result is bounded, but large ones are slow to read
+            // here.
             if shape.iter().product::<usize>() < 1 << 20 {
                 let _ = weights.take(&name, &shape).map(|tensor| tensor.elements().to_f32());
             }

@@ -1,4 +1,4 @@
-//! Quantised checkpoints: the first byte chooses how, the rest is the file of the weights.
+//! Fuzzes quantised checkpoints. The first byte chooses the configuration, and the rest is the weight file.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Beam searches of the bundled model whose outputs must be of a regular expression.
+//! Beam searches of the bundled model whose outputs must match a regular expression.
 
 use engine::constraint::Grammar;
 use engine::llm::{Completion, Llm, Prompt};
@@ -7,14 +7,14 @@ use serde::Deserialize;
 
 use crate::{BeamSequence, complete};
 
-/// A search, and what Hugging Face transformers made of it; `tools/constrained_beams.py` writes them.
+/// A search and its result in Hugging Face transformers, written by `tools/constrained_beams.py`.
 #[derive(Debug, Deserialize)]
 pub struct ConstrainedSearch {
     /// The prompt.
     pub prompt_ids: Vec<u32>,
-    /// What outputs must be.
+    /// The regular expression that outputs must match.
     pub regex: String,
-    /// The beams, best first. There are as many as were asked for.
+    /// All requested beams, best first.
     pub beams: Vec<BeamSequence>,
 }
 
@@ -23,7 +23,7 @@ struct Fixture {
     cases: Vec<ConstrainedSearch>,
 }
 
-/// All such searches at once, each with what `llm` makes of it.
+/// Runs all recorded searches in one batch, and returns each with the completion of `llm`.
 ///
 /// # Panics
 /// If a search is refused, or a step fails.

@@ -1,4 +1,4 @@
-//! What the integration tests share: the golden models and what Hugging Face transformers made of them.
+//! Shared code of the integration tests: the golden models and their outputs in Hugging Face transformers.
 
 pub mod constrained;
 pub mod models;
@@ -10,11 +10,11 @@ use engine::llm::{Completion, Llm, RequestEvent};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use serde::Deserialize;
 
-/// The golden models, one directory each.
+/// The golden models, named by their directories.
 pub const MODELS: [&str; 10] =
     ["gpt2", "llama2", "llama3", "llama3-tied", "mistral", "opt-350m-like", "opt-bin", "opt-pre", "qwen2", "qwen3"];
 
-/// Calls a macro with all golden models: `name: "directory",` each.
+/// Calls a macro with all golden models, each as `name: "directory",`.
 #[macro_export]
 macro_rules! each_model {
     ($tests:ident) => {
@@ -33,11 +33,11 @@ macro_rules! each_model {
     };
 }
 
-/// Answers all requests at once, and returns the completions in their order. The scheduler's books are checked after every
-/// step.
+/// Answers all requests in one batch, and returns the completions in the order of the requests. After every step the
+/// scheduler's integrity is checked.
 ///
 /// # Panics
-/// If a request is refused, a step fails, or the books are wrong.
+/// If a request is refused, a step fails, or the integrity check fails.
 pub fn complete(
     llm: &mut Llm,
     requests: impl IntoIterator<Item = (engine::llm::Prompt, SamplingParams)>,
@@ -57,12 +57,12 @@ pub fn complete(
     done
 }
 
-/// Where the golden models lie.
+/// Returns the directory of a golden model.
 pub fn golden_dir(model: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden").join(model)
 }
 
-/// `golden.json` of a model; see `fixtures/golden/README.md`.
+/// `golden.json` of a model. See `fixtures/golden/README.md`.
 #[derive(Debug, Deserialize)]
 pub struct Golden {
     /// The type the weights are stored in.
@@ -71,7 +71,7 @@ pub struct Golden {
     pub prompts: Vec<GoldenPrompt>,
     /// Given texts with the logprobs of their tokens.
     pub teacher_forced: Vec<TeacherForced>,
-    /// What 16-bit types make of it.
+    /// Results of 16-bit types for the same prompts.
     pub half: Half,
 }
 
@@ -115,11 +115,11 @@ pub struct Top {
 /// A beam search.
 #[derive(Debug, Deserialize)]
 pub struct BeamSearch {
-    /// Beams, all of which are returned.
+    /// Number of beams. All of them are returned.
     pub num_beams: usize,
-    /// Most tokens.
+    /// Maximum number of generated tokens.
     pub max_new_tokens: usize,
-    /// Exponent of the length.
+    /// Exponent of the length in scores.
     pub length_penalty: f32,
     /// Whether the search stops as soon as enough beams have ended.
     pub early_stopping: bool,
@@ -130,7 +130,7 @@ pub struct BeamSearch {
 }
 
 impl BeamSearch {
-    /// The request for it.
+    /// Returns the request parameters of the search.
     pub fn params(&self) -> SamplingParams {
         let early_stopping = if self.early_stopping { EarlyStopping::Yes } else { EarlyStopping::No };
         SamplingParams {
@@ -147,26 +147,26 @@ impl BeamSearch {
 /// A beam.
 #[derive(Debug, Deserialize)]
 pub struct BeamSequence {
-    /// Its tokens, a closing end-of-sequence token included.
+    /// Its tokens, including a closing end-of-sequence token.
     pub ids: Vec<u32>,
     /// Its score.
     pub score: f64,
 }
 
-/// A given text.
+/// A text whose tokens are given.
 #[derive(Debug, Deserialize)]
 pub struct TeacherForced {
     /// Its tokens.
     pub ids: Vec<u32>,
-    /// The positions whose logits are recorded, ascending.
+    /// The positions with recorded logits, in ascending order.
     pub positions: Vec<usize>,
-    /// The logprob of each token given those before it; none for the first.
+    /// The logprob of each token after the tokens before it. `None` for the first.
     pub token_logprobs: Vec<Option<f32>>,
-    /// The likeliest next token after each.
+    /// The likeliest next token at each position.
     pub argmax: Vec<u32>,
 }
 
-/// Hugging Face in 16-bit types against its own f32.
+/// Hugging Face's 16-bit results compared with its own f32 results.
 #[derive(Debug, Deserialize)]
 pub struct Half {
     /// In half precision.
@@ -175,19 +175,19 @@ pub struct Half {
     pub bfloat16: HalfType,
 }
 
-/// One type's record.
+/// The results in one type.
 #[derive(Debug, Deserialize)]
 pub struct HalfType {
     /// Whether the weights are stored in this type.
     pub native: bool,
-    /// For each prompt.
+    /// Results for each prompt.
     pub prompts: Vec<HalfPrompt>,
 }
 
-/// One prompt's record.
+/// The results for one prompt.
 #[derive(Debug, Deserialize)]
 pub struct HalfPrompt {
-    /// Greedy tokens that equal those of f32.
+    /// Number of greedy tokens equal to f32 before the first difference.
     pub greedy_prefix_equal: usize,
     /// The largest difference of a token's logprob.
     pub token_logprob_drift_max: f32,
@@ -196,7 +196,7 @@ pub struct HalfPrompt {
 /// Reads the golden outputs of a model.
 ///
 /// # Panics
-/// If the fixture is missing or not of this form.
+/// If the fixture is missing or malformed.
 pub fn golden(model: &str) -> Golden {
     let path = golden_dir(model).join("golden.json");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

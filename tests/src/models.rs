@@ -1,5 +1,5 @@
-//! Models of every family, tiny and with random weights: those whose heads and layers divide by four, and those with heads of
-//! unusual size.
+//! Tiny models of every family with random weights. Most have heads and layers that divide by four, and some have heads
+//! of unusual size.
 
 #![allow(clippy::unwrap_used)] // these are parts of tests, and a failed unwrap is a failed test
 
@@ -14,28 +14,28 @@ use workbench::number::ProblemRng;
 use crate::golden_dir;
 use crate::scores::{FileTensor, write};
 
-/// Tokens, which four workers cannot divide evenly: the last has fewer.
+/// Vocabulary size. Four workers cannot divide it evenly, so the last one has fewer tokens.
 const VOCAB: usize = 515;
 const HIDDEN: usize = 128;
 const INNER: usize = 192;
 const POSITIONS: usize = 128;
-/// Decoder layers of each model.
+/// Decoder layers per model.
 pub const LAYERS: usize = 2;
 
 /// The models that can be divided.
 pub const MODELS: [&str; 9] =
     ["opt", "opt-350m-like", "gpt2", "llama", "llama-grouped", "mistral", "qwen2", "qwen3", "one-kv-head"];
 
-/// Models with heads of sizes that no golden model has.
+/// Models whose head size no golden model has.
 pub const HEADS: [&str; 2] = ["heads-of-96", "heads-of-256"];
 
-/// A model's `config.json`, and the names and shapes of its tensors.
+/// A model's `config.json`, with the names and shapes of its tensors.
 struct Shape {
     config: Value,
     tensors: Vec<(String, Vec<usize>)>,
 }
 
-/// Writes a model of [`MODELS`] or [`HEADS`] to a directory.
+/// Writes a model of [`MODELS`] or [`HEADS`] into a directory.
 ///
 /// # Panics
 /// If there is no such model, or it cannot be written.
@@ -44,9 +44,9 @@ pub fn make(name: &str, directory: &Path) -> ModelFiles {
         "opt" => opt(true, HIDDEN),
         "opt-350m-like" => opt(false, HIDDEN / 2),
         "gpt2" => gpt2(),
-        // Biases everywhere, and rotations of the oldest kind.
+        // All projections have biases, and positions are rotated without scaling.
         "llama" => llama("LlamaForCausalLM", 4, &json!({ "attention_bias": true, "mlp_bias": true })),
-        // Fewer key-value heads than four workers, and wider attention than the residual stream.
+        // Two key-value heads, fewer than four workers, and attention that is wider than the residual stream.
         "llama-grouped" => llama(
             "LlamaForCausalLM",
             2,
@@ -82,7 +82,8 @@ pub fn make(name: &str, directory: &Path) -> ModelFiles {
     write(directory, &tensors)
 }
 
-/// Random elements: projections keep the size of what they are given, norms are near 1, and logits lie some units apart.
+/// Returns random elements. Projections preserve the scale of their inputs, norms are near 1, and logits are some units
+/// apart.
 fn elements(name: &str, shape: &[usize], random: &mut ProblemRng) -> Vec<f32> {
     let is_norm = shape.len() == 1 && name.ends_with("weight");
     let is_table = ["embed_", "wte", "wpe", "lm_head"].iter().any(|part| name.contains(part));
@@ -94,7 +95,7 @@ fn elements(name: &str, shape: &[usize], random: &mut ProblemRng) -> Vec<f32> {
     (0..shape.iter().product()).map(|_| (mean + spread * random.unit()) as f32).collect()
 }
 
-/// Adds a projection, with a bias or without.
+/// Adds a projection, with or without a bias.
 fn linear(tensors: &mut Vec<(String, Vec<usize>)>, name: String, outputs: usize, inputs: usize, bias: bool) {
     tensors.push((format!("{name}.weight"), vec![outputs, inputs]));
     if bias {
@@ -154,7 +155,7 @@ fn gpt2() -> Shape {
             ("mlp.c_fc", INNER, HIDDEN),
             ("mlp.c_proj", HIDDEN, INNER),
         ] {
-            // They are stored transposed.
+            // GPT-2's projections are stored transposed.
             tensors.push((format!("{}.weight", name(part)), vec![inputs, outputs]));
             tensors.push((format!("{}.bias", name(part)), vec![outputs]));
         }
@@ -166,7 +167,7 @@ fn gpt2() -> Shape {
     Shape { config, tensors }
 }
 
-/// A model like LLaMA with so many key-value heads; `more` is the rest of its configuration.
+/// Describes a LLaMA-like model with `kv_heads` key-value heads. `more` overrides fields of its configuration.
 fn llama(class: &str, kv_heads: usize, more: &Value) -> Shape {
     let mut config = json!({
         "architectures": [class], "vocab_size": VOCAB, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS,

@@ -1,4 +1,4 @@
-//! How likely models find texts, and how that changes when weights or caches are rounded.
+//! Likelihood of texts under a model, and its change when weights or caches are rounded.
 
 #![allow(clippy::unwrap_used)] // these are parts of tests, and a failed unwrap is a failed test
 
@@ -20,7 +20,7 @@ use crate::golden;
 /// A tensor of a safetensors file: name, type, shape and bytes.
 pub type FileTensor = (String, Dtype, Vec<usize>, Vec<u8>);
 
-/// The logprobs of all tokens of some texts.
+/// Returns the logprobs of all tokens of some texts except the first token of each.
 ///
 /// # Panics
 /// If a text is refused, or a step fails.
@@ -32,10 +32,10 @@ pub fn scores(llm: &mut Llm, texts: &[Vec<u32>]) -> Vec<f32> {
     done.into_iter().flat_map(logprobs).collect()
 }
 
-/// The root of the mean square of the differences of logprobs, and the greatest.
+/// Returns the root mean square difference of logprobs, and the largest difference.
 ///
 /// # Panics
-/// If they are few, or no numbers.
+/// If the lengths differ, there are 100 or fewer values, or a value is not finite.
 pub fn difference(a: &[f32], b: &[f32]) -> (f32, f32) {
     let differences: Vec<f32> = a.iter().zip(b).map(|(a, b)| (a - b).abs()).collect();
     assert!(a.len() == b.len() && a.len() > 100 && differences.iter().all(|d| d.is_finite()));
@@ -43,20 +43,20 @@ pub fn difference(a: &[f32], b: &[f32]) -> (f32, f32) {
     (mean.sqrt(), differences.iter().copied().fold(0.0, f32::max))
 }
 
-/// The perplexity of texts whose tokens have these logprobs.
+/// Returns the perplexity of texts whose tokens have these logprobs.
 pub fn perplexity(scores: &[f32]) -> f32 {
     (-scores.iter().sum::<f32>() / scores.len() as f32).exp()
 }
 
-/// Texts of the tokens that a golden model knows.
+/// Returns a golden model's prompts, each with its greedy continuation.
 pub fn texts(model: &str) -> Vec<Vec<u32>> {
     golden(model).prompts.into_iter().map(|p| [p.ids, p.greedy.ids].concat()).collect()
 }
 
-/// The bundled model's own greedy stories.
+/// Returns the bundled model's own greedy stories.
 ///
 /// # Panics
-/// If the fixture is not of this form.
+/// If the fixture is malformed.
 pub fn stories() -> Vec<Vec<u32>> {
     #[derive(Deserialize)]
     struct Golden {
@@ -71,10 +71,10 @@ pub fn stories() -> Vec<Vec<u32>> {
     golden.cases.into_iter().map(|c| [c.prompt_ids, c.greedy_ids].concat()).collect()
 }
 
-/// The same model in `directory`, in Hugging Face's form, with the elements that its weights stand for in f32.
+/// Writes the same model to `directory` in Hugging Face's format, with its weights dequantised to f32.
 ///
 /// # Panics
-/// If the model cannot be read, or the directory not be written.
+/// If the model cannot be read, or the directory cannot be written.
 pub fn dequantised(files: &ModelFiles, directory: &Path) -> ModelFiles {
     for file in ["tokenizer.json", "tokenizer_config.json"] {
         fs::write(directory.join(file), files.read(file).unwrap().unwrap()).unwrap();
@@ -86,7 +86,7 @@ pub fn dequantised(files: &ModelFiles, directory: &Path) -> ModelFiles {
     let names: BTreeMap<String, Vec<usize>> =
         weights.names().map(|name| (name.to_owned(), weights.shape(name).unwrap().to_vec())).collect();
     let tensors = names.into_iter().map(|(name, shape)| {
-        // GPT-2's projections have a row for each input in that form.
+        // In Hugging Face's format, GPT-2's projections have one row per input.
         let transposed = name.contains(".c_") && shape.len() == 2 && weights.rows_are_outputs(&name);
         let tensor = weights.take(&name, &shape).unwrap().to_dtype(DType::F32);
         let tensor = if transposed { tensor.transposed() } else { tensor };
@@ -95,7 +95,7 @@ pub fn dequantised(files: &ModelFiles, directory: &Path) -> ModelFiles {
     write(directory, &tensors.collect::<Vec<_>>())
 }
 
-/// The model in `directory`, with weights that consist of these tensors.
+/// Writes these tensors as the weights of the model in `directory`, and opens the model.
 ///
 /// # Panics
 /// If they cannot be written.

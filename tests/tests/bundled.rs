@@ -1,4 +1,4 @@
-//! The bundled model gives what Hugging Face transformers gives.
+//! The bundled model's outputs equal those in Hugging Face transformers.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -64,7 +64,7 @@ fn greedy_text_equals_hugging_face() {
             assert_eq!(done.outputs[0].tokens, c.greedy_ids, "{}", c.prompt);
             assert_eq!(done.outputs[0].text, c.greedy_text);
             for (got, want) in done.outputs[0].logprobs.as_ref().unwrap().iter().zip(&c.top5) {
-                // The fixture has logits: their differences are those of the logprobs.
+                // The fixture has logits. Their differences equal the differences of logprobs.
                 for k in 0..5 {
                     assert_eq!(got.top[k].0, want.ids[k], "{}", c.prompt);
                     let (got, want) = (got.top[k].1 - got.top[0].1, want.logits[k] - want.logits[0]);
@@ -112,12 +112,13 @@ fn constrained_beams_equal_hugging_face() {
     }
 }
 
-/// What was drafted beyond the token that completes a stop string does not count.
+/// Tokens drafted beyond a completed stop string are discarded.
 #[test]
 fn drafts_change_nothing_but_the_number_of_steps() {
     let text = "Tom saw a red ball.";
     let words = llm(Options::default()).tokenizer().encode(text).unwrap();
-    // With so few words to choose from the text soon repeats itself. The first token begins texts, and ends them.
+    // With so few words to choose from, the text soon repeats itself. `words[0]` is the token that starts and ends
+    // texts.
     let params = |stop: &str, n: usize| SamplingParams {
         max_tokens: 60,
         n,
@@ -136,7 +137,7 @@ fn drafts_change_nothing_but_the_number_of_steps() {
         (outputs, llm.stats())
     };
     let (plain, _) = run(0, &params("", 1));
-    // Beginnings of the text: each ends at another place, in the middle of a step as well.
+    // Stop at different beginnings of the text. Some of them end in the middle of a step.
     let beginnings = (20..32).filter_map(|end| plain[0].text.get(..end));
     let kinds = [params("", 1), params("", 3)].into_iter().chain(beginnings.map(|stop| params(stop, 1)));
     for params in kinds {

@@ -1,5 +1,5 @@
-//! Prompts that are echoed: their tokens' logprobs are those of Hugging Face, and what is generated is text that goes on
-//! from theirs.
+//! Echoed prompts. The logprobs of their tokens equal Hugging Face's, and the generated text continues the prompt's
+//! text.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -11,7 +11,7 @@ use tests::{MODELS, complete, golden, golden_dir};
 
 fn load(model: &str, options: Options) -> Llm {
     let files = ModelFiles::directory(golden_dir(model)).unwrap();
-    // Also where there is a GPU.
+    // Use the CPU even if there is a GPU.
     Llm::load(&files, &Options { device: Device::Cpu, ..options }).unwrap()
 }
 
@@ -27,7 +27,8 @@ fn echo(max_tokens: usize) -> SamplingParams {
     }
 }
 
-/// The setups differ in how prompts are cut. Each text comes twice, so that the second one's blocks are known.
+/// Scores given texts in two setups that cut prompts differently. Each text comes twice, so the second copy's blocks
+/// are cached.
 fn assert_scored(model: &str) {
     let golden = golden(model);
     let f32 = Options { dtype: Some(DType::F32), ..Options::default() };
@@ -54,7 +55,7 @@ fn assert_scored(model: &str) {
     }
 }
 
-/// What was said of a token when it was generated is said of it in a prompt, to the bit.
+/// Asserts that a token's logprob in a prompt has the same bits as when the token was generated.
 fn assert_same_as_generated(model: &str) {
     let golden = golden(model);
     let mut llm = load(
@@ -74,7 +75,8 @@ fn assert_same_as_generated(model: &str) {
     }
 }
 
-/// A prompt's text and an output's are together that of all tokens, wherever the prompt is cut and however it goes on.
+/// Asserts that the texts of prompt and output join to the text of all tokens, wherever the prompt is cut and however
+/// it is continued.
 fn assert_texts_join(model: &str) {
     let golden = golden(model);
     let mut llm = load(model, Options::default());
@@ -105,7 +107,7 @@ fn a_space_between_prompt_and_output_is_kept() {
     let new_word = |&i: &usize| text(&ids[..=i]) == text(&ids[..i]) + " " + &text(&ids[i..=i]);
     let cut = (2..ids.len()).find(new_word).expect("a token that begins with a space");
     let (begins, word) = (text(&ids[..cut]), text(&ids[cut..=cut]));
-    // No other token can compete with this one.
+    // The bias leaves no other token a chance.
     let params = SamplingParams { logit_bias: vec![(ids[cut], 100.0)], ..echo(1) };
     for (echo, space) in [(true, " "), (false, "")] {
         let params = SamplingParams { echo, ..params.clone() };

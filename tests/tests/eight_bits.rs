@@ -1,4 +1,4 @@
-//! KV caches in 8 bits: what they cost in accuracy on every golden model, and that outputs do not depend on the way there.
+//! KV caches in 8 bits: their loss of accuracy on every golden model, and outputs that do not depend on scheduling.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,7 +14,7 @@ use tests::{MODELS, complete, golden, golden_dir};
 
 const DTYPES: [KvDtype; 2] = [KvDtype::Int8, KvDtype::Fp8];
 
-/// Of a model and a type the least share of greedy tokens that are Hugging Face's, in percent, and the largest difference of
+/// For each cache type: the lowest percentage of greedy tokens that equal Hugging Face's, and the largest difference of
 /// their logprobs.
 type Bounds = [(f32, f32); 2];
 
@@ -31,8 +31,8 @@ fn params() -> SamplingParams {
     SamplingParams { max_tokens: 40, ignore_eos: true, logprobs: Some(1), ..SamplingParams::default() }
 }
 
-/// Greedy tokens and their logprobs against those of Hugging Face, with keys and values in f32. A token counts until the
-/// first that differs.
+/// Compares greedy tokens and their logprobs with Hugging Face's, whose keys and values are in f32. Tokens count up to
+/// the first difference.
 fn assert_drift(model: &str, bounds: Bounds) {
     let golden = golden(model);
     for (dtype, (share, most)) in DTYPES.into_iter().zip(bounds) {
@@ -54,7 +54,8 @@ fn assert_drift(model: &str, bounds: Bounds) {
     }
 }
 
-/// However requests are batched, cut, preempted and restored: the same tokens, and the same bits of their logprobs.
+/// Asserts that requests give the same tokens and the same bits of logprobs, however they are batched, cut, preempted
+/// and restored.
 fn assert_same_bits(model: &str) {
     let beam = Some(Beam { width: 4, length_penalty: 1.0, early_stopping: EarlyStopping::No });
     let methods = [
@@ -78,7 +79,7 @@ fn assert_same_bits(model: &str) {
             prefix_caching: draft_tokens > 0,
             ..alone.scheduler
         };
-        // A prompt of 100 tokens takes 13 blocks of 8, and each of three outputs six.
+        // A prompt of 100 tokens takes 13 blocks of 8, and each of three outputs takes six.
         let tight = |preemption| Options {
             scheduler: scheduler(40, preemption, 0),
             kv_memory: Some(40 * block / 2),
@@ -101,7 +102,7 @@ fn assert_same_bits(model: &str) {
             for ((done, want), (_, params)) in done.iter().zip(&want).zip(&requests) {
                 assert!(done.outputs == *want, "{model}, {dtype}, {name}: {params:?}");
             }
-            // What a sliding window leaves behind may be room enough.
+            // A sliding window frees blocks, which may leave enough room without preemption.
             let tight = options.kv_memory.is_some() && llm.config().window().is_none();
             assert!(!tight || llm.stats().preemptions > 0, "{model}, {dtype}, {name}: none was preempted");
             assert!(
@@ -113,7 +114,7 @@ fn assert_same_bits(model: &str) {
     }
 }
 
-/// Nearly twice as many blocks in the same memory as in 16 bits.
+/// The same memory holds nearly twice as many blocks as in 16 bits.
 #[test]
 fn the_pool_has_the_blocks_that_eight_bits_make_room_for() {
     for model in MODELS {
@@ -124,7 +125,7 @@ fn the_pool_has_the_blocks_that_eight_bits_make_room_for() {
         };
         let (sixteen, head_dim) = blocks(KvDtype::Float(DType::F16));
         for dtype in DTYPES {
-            // Of each head two bytes more, for the scale; and a part of a block may be left over.
+            // Each head takes two more bytes for its scale. The division into blocks may leave a remainder.
             let want = (2 * head_dim) as f64 / (head_dim + 2) as f64;
             let ratio = blocks(dtype).0 / sixteen;
             assert!((ratio - want).abs() < 0.02 * want, "{model}, {dtype}, heads of {head_dim}: {ratio}, not {want}");
@@ -147,7 +148,8 @@ tests::each_model!(eight_bit_tests);
 
 #[test]
 fn drift_from_hugging_face_is_as_recorded() {
-    // Four fifths of the tokens measured, and half as much again as the drift: another order of summation gives other numbers.
+    // Four fifths of the measured tokens, and 1.5 times the measured drift. A different order of summation changes both
+    // a little.
     let bounds: [(&str, Bounds); MODELS.len()] = [
         ("gpt2", [(66.0, 0.2), (38.0, 0.6)]),
         ("llama2", [(60.0, 0.4), (14.0, 0.8)]),
@@ -166,7 +168,7 @@ fn drift_from_hugging_face_is_as_recorded() {
     }
 }
 
-/// The bundled model, which was trained, on its own greedy stories: how likely it finds them.
+/// The bundled model is trained. This scores its own greedy stories.
 #[test]
 fn the_bundled_model_finds_its_stories_as_likely() {
     let score = |kv_dtype| {
@@ -183,7 +185,8 @@ fn the_bundled_model_finds_its_stories_as_likely() {
     }
 }
 
-/// Scales that a checkpoint brings for its cache change nothing, since each token has its own; that is said.
+/// Each token in the cache has its own scale. A checkpoint's cache scales therefore change no output, and a note says
+/// so.
 #[test]
 fn a_checkpoints_own_scales_are_not_used_and_a_note_says_so() {
     let directory = tempfile::tempdir().unwrap();

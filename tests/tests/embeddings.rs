@@ -1,6 +1,7 @@
-//! Embeddings against Hugging Face transformers. The fixtures have its logits at every position of given texts, and logits
-//! are the final hidden states times the output matrix. That is linear and loses nothing, so that an embedding is right
-//! exactly if the matrix takes it to the direction of the logits of the last token, or of their mean.
+//! Embeddings compared with Hugging Face transformers. The fixtures have its logits at every position of given texts,
+//! and logits are the final hidden states times the output matrix. The product is linear and loses no information. An
+//! embedding is therefore correct exactly if the matrix maps it to the direction of the last token's logits, or of
+//! their mean.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -11,7 +12,7 @@ use engine::sampling::SamplingParams;
 use engine::tensor::DType;
 use tests::{complete, each_model, golden, golden_dir};
 
-/// The product of a matrix's rows with a vector.
+/// Multiplies a matrix by a vector, row by row.
 fn times(matrix: &[f32], vector: &[f32]) -> Vec<f64> {
     let dot = |row: &[f32]| row.iter().zip(vector).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
     matrix.chunks(vector.len()).map(dot).collect()
@@ -22,7 +23,7 @@ fn cosine(a: &[f64], b: &[f64]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// The matrix from hidden states to logits.
+/// Returns the matrix from hidden states to logits.
 fn output_matrix(files: &ModelFiles) -> Vec<f32> {
     let config = files.config().unwrap();
     let mut weights = files.weights(Some(DType::F32)).unwrap();
@@ -33,7 +34,7 @@ fn output_matrix(files: &ModelFiles) -> Vec<f32> {
     weights.take(name, &[config.vocab_size, config.output_width()]).unwrap().elements().to_f32()
 }
 
-/// Texts with what transformers' logits for them are, pooled.
+/// Returns texts with their pooled logits in transformers.
 fn texts(model: &str, vocab: usize, pooling: Pooling) -> Vec<(Vec<u32>, Vec<f64>)> {
     let mut recorded = Weights::from_safetensors(golden_dir(model).join("golden.safetensors"), None).unwrap();
     let texts = golden(model).teacher_forced.into_iter().enumerate();
@@ -43,7 +44,7 @@ fn texts(model: &str, vocab: usize, pooling: Pooling) -> Vec<(Vec<u32>, Vec<f64>
         let end = text.positions.last()? + 1;
         let first = match pooling {
             Pooling::Last => logits.len() - vocab,
-            // Of a long text not all are recorded.
+            // A long text has logits at some positions only, so it has no mean.
             Pooling::Mean if text.positions.len() < end => return None,
             Pooling::Mean => 0,
         };
@@ -53,8 +54,8 @@ fn texts(model: &str, vocab: usize, pooling: Pooling) -> Vec<(Vec<u32>, Vec<f64>
     pooled.collect()
 }
 
-/// Embeds the texts of a model in one batch with requests that generate, and returns the least cosine between what they
-/// should be and what they are.
+/// Embeds a model's texts in one batch with generating requests. Returns the smallest cosine between an embedding and
+/// its expected direction.
 fn least_cosine(model: &str, options: Options) -> f64 {
     let files = ModelFiles::directory(golden_dir(model)).unwrap();
     let (matrix, vocab) = (output_matrix(&files), files.config().unwrap().vocab_size);

@@ -1,4 +1,4 @@
-//! Models in GGUF files give the tokens that Hugging Face transformers gives for the models that they were made of.
+//! Models in GGUF files give the same tokens as the original models in Hugging Face transformers.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -36,7 +36,7 @@ fn assert_same_tokens(model: &str, file: &str) {
     }
 }
 
-/// The weights are the same, so that only the rounding of activations differs.
+/// Both models have the same weights, so only the rounding of activations differs.
 #[test]
 fn k_quants_differ_from_their_elements_by_the_rounding_of_activations() {
     let files = ModelFiles::gguf(fixture("k-quants.gguf")).unwrap();
@@ -52,7 +52,7 @@ fn k_quants_differ_from_their_elements_by_the_rounding_of_activations() {
     assert!(mean > 0.0 && mean < 0.02 && most < 0.1, "{mean} {most}");
 }
 
-/// Models that have been rounded here, against their own elements and against what they were.
+/// Quantises models here, and compares them with their own dequantised weights and with the originals.
 #[test]
 fn models_are_written_and_read_again() {
     let directory = tempfile::tempdir().unwrap();
@@ -82,14 +82,14 @@ fn models_are_written_and_read_again() {
             let (mean, most) = difference(&read, &scores(&mut load(&dequantised(&written, exact.path())), &texts));
             let (drift, worst) = difference(&read, &original);
             println!("{model} {kind}: activations {mean} {most}, weights {drift} {worst}");
-            // These models' logits are large: logprobs lie some ten apart.
+            // These models have large logits: logprobs differ by about ten.
             assert!(mean < 0.4, "{model} {kind}: {mean} {most}");
             assert!(drift > mean && drift < bound, "{model} {kind}: {drift} {worst}");
         }
     }
 }
 
-/// What the bundled model makes of its own greedy stories, and how likely it finds them.
+/// Quantises the bundled model, and scores its own greedy stories.
 #[test]
 fn the_bundled_model_tells_its_stories_in_fewer_bits() {
     let texts = stories();
@@ -108,7 +108,7 @@ fn the_bundled_model_tells_its_stories_in_fewer_bits() {
     }
 }
 
-/// On the emulator, with weights as they are in the file, and with elements of 16 bits.
+/// Loads a model on the emulator twice: with the weights as in the file, and with 16-bit weights.
 fn on_a_gpu(files: &ModelFiles) -> (Llm, Llm) {
     let load = |dtype| {
         let options = Options { device: Device::Emulator, dtype, ..Options::default() };
@@ -117,7 +117,7 @@ fn on_a_gpu(files: &ModelFiles) -> (Llm, Llm) {
     (load(None), load(Some(DType::F16)))
 }
 
-/// They say the same as their elements do in f16, token by token, in prompts and in steps of one token.
+/// Asserts that packed weights give the same tokens as their elements in f16, in prompts and in steps of one token.
 fn stays_quantised_on_a_gpu(kind: QuantType) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(format!("{kind}.gguf"));
@@ -152,8 +152,8 @@ fn on_a_gpu_q4_0_stays_quantised() {
     stays_quantised_on_a_gpu(QuantType::Q4_0);
 }
 
-/// Nearly as near to what the elements say in f32 as these are in f16: scales and minima are rounded to that type. Several types are
-/// projections of one input.
+/// Packed weights are nearly as close to the f32 result as their elements in f16, since scales and minima are rounded
+/// to f16. Some inputs have projections of several types.
 #[test]
 fn on_a_gpu_k_quants_stay_quantised() {
     let files = ModelFiles::gguf(fixture("k-quants.gguf")).unwrap();
@@ -172,13 +172,13 @@ fn gpt2() {
     assert_same_tokens("gpt2", "gpt2.gguf");
 }
 
-/// Its queries and keys are in another order in the file, and its tokens have scores in place of merges.
+/// In the file, queries and keys are in a different order, and tokens have scores instead of merges.
 #[test]
 fn llama2() {
     assert_same_tokens("llama2", "llama2.gguf");
 }
 
-/// In two parts, with factors for the frequencies of the rotation.
+/// The file has two parts, and factors for the frequencies of the rotation.
 #[test]
 fn llama3() {
     assert_same_tokens("llama3", "llama3-00001-of-00002.gguf");

@@ -1,4 +1,5 @@
-//! Every golden model gives exactly what Hugging Face transformers gives, however it is batched, paged and preempted.
+//! Every golden model gives exactly the outputs of Hugging Face transformers, however it is batched, paged and
+//! preempted.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,9 +15,9 @@ use tests::{Golden, MODELS, complete, golden, golden_dir};
 struct Setup {
     name: &'static str,
     options: Options,
-    /// All requests at once, or each by itself.
+    /// Whether all requests run at once, or one after another.
     batched: bool,
-    /// The pool is cut to this many tokens, rounded up to blocks, and requests must be preempted.
+    /// The pool is limited to this many tokens, rounded up to blocks. Requests must then be preempted.
     pool_tokens: Option<usize>,
 }
 
@@ -40,7 +41,7 @@ fn setups() -> Vec<Setup> {
         setup("small pool", f32(), true, Some(100 + 4 * 20 + 5 * 16)),
         setup(
             "small pool, blocks of 8, chunks of 7",
-            // Requests that share what they have in common would fit without preemption.
+            // With a prefix cache, requests would share blocks and fit without preemption.
             Options {
                 block_size: 8,
                 scheduler: SchedulerOptions { max_batch_tokens: 7, prefix_caching: false, ..f32().scheduler },
@@ -52,14 +53,14 @@ fn setups() -> Vec<Setup> {
     ]
 }
 
-/// The same with drafts of up to so many tokens.
+/// Returns the options with drafts of up to `draft_tokens` tokens.
 fn drafting(options: Options, draft_tokens: usize) -> Options {
     Options { scheduler: SchedulerOptions { draft_tokens, ..options.scheduler }, ..options }
 }
 
 fn load(model: &str, options: &Options, pool_tokens: Option<usize>) -> Llm {
     let files = ModelFiles::directory(golden_dir(model)).unwrap();
-    // Also where there is a GPU.
+    // Use the CPU even if there is a GPU.
     let mut options = Options { device: Device::Cpu, ..options.clone() };
     if let Some(tokens) = pool_tokens {
         let block = Llm::load(&files, &options).unwrap().kv_layout().block_bytes();
@@ -72,7 +73,7 @@ fn greedy(ignore_eos: bool) -> SamplingParams {
     SamplingParams { max_tokens: 40, ignore_eos, logprobs: Some(5), ..SamplingParams::default() }
 }
 
-/// Runs the requests as the setup says, and returns the completions in their order.
+/// Runs the requests together or one by one, and returns the completions in order.
 fn run(llm: &mut Llm, requests: &[(Prompt, SamplingParams)], batched: bool) -> Vec<Completion> {
     if !batched {
         return requests
@@ -127,7 +128,7 @@ fn assert_matches_hugging_face(model: &str, setup: &Setup) {
         }
     }
     assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
-    // What a sliding window leaves behind may be room enough.
+    // A sliding window frees blocks, which may leave enough room without preemption.
     let slides = llm.config().window().is_some();
     assert!(
         setup.pool_tokens.is_none() || slides || llm.stats().preemptions > 0,
@@ -136,8 +137,8 @@ fn assert_matches_hugging_face(model: &str, setup: &Setup) {
     );
 }
 
-/// Logprobs of given texts: each prefix is a request of its own, all in one batch.
-/// Models that cannot be divided among so many workers: their heads or their feed-forward layers do not divide evenly.
+/// Models that cannot be divided among this many workers, since their heads or feed-forward layers do not divide
+/// evenly.
 const INDIVISIBLE: &[(&str, usize)] = &[
     ("gpt2", 2),
     ("gpt2", 4),
@@ -171,7 +172,7 @@ fn assert_divided(model: &str) {
             assert!(error.contains(&format!("cannot be divided among {of} workers")), "{error}");
             continue;
         }
-        // All at once, and with little memory: requests are swapped out, recomputed and computed in chunks.
+        // Test one large batch, and a small pool in which requests are swapped out, recomputed and computed in chunks.
         for setup in setups()
             .into_iter()
             .filter(|setup| ["batched", "small pool, blocks of 8, chunks of 7"].contains(&setup.name))
@@ -181,6 +182,7 @@ fn assert_divided(model: &str) {
     }
 }
 
+/// Asserts the logprobs of given texts. Each prefix is a request of its own, and all of a text run in one batch.
 fn assert_teacher_forced(model: &str, golden: &Golden) {
     let mut llm = load(model, &Options { dtype: Some(DType::F32), ..Options::default() }, None);
     for text in &golden.teacher_forced {
@@ -198,8 +200,9 @@ fn assert_teacher_forced(model: &str, golden: &Golden) {
     }
 }
 
-/// Weights in a 16-bit type. Where they are stored in it nothing is lost, as arithmetic and KV cache are f32; where
-/// they must be rounded, the drift stays within what Hugging Face has with the same weights and 16-bit arithmetic.
+/// Runs with weights in a 16-bit type. If they are stored in it, nothing is lost, since arithmetic and KV cache are
+/// f32. If they must be rounded, the drift stays within Hugging Face's drift for the same weights and 16-bit
+/// arithmetic.
 fn assert_half(model: &str, golden: &Golden, dtype: DType) {
     let record = if dtype == DType::F16 { &golden.half.float16 } else { &golden.half.bfloat16 };
     let most = record.prompts.iter().map(|p| p.token_logprob_drift_max).fold(0.0, f32::max);
@@ -207,8 +210,8 @@ fn assert_half(model: &str, golden: &Golden, dtype: DType) {
     assert_drift(model, golden, &options, if record.native { 40 } else { 1 }, if record.native { 1e-3 } else { most });
 }
 
-/// Weights and KV cache in the type the weights are stored in, if that is a 16-bit type: at least ten tokens equal, as
-/// Hugging Face guarantees for these fixtures, and a drift within the recorded one.
+/// Runs with weights and KV cache in the type of the stored weights, if it has 16 bits. At least ten tokens are equal,
+/// as Hugging Face guarantees for these fixtures, and the drift is within the recorded one.
 fn assert_half_kv(model: &str, golden: &Golden) {
     let halves = [(DType::F16, &golden.half.float16), (DType::Bf16, &golden.half.bfloat16)];
     for (dtype, record) in halves.into_iter().filter(|(_, record)| record.native) {
@@ -218,7 +221,8 @@ fn assert_half_kv(model: &str, golden: &Golden) {
     }
 }
 
-/// At least `equal` greedy tokens are those of f32, and the logprobs of all that are equal differ by at most `most`.
+/// Asserts that at least `equal` greedy tokens equal the f32 tokens, and that the logprobs of all equal tokens differ
+/// by at most `most`.
 fn assert_drift(model: &str, golden: &Golden, options: &Options, equal: usize, most: f32) {
     let mut llm = load(model, options, None);
     for p in &golden.prompts {
@@ -234,7 +238,7 @@ fn assert_drift(model: &str, golden: &Golden, options: &Options, equal: usize, m
     }
 }
 
-/// Mistral's sliding window is 24 tokens, which lie in three blocks at most.
+/// Mistral's sliding window has 24 tokens, which occupy at most three blocks.
 #[test]
 fn a_pool_that_just_holds_the_window_is_enough() {
     let options = Options { dtype: Some(DType::F32), threads: Some(2), ..Options::default() };
@@ -258,7 +262,7 @@ fn a_stop_string_among_byte_tokens_ends_the_output_at_once() {
     let prompt = &golden("llama2").prompts[0];
     let mut llm = load("llama2", &Options::default(), None);
     for max_tokens in [40, 1] {
-        // The text begins with the bytes 0x65, which is "e", and 0x83, which is no character.
+        // The text begins with the bytes 0x65, which is "e", and 0x83, which is not a character.
         let params = SamplingParams { max_tokens, stop: vec!["e".into()], ..greedy(true) };
         let done = llm.generate(&[Prompt::Tokens(prompt.ids.clone())], &params).unwrap();
         let output = &done[0].outputs[0];
@@ -267,8 +271,8 @@ fn a_stop_string_among_byte_tokens_ends_the_output_at_once() {
     }
 }
 
-/// What `round_activations` adds to the error of the models that are stored in bf16: see BENCHMARKS.md. A processor that does not
-/// multiply pairs of such numbers computes as ever, and says so.
+/// Measures the additional error of `round_activations` on models that are stored in bf16 (see BENCHMARKS.md). If the
+/// processor cannot multiply pairs of bf16 numbers, the option changes nothing and a note says so.
 #[test]
 fn rounded_activations_change_logprobs_by_little() {
     let mut models = 0;

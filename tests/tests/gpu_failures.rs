@@ -1,4 +1,5 @@
-//! What a GPU cannot do is said in a sentence or done in another way, and what fails on it is an error, not the end of the process.
+//! An unsupported option gives a clear error or a fallback, and a failure on the GPU is an error that does not end the
+//! process.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,7 +15,7 @@ use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
 use tests::{golden, golden_dir};
 
-/// Makes the emulator another device for contexts that are made while the guard lives.
+/// Reconfigures the emulated device for contexts that are created while the guard lives.
 fn emulator(options: DeviceOptions) -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -51,7 +52,7 @@ fn too_little_memory_is_said_with_what_would_help() {
         refused(&options(), &["not enough memory", "the weights need", "has", "left"]);
     }
     {
-        // Enough for the weights, but not for the activations of a step of 2,048 tokens.
+        // Enough memory for the weights, but not for the activations of a step of 2,048 tokens.
         let _alone = emulator(DeviceOptions { memory: 3 << 20, ..DeviceOptions::default() });
         refused(&options(), &["not enough memory", "the activations need"]);
     }
@@ -111,7 +112,7 @@ fn fewer_gpus_than_workers_are_counted() {
     let divided = |tensor_parallel_size| Options { tensor_parallel_size, ..options() };
     refused(&divided(16), &["tensor-parallel-size", "at most 8 GPUs", "not 16"]);
     refused(&divided(4), &["tensor-parallel-size", "cannot be divided among 4 workers"]);
-    // Of a machine's GPUs there are none here; the emulator makes as many as are asked for.
+    // This machine has no GPUs, but the emulator makes as many as requested.
     let mut llm = load(&divided(2)).unwrap();
     assert_eq!(llm.device().name, "2 x Quire emulator");
     llm.generate(&[Prompt::Tokens(vec![5])], &SamplingParams { max_tokens: 2, ..SamplingParams::default() }).unwrap();
@@ -125,7 +126,8 @@ fn a_gpu_that_fails_fails_the_step_of_all_and_keeps_nobody_waiting() {
     for worker in [1, 0] {
         let mut llm = load(&Options { tensor_parallel_size: 2, ..options() }).unwrap();
         if worker == 0 {
-            // From the first step on this thread has the first worker's context, and before it the last one's.
+            // After the first step, this thread's current context is the first worker's. Before it, it is the last
+            // worker's.
             llm.generate(std::slice::from_ref(&prompt), &two()).unwrap();
         }
         set_launch_options(LaunchOptions { instruction_limit: 10, ..LaunchOptions::default() }).unwrap();
@@ -138,7 +140,7 @@ fn a_gpu_that_fails_fails_the_step_of_all_and_keeps_nobody_waiting() {
         assert!(llm.step().is_err(), "no other step is computed");
         assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
         drop(llm);
-        // Loaded anew, the same GPUs serve.
+        // After the model is loaded again, the same GPUs work.
         let mut llm = load(&Options { tensor_parallel_size: 2, ..options() }).unwrap();
         llm.generate(std::slice::from_ref(&prompt), &two()).unwrap();
     }
@@ -167,14 +169,14 @@ fn a_step_that_fails_is_an_error_that_says_where() {
     let prompt = Prompt::Tokens(vec![5, 6, 7]);
     llm.generate(std::slice::from_ref(&prompt), &SamplingParams { max_tokens: 2, ..SamplingParams::default() })
         .unwrap();
-    // An endless kernel, as far as the driver can tell.
+    // To the driver, this kernel never ends.
     set_launch_options(LaunchOptions { instruction_limit: 10, ..LaunchOptions::default() }).unwrap();
     llm.add(&prompt, SamplingParams::default()).unwrap();
     let error = llm.step().unwrap_err();
     assert!(matches!(error, Error::Gpu(_)), "{error}");
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("in kernel `"), "{cause}");
-    // Its requests are lost, and no other is served: the device is lost, too, and says so. Nothing hangs.
+    // Its requests are lost. The device is lost too, so later requests get an error and do not hang.
     assert!(!llm.has_work());
     llm.add(&prompt, SamplingParams::default()).unwrap();
     assert!(matches!(llm.step(), Err(Error::Gpu(_))));

@@ -1,5 +1,5 @@
-//! Requests that do not fit the KV cache at once, on the bundled model: texts, streams and stop strings are those of a run
-//! that has room for all.
+//! Requests whose outputs do not fit the KV cache at once, on the bundled model. Texts, streams and stop strings equal
+//! those of a run with enough room.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -24,7 +24,7 @@ fn prompt() -> Prompt {
     Prompt::Text("Once upon a time there was a fox who".into())
 }
 
-/// The answer, and what was streamed of each output.
+/// Returns the completion, and the streamed tokens and text of each output.
 fn run(llm: &mut Llm, params: &SamplingParams) -> (Completion, BTreeMap<usize, (Vec<u32>, String)>) {
     llm.add(&prompt(), params.clone()).unwrap();
     let mut streamed = BTreeMap::<usize, (Vec<u32>, String)>::new();

@@ -1,5 +1,5 @@
-//! Every golden model under pressure: all prompts with all decoding methods at once, in pools from "just fits one
-//! request" upward. However requests are preempted and restored, each gets the tokens that it gets alone.
+//! Every golden model under memory pressure. All prompts run at once with all decoding methods, in pools that start at
+//! the size of one request. However requests are preempted and restored, each gets the same tokens as alone.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,7 +14,7 @@ const MAX_TOKENS: usize = 16;
 
 type Request = (Vec<u32>, SamplingParams);
 
-/// Each prompt greedily, sampled, with several outputs, with the best of several, and with beams.
+/// Returns requests for each prompt: greedy, sampled, several outputs, the best of several, and beam search.
 fn requests(model: &str) -> Vec<Request> {
     let base = || SamplingParams { max_tokens: MAX_TOKENS, ignore_eos: true, ..SamplingParams::default() };
     let sampled = |n: usize, best_of: usize, seed: u64| SamplingParams {
@@ -36,13 +36,13 @@ fn requests(model: &str) -> Vec<Request> {
     prompts.iter().flat_map(|p| methods.iter().map(|m| (p.ids.clone(), m.clone()))).collect()
 }
 
-/// Blocks that a request needs when its sequences share nothing but whole blocks of the prompt.
+/// Returns the blocks that a request needs if its sequences share only full blocks of the prompt.
 fn most_blocks((prompt, params): &Request) -> usize {
     let shared = prompt.len() / BLOCK_SIZE;
     shared + params.width() * ((prompt.len() + params.max_tokens).div_ceil(BLOCK_SIZE) - shared)
 }
 
-/// All requests at once; their completions in order.
+/// Runs all requests at once and returns their completions in order.
 fn run(llm: &mut Llm, requests: &[Request]) -> Vec<Completion> {
     complete(llm, requests.iter().map(|(prompt, params)| (Prompt::Tokens(prompt.clone()), params.clone())))
 }
@@ -85,8 +85,8 @@ fn assert_nothing_is_lost(model: &str) {
                 assert_eq!(outputs(&done), outputs(&alone), "{at}");
                 let stats = llm.stats();
                 assert_eq!(stats.exhausted, 0, "{at}");
-                // Known blocks that are still there need not move. What the outputs of a request share is copied out once,
-                // and in twice if they come back in two parts.
+                // Cached blocks need not move. Blocks that outputs of a request share are swapped out once, and swapped
+                // in twice if the outputs return in two parts.
                 assert!(prefix_caching || stats.swapped_in_blocks >= stats.swapped_out_blocks, "{at}");
                 assert!(prefix_caching || stats.hit_tokens == 0);
                 hits += stats.hit_tokens;
@@ -99,7 +99,7 @@ fn assert_nothing_is_lost(model: &str) {
             Preemption::Auto => {
                 assert!(swapped > 0 && swapped < preempted, "{swapped} of {preempted} were swapped out")
             }
-            // Who has computed nothing yet has nothing to swap.
+            // A request without computed tokens has nothing to swap.
             Preemption::Swap => assert!(swapped > preempted / 2, "{swapped} of {preempted} were swapped out"),
             Preemption::Recompute => assert_eq!(swapped, 0),
         }

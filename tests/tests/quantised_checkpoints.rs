@@ -1,5 +1,5 @@
-//! Quantised safetensors checkpoints: their elements are those of the formats' own programs, and models in them compute
-//! what the same models compute with these elements.
+//! Quantised safetensors checkpoints. Their dequantised elements equal the formats' own programs, and models with
+//! quantised weights compute the same as models with these elements.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -16,7 +16,7 @@ use safetensors::{Dtype, SafeTensors};
 use tests::golden_dir;
 use tests::scores::{FileTensor, dequantised, difference, perplexity, scores, stories, texts, write};
 
-/// The forms, the golden models that are in them, and the types that their projections have in memory.
+/// The checkpoint formats, each with its golden model and the types of its projections in memory.
 const MODELS: [(&str, &str, &[QuantType]); 7] = [
     ("awq", "llama3", &[QuantType::Int4G64]),
     ("gptq", "qwen2", &[QuantType::Int4G32]),
@@ -31,7 +31,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/quantised").join(name)
 }
 
-/// Random tensors, whose elements the formats' programs have computed in the type of the scales.
+/// Random tensors with elements that the formats' programs computed, in the type of the scales.
 #[test]
 fn elements_are_those_of_the_formats_own_programs() {
     let mut forms = Vec::new();
@@ -55,7 +55,7 @@ fn elements_are_those_of_the_formats_own_programs() {
     assert_eq!(forms.len(), 14, "{forms:?}");
 }
 
-/// The tensors of a file, as they are.
+/// Returns the tensors of a file without conversion.
 fn tensors(path: &Path) -> Vec<FileTensor> {
     let file = fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&file).unwrap();
@@ -71,7 +71,7 @@ fn copy(from: &Path, files: &[&str], to: &Path) {
     }
 }
 
-/// A whole checkpoint in `directory`: the projections of the fixture, and the golden model's other tensors.
+/// Writes a whole checkpoint to `directory`: the fixture's projections and the golden model's other tensors.
 fn checkpoint(form: &str, model: &str, directory: &Path) -> ModelFiles {
     let mut all = tensors(&fixture(form).join("model.safetensors"));
     let quantised: BTreeSet<String> =
@@ -108,8 +108,8 @@ fn models_compute_what_their_elements_do() {
         let (mean, most) = difference(&read, &elements);
         let (drift, worst) = difference(&elements, &original);
         println!("{form}: activations {mean} {most}, weights {drift} {worst}");
-        // Activations are rounded to 8 bits for integers alone; what is in bf16 beside FP8 may round them to that type.
-        // These models' logits are large: logprobs lie some ten apart.
+        // Integer weights round activations to 8 bits. FP8 weights do not, but bf16 parts of the model may round them
+        // to bf16. These models have large logits: logprobs differ by about ten.
         let bound = if form.ends_with("fp8") { 0.01 } else { 0.4 };
         assert!(mean < bound && (mean > 0.01) != form.ends_with("fp8"), "{form}: {mean} {most}");
         assert!(drift > mean && drift < 4.0, "{form}: {drift} {worst}");
@@ -124,7 +124,7 @@ fn two_workers_have_their_parts_of_them() {
         let options =
             || Options { device: Device::Cpu, threads: Some(2), tensor_parallel_size: 2, ..Options::default() };
         let result = Llm::load(&files, &options());
-        // Heads that two cannot share, inputs in an order of their own, and groups that would be cut.
+        // Two workers cannot share three heads, inputs in an order of their own, or groups that the division would cut.
         let refused = match form {
             "gptq" => Some("desc_act"),
             "gptq-v2" | "gptq-conv1d" => Some("3 attention heads"),
@@ -142,7 +142,7 @@ fn two_workers_have_their_parts_of_them() {
                 let whole = scores(&mut load(&files, Options::default()), &texts);
                 let (mean, most) = difference(&scores(&mut llm, &texts), &whole);
                 println!("{form}: {mean} {most}");
-                // Sums of two parts are rounded once more, and that may round an activation to another integer.
+                // A sum of two parts is rounded once more, which may round an activation to a different integer.
                 assert!(mean < 0.02, "{form}: {mean} {most}");
             }
             (Ok(_), Some(reason)) => panic!("{form} is loaded in spite of {reason}"),
@@ -151,7 +151,7 @@ fn two_workers_have_their_parts_of_them() {
     }
 }
 
-/// `quire quantize` rounds them once more, from their elements.
+/// `quire quantize` quantises the dequantised elements again.
 #[test]
 fn they_are_written_as_gguf_files() {
     for (form, model, _) in [MODELS[0], MODELS[3], MODELS[5]] {
@@ -167,7 +167,8 @@ fn they_are_written_as_gguf_files() {
     }
 }
 
-/// As near to what the elements say in f32 as these are in 16 bits; what no kernel reads is named.
+/// Packed weights are as close to the f32 result as their elements in 16 bits. A note names formats that no kernel
+/// reads.
 #[test]
 fn on_a_gpu_they_stay_quantised() {
     std::thread::scope(|scope| {
@@ -183,7 +184,7 @@ fn stays_quantised_on_a_gpu((form, model, kinds): (&str, &str, &[QuantType])) {
     let on_a_gpu = |options: Options| Llm::load(&files, &Options { device: Device::Emulator, ..options }).unwrap();
     let mut packed = on_a_gpu(Options::default());
     let (device, notes) = (packed.device().clone(), packed.device().notes.join(" "));
-    // Its columns have an order of their own.
+    // The columns of this checkpoint have an order of their own.
     let is_read = form != "gptq";
     assert_eq!(device.quantised.len(), if is_read { kinds.len() } else { 0 }, "{form}");
     assert!(!is_read || kinds.iter().all(|kind| device.quantised.contains(kind)), "{form}");
@@ -200,7 +201,7 @@ fn stays_quantised_on_a_gpu((form, model, kinds): (&str, &str, &[QuantType])) {
     assert!(mean > 0.0 && mean < 1.5 * plain, "{form}: {mean} {most}, in 16 bits {plain} {plain_most}");
 }
 
-/// Parts for workers would cut groups: they have elements, and a note says so.
+/// The workers' shards would cut groups. The weights are therefore dequantised, and a note says so.
 #[test]
 fn on_two_gpus_they_are_no_longer_quantised() {
     let (form, model, kinds) = MODELS[0];
@@ -212,7 +213,7 @@ fn on_two_gpus_they_are_no_longer_quantised() {
     assert!(llm.device().quantised.is_empty() && notes.contains(&kinds[0].to_string()), "{notes}");
 }
 
-/// What the bundled model makes of its own greedy stories, and how likely it finds them, with projections in FP8.
+/// Quantises the bundled model's projections to FP8, and scores its own greedy stories.
 #[test]
 fn the_bundled_model_tells_its_stories_in_fp8() {
     let files = ModelFiles::bundled();

@@ -1,5 +1,5 @@
-//! Models whose rows are no whole vectors: golden models whose feed-forward layers are cut to 172 elements run on the GPU,
-//! or the emulator, as they do on the CPU.
+//! Models whose rows are not whole vectors. Golden models with feed-forward layers cut to 172 elements give the same
+//! scores on the emulator as on the CPU.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,10 +14,11 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use tests::{golden, golden_dir};
 
-/// Elements that are left of a feed-forward layer: neither a multiple of 16 nor of 8.
+/// Size of a cut feed-forward layer: neither a multiple of 16 nor of 8.
 const LEFT: usize = 172;
 
-/// Tensors of which the first rows are left, and tensors of which the first columns are; a vector's elements are rows.
+/// Tensors that keep only their first rows, and tensors that keep only their first columns. Elements of a vector count
+/// as rows.
 struct Cut {
     model: &'static str,
     config: &'static str,
@@ -39,11 +40,11 @@ const CUTS: [Cut; 4] = [
         cols: &["down_proj.weight"],
     },
     Cut { model: "opt-pre", config: "ffn_dim", rows: &["fc1.weight", "fc1.bias"], cols: &["fc2.weight"] },
-    // Its weights are stored transposed.
+    // GPT-2's weights are stored transposed.
     Cut { model: "gpt2", config: "n_inner", rows: &["mlp.c_proj.weight", "c_fc.bias"], cols: &["c_fc.weight"] },
 ];
 
-/// The model in a directory of its own.
+/// Writes the cut model to a temporary directory.
 fn cut(cut: &Cut) -> tempfile::TempDir {
     let (from, to) = (golden_dir(cut.model), tempfile::tempdir().unwrap());
     for entry in fs::read_dir(&from).unwrap() {
@@ -93,7 +94,7 @@ fn rows_that_are_no_whole_vectors_run_as_on_the_cpu() {
         };
         let [mut cpu, mut gpu] = [Device::Cpu, Device::Emulator].map(load);
         for prompt in prompts.iter().take(2) {
-            // The golden continuation, scored: each of its tokens depends on all layers, with many and with few rows.
+            // Score the golden continuation. Each of its tokens depends on all layers, with many rows and with few.
             let text = [prompt.ids.as_slice(), &prompt.greedy.ids].concat();
             let params = SamplingParams { max_tokens: 4, prompt_logprobs: Some(1), ..SamplingParams::default() };
             let scores = |llm: &mut Llm| {

@@ -1,5 +1,5 @@
-//! The GPU's sampling kernel against the engine's sampler: given the same logits, the same tokens and logprobs to the last
-//! bit, whatever is asked for.
+//! The GPU's sampling kernel compared with the engine's sampler. The same logits give the same tokens and logprobs, to
+//! the last bit, for any request.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -12,7 +12,7 @@ use workbench::number::ProblemRng;
 
 const PTX: &str = include_str!("../../kernels/prebuilt/sm_90a.ptx");
 
-/// Parameters of every kind, and combinations.
+/// Returns parameters of every kind, and combinations.
 fn params() -> Vec<SamplingParams> {
     let base = SamplingParams { temperature: 0.9, ..Default::default() };
     let mut all = vec![
@@ -48,11 +48,12 @@ fn the_kernel_chooses_as_the_sampler_does() {
         let row = |(seed, (params, given))| {
             let logits = bell(&mut random, vocab);
             let top = params_top(params);
-            // For half of the rows what would be chosen, and others, cannot be.
+            // For half of the rows, the likeliest tokens and some others are barred.
             let free = SampleRow { prompt: &prompt, output: &output, top, given, ..SampleRow::new(params, seed) };
             let likeliest = sample_row(&logits, &SampleRow { top: 4, ..free }, &mut Vec::new()).unwrap();
             let barred: Vec<u32> = likeliest.top.iter().map(|top| top.0).chain([likeliest.token, 3]).collect();
-            // For every third a mask allows but half of the tokens; of beams only those that are multiples of their width.
+            // Every third row has a mask that allows about half of the tokens. Beams have a mask that allows fewer
+            // tokens, multiples of 50 times their width.
             let mut mask: Vec<u32> = (0..vocab.div_ceil(32)).map(|_| random.below(1 << 32) as u32).collect();
             let few = params.beam.map_or(1, |beam| 50 * beam.width);
             (0..vocab).filter(|token| token % few != 0).for_each(|token| mask[token / 32] &= !(1 << (token % 32)));
@@ -72,7 +73,7 @@ fn the_kernel_chooses_as_the_sampler_does() {
         let (rows, want): (Vec<Row>, Vec<_>) = (0..).zip(all.iter().copied()).map(row).unzip();
         let tokens = want.iter().map(|want| want.0);
         assert!(tokens.skip(params.len()).eq(given), "a given token is the one that is reported");
-        // The case holds the kernel against its own plain reference; that in turn is what the sampler chose.
+        // The case compares the kernel with its own plain reference, which in turn equals the sampler's choice.
         for ((row, want), (params, given)) in rows.iter().zip(want).zip(&all) {
             assert_eq!(row.reference(), Some(want), "{params:?}, given {given:?}");
         }

@@ -1,19 +1,19 @@
-//! When requests come.
+//! Arrival times of requests.
 
 use std::time::Duration;
 
 use crate::random::WorkloadRng;
 
-/// How requests are spread over time, at a rate that does not depend on how fast they are answered.
+/// The distribution of arrivals over time. The rate does not depend on how fast requests are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
-    /// Independent of each other, as those of many users are: the paper's.
+    /// Arrivals are independent, like the requests of many users. The paper uses this process.
     Poisson,
-    /// At equal distances.
+    /// Arrivals are equally spaced.
     Fixed,
 }
 
-/// Arrival times without end, from the beginning of the run, at a mean of `rate` requests a second.
+/// Returns an endless sequence of arrival times from the start of the run, at a mean of `rate` requests per second.
 pub fn times(process: Process, rate: f64, seed: u64) -> impl Iterator<Item = Duration> {
     let mut random = WorkloadRng::new(seed);
     let mut next = 0.0;
@@ -23,7 +23,7 @@ pub fn times(process: Process, rate: f64, seed: u64) -> impl Iterator<Item = Dur
             Process::Poisson => random.exponential(),
             Process::Fixed => 1.0,
         } / rate;
-        // A gap that is too long for a `Duration` never ends.
+        // If a gap is too long for a `Duration`, the next request never arrives.
         Duration::try_from_secs_f64(arrival).unwrap_or(Duration::MAX)
     })
 }

@@ -1,4 +1,4 @@
-//! An HTTP client that keeps its connections: one for all requests of a load.
+//! An HTTP client that reuses its connections. All requests of a load share one client.
 
 use anyhow::{Context, Result, ensure};
 use http_body_util::{BodyExt, Full};
@@ -11,21 +11,21 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 
-/// What a server answers: its status, and a body that is read as it comes.
+/// A server's response: a status, and a body that is read as it arrives.
 pub(crate) type Answered = Response<Incoming>;
 
-/// An HTTP client that keeps its connections. It takes no notice of proxies, which would be measured too.
+/// An HTTP client that reuses its connections. It ignores proxies, whose time would be measured too.
 pub(crate) struct Client {
     client: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    /// What every request has in its head, if there is a key.
+    /// The authorization header of every request, if there is a key.
     authorization: Option<HeaderValue>,
 }
 
 impl Client {
-    /// A client that sends this key, if there is one.
+    /// Creates a client that sends this key, if there is one.
     ///
     /// # Errors
-    /// If the key has characters that a head cannot have.
+    /// If the key has characters that a header cannot have.
     pub(crate) fn new(api_key: Option<&str>) -> Result<Self> {
         let authorization = match api_key {
             Some(key) => {
@@ -38,22 +38,22 @@ impl Client {
         };
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
-        // A request is written at once, however small.
+        // Send every request at once, however small.
         tcp.set_nodelay(true);
         let connector = HttpsConnectorBuilder::new().with_webpki_roots().https_or_http().enable_http1();
         let client = legacy::Client::builder(TokioExecutor::new()).build(connector.wrap_connector(tcp));
         Ok(Client { client, authorization })
     }
 
-    /// Asks for what is at `url`.
+    /// Sends a GET request to `url`.
     ///
     /// # Errors
-    /// If the address makes no sense, or the server cannot be reached.
+    /// If the address is invalid, or the server cannot be reached.
     pub(crate) async fn get(&self, url: &str) -> Result<Answered> {
         self.send(Method::GET, url, Bytes::new()).await
     }
 
-    /// Sends `body` to `url`.
+    /// Sends a POST request with `body` as JSON to `url`.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -75,7 +75,7 @@ impl Client {
     }
 }
 
-/// The next bytes of a body; `None` at its end.
+/// Returns the next bytes of a body, or `None` at its end.
 ///
 /// # Errors
 /// If the connection breaks.

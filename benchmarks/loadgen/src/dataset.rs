@@ -1,12 +1,13 @@
-//! The paper's data sets as they are published: prompts and answers as texts.
+//! The published data sets of the paper: prompts and answers as texts.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// Which data set, as its file is published.
+/// A data set, in the form in which its file is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dataset {
-    /// Conversations of people with ChatGPT: a list of objects with `conversations`, whose turns have `from` and `value`.
+    /// Conversations between people and ChatGPT: a list of objects with `conversations`, whose turns have `from` and
+    /// `value`.
     ShareGpt,
     /// Instructions and answers: a list of objects with `instruction`, `input` and `output`.
     Alpaca,
@@ -15,9 +16,9 @@ pub enum Dataset {
 /// A question and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextPair {
-    /// What is asked.
+    /// The question.
     pub prompt: String,
-    /// What is answered.
+    /// The answer.
     pub output: String,
 }
 
@@ -44,10 +45,11 @@ struct Instruction {
 }
 
 impl Dataset {
-    /// The requests in the text of its file: of a conversation the first question of a person and its answer.
+    /// Parses the requests in the text of the data set's file. A conversation gives its first question by a person and
+    /// the answer.
     ///
     /// # Errors
-    /// If the text is not in the data set's form, or there is no request in it.
+    /// If the text does not have the data set's form, or contains no request.
     pub fn pairs(self, text: &str) -> Result<Vec<TextPair>> {
         let pairs: Vec<TextPair> = match self {
             Dataset::ShareGpt => {
@@ -65,7 +67,7 @@ impl Dataset {
 }
 
 impl Conversation {
-    /// The first question of a person that is answered.
+    /// Returns the first question by a person that has an answer.
     fn first(self) -> Option<TextPair> {
         let is_person = |turn: &Turn| matches!(turn.from.as_str(), "human" | "user");
         let at = self.conversations.windows(2).position(|turns| is_person(&turns[0]) && !is_person(&turns[1]))?;

@@ -1,4 +1,4 @@
-//! A server with OpenAI's API, and what is asked of it.
+//! A server with OpenAI's API, and requests to it.
 
 use std::time::Duration;
 
@@ -14,34 +14,34 @@ use crate::record::{Answer, Record};
 use crate::sse::Events;
 use crate::workload::Lengths;
 
-/// Ids of tokens that prompts are made of: they exist in every vocabulary, and mean nothing special in those we know.
+/// Token ids for prompts. Every vocabulary has them, and they have no special meaning in the vocabularies we know.
 const IDS: std::ops::Range<usize> = 100..1000;
-/// Words that are a token each in most vocabularies.
+/// Words that are one token each in most vocabularies.
 const WORDS: [&str; 16] = [
     "the", "one", "day", "man", "time", "house", "water", "new", "old", "big", "good", "said", "come", "made", "went",
     "more",
 ];
-/// Most bytes that are read of an error, and most characters that are kept.
+/// Most bytes of an error that are read, and most characters of it that are kept.
 const ERROR_BYTES: usize = 4096;
 const ERROR_CHARS: usize = 200;
 
-/// What a request continues.
+/// The prompt of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum RequestPrompt {
-    /// Tokens; exactly as long as they should be.
+    /// Token ids. Their number is exact.
     Ids(Vec<usize>),
-    /// Text, for servers that take nothing else; about as long.
+    /// Text, for servers that accept nothing else. Its number of tokens is approximate.
     Text(String),
 }
 
 impl RequestPrompt {
-    /// Token ids at random.
+    /// Returns `tokens` random token ids.
     pub fn ids(tokens: usize, random: &mut WorkloadRng) -> Self {
         RequestPrompt::Ids((0..tokens).map(|_| IDS.start + random.below(IDS.len())).collect())
     }
 
-    /// Words at random.
+    /// Returns `tokens` random words.
     pub fn words(tokens: usize, random: &mut WorkloadRng) -> Self {
         RequestPrompt::Text((0..tokens).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" "))
     }
@@ -61,17 +61,17 @@ pub struct Endpoint {
 /// How to talk to a server.
 #[derive(Clone, Debug)]
 pub struct EndpointOptions {
-    /// Where it is, without `/v1`.
+    /// The server's address, without `/v1`.
     pub url: String,
-    /// The model to ask for; `None` is the first that the server lists.
+    /// The model to request. If `None`, the first model that the server lists.
     pub model: Option<String>,
     /// The key to send.
     pub api_key: Option<String>,
-    /// How long an answer may take.
+    /// The time limit for an answer.
     pub timeout: Duration,
-    /// Whether to send `ignore_eos`, so that outputs are as long as they should be; OpenAI's own servers refuse it.
+    /// Whether to send `ignore_eos`, which keeps outputs from ending early. OpenAI's own servers refuse it.
     pub ignore_eos: bool,
-    /// Further fields of each request, which go before those that it would have otherwise.
+    /// Additional fields of each request. They override the client's own fields.
     pub fields: Map<String, Value>,
 }
 
@@ -87,7 +87,7 @@ struct Model {
 }
 
 impl Endpoint {
-    /// Asks the server for its models, unless the model is given.
+    /// Connects to a server. Unless a model is given, asks the server for its models.
     ///
     /// # Errors
     /// If the server cannot be reached or lists no models.
@@ -104,12 +104,12 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The model that is asked for.
+    /// Returns the name of the requested model.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// The longest prompt and output together, where the server says so.
+    /// Returns the maximum length of prompt and output together, if the server states it.
     pub fn max_len(&self) -> Option<usize> {
         self.max_len
     }
@@ -130,8 +130,8 @@ impl Endpoint {
         models.data.into_iter().next().with_context(|| format!("{} has no models", self.url))
     }
 
-    /// Asks for so many tokens after a prompt, and waits for them. Never fails: failures are recorded. `arrival` counts
-    /// from `start`.
+    /// Requests `lengths.output` tokens after a prompt, and waits for them. Failures are recorded in the result.
+    /// `arrival` is relative to `start`.
     pub async fn ask(&self, prompt: &RequestPrompt, lengths: Lengths, arrival: Duration, start: Instant) -> Record {
         let outcome = tokio::time::timeout(self.timeout, self.stream(prompt, lengths, start)).await;
         let late = || Err(format!("no answer within {} s", self.timeout.as_secs_f64()));
@@ -158,7 +158,7 @@ impl Endpoint {
             return Err(format!("status {}: {}", status.as_u16(), message(response).await));
         }
         let (mut events, mut received) = (Events::default(), Received::default());
-        // To its very end, after which the connection can be used again.
+        // Read the body to its very end, so the connection can be reused.
         while let Some(bytes) = chunk(&mut response).await.map_err(sentence)? {
             let now = start.elapsed();
             for data in events.push(&bytes)? {
@@ -169,7 +169,7 @@ impl Endpoint {
     }
 }
 
-/// What a server says in place of an answer.
+/// Returns the message of a server's error response.
 async fn message(mut response: Answered) -> String {
     let mut body = Vec::new();
     while let Ok(Some(bytes)) = chunk(&mut response).await
@@ -181,12 +181,12 @@ async fn message(mut response: Answered) -> String {
     short(json["error"]["message"].as_str().unwrap_or(&String::from_utf8_lossy(&body)))
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn sentence(error: anyhow::Error) -> String {
     short(&format!("{error:#}"))
 }
 
-/// One line, and not a long one.
+/// Shortens a message to one line of at most `ERROR_CHARS` characters.
 fn short(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ERROR_CHARS).collect()
 }

@@ -1,9 +1,9 @@
-//! Load for language models, and figures of how they deal with it.
+//! A load generator for language models, with statistics of how servers handle the load.
 //!
-//! A [`Workload`](workload::Workload) says how long prompts and outputs are, [`arrivals`] when requests come. An
-//! [`Endpoint`](endpoint::Endpoint) answers them over HTTP and [`load::serve`] records what happens; a program that
-//! drives an engine itself records the same. A [`Summary`](summary::Summary) is computed from records alone, a
-//! [`Report`](report::Report) holds one for each point of a sweep, and [`plot`] draws it.
+//! A [`Workload`](workload::Workload) determines the lengths of prompts and outputs, and [`arrivals`] their times. An
+//! [`Endpoint`](endpoint::Endpoint) sends requests over HTTP, and [`load::serve`] records the outcome of each. A
+//! program that drives an engine itself makes the same records. A [`Summary`](summary::Summary) is computed from
+//! records alone. A [`Report`](report::Report) holds one summary for each point of a sweep, and [`plot`] draws it.
 
 pub mod arrivals;
 mod client;

@@ -1,4 +1,4 @@
-//! Requests to an endpoint, as they arrive.
+//! Sends requests to an endpoint as they arrive.
 
 use std::time::Duration;
 
@@ -11,28 +11,28 @@ use crate::endpoint::{Endpoint, RequestPrompt};
 use crate::record::Record;
 use crate::workload::Lengths;
 
-/// What makes requests come.
+/// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// The clock: so many requests a second, whether earlier ones are answered or not.
+    /// By the clock: at a fixed rate, whether or not earlier requests have been answered.
     Open {
-        /// How they are spread.
+        /// The distribution of arrivals.
         process: Process,
-        /// Requests a second.
+        /// Requests per second.
         rate: f64,
-        /// The seed of the arrival times.
+        /// Seed of the arrival times.
         seed: u64,
     },
-    /// Answers: so many clients, at least one, each of which sends its next request when it has been answered.
+    /// By the answers: each of `concurrency` clients sends its next request when its previous one has been answered.
     Closed {
-        /// Clients.
+        /// Number of clients, at least one.
         concurrency: usize,
     },
 }
 
-/// Sends `requests` to `endpoint` and waits for all that were begun. No request is begun when `duration` is over.
+/// Sends `requests` to `endpoint` and waits for all that were sent. No request starts after `duration`.
 ///
-/// All of it runs in one task, so that a current-thread runtime will do.
+/// Everything runs in one task, so a current-thread runtime suffices.
 pub async fn serve(
     endpoint: &Endpoint,
     load: Load,

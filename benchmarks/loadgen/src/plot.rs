@@ -1,4 +1,4 @@
-//! A sweep as an SVG image.
+//! Draws a sweep as an SVG image.
 
 use std::fmt::Write;
 
@@ -6,22 +6,22 @@ use crate::report::{Axis, Point, Report};
 use crate::summary::Distribution;
 use crate::svg::{last, line, text, ticks};
 
-/// Width of the image and height of a plot in it, in pixels.
+/// Width of the image, and height of each plot in it, in pixels.
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 260.0;
-/// The area of a plot that lines are in.
+/// The area of a plot that contains lines.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 600.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 215.0;
 /// Height of the heading above all plots.
 const HEADING: f64 = 30.0;
-/// Colours that are told apart by most eyes, in print too.
+/// Colours that most readers can tell apart, in print too.
 const COLOURS: [&str; 3] = ["#0072b2", "#d55e00", "#009e73"];
 
 type Value = fn(&Point) -> Option<f64>;
 
-/// A plot: its title with the unit, and its lines, each with a name.
+/// A plot: its title with the unit, and its named lines.
 struct Plot {
     title: &'static str,
     lines: &'static [(&'static str, Value)],
@@ -52,7 +52,7 @@ fn median(of: Distribution) -> f64 {
     of.p50
 }
 
-/// The image: a plot for each figure, over the points of the sweep.
+/// Draws the image: one plot for each metric, over the points of the sweep.
 pub fn svg(report: &Report) -> String {
     let mut points: Vec<&Point> = report.points.iter().collect();
     points.sort_by(|a, b| a.at.total_cmp(&b.at));
@@ -105,12 +105,12 @@ impl Plot {
     }
 }
 
-/// The ticks of a scale for these values.
+/// Returns the ticks of an axis for these values.
 fn scale(values: impl Iterator<Item = f64>) -> Vec<f64> {
     ticks(values.fold(0.0, f64::max), 4.0)
 }
 
-/// Written without the digits that come from rounding alone.
+/// Formats a number without the digits that only come from rounding.
 fn number(n: f64) -> String {
     let rounded = format!("{n:.6}");
     if n >= 1e-3 || n == 0.0 {
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// The ends of lines of a colour, one list for each plot.
+    /// Returns the points of the lines with this colour, one list for each plot.
     fn lines(svg: &str, colour: &str) -> Vec<Vec<(f64, f64)>> {
         let document = Document::parse(svg).unwrap();
         let circles = |plot: roxmltree::Node<'_, '_>| {
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn points_are_where_their_values_are() {
-        // Rates are given in disorder, and end on ticks: 4 requests/s, 0.04 s/token, 0.04 s.
+        // The rates are unordered. The largest values are ticks: 4 requests/s, 0.04 s/token, 0.04 s.
         let svg = svg(&report(&[4, 1, 2]));
         let plots = lines(&svg, COLOURS[0]);
         assert_eq!(plots.len(), PLOTS.len());

@@ -1,16 +1,16 @@
-//! Random numbers that are the same everywhere.
+//! Random numbers that are the same on every machine.
 
-/// SplitMix64: reproducible, and good enough to make up lengths, arrivals and prompts.
+/// SplitMix64. It is reproducible, and good enough for lengths, arrivals and prompts.
 #[derive(Clone, Debug)]
 pub struct WorkloadRng(u64);
 
 impl WorkloadRng {
-    /// A stream of its own for every seed.
+    /// Creates the stream of a seed.
     pub fn new(seed: u64) -> Self {
         WorkloadRng(seed)
     }
 
-    /// Any 64 bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -19,27 +19,27 @@ impl WorkloadRng {
         z ^ (z >> 31)
     }
 
-    /// Above 0, at most 1.
+    /// Returns a number above 0 and at most 1.
     pub fn uniform(&mut self) -> f64 {
         ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// A number below `n`, which must not be 0.
+    /// Returns an integer below `n`, which must not be 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
     }
 
-    /// `len` tokens of a vocabulary of `vocab_size`.
+    /// Returns `len` tokens of a vocabulary of size `vocab_size`.
     pub fn tokens(&mut self, len: usize, vocab_size: usize) -> Vec<u32> {
         (0..len).map(|_| self.below(vocab_size) as u32).collect()
     }
 
-    /// Normal, mean 0, standard deviation 1 (Box and Muller).
+    /// Returns a normal number with mean 0 and standard deviation 1 (Box and Muller).
     pub fn normal(&mut self) -> f64 {
         (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// Exponential, mean 1: the gaps of a Poisson process.
+    /// Returns an exponential number with mean 1: a gap of a Poisson process.
     pub fn exponential(&mut self) -> f64 {
         -self.uniform().ln()
     }

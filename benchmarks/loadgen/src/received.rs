@@ -1,4 +1,4 @@
-//! What a stream of a completion has brought so far.
+//! The state of a completion that is being streamed.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::record::Answer;
 use crate::workload::Lengths;
 
-/// A completion that is being streamed. Times are those of its [`Answer`].
+/// A completion that is being streamed. Times are relative to the start of the run, as in [`Answer`].
 #[derive(Default)]
 pub struct Received {
     first: Option<Duration>,
@@ -38,10 +38,10 @@ struct Usage {
 }
 
 impl Received {
-    /// Takes the data of an event that came at `now`.
+    /// Processes the data of an event that arrived at `now`.
     ///
     /// # Errors
-    /// If it is an error, or not part of a completion.
+    /// If the data is an error, or not part of a completion.
     pub fn take(&mut self, data: &[u8], now: Duration) -> Result<(), String> {
         if data == b"[DONE]" {
             self.done = true;
@@ -59,10 +59,10 @@ impl Received {
         Ok(())
     }
 
-    /// The answer to a request of these lengths, when the stream has ended.
+    /// Returns the answer to a request of these lengths. Call it when the stream has ended.
     ///
     /// # Errors
-    /// If it has ended before it was complete.
+    /// If the stream ended before the completion did.
     pub fn answer(self, lengths: Lengths) -> Result<Answer, String> {
         if !self.done {
             return Err("the stream ended before [DONE]".into());

@@ -1,4 +1,4 @@
-//! What was measured, over a sweep.
+//! The results of a sweep.
 
 use std::fmt;
 
@@ -6,29 +6,29 @@ use serde::Serialize;
 
 use crate::summary::Summary;
 
-/// What varies over a sweep.
+/// The quantity that a sweep varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
-    /// Requests that arrive in a second.
+    /// Requests that arrive per second.
     Rate,
     /// Requests in progress at a time.
     Concurrency,
-    /// Requests that come at once.
+    /// Requests that arrive at once.
     Batch,
 }
 
 /// A point of a sweep.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// Where on the axis.
+    /// Its position on the axis.
     pub at: f64,
-    /// What was measured there.
+    /// The measurements there.
     #[serde(flatten)]
     pub summary: Summary,
 }
 
-/// A sweep. Its serialised form is that of `--json`.
+/// A sweep. `--json` writes its serialised form.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The command, as in `quire bench`.
@@ -37,9 +37,9 @@ pub struct Report {
     pub model: String,
     /// Lengths and arrivals, in words.
     pub load: String,
-    /// What varies.
+    /// The quantity that varies.
     pub axis: Axis,
-    /// The points, in the order in which they were measured.
+    /// The points, in the order of measurement.
     pub points: Vec<Point>,
 }
 

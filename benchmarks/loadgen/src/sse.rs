@@ -1,19 +1,19 @@
-//! Server-sent events, as far as OpenAI's streams use them: one line of data an event.
+//! Server-sent events, as far as OpenAI's streams use them: one line of data per event.
 
-/// Longest line, in bytes; there is no end to what a broken server may send.
+/// Maximum bytes per line. A broken server might never end one.
 const MOST: usize = 1 << 20;
 
-/// Puts lines together from pieces that may begin and end anywhere.
+/// Assembles lines from pieces that may start and end anywhere.
 #[derive(Default)]
 pub struct Events {
     line: Vec<u8>,
 }
 
 impl Events {
-    /// The data of the events that `bytes` complete.
+    /// Returns the data of the events that `bytes` completes.
     ///
     /// # Errors
-    /// If a line does not end.
+    /// If a line is longer than 1 MiB.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {
         let mut data = Vec::new();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {

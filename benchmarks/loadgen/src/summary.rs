@@ -1,4 +1,4 @@
-//! Figures of a run, computed from records alone.
+//! Statistics of a run, computed from records alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,47 +14,48 @@ pub struct Distribution {
     pub mean: f64,
     /// The median.
     pub p50: f64,
-    /// 90 % are not above it.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 % are not above it.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
-/// A run in figures. Times are in seconds, over the requests that were answered; `None` where there are none.
+/// Statistics of a run. Times are in seconds and cover the answered requests. A distribution is `None` if it has no
+/// values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Requests, failed ones included.
+    /// Requests, including failed ones.
     pub requests: usize,
     /// Requests that failed.
     pub failed: usize,
-    /// Why, and how many for each reason.
+    /// Reasons of failures, each with its number of requests.
     pub failures: BTreeMap<String, usize>,
-    /// Answers whose tokens were counted here, since the server did not say.
+    /// Answers whose tokens the client counted, since the server did not report them.
     pub uncounted: usize,
     /// Prompt tokens of answered requests.
     pub prompt_tokens: usize,
-    /// Tokens of answers.
+    /// Output tokens of answered requests.
     pub output_tokens: usize,
-    /// From the first arrival to the last end.
+    /// Seconds from the first arrival to the last end.
     pub seconds: f64,
-    /// Requests answered a second.
+    /// Answered requests per second.
     pub requests_per_second: f64,
-    /// Tokens generated a second.
+    /// Output tokens per second.
     pub output_tokens_per_second: f64,
-    /// The same with the tokens of prompts.
+    /// Output and prompt tokens per second.
     pub tokens_per_second: f64,
-    /// From arrival to the first text (TTFT).
+    /// Time from arrival to the first text (TTFT).
     pub time_to_first_token: Option<Distribution>,
-    /// From the first text to the end, for each token after the first (TPOT).
+    /// Time from the first text to the end, per token after the first (TPOT).
     pub time_per_output_token: Option<Distribution>,
-    /// From arrival to end.
+    /// Time from arrival to end.
     pub latency: Option<Distribution>,
-    /// From arrival to end, for each token of the output; the paper's metric is the mean (6.1).
+    /// Time from arrival to end, per token of the output. The paper's metric is the mean (6.1).
     pub normalized_latency: Option<Distribution>,
 }
 
 impl Distribution {
-    /// Of values in any order.
+    /// Computes the distribution of values in any order. Without values, returns `None`.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -65,7 +66,7 @@ impl Distribution {
 }
 
 impl Summary {
-    /// Of requests in any order.
+    /// Computes the statistics of records in any order.
     pub fn of(records: &[Record]) -> Self {
         let (mut answered, mut failures) = (Vec::new(), BTreeMap::new());
         for record in records {
@@ -127,7 +128,7 @@ mod tests {
         Record { arrival: ms(arrival), end: ms(end), outcome: Err(why.into()) }
     }
 
-    /// Compares as a clock would: to the microsecond.
+    /// Compares to the microsecond.
     fn same(got: Option<Distribution>, [mean, p50, p90, p99]: [f64; 4]) {
         let got = got.unwrap();
         for (got, expected) in [(got.mean, mean), (got.p50, p50), (got.p90, p90), (got.p99, p99)] {
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_computed_is_left_out() {
-        // One token has none after it, none cannot be waited for.
+        // A single token has no next token, and an answer without text has no first one.
         let silent = Answer { first: None, prompt_tokens: 1, output_tokens: 0, counted: false };
         let records = [answered(0, 5, 5, 1), Record { arrival: ms(0), end: ms(10), outcome: Ok(silent) }];
         let s = Summary::of(&records);

@@ -1,8 +1,8 @@
-//! What plots of every kind are drawn with: scales, lines and texts of SVG.
+//! Elements of SVG plots: scales, lines and texts.
 
 use std::fmt::Write;
 
-/// Round numbers from 0 to what `most` is not above: some `steps` steps of 1, 2 or 5 times a power of ten.
+/// Returns round numbers from 0 to at least `most`, in about `steps` steps of 1, 2 or 5 times a power of ten.
 pub fn ticks(most: f64, steps: f64) -> Vec<f64> {
     let most = if most > 0.0 && most.is_finite() { most } else { 1.0 };
     let power = 10f64.powf((most / steps).log10().floor());
@@ -11,7 +11,7 @@ pub fn ticks(most: f64, steps: f64) -> Vec<f64> {
     (0..=(most / step - 1e-9).ceil() as usize).map(|i| i as f64 * step).collect()
 }
 
-/// Where a scale with these ticks ends.
+/// Returns the last tick, where the scale ends.
 pub fn last(ticks: &[f64]) -> f64 {
     ticks.last().copied().unwrap_or(1.0)
 }
@@ -22,14 +22,14 @@ pub fn line(svg: &mut String, colour: &str, points: &[(f64, f64)]) {
     let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>", points.join(" "));
 }
 
-/// Writes a text whose start, middle or end is at a place.
+/// Writes a text. `anchor` says whether its start, middle or end is at the given point.
 pub fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
-    // XML allows no control characters, not even escaped.
+    // XML allows no control characters, not even escaped ones.
     let visible: String = escaped(text).chars().filter(|c| !c.is_control()).collect();
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{visible}</text>");
 }
 
-/// As text of XML, and so of HTML.
+/// Escapes a text for XML, and therefore for HTML.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,29 +1,29 @@
-//! Lengths of requests like those of the paper's traces (6.1, figure 11).
+//! Lengths of requests like those in the paper's traces (6.1, figure 11).
 
 use crate::random::WorkloadRng;
 
-/// Lengths of prompts and outputs: log-normal, with the means of a data set.
+/// A log-normal distribution of prompt and output lengths, with the means of a data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LengthDistribution {
-    /// The data set.
+    /// The data set's name.
     pub name: &'static str,
     mean_prompt: f64,
     mean_output: f64,
 }
 
-/// Conversations: long, and very different in length.
+/// Conversations. They are long and vary a lot in length.
 pub const SHAREGPT: LengthDistribution =
     LengthDistribution { name: "ShareGPT", mean_prompt: 161.31, mean_output: 337.99 };
-/// Instructions: short.
+/// Instructions. They are short.
 pub const ALPACA: LengthDistribution = LengthDistribution { name: "Alpaca", mean_prompt: 19.31, mean_output: 58.45 };
 
-/// Standard deviation of the logarithm: a few requests are several times as long as the mean.
+/// Standard deviation of the logarithm. A few requests are several times longer than the mean.
 const SPREAD: f64 = 0.8;
-/// Most tokens of a prompt or an output; together they are OPT's 2048 positions.
+/// Most tokens of a prompt or an output. Together they fit OPT's 2048 positions.
 const MOST: f64 = 1023.0;
 
 impl LengthDistribution {
-    /// Prompt and output length of a request.
+    /// Draws the prompt and output length of a request.
     pub fn draw(&self, random: &mut WorkloadRng) -> (usize, usize) {
         let mut length = |mean: f64| {
             let logarithm = mean.ln() - SPREAD * SPREAD / 2.0 + SPREAD * random.normal();
@@ -32,7 +32,7 @@ impl LengthDistribution {
         (length(self.mean_prompt), length(self.mean_output))
     }
 
-    /// Prompt and output length of `n` requests.
+    /// Draws the prompt and output lengths of `n` requests.
     pub fn lengths(&self, n: usize, random: &mut WorkloadRng) -> Vec<(usize, usize)> {
         (0..n).map(|_| self.draw(random)).collect()
     }

@@ -1,4 +1,4 @@
-//! How long prompts and outputs are.
+//! Lengths of prompts and outputs.
 
 use std::fmt;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::trace::{ALPACA, LengthDistribution, SHAREGPT};
 /// Most tokens of a prompt or an output.
 const MOST: usize = 1 << 20;
 
-/// Tokens of a request. The names are those of a JSON-lines trace; others have `input_length` and `output_length`.
+/// Tokens of a request, as in a JSON-lines trace. Some traces call them `input_length` and `output_length`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub struct Lengths {
     /// Tokens of the prompt.
@@ -24,18 +24,18 @@ pub struct Lengths {
     pub output: usize,
 }
 
-/// Where lengths come from.
+/// The source of lengths.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Workload {
-    /// Made up, like those of a data set.
+    /// Drawn from a distribution like a data set's.
     Like(LengthDistribution),
-    /// The same for all.
+    /// The same for every request.
     Fixed(Lengths),
-    /// Those of a file, over and over.
+    /// Read from a file, and repeated in order.
     Listed {
         /// The file.
         file: String,
-        /// At least one.
+        /// The requests of the file, at least one.
         requests: Vec<Lengths>,
     },
 }
@@ -47,7 +47,8 @@ impl Lengths {
         Ok(self)
     }
 
-    /// Cut to so many tokens in all, at least 2: first the output, which keeps one token, then the prompt.
+    /// Shortens the request to `max_len` tokens in total (at least 2): first the output, down to one token, then the
+    /// prompt.
     fn fit(self, max_len: usize) -> Self {
         let prompt = self.prompt.min(max_len - 1);
         Lengths { prompt, output: self.output.min(max_len - prompt) }
@@ -55,7 +56,7 @@ impl Lengths {
 }
 
 impl Workload {
-    /// A trace: a JSON object a line, empty lines between them, with `prompt_tokens` and `output_tokens`.
+    /// Parses a trace: one JSON object per line, with `prompt_tokens` and `output_tokens`. Empty lines are skipped.
     fn listed(file: &str, text: &str) -> Result<Self> {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let request = |(i, line): (usize, &str)| {
@@ -67,7 +68,8 @@ impl Workload {
         Ok(Workload::Listed { file: file.into(), requests })
     }
 
-    /// Tokens of its longest request, prompt and output together; nothing if lengths are drawn, and so have no end.
+    /// Returns the tokens of its longest request, prompt and output together. If lengths are drawn, they have no limit,
+    /// and this returns `None`.
     pub fn longest(&self) -> Option<usize> {
         let total = |lengths: &Lengths| lengths.prompt + lengths.output;
         match self {
@@ -77,7 +79,7 @@ impl Workload {
         }
     }
 
-    /// What requests are when they are cut to `max_len` tokens in all, in words.
+    /// Describes the requests after they are shortened to `max_len` tokens in total.
     pub fn cut_to(&self, max_len: usize) -> String {
         match self {
             Workload::Fixed(lengths) => Workload::Fixed(lengths.fit(max_len.max(2))).to_string(),
@@ -86,7 +88,8 @@ impl Workload {
         }
     }
 
-    /// Requests without end, the same for the same seed, each of at most `max_len` tokens in all (at least 2).
+    /// Returns an endless sequence of requests of at most `max_len` tokens in total (at least 2). The seed determines
+    /// them.
     pub fn requests(&self, seed: u64, max_len: usize) -> impl Iterator<Item = Lengths> + '_ {
         let mut random = WorkloadRng::new(seed);
         (0..).map(move |i: usize| {
@@ -103,7 +106,7 @@ impl Workload {
     }
 }
 
-/// As on a command line: `sharegpt`, `alpaca`, two numbers such as `128,64`, or the path of a trace.
+/// Parses a command-line argument: `sharegpt`, `alpaca`, two numbers such as `128,64`, or the path of a trace.
 impl FromStr for Workload {
     type Err = Error;
 

@@ -1,5 +1,7 @@
-//! Which requests may begin to run: what the paper's baselines decide otherwise than the engine's scheduler. They know nothing
-//! of steps and times, and an engine that computes can be put behind them as well as a simulated one.
+//! Admission policies: they decide when a request may begin to run. They implement the paper's baselines where these
+//! differ from the engine's scheduler.
+//!
+//! A policy knows nothing about steps or times, so it can control the real engine as well as a simulated one.
 
 use std::collections::HashMap;
 
@@ -7,42 +9,44 @@ use crate::buddy::{Buddies, BuddyPiece};
 use crate::memory::MemoryUse;
 use crate::request::TraceRequest;
 
-/// Decides when requests may begin to run. What it has admitted runs until it is complete.
+/// Decides when requests may begin to run. An admitted request runs until it is complete.
 pub trait AdmissionPolicy {
-    /// Whether the request, which is named `id` from now on, may begin. If not, nothing has changed, and no later request is
-    /// asked about before it.
+    /// Returns whether the request, named `id` from now on, may begin.
+    ///
+    /// If not, the policy is unchanged, and the caller asks about no later request before this one is admitted.
     fn admit(&mut self, id: u64, request: &TraceRequest) -> bool;
 
-    /// Takes back what a request had.
+    /// Frees the memory of a request.
     fn release(&mut self, id: u64);
 
-    /// Where the memory goes while each of the requests that run, by its name, has so many tokens in each of its sequences.
+    /// Returns how the memory is used. `running` yields the `id` of each running request and the tokens in each of its
+    /// sequences.
     fn memory(&self, running: &mut dyn Iterator<Item = (u64, usize)>) -> MemoryUse;
 }
 
-/// How much Orca reserves for an output (6.1 of the paper).
+/// How much memory Orca reserves for an output (section 6.1 of the paper).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reservation {
-    /// As much as the model can generate.
+    /// Enough for the longest sequence of the model.
     Max,
-    /// The next power of two of its true length.
+    /// The output's true length, rounded up to a power of two.
     Pow2,
-    /// Its true length, which no real system knows.
+    /// The output's true length, which no real system knows.
     Oracle,
 }
 
-/// Orca: each sequence has a contiguous piece of memory for all its tokens before it begins, from a buddy allocator.
+/// Orca's policy: before a sequence begins, a buddy allocator gives it contiguous memory for all its tokens.
 #[derive(Clone, Debug)]
 pub struct Contiguous {
     reservation: Reservation,
-    /// Most tokens of a sequence.
+    /// Maximum tokens per sequence.
     max_len: usize,
     region: Buddies,
-    held: HashMap<u64, (TraceRequest, Vec<BuddyPiece>)>,
+    allocated: HashMap<u64, (TraceRequest, Vec<BuddyPiece>)>,
 }
 
 impl Reservation {
-    /// Slots that are reserved for each sequence of a request, where a sequence has at most `max_len`.
+    /// Returns the slots reserved for each sequence of a request, if a sequence has at most `max_len` tokens.
     pub fn slots(self, request: &TraceRequest, max_len: usize) -> usize {
         match self {
             Reservation::Max => max_len,
@@ -54,9 +58,9 @@ impl Reservation {
 }
 
 impl Contiguous {
-    /// A memory of `slots` tokens, in which a sequence has at most `max_len`.
+    /// Creates the policy for a memory of `slots` tokens and sequences of at most `max_len` tokens.
     pub fn new(reservation: Reservation, slots: usize, max_len: usize) -> Self {
-        Contiguous { reservation, max_len, region: Buddies::new(slots), held: HashMap::new() }
+        Contiguous { reservation, max_len, region: Buddies::new(slots), allocated: HashMap::new() }
     }
 }
 
@@ -69,29 +73,29 @@ impl AdmissionPolicy for Contiguous {
             pieces.into_iter().for_each(|piece| self.region.free(piece));
             return false;
         }
-        self.held.insert(id, (*request, pieces));
+        self.allocated.insert(id, (*request, pieces));
         true
     }
 
     fn release(&mut self, id: u64) {
-        if let Some((_, pieces)) = self.held.remove(&id) {
+        if let Some((_, pieces)) = self.allocated.remove(&id) {
             pieces.into_iter().for_each(|piece| self.region.free(piece));
         }
     }
 
     fn memory(&self, running: &mut dyn Iterator<Item = (u64, usize)>) -> MemoryUse {
-        let mut of = MemoryUse { external: self.region.num_free() as f64, ..MemoryUse::default() };
+        let mut usage = MemoryUse { external: self.region.num_free() as f64, ..MemoryUse::default() };
         for (id, tokens) in running {
-            let Some((request, pieces)) = self.held.get(&id) else { continue };
+            let Some((request, pieces)) = self.allocated.get(&id) else { continue };
             let asked = self.reservation.slots(request, self.max_len);
             for piece in pieces {
-                of.tokens += tokens as f64;
-                of.reserved += (request.tokens() - tokens.min(request.tokens())) as f64;
-                of.internal += (asked - request.tokens()) as f64;
-                of.external += (piece.size() - asked) as f64;
+                usage.tokens += tokens as f64;
+                usage.reserved += (request.tokens() - tokens.min(request.tokens())) as f64;
+                usage.internal += (asked - request.tokens()) as f64;
+                usage.external += (piece.size() - asked) as f64;
             }
         }
-        of
+        usage
     }
 }
 
@@ -105,13 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_what_each_policy_knows() {
-        let of = |reservation: Reservation| reservation.slots(&request(100, 25, Method::Single), 2048);
-        assert_eq!([of(Reservation::Max), of(Reservation::Pow2), of(Reservation::Oracle)], [2048, 132, 125]);
+    fn each_policy_reserves_its_own_number_of_slots() {
+        let slots = |reservation: Reservation| reservation.slots(&request(100, 25, Method::Single), 2048);
+        assert_eq!([slots(Reservation::Max), slots(Reservation::Pow2), slots(Reservation::Oracle)], [2048, 132, 125]);
         assert_eq!(
             Reservation::Pow2.slots(&request(1500, 520, Method::Single), 2048),
             2048,
-            "no more than there can be"
+            "a reservation is at most max_len"
         );
     }
 
@@ -121,14 +125,17 @@ mod tests {
         assert!(
             oracle.admit(1, &request(100, 25, Method::Single)) && oracle.admit(2, &request(30, 2, Method::Samples(3)))
         );
-        let of = oracle.memory(&mut [(1, 110), (2, 31)].into_iter());
-        assert_eq!(of, MemoryUse { tokens: 110.0 + 93.0, reserved: 15.0 + 3.0, internal: 0.0, external: 3.0 + 776.0 });
-        assert_eq!(of.total(), 1000.0);
+        let usage = oracle.memory(&mut [(1, 110), (2, 31)].into_iter());
+        assert_eq!(
+            usage,
+            MemoryUse { tokens: 110.0 + 93.0, reserved: 15.0 + 3.0, internal: 0.0, external: 3.0 + 776.0 }
+        );
+        assert_eq!(usage.total(), 1000.0);
         let mut max = Contiguous::new(Reservation::Max, 1000, 500);
         assert!(max.admit(1, &request(100, 25, Method::Single)));
         assert!(!max.admit(2, &request(1, 1, Method::Single)), "488 slots are left, and 500 are asked for");
-        let of = max.memory(&mut [(1, 100)].into_iter());
-        assert_eq!(of, MemoryUse { tokens: 100.0, reserved: 25.0, internal: 375.0, external: 12.0 + 488.0 });
+        let usage = max.memory(&mut [(1, 100)].into_iter());
+        assert_eq!(usage, MemoryUse { tokens: 100.0, reserved: 25.0, internal: 375.0, external: 12.0 + 488.0 });
     }
 
     #[test]

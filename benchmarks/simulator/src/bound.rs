@@ -1,5 +1,7 @@
-//! The resource of a GPU that a launch needs longest: a bound on its time, and no prediction of it. Kernels that others timed are too
-//! far from their bounds for that: `tests/published.rs` has them, and the book's chapter on the emulator says how far.
+//! A lower bound on a launch's time: the time that its busiest GPU resource needs.
+//!
+//! The bound does not predict the time, because kernels that others timed are too far above their bounds.
+//! `tests/published.rs` lists these kernels, and the book's chapter on the emulator says how far they are off.
 
 use std::fmt;
 
@@ -7,30 +9,30 @@ use workbench::LaunchReport;
 
 use crate::gpu::GpuSpec;
 
-/// Schedulers of a multiprocessor, each of which issues an instruction a cycle.
+/// Warp schedulers of a multiprocessor. Each issues one instruction per cycle.
 const SCHEDULERS: f64 = 4.0;
-/// Bytes of a sector of global memory.
+/// Bytes in a sector of global memory.
 const SECTOR: f64 = 32.0;
-/// Bytes that a multiprocessor exchanges with the L2 cache in a cycle.
+/// Bytes that a multiprocessor exchanges with the L2 cache per cycle.
 const PORT: f64 = 64.0;
 
-/// What a kernel takes of a GPU.
+/// The GPU resources that a launch uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Demand {
     /// Warp instructions.
     pub instructions: f64,
-    /// Bytes of memory, each counted once.
+    /// Bytes of global memory, each counted once.
     pub bytes: f64,
-    /// Bytes between the multiprocessors and the L2 cache.
+    /// Bytes moved between the multiprocessors and the L2 cache.
     pub moved: f64,
-    /// Operations of the tensor cores.
+    /// Tensor-core operations.
     pub flops: f64,
     /// Passes over shared memory.
     pub wavefronts: f64,
 }
 
 impl Demand {
-    /// What the emulator counted. Its instructions are those of PTX.
+    /// Takes the emulator's counts of a launch. Its instructions are PTX instructions.
     pub fn counted(launch: &LaunchReport) -> Demand {
         let total = &launch.report.total;
         Demand {
@@ -42,7 +44,7 @@ impl Demand {
         }
     }
 
-    /// How long a GPU that is full of it is busy with each of its resources.
+    /// Returns how long each resource is busy if the launch occupies the whole GPU.
     pub fn on(self, gpu: &GpuSpec) -> Bound {
         let cycles = f64::from(gpu.limits.multiprocessors) * gpu.clock;
         Bound([
@@ -50,7 +52,7 @@ impl Demand {
             ("tensor cores", self.flops / gpu.rate),
             ("issue slots", self.instructions / (SCHEDULERS * cycles)),
             ("shared memory", self.wavefronts / cycles),
-            ("the way to L2", self.moved / (PORT * cycles)),
+            ("L2 bandwidth", self.moved / (PORT * cycles)),
         ])
     }
 }
@@ -60,13 +62,13 @@ impl Demand {
 pub struct Bound([(&'static str, f64); 5]);
 
 impl Bound {
-    /// The resource that is needed longest, and for how many seconds.
+    /// Returns the resource that is busy longest, and its seconds.
     pub fn longest(&self) -> (&'static str, f64) {
         self.0.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()
     }
 }
 
-/// The bound, and for which part of its time the other resources are needed.
+/// Names the longest resource, and how busy each other resource is during that time.
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (longest, seconds) = self.longest();
@@ -75,7 +77,7 @@ impl fmt::Display for Bound {
         let others: Vec<_> =
             others.into_iter().map(|(name, needs)| format!("{name} {:.0} %", 100.0 * needs / seconds)).collect();
         write!(f, "{longest}")?;
-        if others.is_empty() { Ok(()) } else { write!(f, "; of its time {}", others.join(", ")) }
+        if others.is_empty() { Ok(()) } else { write!(f, "; busy meanwhile: {}", others.join(", ")) }
     }
 }
 
@@ -89,11 +91,11 @@ mod tests {
         let h200 = &GPUS[0];
         let demand = Demand { bytes: 4.5e12, flops: 79e12, ..Demand::default() };
         assert_eq!(demand.on(h200).longest(), ("memory", 1.0));
-        assert_eq!(demand.on(h200).to_string(), "memory; of its time tensor cores 10 %");
+        assert_eq!(demand.on(h200).to_string(), "memory; busy meanwhile: tensor cores 10 %");
         // A warp instruction a cycle for each of four schedulers, and a pass over shared memory for each multiprocessor.
         let instructions = 4.0 * 132.0 * 1.83e9;
         let bound = Demand { instructions, wavefronts: instructions / 8.0, ..Demand::default() }.on(h200);
-        assert_eq!(bound.to_string(), "issue slots; of its time shared memory 50 %");
-        assert_eq!(Demand { moved: 64.0, ..Demand::default() }.on(h200).longest().0, "the way to L2");
+        assert_eq!(bound.to_string(), "issue slots; busy meanwhile: shared memory 50 %");
+        assert_eq!(Demand { moved: 64.0, ..Demand::default() }.on(h200).longest().0, "L2 bandwidth");
     }
 }

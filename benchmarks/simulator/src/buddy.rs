@@ -1,34 +1,35 @@
-//! A buddy allocator over a contiguous region: pieces are powers of two, are halved until they fit, and join their other half
-//! again when both are free (Knuth, "The Art of Computer Programming", volume 1, 2.5).
+//! A buddy allocator over a contiguous region (Knuth, "The Art of Computer Programming", volume 1, 2.5).
+//!
+//! The size of a piece is a power of two. Pieces are halved until they fit, and two free halves are joined again.
 
 use std::collections::BTreeSet;
 
-/// A piece that was handed out.
+/// An allocated piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BuddyPiece {
     /// Its first slot.
     pub start: usize,
-    /// The power of two that is its size.
+    /// The base-2 logarithm of its size.
     order: u32,
 }
 
-/// The region. If its size is no power of two, it begins as several pieces that are, the largest first.
+/// The region. If its size is not a power of two, it starts as several pieces whose sizes are, the largest first.
 #[derive(Clone, Debug)]
 pub struct Buddies {
     size: usize,
-    /// The beginnings of the free pieces of each order.
+    /// Start slots of the free pieces, by order.
     free: Vec<BTreeSet<usize>>,
 }
 
 impl BuddyPiece {
-    /// Its slots.
+    /// Returns the number of its slots.
     pub fn size(self) -> usize {
         1 << self.order
     }
 }
 
 impl Buddies {
-    /// A region of `size` slots, all free.
+    /// Creates a region of `size` slots, all free.
     pub fn new(size: usize) -> Self {
         let mut free = vec![BTreeSet::new(); usize::BITS as usize];
         let mut start = 0;
@@ -39,17 +40,17 @@ impl Buddies {
         Buddies { size, free }
     }
 
-    /// Slots of the region.
+    /// Returns the number of slots in the region.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Free slots, contiguous or not.
+    /// Returns the number of free slots, contiguous or not.
     pub fn num_free(&self) -> usize {
         self.free.iter().enumerate().map(|(order, starts)| starts.len() << order).sum()
     }
 
-    /// The smallest piece that holds `slots`, at least one; none if no free piece is large enough.
+    /// Allocates the smallest piece of at least `slots` slots. If no free piece is large enough, returns `None`.
     pub fn allocate(&mut self, slots: usize) -> Option<BuddyPiece> {
         let order = slots.max(1).checked_next_power_of_two()?.trailing_zeros();
         let mut from = (order..usize::BITS).find(|&from| !self.free[from as usize].is_empty())?;
@@ -61,11 +62,11 @@ impl Buddies {
         Some(BuddyPiece { start, order })
     }
 
-    /// Takes a piece back that [`Self::allocate`] gave, and joins it with its other half as far as that is free.
+    /// Frees a piece that [`Self::allocate`] returned, and joins it with its other half as long as that half is free.
     pub fn free(&mut self, piece: BuddyPiece) {
         let BuddyPiece { mut start, mut order } = piece;
-        // Pieces of the region's first division lie at multiples of their sizes too, so that a piece whose other half is not
-        // in the region never finds it free.
+        // The first pieces of the region start at multiples of their sizes too. If a piece's other half is outside the
+        // region, it is therefore never in the free list.
         while self.free[order as usize].remove(&(start ^ (1 << order))) {
             start &= !(1 << order);
             order += 1;
@@ -99,23 +100,23 @@ mod tests {
         ) {
             let mut region = Buddies::new(size);
             let whole = region.free.clone();
-            let mut held: Vec<BuddyPiece> = Vec::new();
+            let mut allocated: Vec<BuddyPiece> = Vec::new();
             for (slots, frees, at) in steps {
-                if frees && !held.is_empty() {
-                    region.free(held.swap_remove(at.index(held.len())));
+                if frees && !allocated.is_empty() {
+                    region.free(allocated.swap_remove(at.index(allocated.len())));
                 } else if let Some(piece) = region.allocate(slots) {
                     prop_assert!(piece.size() >= slots && piece.size() < 2 * slots.max(1));
                     prop_assert!(piece.start + piece.size() <= size && piece.start % piece.size() == 0);
                     let apart = |other: &BuddyPiece| {
                         piece.start + piece.size() <= other.start || other.start + other.size() <= piece.start
                     };
-                    prop_assert!(held.iter().all(apart), "{piece:?} overlaps one of {held:?}");
-                    held.push(piece);
+                    prop_assert!(allocated.iter().all(apart), "{piece:?} overlaps one of {allocated:?}");
+                    allocated.push(piece);
                 }
-                let used: usize = held.iter().map(|piece| piece.size()).sum();
+                let used: usize = allocated.iter().map(|piece| piece.size()).sum();
                 prop_assert_eq!(used + region.num_free(), size);
             }
-            held.drain(..).for_each(|piece| region.free(piece));
+            allocated.drain(..).for_each(|piece| region.free(piece));
             prop_assert_eq!(&region.free, &whole, "free halves were not joined");
         }
     }

@@ -5,55 +5,55 @@ use std::fmt::Write;
 use loadgen::svg::{last, line, text, ticks};
 use serde_json::{Value, json};
 
-/// Width of a chart and height, in pixels, and how many stand beside each other.
+/// Width and height of a chart in pixels, and the number of charts in a row.
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 300.0;
 const COLUMNS: usize = 3;
-/// The area of a chart that its data are in.
+/// The area of a chart that shows the data.
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 440.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 205.0;
 /// Height of the heading above all charts.
 const HEADING: f64 = 34.0;
-/// Steps of a scale, about.
+/// Approximate number of steps on an axis.
 const STEPS: f64 = 5.0;
-/// Colours that are told apart by most eyes, in print too.
+/// Colours that most readers can tell apart, in print too.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#b8a800"];
 
 /// A chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// Title above the chart.
     pub title: String,
-    /// What is across.
+    /// Label of the horizontal axis.
     pub x: String,
-    /// What is upward.
+    /// Label of the vertical axis.
     pub y: String,
     /// The data.
     pub data: ChartData,
-    /// Where the upward axis ends, if not with the data.
+    /// End of the vertical axis. If `None`, the axis ends with the data.
     pub top: Option<f64>,
 }
 
-/// What a chart shows.
+/// The data of a chart.
 #[derive(Clone, Debug)]
 pub enum ChartData {
-    /// Lines, each with its name, through points in order.
+    /// Named lines through points in order.
     Lines(Vec<(String, Vec<(f64, f64)>)>),
-    /// For each name, a value for each of the categories, beside each other.
+    /// Grouped bars: the categories, and for each named series one value per category.
     Bars(Vec<String>, Vec<(String, Vec<f64>)>),
-    /// The same, on top of each other.
+    /// Stacked bars, with the same contents as `Bars`.
     Stacked(Vec<String>, Vec<(String, Vec<f64>)>),
 }
 
 impl Chart {
-    /// Lines.
+    /// Creates a line chart.
     pub fn lines(title: impl Into<String>, x: &str, y: &str, lines: Vec<(String, Vec<(f64, f64)>)>) -> Self {
         Chart { title: title.into(), x: x.into(), y: y.into(), data: ChartData::Lines(lines), top: None }
     }
 
-    /// The data as JSON.
+    /// Returns the data as JSON.
     pub fn json(&self) -> Value {
         let data = match &self.data {
             ChartData::Lines(lines) => json!({
@@ -107,7 +107,7 @@ impl Chart {
         }
         for (i, (name, points)) in lines.iter().enumerate() {
             let colour = COLOURS[i % COLOURS.len()];
-            // A line that leaves the chart at its top ends there.
+            // A line that rises above the chart ends at its top edge.
             let inside = points.iter().take_while(|p| self.top.is_none_or(|top| p.1 <= top)).count();
             let places: Vec<_> = points.iter().take(inside + 1).map(|p| (x(p.0), y(p.1))).collect();
             line(svg, colour, &places);
@@ -154,7 +154,7 @@ impl Chart {
     }
 }
 
-/// The image: charts beside and below each other, under a title.
+/// Draws charts in rows under a title, and returns the SVG image.
 pub fn svg(title: &str, charts: &[Chart]) -> String {
     let columns = charts.len().clamp(1, COLUMNS);
     let (width, height) = (WIDTH * columns as f64, HEADING + HEIGHT * charts.len().div_ceil(columns) as f64);
@@ -173,14 +173,14 @@ pub fn svg(title: &str, charts: &[Chart]) -> String {
     svg
 }
 
-/// The name of a series below the chart, three in a row.
+/// Draws the name of a series below the chart, three names in a row.
 fn legend(svg: &mut String, at: usize, name: &str, colour: &str) {
     let (x, y) = (LEFT - 40.0 + 145.0 * (at % 3) as f64, BOTTOM + 52.0 + 17.0 * (at / 3) as f64);
     let _ = writeln!(svg, "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>", y - 9.0);
     text(svg, (x + 14.0, y), "start", name);
 }
 
-/// Written without the digits that come from rounding alone.
+/// Formats a number with at most six decimals and no trailing zeros.
 fn number(n: f64) -> String {
     let rounded = format!("{n:.6}");
     rounded.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_is_drawn_in_its_place() {
+    fn points_are_drawn_at_their_coordinates() {
         let lines = vec![("a & b".to_owned(), vec![(0.0, 0.0), (5.0, 0.5), (10.0, 1.0)])];
         let chart = Chart { top: Some(1.0), ..Chart::lines("<t>", "x", "y", lines) };
         let svg = svg("all", &[chart]);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn stacked_bars_stand_on_each_other() {
+    fn stacked_bars_touch() {
         let data = ChartData::Stacked(vec!["s".into()], vec![("a".into(), vec![60.0]), ("b".into(), vec![40.0])]);
         let chart = Chart { title: "t".into(), x: String::new(), y: "%".into(), data, top: Some(100.0) };
         let svg = svg("all", &[chart]);

@@ -1,9 +1,9 @@
-//! How long a step takes on a GPU that need not be there: the launches that the engine rehearses for it, one after the other,
-//! each as long as its bytes or its operations take.
+//! How long a step takes on a GPU that need not exist. The engine rehearses the step: it lists the launches without
+//! running them. Each launch takes as long as its bytes or its operations.
 //!
-//! What depends on nothing but the numbers of tokens and of rows of logits is rehearsed on a grid, and read off between its
-//! points. Attention, which depends on what each sequence sees, is a sum over the sequences and is computed from it. Sliding windows
-//! are not modelled: every token sees all before it.
+//! Most launches depend only on the numbers of tokens and of rows of logits. They are rehearsed on a grid and
+//! interpolated between its points. Attention depends on the context of each sequence, so it is computed from the sum
+//! over the sequences. Sliding windows are not modelled: every token attends to all tokens before it.
 
 use anyhow::Result;
 use engine::backend::cuda::{CudaBackend, NotedLaunch};
@@ -20,84 +20,86 @@ use kernels::floor::Floor;
 use crate::efficiency::Efficiency;
 use crate::gpu::GpuSpec;
 
-/// Tokens in a block of the rehearsals. The times do not depend on it.
+/// Tokens per block in the rehearsals. The times do not depend on it.
 const BLOCK_SIZE: usize = 16;
-/// Elements are of 16 bits.
+/// Type of weights and activations.
 pub(crate) const DTYPE: DType = DType::F16;
 
-/// What a step computes.
+/// The work of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepLoad {
     /// Sequences with one new token.
     pub decodes: usize,
-    /// Tokens that these see, in all.
+    /// Tokens that these sequences attend to, in total.
     pub decode_context: u64,
-    /// Prompts or chunks of them: new tokens, and tokens that the last of these sees.
+    /// Prompts or chunks of prompts: the number of new tokens, and the context of the last new token.
     pub prompts: Vec<(usize, usize)>,
     /// Rows of logits.
     pub logits: usize,
 }
 
-/// How long what a server does takes, in seconds.
+/// Times of a server's operations, in seconds.
 pub trait StepCost: Sync {
-    /// A step: 0 if it computes nothing.
+    /// Returns the time of a step, which is 0 for an empty step.
     fn seconds(&self, step: &StepLoad) -> f64;
 
-    /// Copying the keys and values of so many tokens within the memory.
+    /// Returns the time to copy the keys and values of `tokens` tokens within the GPU's memory.
     fn copy_seconds(&self, tokens: usize) -> f64;
 
-    /// Moving the keys and values of so many tokens to or from the host's memory, in `copies` copies.
+    /// Returns the time to move the keys and values of `tokens` tokens to or from the host's memory, in `copies`
+    /// copies.
     fn swap_seconds(&self, tokens: usize, copies: usize) -> f64;
 
-    /// Layers of the model, each of which has keys and values to copy.
+    /// Returns the number of layers. Each layer has keys and values to copy.
     fn layers(&self) -> usize;
 }
 
-/// The launches of a model's steps, on a GPU that is not there.
+/// A model whose steps are rehearsed for a GPU that need not exist.
 pub struct RehearsedModel {
     backend: CudaBackend,
     model: Box<dyn Model<CudaBackend>>,
     layout: KvLayout,
-    /// Heads of one GPU.
+    /// Attention shape on one GPU.
     shape: AttentionShape,
 }
 
-/// Seconds of steps of a model on one or several GPUs.
+/// Times of a model's steps on one or several GPUs.
 #[derive(Clone, Debug)]
 pub struct CostModel {
     efficiency: Efficiency,
     shape: AttentionShape,
     layers: f64,
-    /// How much longer than its bytes attention to a decode step's context takes.
+    /// Factor by which decode attention takes longer than its floor.
     attention_factor: f64,
-    /// Seconds of each step in which the GPU waits for the host.
+    /// Seconds per step in which the GPU waits for the host.
     host: f64,
-    /// Seconds of all but attention in steps of decodes alone, which are padded, by their number.
+    /// Seconds of everything but attention in steps that only decode, by the number of sequences. These steps are
+    /// padded.
     decodes: Curve,
-    /// Seconds of all but attention and logits in other steps, by the number of tokens.
+    /// Seconds of everything but attention and logits in other steps, by the number of tokens.
     bodies: Curve,
-    /// Seconds of logits and of sampling from them, by the number of rows.
+    /// Seconds of the logits and of sampling, by the number of rows.
     heads: Curve,
-    /// Bytes of a token's keys and values, and of all weights, on one GPU.
+    /// Bytes of a token's keys and values and of all weights, on one GPU.
     token_bytes: f64,
     weight_bytes: usize,
 }
 
-/// A function of a whole number, known at some and read off in a straight line between these.
+/// A function of an integer that is known at some points and linear between them.
 #[derive(Clone, Debug)]
 struct Curve(Vec<(usize, f64)>);
 
-/// Up to here every number is rehearsed, and from here on one of so many.
+/// Every number up to `EXACT` is rehearsed, and above it one in `STRIDE`.
 const EXACT: usize = 512;
 const STRIDE: usize = 32;
-/// Most tokens of a step that are rehearsed; beyond it the last line goes on.
+/// Most tokens of a rehearsed step. Larger steps extend the last line segment.
 const MOST: usize = 8192;
 
 impl RehearsedModel {
-    /// The model that `config` describes, divided among `gpus`, with keys and values of this type.
+    /// Prepares the model that `config` describes, divided among `gpus` GPUs, with keys and values of type `kv_dtype`.
     ///
     /// # Errors
-    /// If there are no kernels for it, or it cannot be divided so.
+    /// If the model has no kernels, or cannot be divided among `gpus` GPUs.
     pub fn new(config: &ModelConfig, gpu: &GpuSpec, gpus: usize, kv_dtype: KvDtype) -> Result<Self> {
         let shard = Shard { rank: 0, of: gpus };
         let own = shard.config(config)?;
@@ -112,7 +114,7 @@ impl RehearsedModel {
         Ok(RehearsedModel { backend, model, layout, shape })
     }
 
-    /// The launches of a step.
+    /// Returns the launches of a step.
     ///
     /// # Errors
     /// See [`rehearse`].
@@ -120,7 +122,7 @@ impl RehearsedModel {
         Ok(rehearse(&self.backend, &*self.model, self.layout, step)?)
     }
 
-    /// Seconds of a step, launch by launch.
+    /// Returns the seconds of a step, summed over its launches.
     ///
     /// # Errors
     /// See [`rehearse`].
@@ -128,18 +130,18 @@ impl RehearsedModel {
         Ok(self.launches(step)?.iter().map(|launch| efficiency.seconds(&launch.cost)).sum())
     }
 
-    /// Bytes of the weights on one GPU.
+    /// Returns the bytes of the weights on one GPU.
     pub fn weight_bytes(&self) -> usize {
         self.backend.weight_bytes()
     }
 
-    /// Bytes of a token's keys and values on one GPU.
+    /// Returns the bytes of a token's keys and values on one GPU.
     pub fn token_bytes(&self) -> f64 {
         self.layout.block_bytes() as f64 / self.layout.block_size as f64
     }
 
-    /// Bytes of the activations on one GPU, of the largest step of this engine's default limits; of a larger one if that was
-    /// rehearsed before.
+    /// Returns the bytes of the activations on one GPU, for the largest step within the engine's default limits. If a
+    /// larger step was rehearsed before, returns the bytes of that step.
     ///
     /// # Errors
     /// See [`rehearse`].
@@ -157,11 +159,11 @@ impl RehearsedModel {
 }
 
 impl Curve {
-    /// The curve through what `of` gives for the numbers up to `most`.
-    fn rehearse(most: usize, of: impl Fn(usize) -> Result<f64>) -> Result<Self> {
+    /// Evaluates `seconds` on the grid of numbers up to `most`.
+    fn rehearse(most: usize, seconds: impl Fn(usize) -> Result<f64>) -> Result<Self> {
         let exact = 1..=most.min(EXACT);
         let points = exact.chain((EXACT + STRIDE..=most).step_by(STRIDE));
-        points.map(|n| Ok((n, of(n)?))).collect::<Result<_>>().map(Curve)
+        points.map(|n| Ok((n, seconds(n)?))).collect::<Result<_>>().map(Curve)
     }
 
     fn at(&self, n: usize) -> f64 {
@@ -176,7 +178,7 @@ impl Curve {
 }
 
 impl CostModel {
-    /// The times of `model`'s steps, as fast as `efficiency` says.
+    /// Computes the times of `model`'s steps at the given efficiency.
     ///
     /// # Errors
     /// See [`rehearse`].
@@ -205,24 +207,24 @@ impl CostModel {
         })
     }
 
-    /// The same, where attention in decode steps takes so many times as long.
+    /// Returns the model with decode attention slower by `factor`.
     pub fn with_attention_factor(mut self, factor: f64) -> Self {
         self.attention_factor = factor;
         self
     }
 
-    /// The same, where the GPU waits so many seconds of each step for the host.
+    /// Returns the model with `seconds` added to each step, in which the GPU waits for the host.
     pub fn with_host(mut self, seconds: f64) -> Self {
         self.host = seconds;
         self
     }
 
-    /// Bytes of the weights on one GPU.
+    /// Returns the bytes of the weights on one GPU.
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes
     }
 
-    /// Bytes of a token's keys and values on one GPU.
+    /// Returns the bytes of a token's keys and values on one GPU.
     pub fn token_bytes(&self) -> f64 {
         self.token_bytes
     }
@@ -258,7 +260,7 @@ impl StepCost for CostModel {
     }
 
     fn copy_seconds(&self, tokens: usize) -> f64 {
-        // Read and written.
+        // Each byte is read and written.
         2.0 * self.token_bytes * tokens as f64 / self.efficiency.bandwidth
     }
 
@@ -282,7 +284,7 @@ mod tests {
     use crate::model::ModelShape;
 
     #[test]
-    fn the_model_is_within_a_hundredth_of_the_rehearsal() {
+    fn the_cost_model_is_within_one_per_cent_of_the_rehearsal() {
         for (model, gpu, gpus) in [("opt-13b", "a100-40gb", 1), ("opt-66b", "a100-40gb", 4), ("llama-3-8b", "l4", 1)] {
             let (config, gpu) = (ModelShape::find(model).unwrap().config, gpu::named(gpu).unwrap());
             let rehearsed = RehearsedModel::new(&config, gpu, gpus, DTYPE.into()).unwrap();

@@ -1,20 +1,20 @@
-//! A clock that stands still while other programs have the processor: measurements on a machine that is shared are then of this
-//! program alone.
+//! A clock that counts the processor time of this process. It stops while other programs run, so a measurement on a
+//! shared machine covers this program alone.
 
 use std::time::Duration;
 
-/// The processor time that this process has used, all threads together.
+/// Returns the processor time that all threads of this process have used.
 #[cfg(unix)]
 pub fn now() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writing, and the clock is one that every Unix has.
+    // SAFETY: `time` is valid for writes, and every Unix has this clock.
     if unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) } != 0 {
         return Duration::ZERO;
     }
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Where there is no such clock, the usual one.
+/// Returns the elapsed wall time on platforms without such a clock.
 #[cfg(not(unix))]
 pub fn now() -> Duration {
     use std::sync::OnceLock;

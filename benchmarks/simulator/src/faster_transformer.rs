@@ -1,4 +1,4 @@
-//! FasterTransformer behind a dynamic batcher: requests are served in batches, and none begins or ends before its batch.
+//! FasterTransformer behind a dynamic batcher: all requests of a batch begin and end together.
 
 use anyhow::{Result, ensure};
 
@@ -8,11 +8,12 @@ use crate::outcome::Outcome;
 use crate::request::{Method, TraceRequest};
 use crate::server::SimulatedServer;
 
-/// Serves a trace in batches of the first requests that came, as many as the memory has room for when each sequence may have
-/// `max_len` tokens. Prompts are padded to the longest, and all go on until the longest output is there.
+/// Serves a trace in batches of the earliest requests. A batch takes as many requests as fit the memory if each
+/// sequence may have `max_len` tokens. Prompts are padded to the longest, and all requests run until the longest output
+/// is complete.
 ///
 /// # Errors
-/// If not even one request has room.
+/// If a single request does not fit the memory.
 pub fn run(server: &SimulatedServer<'_>, trace: &[TraceRequest], max_len: usize) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let last_arrival = trace.last().map_or(0.0, |request| request.arrival);
@@ -26,7 +27,7 @@ pub fn run(server: &SimulatedServer<'_>, trace: &[TraceRequest], max_len: usize)
             request.arrival <= outcome.end && seqs * max_len <= server.slots
         };
         let size = left.iter().take_while(fits).count();
-        ensure!(size > 0, "a request has no room in a memory of {} tokens", server.slots);
+        ensure!(size > 0, "a request does not fit a memory of {} tokens", server.slots);
         let (batch, rest) = left.split_at(size);
         serve(server, batch, max_len, !rest.is_empty() && outcome.end <= last_arrival, &mut outcome);
         latencies += batch.iter().map(|r| (outcome.end - r.arrival) / r.output as f64).sum::<f64>();
@@ -42,12 +43,12 @@ pub fn run(server: &SimulatedServer<'_>, trace: &[TraceRequest], max_len: usize)
 
 /// Serves a batch from its prompts to its longest output.
 fn serve(server: &SimulatedServer<'_>, batch: &[TraceRequest], max_len: usize, is_loaded: bool, outcome: &mut Outcome) {
-    let longest = |of: fn(&TraceRequest) -> usize| batch.iter().map(of).max().unwrap_or(0);
+    let longest = |tokens: fn(&TraceRequest) -> usize| batch.iter().map(tokens).max().unwrap_or(0);
     let (prompt, output) = (longest(|r| r.prompt), longest(|r| r.output));
     let seqs: usize = batch.iter().map(|r| r.method.width()).sum();
     let load = StepLoad { prompts: vec![(prompt, prompt); batch.len()], logits: seqs, ..StepLoad::default() };
     let mut seconds = server.cost.seconds(&load);
-    // Samples get a copy of the prompt each; beams find theirs by way of an index, so that nothing is copied.
+    // Each sample gets a copy of the prompt. Beams find their prompt through an index and need no copy.
     let samples = |r: &TraceRequest| if let Method::Samples(width) = r.method { width - 1 } else { 0 };
     seconds += server.cost.copy_seconds(prompt * batch.iter().map(samples).sum::<usize>());
     for step in 1..output {
@@ -67,18 +68,19 @@ fn serve(server: &SimulatedServer<'_>, batch: &[TraceRequest], max_len: usize, i
     outcome.end += seconds;
 }
 
-/// Where the memory goes over the steps of a batch, on average: outputs grow by a token a step until they are complete.
+/// Returns how the memory is used on average over the steps of a batch. Outputs grow by one token per step until they
+/// are complete.
 fn average(slots: usize, batch: &[TraceRequest], max_len: usize, steps: usize) -> MemoryUse {
-    let mut of = MemoryUse { external: slots as f64, ..MemoryUse::default() };
+    let mut usage = MemoryUse { external: slots as f64, ..MemoryUse::default() };
     for request in batch {
         let width = request.method.width() as f64;
         let (own, steps) = (request.output as f64, steps as f64);
         let generated = own - own * own / (2.0 * steps);
         let tokens = request.prompt as f64 + generated;
-        of.tokens += width * tokens;
-        of.reserved += width * (own - generated);
-        of.internal += width * (max_len - request.tokens()) as f64;
-        of.external -= width * max_len as f64;
+        usage.tokens += width * tokens;
+        usage.reserved += width * (own - generated);
+        usage.internal += width * (max_len - request.tokens()) as f64;
+        usage.external -= width * max_len as f64;
     }
-    of
+    usage
 }

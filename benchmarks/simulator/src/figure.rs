@@ -1,10 +1,10 @@
-//! A figure: tables and charts of ours, beside what the paper has.
+//! A reproduced figure: our tables and charts, together with the paper's claim.
 
 use serde_json::{Value, json};
 
 use crate::chart::Chart;
 
-/// Where numbers come from.
+/// Where a figure's numbers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FigureOrigin {
     /// The engine's scheduler on a virtual clock.
@@ -15,38 +15,38 @@ pub enum FigureOrigin {
     Measured,
 }
 
-/// A figure of the paper, drawn again.
+/// A reproduced figure of the paper.
 #[derive(Clone, Debug)]
 pub struct Figure {
     /// Its number in the paper, such as `12`.
     pub number: &'static str,
-    /// What it shows.
+    /// Its title.
     pub title: &'static str,
     /// Where our numbers come from.
     pub origin: FigureOrigin,
-    /// What the paper says, in a sentence or two.
+    /// The paper's claim, in a sentence or two.
     pub paper: String,
-    /// What is to be known of ours: what was assumed, and what is not modelled.
+    /// Our assumptions, and effects that are not modelled.
     pub notes: Vec<String>,
     /// The numbers.
     pub tables: Vec<FigureTable>,
-    /// The same, drawn.
+    /// The numbers, drawn.
     pub charts: Vec<Chart>,
 }
 
-/// Numbers under headings.
+/// A table of numbers.
 #[derive(Clone, Debug, Default)]
 pub struct FigureTable {
-    /// What they are.
+    /// Its title.
     pub title: String,
-    /// Of the columns.
+    /// Headings of the columns.
     pub headings: Vec<String>,
-    /// As many entries each as there are headings.
+    /// Rows, each with one entry per heading.
     pub rows: Vec<Vec<String>>,
 }
 
 impl FigureOrigin {
-    /// In a word.
+    /// Returns its name, in one word.
     pub fn name(self) -> &'static str {
         match self {
             FigureOrigin::Simulated => "simulated",
@@ -57,7 +57,7 @@ impl FigureOrigin {
 }
 
 impl FigureTable {
-    /// A table without rows.
+    /// Creates a table without rows.
     pub fn new(title: impl Into<String>, headings: &[&str]) -> Self {
         let headings = headings.iter().map(|&heading| heading.to_owned()).collect();
         FigureTable { title: title.into(), headings, rows: Vec::new() }
@@ -68,7 +68,7 @@ impl FigureTable {
         self.rows.push(entries.into());
     }
 
-    /// The table in Markdown.
+    /// Formats the table as Markdown.
     pub fn markdown(&self) -> String {
         let line = |entries: &[String]| format!("| {} |\n", entries.join(" | "));
         let rule = format!("|{}\n", " --- |".repeat(self.headings.len()));
@@ -82,7 +82,7 @@ impl FigureTable {
 }
 
 impl Figure {
-    /// All of it as text: a heading, what the paper says, tables and notes.
+    /// Formats the figure as text: a heading, the paper's claim, tables and notes.
     pub fn text(&self) -> String {
         let mut text =
             format!("Figure {}: {} ({})\n\nPaper: {}\n", self.number, self.title, self.origin.name(), self.paper);
@@ -95,7 +95,7 @@ impl Figure {
         text
     }
 
-    /// All of it as JSON.
+    /// Returns the figure as JSON.
     pub fn json(&self) -> Value {
         json!({
             "figure": self.number,
@@ -108,7 +108,7 @@ impl Figure {
         })
     }
 
-    /// All charts of it in one SVG image.
+    /// Draws all its charts in one SVG image.
     pub fn svg(&self) -> String {
         let title = format!("Figure {}: {} ({})", self.number, self.title, self.origin.name());
         crate::chart::svg(&title, &self.charts)

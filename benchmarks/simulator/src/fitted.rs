@@ -1,4 +1,4 @@
-//! How long steps take on this machine: measured one by one, and a linear function fitted to them.
+//! Step times on this machine: measured one by one, then fitted by a linear function.
 
 use anyhow::{Context, Result, ensure};
 use engine::llm::{Llm, Prompt};
@@ -7,21 +7,22 @@ use engine::sampling::SamplingParams;
 use crate::cost::{StepCost, StepLoad};
 use crate::cpu_clock;
 
-/// Numbers of requests and lengths of prompts that steps are measured with, tokens that each generates, and repetitions, of
-/// which the fastest counts: what else the machine does only ever adds time.
+/// Numbers of requests, prompt lengths and output length of the measured steps, and how often each is repeated. The
+/// fastest repetition counts, since other programs can only add time.
 const BATCHES: [usize; 8] = [1, 2, 4, 8, 12, 20, 32, 48];
 const PROMPTS: [usize; 3] = [8, 60, 200];
 const OUTPUT: usize = 8;
 const REPETITIONS: usize = 3;
 
-/// What a step's time is linear in: one, decodes, what they see, new tokens of prompts, and pairs of these with what they see.
+/// The terms of a step's time: a constant, decodes, their context, new prompt tokens, and new prompt tokens times
+/// context.
 const FEATURES: usize = 5;
 
-/// Seconds for each of the features, never less than 0 in all.
+/// Seconds for each of the features. The total is at least 1 us.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FittedCost {
     weights: [f64; FEATURES],
-    /// The mean of the relative errors over the steps that were measured.
+    /// Mean relative error over the measured steps.
     pub error: f64,
 }
 
@@ -32,7 +33,7 @@ fn features(step: &StepLoad) -> [f64; FEATURES] {
 }
 
 impl FittedCost {
-    /// Measures steps of `llm`, and fits.
+    /// Measures steps of `llm`, and fits a function to them.
     ///
     /// # Errors
     /// If a step fails.
@@ -40,7 +41,7 @@ impl FittedCost {
         let mut steps: Vec<(StepLoad, f64)> = Vec::new();
         let most = llm.engine().config().scheduler.max_batch_tokens;
         for batch in BATCHES {
-            // Prompts that are computed in one step.
+            // Only prompts that fit one step together.
             for prompt in PROMPTS.into_iter().filter(|prompt| batch * prompt <= most) {
                 let mut fastest = measure(llm, batch, prompt)?;
                 for _ in 1..REPETITIONS {
@@ -53,7 +54,7 @@ impl FittedCost {
         FittedCost::fit(&steps)
     }
 
-    /// The function whose relative errors over these steps have the least squares.
+    /// Fits the function with the least squares of relative errors over these steps.
     ///
     /// # Errors
     /// If the steps do not determine one.
@@ -68,7 +69,7 @@ impl FittedCost {
                 matrix[row][FEATURES] += own[row];
             }
         }
-        let weights = solve(matrix).context("the steps that were measured do not determine their times")?;
+        let weights = solve(matrix).context("the measured steps do not determine a linear function")?;
         let mut fitted = FittedCost { weights, error: 0.0 };
         let error = |(load, seconds): &(StepLoad, f64)| (fitted.seconds(load) / seconds - 1.0).abs();
         fitted.error = steps.iter().map(error).sum::<f64>() / steps.len().max(1) as f64;
@@ -76,11 +77,11 @@ impl FittedCost {
     }
 }
 
-/// Steps of so many requests with prompts of so many tokens, and their seconds.
+/// Runs `batch` requests with prompts of `prompt` tokens, and returns their steps with the seconds of each.
 fn measure(llm: &mut Llm, batch: usize, prompt: usize) -> Result<Vec<(StepLoad, f64)>> {
     let params = SamplingParams { max_tokens: OUTPUT, ignore_eos: true, ..SamplingParams::default() };
     for at in 0..batch {
-        // No two begin alike, so that nothing is found in the cache.
+        // Prompts differ from their first token on, so the prefix cache finds no match.
         let tokens = (0..prompt).map(|i| (at * 31 + i * 7 + 3) as u32 % 2000 + 10).collect();
         llm.add(&Prompt::Tokens(tokens), params.clone())?;
     }
@@ -106,7 +107,7 @@ fn measure(llm: &mut Llm, batch: usize, prompt: usize) -> Result<Vec<(StepLoad, 
     Ok(steps)
 }
 
-/// The solution of linear equations, the right side in the last column.
+/// Solves linear equations whose right-hand side is the last column.
 fn solve(mut matrix: [[f64; FEATURES + 1]; FEATURES]) -> Option<[f64; FEATURES]> {
     for at in 0..FEATURES {
         let pivot = (at..FEATURES).max_by(|a, b| matrix[*a][at].abs().total_cmp(&matrix[*b][at].abs()))?;
@@ -137,7 +138,7 @@ impl StepCost for FittedCost {
     }
 
     fn copy_seconds(&self, _tokens: usize) -> f64 {
-        // Storage stays paged: nothing is copied that the engine would not copy.
+        // Storage stays paged, so the only copies are the engine's own.
         0.0
     }
 
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_linear_function_is_found_again() {
+    fn a_linear_function_is_recovered() {
         let truth = FittedCost { weights: [1e-3, 2e-5, 3e-8, 4e-5, 5e-9], error: 0.0 };
         let mut steps = Vec::new();
         for n in 1..20usize {

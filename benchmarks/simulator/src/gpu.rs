@@ -1,4 +1,4 @@
-//! GPUs, by the figures that their makers publish: for floors on a machine that has none to be measured.
+//! GPU specifications that the makers publish, for floors on a machine without a GPU.
 
 use cuda_std::launch::LaunchShape;
 use engine::backend::cuda::{LaunchCost, element_type};
@@ -8,40 +8,41 @@ use kernels::gemm::plan::GpuLimits;
 use serde_json::{Value, json};
 use workbench::{Floor, resources};
 
-/// What a read-only stream should reach of the nominal bandwidth: 4.5 TB/s of an H200's 4.8. Derived, not measured.
+/// Share of the nominal bandwidth that a read-only stream should reach: 4.5 TB/s of an H200's 4.8. Derived, not
+/// measured.
 const STREAM: f64 = 4.5 / 4.8;
 
-/// A GPU.
+/// A GPU model.
 #[derive(Debug)]
 pub struct GpuSpec {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What launches are planned for.
+    /// Limits that launches are planned for.
     pub limits: GpuLimits,
-    /// The PTX that it runs.
+    /// Target of the PTX that it runs.
     target: &'static str,
-    /// Nominal bandwidth of its memory, in bytes a second.
+    /// Nominal bandwidth of its memory, in bytes per second.
     pub bandwidth: f64,
-    /// Cycles a second at which it has its nominal rates.
+    /// Clock behind its nominal rates, in cycles per second.
     pub clock: f64,
-    /// Operations a second of dense 16-bit matrix products that are summed in f32.
+    /// Operations per second of dense 16-bit matrix products with f32 sums.
     pub rate: f64,
-    /// Where the rate comes from.
+    /// Source of the rate.
     pub rate_source: &'static str,
-    /// Nominal bandwidth to other GPUs, in bytes a second and each direction.
+    /// Nominal bandwidth to other GPUs, in bytes per second and direction.
     pub link: f64,
-    /// What the link is.
+    /// Name of the link.
     pub link_name: &'static str,
     /// Bytes of memory.
     pub memory: f64,
-    /// Nominal bandwidth to the host's memory, in bytes a second and each direction.
+    /// Nominal bandwidth to the host's memory, in bytes per second and direction.
     pub bus: f64,
 }
 
-/// GB of memory, of which makers speak, are GiB.
+/// Makers state memory in GB but mean GiB.
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// A GPU behind PCIe 4.0.
+/// Describes a GPU that is connected by PCIe 4.0.
 const fn gpu(
     name: &'static str,
     (multiprocessors, shared_kib): (u32, u32),
@@ -66,7 +67,8 @@ const fn gpu(
     }
 }
 
-/// A GPU of the Hopper generation, of whose nominal 989 TFLOP/s others found cuBLAS to reach 790 on random data.
+/// Describes a GPU of the Hopper generation. Its nominal rate is 989 TFLOP/s. Others measured 790 for cuBLAS on random
+/// data.
 const fn hopper(name: &'static str, gib: f64, bandwidth: f64) -> GpuSpec {
     let gpu = gpu(name, (132, 227), gib, bandwidth, (790e12, 1.83e9));
     let (link, link_name) = (450e9, "NVLink 4");
@@ -82,13 +84,13 @@ const fn hopper(name: &'static str, gib: f64, bandwidth: f64) -> GpuSpec {
     }
 }
 
-/// An A100 with SXM.
+/// Describes an A100 with SXM.
 const fn a100(name: &'static str, gib: f64, bandwidth: f64) -> GpuSpec {
     let (link, link_name) = (300e9, "NVLink 3");
     GpuSpec { link, link_name, ..gpu(name, (108, 163), gib, bandwidth, (312e12, 1.41e9)) }
 }
 
-/// Those that are known: an H100 with SXM, A100s with 80 and with 40 GB.
+/// The known GPUs. The H100 and both A100s (80 and 40 GB) have SXM.
 pub const GPUS: [GpuSpec; 7] = [
     hopper("h200", 131.0, 4.8e12), // 141 GB
     hopper("h100", 80.0, 3.35e12),
@@ -99,42 +101,42 @@ pub const GPUS: [GpuSpec; 7] = [
     gpu("rtx-4090", (128, 99), 24.0, 1.008e12, (165e12, 2.52e9)),
 ];
 
-/// The GPU of this name.
+/// Finds the GPU with this name, in any case.
 ///
 /// # Errors
-/// A sentence with the names there are.
+/// A message that lists the known names.
 pub fn named(name: &str) -> Result<&'static GpuSpec, String> {
     const KNOWN: &[GpuSpec] = &GPUS;
     KNOWN.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
         let names: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
-        format!("{name:?} is not a GPU that is known; {} are", names.join(", "))
+        format!("unknown GPU {name:?}; known GPUs: {}", names.join(", "))
     })
 }
 
 impl GpuSpec {
-    /// The first that runs the PTX for a target.
+    /// Returns the first GPU that runs PTX for `target`.
     pub fn of_target(target: &str) -> Option<&'static GpuSpec> {
         const KNOWN: &[GpuSpec] = &GPUS;
         KNOWN.iter().find(|gpu| gpu.target == target)
     }
 
-    /// Bytes a second that a read-only stream should reach.
+    /// Returns the bytes per second that a read-only stream should reach.
     pub fn stream(&self) -> f64 {
         STREAM * self.bandwidth
     }
 
-    /// Seconds that a launch takes at the least: of its bytes at the rate of a stream and its operations at that of the
-    /// tensor cores, those of which there are more.
+    /// Returns the least seconds of a launch: its bytes at the rate of a stream or its operations at the tensor cores'
+    /// rate, whichever take longer.
     pub fn seconds(&self, floor: Floor) -> f64 {
         self.memory_seconds(floor).max(floor.flops as f64 / self.rate)
     }
 
-    /// Seconds that a launch or an exchange takes at the least, the time on the links included.
+    /// Returns the least seconds of a launch or an exchange, including the time on the links.
     pub fn seconds_of(&self, cost: &LaunchCost) -> f64 {
         self.seconds(cost.floor).max(cost.peers as f64 / self.link)
     }
 
-    /// Whether bytes take longer than operations.
+    /// Returns whether the bytes take at least as long as the operations.
     pub fn is_bound_by_memory(&self, floor: Floor) -> bool {
         self.memory_seconds(floor) >= floor.flops as f64 / self.rate
     }
@@ -143,8 +145,8 @@ impl GpuSpec {
         floor.bytes as f64 / self.stream()
     }
 
-    /// Blocks of decode attention that a multiprocessor holds, by the registers on record for its PTX and by shared memory;
-    /// 1 for a kernel that is not on record.
+    /// Returns the blocks of decode attention that fit a multiprocessor, by the recorded registers of its PTX and by
+    /// shared memory. If there is no record of the kernel, returns 1.
     pub fn attention_blocks(&self, launch: DecodeLaunch, dtype: DType) -> u32 {
         let kernel = element_type(dtype).ok().map(|element| launch.descriptor(element).name);
         let used = kernel.and_then(|kernel| resources(self.target, kernel));
@@ -152,7 +154,7 @@ impl GpuSpec {
         used.map_or(1, |used| used.occupancy(threads[0], shared, self.limits).blocks.max(1))
     }
 
-    /// What floors were computed with.
+    /// Returns the specifications that floors are computed with.
     pub fn json(&self) -> Value {
         json!({
             "name": self.name,
@@ -176,13 +178,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_multiprocessor_holds_the_blocks_of_decode_attention_that_the_kernel_was_made_for() {
+    fn decode_attention_reaches_its_intended_occupancy() {
         let blocks = |gpu: &str, heads, kv_heads, size| {
             let launch = DecodeLaunch::new(AttentionShape::new(heads, kv_heads, size, 16).unwrap(), 1);
             named(gpu).unwrap().attention_blocks(launch, DType::F16)
         };
         assert_eq!([32, 64, 80, 96, 128, 256].map(|size| blocks("H200", 32, 32, size)), [4, 3, 3, 3, 3, 3]);
-        // Eight heads' partial results beside the rings, and smaller shared memory.
+        // Partial results of eight heads take shared memory in addition to the rings. The other two GPUs have less
+        // shared memory.
         assert_eq!([blocks("h200", 32, 4, 128), blocks("a100", 32, 32, 128), blocks("l40s", 32, 32, 128)], [2, 2, 1]);
         assert!(named("abacus").unwrap_err().contains("h200, h100"));
     }

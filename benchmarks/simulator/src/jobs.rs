@@ -1,4 +1,4 @@
-//! Independent pieces of work, on all processors.
+//! Independent jobs on all processors.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,13 +6,14 @@ use std::thread;
 
 use anyhow::{Error, Result};
 
-/// Hears what has been done, as it is done.
+/// A callback that receives the name of each finished job.
 pub type JobProgress<'a> = &'a (dyn Fn(&str) + Sync);
 
-/// What `work` makes of each item, in their order. `name` says what an item is, and `progress` hears it when the item is done.
+/// Runs `work` on every item in parallel and returns the results in the order of the items. When an item is done,
+/// `progress` receives its `name`.
 ///
 /// # Errors
-/// The first that any of them has.
+/// The error of the first item that failed.
 pub fn all<T: Sync, R: Send>(
     items: &[T],
     progress: JobProgress<'_>,
@@ -35,11 +36,8 @@ pub fn all<T: Sync, R: Send>(
             });
         }
     });
-    let results = results.into_inner().map_err(|_| Error::msg("a piece of work has panicked"))?;
-    results
-        .into_iter()
-        .map(|result| result.unwrap_or_else(|| Err(Error::msg("a piece of work was not done"))))
-        .collect()
+    let results = results.into_inner().map_err(|_| Error::msg("a job panicked"))?;
+    results.into_iter().map(|result| result.unwrap_or_else(|| Err(Error::msg("a job did not run")))).collect()
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! What figures are made with: a seed, the length of traces, and somebody who hears how far it is.
+//! The settings of all figures: a seed, the length of traces, and a progress callback.
 
 use anyhow::Result;
 
+use crate::beam_record::BeamRecord;
 use crate::cost::{CostModel, StepCost};
 use crate::deployment::Deployment;
 use crate::jobs::{self, JobProgress};
-use crate::lineage::Lineages;
 use crate::outcome::Outcome;
 use crate::request::Method;
 use crate::server::{BLOCK_SIZE, MAX_NUM_SEQS, SimulatedServer};
@@ -13,51 +13,51 @@ use crate::sustained::{self, BOUND, Sustained};
 use crate::system::System;
 use crate::traces::{PublishedLengths, Trace, TraceWorkload};
 
-/// Seconds of a trace of the paper's.
+/// Seconds of a trace in the paper.
 pub const HOUR: f64 = 3600.0;
 
-/// What figures are made with.
+/// The settings of all figures.
 #[derive(Clone, Copy)]
 pub struct Lab<'a> {
-    /// Of lengths and arrivals.
+    /// Seed of lengths and arrivals.
     pub seed: u64,
-    /// Seconds of traces for most models. That of OPT-175B is a quarter of it, as in the paper.
+    /// Seconds of a trace. OPT-175B's traces are a quarter as long, as in the paper.
     pub seconds: f64,
-    /// Lengths that take the place of those like the paper's data sets.
+    /// Published lengths that replace the distributions fitted to the paper's data sets.
     pub published: PublishedLengths<'a>,
-    /// Hears of each piece that is done.
+    /// Receives the name of each finished job.
     pub progress: JobProgress<'a>,
 }
 
 /// A curve of a figure: a system on a workload.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// In which panel it is drawn.
+    /// The index of its panel.
     pub panel: usize,
     /// The system.
     pub system: System,
-    /// What it runs on.
+    /// The deployment that it runs on.
     pub deployment: Deployment,
-    /// What is asked of it.
+    /// The requests' lengths.
     pub workload: TraceWorkload,
     /// How tokens are chosen.
     pub method: Method,
-    /// Whether the prefix that requests have in common is kept.
+    /// Whether the server keeps the prefix that requests share.
     pub keeps_prefix: bool,
-    /// Tokens in a block.
+    /// Tokens per block.
     pub block_size: usize,
-    /// Most sequences that run at a time.
+    /// Maximum number of running sequences.
     pub max_num_seqs: usize,
-    /// Seconds of a step in which the GPU waits for the host.
+    /// Seconds per step in which the GPU waits for the host.
     pub host: f64,
     /// Seconds of the trace.
     pub seconds: f64,
-    /// A rate to begin the search at.
+    /// A rate to start the search at.
     pub guess: f64,
 }
 
 impl Curve {
-    /// A curve of basic sampling.
+    /// Creates a curve with one output per request.
     pub fn new(
         panel: usize,
         system: System,
@@ -82,47 +82,47 @@ impl Curve {
         }
     }
 
-    /// What happens at a rate.
+    /// Simulates the system at `rate` requests per second.
     ///
     /// # Errors
-    /// If a request does not fit.
+    /// If a request does not fit the memory.
     pub fn run(
         &self,
         lab: &Lab<'_>,
         cost: &dyn StepCost,
-        lineages: &Lineages,
+        beam_record: &BeamRecord,
         rate: f64,
         change: impl FnOnce(&mut SimulatedServer<'_>),
     ) -> Result<Outcome> {
         let (max_len, seed) = (self.deployment.max_len, lab.seed);
         let workload = lab.published.of(&self.workload).clone();
         let trace = Trace { workload, method: self.method, seconds: self.seconds, max_len, seed };
-        self.system.run(&self.deployment, cost, lineages, &trace.requests(rate), |server| {
+        self.system.run(&self.deployment, cost, beam_record, &trace.requests(rate), |server| {
             server.keeps_prefix = self.keeps_prefix;
             (server.block_size, server.max_num_seqs) = (self.block_size, self.max_num_seqs);
             change(server);
         })
     }
 
-    /// The highest rate that the system sustains.
+    /// Searches for the highest rate that the system sustains.
     ///
     /// # Errors
-    /// If a request does not fit.
-    pub fn sustained(&self, lab: &Lab<'_>, cost: &CostModel, lineages: &Lineages) -> Result<Sustained> {
+    /// If a request does not fit the memory.
+    pub fn sustained(&self, lab: &Lab<'_>, cost: &CostModel, beam_record: &BeamRecord) -> Result<Sustained> {
         let cost = self.system.cost(cost).with_host(self.host);
         sustained::search(BOUND, self.guess, |rate| {
-            let outcome = self.run(lab, &cost, lineages, rate, |server| server.limit = 1.2 * BOUND)?;
+            let outcome = self.run(lab, &cost, beam_record, rate, |server| server.limit = 1.2 * BOUND)?;
             Ok(outcome.normalized_latency())
         })
     }
 }
 
 impl Lab<'_> {
-    /// What each curve sustains, in their order.
+    /// Searches for the highest rate that each curve's system sustains, in the order of the curves.
     ///
     /// # Errors
-    /// The first that any curve has.
-    pub fn sustained(&self, curves: &[Curve], lineages: &Lineages) -> Result<Vec<Sustained>> {
+    /// The error of the first curve that failed.
+    pub fn sustained(&self, curves: &[Curve], beam_record: &BeamRecord) -> Result<Vec<Sustained>> {
         let mut costs: Vec<(Deployment, CostModel)> = Vec::new();
         for curve in curves {
             if !costs.iter().any(|(deployment, _)| *deployment == curve.deployment) {
@@ -132,8 +132,8 @@ impl Lab<'_> {
         let name = |curve: &Curve| format!("{} on {}", curve.system.name(), curve.deployment.model);
         jobs::all(curves, self.progress, name, |curve| {
             let cost = costs.iter().find(|(deployment, _)| *deployment == curve.deployment);
-            let (_, cost) = cost.ok_or_else(|| anyhow::anyhow!("{} has no price", curve.deployment.model))?;
-            curve.sustained(self, cost, lineages)
+            let (_, cost) = cost.ok_or_else(|| anyhow::anyhow!("{} has no cost model", curve.deployment.model))?;
+            curve.sustained(self, cost, beam_record)
         })
     }
 }

@@ -1,10 +1,12 @@
-//! The engine's own scheduler, block manager and sequence groups on a virtual clock, on GPUs that need not be there: the
-//! evaluation of the PagedAttention paper, drawn again.
+//! A simulator that reproduces the evaluation of the PagedAttention paper. The engine's own scheduler, block manager
+//! and sequence groups run on a virtual clock, for GPUs that need not exist.
 //!
-//! [`simulation`] makes the steps that the engine would make, and [`cost`] says how long they take. The paper's baselines are
-//! policies of [`admission`], or a loop of their own. [`figures`] has what the paper shows.
+//! [`simulation`] makes the steps that the engine would make, and [`cost`] computes how long they take. The paper's
+//! baselines are policies of [`admission`], or a loop of their own ([`faster_transformer`]). [`figures`] draws the
+//! paper's figures.
 
 pub mod admission;
+pub mod beam_record;
 pub mod bound;
 pub mod buddy;
 pub mod chart;
@@ -19,14 +21,13 @@ pub mod fitted;
 pub mod gpu;
 pub mod jobs;
 pub mod lab;
-pub mod lineage;
 pub mod memory;
 pub mod model;
 pub mod outcome;
 pub mod page;
 pub mod plan;
 pub mod price;
-pub mod reality;
+pub mod real_engine;
 pub mod request;
 pub mod server;
 pub mod simulation;

@@ -1,18 +1,18 @@
-//! Where the memory for keys and values goes, in the categories of the paper's figure 2.
+//! The use of the memory for keys and values, in the categories of the paper's figure 2.
 
 use serde_json::{Value, json};
 
-/// Slots of the memory, at one moment or summed over time.
+/// Slots of the memory by use, at one moment or summed over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MemoryUse {
-    /// They hold a token.
+    /// Slots that hold a token.
     pub tokens: f64,
-    /// A token will come that they are kept for.
+    /// Slots that are reserved for a future token of a request.
     pub reserved: f64,
-    /// They belong to a request that will never use them.
+    /// Slots that belong to a request that will never use them.
     pub internal: f64,
-    /// They belong to no request: free, but of no use to the next one, or lost to the rounding of an allocator. The paper's
-    /// "external fragmentation and others".
+    /// Slots that belong to no request: too few free slots for the next request, or slots lost to an allocator's
+    /// rounding. The paper calls them "external fragmentation and others".
     pub external: f64,
 }
 
@@ -20,17 +20,17 @@ impl MemoryUse {
     /// The names of the categories, in order.
     pub const NAMES: [&str; 4] = ["token states", "reserved", "internal fragmentation", "external fragmentation"];
 
-    /// The categories in order.
+    /// Returns the categories in order.
     pub fn parts(&self) -> [f64; 4] {
         [self.tokens, self.reserved, self.internal, self.external]
     }
 
-    /// All slots.
+    /// Returns the sum of all categories.
     pub fn total(&self) -> f64 {
         self.parts().iter().sum()
     }
 
-    /// Adds another use, for so many seconds.
+    /// Adds another use, weighted by its duration.
     pub fn add(&mut self, other: &MemoryUse, seconds: f64) {
         self.tokens += seconds * other.tokens;
         self.reserved += seconds * other.reserved;
@@ -38,7 +38,7 @@ impl MemoryUse {
         self.external += seconds * other.external;
     }
 
-    /// Each category as a part of all; all 0 if there is nothing.
+    /// Returns each category as a share of the total. If the total is 0, all shares are 0.
     pub fn shares(&self) -> MemoryUse {
         let total = self.total();
         let share = |part: f64| if total > 0.0 { part / total } else { 0.0 };
@@ -50,7 +50,7 @@ impl MemoryUse {
         }
     }
 
-    /// The shares as JSON.
+    /// Returns the shares as JSON.
     pub fn json(&self) -> Value {
         let shares = self.shares();
         json!({

@@ -1,4 +1,4 @@
-//! A model without its weights: its configuration determines the launches.
+//! A model without its weights. Its configuration determines the launches.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use engine::Result;
 use engine::config::ModelConfig;
 use engine::load::ModelFiles;
 
-/// Configurations that need neither files nor network, by their models' short names.
+/// Built-in configurations by their models' short names. They need neither files nor network.
 const BUILT_IN: &[(&str, &[u8])] = &[
     ("opt-6.7b", include_bytes!("../configs/opt-6.7b.json")),
     ("opt-13b", include_bytes!("../configs/opt-13b.json")),
@@ -24,15 +24,15 @@ const BUILT_IN: &[(&str, &[u8])] = &[
 
 /// A model's name and shape.
 pub struct ModelShape {
-    /// A name to show.
+    /// A name to display.
     pub name: String,
-    /// Its shape.
+    /// Its configuration.
     pub config: ModelConfig,
 }
 
 impl ModelShape {
-    /// The model that `name` stands for: a directory, a built-in configuration, or a hub model, of which `config.json` is
-    /// fetched if the cache does not have it.
+    /// Finds the model that `name` stands for: a directory, a built-in configuration, or a hub model. A hub model's
+    /// `config.json` is downloaded if it is not cached.
     ///
     /// # Errors
     /// [`engine::Error`] if there is no such model, or its configuration cannot be used.

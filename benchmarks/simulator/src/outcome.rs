@@ -1,54 +1,54 @@
-//! What came of a trace.
+//! The result of serving a trace.
 
 use crate::memory::MemoryUse;
 use crate::request::TraceRequest;
 
-/// What came of a trace on a simulated server.
+/// The result of serving a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// The requests that are complete, and when.
+    /// Complete requests, each with its time of completion.
     pub completed: Vec<(TraceRequest, f64)>,
-    /// Whether the run was given up because its normalized latency is above the limit that was set, whatever follows.
+    /// Whether the run stopped early because its mean normalized latency was certain to exceed the limit.
     pub is_overloaded: bool,
-    /// Where the memory went while a request waited for it: slots times seconds.
+    /// How the memory was used while a request waited for memory, in slots times seconds.
     pub memory: MemoryUse,
-    /// Requests times seconds in steps while requests still arrived, and these seconds.
+    /// Running requests times seconds, summed over the steps in which requests still arrived.
     pub batched: f64,
-    /// See `batched`.
+    /// Seconds of the steps in which requests still arrived.
     pub busy: f64,
-    /// Iterations.
+    /// Number of iterations.
     pub steps: usize,
-    /// Tokens that were generated, those of beams that were dropped later included.
+    /// Generated tokens, including tokens of beams that were dropped later.
     pub generated: usize,
-    /// Most slots that were in use.
+    /// Most slots in use at a time.
     pub peak_slots: usize,
-    /// Groups that were preempted, and those of them that were swapped out.
+    /// Number of preempted groups.
     pub preempted: usize,
-    /// See `preempted`.
+    /// Number of preempted groups that were swapped out.
     pub swapped: usize,
-    /// Blocks that sequences would hold by themselves, and that they hold, summed over steps.
+    /// Blocks that sequences would use without sharing, summed over steps.
     pub unshared_blocks: f64,
-    /// See `unshared_blocks`.
+    /// Blocks that sequences use, summed over steps.
     pub used_blocks: f64,
-    /// The last moment.
+    /// Time at the end of the run.
     pub end: f64,
 }
 
 impl Outcome {
-    /// The mean over all requests of the time from arrival to end, divided by the tokens of an output: seconds a token.
-    /// Nothing if the run was given up.
+    /// Returns the mean normalized latency: the time from arrival to completion per token of an output, in seconds. If
+    /// the run stopped early or no request is complete, returns `None`.
     pub fn normalized_latency(&self) -> Option<f64> {
-        let of = |(request, end): &(TraceRequest, f64)| (end - request.arrival) / request.output as f64;
-        let sum: f64 = self.completed.iter().map(of).sum();
+        let latency = |(request, end): &(TraceRequest, f64)| (end - request.arrival) / request.output as f64;
+        let sum: f64 = self.completed.iter().map(latency).sum();
         (!self.is_overloaded && !self.completed.is_empty()).then(|| sum / self.completed.len() as f64)
     }
 
-    /// Requests that ran at a time, on average over the steps while requests still arrived.
+    /// Returns the mean number of running requests, over the steps in which requests still arrived.
     pub fn mean_batch(&self) -> f64 {
         if self.busy > 0.0 { self.batched / self.busy } else { 0.0 }
     }
 
-    /// Share of blocks that sharing saved.
+    /// Returns the share of blocks that sharing saved.
     pub fn sharing_saved(&self) -> f64 {
         if self.unshared_blocks > 0.0 { 1.0 - self.used_blocks / self.unshared_blocks } else { 0.0 }
     }

@@ -1,4 +1,4 @@
-//! What a run writes: a text, JSON and an image for each figure, and a page that shows all.
+//! Output files of a run: a text, JSON and an image for each figure, and a page with all figures.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,12 +9,12 @@ use loadgen::svg::escaped;
 
 use crate::figure::{Figure, FigureTable};
 
-/// Writes a figure's files into a folder, which is made if it is not there.
+/// Writes a figure's files into a folder, which is created if it does not exist.
 ///
 /// # Errors
-/// If one cannot be written.
+/// If the folder or a file cannot be written.
 pub fn write_figure(folder: &Path, figure: &Figure) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let name = format!("figure{}", figure.number);
     write(&folder.join(format!("{name}.md")), &figure.text())?;
     write(&folder.join(format!("{name}.json")), &format!("{:#}\n", figure.json()))?;
@@ -42,7 +42,7 @@ fn index(figures: &[Figure], seed: u64) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>The paper, reproduced</title>\
          <style>{STYLE}</style></head>\n<body>\n<h1>The paper, reproduced</h1>\n<p>The evaluation of \"Efficient Memory \
          Management for Large Language Model Serving with PagedAttention\" (SOSP 2023), with this engine's scheduler and block \
-         manager. What is called simulated ran on a virtual clock: no GPU was used, and times are computed from the launches \
+         manager. Simulated figures ran on a virtual clock. No GPU was used, and times are computed from the launches \
          of each step. Seed {seed}.</p>\n"
     );
     for figure in figures {

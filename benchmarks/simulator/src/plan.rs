@@ -1,4 +1,5 @@
-//! What a deployment needs: where the memory goes, how many requests run at a time, and the rate at which latency turns up.
+//! The plan of a deployment: its use of memory, its number of concurrent requests, and the rate at which latency turns
+//! up.
 
 use std::fmt;
 
@@ -6,56 +7,57 @@ use anyhow::{Result, anyhow, bail};
 use engine::kv::KvDtype;
 use serde_json::{Value, json};
 
+use crate::beam_record::BeamRecord;
 use crate::cost::{CostModel, DTYPE, RehearsedModel};
 use crate::deployment::Deployment;
 use crate::efficiency::Efficiency;
 use crate::gpu::{GPUS, GpuSpec};
-use crate::lineage::Lineages;
 use crate::model::ModelShape;
 use crate::request::Method;
 use crate::sustained;
 use crate::system::System;
 use crate::traces::{Trace, TraceWorkload};
 
-/// Share of a GPU's memory that is used: the engine's default.
+/// Share of a GPU's memory that the engine uses by default.
 const UTILISATION: f64 = 0.9;
-/// Numbers of GPUs that a model is divided among.
+/// Numbers of GPUs that a model may be divided among.
 const DIVISIONS: [usize; 4] = [1, 2, 4, 8];
-/// Sizes of blocks that the GPU kernels take, the usual one first: another one is only proposed if it is faster by so much.
+/// Block sizes of the GPU kernels, the default first. Another size is proposed only if it is faster by the share
+/// `GAIN`.
 const BLOCK_SIZES: [usize; 3] = [16, 8, 32];
 const GAIN: f64 = 0.02;
-/// Latency is said to turn up where it is so many times that of a server with nothing else to do.
+/// Latency counts as turning up at this multiple of the latency on an idle server.
 const TURN: f64 = 3.0;
-/// Requests of the traces.
+/// Requests per trace.
 const REQUESTS: f64 = 2000.0;
-/// Lengths that are averaged.
+/// Number of lengths that are averaged.
 const LENGTHS: usize = 20_000;
 const SEED: u64 = 1;
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// What is asked of a deployment.
+/// A question about a deployment.
 pub struct Question<'a> {
     /// The model.
     pub model: &'a ModelShape,
     /// The GPU.
     pub gpu: &'static GpuSpec,
-    /// GPUs that divide it; the fewest that suffice if not said.
+    /// GPUs that the model is divided among. If `None`, the fewest that suffice.
     pub gpus: Option<usize>,
     /// The workload's name.
     pub name: &'a str,
     /// Its lengths.
     pub workload: &'a TraceWorkload,
-    /// The type of keys and values; that of the weights if not said.
+    /// The type of keys and values. If `None`, the type of the weights.
     pub kv_dtype: Option<KvDtype>,
 }
 
 impl Question<'_> {
     fn memory(&self, gpu: &GpuSpec, gpus: usize) -> Result<Memory> {
-        Memory::of(self.model, gpu, gpus, self.kv_dtype.unwrap_or(DTYPE.into()))
+        Memory::new(self.model, gpu, gpus, self.kv_dtype.unwrap_or(DTYPE.into()))
     }
 }
 
-/// What a deployment needs and gives.
+/// The resources and the predicted performance of a deployment.
 #[derive(Clone, Debug)]
 pub struct Plan {
     model: String,
@@ -63,7 +65,7 @@ pub struct Plan {
     gpus: usize,
     workload: String,
     kv_dtype: Option<KvDtype>,
-    /// Bytes of one GPU: of weights, of activations, and of keys and values.
+    /// Bytes on one GPU for weights, for activations, and for keys and values.
     weights: f64,
     activations: f64,
     cache: f64,
@@ -71,26 +73,26 @@ pub struct Plan {
     token_bytes: f64,
     slots: usize,
     max_len: usize,
-    /// Mean tokens of prompts and outputs, and those that a request has on average while it runs.
+    /// Mean tokens of prompts and of outputs, and mean tokens of a request while it runs.
     prompt: f64,
     output: f64,
     in_flight: f64,
-    /// Block sizes and normalized latencies under load.
+    /// Block sizes, each with its normalized latency under load.
     block_sizes: Vec<(usize, f64)>,
     block_size: usize,
-    /// Seconds a token of a server with nothing else to do.
+    /// Seconds per token on an idle server.
     unloaded: f64,
-    /// Requests a second at which latency turns up.
+    /// Requests per second at which latency turns up.
     rate: f64,
     max_num_seqs: usize,
 }
 
-/// Lengths by what they are for, with their source.
+/// Returns the lengths of the workload with this name. Each has a source.
 ///
 /// # Errors
-/// A sentence, if there is no such workload.
+/// A message that lists the workloads, if `name` is not one of them.
 pub fn workload(name: &str) -> Result<TraceWorkload, String> {
-    // The standard deviation of the logarithm follows from the 90th percentile, which is 1.2816 of them above the median.
+    // The 90th percentile is 1.2816 standard deviations of the logarithm above the median.
     let spread = |median: f64, p90: f64| (p90 / median).ln() / 1.2816;
     Ok(match name {
         // openchat_sharegpt4 in Sarathi-Serve (Agrawal et al., OSDI 2024), table 2: medians and 90th percentiles.
@@ -99,24 +101,25 @@ pub fn workload(name: &str) -> Result<TraceWorkload, String> {
         "code" => TraceWorkload::LogNormal([(1500.0, 0.8), (13.0, 0.8)]),
         // arxiv_summarization in Sarathi-Serve, table 2.
         "long-document" => TraceWorkload::LogNormal([(7059.0, spread(7059.0, 12985.0)), (208.0, spread(208.0, 371.0))]),
-        _ => return Err(format!("{name:?} is no workload; chat, code and long-document are, or a file of lengths")),
+        _ => return Err(format!("unknown workload {name:?}; use chat, code, long-document or a file of lengths")),
     })
 }
 
-/// What the memory of one of several GPUs is used for.
+/// Use of the memory on each of the GPUs of a deployment.
 struct Memory {
     model: RehearsedModel,
-    /// Bytes of weights, of activations, and for keys and values; the last below 0 if there is not even room for the others.
+    /// Bytes for weights, for activations, and for keys and values. The last is negative if weights and activations do
+    /// not fit.
     weights: f64,
     activations: f64,
     cache: f64,
-    /// Bytes of a token's keys and values.
+    /// Bytes of a token's keys and values on this GPU.
     token_bytes: f64,
     slots: usize,
 }
 
 impl Memory {
-    fn of(model: &ModelShape, gpu: &GpuSpec, gpus: usize, kv_dtype: KvDtype) -> Result<Self> {
+    fn new(model: &ModelShape, gpu: &GpuSpec, gpus: usize, kv_dtype: KvDtype) -> Result<Self> {
         let model = RehearsedModel::new(&model.config, gpu, gpus, kv_dtype)?;
         let (weights, activations) = (model.weight_bytes() as f64, model.activation_bytes()? as f64);
         let (cache, token_bytes) = (UTILISATION * gpu.memory - weights - activations, model.token_bytes());
@@ -124,13 +127,13 @@ impl Memory {
         Ok(Memory { model, weights, activations, cache, token_bytes, slots })
     }
 
-    /// Whether requests of up to `max_len` tokens have room.
+    /// Returns whether a request of `max_len` tokens fits.
     fn suffices(&self, max_len: usize) -> bool {
         self.slots >= max_len
     }
 }
 
-/// The fewest GPUs of a kind that suffice.
+/// Returns the fewest GPUs of a kind that suffice.
 fn fewest(question: &Question<'_>, gpu: &GpuSpec, max_len: usize) -> Option<(usize, Memory)> {
     let found = DIVISIONS.iter().filter_map(|&gpus| Some((gpus, question.memory(gpu, gpus).ok()?)));
     found.into_iter().find(|(_, memory)| memory.suffices(max_len))
@@ -140,7 +143,7 @@ impl Plan {
     /// Answers a question.
     ///
     /// # Errors
-    /// If the model does not fit, with what it would fit; or if there are no kernels for it.
+    /// If the model does not fit, with the GPUs that would suffice, or if the model has no kernels.
     pub fn new(question: &Question<'_>) -> Result<Self> {
         let &Question { model, gpu, name, workload, .. } = question;
         let max_len = model.config.max_positions;
@@ -153,7 +156,7 @@ impl Plan {
         };
         let lengths: Vec<(usize, usize)> =
             workload.lengths(LENGTHS, SEED).into_iter().map(|l| cut(l, max_len)).collect();
-        let mean = |of: fn(&(usize, usize)) -> usize| lengths.iter().map(of).sum::<usize>() as f64 / LENGTHS as f64;
+        let mean = |part: fn(&(usize, usize)) -> usize| lengths.iter().map(part).sum::<usize>() as f64 / LENGTHS as f64;
         let (prompt, output) = (mean(|l| l.0), mean(|l| l.1));
         let weighted = lengths.iter().map(|&(prompt, output)| output as f64 * (prompt as f64 + output as f64 / 2.0));
         let in_flight = weighted.sum::<f64>() / (output * LENGTHS as f64);
@@ -189,36 +192,36 @@ impl Plan {
             let (workload, method) = (workload.clone(), Method::Single);
             let trace = Trace { workload, method, seconds, max_len: self.max_len, seed: SEED };
             let requests = trace.requests(rate);
-            let outcome = System::Quire.run(&deployment, cost, &Lineages::default(), &requests, |server| {
+            let outcome = System::Quire.run(&deployment, cost, &BeamRecord::default(), &requests, |server| {
                 (server.block_size, server.limit) = (block_size, limit);
             })?;
             Ok(outcome.normalized_latency())
         };
-        let alone = run(1e-3, BLOCK_SIZES[0], f64::INFINITY)?.ok_or_else(|| anyhow!("nothing was simulated"))?;
+        let alone = run(1e-3, BLOCK_SIZES[0], f64::INFINITY)?.ok_or_else(|| anyhow!("no request was simulated"))?;
         let bound = TURN * alone;
-        // What memory has room for, each for as long as it takes without others.
+        // A first guess: as many requests as fit the memory, each as fast as on an idle server.
         let guess = self.concurrency() / (alone * self.output) / 4.0;
         let found = sustained::search(bound, guess, |rate| run(rate, BLOCK_SIZES[0], 4.0 * bound))?;
         let mut sizes = Vec::new();
         for size in BLOCK_SIZES {
             let latency = run(0.95 * found.rate, size, f64::INFINITY)?;
-            sizes.push((size, latency.ok_or_else(|| anyhow!("nothing was simulated"))?));
+            sizes.push((size, latency.ok_or_else(|| anyhow!("no request was simulated"))?));
         }
         let usual = sizes[0];
         let best = sizes.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(usual);
         self.block_size = if best.1 < (1.0 - GAIN) * usual.1 { best.0 } else { usual.0 };
-        // As many sequences as there is room for, in the steps that are usual.
+        // As many sequences as fit, rounded up to a power of two.
         let seqs = (self.concurrency() as usize).clamp(1, 1024).next_power_of_two();
         (self.max_num_seqs, self.block_sizes, self.unloaded, self.rate) = (seqs.max(256), sizes, alone, found.rate);
         Ok(())
     }
 
-    /// Requests that memory has room for at a time, on average.
+    /// Returns the mean number of requests that fit the memory at a time.
     fn concurrency(&self) -> f64 {
         self.slots as f64 / self.in_flight
     }
 
-    /// The command that serves so.
+    /// Returns the command that serves the model as planned.
     pub fn command(&self) -> String {
         let mut line = format!("quire serve {}", self.model);
         if self.gpus > 1 {
@@ -236,7 +239,7 @@ impl Plan {
         line
     }
 
-    /// The plan as JSON.
+    /// Returns the plan as JSON.
     pub fn json(&self) -> Value {
         json!({
             "model": self.model,
@@ -262,21 +265,21 @@ impl Plan {
     }
 }
 
-/// Cut to the model's positions, as a server would: first the output.
+/// Shortens a request to the model's positions as a server would, its output first.
 fn cut((prompt, output): (usize, usize), max_len: usize) -> (usize, usize) {
     let prompt = prompt.min(max_len - 1);
     (prompt, output.min(max_len - prompt))
 }
 
-/// Says what is lacking, and what would do.
+/// Explains why the model does not fit, and names GPUs that would suffice.
 fn does_not_fit(question: &Question<'_>, max_len: usize) -> String {
     let &Question { model, gpu, gpus, .. } = question;
     let kinds = GPUS.iter().filter_map(|gpu| Some(format!("{} x {}", fewest(question, gpu, max_len)?.0, gpu.name)));
     let kinds: Vec<_> = kinds.collect();
     let would = if kinds.is_empty() {
-        "nothing that is known would do".into()
+        "no known GPU would suffice".into()
     } else {
-        format!("what would do: {}", kinds.join(", "))
+        format!("these would suffice: {}", kinds.join(", "))
     };
     let asked = gpus.map_or(format!("up to 8 x {}", gpu.name), |gpus| format!("{gpus} x {}", gpu.name));
     let weights = question.memory(gpu, gpus.unwrap_or(8)).ok().map_or(String::new(), |memory| {
@@ -318,16 +321,16 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "requests      {:>8.0} tokens of prompt and {:.0} of output on average, {:.0} while they run",
+            "requests      {:>8.0} prompt tokens and {:.0} output tokens on average, {:.0} tokens while they run",
             self.prompt, self.output, self.in_flight
         )?;
         writeln!(f, "room for      {:>8.0} requests at a time", self.concurrency())?;
-        writeln!(f, "alone         {:>8.1} ms a token", 1e3 * self.unloaded)?;
-        writeln!(f, "latency turns {:>8.2} requests a second: {TURN} times as long a token", self.rate)?;
+        writeln!(f, "alone         {:>8.1} ms per token", 1e3 * self.unloaded)?;
+        writeln!(f, "latency turns {:>8.2} requests per second: a token then takes {TURN} times as long", self.rate)?;
         let sizes: Vec<_> = self.block_sizes.iter().map(|(size, s)| format!("{size}: {:.1} ms", 1e3 * s)).collect();
-        writeln!(f, "block sizes   {} a token, close to that rate", sizes.join(", "))?;
+        writeln!(f, "block sizes   {} per token, close to that rate", sizes.join(", "))?;
         if self.gpus > 1 {
-            writeln!(f, "\nDivided among GPUs, this engine has run in the emulator alone so far.")?;
+            writeln!(f, "\nDivided among GPUs, this engine has only run in the emulator so far.")?;
         }
         writeln!(f, "\n{}", self.command())
     }
@@ -349,7 +352,7 @@ mod tests {
     fn opt_13b_has_the_papers_memory() {
         let plan = plan("opt-13b", "a100-40gb", None, "chat").unwrap();
         assert_eq!((plan.token_bytes, plan.gpus, plan.block_size), (800.0 * 1024.0, 1, 16));
-        // The paper has 15.7K slots.
+        // The paper states 15.7K slots.
         assert!((plan.slots as f64 / 15_700.0 - 1.0).abs() < 0.1, "{}", plan.slots);
         assert!(plan.rate > 0.1 && plan.unloaded > 0.01 && plan.concurrency() > 5.0, "{plan}");
         assert_eq!(plan.command(), "quire serve opt-13b");
@@ -364,21 +367,21 @@ mod tests {
         let question = Question { model: &model, gpu, gpus: None, name: "code", workload: &workload, kv_dtype: None };
         let plain = Plan::new(&question).unwrap();
         let coded = Plan::new(&Question { kv_dtype: Some(KvDtype::Int8), ..question }).unwrap();
-        // Heads of 128, with two bytes each for the scales.
+        // A head has 128 elements of one byte, and two bytes of scales.
         assert_eq!(coded.token_bytes * 256.0, plain.token_bytes * 130.0);
         assert!(coded.slots as f64 > 1.9 * plain.slots as f64 && coded.rate > plain.rate, "{coded}");
         assert_eq!(coded.command(), "quire serve opt-13b --kv-dtype int8");
     }
 
     #[test]
-    fn what_does_not_fit_is_told_what_would() {
+    fn an_error_names_gpus_that_would_suffice() {
         let wrong = plan("opt-175b", "l4", None, "code").unwrap_err().to_string();
         assert!(wrong.contains("does not fit up to 8 x l4") && wrong.contains("8 x a100"), "{wrong}");
         let wrong = plan("opt-66b", "a100-40gb", Some(2), "code").unwrap_err().to_string();
         assert!(wrong.contains("does not fit 2 x a100-40gb") && wrong.contains("4 x a100-40gb"), "{wrong}");
         let divided = plan("opt-66b", "a100-40gb", None, "code").unwrap();
-        assert!(divided.gpus == 4 && divided.to_string().contains("in the emulator alone so far"), "{divided}");
-        assert!(workload("poetry").unwrap_err().contains("chat, code and long-document"));
+        assert!(divided.gpus == 4 && divided.to_string().contains("only run in the emulator so far"), "{divided}");
+        assert!(workload("poetry").unwrap_err().contains("chat, code, long-document"));
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! How long a step of the scheduler's takes.
+//! How long a step of the scheduler takes.
 
 use engine::scheduler::Step;
 
 use crate::cost::StepLoad;
 use crate::server::{SimulatedServer, Stepping, Swapping};
 
-/// Seconds of a step on a server: of what it computes, and of the blocks that it moves.
+/// Returns the seconds of a step's computation. [`move_seconds`] covers its block moves.
 pub fn seconds(server: &SimulatedServer<'_>, step: &Step) -> f64 {
     let mut load = StepLoad::default();
     for chunk in &step.chunks {
@@ -29,7 +29,7 @@ pub fn seconds(server: &SimulatedServer<'_>, step: &Step) -> f64 {
     }
 }
 
-/// Prompts in steps of at most so many tokens, or of one prompt.
+/// Groups prompts into steps of at most `most` tokens. A longer prompt has a step of its own.
 fn batches(prompts: Vec<(usize, usize)>, most: usize) -> impl Iterator<Item = StepLoad> {
     let mut left = prompts.into_iter().peekable();
     std::iter::from_fn(move || {
@@ -44,7 +44,7 @@ fn batches(prompts: Vec<(usize, usize)>, most: usize) -> impl Iterator<Item = St
     })
 }
 
-/// Seconds of the blocks that a step moves within the memory, to the host and back.
+/// Returns the seconds of a step's block moves within the memory, to the host, and back.
 pub fn move_seconds(server: &SimulatedServer<'_>, step: &Step) -> f64 {
     let moves = &step.moves;
     let swapped = moves.swap_out.len() + moves.swap_in.len();
@@ -55,7 +55,7 @@ pub fn move_seconds(server: &SimulatedServer<'_>, step: &Step) -> f64 {
     seconds
 }
 
-/// Seconds of moving so many blocks to the host's memory or back.
+/// Returns the seconds of moving `blocks` blocks to the host's memory or back.
 pub fn swap_seconds(server: &SimulatedServer<'_>, blocks: usize) -> f64 {
     let tokens = blocks * server.block_size;
     match server.swapping {

@@ -1,24 +1,24 @@
-//! What is asked of a server, as far as scheduling goes: when, and how many tokens.
+//! Requests as a scheduler sees them: arrival times and numbers of tokens.
 
 /// How a request's tokens are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// One output.
     Single,
-    /// So many outputs of one prompt.
+    /// This many outputs of one prompt.
     Samples(usize),
     /// A beam search of this width.
     Beams(usize),
 }
 
-/// A request.
+/// A request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TraceRequest {
-    /// Seconds from the beginning of the trace.
+    /// Arrival, in seconds from the start of the trace.
     pub arrival: f64,
     /// Tokens of its prompt.
     pub prompt: usize,
-    /// The first tokens of the prompt that all requests of the trace have in common.
+    /// Number of leading prompt tokens that all requests of the trace share.
     pub prefix: usize,
     /// Tokens of each output.
     pub output: usize,
@@ -27,7 +27,7 @@ pub struct TraceRequest {
 }
 
 impl Method {
-    /// Sequences that run side by side.
+    /// Returns the number of sequences that run in parallel.
     pub fn width(self) -> usize {
         match self {
             Method::Single => 1,
@@ -37,7 +37,7 @@ impl Method {
 }
 
 impl TraceRequest {
-    /// Tokens of one of its sequences when it is complete.
+    /// Returns the tokens of one of its sequences when it is complete.
     pub fn tokens(&self) -> usize {
         self.prompt + self.output
     }

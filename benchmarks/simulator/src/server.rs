@@ -1,67 +1,67 @@
-//! A simulated server: what it runs on, and how it makes its steps.
+//! The configuration of a simulated server.
 
 use engine::scheduler::{Preemption, SchedulerOptions};
 
 use crate::cost::StepCost;
 
-/// How an iteration is made.
+/// How an iteration computes prompts and decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepping {
-    /// As in the paper: prompts are computed by themselves and whole, in steps of at most so many tokens unless a single one is
-    /// longer, and then a step for all sequences that decode.
+    /// As in the paper. Whole prompts are computed first, in steps of at most this many tokens or of one longer prompt.
+    /// Then one step decodes all sequences.
     Separate(usize),
-    /// As in this engine: decodes and chunks of prompts in one step, of at most so many tokens.
+    /// As in this engine. Decodes and chunks of prompts share a step of at most this many tokens.
     Mixed(usize),
 }
 
-/// The most tokens of the paper's prompt steps: vLLM's limit at the time (`max_num_batched_tokens`).
+/// The paper's stepping, with vLLM's limit at the time (`max_num_batched_tokens`).
 pub const PAPER: Stepping = Stepping::Separate(2560);
-/// This engine's default.
+/// This engine's default stepping.
 pub const OURS: Stepping = Stepping::Mixed(2048);
 
 /// How blocks are moved to the host's memory and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swapping {
-    /// A copy for each block, of keys and of values, in each layer: the paper's.
+    /// The paper's way: in each layer, one copy per block for keys and one for values.
     PerBlock,
-    /// Gathered on the GPU and moved in one copy: this engine's.
+    /// This engine's way: blocks are gathered on the GPU and moved in one copy.
     Gathered,
 }
 
-/// What a simulated server runs on and how.
+/// The hardware and configuration of a simulated server.
 #[derive(Clone, Copy)]
 pub struct SimulatedServer<'a> {
     /// How long its steps take.
     pub cost: &'a dyn StepCost,
     /// Tokens whose keys and values fit its memory.
     pub slots: usize,
-    /// Tokens in a block.
+    /// Tokens per block.
     pub block_size: usize,
     /// Tokens that fit the swap space.
     pub swap_slots: usize,
     /// How it makes its steps.
     pub stepping: Stepping,
-    /// What happens to what is preempted.
+    /// How preempted requests are recovered.
     pub preemption: Preemption,
     /// How blocks are swapped.
     pub swapping: Swapping,
-    /// Whether the prefix that all requests have in common is kept.
+    /// Whether the prefix that all requests share stays in memory.
     pub keeps_prefix: bool,
-    /// Most sequences that run at a time.
+    /// Maximum number of running sequences.
     pub max_num_seqs: usize,
-    /// Give up when the mean normalized latency is certain to be above this.
+    /// The run stops when its mean normalized latency is certain to exceed this limit.
     pub limit: f64,
 }
 
-/// Most sequences at a time: vLLM's default then and this engine's now.
+/// Maximum number of running sequences: vLLM's default at the time, and this engine's.
 pub const MAX_NUM_SEQS: usize = 256;
-/// Tokens in a block: the paper's default and this engine's.
+/// Tokens per block: the paper's default, and this engine's.
 pub const BLOCK_SIZE: usize = 16;
 /// More tokens than any step has.
 const UNLIMITED: usize = 1 << 40;
 
 impl<'a> SimulatedServer<'a> {
-    /// A server as the paper describes it, with blocks of 16 tokens.
+    /// Describes a server as in the paper, with blocks of 16 tokens.
     pub fn as_in_the_paper(cost: &'a dyn StepCost, slots: usize) -> Self {
         SimulatedServer {
             cost,
@@ -77,12 +77,12 @@ impl<'a> SimulatedServer<'a> {
         }
     }
 
-    /// What the engine's scheduler is asked to do.
+    /// Returns the options for the engine's scheduler.
     pub fn scheduler_options(&self) -> SchedulerOptions {
         SchedulerOptions {
             max_num_seqs: self.max_num_seqs,
             max_batch_tokens: match self.stepping {
-                // Prompts are not cut. How many are computed in one step only matters for its price.
+                // Prompts are not cut. The number of prompts per step only affects the price of the step.
                 Stepping::Separate(_) => UNLIMITED,
                 Stepping::Mixed(tokens) => tokens,
             },

@@ -1,5 +1,5 @@
-//! Iteration-level scheduling on a virtual clock: the engine's scheduler, block manager and sequence groups at work, and
-//! nothing computed. A step lasts as long as its price says, and requests that come meanwhile wait for its end.
+//! Iteration-level scheduling on a virtual clock. The engine's scheduler, block manager and sequence groups run, but no
+//! model is computed. A step lasts as long as its price says, and requests that arrive meanwhile wait for its end.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,55 +11,57 @@ use engine::scheduler::{Scheduler, Step};
 use engine::sequence::Sequence;
 
 use crate::admission::AdmissionPolicy;
-use crate::lineage::Lineages;
+use crate::beam_record::BeamRecord;
 use crate::memory::MemoryUse;
 use crate::outcome::Outcome;
 use crate::price;
 use crate::request::{Method, TraceRequest};
 use crate::server::SimulatedServer;
 
-/// Share of the blocks that stays free when a request is admitted: the engine's.
+/// Share of the blocks that must stay free when a request is admitted, as in the engine.
 const WATERMARK: f64 = 0.01;
-/// How many steps there are between two looks at whether the run can still stay within the limit.
+/// Number of steps between two checks of the latency limit.
 const LOOK: usize = 64;
 
-/// Tokens of prefixes that requests have in common, and all others: no prompt goes on as another one does by chance.
+/// The token of shared prefixes, and the token of everything else. They differ, so a prompt never matches more than the
+/// shared prefix.
 const COMMON: u32 = 1;
 const OWN: u32 = 0;
 
 /// A server in the middle of a trace.
 pub struct Simulation<'a> {
     server: SimulatedServer<'a>,
-    lineages: &'a Lineages,
-    /// Who may begin, if not the scheduler alone decides. The memory is theirs then, and contiguous.
+    beam_record: &'a BeamRecord,
+    /// The policy that admits requests, or `None` if the scheduler alone decides. Under a policy the memory is
+    /// contiguous, and the policy manages it.
     admission: Option<Box<dyn AdmissionPolicy>>,
     pool: BlockPool,
     scheduler: Scheduler,
-    /// Requests that came and that `admission` has not admitted.
+    /// Requests that arrived and that `admission` has not admitted.
     waiting: VecDeque<u64>,
-    /// Requests that came and are not complete.
+    /// Requests that arrived and are not complete.
     open: HashMap<u64, TraceRequest>,
     clock: f64,
-    /// Over the requests in `open`: the sum of 1 / output, and of arrival / output.
+    /// Sums of 1 / output and of arrival / output, over the requests in `open`.
     weights: (f64, f64),
-    /// The sum of the normalized latencies of the requests that are complete.
+    /// Sum of the normalized latencies of complete requests.
     latencies: f64,
-    /// Requests of the trace.
+    /// Number of requests in the trace.
     expected: usize,
-    /// What each row of a request that is no beam search gives, and room for what `advance` reports.
+    /// Sampled tokens of a request without beam search, and a buffer for the tokens that `advance` reports.
     row: Vec<Sampled>,
     new: Vec<NewToken>,
     outcome: Outcome,
 }
 
 impl<'a> Simulation<'a> {
-    /// An idle server, which keeps the blocks of the trace's common prefix if it is to.
+    /// Creates an idle server. If `server.keeps_prefix` is set, it keeps the blocks of the trace's shared prefix.
     pub fn new(
         server: SimulatedServer<'a>,
         admission: Option<Box<dyn AdmissionPolicy>>,
-        lineages: &'a Lineages,
+        beam_record: &'a BeamRecord,
     ) -> Self {
-        // What is admitted by others than the scheduler always finds room with it: each sequence has less than a block
+        // The scheduler must have blocks for every request that a policy admits. A sequence takes less than a block
         // more than its tokens.
         let slots = if admission.is_some() { 8 * server.slots + (1 << 20) } else { server.slots };
         let pool = BlockPool::new(slots / server.block_size, server.block_size);
@@ -68,7 +70,7 @@ impl<'a> Simulation<'a> {
         let scheduler = Scheduler::new(pool.clone(), swap, watermark, server.scheduler_options());
         Simulation {
             server,
-            lineages,
+            beam_record,
             admission,
             pool,
             scheduler,
@@ -84,10 +86,10 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Serves a trace, whose requests are in order of arrival, to its end.
+    /// Serves a trace, sorted by arrival, to its end.
     ///
     /// # Errors
-    /// If a request does not fit even alone.
+    /// If a request does not fit the memory even alone.
     pub fn run(mut self, trace: &[TraceRequest]) -> Result<Outcome> {
         self.expected = trace.len();
         self.keep_prefix(trace)?;
@@ -115,7 +117,7 @@ impl<'a> Simulation<'a> {
         Ok(self.outcome)
     }
 
-    /// Pins the blocks of the beginning that all requests have in common.
+    /// Pins the blocks of the prefix that all requests share.
     fn keep_prefix(&mut self, trace: &[TraceRequest]) -> Result<()> {
         let tokens = trace.first().map_or(0, |request| request.prefix);
         if self.server.keeps_prefix && tokens > 0 {
@@ -127,7 +129,11 @@ impl<'a> Simulation<'a> {
     }
 
     fn arrive(&mut self, id: u64, request: TraceRequest) -> Result<()> {
-        ensure!(request.tokens() <= self.server.slots, "a request of {} tokens has no room", request.tokens());
+        ensure!(
+            request.tokens() <= self.server.slots,
+            "a request of {} tokens does not fit the memory",
+            request.tokens()
+        );
         let weight = 1.0 / request.output as f64;
         self.weights.0 += weight;
         self.weights.1 += weight * request.arrival;
@@ -140,7 +146,7 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Hands over to the scheduler what others than it admit.
+    /// Passes the requests that the policy admits to the scheduler.
     fn admit(&mut self) {
         let Some(admission) = &mut self.admission else { return };
         while let Some(&id) = self.waiting.front()
@@ -151,7 +157,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// One iteration. `is_loaded` says whether requests still arrive.
+    /// Runs one iteration. `is_loaded` says whether requests still arrive.
     fn step(&mut self, is_loaded: bool) -> Result<()> {
         let step = self.scheduler.schedule(false);
         ensure!(!step.exhausted, "a sequence is longer than the whole memory");
@@ -168,8 +174,8 @@ impl<'a> Simulation<'a> {
         self.retire()
     }
 
-    /// Takes the new tokens in, and says how many tokens' keys and values contiguous sequences would have to copy for it:
-    /// the prompt for each further output, and for each further child of a beam what its parent has generated.
+    /// Appends the new tokens. Returns the number of tokens whose keys and values contiguous sequences would copy: the
+    /// prompt for each output after the first, and a beam's generated tokens for each child after its first.
     fn advance(&mut self, step: &Step) -> usize {
         let mut copied = 0;
         for &at in &step.sampled {
@@ -180,7 +186,7 @@ impl<'a> Simulation<'a> {
                 let width = group.params.width();
                 let children = match output {
                     0 => vec![width],
-                    _ => self.lineages.children(group.id, output - 1, width),
+                    _ => self.beam_record.children(group.id, output - 1, width),
                 };
                 let more: usize = children.iter().map(|n| n.saturating_sub(1)).sum();
                 copied += more * if output == 0 { prompt } else { output };
@@ -211,8 +217,8 @@ impl<'a> Simulation<'a> {
             outcome.batched += seconds * running.len() as f64;
         }
         let usage = self.scheduler.usage();
-        let held: usize = running.iter().flat_map(SequenceGroup::tables).map(|table| table.held().len()).sum();
-        outcome.unshared_blocks += held as f64;
+        let unshared: usize = running.iter().flat_map(SequenceGroup::tables).map(|table| table.held().len()).sum();
+        outcome.unshared_blocks += unshared as f64;
         outcome.used_blocks += usage.used_blocks as f64;
         let is_short =
             if self.admission.is_some() { !self.waiting.is_empty() } else { self.scheduler.num_waiting() > 0 };
@@ -233,7 +239,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Takes out what is complete.
+    /// Removes complete requests and records them.
     fn retire(&mut self) -> Result<()> {
         for group in self.scheduler.take_finished() {
             let id = group.id;
@@ -242,7 +248,7 @@ impl<'a> Simulation<'a> {
             }
             let Some(request) = self.open.remove(&id) else { continue };
             for output in group.into_outputs() {
-                ensure!(output.tokens.len() == request.output, "an output has not the length that was asked for");
+                ensure!(output.tokens.len() == request.output, "an output does not have the requested length");
             }
             let weight = 1.0 / request.output as f64;
             self.weights.0 -= weight;
@@ -253,7 +259,7 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Whether the mean normalized latency of the whole trace will be above the limit even if all requests that are open were
+    /// Returns whether the mean normalized latency of the whole trace will exceed the limit even if all open requests
     /// complete now.
     fn is_above_the_limit(&self) -> bool {
         let open = self.clock * self.weights.0 - self.weights.1;
@@ -277,12 +283,13 @@ fn group(id: u64, request: &TraceRequest, pool: &BlockPool) -> SequenceGroup {
     SequenceGroup::new(id, prompt, params, 0, request.output, &[], pool)
 }
 
-/// What a beam with so many children proposes: all beams of a step are equally good, so that each proposal survives.
+/// Returns the proposals of a beam that has `children` children. All beams of a step score the same, so each proposal
+/// survives.
 fn beams(children: usize) -> Sampled {
     Sampled { token: OWN, logprob: -1.0, top: vec![(OWN, -1.0); children] }
 }
 
-/// Where a paged memory goes: what blocks lack of being full belongs to their sequences.
+/// Returns how a paged memory is used. Slots that a block has not filled count as internal fragmentation.
 fn paged(usage: PoolUsage, block_size: usize) -> MemoryUse {
     MemoryUse {
         tokens: usage.filled_slots as f64,

@@ -1,32 +1,32 @@
-//! The highest rate of requests that a system sustains.
+//! A search for the highest request rate that a system sustains.
 
 use anyhow::Result;
 
-/// The mean normalized latency, in seconds a token, up to which a system is said to sustain a rate: the top of the axes in the
-/// paper's figures 12, 14, 16 and 17. It is the same for all systems.
+/// The mean normalized latency, in seconds per token, up to which a system counts as sustaining a rate. It is the top
+/// of the axes in the paper's figures 12, 14, 16 and 17, and the same for all systems.
 pub const BOUND: f64 = 1.0;
 
-/// Rates are found to this part of themselves.
+/// Relative precision of the rates found.
 const PRECISION: f64 = 0.03;
-/// Parts of the sustained rate at which latencies are known beside those that the search has tried.
+/// Shares of the sustained rate at which latencies are computed in addition to the search.
 const BELOW: [f64; 4] = [0.25, 0.5, 0.75, 0.9];
-/// Halvings after which a system is said to sustain nothing.
+/// Number of halvings after which a system counts as sustaining no rate at all.
 const MOST_HALVINGS: u32 = 12;
 
-/// What a system sustains.
+/// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sustained {
-    /// The highest rate at which the normalized latency is below the bound, in requests a second.
+    /// The highest rate found with a normalized latency within the bound, in requests per second.
     pub rate: f64,
-    /// Rates and normalized latencies, as far as they are known, in order of the rates.
+    /// Rates with their known normalized latencies, in order of rate.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Searches for the highest rate at which `latency` is at most `bound`, beginning at `guess`. `latency` is none where it is
-/// above the limit that it looks for.
+/// Searches for the highest rate at which `latency` is at most `bound`, starting at `guess`. `latency` returns `None`
+/// above a limit of its own, which counts as above the bound.
 ///
 /// # Errors
-/// Those of `latency`.
+/// The first error of `latency`.
 pub fn search(bound: f64, guess: f64, mut latency: impl FnMut(f64) -> Result<Option<f64>>) -> Result<Sustained> {
     let mut points = Vec::new();
     let mut sustains = |rate: f64| -> Result<bool> {

@@ -3,23 +3,23 @@
 use anyhow::Result;
 
 use crate::admission::{AdmissionPolicy, Contiguous, Reservation};
+use crate::beam_record::BeamRecord;
 use crate::cost::{CostModel, StepCost};
 use crate::deployment::Deployment;
 use crate::efficiency::PAGED_ATTENTION;
 use crate::faster_transformer;
-use crate::lineage::Lineages;
 use crate::outcome::Outcome;
 use crate::request::TraceRequest;
 use crate::server::{OURS, SimulatedServer, Swapping};
 use crate::simulation::Simulation;
 
-/// A system.
+/// A serving system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// This engine's scheduler and block manager, stepping as in the paper.
     Paged,
-    /// The same with steps as this engine makes them: decodes and chunks of prompts together, and gathered swaps; its
-    /// attention is not taken to be slower than one over contiguous memory.
+    /// This engine with its own steps: decodes and chunks of prompts together, and gathered swaps. Its attention is
+    /// assumed to be as fast as over contiguous memory.
     Quire,
     /// Orca.
     Orca(Reservation),
@@ -37,7 +37,7 @@ pub const PAPER: [System; 5] = [
 ];
 
 impl System {
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             System::Paged => "Quire, paper's steps",
@@ -49,7 +49,7 @@ impl System {
         }
     }
 
-    /// How long its steps take, where `contiguous` is how long they take over contiguous memory.
+    /// Returns the times of its steps, given the times over contiguous memory.
     pub fn cost(self, contiguous: &CostModel) -> CostModel {
         match self {
             System::Paged => contiguous.clone().with_attention_factor(PAGED_ATTENTION),
@@ -57,7 +57,7 @@ impl System {
         }
     }
 
-    /// Serves a trace on `deployment`. `change` may set the server up otherwise than by default.
+    /// Serves a trace on `deployment`. `change` may override the default configuration of the server.
     ///
     /// # Errors
     /// If a request does not fit the memory.
@@ -65,7 +65,7 @@ impl System {
         self,
         deployment: &Deployment,
         cost: &dyn StepCost,
-        lineages: &Lineages,
+        beam_record: &BeamRecord,
         trace: &[TraceRequest],
         change: impl FnOnce(&mut SimulatedServer<'_>),
     ) -> Result<Outcome> {
@@ -81,6 +81,6 @@ impl System {
                 Some(Box::new(Contiguous::new(reservation, deployment.slots, deployment.max_len)))
             }
         };
-        Simulation::new(server, admission, lineages).run(trace)
+        Simulation::new(server, admission, beam_record).run(trace)
     }
 }

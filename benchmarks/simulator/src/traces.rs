@@ -1,53 +1,55 @@
-//! Traces: requests of the lengths of the paper's data sets that arrive as a Poisson process (6.1).
+//! Traces: requests with the lengths of the paper's data sets, arriving as a Poisson process (6.1).
 
 use loadgen::random::WorkloadRng;
 use loadgen::trace::{ALPACA, LengthDistribution, SHAREGPT};
 
 use crate::request::{Method, TraceRequest};
 
-/// Tokens to which a chatbot's prompt is cut, and that it generates at most (6.5).
+/// Maximum tokens of a chatbot's prompt, which is cut to them, and of its output (6.5).
 const CHAT: usize = 1024;
-/// Turns of a conversation that came before a request, on average. Assumed: the paper only says that most prompts have 1,024
-/// tokens, as they have then.
+/// Mean number of conversation turns before a request. Assumed: the paper only says that most prompts have 1,024
+/// tokens, and with this mean they do.
 const TURNS: f64 = 4.0;
-/// Tokens of a sentence to translate and of its translation, on average: those of WMT16's English to German, assumed to be the
-/// usual 25 words or so, of 1.3 tokens each. The paper does not give them.
+/// Mean tokens of a sentence to translate and of its translation. The paper does not give them. Assumed for WMT16's
+/// English to German: the usual 25 words or so, at 1.3 tokens each.
 const SENTENCE: f64 = 33.0;
-/// Standard deviation of the logarithm of a sentence's length, and of the ratio to its translation's. Assumed.
+/// Standard deviations of the logarithm of a sentence's length, and of the logarithm of its translation's relative
+/// length. Assumed.
 const SENTENCE_SPREAD: f64 = 0.5;
 const TRANSLATION_SPREAD: f64 = 0.2;
 
-/// What is asked for.
+/// The lengths of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceWorkload {
-    /// Lengths like those of a data set.
+    /// Lengths distributed like a data set's.
     Like(LengthDistribution),
-    /// The next turn of a conversation like ShareGPT's, with what was said before.
+    /// The next turn of a conversation like ShareGPT's, after all turns before it.
     Chat,
-    /// A sentence to translate, behind so many tokens of instruction and examples that all requests have in common.
+    /// A sentence to translate, after this many tokens of instruction and examples that all requests share.
     Translation(usize),
-    /// Log-normal lengths: median, and the standard deviation of the logarithm, of prompts and of outputs.
+    /// Log-normal lengths of prompts and of outputs: the median, and the standard deviation of the logarithm.
     LogNormal([(f64, f64); 2]),
-    /// The lengths of a file, prompt and output, over and over.
+    /// Pairs of prompt and output length from a file, repeated in order.
     Listed(Vec<(usize, usize)>),
 }
 
-/// Conversations.
+/// Lengths like those in ShareGPT's conversations.
 pub const SHAREGPT_LIKE: TraceWorkload = TraceWorkload::Like(SHAREGPT);
-/// Instructions.
+/// Lengths like those in Alpaca's instructions.
 pub const ALPACA_LIKE: TraceWorkload = TraceWorkload::Like(ALPACA);
 
-/// Lengths of the paper's data sets as they are published, where somebody has them: they take the place of what is like them.
+/// Published lengths of the paper's data sets, if the user has them. They replace the distributions fitted to the data
+/// sets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PublishedLengths<'a> {
-    /// Of ShareGPT.
+    /// ShareGPT's lengths.
     pub sharegpt: Option<&'a TraceWorkload>,
-    /// Of Alpaca.
+    /// Alpaca's lengths.
     pub alpaca: Option<&'a TraceWorkload>,
 }
 
 impl<'a> PublishedLengths<'a> {
-    /// What is to be drawn for a workload: the published lengths if it is like theirs and they are known.
+    /// Returns the published lengths that replace `workload`, or `workload` itself.
     pub fn of<'b>(&self, workload: &'b TraceWorkload) -> &'b TraceWorkload
     where
         'a: 'b,
@@ -60,23 +62,23 @@ impl<'a> PublishedLengths<'a> {
     }
 }
 
-/// A workload, and when and how it is asked for.
+/// A workload with arrivals and a sampling method.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// How long prompts and outputs are.
+    /// The requests' lengths.
     pub workload: TraceWorkload,
     /// How tokens are chosen.
     pub method: Method,
-    /// How long requests arrive.
+    /// Seconds during which requests arrive.
     pub seconds: f64,
-    /// Most tokens of a sequence.
+    /// Maximum tokens per sequence.
     pub max_len: usize,
-    /// Of lengths and arrivals.
+    /// Seed of lengths and arrivals.
     pub seed: u64,
 }
 
 impl TraceWorkload {
-    /// Prompt, its part that is common to all, and output of a request.
+    /// Draws the lengths of a request: its prompt, the shared prefix of the prompt, and its output.
     fn draw(&self, at: usize, random: &mut WorkloadRng) -> (usize, usize, usize) {
         match self {
             TraceWorkload::Like(lengths) => {
@@ -112,7 +114,7 @@ impl TraceWorkload {
         }
     }
 
-    /// Lengths of so many requests, prompt and output.
+    /// Draws the lengths of `n` requests, each a prompt and an output.
     pub fn lengths(&self, n: usize, seed: u64) -> Vec<(usize, usize)> {
         let mut random = WorkloadRng::new(seed);
         (0..n).map(|at| self.draw(at, &mut random)).map(|(prompt, _, output)| (prompt, output)).collect()
@@ -120,8 +122,8 @@ impl TraceWorkload {
 }
 
 impl Trace {
-    /// The requests at a mean of `rate` a second. At another rate the same requests come, closer to each other or further
-    /// apart.
+    /// Draws the requests at a mean of `rate` per second. Another rate gives the same requests at proportionally scaled
+    /// times.
     pub fn requests(&self, rate: f64) -> Vec<TraceRequest> {
         let (mut lengths, mut gaps) = (WorkloadRng::new(self.seed), WorkloadRng::new(!self.seed));
         let mut arrival = 0.0;

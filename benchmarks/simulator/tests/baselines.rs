@@ -1,13 +1,13 @@
-//! What the paper says of its baselines, on short traces: orders, directions, and factors within bands.
+//! The paper's claims about its baselines, on short traces: orders, directions, and factors within bands.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use simulator::admission::Reservation::{Max, Oracle, Pow2};
+use simulator::beam_record::BeamRecord;
 use simulator::cost::CostModel;
 use simulator::deployment::{Deployment, OPT_13B, OPT_175B};
 use simulator::figures::batched::{SATURATED_SHAREGPT, SYSTEMS, at_rate};
 use simulator::lab::{Curve, Lab};
-use simulator::lineage::Lineages;
 use simulator::outcome::Outcome;
 use simulator::request::Method;
 use simulator::sustained::BOUND;
@@ -20,7 +20,7 @@ const LAB: Lab<'_> = Lab { seed: 1, seconds: 300.0, published: NONE, progress: &
 fn serve(system: System, on: &Deployment, workload: TraceWorkload, method: Method, rate: f64) -> Outcome {
     let trace = Trace { workload, method, seconds: 120.0, max_len: on.max_len, seed: 3 };
     let cost = system.cost(&on.cost().unwrap());
-    system.run(on, &cost, &Lineages::default(), &trace.requests(rate), |_| {}).unwrap()
+    system.run(on, &cost, &BeamRecord::default(), &trace.requests(rate), |_| {}).unwrap()
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn every_token_is_generated_once_and_memory_is_never_exceeded() {
         for method in [Method::Single, Method::Samples(3), Method::Beams(3)] {
             let outcome = serve(system, &OPT_13B, SHAREGPT_LIKE, method, 2.0);
             let expected: usize = outcome.completed.iter().map(|(r, _)| r.output * r.method.width()).sum();
-            // What was preempted is computed again, but generated once.
+            // A preempted request is computed again, but its tokens count once.
             assert_eq!(outcome.generated, expected, "{} {method:?}", system.name());
             let trace = Trace { workload: SHAREGPT_LIKE, method, seconds: 120.0, max_len: 2048, seed: 3 };
             assert_eq!(outcome.completed.len(), trace.requests(2.0).len(), "{} {method:?}", system.name());
@@ -46,18 +46,19 @@ fn every_token_is_generated_once_and_memory_is_never_exceeded() {
 }
 
 #[test]
-fn a_run_follows_from_its_seed() {
-    let of = |seed| {
+fn a_run_is_determined_by_its_seed() {
+    let run = |seed| {
         let trace = Trace { workload: ALPACA_LIKE, method: Method::Single, seconds: 60.0, max_len: 2048, seed };
         let cost = OPT_13B.cost().unwrap();
-        let outcome = System::Paged.run(&OPT_13B, &cost, &Lineages::default(), &trace.requests(20.0), |_| {}).unwrap();
+        let outcome =
+            System::Paged.run(&OPT_13B, &cost, &BeamRecord::default(), &trace.requests(20.0), |_| {}).unwrap();
         (outcome.completed, outcome.steps)
     };
-    assert_eq!(of(5), of(5));
-    assert_ne!(of(5).0, of(6).0);
+    assert_eq!(run(5), run(5));
+    assert_ne!(run(5).0, run(6).0);
 }
 
-/// Figure 2. Ours: Max 18.6 to 20 %, Pow2 27.7, Oracle 37.5, paged 96.7.
+/// Figure 2. Our shares of token states: Max 18.6 to 20 %, Pow2 27.7, Oracle 37.5, paged 96.7.
 #[test]
 fn memory_goes_where_the_paper_says() {
     let outcomes = at_rate(&LAB, OPT_13B, &SHAREGPT_LIKE, SATURATED_SHAREGPT, 0.0).unwrap();
@@ -65,12 +66,12 @@ fn memory_goes_where_the_paper_says() {
         let ours = 100.0 * outcome.memory.shares().tokens;
         assert!((ours - paper).abs() < 4.0, "{}: {ours} for {paper}", system.name());
     }
-    // What is lost, and to what: Max to what is never used, the others to the allocator.
+    // Where memory is lost: Max reserves slots that are never used, and the others lose slots to the allocator.
     let [max, pow2, oracle, paged] = [0, 1, 2, 3].map(|at| outcomes[at].memory.shares());
     assert!(max.internal > 0.5 && max.external < 0.12);
     assert!(pow2.external > pow2.internal && pow2.external > 0.35 && oracle.external > 0.3 && oracle.internal == 0.0);
     assert!(paged.tokens > 0.96 && paged.internal < 0.04);
-    // Figure 13, where memory binds: the paper has 7.00, 9.81 and 13.62 for the baselines.
+    // Figure 13, where memory is the limit: the paper has 7.00, 9.81 and 13.62 for the baselines.
     for (outcome, paper) in outcomes.iter().zip([7.00, 9.81, 13.62]) {
         let batch = outcome.mean_batch();
         assert!((batch / paper - 1.0).abs() < 0.1, "{batch} for {paper}");
@@ -83,10 +84,10 @@ fn memory_goes_where_the_paper_says() {
 }
 
 fn sustained(system: System, on: Deployment, workload: &TraceWorkload, guess: f64, cost: &CostModel) -> f64 {
-    Curve::new(0, system, on, workload.clone(), guess, &LAB).sustained(&LAB, cost, &Lineages::default()).unwrap().rate
+    Curve::new(0, system, on, workload.clone(), guess, &LAB).sustained(&LAB, cost, &BeamRecord::default()).unwrap().rate
 }
 
-/// Figure 12. The traces are short, which favours what is overloaded: it has no time to fall behind.
+/// Figure 12. Short traces favour overloaded systems, which have no time to fall behind.
 #[test]
 fn systems_sustain_rates_in_the_papers_order() {
     let cost = OPT_13B.cost().unwrap();
@@ -98,7 +99,7 @@ fn systems_sustain_rates_in_the_papers_order() {
     assert!((5.0..22.0).contains(&against_ft), "{against_ft}");
 }
 
-/// OPT-175B on Alpaca has memory enough: the gap to Orca that knows the lengths is gone.
+/// OPT-175B on Alpaca has enough memory, so the gap to Orca (Oracle) closes.
 #[test]
 fn where_memory_is_ample_the_gap_closes() {
     let gap = |on: Deployment, guess| {
@@ -112,7 +113,7 @@ fn where_memory_is_ample_the_gap_closes() {
 }
 
 #[test]
-fn at_a_rate_that_all_sustain_latency_is_that_of_steps() {
+fn latency_at_a_low_rate_is_the_time_of_a_step() {
     for system in [System::Paged, System::Quire, System::Orca(Max), System::Orca(Pow2), System::Orca(Oracle)] {
         let latency = serve(system, &OPT_13B, SHAREGPT_LIKE, Method::Single, 0.2).normalized_latency().unwrap();
         assert!((0.015..0.03).contains(&latency) && latency < BOUND, "{}: {latency}", system.name());

@@ -1,42 +1,42 @@
-//! A kernel with a problem.
+//! A kernel together with a problem to run it on.
 
 use kernels::floor::Floor;
 use launch::Result;
 
 use crate::gpu::Gpu;
 
-/// How large problems are to be.
+/// The size of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// For the emulator: as small as shows all that a kernel does.
+    /// For the emulator: as small as possible while exercising everything that a kernel does.
     Small,
     /// For a GPU: as large as in an engine.
     Full,
 }
 
-/// Puts a problem on a device.
+/// Uploads a problem to a device.
 pub type Prepare = dyn Fn(&mut Gpu) -> Result<Prepared>;
 /// Launches kernels.
 pub type Launch = dyn Fn(&mut Gpu) -> Result<()>;
-/// Compares results with a reference.
+/// Compares results with a reference and returns the error.
 pub type Check = dyn Fn(&Gpu) -> Result<f64>;
 
-/// A kernel, or the few that do a job together, with a problem to run on.
+/// A kernel, or a few that do a job together, with a problem to run them on.
 pub struct Case {
-    /// The kernel: a name of the registry, or of the family that it is an instance of.
+    /// The kernel: its name in the registry, or the name of its family of instances.
     pub kernel: &'static str,
     /// The problem in short, such as `f16, 8 heads of 128, 4096 tokens`.
     pub shape: String,
-    /// What it takes at the least.
+    /// The least that any kernel must move and compute.
     pub floor: Floor,
-    /// Puts the problem on a device.
+    /// Uploads the problem to a device.
     pub prepare: Box<Prepare>,
 }
 
 /// A problem on a device.
 pub struct Prepared {
-    /// Launches the kernels. Can be done again and again.
+    /// Launches the kernels. It can be called repeatedly.
     pub launch: Box<Launch>,
-    /// How far the results are from the reference, as a part of what is allowed: above 1 is wrong.
+    /// Returns the error relative to the allowed error. Above 1, the results are wrong.
     pub error: Box<Check>,
 }

@@ -1,4 +1,4 @@
-//! Keys and values in 8 bits, as the host encodes them: what kernels are held to.
+//! Keys and values in 8 bits as the host encodes them, for comparison with kernels.
 
 use kernels::eight_bit::{EightBit, Fp8, HeadScale, Int8, size};
 use kernels::layout::{KeyOrValue, KvFormat, Pages};
@@ -25,14 +25,14 @@ impl CodedHead {
         }
     }
 
-    /// The numbers that the codes stand for.
+    /// Decodes the codes to numbers.
     pub fn numbers(&self, format: KvFormat) -> Vec<f64> {
         let scale = half::f16::from_bits(self.scale).to_f64();
         let decode = if format == KvFormat::Int8 { Int8::decode } else { Fp8::decode };
         self.codes.iter().map(|&code| f64::from(decode(code)) * scale).collect()
     }
 
-    /// Puts codes and scale to their places in a layer's cache.
+    /// Writes codes and scale to their positions in a layer's cache.
     pub fn put(&self, cache: &mut [u8], pages: Pages, block: u32, head: u32, part: KeyOrValue, offset: u32) {
         for (element, &code) in (0..).zip(&self.codes) {
             cache[pages.element(block, head, part, element, offset)] = code;

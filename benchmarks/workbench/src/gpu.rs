@@ -1,4 +1,4 @@
-//! A device with buffers, on which kernels are launched one at a time.
+//! A device with buffers, for launching kernels one at a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use emulator::LaunchOptions;
 use emulator::driver::{self, DeviceOptions, LaunchReport};
 use launch::{Context, DeviceBuffer, Driver, Graph, Module, Result, Stream};
 
-/// A device and the PTX that it runs. Kernels are loaded when they are first launched; buffers live as long as it does.
+/// A device and the PTX that it runs. A kernel is loaded at its first launch. Buffers live as long as the `Gpu`.
 pub struct Gpu {
     stream: Arc<Stream>,
     context: Context,
@@ -19,11 +19,12 @@ pub struct Gpu {
     buffers: Vec<DeviceBuffer<u8>>,
     options: LaunchOptions,
     launched: BTreeMap<&'static str, LaunchShape>,
-    /// Launches are noted, and not made.
+    /// Whether launches are only recorded in `launched`.
     rehearses: bool,
 }
 
-/// The buffer with a projection's weight, which kernels may read before they wait for launches ahead: none writes it.
+/// Name of the buffer with a projection's weight. No launch writes it, so kernels may read it before they wait for
+/// preceding launches.
 pub(crate) const PROJECTION: &str = "projection";
 
 /// `len` elements in a [`Gpu`]'s memory.
@@ -43,30 +44,31 @@ impl<T> Clone for Buffer<T> {
 impl<T> Copy for Buffer<T> {}
 
 impl<T> Buffer<T> {
-    /// The address, for a kernel that reads; of another element type where a kernel reads by vectors.
+    /// Returns the address for a kernel that reads. The element type may differ, for example in a kernel that reads
+    /// vectors.
     pub fn ptr<U>(self) -> DevicePtr<U> {
         DevicePtr::from_address(self.address)
     }
 
-    /// The address, for a kernel that writes.
+    /// Returns the address for a kernel that writes.
     pub fn mut_ptr<U>(self) -> DevicePtrMut<U> {
         DevicePtrMut::from_address(self.address)
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the buffer has no elements.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 }
 
-/// Makes contexts on devices that are like this if they are emulated.
+/// Creates contexts. If the driver is the emulator, its devices get these options.
 pub(crate) fn with_devices<T>(driver: &Driver, options: DeviceOptions, make: impl FnOnce() -> T) -> T {
-    // What the emulator is to be holds for contexts made from then on, by whichever thread.
+    // The emulator's configuration applies to all contexts created later, by any thread.
     static CONFIGURED: Mutex<()> = Mutex::new(());
     let _alone = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner);
     if driver.is_emulator() {
@@ -76,7 +78,7 @@ pub(crate) fn with_devices<T>(driver: &Driver, options: DeviceOptions, make: imp
 }
 
 impl Gpu {
-    /// The first device of `driver`, to run kernels of this PTX. The emulator pretends to have the given compute
+    /// Opens the first device of `driver` to run kernels of this PTX. The emulator reports the given compute
     /// capability.
     ///
     /// # Errors
@@ -90,30 +92,30 @@ impl Gpu {
             ptx: ptx.into(),
             modules: HashMap::new(),
             buffers: Vec::new(),
-            // Kernels are launched one at a time, but the engine launches one behind the other.
+            // The bench launches kernels one at a time, but the engine launches them back to back.
             options: LaunchOptions { early_accesses: false, early_reads: &[PROJECTION], ..LaunchOptions::default() },
             launched: BTreeMap::new(),
             rehearses: false,
         })
     }
 
-    /// The device.
+    /// Returns the context of the device.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The stream that kernels are launched in.
+    /// Returns the stream that kernels are launched in.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// In the emulator, warps and blocks run in an order that is drawn from `seed` from here on; 0 is the natural
-    /// order.
+    /// Sets the order in which the emulator runs warps and blocks from now on. 0 is the natural order. Other seeds give
+    /// random orders.
     pub fn seed(&mut self, seed: u64) {
         self.options.seed = seed;
     }
 
-    /// A buffer with these elements; faults call it `name`.
+    /// Creates a buffer with these elements. The emulator's fault messages call it `name`.
     ///
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
@@ -122,7 +124,7 @@ impl Gpu {
         Ok(self.keep(name, buffer, elements.len()))
     }
 
-    /// A buffer that nothing was written to: in the emulator, a kernel that reads it first is at fault.
+    /// Creates an uninitialised buffer. In the emulator, a kernel that reads an unwritten element faults.
     ///
     /// # Errors
     /// As [`upload`](Self::upload).
@@ -137,36 +139,36 @@ impl Gpu {
         Buffer { index: self.buffers.len() - 1, address, len, element: PhantomData }
     }
 
-    /// Writes a whole buffer again.
+    /// Overwrites a whole buffer.
     ///
     /// # Errors
-    /// [`launch::Error::Length`] unless there are as many elements as it has.
+    /// [`launch::Error::Length`] if the number of elements differs.
     pub fn write<T: NoUninit>(&mut self, buffer: Buffer<T>, elements: &[T]) -> Result<()> {
         self.stream.upload(bytemuck::cast_slice(elements), &self.buffers[buffer.index])
     }
 
-    /// All elements of a buffer. In the emulator, each must have been written.
+    /// Returns all elements of a buffer. In the emulator, all of them must have been written.
     ///
     /// # Errors
-    /// [`launch::Error`], also for what failed before.
+    /// [`launch::Error`], also for an earlier failure.
     pub fn download<T: AnyBitPattern>(&self, buffer: Buffer<T>) -> Result<Vec<T>> {
         let bytes = self.buffers[buffer.index].to_vec(&self.stream)?;
         Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
 
-    /// The kernels that were launched, each with the shape of its last launch.
+    /// Returns the launched kernels, each with the shape of its last launch.
     pub fn launched(&self) -> &BTreeMap<&'static str, LaunchShape> {
         &self.launched
     }
 
-    /// Queues a launch; [`finish`](Self::finish) waits for it.
+    /// Queues a launch. [`finish`](Self::finish) waits for it.
     ///
     /// # Safety
-    /// The kernel's contract holds. The emulator reports where it does not; a GPU may write anywhere in its own memory and in
-    /// page-locked memory of the host.
+    /// The kernel's contract must hold. The emulator reports violations. A GPU may write anywhere in its own memory and
+    /// in page-locked memory of the host.
     ///
     /// # Errors
-    /// [`launch::Error`] if kernel and launch do not fit each other or the device.
+    /// [`launch::Error`] if the launch does not match the kernel or the device.
     pub unsafe fn launch(&mut self, shape: LaunchShape, call: impl Into<KernelCall>) -> Result<()> {
         let call = call.into();
         let descriptor = call.descriptor();
@@ -179,25 +181,25 @@ impl Gpu {
         }
         if self.context.is_emulator() {
             self.context.make_current()?;
-            // The context is current.
+            // The call cannot fail, since the context is current.
             let _ = driver::set_launch_options(self.options.clone());
         }
-        // SAFETY: the kernel's contract holds, as this function's `# Safety` demands.
+        // SAFETY: the caller guarantees the kernel's contract.
         unsafe { self.modules[descriptor.name].launch(&self.stream, shape, call) }
     }
 
     /// Waits for all launches.
     ///
     /// # Errors
-    /// [`launch::Error`] with the emulator's fault, if a kernel was at fault.
+    /// [`launch::Error`] with the emulator's fault, if a kernel faulted.
     pub fn finish(&self) -> Result<()> {
         self.stream.synchronize()
     }
 
-    /// Does `work` without the launches: they only show in [`launched`](Self::launched).
+    /// Runs `work` without its launches. They are only recorded in [`launched`](Self::launched).
     ///
     /// # Errors
-    /// What `work` fails with.
+    /// The error of `work`.
     pub fn rehearse(&mut self, work: impl FnOnce(&mut Gpu) -> Result<()>) -> Result<()> {
         self.rehearses = true;
         let done = work(self);
@@ -205,21 +207,21 @@ impl Gpu {
         done
     }
 
-    /// Records the launches of `work` instead of making them.
+    /// Captures the launches of `work` in a graph instead of running them.
     ///
     /// # Errors
-    /// What `work` fails with, and [`launch::Error`] if it does anything else.
+    /// The error of `work`, or [`launch::Error`] if it does anything but launch.
     pub fn captured(&mut self, work: impl FnOnce(&mut Gpu) -> Result<()>) -> Result<Graph> {
         let stream = Arc::clone(&self.stream);
         stream.capture(|| work(self))
     }
 
-    /// Does `work`, waits for it, and returns the emulator's report of each launch; a GPU gives none.
+    /// Runs `work`, waits for it, and returns the emulator's report of each launch. On a GPU the list is empty.
     ///
     /// # Errors
-    /// What `work` fails with, and [`launch::Error`] for a kernel's fault.
+    /// The error of `work`, or [`launch::Error`] if a kernel faults.
     pub fn reported(&mut self, work: impl FnOnce(&mut Gpu) -> Result<()>) -> Result<Vec<LaunchReport>> {
-        // What was asked for before is not part of it: the emulator may not have begun with that.
+        // Wait for earlier launches, which the emulator may not have started. The reports must not include them.
         self.finish()?;
         let emulator = self.context.is_emulator();
         if emulator {

@@ -1,4 +1,4 @@
-//! Emulated devices that exchange data by the kernels of [`kernels::communicator`].
+//! Emulated devices that exchange data with the kernels of [`kernels::communicator`].
 
 use cuda_std::launch::{Descriptor, DevicePtr, DevicePtrMut, Family, Kernel, KernelCall};
 use emulator::LaunchOptions;
@@ -12,12 +12,12 @@ use launch::{Context, DeviceBuffer, Driver, MappedBuffer, Module, Result, Stream
 use crate::gpu::with_devices;
 use crate::number::Type;
 
-/// Where mailboxes are.
+/// The memory that mailboxes are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MailboxPlace {
-    /// In the devices' own memory, to which all have access.
+    /// The devices' own memory, which all devices can access.
     Devices,
-    /// In the host's memory: no device has access to another's.
+    /// The host's memory. No device can access another's memory.
     Host,
 }
 
@@ -41,17 +41,17 @@ pub struct GroupDevice {
     mailboxes: DeviceBuffer<u64>,
     epochs: DeviceBuffer<u32>,
     module: Module,
-    /// Where its kernels are launched.
+    /// The stream for its kernels.
     pub stream: Stream,
-    /// The device.
+    /// The device's context.
     pub context: Context,
 }
 
-/// Devices that exchange data, in the order of their ranks.
+/// Devices that exchange data, in rank order.
 pub struct DeviceGroup {
     /// The devices.
     pub devices: Vec<GroupDevice>,
-    /// The word that releases all who wait.
+    /// A word that releases all waiting kernels.
     pub abort: MappedBuffer,
     ty: Type,
     _mailboxes: Vec<Mailbox>,
@@ -60,37 +60,38 @@ pub struct DeviceGroup {
 /// An all-reduce as one rank launches it.
 #[derive(Clone, Copy)]
 pub struct GroupSum<'a> {
-    /// What sums are stored in, and added to if there is a `part`.
+    /// Receives the sums. If there is a `part`, they are added to it.
     pub x: &'a DeviceBuffer<u16>,
-    /// What the rank gives to the sums, if that is not `x`.
+    /// The rank's contribution to the sums, if it is not `x`.
     pub part: Option<&'a DeviceBuffer<u16>>,
-    /// One exchange or two.
+    /// Number of exchanges, one or two.
     pub shots: u32,
     /// The norm that follows.
     pub norm: Option<GroupNorm<'a>>,
-    /// The launch.
+    /// Shape of the launch.
     pub shape: ExchangeShape,
 }
 
 /// The norm that follows a sum.
 #[derive(Clone, Copy)]
 pub struct GroupNorm<'a> {
-    /// Which.
+    /// The kind of norm.
     pub kind: SumNorm,
-    /// Elements of a row.
+    /// Elements per row.
     pub width: u32,
-    /// Factors; a layer norm may have none.
+    /// Factors. A layer norm may have none.
     pub weight: Option<&'a DeviceBuffer<u16>>,
-    /// Biases of a layer norm, if there are any.
+    /// Biases of a layer norm, which may have none.
     pub bias: Option<&'a DeviceBuffer<u16>>,
-    /// Where its result goes.
+    /// Receives the result.
     pub out: &'a DeviceBuffer<u16>,
     /// Added to the variance.
     pub eps: f32,
 }
 
 impl DeviceGroup {
-    /// So many devices, with the kernels of a PTX text for elements of a type, in orders of `seed`'s making.
+    /// Creates `ranks` devices with the kernels of a PTX text for elements of type `ty`. `seed` determines the order of
+    /// warps and blocks.
     ///
     /// # Errors
     /// [`launch::Error`]
@@ -119,7 +120,7 @@ impl DeviceGroup {
         let abort = MappedBuffer::zeroed(&contexts[0], 1)?;
         let device = |(context, stream): (Context, Stream)| {
             context.make_current()?;
-            // The context is current.
+            // The call cannot fail, since the context is current.
             let _ = driver::set_launch_options(LaunchOptions { seed, ..LaunchOptions::default() });
             let addresses = mailboxes.iter().map(|mailbox| mailbox.address_in(&context));
             Ok(GroupDevice {
@@ -161,7 +162,7 @@ impl DeviceGroup {
             ranks: self.devices.len() as u32,
         };
         let call: KernelCall = with_element!(self.ty.element(), T => args.instance::<T>());
-        // SAFETY: mailboxes, epochs and numbers are as large as the kernel asks for.
+        // SAFETY: mailboxes, epochs and numbers have the sizes that the kernel requires.
         unsafe { module.launch(stream, launch, call) }
     }
 
@@ -191,11 +192,11 @@ impl DeviceGroup {
             rank: rank as u32,
             ranks,
         };
-        // SAFETY: mailboxes, epochs and rows are as large as the kernel asks for.
+        // SAFETY: mailboxes, epochs and rows have the sizes that the kernel requires.
         unsafe { module.launch(stream, launch, call) }
     }
 
-    /// A buffer on each device, with these numbers.
+    /// Creates a buffer with these numbers on each device.
     ///
     /// # Errors
     /// [`launch::Error`]
@@ -204,16 +205,16 @@ impl DeviceGroup {
         devices.map(|(device, own)| Ok(DeviceBuffer::from_slice(&device.stream, own)?.named(name))).collect()
     }
 
-    /// What all ranks have once their work is done.
+    /// Waits for the work of all ranks and returns their buffers.
     ///
     /// # Errors
-    /// The first, also a kernel's fault.
+    /// The first error, including a kernel's fault.
     pub fn download(&self, x: &[DeviceBuffer<u16>]) -> Result<Vec<Vec<u16>>> {
         self.devices.iter().zip(x).map(|(device, x)| x.to_vec(&device.stream)).collect()
     }
 }
 
-/// The kernels for a type, as far as they are in a PTX text.
+/// Returns the kernels for a type that are in a PTX text.
 fn kernels(ty: Type, ptx: &str) -> Vec<&'static Descriptor> {
     let sums = all_reduce::INSTANCES.iter().copied().filter(|kernel| kernel.labels == [ty.element().label()]);
     let all = sums.chain([&gather_logits::DESCRIPTOR]);

@@ -1,8 +1,9 @@
-//! A bench for kernels: problems to run them on, plain references to hold the results against, and the floors that
-//! nothing can beat, so that each can be tested, measured and profiled by itself, on a GPU or in the emulator.
+//! A bench for single kernels. It has problems to run them on, plain references for the results, and floors that no
+//! kernel can beat. Each kernel can be tested, measured and profiled separately, on a GPU or in the emulator.
 //!
-//! A [`Case`] is a kernel with a problem. [`measure()`] runs it in several orders of warps and blocks, compares the result
-//! with the reference, and says what it cost: on a GPU in time, in the emulator in instructions and memory traffic.
+//! A [`Case`] is a kernel with a problem. [`measure()`] runs it in several orders of warps and blocks, compares the
+//! result with the reference, and reports the cost: the time on a GPU, or instructions and memory traffic in the
+//! emulator.
 
 mod case;
 pub mod cases;

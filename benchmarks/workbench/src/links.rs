@@ -1,4 +1,4 @@
-//! Bytes that all-reduces take over the links between devices, as the emulator counts them.
+//! Bytes that all-reduces send over the links between devices, as the emulator counts them.
 
 use emulator::driver;
 use kernels::communicator::ExchangeShape;
@@ -8,27 +8,27 @@ use serde::Serialize;
 use crate::group::{DeviceGroup, GroupSum, MailboxPlace};
 use crate::number::{ProblemRng, Type};
 
-/// What a rank of an all-reduce moved over its links, beside the least that it must.
+/// The bytes that a rank of an all-reduce moves over its links, and the least that it must move.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LinkBytes {
-    /// How many ranks there are.
+    /// Number of ranks.
     pub ranks: usize,
-    /// One exchange or two.
+    /// Number of exchanges, one or two.
     pub shots: u32,
-    /// Bytes that are added up.
+    /// Bytes that each rank contributes to the sum.
     pub bytes: u64,
-    /// Bytes in the 32-byte sectors of other devices' memory that the rank read and wrote, the most of any rank.
+    /// Bytes in the 32-byte sectors of other devices' memory that a rank reads and writes. The highest of all ranks.
     pub moved: u64,
-    /// What it must receive in so many exchanges: all that the others have in one; in two, their share of its part of the
-    /// sum, and their sums.
+    /// Bytes that a rank must receive. With one exchange, everything that the other ranks contribute. With two, the
+    /// contributions to its part of the sum, and then the other ranks' parts.
     pub floor: u64,
 }
 
 impl LinkBytes {
-    /// Counts an all-reduce of so many bytes, in a grid for devices of 16 multiprocessors.
+    /// Counts an all-reduce of `bytes` bytes, with a grid for devices of 16 multiprocessors.
     ///
     /// # Errors
-    /// [`launch::Error`], also for a kernel's fault.
+    /// [`launch::Error`], also if a kernel faults.
     pub fn count(ptx: &str, ranks: usize, shots: u32, bytes: usize) -> Result<Self> {
         let group = DeviceGroup::new(ptx, Type::F16, ranks, 1, MailboxPlace::Devices)?;
         let mut random = ProblemRng(1);

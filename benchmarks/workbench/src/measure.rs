@@ -1,4 +1,4 @@
-//! Running cases: right first, then what they cost.
+//! Runs cases: checks their results, then measures their cost.
 
 use emulator::Counts;
 use emulator::driver::LaunchReport;
@@ -8,14 +8,15 @@ use serde::Serialize;
 use crate::case::{Case, Prepared};
 use crate::gpu::Gpu;
 
-/// Orders of warps and blocks that a case is run in, in the emulator; what is reported is of the last, the natural one.
+/// Seeds for the order of warps and blocks in the emulator. Reports are taken from the last run, in the natural order.
 const SEEDS: [u64; 3] = [1, 2, 0];
-/// Times that a case is run on a GPU.
+/// Number of graph launches that are timed on a GPU.
 const REPLAYS: usize = 50;
-/// Bytes that launches on a GPU take turns at: more than any cache holds, since a model's weights and its sequences' keys
-/// and values come from memory.
+/// Bytes that the problems of a graph cover together on a GPU. This exceeds every cache, as in a model, where weights,
+/// keys and values come from memory.
 const ROTATED_BYTES: u64 = 512 << 20;
-/// Most problems that take turns. What is smaller by this factor comes from a cache in a model, too.
+/// Maximum number of problems in a graph. Data that is smaller than `ROTATED_BYTES` by this factor is cached in a model
+/// too.
 const MOST_TURNS: u64 = 16;
 
 /// The result of running a case.
@@ -25,27 +26,28 @@ pub struct Measured {
     pub kernel: String,
     /// The problem.
     pub shape: String,
-    /// The greatest distance from the reference, as a part of what is allowed.
+    /// The largest error, relative to the allowed error.
     pub error: f64,
     /// Bytes that any kernel must move.
     pub floor_bytes: u64,
-    /// Operations of matrix products that any kernel must do.
+    /// Matrix-product operations that any kernel must do.
     pub floor_flops: u64,
-    /// What it cost.
+    /// Its cost.
     #[serde(flatten)]
     pub cost: Cost,
-    /// The emulator's report of each launch; none from a GPU.
+    /// The emulator's report of each launch. Empty on a GPU.
     #[serde(skip)]
     pub reports: Vec<LaunchReport>,
 }
 
-/// What running a case cost.
+/// The cost of running a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Cost {
     /// On a GPU.
     Time {
-        /// The median over runs of a graph, of one of the launches in it, which take turns at copies of the problem.
+        /// The median time of a launch. Launches in a graph take turns on copies of the problem, and the graph is run
+        /// repeatedly.
         microseconds: f64,
     },
     /// In the emulator.
@@ -54,21 +56,21 @@ pub enum Cost {
         instructions: u64,
         /// Bytes in the 32-byte sectors that were moved.
         sector_bytes: u64,
-        /// Sectors over the fewest that could hold what each instruction asked for.
+        /// Ratio of the sectors to the fewest that could hold the data of each instruction.
         sector_ratio: f64,
         /// Passes over shared memory beyond the fewest possible.
         bank_conflicts: u64,
-        /// Branches at which the lanes of a warp parted.
+        /// Branches at which the lanes of a warp diverge.
         divergent: u64,
-        /// Operations of matrix products on the tensor cores.
+        /// Matrix-product operations on the tensor cores.
         tensor_flops: u64,
     },
 }
 
-/// Runs a case: in the emulator in several orders of warps and blocks, on a GPU also against the clock.
+/// Runs a case. The emulator runs it in several orders of warps and blocks, and a GPU also times it.
 ///
 /// # Errors
-/// [`launch::Error`], also for a kernel's fault.
+/// [`launch::Error`], also if a kernel faults.
 pub fn measure(case: &Case, gpu: &mut Gpu) -> Result<Measured> {
     let prepared = (case.prepare)(gpu)?;
     let (mut error, mut reports) = (0f64, Vec::new());
@@ -91,7 +93,7 @@ pub fn measure(case: &Case, gpu: &mut Gpu) -> Result<Measured> {
     })
 }
 
-/// The sum over launches.
+/// Sums the counts of all launches.
 fn counts(reports: &[LaunchReport]) -> Cost {
     let mut total = Counts::default();
     reports.iter().for_each(|launch| total.add(&launch.report.total));
@@ -105,7 +107,8 @@ fn counts(reports: &[LaunchReport]) -> Cost {
     }
 }
 
-/// The median time of a launch, in a graph, so that launching costs next to nothing. The case's kernels are loaded already.
+/// Returns the median time of a launch. It is taken in a graph, which makes the overhead of launching negligible. The
+/// case's kernels must be loaded.
 fn time(case: &Case, prepared: Prepared, gpu: &mut Gpu) -> Result<Cost> {
     let stream = gpu.context().stream()?;
     let turns = ROTATED_BYTES.div_ceil(case.floor.bytes.max(1)).min(MOST_TURNS);
@@ -118,7 +121,7 @@ fn time(case: &Case, prepared: Prepared, gpu: &mut Gpu) -> Result<Cost> {
     let mut times = Vec::with_capacity(REPLAYS);
     for _ in 0..REPLAYS {
         start.record(&stream)?;
-        // SAFETY: what was captured are launches on buffers that `gpu` keeps.
+        // SAFETY: the captured launches use buffers that `gpu` keeps alive.
         unsafe { graph.launch(&stream) }?;
         end.record(&stream)?;
         end.synchronize()?;
@@ -143,7 +146,7 @@ mod tests {
         let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), vocabulary::SM_90A).unwrap();
         let case = read_stream(Scale::Small);
         let prepared = (case.prepare)(&mut gpu).unwrap();
-        // As `measure` does: kernels are loaded before anything is captured.
+        // As in `measure`, kernels are loaded before the capture.
         (prepared.launch)(&mut gpu).unwrap();
         let mut cost = None;
         let timed = |gpu: &mut Gpu| {

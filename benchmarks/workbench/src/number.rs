@@ -1,4 +1,4 @@
-//! Test data in the 16-bit types, and how far from the truth a result may be.
+//! Test data in the 16-bit types, and the error that results may have.
 
 use half::{bf16, f16};
 use kernels::element::ElementType;
@@ -13,10 +13,10 @@ pub enum Type {
 }
 
 impl Type {
-    /// Both.
+    /// Both types.
     pub const ALL: [Type; 2] = [Type::F16, Type::Bf16];
 
-    /// The type as kernels know it.
+    /// Returns the kernels' name for the type.
     pub fn element(self) -> ElementType {
         match self {
             Type::F16 => ElementType::F16,
@@ -24,12 +24,12 @@ impl Type {
         }
     }
 
-    /// Its name in the labels of instances.
+    /// Returns its name in the labels of instances.
     pub fn label(self) -> &'static str {
         self.element().label()
     }
 
-    /// The bits of the nearest number.
+    /// Returns the bits of the nearest number.
     pub fn bits(self, x: f64) -> u16 {
         match self {
             Type::F16 => f16::from_f64(x).to_bits(),
@@ -37,7 +37,7 @@ impl Type {
         }
     }
 
-    /// The number of these bits.
+    /// Returns the number with these bits.
     pub fn number(self, bits: u16) -> f64 {
         match self {
             Type::F16 => f16::from_bits(bits).to_f64(),
@@ -45,12 +45,12 @@ impl Type {
         }
     }
 
-    /// A NaN, for places that a kernel must not read.
+    /// Returns the bits of a NaN, to fill elements that a kernel must not read.
     pub fn nan(self) -> u16 {
         self.bits(f64::NAN)
     }
 
-    /// The error that a result may have, relative to the largest of the true ones.
+    /// Returns the allowed error of a result, relative to the largest true value.
     pub fn tolerance(self) -> f64 {
         match self {
             Type::F16 => 2e-3,
@@ -59,7 +59,7 @@ impl Type {
     }
 }
 
-/// The largest difference over the largest true value; infinite where a result is not a number.
+/// Returns the largest error over the largest true value, or infinity if a result is not a number.
 pub fn relative_error(results: impl IntoIterator<Item = f64>, truth: &[f64]) -> f64 {
     let scale = truth.iter().fold(f64::MIN_POSITIVE, |most, t| most.max(t.abs()));
     let mut count = 0;
@@ -72,11 +72,11 @@ pub fn relative_error(results: impl IntoIterator<Item = f64>, truth: &[f64]) -> 
     worst
 }
 
-/// Reproducible numbers (splitmix64).
+/// Reproducible random numbers (splitmix64).
 pub struct ProblemRng(pub u64);
 
 impl ProblemRng {
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -85,22 +85,22 @@ impl ProblemRng {
         z ^ (z >> 31)
     }
 
-    /// Below `n`.
+    /// Returns an integer below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.word() % n
     }
 
-    /// Within [-1, 1).
+    /// Returns a number within [-1, 1).
     pub fn unit(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     }
 
-    /// Bits of `n` numbers within [-1, 1).
+    /// Returns the bits of `n` numbers within [-1, 1).
     pub fn bits(&mut self, ty: Type, n: usize) -> Vec<u16> {
         (0..n).map(|_| ty.bits(self.unit())).collect()
     }
 
-    /// Puts a list into another order.
+    /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for i in (1..list.len()).rev() {
             list.swap(i, self.below(i as u64 + 1) as usize);

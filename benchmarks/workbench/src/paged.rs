@@ -1,4 +1,4 @@
-//! Attention problems: sequences whose keys and values lie anywhere in a paged cache, with a reference for attention
+//! Attention problems: sequences whose keys and values are scattered over a paged cache, with a reference for attention
 //! over them.
 
 use kernels::attention::decode::DecodeLaunch;
@@ -12,65 +12,66 @@ use crate::number::{ProblemRng, Type, relative_error};
 /// The shape of an attention problem.
 #[derive(Clone, Copy, Debug)]
 pub struct PagedShape {
-    /// Of queries, keys, values and results.
+    /// Type of queries, keys, values and results.
     pub ty: Type,
-    /// Query heads; a multiple of `kv_heads`.
+    /// Query heads, a multiple of `kv_heads`.
     pub heads: u32,
     /// Key/value heads.
     pub kv_heads: u32,
-    /// Elements of a head.
+    /// Elements per head.
     pub head_size: u32,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: u32,
-    /// With w > 0 a position sees the last w positions, itself included; with 0 all before it.
+    /// If positive, the number of positions that each position attends to, itself included. If 0, it attends to all
+    /// positions before it.
     pub window: u32,
     /// How the cache stores keys and values.
     pub format: KvFormat,
 }
 
 impl PagedShape {
-    /// The shape of a layer's pages.
+    /// Returns the shape of a layer's pages.
     pub fn pages(&self) -> Pages {
         Pages { heads: self.kv_heads, head_size: self.head_size, block_size: self.block_size, format: self.format }
     }
 
-    /// The shape as kernels know it.
+    /// Returns the shape for the kernels.
     ///
     /// # Errors
-    /// [`UnsupportedShape`] if there are none for it.
+    /// [`UnsupportedShape`] if there are no kernels for it.
     pub fn supported(&self) -> Result<AttentionShape, UnsupportedShape> {
         let shape = AttentionShape::new(self.heads, self.kv_heads, self.head_size, self.block_size)?;
         Ok(shape.with_format(self.format))
     }
 
-    /// The types of activations and cache, as in the labels of kernels.
+    /// Names the types of activations and cache, as in the labels of kernels.
     pub fn label(&self) -> &'static str {
         label(self.ty.element(), self.format)
     }
 
-    /// What the dot products are multiplied with.
+    /// Returns the factor on dot products.
     pub fn scale(&self) -> f32 {
         1.0 / (self.head_size as f32).sqrt()
     }
 }
 
-/// One sequence: its last `new` tokens are queries, at the end of `context` tokens.
+/// A sequence of `context` tokens, of which the last `new` are queries.
 #[derive(Clone, Copy, Debug)]
 pub struct PagedSequence {
     /// Tokens that are queries.
     pub new: u32,
-    /// Tokens in the cache, the new ones included.
+    /// Tokens in the cache, including the new ones.
     pub context: u32,
 }
 
-/// Sequences with random queries, keys and values. Blocks are dealt out in random order, with unused ones between them;
-/// what no sequence has written is NaN.
+/// Sequences with random queries, keys and values. Blocks are allocated in random order, with unused blocks between
+/// them. Slots that no sequence has written are NaN.
 pub struct PagedProblem {
     /// Heads, sizes and type.
     pub shape: PagedShape,
     /// The sequences.
     pub spans: Vec<PagedSequence>,
-    /// Blocks in the cache.
+    /// Number of blocks in the cache.
     pub blocks: u32,
     /// Each sequence's block table.
     pub tables: Vec<Vec<u32>>,
@@ -79,13 +80,13 @@ pub struct PagedProblem {
     /// `[block][offset][kv_head][head_size]`
     keys: Vec<u16>,
     values: Vec<u16>,
-    /// What the cache has of them: the same numbers, or those that their codes stand for.
+    /// Keys and values as the cache stores them: the same numbers, or the numbers that their codes decode to.
     cached: [Vec<f64>; 2],
 }
 
 impl PagedProblem {
-    /// Sequences of these spans. Their first `shared` blocks, where all their tokens lie before every sequence's new
-    /// ones, are the same blocks.
+    /// Creates sequences of these spans. They share their first `shared` blocks, as far as every sequence has full
+    /// blocks before its new tokens.
     pub fn new(shape: PagedShape, spans: &[PagedSequence], shared: u32, seed: u64) -> PagedProblem {
         let mut random = ProblemRng(seed);
         let full = |s: &PagedSequence| (s.context - s.new) / shape.block_size;
@@ -115,19 +116,19 @@ impl PagedProblem {
             }
         }
         let tokens: u32 = spans.iter().map(|s| s.new).sum();
-        // Queries large enough that the softmax is not flat.
+        // Queries are large enough to make the softmax uneven.
         let query = (0..tokens * shape.heads * shape.head_size).map(|_| shape.ty.bits(4.0 * random.unit())).collect();
         let cached = [&keys, &values].map(|elements| cached(shape, elements));
         PagedProblem { shape, spans: spans.to_vec(), blocks, tables, query, keys, values, cached }
     }
 
-    /// Sequences in decode: one query at the end of each.
+    /// Creates sequences in decode: each has one query, its last token.
     pub fn decode(shape: PagedShape, contexts: &[u32], shared: u32, seed: u64) -> PagedProblem {
         let spans: Vec<_> = contexts.iter().map(|&context| PagedSequence { new: 1, context }).collect();
         PagedProblem::new(shape, &spans, shared, seed)
     }
 
-    /// The same problem with values that are so many times as large.
+    /// Multiplies all values by `factor`.
     pub fn with_values_times(mut self, factor: f64) -> PagedProblem {
         let ty = self.shape.ty;
         self.values.iter_mut().for_each(|bits| *bits = ty.bits(factor * ty.number(*bits)));
@@ -135,12 +136,12 @@ impl PagedProblem {
         self
     }
 
-    /// Elements in a row of one token's keys.
+    /// Returns the elements in a row of one token's keys.
     fn row(&self) -> usize {
         (self.shape.kv_heads * self.shape.head_size) as usize
     }
 
-    /// The bytes of the cache in the layout of [`kernels::layout`], in any format.
+    /// Returns the bytes of the cache in the layout of [`kernels::layout`], in any format.
     pub fn cache(&self) -> Vec<u8> {
         let PagedShape { ty, kv_heads, head_size, block_size, format, .. } = self.shape;
         if !format.is_coded() {
@@ -158,7 +159,7 @@ impl PagedProblem {
         cache
     }
 
-    /// The cache of a problem in 16 bits, in the layout of [`kernels::layout`].
+    /// Returns the cache of a 16-bit problem in the layout of [`kernels::layout`].
     pub fn pages(&self) -> Vec<u16> {
         let pages = self.shape.pages();
         let mut cache = vec![0; (self.blocks * pages.page_vectors() * 8) as usize];
@@ -169,7 +170,7 @@ impl PagedProblem {
         cache
     }
 
-    /// The caches in vLLM's layouts: keys `[block][kv_head][head_size / 8][block_size][8]`, values
+    /// Returns the caches in vLLM's layouts: keys `[block][kv_head][head_size / 8][block_size][8]`, values
     /// `[block][kv_head][head_size][block_size]`.
     pub fn separate(&self) -> (Vec<u16>, Vec<u16>) {
         let PagedShape { kv_heads, head_size, block_size, .. } = self.shape;
@@ -183,7 +184,7 @@ impl PagedProblem {
         (keys, values)
     }
 
-    /// Calls `put` for every element of the cache: block, offset, head, element, key, value.
+    /// Calls `put(block, offset, head, element, key, value)` for every element of the cache.
     fn place(&self, mut put: impl FnMut(u32, u32, u32, u32, u16, u16)) {
         let PagedShape { kv_heads, head_size, block_size, .. } = self.shape;
         let mut at = 0;
@@ -199,7 +200,7 @@ impl PagedProblem {
         }
     }
 
-    /// All block tables, one after the other, and where each begins.
+    /// Returns the concatenated block tables, and the start of each.
     pub fn flat_tables(&self) -> (Vec<u32>, Vec<u32>) {
         let starts = self.tables.iter().scan(0, |at, table| {
             let start = *at;
@@ -209,8 +210,9 @@ impl PagedProblem {
         (self.tables.concat(), starts.collect())
     }
 
-    /// What decode takes the sequences for, whose tables begin at `table_starts`: for each of its [parts](DecodeLaunch::parts) the
-    /// length, where its table begins, and where its query tokens begin, with the end of all.
+    /// Splits the sequences into the decode launch's [parts](DecodeLaunch::parts). Returns for each part its length,
+    /// the start of its block table (from `table_starts`), and the start of its query tokens. The query starts end with
+    /// the total.
     pub fn parts(&self, launch: DecodeLaunch, table_starts: &[u32]) -> [Vec<u32>; 3] {
         let [mut lengths, mut starts, mut queries] = [vec![], vec![], vec![0]];
         for (span, &start) in self.spans.iter().zip(table_starts) {
@@ -223,7 +225,7 @@ impl PagedProblem {
         [lengths, starts, queries]
     }
 
-    /// All block tables in rows of the same length, and that length; what is past a table's end is no block.
+    /// Returns the block tables padded to rows of the same length, and that length. The padding is not a valid block.
     pub fn padded_tables(&self) -> (Vec<u32>, u32) {
         let stride = self.tables.iter().map(Vec::len).max().unwrap_or(0);
         let pad = |table: &Vec<u32>| {
@@ -232,22 +234,22 @@ impl PagedProblem {
         (self.tables.iter().flat_map(pad).collect(), stride as u32)
     }
 
-    /// Each sequence's tokens in the cache.
+    /// Returns the number of cached tokens of each sequence.
     pub fn contexts(&self) -> Vec<u32> {
         self.spans.iter().map(|s| s.context).collect()
     }
 
-    /// New tokens of all sequences.
+    /// Returns the number of new tokens in all sequences.
     pub fn tokens(&self) -> u32 {
         self.spans.iter().map(|s| s.new).sum()
     }
 
-    /// The reference, in `f64`: `[tokens][heads][head_size]`.
+    /// Computes the reference in `f64`: `[tokens][heads][head_size]`.
     pub fn reference(&self) -> Vec<f64> {
         self.reference_of(0..self.tokens())
     }
 
-    /// The reference for some of the new tokens, in ascending order: `[heads][head_size]` for each.
+    /// Computes the reference for some of the new tokens, in ascending order: `[heads][head_size]` for each.
     pub fn reference_of(&self, tokens: impl IntoIterator<Item = u32>) -> Vec<f64> {
         let (mut out, mut tokens) = (Vec::new(), tokens.into_iter().peekable());
         let mut start = 0;
@@ -261,7 +263,8 @@ impl PagedProblem {
         out
     }
 
-    /// The reference for a head of one of the new tokens, which has this position in the sequence of this table.
+    /// Computes the reference for one head of a new token, which is at `position` of the sequence with this block
+    /// table.
     fn attend(&self, token: u32, head: u32, table: &[u32], position: u32) -> Vec<f64> {
         let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = self.shape;
         let [keys, values] = &self.cached;
@@ -292,13 +295,14 @@ impl PagedProblem {
         row
     }
 
-    /// How far results, in the problem's type, are from [`PagedProblem::reference`]: relative to the largest true value.
+    /// Returns the error of results, in the problem's type, relative to the largest true value of
+    /// [`PagedProblem::reference`].
     pub fn error(&self, results: &[u16]) -> f64 {
         relative_error(results.iter().map(|&bits| self.shape.ty.number(bits)), &self.reference())
     }
 
-    /// [`PagedProblem::error`] of the first and last new tokens and some 30 between them: for problems whose reference would
-    /// take too long.
+    /// Returns the [`PagedProblem::error`] over the first and last new tokens and about 30 between them. For problems
+    /// whose full reference would take too long.
     pub fn sampled_error(&self, results: &[u16]) -> f64 {
         let last = self.tokens() - 1;
         let tokens = || (0..last).step_by((last as usize).div_ceil(30).max(1)).chain([last]);
@@ -308,12 +312,12 @@ impl PagedProblem {
     }
 }
 
-/// Elements as numbers.
+/// Converts elements to numbers.
 fn numbers(ty: Type, elements: &[u16]) -> Vec<f32> {
     elements.iter().map(|&bits| ty.number(bits) as f32).collect()
 }
 
-/// What a cache has of the elements of heads.
+/// Returns the elements of heads as the cache stores them.
 fn cached(shape: PagedShape, elements: &[u16]) -> Vec<f64> {
     let PagedShape { ty, format, head_size, .. } = shape;
     if !format.is_coded() {

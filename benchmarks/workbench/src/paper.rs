@@ -1,4 +1,4 @@
-//! The paper's attention kernels on a decode problem: vLLM's layouts on a device, and one version's launches.
+//! The paper's attention kernels on a decode problem, with vLLM's layouts and the launches of one version.
 
 use kernels::attention::AttentionShape;
 use kernels::attention::paper::launch::{Version, partitioned, v1_call, v2_call};
@@ -10,35 +10,36 @@ use crate::gpu::{Buffer, Gpu};
 use crate::number::Type;
 use crate::paged::PagedProblem;
 
-/// Elements between the queries of two sequences, where a fused projection has keys and values.
+/// Elements between the queries of two sequences. A fused projection has keys and values there.
 const GAP: usize = 64;
 
-/// A problem on a device, with the kernels of a version.
+/// A problem on a device, with the kernels of one version.
 pub struct PlacedAttention {
     version: Version,
     shape: AttentionShape,
     ty: Type,
-    /// What v1 takes; v2 takes the same but for the results.
+    /// Arguments of v1. v2 takes the same except for the results.
     args: paged_attention_v1,
-    /// What comes out.
+    /// The results.
     pub output: Buffer<u16>,
-    /// What v2 leaves for the reduction: sums of values, maxima, sums of weights. NaN, until v2 writes it.
+    /// Intermediate results that v2 leaves for its reduction: sums of values, maxima, and sums of weights. They are NaN
+    /// until v2 writes them.
     pub partials: [Buffer<f32>; 3],
 }
 
-/// Both versions, with room for sequences of `max_length` tokens.
+/// Returns both versions, with room for sequences of `max_length` tokens.
 ///
 /// # Panics
-/// If there are no kernels for the problem's shape.
+/// If the problem's shape has no kernels.
 pub fn versions(problem: &PagedProblem, max_length: u32) -> [Version; 2] {
     let (shape, sequences, window) = (shape(problem), problem.spans.len() as u32, problem.shape.window);
     [Version::v1(shape, sequences, max_length, window), Version::v2(shape, sequences, max_length, window)]
 }
 
-/// The problem's heads and blocks.
+/// Returns the problem's heads and blocks.
 ///
 /// # Panics
-/// If there are no kernels for them.
+/// If they have no kernels.
 pub fn shape(problem: &PagedProblem) -> AttentionShape {
     let shape = problem.shape;
     AttentionShape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size)
@@ -46,7 +47,7 @@ pub fn shape(problem: &PagedProblem) -> AttentionShape {
 }
 
 impl PlacedAttention {
-    /// Puts a decode problem on a device.
+    /// Uploads a decode problem to a device.
     ///
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
@@ -103,11 +104,12 @@ impl PlacedAttention {
                 (attend, v2_call(self.shape, self.ty.element(), args))
             }
         };
-        // SAFETY: the arrays are those of the problem, whose blocks are of the cache, and the version has room for them.
+        // SAFETY: the arrays match the problem, its blocks are within the cache, and the version has room for its
+        // sequences.
         unsafe { gpu.launch(shape, call) }
     }
 
-    /// Launches v2's reduction; of v1, nothing.
+    /// Launches v2's reduction. For v1, does nothing.
     ///
     /// # Errors
     /// [`launch::Error`]
@@ -128,7 +130,7 @@ impl PlacedAttention {
             window,
         };
         let call = with_element!(self.ty.element(), T => args.instance::<T>());
-        // SAFETY: v2 has left its results for as many partitions.
+        // SAFETY: v2 has stored results for this number of partitions.
         unsafe { gpu.launch(reduce, call) }
     }
 }

@@ -1,4 +1,4 @@
-//! Projections with random data, and what they should give.
+//! Projections with random data, and their reference results.
 
 use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
 use kernels::gemm::activation::Activation;
@@ -9,23 +9,23 @@ use launch::Result;
 use crate::gpu::{Buffer, Gpu, PROJECTION};
 use crate::number::{ProblemRng, Type, relative_error};
 
-/// What a problem consists of, apart from its plan.
+/// The data of a problem, apart from its plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Data {
-    /// Of activations, weight and bias, and of results if they are not `f32`.
+    /// Type of activations, weight and bias, and of results that are not `f32`.
     pub ty: Type,
     /// Whether there is a bias.
     pub bias: bool,
-    /// Elements between the end of a row and the next: of the activations, a multiple of 8, and of the output.
+    /// Elements between rows, first of the activations (a multiple of 8), then of the output.
     pub gaps: (u32, u32),
-    /// Of how many tokens one is compared with the truth, which takes long to compute.
+    /// One in this many tokens is compared with the reference, which is slow to compute.
     pub every: u32,
-    /// The seed of the numbers.
+    /// Seed of the numbers.
     pub seed: u64,
 }
 
 impl Data {
-    /// With a bias, without gaps, all compared.
+    /// Returns data with a bias and without gaps. Every token is compared.
     pub fn new(ty: Type, seed: u64) -> Data {
         Data { ty, bias: true, gaps: (0, 0), every: 1, seed }
     }
@@ -34,19 +34,20 @@ impl Data {
 /// A projection with data.
 #[derive(Clone, Debug)]
 pub struct ProductProblem {
-    /// How it is launched.
+    /// The plan of the launch.
     pub plan: GemmPlan,
     data: Data,
-    /// With NaN between the rows.
+    /// Activations, with NaN between the rows.
     x: Vec<u16>,
     weight: Vec<u16>,
     bias: Option<Vec<u16>>,
-    /// What the output holds before, in 16 bits; NaN between rows, and all over where nothing is added to it.
+    /// Initial contents of the output, in 16 bits. NaN between rows. Unless the product is added to the output, NaN
+    /// everywhere.
     before: Vec<u16>,
 }
 
 impl ProductProblem {
-    /// A problem for a plan, be it the best one or not.
+    /// Creates a problem for any plan, whether it is the best one or not.
     pub fn new(plan: GemmPlan, data: Data) -> ProductProblem {
         let Product { m, n, k, epilogue } = plan.product;
         let mut random = ProblemRng(data.seed);
@@ -60,7 +61,7 @@ impl ProductProblem {
             rows
         };
         let x = rows(m, k, data.gaps.0, 1.0);
-        // Sums are then a few units, where activation functions are not straight lines.
+        // This scale makes sums a few units large, where activation functions are curved.
         let weight = rows(n, k, 0, 6.0 / f64::from(k).sqrt());
         let bias = data.bias.then(|| rows(1, n, 0, 2.0));
         let added = if epilogue == Epilogue::Add { columns } else { 0 };
@@ -68,13 +69,13 @@ impl ProductProblem {
         ProductProblem { plan, data, x, weight, bias, before }
     }
 
-    /// Leaves only the bias: the activations are zero from here on.
+    /// Sets the bias and zeroes the activations, so the result is the bias alone.
     pub fn set_bias(&mut self, bias: impl Iterator<Item = f64>) {
         self.x.fill(0);
         self.bias = Some(bias.map(|x| self.data.ty.bits(x)).collect());
     }
 
-    /// Puts it on a device.
+    /// Uploads the problem to a device.
     ///
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
@@ -85,12 +86,13 @@ impl ProductProblem {
         self.place_launch(gpu, plan.shape(), (plan.workspace_bytes(), plan.counters()), call)
     }
 
-    /// Puts the weight on a device.
+    /// Uploads the weight to a device.
     pub(crate) fn place_weight(&self, gpu: &mut Gpu) -> Result<Buffer<u16>> {
         gpu.upload(PROJECTION, &self.weight)
     }
 
-    /// Puts it on a device, for a launch with a workspace of so many bytes and counters. The weight is the caller's matter.
+    /// Uploads everything except the weight, for a launch with this many bytes of workspace and counters. The caller
+    /// uploads the weight.
     ///
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
@@ -135,11 +137,11 @@ impl ProductProblem {
         self.plan.product.epilogue.columns(self.plan.product.n) + self.data.gaps.1
     }
 
-    /// What the kernel left: `[m][columns]`, of the tokens that are compared. NaN, if it stored between the rows, or
-    /// left a counter that is not ready for the next launch.
+    /// Returns the kernel's results for the compared tokens: `[m][columns]`. All are NaN if the kernel wrote between
+    /// the rows, or left a counter that is not zero for the next launch.
     ///
     /// # Errors
-    /// [`launch::Error`], also for a kernel's fault.
+    /// [`launch::Error`], also if a kernel faults.
     pub fn results(&self, placed: &PlacedProduct, gpu: &Gpu) -> Result<Vec<f64>> {
         let stored: Vec<u32> = match placed.out {
             Out::Float(out) => gpu.download(out)?,
@@ -165,12 +167,12 @@ impl ProductProblem {
         Ok(results)
     }
 
-    /// What the result should be, of the tokens that are compared.
+    /// Computes the reference for the compared tokens.
     pub fn truth(&self) -> Vec<f64> {
         self.truth_of(&self.weight.iter().map(|&bits| self.data.ty.number(bits)).collect::<Vec<_>>())
     }
 
-    /// What the result should be with these elements of the weight.
+    /// Computes the reference with these elements of the weight.
     pub(crate) fn truth_of(&self, weight: &[f64]) -> Vec<f64> {
         let Product { m, n, k, epilogue } = self.plan.product;
         let (k, number) = (k as usize, |bits: &u16| self.data.ty.number(*bits));
@@ -186,7 +188,7 @@ impl ProductProblem {
                 Epilogue::Half(None) | Epilogue::Float => truth.extend(sums),
                 Epilogue::Half(Some(act)) => truth.extend(sums.into_iter().map(|x| activated(act, x))),
                 Epilogue::Gated(act) => {
-                    // Eight rows of the gate, then the same eight of up.
+                    // Eight rows of the gate, then the same eight rows of the up projection.
                     for groups in sums.chunks_exact(2 * GATED_ROWS as usize) {
                         let (gate, up) = groups.split_at(GATED_ROWS as usize);
                         truth.extend(gate.iter().zip(up).map(|(&gate, up)| activated(act, gate) * up));
@@ -201,7 +203,7 @@ impl ProductProblem {
         truth
     }
 
-    /// How far results are from the truth, as a part of what rounding them, and the order of sums, may cost.
+    /// Returns the error of results, relative to the allowed error for rounding and for the order of sums.
     pub fn error(&self, results: Vec<f64>, truth: &[f64]) -> f64 {
         let allowed = match (self.plan.product.epilogue, self.data.ty) {
             (Epilogue::Float, _) => 1e-5,
@@ -231,7 +233,7 @@ impl PlacedProduct {
     /// Queues the launch.
     ///
     /// # Errors
-    /// [`launch::Error`], if kernel and device do not fit each other.
+    /// [`launch::Error`] if the kernel and the device do not match.
     pub fn launch(&self, gpu: &mut Gpu) -> Result<()> {
         // SAFETY: the matrices are of the plan's shapes, and the workspace has its size.
         unsafe { gpu.launch(self.shape, self.call) }
@@ -239,24 +241,24 @@ impl PlacedProduct {
 }
 
 impl PlacedProduct {
-    /// The output, if it is of 16 bits.
+    /// Returns the output if it has 16-bit elements.
     pub(crate) fn halves(&self) -> Option<Buffer<u16>> {
         if let Out::Half(out) = self.out { Some(out) } else { None }
     }
 }
 
-/// The kernels there are for a target, and the tokens that each is for at most.
+/// Returns the kernels of a target, each with the maximum number of tokens that it supports.
 pub fn kernels(target: &str) -> impl Iterator<Item = (GemmKernel, u32)> {
     let is_hopper = target == "sm_90a";
     KERNELS.into_iter().filter(move |(kernel, _)| is_hopper || !is_for_hopper(*kernel))
 }
 
-/// Whether only Hopper has the kernel.
+/// Returns whether the kernel needs Hopper.
 pub fn is_for_hopper(kernel: GemmKernel) -> bool {
     matches!(kernel, GemmKernel::Hopper(_) | GemmKernel::HopperPairs(_) | GemmKernel::HopperDecode(_))
 }
 
-/// All kernels.
+/// All kernels, each with its maximum number of tokens.
 const KERNELS: [(GemmKernel, u32); 17] = [
     (GemmKernel::Gemv(1), 1),
     (GemmKernel::Gemv(2), 2),
@@ -277,12 +279,12 @@ const KERNELS: [(GemmKernel, u32); 17] = [
     (GemmKernel::HopperDecode(64), 64),
 ];
 
-/// An activation, in `f64`.
+/// Applies an activation in `f64`.
 fn activated(act: Activation, x: f64) -> f64 {
     match act {
         Activation::Relu => x.max(0.0),
         Activation::Gelu => 0.5 * x * erfc(-x / 2f64.sqrt()),
-        // (1 + tanh u) / 2 as the logistic function of 2u, which does not cancel.
+        // Computes (1 + tanh u) / 2 as the logistic function of 2u, which avoids cancellation.
         Activation::GeluTanh => {
             let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             x / (1.0 + (-2.0 * u).exp())
@@ -291,7 +293,8 @@ fn activated(act: Activation, x: f64) -> f64 {
     }
 }
 
-/// `1 - erf(x)`: by the series of `erf` near zero, else by the continued fraction, which keeps precision in the tail.
+/// Computes `1 - erf(x)`. Uses the series of `erf` near zero, and elsewhere the continued fraction, which stays precise
+/// in the tail.
 fn erfc(x: f64) -> f64 {
     let root = std::f64::consts::PI.sqrt();
     if x < -2.0 {

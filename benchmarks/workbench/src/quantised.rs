@@ -1,4 +1,4 @@
-//! Projections with quantised weights: random codes and scales, and what they should give.
+//! Projections with quantised weights: random codes and scales, and their reference results.
 
 use half::f16;
 use kernels::eight_bit::{EightBit, Fp8};
@@ -14,7 +14,7 @@ use crate::product::{Data, PlacedProduct, ProductProblem};
 /// A projection with a quantised weight.
 #[derive(Clone, Debug)]
 pub struct QuantisedProblem {
-    /// How it is launched.
+    /// The plan of the launch.
     pub plan: QuantisedPlan,
     /// Activations, bias and output.
     pub rest: ProductProblem,
@@ -22,19 +22,19 @@ pub struct QuantisedProblem {
     codes: Vec<u8>,
     scales: Vec<u32>,
     factor: f32,
-    /// The weight's elements.
+    /// The dequantised elements of the weight.
     elements: Vec<f64>,
 }
 
 impl QuantisedProblem {
-    /// A problem for a plan, be it the best one or not. Where codes have offsets these are whole numbers in `bf16`, and any in
-    /// `f16`, of whose sums with codes the elements are.
+    /// Creates a problem for any plan, whether it is the best one or not. An element is the scaled sum of its code and
+    /// an offset. Offsets are integers in `bf16` and fractions in `f16`. FP8 codes have no offsets.
     pub fn new(plan: QuantisedPlan, data: Data) -> QuantisedProblem {
         let (packed, ty) = (plan.packed(), data.ty);
         let PackedShape { form, n, k, group } = packed;
         let mut random = ProblemRng(data.seed ^ 0x51);
         let factor = 2f32.powi(-4);
-        // The codes of what fills the weight up are zero, and so are its scales.
+        // Padding of the weight has zero codes and zero scales.
         let mut codes = vec![0u8; packed.code_bytes()];
         let mut scales = vec![0u32; packed.scales()];
         let mut elements = vec![0.0; n as usize * k as usize];
@@ -48,7 +48,7 @@ impl QuantisedProblem {
             let (first_code, first_scale) =
                 (fragment * packed.fragment_code_bytes(), fragment * packed.fragment_scales());
             for at in 0..k.div_ceil(group) {
-                // Sums are then a few units.
+                // This scale makes sums a few units large.
                 let scale = 6.0 / f64::from(k).sqrt() / f64::from(factor) / largest * (0.6 + 0.4 * random.unit());
                 let scale = f16::from_f64(scale);
                 let offset = match form {
@@ -64,7 +64,7 @@ impl QuantisedProblem {
                     let code = match form {
                         CodeForm::Int4 => random.below(16) as u8,
                         CodeForm::Int8 => random.below(256) as u8,
-                        // Not the codes of NaN.
+                        // Avoid the codes of NaN.
                         CodeForm::Fp8 => (random.below(127) | random.below(2) << 7) as u8,
                     };
                     let (byte, bit) = packed.code_place(row, column);
@@ -83,7 +83,7 @@ impl QuantisedProblem {
         QuantisedProblem { plan, rest: ProductProblem::new(dense, data), ty, codes, scales, factor, elements }
     }
 
-    /// Puts it on a device.
+    /// Uploads the problem to a device.
     ///
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
@@ -98,7 +98,7 @@ impl QuantisedProblem {
         self.rest.place_launch(gpu, plan.shape(), (plan.workspace_bytes(), plan.counters()), call)
     }
 
-    /// What the result should be, of the tokens that are compared.
+    /// Computes the reference for the compared tokens.
     pub fn truth(&self) -> Vec<f64> {
         self.rest.truth_of(&self.elements)
     }

@@ -1,38 +1,39 @@
-//! What kernels take of a multiprocessor, as NVIDIA's assembler found it: on record, for machines without it.
+//! Resources that kernels use on a multiprocessor, as NVIDIA's assembler reports them. They are recorded for machines
+//! without the assembler.
 
 use kernels::gemm::plan::GpuLimits;
 
-/// The record: a line for each target and kernel.
+/// The recorded resources, one line for each target and kernel.
 const RECORD: &str = include_str!("../../../kernels/prebuilt/resources.tsv");
-/// The record of loops: a line for each that has products.
+/// The recorded loops, one line for each kernel with matrix products.
 const LOOPS: &str = include_str!("../../../kernels/prebuilt/loops.tsv");
 
-/// What a kernel takes.
+/// The resources of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resources {
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of static shared memory of a block.
+    /// Bytes of static shared memory per block.
     pub shared: u32,
 }
 
-/// How full a multiprocessor is with a kernel's blocks.
+/// How many blocks of a kernel fit a multiprocessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupancy {
     /// Blocks that it holds at once.
     pub blocks: u32,
-    /// Their warps.
+    /// Warps of these blocks.
     pub warps: u32,
-    /// What there is no more of for another block: `registers`, `shared memory` or `warps`.
+    /// The resource that prevents another block: `registers`, `shared memory` or `warps`.
     pub by: &'static str,
 }
 
 impl Resources {
-    /// What a multiprocessor of a GPU holds at once of blocks of so many threads and bytes of dynamic shared memory.
+    /// Computes how many blocks of `threads` threads and `dynamic` bytes of dynamic shared memory fit a multiprocessor.
     ///
-    /// Each of its quarters has 16,384 registers, of which a warp takes a multiple of 256. Of its shared memory a block
-    /// takes 1 KiB beside its own, and can have all but 1 KiB. There are places for 64 warps and 32 blocks; GPUs with as little
-    /// shared memory as an L40S or an RTX 4090 have 48 and 24.
+    /// Each quarter of a multiprocessor has 16,384 registers, which warps take in multiples of 256. A block takes 1 KiB
+    /// of shared memory in addition to its own, and can use all but 1 KiB. A multiprocessor holds up to 64 warps and 32
+    /// blocks, or 48 and 24 if it has as little shared memory as an L40S or an RTX 4090.
     pub fn occupancy(self, threads: u32, dynamic: u32, gpu: GpuLimits) -> Occupancy {
         let of_block = threads.div_ceil(32);
         let of_warp = (32 * self.registers).next_multiple_of(256);
@@ -47,30 +48,32 @@ impl Resources {
     }
 }
 
-/// The loop of a kernel in which most is done on the tensor cores, in instructions of the machine (SASS).
+/// The loop of a kernel with most of its tensor-core work, counted in machine instructions (SASS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductLoop {
-    /// Its instructions.
+    /// Instructions in the loop.
     pub instructions: u32,
-    /// How many of them are the tensor cores'.
+    /// Tensor-core instructions among them.
     pub products: u32,
-    /// What these are called, such as `HMMA`.
+    /// Mnemonic of the tensor-core instructions, such as `HMMA`.
     pub name: &'static str,
 }
 
-/// What `kernel` takes when it is compiled for `target`, such as `sm_80`; none if that is not on record.
+/// Returns the resources of `kernel` when it is compiled for `target`, such as `sm_80`. If there is no record of them,
+/// returns `None`.
 pub fn resources(target: &str, kernel: &str) -> Option<Resources> {
     let [registers, shared] = recorded(RECORD, target, kernel)?;
     Some(Resources { registers: registers.parse().ok()?, shared: shared.parse().ok()? })
 }
 
-/// The loop of `kernel` with products, compiled for `target`; none if it has none.
+/// Returns the loop of `kernel` with matrix products, compiled for `target`. If there is no record of one, returns
+/// `None`.
 pub fn product_loop(target: &str, kernel: &str) -> Option<ProductLoop> {
     let [instructions, products, name] = recorded(LOOPS, target, kernel)?;
     Some(ProductLoop { instructions: instructions.parse().ok()?, products: products.parse().ok()?, name })
 }
 
-/// What a record says of a kernel.
+/// Returns the fields that a record has for a kernel.
 fn recorded<const N: usize>(record: &'static str, target: &str, kernel: &str) -> Option<[&'static str; N]> {
     record.lines().find_map(|line| {
         let mut fields = line.split('\t');
@@ -94,12 +97,12 @@ mod tests {
         let blocks = |registers, threads| of(registers, threads).blocks;
         assert_eq!([blocks(128, 128), blocks(167, 128), blocks(168, 128)], [4, 3, 3]);
         assert_eq!([blocks(129, 128), blocks(255, 64), blocks(32, 1024)], [3, 4, 2]);
-        // A quarter has room for three warps of these, however many blocks they belong to.
+        // Each quarter has registers for three of these warps, however many blocks they belong to.
         assert_eq!(of(168, 32), Occupancy { blocks: 12, warps: 12, by: "registers" });
         let sharing = |dynamic| Resources { registers: 32, shared: 128 }.occupancy(32, dynamic, GpuLimits::H200);
         assert_eq!(sharing((227 << 10) - 128), Occupancy { blocks: 1, warps: 1, by: "shared memory" });
         assert_eq!([sharing((113 << 10) - 128).blocks, sharing(113 << 10).blocks], [2, 1]);
-        // 32 registers leave room for 64 warps, in 32 blocks at most.
+        // With 32 registers per thread or fewer, registers allow 64 warps. The limit of 32 blocks remains.
         assert_eq!(of(16, 256), Occupancy { blocks: 8, warps: 64, by: "warps" });
         assert_eq!(of(16, 32), Occupancy { blocks: 32, warps: 32, by: "warps" });
         let few = Resources { registers: 16, shared: 0 };

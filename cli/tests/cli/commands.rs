@@ -27,7 +27,7 @@ fn kernels_are_listed_and_profiled() {
     assert!(profile.starts_with("copy_blocks: ") && profile.contains("sm_80"), "{profile}");
     assert!(profile.contains("/src/ptx/memory.rs:"), "{profile}");
     assert!(profile.contains("8 of 64 warps on a multiprocessor, limited by registers"), "{profile}");
-    assert!(profile.contains("    bound on an A100    by memory; of its time "), "{profile}");
+    assert!(profile.contains("    bound on an A100    by memory; busy meanwhile: "), "{profile}");
     refused(&["kernels", "profile", "nothing"], "\"nothing\"");
     refused(&["kernels", "--device", "abacus"], "abacus");
 }

@@ -42,7 +42,7 @@ pub struct Args {
     /// Most tokens in a step; longer prompts run in chunks
     #[arg(long, default_value_t = 2048)]
     pub max_batch_tokens: usize,
-    /// Compute decode steps at start; on a GPU all graphs but those of drafts are recorded
+    /// Compute decode steps at start; on a GPU this records all graphs except those for drafts
     #[arg(long)]
     pub warmup: bool,
     /// CPU threads (default: one a core)
@@ -51,7 +51,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The engine that the options describe, which is not started, and how Dynamo is to run it.
+    /// Creates the engine that the options describe, without starting it, and Dynamo's configuration for the worker.
     ///
     /// # Errors
     /// If an option is out of range, or the model cannot be found.

@@ -1,4 +1,4 @@
-//! The engine as Dynamo sees it.
+//! Quire's engine behind Dynamo's engine interface.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +22,7 @@ use crate::load::{RANK, publish};
 use crate::output::outputs;
 use crate::request::work;
 
-/// Quire's engine, as one that Dynamo can start, ask and end.
+/// Quire's engine, which Dynamo can start, query and stop.
 #[derive(Debug)]
 pub struct QuireEngine {
     files: ModelFiles,
@@ -30,11 +30,11 @@ pub struct QuireEngine {
     served_name: String,
     defaults: GenerationConfig,
     metrics: Metrics,
-    /// Nothing before the start and after the end.
+    /// The running engine. `None` before the start and after the end.
     running: Mutex<Option<Running>>,
 }
 
-/// What there is of an engine that runs.
+/// The parts of a running engine.
 #[derive(Debug)]
 struct Running {
     worker: Worker,
@@ -42,7 +42,7 @@ struct Running {
 }
 
 impl QuireEngine {
-    /// An engine for the model of `files`, which requests know as `served_name`.
+    /// Creates an engine for the model of `files`. Requests name the model `served_name`.
     ///
     /// # Errors
     /// If the model's `generation_config.json` cannot be read.
@@ -57,7 +57,7 @@ impl QuireEngine {
 
     /// Starts the engine's thread, and waits until it has loaded the model.
     async fn load(&self) -> anyhow::Result<(Running, LlmRegistration)> {
-        // The events go no further than to Dynamo's part of this process, which tells the router.
+        // Dynamo's part of this process receives the events and tells the router. They go no further.
         let (publisher, events) = Publisher::bind(&KvEventsOptions::at("tcp://127.0.0.1:0"), &self.metrics).await?;
         let (files, options, source) = (self.files.clone(), self.options.clone(), events.clone());
         let load = move || {
@@ -115,7 +115,7 @@ impl LLMEngine for QuireEngine {
 
     async fn cleanup(&self) -> Result<(), DynamoError> {
         let running = self.running().take();
-        // The end of the engine's thread is waited for.
+        // Wait for the engine's thread to end.
         let end = tokio::task::spawn_blocking(|| drop(running));
         end.await.map_err(|error| backend(BackendError::Unknown, format!("the engine did not end well: {error}")))
     }
@@ -133,7 +133,7 @@ impl LLMEngine for QuireEngine {
 
     async fn setup_metrics(&self, ctx: MetricsCtx<'_>) -> Result<MetricsBindings, DynamoError> {
         let metrics = self.metrics.clone();
-        // The metrics of `quire serve`, beside those that Dynamo has for every worker.
+        // The metrics of `quire serve`, in addition to Dynamo's metrics of every worker.
         ctx.metrics.add_expfmt_callback(Arc::new(move || Ok(Exposition::Prometheus.of(metrics.text()?))));
         let load = self.metrics.load();
         Ok(MetricsBindings {

@@ -1,20 +1,21 @@
-//! Errors as Dynamo knows them. Their class says what the frontend does: answer 400, try another worker, or give up.
+//! Errors in Dynamo's classes. The class determines the frontend's reaction: answer 400, try another worker, or give
+//! up.
 
 use dynamo_backend_common::{BackendError, DynamoError, ErrorType};
 use engine::error::Refusal;
 use server::worker::{Failure, Status};
 
-/// An error of the engine.
+/// Creates an error of the engine.
 pub fn backend(kind: BackendError, message: impl Into<String>) -> DynamoError {
     DynamoError::builder().error_type(ErrorType::Backend(kind)).message(message).build()
 }
 
-/// A request that makes no sense, or asks for what there is not. Clients may read the sentence.
+/// Creates an error for an invalid or unsupported request. Clients may read its message.
 pub fn refused(refusal: &Refusal) -> DynamoError {
     invalid(refusal.to_string())
 }
 
-/// Why a job got no answer, from an engine in this state.
+/// Creates an error for a job without an answer, given the engine's status.
 pub fn failed(failure: &Failure, status: &Status) -> DynamoError {
     let message = failure.to_string();
     match failure {

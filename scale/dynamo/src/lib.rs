@@ -8,8 +8,8 @@
 //!      +------- KV events (ZeroMQ, server::events), load (server::load) --------+
 //! ```
 //!
-//! The frontend does all that concerns text. The engine's thread, its queue, and what happens after a failed step are those
-//! of `quire serve`.
+//! The frontend handles all text. The engine's thread, its queue and its recovery after a failed step are the same as
+//! in `quire serve`.
 
 pub mod args;
 pub mod engine;

@@ -1,4 +1,4 @@
-//! How loaded the engine is, for Dynamo's router and for its gauges.
+//! The engine's load, for Dynamo's router and gauges.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use dynamo_backend_common::{ComponentSnapshot, SnapshotPublisher};
 use server::load::EngineLoad;
 use tokio::sync::watch;
 
-/// Which of several equal engines in one process it is.
+/// The engine's rank among several equal engines in one process.
 pub const RANK: u32 = 0;
 
-/// Publishes the load whenever it has changed, for as long as the engine is there.
+/// Publishes the load whenever it changes, until the engine is gone.
 pub async fn publish(mut load: watch::Receiver<EngineLoad>, publisher: Arc<SnapshotPublisher>) {
     loop {
         let now = *load.borrow_and_update();
@@ -26,7 +26,7 @@ fn snapshot(load: EngineLoad) -> ComponentSnapshot {
         kv_used_blocks: load.used_blocks as u64,
         kv_total_blocks: load.num_blocks as u64,
         gpu_cache_usage: share(load.used_blocks as f64, load.num_blocks as f64).unwrap_or(0.0),
-        // Nothing is said before anything was looked up.
+        // Unset until a prefix has been looked up.
         kv_cache_hit_rate: share(load.hit_tokens as f64, load.queried_tokens as f64),
         dp_rank: RANK,
     }

@@ -1,4 +1,4 @@
-//! `quire-dynamo`: a Quire engine that serves as a worker of NVIDIA Dynamo.
+//! `quire-dynamo`: runs a Quire engine as a worker of NVIDIA Dynamo.
 
 use std::sync::Arc;
 

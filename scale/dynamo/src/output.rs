@@ -9,7 +9,7 @@ use engine::sequence::{FinishReason, TokenLogprob};
 use futures_util::stream::BoxStream;
 use server::worker::{Failure, Job};
 
-/// Tokens as they come, and at the end why there are no more. Dropping the stream cancels the request.
+/// Streams tokens as they arrive, then the reason for the end. Dropping the stream cancels the request.
 pub fn outputs(
     mut job: Job,
     ctx: GenerateContext,
@@ -47,7 +47,7 @@ pub fn outputs(
     })
 }
 
-/// What a step brought; before it, `sent` tokens were.
+/// Converts the events of a step. `sent` counts the tokens sent so far.
 fn output(events: Vec<(usize, RequestEvent)>, sent: &mut usize) -> LLMEngineOutput {
     let (mut tokens, mut logprobs, mut end) = (Vec::new(), Vec::new(), None);
     for (_, event) in events {
@@ -56,7 +56,7 @@ fn output(events: Vec<(usize, RequestEvent)>, sent: &mut usize) -> LLMEngineOutp
                 tokens.push(token);
                 logprobs.extend(logprob);
             }
-            // There is none without an echo.
+            // Requests never ask for an echo, so this event does not occur.
             RequestEvent::Prompt { .. } => {}
             RequestEvent::Done(completion) => end = Some(completion),
         }
@@ -64,7 +64,7 @@ fn output(events: Vec<(usize, RequestEvent)>, sent: &mut usize) -> LLMEngineOutp
     *sent += tokens.len();
     let mut output = LLMEngineOutput::default();
     if let Some(completion) = end {
-        // The tokens of beams, and of the best of several outputs, are known at the end only.
+        // The tokens of beams, and of the best of several outputs, are only known at the end.
         if let Some(first) = completion.outputs.first() {
             tokens.extend(first.tokens.iter().skip(*sent));
             logprobs.extend(first.logprobs.iter().flatten().skip(*sent).cloned());
@@ -79,7 +79,7 @@ fn output(events: Vec<(usize, RequestEvent)>, sent: &mut usize) -> LLMEngineOutp
     output.with_tokens(tokens)
 }
 
-/// The end of an answer, without its last tokens.
+/// Converts the end of an answer, without its last tokens.
 fn finished(completion: &Completion) -> LLMEngineOutput {
     let Some(first) = completion.outputs.first() else { return LLMEngineOutput::cancelled() };
     let mut output = match first.finish_reason {
@@ -97,7 +97,7 @@ fn finished(completion: &Completion) -> LLMEngineOutput {
     output.with_usage(usage)
 }
 
-/// The likeliest tokens in the place of one. The frontend has the tokenizer, and adds their texts.
+/// Returns the likeliest tokens at a position. The frontend has the tokenizer and adds their texts.
 fn likeliest(at: &TokenLogprob) -> Vec<TopLogprob> {
     let rank = |(index, &(token_id, logprob)): (usize, &(u32, f32))| TopLogprob {
         rank: count(index + 1),

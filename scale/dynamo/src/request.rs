@@ -1,4 +1,4 @@
-//! A request of Dynamo's, as work for the engine.
+//! Converts Dynamo's requests to work for the engine.
 
 use dynamo_backend_common::PreprocessedRequest;
 use engine::config::GenerationConfig;
@@ -7,14 +7,14 @@ use engine::llm::Prompt;
 use engine::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
 use server::worker::Work;
 
-/// What clients may send to the frontend beside the fields that Dynamo knows, and would change the answer.
+/// Fields that clients may send in addition to the fields that Dynamo knows. They would change the answer.
 const PASSED_THROUGH: [&str; 3] = ["allowed_token_ids", "bad_words_token_ids", "logprob_token_ids"];
 
-/// What a request asks of the engine. Where it does not say how to sample, the model's own `defaults` count, and then
-/// OpenAI's.
+/// Converts a request to work for the engine. Sampling options that the request leaves out come from the model's
+/// `defaults`, and otherwise from OpenAI's.
 ///
 /// # Errors
-/// The first field that asks for what the engine does not have.
+/// The first field that the engine does not support.
 pub fn work(request: &PreprocessedRequest, defaults: &GenerationConfig) -> Result<Work, Refusal> {
     refuse_unknown(request)?;
     let (sampling, stop) = (&request.sampling_options, &request.stop_conditions);
@@ -26,11 +26,12 @@ pub fn work(request: &PreprocessedRequest, defaults: &GenerationConfig) -> Resul
     let stop_tokens = [&stop.stop_token_ids, &stop.stop_token_ids_visible, &stop.stop_token_ids_hidden];
     let beam = beams.then_some(Beam { width, length_penalty, early_stopping: EarlyStopping::No });
     let mut stop_token_ids: Vec<u32> = stop_tokens.into_iter().flatten().flatten().copied().collect();
-    // The frontend adds the tokens that end every sequence of the model. A beam search knows them, and can have no others.
+    // The frontend adds the tokens that end every sequence of the model. A beam search ends at them anyway, and allows
+    // no others.
     stop_token_ids.retain(|token| !beams || !request.eos_token_ids.contains(token));
     let mut params = SamplingParams {
         best_of: if beams { 1 } else { width },
-        // Without a bound, as many as there is room for.
+        // Without a limit, generate as many tokens as fit.
         max_tokens: stop.max_tokens.map_or(usize::MAX, |most| most as usize),
         min_tokens: stop.min_tokens.unwrap_or(0) as usize,
         ignore_eos: stop.ignore_eos.unwrap_or(false),
@@ -38,7 +39,7 @@ pub fn work(request: &PreprocessedRequest, defaults: &GenerationConfig) -> Resul
         stop_token_ids,
         presence_penalty: sampling.presence_penalty.unwrap_or(0.0),
         frequency_penalty: sampling.frequency_penalty.unwrap_or(0.0),
-        // A seed is any 64 bits: a negative one is taken as the unsigned number of the same bits.
+        // A seed is any 64 bits. A negative seed becomes the unsigned number with the same bits.
         seed: sampling.seed.map(|seed| seed as u64),
         skip_special_tokens: request.output_options.skip_special_tokens.unwrap_or(true),
         logprobs: request.output_options.logprobs.map(|k| k as usize),
@@ -64,7 +65,7 @@ pub fn work(request: &PreprocessedRequest, defaults: &GenerationConfig) -> Resul
     })
 }
 
-/// Refuses fields that would change the answer, and that the engine does not have.
+/// Refuses fields that would change the answer and that the engine does not support.
 fn refuse_unknown(request: &PreprocessedRequest) -> Result<(), Refusal> {
     let (sampling, routing) = (&request.sampling_options, request.routing.as_ref());
     let is_absent = [

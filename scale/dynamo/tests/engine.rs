@@ -1,4 +1,4 @@
-//! The engine as Dynamo calls it, on the model that is in the repository.
+//! The engine under Dynamo's interface, with the model in the repository.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -27,7 +27,7 @@ fn worker() -> QuireEngine {
     QuireEngine::new(files, options(), "story".into()).unwrap()
 }
 
-/// What the engine gives without Dynamo.
+/// Returns the engine's output without Dynamo.
 fn alone(params: SamplingParams) -> Completion {
     let mut llm = Llm::load(&ModelFiles::bundled(), &options()).unwrap();
     llm.generate(&[Prompt::Text(PROMPT.into())], &params).unwrap().remove(0)
@@ -48,7 +48,7 @@ fn request(tokens: &[u32]) -> PreprocessedRequest {
         .unwrap()
 }
 
-/// All that comes in answer to a request.
+/// Collects the whole answer to a request.
 async fn answer(worker: &QuireEngine, request: PreprocessedRequest) -> Vec<LLMEngineOutput> {
     let context = GenerateContext::new(mock_context(), None);
     let stream = worker.generate(request, context).await.unwrap();
@@ -88,7 +88,7 @@ async fn tokens_are_those_of_the_engine_alone() {
     let usage = end.completion_usage.as_ref().unwrap();
     assert_eq!((usage.prompt_tokens as usize, usage.completion_tokens), (want.prompt_tokens.len(), LENGTH));
 
-    // Its own first full blocks are found again.
+    // The second request finds its own full blocks in the cache.
     let long: Vec<u32> = want.prompt_tokens.iter().chain(&output.tokens).copied().collect();
     answer(&worker, request(&long)).await;
     let again = answer(&worker, request(&long)).await;
@@ -130,7 +130,7 @@ async fn refusals_name_the_field() {
     let refused = worker.generate(several, context()).await.err().unwrap();
     assert_eq!((refused.error_type(), refused.public_message().unwrap().starts_with("n must be 1")), (invalid, true));
 
-    // What only the engine knows comes as the one item of the stream.
+    // Errors that only the engine can detect arrive as the single item of the stream.
     for (tokens, max_tokens, word) in [(vec![1_000_000], Some(1), "1000000"), (vec![4; 500], Some(5000), "context")] {
         let mut wrong = request(&tokens);
         wrong.stop_conditions.max_tokens = max_tokens;
@@ -139,7 +139,7 @@ async fn refusals_name_the_field() {
         assert_eq!(refused.error_type(), invalid);
         assert!(refused.public_message().unwrap().contains(word), "{refused}");
     }
-    // Without a bound there are as many tokens as there is room for.
+    // Without a limit, the engine generates as many tokens as fit.
     let mut unbounded = request(&[4; 500]);
     unbounded.stop_conditions = StopConditions { ignore_eos: Some(true), ..StopConditions::default() };
     assert_eq!(answer(&worker, unbounded).await.last().unwrap().finish_reason, Some(FinishReason::Length));

@@ -1,5 +1,6 @@
-//! Models of every family with random weights, divided among two and four workers, against themselves on one: on the CPU in
-//! f32, and on the GPU's kernels in the emulator in f16; in chunks, swapped out, recomputed and with known prefixes.
+//! Models of every family with random weights, divided among two and four workers, compared with the same models on one
+//! worker. They run on the CPU in f32, and on the GPU's kernels in the emulator in f16. Requests are chunked, swapped
+//! out, recomputed, or served from cached prefixes.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -15,9 +16,9 @@ use tests::complete;
 use tests::models::{LAYERS, MODELS, make};
 use workbench::number::ProblemRng;
 
-/// How far a logprob may be from that on one worker. Sums of four parts in f32 are rounded otherwise than those of one.
+/// Allowed difference of a logprob from one worker's. In f32, a sum of four parts rounds differently from a single sum.
 const F32: f32 = 1e-4;
-/// The same in f16, where also what a worker adds to the residual stream is rounded.
+/// The same in f16. Here each worker's addend to the residual stream is rounded too.
 const F16: f32 = 0.02;
 
 /// Lengths of the prompts: a single token, and several blocks.
@@ -27,16 +28,16 @@ const PROMPTS: [usize; 2] = [1, 40];
 #[derive(Clone, Copy, Debug)]
 struct Way {
     block_size: usize,
-    /// Tokens of a step.
+    /// Maximum tokens per step.
     chunk: usize,
-    /// The pool's tokens.
+    /// Tokens in the pool.
     pool: usize,
     preemption: Preemption,
     prefix_caching: bool,
     cuda_graphs: bool,
 }
 
-/// With room for all, in one batch.
+/// One batch in a pool with room for everything.
 const ROOMY: Way = Way {
     block_size: 16,
     chunk: 2048,
@@ -49,10 +50,10 @@ const ROOMY: Way = Way {
 const CHUNKS: Way = Way { block_size: 8, chunk: 13, cuda_graphs: false, ..ROOMY };
 const SWAPPED: Way = Way { pool: 72, preemption: Preemption::Swap, ..CHUNKS };
 const RECOMPUTED: Way = Way { pool: 72, preemption: Preemption::Recompute, cuda_graphs: true, ..CHUNKS };
-/// All requests come twice, and what the first have left is found.
+/// All requests run twice, and the second time their prefixes are cached.
 const KNOWN: Way = Way { prefix_caching: true, ..ROOMY };
 
-/// A small emulator: grids that are as large as the device have fewer blocks.
+/// Configures a small emulator. Grids as large as the device then have few blocks.
 fn configure() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -68,8 +69,8 @@ fn one_on_the_emulator() -> Options {
     Options { device: Device::Emulator, dtype: Some(DType::F16), ..Options::default() }
 }
 
-/// A model on `of` workers. Of the whole's keys and values each has the part of its heads: the pool has as many blocks as the
-/// memory holds of those.
+/// Loads a model on `workers` workers. Each worker has the keys and values of its heads, and the pool has as many
+/// blocks as its memory holds of these parts.
 fn load(files: &ModelFiles, way: Way, of: usize, options: Options) -> Llm {
     let config = files.config().unwrap();
     let is_cpu = options.device == Device::Cpu;
@@ -86,7 +87,7 @@ fn load(files: &ModelFiles, way: Way, of: usize, options: Options) -> Llm {
     let options = Options {
         tensor_parallel_size: of,
         block_size: way.block_size,
-        // The workers share the machine's memory; each GPU has its own.
+        // Workers on the CPU share the machine's memory. Each GPU has its own.
         kv_memory: Some(blocks * of_worker * if is_cpu { of } else { 1 }),
         cuda_graphs: way.cuda_graphs,
         scheduler,
@@ -98,7 +99,7 @@ fn load(files: &ModelFiles, way: Way, of: usize, options: Options) -> Llm {
     llm
 }
 
-/// For each prompt a greedy continuation and a search with three beams.
+/// Returns for each prompt a greedy request and a search with three beams.
 fn requests() -> Vec<(Prompt, SamplingParams)> {
     let mut random = ProblemRng(99);
     let greedy = SamplingParams { max_tokens: 10, ignore_eos: true, logprobs: Some(2), ..SamplingParams::default() };
@@ -109,13 +110,13 @@ fn requests() -> Vec<(Prompt, SamplingParams)> {
     prompts.into_iter().flat_map(both).collect()
 }
 
-/// What is answered, and whether it happened in this way.
+/// Runs the requests, checks that they ran as `way` demands, and returns the completions.
 fn run(llm: &mut Llm, way: Way) -> Vec<Completion> {
     let first = complete(llm, requests());
     let done = if way.prefix_caching { complete(llm, requests()) } else { first };
     let (stats, prompts) = (llm.stats(), PROMPTS.iter().sum::<usize>());
     assert!(stats.copied_blocks > 0, "beams write to what they shared");
-    // A window gives back what it has left behind, and may leave room enough.
+    // A sliding window frees blocks, which may leave enough room without preemption.
     let slides = llm.config().window().is_some();
     match way.preemption {
         Preemption::Swap => assert!(stats.swapped_out > 0 && stats.swapped_in_blocks > 0 || slides),
@@ -127,8 +128,8 @@ fn run(llm: &mut Llm, way: Way) -> Vec<Completion> {
     done
 }
 
-/// Tokens are the same up to one that is no likelier than the next by twice what logprobs may be off, and so are logprobs. How
-/// many tokens are.
+/// Compares greedy tokens and logprobs, and returns the number of equal tokens. The first different token must be
+/// nearly tied: its margin is at most twice the tolerance of logprobs.
 fn same_greedy(at: &str, want: &Continuation, got: &Continuation, tolerance: f32) -> usize {
     let (want_logprobs, got_logprobs) = (want.logprobs.as_ref().unwrap(), got.logprobs.as_ref().unwrap());
     assert_eq!(want.tokens.len(), got.tokens.len(), "{at}");
@@ -144,7 +145,8 @@ fn same_greedy(at: &str, want: &Continuation, got: &Continuation, tolerance: f32
     want.tokens.len()
 }
 
-/// Every answer is that of one worker with room for all. In f32 tokens are the same, in f16 as far as rounding decides nothing.
+/// Asserts that every answer equals the answer of one worker with room for everything. In f32 all tokens are equal, in
+/// f16 all tokens up to a near tie.
 fn assert_same(at: &str, want: &[Completion], got: &[Completion], dtype: DType) {
     let tolerance = if dtype == DType::F32 { F32 } else { F16 };
     let (mut same, mut all) = (0, 0);
@@ -156,7 +158,7 @@ fn assert_same(at: &str, want: &[Completion], got: &[Completion], dtype: DType) 
             same += same_greedy(&at, best, found, tolerance);
             all += best.tokens.len();
         } else {
-            // Where the best beam is another one, it is as good.
+            // If the best beam is a different one, its score must be as good.
             let off = (best.cumulative_logprob - found.cumulative_logprob).abs();
             assert!(off <= f64::from(tolerance) * best.tokens.len() as f64, "{at}: the best beam is off by {off}");
         }
@@ -168,7 +170,7 @@ fn assert_same(at: &str, want: &[Completion], got: &[Completion], dtype: DType) 
     assert!(4 * same >= 3 * all, "{at}: {same} of {all} tokens are compared");
 }
 
-/// Runs a model in ways, each on one worker, two and four.
+/// Runs a model in several ways on the given numbers of workers, and compares it with one worker.
 fn assert_model(name: &str, one: &Options, ways: &[(Way, &[usize])]) {
     let directory = tempfile::tempdir().unwrap();
     let files = make(name, directory.path());
@@ -190,7 +192,8 @@ fn on_the_cpu_in_f32() {
     }
 }
 
-/// Each model on two workers in one way and on four in another, so that all ways come up with both numbers of workers.
+/// Runs each model on two workers in one way and on four in another. Over all models, every way occurs with both
+/// numbers of workers.
 fn on_the_emulator(models: &[&str], first: usize) {
     configure();
     const WAYS: [Way; 4] = [SWAPPED, KNOWN, RECOMPUTED, CHUNKS];
@@ -200,7 +203,7 @@ fn on_the_emulator(models: &[&str], first: usize) {
     }
 }
 
-// In three, of which one is a fixed sample; in it every way comes up.
+// Split into three tests. The first is the sample that always runs, and every way occurs in it.
 
 #[test]
 fn on_the_emulator_with_learned_positions() {

@@ -1,4 +1,4 @@
-//! What the workers of a divided model compute in a step, each by itself: the same bits, in so many sums.
+//! The step of a divided model, worker by worker: all workers compute the same bits, with the expected number of sums.
 
 use std::thread;
 
@@ -19,14 +19,14 @@ use launch::Driver;
 use super::{configure, one_on_the_emulator};
 use tests::models::{LAYERS, MODELS, make};
 
-/// A worker's part of a model.
+/// A worker's shard of a model.
 struct Part<B: Backend> {
     backend: B,
     model: Box<dyn Model<B>>,
     layout: KvLayout,
 }
 
-/// Takes a worker's part of a model to its backend.
+/// Loads a worker's shard of a model into its backend.
 fn part<B: Backend>(files: &ModelFiles, config: &ModelConfig, backend: B, dtype: DType) -> Part<B> {
     let mut weights = files.weights(Some(dtype)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
@@ -42,7 +42,7 @@ fn part<B: Backend>(files: &ModelFiles, config: &ModelConfig, backend: B, dtype:
     Part { backend, model, layout }
 }
 
-/// A step of two prompts, of which all hidden states are wanted.
+/// Builds a step of two prompts that requests all hidden states.
 fn batch() -> Batch {
     let mut batch = Batch::default();
     for (first, len) in [(1u32, 37), (4, 5)] {
@@ -56,7 +56,7 @@ fn batch() -> Batch {
     batch
 }
 
-/// The final hidden states of all tokens of [`batch`].
+/// Returns the final hidden states of all tokens of [`batch`].
 fn hidden<B: Backend>(part: &Part<B>) -> Vec<f32> {
     let Part { backend, model, layout } = part;
     let mut cache = backend.kv_cache(*layout, 8, 0).unwrap();
@@ -71,7 +71,7 @@ fn hidden<B: Backend>(part: &Part<B>) -> Vec<f32> {
     backend.download(&rows.unwrap()).unwrap()
 }
 
-/// What each of the workers computes, all at once.
+/// Runs all workers in parallel, and returns the result of each.
 fn on_all<B: Backend>(parts: Vec<Part<B>>) -> Vec<Vec<f32>> {
     thread::scope(|scope| {
         let threads: Vec<_> = parts.into_iter().map(|part| scope.spawn(move || hidden(&part))).collect();
@@ -79,7 +79,7 @@ fn on_all<B: Backend>(parts: Vec<Part<B>>) -> Vec<Vec<f32>> {
     })
 }
 
-/// Whether all have the same bits, and these are near those of the whole.
+/// Asserts that all workers have the same bits, close to the undivided model's result.
 fn assert_same(at: &str, found: &[Vec<f32>], whole: &[f32], tolerance: f32) {
     assert!(found.iter().all(|of_one| *of_one == found[0]), "{at}: ranks have other bits");
     assert_eq!(found[0].len(), whole.len(), "{at}");

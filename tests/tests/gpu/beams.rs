@@ -1,4 +1,4 @@
-//! Beam searches whose outputs must be of a grammar: the kernel finds their candidates behind the masks.
+//! Beam searches with a grammar: the sampling kernel finds candidates that the mask allows.
 
 use engine::llm::Llm;
 use engine::load::ModelFiles;
@@ -7,7 +7,7 @@ use tests::constrained::constrained_searches;
 
 use crate::options;
 
-/// How far scores in f16 are from those in f32, at most.
+/// Largest difference between scores in f16 and in f32.
 const DRIFT: f64 = 0.01;
 
 #[test]

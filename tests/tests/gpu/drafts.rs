@@ -1,4 +1,4 @@
-//! Drafts on the GPU: tokens are those of steps without drafts, and decode attends to them.
+//! Drafts on the GPU: they do not change tokens, and the decode kernel attends to them.
 
 use emulator::driver::{collect_reports, take_reports};
 use engine::kv::KvDtype;
@@ -6,8 +6,8 @@ use engine::stats::Stats;
 
 use super::*;
 
-/// Texts that soon repeat themselves, since there are only a few tokens to choose from: one output, or three that share the prompt's
-/// blocks and copy the last as soon as they write.
+/// Returns parameters for texts that soon repeat themselves, since there are only a few tokens to choose from. With
+/// several outputs, the outputs share the prompt's blocks, and copy the last block when they write.
 fn repeating(outputs: usize) -> SamplingParams {
     SamplingParams {
         n: outputs,
@@ -21,7 +21,7 @@ fn repeating(outputs: usize) -> SamplingParams {
     }
 }
 
-/// The outputs, what the engine counted, and the launches of attention, without their types and sizes.
+/// The outputs, the engine's statistics, and the kernels of the attention launches.
 struct Run {
     outputs: Vec<Vec<Vec<u32>>>,
     stats: Stats,
@@ -48,7 +48,7 @@ fn run(model: &str, options: &Options) -> Run {
     Run { outputs, stats: llm.stats(), attended }
 }
 
-/// Decode attends to drafts of up to `most` tokens, by `kernel`.
+/// Asserts that drafts do not change outputs, and that `kernel` attends to drafts of up to `most` tokens.
 fn assert_drafted(model: &str, options: &Options, kernel: &str, most: usize) {
     let with = |draft_tokens| {
         let scheduler = SchedulerOptions { draft_tokens, ..options.scheduler };
@@ -82,7 +82,8 @@ fn tokens_are_those_of_steps_without_drafts() {
         ("qwen3", None, "paged_attention_f16_128_16", 7),
         ("qwen3", Some(KvDtype::Int8), "paged_attention_f16int8_128_8", 7),
         ("mistral", None, "paged_attention_f16_", 7),
-        // Two tokens at once: with eight most blocks of a small device would read more than prefill's.
+        // Up to three drafts. With eight tokens at once, most blocks of a small device would read more than with the
+        // prefill kernel.
         ("llama3", Some(KvDtype::Fp8), "paged_attention_f16fp8_32_8", 3),
     ] {
         assert_drafted(model, &Options { kv_dtype, ..options(DType::F16) }, kernel, most);

@@ -1,5 +1,6 @@
-//! KV caches in 8 bits on the GPU: the CPU, whose cache has the same type, computes the same texts in f32 and finds every token
-//! nearly as likely. So codes and scales are what they should be, whatever was copied, swapped, computed again or found.
+//! KV caches in 8 bits on the GPU. The CPU scores the same texts in f32 arithmetic with the same cache type, and finds
+//! every token nearly as likely. Codes and scales are therefore correct, even if blocks were copied, swapped,
+//! recomputed or found in the cache.
 
 use engine::kv::KvDtype;
 use engine::llm::Preemption;
@@ -10,17 +11,17 @@ use super::*;
 
 const DTYPES: [KvDtype; 2] = [KvDtype::Int8, KvDtype::Fp8];
 
-/// How far a logprob may be from that of the CPU: at most, and as the root of the mean square. In 16 bits keys and values come to
-/// other codes here and there, so that outputs of these models, whose weights are random, differ by more than without codes.
+/// Allowed difference of a logprob from the CPU's: the maximum, and the root mean square. 16-bit keys and values
+/// sometimes get different codes. These models have random weights, so their outputs differ more than without codes.
 type Bound = (f32, f32);
 
 /// A way of running requests.
 struct EightBitSetup {
     name: &'static str,
     options: Options,
-    /// The pool is cut to this many tokens.
+    /// The pool is limited to this many tokens.
     pool_tokens: Option<usize>,
-    /// How often the requests are made, one time after the other.
+    /// How often the requests are repeated, one round after another.
     rounds: usize,
 }
 
@@ -32,7 +33,7 @@ fn one_batch(dtype: DType, kv_dtype: KvDtype) -> EightBitSetup {
     EightBitSetup { name: "one batch", options: in_eight_bits(dtype, kv_dtype), pool_tokens: None, rounds: 1 }
 }
 
-/// Runs requests of each kind, and has the CPU score what came of them. The engine that ran them.
+/// Runs requests of each kind and lets the CPU score their outputs. Returns the engine that ran them.
 fn assert_scored_alike(model: &str, setup: &EightBitSetup) -> Llm {
     let EightBitSetup { name, ref options, pool_tokens, rounds } = *setup;
     let (most, mean) = bound(options.dtype.unwrap(), options.kv_dtype);
@@ -82,7 +83,7 @@ fn assert_scored_alike(model: &str, setup: &EightBitSetup) -> Llm {
     llm
 }
 
-/// Half as much again as was measured: another order of summation gives other numbers.
+/// 1.5 times the measured differences. A different order of summation changes them a little.
 fn bound(dtype: DType, kv_dtype: Option<KvDtype>) -> Bound {
     match (dtype, kv_dtype) {
         (DType::F16, Some(KvDtype::Fp8)) => (1.05, 0.2),
@@ -92,7 +93,7 @@ fn bound(dtype: DType, kv_dtype: Option<KvDtype>) -> Bound {
     }
 }
 
-/// Models of a fixed sample; the others take a minute.
+/// Models that always run. The others take a minute.
 const SAMPLE: [&str; 3] = ["gpt2", "llama3", "mistral"];
 
 fn assert_in_one_batch(models: impl IntoIterator<Item = &'static str>) {
@@ -119,7 +120,7 @@ fn beside_activations_in_bf16() {
     }
 }
 
-/// Heads of sizes that no golden model has, decoded and in prompts of several tiles.
+/// Heads of sizes that no golden model has, in decode steps and in prompts of several tiles.
 #[test]
 fn heads_of_other_sizes() {
     for (model, kv_dtype) in HEADS.iter().flat_map(|model| DTYPES.map(|kv_dtype| (model, kv_dtype))) {
@@ -152,7 +153,7 @@ fn heads_of_other_sizes() {
     }
 }
 
-/// In chunks and a pool so small that sequences are preempted in this way.
+/// Runs in chunks, with a pool so small that sequences are preempted in the given way.
 fn preempted(model: &str, kv_dtype: KvDtype, preemption: Preemption) -> Llm {
     let options = in_eight_bits(DType::F16, kv_dtype);
     let scheduler = SchedulerOptions { max_batch_tokens: 13, preemption, ..options.scheduler };
@@ -195,8 +196,8 @@ fn recordings_change_nothing_in_eight_bits() {
     assert_eq!(answers[0], answers[1]);
 }
 
-/// The bundled model, which was trained, on its own greedy stories: it finds them as likely as on the CPU in f32, within what
-/// the same caches cost there (`tests/tests/eight_bits.rs`).
+/// The bundled model is trained. It finds its own greedy stories as likely as on the CPU in f32, within the loss of the
+/// same caches there (`tests/tests/eight_bits.rs`).
 #[test]
 fn the_bundled_model_finds_its_stories_as_likely() {
     let bundled = |options: &Options| scores(&mut Llm::load(&ModelFiles::bundled(), options).unwrap(), &stories());
@@ -208,7 +209,7 @@ fn the_bundled_model_finds_its_stories_as_likely() {
     }
 }
 
-/// At least 1.9 times the blocks of 16 bits in the same memory, with heads of 64.
+/// With heads of 64, the same memory holds at least 1.9 times the blocks of 16 bits.
 #[test]
 fn the_pool_has_nearly_twice_the_blocks() {
     let blocks = |options: &Options| load("opt-350m-like", options, None).engine().config().num_blocks as f64;

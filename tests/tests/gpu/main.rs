@@ -1,10 +1,10 @@
-//! Every golden model on the GPU, which the emulator stands in for where there is none: the same PTX, the same host code.
-//! `QUIRE_TEST_DEVICE=cuda` runs them on a GPU.
+//! Every golden model on the GPU. Without a GPU, the emulator runs the same PTX with the same host code.
+//! `QUIRE_TEST_DEVICE=cuda` runs the tests on a GPU.
 //!
-//! Greedy tokens equal those of Hugging Face in f32 as far as its own 16-bit arithmetic does, by the fixtures' record, and
-//! logprobs drift no further. What has no record (samples, beams) is scored: the CPU computes the same text in f32, token by
-//! token, and must agree. So keys, values and positions are what they should be, whatever was copied, preempted or
-//! recorded on the way.
+//! Greedy tokens equal Hugging Face's f32 tokens for as long as Hugging Face's own 16-bit arithmetic does, as the
+//! fixtures record, and logprobs drift no further. Samples and beams have no recorded results. Their texts are scored
+//! token by token on the CPU in f32, which must agree. Keys, values and positions are therefore correct, even if blocks
+//! were copied, preempted or computed by a recorded graph.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -28,7 +28,7 @@ struct Setup {
     name: &'static str,
     dtype: DType,
     options: Options,
-    /// The pool is cut to this many tokens, and requests must be preempted.
+    /// The pool is limited to this many tokens. Requests must then be preempted.
     pool_tokens: Option<usize>,
 }
 
@@ -36,12 +36,12 @@ fn options(dtype: DType) -> Options {
     Options { device: device(), dtype: Some(dtype), kv_memory: Some(64 << 20), ..Options::default() }
 }
 
-/// The models that are not in a sample.
+/// Returns the models that are not in a sample.
 fn others(sample: &[&str]) -> impl Iterator<Item = &'static str> {
     MODELS.into_iter().filter(|model| !sample.contains(model))
 }
 
-/// The device under test. A small emulator: grids that are as large as the device have fewer blocks.
+/// Returns the device under test. The emulator is small: grids as large as the device then have few blocks.
 fn device() -> Device {
     static ONCE: Once = Once::new();
     if std::env::var("QUIRE_TEST_DEVICE").is_ok_and(|name| name == "cuda") {
@@ -58,7 +58,7 @@ fn load(model: &str, options: &Options, pool_tokens: Option<usize>) -> Llm {
     let mut options = options.clone();
     if let Some(tokens) = pool_tokens {
         let config = files.config().unwrap();
-        // Of each GPU.
+        // Memory per GPU.
         let kv_heads = config.kv_heads.div_ceil(options.tensor_parallel_size);
         let token = 2 * config.layers * kv_heads * config.head_dim * 2;
         options.kv_memory = Some(tokens.next_multiple_of(options.block_size) * token);
@@ -70,7 +70,7 @@ fn greedy() -> SamplingParams {
     SamplingParams { max_tokens: 40, ignore_eos: true, logprobs: Some(5), ..SamplingParams::default() }
 }
 
-/// Three outputs, which fork at the prompt's last block and copy it as soon as they write.
+/// Three outputs, which share the prompt's last block and copy it when they write.
 fn samples() -> SamplingParams {
     SamplingParams {
         n: 3,
@@ -87,14 +87,14 @@ fn samples() -> SamplingParams {
     }
 }
 
-/// Logprobs of the tokens of `text` from the `prompt`-th on.
+/// Returns the logprobs of the tokens of `text` after its first `prompt` tokens.
 fn score(llm: &mut Llm, text: &[u32], prompt: usize) -> Vec<f32> {
     let params = SamplingParams { max_tokens: 0, prompt_logprobs: Some(1), ..SamplingParams::default() };
     let done = llm.generate(&[Prompt::Tokens(text.to_vec())], &params).unwrap().remove(0);
     done.prompt_logprobs.unwrap()[prompt..].iter().map(|entry| entry.as_ref().unwrap().logprob).collect()
 }
 
-/// What Hugging Face made of it in a type, and how far any of its logprobs drifted.
+/// Returns Hugging Face's recorded results in a type, and the largest drift of its logprobs.
 fn record(golden: &Golden, dtype: DType) -> (&HalfType, f32) {
     let record = if dtype == DType::F16 { &golden.half.float16 } else { &golden.half.bfloat16 };
     (record, record.prompts.iter().map(|p| p.token_logprob_drift_max).fold(0.0, f32::max))
@@ -104,7 +104,7 @@ fn assert_setup(model: &str, setup: &Setup) {
     assert_prompts(model, setup, &golden(model));
 }
 
-/// All that is asserted of a setup, with these prompts.
+/// Runs these prompts in a setup, and asserts everything about the outputs.
 fn assert_prompts(model: &str, setup: &Setup, golden: &Golden) {
     let (record, drift) = record(golden, setup.dtype);
     let mut llm = load(model, &setup.options, setup.pool_tokens);
@@ -126,8 +126,8 @@ fn assert_prompts(model: &str, setup: &Setup, golden: &Golden) {
             let reported = output.logprobs.unwrap();
             for (step, want) in score(&mut oracle, &text, p.ids.len()).into_iter().enumerate() {
                 let got = reported[step].logprob;
-                // A less likely token may drift further than those whose drift is known: one of OPT's by 0.050, or by 0.041 if its
-                // text is computed in one step, where theirs is 0.047.
+                // A less likely token may drift further than the recorded tokens. One of OPT's drifts by 0.050, or by
+                // 0.041 if its text is computed in one step, while the recorded drift is 0.047.
                 assert!((got - want).abs() <= 1.25 * drift, "{at}, sample, step {step}: {got}, {want}");
             }
         }
@@ -145,13 +145,13 @@ fn assert_prompts(model: &str, setup: &Setup, golden: &Golden) {
     assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
     assert!(llm.stats().copied_blocks > 0, "{model}, {}: no block was copied", setup.name);
     let preempted = llm.stats().preemptions > 0;
-    // What a sliding window leaves behind may be room enough.
+    // A sliding window frees blocks, which may leave enough room without preemption.
     let slides = llm.config().window().is_some();
     assert!(preempted == setup.pool_tokens.is_some() || slides, "{model}, {}: preemptions", setup.name);
 }
 
-/// The tokens are golden as far as is recorded, and the logprobs drift no more. bf16 has three digits: there two tokens that
-/// are closer to each other than logprobs drift may come to be in either order.
+/// Asserts that the tokens are golden for as long as recorded, and that their logprobs drift no further. bf16 has three
+/// digits, so two tokens whose logprobs are closer than the drift may swap places.
 fn assert_greedy(at: &str, p: &tests::GoldenPrompt, output: &Continuation, enough: usize, dtype: DType, drift: f32) {
     let same = output.tokens.iter().zip(&p.greedy.ids).take_while(|(a, b)| a == b).count();
     for (step, got) in output.logprobs.as_ref().unwrap().iter().take(same).enumerate() {
@@ -167,7 +167,7 @@ fn assert_greedy(at: &str, p: &tests::GoldenPrompt, output: &Continuation, enoug
     }
 }
 
-/// Recorded steps are the same steps, to the bit, and so are those whose launches begin one behind the other.
+/// Asserts that recorded steps, unrecorded steps, and steps whose launches do not overlap give the same bits.
 fn assert_recordings_change_nothing(model: &str) {
     let golden = golden(model);
     let requests: Vec<_> = golden.prompts.iter().map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
@@ -178,8 +178,8 @@ fn assert_recordings_change_nothing(model: &str) {
     assert!(answers[1..].iter().all(|others| *others == answers[0]), "{model}");
 }
 
-/// Golden texts, given as prompts, are scored as they were when they were generated, in chunks and though their blocks are
-/// known.
+/// Asserts that golden texts given as prompts are scored as when they were generated. They are computed in chunks.
+/// Scored prompts do not use cached blocks, even when the same text comes again.
 fn assert_scored(model: &str) {
     let golden = golden(model);
     let (_, drift) = record(&golden, DType::F16);
@@ -219,15 +219,15 @@ macro_rules! gpu_tests {
 
 tests::each_model!(gpu_tests);
 
-/// Mistral's sliding window is 24 tokens, which lie in three blocks at most. What it has left behind is given back, in
-/// recorded steps as well.
+/// Mistral's sliding window has 24 tokens, which occupy at most three blocks. Blocks before the window are freed, in
+/// recorded steps too.
 #[test]
 fn a_pool_that_just_holds_the_window_is_enough() {
     let golden = golden("mistral");
     let longest = golden.prompts.iter().max_by_key(|p| p.ids.len()).unwrap();
     let request = || [(Prompt::Tokens(longest.ids.clone()), SamplingParams { max_tokens: 60, ..greedy() })];
     let mut tight = load("mistral", &options(DType::F16), Some(3 * 16));
-    // Computed in the same steps, but with nothing given back to be written over.
+    // The other engine computes the same steps, but has no freed blocks to overwrite.
     let one_by_one = Options {
         scheduler: SchedulerOptions { max_batch_tokens: 16, ..options(DType::F16).scheduler },
         ..options(DType::F16)
@@ -239,7 +239,7 @@ fn a_pool_that_just_holds_the_window_is_enough() {
     assert_eq!((tight.stats().exhausted, tight.stats().peak.used_blocks), (0, 3));
 }
 
-/// The tokens are golden as far as is recorded of f16.
+/// Asserts that the tokens are golden for as long as recorded for f16.
 fn assert_greedy_prefix(golden: &Golden, prompt: &tests::GoldenPrompt, tokens: &[u32]) {
     let at = golden.prompts.iter().position(|p| p.name == prompt.name).unwrap();
     let enough = record(golden, DType::F16).0.prompts[at].greedy_prefix_equal;
@@ -260,7 +260,7 @@ fn recordings_change_nothing() {
     }
 }
 
-/// `fixtures/opt-story-3m/golden.json`, as far as it is used here.
+/// The used part of `fixtures/opt-story-3m/golden.json`.
 #[derive(serde::Deserialize)]
 struct Story {
     cases: Vec<StoryCase>,
@@ -274,7 +274,8 @@ struct StoryCase {
     min_margin: f32,
 }
 
-/// A story in which two tokens' logits come closer to each other than this, in f32, may go on otherwise in f16.
+/// If the two likeliest tokens of a story's step are closer than this in f32, the story may continue differently in
+/// f16.
 const MARGIN: f32 = 5e-4;
 
 #[test]

@@ -1,10 +1,11 @@
-//! Golden models divided among several GPUs: tokens are golden as far as with one, and everything else is scored alike.
+//! Golden models divided among several GPUs. Tokens are golden for as long as on one GPU, and all other outputs are
+//! scored the same way.
 
 use engine::llm::Preemption;
 
 use super::*;
 
-/// Models that two GPUs, and four, cannot divide: their heads or their feed-forward layers do not divide evenly.
+/// Models that cannot be divided among this many GPUs, since their heads or feed-forward layers do not divide evenly.
 const INDIVISIBLE: &[(&str, usize)] = &[
     ("gpt2", 2),
     ("gpt2", 4),
@@ -20,7 +21,7 @@ fn divided(options: Options, of: usize) -> Options {
     Options { tensor_parallel_size: of, ..options }
 }
 
-/// Models of a fixed sample; the others take a minute.
+/// Models that always run. The others take a minute.
 const SAMPLE: [&str; 3] = ["llama2", "mistral", "qwen3"];
 
 fn assert_divided(models: impl IntoIterator<Item = &'static str>) {
@@ -33,7 +34,7 @@ fn assert_divided(models: impl IntoIterator<Item = &'static str>) {
             continue;
         }
         let setup = Setup { name: "f16, divided", dtype: DType::F16, options, pool_tokens: None };
-        // Of a single token, and of several blocks.
+        // The first prompts have a single token to several blocks.
         let mut golden = golden(model);
         golden.prompts.truncate(3);
         assert_prompts(model, &setup, &golden);
@@ -51,7 +52,7 @@ fn all_other_models_divided_among_gpus() {
     assert_divided(others(&SAMPLE));
 }
 
-/// In chunks and blocks of 8, with a pool so small that sequences are preempted.
+/// Runs in chunks and blocks of 8, with a pool so small that sequences are preempted.
 fn assert_preempted(model: &str, of: usize, preemption: Preemption, cuda_graphs: bool) {
     let scheduler = SchedulerOptions { max_batch_tokens: 13, preemption, ..options(DType::F16).scheduler };
     let options = Options { cuda_graphs, block_size: 8, scheduler, ..divided(options(DType::F16), of) };
@@ -81,7 +82,7 @@ fn in_bf16_and_with_the_papers_kernel() {
     assert_setup("llama3-tied", &Setup { name: "bf16, divided", dtype: DType::Bf16, options, pool_tokens: None });
 }
 
-/// Recorded steps of divided models are the same steps, to the bit.
+/// Recorded steps of divided models give the same bits as launched ones.
 #[test]
 fn recordings_of_several_gpus_change_nothing() {
     let golden = golden("llama3");

@@ -1,5 +1,5 @@
-//! Golden models with other kernels, in chunks, preempted, in bf16 and with drafts. A few models in every way are a fixed sample, in
-//! which every model comes up; the others take minutes and are tests of their own.
+//! Golden models with other kernels, in chunks, preempted, in bf16 and with drafts. In each setup a few models always
+//! run, and together these samples include every model. The other models take minutes and have tests of their own.
 
 use engine::llm::{AttentionKernels, Options, SchedulerOptions};
 use engine::tensor::DType;
@@ -7,7 +7,7 @@ use tests::MODELS;
 
 use crate::{Setup, assert_setup, options, others};
 
-/// f16 in blocks of 8 and chunks of 13 tokens, with a pool so small that sequences are preempted.
+/// Runs f16 in blocks of 8 and chunks of 13 tokens, with a pool so small that sequences are preempted.
 fn small_pool(name: &'static str, others: Options) -> Setup {
     let scheduler = SchedulerOptions { max_batch_tokens: 13, ..others.scheduler };
     let options = Options { block_size: 8, scheduler, ..others };

@@ -1,4 +1,4 @@
-//! Blocks that are evicted to the host's memory and come back.
+//! Blocks that are evicted to the host's memory and restored.
 
 use engine::llm::{AttentionKernels, Options, Prompt};
 use engine::sampling::SamplingParams;
@@ -7,8 +7,8 @@ use tests::{complete, golden};
 
 use crate::{greedy, load, options};
 
-/// Prompts take turns in a pool that holds one of them. The second time they compute what they do where everything stays cached,
-/// and their logprobs have the same bits: what came back is what was evicted.
+/// Runs prompts in turn in a pool that holds only one of them. In the second round they compute as many tokens as with
+/// an unlimited cache, and their logprobs have the same bits. The restored blocks therefore equal the evicted ones.
 fn assert_comes_back(model: &str, attention: AttentionKernels, swap_blocks: usize) {
     let golden = golden(model);
     let options = Options { block_size: 8, attention, ..options(DType::F16) };

@@ -1,4 +1,4 @@
-//! The load generator against servers of every kind.
+//! The load generator against servers that behave well or badly.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -36,7 +36,7 @@ fn open(rate: f64) -> Load {
     Load::Open { process: Process::Fixed, rate, seed: 1 }
 }
 
-/// One request after the other, each of which the server answers differently.
+/// The client sends one request after another, and the server answers each differently.
 #[tokio::test]
 async fn every_answer_and_every_failure_is_told_apart() {
     let server = Mock::start(1, |number| match number {
@@ -82,7 +82,7 @@ async fn every_answer_and_every_failure_is_told_apart() {
 
 #[tokio::test]
 async fn arrivals_do_not_wait_for_answers() {
-    // No request is answered until all have arrived.
+    // The server answers no request before all have arrived.
     let server = Mock::start(20, |_| vec![OK, TEXT, USAGE, DONE]).await;
     let records = serve(&server.endpoint().await, open(1000.0), Duration::MAX, requests(20)).await;
     let arrivals: Vec<_> = records.iter().map(|record| record.arrival.as_millis()).collect();

@@ -1,4 +1,4 @@
-//! A server whose answers a test determines.
+//! A server with scripted answers.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,15 +10,16 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 
-/// Its models, of which a client should take the first.
+/// Its models. A client should take the first.
 const MODELS: &str = r#"{"object":"list","data":[{"id":"first","max_model_len":300},{"id":"second"}]}"#;
 
-/// What the server does with a completion: pieces that are written one by one, after which the connection is closed.
+/// Returns the pieces of the answer to a completion, by the completion's number. The server writes them one by one and
+/// closes the connection.
 pub type Script = fn(usize) -> Vec<&'static [u8]>;
 
 #[derive(Default)]
 pub struct Seen {
-    /// Bodies of completions, in the order they came.
+    /// Bodies of completions, in order of arrival.
     pub bodies: Vec<Value>,
     /// Heads of all requests.
     pub heads: Vec<String>,
@@ -33,7 +34,8 @@ pub struct Mock {
 }
 
 impl Mock {
-    /// Completions are answered by `script`, which gets their number, as soon as `together` are there.
+    /// Starts a server that answers completions by `script`, which gets the number of each. Answers wait until
+    /// `together` requests have arrived.
     pub async fn start(together: usize, script: Script) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

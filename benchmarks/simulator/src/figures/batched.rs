@@ -1,15 +1,15 @@
-//! Figure 13: how many requests are served at a time.
+//! Figure 13: the number of requests in a batch.
 
 use anyhow::Result;
 
 use crate::admission::Reservation;
+use crate::beam_record::BeamRecord;
 use crate::chart::{Chart, ChartData};
 use crate::deployment::{Deployment, OPT_13B};
 use crate::efficiency::PAPER_HOST;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
 use crate::lab::{Curve, Lab};
-use crate::lineage::Lineages;
 use crate::outcome::Outcome;
 use crate::system::System;
 use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
@@ -18,16 +18,17 @@ use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 pub const SYSTEMS: [System; 4] =
     [System::Orca(Reservation::Max), System::Orca(Reservation::Pow2), System::Orca(Reservation::Oracle), System::Paged];
 
-/// Requests a second that are more than any of the systems serves.
+/// Requests per second. This is more than any of the systems can serve.
 pub const SATURATED_SHAREGPT: f64 = 6.0;
 const SATURATED_ALPACA: f64 = 120.0;
-/// Seconds of these traces at most: their queues only grow.
+/// Most seconds of these traces. Their queues only grow.
 const SECONDS: f64 = 600.0;
 
-/// Each of [`SYSTEMS`] on a trace at a rate, to the end, where the GPU waits so many seconds of each step for the host.
+/// Runs each of [`SYSTEMS`] on a trace to its end. Requests arrive at `rate` per second, and in each step the GPU waits
+/// `host` seconds for the host.
 ///
 /// # Errors
-/// If a request does not fit.
+/// If a request does not fit the memory.
 pub fn at_rate(
     lab: &Lab<'_>,
     deployment: Deployment,
@@ -42,14 +43,14 @@ pub fn at_rate(
             seconds: lab.seconds.min(SECONDS),
             ..Curve::new(0, system, deployment, workload.clone(), rate, lab)
         };
-        curve.run(lab, &system.cost(&cost), &Lineages::default(), rate, |_| {})
+        curve.run(lab, &system.cost(&cost), &BeamRecord::default(), rate, |_| {})
     })
 }
 
-/// Draws it.
+/// Draws the figure.
 ///
 /// # Errors
-/// If a request does not fit.
+/// If a request does not fit the memory.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let cases = [
         ("ShareGPT", SHAREGPT_LIKE, 2.0, SATURATED_SHAREGPT, [7.00, 9.81, 13.62, 30.42]),
@@ -103,17 +104,18 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     }
     Ok(Figure {
         number: "13",
-        title: "requests that are batched, OPT-13B",
+        title: "batched requests, OPT-13B",
         origin: FigureOrigin::Simulated,
-        paper: "At 2 requests a second of ShareGPT, vLLM batches 2.2 times as many requests as Orca (Oracle) and 4.3 times as \
+        paper: "At 2 ShareGPT requests per second, vLLM batches 2.2 times as many requests as Orca (Oracle) and 4.3 times as \
                 many as Orca (Max)."
             .into(),
         notes: vec![format!(
-            "How many requests run at a rate depends on how fast steps are as well as on memory: these are those of kernels \
-             close to the hardware's limits, without the time that the paper's host took. At the paper's rate Quire is not \
-             limited by memory here, so that fewer requests are in flight; at {SATURATED_SHAREGPT} and {SATURATED_ALPACA} \
-             requests a second all systems are. A slow host is one for which the GPU waits {:.0} ms of each step: that is \
-             chosen so that Quire batches as many as vLLM did on Alpaca, and nothing else here is.",
+            "The number of running requests depends on the speed of steps as well as on memory. Here steps take \
+             the time of kernels close to the hardware's limits, without the time that the paper's host took. At the \
+             paper's rate memory does not limit Quire, so fewer requests are in flight. At {SATURATED_SHAREGPT} and \
+             {SATURATED_ALPACA} requests per second it limits all systems. With a slow host the GPU waits {:.0} ms \
+             per step. This time is chosen to make Quire batch as many requests as vLLM did on Alpaca. No other \
+             number here is fitted.",
             1e3 * PAPER_HOST
         )],
         tables: vec![table],

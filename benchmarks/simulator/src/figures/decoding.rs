@@ -5,22 +5,22 @@ use anyhow::Result;
 use super::rates::{self, Panel};
 use super::searches;
 use crate::admission::Reservation;
+use crate::beam_record::BeamRecord;
 use crate::deployment::OPT_13B;
 use crate::efficiency::PAPER_HOST;
 use crate::figure::{Figure, FigureOrigin};
 use crate::lab::{Curve, Lab};
-use crate::lineage::Lineages;
 use crate::request::Method;
 use crate::server::MAX_NUM_SEQS;
 use crate::sustained::Sustained;
 use crate::system::System;
 use crate::traces::ALPACA_LIKE;
 
-/// What the panels differ in: how tokens are chosen, seconds of each step in which the GPU waits for the host, and most
-/// sequences at a time.
+/// The settings of a panel: how tokens are chosen, seconds per step in which the GPU waits for the host, and the
+/// maximum number of running sequences.
 type Case = (Method, f64, usize);
 
-/// Sequences at a time of the last panels, which are more than memory has room for.
+/// Maximum number of running sequences in the last panels. It is more than fit the memory.
 const MANY: usize = 1024;
 const CASES: [Case; 10] = [
     (Method::Samples(2), 0.0, MAX_NUM_SEQS),
@@ -35,7 +35,7 @@ const CASES: [Case; 10] = [
     (Method::Beams(6), PAPER_HOST, MANY),
 ];
 
-/// The curves of a panel.
+/// Returns the curves of a panel.
 fn curves(panel: usize, (method, host, max_num_seqs): Case, lab: &Lab<'_>) -> Vec<Curve> {
     let orca = [Reservation::Oracle, Reservation::Pow2, Reservation::Max].map(System::Orca);
     let systems = [System::Paged].into_iter().chain(orca).chain([System::Quire]);
@@ -45,23 +45,23 @@ fn curves(panel: usize, (method, host, max_num_seqs): Case, lab: &Lab<'_>) -> Ve
     systems.map(curve).collect()
 }
 
-/// Draws it.
+/// Draws the figure.
 ///
 /// # Errors
-/// If the bundled model cannot be run, or a request does not fit.
+/// If the bundled model cannot be run, or a request does not fit the memory.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let mut panels = Vec::new();
     let (mut curves_of, mut found): (Vec<Curve>, Vec<Sustained>) = Default::default();
     for case in CASES {
         let (method, host, max_num_seqs) = case;
-        let (outputs, lineages, paper) = match method {
+        let (outputs, beam_record, paper) = match method {
             Method::Beams(6) => ("6 beams".into(), searches::record(6, lab)?, "2.3x Oracle (1.3x for one output)"),
             Method::Beams(width) => (format!("{width} beams"), searches::record(width, lab)?, ""),
-            Method::Samples(6) => ("6 samples".into(), Lineages::default(), "less than with beams"),
-            other => (format!("{} samples", other.width()), Lineages::default(), ""),
+            Method::Samples(6) => ("6 samples".into(), BeamRecord::default(), "less than with beams"),
+            other => (format!("{} samples", other.width()), BeamRecord::default(), ""),
         };
         let own = curves(panels.len(), case, lab);
-        found.extend(lab.sustained(&own, &lineages)?);
+        found.extend(lab.sustained(&own, &beam_record)?);
         curves_of.extend(own);
         let slow = if host > 0.0 { ", slow host" } else { "" };
         let many = if max_num_seqs > MAX_NUM_SEQS { format!(", up to {MANY} sequences") } else { String::new() };
@@ -76,10 +76,10 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
                 and 2.3 times for beams of width 6."
             .into(),
         notes: vec![format!(
-            "Which beams survive is replayed from searches of the bundled model. In contiguous memory each output has its own \
-             copy of the prompt, and a beam with several children is copied for each but the first, as far as it was \
-             generated. FasterTransformer is not in the paper's figure. Up to 256 sequences run at a time, vLLM's limit then, \
-             unless a panel says otherwise. A slow host is figure 13's, for which the GPU waits {:.0} ms of each step.",
+            "The surviving beams are replayed from searches of the bundled model. In contiguous memory each output has its \
+             own copy of the prompt, and the generated tokens of a beam are copied for each child after its first. \
+             FasterTransformer is not in the paper's figure. Up to 256 sequences run at a time, vLLM's limit at the \
+             time, unless a panel says otherwise. The slow host is figure 13's: the GPU waits {:.0} ms per step.",
             1e3 * PAPER_HOST
         )],
         tables: vec![table],

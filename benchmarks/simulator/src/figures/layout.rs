@@ -1,4 +1,4 @@
-//! Figure 1: what a GPU's memory is used for, and how many requests it has room for.
+//! Figure 1: how a GPU's memory is used, and how many requests fit.
 
 use anyhow::Result;
 
@@ -11,21 +11,21 @@ use crate::gpu;
 use crate::lab::Lab;
 use crate::traces::SHAREGPT_LIKE;
 
-/// Numbers of requests that the right part has.
+/// Numbers of requests in the right-hand part.
 const BATCHES: [usize; 9] = [1, 2, 4, 7, 10, 15, 20, 30, 40];
-/// Requests over which lengths are averaged.
+/// Number of requests that lengths are averaged over.
 const REQUESTS: usize = 20_000;
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// Draws it.
+/// Draws the figure.
 ///
 /// # Errors
-/// None: the model and the GPU are known.
+/// Never: the model and the GPU are built in.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let cost = OPT_13B.cost()?.with_attention_factor(PAGED_ATTENTION);
     let memory = gpu::named(OPT_13B.gpu).map_or(0.0, |gpu| gpu.memory);
     let (weights, cache) = (cost.weight_bytes() as f64, OPT_13B.slots as f64 * cost.token_bytes());
-    let mut left = FigureTable::new("OPT-13B on an A100 of 40 GB", &["what", "GiB", "share", "paper"]);
+    let mut left = FigureTable::new("OPT-13B on an A100 of 40 GB", &["part", "GiB", "share", "paper"]);
     let parts = [
         ("weights", weights, "26 GB, 65 %"),
         ("KV cache", cache, "more than 30 %"),
@@ -39,7 +39,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             paper.into(),
         ]);
     }
-    // Tokens that a running request has, on average over its time: the longer an output, the longer it runs.
+    // Mean tokens of a running request over its time. Requests with longer outputs run longer, so they weigh more.
     let lengths = lab.published.of(&SHAREGPT_LIKE).lengths(REQUESTS, lab.seed);
     let steps: f64 = lengths.iter().map(|(_, output)| *output as f64).sum();
     let tokens = |&(prompt, output): &(usize, usize)| output as f64 * (prompt as f64 + output as f64 / 2.0);
@@ -50,9 +50,9 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     );
     let mut lines = [Vec::new(), Vec::new(), Vec::new()];
     for batch in BATCHES {
-        let of = |tokens: f64| (weights + batch as f64 * tokens * cost.token_bytes()) / GIB;
-        // Half a block is empty on average.
-        let (reserved, paged) = (of(OPT_13B.max_len as f64), of(mean + 8.0));
+        let gib_used = |tokens: f64| (weights + batch as f64 * tokens * cost.token_bytes()) / GIB;
+        // On average half a block is empty.
+        let (reserved, paged) = (gib_used(OPT_13B.max_len as f64), gib_used(mean + 8.0));
         let load = StepLoad {
             decodes: batch,
             decode_context: (batch as f64 * mean) as u64,
@@ -79,14 +79,15 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let throughput = Chart::lines("Throughput", "requests at a time", "tokens/s", vec![("simulated".to_owned(), rate)]);
     Ok(Figure {
         number: "1",
-        title: "what the memory is used for, and what that means for batches",
+        title: "the use of memory, and its effect on batches",
         origin: FigureOrigin::Computed,
-        paper: "Weights take 65 % of the memory and stay, keys and values more than 30 % and come and go with requests, others \
-                little. Existing systems' memory grows fast with the batch; vLLM smooths this out, and has more throughput."
+        paper: "Weights take 65 % of the memory permanently. Keys and values take more than 30 % and come and go with \
+                requests. Everything else takes little. In existing systems memory grows fast with the batch. vLLM smooths \
+                this growth, and reaches more throughput."
             .into(),
         notes: vec![format!(
-            "A request that runs has {mean:.0} tokens on average. The slots of the KV cache are those of the paper's table 1; \
-             a token's keys and values take {:.0} KiB.",
+            "A running request has {mean:.0} tokens on average. The KV cache has the slots of the paper's table 1. A \
+             token's keys and values take {:.0} KiB.",
             cost.token_bytes() / 1024.0
         )],
         tables: vec![left, right],

@@ -1,4 +1,4 @@
-//! Figure 11: how long prompts and outputs are.
+//! Figure 11: lengths of prompts and outputs.
 
 use anyhow::Result;
 
@@ -7,42 +7,42 @@ use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::lab::Lab;
 use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 
-/// Requests that are drawn, and tokens of a step of the density.
+/// Number of requests to draw, and tokens per bin of the density.
 const REQUESTS: usize = 50_000;
 const BIN: usize = 32;
-/// Tokens up to which the density is drawn.
+/// The density is drawn up to this number of tokens.
 const MOST: usize = 1024;
 
-/// The density over lengths, a point for each bin.
+/// Returns the density of lengths, one point per bin.
 fn density(lengths: &[usize]) -> Vec<(f64, f64)> {
     let mut bins = vec![0usize; MOST / BIN];
     for &length in lengths.iter().filter(|length| **length < MOST) {
         bins[length / BIN] += 1;
     }
-    let of = |(at, n): (usize, &usize)| ((at as f64 + 0.5) * BIN as f64, *n as f64 / (lengths.len() * BIN) as f64);
-    bins.iter().enumerate().map(of).collect()
+    let point = |(at, n): (usize, &usize)| ((at as f64 + 0.5) * BIN as f64, *n as f64 / (lengths.len() * BIN) as f64);
+    bins.iter().enumerate().map(point).collect()
 }
 
 fn mean(lengths: &[usize]) -> f64 {
     lengths.iter().sum::<usize>() as f64 / lengths.len().max(1) as f64
 }
 
-/// Draws it.
+/// Draws the figure.
 ///
 /// # Errors
-/// None.
+/// Never.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let cases: [(&str, TraceWorkload, [f64; 2]); 2] =
         [("ShareGPT", SHAREGPT_LIKE, [161.31, 337.99]), ("Alpaca", ALPACA_LIKE, [19.31, 58.45])];
-    let mut table = FigureTable::new("Mean tokens", &["trace", "of", "paper", "drawn"]);
+    let mut table = FigureTable::new("Mean tokens", &["trace", "tokens of", "paper", "drawn"]);
     let (mut charts, mut means) = (Vec::new(), Vec::new());
     for (name, workload, paper) in cases {
         let (prompts, outputs): (Vec<_>, Vec<_>) =
             lab.published.of(&workload).lengths(REQUESTS, lab.seed).into_iter().unzip();
         let mut lines = Vec::new();
-        for ((of, lengths), paper) in [("prompts", prompts), ("outputs", outputs)].into_iter().zip(paper) {
-            table.row([name.into(), of.into(), format!("{paper:.2}"), format!("{:.2}", mean(&lengths))]);
-            lines.push((of.to_owned(), density(&lengths)));
+        for ((kind, lengths), paper) in [("prompts", prompts), ("outputs", outputs)].into_iter().zip(paper) {
+            table.row([name.into(), kind.into(), format!("{paper:.2}"), format!("{:.2}", mean(&lengths))]);
+            lines.push((kind.to_owned(), density(&lengths)));
             means.push(mean(&lengths));
         }
         charts.push(Chart::lines(name, "tokens", "density", lines));
@@ -53,12 +53,12 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         number: "11",
         title: "lengths of prompts and outputs",
         origin: FigureOrigin::Computed,
-        paper: "ShareGPT's prompts are 8.4 times as long as Alpaca's on average, and its outputs 5.8 times; its lengths vary \
-                more."
+        paper: "ShareGPT's prompts are 8.4 times as long as Alpaca's on average, and its outputs 5.8 times. Its \
+                lengths vary more."
             .into(),
         notes: vec![
-            "Means are the paper's, unless a file of the data set's lengths is given. The shape is an assumption then: a \
-             log-normal distribution whose logarithm has a standard deviation of 0.8, cut at 1,023 tokens; the paper only \
+            "Without a file of the data set's lengths, the means are the paper's and the shape is an assumption: a \
+             log-normal distribution whose logarithm has a standard deviation of 0.8, cut at 1,023 tokens. The paper only \
              draws the densities."
                 .into(),
         ],
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn published_lengths_take_the_place_of_their_like() {
+    fn published_lengths_replace_similar_ones() {
         let alpaca = TraceWorkload::Listed(vec![(3, 7)]);
         let published = PublishedLengths { alpaca: Some(&alpaca), ..PublishedLengths::default() };
         let lab = Lab { seed: 1, seconds: 1.0, published, progress: &|_| {} };

@@ -1,34 +1,34 @@
-//! The systems of figure 12 on this machine, with a small model: measured, and held against the simulator.
+//! The systems of figure 12 with a small model on this machine, measured and compared with the simulator.
 
 use anyhow::{Context, Result};
 use engine::llm::{Device, Llm, Options};
 use engine::load::ModelFiles;
 
 use crate::admission::{Contiguous, Reservation};
+use crate::beam_record::BeamRecord;
 use crate::chart::Chart;
 use crate::deployment::Deployment;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::fitted::FittedCost;
 use crate::lab::Lab;
-use crate::lineage::Lineages;
-use crate::reality::{self, Gate};
+use crate::real_engine::{self, Gate};
 use crate::request::Method;
 use crate::server::{OURS, SimulatedServer};
 use crate::sustained;
 use crate::system::System;
 use crate::traces::{Trace, TraceWorkload};
 
-/// The bundled model's positions, a quarter of OPT's; a memory in the same proportion to them as in table 1; and lengths of
-/// the shape of ShareGPT's, a quarter as long.
+/// The bundled model has a quarter of OPT's positions. The memory is scaled to them as in table 1, and lengths have the
+/// shape of ShareGPT's and are a quarter as long.
 const MAX_LEN: usize = 512;
 const SLOTS: usize = 15_700 / 4;
 const QUARTER: TraceWorkload = TraceWorkload::LogNormal([(29.3, 0.8), (61.4, 0.8)]);
 /// Seconds of a trace.
 const SECONDS: f64 = 10.0;
-/// Parts of the rate that the simulator predicts Quire to sustain.
+/// Rates to run at, as shares of the rate that the simulator predicts Quire to sustain.
 const PARTS: [f64; 4] = [0.3, 0.5, 0.7, 0.9];
-/// Normalized latency up to which that is, in multiples of that of a single request: the model is a thousand times as small
-/// as the paper's.
+/// Normalized latency up to which a rate counts as sustained, as a multiple of the latency of a single request. The
+/// paper's bound does not apply, since this model is a thousand times smaller.
 const BOUND: f64 = 10.0;
 
 const SYSTEMS: [System; 5] = [
@@ -40,7 +40,7 @@ const SYSTEMS: [System; 5] = [
 ];
 
 fn load(slots: usize, token_bytes: usize) -> Result<Llm> {
-    // On one thread, so that its processor time is the time that it takes.
+    // With one thread, processor time equals elapsed time.
     let (kv_memory, threads) = (Some(slots * token_bytes), Some(1));
     let mut options = Options { device: Device::Cpu, kv_memory, threads, ..Options::default() };
     options.scheduler.prefix_caching = false;
@@ -56,15 +56,15 @@ fn gate(system: System) -> Gate {
     }
 }
 
-/// What the simulator predicts, with steps as long as they were measured to be.
+/// Predicts the normalized latency with the measured step times.
 fn predict(system: System, cost: &FittedCost, trace: &Trace, rate: f64, limit: f64) -> Result<Option<f64>> {
     let deployment = Deployment { model: "", gpu: "", gpus: 1, slots: SLOTS, max_len: MAX_LEN };
     let change = |server: &mut SimulatedServer<'_>| (server.stepping, server.limit) = (OURS, limit);
-    let outcome = system.run(&deployment, cost, &Lineages::default(), &trace.requests(rate), change)?;
+    let outcome = system.run(&deployment, cost, &BeamRecord::default(), &trace.requests(rate), change)?;
     Ok(outcome.normalized_latency())
 }
 
-/// Draws it.
+/// Draws the figure.
 ///
 /// # Errors
 /// If the bundled model cannot be run.
@@ -80,7 +80,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         max_len: MAX_LEN,
         seed: lab.seed,
     };
-    let alone = predict(System::Quire, &cost, &trace, 0.2, f64::INFINITY)?.context("nothing was simulated")?;
+    let alone = predict(System::Quire, &cost, &trace, 0.2, f64::INFINITY)?.context("no request was simulated")?;
     let found = sustained::search(BOUND * alone, 20.0, |rate| {
         predict(System::Quire, &cost, &trace, rate, 2.0 * BOUND * alone)
     })?;
@@ -93,9 +93,9 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             let rate = part * found.rate;
             let slots = if system == System::Quire { SLOTS } else { 2 * SLOTS };
             let outcome =
-                reality::run(&mut load(slots, token_bytes)?, &mut gate(system), &trace.requests(rate), lab.seed)?;
-            let measured = 1e3 * outcome.normalized_latency().context("nothing was answered")?;
-            // The simulated FasterTransformer pads requests to the longest of the batch, which this engine does not.
+                real_engine::run(&mut load(slots, token_bytes)?, &mut gate(system), &trace.requests(rate), lab.seed)?;
+            let measured = 1e3 * outcome.normalized_latency().context("no request was answered")?;
+            // The simulated FasterTransformer pads requests to the longest of the batch. This engine does not.
             let predicted = match system {
                 System::FasterTransformer => None,
                 _ => predict(system, &cost, &trace, rate, f64::INFINITY)?.map(|seconds| 1e3 * seconds),
@@ -120,21 +120,21 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         title: "the same policies on this machine's CPU",
         origin: FigureOrigin::Measured,
         paper:
-            "There is no such figure: this is figure 12's comparison with a model that this machine can run, and the \
-                simulator held against what it simulates."
+            "The paper has no such figure. This one repeats figure 12's comparison with a model that this machine can run, \
+                and compares the simulator with the measurements."
                 .into(),
         notes: vec![
             format!(
-                "The bundled model on the CPU with {SLOTS} slots; lengths have ShareGPT's shape and are a quarter as long, since \
-                 the model has a quarter of the positions. Requests arrive for {} seconds, by a clock that counts the processor time of one thread, so that it \
-                 does not matter what else the machine does. Storage stays \
-                 paged for all systems, and reservations are imposed by admission alone: nothing is copied as contiguous memory \
-                 would have to be, and FasterTransformer's padding is not imposed.",
+                "The bundled model on the CPU with {SLOTS} slots. Lengths have ShareGPT's shape and are a quarter as long, since \
+                 the model has a quarter of the positions. Requests arrive for {} seconds, by a clock that counts \
+                 the processor time of one thread, so other programs on the machine do not matter. Storage stays paged for \
+                 all systems, and reservations are imposed by admission alone. Contiguous memory would require copies that \
+                 are not made, and FasterTransformer's padding is not imposed.",
                 trace.seconds
             ),
             format!(
-                "The simulator's steps are as long as a linear function fitted to single steps says, which is {:.0} % off on \
-                 average over these; its normalized latencies are {mean_error:.0} % off on average.",
+                "The simulator's steps take the time of a linear function fitted to single steps. The function is {:.0} % off \
+                 on average over these steps. The simulated normalized latencies are {mean_error:.0} % off on average.",
                 100.0 * cost.error
             ),
         ],

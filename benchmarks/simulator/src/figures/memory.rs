@@ -1,4 +1,4 @@
-//! Figure 2: where the memory for keys and values goes.
+//! Figure 2: how the memory for keys and values is used.
 
 use anyhow::Result;
 
@@ -10,7 +10,8 @@ use crate::lab::Lab;
 use crate::memory::MemoryUse;
 use crate::traces::SHAREGPT_LIKE;
 
-/// What the paper's figure has, in per cent: token states, reserved, internal fragmentation, and external with others.
+/// The paper's numbers, in per cent: token states, reserved, internal fragmentation, and external fragmentation with
+/// others.
 const PAPER: [(&str, [&str; 4]); 4] = [
     ("Orca (Max)", ["20.4", "13.3", "57.3", "8.9"]),
     ("Orca (Pow2)", ["26.8", "17.9", "13.6", "41.6"]),
@@ -18,10 +19,10 @@ const PAPER: [(&str, [&str; 4]); 4] = [
     ("Quire, paper's steps", ["96.3", "-", "-", "-"]),
 ];
 
-/// Draws it.
+/// Draws the figure.
 ///
 /// # Errors
-/// If a request does not fit.
+/// If a request does not fit the memory.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let outcomes = at_rate(lab, OPT_13B, &SHAREGPT_LIKE, SATURATED_SHAREGPT, 0.0)?;
     let mut table = FigureTable::new(
@@ -47,13 +48,13 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     };
     Ok(Figure {
         number: "2",
-        title: "where the memory for keys and values goes",
+        title: "use of the memory for keys and values",
         origin: FigureOrigin::Simulated,
         paper: "Existing systems use 20.4 to 38.2 % of the memory for the states of tokens, vLLM 96.3 %.".into(),
         notes: vec![format!(
-            "{} and ShareGPT-like lengths at {SATURATED_SHAREGPT} requests a second, which is more than any of the systems \
-             serves: averaged over the time in which a request waits for memory. What an allocator's rounding loses, and free \
-             slots that the next request cannot use, are external fragmentation.",
+            "{} and ShareGPT-like lengths at {SATURATED_SHAREGPT} requests per second, which is more than any of the \
+             systems serves. Shares are averages over the time in which a request waits for memory. External \
+             fragmentation counts slots lost to an allocator's rounding, and free slots that the next request cannot use.",
             OPT_13B.title()
         )],
         tables: vec![table],

@@ -1,4 +1,4 @@
-//! The paper's figures, a file for each.
+//! The paper's figures, one file per figure.
 
 pub mod basic;
 pub mod batched;
@@ -21,7 +21,7 @@ use anyhow::Result;
 use crate::figure::Figure;
 use crate::lab::Lab;
 
-/// How a figure is made.
+/// A function that makes a figure.
 type Make = fn(&Lab<'_>) -> Result<Figure>;
 
 /// The figures by their numbers, in order.
@@ -41,7 +41,7 @@ pub const ALL: &[(&str, Make)] = &[
     ("measured", measured::figure),
 ];
 
-/// The figures that `number` names: one, or `all`.
+/// Returns the figure with this number, or every figure for `all`.
 pub fn named(number: &str) -> Vec<(&'static str, Make)> {
     ALL.iter().filter(|(own, _)| number == "all" || number == *own).copied().collect()
 }

@@ -1,4 +1,4 @@
-//! Figures of normalized latency against request rate: what 12, 14, 16 and 17 have in common.
+//! Charts of normalized latency against request rate, as in figures 12, 14, 16 and 17.
 
 use crate::chart::Chart;
 use crate::figure::FigureTable;
@@ -6,15 +6,15 @@ use crate::lab::Curve;
 use crate::sustained::{BOUND, Sustained};
 use crate::system::System;
 
-/// A panel: its title, and what the paper says of the factors in it.
+/// A panel of a figure.
 pub struct Panel {
-    /// What is drawn.
+    /// Its title.
     pub title: String,
-    /// The factors of the paper, as it gives them.
+    /// The paper's factors, as it states them.
     pub paper: String,
 }
 
-/// A chart for each panel, and a table of what each system sustains.
+/// Draws a chart for each panel, and a table of the rate that each system sustains.
 pub fn draw(panels: &[Panel], curves: &[Curve], found: &[Sustained]) -> (FigureTable, Vec<Chart>) {
     let headings = ["panel", "system", "sustains, req/s", "Quire with the paper's steps sustains", "paper"];
     let mut table = FigureTable::new(
@@ -41,7 +41,7 @@ pub fn draw(panels: &[Panel], curves: &[Curve], found: &[Sustained]) -> (FigureT
     (table, charts)
 }
 
-/// A rate with as many digits as mean something.
+/// Formats a rate with its significant digits.
 fn rate(rate: f64) -> String {
     if rate >= 10.0 { format!("{rate:.1}") } else { format!("{rate:.2}") }
 }

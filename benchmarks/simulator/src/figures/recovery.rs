@@ -1,40 +1,42 @@
-//! Figure 19: swapping against recomputation.
+//! Figure 19: swapping compared with recomputation.
 
 use anyhow::Result;
 use engine::scheduler::Preemption;
 
 use super::block_size::SIZES;
+use crate::beam_record::BeamRecord;
 use crate::chart::Chart;
 use crate::cost::{StepCost, StepLoad};
 use crate::deployment::OPT_13B;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
 use crate::lab::{Curve, Lab};
-use crate::lineage::Lineages;
 use crate::price;
 use crate::server::{SimulatedServer, Swapping};
 use crate::sustained::BOUND;
 use crate::system::System;
 use crate::traces::SHAREGPT_LIKE;
 
-/// Tokens of the request of the microbenchmark: a request of ShareGPT's mean lengths. The paper does not say.
+/// Tokens of the microbenchmark's request. The paper does not give them, so this is ShareGPT's mean prompt plus mean
+/// output.
 const TOKENS: usize = 499;
-/// Part of the sustained rate at which the ways are compared end to end: requests are preempted, and latencies still bounded.
+/// Rate of the end-to-end comparison, as a share of the sustained rate. At this rate requests are preempted, but
+/// latencies are still bounded.
 const LOAD: f64 = 0.97;
-/// Seconds of these traces at most.
+/// Most seconds of these traces.
 const SECONDS: f64 = 900.0;
 
-/// The ways: a name, what happens to a preempted request, and how blocks are moved.
+/// The ways to recover: a name, the handling of a preempted request, and how blocks are moved.
 const WAYS: [(&str, Preemption, Swapping); 3] = [
     ("recompute", Preemption::Recompute, Swapping::PerBlock),
-    ("swap, a copy a block", Preemption::Swap, Swapping::PerBlock),
+    ("swap, one copy per block", Preemption::Swap, Swapping::PerBlock),
     ("swap, gathered", Preemption::Swap, Swapping::Gathered),
 ];
 
-/// Draws it.
+/// Draws the figure.
 ///
 /// # Errors
-/// If a request does not fit.
+/// If a request does not fit the memory.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let cost = System::Paged.cost(&OPT_13B.cost()?);
     let mut micro = FigureTable::new(
@@ -42,7 +44,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         &[
             "block size",
             "recompute",
-            "swap in or out, a copy a block",
+            "swap in or out, one copy per block",
             "out and in",
             "out and in, gathered",
             "recompute / swap out and in",
@@ -71,19 +73,19 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
 
     let new = Curve::new(0, System::Paged, OPT_13B, SHAREGPT_LIKE, 4.0, lab);
     let curve = Curve { seconds: lab.seconds.min(SECONDS), ..new };
-    let rate = LOAD * curve.sustained(lab, &OPT_13B.cost()?, &Lineages::default())?.rate;
+    let rate = LOAD * curve.sustained(lab, &OPT_13B.cost()?, &BeamRecord::default())?.rate;
     let cases: Vec<(usize, usize)> =
         (0..WAYS.len()).flat_map(|way| (0..SIZES.len()).map(move |at| (way, at))).collect();
     let name = |&(way, at): &(usize, usize)| format!("{}, blocks of {}", WAYS[way].0, SIZES[at]);
     let outcomes = jobs::all(&cases, lab.progress, name, |&(way, at)| {
-        curve.run(lab, &cost, &Lineages::default(), rate, |server| {
+        curve.run(lab, &cost, &BeamRecord::default(), rate, |server| {
             (server.preemption, server.swapping) = (WAYS[way].1, WAYS[way].2);
             server.block_size = SIZES[at];
             server.limit = 20.0 * BOUND;
         })
     })?;
     let mut whole = FigureTable::new(
-        format!("Normalized latency at {rate:.2} requests a second of ShareGPT-like lengths, s/token (simulated)"),
+        format!("Normalized latency at {rate:.2} requests per second of ShareGPT-like lengths, s/token (simulated)"),
         &["way", "block size", "s/token", "preempted"],
     );
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = WAYS.iter().map(|way| (way.0.to_owned(), Vec::new())).collect();
@@ -99,12 +101,13 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         title: "recomputation against swapping",
         origin: FigureOrigin::Simulated,
         paper: "Swapping is slow with small blocks, which make many small copies. The overhead of recomputation does not depend \
-                on the block size, and is never more than 20 % above that of swapping. From 16 to 64 the two are alike end to \
-                end."
+                on the block size, and is never more than 20 % above that of swapping. From 16 to 64 the two are \
+                similar end to end."
             .into(),
         notes: vec![
-            "The paper's swapping copies each block by itself, keys and values, layer by layer; this engine gathers a request's \
-             blocks and moves them in one copy, which the block size does not matter to. The paper's claim is held to the first."
+            "The paper's swapping copies each block separately, keys and values, layer by layer. This engine gathers a \
+             request's blocks and moves them in one copy, so the block size does not matter. The paper's claim is compared \
+             with the first way."
                 .into(),
         ],
         tables: vec![micro, whole],

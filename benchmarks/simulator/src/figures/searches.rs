@@ -1,23 +1,23 @@
-//! Beam searches of the bundled model, for which beams survive.
+//! Beam searches of the bundled model, recorded to know which beams survive.
 
 use anyhow::{Context, Result};
 use engine::llm::{Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 
+use crate::beam_record::BeamRecord;
 use crate::lab::Lab;
-use crate::lineage::Lineages;
 
-/// Searches that are recorded, the tokens that each has before it begins, and those that it generates.
+/// Number of recorded searches, tokens before each search begins, and tokens that it generates.
 const SEARCHES: usize = 16;
 const BEFORE: usize = 24;
 const TOKENS: usize = 96;
 
-/// Records searches of `width` beams that begin after texts which the model has sampled.
+/// Records searches of `width` beams. Each search continues a text that the model sampled.
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn record(width: usize, lab: &Lab<'_>) -> Result<Lineages> {
+pub fn record(width: usize, lab: &Lab<'_>) -> Result<BeamRecord> {
     let mut llm = Llm::load(&ModelFiles::bundled(), &Options::default())?;
     let searches = (0..SEARCHES).map(|at| {
         let seed = lab.seed.wrapping_add(at as u64);
@@ -26,10 +26,10 @@ pub fn record(width: usize, lab: &Lab<'_>) -> Result<Lineages> {
         (lab.progress)(&format!("search {at} of {width} beams"));
         children
     });
-    searches.collect::<Result<_>>().map(Lineages::new)
+    searches.collect::<Result<_>>().map(BeamRecord::new)
 }
 
-/// Tokens that the model samples.
+/// Samples a text from the model.
 fn text(llm: &mut Llm, seed: u64) -> Result<Vec<u32>> {
     let params = SamplingParams {
         max_tokens: BEFORE,
@@ -44,7 +44,7 @@ fn text(llm: &mut Llm, seed: u64) -> Result<Vec<u32>> {
     Ok([&done.prompt_tokens[..], &output.tokens].concat())
 }
 
-/// How many beams go on from each beam, step by step.
+/// Runs a search, and returns how many beams continue each beam, step by step.
 fn search(llm: &mut Llm, prompt: Vec<u32>, width: usize) -> Result<Vec<Vec<u8>>> {
     let beam = Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::Never };
     let params = SamplingParams {
@@ -56,7 +56,7 @@ fn search(llm: &mut Llm, prompt: Vec<u32>, width: usize) -> Result<Vec<Vec<u8>>>
         ..SamplingParams::default()
     };
     llm.add(&Prompt::Tokens(prompt), params)?;
-    // The beams in the order in which a replay has them: children in the order of their parents.
+    // The beams in the order of a replay: children follow the order of their parents.
     let mut beams: Vec<Vec<u32>> = Vec::new();
     let mut steps = Vec::new();
     while llm.has_work() {
@@ -67,9 +67,9 @@ fn search(llm: &mut Llm, prompt: Vec<u32>, width: usize) -> Result<Vec<Vec<u8>>>
             continue;
         }
         if !beams.is_empty() {
-            let goes_on = |beam: &Vec<u32>, parent: &Vec<u32>| beam[..beam.len() - 1] == parent[..];
-            let of = |parent| now.iter().filter(|beam| goes_on(beam, parent)).cloned().collect();
-            let children: Vec<Vec<Vec<u32>>> = beams.iter().map(of).collect();
+            let continues = |beam: &Vec<u32>, parent: &Vec<u32>| beam[..beam.len() - 1] == parent[..];
+            let children_of = |parent| now.iter().filter(|beam| continues(beam, parent)).cloned().collect();
+            let children: Vec<Vec<Vec<u32>>> = beams.iter().map(children_of).collect();
             steps.push(children.iter().map(|all| all.len() as u8).collect());
             beams = children.concat();
         } else {
@@ -87,13 +87,13 @@ mod tests {
     use crate::traces::PublishedLengths;
 
     #[test]
-    fn as_many_beams_go_on_as_the_search_has() {
+    fn every_step_keeps_the_number_of_beams() {
         let published = PublishedLengths::default();
-        let lineages = record(4, &Lab { seed: 1, seconds: 1.0, published, progress: &|_| {} }).unwrap();
+        let beam_record = record(4, &Lab { seed: 1, seconds: 1.0, published, progress: &|_| {} }).unwrap();
         let mut has_branched = false;
         for search in 0..SEARCHES as u64 {
             for step in 0..TOKENS {
-                let children = lineages.children(search, step, 4);
+                let children = beam_record.children(search, step, 4);
                 assert_eq!((children.len(), children.iter().sum::<usize>()), (4, 4), "{search} {step}");
                 has_branched |= children.contains(&2);
             }

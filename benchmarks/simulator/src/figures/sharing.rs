@@ -1,38 +1,38 @@
-//! Figure 15: blocks that sharing saves.
+//! Figure 15: blocks saved by sharing.
 
 use anyhow::Result;
 
 use super::searches;
+use crate::beam_record::BeamRecord;
 use crate::chart::{Chart, ChartData};
 use crate::deployment::OPT_13B;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
 use crate::lab::{Curve, Lab};
-use crate::lineage::Lineages;
 use crate::request::Method;
 use crate::system::System;
 use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE};
 
-/// Samples or beams of a request.
+/// Numbers of samples or beams per request.
 const WIDTHS: [usize; 3] = [2, 4, 6];
 
-/// Seconds of these traces at most: what is shared does not change over time.
+/// Most seconds of these traces. The saving does not change over time.
 const SECONDS: f64 = 600.0;
 
-/// Draws it.
+/// Draws the figure.
 ///
 /// # Errors
-/// If the bundled model cannot be run, or a request does not fit.
+/// If the bundled model cannot be run, or a request does not fit the memory.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let cost = System::Paged.cost(&OPT_13B.cost()?);
-    let none = Lineages::default();
-    let searches: Vec<Lineages> = WIDTHS.iter().map(|width| searches::record(*width, lab)).collect::<Result<_>>()?;
+    let none = BeamRecord::default();
+    let searches: Vec<BeamRecord> = WIDTHS.iter().map(|width| searches::record(*width, lab)).collect::<Result<_>>()?;
     let traces = [
         ("Alpaca", ALPACA_LIKE, 20.0, ["6.1 to 9.8 %", "37.6 to 55.2 %"]),
         ("ShareGPT", SHAREGPT_LIKE, 1.0, ["16.2 to 30.5 %", "44.3 to 66.3 %"]),
     ];
     let mut table =
-        FigureTable::new("Blocks that sharing saves", &["trace", "method", "width", "saved", "paper, widths 2 to 6"]);
+        FigureTable::new("Blocks saved by sharing", &["trace", "method", "width", "saved", "paper, widths 2 to 6"]);
     let mut charts = Vec::new();
     for (trace, workload, rate, paper) in traces {
         let cases: Vec<(bool, usize)> =
@@ -43,8 +43,8 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             let method = if beams { Method::Beams(width) } else { Method::Samples(width) };
             let new = Curve::new(0, System::Paged, OPT_13B, workload.clone(), rate, lab);
             let curve = Curve { method, seconds: lab.seconds.min(SECONDS), ..new };
-            let lineages = if beams { &searches[at] } else { &none };
-            let outcome = curve.run(lab, &cost, lineages, rate / width as f64, |_| {})?;
+            let beam_record = if beams { &searches[at] } else { &none };
+            let outcome = curve.run(lab, &cost, beam_record, rate / width as f64, |_| {})?;
             Ok(100.0 * outcome.sharing_saved())
         })?;
         for ((beams, at), saved) in cases.iter().zip(&saved) {
@@ -71,14 +71,14 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     }
     Ok(Figure {
         number: "15",
-        title: "memory that sharing saves",
+        title: "memory saved by sharing",
         origin: FigureOrigin::Simulated,
         paper: "Parallel sampling saves 6.1 to 9.8 % of the blocks on Alpaca and 16.2 to 30.5 % on ShareGPT, beam search 37.6 to \
                 55.2 % and 44.3 to 66.3 %."
             .into(),
         notes: vec![
-            "Which beams survive is replayed from searches of the bundled model, a small one that tells stories: beams of a larger \
-             model on other texts part earlier or later."
+            "The surviving beams are replayed from searches of the bundled model, a small model of stories. Beams of a \
+             larger model on other texts diverge earlier or later."
                 .into(),
         ],
         tables: vec![table],

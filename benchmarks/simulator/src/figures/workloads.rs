@@ -1,45 +1,47 @@
-//! Beyond the paper: how much of the memory holds tokens on several kinds of workload, and what a block size gains that is
-//! chosen for each.
+//! Beyond the paper: the share of memory that holds tokens on several workloads, and the gain from choosing a block
+//! size for each.
 
 use anyhow::{Result, anyhow};
 
 use super::batched::SYSTEMS;
+use crate::beam_record::BeamRecord;
 use crate::chart::Chart;
 use crate::deployment::{Deployment, LLAMA_3_8B, OPT_13B};
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
 use crate::lab::{Curve, Lab};
-use crate::lineage::Lineages;
 use crate::memory::MemoryUse;
 use crate::plan;
 use crate::server::BLOCK_SIZE;
 use crate::system::System;
 use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 
-/// Block sizes that are compared.
+/// Block sizes to compare.
 pub const SIZES: [usize; 4] = [8, 16, 32, 64];
-/// Seconds of these traces at most.
+/// Most seconds of these traces.
 const SECONDS: f64 = 600.0;
-/// The rate at which memory is looked at, as a multiple of what Quire sustains with blocks of 16: requests wait then.
+/// Rate at which memory is observed, as a multiple of the rate that Quire sustains with blocks of 16. Requests wait at
+/// this rate.
 const OVERLOAD: f64 = 1.5;
 
-/// A kind of workload and what serves it.
+/// A workload and the deployment that serves it.
 #[derive(Clone, Debug)]
 pub struct ServedWorkload {
     /// Its name.
     pub name: &'static str,
-    /// What serves it.
+    /// The deployment that serves it.
     pub deployment: Deployment,
     /// Its lengths.
     pub workload: TraceWorkload,
-    /// A rate to begin searches at, in requests a second.
+    /// A rate to start searches at, in requests per second.
     pub guess: f64,
 }
 
-/// The paper's two workloads on its OPT-13B, and those that plans know, whose prompts are longer, on LLaMA-3-8B.
+/// Returns the paper's two workloads on its OPT-13B, and the workloads of `quire plan`, whose prompts are longer, on
+/// LLaMA-3-8B.
 ///
 /// # Errors
-/// If plans do not know a workload.
+/// If `quire plan` does not know a workload.
 pub fn served() -> Result<Vec<ServedWorkload>> {
     let planned = |name: &'static str, guess| -> Result<ServedWorkload> {
         let workload = plan::workload(name).map_err(|why| anyhow!(why))?;
@@ -54,55 +56,57 @@ pub fn served() -> Result<Vec<ServedWorkload>> {
     ])
 }
 
-fn curve(of: &ServedWorkload, system: System, block_size: usize, lab: &Lab<'_>) -> Curve {
-    let new = Curve::new(0, system, of.deployment, of.workload.clone(), of.guess, lab);
+fn curve(served: &ServedWorkload, system: System, block_size: usize, lab: &Lab<'_>) -> Curve {
+    let new = Curve::new(0, system, served.deployment, served.workload.clone(), served.guess, lab);
     Curve { block_size, seconds: lab.seconds.min(SECONDS), ..new }
 }
 
-/// The highest rate that Quire sustains with blocks of each of [`SIZES`], in requests a second.
+/// Returns the highest rate that Quire sustains with blocks of each of [`SIZES`], in requests per second.
 ///
 /// # Errors
-/// If a request does not fit.
-pub fn rates(of: &ServedWorkload, lab: &Lab<'_>) -> Result<Vec<f64>> {
-    let curves = SIZES.map(|size| curve(of, System::Quire, size, lab));
-    Ok(lab.sustained(&curves, &Lineages::default())?.into_iter().map(|found| found.rate).collect())
+/// If a request does not fit the memory.
+pub fn rates(served: &ServedWorkload, lab: &Lab<'_>) -> Result<Vec<f64>> {
+    let curves = SIZES.map(|size| curve(served, System::Quire, size, lab));
+    Ok(lab.sustained(&curves, &BeamRecord::default())?.into_iter().map(|found| found.rate).collect())
 }
 
-/// Where the memory goes while requests wait, as shares of it, where they come at `rate` a second: of the three Orcas as in
-/// figure 2, and of Quire with blocks of each of [`SIZES`].
+/// Returns how the memory is used, as shares, while requests wait and arrive at `rate` per second. The three Orcas come
+/// first, in the order of figure 2, then Quire with blocks of each of [`SIZES`].
 ///
 /// # Errors
-/// If a request does not fit.
-pub fn memory_shares(of: &ServedWorkload, rate: f64, lab: &Lab<'_>) -> Result<Vec<MemoryUse>> {
+/// If a request does not fit the memory.
+pub fn memory_shares(served: &ServedWorkload, rate: f64, lab: &Lab<'_>) -> Result<Vec<MemoryUse>> {
     let orcas = SYSTEMS.into_iter().filter(|system| matches!(system, System::Orca(_)));
-    let orcas = orcas.map(|system| curve(of, system, BLOCK_SIZE, lab));
-    let curves: Vec<_> = orcas.chain(SIZES.map(|size| curve(of, System::Quire, size, lab))).collect();
-    let cost = of.deployment.cost()?;
-    let name = |curve: &Curve| format!("{}: {}", of.name, curve.system.name());
+    let orcas = orcas.map(|system| curve(served, system, BLOCK_SIZE, lab));
+    let curves: Vec<_> = orcas.chain(SIZES.map(|size| curve(served, System::Quire, size, lab))).collect();
+    let cost = served.deployment.cost()?;
+    let name = |curve: &Curve| format!("{}: {}", served.name, curve.system.name());
     let outcomes = jobs::all(&curves, lab.progress, name, |curve| {
-        curve.run(lab, &curve.system.cost(&cost), &Lineages::default(), rate, |_| {})
+        curve.run(lab, &curve.system.cost(&cost), &BeamRecord::default(), rate, |_| {})
     })?;
     Ok(outcomes.into_iter().map(|outcome| outcome.memory.shares()).collect())
 }
 
-/// Draws it.
+/// Draws the figure.
 ///
 /// # Errors
-/// If a request does not fit.
+/// If a request does not fit the memory.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let headings = ["workload", "Orca (Max)", "Orca (Pow2)", "Orca (Oracle)", "Quire, 8", "16", "32", "64"];
     let mut memory = FigureTable::new("Memory that holds tokens while requests wait, in per cent", &headings);
     let headings = ["workload", "holds tokens", "taken, not filled yet", "free"];
-    let mut rest = FigureTable::new("Where it is with blocks of 16, in per cent", &headings);
+    let mut rest = FigureTable::new("Use of the memory with blocks of 16, in per cent", &headings);
     let headings = ["workload", "blocks of 8", "16", "32", "64", "best / 16"];
-    let mut sustained =
-        FigureTable::new("Highest rate at a normalized latency of at most 1 s/token, in requests a second", &headings);
+    let mut sustained = FigureTable::new(
+        "Highest rate at a normalized latency of at most 1 s/token, in requests per second",
+        &headings,
+    );
     let mut lines = Vec::new();
-    for of in served()? {
-        let rates = rates(&of, lab)?;
+    for workload in served()? {
+        let rates = rates(&workload, lab)?;
         let (usual, best) = (rates[1], rates.iter().copied().fold(0.0, f64::max));
-        let shares = memory_shares(&of, OVERLOAD * usual, lab)?;
-        let name = format!("{}, {}", of.name, of.deployment.model);
+        let shares = memory_shares(&workload, OVERLOAD * usual, lab)?;
+        let name = format!("{}, {}", workload.name, workload.deployment.model);
         let gain = format!("{:.2}x", best / usual);
         let percent = |share: f64| format!("{:.1}", 100.0 * share);
         let states = |at: usize| if at == 0 { name.clone() } else { percent(shares[at - 1].tokens) };
@@ -112,17 +116,17 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| format!("{:.2}", rates[at]));
         sustained.row([name, a, b, c, d, gain]);
         let points = SIZES.iter().zip(&shares[3..]).map(|(size, share)| (*size as f64, 100.0 * share.tokens)).collect();
-        lines.push((of.name.to_owned(), points));
+        lines.push((workload.name.to_owned(), points));
     }
     let chart = Chart { top: Some(100.0), ..Chart::lines("Memory that holds tokens", "block size", "%", lines) };
     Ok(Figure {
         number: "workloads",
         title: "other workloads and their block sizes",
         origin: FigureOrigin::Simulated,
-        paper: "The paper has figures for ShareGPT and Alpaca alone, and 16 tokens in a block for both.".into(),
+        paper: "The paper only has figures for ShareGPT and Alpaca, both with 16 tokens per block.".into(),
         notes: vec![format!(
-            "Memory is looked at where requests come at {OVERLOAD} times the rate that Quire sustains with blocks of 16. Quire is \
-             this engine as it is today."
+            "Memory is observed while requests arrive at {OVERLOAD} times the rate that Quire sustains with blocks of 16. \
+             Quire is this engine as it is today."
         )],
         tables: vec![memory, rest, sustained],
         charts: vec![chart],

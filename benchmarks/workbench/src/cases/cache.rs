@@ -22,7 +22,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
             swap(pages(4, 64), 3, 2, Swap::Out),
             swap(pages(4, 64), 3, 2, Swap::In),
         ],
-        // The layers of OPT-13B, and 64 MB and more of pages.
+        // Layers of OPT-13B, with 64 MB or more of pages.
         Scale::Full => vec![
             write(pages(40, 128), 4096, false),
             write(pages(40, 128), 256, true),
@@ -33,7 +33,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     }
 }
 
-/// Random elements, four to a vector's word each.
+/// Returns random vectors: every bit of their words is random.
 fn vectors(seed: u64, n: u64) -> Vec<Vector> {
     let mut random = ProblemRng(seed);
     let mut word = || random.word() as u32;
@@ -44,7 +44,7 @@ fn words(vectors: &[Vector]) -> Vec<[u32; 4]> {
     vectors.iter().map(|v| v.0).collect()
 }
 
-/// `reshape_and_cache` of a prompt, whose slots are neighbours, or of a step of decoding, whose slots lie anywhere.
+/// `reshape_and_cache` for a prompt, whose slots are contiguous, or for a decode step, whose slots are scattered.
 fn write(pages: Pages, tokens: u32, decode: bool) -> Case {
     let row = pages.token_vectors();
     let bytes = 2 * 2 * 16 * u64::from(tokens) * u64::from(row) + 4 * u64::from(tokens);
@@ -91,7 +91,7 @@ fn write(pages: Pages, tokens: u32, decode: bool) -> Case {
     }
 }
 
-/// `copy_blocks` of `count` blocks to as many others.
+/// `copy_blocks` from `count` blocks to as many others.
 fn copy(pages: Pages, count: u32, layers: u32) -> Case {
     let page = u64::from(pages.page_vectors());
     Case {
@@ -102,7 +102,7 @@ fn copy(pages: Pages, count: u32, layers: u32) -> Case {
             let layer = 2 * u64::from(count) * page;
             let mut truth = vectors(1, layer * u64::from(layers));
             let cache = gpu.upload("cache", &words(&truth))?;
-            // Sources from the end, so that pages don't lie in the order of their copies.
+            // Sources are in reverse order, so the order of pages differs from the order of copies.
             let pairs: Vec<[u32; 2]> = (0..count).map(|i| [2 * count - 1 - i, i]).collect();
             for (at, [from, to]) in
                 (0..u64::from(layers)).flat_map(|l| pairs.iter().map(move |pair| (l * layer, *pair)))

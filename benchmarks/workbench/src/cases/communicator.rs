@@ -1,4 +1,5 @@
-//! What GPUs exchange, with a single rank that exchanges with itself: what a launch costs beside the links.
+//! The exchanges between GPUs, with a single rank that exchanges with itself. This measures the cost of a launch
+//! without the links.
 
 use cuda_std::launch::{DevicePtr, KernelCall};
 use kernels::communicator::{ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, all_reduce, gather_logits};
@@ -17,7 +18,8 @@ use crate::number::{ProblemRng, Type, relative_error};
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let (rows, width, vocab, blocks) = match scale {
-        // Blocks of several rows, and one that exchanges twice: what goes from row to row and from chunk to chunk counts.
+        // Blocks of several rows, and one block that exchanges twice, so state carries over from row to row and from
+        // chunk to chunk.
         Scale::Small => (17, 2048, 1001, 2),
         Scale::Full => (256, 8192, 50272, BLOCKS),
     };
@@ -26,7 +28,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     Type::ALL.into_iter().flat_map(sum).chain([gather(rows, vocab, blocks)]).collect()
 }
 
-/// A rank's mailbox, epochs and abort word: all arguments but those of the data.
+/// A rank's mailbox, epochs and abort word: all arguments except the data.
 struct Alone {
     mailboxes: Buffer<u64>,
     epochs: Buffer<u32>,
@@ -44,10 +46,11 @@ impl Alone {
     }
 }
 
-/// Blocks that are resident together, on any device.
+/// Number of blocks that are resident at the same time on any device.
 const BLOCKS: u32 = 16;
 
-/// An all-reduce over one rank. With a norm it adds zeros to the residual stream, else it leaves the numbers as they are.
+/// An all-reduce over one rank. With a norm it adds zeros to the residual stream. Without one it leaves the numbers
+/// unchanged.
 #[derive(Clone, Copy, Debug)]
 struct SumAlone {
     ty: Type,
@@ -140,7 +143,7 @@ impl SumAlone {
     }
 }
 
-/// Gathers the columns of one rank.
+/// Gathers the columns of a single rank.
 fn gather(rows: usize, vocab: usize, blocks: u32) -> Case {
     Case {
         kernel: "gather_logits",

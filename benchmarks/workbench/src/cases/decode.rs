@@ -14,7 +14,7 @@ use crate::gpu::Buffer;
 use crate::number::Type;
 use crate::paged::{PagedProblem, PagedSequence, PagedShape};
 
-/// Streams of a sequence in the planner's own case.
+/// Streams per sequence in the planner's own case.
 const STREAMS: u32 = 8;
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
@@ -26,14 +26,14 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         || Type::ALL.into_iter().flat_map(|ty| attention::coded_heads().map(move |(format, size)| (ty, format, size)));
     match scale {
         Scale::Small => {
-            // More sequences than the planner has threads, so that it takes them in two passes.
+            // More sequences than the planner has threads, so it needs two passes.
             let mut cases = vec![plan(400, 12)];
-            // Problems with some thousands of tokens for each block, as on a GPU.
+            // Several thousand tokens per block, as on a GPU.
             cases.push(attend(shape(Type::F16, 2, 2, 128), vec![4096, 3000], 4));
             cases.push(attend(shape(Type::F16, 8, 2, 128), vec![4096, 3000], 4));
             let drafts = [4096, 3000].map(|context| PagedSequence { new: 4, context });
             cases.push(attend_drafts(shape(Type::F16, 8, 2, 128), drafts.to_vec(), 4));
-            // The longer sequence is shared by both blocks.
+            // Both blocks share the longer sequence.
             for ty in Type::ALL {
                 for head_size in attention::HEAD_SIZES {
                     cases.push(attend(shape(ty, 4, 1, head_size), vec![70, 450], 2));
@@ -42,7 +42,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
                     }
                 }
             }
-            // As those with some thousands of tokens above.
+            // Several thousand tokens per block again, in each cache format.
             cases.extend([64, 128].into_iter().flat_map(|size| {
                 KvFormat::ALL
                     .map(|format| attend(PagedShape { format, ..shape(Type::F16, 8, 2, size) }, vec![4096, 3000], 4))
@@ -53,14 +53,14 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
                 }));
             cases
         }
-        // What the design is for, on a GPU of 132 multiprocessors that hold three blocks each.
+        // The design's target: a GPU with 132 multiprocessors that hold three blocks each.
         Scale::Full => {
             let mut cases = vec![plan(256, 396)];
             for ty in Type::ALL {
                 cases.push(attend(shape(ty, 32, 32, 128), vec![2048; 32], 396));
                 cases.push(attend(shape(ty, 32, 8, 128), vec![16_384; 8], 396));
                 cases.push(attend(shape(ty, 32, 8, 128), vec![1024], 396));
-                // As long as drafts are by default.
+                // Drafts of the default length.
                 for (sequences, context) in [(8, 16_384), (1, 1024)] {
                     let drafts = vec![PagedSequence { new: 6, context }; sequences];
                     cases.push(attend_drafts(shape(ty, 32, 8, 128), drafts, 396));
@@ -120,7 +120,7 @@ fn plan(sequences: u32, slots: u32) -> Case {
     }
 }
 
-/// The lengths of sequences in short.
+/// Formats the lengths of sequences.
 fn lengths(contexts: &[u32]) -> String {
     match contexts {
         [first, rest @ ..] if rest.iter().all(|length| length == first) => format!("{} x {first}", contexts.len()),
@@ -128,22 +128,23 @@ fn lengths(contexts: &[u32]) -> String {
     }
 }
 
-/// The attention kernel that serves a shape, on a grid of `slots` blocks, for sequences with so many tokens in the cache.
+/// The decode attention kernel for a shape, on a grid of `slots` blocks. Each sequence has the given number of tokens
+/// in the cache.
 pub fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
-    // The shapes of the cases above are such that there are kernels for.
+    // The cases above only use supported shapes.
     let launch = DecodeLaunch::new(shape.supported().unwrap_or_else(|e| panic!("{e}")), slots);
     let spans = contexts.iter().map(|&context| PagedSequence { new: 1, context }).collect();
     attend_to(shape, spans, launch, lengths(&contexts))
 }
 
-/// The attention kernel for drafts, for sequences that have a few query tokens.
+/// The decode attention kernel for drafts, for sequences with a few query tokens each.
 pub fn attend_drafts(shape: PagedShape, spans: Vec<PagedSequence>, slots: u32) -> Case {
     let launch = DecodeLaunch::with_drafts(shape.supported().unwrap_or_else(|e| panic!("{e}")), slots);
     let lengths: Vec<_> = spans.iter().map(|span| format!("{} of {}", span.new, span.context)).collect();
     attend_to(shape, spans, launch, lengths.join(", "))
 }
 
-/// A launch for sequences that `lengths` describes.
+/// A launch for sequences. `lengths` describes them in the case's name.
 fn attend_to(shape: PagedShape, spans: Vec<PagedSequence>, decode: DecodeLaunch, lengths: String) -> Case {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     let slots = decode.arrivals();

@@ -1,4 +1,4 @@
-//! Rows of tables.
+//! Rows looked up in tables.
 
 use cuda_std::launch::KernelCall;
 use kernels::embedding::{add_positions, embed, embed_part, floor_bytes, gather_rows, shape};
@@ -14,11 +14,11 @@ use crate::number::{ProblemRng, Type};
 
 /// Rows in the token table.
 const VOCAB: usize = 97;
-/// The tokens of a part of it.
+/// The tokens of the shard that `embed_part` reads.
 const PART: std::ops::Range<u32> = 40..73;
-/// Rows in the table of learned positions that come before the first position, as OPT has them.
+/// Rows of the table of learned positions before the first position, as in OPT.
 const OFFSET: usize = 2;
-/// Positions.
+/// Number of positions.
 const POSITIONS: usize = 40;
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
@@ -39,14 +39,14 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     Type::ALL.into_iter().flat_map(of).map(LookupProblem::case).collect()
 }
 
-/// What is done with rows.
+/// The lookup, which determines the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// `gather_rows`.
     Gather,
     /// `embed`.
     Embed,
-    /// `embed_part`, of a third of the tokens, with positions.
+    /// `embed_part`, over a third of the tokens, with positions.
     Part,
     /// `add_positions`.
     Add,
@@ -59,18 +59,18 @@ pub struct LookupProblem {
     pub ty: Type,
     /// The kernel.
     pub lookup: Lookup,
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
     /// Elements in a row.
     pub width: usize,
-    /// Positions are zero: what is summed in place stays as it is, so that it can be done again.
+    /// Whether positions are zero. A sum in place then leaves its operand unchanged, so the launch can be repeated.
     pub neutral: bool,
-    /// The seed of the numbers.
+    /// Seed of the numbers.
     pub seed: u64,
 }
 
 impl LookupProblem {
-    /// The problem as a case. Results must be right to the last bit.
+    /// Makes a case of the problem. Results must be bit-exact.
     pub fn case(self) -> Case {
         let LookupProblem { ty, lookup, rows, width, .. } = self;
         let tables = if lookup == Lookup::Gather { 1 } else { 2 };
@@ -105,7 +105,7 @@ impl LookupProblem {
             others.for_each(|(_, row)| row.fill(0));
         }
         let of_positions = looked_up(&learned, &positions, OFFSET);
-        // Numbers of 16 bits have an exact sum in f64; the kernel rounds it to f32 first.
+        // The sum of two 16-bit numbers is exact in f64. The kernel rounds it to f32 first.
         let sum = |(&a, &b): (&u16, &u16)| ty.bits(f64::from((ty.number(a) + ty.number(b)) as f32));
         let out = match lookup {
             Lookup::Add => gpu.upload("x", &of_tokens)?,

@@ -10,7 +10,7 @@ use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
 use crate::product::{Data, ProductProblem, kernels};
 
-/// Weights of OPT-13B and LLaMA-3-8B: rows, their length, and what becomes of the products.
+/// Weights of OPT-13B and LLaMA-3-8B: rows, row length and epilogue.
 const WEIGHTS: [(u32, u32, Epilogue); 10] = [
     (15360, 5120, Epilogue::Half(None)),
     (5120, 5120, Epilogue::Half(None)),
@@ -29,10 +29,10 @@ pub(super) fn cases(scale: Scale, target: &str) -> Vec<Case> {
     let every_kernel = |m: u32, n: u32, k: u32, splits: u32| {
         Type::ALL.into_iter().flat_map(move |ty| {
             kernels(target).map(move |(kernel, tokens)| {
-                // A warp of `gemv` takes 256 elements of a row at a time, and is to do so twice; it splits nothing.
+                // A warp of `gemv` takes 256 elements of a row at a time, and should do so twice. `gemv` has no splits.
                 let (splits, k) = if matches!(kernel, GemmKernel::Gemv(_)) { (1, k.max(512)) } else { (splits, k) };
                 let product = Product { m: m.min(tokens), n, k, epilogue: Epilogue::Half(None) };
-                // Fewer blocks of Hopper's kernel than there are parts of tiles, so that they go through several.
+                // The Hopper kernels get fewer blocks than parts of tiles, so each block processes several.
                 case(GemmPlan { product, kernel, splits, blocks: 3 }, ty)
             })
         })
@@ -44,13 +44,13 @@ pub(super) fn cases(scale: Scale, target: &str) -> Vec<Case> {
                 .into_iter()
                 .flat_map(|(n, k, epilogue)| [1, 4, 16, 64, 256, 1024, 4096].map(|m| Product { m, n, k, epilogue }));
             let planned = planned.filter_map(|product| GemmPlan::new(product, gpu).ok());
-            // A shape that no planned one has, so that these can be told apart.
+            // No planned product has this shape, so these cases can be told apart from the planned ones.
             every_kernel(1024, 8192, 8192, 1).chain(planned.map(|plan| case(plan, Type::F16))).collect()
         }
     }
 }
 
-/// A plan on random data, as a case.
+/// Makes a case of a plan on random data.
 pub fn case(plan: GemmPlan, ty: Type) -> Case {
     let Product { m, n, k, epilogue } = plan.product;
     let floor = plan.product.floor();
@@ -59,7 +59,7 @@ pub fn case(plan: GemmPlan, ty: Type) -> Case {
         shape: format!("{m} x {n} x {k}, {}, {} splits", what(epilogue), plan.splits),
         floor,
         prepare: Box::new(move |gpu| {
-            // Where there are many tokens, the reference is computed for a few.
+            // With many tokens, the reference is computed for only a few of them.
             let data = Data { every: m.div_ceil(8), ..Data::new(ty, 1) };
             let problem = Rc::new(ProductProblem::new(plan, data));
             let placed = problem.place(gpu)?;
@@ -71,7 +71,7 @@ pub fn case(plan: GemmPlan, ty: Type) -> Case {
     }
 }
 
-/// What becomes of the products, in a word or two.
+/// Names the epilogue in a word or two.
 fn what(epilogue: Epilogue) -> String {
     match epilogue {
         Epilogue::Half(None) => "plain".to_owned(),

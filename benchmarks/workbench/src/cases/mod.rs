@@ -1,4 +1,4 @@
-//! The cases, by family of kernels.
+//! The cases, by kernel family.
 
 mod cache;
 mod communicator;
@@ -18,7 +18,7 @@ use crate::case::{Case, Scale};
 
 pub use stream::read_stream;
 
-/// All of them for a target: every kernel of the registry that it has is launched by one at least.
+/// Returns all cases for a target. Together they launch every kernel of the registry that the target has.
 pub fn all(scale: Scale, target: &str) -> Vec<Case> {
     let families = [
         cache::cases,
@@ -40,7 +40,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         .collect()
 }
 
-/// The error of results that are either right or wrong.
+/// Returns the error of results that must be exact: zero or infinity.
 fn exact<T: PartialEq>(results: &[T], truth: &[T]) -> f64 {
     if results == truth { 0.0 } else { f64::INFINITY }
 }

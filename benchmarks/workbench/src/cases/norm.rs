@@ -10,7 +10,7 @@ use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
 use crate::number::{ProblemRng, Type, relative_error};
 
-/// What is added to variances.
+/// Added to variances.
 pub const EPS: f32 = 1e-5;
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
@@ -33,32 +33,32 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     all.map(|kind| of(kind).case()).collect()
 }
 
-/// Rows of random numbers far from zero, so that a variance from the mean of squares would lose its digits.
+/// Rows of random numbers far from zero. A variance computed from the mean of squares would lose its digits on them.
 #[derive(Clone, Copy, Debug)]
 pub struct NormProblem {
     /// Type of the elements.
     pub ty: Type,
-    /// `layer_norm`, else `rms_norm`.
+    /// Whether the kernel is `layer_norm` instead of `rms_norm`.
     pub layer: bool,
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
     /// Elements in a row.
     pub width: usize,
-    /// With a residual sum before it.
+    /// Whether a residual sum comes first.
     pub residual: bool,
-    /// With factors. `rms_norm` always has them.
+    /// Whether there are factors. `rms_norm` always has them.
     pub weight: bool,
-    /// With a bias. `rms_norm` never has one.
+    /// Whether there is a bias. `rms_norm` never has one.
     pub bias: bool,
-    /// The residual sum adds zero, so that it can be done again.
+    /// Whether the residual sum adds zero, so the launch can be repeated.
     pub neutral: bool,
-    /// The seed of the numbers.
+    /// Seed of the numbers.
     pub seed: u64,
 }
 
 impl NormProblem {
-    /// The problem as a case. What is allowed is half a unit in the last place of the largest result, and a little for
-    /// arithmetic in `f32`; the residual stream must be right to the last bit.
+    /// Makes a case of the problem. Results may be off by half a unit in the last place of the largest result, plus a
+    /// little for arithmetic in `f32`. The residual stream must be bit-exact.
     pub fn case(self) -> Case {
         let NormProblem { ty, layer, rows, width, residual, .. } = self;
         Case {
@@ -69,7 +69,7 @@ impl NormProblem {
         }
     }
 
-    /// The norm of `row` in `f64`.
+    /// Computes the norm of `row` in `f64`.
     pub fn reference(&self, row: &[u16], weight: &[u16], bias: &[u16]) -> Vec<f64> {
         let row: Vec<f64> = row.iter().map(|&v| self.ty.number(v)).collect();
         let count = row.len() as f64;
@@ -120,7 +120,7 @@ impl NormProblem {
     }
 }
 
-/// Half a unit in the last place, relative to the number, and a little for arithmetic in `f32`.
+/// Returns half a unit in the last place, relative to the number, plus a little for arithmetic in `f32`.
 pub fn rounding(ty: Type) -> f64 {
     let digits = match ty {
         Type::F16 => 11,

@@ -1,4 +1,4 @@
-//! Products that are added to rows, and the norm of these in the same launch.
+//! Products that are added to rows, with the norm of these rows in the same launch.
 
 use cuda_std::launch::DevicePtr;
 use kernels::gemm::epilogue::Epilogue;
@@ -13,28 +13,28 @@ use crate::gpu::{Buffer, Gpu};
 use crate::number::{ProblemRng, Type, relative_error};
 use crate::product::{Data, PlacedProduct, ProductProblem};
 
-/// A product with a norm behind it.
+/// A product followed by a norm.
 #[derive(Clone, Copy, Debug)]
 pub struct NormedProduct {
     /// The product's kernel.
     pub kernel: GemmKernel,
-    /// Tokens, rows of the weight and their length.
+    /// Tokens, rows of the weight, and their length.
     pub sizes: (u32, u32, u32),
-    /// Parts of `k`.
+    /// Number of parts that `k` is split into.
     pub splits: u32,
     /// Type of the elements.
     pub ty: Type,
-    /// Which norm.
+    /// The norm.
     pub norm: SumNorm,
-    /// Whether it has factors, which an RMS norm always has, and a bias, which that never has.
+    /// Whether the norm has factors and a bias. An RMS norm always has factors and never has a bias.
     pub affine: (bool, bool),
-    /// Whether the product is zero, so that it can be added again.
+    /// Whether the product is zero, so the launch can be repeated.
     pub neutral: bool,
-    /// The seed of the numbers.
+    /// Seed of the numbers.
     pub seed: u64,
 }
 
-/// Weights of OPT-13B and LLaMA-3-8B whose products are added: rows, their length, and the norm that follows.
+/// Weights of OPT-13B and LLaMA-3-8B with added products: rows, row length, and the norm that follows.
 const WEIGHTS: [(u32, u32, SumNorm); 4] = [
     (5120, 5120, SumNorm::Layer),
     (5120, 20480, SumNorm::Layer),
@@ -42,7 +42,7 @@ const WEIGHTS: [(u32, u32, SumNorm); 4] = [
     (4096, 14336, SumNorm::Rms),
 ];
 
-/// On a GPU each beside the same product without a norm.
+/// At full scale, each case is paired with the same product without a norm.
 pub(super) fn cases(scale: Scale, target: &str) -> Vec<Case> {
     let gpu = if target == "sm_90a" { GpuLimits::H200 } else { GpuLimits { hopper_from: None, ..GpuLimits::H200 } };
     let of = |m: u32, (n, k, norm): (u32, u32, SumNorm)| {
@@ -63,7 +63,7 @@ pub(super) fn cases(scale: Scale, target: &str) -> Vec<Case> {
     }
 }
 
-/// One on a device.
+/// A normed product on a device.
 pub struct PlacedNormedProduct {
     problem: ProductProblem,
     product: PlacedProduct,
@@ -71,31 +71,31 @@ pub struct PlacedNormedProduct {
     pub x: Buffer<u16>,
     /// The normalised rows.
     pub out: Buffer<u16>,
-    /// Factors and biases, which may not be used.
+    /// Factors and bias of the norm. The launch does not use both in every problem.
     pub affine: [Buffer<u16>; 2],
 }
 
 impl NormedProduct {
-    /// How it is launched.
+    /// Returns the plan of the launch.
     pub fn plan(self) -> GemmPlan {
         let (m, n, k) = self.sizes;
         let product = Product { m, n, k, epilogue: Epilogue::Add };
         GemmPlan { product, kernel: self.kernel, splits: self.splits, blocks: 0 }
     }
 
-    /// The operands of factors and bias: those that are used.
+    /// Returns the operands for factors and bias, null where the norm has none.
     pub fn used(self, affine: [Buffer<u16>; 2]) -> [DevicePtr<cuda_std::vector::Vector>; 2] {
         let of = |is_used: bool, buffer: Buffer<u16>| if is_used { buffer.ptr() } else { DevicePtr::NULL };
         [of(self.affine.0, affine[0]), of(self.affine.1, affine[1])]
     }
 
-    /// Puts it on a device; `arrivals` is the word by which blocks find that all have stored.
+    /// Uploads the problem to a device. Blocks count in `arrivals` to find out when all of them have stored.
     ///
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
     pub fn place(self, gpu: &mut Gpu, arrivals: Buffer<u32>) -> Result<PlacedNormedProduct> {
         let (plan, element) = (self.plan(), self.ty.element());
-        // Where it is large, the reference is computed for a few tokens.
+        // For a large problem, the reference is computed for only a few tokens.
         let every = if self.neutral { plan.product.m.div_ceil(8) } else { 1 };
         let mut problem = ProductProblem::new(plan, Data { every, ..Data::new(self.ty, self.seed) });
         if self.neutral {
@@ -122,11 +122,11 @@ impl NormedProduct {
         Ok(PlacedNormedProduct { problem, product, x, out, affine: [weight, bias] })
     }
 
-    /// How far both results are from the truth, as a part of what is allowed: the sums from the product's, and the normalised rows
-    /// from the norm of the sums as they were stored.
+    /// Returns the larger error of both results, relative to the allowed error. The sums are compared with the
+    /// product's reference, and the normalised rows with the norm of the sums as stored.
     ///
     /// # Errors
-    /// [`launch::Error`], also for a kernel's fault.
+    /// [`launch::Error`], also if a kernel faults.
     pub fn error(self, placed: &PlacedNormedProduct, gpu: &Gpu) -> Result<f64> {
         let (m, n, _) = self.sizes;
         let sums = placed.problem.error(placed.problem.results(&placed.product, gpu)?, &placed.problem.truth());
@@ -151,7 +151,8 @@ impl NormedProduct {
         Ok(sums.max(relative_error(normed, &truth) / rounding(self.ty)))
     }
 
-    /// The problem as a case. Unless it is neutral, it can be launched once: then the rows are others.
+    /// Makes a case of the problem. If it is not neutral, it can only be launched once, since the launch changes the
+    /// rows.
     pub fn case(self) -> Case {
         let (m, n, k) = self.sizes;
         let floor = self.plan().product.floor();
@@ -176,7 +177,7 @@ impl PlacedNormedProduct {
     /// Queues the launch.
     ///
     /// # Errors
-    /// [`launch::Error`], if kernel and device do not fit each other.
+    /// [`launch::Error`] if the kernel and the device do not match.
     pub fn launch(&self, gpu: &mut Gpu) -> Result<()> {
         self.product.launch(gpu)
     }

@@ -10,11 +10,11 @@ use crate::paged::{PagedProblem, PagedShape};
 use crate::paper::{PlacedAttention, shape, versions};
 use kernels::layout::KvFormat;
 
-/// The kernels of the two versions, as cases name them.
+/// The kernels of both versions, as cases name them.
 const KERNELS: [&str; 2] = ["paged_attention_v1", "paged_attention_v2"];
 
 pub fn cases(scale: Scale) -> Vec<Case> {
-    // (query heads, key/value heads, lengths): MHA, GQA, and a sequence alone.
+    // (query heads, key/value heads, lengths): MHA, GQA, and a single sequence.
     let batches: [(u32, u32, Vec<u32>); 3] = match scale {
         Scale::Small => [(4, 4, vec![512; 2]), (8, 2, vec![1024]), (2, 2, vec![1, 100, 700])],
         Scale::Full => [(32, 32, vec![2048; 32]), (32, 8, vec![8192; 8]), (32, 8, vec![1024])],
@@ -26,7 +26,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
-/// Each instance of a kernel on a small problem of its own.
+/// Runs each instance of a kernel on a small problem of its own.
 fn every_instance(version: usize) -> Case {
     let shapes = || {
         let sizes = HEAD_SIZES.iter().flat_map(|&head_size| BLOCK_SIZES.map(|block_size| (head_size, block_size)));
@@ -60,7 +60,7 @@ fn every_instance(version: usize) -> Case {
     }
 }
 
-/// A batch, in `f16` with heads of 128 and blocks of 16.
+/// A batch in `f16`, with heads of 128 and blocks of 16.
 fn batch(version: usize, heads: u32, kv_heads: u32, lengths: Vec<u32>) -> Case {
     let shaped = PagedShape {
         ty: Type::F16,

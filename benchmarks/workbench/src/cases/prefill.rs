@@ -1,4 +1,4 @@
-//! Attention of prompts.
+//! Attention over prompts.
 
 use kernels::attention::prefill::{hopper, paged_prefill, shape};
 use kernels::attention::{HEAD_SIZES, coded_heads};
@@ -9,7 +9,7 @@ use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
 use crate::paged::{PagedProblem, PagedSequence, PagedShape};
 
-/// The cases of attention of prompts, for a target: Hopper has a kernel of its own.
+/// Returns the cases of prefill attention for a target. Hopper has an additional kernel.
 pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
     let has_hopper = target == "sm_90a";
     let every = Type::ALL.into_iter().flat_map(|ty| {
@@ -30,7 +30,8 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
             };
             every.map(shape).flat_map(|shape| kernels_for(shape, &spans, has_hopper)).collect()
         }
-        // A prompt of 8k tokens, for as many heads as make 4,096 elements; and what else engines do at head size 128.
+        // A prompt of 8k tokens, with as many heads as make 4,096 elements. Then other problems of engines, at head
+        // size 128.
         Scale::Full => {
             let long = vec![PagedSequence { new: 8192, context: 8192 }];
             let shape = |ty, format, heads, head_size| PagedShape {
@@ -58,14 +59,14 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
     }
 }
 
-/// A case for each kernel that serves the shape.
+/// Makes a case for each kernel that serves the shape.
 fn kernels_for(shape: PagedShape, spans: &[PagedSequence], has_hopper: bool) -> Vec<Case> {
     let is_served = has_hopper && shape.supported().is_ok_and(hopper::shape::serves);
     let kernels: &[bool] = if is_served { &[false, true] } else { &[false] };
     kernels.iter().filter_map(|&hopper| attend(shape, spans, hopper)).collect()
 }
 
-/// One launch for all sequences, if `on_hopper` of Hopper's kernel; none if there is no kernel for the shape.
+/// One launch for all sequences, by the Hopper kernel if `on_hopper`. If the shape has no kernel, returns `None`.
 pub fn attend(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool) -> Option<Case> {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     let checked = shape.supported().ok()?;
@@ -120,7 +121,7 @@ pub fn attend(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool) -> Op
                 (shape::launch_shape(checked, tokens, sequences), shape::call(checked, ty.element(), args))
             };
             Ok(Prepared {
-                // SAFETY: the arrays are those of the problem, whose blocks are of the cache.
+                // SAFETY: the arrays match the problem, and its blocks are within the cache.
                 launch: Box::new(move |gpu| unsafe { gpu.launch(launch, call) }),
                 error: Box::new(move |gpu| Ok(problem.sampled_error(&gpu.download(output)?) / ty.tolerance())),
             })

@@ -13,7 +13,7 @@ use crate::number::Type;
 use crate::product::Data;
 use crate::quantised::QuantisedProblem;
 
-/// Rows and their length of weights of LLaMA-3-8B.
+/// Weights of LLaMA-3-8B: rows and their length.
 const WEIGHTS: [(u32, u32); 4] = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)];
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
@@ -35,13 +35,13 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
             let planned = products.flat_map(|product| {
                 CodeForm::ALL.map(|form| QuantisedPlan::new(product, form, 128, GpuLimits::H200).ok())
             });
-            // A shape that no planned one has, so that these can be told apart.
+            // No planned product has this shape, so these cases can be told apart from the planned ones.
             all(8192, 8192, 1).chain(planned.flatten().map(|plan| case(plan, Type::F16))).collect()
         }
     }
 }
 
-/// A plan on random data, as a case.
+/// Makes a case of a plan on random data.
 pub fn case(plan: QuantisedPlan, ty: Type) -> Case {
     let Product { m, n, k, .. } = plan.product;
     Case {
@@ -49,7 +49,7 @@ pub fn case(plan: QuantisedPlan, ty: Type) -> Case {
         shape: format!("{m} x {n} x {k}, {:?}, groups of {}, {} splits", plan.form, plan.group, plan.splits),
         floor: plan.floor(),
         prepare: Box::new(move |gpu| {
-            // Where there are many tokens, the reference is computed for a few.
+            // With many tokens, the reference is computed for only a few of them.
             let data = Data { every: m.div_ceil(8), ..Data::new(ty, 1) };
             let problem = Rc::new(QuantisedProblem::new(plan, data));
             let placed = problem.place(gpu)?;

@@ -1,4 +1,4 @@
-//! Rotation of heads, with the cache write.
+//! Rotation of heads, fused with the cache write.
 
 use cuda_std::launch::{DevicePtr, KernelCall};
 use kernels::attention::paper::launch::apart;
@@ -35,39 +35,39 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     layouts.flat_map(|(layout, format)| Type::ALL.map(|ty| of(ty, layout, format))).collect()
 }
 
-/// A layout of the cache, which says which kernel is launched.
+/// A layout of the cache, which determines the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// [`Pages`]: `rope_and_cache`.
     Quire,
-    /// vLLM's, keys and values apart: `paper_rope_and_cache`.
+    /// vLLM's layout, with separate keys and values: `paper_rope_and_cache`.
     Paper,
 }
 
-/// Fused QKV rows of random numbers, and where their keys and values go.
+/// Fused QKV rows of random numbers, and the slots for their keys and values.
 #[derive(Clone, Debug)]
 pub struct RopeProblem {
     /// Type of the elements.
     pub ty: Type,
     /// Query heads.
     pub heads: u32,
-    /// The cache's pages.
+    /// Pages of the cache.
     pub pages: Pages,
-    /// Of the cache.
+    /// Layout of the cache.
     pub layout: Layout,
-    /// For each token; negative for padding.
+    /// Slot of each token, negative for padding.
     pub slots: Vec<i32>,
-    /// With norms of heads.
+    /// Whether heads are normalised.
     pub norm: bool,
-    /// With angles.
+    /// Whether heads are rotated.
     pub rotate: bool,
-    /// Queries stay where they came from.
+    /// Whether queries are written back in place.
     pub in_place: bool,
-    /// The seed of the numbers.
+    /// Seed of the numbers.
     pub seed: u64,
 }
 
-/// What the kernel reads beside the rows.
+/// The kernel's inputs in addition to the rows.
 struct Tables {
     angles: Vec<f32>,
     positions: Vec<u32>,
@@ -75,7 +75,7 @@ struct Tables {
     key_norm: Vec<u16>,
 }
 
-/// Rows in the device's memory, with what the kernel reads beside them.
+/// Rows in the device's memory, and the kernel's other inputs.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     qkv: Buffer<u16>,
@@ -86,9 +86,9 @@ struct Rows<'a> {
 }
 
 impl RopeProblem {
-    /// The problem as a case. What is neither normed nor rotated must be right to the last bit; the rest within half a
-    /// unit in the last place of the largest result, and a little for arithmetic in `f32`. Codes must be those that the host
-    /// makes of what the kernel writes in 16 bits.
+    /// Makes a case of the problem. Elements that are neither normalised nor rotated must be bit-exact. The others may
+    /// be off by half a unit in the last place of the largest result, plus a little for arithmetic in `f32`. Codes must
+    /// equal the host's codes of the kernel's 16-bit output.
     pub fn case(self) -> Case {
         let (heads, kv_heads, size) = (self.heads, self.pages.heads, self.pages.head_size);
         let tokens = self.slots.len();
@@ -103,7 +103,7 @@ impl RopeProblem {
         }
     }
 
-    /// The types of the rows and of the cache.
+    /// Names the types of the rows and of the cache.
     fn label(&self) -> &'static str {
         kernels::kv_element::label(self.ty.element(), self.pages.format)
     }
@@ -112,19 +112,19 @@ impl RopeProblem {
         self.pages.head_size as usize
     }
 
-    /// Blocks of the cache: one more than there are slots for.
+    /// Returns the number of blocks in the cache, one more than the slots need.
     fn blocks(&self) -> u32 {
         self.slots.iter().max().map_or(0, |&slot| slot.max(0) as u32 / self.pages.block_size) + 2
     }
 
-    /// Keys in a cache of 16 bits, where the paper's values begin.
+    /// Returns the number of key elements in a 16-bit cache. In the paper's layout the values start at this index.
     fn keys(&self) -> usize {
         let Pages { heads, head_size, block_size, .. } = self.pages;
         (self.blocks() * heads * head_size * block_size) as usize
     }
 
-    /// The index of an element in the cache. In vLLM's layouts keys are `[block][head][size / 8][block_size][8]`, and
-    /// values `[block][head][size][block_size]`.
+    /// Returns the index of an element in the cache. In vLLM's layouts keys are `[block][head][size /
+    /// 8][block_size][8]`, and values `[block][head][size][block_size]`.
     fn index(&self, block: u32, head: u32, part: KeyOrValue, element: u32, offset: u32) -> usize {
         let Pages { heads, head_size, block_size, .. } = self.pages;
         let page = (block * heads + head) as usize;
@@ -140,7 +140,7 @@ impl RopeProblem {
         }
     }
 
-    /// Elements in a row.
+    /// Returns the number of elements in a row.
     fn row(&self) -> usize {
         (self.heads + 2 * self.pages.heads) as usize * self.size()
     }
@@ -157,7 +157,7 @@ impl RopeProblem {
         }
     }
 
-    /// A head after norm and rotation.
+    /// Normalises and rotates a head.
     fn turned(&self, head: &[u16], norm: &[u16], angles: &[f32]) -> Vec<f64> {
         let mut x: Vec<f64> = head.iter().map(|&v| self.ty.number(v)).collect();
         if self.norm {
@@ -176,7 +176,7 @@ impl RopeProblem {
         x
     }
 
-    /// The queries, and the cache that held `old`.
+    /// Returns the queries, and the cache after the write. `old` is the cache before it.
     fn reference(&self, qkv: &[u16], old: &[u16], tables: &Tables) -> (Vec<f64>, Vec<f64>) {
         let (size, Pages { block_size, .. }) = (self.size(), self.pages);
         let mut query = Vec::new();
@@ -201,7 +201,8 @@ impl RopeProblem {
         (query, cache)
     }
 
-    /// The cache that held `old`, with the codes of what is in the places of its tokens in `plain`, a cache of 16 bits.
+    /// Returns the coded cache after the write. `old` is the cache before it, and `plain` a 16-bit cache that holds the
+    /// new tokens in the same slots.
     fn coded(&self, old: &[u8], plain: &[u16]) -> Vec<u8> {
         let mut cache = old.to_vec();
         let sixteen = Pages { format: KvFormat::Plain, ..self.pages };
@@ -216,7 +217,7 @@ impl RopeProblem {
         cache
     }
 
-    /// The kernel on these rows, to a cache of this format.
+    /// Builds the kernel call on these rows, for a cache of this format.
     fn call(&self, gpu: &mut Gpu, rows: Rows<'_>, cache: Buffer<u8>, format: KvFormat) -> Result<KernelCall> {
         let RopeProblem { ty, heads, pages, norm, rotate, .. } = *self;
         let Rows { qkv, query, query_stride, tables } = rows;
@@ -272,7 +273,8 @@ impl RopeProblem {
             let (qkv, query) = (gpu.upload("same qkv", &rows)?, gpu.alloc("other query", tokens * width)?);
             let rows = Rows { qkv, query, query_stride: width, tables: &tables };
             let call = self.call(gpu, rows, plain, KvFormat::Plain)?;
-            // SAFETY: the arrays are of these shapes; slots are within the cache, and positions within the table.
+            // SAFETY: the arrays have the expected shapes, slots are within the cache, and positions are within the
+            // table.
             unsafe { gpu.launch(shape, call) }?;
             let plain: Vec<_> = gpu.download(plain)?.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b)).collect();
             let old = &bytes(&old)[..16 * (self.blocks() * pages.page_vectors()) as usize];
@@ -285,10 +287,11 @@ impl RopeProblem {
             None => gpu.upload("cache", &bytes(&old))?,
         };
         let call = self.call(gpu, launched, cache, pages.format)?;
-        // Bits that are copied are the same numbers.
+        // Copied bits give equal numbers, so no error is allowed without norm and rotation.
         let allowed = if norm || rotate { rounding(ty) } else { f64::MIN_POSITIVE };
         Ok(Prepared {
-            // SAFETY: the arrays are of these shapes; slots are within the cache, and positions within the table.
+            // SAFETY: the arrays have the expected shapes, slots are within the cache, and positions are within the
+            // table.
             launch: Box::new(move |gpu| unsafe { gpu.launch(shape, call) }),
             error: Box::new(move |gpu| {
                 let queries = gpu.download::<u16>(query)?;

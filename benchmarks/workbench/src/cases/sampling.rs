@@ -1,4 +1,4 @@
-//! Choosing tokens.
+//! Sampling of tokens.
 
 use cuda_std::launch::LaunchShape;
 use kernels::arithmetic::{logprob, part, weight};
@@ -31,29 +31,30 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     requests.into_iter().map(|(name, request)| case(name, batch(request))).collect()
 }
 
-/// Logits as a model's are: bell-shaped, and rounded to 16 bits, so that many are equal.
+/// Returns logits like a model's: bell-shaped and rounded to 16 bits, so many are equal.
 pub fn bell(random: &mut ProblemRng, vocab: usize) -> Vec<f32> {
     let mut number = || 3.0 * (0..6).map(|_| random.unit()).sum::<f64>();
     (0..vocab).map(|_| half::bf16::from_f64(number()).to_f32()).collect()
 }
 
-/// A row of logits and what is asked of it.
+/// A row of logits and the request for it.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// As many as the vocabulary has tokens.
+    /// Logits, one for each token of the vocabulary.
     pub logits: Vec<f32>,
-    /// Where adjustments and likeliest tokens lie is set by [`case`].
+    /// The request. [`case`] sets the offsets of its adjustments and likeliest tokens.
     pub request: Request,
-    /// Of any of the tokens.
+    /// Adjustments of any of the tokens.
     pub adjustments: Vec<Adjustment>,
-    /// Which tokens can be chosen, as bits; nothing: all can.
+    /// Bits of the tokens that may be chosen. If `None`, all may.
     pub mask: Option<Vec<u32>>,
 }
 
-/// The result for a row, logprobs by their bits; nothing if a logit is not a number.
+/// The result for a row: token, bits of its logprob, and the likeliest tokens with the bits of theirs. It is `None` if
+/// a logit is not a number.
 pub type Choice = Option<(u32, u32, Vec<(u32, u32)>)>;
 
-/// `sample` of all rows in one launch, as a case. Tokens and logprobs must be right to the last bit.
+/// Makes a case of `sample` on all rows in one launch. Tokens and logprobs must be bit-exact.
 pub fn case(name: &str, rows: Vec<Row>) -> Case {
     let vocab = rows[0].logits.len();
     Case {
@@ -66,7 +67,7 @@ pub fn case(name: &str, rows: Vec<Row>) -> Case {
 
 fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
     let vocab = rows[0].logits.len();
-    // Rows begin at whole vectors; elements between them belong to no row.
+    // Rows start at whole vectors. The elements between rows belong to no row.
     let stride = vocab.next_multiple_of(4) + 4;
     let (mut logits, mut requests, mut adjustments, mut masks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut tops = 0;
@@ -81,7 +82,7 @@ fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
         requests.push(request.words());
         tops += u32::from(request.top);
     }
-    // A buffer has one element at least.
+    // A buffer needs at least one element.
     adjustments.push([0; 4]);
     masks.push(0);
     let tops = tops as usize + 1;
@@ -104,13 +105,14 @@ fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
     let truth: Vec<Choice> = rows.iter().map(Row::reference).collect();
     let widths: Vec<usize> = rows.iter().map(|row| row.request.top as usize).collect();
     Ok(Prepared {
-        // SAFETY: the requests were checked against the vocabulary, and there is room for what each asks for.
+        // SAFETY: the requests were checked against the vocabulary, and the buffers have room for everything that they
+        // ask for.
         launch: Box::new(move |gpu| unsafe { gpu.launch(LaunchShape::linear(count as u32, THREADS), call) }),
         error: Box::new(move |gpu| {
             let mut tops = gpu.download(top_tokens)?.into_iter().zip(gpu.download(top_logprobs)?);
             let chosen = gpu.download(tokens)?.into_iter().zip(gpu.download(logprobs)?);
             let choice = |((token, logprob), &width): ((u32, u32), &usize)| {
-                // A mask may leave fewer than were asked for.
+                // A mask may leave fewer tokens than the request asks for.
                 let top = tops.by_ref().take(width).filter(|top| top.0 != NO_TOKEN).collect();
                 (token != NO_TOKEN).then_some((token, logprob, top))
             };
@@ -119,12 +121,12 @@ fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
     })
 }
 
-/// The index of the greatest, the first among equals.
+/// Returns the index of the greatest element, the first among equals.
 fn argmax(x: &[f32]) -> usize {
     (1..x.len()).fold(0, |best, i| if x[i] > x[best] { i } else { best })
 }
 
-/// All indices, those of the greatest first, the lower first among equals.
+/// Returns all indices from the greatest element to the smallest, the lower index first among equals.
 fn sorted(x: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..x.len()).collect();
     order.sort_by(|&a, &b| x[b].total_cmp(&x[a]).then(a.cmp(&b)));
@@ -137,17 +139,17 @@ impl Row {
         Row { logits, request, adjustments: Vec::new(), mask: None }
     }
 
-    /// Whether a token can be chosen.
+    /// Returns whether the mask allows a token.
     fn allows(&self, token: usize) -> bool {
         self.mask.as_ref().is_none_or(|mask| mask[token / 32] >> (token % 32) & 1 == 1)
     }
 
-    /// The tokens that are likeliest.
+    /// Returns the `count` likeliest tokens.
     pub fn likeliest(&self, count: usize) -> Vec<u32> {
         sorted(&self.logits).into_iter().take(count).map(|token| token as u32).collect()
     }
 
-    /// The reference: the choice by sorting the whole row.
+    /// Computes the reference by sorting the whole row.
     pub fn reference(&self) -> Choice {
         let (x, request) = (&self.logits, &self.request);
         if x.iter().any(|v| v.is_nan() || *v == f32::INFINITY) || x.iter().all(|v| *v == f32::NEG_INFINITY) {
@@ -173,7 +175,7 @@ impl Row {
     }
 }
 
-/// Top-k, then top-p, then min-p, then the greatest sum of score and noise.
+/// Applies top-k, then top-p, then min-p, and chooses the greatest sum of score and noise.
 fn draw(request: &Request, logits: &[f32], best: usize) -> usize {
     let scores: Vec<f32> = logits.iter().map(|v| (v - logits[best]) * request.inverse_temperature).collect();
     let mut kept = sorted(&scores);
@@ -196,7 +198,7 @@ fn draw(request: &Request, logits: &[f32], best: usize) -> usize {
     kept[argmax(&values)]
 }
 
-/// A row for every kind of request, each with logits of its own.
+/// Returns a row for every kind of request, each with its own logits.
 pub fn every_kind(vocab: usize, seed: u64) -> Vec<Row> {
     let mut random = ProblemRng(seed);
     let n = vocab as u32;
@@ -219,20 +221,21 @@ pub fn every_kind(vocab: usize, seed: u64) -> Vec<Row> {
     ];
     let row = |(request, adjusted): (Request, usize)| {
         let mut row = Row::new(bell(&mut random, vocab), request);
-        // Adjustments are of likely tokens, so that they change the result: unseen ones, some of the prompt, and
+        // Adjustments apply to likely tokens, so they change the result: unseen tokens, some of the prompt, and
         // generated ones.
         row.adjustments = (0..).zip(row.likeliest(adjusted)).map(|(i, token)| adjustment(i, token)).collect();
         row
     };
     let mut rows: Vec<Row> = kinds.into_iter().map(row).collect();
-    // Masks of which one token in so many can be chosen, none at all in the end, on requests of several kinds.
+    // Requests of several kinds with a mask that allows one token in `one_in`. The last two masks allow no token.
     for (kind, one_in) in [(0, 2), (2, 3), (3, 40), (4, 3), (6, 2), (9, 2), (12, 5), (0, 0), (3, 0)] {
         let allows = |token: usize| one_in > 0 && (token * 7 + kind).is_multiple_of(one_in);
         let mut mask = vec![0; vocab.div_ceil(32)];
         (0..vocab).filter(|token| allows(*token)).for_each(|token| mask[token / 32] |= 1 << (token % 32));
         rows.push(Row { mask: Some(mask), ..rows[kind].clone() });
     }
-    // As beam searches ask: the likeliest of what a mask allows, of which there are more than wanted, some, one or none.
+    // Requests as in a beam search: the likeliest tokens that a mask allows. The mask allows more tokens than
+    // requested, some, one, or none.
     for one_in in [2, 50, vocab, 0] {
         let masked = rows.iter().find(|row| row.mask.is_some()).cloned();
         let mut mask = vec![0; vocab.div_ceil(32)];

@@ -1,4 +1,4 @@
-//! Reading memory as fast as possible: the rate that other kernels are compared with.
+//! Reading memory as fast as possible, as a reference rate for other kernels.
 
 use cuda_std::launch::LaunchShape;
 use vocabulary::v_read_stream;
@@ -10,7 +10,8 @@ use crate::case::{Case, Prepared, Scale};
 /// Words that each thread of `v_read_stream` reads.
 const WORDS: usize = 32;
 
-/// A read of memory from end to end; it needs PTX with the vocabulary. On a GPU, of 256 MiB, which no cache holds.
+/// Reads memory from end to end. The device's PTX must contain the vocabulary. On a GPU it reads 256 MiB, more than any
+/// cache.
 pub fn read_stream(scale: Scale) -> Case {
     let blocks: u32 = if scale == Scale::Full { 8192 } else { 8 };
     let threads = blocks as usize * 256;
@@ -21,13 +22,13 @@ pub fn read_stream(scale: Scale) -> Case {
         floor: Floor { bytes: bytes as u64, flops: 0 },
         prepare: Box::new(move |gpu| {
             let data: Vec<u32> = (0..(WORDS * threads) as u32).map(|i| i.wrapping_mul(0x9E37_79B9)).collect();
-            // Each of a thread's eight vectors lies among those of all threads.
+            // A thread's eight vectors are strided over the data, next to the vectors of other threads.
             let own = |i: usize| (0..8).flat_map(move |k| (0..4).map(move |word| 4 * (k * threads + i) + word));
             let truth: Vec<u32> = (0..threads).map(|i| own(i).fold(0, |x, at| x ^ data[at])).collect();
             let out = gpu.alloc::<u32>("out", threads)?;
             let call = v_read_stream { a: gpu.upload("data", &data)?.ptr(), out: out.mut_ptr() };
             Ok(Prepared {
-                // SAFETY: there are eight vectors for each thread, and a result.
+                // SAFETY: each thread has eight vectors to read and one result.
                 launch: Box::new(move |gpu| unsafe { gpu.launch(LaunchShape::linear(blocks, 256), call) }),
                 error: Box::new(move |gpu| Ok(exact(&gpu.download(out)?, &truth))),
             })

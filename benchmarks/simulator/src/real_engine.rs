@@ -1,5 +1,5 @@
-//! The systems on this machine: the engine computes, requests arrive by the processor time that it takes, and admission is
-//! imposed from outside.
+//! Serves traces with the real engine on this machine. Requests arrive by the processor time that the engine uses, and
+//! a gate outside the engine controls admission.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,21 +13,21 @@ use crate::cpu_clock;
 use crate::outcome::Outcome;
 use crate::request::TraceRequest;
 
-/// Who decides what begins to run.
+/// Decides which requests begin to run.
 pub enum Gate {
     /// The engine's scheduler alone.
     Open,
-    /// A policy, behind which the engine never lacks blocks.
+    /// A policy in front of the engine, which has blocks enough for all admitted requests.
     AdmissionPolicy(Box<dyn AdmissionPolicy>),
-    /// Batches of at most so many requests, none of which is answered before all are.
+    /// Batches of at most this many requests, which are all answered together.
     Batches(usize),
 }
 
-/// Serves a trace, whose requests are in order of arrival. Its clock counts the processor time of this process, so that other
-/// programs do not matter, and leaps to the next arrival when there is nothing to do.
+/// Serves a trace, sorted by arrival. The clock counts the processor time of this process, so other programs do not
+/// affect it. When the engine is idle, the clock skips to the next arrival.
 ///
 /// # Errors
-/// If a step fails or a request is refused.
+/// If a step fails, or if a request is refused or does not fit the memory.
 pub fn run(llm: &mut Llm, gate: &mut Gate, trace: &[TraceRequest], seed: u64) -> Result<Outcome> {
     let vocab_size = llm.config().vocab_size;
     let mut random = WorkloadRng::new(seed);

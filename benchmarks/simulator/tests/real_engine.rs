@@ -1,11 +1,11 @@
-//! The policies before the real engine: what they let through, and that nothing is lost.
+//! Gates in front of the real engine: each request is answered exactly once, and the requests of a batch end together.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use engine::llm::{Device, Llm, Options};
 use engine::load::ModelFiles;
 use simulator::admission::{AdmissionPolicy, Contiguous, Reservation};
-use simulator::reality::{self, Gate};
+use simulator::real_engine::{self, Gate};
 use simulator::request::{Method, TraceRequest};
 
 const LENGTHS: [(usize, usize); 7] = [(5, 9), (20, 3), (8, 30), (40, 12), (3, 3), (17, 5), (9, 21)];
@@ -14,7 +14,7 @@ fn serve(mut gate: Gate) -> Vec<(TraceRequest, f64)> {
     let options = Options { device: Device::Cpu, kv_memory: Some(16 << 20), ..Options::default() };
     let mut llm = Llm::load(&ModelFiles::bundled(), &options).unwrap();
     let request = |(prompt, output)| TraceRequest { arrival: 0.0, prompt, prefix: 0, output, method: Method::Single };
-    let outcome = reality::run(&mut llm, &mut gate, &LENGTHS.map(request), 1).unwrap();
+    let outcome = real_engine::run(&mut llm, &mut gate, &LENGTHS.map(request), 1).unwrap();
     assert_eq!(outcome.generated, LENGTHS.iter().map(|lengths| lengths.1).sum::<usize>());
     assert_eq!(llm.stats().preemptions, 0);
     let mut served: Vec<(usize, usize)> = outcome.completed.iter().map(|(r, _)| (r.prompt, r.output)).collect();
