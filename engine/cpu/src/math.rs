@@ -98,8 +98,9 @@ pub(super) fn fold(scores: &mut [f32], from: usize, to: usize, sums: &mut [f32],
 
 /// Calls a closure that is marked `#[inline(always)]`, compiled for the instruction set.
 ///
-/// The closure is `FnMut` although [`Arch::dispatch`] calls it once by value. Calling an `FnMut` or `Fn` by value goes
-/// through a separate function that is not marked for inlining and might be compiled for the baseline instruction set.
+/// The wrapper [`Compiled`] calls it through `FnMut`. If the closure itself were passed to [`Arch::dispatch`], it would be
+/// called by value (`FnOnce`). For closures that can be called again this goes through a separate function, which is not
+/// marked for inlining and might be compiled for the baseline instruction set.
 pub(super) fn compiled(arch: Arch, work: impl FnMut()) {
     arch.dispatch(Compiled(work));
 }

@@ -40,7 +40,7 @@ impl CpuWeight {
     pub(super) fn tensor(&self) -> &HostTensor {
         match &self.0 {
             WeightData::Elements(tensor) => tensor,
-            WeightData::Panels(..) | WeightData::Quantised(_) => panic!("a projection's elements lie elsewhere"),
+            WeightData::Panels(..) | WeightData::Quantised(_) => panic!("a projection or quantised matrix has no plain elements"),
         }
     }
 
@@ -50,7 +50,7 @@ impl CpuWeight {
             WeightData::Elements(tensor) | WeightData::Panels(_, Some(tensor)) => {
                 widen_range(tensor.elements(), row * to.len(), to);
             }
-            WeightData::Panels(_, None) => panic!("a projection that is no embedding is not read by rows"),
+            WeightData::Panels(_, None) => panic!("only an embedding can be read by rows"),
             WeightData::Quantised(matrix) => matrix.decode_row(row, to),
         }
     }

@@ -63,19 +63,19 @@ const fn paired(kind: QuantType) -> bool {
 
 impl Activations {
     /// Quantises all rows of `x` for a weight of type `kind`.
-    pub fn new(x: &CpuTensor, kind: QuantType, with: &Projector<'_>) -> Self {
+    pub fn new(x: &CpuTensor, kind: QuantType, projector: &Projector<'_>) -> Self {
         let (tokens, cols) = (x.rows(), x.cols());
         let words_of_sums = summed(kind) * if paired(kind) { 2 } else { 1 };
         let widths = [cols / PART, cols / kind.group(), cols / words_of_sums];
-        let words = |i: usize, size: usize| with.pool.tensor(tokens * widths[i] + BLOCK, size);
+        let words = |i: usize, size: usize| projector.pool.tensor(tokens * widths[i] + BLOCK, size);
         let (mut quants, mut scales, mut sums) = (words(0, PART / 4), words(1, 1), words(2, 1));
         let outputs = bytemuck::cast_slice_mut::<f32, [i8; PART]>(quants.as_mut_slice()).chunks_mut(BLOCK * widths[0]);
         let outputs = outputs.zip(scales.as_mut_slice().chunks_mut(BLOCK * widths[1]));
         let outputs = outputs.zip(sums.as_mut_slice().chunks_mut(BLOCK * widths[2]));
         let tasks: Vec<_> = x.as_slice().chunks((BLOCK * cols).max(1)).zip(outputs).collect();
-        with.threads.each(tasks.into_iter(), |(x, ((quants, scales), sums))| {
+        projector.threads.each(tasks.into_iter(), |(x, ((quants, scales), sums))| {
             compiled(
-                with.arch,
+                projector.arch,
                 #[inline(always)]
                 || {
                     let height = x.len() / cols;
@@ -149,7 +149,7 @@ impl<'a> Block<'a> {
 #[inline(always)]
 fn first<E, const T: usize>(slice: &[E]) -> &[E; T] {
     let Some(first) = slice.first_chunk() else {
-        unreachable!("a block has sixteen tokens, or other numbers behind them")
+        unreachable!("a block has sixteen tokens or padding after them")
     };
     first
 }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_not_hidden() {
+    fn a_non_finite_element_gives_a_nan_scale() {
         let mut quants = [1; 32];
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = [1.0; 32];

@@ -60,7 +60,7 @@ impl WithLanes for Band<'_, '_> {
 /// Adjacent bands to multiply with one token. Multiplying a band takes less time than fetching it from memory. Each
 /// band is a separate stream, and a processor fetches several streams faster than one.
 pub(super) struct Bands<'a, 'b> {
-    /// The bands' type must be [supported](Bands::are_of).
+    /// The bands' type must be [supported](Bands::supports).
     pub weights: [PackedBand<'a>; STREAMS],
     pub x: Block<'a>,
     pub rows: Rows<'a, 'b>,
@@ -68,7 +68,7 @@ pub(super) struct Bands<'a, 'b> {
 
 impl Bands<'_, '_> {
     /// Whether this type is supported: its groups consist of one part with one scale.
-    pub const fn are_of(kind: QuantType) -> bool {
+    pub const fn supports(kind: QuantType) -> bool {
         matches!(kind, QuantType::Q8_0 | QuantType::Q4_0)
     }
 }

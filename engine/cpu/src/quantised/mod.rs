@@ -62,9 +62,9 @@ impl Projector<'_> {
         let activations = (!weight.kind().is_fp8()).then(|| Activations::new(x, weight.kind(), self));
         // Multiplying bytes takes a fourth of the time of multiplying f32 numbers.
         let work = tokens * cols * weight.cols() / if activations.is_some() { 4 } else { 1 };
-        let alone = activations.as_ref().filter(|_| tokens == 1 && Bands::are_of(weight.kind()));
-        let at_a_time = if alone.is_some() { STREAMS } else { 1 };
-        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, at_a_time * packed::ROWS), work, self.threads);
+        let single = activations.as_ref().filter(|_| tokens == 1 && Bands::supports(weight.kind()));
+        let bands_at_a_time = if single.is_some() { STREAMS } else { 1 };
+        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, bands_at_a_time * packed::ROWS), work, self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
             #[cfg(target_arch = "x86_64")]
             let tiled = Tiled::new(self.amx, self.isa, weight.kind(), tile.out.len());
@@ -73,7 +73,7 @@ impl Projector<'_> {
             while at < width {
                 let first = (tile.column + at) / packed::ROWS;
                 let rows = Rows { out: &mut tile.out, at, add: finish.add };
-                if let Some(x) = alone
+                if let Some(x) = single
                     && width - at >= STREAMS * packed::ROWS
                 {
                     let weights = std::array::from_fn(|i| weight.band(first + i));

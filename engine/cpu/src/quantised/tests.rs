@@ -78,7 +78,7 @@ fn rounded(kind: QuantType, x: &[f32]) -> Vec<f64> {
 }
 
 #[test]
-fn products_are_those_of_the_rounded_activations() {
+fn products_match_the_reference_with_rounded_activations() {
     for kind in QuantType::all() {
         for (tokens, rows, groups) in [(1, 16, 1), (1, 139, 3), (3, 5, 2), (9, 37, 3), (17, 64, 1), (70, 33, 2)] {
             let cols = groups * kind.group();
@@ -119,7 +119,7 @@ fn every_instruction_set_gives_the_same_bits() {
 fn tiles_give_the_same_bits_as_vectors() {
     let mut by_vectors = backend(1);
     if by_vectors.amx.take().is_none() {
-        eprintln!("this processor has no AMX: only vectors are tested");
+        eprintln!("this processor has no AMX: tests only vectors");
     }
     let with_tiles = backend(2);
     for kind in [QuantType::Q8_0, QuantType::Q4_0] {
@@ -199,7 +199,7 @@ fn a_row_does_not_depend_on_its_batch_or_the_threads() {
 }
 
 #[test]
-fn biases_functions_and_residuals_are_applied() {
+fn biases_activations_and_residuals_are_applied() {
     let backend = backend(2);
     let (kind, tokens, rows, cols) = (QuantType::Q8_0, 3, 21, 64);
     let weight = backend.weight(quantised(kind, rows, cols)).unwrap();
@@ -219,7 +219,7 @@ fn biases_functions_and_residuals_are_applied() {
 }
 
 #[test]
-fn what_is_no_number_stays_none() {
+fn nan_in_gives_nan_out() {
     let backend = backend(1);
     let weight = backend.weight(quantised(QuantType::Q4_0, 16, 64)).unwrap();
     let mut x = noise(1, 64);

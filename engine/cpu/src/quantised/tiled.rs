@@ -19,7 +19,7 @@ use crate::pages::Line;
 use checkpoint::quantised::QuantType;
 
 /// Up to this many tokens are left to vectors. A block of tiles costs the same for any number of tokens.
-const FEW: usize = 8;
+const VECTOR_TOKENS: usize = 8;
 /// Lines of a part with one byte per integer.
 const LINES: usize = PART / 4;
 
@@ -44,7 +44,7 @@ pub(super) struct TiledBand<'a, 'b> {
 impl Tiled {
     /// Returns `None` if vectors should multiply this number of tokens with a weight of this type.
     pub fn new(amx: Option<Amx>, isa: Isa, kind: QuantType, tokens: usize) -> Option<Self> {
-        let fits = matches!(kind, QuantType::Q8_0 | QuantType::Q4_0) && tokens > FEW;
+        let fits = matches!(kind, QuantType::Q8_0 | QuantType::Q4_0) && tokens > VECTOR_TOKENS;
         let (amx, lanes) = (amx.filter(|_| fits)?, isa.avx512()?);
         Some(Tiled { tiles: amx.tiles(), lanes })
     }
@@ -64,7 +64,7 @@ impl TiledBand<'_, '_> {
             if weight.kind == QuantType::Q8_0 { widen(from, to) } else { unpack(from, to) }
         }
         let mut token = 0;
-        while self.band.count() - token > FEW && !self.lines.is_empty() {
+        while self.band.count() - token > VECTOR_TOKENS && !self.lines.is_empty() {
             let sums = self.block(lanes, weight, token);
             self.band.rows.finish(lanes, sums, token);
             token = self.band.count().min(token + BLOCK);

@@ -139,9 +139,9 @@ fn a_row_does_not_depend_on_its_batch_or_the_threads() {
 /// compares nothing and prints a note.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn sums_of_tiles_are_those_of_even_and_odd_columns() {
+fn tiles_sum_even_and_odd_columns_separately() {
     if amx::Amx::new().is_none() {
-        eprintln!("this processor has no AMX, or the system does not permit it: there are no sums of tiles");
+        eprintln!("skipped: the processor has no AMX, or the system does not permit it");
         return;
     }
     let (n, k, m) = (70, 111, 19);
@@ -167,17 +167,17 @@ fn sum_of_terms(x: &[f32], w: &[f32], terms: usize) -> f32 {
         rest.iter_mut().zip(&term).for_each(|(x, term)| *x -= term);
         let mut sum = 0.0;
         for (x, w) in term.chunks(32).zip(w.chunks(32)) {
-            let of = |odd| (odd..x.len()).step_by(2).fold(0f32, |sum, i| x[i].mul_add(w[i], sum));
-            sum += of(0) + of(1);
+            let sum_of = |odd| (odd..x.len()).step_by(2).fold(0f32, |sum, i| x[i].mul_add(w[i], sum));
+            sum += sum_of(0) + sum_of(1);
         }
         total += sum;
     }
-    assert!(terms == 1 || rest.iter().all(|&x| x == 0.0), "something is left of {x:?}");
+    assert!(terms == 1 || rest.iter().all(|&x| x == 0.0), "the terms do not add up to {x:?}");
     total
 }
 
 #[test]
-fn what_is_no_number_or_infinite_stays_so() {
+fn nan_and_infinity_propagate() {
     for backend in backends(1) {
         for dtype in DTYPES {
             for k in [5, 64] {
@@ -197,7 +197,7 @@ fn what_is_no_number_or_infinite_stays_so() {
 }
 
 #[test]
-fn no_rows_are_no_rows() {
+fn an_input_without_rows_gives_an_output_without_rows() {
     let backend = backend(2);
     let (w, _) = projection(&backend, &[5, 8], noise(1, 40), DType::F32);
     let out = backend.linear(&backend.pool.tensor(0, 8), &w, None, None);
