@@ -40,7 +40,9 @@ impl CpuWeight {
     pub(super) fn tensor(&self) -> &HostTensor {
         match &self.0 {
             WeightData::Elements(tensor) => tensor,
-            WeightData::Panels(..) | WeightData::Quantised(_) => panic!("a projection or quantised matrix has no plain elements"),
+            WeightData::Panels(..) | WeightData::Quantised(_) => {
+                panic!("a projection or quantised matrix has no plain elements")
+            }
         }
     }
 

@@ -148,9 +148,7 @@ impl<'a> Block<'a> {
 
 #[inline(always)]
 fn first<E, const T: usize>(slice: &[E]) -> &[E; T] {
-    let Some(first) = slice.first_chunk() else {
-        unreachable!("a block has sixteen tokens or padding after them")
-    };
+    let Some(first) = slice.first_chunk() else { unreachable!("a block has sixteen tokens or padding after them") };
     first
 }
 
