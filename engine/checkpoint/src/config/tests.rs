@@ -1,4 +1,4 @@
-//! Defaults, both generations of key names, and refusals.
+//! Tests of defaults, of old and new key names, and of refusals.
 
 use super::*;
 
@@ -152,7 +152,7 @@ fn quantization(json: &str) -> Result<Option<Quantization>> {
     read(&format!(r#"{{"model_type": "llama", "quantization_config": {json}}}"#)).map(|config| config.quantization)
 }
 
-/// A group of compressed-tensors' configuration.
+/// Returns a compressed-tensors configuration with one group.
 fn compressed(format: &str, weights: &str, activations: &str) -> String {
     format!(
         r#"{{"quant_method": "compressed-tensors", "format": "{format}", "ignore": ["lm_head", "re:.*gate"],

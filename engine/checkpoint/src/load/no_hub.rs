@@ -1,4 +1,4 @@
-//! What stands in for the hub where the program is built without it.
+//! A substitute for `hub` in programs built without it.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(super) fn fetch_config(id: &str, _settings: &HubSettings) -> Result<PathBuf>
 }
 
 pub(super) mod gguf {
-    //! As above, for one file of a model.
+    //! A substitute for `hub::gguf`.
 
     use super::{HubSettings, PathBuf, Result};
 

@@ -19,7 +19,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<QuantFormat> {
     let groups = fields.object("config_groups")?;
     for (name, group) in groups.map(|groups| groups.objects()).transpose()?.unwrap_or_default() {
         let Some(weights) = group.object("weights")? else { continue };
-        // The whole model's says less where groups have one of their own.
+        // A group's own format takes precedence over the model's.
         let format = group.string("format")?.unwrap_or(whole);
         let kind = weights.string("type")?.unwrap_or("int");
         let bits = weights.usize_or("num_bits", 8)?;
@@ -39,12 +39,12 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<QuantFormat> {
                 let size = int4_group(&weights, name)?;
                 let has_zeros = !weights.bool_or("symmetric", true)?;
                 zeros = Some(has_zeros).filter(|zeros_of_this| int4.is_none() || zeros == Some(*zeros_of_this));
-                // Sorting that leaves groups as they are has other names.
+                // Other values of `actorder` sort without changing the groups.
                 sorted &= matches!(weights.string("actorder")?, Some("group" | "dynamic"));
                 int4 = Some(if int4.is_none_or(|other| other == size) { size } else { GroupSize::Various });
             }
             ("float-quantized" | "naive-quantized", "float") if bits == 8 => {
-                // Activations that are rounded to FP8 elsewhere stay as they are here, which loses nothing.
+                // Activations that the configuration rounds to FP8 are not rounded here, which loses no precision.
                 if let Some(kind) =
                     activations.map(|x| x.string("type")).transpose()?.flatten().filter(|kind| *kind != "float")
                 {
