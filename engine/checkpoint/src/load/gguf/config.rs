@@ -1,4 +1,4 @@
-//! A GGUF file's metadata as the `config.json` and `generation_config.json` that the model would have elsewhere.
+//! Converts a GGUF file's metadata to the `config.json` and `generation_config.json` of a Hugging Face model.
 
 use serde_json::{Map, Value, json};
 
@@ -6,11 +6,11 @@ use super::metadata::Metadata;
 use super::names::Architecture;
 use crate::error::{Error, Result};
 
-/// What the metadata leaves to the tensors.
+/// Information that comes from the tensors, not from the metadata.
 pub(super) struct Shapes<'a> {
-    /// The extents of a tensor, by its name in the file.
+    /// Returns the extents of a tensor, given its name in the file.
     pub of: &'a dyn Fn(&str) -> Option<Vec<usize>>,
-    /// What the frequencies of the rotation are divided by, if they are.
+    /// The divisors of the rotation's frequencies, if the file has them.
     pub rope_factors: Option<Vec<f32>>,
 }
 
@@ -20,7 +20,7 @@ impl Shapes<'_> {
     }
 }
 
-/// The architecture that a file names.
+/// Returns the architecture that a file names.
 pub(super) fn architecture(metadata: &Metadata) -> Result<Architecture> {
     let name = metadata.text("general.architecture")?;
     let name = name.ok_or_else(|| Error::Config("the file's metadata has no general.architecture".into()))?;
@@ -31,7 +31,7 @@ pub(super) fn architecture(metadata: &Metadata) -> Result<Architecture> {
     })
 }
 
-/// The text of the `config.json`.
+/// Builds the `config.json`.
 pub(super) fn config(metadata: &Metadata, shapes: &Shapes<'_>) -> Result<Value> {
     let architecture = architecture(metadata)?;
     let mut reader = Reader { metadata, prefix: architecture.name(), json: Map::new() };
@@ -44,7 +44,7 @@ pub(super) fn config(metadata: &Metadata, shapes: &Shapes<'_>) -> Result<Value> 
     Ok(Value::Object(reader.json))
 }
 
-/// Tokens that end a text: the file's, and those that end a turn.
+/// Returns the tokens that end a text, including those that end a turn.
 fn ends(metadata: &Metadata) -> Result<Vec<u64>> {
     let mut ends = Vec::new();
     for name in ["eos", "eot", "eom"] {
@@ -57,7 +57,7 @@ fn ends(metadata: &Metadata) -> Result<Vec<u64>> {
     Ok(ends)
 }
 
-/// The text of the `generation_config.json`.
+/// Builds the `generation_config.json`.
 pub(super) fn generation(metadata: &Metadata) -> Result<Value> {
     let mut json = Map::new();
     json.insert("eos_token_id".into(), json!(ends(metadata)?));
@@ -78,7 +78,7 @@ pub(super) fn generation(metadata: &Metadata) -> Result<Value> {
     Ok(Value::Object(json))
 }
 
-/// What was read so far.
+/// The `config.json` under construction.
 struct Reader<'a> {
     metadata: &'a Metadata,
     prefix: &'static str,
@@ -102,7 +102,7 @@ impl Reader<'_> {
         self.json.insert(field.into(), value.into());
     }
 
-    /// Takes a number that there must be over as `field`.
+    /// Copies the number at `key`, which must exist, to the member `field`.
     fn copy(&mut self, field: &str, key: &str) -> Result<u64> {
         let value = self.integer(key)?.ok_or_else(|| self.missing(key))?;
         self.put(field, value);
@@ -171,7 +171,7 @@ impl Reader<'_> {
         self.rope(shapes)
     }
 
-    /// How frequencies are scaled.
+    /// Copies the scaling of the rotation's frequencies.
     fn rope(&mut self, shapes: &Shapes<'_>) -> Result<()> {
         let factor = self.metadata.float(&self.name("rope.scaling.factor"))?;
         let kind = self.metadata.text(&self.name("rope.scaling.type"))?;

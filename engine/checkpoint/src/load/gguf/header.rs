@@ -1,7 +1,7 @@
-//! The header of a GGUF file: metadata, then what each tensor is and where.
+//! The header of a GGUF file: metadata, then the type, shape and location of each tensor.
 //!
-//! A header is read as it comes, and nothing in it is believed before it is there: counts are compared with the bytes that
-//! are left, so that what is allocated is a small multiple of the file.
+//! The reader does not trust any number in the header. It compares counts with the number of remaining bytes before it
+//! allocates, so it allocates at most a small multiple of the file's size.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,7 +10,7 @@ use super::metadata::{Metadata, Value};
 use super::types;
 use crate::load::StoredType;
 
-/// What a header says of one tensor.
+/// A tensor's entry in the header.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     /// The tensor's name.
@@ -19,9 +19,9 @@ pub struct TensorInfo {
     pub dtype: StoredType,
     /// The extents, outermost first.
     pub shape: Vec<usize>,
-    /// Where the bytes begin in the file.
+    /// The offset of its bytes in the file.
     pub offset: usize,
-    /// How many there are.
+    /// The number of bytes.
     pub len: usize,
 }
 
@@ -29,24 +29,24 @@ pub struct TensorInfo {
 #[derive(Clone, Debug)]
 pub(super) struct Header {
     pub metadata: Metadata,
-    /// Of tensors that lie within the file, none over another.
+    /// The tensors. Their bytes are within the file and do not overlap.
     pub tensors: Vec<TensorInfo>,
 }
 
-/// What is wrong with a file.
+/// A result whose error is a sentence about the file.
 type Result<T> = std::result::Result<T, String>;
 
-/// Most dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 const MAX_DIMENSIONS: usize = 4;
-/// The fewest bytes that an entry of the metadata and the description of a tensor take.
+/// Minimum sizes in bytes of a metadata entry and of a tensor's description.
 const LEAST_ENTRY: usize = 8 + 4 + 1;
 const LEAST_TENSOR: usize = 8 + 4 + 4 + 8;
 
-/// The tensors of a whole file, for tests and tools. Every range returned lies in `file` and has the bytes its type and
-/// shape ask for.
+/// Reads the tensors' entries in a whole file, for tests and tools. Every returned range is within `file`, and its
+/// length matches the tensor's type and shape.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// A sentence that says what is wrong with the file.
 pub fn describe(file: &[u8]) -> Result<Vec<TensorInfo>> {
     Ok(read(file)?.tensors)
 }
@@ -98,7 +98,7 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
     Ok(Header { metadata, tensors })
 }
 
-/// Checks that no two tensors have a name or a byte in common.
+/// Checks that no two tensors have the same name or overlap.
 fn check_apart(tensors: &mut [TensorInfo]) -> Result<()> {
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     if let Some(pair) = tensors.windows(2).find(|pair| pair[0].name == pair[1].name) {
@@ -113,13 +113,13 @@ fn check_apart(tensors: &mut [TensorInfo]) -> Result<()> {
     }
 }
 
-/// A name from a file, as a message can carry it.
+/// Shortens a name from the file for an error message.
 fn shown(name: &str) -> String {
     let shown: String = name.chars().take(80).collect();
     format!("{shown:?}")
 }
 
-/// The bytes of a header, from the first that was not read.
+/// A cursor over the bytes of a header. `at` is the offset of the next byte.
 struct Reader<'a> {
     file: &'a [u8],
     at: usize,
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A number of things that take so many bytes each, at least.
+    /// Checks a claimed count of items with at least `each` bytes against the remaining bytes.
     fn count(&self, count: u64, each: usize, what: &str) -> Result<usize> {
         let most = (self.file.len() - self.at) / each;
         match usize::try_from(count) {
@@ -166,7 +166,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A value of the type with this number.
+    /// Reads a value of the type with number `kind`.
     fn value(&mut self, kind: u32) -> Result<Value> {
         Ok(match kind {
             0 => Value::Integer(self.array::<1>()?[0].into()),
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// An array. Those of numbers that nothing asks for are skipped.
+    /// Reads an array. Arrays of numbers that this program does not use are skipped.
     fn values(&mut self) -> Result<Value> {
         let (kind, count) = (self.u32()?, self.u64()?);
         let size = match kind {
@@ -218,7 +218,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// What one tensor is; its offset is as the file has it.
+    /// Reads one tensor's entry. Its offset is still relative to the start of the data.
     fn tensor(&mut self) -> Result<TensorInfo> {
         let name = self.text()?;
         let wrong = |what: String| format!("tensor {} {what}", shown(&name));
@@ -231,13 +231,13 @@ impl<'a> Reader<'a> {
             let extent = self.u64()?;
             shape.push(usize::try_from(extent).map_err(|_| wrong(format!("has an extent of {extent}")))?);
         }
-        // The file has the innermost first.
+        // The file lists the innermost extent first.
         shape.reverse();
         let (kind, offset) = (self.u32()?, self.u64()?);
         let offset = usize::try_from(offset).map_err(|_| wrong("lies outside the file".into()))?;
         let (cols, rows) = shape.split_last().map_or((1, &[][..]), |(cols, rows)| (*cols, rows));
         let (dtype, row) = types::stored(kind, cols).map_err(wrong)?;
-        // Its elements are counted too: a matrix without columns may claim any number of rows.
+        // Also check the number of elements, because a matrix without columns could claim any number of rows.
         let product = |first: usize| rows.iter().try_fold(first, |product, &extent| product.checked_mul(extent));
         let (Some(len), Some(_)) = (product(row), product(cols.max(1))) else {
             return Err(wrong(format!("has the shape {shape:?}, which is too large")));

@@ -1,20 +1,20 @@
-//! What tensors are called in GGUF files, and what models call them.
+//! The names of tensors in GGUF files, and the corresponding names in models.
 
 use crate::config::ModelFamily;
 
-/// An architecture that is read, by the name that files have for it.
+/// A supported architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Architecture {
-    /// LLaMA, and Mistral, whose files have the same name.
+    /// LLaMA and Mistral, whose files use the same name.
     Llama,
     Qwen2,
     Qwen3,
     Gpt2,
-    /// Of files that `quire quantize` has written: no other program knows it.
+    /// OPT, only in files that `quire quantize` has written. Other programs do not support it.
     Opt,
 }
 
-/// Names of tensors outside of layers, and in them without `blk.N.` and the model's own beginning.
+/// Pairs of names, the file's first. Names in layers omit `blk.N.` and the model's own prefix.
 struct Names {
     outside: &'static [(&'static str, &'static str)],
     layers: &'static str,
@@ -78,7 +78,7 @@ impl Architecture {
     pub const ALL: [Architecture; 5] =
         [Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3, Architecture::Gpt2, Architecture::Opt];
 
-    /// The name in files.
+    /// The architecture's name in files.
     pub fn name(self) -> &'static str {
         match self {
             Architecture::Llama => "llama",
@@ -89,7 +89,7 @@ impl Architecture {
         }
     }
 
-    /// The one that a model's file has.
+    /// Returns the architecture of a model's GGUF file.
     pub fn of(family: &ModelFamily) -> Self {
         match family {
             ModelFamily::Opt(_) => Architecture::Opt,
@@ -100,8 +100,8 @@ impl Architecture {
         }
     }
 
-    /// Whether the rows of the projections to query and key are in the order that its files have for the rotation: the two
-    /// elements of a pair next to each other, and not half a head apart.
+    /// Whether files interleave the rows of the query and key projections for the rotation. The two rows of a pair are
+    /// then adjacent instead of half a head apart.
     pub fn interleaves(self, tensor: &str) -> bool {
         self == Architecture::Llama && (tensor.contains(".attn_q.") || tensor.contains(".attn_k."))
     }
@@ -114,7 +114,7 @@ impl Architecture {
         }
     }
 
-    /// What the model calls the file's tensor `name`; nothing if it has no such tensor.
+    /// Returns the model's name for the file's tensor `name`, or `None` if the model has no such tensor.
     pub fn of_model(self, name: &str) -> Option<String> {
         let names = self.names();
         let (part, kind) = name.rsplit_once('.')?;
@@ -130,7 +130,7 @@ impl Architecture {
         }
     }
 
-    /// What files call the model's tensor `name`; nothing if they have no such tensor.
+    /// Returns the file's name for the model's tensor `name`, or `None` if files have no such tensor.
     pub fn of_file(self, name: &str) -> Option<String> {
         let names = self.names();
         let (part, kind) = name.rsplit_once('.')?;

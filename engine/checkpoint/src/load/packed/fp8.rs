@@ -1,4 +1,4 @@
-//! Weights in FP8 e4m3, with a scale for all, for each output, or for blocks.
+//! FP8 e4m3 weights with one scale per tensor, output or block.
 
 use kernels::eight_bit::{EightBit, Fp8};
 use rayon::prelude::*;
@@ -10,24 +10,24 @@ use crate::load::stored::{Assembly, StoredTensor, StoredType};
 use crate::quantised::{QuantType, fp8_type, pack_fp8};
 use crate::tensor::HostTensor;
 
-/// The tensors that a weight consists of. An element is the number of its code times the scale of its block.
+/// The tensors that form a weight. An element is the number of its code times the scale of its block.
 #[derive(Debug)]
 pub(super) struct Fp8Parts {
     module: String,
-    /// Outputs and inputs.
+    /// Number of outputs and of inputs.
     pub rows: usize,
     pub cols: usize,
-    /// Outputs and inputs that share a scale; of the last blocks there may be fewer.
+    /// Outputs and inputs that share a scale. The last blocks may be smaller.
     block: [usize; 2],
     codes: StoredTensor,
     scales: StoredTensor,
 }
 
 impl Fp8Parts {
-    /// The parts of a weight.
+    /// Checks the parts of a weight.
     ///
     /// # Errors
-    /// What is wrong with them, if they do not fit each other.
+    /// A phrase that says what is wrong, if the parts do not match each other.
     pub fn new(
         module: String,
         codes: StoredTensor,
@@ -61,10 +61,10 @@ impl Fp8Parts {
         Ok(Fp8Parts { module, rows, cols, block, codes, scales })
     }
 
-    /// The type that the weight has in memory; nothing if there is none for its blocks.
+    /// The weight's type in memory, or `None` if no type fits its blocks.
     pub fn kind(&self) -> Option<QuantType> {
         let [_, across] = self.block;
-        // A block that has all columns may be divided as they are.
+        // A block with all columns can be divided into groups of any size that divides the columns.
         fp8_type(if across >= self.cols { self.cols } else { across }, self.cols)
     }
 }

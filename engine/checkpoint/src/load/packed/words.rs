@@ -1,13 +1,13 @@
-//! Integers of 4 bits in words of 32.
+//! 4-bit integers in 32-bit words.
 
 use std::ops::Range;
 
-/// Integers of a word.
+/// Integers per word.
 pub(super) const IN_WORD: usize = 8;
-/// The place in a word of each of eight outputs, as AutoAWQ packs them.
+/// The position in a word of each of eight outputs, in AutoAWQ's packing.
 const AWQ_PLACES: [usize; IN_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Where integers lie.
+/// The layout of packed integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
     /// `[inputs, outputs / 8]`: a word has eight outputs of one input, in AutoAWQ's order.
@@ -25,16 +25,16 @@ pub(super) enum Packing {
 /// A matrix of packed integers.
 #[derive(Clone, Copy)]
 pub(super) struct Words<'a> {
-    /// In the order of the file.
+    /// The words in the order of the file.
     pub bytes: &'a [u8],
     pub packing: Packing,
-    /// Outputs and inputs.
+    /// Number of outputs and of inputs.
     pub rows: usize,
     pub cols: usize,
 }
 
 impl Packing {
-    /// The shape of the words of a matrix.
+    /// Returns the shape of a matrix's words.
     pub fn shape(self, rows: usize, cols: usize) -> [usize; 2] {
         match self {
             Packing::Awq | Packing::Outputs => [cols, rows.div_ceil(IN_WORD)],
@@ -51,7 +51,7 @@ impl Words<'_> {
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    /// The integers of some rows, one row after the other. Words are read in their order, or nearly so.
+    /// Unpacks the integers of some rows, row by row. It reads the words in order, or nearly so.
     pub fn unpack(&self, rows: Range<usize>, to: &mut [u8]) {
         let (cols, [_, words]) = (self.cols, self.packing.shape(self.rows, self.cols));
         let nibble = |word: u32, place: usize| (word >> (4 * place) & 15) as u8;
@@ -104,7 +104,7 @@ mod tests {
             for row in 0..rows {
                 for col in 0..cols {
                     let (at, place) = match packing {
-                        // The packer of AutoAWQ puts output `order[place]` of eight at each place.
+                        // AutoAWQ's packer puts output `order[position]` of eight at each position.
                         Packing::Awq => {
                             let order = [0, 2, 4, 6, 1, 3, 5, 7];
                             (col * second + row / 8, order.iter().position(|&of| of == row % 8).unwrap())
