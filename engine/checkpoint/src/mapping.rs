@@ -106,18 +106,18 @@ fn enter(path: &Path, map: &[u8]) -> &'static Entry {
     let _turn = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
     let range = map.as_ptr_range();
     let (start, end) = (range.start as usize, range.end as usize);
-    let (mut known, mut last) = (None, None);
+    let (mut interned, mut last) = (None, None);
     for entry in entries() {
         if entry.path == path {
             if entry.start.load(Ordering::Relaxed) == FREE {
                 entry.set(start, end);
                 return entry;
             }
-            known = Some(entry.path);
+            interned = Some(entry.path);
         }
         last = Some(entry);
     }
-    let path = known.unwrap_or_else(|| Box::leak(path.into()));
+    let path = interned.unwrap_or_else(|| Box::leak(path.into()));
     let (start, end) = (AtomicUsize::new(start), AtomicUsize::new(end));
     let new = &*Box::leak(Box::new(Entry { path, start, end, next: OnceLock::new() }));
     // Cannot fail: this thread holds the lock, so no other thread has set it.
@@ -164,19 +164,19 @@ mod tests {
         assert_eq!(file_at(0), None);
         assert_eq!(file_at(usize::MAX), None);
         assert_eq!(file_at(&raw const first as usize), None);
-        let places = || entries().filter(|entry| entry.path == path).count();
-        assert_eq!(places(), 2);
+        let count = || entries().filter(|entry| entry.path == path).count();
+        assert_eq!(count(), 2);
         drop(one);
         assert_eq!(file_at(two.as_ptr() as usize), Some(path.as_path()));
         // A free entry is reused.
         let three = map(0, 100);
-        assert_eq!((file_at(three.as_ptr() as usize), places()), (Some(path.as_path()), 2));
+        assert_eq!((file_at(three.as_ptr() as usize), count()), (Some(path.as_path()), 2));
         drop((two, three));
         assert_eq!(entries().filter(|entry| entry.path == path && entry.contains(first)).count(), 0);
     }
 
     #[test]
-    fn copies_are_not_the_files() {
+    fn copies_do_not_depend_on_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a file");
         std::fs::write(&path, b"0123456789").unwrap();
@@ -185,6 +185,6 @@ mod tests {
         std::fs::write(&path, b"").unwrap();
         assert_eq!(&*copy, b"34567");
         assert_eq!(file_at(copy.as_ptr() as usize), None);
-        assert!(Mapping::copy_of_file(&file, 3, 5).is_err(), "the file has no such bytes any more");
+        assert!(Mapping::copy_of_file(&file, 3, 5).is_err(), "the file no longer has these bytes");
     }
 }

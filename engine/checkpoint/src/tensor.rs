@@ -182,7 +182,7 @@ impl HostTensor {
     /// # Panics
     /// If the tensor is quantised, see [`HostTensor::quantised`].
     pub fn elements(&self) -> Elements<'_> {
-        assert!(self.quantised.is_none(), "a quantised tensor has groups, and no elements");
+        assert!(self.quantised.is_none(), "a quantised tensor has no plain elements");
         let bytes = self.storage.bytes();
         match self.dtype {
             DType::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
@@ -214,7 +214,7 @@ impl HostTensor {
     /// # Panics
     /// If the tensor does not have two dimensions, or is quantised.
     pub fn transposed(&self) -> Self {
-        let [rows, cols] = *self.shape.as_slice() else { panic!("only a matrix has a transpose") };
+        let [rows, cols] = *self.shape.as_slice() else { panic!("only a matrix can be transposed") };
         let storage = match self.elements() {
             Elements::F32(v) => Storage::F32(transpose(v, rows, cols)),
             Elements::F16(v) => Storage::F16(transpose(v, rows, cols)),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_may_be_more_than_there_is_memory_for() {
+    fn zeros_may_exceed_the_available_memory() {
         let t = HostTensor::zeros(DType::F16, vec![1 << 17, 1 << 17]).unwrap();
         assert_eq!((t.bytes().len(), t.bytes()[t.bytes().len() - 1]), (1 << 35, 0));
         assert!(HostTensor::zeros(DType::F32, vec![usize::MAX, 2]).is_err());

@@ -10,7 +10,7 @@ const MAX_TEXT: usize = 16 << 20;
 /// Parses `text`, the contents of `file`, as an object.
 pub(super) fn parse(text: &[u8], file: &str) -> Result<Map<String, Value>> {
     if text.len() > MAX_TEXT {
-        return Err(Error::Config(format!("{file} has {} bytes, which no configuration needs", text.len())));
+        return Err(Error::Config(format!("{file} has {} bytes, too many for a configuration", text.len())));
     }
     match serde_json::from_slice(text) {
         Ok(Value::Object(object)) => Ok(object),

@@ -104,7 +104,9 @@ pub(super) fn read(fields: &Fields<'_>, kind: Kind) -> Result<ModelConfig> {
         None => head_dim(hidden, heads)?,
     };
     if !head_dim.is_multiple_of(2) {
-        return Err(Error::Config(format!("the head size ({head_dim}) is odd, so positions cannot rotate pairs")));
+        return Err(Error::Config(format!(
+            "the head size ({head_dim}) is odd, so its elements cannot be rotated in pairs"
+        )));
     }
     let attention_bias = match kind {
         Kind::Llama | Kind::Qwen3 => fields.bool_or("attention_bias", false)?,

@@ -159,7 +159,7 @@ fn gptq(fields: &Fields<'_>) -> Result<QuantFormat> {
         return refuse(&format!("by gptq, and packed into {}; int32 is supported", cut(words)));
     }
     if fields.has_value("adapter") {
-        return refuse("by gptq with an adapter beside them, which is not supported");
+        return refuse("by gptq with an adapter, which is not supported");
     }
     let group = match group_size(fields, "group_size")? {
         Some(group) if !fields.has_value("dynamic") => group,
@@ -196,7 +196,7 @@ fn group_size(fields: &Fields<'_>, name: &str) -> Result<Option<GroupSize>> {
         Some(size) if size >= 1.0 && size <= super::MAX_WIDTH as f64 && size.fract() == 0.0 => {
             Ok(Some(GroupSize::Of(size as usize)))
         }
-        Some(size) => Err(Error::Config(format!("{name} is {size}, which is no size of groups"))),
+        Some(size) => Err(Error::Config(format!("{name} is {size}, which is not a valid group size"))),
     }
 }
 

@@ -46,13 +46,13 @@ pub(super) fn fetch_config(id: &str, settings: &HubSettings) -> Result<PathBuf> 
 /// Returns the cached directory of a model. The error says why the cache is not enough: there is no such directory, or
 /// a part is missing according to `missing`.
 fn look_up(id: &str, settings: &HubSettings, missing: fn(&Path) -> Option<String>) -> Result<PathBuf, String> {
-    let place = settings.cache_dir.display();
+    let cache = settings.cache_dir.display();
     let Some(directory) = cached_snapshot(&Cache::new(settings.cache_dir.clone()), id) else {
-        return Err(format!("it is not in the cache in {place}"));
+        return Err(format!("it is not in the cache in {cache}"));
     };
     match missing(&directory) {
         None => Ok(directory),
-        Some(part) => Err(format!("the cache in {place} lacks its {part}")),
+        Some(part) => Err(format!("the cache in {cache} lacks its {part}")),
     }
 }
 
@@ -117,7 +117,7 @@ impl<'a> Download<'a> {
     fn new(id: &'a str, progress: bool, settings: &'a HubSettings, missing: String) -> Result<Self> {
         if settings.offline {
             return Err(Error::Hub(format!(
-                "{id} cannot be loaded: {missing}, and HF_HUB_OFFLINE forbids to fetch it"
+                "{id} cannot be loaded: {missing}, and HF_HUB_OFFLINE forbids fetching it"
             )));
         }
         let cache = Cache::new(settings.cache_dir.clone());

@@ -92,7 +92,7 @@ fn open_shards(directory: &Path, index: &Path, text: &[u8], format: Format) -> R
     for shard in shards(index, &map)? {
         let path = directory.join(shard);
         if !path.exists() {
-            return Err(Error::weights(index, format!("the shard {shard} that it names is missing")));
+            return Err(Error::weights(index, format!("its shard {shard} is missing")));
         }
         for (name, tensor) in format.open(&path)? {
             // If two shards contain a tensor of the same name, the index decides which one is used.
@@ -103,7 +103,7 @@ fn open_shards(directory: &Path, index: &Path, text: &[u8], format: Format) -> R
         }
     }
     if let Some((name, shard)) = map.iter().find(|(name, _)| !tensors.contains_key(*name)) {
-        return Err(Error::weights(index, format!("the shard {shard} does not hold tensor {name}, as it should")));
+        return Err(Error::weights(index, format!("the shard {shard} lacks the tensor {name}")));
     }
     Ok(tensors.into_iter().collect())
 }

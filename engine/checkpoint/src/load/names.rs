@@ -79,7 +79,7 @@ pub(super) fn is_gguf(name: &str) -> bool {
 /// Whether a GGUF file's name indicates a quantisation type such as `Q4_K_M`. If a model is split into parts, only the
 /// first part matches.
 #[cfg(feature = "hub")]
-pub(super) fn of_type(file: &str, kind: &str) -> bool {
+pub(super) fn has_type(file: &str, kind: &str) -> bool {
     let (file, kind) = (file.to_ascii_lowercase(), kind.to_ascii_lowercase());
     let Some(stem) = file.strip_suffix(".gguf") else { return false };
     let stem = match stem.rsplit_once("-of-") {
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart() {
+    fn paths_ids_and_short_names_are_distinguished() {
         assert_eq!(hub_id("OPT-13b").unwrap(), "facebook/opt-13b");
         assert_eq!(hub_id("someone/some-model_1.0").unwrap(), "someone/some-model_1.0");
         for bad in ["", "nothing-known", "a/b/c", "../etc", "a/..", "a/b--c", "a b/c", "é/x", "a/", "/a"] {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_hub_are_told_from_paths() {
+    fn hub_files_are_distinguished_from_paths() {
         assert_eq!(hub_file("a/b:c.gguf"), Some(("a/b", "c.gguf")));
         assert_eq!(hub_file("a/b:Q4_K_M"), Some(("a/b", "Q4_K_M")));
         assert_eq!(hub_file("a/b/c.gguf"), Some(("a/b", "c.gguf")));
@@ -174,15 +174,15 @@ mod tests {
     #[test]
     fn files_are_found_by_their_types() {
         for file in ["m-Q4_K_M.gguf", "m.q4_k_m.gguf", "Q4_K_M/m-Q4_K_M-00001-of-00002.gguf"] {
-            assert!(of_type(file, "Q4_K_M"), "{file}");
+            assert!(has_type(file, "Q4_K_M"), "{file}");
         }
         for file in ["m-Q4_K_M.bin", "m-Q4_K_S.gguf", "m-IQ4_K_M.gguf", "m-Q4_K_M-00002-of-00002.gguf"] {
-            assert!(!of_type(file, "Q4_K_M"), "{file}");
+            assert!(!has_type(file, "Q4_K_M"), "{file}");
         }
     }
 
     #[test]
-    fn every_short_name_stands_for_a_valid_id() {
+    fn every_short_name_has_a_valid_id() {
         for (short, id) in SHORT_NAMES {
             assert_eq!(hub_id(id).unwrap(), *id, "{short}");
         }

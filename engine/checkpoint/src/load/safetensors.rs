@@ -37,7 +37,7 @@ pub fn describe(file: &[u8]) -> std::result::Result<Vec<Described>, String> {
         let (from, to) = info.data_offsets;
         let range = start.checked_add(from).zip(start.checked_add(to));
         let Some((offset, end)) = range.filter(|(offset, end)| offset <= end && *end <= file.len()) else {
-            return Err(format!("tensor {name} lies outside the file"));
+            return Err(format!("tensor {name} is outside the file"));
         };
         let dtype = match info.dtype {
             Dtype::F32 => StoredType::Float(DType::F32),

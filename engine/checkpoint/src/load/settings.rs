@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_follow_the_variables() {
+    fn settings_come_from_the_environment() {
         let vars = |pairs: &'static [(&'static str, &'static str)]| {
             HubSettings::from_vars(move |name| {
                 pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())

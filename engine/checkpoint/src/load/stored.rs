@@ -120,7 +120,7 @@ impl StoredTensor {
                 Bytes::File { file, offset, len } => {
                     Ok(HostTensor::mapped_groups(kind, shape, map_file(&file, &path, (offset, len), mapped)?))
                 }
-                _ => Err(Error::weights(path, format!("tensor {name} is quantised, and in no GGUF file"))),
+                _ => Err(Error::weights(path, format!("tensor {name} has a quantised type but is not in a GGUF file"))),
             };
         }
         let dtype = match dtype {
@@ -166,7 +166,7 @@ impl StoredTensor {
                 path,
                 format!("the bytes of a tensor of type {dtype} do not fit its shape {shape:?}"),
             )),
-            _ => Err(Error::weights(path, format!("a tensor of type {dtype} is in no safetensors file"))),
+            _ => Err(Error::weights(path, format!("a tensor of type {dtype} is not in a safetensors file"))),
         }
     }
 }

@@ -15,7 +15,7 @@ pub fn encode(kind: QuantType, row: &[f32], to: &mut Vec<u8>) -> Result<(), Stri
         other => return Err(format!("weights cannot be rounded to {other}; q8_0 and q4_0 are supported")),
     };
     if row.iter().any(|x| !x.is_finite()) {
-        return Err("a weight is no finite number".into());
+        return Err("a weight is not finite".into());
     }
     row.chunks_exact(kind.group()).for_each(|row| group(row, to));
     Ok(())
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_rounded_is_refused() {
+    fn unsupported_types_and_nan_are_refused() {
         assert!(encode(QuantType::Q6_K, &[0.0; 256], &mut Vec::new()).unwrap_err().contains("q6_k"));
         assert!(encode(QuantType::Q8_0, &[f32::NAN; 32], &mut Vec::new()).is_err());
         let mut zeros = Vec::new();

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_are_those_of_the_formula() {
+    fn elements_follow_the_formula() {
         for kind in [QuantType::Int4G32, QuantType::Int4G64, QuantType::Int4G128] {
             let quants: Vec<u8> = (0..kind.group()).map(|i| (i * 7 % 16) as u8).collect();
             let mut bytes = vec![0; kind.group_bytes()];
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_fp8_are_those_of_the_standard() {
+    fn fp8_codes_decode_as_in_the_standard() {
         let codes: Vec<u8> = [0x00, 0x01, 0x07, 0x08, 0x38, 0x3c, 0x7e, 0x80, 0xb8, 0xfe].repeat(13)[..128].to_vec();
         let numbers = [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 1.5, 448.0, 0.0, -1.0, -448.0].repeat(13);
         let mut bytes = vec![0; QuantType::Fp8G128.group_bytes()];

@@ -62,11 +62,11 @@ impl HostTensor {
 
     /// Decodes the elements to type `to`. Only few elements at a time are held in f32.
     pub(super) fn dequantised(&self, to: DType) -> Self {
-        let Some(kind) = self.quantised() else { unreachable!("only quantised tensors come here") };
+        let Some(kind) = self.quantised() else { unreachable!("the caller checked that the tensor is quantised") };
         // If columns are reordered, decode whole rows.
         let some = if self.order().is_some() { self.shape[1].max(1) } else { kind.group() * 64 };
         let mut wide = vec![0.0; some];
-        let mut placed = vec![0.0; if self.order().is_some() { some } else { 0 }];
+        let mut sorted = vec![0.0; if self.order().is_some() { some } else { 0 }];
         let mut narrow = match to {
             DType::F32 => Storage::F32(Vec::with_capacity(self.len())),
             DType::F16 => Storage::F16(Vec::with_capacity(self.len())),
@@ -78,8 +78,8 @@ impl HostTensor {
             let wide = match self.order() {
                 None => wide,
                 Some(order) => {
-                    wide.iter().zip(&**order).for_each(|(&x, &col)| placed[col as usize] = x);
-                    &mut *placed
+                    wide.iter().zip(&**order).for_each(|(&x, &col)| sorted[col as usize] = x);
+                    &mut *sorted
                 }
             };
             match &mut narrow {
@@ -108,14 +108,14 @@ impl HostTensor {
         let group = kind.group();
         if self.order().is_some() {
             return Err(Error::Option(format!(
-                "tensor-parallel-size: a matrix in {kind} has its columns in an order of its own (desc_act), which cannot be \
+                "tensor-parallel-size: a matrix in {kind} stores its columns in a different order (desc_act), so it cannot be \
                  divided among workers"
             )));
         }
         if !range.start.is_multiple_of(group) || !range.end.is_multiple_of(group) {
             return Err(Error::Option(format!(
-                "tensor-parallel-size: a worker would have {} columns of a matrix in {kind}, which are no whole number of \
-                 groups of {group}",
+                "tensor-parallel-size: a worker would have {} columns of a matrix in {kind}, which is not a multiple of \
+                 the group size {group}",
                 range.len()
             )));
         }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stored_in_another_order_come_back_in_theirs() {
+    fn reordered_columns_are_decoded_in_the_original_order() {
         let (kind, rows, cols) = (QuantType::Int4G32, 3, 64);
         let order: Vec<u32> = (0..cols as u32).map(|i| i * 29 % 64).collect();
         let stored = f32s(tensor(kind, rows, cols));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_rounded_to_the_type_that_is_asked_for() {
+    fn elements_are_rounded_to_the_requested_type() {
         let exact = f32s(tensor(QuantType::Q4_K, 3, 512));
         let rounded: Vec<f32> = exact.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
         assert_eq!(tensor(QuantType::Q4_K, 3, 512).to_dtype(DType::F16).elements().to_f32(), rounded);

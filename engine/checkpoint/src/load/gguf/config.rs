@@ -9,14 +9,14 @@ use crate::error::{Error, Result};
 /// Information that comes from the tensors, not from the metadata.
 pub(super) struct Shapes<'a> {
     /// Returns the extents of a tensor, given its name in the file.
-    pub of: &'a dyn Fn(&str) -> Option<Vec<usize>>,
+    pub shape: &'a dyn Fn(&str) -> Option<Vec<usize>>,
     /// The divisors of the rotation's frequencies, if the file has them.
     pub rope_factors: Option<Vec<f32>>,
 }
 
 impl Shapes<'_> {
     fn has(&self, name: &str) -> bool {
-        (self.of)(name).is_some()
+        (self.shape)(name).is_some()
     }
 }
 
@@ -27,7 +27,7 @@ pub(super) fn architecture(metadata: &Metadata) -> Result<Architecture> {
     Architecture::ALL.into_iter().find(|architecture| architecture.name() == name).ok_or_else(|| {
         let shown: String = name.chars().take(80).collect();
         let known = Architecture::ALL.map(Architecture::name).join(", ");
-        Error::Unsupported(format!("GGUF files of the architecture {shown:?} are not read; those of {known} are"))
+        Error::Unsupported(format!("GGUF files of the architecture {shown:?} are not supported; {known} are"))
     })
 }
 
@@ -110,7 +110,7 @@ impl Reader<'_> {
     }
 
     fn common(&mut self, shapes: &Shapes<'_>) -> Result<()> {
-        let embedding = (shapes.of)("token_embd.weight");
+        let embedding = (shapes.shape)("token_embd.weight");
         let Some([rows, _]) = embedding.as_deref() else {
             return Err(Error::Config("the file has no matrix token_embd.weight".into()));
         };
@@ -132,7 +132,7 @@ impl Reader<'_> {
         self.put("architectures", json!([class]));
         if window.is_some() {
             if architecture != Architecture::Llama {
-                return Err(Error::Unsupported(format!("{} is not read", self.name("attention.sliding_window"))));
+                return Err(Error::Unsupported(format!("{} is not supported", self.name("attention.sliding_window"))));
             }
             self.put("sliding_window", window);
         }
@@ -164,7 +164,7 @@ impl Reader<'_> {
         let [query, out, up] =
             ["attn_q", "attn_output", "ffn_up"].map(|part| shapes.has(&format!("blk.0.{part}.bias")));
         if architecture == Architecture::Llama && query != out {
-            return Err(Error::Unsupported("biases for some of the projections around attention".into()));
+            return Err(Error::Unsupported("biases on only some of the attention projections".into()));
         }
         self.put("attention_bias", query && out);
         self.put("mlp_bias", up);

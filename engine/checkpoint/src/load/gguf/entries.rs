@@ -10,7 +10,7 @@ use crate::config::{Activation, GenerationConfig, ModelConfig, ModelFamily, Rope
 use crate::error::{Error, Result};
 
 fn refused(what: impl std::fmt::Display) -> Error {
-    Error::Unsupported(format!("a GGUF file cannot say that {what}"))
+    Error::Unsupported(format!("a GGUF file cannot represent a model in which {what}"))
 }
 
 /// Writes the shape of a model.
@@ -27,7 +27,7 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
     match &config.family {
         ModelFamily::Llama(llama) => {
             if llama.activation != Activation::Silu {
-                return Err(refused("the feed-forward layers have another function than SiLU"));
+                return Err(refused("the activation function is not SiLU"));
             }
             let windows: Vec<_> = (0..config.layers).map(|layer| llama.window(layer)).collect();
             match windows.first().copied().flatten() {
@@ -35,7 +35,7 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
                     entries.u32(&name("attention.sliding_window"), size);
                 }
                 _ if windows.iter().all(Option::is_none) => {}
-                _ => return Err(refused("some layers see a window only")),
+                _ => return Err(refused("only some layers have a sliding window")),
             }
             entries.u32(&name("feed_forward_length"), llama.intermediate_size);
             entries.u32(&name("attention.head_count_kv"), config.kv_heads);
@@ -51,7 +51,7 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
         }
         ModelFamily::Gpt2(gpt2) => {
             if gpt2.activation != Activation::GeluTanh {
-                return Err(refused("the feed-forward layers have another function than GELU by tanh"));
+                return Err(refused("the activation function is not GELU by tanh"));
             }
             entries.u32(&name("feed_forward_length"), gpt2.n_inner);
             entries.f32(&name("attention.layer_norm_epsilon"), gpt2.layer_norm_epsilon);

@@ -39,8 +39,8 @@ type Result<T> = std::result::Result<T, String>;
 /// Maximum number of dimensions of a tensor.
 const MAX_DIMENSIONS: usize = 4;
 /// Minimum sizes in bytes of a metadata entry and of a tensor's description.
-const LEAST_ENTRY: usize = 8 + 4 + 1;
-const LEAST_TENSOR: usize = 8 + 4 + 4 + 8;
+const MIN_ENTRY: usize = 8 + 4 + 1;
+const MIN_TENSOR: usize = 8 + 4 + 4 + 8;
 
 /// Reads the tensors' entries in a whole file, for tests and tools. Every returned range is within `file`, and its
 /// length matches the tensor's type and shape.
@@ -60,12 +60,12 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
     match bytes.u32()? {
         2 | 3 => {}
         version if version.swap_bytes() < 1 << 16 && version >= 1 << 16 => {
-            return Err("it is in big-endian order, which is not read".into());
+            return Err("its byte order is big-endian, which is not supported".into());
         }
-        version => return Err(format!("it has version {version} of the format; 2 and 3 are read")),
+        version => return Err(format!("it has version {version} of the format; 2 and 3 are supported")),
     }
     let (tensors, entries) = (bytes.u64()?, bytes.u64()?);
-    let entries = bytes.count(entries, LEAST_ENTRY, "entries of metadata")?;
+    let entries = bytes.count(entries, MIN_ENTRY, "entries of metadata")?;
     let mut metadata = HashMap::new();
     for _ in 0..entries {
         let name = bytes.text()?;
@@ -80,35 +80,33 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
     let alignment = match metadata.0.get("general.alignment") {
         None => 32,
         Some(Value::Integer(bytes)) if *bytes > 0 && bytes % 8 == 0 && *bytes <= 1 << 30 => *bytes as usize,
-        Some(_) => return Err("general.alignment is no multiple of 8".into()),
+        Some(_) => return Err("general.alignment is not a multiple of 8".into()),
     };
-    let count = bytes.count(tensors, LEAST_TENSOR, "tensors")?;
+    let count = bytes.count(tensors, MIN_TENSOR, "tensors")?;
     let described = (0..count).map(|_| bytes.tensor()).collect::<Result<Vec<_>>>()?;
-    let start = bytes.at.checked_next_multiple_of(alignment).ok_or("its header has no end")?;
+    let start = bytes.at.checked_next_multiple_of(alignment).ok_or("its header does not end")?;
     let mut tensors = Vec::with_capacity(described.len());
     for mut tensor in described {
-        let place = start.checked_add(tensor.offset).filter(|_| tensor.offset % alignment == 0);
-        let Some(offset) = place.filter(|at| at.checked_add(tensor.len).is_some_and(|end| end <= file.len())) else {
-            return Err(format!("tensor {} lies outside the file, or is not aligned", shown(&tensor.name)));
+        let location = start.checked_add(tensor.offset).filter(|_| tensor.offset % alignment == 0);
+        let Some(offset) = location.filter(|at| at.checked_add(tensor.len).is_some_and(|end| end <= file.len())) else {
+            return Err(format!("tensor {} is outside the file or not aligned", shown(&tensor.name)));
         };
         tensor.offset = offset;
         tensors.push(tensor);
     }
-    check_apart(&mut tensors)?;
+    check_disjoint(&mut tensors)?;
     Ok(Header { metadata, tensors })
 }
 
 /// Checks that no two tensors have the same name or overlap.
-fn check_apart(tensors: &mut [TensorInfo]) -> Result<()> {
+fn check_disjoint(tensors: &mut [TensorInfo]) -> Result<()> {
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     if let Some(pair) = tensors.windows(2).find(|pair| pair[0].name == pair[1].name) {
         return Err(format!("it has tensor {} twice", shown(&pair[0].name)));
     }
     tensors.sort_by_key(|tensor| (tensor.offset, tensor.len));
     match tensors.windows(2).find(|pair| pair[0].offset + pair[0].len > pair[1].offset) {
-        Some(pair) => {
-            Err(format!("tensors {} and {} lie one over the other", shown(&pair[0].name), shown(&pair[1].name)))
-        }
+        Some(pair) => Err(format!("tensors {} and {} overlap", shown(&pair[0].name), shown(&pair[1].name))),
         None => Ok(()),
     }
 }
@@ -152,7 +150,7 @@ impl<'a> Reader<'a> {
         let most = (self.file.len() - self.at) / each;
         match usize::try_from(count) {
             Ok(count) if count <= most => Ok(count),
-            _ => Err(format!("it claims {count} {what}, for which it is too short")),
+            _ => Err(format!("it claims {count} {what}, but is too short for them")),
         }
     }
 
@@ -189,7 +187,7 @@ impl<'a> Reader<'a> {
             },
             11 => Value::Integer(i64::from_le_bytes(self.array()?)),
             12 => Value::Float(f64::from_le_bytes(self.array()?)),
-            other => return Err(format!("a value of type {other}, which is not known")),
+            other => return Err(format!("a value of type {other}, which is unknown")),
         })
     }
 
@@ -201,8 +199,8 @@ impl<'a> Reader<'a> {
             2 | 3 => 2,
             4..=6 => 4,
             8 | 10..=12 => 8,
-            9 => return Err("an array of arrays is not read".into()),
-            other => return Err(format!("an array of type {other}, which is not known")),
+            9 => return Err("an array of arrays is not supported".into()),
+            other => return Err(format!("an array of type {other}, which is unknown")),
         };
         let count = self.count(count, size, "elements of an array")?;
         if kind == 8 {
@@ -234,7 +232,7 @@ impl<'a> Reader<'a> {
         // The file lists the innermost extent first.
         shape.reverse();
         let (kind, offset) = (self.u32()?, self.u64()?);
-        let offset = usize::try_from(offset).map_err(|_| wrong("lies outside the file".into()))?;
+        let offset = usize::try_from(offset).map_err(|_| wrong("is outside the file".into()))?;
         let (cols, rows) = shape.split_last().map_or((1, &[][..]), |(cols, rows)| (*cols, rows));
         let (dtype, row) = types::stored(kind, cols).map_err(wrong)?;
         // Also check the number of elements, because a matrix without columns could claim any number of rows.

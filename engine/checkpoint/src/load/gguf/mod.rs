@@ -100,7 +100,7 @@ impl Gguf {
         let json = match name {
             "config.json" => {
                 let shape = |name: &str| self.tensor(name).map(|(_, tensor)| tensor.shape.clone());
-                config::config(&self.metadata, &Shapes { of: &shape, rope_factors: self.rope_factors()? })?
+                config::config(&self.metadata, &Shapes { shape: &shape, rope_factors: self.rope_factors()? })?
             }
             "generation_config.json" => config::generation(&self.metadata)?,
             "tokenizer.json" => match self.metadata.text("tokenizer.huggingface.json")? {
@@ -126,7 +126,7 @@ impl Gguf {
                 let stored = StoredTensor { interleaved: None, ..part.stored(tensor) };
                 Ok(Some(stored.load(name, false)?.elements().to_f32()))
             }
-            _ => Err(Error::weights(&part.path, format!("{name} is no list of factors in f32"))),
+            _ => Err(Error::weights(&part.path, format!("{name} is not a list of f32 factors"))),
         }
     }
 
@@ -142,7 +142,7 @@ impl Gguf {
         let mut tensors = Vec::new();
         for part in &self.parts {
             for tensor in &part.tensors {
-                let Some(name) = architecture.of_model(&tensor.name) else { continue };
+                let Some(name) = architecture.model_name(&tensor.name) else { continue };
                 let heads = if tensor.name.contains(".attn_q.") { query_heads } else { key_heads };
                 let interleaved = heads.filter(|_| architecture.interleaves(&tensor.name));
                 tensors.push((name, StoredTensor { interleaved, ..part.stored(tensor) }));

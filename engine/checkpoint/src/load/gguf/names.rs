@@ -115,7 +115,7 @@ impl Architecture {
     }
 
     /// Returns the model's name for the file's tensor `name`, or `None` if the model has no such tensor.
-    pub fn of_model(self, name: &str) -> Option<String> {
+    pub fn model_name(self, name: &str) -> Option<String> {
         let names = self.names();
         let (part, kind) = name.rsplit_once('.')?;
         match part.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
@@ -131,7 +131,7 @@ impl Architecture {
     }
 
     /// Returns the file's name for the model's tensor `name`, or `None` if files have no such tensor.
-    pub fn of_file(self, name: &str) -> Option<String> {
+    pub fn file_name(self, name: &str) -> Option<String> {
         let names = self.names();
         let (part, kind) = name.rsplit_once('.')?;
         match part.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')) {
@@ -154,16 +154,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_there_and_back() {
+    fn names_convert_both_ways() {
         for architecture in Architecture::ALL {
             let names = architecture.names();
             let outside = names.outside.iter().map(|(theirs, _)| format!("{theirs}.weight"));
             for name in outside.chain(names.inside.iter().map(|(theirs, _)| format!("blk.12.{theirs}.bias"))) {
-                let own = architecture.of_model(&name).unwrap();
-                assert_eq!(architecture.of_file(&own), Some(name));
+                let own = architecture.model_name(&name).unwrap();
+                assert_eq!(architecture.file_name(&own), Some(name));
             }
-            assert_eq!(architecture.of_model("rope_freqs.weight"), None);
+            assert_eq!(architecture.model_name("rope_freqs.weight"), None);
         }
-        assert_eq!(Architecture::Gpt2.of_model("blk.3.attn_qkv.weight").as_deref(), Some("h.3.attn.c_attn.weight"));
+        assert_eq!(Architecture::Gpt2.model_name("blk.3.attn_qkv.weight").as_deref(), Some("h.3.attn.c_attn.weight"));
     }
 }

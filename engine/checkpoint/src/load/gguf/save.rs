@@ -101,7 +101,7 @@ fn sources(
 ) -> Result<Vec<Source>> {
     let mut sources = Vec::new();
     for name in weights.names() {
-        let (Some(file_name), Some(shape)) = (architecture.of_file(name), weights.shape(name)) else { continue };
+        let (Some(file_name), Some(shape)) = (architecture.file_name(name), weights.shape(name)) else { continue };
         if config.tie_word_embeddings && file_name.starts_with("output.") {
             continue;
         }
@@ -128,7 +128,7 @@ fn sources(
         sources.push(Source { name: name.to_owned(), shape: shape.to_vec(), transposed, interleaved, tensor });
     }
     if sources.is_empty() {
-        return Err(Error::Unsupported("the model has no weights that a GGUF file has a name for".into()));
+        return Err(Error::Unsupported("the model has no weights that a GGUF file can contain".into()));
     }
     let order = |source: &Source| {
         let name = &source.tensor.name;

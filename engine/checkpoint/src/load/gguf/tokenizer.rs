@@ -29,7 +29,7 @@ impl<'a> Tokens<'a> {
         let texts = texts.ok_or_else(|| missing("tokens"))?;
         let kinds = metadata.integers("tokenizer.ggml.token_type")?;
         if kinds.is_some_and(|kinds| kinds.len() != texts.len()) {
-            return Err(Error::Tokenizer("the file has not as many kinds of tokens as tokens".into()));
+            return Err(Error::Tokenizer("the numbers of tokens and of their kinds differ".into()));
         }
         Ok(Tokens { metadata, texts, kinds })
     }
@@ -122,7 +122,9 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Value> {
         "llama" => sentencepiece(&tokens)?,
         other => {
             let shown: String = other.chars().take(40).collect();
-            return Err(Error::Tokenizer(format!("tokenizers of the kind {shown:?} are not read; gpt2 and llama are")));
+            return Err(Error::Tokenizer(format!(
+                "tokenizers of the kind {shown:?} are not supported; gpt2 and llama are"
+            )));
         }
     };
     json["version"] = json!("1.0");
@@ -186,7 +188,7 @@ fn byte_level(tokens: &Tokens<'_>) -> Result<Value> {
 fn sentencepiece(tokens: &Tokens<'_>) -> Result<Value> {
     let scores = tokens.metadata.floats("tokenizer.ggml.scores")?.ok_or_else(|| missing("scores"))?;
     if scores.len() != tokens.texts.len() {
-        return Err(Error::Tokenizer("the file has not as many scores as tokens".into()));
+        return Err(Error::Tokenizer("the numbers of tokens and of their scores differ".into()));
     }
     let vocabulary = tokens.vocabulary();
     let unknown = tokens.special("unknown")?.map(|(_, text)| text);

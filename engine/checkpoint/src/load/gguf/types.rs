@@ -5,10 +5,10 @@ use crate::quantised::QuantType;
 use crate::tensor::DType;
 
 /// Number, name, elements per group and bytes per group.
-type Known = (u32, &'static str, usize, usize);
+type Type = (u32, &'static str, usize, usize);
 
 /// All published types. Most cannot be computed with, but their sizes help to detect damaged files.
-const KNOWN: &[Known] = &[
+const TYPES: &[Type] = &[
     (0, "f32", 1, 4),
     (1, "f16", 1, 2),
     (2, "q4_0", 32, 18),
@@ -48,8 +48,8 @@ const KNOWN: &[Known] = &[
 /// # Errors
 /// A phrase that says what is wrong, if the type is unknown or the row is not a multiple of its group size.
 pub(super) fn stored(number: u32, cols: usize) -> Result<(StoredType, usize), String> {
-    let Some(&(_, name, group, bytes)) = KNOWN.iter().find(|known| known.0 == number) else {
-        return Err(format!("is of type {number}, which is not known"));
+    let Some(&(_, name, group, bytes)) = TYPES.iter().find(|known| known.0 == number) else {
+        return Err(format!("is of type {number}, which is unknown"));
     };
     if !cols.is_multiple_of(group) {
         return Err(format!("is of type {name}, whose groups of {group} do not fit its rows of {cols}"));
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_have_their_sizes() {
+    fn types_have_the_right_sizes() {
         for kind in QuantType::GGUF {
             let (stored, row) = stored(number_of_quantised(kind).unwrap(), 512).unwrap();
             assert_eq!((stored, Some(row)), (StoredType::Quantised(kind), kind.row_bytes(512)));

@@ -109,7 +109,7 @@ pub(super) fn header<W: Write>(mut out: W, entries: &Entries, tensors: &[Tensor]
         let number = match tensor.stored {
             Stored::Float(dtype) => types::number(dtype),
             Stored::Quantised(kind) => types::number_of_quantised(kind)
-                .ok_or_else(|| io::Error::other(format!("a GGUF file has no tensors in {kind}")))?,
+                .ok_or_else(|| io::Error::other(format!("a GGUF file cannot contain tensors of type {kind}")))?,
         };
         bytes.extend(number.to_le_bytes());
         bytes.extend(offset.to_le_bytes());

@@ -35,7 +35,7 @@ impl Fp8Parts {
         configured: Fp8Scales,
     ) -> std::result::Result<Self, String> {
         let &[rows, cols] = codes.shape.as_slice() else {
-            return Err(format!("has the shape {:?}, which is no matrix", codes.shape));
+            return Err(format!("has the shape {:?}, which is not a matrix", codes.shape));
         };
         if rows == 0 || cols == 0 {
             return Err("has no elements".into());
@@ -77,10 +77,10 @@ impl Assembly for Fp8Parts {
         let scales = scales(&module, stored)?;
         let codes = codes.raw(1)?;
         if codes.par_iter().any(|code| code & 0x7f == 0x7f) {
-            return Err(damaged(&path, &module, "has an element that is no number"));
+            return Err(damaged(&path, &module, "has an element that is NaN"));
         }
-        let of_rows = cols.div_ceil(block[1]);
-        let scale = |row: usize, col: usize| scales[row / block[0] * of_rows + col / block[1]];
+        let blocks_across = cols.div_ceil(block[1]);
+        let scale = |row: usize, col: usize| scales[row / block[0] * blocks_across + col / block[1]];
         let Some(kind) = kind else {
             let elements = codes.iter().enumerate().map(|(i, code)| scale(i / cols, i % cols) * Fp8::decode(*code));
             return Ok(HostTensor::from_f32(vec![rows, cols], elements.collect()));

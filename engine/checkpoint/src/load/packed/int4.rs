@@ -107,7 +107,7 @@ impl Int4Parts {
             return Err(format!("has scales of type {}, which is not supported", self.scales.dtype));
         };
         let &[first, second] = self.quants.shape.as_slice() else {
-            return Err(format!("has integers of shape {:?}, which is no matrix", self.quants.shape));
+            return Err(format!("has integers of shape {:?}, which is not a matrix", self.quants.shape));
         };
         let wide = |words: usize| words.checked_mul(IN_WORD).ok_or("is too large");
         (self.rows, self.cols) = match self.layout {
@@ -213,8 +213,8 @@ impl Assembly for Int4Parts {
         let bytes = quants.raw(4)?;
         let words = Words { bytes: &bytes, packing: layout.quants(), rows, cols };
         let Some(kind) = kind else {
-            let of = |col: usize| groups.as_ref().map_or(col / group, |groups| groups[col] as usize);
-            return Ok(HostTensor::from_f32(vec![rows, cols], affine.elements(&words, count, of)));
+            let group_of = |col: usize| groups.as_ref().map_or(col / group, |groups| groups[col] as usize);
+            return Ok(HostTensor::from_f32(vec![rows, cols], affine.elements(&words, count, group_of)));
         };
         let order = groups.map(|groups| order(&groups, group, count)).transpose();
         let order = order.map_err(|reason| damaged(&path, &module, &reason))?;
@@ -313,7 +313,7 @@ impl Affine {
     }
 
     /// Computes the elements. `group_of` returns the group of a column.
-    fn elements(&self, words: &Words<'_>, count: usize, of: impl Fn(usize) -> usize) -> Vec<f32> {
+    fn elements(&self, words: &Words<'_>, count: usize, group_of: impl Fn(usize) -> usize) -> Vec<f32> {
         let Words { rows, cols, .. } = *words;
         let mut elements = Vec::with_capacity(rows * cols);
         let mut quants = vec![0; TILE.min(rows) * cols];
@@ -322,7 +322,7 @@ impl Affine {
             words.unpack(tile.clone(), &mut quants[..tile.len() * cols]);
             for (row, quants) in tile.zip(quants.chunks_exact(cols)) {
                 elements.extend(quants.iter().enumerate().map(|(col, quant)| {
-                    let at = row * count + of(col);
+                    let at = row * count + group_of(col);
                     self.scales[at] * (i32::from(*quant) - i32::from(self.zeros[at])) as f32
                 }));
             }

@@ -118,7 +118,7 @@ impl Assembler<'_> {
         let path = tensor.path.clone();
         match self.tensors.insert(format!("{module}.weight"), tensor) {
             None => Ok(()),
-            Some(_) => Err(Error::weights(path, format!("the weight {module} is there both quantised and not"))),
+            Some(_) => Err(Error::weights(path, format!("the weight {module} exists both quantised and unquantised"))),
         }
     }
 
@@ -152,10 +152,10 @@ fn scales(module: &str, tensor: StoredTensor) -> Result<Vec<f32>> {
     let path = tensor.path.clone();
     let scales = tensor.load(&format!("{module}'s scales"), true)?.elements().to_f32();
     if scales.iter().any(|scale| !scale.is_finite()) {
-        return Err(damaged(&path, module, "has a scale that is no finite number"));
+        return Err(damaged(&path, module, "has a scale that is not finite"));
     }
     if scales.iter().all(|scale| *scale == 0.0) {
-        return Err(damaged(&path, module, "has no scale but zero"));
+        return Err(damaged(&path, module, "has only scales of zero"));
     }
     Ok(scales)
 }
