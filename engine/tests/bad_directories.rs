@@ -143,7 +143,7 @@ fn indices_that_lead_astray() {
         assert!(message(weights(directory.path())).contains("not a file of its directory"), "{shard}");
     }
     fs::write(&index, text.replace("model-00001-of-00003", "model-00009-of-00003")).unwrap();
-    assert!(message(weights(directory.path())).contains("model-00009-of-00003.safetensors that it names is missing"));
+    assert!(message(weights(directory.path())).contains("its shard model-00009-of-00003.safetensors is missing"));
     fs::write(&index, text.replace("model.norm.weight", "model.storm.weight")).unwrap();
     assert!(message(weights(directory.path())).contains("model.storm.weight"));
     for bad in ["", "[]", "{}", r#"{"weight_map": {}}"#, r#"{"weight_map": {"a": 1}}"#] {

@@ -129,7 +129,7 @@ fn lies_are_refused() {
         (one(tensor("x", &[1 << 40, 1 << 40], 0, 0)), "too large"),
         (one(tensor("x", &[0, u64::MAX, 2], 0, 0)), "too large"),
         (file(&[], &[tensor("x", &[32], 8, 0), tensor("x", &[32], 8, 64)], 128), "twice"),
-        (file(&[], &[tensor("x", &[32], 8, 0), tensor("y", &[32], 8, 32)], 128), "one over the other"),
+        (file(&[], &[tensor("x", &[32], 8, 0), tensor("y", &[32], 8, 32)], 128), "overlap"),
     ];
     for (bytes, reason) in &cases {
         let refusal = refusal(bytes);

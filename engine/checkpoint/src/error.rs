@@ -1,19 +1,19 @@
-//! The one error type of the library.
+//! The error type shared by the engine's crates.
 
 use std::path::{Path, PathBuf};
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong in the library. Each message is one sentence a user can act on; causes are
-/// reachable through [`std::error::Error::source`].
+/// Everything that can go wrong in the library. Each message is one sentence that a user can act on. Causes are
+/// available through [`std::error::Error::source`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file or directory could not be read.
     #[error("cannot read {}", path.display())]
     Io {
-        /// What was being read.
+        /// The path that was being read.
         path: PathBuf,
         /// The operating system's reason.
         source: std::io::Error,
@@ -21,7 +21,7 @@ pub enum Error {
     /// A file could not be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// What was being written.
+        /// The path that was being written.
         path: PathBuf,
         /// The operating system's reason.
         source: std::io::Error,
@@ -43,22 +43,22 @@ pub enum Error {
     /// The tokenizer files are missing or damaged, or a text cannot be encoded.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
-    /// A request asks for something impossible; the engine is unharmed.
+    /// A request asks for something impossible. The engine can still serve other requests.
     #[error("invalid request: {0}")]
     Request(Refusal),
     /// An engine option is out of range.
     #[error("invalid option: {0}")]
     Option(String),
-    /// There is no GPU that can be used.
+    /// No GPU can be used.
     #[error("no GPU can be used: {0}")]
     Device(String),
-    /// The GPU, or its driver, failed. Whatever was being computed is lost.
+    /// The GPU or its driver failed. The current computation is lost.
     #[error("the GPU failed")]
     Gpu(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// There is not enough memory for what was asked.
+    /// There is not enough memory for the request.
     #[error("not enough memory: {0}")]
     Memory(String),
-    /// The model computed something that is no number, so that no token can be chosen.
+    /// The model computed NaN, so no token can be chosen.
     #[error("the model computed logits that are not numbers: its weights are damaged, or too large for their type")]
     NotANumber,
     /// A model could not be found on, or fetched from, the hub.
@@ -66,13 +66,13 @@ pub enum Error {
     Hub(String),
 }
 
-/// Why a request is refused.
+/// The reason for refusing a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The field of the request's sampling parameters that is at fault, `beam_width` or `prompt`, where
-    /// it is one.
+    /// The field at fault: a field of the request's sampling parameters, `beam_width` or `prompt`. `None` if no single
+    /// field is at fault.
     pub field: Option<&'static str>,
-    /// What is wrong, in words that name fields as above.
+    /// The reason in words. It refers to fields by the names above.
     pub why: String,
 }
 
@@ -83,17 +83,17 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Error {
-    /// An [`Error::Request`] about `field`.
+    /// Creates an [`Error::Request`] about `field`.
     pub fn request(field: &'static str, why: impl Into<String>) -> Self {
         Error::Request(Refusal { field: Some(field), why: why.into() })
     }
 
-    /// An [`Error::Io`] about `path`.
+    /// Creates an [`Error::Io`] about `path`.
     pub fn io(path: impl AsRef<Path>, source: std::io::Error) -> Self {
         Error::Io { path: path.as_ref().to_path_buf(), source }
     }
 
-    /// An [`Error::Weights`] about `path`.
+    /// Creates an [`Error::Weights`] about `path`.
     pub fn weights(path: impl AsRef<Path>, reason: impl Into<String>) -> Self {
         Error::Weights { path: path.as_ref().to_path_buf(), reason: reason.into() }
     }

@@ -1,9 +1,9 @@
-//! Bytes in pages of memory: those of a file, or their own.
+//! Read-only memory mappings of files, and anonymous mappings.
 //!
-//! A file that becomes shorter while it is mapped, or whose disk fails, leaves pages that cannot be read: the system then
-//! ends the process by SIGBUS, which nothing that reads the memory can prevent. So that a process can at least say which
-//! file that was, every mapping of a file is entered in a list, where [`file_at`] looks addresses up. A signal's handler
-//! may do so: the list only ever grows, and reading it takes no lock and no memory.
+//! If a mapped file becomes shorter, or its disk fails, some of its pages can no longer be read. Reading them then ends
+//! the process with SIGBUS, which no reader can prevent. So that the process can at least report which file caused it,
+//! every mapping of a file is entered in a list, and [`file_at`] looks up addresses in it. A signal handler may call
+//! it: the list only ever grows, and reading it takes no lock and allocates no memory.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memmap2::{Mmap, MmapMut, MmapOptions};
 
-/// The file that is mapped at an address of this process; nothing if none is. Safe to call in a signal's handler.
+/// Returns the file that is mapped at an address of this process, if any. Safe to call in a signal handler.
 pub fn file_at(address: usize) -> Option<&'static Path> {
     entries().find(|entry| entry.contains(address)).map(|entry| entry.path)
 }
@@ -28,21 +28,21 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// `len` bytes of `file` from `offset` on. They cost no memory of their own: the system reads them when they are used.
-    /// The caller has found that the file, whose path is `path`, is long enough.
+    /// Maps `len` bytes of `file` from `offset` on. The system reads them when they are accessed, so they cost no
+    /// memory of their own. The caller must have checked that the file, whose path is `path`, is long enough.
     ///
     /// # Errors
     /// If the system refuses.
     pub fn of_file(file: &File, path: &Path, offset: u64, len: usize) -> io::Result<Self> {
-        // SAFETY: the map is private and read-only, and the range lay within the file when it was opened. If another
-        // process shortens the file, reading ends this process (see the module) and gives no bytes that are not there;
-        // if one writes to it, weights are other weights.
+        // SAFETY: the map is private and read-only, and the range was within the file when it was opened. If another
+        // process shortens the file, reading it ends this process (see the module) but never returns bytes that do not
+        // exist. If another process writes to the file, the weights change.
         let map = unsafe { MmapOptions::new().offset(offset).len(len).map(file) }?;
         let entry = enter(path, &map);
         Ok(Mapping { map, entry: Some(entry) })
     }
 
-    /// A copy of `len` bytes of `file` from `offset` on.
+    /// Copies `len` bytes of `file` from `offset` on into memory.
     ///
     /// # Errors
     /// If there is no memory for them, or the file cannot be read.
@@ -53,7 +53,7 @@ impl Mapping {
         Ok(Mapping { map: map.make_read_only()?, entry: None })
     }
 
-    /// `len` zeros, which take no memory while they are only read.
+    /// Maps `len` zeros. They take no memory as long as they are only read.
     ///
     /// # Errors
     /// If there is not enough address space for them.
@@ -79,18 +79,18 @@ impl Drop for Mapping {
     }
 }
 
-/// A place in the list of mappings, which is never given back, but used again for the same file.
+/// An entry in the list of mappings. It is never freed, but reused for the same file.
 #[derive(Debug)]
 struct Entry {
     path: &'static Path,
-    /// The first address; [`FREE`] if nothing is mapped.
+    /// The first address, or [`FREE`] if the entry is unused.
     start: AtomicUsize,
     /// The address after the last one.
     end: AtomicUsize,
     next: OnceLock<&'static Entry>,
 }
 
-/// The start of no mapping.
+/// The value of `start` in an unused entry.
 const FREE: usize = usize::MAX;
 
 static FIRST: OnceLock<&'static Entry> = OnceLock::new();
@@ -102,25 +102,25 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 /// Enters a mapping of the file at `path` in the list.
 fn enter(path: &Path, map: &[u8]) -> &'static Entry {
     static WRITERS: Mutex<()> = Mutex::new(());
-    // What the lock guards is whole at any time.
+    // Ignores poisoning: the list is consistent at all times.
     let _turn = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
     let range = map.as_ptr_range();
     let (start, end) = (range.start as usize, range.end as usize);
-    let (mut known, mut last) = (None, None);
+    let (mut interned, mut last) = (None, None);
     for entry in entries() {
         if entry.path == path {
             if entry.start.load(Ordering::Relaxed) == FREE {
                 entry.set(start, end);
                 return entry;
             }
-            known = Some(entry.path);
+            interned = Some(entry.path);
         }
         last = Some(entry);
     }
-    let path = known.unwrap_or_else(|| Box::leak(path.into()));
+    let path = interned.unwrap_or_else(|| Box::leak(path.into()));
     let (start, end) = (AtomicUsize::new(start), AtomicUsize::new(end));
     let new = &*Box::leak(Box::new(Entry { path, start, end, next: OnceLock::new() }));
-    // No other thread has set it meanwhile, since this one holds the lock.
+    // Cannot fail: this thread holds the lock, so no other thread has set it.
     let _ = last.map_or(&FIRST, |last| &last.next).set(new);
     new
 }
@@ -164,19 +164,19 @@ mod tests {
         assert_eq!(file_at(0), None);
         assert_eq!(file_at(usize::MAX), None);
         assert_eq!(file_at(&raw const first as usize), None);
-        let places = || entries().filter(|entry| entry.path == path).count();
-        assert_eq!(places(), 2);
+        let count = || entries().filter(|entry| entry.path == path).count();
+        assert_eq!(count(), 2);
         drop(one);
         assert_eq!(file_at(two.as_ptr() as usize), Some(path.as_path()));
-        // A place that is free is used again.
+        // A free entry is reused.
         let three = map(0, 100);
-        assert_eq!((file_at(three.as_ptr() as usize), places()), (Some(path.as_path()), 2));
+        assert_eq!((file_at(three.as_ptr() as usize), count()), (Some(path.as_path()), 2));
         drop((two, three));
         assert_eq!(entries().filter(|entry| entry.path == path && entry.contains(first)).count(), 0);
     }
 
     #[test]
-    fn copies_are_not_the_files() {
+    fn copies_do_not_depend_on_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a file");
         std::fs::write(&path, b"0123456789").unwrap();
@@ -185,6 +185,6 @@ mod tests {
         std::fs::write(&path, b"").unwrap();
         assert_eq!(&*copy, b"34567");
         assert_eq!(file_at(copy.as_ptr() as usize), None);
-        assert!(Mapping::copy_of_file(&file, 3, 5).is_err(), "the file has no such bytes any more");
+        assert!(Mapping::copy_of_file(&file, 3, 5).is_err(), "the file no longer has these bytes");
     }
 }

@@ -1,4 +1,4 @@
-//! Tensors as files hold them: a type, a shape and bytes that are mapped, borrowed or owned.
+//! Tensors in host memory: a type, a shape and bytes that are mapped, borrowed or owned.
 
 mod kv_dtype;
 mod quantised;
@@ -21,12 +21,12 @@ pub enum DType {
     F32,
     /// IEEE half precision.
     F16,
-    /// The upper half of a single: 8 bits of exponent, 8 of precision.
+    /// The upper half of an f32: 8 bits of exponent, 8 of precision.
     Bf16,
 }
 
 impl DType {
-    /// Bytes an element takes.
+    /// Bytes per element.
     pub const fn size(self) -> usize {
         match self {
             DType::F32 => 4,
@@ -45,11 +45,11 @@ impl fmt::Display for DType {
     }
 }
 
-/// Where a tensor's bytes live. Mapped bytes are paged in on use and cost no memory of their own.
+/// The storage of a tensor's bytes. Mapped bytes are paged in when accessed and cost no memory of their own.
 enum Storage {
-    /// Pages that hold exactly this tensor.
+    /// Pages that contain exactly this tensor.
     Mapped(Mapping),
-    /// Part of the program itself.
+    /// Bytes that are part of the program.
     Static(&'static [u8]),
     F32(Vec<f32>),
     F16(Vec<f16>),
@@ -58,7 +58,7 @@ enum Storage {
     Groups(Vec<u8>),
     /// Pages of zeros.
     Zeros(Mapping),
-    /// Bytes of another storage: rows of the tensor that it was.
+    /// A range of another storage: some rows of the original tensor.
     Part(Box<Storage>, Range<usize>),
 }
 
@@ -79,17 +79,17 @@ impl Storage {
 /// A tensor in host memory, row-major. The bytes are always aligned for the element type.
 pub struct HostTensor {
     dtype: DType,
-    /// With `Some` the bytes are quantised groups, and `dtype` is the type that their elements are computed in.
+    /// With `Some` the bytes are quantised groups, and `dtype` is the type used to compute with their elements.
     quantised: Option<Groups>,
     shape: Vec<usize>,
     storage: Storage,
 }
 
-/// How the bytes of a quantised tensor are to be read.
+/// The format of a quantised tensor's bytes.
 #[derive(Clone)]
 struct Groups {
     kind: QuantType,
-    /// With `Some` the columns of a matrix are stored in another order: the one at `i` is column `order[i]`.
+    /// With `Some` a matrix's columns are stored in a different order: stored column `i` is column `order[i]`.
     order: Option<Arc<[u32]>>,
 }
 
@@ -105,7 +105,7 @@ pub enum Elements<'a> {
 }
 
 impl Elements<'_> {
-    /// The elements widened to f32, which is exact for each type.
+    /// Returns the elements widened to f32, which is exact for each type.
     pub fn to_f32(self) -> Vec<f32> {
         match self {
             Elements::F32(v) => v.to_vec(),
@@ -116,8 +116,8 @@ impl Elements<'_> {
 }
 
 impl HostTensor {
-    /// A tensor of the bytes of `map`, which the caller has found to be as many as the type and the shape ask for. Copies
-    /// them if the file does not align them.
+    /// Creates a tensor from the bytes of `map`. The caller must have checked that their number matches the type and
+    /// shape. They are copied if the file does not align them.
     pub fn mapped(dtype: DType, shape: Vec<usize>, map: Mapping) -> Self {
         debug_assert_eq!(map.len(), shape.iter().product::<usize>() * dtype.size());
         if (map.as_ptr() as usize).is_multiple_of(dtype.size()) {
@@ -127,7 +127,7 @@ impl HostTensor {
         }
     }
 
-    /// A tensor of zeros that takes no memory while they are only read: its pages are not there until then.
+    /// Creates a tensor of zeros. It takes no memory as long as it is only read.
     ///
     /// # Errors
     /// If there is not enough address space for it.
@@ -137,7 +137,7 @@ impl HostTensor {
         Ok(HostTensor { dtype, quantised: None, shape, storage: Storage::Zeros(Mapping::zeros(len)?) })
     }
 
-    /// A tensor over bytes compiled into the program; copied if they are not aligned.
+    /// Creates a tensor from bytes compiled into the program. They are copied if they are not aligned.
     pub fn from_static(dtype: DType, shape: Vec<usize>, bytes: &'static [u8]) -> Self {
         if (bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
             HostTensor { dtype, quantised: None, shape, storage: Storage::Static(bytes) }
@@ -146,7 +146,7 @@ impl HostTensor {
         }
     }
 
-    /// A tensor that owns a copy of little-endian `bytes`.
+    /// Creates a tensor that owns a copy of little-endian `bytes`.
     pub fn copied(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Self {
         let storage = match dtype {
             DType::F32 => Storage::F32(bytemuck::pod_collect_to_vec(bytes)),
@@ -156,13 +156,13 @@ impl HostTensor {
         HostTensor { dtype, quantised: None, shape, storage }
     }
 
-    /// A single-precision tensor from its elements.
+    /// Creates an f32 tensor from its elements.
     pub fn from_f32(shape: Vec<usize>, elements: Vec<f32>) -> Self {
         debug_assert_eq!(shape.iter().product::<usize>(), elements.len());
         HostTensor { dtype: DType::F32, quantised: None, shape, storage: Storage::F32(elements) }
     }
 
-    /// The element type; of a quantised tensor f32, in which its elements are exact.
+    /// The element type. For a quantised tensor this is f32, which represents its elements exactly.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -182,7 +182,7 @@ impl HostTensor {
     /// # Panics
     /// If the tensor is quantised, see [`HostTensor::quantised`].
     pub fn elements(&self) -> Elements<'_> {
-        assert!(self.quantised.is_none(), "a quantised tensor has groups, and no elements");
+        assert!(self.quantised.is_none(), "a quantised tensor has no plain elements");
         let bytes = self.storage.bytes();
         match self.dtype {
             DType::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
@@ -191,8 +191,8 @@ impl HostTensor {
         }
     }
 
-    /// The same tensor with elements of type `to`, rounded to nearest even where that loses precision. A quantised tensor
-    /// is no longer one afterwards.
+    /// Converts the elements to type `to`, rounding to nearest even where that loses precision. This also decodes a
+    /// quantised tensor.
     pub fn to_dtype(self, to: DType) -> Self {
         if self.quantised.is_some() {
             return self.dequantised(to);
@@ -214,7 +214,7 @@ impl HostTensor {
     /// # Panics
     /// If the tensor does not have two dimensions, or is quantised.
     pub fn transposed(&self) -> Self {
-        let [rows, cols] = *self.shape.as_slice() else { panic!("only a matrix has a transpose") };
+        let [rows, cols] = *self.shape.as_slice() else { panic!("only a matrix can be transposed") };
         let storage = match self.elements() {
             Elements::F32(v) => Storage::F32(transpose(v, rows, cols)),
             Elements::F16(v) => Storage::F16(transpose(v, rows, cols)),
@@ -223,7 +223,7 @@ impl HostTensor {
         HostTensor { dtype: self.dtype, quantised: None, shape: vec![cols, rows], storage }
     }
 
-    /// Rows `range` of the outermost dimension, as an owned tensor. Splits fused projections.
+    /// Copies rows `range` of the outermost dimension. Used to split fused projections.
     pub fn rows(&self, range: Range<usize>) -> Self {
         let size = self.row_bytes();
         let mut shape = self.shape.clone();
@@ -231,7 +231,7 @@ impl HostTensor {
         self.like(shape, &self.storage.bytes()[range.start * size..range.end * size])
     }
 
-    /// Bytes of a row of the outermost dimension.
+    /// Bytes per row of the outermost dimension.
     fn row_bytes(&self) -> usize {
         let row: usize = self.shape[1..].iter().product();
         match self.quantised() {
@@ -240,7 +240,7 @@ impl HostTensor {
         }
     }
 
-    /// A tensor of the same type that owns a copy of `bytes`.
+    /// Creates a tensor of the same type that owns a copy of `bytes`.
     fn like(&self, shape: Vec<usize>, bytes: &[u8]) -> Self {
         match &self.quantised {
             None => Self::copied(self.dtype, shape, bytes),
@@ -250,7 +250,8 @@ impl HostTensor {
 }
 
 impl HostTensor {
-    /// Rows `range` of the outermost dimension. Nothing is copied, so that of a mapped file the other rows are never read.
+    /// Restricts the tensor to rows `range` of the outermost dimension without copying. The other rows of a mapped file
+    /// are never read.
     pub fn into_rows(self, range: Range<usize>) -> Self {
         if range == (0..self.shape[0]) {
             return self;
@@ -262,11 +263,12 @@ impl HostTensor {
         HostTensor { shape, storage, ..self }
     }
 
-    /// Columns `range` of a matrix, copied.
+    /// Copies columns `range` of a matrix.
     ///
     /// # Errors
-    /// [`crate::Error::Option`] if the matrix is quantised and its groups would have to be cut, or its columns are stored in
-    /// another order, since only a division of the model among workers asks for columns.
+    /// [`crate::Error::Option`] if the matrix is quantised and `range` would cut its groups, or its columns are stored
+    /// in a different order. The error names the option because columns are only needed to divide a model among
+    /// workers.
     ///
     /// # Panics
     /// If the tensor does not have two dimensions.
@@ -277,7 +279,7 @@ impl HostTensor {
         }
         let bytes = self.col_bytes(&range)?;
         if matches!(self.storage, Storage::Zeros(_)) {
-            // As many zeros, none of which is read.
+            // Any zeros will do, and they need not be read.
             let storage = Storage::Part(Box::new(self.storage), 0..rows * bytes.len());
             return Ok(HostTensor { shape: vec![rows, range.len()], storage, ..self });
         }
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_may_be_more_than_there_is_memory_for() {
+    fn zeros_may_exceed_the_available_memory() {
         let t = HostTensor::zeros(DType::F16, vec![1 << 17, 1 << 17]).unwrap();
         assert_eq!((t.bytes().len(), t.bytes()[t.bytes().len() - 1]), (1 << 35, 0));
         assert!(HostTensor::zeros(DType::F32, vec![usize::MAX, 2]).is_err());

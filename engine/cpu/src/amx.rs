@@ -1,10 +1,10 @@
-//! AMX: products of tiles, on the processors that have it.
+//! Products of matrix tiles with AMX, on the processors that have it.
 //!
-//! A tile is a register of sixteen rows of 64 bytes. One instruction multiplies two of them: each row of the first, an
-//! activation's, meets sixteen columns of the weight, of which it reads 32 numbers of 16 bits or 64 of 8 bits. So a sum of
-//! a row is the same whatever is in the tile's other rows.
+//! A tile is a register of sixteen rows of 64 bytes. One instruction multiplies two tiles. It combines each row of the
+//! first tile (activations) with sixteen columns of the second (the weight), over 32 numbers of 16 bits or 64 of 8
+//! bits. A row's sum therefore does not depend on the other rows of its tile.
 //!
-//! The instructions are in assembly, since Rust has no stable functions for them.
+//! The instructions are written in assembly because stable Rust has no intrinsics for them.
 
 use std::arch::asm;
 use std::cell::Cell;
@@ -14,35 +14,37 @@ use std::sync::OnceLock;
 use super::pages::Line;
 use super::panels::PANEL;
 
-/// Rows of a tile: as many sums of as many tokens, or terms of tokens, at a time.
+/// Rows of a tile. Each row belongs to one token, or to one term of a token's activations (see `terms`).
 pub(super) const ROWS: usize = 16;
-/// Columns of `K` that meet in one instruction, of 16 bits.
+/// Columns of `K` that one instruction multiplies, for 16-bit elements.
 pub(super) const DEPTH: usize = 32;
 
-/// Shows that the processor has AMX for bf16 and for bytes, and that the system lets this process use it.
+/// Proof that the processor has AMX for bf16 and for bytes, and that the system lets this process use it.
 #[derive(Clone, Copy)]
 pub(super) struct Amx(());
 
-/// Shows that the tiles of this thread have their shapes. It stays on its thread.
+/// Proof that this thread's tile registers are configured. It cannot move to another thread.
 pub(super) struct Tiles(PhantomData<*const ()>);
 
-/// Sums of sixteen rows with the columns of a panel.
+/// Sums of sixteen rows for the columns of a panel.
 #[derive(Clone)]
 #[repr(C, align(64))]
 pub(super) struct Sums(pub [[f32; PANEL]; ROWS]);
 
-/// Sums of products of bytes, of sixteen rows and sixteen columns.
+/// Sums of products of bytes for sixteen rows and sixteen columns.
 #[repr(C, align(64))]
 pub(super) struct ByteSums(pub [[i32; 16]; ROWS]);
 
-/// The shapes of the eight tiles: bytes of a row from 16 on, in two bytes each, and rows from 48 on.
+/// The shapes of the eight tiles: from byte 16 the bytes per row, as two bytes each, and from byte 48 the number of
+/// rows.
 #[repr(C, align(64))]
 struct Shapes([u8; 64]);
 
 static SHAPES: Shapes = {
     let mut shapes = [0; 64];
     shapes[0] = 1;
-    // Sums in 0 to 3; of 16 bits, activations in 4 and a weight in 5; of 8 bits, activations in 6 and a weight in 7.
+    // Tiles 0 to 3 are sums. For 16 bits, tile 4 is activations and tile 5 the weight. For 8 bits, tile 6 is
+    // activations and tile 7 the weight.
     let all: [(u8, u8); 8] = [(16, 64), (16, 64), (16, 64), (16, 64), (16, 64), (16, 64), (16, 32), (8, 64)];
     let mut tile = 0;
     while tile < all.len() {
@@ -53,22 +55,22 @@ static SHAPES: Shapes = {
 };
 
 thread_local! {
-    /// How many [`Tiles`] this thread has.
+    /// The number of [`Tiles`] values on this thread.
     static USERS: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Amx {
-    /// With `None` the processor does not have it, or the system does not permit it.
+    /// Returns `None` if the processor lacks AMX or the system does not permit it.
     pub fn new() -> Option<Self> {
         static USABLE: OnceLock<bool> = OnceLock::new();
         USABLE.get_or_init(|| has_instructions() && is_permitted()).then_some(Amx(()))
     }
 
-    /// Gives the tiles of this thread their shapes, until this is dropped.
+    /// Configures this thread's tile registers until the returned value is dropped.
     pub fn tiles(self) -> Tiles {
         if USERS.replace(USERS.get() + 1) == 0 {
-            // SAFETY: this value shows that the instruction may be used. It reads the 64 bytes of `SHAPES`, which are a
-            // valid description of tiles.
+            // SAFETY: `self` proves that the instruction may be used. It reads the 64 bytes of `SHAPES`, which are a
+            // valid tile configuration.
             unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const SHAPES, options(nostack, readonly)) };
         }
         Tiles(PhantomData)
@@ -78,24 +80,25 @@ impl Amx {
 impl Drop for Tiles {
     fn drop(&mut self) {
         if USERS.replace(USERS.get() - 1) == 1 {
-            // SAFETY: the tiles were configured on this thread, and no other value says that they are.
+            // SAFETY: the tiles were configured on this thread, and this was the last value that relies on them.
             unsafe { asm!("tilerelease", options(nostack, nomem)) };
         }
     }
 }
 
 impl Tiles {
-    /// `sums[r] += rows[r] . words`: adds products of bf16 elements, in order of chunks of [`DEPTH`] columns of `K`. If it is
-    /// the `first` time, sums begin with zero.
+    /// Computes `sums[r] += rows[r] . words` over bf16 elements, in order of chunks of [`DEPTH`] columns of `K`. If
+    /// `first` is set, the sums start at zero instead.
     ///
-    /// `rows` has `count` lines for each chunk, and 16 more at the end, which are read and not used: the sums of rows from
-    /// `count` on are anything. `words` has sixteen times [`PANEL`] pairs for each chunk.
+    /// `rows` has `count` lines per chunk. Every load reads sixteen lines, so after the last chunk's start there must
+    /// be sixteen lines too. Sums of rows from `count` on are unspecified. `words` has sixteen times [`PANEL`] pairs
+    /// per chunk.
     ///
-    /// Of a chunk, the products of even columns are added to each other, and those of odd ones, and then both to the sum;
-    /// denormal numbers count as zeros.
+    /// Within a chunk, the instruction adds up the products of even columns and of odd columns separately, then adds
+    /// both to the sum. Denormal numbers count as zeros.
     ///
     /// # Panics
-    /// If `rows` or `words` are shorter.
+    /// If `rows` or `words` are too short.
     #[inline]
     pub fn add_products(
         &self,
@@ -107,8 +110,8 @@ impl Tiles {
         sums: &mut Sums,
     ) {
         assert!(chunks > 0 && (chunks - 1) * count + ROWS <= rows.len() && chunks * (DEPTH / 2) * PANEL <= words.len());
-        // SAFETY: tiles have their shapes, as this value shows. Those of the sums are all of `sums`. Of `rows` and `words`
-        // there are as many as are read, as asserted.
+        // SAFETY: `self` proves that the tiles are configured. The tiles of sums cover exactly `sums`. The assertion
+        // above shows that `rows` and `words` are as long as the loop reads.
         unsafe {
             asm!(
                 "tilezero tmm0",
@@ -154,12 +157,12 @@ impl Tiles {
 }
 
 impl Tiles {
-    /// `sums[r][c] = rows[r] . column c`: products of 32 bytes with signs. A line has four bytes of each column, and then come
-    /// the next four.
+    /// Computes `sums[r][c] = rows[r] . column c` over 32 signed bytes. Line `i` contains bytes `4 i` to `4 i + 3` of
+    /// each of the sixteen columns.
     #[inline(always)]
     pub fn multiply_bytes(&self, rows: &[[i32; 8]; ROWS], lines: &[Line; 8], sums: &mut ByteSums) {
-        // SAFETY: tiles have their shapes, as this value shows, and with the strides of the arrays they are all of `rows`,
-        // of `lines` and of `sums`.
+        // SAFETY: `self` proves that the tiles are configured. With the strides given, they cover exactly `rows`,
+        // `lines` and `sums`.
         unsafe {
             asm!(
                 "tilezero tmm0",
@@ -178,14 +181,15 @@ impl Tiles {
     }
 }
 
-/// Whether the processor has tiles, and products of their bf16 elements and of their bytes.
+/// Whether the processor has tiles and multiplies them as bf16 and as bytes.
 fn has_instructions() -> bool {
     const BF16_TILES_AND_BYTES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     let has_leaf = std::arch::x86_64::__cpuid(0).eax >= 7;
     has_leaf && std::arch::x86_64::__cpuid_count(7, 0).edx & BF16_TILES_AND_BYTES == BF16_TILES_AND_BYTES
 }
 
-/// Asks the system for the tiles' state, which it saves with a thread's other registers only for processes that have asked.
+/// Asks the system for permission to use tiles. It saves their state on a thread switch only for processes that have
+/// asked.
 #[cfg(target_os = "linux")]
 fn is_permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;

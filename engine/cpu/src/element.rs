@@ -9,25 +9,25 @@ use super::tensor::{CpuTensor, Pool};
 use checkpoint::tensor::{Elements, HostTensor};
 use std::sync::Arc;
 
-/// Lanes of the longest vector.
-const MOST_LANES: usize = 16;
+/// Lanes of the longest vector of f32.
+const MAX_LANES: usize = 16;
 
-/// What weights and the cache are made of.
+/// An element type of weights or of the KV cache.
 pub(super) trait Element: Pod + Send + Sync {
     /// `to = from`, exactly. The lengths are equal.
     fn widen(from: &[Self], to: &mut [f32]);
     /// `to = from`, rounded to nearest even. The lengths are equal.
     fn narrow(from: &[f32], to: &mut [Self]);
-    /// The elements themselves where they are f32 already.
+    /// Returns the elements themselves if they are f32 already.
     fn as_f32(from: &[Self]) -> Option<&[f32]>;
-    /// The value of one element.
+    /// Returns the element's value as f32.
     fn wide(self) -> f32;
 
-    /// As many elements as a vector has lanes, widened in registers.
+    /// Loads as many elements as a vector has lanes and widens them in registers.
     #[inline(always)]
     fn load<S: Simd>(simd: S, from: &[Self]) -> S::f32s {
         let _ = simd;
-        let mut wide = [0.0; MOST_LANES];
+        let mut wide = [0.0; MAX_LANES];
         Self::widen(from, &mut wide[..S::F32_LANES]);
         S::as_simd_f32s(&wide).0[0]
     }
@@ -59,8 +59,8 @@ impl Element for f16 {
     fn widen(from: &[Self], to: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the condition above has found that the processor has the instructions that the function is
-            // compiled for.
+            // SAFETY: the condition above shows that the processor has the instructions that the function is compiled
+            // for.
             return unsafe { widen_halves_avx512(from, to) };
         }
         #[cfg(target_arch = "aarch64")]
@@ -86,11 +86,12 @@ impl Element for f16 {
     #[inline(always)]
     fn load<S: Simd>(simd: S, from: &[Self]) -> S::f32s {
         let _ = simd;
-        let mut wide = [0.0; MOST_LANES];
+        let mut wide = [0.0; MAX_LANES];
         #[cfg(target_arch = "x86_64")]
-        if S::F32_LANES == MOST_LANES {
-            let halves: &[f16; MOST_LANES] = from.try_into().unwrap_or_else(|_| unreachable!("a vector of elements"));
-            // SAFETY: on x86-64 only AVX-512 has vectors of sixteen lanes, and whoever has this `S` has found it.
+        if S::F32_LANES == MAX_LANES {
+            let halves: &[f16; MAX_LANES] = from.try_into().unwrap_or_else(|_| unreachable!("a vector of elements"));
+            // SAFETY: only AVX-512 has vectors of sixteen lanes on x86-64, and a value of `S` proves that the processor
+            // has it.
             let wide = unsafe { std::arch::x86_64::_mm512_cvtph_ps(bytemuck::must_cast(*halves)) };
             return bytemuck::cast(wide);
         }
@@ -104,8 +105,11 @@ impl Element for f16 {
     }
 }
 
-/// Inlined to be compiled for the instruction set of the caller: the exponent is shifted into place and its bias corrected
-/// by a multiplication, exact for subnormals too. What had the greatest exponent is infinite or no number.
+/// Widens halves with integer and f32 operations.
+///
+/// It is inlined so that it is compiled for the caller's instruction set. It shifts the exponent into position and
+/// corrects its bias with a multiplication, which is exact for subnormals too. Values with the greatest exponent become
+/// infinite or NaN.
 #[inline(always)]
 fn widen_halves(from: &[f16], to: &mut [f32]) {
     let rebias = f32::from_bits((127 + 112) << 23);
@@ -117,8 +121,8 @@ fn widen_halves(from: &[f16], to: &mut [f32]) {
     }
 }
 
-/// Widens sixteen halves by one instruction. The compiler does not find it by itself, and `half` converts eight at a
-/// time.
+/// Widens sixteen halves per instruction. The compiler does not find this instruction by itself, and `half` converts
+/// eight at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn widen_halves_avx512(from: &[f16], to: &mut [f32]) {
@@ -132,16 +136,16 @@ fn widen_halves_avx512(from: &[f16], to: &mut [f32]) {
     widen_halves(from_rest, to_rest);
 }
 
-/// Widens four halves by one instruction, which all processors of this architecture have.
+/// Widens four halves with one instruction.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 fn widen_four(halves: [f16; 4]) -> std::arch::aarch64::float32x4_t {
     use std::arch::aarch64::{vcvt_f32_f16, vreinterpret_f16_u16};
-    // SAFETY: the instruction is part of NEON, as all processors of this architecture have it, and accesses no memory.
+    // SAFETY: the instruction is part of NEON, which all aarch64 processors have, and it accesses no memory.
     unsafe { vcvt_f32_f16(vreinterpret_f16_u16(bytemuck::must_cast(halves))) }
 }
 
-/// The same for as many as there are.
+/// Widens any number of halves, four at a time.
 #[cfg(target_arch = "aarch64")]
 fn widen_halves_neon(from: &[f16], to: &mut [f32]) {
     let (from_4, from_rest) = from.as_chunks::<4>();
@@ -153,7 +157,7 @@ fn widen_halves_neon(from: &[f16], to: &mut [f32]) {
 }
 
 impl Element for bf16 {
-    // A shift, inlined to be compiled for the instruction set of the caller.
+    // A shift. It is inlined so that it is compiled for the caller's instruction set.
     #[inline(always)]
     fn widen(from: &[Self], to: &mut [f32]) {
         for (to, from) in to.iter_mut().zip(from) {
@@ -192,7 +196,7 @@ pub(super) fn widen_range(elements: Elements<'_>, start: usize, to: &mut [f32]) 
     with_elements!(elements, v => Element::widen(&v[start..][..to.len()], to));
 }
 
-/// A whole weight in f32, for those that are small: in place, or widened into memory of the pool.
+/// A whole small weight in f32: borrowed, or widened into memory from the pool.
 pub(super) enum Floats<'a> {
     InPlace(&'a [f32]),
     Widened(CpuTensor),

@@ -1,9 +1,9 @@
 //! One layer of a paged KV cache: its shape, and writing to it.
 //!
-//! Layout: `[block][kv head][keys | values]`. A head's part of a block holds its keys as `[head_dim][block_size]` and its
-//! values as `[block_size][head_dim]`, each followed by its scales, `[block_size]`, if elements have 8 bits. With keys
-//! transposed, a vector of scores for consecutive tokens grows by one multiply-add per element of the query and needs no sum
-//! across lanes.
+//! Layout: `[block][kv head][keys | values]`. A head's part of a block contains its keys as `[head_dim][block_size]`
+//! and its values as `[block_size][head_dim]`. For 8-bit elements each is followed by its scales, `[block_size]`.
+//! Because keys are transposed, a vector of scores for consecutive tokens needs one multiply-add per element of the
+//! query and no sum across lanes.
 
 use checkpoint::tensor::KvDtype;
 use half::f16;
@@ -31,12 +31,13 @@ impl KvShape {
     }
 }
 
-/// Writes `key` and `value` (`[T, heads * head_dim]`) to their slots (`block * block_size + offset`) in the blocks of `layer`.
+/// Writes `key` and `value` (`[T, heads * head_dim]`) to their slots (`block * block_size + offset`) in the blocks of
+/// `layer`.
 pub fn write_kv(shape: &KvShape, layer: &mut [u8], key: &[f32], value: &[f32], slots: &[u32]) {
     with_stored!(shape.dtype, E => write_as::<E>(shape, layer, key, value, slots));
 }
 
-/// The elements of one head of a token as a cache of type `dtype` gives them back.
+/// Returns the elements of one head of a token after rounding to a cache of type `dtype`.
 pub fn rounded(dtype: KvDtype, head: &[f32]) -> Vec<f32> {
     with_stored!(dtype, E => {
         let mut stored = vec![<E as bytemuck::Zeroable>::zeroed(); head.len()];
@@ -73,7 +74,7 @@ fn write_as<E: StoredElement>(shape: &KvShape, layer: &mut [u8], key: &[f32], va
     }
 }
 
-/// Writes the scale of the token at `offset` in a block, if there is one.
+/// Writes the scale of the token at `offset` in a block, if the element type has scales.
 fn write_scale(scales: &mut [u8], offset: usize, scale: Option<f16>) {
     if let Some(scale) = scale {
         scales.as_chunks_mut().0[offset] = scale.to_le_bytes();

@@ -74,7 +74,8 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// A processor that computes on `threads` threads, the caller's included; by default one for each available core.
+    /// Creates a processor that computes on `threads` threads, including the caller's. The default is one for each
+    /// available core.
     ///
     /// # Errors
     /// If `threads` is 0, or the system cannot start a thread.
@@ -102,7 +103,8 @@ impl Cpu {
         }
     }
 
-    /// Whether activations are rounded: it was asked for, and the processor multiplies pairs of bf16 numbers.
+    /// Whether activations are rounded. They are if the caller asked for it and the processor multiplies pairs of bf16
+    /// numbers.
     pub fn rounds_activations(&self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self.pairs.is_some();
@@ -115,7 +117,7 @@ impl Cpu {
         self.pool.allocations()
     }
 
-    /// A matrix whose elements are unspecified: the caller writes all of them.
+    /// Allocates a matrix with unspecified elements. The caller must write all of them.
     pub fn tensor(&self, rows: usize, cols: usize) -> CpuTensor {
         self.pool.tensor(rows, cols)
     }
@@ -134,7 +136,7 @@ impl Cpu {
         // An element of these operations takes about as long as eight multiply-adds of a projection.
         let chunk = rows.div_ceil(self.threads.parts(data.len() * 8, rows));
         self.threads.each(data.chunks_mut(chunk * cols).enumerate(), |(i, rows)| {
-            // Inlined all the way, to be compiled for the instruction set that is dispatched to.
+            // Everything is inlined so that it is compiled for the instruction set that `compiled` selects.
             math::compiled(
                 self.arch,
                 #[inline(always)]
@@ -156,15 +158,16 @@ impl Cpu {
         out
     }
 
-    /// Root-mean-square normalisation, in place, of each group of `D` elements (`weight [D]`): a row holds whole heads.
+    /// Normalises each group of `D` elements (`weight [D]`) in place by its root mean square. A row consists of whole
+    /// heads.
     pub fn head_norm(&self, x: &mut CpuTensor, weight: &CpuWeight, eps: f32) {
         let weight = Floats::new(weight.tensor(), &self.pool);
         let (cols, weight) = (x.cols(), weight.as_slice());
         self.each_row(x.as_mut_slice(), cols, |_, row| rows::head_norm(row, weight, eps));
     }
 
-    /// Rotates each head of `x` in place by its position's angles, `table [positions, D]`: row `p` holds the `D/2`
-    /// cosines of position `p`, then the `D/2` sines. Element `i` pairs with `i + D/2`.
+    /// Rotates each head of `x` in place by the angles of its token's position. Row `p` of `table [positions, D]`
+    /// contains the `D/2` cosines of position `p`, then the `D/2` sines. Element `i` pairs with `i + D/2`.
     pub fn rope(&self, x: &mut CpuTensor, table: &CpuWeight, positions: &[u32]) {
         let (cols, head_dim) = (x.cols(), table.extents().1);
         let table = table.tensor().elements();
@@ -173,7 +176,7 @@ impl Cpu {
         });
     }
 
-    /// Takes a weight of one or two dimensions, keeping its element type.
+    /// Takes a weight of one or two dimensions and keeps its element type.
     ///
     /// # Errors
     /// If it has more dimensions, or the system has no memory for it.
@@ -188,7 +191,7 @@ impl Cpu {
         }
     }
 
-    /// Makes a weight the matrix of a projection. An embedding stays readable by rows.
+    /// Converts a weight into a projection's matrix. An embedding stays readable by rows.
     ///
     /// # Errors
     /// If the system has no memory for it.
@@ -198,7 +201,8 @@ impl Cpu {
         Ok(CpuWeight(WeightData::Panels(panels, is_embedding.then_some(tensor))))
     }
 
-    /// Rows `tokens` of the embedding `table`, which holds the tokens `vocab`; zeros for tokens outside.
+    /// Returns rows `tokens` of the embedding `table`, which contains the tokens in `vocab`. Tokens outside `vocab`
+    /// give zeros.
     pub fn embed(&self, table: &CpuWeight, vocab: Range<usize>, tokens: &[u32]) -> CpuTensor {
         let cols = table.extents().1;
         let mut out = self.pool.tensor(tokens.len(), cols);
@@ -220,7 +224,7 @@ impl Cpu {
         });
     }
 
-    /// `act(x W^T + bias)`
+    /// Returns `act(x W^T + bias)`.
     pub fn linear(
         &self,
         x: &CpuTensor,
@@ -233,12 +237,12 @@ impl Cpu {
         out
     }
 
-    /// `residual += x W^T + bias`
+    /// Computes `residual += x W^T + bias`.
     pub fn linear_add(&self, residual: &mut CpuTensor, x: &CpuTensor, weight: &CpuWeight, bias: Option<&CpuWeight>) {
         self.project(residual, x, weight, bias, (None, true));
     }
 
-    /// `act(gate(x)) * up(x)`
+    /// Returns `act(gate(x)) * up(x)`.
     pub fn gated(&self, x: &CpuTensor, [gate, up]: &[CpuProjection; 2], act: Activation) -> CpuTensor {
         let (mut gate, up) = (self.apply(gate, x), self.apply(up, x));
         let (cols, up) = (gate.cols(), up.as_slice());
@@ -254,7 +258,8 @@ impl Cpu {
         gate
     }
 
-    /// Layer normalisation of each row; without `weight` and `bias` the affine part is left out. `eps` is added to the variance.
+    /// Normalises each row to mean 0 and variance 1, then applies `weight` and `bias` where given. `eps` is added to
+    /// the variance.
     pub fn layer_norm(
         &self,
         x: &CpuTensor,
@@ -272,7 +277,7 @@ impl Cpu {
         out
     }
 
-    /// Root-mean-square normalisation of each row. `eps` is added to the mean of squares.
+    /// Normalises each row by its root mean square. `eps` is added to the mean of squares.
     pub fn rms_norm(&self, x: &CpuTensor, weight: &CpuWeight, eps: f32) -> CpuTensor {
         let mut out = self.pool.tensor(x.rows(), x.cols());
         let (cols, x) = (x.cols(), x.as_slice());
@@ -289,7 +294,7 @@ impl Cpu {
         out
     }
 
-    /// Causal attention of `query [T, heads * D]` over one layer of a paged cache.
+    /// Computes causal attention of `query [T, heads * D]` over one layer of a paged cache.
     pub fn attention(&self, query: &CpuTensor, params: Attention<'_>) -> CpuTensor {
         let mut out = self.pool.tensor(query.rows(), query.cols());
         let shape = params.shape;

@@ -1,12 +1,12 @@
-//! Projections: `x [M, K] . W [N, K]^T`, one path from one token to thousands.
+//! Projections `x [M, K] . W [N, K]^T`, with one code path from one token to thousands.
 //!
-//! For one token the time is that of reading the weight from memory once; for many it is that of the multiply-adds.
-//! The output is cut into [`Tile`]s, of up to 64 tokens by some columns, which threads take in turn. The sums of a few
-//! tokens and up to 64 columns are in registers while the weight goes by.
+//! For one token, the time is dominated by reading the weight from memory once. For many, it is dominated by the
+//! multiply-adds. The output is cut into [`Tile`]s of up to 64 tokens by some columns, which threads take in turn. The
+//! sums of a few tokens and up to 64 columns stay in registers while the weight is read.
 //!
-//! Every element of the result is summed in order of `K`, whatever batch it is in and however many threads there are: so
-//! it is the same, to the bit. Where that is asked for, and the processor multiplies pairs of bf16 elements, activations are rounded to that type
-//! before they meet a weight of it.
+//! Every element of the result is summed in order of `K`. So it is the same to the bit in every batch and with any
+//! number of threads. On request, activations are rounded to bf16 before products with a bf16 weight, if the processor
+//! multiplies pairs of bf16 elements.
 
 use std::ops::Range;
 
@@ -20,25 +20,25 @@ use super::product::{Halves, Product, Singles, WidenedPairs};
 use super::threads::Threads;
 use super::tiles::{Finish, Tile};
 
-/// Activations of a token at a time, where there are more tokens: those of [`Product::TOKENS`] tokens stay in the first-level
-/// cache, those of a tile and a panel in the second.
+/// Columns of `K` in a block, used if a tile has more than [`Product::TOKENS`] tokens. The activations of `TOKENS`
+/// tokens then stay in the first-level cache, and those of a tile and a panel in the second.
 const BLOCK: usize = 768;
-/// Columns that tiles are cut at where there are fewer panels than threads: two of the longest vectors.
+/// Columns of a narrow tile, used if there are fewer panels than threads. They are two of the longest vectors.
 const HALF: usize = PANEL / 2;
 
-/// A projection's operands and what happens to its result.
+/// A projection's operands, and the steps that finish its result.
 #[derive(Clone, Copy)]
 pub(super) struct Linear<'a> {
     /// `[M, inner]`
     pub x: &'a [f32],
-    /// `K`, or half of it where activations are pairs.
+    /// `K`, or half of it (rounded up) if activations are pairs.
     pub inner: usize,
     pub weight: &'a Panels,
     pub finish: Finish<'a>,
 }
 
 impl Linear<'_> {
-    /// Computes into `out [M, N]`.
+    /// Writes the result to `out [M, N]`.
     pub fn run(self, arch: Arch, threads: &Threads, out: &mut [f32]) {
         match self.weight.words() {
             Words::F32(words) => self.each_tile(threads, out, Singles, words, |job| arch.dispatch(job)),
@@ -47,10 +47,10 @@ impl Linear<'_> {
         }
     }
 
-    /// The same with activations in pairs.
+    /// Writes the result to `out [M, N]`. `x` contains pairs of bf16 activations.
     #[cfg(target_arch = "x86_64")]
     pub fn run_pairs(self, pairs: Pairs, threads: &Threads, out: &mut [f32]) {
-        let Words::Bf16Pairs(words) = self.weight.words() else { panic!("only a weight in bf16 meets pairs") };
+        let Words::Bf16Pairs(words) = self.weight.words() else { panic!("run_pairs needs a bf16 weight") };
         self.each_tile(threads, out, pairs, words, |job| {
             pairs.dispatch(
                 #[inline(always)]
@@ -100,7 +100,8 @@ impl<P: Product> WithSimd for Job<'_, P> {
             let end = inner.min(start + block);
             let mut c = 0;
             while c < cols {
-                // Whether the sums of a whole panel fit the registers, and whether a tile begins with half of one.
+                // Use four vectors if the sums of a whole panel fit the registers, and the tile does not begin in the
+                // middle of a panel.
                 let whole =
                     const { S::REGISTER_COUNT >= 32 } && (self.tile.column + c) % PANEL + 4 * S::F32_LANES <= PANEL;
                 c += if whole && cols - c > 2 * S::F32_LANES {
@@ -117,7 +118,7 @@ impl<P: Product> WithSimd for Job<'_, P> {
 }
 
 impl<P: Product> Job<'_, P> {
-    /// Adds the products of a block of `K` to `V` vectors of columns of all tokens, and returns how many columns these are.
+    /// Adds the products of a block of `K` to `V` vectors of columns for all tokens. Returns the number of columns.
     #[inline(always)]
     fn columns<S: Simd, const V: usize>(&mut self, simd: S, column: usize, block: Range<usize>) -> usize {
         let at = self.tile.column + column;
@@ -126,7 +127,7 @@ impl<P: Product> Job<'_, P> {
         let words = &self.words[first..];
         let mut token = 0;
         while token < self.tile.out.len() {
-            // As many at a time, or nearly: 8 tokens are 4 and 4 rather than 6 and 2.
+            // Divide the tokens evenly: 8 tokens become 4 and 4 rather than 6 and 2.
             let left = self.tile.out.len() - token;
             let count = left.div_ceil(left.div_ceil(P::TOKENS));
             match count {
@@ -136,7 +137,7 @@ impl<P: Product> Job<'_, P> {
                 4 => self.tokens::<S, V, 4>(simd, words, (token, column), block.clone()),
                 5 => self.tokens::<S, V, 5>(simd, words, (token, column), block.clone()),
                 _ if const { P::TOKENS >= 6 } => self.tokens::<S, V, 6>(simd, words, (token, column), block.clone()),
-                _ => unreachable!("no more than TOKENS"),
+                _ => unreachable!("count is at most TOKENS"),
             }
             token += count;
         }
@@ -166,7 +167,7 @@ impl<P: Product> Job<'_, P> {
     }
 }
 
-/// Reads as many numbers as there are lanes, or all if there are fewer.
+/// Fills `sums` from `from`. If `from` is shorter, the remaining lanes keep their values.
 #[inline(always)]
 fn load<F: Pod, const V: usize>(sums: &mut [F; V], from: &[f32]) {
     let sums: &mut [f32] = bytemuck::cast_slice_mut(sums);
@@ -176,7 +177,7 @@ fn load<F: Pod, const V: usize>(sums: &mut [F; V], from: &[f32]) {
     }
 }
 
-/// Writes as many numbers as there are lanes, or as there is room for.
+/// Writes `sums` to `to`. If `to` is shorter, the remaining lanes are dropped.
 #[inline(always)]
 fn store<F: Pod, const V: usize>(sums: &[F; V], to: &mut [f32]) {
     let sums: &[f32] = bytemuck::cast_slice(sums);
@@ -186,7 +187,8 @@ fn store<F: Pod, const V: usize>(sums: &[F; V], to: &mut [f32]) {
     }
 }
 
-/// `sums[t][..] += sum over k of words[k][..] * x[t][k]`, in order of `k`, for tokens that all have as many activations.
+/// Adds the products of `words` and `x`, in order of `k`: `sums[t][..] += words[k][..] * x[t][k]`. All slices of `x`
+/// have the same length.
 #[inline(always)]
 fn add_products<S: Simd, P: Product, const V: usize, const T: usize>(
     simd: S,
@@ -206,11 +208,12 @@ fn add_products<S: Simd, P: Product, const V: usize, const T: usize>(
                 break;
             }
             let at = |v: usize| line * PANEL + v % V * lanes;
-            // Not `from_fn`: its closure is not always inlined, and is then compiled for no instruction set in particular, so
-            // that each operation in it is a call.
+            // Not `from_fn`: its closure is not always inlined. It would then be compiled for the baseline instruction
+            // set, and each operation in it would be a call.
             let mut w = [simd.splat_f32s(0.0); V];
             for (v, w) in w.iter_mut().enumerate() {
-                // SAFETY: the line is one of `lines`, the last of which has so many words, as asserted above.
+                // SAFETY: `line` is less than `lines`, and the assertion above shows that even the last line has enough
+                // words.
                 *w = unsafe { vector(simd, product, words, at(v), depth) };
             }
             for t in 0..T {
@@ -224,14 +227,14 @@ fn add_products<S: Simd, P: Product, const V: usize, const T: usize>(
     }
 }
 
-/// As many words as a vector has lanes, from `at` on: see [`Product::load`].
+/// Loads a vector of words from index `at` on (see [`Product::load`]).
 ///
-/// With checked indices the compiler keeps copies of all sums for the panics, and the loop takes twice the time.
+/// With checked indices the compiler keeps copies of all sums for the panics, and the loop takes twice as long.
 ///
 /// # Safety
-/// There are so many words from `at` on.
+/// `words` must have a vector's number of words from `at` on.
 #[inline(always)]
 unsafe fn vector<S: Simd, P: Product>(simd: S, product: P, words: &[P::Word], at: usize, depth: usize) -> S::f32s {
-    // SAFETY: there are, by this function's contract.
+    // SAFETY: the caller ensures that the words exist.
     product.load(simd, unsafe { words.get_unchecked(at..at + S::F32_LANES) }, depth)
 }

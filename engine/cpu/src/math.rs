@@ -1,7 +1,7 @@
-//! Functions of one element, written so that the compiler makes vector code of a loop over them, and sums whose order
-//! depends on the length alone; and how they are compiled for an instruction set.
+//! Elementwise functions that the compiler vectorises in a loop, sums whose order depends only on the length, and a way
+//! to compile them for an instruction set.
 //!
-//! There is no fused multiply-add here: the results are the same on every instruction set.
+//! These functions use no fused multiply-add, so the results are the same on every instruction set.
 
 pub(super) use kernels::arithmetic::exp;
 use pulp::{Arch, Simd, WithSimd};
@@ -37,7 +37,7 @@ fn gelu(x: f32) -> f32 {
 
 #[inline(always)]
 fn gelu_tanh(x: f32) -> f32 {
-    // (1 + tanh u) / 2 is the logistic function of 2u; 1.595... is twice the root of 2 / pi.
+    // (1 + tanh u) / 2 is the logistic function of 2u. 1.595... is twice the square root of 2 / pi.
     x / (1.0 + exp(-1.595_769 * (x + 0.044_715 * x * x * x)))
 }
 
@@ -70,14 +70,14 @@ pub(super) fn activate(x: &mut [f32], act: Activation) {
     }
 }
 
-/// Multiplies each number by its own factor.
+/// Multiplies each number by the factor at the same index.
 #[inline(always)]
 pub(super) fn multiply(numbers: &mut [f32], factors: &[f32]) {
     numbers.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
 }
 
-/// Online softmax: turns `scores[from..to]` into exponentials relative to the greatest score so far and all others into
-/// zeros, and rescales what was summed relative to an earlier maximum.
+/// Folds a chunk of scores into an online softmax. It turns `scores[from..to]` into exponentials relative to the
+/// greatest score so far and all other scores into zeros. If the maximum grows, it rescales `sums` and `norm`.
 #[inline(always)]
 pub(super) fn fold(scores: &mut [f32], from: usize, to: usize, sums: &mut [f32], (greatest, norm): &mut (f32, f32)) {
     let before = *greatest;
@@ -87,7 +87,7 @@ pub(super) fn fold(scores: &mut [f32], from: usize, to: usize, sums: &mut [f32],
     scores[to..].fill(0.0);
     let added = sum(scores, |s| s);
     if now > before {
-        // The first time there is nothing to rescale, and nothing to rescale it by.
+        // The first chunk has no earlier maximum, and the sums are still zero.
         let factor = if before == f32::NEG_INFINITY { 0.0 } else { exp(before - now) };
         *norm *= factor;
         sums.iter_mut().for_each(|s| *s *= factor);
@@ -96,10 +96,11 @@ pub(super) fn fold(scores: &mut [f32], from: usize, to: usize, sums: &mut [f32],
     *norm += added;
 }
 
-/// Calls a closure that is marked to be inlined, compiled for the instruction set.
+/// Calls a closure that is marked `#[inline(always)]`, compiled for the instruction set.
 ///
-/// [`Arch::dispatch`] takes it by value: to call by value what can be called again is a function of its own, which is not
-/// marked, and might be compiled for no instruction set.
+/// The wrapper [`Compiled`] calls it through `FnMut`. If the closure itself were passed to [`Arch::dispatch`], it would be
+/// called by value (`FnOnce`). For closures that can be called again this goes through a separate function, which is not
+/// marked for inlining and might be compiled for the baseline instruction set.
 pub(super) fn compiled(arch: Arch, work: impl FnMut()) {
     arch.dispatch(Compiled(work));
 }
@@ -115,7 +116,7 @@ impl<F: FnMut()> WithSimd for Compiled<F> {
     }
 }
 
-/// The sum of `f(x)`, in sixteen interleaved partial sums.
+/// Returns the sum of `f(x)`, computed as sixteen interleaved partial sums.
 #[inline(always)]
 pub(super) fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut partial = [0.0; 16];
@@ -135,7 +136,7 @@ pub(super) fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     rest.iter().fold(partial[0], |s, &x| s + f(x))
 }
 
-/// The greatest element, NaN left aside; negative infinity if there is none.
+/// Returns the greatest element, ignoring NaN, or negative infinity if `x` has no numbers.
 #[inline(always)]
 pub(super) fn max(x: &[f32]) -> f32 {
     let greater = |a: f32, b: f32| if b > a { b } else { a };
@@ -153,7 +154,7 @@ pub(super) fn max(x: &[f32]) -> f32 {
 mod tests {
     use super::*;
 
-    /// The error function in double precision by its Taylor series.
+    /// Computes the error function in double precision by its Taylor series.
     pub fn erf_f64(x: f64) -> f64 {
         if x.abs() > 5.0 {
             return x.signum();
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_maxima() {
+    fn sums_and_maxima_are_exact() {
         for n in [0, 1, 15, 16, 17, 100] {
             let x: Vec<f32> = (0..n).map(|i| ((i * 7) % 13) as f32).collect();
             assert_eq!(sum(&x, |v| v * v), x.iter().map(|v| v * v).sum::<f32>());

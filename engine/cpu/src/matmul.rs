@@ -1,14 +1,14 @@
 //! The inner loop of attention: `C += A . B` with all three row-major.
 //!
-//! Lanes run along the columns of `B` and each element of `C` is summed in order of `k`, whatever tile it falls into.
+//! Lanes run along the columns of `B`. Each element of `C` is summed in order of `k`, whichever tile it is in.
 
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-/// Elements that the columns of `B` and `C` are padded to a multiple of: the longest vector.
+/// Columns of `B` and `C` are padded to a multiple of this number of elements, the longest vector.
 pub(super) const LANES: usize = 16;
-/// Most rows in a register tile.
+/// Maximum number of rows in a register tile.
 const ROWS: usize = 6;
 
 /// A row-major matrix within a slice.
@@ -19,17 +19,17 @@ pub(super) struct View<'a, E = f32> {
 }
 
 impl<'a, E> View<'a, E> {
-    /// Row `r` and all that follows.
+    /// Returns the elements from row `r` on.
     #[inline(always)]
     pub fn row(&self, r: usize) -> &'a [E] {
         &self.data[r * self.stride..]
     }
 }
 
-/// `c[r][..cols] += sum over k in inner of a[r][k] * b[k][..cols]` for each of `rows` rows. `cols` and the strides of
-/// `b` and `c` are multiples of [`LANES`].
+/// Adds a matrix product: `c[r][..cols] += sum over k in inner of a[r][k] * b[k][..cols]` for each of `rows` rows.
+/// `cols` and the strides of `b` and `c` are multiples of [`LANES`].
 ///
-/// Through `Simd::vectorize` this is compiled once for an instruction set, wherever it is asked for.
+/// `Simd::vectorize` compiles this once per instruction set, however many callers there are.
 pub(super) struct Accumulate<'a> {
     pub a: View<'a>,
     pub b: View<'a>,
@@ -65,7 +65,7 @@ impl WithSimd for Accumulate<'_> {
     }
 }
 
-/// Computes `R` rows of `c`, as many columns at a time as registers allow.
+/// Computes `R` rows of `c`, as many columns at a time as fit the registers.
 #[inline(always)]
 fn band<S: Simd, const R: usize>(
     simd: S,

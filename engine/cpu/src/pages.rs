@@ -1,8 +1,8 @@
-//! Memory of weights and of the KV cache, in large pages where the system has them.
+//! Memory for weights and the KV cache, in large pages where the system has them.
 //!
-//! A matrix that is read from end to end at the rate of memory meets a new page of 4 KiB every tenth of a microsecond, and
-//! the look-up of its address, which takes twice as many steps in a virtual machine, is not always done in time. Pages of
-//! 2 MiB are larger than many a matrix: so matrices lie side by side in chunks of memory.
+//! Reading a matrix at the speed of memory crosses into a new 4 KiB page every tenth of a microsecond. The address
+//! translation is not always done in time, particularly in a virtual machine, where it takes twice as many steps. Pages
+//! of 2 MiB avoid this. Many matrices are smaller than that, so they share larger chunks of memory.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use memmap2::{MmapMut, MmapOptions};
 use super::threads::lock;
 use checkpoint::{Error, Result};
 
-/// Lines of a chunk: 64 MiB. What is not used of them takes no memory.
+/// Lines in a chunk: 64 MiB. Unused lines take no physical memory.
 const CHUNK: usize = (64 << 20) / size_of::<Line>();
 
 /// A cache line.
@@ -22,18 +22,18 @@ const CHUNK: usize = (64 << 20) / size_of::<Line>();
 #[repr(C, align(64))]
 pub(crate) struct Line(pub [u8; 64]);
 
-/// Where weights get their memory.
+/// An allocator for the memory of weights.
 #[derive(Default)]
 pub(super) struct Pages {
-    /// The chunk that is in use, and its lines that have been given away.
+    /// The current chunk, and the number of its lines already allocated.
     current: Mutex<Option<(Arc<Chunk>, usize)>>,
 }
 
-/// Lines that nobody else has.
+/// Cache lines with a single owner.
 pub(super) struct Lines {
     start: *mut Line,
     len: usize,
-    /// What they are part of.
+    /// The chunk that contains them.
     _chunk: Arc<Chunk>,
 }
 
@@ -43,17 +43,17 @@ struct Chunk {
     _map: MmapMut,
 }
 
-// SAFETY: a chunk is memory of the process, bound to no thread; its lines are reached through `Lines` alone.
+// SAFETY: a chunk is process memory that is bound to no thread, and its lines are accessed only through `Lines`.
 unsafe impl Send for Chunk {}
-// SAFETY: as above; what is shared, an address and a length, does not change.
+// SAFETY: as above. The shared fields, an address and a length, do not change.
 unsafe impl Sync for Chunk {}
-// SAFETY: lines belong to one owner, and what they hold may go to any thread.
+// SAFETY: lines have one owner, and their contents may be sent to any thread.
 unsafe impl Send for Lines {}
 // SAFETY: shared lines are only read.
 unsafe impl Sync for Lines {}
 
 impl Pages {
-    /// `len` lines of zeros.
+    /// Allocates `len` lines of zeros.
     ///
     /// # Errors
     /// [`Error::Memory`] if the system has no memory for them.
@@ -61,11 +61,12 @@ impl Pages {
         let mut current = lock(&self.current);
         let (chunk, first) = match current.take() {
             Some((chunk, first)) if len <= chunk.len - first => (chunk, first),
-            // A system that refuses a chunk may have room for these lines.
+            // If the system refuses a whole chunk, it may still have room for these lines.
             _ => (Arc::new(Chunk::new(len.max(CHUNK)).or_else(|_| Chunk::new(len))?), 0),
         };
         *current = Some((Arc::clone(&chunk), first + len));
-        // SAFETY: the chunk has so many lines from `first` on, as has been checked, or it was made for them.
+        // SAFETY: the chunk has `len` lines from `first` on. Either this was just checked or the chunk was made for
+        // them.
         Ok(Lines { start: unsafe { chunk.start.add(first) }, len, _chunk: chunk })
     }
 }
@@ -78,10 +79,10 @@ impl Chunk {
     }
 }
 
-/// Zeros in memory that the process has to itself, which the system gives when it is first written to.
+/// Maps `bytes` of private, zeroed memory. The system allocates each page on the first write.
 pub fn anonymous(bytes: usize) -> io::Result<MmapMut> {
     let map = MmapOptions::new().len(bytes).map_anon()?;
-    // A wish: without large pages it is only slower.
+    // Failure is ignored: without large pages, access is only slower.
     #[cfg(target_os = "linux")]
     let _ = map.advise(memmap2::Advice::HugePage);
     Ok(map)
@@ -91,8 +92,8 @@ impl Deref for Lines {
     type Target = [Line];
 
     fn deref(&self) -> &[Line] {
-        // SAFETY: these lines are within the chunk, which lives as long as this; pages begin at multiples of a line, the
-        // system has filled them with zeros, and any bytes are lines. Nobody else has them, and who writes needs `&mut`.
+        // SAFETY: the lines are within the chunk, which `self` keeps alive. Pages are aligned to lines, the system has
+        // zeroed them, and any bytes are a valid `Line`. The lines have no other owner, and writing needs `&mut`.
         unsafe { slice::from_raw_parts(self.start, self.len) }
     }
 }
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_zeros_and_apart() {
+    fn lines_are_zeroed_and_do_not_overlap() {
         let pages = Pages::default();
         let sizes = [0, 1, 100, CHUNK - 200, 300, CHUNK + 1, 0, 5];
         let mut all: Vec<Lines> = sizes.iter().map(|&len| pages.lines(len).unwrap()).collect();
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_machine_has_is_refused() {
+    fn an_impossible_size_is_refused() {
         assert!(matches!(Pages::default().lines(1 << 56), Err(Error::Memory(_))));
     }
 }

@@ -1,9 +1,9 @@
-//! The weight of a projection as its inner loop reads it: in panels of 64 rows.
+//! A projection's weight, stored in panels of 64 rows in the order in which the inner loop reads it.
 //!
-//! In a file the `K` elements of one row follow each other. Four rows at a time are then four streams of a few kilobytes
-//! each, too short for the processor to fetch ahead: it reads them at half of what memory can deliver. In a panel the
-//! elements of 64 rows for one column of `K` lie side by side, so that a projection reads one stream from end to end, and a
-//! vector has elements of as many outputs: no sum goes across a vector.
+//! In a file, the `K` elements of one row are contiguous. Reading four rows at a time would be four streams of a few
+//! kilobytes each. These are too short for the hardware prefetcher, and would reach half the memory bandwidth. In a
+//! panel, the elements of 64 rows are contiguous for each column of `K`. A projection then reads one stream from end to
+//! end. Each vector has elements of as many outputs, so no sum crosses its lanes.
 
 use bytemuck::Pod;
 use half::f16;
@@ -13,43 +13,43 @@ use super::threads::Threads;
 use checkpoint::Result;
 use checkpoint::tensor::{Elements, HostTensor};
 
-/// Rows of the weight side by side: columns of the output.
+/// Rows of the weight in a panel, which are columns of the output.
 pub(super) const PANEL: usize = 64;
-/// Columns of `K` whose elements are copied at a time: a cache line of f32.
+/// Columns of `K` copied at a time: a cache line of f32.
 const BLOCK: usize = 16;
 
-/// What lies in a lane of a panel.
+/// The type of a word, which is the content of one lane of a panel.
 #[derive(Clone, Copy)]
 enum Word {
     F32,
     F16,
-    /// Elements of two columns of `K`, the first one in the lower half. An odd last one has a zero beside it.
+    /// Elements of two columns of `K`, the first in the lower half. An odd last column is paired with zero.
     Bf16Pair,
 }
 
 impl Word {
-    /// Columns of `K` whose elements it has.
+    /// Columns of `K` per word.
     const fn columns(self) -> usize {
         if matches!(self, Word::Bf16Pair) { 2 } else { 1 }
     }
 
-    /// Words of a row of the weight, for so many columns of `K`.
+    /// Words per row of the weight, for `cols` columns of `K`.
     const fn words(self, cols: usize) -> usize {
         match self {
             Word::F32 | Word::F16 => cols,
-            // Whole tiles (see `terms`): zeros fill the last one up.
+            // Zeros pad the last tile of AMX (see `terms`).
             Word::Bf16Pair => cols.div_ceil(2).next_multiple_of(16),
         }
     }
 
-    /// Lines of a panel with so many columns of `K`.
+    /// Cache lines per panel, for `cols` columns of `K`.
     const fn lines(self, cols: usize) -> usize {
         let bytes = if matches!(self, Word::F16) { size_of::<f16>() } else { size_of::<f32>() };
         self.words(cols) * PANEL * bytes / size_of::<Line>()
     }
 }
 
-/// A matrix `[N, K]` in panels. Rows of zeros fill the last one up.
+/// A matrix `[N, K]` in panels. The last panel is padded with rows of zeros.
 pub(super) struct Panels {
     rows: usize,
     cols: usize,
@@ -57,8 +57,8 @@ pub(super) struct Panels {
     lines: Lines,
 }
 
-/// The words of all panels, one panel after the other, each with [`PANEL`] words for every column of `K`, or every two: see
-/// [`Panels::row_words`].
+/// The words of all panels, concatenated. A panel has [`Panels::row_words`] lines of [`PANEL`] words, one line per
+/// column of `K` or per two columns.
 pub(super) enum Words<'a> {
     F32(&'a [f32]),
     F16(&'a [f16]),
@@ -69,12 +69,12 @@ impl Panels {
     /// Copies a matrix into panels.
     ///
     /// # Errors
-    /// If there is no memory for them.
+    /// If the system has no memory for them.
     ///
     /// # Panics
-    /// If `tensor` is quantised, or no matrix.
+    /// If `tensor` is quantised or not a matrix.
     pub fn new(tensor: &HostTensor, threads: &Threads, pages: &Pages) -> Result<Self> {
-        let &[rows, cols] = tensor.shape() else { panic!("only a matrix has panels") };
+        let &[rows, cols] = tensor.shape() else { panic!("panels need a matrix") };
         let word = match tensor.elements() {
             Elements::F32(_) => Word::F32,
             Elements::F16(_) => Word::F16,
@@ -92,7 +92,7 @@ impl Panels {
         Ok(panels)
     }
 
-    /// Calls `put` with the word of each element, the element and its column.
+    /// Calls `put` with the word that contains each element, the element, and its column.
     fn fill<E: Copy + Sync, W: Pod>(
         &mut self,
         elements: &[E],
@@ -127,7 +127,7 @@ impl Panels {
         self.cols
     }
 
-    /// Words of a row.
+    /// Words per row, including padding.
     pub fn row_words(&self) -> usize {
         self.word.words(self.cols)
     }

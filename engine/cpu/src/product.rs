@@ -1,4 +1,4 @@
-//! What the inner loop of a projection does with each type of weight.
+//! The operations of a projection's inner loop, for each type of weight.
 
 use bytemuck::Pod;
 use half::f16;
@@ -6,17 +6,17 @@ use pulp::Simd;
 
 use super::element::Element;
 
-/// A type of weight in panels, a vector of which is multiplied with one activation.
+/// A type of weight in panels that can be multiplied by activations, a vector at a time.
 pub(super) trait Product: Copy + Send + Sync {
-    /// What lies in a lane of a panel.
+    /// The content of one lane of a panel.
     type Word: Pod + Send + Sync;
-    /// Activations that a word meets, one after the other.
+    /// Activations that each word is multiplied with, one after the other.
     const DEPTH: usize;
-    /// Most tokens whose sums are in registers at a time, at most 6: with the four vectors of a panel these take 29 of 32
-    /// registers, with two vectors 15 of 16.
+    /// Maximum number of tokens whose sums are in registers at a time, at most 6. With the four vectors of a panel, 6
+    /// tokens take 29 of 32 registers. With two vectors, they take 15 of 16.
     const TOKENS: usize = 6;
 
-    /// As many words as a vector has lanes: what the activation `depth` of [`Product::DEPTH`] is multiplied with.
+    /// Loads a vector of words and extracts the factors for activation number `depth`, less than [`Product::DEPTH`].
     fn load<S: Simd>(self, simd: S, words: &[Self::Word], depth: usize) -> S::f32s;
 
     /// `w * x + sum`
@@ -40,7 +40,7 @@ impl Product for Singles {
     }
 }
 
-/// Elements of 16 bits, widened.
+/// Elements of f16, widened on load.
 #[derive(Clone, Copy)]
 pub(super) struct Halves;
 
@@ -54,14 +54,14 @@ impl Product for Halves {
     }
 }
 
-/// Two bf16 elements, widened.
+/// Pairs of bf16 elements, widened on load.
 #[derive(Clone, Copy)]
 pub(super) struct WidenedPairs;
 
 impl Product for WidenedPairs {
     type Word = u32;
     const DEPTH: usize = 2;
-    // Both halves of the words are in registers, too: with 6 the loop takes 6 % longer.
+    // Both halves of the words take registers too. With 6 tokens the loop takes 6 % longer.
     const TOKENS: usize = 5;
 
     #[inline(always)]
@@ -74,33 +74,34 @@ impl Product for WidenedPairs {
     }
 }
 
-/// Two bf16 elements, whose products with two activations, rounded to bf16 as well, are added by one instruction.
+/// Pairs of bf16 elements, multiplied with pairs of activations that are also rounded to bf16. One instruction computes
+/// both products and adds them.
 ///
-/// Made only where the processor has it: AVX512_BF16.
+/// A value exists only if the processor has this instruction (AVX512_BF16).
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct Pairs(pulp::x86::V4);
 
 #[cfg(target_arch = "x86_64")]
 impl Pairs {
-    /// With `None` the processor does not have the instruction.
+    /// Returns `None` if the processor lacks the instruction.
     pub fn new() -> Option<Self> {
         let v4 = pulp::x86::V4::try_new()?;
         is_x86_feature_detected!("avx512bf16").then_some(Pairs(v4))
     }
 
-    /// Runs a function, which is to be inlined, so that it is compiled for the instruction set.
+    /// Runs a function compiled for the instruction set. It must be marked `#[inline(always)]`.
     pub fn dispatch(self, run: impl FnOnce(pulp::x86::V4)) {
         #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16")]
         fn compiled(simd: pulp::x86::V4, run: impl FnOnce(pulp::x86::V4)) {
             run(simd);
         }
-        // SAFETY: this value exists only where the processor has the instructions that the function is compiled for.
+        // SAFETY: this value exists only if the processor has the instructions that the function is compiled for.
         unsafe { compiled(self.0, run) }
     }
 }
 
-/// For vectors of sixteen lanes, as [`Pairs::dispatch`] has them.
+/// Works only with vectors of sixteen lanes, as provided by [`Pairs::dispatch`].
 #[cfg(target_arch = "x86_64")]
 impl Product for Pairs {
     type Word = u32;
@@ -115,13 +116,13 @@ impl Product for Pairs {
     fn mul_add<S: Simd>(self, _: S, w: S::f32s, x: S::f32s, sum: S::f32s) -> S::f32s {
         use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps};
         let (w, x): (__m512bh, __m512bh) = (bytemuck::cast(w), bytemuck::cast(x));
-        // SAFETY: `self` exists only where the processor has AVX512_BF16, and the instruction accesses no memory.
+        // SAFETY: `self` exists only if the processor has AVX512_BF16, and the instruction accesses no memory.
         let sum: __m512 = unsafe { _mm512_dpbf16_ps(bytemuck::cast(sum), w, x) };
         bytemuck::cast(sum)
     }
 }
 
-/// A number as bf16, in the lower half: the nearest one, and the even one of two. What is no number stays none.
+/// Rounds a number to bf16 and returns it in the lower half. Ties go to the even number, and NaN stays NaN.
 #[cfg(any(target_arch = "x86_64", test))]
 #[inline(always)]
 pub(super) fn rounded(x: f32) -> u32 {
@@ -129,7 +130,7 @@ pub(super) fn rounded(x: f32) -> u32 {
     if x.is_nan() { 0x7fc0 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
 }
 
-/// Rounds the activations of a token to bf16, in pairs: an odd last one has a zero beside it.
+/// Rounds a token's activations to bf16 in pairs. An odd last one is paired with zero.
 #[cfg(any(target_arch = "x86_64", test))]
 #[inline(always)]
 pub(super) fn round_to_pairs(x: &[f32], to: &mut [f32]) {

@@ -1,4 +1,4 @@
-//! Projections of activations, by whatever a weight consists of.
+//! Projections of activations, for every kind of weight.
 
 use super::element::Floats;
 use super::linear::Linear;
@@ -14,14 +14,14 @@ use super::{Activation, Cpu, CpuTensor, CpuWeight};
 use checkpoint::Result;
 use checkpoint::tensor::HostTensor;
 
-/// A projection: its weight and, if it has one, its bias.
+/// A projection: its weight and its optional bias.
 pub struct CpuProjection {
     weight: CpuWeight,
     bias: Option<CpuWeight>,
 }
 
 impl Cpu {
-    /// Takes a projection, `weight [N, K]` and `bias [N]`.
+    /// Takes the matrices of a projection, `weight [N, K]` and `bias [N]`.
     ///
     /// # Errors
     /// If the system has no memory for it.
@@ -30,12 +30,12 @@ impl Cpu {
         Ok(CpuProjection { weight, bias: bias.map(|b| self.weight(b)).transpose()? })
     }
 
-    /// `x W^T + bias`
+    /// Returns `x W^T + bias`.
     pub fn apply(&self, projection: &CpuProjection, x: &CpuTensor) -> CpuTensor {
         self.linear(x, &projection.weight, projection.bias.as_ref(), None)
     }
 
-    /// Computes `act(x W^T + bias)` into `out`, or adds it to what is there.
+    /// Computes `act(x W^T + bias)` into `out`, or adds it to the contents of `out`.
     pub(super) fn project(
         &self,
         out: &mut CpuTensor,
@@ -62,7 +62,7 @@ impl Cpu {
                 };
                 projector.run(x, matrix, finish, out);
             }
-            WeightData::Elements(_) => panic!("the weight of a projection has not been made one"),
+            WeightData::Elements(_) => panic!("the weight was not converted by to_projection"),
         }
     }
 

@@ -6,7 +6,7 @@ use super::element::widen_range;
 use super::math::sum;
 use checkpoint::tensor::Elements;
 
-/// Calls `run` with `len` elements from `start` on, in f32.
+/// Calls `run` with `elements[start..][..len]`, widened to f32.
 #[inline(always)]
 pub(super) fn with_widened(elements: Elements<'_>, start: usize, len: usize, run: impl FnOnce(&[f32])) {
     thread_local! {
@@ -22,7 +22,7 @@ pub(super) fn with_widened(elements: Elements<'_>, start: usize, len: usize, run
     });
 }
 
-/// `to = (x - mean) / sqrt(variance + eps) * weight + bias`
+/// Computes `to = (x - mean) / sqrt(variance + eps) * weight + bias`.
 #[inline(always)]
 pub(super) fn layer_norm(x: &[f32], weight: Option<&[f32]>, bias: Option<&[f32]>, eps: f32, to: &mut [f32]) {
     let count = x.len() as f32;
@@ -38,13 +38,13 @@ pub(super) fn layer_norm(x: &[f32], weight: Option<&[f32]>, bias: Option<&[f32]>
     }
 }
 
-/// `1 / sqrt(mean(x^2) + eps)`
+/// Returns `1 / sqrt(mean(x^2) + eps)`.
 #[inline(always)]
 fn rms_factor(x: &[f32], eps: f32) -> f32 {
     1.0 / (sum(x, |v| v * v) / x.len() as f32 + eps).sqrt()
 }
 
-/// `to = x / rms(x) * weight`
+/// Computes `to = x / rms(x) * weight`.
 #[inline(always)]
 pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, to: &mut [f32]) {
     let factor = rms_factor(x, eps);
@@ -53,7 +53,7 @@ pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, to: &mut [f32]) {
     }
 }
 
-/// `x = x / rms(x) * weight` for each group of `weight.len()` elements of the row `x`.
+/// Computes `x = x / rms(x) * weight` for each group of `weight.len()` elements of the row `x`.
 #[inline(always)]
 pub(super) fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
     for head in x.chunks_exact_mut(weight.len()) {
@@ -64,7 +64,7 @@ pub(super) fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
-/// Rotates each head of the row `x`. `angles` holds half a head of cosines, then as many sines.
+/// Rotates each head of the row `x`. `angles` contains half a head of cosines, then as many sines.
 #[inline(always)]
 pub(super) fn rope(x: &mut [f32], angles: &[f32]) {
     let half = angles.len() / 2;

@@ -1,4 +1,4 @@
-//! Keys and values as the KV cache stores them: elements, and with types of 8 bits a scale for each head of a token.
+//! Keys and values as the KV cache stores them: elements and, for 8-bit types, a scale for each head of a token.
 
 use std::marker::PhantomData;
 
@@ -11,14 +11,15 @@ use crate::kv::KvShape;
 
 /// An element type of the KV cache.
 pub(super) trait StoredElement: Element {
-    /// Whether there is a scale for each head of a token, which elements are multiplied with.
+    /// Whether each head of a token has a scale. Reading multiplies the elements by it.
     const SCALED: bool;
 
-    /// `to = from`, rounded, and relative to the scale that is returned if there is one. The lengths are equal.
+    /// Stores `from` in `to`, rounded. A scaled type divides the elements by a scale and returns it. The lengths are
+    /// equal.
     fn store(from: &[f32], to: &mut [Self]) -> Option<f16>;
 }
 
-macro_rules! stored_as_they_are {
+macro_rules! impl_unscaled {
     ($($float:ty),*) => {
         $(impl StoredElement for $float {
             const SCALED: bool = false;
@@ -31,16 +32,16 @@ macro_rules! stored_as_they_are {
     };
 }
 
-stored_as_they_are!(f32, f16, bf16);
+impl_unscaled!(f32, f16, bf16);
 
-/// The code of a number in 8 bits.
+/// A number's code in 8 bits.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Code<E>(u8, PhantomData<E>);
 
-// SAFETY: a code is a byte, of which zero is a value.
+// SAFETY: a code is a byte, and zero is a valid byte.
 unsafe impl<E> Zeroable for Code<E> {}
-// SAFETY: a code is a byte, any value of which is a code, and nothing else.
+// SAFETY: a code consists of one byte, and any byte is a valid code.
 unsafe impl<E: Copy + 'static> Pod for Code<E> {}
 
 impl<E: EightBit + Copy + Send + Sync + 'static> Element for Code<E> {
@@ -105,7 +106,7 @@ macro_rules! with_stored {
 }
 pub(super) use with_stored;
 
-/// One layer's blocks, as laid out in `cache`.
+/// The blocks of one layer, in the layout described in `kv`.
 #[derive(Clone, Copy)]
 pub(super) struct LayerBlocks<'a, E> {
     bytes: &'a [u8],
@@ -113,27 +114,27 @@ pub(super) struct LayerBlocks<'a, E> {
     element: PhantomData<E>,
 }
 
-/// The keys of one head in a block, or its values.
+/// The keys or the values of one head in a block.
 pub(super) struct HeadPart<'a, E> {
     /// Keys `[head_dim][block_size]`, values `[block_size][head_dim]`.
     pub elements: &'a [E],
-    /// `[block_size]`, if there are any: halves, at any address.
+    /// `[block_size]` f16 scales for scaled types, otherwise empty. They are unaligned.
     pub scales: &'a [[u8; 2]],
 }
 
 impl<'a, E: StoredElement> LayerBlocks<'a, E> {
-    /// The blocks that `bytes` hold.
+    /// Interprets `bytes` as blocks.
     pub fn new(bytes: &'a [u8], shape: &'a KvShape) -> Self {
         LayerBlocks { bytes, shape, element: PhantomData }
     }
 
-    /// A head's keys in a block.
+    /// Returns a head's keys in a block.
     #[inline(always)]
     pub fn keys(&self, block: usize, head: usize) -> HeadPart<'a, E> {
         self.part(2 * (block * self.shape.heads + head))
     }
 
-    /// A head's values in a block.
+    /// Returns a head's values in a block.
     #[inline(always)]
     pub fn values(&self, block: usize, head: usize) -> HeadPart<'a, E> {
         self.part(2 * (block * self.shape.heads + head) + 1)
@@ -149,7 +150,7 @@ impl<'a, E: StoredElement> LayerBlocks<'a, E> {
     }
 }
 
-/// The value of a scale that is stored.
+/// Decodes a stored scale.
 #[inline(always)]
 pub(super) fn scale(bytes: [u8; 2]) -> f32 {
     f16::from_le_bytes(bytes).to_f32()

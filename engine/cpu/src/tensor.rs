@@ -1,4 +1,4 @@
-//! Activations, and the pool that their memory comes from and returns to.
+//! Activations, and the pool that reuses their memory.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::threads::lock;
 
-/// Elements at which an activation's data is aligned: a cache line, so that no vector load straddles two.
+/// Alignment of an activation's data, in elements: a cache line, so that no vector load straddles two.
 const LINE: usize = 16;
 
-/// A row-major `[rows, cols]` matrix of f32. Dropping it returns its memory to the backend that made it.
+/// A row-major `[rows, cols]` matrix of f32. Dropping it returns its memory to the pool.
 pub struct CpuTensor {
     rows: usize,
     cols: usize,
@@ -52,7 +52,8 @@ impl Drop for CpuTensor {
     }
 }
 
-/// Free buffers by the logarithm of their size. A step of the same shape as an earlier one finds all it needs.
+/// Free buffers, grouped by the logarithm of their size. A step with the same shapes as an earlier one allocates
+/// nothing.
 pub(super) struct Pool {
     free: Mutex<[Vec<Vec<f32>>; usize::BITS as usize]>,
     allocations: AtomicUsize,
@@ -63,7 +64,7 @@ impl Pool {
         Arc::new(Pool { free: Mutex::new([const { Vec::new() }; _]), allocations: AtomicUsize::new(0) })
     }
 
-    /// A matrix whose elements are whatever was there before: the caller writes all of them.
+    /// Returns a matrix with unspecified elements. The caller must write all of them.
     pub fn tensor(self: &Arc<Self>, rows: usize, cols: usize) -> CpuTensor {
         let capacity = (rows * cols + LINE).next_power_of_two();
         let buffer = lock(&self.free)[capacity.ilog2() as usize].pop().unwrap_or_else(|| {
@@ -78,7 +79,7 @@ impl Pool {
         lock(&self.free)[buffer.len().ilog2() as usize].push(buffer);
     }
 
-    /// Buffers allocated so far, and not those found again.
+    /// Number of buffers allocated so far. Reused buffers do not count.
     pub fn allocations(&self) -> usize {
         self.allocations.load(Ordering::Relaxed)
     }
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_found_again() {
+    fn freed_memory_is_reused() {
         let pool = Pool::new();
         drop((pool.tensor(3, 100), pool.tensor(2, 150)));
         assert_eq!(pool.allocations(), 2);

@@ -1,11 +1,13 @@
-//! Projections with weights in bf16 by the tiles of AMX.
+//! Projections with bf16 weights, using the tiles of AMX.
 //!
-//! An f32 number has 24 bits, which are three terms of 8: three bf16 numbers, whose sum it is. So the terms of activations
-//! are rows of a matrix in bf16, a token's next to each other; tiles multiply it, and a token's result is the sum of those
-//! of its rows, about as exact as a sum of products in f32. Where activations are to be rounded, a token is one row.
+//! An f32 number has 24 significant bits, so it is the sum of three bf16 numbers of 8 bits each, called its terms. The
+//! terms of the activations become rows of a bf16 matrix, with a token's rows next to each other. Tiles multiply this
+//! matrix by the weight, and a token's result is the sum of the results of its rows. This is about as exact as summing
+//! products in f32. If activations are to be rounded, each token has one row instead.
 //!
-//! Rows lie in blocks of sixteen, as tiles read them: a line with [`DEPTH`] columns of each row, and then the next columns.
-//! The last block has fewer rows. Sixteen tokens begin with a block.
+//! Rows are stored in blocks of sixteen, in the order in which tiles read them. A block has one line with [`DEPTH`]
+//! columns for each of its rows, then the lines for the next columns. The last block may have fewer rows. Every
+//! sixteenth token begins a block.
 
 #![allow(clippy::needless_range_loop)] // closures might not be compiled for the instruction set
 
@@ -23,10 +25,10 @@ use super::product::rounded;
 use super::tensor::CpuTensor;
 use super::tiles::Tile;
 
-/// Terms of a number.
+/// Number of terms that an activation is split into.
 const TERMS: usize = 3;
-/// Chunks of [`DEPTH`] columns of `K` at a time, where there are several blocks: those of a panel stay in the first-level
-/// cache.
+/// Chunks of [`DEPTH`] columns of `K` to multiply at a time if there are several blocks. A panel's words for these
+/// chunks stay in the first-level cache.
 const CHUNKS: usize = 4;
 
 thread_local! {
@@ -35,22 +37,22 @@ thread_local! {
 
 /// Activations as rows of bf16.
 struct Rows {
-    /// Rows of a token: [`TERMS`], or one.
+    /// Rows per token: [`TERMS`], or one if activations are rounded.
     terms: usize,
     chunks: usize,
     lines: CpuTensor,
 }
 
 impl Cpu {
-    /// Computes a projection with a weight in bf16 into `out [M, N]`; see [`Linear::run`].
+    /// Computes a projection with a bf16 weight into `out [M, N]`, like [`Linear::run`].
     pub(super) fn multiply_tiles(&self, amx: Amx, rounded: bool, linear: Linear<'_>, out: &mut [f32]) {
         if out.is_empty() {
             return;
         }
-        let Words::Bf16Pairs(words) = linear.weight.words() else { panic!("only a weight in bf16 meets tiles") };
+        let Words::Bf16Pairs(words) = linear.weight.words() else { panic!("multiply_tiles needs a bf16 weight") };
         let rows = Rows::new(self, linear.x, linear.inner, if rounded { 1 } else { TERMS });
         let cols = linear.weight.rows();
-        // A product of tiles takes a tenth of those by vectors.
+        // Multiplying with tiles takes a tenth of the time of multiplying with vectors.
         let work = out.len() * linear.inner * rows.terms / 10;
         let tiles = Tile::cut(out, cols, (ROWS, PANEL), work, &self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
@@ -71,7 +73,7 @@ impl Cpu {
 impl Rows {
     fn new(backend: &Cpu, x: &[f32], cols: usize, terms: usize) -> Self {
         let (tokens, chunks) = (x.len() / cols, cols.div_ceil(DEPTH));
-        // A tile has sixteen rows, of which the last block's may lie in what follows it.
+        // Loads always read sixteen rows. For the last block they may read past its end, into these extra lines.
         let mut lines = backend.pool.tensor(tokens * terms * chunks + ROWS, size_of::<Line>() / size_of::<f32>());
         {
             let lines: &mut [Line] = bytemuck::cast_slice_mut(lines.as_mut_slice());
@@ -87,7 +89,8 @@ impl Rows {
         Rows { terms, chunks, lines }
     }
 
-    /// Adds the products of a tile's tokens with its columns to it, or replaces what it holds.
+    /// Computes the products of a tile's tokens with the weight's columns. Adds them to the output if `add` is set, and
+    /// replaces it otherwise.
     fn multiply(&self, amx: Amx, arch: Arch, (words, add): (&[u32], bool), tile: &mut Tile<'_>, sums: &mut Vec<Sums>) {
         let lines: &[Line] = bytemuck::cast_slice(self.lines.as_slice());
         let (terms, chunks) = (self.terms, self.chunks);
@@ -119,12 +122,12 @@ impl Rows {
     }
 }
 
-/// Puts the sums of tokens' rows where they belong: the columns from `start` on.
+/// Writes each token's total, the sum of its rows, to the output columns from `start` on.
 #[inline(always)]
 fn finish(sums: &[Sums], terms: usize, start: usize, add: bool, out: &mut [&mut [f32]]) {
     for (token, out) in out.iter_mut().enumerate() {
         let mut total = [0.0; PANEL];
-        // The least ones come last.
+        // The smallest terms are added last.
         for row in token * terms..(token + 1) * terms {
             let row = &sums[row / ROWS].0[row % ROWS];
             for i in 0..PANEL {
@@ -140,9 +143,9 @@ fn finish(sums: &[Sums], terms: usize, start: usize, add: bool, out: &mut [&mut 
     }
 }
 
-/// Writes up to sixteen tokens' rows into the lines of their blocks.
+/// Splits up to sixteen tokens into rows and writes them into the lines of their blocks.
 ///
-/// Closures in loops over elements might not be compiled for the instruction set.
+/// The loops over elements use no closures, because those might not be compiled for the instruction set.
 #[inline(always)]
 fn split(x: &[f32], cols: usize, terms: usize, lines: &mut [Line]) {
     let chunks = cols.div_ceil(DEPTH);
@@ -169,13 +172,13 @@ fn split(x: &[f32], cols: usize, terms: usize, lines: &mut [Line]) {
     }
 }
 
-/// Takes the first 8 bits of a number away from it, as a bf16 number.
+/// Splits off the first 8 significant bits of a number as a bf16 number. `x` becomes the remainder.
 #[inline(always)]
 fn take_term(x: &mut f32) -> u16 {
     let bits = x.to_bits();
     let first = bits >> 16;
     let term = f32::from_bits(first << 16);
-    // What is no number stays none, if the bits that say so are among the lower ones; nothing is left of infinity.
+    // NaN stays NaN even if only its lower bits are set. Infinity leaves no remainder.
     let first = if x.is_nan() { first | 0x40 } else { first };
     *x = if x.is_finite() { *x - term } else { 0.0 };
     first as u16

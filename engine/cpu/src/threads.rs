@@ -1,7 +1,7 @@
-//! The threads that operations are spread over: the caller and helpers.
+//! Threads that share operations: the caller and its helpers.
 //!
-//! A step asks for some hundred operations, a few microseconds apart. So a helper that has nothing to do looks out for the
-//! next operation for a while before it sleeps: to wake a thread takes longer than many an operation.
+//! A step consists of a few hundred operations, a few microseconds apart. Waking a thread takes longer than many of
+//! these operations. So an idle helper polls for the next operation for a while before it sleeps.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -13,42 +13,42 @@ use std::{hint, io, thread};
 
 use checkpoint::{Error, Result};
 
-/// Multiply-adds (or their worth in other work) below which sharing them costs more than it saves.
+/// Work below which sharing costs more than it saves, in multiply-adds or their equivalent.
 const MIN_SHARED_WORK: usize = 1 << 15;
-/// How long a helper looks out for work before it sleeps.
+/// How long a helper polls for work before it sleeps.
 const LOOKOUT: Duration = Duration::from_micros(50);
-/// How often a thread looks before it asks for the time, or lets another one run.
+/// How often a thread polls before it checks the time or yields.
 const LOOKS: usize = 64;
 
-/// The calling thread works too: it starts at once instead of waiting for another to wake.
+/// The pool of threads. The caller's thread works too, because it can start without being woken.
 pub(super) struct Threads {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
 }
 
-/// What the caller and its helpers share.
+/// State shared by the caller and its helpers.
 #[derive(Default)]
 struct Shared {
-    /// Counts the calls, and the end of the helpers.
+    /// Number of calls so far. Ending the helpers counts as a call.
     calls: AtomicUsize,
-    /// What helpers are to run now, if they still may.
+    /// The current work, while helpers may still start on it.
     work: Mutex<Option<Work>>,
-    /// Helpers that run it: counted up under the lock of `work`.
+    /// Number of helpers running it. It is incremented only under the lock of `work`.
     running: AtomicUsize,
-    /// Helpers that sleep until `woken`.
+    /// Number of helpers that are sleeping on `woken`.
     sleeping: Mutex<usize>,
     woken: Condvar,
-    /// What a helper has panicked with.
+    /// The payload of a helper's panic.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     is_over: AtomicBool,
 }
 
-/// A function that its owner keeps alive as long as [`Shared::work`] holds this, or a helper runs it.
+/// A function. Its owner keeps it alive while [`Shared::work`] contains it or a helper runs it.
 #[derive(Clone, Copy)]
 struct Work(&'static (dyn Fn() + Sync));
 
 impl Threads {
-    /// `threads` in all, the caller included; by default one for each core this process may use.
+    /// Creates a pool of `threads` threads, including the caller's. The default is one for each available core.
     pub fn new(threads: Option<usize>) -> Result<Self> {
         let count = match threads {
             Some(0) => return Err(Error::Option("the number of threads must be at least 1".into())),
@@ -65,12 +65,13 @@ impl Threads {
         Ok(threads)
     }
 
-    /// How many there are, the caller included.
+    /// Returns the number of threads, including the caller's.
     pub fn count(&self) -> usize {
         self.helpers.len() + 1
     }
 
-    /// How many parts to cut `work` into, so that threads that finish early find another. Never more than `most`.
+    /// Returns how many parts to divide `work` into, at most `most`. Threads that finish early can then take another
+    /// part.
     pub fn parts(&self, work: usize, most: usize) -> usize {
         if self.count() == 1 || work < MIN_SHARED_WORK {
             return 1;
@@ -78,11 +79,11 @@ impl Threads {
         (work / (MIN_SHARED_WORK / 2)).min(self.count() * 4).clamp(1, most.max(1))
     }
 
-    /// Calls `run` once with each task, on any thread, in any order. Tasks are handed out in order. `run` itself must not
-    /// share work among these threads.
+    /// Calls `run` once with each task, on any thread and concurrently. Tasks are handed out in order. `run` must not
+    /// call this method itself.
     ///
     /// # Panics
-    /// If `run` does, when it has returned on all threads.
+    /// If `run` panics. The panic resumes here after all threads have finished.
     pub fn each<T: Send>(&self, tasks: impl ExactSizeIterator<Item = T> + Send, run: impl Fn(T) + Sync) {
         if tasks.len() <= 1 || self.helpers.is_empty() {
             return tasks.for_each(run);
@@ -90,7 +91,7 @@ impl Threads {
         let queue = Mutex::new(tasks);
         self.shared.run(&|| {
             loop {
-                // The guard must not outlive this statement, or the tasks would run one at a time.
+                // The guard must not outlive this statement. Otherwise the tasks would run one at a time.
                 let next = lock(&queue).next();
                 match next {
                     Some(task) => run(task),
@@ -106,16 +107,16 @@ impl Drop for Threads {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.shared.call();
         for helper in self.helpers.drain(..) {
-            // What helpers run is caught when it panics, and they do nothing else that could.
+            // Ignores the result: panics in the work are caught, and nothing else in a helper can panic.
             let _ = helper.join();
         }
     }
 }
 
 impl Shared {
-    /// Runs `work` on this thread, and on all helpers that come before it returns here.
+    /// Runs `work` on this thread, and on every helper that arrives before this thread finishes it.
     fn run(&self, work: &(dyn Fn() + Sync)) {
-        /// Takes the work back, and waits for the helpers that have it.
+        /// Withdraws the work on drop, and waits for the helpers that are running it.
         struct Finish<'a>(&'a Shared);
 
         impl Drop for Finish<'_> {
@@ -125,9 +126,9 @@ impl Shared {
             }
         }
 
-        // SAFETY: only the lifetime is changed. `finish` is dropped before `work` ends, whether this returns or unwinds, and
-        // then no helper has the reference any more: none finds it in `work`, and all that had found it have counted
-        // themselves out after their last use of it, which the load above orders before.
+        // SAFETY: only the lifetime changes. `finish` is dropped before `work`'s lifetime ends, whether this function
+        // returns or unwinds. After that no helper has the reference. New helpers do not find it in `work`, and earlier
+        // ones have decremented `running` after their last use. The acquiring load in `Finish` is ordered after that.
         let work = Work(unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(work) });
         let finish = Finish(self);
         *lock(&self.work) = Some(work);
@@ -139,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Has all helpers look.
+    /// Notifies all helpers that there is work, or that they should end.
     fn call(&self) {
         self.calls.fetch_add(1, Ordering::SeqCst);
         if *lock(&self.sleeping) > 0 {
@@ -147,7 +148,7 @@ impl Shared {
         }
     }
 
-    /// What a helper does until the end.
+    /// Runs a helper until the pool is dropped.
     fn help(&self) {
         let mut seen = 0;
         loop {
@@ -170,7 +171,7 @@ impl Shared {
         }
     }
 
-    /// Waits until there has been a call after `seen`, and returns how many there were.
+    /// Waits for a call after number `seen`, and returns the number of calls so far.
     fn next_call(&self, seen: usize) -> usize {
         let begin = Instant::now();
         while begin.elapsed() < LOOKOUT {
@@ -182,7 +183,8 @@ impl Shared {
                 hint::spin_loop();
             }
         }
-        // A call counts before it looks for sleepers under this lock: it is seen here, or wakes.
+        // A caller increments `calls` before it takes this lock to look for sleepers. So either the call is seen here,
+        // or the caller sees this sleeper and wakes it.
         let mut sleeping = lock(&self.sleeping);
         *sleeping += 1;
         while self.calls.load(Ordering::SeqCst) == seen {
@@ -193,21 +195,21 @@ impl Shared {
     }
 }
 
-/// Waits for what will soon be.
-fn wait_until(is_so: impl Fn() -> bool) {
+/// Spins until `condition` holds. It is expected to hold soon.
+fn wait_until(condition: impl Fn() -> bool) {
     loop {
         for _ in 0..LOOKS {
-            if is_so() {
+            if condition() {
                 return;
             }
             hint::spin_loop();
         }
-        // Where there are more threads than cores, the one that is waited for may want this one's.
+        // If there are more threads than cores, the awaited thread may need this thread's core.
         thread::yield_now();
     }
 }
 
-/// Locks even after a panic elsewhere: what these mutexes guard is never left half changed.
+/// Locks a mutex even if it is poisoned. The data in these mutexes is never left inconsistent.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -235,7 +237,7 @@ mod tests {
                 threads.each(0..round % 7, |_| _ = done.fetch_add(1, Ordering::Relaxed));
                 assert_eq!(done.swap(0, Ordering::Relaxed), round % 7);
                 if round % 500 == 0 {
-                    // Until all helpers sleep.
+                    // Wait until all helpers sleep.
                     wait_until(|| *lock(&threads.shared.sleeping) == count - 1);
                 }
             }
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_on_any_thread_reaches_the_caller_and_the_next_call_is_served() {
+    fn a_panic_on_any_thread_reaches_the_caller_and_the_next_call_works() {
         let threads = Threads::new(Some(3)).unwrap();
         for bad in 0..64 {
             let run = |task| assert_ne!(task, bad, "this task fails");
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn no_threads_is_refused() {
+    fn zero_threads_are_refused() {
         assert!(matches!(Threads::new(Some(0)), Err(Error::Option(_))));
     }
 

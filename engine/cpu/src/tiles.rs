@@ -1,10 +1,10 @@
-//! The output of a projection: cut into tiles that threads take in turn, and finished when its sums are there.
+//! The output of a projection: dividing it into tiles for threads, and finishing its sums.
 
 use super::math::activate;
 use super::threads::Threads;
 use checkpoint::config::Activation;
 
-/// Most rows of a tile: the activations of so many tokens lie in the second-level cache.
+/// Maximum number of rows in a tile. The activations of this many tokens fit the second-level cache.
 const TOKENS: usize = 64;
 
 /// Part of the output: a range of columns of some consecutive rows.
@@ -15,8 +15,9 @@ pub(super) struct Tile<'a> {
 }
 
 impl<'a> Tile<'a> {
-    /// Cuts `out`, which is not empty and has rows of `cols` elements, into tiles of nearly equal height, whose heights and
-    /// widths but for the last are multiples of `unit` and `band`. There are as many as threads are worth for so much `work`.
+    /// Divides `out`, which is not empty and has rows of `cols` elements, into tiles of nearly equal height. Heights
+    /// are multiples of `unit` and widths are multiples of `band`, except for the last. The number of tiles depends on
+    /// how many threads are worth using for `work`.
     pub fn cut(
         out: &'a mut [f32],
         cols: usize,
@@ -42,18 +43,18 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// What happens to a projection's result.
+/// The steps that finish a projection's result.
 #[derive(Clone, Copy)]
 pub(super) struct Finish<'a> {
     /// `[N]`
     pub bias: Option<&'a [f32]>,
     pub act: Option<Activation>,
-    /// Add to what the output holds instead of replacing it.
+    /// Add to the output's contents instead of replacing them.
     pub add: bool,
 }
 
 impl Finish<'_> {
-    /// Adds the bias to part of a row, from `column` on, and applies the activation.
+    /// Adds the bias to part of a row, beginning at `column`, and applies the activation.
     #[inline(always)]
     pub fn apply(&self, row: &mut [f32], column: usize) {
         if let Some(bias) = self.bias {

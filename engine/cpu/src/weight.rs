@@ -1,4 +1,4 @@
-//! Weights as the CPU holds them.
+//! The CPU's representation of weights.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use checkpoint::tensor::HostTensor;
 #[derive(Clone)]
 pub struct CpuWeight(pub(super) WeightData);
 
-/// What a weight consists of.
+/// The representations of a weight.
 #[derive(Clone)]
 pub(super) enum WeightData {
     /// The bytes as they were loaded, usually a mapped file.
     Elements(Arc<HostTensor>),
-    /// A projection's matrix, copied; with its elements as they were loaded if it is an embedding too.
+    /// A copy of a projection's matrix in panels. An embedding also keeps its elements as they were loaded.
     Panels(Arc<Panels>, Option<Arc<HostTensor>>),
-    /// A quantised matrix, in an order of its own.
+    /// A quantised matrix, repacked for the integer dot products.
     Quantised(Arc<PackedMatrix>),
 }
 
 impl CpuWeight {
-    /// `[N, K]` of a matrix; a vector is one row.
+    /// `[N, K]` of a matrix. A vector is one row.
     pub(super) fn extents(&self) -> (usize, usize) {
         match &self.0 {
             WeightData::Panels(panels, _) => (panels.rows(), panels.cols()),
@@ -35,21 +35,24 @@ impl CpuWeight {
         }
     }
 
-    /// The elements of a weight that is no projection's and no embedding's: only those stay quantised.
+    /// The elements of a weight that is neither a projection nor an embedding. Such weights are never quantised or in
+    /// panels.
     pub(super) fn tensor(&self) -> &HostTensor {
         match &self.0 {
             WeightData::Elements(tensor) => tensor,
-            WeightData::Panels(..) | WeightData::Quantised(_) => panic!("a projection's elements lie elsewhere"),
+            WeightData::Panels(..) | WeightData::Quantised(_) => {
+                panic!("a projection or quantised matrix has no plain elements")
+            }
         }
     }
 
-    /// Row `row` in f32.
+    /// Writes row `row`, widened to f32, to `to`.
     pub(super) fn read_row(&self, row: usize, to: &mut [f32]) {
         match &self.0 {
             WeightData::Elements(tensor) | WeightData::Panels(_, Some(tensor)) => {
                 widen_range(tensor.elements(), row * to.len(), to);
             }
-            WeightData::Panels(_, None) => panic!("a projection that is no embedding is not read by rows"),
+            WeightData::Panels(_, None) => panic!("only an embedding can be read by rows"),
             WeightData::Quantised(matrix) => matrix.decode_row(row, to),
         }
     }

@@ -1,16 +1,16 @@
-//! Typed access to the members of a JSON object. A member that is null counts as absent, as in Hugging Face's classes.
+//! Typed access to the members of a JSON object. A null member counts as absent, as in Hugging Face's classes.
 
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
-/// Larger than any configuration; a file beyond it is something else.
+/// Larger than any configuration. A longer file must be something else.
 const MAX_TEXT: usize = 16 << 20;
 
 /// Parses `text`, the contents of `file`, as an object.
 pub(super) fn parse(text: &[u8], file: &str) -> Result<Map<String, Value>> {
     if text.len() > MAX_TEXT {
-        return Err(Error::Config(format!("{file} has {} bytes, which no configuration needs", text.len())));
+        return Err(Error::Config(format!("{file} has {} bytes, too many for a configuration", text.len())));
     }
     match serde_json::from_slice(text) {
         Ok(Value::Object(object)) => Ok(object),
@@ -39,12 +39,12 @@ impl<'a> Fields<'a> {
         Fields(object)
     }
 
-    /// Whether the member is there, be it null.
+    /// Whether the member exists, even if it is null.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// Whether the member is there, and neither null, false nor empty.
+    /// Whether the member exists and is not null, false or empty.
     pub fn has_value(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| match value {
             Value::Bool(value) => *value,
@@ -54,12 +54,12 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Whether there are no members.
+    /// Whether the object has no members.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All members, each an object, with their names.
+    /// Returns all members with their names. Each must be an object.
     pub fn objects(&self) -> Result<Vec<(&'a str, Fields<'a>)>> {
         let one = |(name, value): (&'a String, &'a Value)| match value.as_object() {
             Some(object) => Ok((name.as_str(), Fields(object))),
@@ -90,7 +90,7 @@ impl<'a> Fields<'a> {
         Ok(self.usize(name)?.unwrap_or(default))
     }
 
-    /// The first of two names for the same thing, else the default.
+    /// Returns the value of `name`, else of its alias `other`, else the default.
     pub fn either_usize(&self, name: &str, other: &str, default: usize) -> Result<usize> {
         Ok(self.usize(name)?.or(self.usize(other)?).unwrap_or(default))
     }
@@ -99,7 +99,7 @@ impl<'a> Fields<'a> {
         self.typed(name, "a number", |value| value.as_f64().filter(|number| number.is_finite()))
     }
 
-    /// A number above zero.
+    /// Returns a number, which must be above zero.
     pub fn positive_or(&self, name: &str, default: f64) -> Result<f64> {
         match self.float(name)? {
             None => Ok(default),
@@ -124,19 +124,19 @@ impl<'a> Fields<'a> {
         self.typed(name, "an object", |value| value.as_object().map(Fields))
     }
 
-    /// The first string of a list of strings; nothing for an empty list.
+    /// Returns the first string of a list of strings, or `None` if the list is empty.
     pub fn first_string(&self, name: &str) -> Result<Option<String>> {
         Ok(self.strings(name)?.and_then(|all| all.into_iter().next()))
     }
 
-    /// A list of strings.
+    /// Returns a list of strings.
     pub fn strings(&self, name: &str) -> Result<Option<Vec<String>>> {
         self.typed(name, "a list of strings", |value| {
             value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
         })
     }
 
-    /// A list of numbers above zero.
+    /// Returns a list of numbers, which must be above zero.
     pub fn positives(&self, name: &str) -> Result<Option<Vec<f32>>> {
         self.typed(name, "a list of numbers above zero", |value| {
             let number = |item: &Value| item.as_f64().map(|x| x as f32).filter(|x| *x > 0.0 && x.is_finite());
@@ -144,28 +144,29 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A list of whole numbers that are not negative.
+    /// Returns a list of non-negative whole numbers.
     pub fn usizes(&self, name: &str) -> Result<Option<Vec<usize>>> {
         self.typed(name, "a list of whole numbers", |value| value.as_array()?.iter().map(whole).collect())
     }
 
-    /// One token id.
+    /// Returns a single token id.
     fn token(&self, name: &str) -> Result<Option<u32>> {
         self.typed(name, "a token id", token)
     }
 
-    /// The BOS token. Null means that there is none; a file that does not mention it gets the default of the class.
+    /// Returns the BOS token. Null means no BOS token. If the member is absent, returns the default of the model's
+    /// class.
     pub fn bos(&self, default: Option<u32>) -> Result<Option<u32>> {
         if self.has("bos_token_id") { self.token("bos_token_id") } else { Ok(default) }
     }
 
-    /// The EOS tokens, with the same reading of null.
+    /// Returns the EOS tokens. Null means no EOS tokens, as for [`Fields::bos`].
     pub fn eos(&self, default: &[u32]) -> Result<Vec<u32>> {
         let default = if self.has("eos_token_id") { &[] } else { default };
         Ok(self.tokens("eos_token_id")?.unwrap_or_else(|| default.to_vec()))
     }
 
-    /// Token ids, written as a number or as a list of numbers.
+    /// Returns token ids, given as a number or a list of numbers.
     pub fn tokens(&self, name: &str) -> Result<Option<Vec<u32>>> {
         self.typed(name, "a token id or a list of token ids", |value| match value {
             Value::Array(items) => items.iter().map(token).collect(),
@@ -187,12 +188,12 @@ fn token(value: &Value) -> Option<u32> {
     u32::try_from(whole(value)?).ok()
 }
 
-/// A name as an error message can carry it.
+/// Shortens a name for an error message.
 fn shown_name(name: &str) -> String {
     name.chars().take(60).collect()
 }
 
-/// A value as an error message can carry it.
+/// Shortens a value for an error message.
 fn shown(value: &Value) -> String {
     let text = match value {
         Value::Array(_) => return "a list".into(),

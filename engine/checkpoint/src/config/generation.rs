@@ -1,32 +1,32 @@
-//! `generation_config.json`: what the model's makers suggest for sampling.
+//! `generation_config.json`: the sampling settings that the model's authors suggest.
 
 use super::ModelConfig;
 use super::fields::{self, Fields};
 use crate::error::{Error, Result};
 
-/// Suggestions for sampling, each absent where the file does not mention it.
+/// Suggested sampling settings. Each is `None` if the file does not contain it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationConfig {
-    /// Tokens that end a text; empty where the file names none.
+    /// Tokens that end a text. Empty if the file names none.
     pub eos_token_ids: Vec<u32>,
     /// Whether to sample at all.
     pub do_sample: Option<bool>,
     /// The divisor of the logits.
     pub temperature: Option<f32>,
-    /// How many of the likeliest tokens to keep; 0 keeps all.
+    /// Number of most likely tokens to keep. 0 keeps all.
     pub top_k: Option<usize>,
     /// The probability mass to keep.
     pub top_p: Option<f32>,
-    /// The least probability to keep, relative to the likeliest token's.
+    /// The minimum probability to keep, relative to the most likely token's.
     pub min_p: Option<f32>,
-    /// The divisor of the logits of tokens seen before.
+    /// The divisor of the logits of tokens that already occurred.
     pub repetition_penalty: Option<f32>,
-    /// How many tokens to generate.
+    /// Maximum number of tokens to generate.
     pub max_new_tokens: Option<usize>,
 }
 
 impl GenerationConfig {
-    /// Reads the text of a `generation_config.json`.
+    /// Parses the text of a `generation_config.json`.
     pub fn from_json(text: &[u8]) -> Result<Self> {
         let object = fields::parse(text, "generation_config.json")?;
         let fields = Fields::new(&object);
@@ -42,7 +42,7 @@ impl GenerationConfig {
         })
     }
 
-    /// The tokens that end a text: this file's, or the model configuration's where this one names none.
+    /// Returns the tokens that end a text: this file's, or the model configuration's if this file names none.
     pub fn eos_token_ids_or(&self, config: &ModelConfig) -> Vec<u32> {
         if self.eos_token_ids.is_empty() { config.eos_token_ids.clone() } else { self.eos_token_ids.clone() }
     }

@@ -4,14 +4,14 @@ use super::fields::{Fields, in_range};
 use super::{Activation, MAX_WIDTH, ModelConfig, ModelFamily, activation, head_dim};
 use crate::error::{Error, Result};
 
-/// What GPT-2 leaves open.
+/// Settings that are specific to GPT-2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
     /// Elements between the two matrices of the feed-forward block.
     pub n_inner: usize,
     /// The epsilon of every layer norm.
     pub layer_norm_epsilon: f32,
-    /// The function between the two matrices of the feed-forward block.
+    /// The activation function between the two matrices of the feed-forward block.
     pub activation: Activation,
 }
 

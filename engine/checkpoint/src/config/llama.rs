@@ -6,7 +6,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// What the LLaMA-like architectures leave open.
+/// Settings that are specific to the LLaMA-like architectures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
     /// Elements of the gate and up projections.
@@ -21,15 +21,15 @@ pub struct LlamaConfig {
     pub o_bias: bool,
     /// Whether the feed-forward projections have biases.
     pub mlp_bias: bool,
-    /// Whether queries and keys pass an RMS norm per head before the rotation (Qwen3).
+    /// Whether queries and keys are RMS-normalised per head before the rotation (Qwen3).
     pub qk_norm: bool,
-    /// The function of the gate.
+    /// The activation function of the gate.
     pub activation: Activation,
     windows: Windows,
 }
 
 impl LlamaConfig {
-    /// How many positions layer `layer` sees, its own included; `None` for all.
+    /// The number of positions that layer `layer` sees, including its own. `None` for all.
     pub fn window(&self, layer: usize) -> Option<usize> {
         match &self.windows {
             Windows::None => None,
@@ -40,7 +40,7 @@ impl LlamaConfig {
     }
 }
 
-/// Which layers see a window only.
+/// The layers with a sliding window.
 #[derive(Clone, Debug, PartialEq)]
 enum Windows {
     None,
@@ -49,7 +49,7 @@ enum Windows {
     Of { layers: Vec<bool>, size: usize },
 }
 
-/// The architectures read here.
+/// The architectures that this module reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Llama,
@@ -58,11 +58,11 @@ pub(super) enum Kind {
     Qwen3,
 }
 
-/// The defaults of a class.
+/// The default values of a class.
 struct Defaults {
     vocab: usize,
     intermediate: usize,
-    /// `None`: as many as query heads.
+    /// `None` means as many as query heads.
     kv_heads: Option<usize>,
     positions: usize,
     bos: Option<u32>,
@@ -95,7 +95,7 @@ pub(super) fn read(fields: &Fields<'_>, kind: Kind) -> Result<ModelConfig> {
     let heads = fields.usize_or("num_attention_heads", 32)?;
     let layers = fields.usize_or("num_hidden_layers", 32)?;
     let max_positions = fields.usize_or("max_position_embeddings", defaults.positions)?;
-    // A member that is null means "as many as query heads"; one that is absent, the default of the class.
+    // Null means as many as query heads. An absent member means the default of the class.
     let kv_default = if fields.has("num_key_value_heads") { heads } else { defaults.kv_heads.unwrap_or(heads) };
     let kv_heads = fields.usize_or("num_key_value_heads", kv_default)?;
     let head_dim = match fields.usize("head_dim")? {
@@ -104,7 +104,9 @@ pub(super) fn read(fields: &Fields<'_>, kind: Kind) -> Result<ModelConfig> {
         None => head_dim(hidden, heads)?,
     };
     if !head_dim.is_multiple_of(2) {
-        return Err(Error::Config(format!("the head size ({head_dim}) is odd, so positions cannot rotate pairs")));
+        return Err(Error::Config(format!(
+            "the head size ({head_dim}) is odd, so its elements cannot be rotated in pairs"
+        )));
     }
     let attention_bias = match kind {
         Kind::Llama | Kind::Qwen3 => fields.bool_or("attention_bias", false)?,
@@ -152,7 +154,7 @@ fn windows(fields: &Fields<'_>, kind: Kind, layers: usize) -> Result<Windows> {
         Kind::Mistral => true,
         Kind::Qwen2 | Kind::Qwen3 => fields.bool_or("use_sliding_window", false)?,
     };
-    // Null switches the window off; a file that does not mention it gets the default of the class.
+    // Null disables the window. An absent member means the default of the class.
     let size = match fields.usize("sliding_window")? {
         Some(size) => Some(size),
         None if fields.has("sliding_window") => None,

@@ -1,4 +1,4 @@
-//! What a model is: `config.json` read, completed with the defaults of its class, and checked.
+//! A model's configuration: `config.json`, completed with the defaults of its class and checked.
 
 mod fields;
 mod generation;
@@ -20,12 +20,12 @@ use crate::error::{Error, Result};
 use crate::tensor::DType;
 use fields::Fields;
 
-/// The classes that can be run, for error messages.
+/// The supported classes, for error messages.
 const SUPPORTED: &str = "OPTForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and \
                          Qwen3ForCausalLM";
 
-// Bounds far above every published model: within them no product of two or three sizes overflows, and a damaged file
-// is refused before anything is allocated for it.
+// Bounds far above every published model. Within them, no product of two or three sizes overflows. A damaged file is
+// refused before anything is allocated for it.
 const MAX_LAYERS: usize = 1 << 10;
 const MAX_HEADS: usize = 1 << 12;
 const MAX_HEAD_DIM: usize = 1 << 12;
@@ -33,18 +33,18 @@ const MAX_WIDTH: usize = 1 << 20;
 const MAX_VOCAB: usize = 1 << 24;
 const MAX_POSITIONS: usize = 1 << 28;
 
-/// A model's shape and the choices its architecture leaves open.
+/// A model's shape and the settings of its architecture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     /// The class name, such as `OPTForCausalLM`.
     pub architecture: String,
-    /// What is particular to the architecture.
+    /// Settings that are specific to the architecture.
     pub family: ModelFamily,
     /// Decoder layers.
     pub layers: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads; divides `heads`.
+    /// Key and value heads. Divides `heads`.
     pub kv_heads: usize,
     /// Elements of one head.
     pub head_dim: usize,
@@ -52,11 +52,11 @@ pub struct ModelConfig {
     pub hidden: usize,
     /// Rows of the embedding and output matrices.
     pub vocab_size: usize,
-    /// The longest sequence the model was made for.
+    /// The longest sequence that the model supports.
     pub max_positions: usize,
-    /// The type the weights were saved in, where the file says so.
+    /// The type that the weights were saved in, if the file says so.
     pub torch_dtype: Option<DType>,
-    /// Tokens that end a text, by `config.json` alone; see [`GenerationConfig::eos_token_ids_or`].
+    /// Tokens that end a text according to `config.json` alone. See [`GenerationConfig::eos_token_ids_or`].
     pub eos_token_ids: Vec<u32>,
     /// The token that begins a text.
     pub bos_token_id: Option<u32>,
@@ -88,7 +88,7 @@ impl ModelFamily {
     }
 }
 
-/// The activation function of this name; `field` is where the name stands.
+/// Looks up an activation function by name. `field` is the member that contains the name, for error messages.
 fn activation(field: &str, name: &str) -> Result<Activation> {
     match name {
         "relu" => Ok(Activation::Relu),
@@ -134,7 +134,7 @@ impl Class {
 }
 
 impl ModelConfig {
-    /// Reads and checks the text of a `config.json`.
+    /// Parses and checks the text of a `config.json`.
     pub fn from_json(text: &[u8]) -> Result<Self> {
         let object = fields::parse(text, "config.json")?;
         let fields = Fields::new(&object);
@@ -157,7 +157,7 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// Elements of a token's final hidden state, from which logits are computed, and of embeddings.
+    /// Elements of a token's final hidden state, which logits are computed from, and of embeddings.
     pub fn output_width(&self) -> usize {
         match &self.family {
             ModelFamily::Opt(opt) => opt.word_embed_proj_dim,
@@ -175,7 +175,7 @@ impl ModelConfig {
         self.kv_heads * self.head_dim
     }
 
-    /// How many positions a token sees, its own included, if that is so in every layer; `None` if any layer sees all.
+    /// The maximum number of positions that a token sees in any layer, including its own. `None` if any layer sees all.
     pub fn window(&self) -> Option<usize> {
         match &self.family {
             ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => None,
@@ -185,7 +185,7 @@ impl ModelConfig {
         }
     }
 
-    /// The checks that hold for every architecture.
+    /// Checks the conditions that hold for every architecture.
     fn check(&self) -> Result<()> {
         let invalid = |sentence: String| Err(Error::Config(sentence));
         for (name, value, most) in [
@@ -210,7 +210,7 @@ impl ModelConfig {
     }
 }
 
-/// `hidden / heads`, which must come out even.
+/// Returns `hidden / heads`, which must be a whole number.
 fn head_dim(hidden: usize, heads: usize) -> Result<usize> {
     match hidden.checked_rem(heads) {
         Some(0) => Ok(hidden / heads),

@@ -4,14 +4,14 @@ use super::fields::{Fields, in_range};
 use super::{Activation, MAX_WIDTH, ModelConfig, ModelFamily, activation, head_dim};
 use crate::error::Result;
 
-/// What OPT leaves open. Learned positions start at row 2 of their table.
+/// Settings that are specific to OPT. Learned positions start at row 2 of their table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptConfig {
     /// Elements between the two matrices of the feed-forward block.
     pub ffn_dim: usize,
-    /// Elements of an embedding; where it differs from the hidden size, two matrices project in and out.
+    /// Elements of an embedding. If it differs from the hidden size, two matrices project in and out.
     pub word_embed_proj_dim: usize,
-    /// Layer norm before attention and feed-forward (all but OPT-350m) or after their residual sums.
+    /// Whether layer norms precede attention and feed-forward (all but OPT-350m) or follow their residual sums.
     pub do_layer_norm_before: bool,
     /// Whether a layer norm follows the last layer.
     pub final_norm: bool,
@@ -19,12 +19,12 @@ pub struct OptConfig {
     pub enable_bias: bool,
     /// Whether layer norms have weights and biases.
     pub layer_norm_elementwise_affine: bool,
-    /// The function between the two matrices of the feed-forward block.
+    /// The activation function between the two matrices of the feed-forward block.
     pub activation: Activation,
 }
 
 impl OptConfig {
-    /// Row of the position table that belongs to position 0.
+    /// The row of the position table for position 0.
     pub const POSITION_OFFSET: usize = 2;
     /// The epsilon of every layer norm.
     pub const LAYER_NORM_EPS: f32 = 1e-5;

@@ -8,76 +8,77 @@ use crate::error::{Error, Result};
 /// How a checkpoint's weights are quantised.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantization {
-    /// How quantised weights are stored.
+    /// The storage format of quantised weights.
     pub format: QuantFormat,
-    /// Names of modules that are not quantised, or of modules that these are in.
+    /// Names of modules that are not quantised, or of modules that contain them.
     ignored: Vec<String>,
 }
 
-/// How quantised weights are stored.
+/// The storage format of quantised weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuantFormat {
-    /// AutoAWQ's: integers of 4 bits, packed along the outputs.
+    /// AutoAWQ: 4-bit integers, packed along the outputs.
     Awq {
         /// Elements that share a scale.
         group: GroupSize,
     },
-    /// GPTQ's: integers of 4 bits, packed along the inputs.
+    /// GPTQ: 4-bit integers, packed along the inputs.
     Gptq {
         /// Elements that share a scale.
         group: GroupSize,
-        /// Whether zeros are stored less one, as the format's first version has them.
+        /// Whether zeros are stored minus one, as in the format's first version.
         less_one: bool,
-        /// Whether inputs were sorted before they were cut into groups (`desc_act`), so that each says which is its.
+        /// Whether inputs were sorted before they were divided into groups (`desc_act`). If so, the file has a group
+        /// index for each input.
         sorted: bool,
     },
-    /// compressed-tensors': integers of 4 bits, packed along the inputs, FP8, or some in one form and some in the other.
+    /// compressed-tensors: 4-bit integers packed along the inputs, FP8, or a mix of both.
     CompressedTensors {
-        /// Elements of 4 bits that share a scale, if there are any.
+        /// Elements that share a scale in the 4-bit weights. `None` without 4-bit weights.
         int4: Option<GroupSize>,
-        /// Whether these are not symmetric, and have zeros; nothing where that is not the same in all modules.
+        /// Whether the 4-bit weights are asymmetric and have zeros. `None` if that differs between modules.
         zeros: Option<bool>,
-        /// Whether the inputs of all of them were sorted before they were cut into groups.
+        /// Whether the inputs of all 4-bit weights were sorted before they were divided into groups.
         sorted: bool,
-        /// How scales of FP8 lie, if there are any.
+        /// The layout of the FP8 scales. `None` without FP8 weights.
         fp8: Option<Fp8Scales>,
     },
     /// FP8 e4m3.
     Fp8(Fp8Scales),
 }
 
-/// How many elements of a row share a scale.
+/// Number of elements of a row that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupSize {
-    /// All.
+    /// All elements of the row.
     Row,
-    /// So many.
+    /// A fixed number.
     Of(usize),
-    /// Not the same in all modules: as many as the shape of the scales says.
+    /// A number that differs between modules. The shape of the scales gives it.
     Various,
 }
 
-/// How scales of FP8 lie.
+/// The layout of FP8 scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fp8Scales {
-    /// One for a tensor, or one for each output.
+    /// One scale per tensor, or one per output.
     Outputs,
-    /// One for each block of so many outputs and inputs.
+    /// One scale per block of this many outputs and inputs.
     Blocks([usize; 2]),
 }
 
 impl Quantization {
-    /// Reads the quantisation from the text of a `config.json`; nothing if the weights are not quantised.
+    /// Reads the quantisation from the text of a `config.json`. Returns `None` if the weights are not quantised.
     ///
     /// # Errors
-    /// If there is one that is not supported.
+    /// If the quantisation is not supported.
     pub fn from_json(text: &[u8]) -> Result<Option<Self>> {
         let object = fields::parse(text, "config.json")?;
         Self::of(&Fields::new(&object))
     }
 
     pub(super) fn of(config: &Fields<'_>) -> Result<Option<Self>> {
-        // The first versions of compressed-tensors had another name for it.
+        // The first versions of compressed-tensors used another name.
         let fields = match config.object("quantization_config")? {
             Some(fields) => fields,
             None => match config.object("compression_config")? {
@@ -100,8 +101,9 @@ impl Quantization {
         Ok(Some(Quantization { format, ignored }))
     }
 
-    /// Whether the configuration says that a module, such as `model.layers.0.mlp.down_proj`, is not quantised. Regular
-    /// expressions and names of classes are not looked at: what is stored decides, here as elsewhere.
+    /// Whether the configuration excludes a module, such as `model.layers.0.mlp.down_proj`, from quantisation. Regular
+    /// expressions and class names in the list are not interpreted. This is no problem because the stored tensors
+    /// decide whether a weight is quantised.
     pub fn ignores(&self, module: &str) -> bool {
         let parts: Vec<&str> = module.split('.').collect();
         self.ignored.iter().any(|name| {
@@ -111,12 +113,12 @@ impl Quantization {
     }
 }
 
-/// That weights quantised in this way are not supported.
+/// Returns an error: weights quantised in this way are not supported.
 fn refuse<T>(how: &str) -> Result<T> {
     Err(Error::Unsupported(format!("its weights are quantised {how}")))
 }
 
-/// A name from the file, as a message can carry it.
+/// Shortens a name from the file for an error message.
 fn cut(name: &str) -> String {
     name.chars().take(60).collect()
 }
@@ -157,7 +159,7 @@ fn gptq(fields: &Fields<'_>) -> Result<QuantFormat> {
         return refuse(&format!("by gptq, and packed into {}; int32 is supported", cut(words)));
     }
     if fields.has_value("adapter") {
-        return refuse("by gptq with an adapter beside them, which is not supported");
+        return refuse("by gptq with an adapter, which is not supported");
     }
     let group = match group_size(fields, "group_size")? {
         Some(group) if !fields.has_value("dynamic") => group,
@@ -177,7 +179,7 @@ fn fp8(fields: &Fields<'_>) -> Result<QuantFormat> {
     Ok(QuantFormat::Fp8(fp8_scales(fields, "weight_block_size")?))
 }
 
-/// How scales lie, by the member that has the extents of blocks.
+/// Returns the layout of scales. The member `name`, if present, contains the extents of a block.
 fn fp8_scales(fields: &Fields<'_>, name: &str) -> Result<Fp8Scales> {
     let Some(extents) = fields.usizes(name)? else { return Ok(Fp8Scales::Outputs) };
     match *extents.as_slice() {
@@ -186,7 +188,7 @@ fn fp8_scales(fields: &Fields<'_>, name: &str) -> Result<Fp8Scales> {
     }
 }
 
-/// A size of groups: -1 stands for whole rows.
+/// Reads a group size. -1 means whole rows.
 fn group_size(fields: &Fields<'_>, name: &str) -> Result<Option<GroupSize>> {
     match fields.float(name)? {
         None => Ok(None),
@@ -194,7 +196,7 @@ fn group_size(fields: &Fields<'_>, name: &str) -> Result<Option<GroupSize>> {
         Some(size) if size >= 1.0 && size <= super::MAX_WIDTH as f64 && size.fract() == 0.0 => {
             Ok(Some(GroupSize::Of(size as usize)))
         }
-        Some(size) => Err(Error::Config(format!("{name} is {size}, which is no size of groups"))),
+        Some(size) => Err(Error::Config(format!("{name} is {size}, which is not a valid group size"))),
     }
 }
 

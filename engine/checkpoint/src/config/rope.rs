@@ -4,31 +4,31 @@ use super::MAX_POSITIONS;
 use super::fields::{Fields, in_range};
 use crate::error::{Error, Result};
 
-/// How positions turn into angles.
+/// How positions are converted to angles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// The base of the geometric series of wavelengths.
     pub theta: f64,
-    /// What is done to the frequencies of that series.
+    /// The scaling of the series' frequencies.
     pub scaling: RopeScaling,
 }
 
-/// The scalings of frequencies that are implemented.
+/// The supported frequency scalings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// None.
+    /// No scaling.
     None,
-    /// Every frequency divided by `factor`.
+    /// Divides every frequency by `factor`.
     Linear {
         /// The divisor.
         factor: f64,
     },
-    /// Each frequency divided by a factor of its own: how GGUF files have LLaMA 3.1's scaling.
+    /// Divides each frequency by its own factor. GGUF files represent LLaMA 3.1's scaling in this way.
     Factors {
-        /// The divisors, one for each pair of a head's elements.
+        /// The divisors, one per pair of a head's elements.
         factors: Vec<f32>,
     },
-    /// LLaMA 3.1's: low frequencies divided by `factor`, high ones kept, those between blended.
+    /// LLaMA 3.1's scaling. Divides low frequencies by `factor`, keeps high ones, and interpolates between.
     Llama3 {
         /// The divisor of low frequencies.
         factor: f64,
@@ -36,7 +36,7 @@ pub enum RopeScaling {
         low_freq_factor: f64,
         /// Wavelengths below `original_max_position_embeddings / high_freq_factor` are high frequencies.
         high_freq_factor: f64,
-        /// The context the model was first trained with.
+        /// The context length that the model was first trained with.
         original_max_position_embeddings: usize,
     },
 }
@@ -69,7 +69,7 @@ fn read_scaling(parameters: &Fields<'_>, fields: &Fields<'_>, max_positions: usi
         }
         None | Some("default") => Ok(RopeScaling::None),
         Some("linear") => Ok(RopeScaling::Linear { factor: factor(parameters)? }),
-        // A form of this program's own, for what it reads of GGUF files.
+        // A form that only this program writes, for GGUF files.
         Some("factors") => {
             let factors = parameters.positives("factors")?;
             factors

@@ -1,4 +1,4 @@
-//! Defaults, both generations of key names, and refusals.
+//! Tests of defaults, of old and new key names, and of refusals.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn llama(config: &ModelConfig) -> &LlamaConfig {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_classes() {
+fn defaults_match_the_classes() {
     let opt = read(r#"{"model_type": "opt"}"#).unwrap();
     assert_eq!((opt.layers, opt.heads, opt.hidden, opt.vocab_size, opt.max_positions), (12, 12, 768, 50272, 2048));
     assert_eq!((opt.eos_token_ids.as_slice(), opt.bos_token_id, opt.tie_word_embeddings), (&[2][..], Some(2), true));
@@ -38,7 +38,7 @@ fn the_defaults_are_those_of_the_classes() {
 }
 
 #[test]
-fn windows_follow_the_layers() {
+fn windows_may_differ_between_layers() {
     let base = r#""model_type": "qwen2", "num_hidden_layers": 3, "sliding_window": 8, "use_sliding_window": true"#;
     let windows = |more: &str| {
         let config = read(&format!("{{{base}{more}}}")).unwrap();
@@ -98,7 +98,7 @@ fn rope_is_read_in_both_forms() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_by_name() {
+fn unsupported_configurations_are_refused_by_name() {
     for (json, word) in [
         ("", "not JSON"),
         ("[]", "not a JSON object"),
@@ -152,7 +152,7 @@ fn quantization(json: &str) -> Result<Option<Quantization>> {
     read(&format!(r#"{{"model_type": "llama", "quantization_config": {json}}}"#)).map(|config| config.quantization)
 }
 
-/// A group of compressed-tensors' configuration.
+/// Returns a compressed-tensors configuration with one group.
 fn compressed(format: &str, weights: &str, activations: &str) -> String {
     format!(
         r#"{{"quant_method": "compressed-tensors", "format": "{format}", "ignore": ["lm_head", "re:.*gate"],
@@ -164,7 +164,7 @@ const INT4_WEIGHTS: &str = r#""num_bits": 4, "type": "int", "strategy": "group",
 const FP8_WEIGHTS: &str = r#""num_bits": 8, "type": "float", "strategy": "channel""#;
 
 #[test]
-fn quantised_checkpoints_are_read_in_the_forms_that_programs_write() {
+fn quantised_checkpoints_are_read_in_all_common_forms() {
     assert_eq!(read(r#"{"model_type": "llama", "quantization_config": null}"#).unwrap().quantization, None);
     let (of_128, of_64) = (GroupSize::Of(128), GroupSize::Of(64));
     for (json, format) in [

@@ -1,4 +1,4 @@
-//! The model that is compiled into the program, so that a first run needs neither network nor download.
+//! The model that is compiled into the program. A first run needs neither network nor download.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::tensor::DType;
 /// The model's name.
 pub(super) const NAME: &str = "opt-story-3m";
 
-/// Bytes at an address that every element type can be read from.
+/// Bytes aligned for every element type.
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 
@@ -25,12 +25,12 @@ static FILES: [(&str, &[u8]); 5] = [
     ("tokenizer_config.json", include_bytes!("../../../model/tokenizer_config.json")),
 ];
 
-/// The contents of a text file.
+/// Returns the contents of a text file.
 pub(super) fn file(name: &str) -> Option<&'static [u8]> {
     FILES.iter().find(|(file, _)| *file == name).map(|(_, contents)| *contents)
 }
 
-/// The weights, which stay where they are in the program.
+/// Returns the weights. They are used in place, without a copy.
 pub(super) fn weights(dtype: Option<DType>) -> Result<Weights> {
     let path = Path::new(NAME);
     Weights::new(path, safetensors::open_static(&WEIGHTS.0, path)?, dtype)

@@ -1,6 +1,6 @@
-//! Models from the Hugging Face hub, kept in its usual cache.
+//! Models from the Hugging Face hub, stored in its usual cache.
 //!
-//! A model that is complete in the cache is used without any request to the network.
+//! A model that is complete in the cache is used without a network request.
 
 pub(super) mod gguf;
 
@@ -22,12 +22,12 @@ use crate::error::{Error, Result};
 /// How long the hub may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Files that are fetched where the model has them; of the tokenizer's, those of one form.
+/// Files to fetch if the model has them. Of the tokenizer's files, only one of the two forms below is fetched.
 const DESCRIPTIONS: [&str; 3] = ["generation_config.json", "tokenizer_config.json", "special_tokens_map.json"];
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_PARTS: [&str; 3] = ["vocab.json", "merges.txt", "added_tokens.json"];
 
-/// The directory with the files of the model `id`, fetched unless the cache has it whole.
+/// Returns the directory with the files of the model `id`. Fetches them unless the cache is complete.
 pub(super) fn fetch(id: &str, progress: bool, settings: &HubSettings) -> Result<PathBuf> {
     match look_up(id, settings, missing_part) {
         Ok(directory) => Ok(directory),
@@ -35,7 +35,7 @@ pub(super) fn fetch(id: &str, progress: bool, settings: &HubSettings) -> Result<
     }
 }
 
-/// The directory with the configuration of the model `id`, which alone is fetched unless the cache has it.
+/// Returns the directory with the configuration of the model `id`. Fetches only the configuration, unless it is cached.
 pub(super) fn fetch_config(id: &str, settings: &HubSettings) -> Result<PathBuf> {
     match look_up(id, settings, missing_config) {
         Ok(directory) => Ok(directory),
@@ -43,19 +43,20 @@ pub(super) fn fetch_config(id: &str, settings: &HubSettings) -> Result<PathBuf> 
     }
 }
 
-/// The cached directory of a model, or why it is not enough: there is none, or it lacks what `missing` says.
+/// Returns the cached directory of a model. The error says why the cache is not enough: there is no such directory, or
+/// a part is missing according to `missing`.
 fn look_up(id: &str, settings: &HubSettings, missing: fn(&Path) -> Option<String>) -> Result<PathBuf, String> {
-    let place = settings.cache_dir.display();
+    let cache = settings.cache_dir.display();
     let Some(directory) = cached_snapshot(&Cache::new(settings.cache_dir.clone()), id) else {
-        return Err(format!("it is not in the cache in {place}"));
+        return Err(format!("it is not in the cache in {cache}"));
     };
     match missing(&directory) {
         None => Ok(directory),
-        Some(part) => Err(format!("the cache in {place} lacks its {part}")),
+        Some(part) => Err(format!("the cache in {cache} lacks its {part}")),
     }
 }
 
-/// The cached snapshot of the main branch.
+/// Returns the cached snapshot of the main branch.
 fn cached_snapshot(cache: &Cache, id: &str) -> Option<PathBuf> {
     let repo = Repo::model(id.to_owned());
     let reference = cache.path().join(repo.folder_name()).join("refs").join(repo.revision());
@@ -65,13 +66,13 @@ fn cached_snapshot(cache: &Cache, id: &str) -> Option<PathBuf> {
     directory.is_dir().then_some(directory)
 }
 
-/// A name that cannot lead out of a directory.
+/// Returns `name` if it is a single path component, which cannot lead out of a directory.
 fn plain_name(name: &str) -> Option<&str> {
     let mut components = Path::new(name).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(_)), None)).then_some(name)
 }
 
-/// What a snapshot lacks to be loaded.
+/// Returns the first part that a snapshot lacks, or `None` if the model can be loaded.
 fn missing_part(directory: &Path) -> Option<String> {
     let has = |file: &str| directory.join(file).exists();
     if let Some(part) = missing_config(directory) {
@@ -86,7 +87,7 @@ fn missing_part(directory: &Path) -> Option<String> {
             return None;
         }
         let index = directory.join(format.index());
-        // A damaged index counts as there: loading the weights says what is wrong with it.
+        // A damaged index counts as present. Loading the weights reports the damage.
         if let Ok(Some(text)) = read_small(&index) {
             return shard_names(&index, &text).ok()?.into_iter().find(|shard| !has(shard));
         }
@@ -94,17 +95,17 @@ fn missing_part(directory: &Path) -> Option<String> {
     Some("weights".into())
 }
 
-/// What a snapshot lacks to say what the model is.
+/// Returns the name of the configuration if the snapshot lacks it.
 fn missing_config(directory: &Path) -> Option<String> {
     (!directory.join("config.json").exists()).then(|| "config.json".into())
 }
 
-/// One model on its way into the cache.
+/// A download of one model into the cache.
 struct Download<'a> {
     id: &'a str,
     endpoint: &'a str,
     has_token: bool,
-    /// Why the cache is not enough, for messages.
+    /// The reason why the cache is not enough, for error messages.
     missing: String,
     cache: Cache,
     api: Api,
@@ -116,7 +117,7 @@ impl<'a> Download<'a> {
     fn new(id: &'a str, progress: bool, settings: &'a HubSettings, missing: String) -> Result<Self> {
         if settings.offline {
             return Err(Error::Hub(format!(
-                "{id} cannot be loaded: {missing}, and HF_HUB_OFFLINE forbids to fetch it"
+                "{id} cannot be loaded: {missing}, and HF_HUB_OFFLINE forbids fetching it"
             )));
         }
         let cache = Cache::new(settings.cache_dir.clone());
@@ -148,7 +149,7 @@ impl<'a> Download<'a> {
 
     fn run(self) -> Result<PathBuf> {
         let id = self.id;
-        // The small files first: a model that cannot be run is refused before its weights are fetched.
+        // Fetch the small files first, so that an unsupported model is refused before its weights are fetched.
         let config = self.config()?.join("config.json");
         ModelConfig::from_json(&read_small(&config)?.unwrap_or_default())?;
         let tokenizer = if self.offers(TOKENIZER) {
@@ -162,7 +163,7 @@ impl<'a> Download<'a> {
             self.get(file)?;
         }
         self.weights()?;
-        // Only a whole model becomes the cache's main branch.
+        // The cache's main branch moves only when the model is complete.
         let main = self.cache.repo(Repo::model(id.to_owned()));
         main.create_ref(&self.commit).map_err(|error| Error::io(self.cache.path(), error))?;
         let directory = main.pointer_path(&self.commit);
@@ -172,7 +173,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// The directory of the snapshot, with the configuration fetched.
+    /// Fetches the configuration and returns the directory of the snapshot.
     fn config(&self) -> Result<PathBuf> {
         if !self.offers("config.json") {
             return Err(Error::Hub(format!("{} has no config.json, so it is not a model that can be loaded", self.id)));
@@ -201,22 +202,22 @@ impl<'a> Download<'a> {
         self.files.iter().any(|offered| offered == file)
     }
 
-    /// The path of a file of this commit, fetched if it is not there.
+    /// Returns the path of a file of this commit. Fetches the file unless it is cached.
     fn get(&self, file: &str) -> Result<PathBuf> {
         let directory = self.cache.repo(Repo::model(self.id.to_owned())).pointer_path(&self.commit);
         let path = directory.join(file);
         if path.exists() {
             return Ok(path);
         }
-        // By commit, so that all files are of one state even if the main branch moves meanwhile.
+        // Fetched by commit, so that all files belong together even if the main branch moves meanwhile.
         let repo = Repo::with_revision(self.id.to_owned(), RepoType::Model, self.commit.clone());
-        // The client takes some properties of answers for granted, and panics if what it asks is not the hub.
+        // The client panics on some answers that a hub would not give.
         let path = catch_unwind(AssertUnwindSafe(|| self.api.repo(repo).download(file)))
             .map_err(|_| {
                 Error::Hub(format!("{} cannot be fetched: {} does not answer like a hub", self.id, self.endpoint))
             })?
             .map_err(|error| self.failure(error))?;
-        // The client leaves a reference that is named after the commit, which nothing needs.
+        // The client leaves a reference named after the commit. Nothing uses it.
         let references = self.cache.path().join(Repo::model(self.id.to_owned()).folder_name()).join("refs");
         let _ = fs::remove_file(references.join(&self.commit));
         Ok(path)
@@ -229,7 +230,7 @@ impl<'a> Download<'a> {
                 ureq::Error::StatusCode(401 | 403) if self.has_token => {
                     format!("{id} cannot be fetched: the token has no access to it (its page may ask for consent)")
                 }
-                // Without a token the hub gives the same answer for a model that does not exist and for one that is private.
+                // Without a token, the hub gives the same answer for a model that does not exist and for a private one.
                 ureq::Error::StatusCode(401 | 403) => {
                     format!("{id} cannot be fetched: it does not exist, or needs an access token in HF_TOKEN")
                 }
@@ -253,9 +254,9 @@ impl<'a> Download<'a> {
     }
 }
 
-/// Connects to the hub once: the client has no limit of its own on how long that may take.
+/// Connects to the hub once, because the client has no timeout for connecting.
 fn probe(endpoint: &str) -> std::result::Result<(), String> {
-    // Behind a proxy only the client can find out whether the hub can be reached.
+    // Behind a proxy, only the client can tell whether the hub is reachable.
     let proxied = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
     if proxied.iter().any(|name| std::env::var_os(name).is_some()) {
         return Ok(());

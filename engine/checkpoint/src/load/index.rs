@@ -1,4 +1,4 @@
-//! Which files of a directory hold the weights: one file, or shards that an index lists.
+//! Finding the files with the weights in a directory: one file, or shards listed in an index.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::config::Quantization;
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
-/// How weights are stored.
+/// The format of weight files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Safetensors,
@@ -23,7 +23,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// In the order of preference.
+    /// All formats, in order of preference.
     pub const ALL: [Format; 2] = [Format::Safetensors, Format::Pickle];
 
     /// The name of an unsharded file.
@@ -66,7 +66,7 @@ struct Index {
     weight_map: HashMap<String, String>,
 }
 
-/// Opens the weights in the directory `path`, which are quantised as `quantization` says.
+/// Opens the weights in the directory `path`. `quantization` describes how they are quantised.
 pub(super) fn open(path: &Path, dtype: Option<DType>, quantization: Option<&Quantization>) -> Result<Weights> {
     let weights = |path: &Path, tensors| match quantization {
         None => Weights::new(path, tensors, dtype),
@@ -92,10 +92,10 @@ fn open_shards(directory: &Path, index: &Path, text: &[u8], format: Format) -> R
     for shard in shards(index, &map)? {
         let path = directory.join(shard);
         if !path.exists() {
-            return Err(Error::weights(index, format!("the shard {shard} that it names is missing")));
+            return Err(Error::weights(index, format!("its shard {shard} is missing")));
         }
         for (name, tensor) in format.open(&path)? {
-            // Where two shards have a tensor of the same name, the index says which counts.
+            // If two shards contain a tensor of the same name, the index decides which one is used.
             let counts = map.get(&name).map_or_else(|| !tensors.contains_key(&name), |listed| listed == shard);
             if counts {
                 tensors.insert(name, tensor);
@@ -103,12 +103,12 @@ fn open_shards(directory: &Path, index: &Path, text: &[u8], format: Format) -> R
         }
     }
     if let Some((name, shard)) = map.iter().find(|(name, _)| !tensors.contains_key(*name)) {
-        return Err(Error::weights(index, format!("the shard {shard} does not hold tensor {name}, as it should")));
+        return Err(Error::weights(index, format!("the shard {shard} lacks the tensor {name}")));
     }
     Ok(tensors.into_iter().collect())
 }
 
-/// The shards that the text of an index names.
+/// Returns the names of the shards in the text of an index.
 #[cfg(feature = "hub")]
 pub(super) fn shard_names(index: &Path, text: &[u8]) -> Result<Vec<String>> {
     let map = parse(index, text)?;
@@ -123,7 +123,7 @@ fn parse(index: &Path, text: &[u8]) -> Result<HashMap<String, String>> {
     }
 }
 
-/// The distinct files of an index, none of which may lead out of its directory.
+/// Returns the distinct files of an index. Fails if one of them is not directly in the index's directory.
 fn shards<'a>(index: &Path, map: &'a HashMap<String, String>) -> Result<BTreeSet<&'a str>> {
     let names: BTreeSet<&str> = map.values().map(String::as_str).collect();
     for name in &names {

@@ -1,4 +1,4 @@
-//! Where a model's files come from: a directory, a GGUF file, the hub (by way of its cache), or the program itself.
+//! A model's files, from a directory, a GGUF file, the hub through its cache, or the program itself.
 
 mod bundled;
 #[doc(hidden)]
@@ -53,7 +53,7 @@ enum Source {
 }
 
 impl ModelFiles {
-    /// The model in the Hugging Face directory `path`.
+    /// Opens the model in the Hugging Face directory `path`.
     pub fn directory(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let metadata = fs::metadata(path).map_err(|error| Error::io(path, error))?;
@@ -65,10 +65,10 @@ impl ModelFiles {
         Ok(ModelFiles { source: Source::Directory(path.to_path_buf()), name })
     }
 
-    /// The model in the GGUF file `path`, and in the files beside it that are its other parts.
+    /// Opens the model in the GGUF file `path`, and in the files next to it that contain its other parts.
     ///
     /// # Errors
-    /// If a file cannot be read, or is damaged.
+    /// If a file cannot be read or is damaged.
     pub fn gguf(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -76,36 +76,38 @@ impl ModelFiles {
         Ok(ModelFiles { source: Source::Gguf(Arc::new(Gguf::open(path)?)), name })
     }
 
-    /// The small story model that is part of the program.
+    /// Returns the small story model that is part of the program.
     pub fn bundled() -> Self {
         ModelFiles { source: Source::Bundled, name: bundled::NAME.to_owned() }
     }
 
-    /// What `name` stands for: nothing for the bundled model, a directory, a hub id such as `facebook/opt-13b`, or one
-    /// of [`SHORT_NAMES`]; a GGUF file, or one of the hub: `owner/name/file.gguf`, `owner/name:file.gguf`, or
-    /// `owner/name:Q4_K_M` for the file of that type. Hub models are fetched unless the cache has them; `progress` shows how that goes.
+    /// Finds the model that `name` refers to. `None` is the bundled model. A name can be a directory, a hub id such as
+    /// `facebook/opt-13b`, or one of [`SHORT_NAMES`]. It can also be a GGUF file, or one on the hub:
+    /// `owner/name/file.gguf`, `owner/name:file.gguf`, or `owner/name:Q4_K_M` for the file of that type. Hub models are
+    /// fetched unless they are cached. `progress` shows the progress of that.
     pub fn resolve(name: Option<&str>, progress: bool) -> Result<Self> {
         Self::resolve_with(name, progress, &HubSettings::from_env())
     }
 
-    /// As [`ModelFiles::resolve`], with settings that do not come from the environment.
+    /// Like [`ModelFiles::resolve`], with the given settings instead of those from the environment.
     pub fn resolve_with(name: Option<&str>, progress: bool, settings: &HubSettings) -> Result<Self> {
         let file = |id: &str, file: &str| hub::gguf::fetch(id, file, progress, settings);
         Self::find(name, |id| hub::fetch(id, progress, settings), file)
     }
 
-    /// As [`ModelFiles::resolve`], for the configuration alone: of a hub model, nothing else is fetched.
+    /// Like [`ModelFiles::resolve`], but fetches only the configuration of a hub model.
     pub fn resolve_config(name: Option<&str>) -> Result<Self> {
         Self::resolve_config_with(name, &HubSettings::from_env())
     }
 
-    /// As [`ModelFiles::resolve_config`], with settings that do not come from the environment.
+    /// Like [`ModelFiles::resolve_config`], with the given settings instead of those from the environment.
     pub fn resolve_config_with(name: Option<&str>, settings: &HubSettings) -> Result<Self> {
         let file = |id: &str, file: &str| hub::gguf::fetch(id, file, false, settings);
         Self::find(name, |id| hub::fetch_config(id, settings), file)
     }
 
-    /// What `name` stands for; `fetch` gives the directory of a hub model, and `fetch_file` a GGUF file of one.
+    /// Finds the model that `name` refers to. `fetch` returns the directory of a hub model, and `fetch_file` returns a
+    /// GGUF file of one.
     fn find(
         name: Option<&str>,
         fetch: impl FnOnce(&str) -> Result<PathBuf>,
@@ -116,7 +118,7 @@ impl ModelFiles {
             return Err(Error::Option("the model's name is empty".into()));
         }
         let path = Path::new(name);
-        // A path in a directory that there is, or in the present one, is not looked for elsewhere.
+        // If the first component of the path exists, `name` is a path and not a file on the hub.
         let near = path.components().next().is_some_and(|first| Path::new(first.as_os_str()).exists());
         if let Some((id, file)) = names::hub_file(name).filter(|_| !near) {
             return Ok(ModelFiles { name: name.to_owned(), ..Self::gguf(fetch_file(id, file)?)? });
@@ -134,12 +136,12 @@ impl ModelFiles {
         Ok(ModelFiles { source: Source::Directory(fetch(&id)?), name: id })
     }
 
-    /// A name to show.
+    /// The model's name, for display.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The directory that the files are in, or the GGUF file; none for the model that is part of the program.
+    /// The directory that contains the files, or the GGUF file. `None` for the bundled model.
     pub fn path(&self) -> Option<&Path> {
         match &self.source {
             Source::Directory(path) => Some(path),
@@ -148,7 +150,7 @@ impl ModelFiles {
         }
     }
 
-    /// The model's shape, from `config.json`.
+    /// Reads the model's configuration from `config.json`.
     pub fn config(&self) -> Result<ModelConfig> {
         match self.read("config.json")? {
             Some(text) => ModelConfig::from_json(&text),
@@ -156,7 +158,7 @@ impl ModelFiles {
         }
     }
 
-    /// Suggestions for sampling; all absent where the model has no `generation_config.json`.
+    /// Reads the suggested sampling settings. All are absent if the model has no `generation_config.json`.
     pub fn generation_config(&self) -> Result<GenerationConfig> {
         match self.read("generation_config.json")? {
             Some(text) => GenerationConfig::from_json(&text),
@@ -164,11 +166,12 @@ impl ModelFiles {
         }
     }
 
-    /// The weights. Where `dtype` is a 16-bit type, tensors stored in another are rounded to it. Where it is f32 or
-    /// nothing, tensors come as stored: widening is exact, so a device that computes in f32 can do it on the fly.
+    /// Opens the weights. If `dtype` is a 16-bit type, tensors of other types are rounded to it. If it is f32 or
+    /// `None`, tensors keep their stored types. Widening is exact, so a device that computes in f32 can widen while
+    /// reading.
     ///
     /// # Errors
-    /// If files cannot be read, are damaged, or are quantised in a way that is not supported.
+    /// If files cannot be read, are damaged, or use an unsupported quantisation.
     pub fn weights(&self, dtype: Option<DType>) -> Result<Weights> {
         match &self.source {
             Source::Directory(path) => {
@@ -181,7 +184,7 @@ impl ModelFiles {
         }
     }
 
-    /// The text of the model's chat template; `None` if it has none.
+    /// Returns the text of the model's chat template, or `None` if it has none.
     ///
     /// # Errors
     /// If the model's files cannot be read.
@@ -192,10 +195,10 @@ impl ModelFiles {
         Ok(self.json_fields("tokenizer_config.json")?.get("chat_template").and_then(default_template))
     }
 
-    /// The members of one of the model's JSON files; empty if there is no such file.
+    /// Returns the members of one of the model's JSON files. The result is empty if the file does not exist.
     ///
     /// # Errors
-    /// If the file cannot be read, or is not a JSON object.
+    /// If the file cannot be read or is not a JSON object.
     pub fn json_fields(&self, file: &str) -> Result<Map<String, Value>> {
         match self.read(file)? {
             Some(text) => serde_json::from_slice(&text).map_err(|error| Error::Tokenizer(format!("{file}: {error}"))),
@@ -203,7 +206,7 @@ impl ModelFiles {
         }
     }
 
-    /// The directory or file of the model, for messages.
+    /// The path of the model's directory or file, for messages.
     pub fn place(&self) -> String {
         match &self.source {
             Source::Directory(path) => path.display().to_string(),
@@ -221,11 +224,11 @@ impl ModelFiles {
         }
     }
 
-    /// The contents of one of the model's text files, by its name; nothing if there is no such file. Of a GGUF file they are
-    /// made from its metadata.
+    /// Returns the contents of one of the model's text files, or `None` if the file does not exist. For a GGUF model
+    /// the contents are generated from its metadata.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be read, or is too large to be what it should be; of a GGUF file, what is wrong with its
+    /// [`Error::Io`] if the file cannot be read or is larger than any valid one. For a GGUF model, an error about its
     /// metadata.
     pub fn read(&self, file: &str) -> Result<Option<Cow<'static, [u8]>>> {
         match &self.source {
@@ -236,7 +239,7 @@ impl ModelFiles {
     }
 }
 
-/// The template itself, or the one named "default" where there are several.
+/// Returns the template itself. If there are several, returns the one named "default".
 fn default_template(value: &Value) -> Option<String> {
     match value {
         Value::String(template) => Some(template.clone()),

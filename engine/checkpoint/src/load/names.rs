@@ -1,8 +1,8 @@
-//! Names of models: short ones, hub ids, and what is rather a path.
+//! Names of models: short names, hub ids, and names that must be paths.
 
 use crate::error::{Error, Result};
 
-/// Short names and the hub ids they stand for.
+/// Short names and their hub ids.
 pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("opt-125m", "facebook/opt-125m"),
     ("opt-350m", "facebook/opt-350m"),
@@ -12,7 +12,7 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("opt-13b", "facebook/opt-13b"),
     ("opt-30b", "facebook/opt-30b"),
     ("opt-66b", "facebook/opt-66b"),
-    // Its weights were never published; its configuration is known to `quire bench floor`.
+    // The weights were never published. The configuration is built into `quire bench floor`.
     ("opt-175b", "facebook/opt-175b"),
     ("gpt2", "openai-community/gpt2"),
     ("gpt2-medium", "openai-community/gpt2-medium"),
@@ -71,15 +71,15 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("qwen3-32b", "Qwen/Qwen3-32B"),
 ];
 
-/// Whether a name is that of a GGUF file.
+/// Whether a name ends like a GGUF file.
 pub(super) fn is_gguf(name: &str) -> bool {
     name.len() > 5 && name.to_ascii_lowercase().ends_with(".gguf")
 }
 
-/// Whether the name of a GGUF file says that its weights are of a type such as `Q4_K_M`. Of a model in parts, only the first
-/// counts.
+/// Whether a GGUF file's name indicates a quantisation type such as `Q4_K_M`. If a model is split into parts, only the
+/// first part matches.
 #[cfg(feature = "hub")]
-pub(super) fn of_type(file: &str, kind: &str) -> bool {
+pub(super) fn has_type(file: &str, kind: &str) -> bool {
     let (file, kind) = (file.to_ascii_lowercase(), kind.to_ascii_lowercase());
     let Some(stem) = file.strip_suffix(".gguf") else { return false };
     let stem = match stem.rsplit_once("-of-") {
@@ -92,8 +92,8 @@ pub(super) fn of_type(file: &str, kind: &str) -> bool {
     stem.strip_suffix(&kind).is_some_and(|rest| rest.ends_with(['-', '.', '_', '/']) || rest.is_empty())
 }
 
-/// The hub id and the file, or the type, that a name such as `owner/name/file.gguf`, `owner/name:file.gguf` or
-/// `owner/name:Q4_K_M` stands for.
+/// Splits a name such as `owner/name/file.gguf`, `owner/name:file.gguf` or `owner/name:Q4_K_M` into the hub id and the
+/// file or type.
 pub(super) fn hub_file(name: &str) -> Option<(&str, &str)> {
     let (id, file) = match name.split_once(':') {
         Some(parts) => parts,
@@ -106,7 +106,7 @@ pub(super) fn hub_file(name: &str) -> Option<(&str, &str)> {
     (!file.is_empty() && hub_id(id).is_ok()).then_some((id, file))
 }
 
-/// Whether a name can only be meant as a path.
+/// Whether a name can only be a path.
 pub(super) fn looks_like_path(name: &str) -> bool {
     name.starts_with(['/', '.', '~'])
         || name.ends_with('/')
@@ -116,12 +116,12 @@ pub(super) fn looks_like_path(name: &str) -> bool {
         || name.ends_with(".bin")
 }
 
-/// The hub id that `name` is, or stands for.
+/// Returns the hub id for `name`, which may be a short name or a hub id.
 pub(super) fn hub_id(name: &str) -> Result<String> {
     if let Some((_, id)) = SHORT_NAMES.iter().find(|(short, _)| short.eq_ignore_ascii_case(name)) {
         return Ok((*id).to_owned());
     }
-    // The cache makes the id part of a path, so nothing else may pass.
+    // The id becomes part of a path in the cache, so all other characters are refused.
     let valid = |part: &str| {
         (1..=96).contains(&part.len())
             && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart() {
+    fn paths_ids_and_short_names_are_distinguished() {
         assert_eq!(hub_id("OPT-13b").unwrap(), "facebook/opt-13b");
         assert_eq!(hub_id("someone/some-model_1.0").unwrap(), "someone/some-model_1.0");
         for bad in ["", "nothing-known", "a/b/c", "../etc", "a/..", "a/b--c", "a b/c", "é/x", "a/", "/a"] {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_hub_are_told_from_paths() {
+    fn hub_files_are_distinguished_from_paths() {
         assert_eq!(hub_file("a/b:c.gguf"), Some(("a/b", "c.gguf")));
         assert_eq!(hub_file("a/b:Q4_K_M"), Some(("a/b", "Q4_K_M")));
         assert_eq!(hub_file("a/b/c.gguf"), Some(("a/b", "c.gguf")));
@@ -174,15 +174,15 @@ mod tests {
     #[test]
     fn files_are_found_by_their_types() {
         for file in ["m-Q4_K_M.gguf", "m.q4_k_m.gguf", "Q4_K_M/m-Q4_K_M-00001-of-00002.gguf"] {
-            assert!(of_type(file, "Q4_K_M"), "{file}");
+            assert!(has_type(file, "Q4_K_M"), "{file}");
         }
         for file in ["m-Q4_K_M.bin", "m-Q4_K_S.gguf", "m-IQ4_K_M.gguf", "m-Q4_K_M-00002-of-00002.gguf"] {
-            assert!(!of_type(file, "Q4_K_M"), "{file}");
+            assert!(!has_type(file, "Q4_K_M"), "{file}");
         }
     }
 
     #[test]
-    fn every_short_name_stands_for_a_valid_id() {
+    fn every_short_name_has_a_valid_id() {
         for (short, id) in SHORT_NAMES {
             assert_eq!(hub_id(id).unwrap(), *id, "{short}");
         }

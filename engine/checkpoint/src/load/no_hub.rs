@@ -1,4 +1,4 @@
-//! What stands in for the hub where the program is built without it.
+//! A substitute for `hub` in programs built without it.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ pub(super) fn fetch(id: &str, _progress: bool, settings: &HubSettings) -> Result
 /// Refuses the model `id`.
 pub(super) fn fetch_config(id: &str, _settings: &HubSettings) -> Result<PathBuf> {
     Err(Error::Hub(format!(
-        "{id} cannot be loaded: it is no directory, and this program was built without the feature `hub`, which fetches \
+        "{id} cannot be loaded: it is not a directory, and this program was built without the feature `hub`, which fetches \
          models by their name"
     )))
 }
 
 pub(super) mod gguf {
-    //! As above, for one file of a model.
+    //! A substitute for `hub::gguf`.
 
     use super::{HubSettings, PathBuf, Result};
 
@@ -34,9 +34,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_of_the_hub_is_refused_in_a_sentence() {
+    fn a_hub_model_is_refused_in_one_sentence() {
         let refused = fetch("facebook/opt-125m", true, &HubSettings::from_env()).unwrap_err().to_string();
-        let start = "facebook/opt-125m cannot be loaded: it is no directory, and this program was built without the feature `hub`";
+        let start = "facebook/opt-125m cannot be loaded: it is not a directory, and this program was built without the feature `hub`";
         assert!(refused.starts_with(start) && refused.lines().count() == 1, "{refused}");
         assert!(gguf::fetch("a/b", "c.gguf", true, &HubSettings::from_env()).is_err());
     }

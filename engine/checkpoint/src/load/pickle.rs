@@ -1,8 +1,8 @@
 //! PyTorch's `.bin` files: a pickle that describes the tensors, and their storages.
 //!
-//! `pytorch_reader` interprets the pickle as data and runs nothing of it. It bounds what a file can make it allocate
-//! (copies out of the memo, nesting, claimed sizes), checks that every view lies in its storage, and gathers views that
-//! are not contiguous. It reads the zip form of PyTorch 1.6 and the forms before it.
+//! `pytorch_reader` interprets the pickle as data and executes nothing. It limits how much a file can make it allocate
+//! (copies out of the memo, nesting, claimed sizes). It checks that every view is within its storage and gathers views
+//! that are not contiguous. It reads the zip form of PyTorch 1.6 and the earlier forms.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -14,9 +14,9 @@ use super::stored::{Bytes, StoredTensor, StoredType};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
-/// The tensors of the file at `path`. Their bytes are read when they are loaded.
+/// Opens the tensors of the file at `path`. Their bytes are read when they are loaded.
 pub(super) fn open(path: &Path) -> Result<Vec<(String, StoredTensor)>> {
-    // The reader is not known to panic; the net is for the archive and inflate code below it.
+    // The reader is not known to panic. This protects against panics in the archive and inflate code that it uses.
     let reader = catch_unwind(AssertUnwindSafe(|| PytorchReader::new(path)))
         .map_err(|_| Error::weights(path, "the file is damaged"))?
         .map_err(|error| refusal(path, error))?;

@@ -1,7 +1,7 @@
-//! safetensors files: a JSON header, then the bytes of the tensors one after the other.
+//! safetensors files: a JSON header followed by the bytes of the tensors.
 //!
-//! Each tensor is mapped by itself, so that one that is converted or rearranged on its way to the model gives its
-//! pages back when it is dropped.
+//! Each tensor is mapped separately. A tensor that is converted or rearranged while loading therefore frees its pages
+//! when it is dropped.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::stored::{Bytes, StoredTensor, StoredType, open_mapped};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
-/// What the header says of one tensor.
+/// A tensor's entry in the header.
 #[derive(Clone, Debug)]
 pub struct Described {
     /// The tensor's name.
@@ -21,13 +21,14 @@ pub struct Described {
     pub dtype: StoredType,
     /// The extents, outermost first.
     pub shape: Vec<usize>,
-    /// Where the bytes begin in the file.
+    /// The offset of its bytes in the file.
     pub offset: usize,
-    /// How many there are.
+    /// The number of bytes.
     pub len: usize,
 }
 
-/// Reads the header of a whole file. Every range returned lies in `file` and has the bytes its type and shape ask for.
+/// Reads the header of a whole file. Every returned range is within `file`, and its length matches the tensor's type
+/// and shape.
 pub fn describe(file: &[u8]) -> std::result::Result<Vec<Described>, String> {
     let (header, metadata) = SafeTensors::read_metadata(file).map_err(|error| error.to_string())?;
     let start = header + size_of::<u64>();
@@ -36,7 +37,7 @@ pub fn describe(file: &[u8]) -> std::result::Result<Vec<Described>, String> {
         let (from, to) = info.data_offsets;
         let range = start.checked_add(from).zip(start.checked_add(to));
         let Some((offset, end)) = range.filter(|(offset, end)| offset <= end && *end <= file.len()) else {
-            return Err(format!("tensor {name} lies outside the file"));
+            return Err(format!("tensor {name} is outside the file"));
         };
         let dtype = match info.dtype {
             Dtype::F32 => StoredType::Float(DType::F32),
@@ -49,9 +50,9 @@ pub fn describe(file: &[u8]) -> std::result::Result<Vec<Described>, String> {
     Ok(described)
 }
 
-/// The tensors of the file at `path`.
+/// Opens the tensors of the file at `path`.
 pub(super) fn open(path: &Path) -> Result<Vec<(String, StoredTensor)>> {
-    // Only the header's pages are read, and the map is gone when this function returns.
+    // Only the header's pages are read. The map is dropped when this function returns.
     let (file, map) = open_mapped(path)?;
     let described = describe(&map).map_err(|reason| Error::weights(path, reason))?;
     let (file, path) = (Arc::new(file), Arc::from(path));
@@ -62,7 +63,7 @@ pub(super) fn open(path: &Path) -> Result<Vec<(String, StoredTensor)>> {
     }))
 }
 
-/// The tensors of a file that is part of the program.
+/// Opens the tensors of a file that is part of the program.
 pub(super) fn open_static(file: &'static [u8], path: &Path) -> Result<Vec<(String, StoredTensor)>> {
     let described = describe(file).map_err(|reason| Error::weights(path, reason))?;
     let path = Arc::from(path);

@@ -1,22 +1,22 @@
-//! Where the hub is, and where its cache.
+//! The addresses of the hub and its cache.
 
 use std::path::PathBuf;
 use std::{fmt, fs};
 
-/// Where the hub and its cache are.
+/// The addresses of the hub and its cache, and how to use them.
 #[derive(Clone)]
 pub struct HubSettings {
-    /// The directory with one folder per model.
+    /// The cache directory, with one folder per model.
     pub cache_dir: PathBuf,
     /// The hub's address.
     pub endpoint: String,
     /// The access token, for models that need one.
     pub token: Option<String>,
-    /// Never to use the network.
+    /// Whether to avoid all network requests.
     pub offline: bool,
 }
 
-/// Without the token, which does not belong in logs.
+/// Omits the token, which must not appear in logs.
 impl fmt::Debug for HubSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HubSettings")
@@ -28,8 +28,8 @@ impl fmt::Debug for HubSettings {
 }
 
 impl HubSettings {
-    /// What Hugging Face's own tools would use: `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and
-    /// `HF_HUB_OFFLINE`, and the token file that `hf auth login` leaves.
+    /// Reads the settings of Hugging Face's own tools: `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`,
+    /// `HF_HUB_OFFLINE`, and the token file that `hf auth login` writes.
     pub fn from_env() -> Self {
         Self::from_vars(|name| std::env::var_os(name).and_then(|value| value.into_string().ok()))
     }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_follow_the_variables() {
+    fn settings_come_from_the_environment() {
         let vars = |pairs: &'static [(&'static str, &'static str)]| {
             HubSettings::from_vars(move |name| {
                 pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())

@@ -1,4 +1,4 @@
-//! One tensor as a weight file holds it, before its bytes are read.
+//! A tensor in a weight file, before its bytes are read.
 
 use std::fs::File;
 use std::num::NonZero;
@@ -12,15 +12,15 @@ use crate::mapping::Mapping;
 use crate::quantised::QuantType;
 use crate::tensor::{DType, HostTensor};
 
-/// A tensor's type, shape and place. The file that named them has been checked to hold as many bytes.
+/// A tensor's type, shape and location. Its file has been checked to have that many bytes.
 #[derive(Debug)]
 pub(super) struct StoredTensor {
     /// The element type.
     pub dtype: StoredType,
     /// The extents, outermost first.
     pub shape: Vec<usize>,
-    /// With `Some` the rows of each of so many heads are in the order of GGUF's rotation, and are brought into this
-    /// program's when they are loaded: see `gguf`.
+    /// With `Some(n)` the rows of each of `n` heads are in the order of GGUF's rotation. Loading rearranges them into
+    /// this program's order (see `gguf`).
     pub(super) interleaved: Option<NonZero<usize>>,
     pub(super) path: Arc<Path>,
     pub(super) bytes: Bytes,
@@ -33,7 +33,7 @@ pub enum StoredType {
     Float(DType),
     /// Quantised weights.
     Quantised(QuantType),
-    /// Another one, by name. Checkpoints have masks and counters that nothing asks for.
+    /// Another type, by name. Checkpoints contain masks and counters that no model uses.
     Other(String),
 }
 
@@ -41,20 +41,20 @@ pub enum StoredType {
 pub(super) enum Bytes {
     /// A range of a file.
     File { file: Arc<File>, offset: u64, len: usize },
-    /// Bytes of the program.
+    /// Bytes that are part of the program.
     Static(&'static [u8]),
-    /// A tensor of a pickle; its storage may have to be gathered.
+    /// A tensor of a pickle. Its storage may have to be gathered.
     Pickled(Box<pytorch_reader::Tensor>),
-    /// Several tensors that are put together.
+    /// Several tensors that are combined into one.
     Assembled(Box<dyn Assembly>),
 }
 
-/// Several tensors of a file that are one weight.
+/// Several tensors of a file that are combined into one weight.
 pub(super) trait Assembly: fmt::Debug {
-    /// The weight, in memory of its own.
+    /// Combines the tensors into the weight, in newly allocated memory.
     ///
     /// # Errors
-    /// If the tensors cannot be read, or have contents that no weight has.
+    /// If the tensors cannot be read or their contents are invalid.
     fn load(self: Box<Self>) -> Result<HostTensor>;
 }
 
@@ -69,12 +69,12 @@ impl fmt::Display for StoredType {
 }
 
 impl StoredTensor {
-    /// Elements, which the reader of the file has checked not to overflow.
+    /// Number of elements. The reader of the file has checked that it does not overflow.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Bytes of the elements, as stored or with another size each; none of a type that no weight has.
+    /// Bytes of the elements as stored, or with `element` bytes each. 0 for types that weights cannot have.
     pub fn bytes(&self, element: Option<usize>) -> usize {
         match self.dtype {
             StoredType::Float(dtype) => self.elements().saturating_mul(element.unwrap_or(dtype.size())),
@@ -86,14 +86,15 @@ impl StoredTensor {
         }
     }
 
-    /// The tensor itself: if `mapped`, in the pages of its file where that is possible, else copied.
+    /// Loads the tensor. If `mapped` is set, it uses the pages of the file where possible. Otherwise it copies them.
     pub fn load(self, name: &str, mapped: bool) -> Result<HostTensor> {
         let (heads, path) = (self.interleaved, Arc::clone(&self.path));
         let tensor = self.load_rows(name, mapped)?;
         Ok(match heads {
             None => tensor,
             Some(heads) => {
-                // The rows of a head are its pairs; they belong half a head apart.
+                // The rows of a head are interleaved in pairs. This program keeps the two rows of a pair half a head
+                // apart.
                 let rows = tensor.shape().first().copied().unwrap_or(0);
                 let half = rows / heads.get() / 2;
                 if half * heads.get() * 2 != rows {
@@ -119,7 +120,7 @@ impl StoredTensor {
                 Bytes::File { file, offset, len } => {
                     Ok(HostTensor::mapped_groups(kind, shape, map_file(&file, &path, (offset, len), mapped)?))
                 }
-                _ => Err(Error::weights(path, format!("tensor {name} is quantised, and in no GGUF file"))),
+                _ => Err(Error::weights(path, format!("tensor {name} has a quantised type but is not in a GGUF file"))),
             };
         }
         let dtype = match dtype {
@@ -139,7 +140,8 @@ impl StoredTensor {
                 Ok(HostTensor::mapped(dtype, shape, map))
             }
             Bytes::Pickled(tensor) => {
-                // The reader is not known to panic. If a damaged archive makes it, the request fails, not the process.
+                // The reader is not known to panic. If a damaged archive makes it panic, loading fails instead of the
+                // process.
                 let bytes = catch_unwind(AssertUnwindSafe(|| tensor.read()))
                     .map_err(|_| Error::weights(&path, format!("tensor {name} cannot be read")))?
                     .map_err(|error| Error::weights(&path, error.to_string()))?;
@@ -152,7 +154,7 @@ impl StoredTensor {
         }
     }
 
-    /// The bytes of a tensor whose type no weight has by itself, with elements of so many bytes.
+    /// Maps the bytes of a tensor that is only part of a weight. Its elements have `element` bytes each.
     pub fn raw(self, element: usize) -> Result<Mapping> {
         let StoredTensor { dtype, shape, path, bytes, .. } = self;
         let size = shape.iter().try_fold(element, |size, &extent| size.checked_mul(extent));
@@ -164,15 +166,15 @@ impl StoredTensor {
                 path,
                 format!("the bytes of a tensor of type {dtype} do not fit its shape {shape:?}"),
             )),
-            _ => Err(Error::weights(path, format!("a tensor of type {dtype} is in no safetensors file"))),
+            _ => Err(Error::weights(path, format!("a tensor of type {dtype} is not in a safetensors file"))),
         }
     }
 }
 
-/// Opens a file of weights and maps all of it, for its header to be read.
+/// Opens a weight file and maps all of it, so that its header can be read.
 ///
 /// # Errors
-/// If it cannot be read, or is empty.
+/// If the file cannot be read or is empty.
 pub(super) fn open_mapped(path: &Path) -> Result<(File, Mapping)> {
     let file = File::open(path).map_err(|error| Error::io(path, error))?;
     let length = file.metadata().map_err(|error| Error::io(path, error))?.len();
@@ -184,7 +186,7 @@ pub(super) fn open_mapped(path: &Path) -> Result<(File, Mapping)> {
     Ok((file, map))
 }
 
-/// A range of a file, in its pages or copied.
+/// Maps or copies a range of a file.
 fn map_file(file: &File, path: &Path, (offset, len): (u64, usize), mapped: bool) -> Result<Mapping> {
     let map = if mapped { Mapping::of_file(file, path, offset, len) } else { Mapping::copy_of_file(file, offset, len) };
     map.map_err(|error| Error::io(path, error))

@@ -1,4 +1,4 @@
-//! Small files, read whole.
+//! Reading small files whole.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// The largest text file (a tokenizer's or an index) that is read.
+/// Maximum size of a text file, such as a tokenizer's or an index.
 const MAX_TEXT: u64 = 512 << 20;
 
-/// The contents of a file of at most [`MAX_TEXT`] bytes; nothing if it does not exist.
+/// Returns the contents of a file of at most [`MAX_TEXT`] bytes, or `None` if the file does not exist.
 pub fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
     let file = match fs::File::open(path) {
         Ok(file) => file,
@@ -17,7 +17,7 @@ pub fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
         Err(error) => return Err(Error::io(path, error)),
     };
     let mut text = Vec::new();
-    // Bounded by what is read, not by what the file system says: the path may name a device.
+    // Limits the bytes read, not the size that the file system reports, because the path may be a device.
     file.take(MAX_TEXT + 1).read_to_end(&mut text).map_err(|error| Error::io(path, error))?;
     if text.len() as u64 > MAX_TEXT {
         let reason = format!("it is larger than {} MiB", MAX_TEXT >> 20);

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::quantised::QuantType;
 use crate::tensor::{DType, HostTensor};
 
-/// Called with the number of bytes that were taken so far, and of all bytes.
+/// A callback with the number of bytes taken so far and of all bytes. The second field is the latter.
 struct Progress(Box<dyn FnMut(usize, usize)>, usize);
 
 impl fmt::Debug for Progress {
@@ -19,26 +19,26 @@ impl fmt::Debug for Progress {
     }
 }
 
-/// The tensors of one model. A model takes what it needs; what it leaves is never read.
+/// The tensors of one model. Each tensor is read when the model takes it, and never if the model does not need it.
 #[derive(Debug)]
 pub struct Weights {
     path: PathBuf,
     tensors: HashMap<String, StoredTensor>,
     requested: Option<DType>,
     prevailing: DType,
-    /// The quantised types that there are.
+    /// The quantised types that occur.
     quantised: Vec<QuantType>,
-    /// Quantised tensors that have no such type, and become elements when they are taken.
+    /// Number of quantised tensors without a supported type. They are decoded to elements when taken.
     widened: usize,
-    /// Whether quantised matrices stay so where others are rounded.
+    /// Whether quantised matrices stay quantised even if other tensors are rounded.
     keeps_quantised: bool,
-    /// Whether tensors stay in their files, as far as they can.
+    /// Whether tensors are mapped from their files where possible, rather than copied.
     mapped: bool,
-    /// Whether tensors that are in no file are taken to be zeros.
+    /// Whether missing tensors are replaced by zeros.
     invents: bool,
-    /// Whether every projection has a row for each of its outputs, GPT-2's too.
+    /// Whether every projection's rows are its outputs, including GPT-2's.
     rows_are_outputs: bool,
-    /// Bytes that were taken, as they are stored.
+    /// Bytes of the tensors taken so far, as stored.
     taken: usize,
     progress: Option<Progress>,
 }
@@ -48,7 +48,7 @@ impl Weights {
         let mut elements = [(DType::F32, 0usize), (DType::F16, 0), (DType::Bf16, 0)];
         let (mut quantised, mut widened) = (Vec::new(), 0);
         for (_, tensor) in &tensors {
-            // The model's type is that of the tensors beside those that are put together.
+            // The model's type is determined by tensors that are stored whole, not by assembled ones.
             let is_assembled = matches!(tensor.bytes, Bytes::Assembled(_));
             let alike = match tensor.dtype {
                 StoredType::Float(_) if is_assembled => {
@@ -93,8 +93,8 @@ impl Weights {
         })
     }
 
-    /// Weights that are in no file: every tensor that is taken is there, of this type and of zeros, and takes no
-    /// memory. They serve to find out what a model would launch.
+    /// Creates weights without files. Every tensor that is taken consists of zeros of type `dtype` and uses no memory.
+    /// They serve to find out which kernels a model would launch.
     pub fn of_zeros(dtype: DType) -> Self {
         Weights {
             path: PathBuf::new(),
@@ -112,87 +112,89 @@ impl Weights {
         }
     }
 
-    /// The tensors of one safetensors file.
+    /// Opens the tensors of one safetensors file.
     pub fn from_safetensors(path: impl AsRef<Path>, dtype: Option<DType>) -> Result<Self> {
         let path = path.as_ref();
         Self::new(path, safetensors::open(path)?, dtype)
     }
 
-    /// The tensors of one PyTorch file.
+    /// Opens the tensors of one PyTorch file.
     pub fn from_pickle(path: impl AsRef<Path>, dtype: Option<DType>) -> Result<Self> {
         let path = path.as_ref();
         Self::new(path, pickle::open(path)?, dtype)
     }
 
-    /// The stored type that most elements have. Those that are quantised count as f16 in a GGUF file, and not at all in others.
+    /// The stored type that most elements have. Quantised elements count as f16 in a GGUF file, and do not count in
+    /// other files.
     pub fn dtype(&self) -> DType {
         self.prevailing
     }
 
-    /// The quantised types of tensors, each once; none if no tensor is quantised.
+    /// The quantised types of tensors, without repetition. Empty if no tensor is quantised.
     pub fn quantised(&self) -> &[QuantType] {
         &self.quantised
     }
 
-    /// Quantised tensors that become elements in f32 when they are taken, since their groups are no whole number of 32.
+    /// Number of quantised tensors that become f32 elements when taken, because their group size is not a multiple of
+    /// 32.
     pub fn widened(&self) -> usize {
         self.widened
     }
 
-    /// Says that every projection has a row for each of its outputs.
+    /// Declares that every projection's rows are its outputs.
     pub(super) fn set_rows_are_outputs(&mut self) {
         self.rows_are_outputs = true;
     }
 
-    /// Whether the weight `name` of a projection has a row for each of its outputs. In Hugging Face's files GPT-2's have one for
-    /// each input, unless they are quantised.
+    /// Whether the rows of the projection weight `name` are its outputs. In Hugging Face's files, the rows of GPT-2's
+    /// projections are inputs, unless they are quantised.
     pub fn rows_are_outputs(&self, name: &str) -> bool {
         let is_assembled = |tensor: &StoredTensor| matches!(tensor.bytes, Bytes::Assembled(_));
         self.rows_are_outputs || self.tensors.get(name).is_some_and(is_assembled)
     }
 
-    /// Rounds tensors to a 16-bit type from now on, as they are taken.
+    /// Rounds tensors to a 16-bit type when they are taken, from now on.
     pub fn round_to(&mut self, dtype: DType) {
         self.requested = Some(dtype);
     }
 
-    /// Leaves quantised matrices as they are from now on, even if tensors are rounded to a type.
+    /// Keeps quantised matrices quantised from now on, even if other tensors are rounded.
     pub fn keep_quantised(&mut self) {
         self.keeps_quantised = true;
     }
 
-    /// Copies tensors into memory from now on, as they are taken, so that nothing depends on their files afterwards.
+    /// Copies tensors into memory when they are taken, from now on. Loaded tensors then do not depend on their files.
     pub fn copy_to_memory(&mut self) {
         self.mapped = false;
     }
 
-    /// Calls `progress` whenever a tensor is taken, with the bytes that were taken so far and the bytes of all tensors.
+    /// Calls `progress` after each tensor is taken, with the bytes taken so far and the bytes of all tensors.
     pub fn on_progress(&mut self, progress: impl FnMut(usize, usize) + 'static) {
         self.progress = Some(Progress(Box::new(progress), self.taken + self.bytes(None)));
     }
 
-    /// Bytes of the tensors that are left, as they are stored, or with elements of a given size.
+    /// Bytes of the remaining tensors, as stored or with elements of a given size.
     pub fn bytes(&self, element: Option<usize>) -> usize {
         self.tensors.values().map(|tensor| tensor.bytes(element)).fold(0, usize::saturating_add)
     }
 
-    /// Whether a tensor of that name is left.
+    /// Whether a tensor of that name remains.
     pub fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// The shape of a tensor that is left.
+    /// The shape of a remaining tensor.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.tensors.get(name).map(|tensor| tensor.shape.as_slice())
     }
 
-    /// The names of the tensors that are left, in no order.
+    /// The names of the remaining tensors, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Takes `prefixes`, in their order, off the names that begin with them, so that a model asks for the same names
-    /// whichever class its checkpoint was saved from. Where the shorter name is taken, the longer one stays.
+    /// Removes `prefixes`, in order, from the names that begin with them. A model can then use the same names whichever
+    /// class its checkpoint was saved from. A name stays as it is if another tensor already has the shorter name.
     pub fn strip_prefix(&mut self, prefixes: &[&str]) {
         for prefix in prefixes {
             let fitting: Vec<String> = self.tensors.keys().filter(|name| name.starts_with(prefix)).cloned().collect();
@@ -220,7 +222,7 @@ impl Weights {
         }
     }
 
-    /// As [`Weights::take`], with elements: those of a quantised tensor are of the type that tensors are rounded to, or f32.
+    /// Like [`Weights::take`], but decodes a quantised tensor to the type that tensors are rounded to, or else to f32.
     pub fn take_elements(&mut self, name: &str, shape: &[usize]) -> Result<HostTensor> {
         let tensor = self.take(name, shape)?;
         Ok(match tensor.quantised() {
@@ -229,14 +231,14 @@ impl Weights {
         })
     }
 
-    /// What a message says where the parts of a quantised weight are there in its place.
+    /// Returns an addition to the error message for a missing weight, if its quantised parts exist instead.
     fn in_place_of(&self, name: &str) -> &'static str {
         let module = name.strip_suffix("weight").unwrap_or(name);
         let is_quantised = ["qweight", "weight_packed"].iter().any(|part| self.contains(&format!("{module}{part}")));
         if is_quantised { ": it is quantised, and config.json has no quantization_config that says how" } else { "" }
     }
 
-    /// As [`Weights::take`], but nothing if there is no such tensor.
+    /// Like [`Weights::take`], but returns `None` if there is no such tensor.
     pub fn take_optional(&mut self, name: &str, shape: &[usize]) -> Result<Option<HostTensor>> {
         let Some(stored) = self.tensors.remove(name) else { return Ok(None) };
         if stored.shape != shape {
@@ -251,7 +253,8 @@ impl Weights {
             progress(self.taken, *all);
         }
         Ok(Some(match self.requested {
-            // Widening gains nothing: a device that computes in f32 reads the stored type just as well, a quantised one too.
+            // Widening has no advantage. A device that computes in f32 can read the stored type directly, even a
+            // quantised one.
             None | Some(DType::F32) => tensor,
             Some(_) if self.keeps_quantised && tensor.quantised().is_some() && shape.len() == 2 => tensor,
             Some(dtype) => tensor.to_dtype(dtype),

@@ -1,13 +1,13 @@
-//! Rounding of weights to quantised ones, as GGUF's reference implementation does it.
+//! Quantising weights in the same way as GGUF's reference implementation.
 
 use half::f16;
 
 use super::QuantType;
 
-/// Appends the groups that `row`, a whole number of them, is rounded to.
+/// Quantises `row` (a multiple of the group size) and appends the groups.
 ///
 /// # Errors
-/// A sentence, if the type is none that weights can be rounded to, or an element is not finite.
+/// A sentence, if weights cannot be quantised to this type or an element is not finite.
 pub fn encode(kind: QuantType, row: &[f32], to: &mut Vec<u8>) -> Result<(), String> {
     let group = match kind {
         QuantType::Q8_0 => q8_0,
@@ -15,7 +15,7 @@ pub fn encode(kind: QuantType, row: &[f32], to: &mut Vec<u8>) -> Result<(), Stri
         other => return Err(format!("weights cannot be rounded to {other}; q8_0 and q4_0 are supported")),
     };
     if row.iter().any(|x| !x.is_finite()) {
-        return Err("a weight is no finite number".into());
+        return Err("a weight is not finite".into());
     }
     row.chunks_exact(kind.group()).for_each(|row| group(row, to));
     Ok(())
@@ -26,12 +26,12 @@ fn q8_0(x: &[f32], to: &mut Vec<u8>) {
     let scale = most / 127.0;
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     to.extend(f16::from_f32(scale).to_le_bytes());
-    // Halves are rounded away from zero.
+    // Ties are rounded away from zero.
     to.extend(x.iter().map(|x| (x * inverse).round() as i8 as u8));
 }
 
 fn q4_0(x: &[f32], to: &mut Vec<u8>) {
-    // The greatest in magnitude becomes -8, the end of the range that has one more integer.
+    // The element of greatest magnitude becomes -8, because the range has one more negative integer.
     let most = x.iter().fold(0f32, |most, &x| if x.abs() > most.abs() { x } else { most });
     let scale = most / -8.0;
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
@@ -54,7 +54,7 @@ mod tests {
             kind.decode(&bytes, &mut back);
             for (x, back) in x.chunks(32).zip(back.chunks(32)) {
                 let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
-                // Of four bits, the range ends one step early on the other side.
+                // With 4 bits, the range ends one step early on the positive side.
                 let bound = if kind == QuantType::Q4_0 { 1.0 } else { 0.5 } * most / steps * 1.01 + most / 2000.0;
                 assert!(x.iter().zip(back).all(|(x, y)| (x - y).abs() <= bound), "{kind}: {x:?} {back:?}");
             }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_rounded_is_refused() {
+    fn unsupported_types_and_nan_are_refused() {
         assert!(encode(QuantType::Q6_K, &[0.0; 256], &mut Vec::new()).unwrap_err().contains("q6_k"));
         assert!(encode(QuantType::Q8_0, &[f32::NAN; 32], &mut Vec::new()).is_err());
         let mut zeros = Vec::new();

@@ -1,4 +1,4 @@
-//! One group of quantised elements, taken apart.
+//! The fields of one group of quantised elements.
 
 use half::f16;
 use kernels::eight_bit::{EightBit, Fp8};
@@ -8,28 +8,31 @@ use super::QuantType;
 /// Elements of the largest group.
 pub const MAX_GROUP: usize = 256;
 
-/// A group's integers. An element is `scale * scales[i] * (quant - zero) - min_scale * mins[j]`, where `i` and `j` are those
-/// of the part of the group that it is in; groups of 32 have neither scales of parts nor minima. Of the types of safetensors
-/// files it is `wide_scale * (quant - zero)`; of FP8 `wide_scale` times the number whose code `quant` is.
+/// The integers and scales of one group.
+///
+/// For GGUF types, an element is `scale * scales[i] * (quant - zero) - min_scale * mins[j]`, where `i` and `j` are the
+/// indices of its part of the group. Groups of 32 have no scales of parts and no minima. For integer types of
+/// safetensors files, an element is `wide_scale * (quant - zero)`. For FP8 it is `wide_scale` times the number with the
+/// code `quant`.
 pub struct Group {
-    /// The elements, counted from the least that the type has.
+    /// The elements as unsigned integers, or as FP8 codes.
     pub quants: [u8; MAX_GROUP],
-    /// Multiplies every element.
+    /// The factor of every element.
     pub scale: f16,
-    /// Multiplies the minima.
+    /// The factor of the minima.
     pub min_scale: f16,
-    /// Multiplies every element of the types of safetensors files.
+    /// The factor of every element, for types of safetensors files.
     pub wide_scale: f32,
-    /// What is taken off each of the integers.
+    /// The integer that represents 0. It is subtracted from every integer.
     pub zero: u8,
-    /// Of 32 elements each; of 16 each in Q6_K.
+    /// Scales of parts of 32 elements, or of 16 elements in Q6_K.
     pub scales: [i8; 16],
-    /// Of 32 elements each.
+    /// Minima of parts of 32 elements.
     pub mins: [u8; 8],
 }
 
 impl QuantType {
-    /// What is taken off each of a group's integers; of 4 bits with a zero of their own, it is the middle of their range.
+    /// The integer that represents 0. For 4-bit types whose groups store their own, it is the middle of the range.
     #[inline]
     pub const fn zero(self) -> u8 {
         match self {
@@ -42,7 +45,7 @@ impl QuantType {
 }
 
 impl Group {
-    /// A group of zeros.
+    /// Creates a group of zeros.
     pub fn zeros(kind: QuantType) -> Self {
         Group {
             quants: [0; MAX_GROUP],
@@ -55,7 +58,7 @@ impl Group {
         }
     }
 
-    /// Reads one group, of [`QuantType::group_bytes`] bytes.
+    /// Reads one group from [`QuantType::group_bytes`] bytes.
     pub fn read(kind: QuantType, bytes: &[u8]) -> Self {
         let half = |at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let wide = || f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -108,7 +111,7 @@ impl Group {
         group
     }
 
-    /// Eight scales and eight minima of 6 bits each in 12 bytes.
+    /// Unpacks eight scales and eight minima of 6 bits each from 12 bytes.
     fn unpack_scales(&mut self, bytes: &[u8]) {
         for j in 0..4 {
             self.scales[j] = (bytes[j] & 63) as i8;
@@ -118,7 +121,7 @@ impl Group {
         }
     }
 
-    /// The factor of all integers of a part, and what is then taken off.
+    /// Returns the factor of all integers of a part, and the minimum to subtract afterwards.
     pub fn scale_and_min(&self, kind: QuantType, part: usize) -> (f32, f32) {
         let scale = self.scale.to_f32() * f32::from(self.scales[part]);
         match kind {
@@ -129,7 +132,7 @@ impl Group {
         }
     }
 
-    /// The elements, in the reference implementation's order of multiplications.
+    /// Decodes the elements, multiplying in the same order as the reference implementation.
     pub fn decode(&self, kind: QuantType, to: &mut [f32]) {
         let zero = i32::from(self.zero);
         let parts = to.chunks_mut(kind.part()).zip(self.quants.chunks(kind.part()));
@@ -145,7 +148,7 @@ impl Group {
     }
 }
 
-/// The lower halves of all bytes, then the upper ones.
+/// Writes the lower halves of all bytes, then the upper halves.
 fn split_nibbles(from: &[u8], to: &mut [u8]) {
     let (low, high) = to.split_at_mut(from.len());
     for ((from, low), high) in from.iter().zip(low).zip(high) {

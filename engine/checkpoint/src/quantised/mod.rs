@@ -1,6 +1,6 @@
-//! Quantised weights: each row is cut into groups of 32 to 256 elements, and a group holds small integers with the scales
-//! that they are multiplied by. Five types are those of GGUF files, to the byte; to the others the quantised tensors of
-//! safetensors files are brought when they are loaded.
+//! Quantised weights. Each row is divided into groups of 32 to 256 elements. A group contains small integers and the
+//! scales to multiply them by. Five types equal those of GGUF files, byte for byte. Quantised tensors of safetensors
+//! files are converted to the other types when they are loaded.
 
 mod encode;
 mod group;
@@ -12,7 +12,7 @@ pub use encode::encode;
 pub use group::{Group, MAX_GROUP};
 pub(crate) use pack::{fp8_type, int4_type, pack_fp8, pack_int4};
 
-/// The forms of quantised weights that can be computed with.
+/// The supported types of quantised weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types)] // the names that the format's users know
 pub enum QuantType {
@@ -20,39 +20,39 @@ pub enum QuantType {
     Q8_0,
     /// 32 elements of 4 bits and a scale.
     Q4_0,
-    /// 256 elements of 4 bits; a scale and a minimum for every 32, which are themselves integers of 6 bits.
+    /// 256 elements of 4 bits. Every 32 have a scale and a minimum, which are 6-bit integers.
     Q4_K,
-    /// As [`QuantType::Q4_K`], with elements of 5 bits.
+    /// Like [`QuantType::Q4_K`], with elements of 5 bits.
     Q5_K,
-    /// 256 elements of 6 bits; a scale for every 16, which is itself an integer of 8 bits.
+    /// 256 elements of 6 bits. Every 16 have a scale, which is an 8-bit integer.
     Q6_K,
-    /// 32 elements of 4 bits, the integer that stands for zero, and a scale in single precision.
+    /// 32 elements of 4 bits, the integer that represents 0, and an f32 scale.
     Int4G32,
-    /// As [`QuantType::Int4G32`], of 64 elements.
+    /// Like [`QuantType::Int4G32`], with 64 elements.
     Int4G64,
-    /// As [`QuantType::Int4G32`], of 128 elements.
+    /// Like [`QuantType::Int4G32`], with 128 elements.
     Int4G128,
-    /// 32 elements in FP8 e4m3, and a scale in single precision.
+    /// 32 elements of FP8 e4m3 and an f32 scale.
     Fp8G32,
-    /// As [`QuantType::Fp8G32`], of 128 elements.
+    /// Like [`QuantType::Fp8G32`], with 128 elements.
     Fp8G128,
 }
 
 impl QuantType {
-    /// Those that GGUF files have.
+    /// The types that occur in GGUF files.
     pub const GGUF: [QuantType; 5] =
         [QuantType::Q8_0, QuantType::Q4_0, QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K];
 
-    /// Those of safetensors files.
+    /// The types that tensors of safetensors files are converted to.
     pub const SAFETENSORS: [QuantType; 5] =
         [QuantType::Int4G32, QuantType::Int4G64, QuantType::Int4G128, QuantType::Fp8G32, QuantType::Fp8G128];
 
-    /// All of them.
+    /// Returns all types.
     pub fn all() -> impl Iterator<Item = QuantType> {
         Self::GGUF.into_iter().chain(Self::SAFETENSORS)
     }
 
-    /// Elements of a group. A row has a whole number of groups.
+    /// Elements per group. A row is a multiple of this.
     #[inline]
     pub const fn group(self) -> usize {
         match self {
@@ -63,7 +63,7 @@ impl QuantType {
         }
     }
 
-    /// Elements that share a scale: those of a group, or of a part of one.
+    /// Elements that share a scale: a group, or a part of one.
     #[inline]
     pub const fn part(self) -> usize {
         match self {
@@ -73,13 +73,13 @@ impl QuantType {
         }
     }
 
-    /// Whether elements are codes of FP8, and not integers.
+    /// Whether elements are FP8 codes instead of integers.
     #[inline]
     pub const fn is_fp8(self) -> bool {
         matches!(self, QuantType::Fp8G32 | QuantType::Fp8G128)
     }
 
-    /// Bytes of a group.
+    /// Bytes per group.
     #[inline]
     pub const fn group_bytes(self) -> usize {
         match self {
@@ -93,15 +93,15 @@ impl QuantType {
         }
     }
 
-    /// Bytes of a row of `cols` elements; nothing if it is not a whole number of groups, or too long.
+    /// Bytes of a row of `cols` elements. `None` if it is not a multiple of the group size, or too long.
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         cols.is_multiple_of(self.group()).then(|| (cols / self.group()).checked_mul(self.group_bytes())).flatten()
     }
 
-    /// The elements of whole groups in f32, as the reference implementations compute them.
+    /// Decodes whole groups to f32, in the same way as the reference implementations.
     ///
     /// # Panics
-    /// If `to` does not have as many elements as `bytes` has.
+    /// If `to` and `bytes` have different numbers of elements.
     pub fn decode(self, bytes: &[u8], to: &mut [f32]) {
         assert_eq!(to.len() * self.group_bytes(), bytes.len() * self.group(), "elements of quantised groups");
         for (bytes, to) in bytes.chunks_exact(self.group_bytes()).zip(to.chunks_exact_mut(self.group())) {

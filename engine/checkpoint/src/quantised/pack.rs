@@ -1,21 +1,21 @@
-//! Groups of the types of safetensors files, put together from what those files have.
+//! Groups of the types for safetensors files, built from the tensors of those files.
 
 use super::QuantType;
 
-/// The type of 4 bits whose groups divide those of `group` elements, and rows of `cols`; of several the longest.
+/// Selects the 4-bit type with the longest groups that divide both groups of `group` elements and rows of `cols`.
 pub(crate) fn int4_type(group: usize, cols: usize) -> Option<QuantType> {
     let kinds = [QuantType::Int4G128, QuantType::Int4G64, QuantType::Int4G32];
     kinds.into_iter().find(|kind| group.is_multiple_of(kind.group()) && cols.is_multiple_of(kind.group()))
 }
 
-/// The type of FP8 whose groups divide blocks of `block` columns, and rows of `cols`; of several the longest.
+/// Selects the FP8 type with the longest groups that divide both blocks of `block` columns and rows of `cols`.
 pub(crate) fn fp8_type(block: usize, cols: usize) -> Option<QuantType> {
     let kinds = [QuantType::Fp8G128, QuantType::Fp8G32];
     kinds.into_iter().find(|kind| block.is_multiple_of(kind.group()) && cols.is_multiple_of(kind.group()))
 }
 
-/// Writes a group of integers below 16, which are as many as a group of a type of 4 bits has. An element is
-/// `scale * (quant - zero)`.
+/// Writes a group of a 4-bit type. The integers must be below 16 and as many as the group size. An element is `scale *
+/// (quant - zero)`.
 pub(crate) fn pack_int4(scale: f32, zero: u8, quants: &[u8], to: &mut [u8]) {
     to[..4].copy_from_slice(&scale.to_le_bytes());
     to[4] = zero;
@@ -24,7 +24,7 @@ pub(crate) fn pack_int4(scale: f32, zero: u8, quants: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Writes a group of codes of FP8. An element is `scale` times the code's number.
+/// Writes a group of FP8 codes. An element is `scale` times the code's number.
 pub(crate) fn pack_fp8(scale: f32, codes: &[u8], to: &mut [u8]) {
     to[..4].copy_from_slice(&scale.to_le_bytes());
     to[4..].copy_from_slice(codes);
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_are_those_of_the_formula() {
+    fn elements_follow_the_formula() {
         for kind in [QuantType::Int4G32, QuantType::Int4G64, QuantType::Int4G128] {
             let quants: Vec<u8> = (0..kind.group()).map(|i| (i * 7 % 16) as u8).collect();
             let mut bytes = vec![0; kind.group_bytes()];
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_fp8_are_those_of_the_standard() {
+    fn fp8_codes_decode_as_in_the_standard() {
         let codes: Vec<u8> = [0x00, 0x01, 0x07, 0x08, 0x38, 0x3c, 0x7e, 0x80, 0xb8, 0xfe].repeat(13)[..128].to_vec();
         let numbers = [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 1.5, 448.0, 0.0, -1.0, -448.0].repeat(13);
         let mut bytes = vec![0; QuantType::Fp8G128.group_bytes()];

@@ -9,7 +9,7 @@ use super::DType;
 /// The element type of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvDtype {
-    /// A type that activations or weights may have, too.
+    /// A type that activations and weights can have too.
     Float(DType),
     /// 8-bit integers, with a scale for each head of a token.
     Int8,
@@ -18,16 +18,17 @@ pub enum KvDtype {
 }
 
 impl KvDtype {
-    /// Bytes that the keys or the values of one head of one token take: `head_dim` elements, and their scale if they have one.
+    /// Bytes of the keys or values of one head of one token: `head_dim` elements, and their scale if the type has
+    /// scales.
     pub const fn head_bytes(self, head_dim: usize) -> usize {
         match self {
             KvDtype::Float(dtype) => head_dim * dtype.size(),
-            // The scale is a half.
+            // The scale is an f16.
             KvDtype::Int8 | KvDtype::Fp8 => head_dim + 2,
         }
     }
 
-    /// How the GPU's kernels store elements of this type, if 16 bits are those of the activations.
+    /// The storage format for the GPU's kernels. A float type must be the type of the activations.
     pub const fn format(self) -> KvFormat {
         match self {
             KvDtype::Float(_) => KvFormat::Plain,

@@ -11,19 +11,19 @@ use crate::mapping::Mapping;
 use crate::quantised::QuantType;
 
 impl HostTensor {
-    /// A tensor of the quantised groups in `map`. The caller has found them to be as many as the type and the shape ask for,
-    /// and rows to be whole numbers of them.
+    /// Creates a tensor from the quantised groups in `map`. The caller must have checked that their number matches the
+    /// type and shape, and that rows are a multiple of the group size.
     pub fn mapped_groups(kind: QuantType, shape: Vec<usize>, map: Mapping) -> Self {
         Self::groups(Groups { kind, order: None }, shape, Storage::Mapped(map))
     }
 
-    /// As [`HostTensor::mapped_groups`], of groups that it owns.
+    /// Like [`HostTensor::mapped_groups`], with groups that the tensor owns.
     pub fn owned_groups(kind: QuantType, shape: Vec<usize>, groups: Vec<u8>) -> Self {
         Self::groups(Groups { kind, order: None }, shape, Storage::Groups(groups))
     }
 
-    /// The same matrix if its columns are stored in this order: the one at `i` is column `order[i]`. The caller has found the
-    /// order to have each column once.
+    /// Declares that the columns are stored in a different order: stored column `i` is column `order[i]`. The caller
+    /// must have checked that the order contains each column once.
     ///
     /// # Panics
     /// If the tensor is not quantised.
@@ -39,34 +39,34 @@ impl HostTensor {
         tensor
     }
 
-    /// How the tensor is quantised; `None` if its bytes are elements.
+    /// The type of quantisation, or `None` if the bytes are elements.
     pub fn quantised(&self) -> Option<QuantType> {
         self.quantised.as_ref().map(|groups| groups.kind)
     }
 
-    /// The order in which the columns of a quantised matrix are stored, if it is another than theirs: the one at `i` is
+    /// The order in which the columns of a quantised matrix are stored, if it is not their own: stored column `i` is
     /// column `order[i]`.
     pub fn order(&self) -> Option<&Arc<[u32]>> {
         self.quantised.as_ref()?.order.as_ref()
     }
 
-    /// The same tensor, in f32 if it is quantised.
+    /// Decodes a quantised tensor to f32. Other tensors are returned unchanged.
     pub fn into_elements(self) -> Self {
         if self.quantised.is_some() { self.to_dtype(DType::F32) } else { self }
     }
 
-    /// Elements in all.
+    /// The total number of elements.
     fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The elements in a type of their own, whatever the tensor's. Memory for them in f32 is needed for few at a time.
+    /// Decodes the elements to type `to`. Only few elements at a time are held in f32.
     pub(super) fn dequantised(&self, to: DType) -> Self {
-        let Some(kind) = self.quantised() else { unreachable!("only quantised tensors come here") };
-        // Whole rows, where columns change places.
+        let Some(kind) = self.quantised() else { unreachable!("the caller checked that the tensor is quantised") };
+        // If columns are reordered, decode whole rows.
         let some = if self.order().is_some() { self.shape[1].max(1) } else { kind.group() * 64 };
         let mut wide = vec![0.0; some];
-        let mut placed = vec![0.0; if self.order().is_some() { some } else { 0 }];
+        let mut sorted = vec![0.0; if self.order().is_some() { some } else { 0 }];
         let mut narrow = match to {
             DType::F32 => Storage::F32(Vec::with_capacity(self.len())),
             DType::F16 => Storage::F16(Vec::with_capacity(self.len())),
@@ -78,8 +78,8 @@ impl HostTensor {
             let wide = match self.order() {
                 None => wide,
                 Some(order) => {
-                    wide.iter().zip(&**order).for_each(|(&x, &col)| placed[col as usize] = x);
-                    &mut *placed
+                    wide.iter().zip(&**order).for_each(|(&x, &col)| sorted[col as usize] = x);
+                    &mut *sorted
                 }
             };
             match &mut narrow {
@@ -92,7 +92,7 @@ impl HostTensor {
         HostTensor { dtype: to, quantised: None, shape: self.shape.clone(), storage: narrow }
     }
 
-    /// The rows of a matrix, or the elements of a vector, in another order: the one at `i` is the one that was at
+    /// Returns a copy with the rows of a matrix, or the elements of a vector, reordered. Row `i` of the result is row
     /// `order(i)`.
     pub fn reordered(&self, order: impl Fn(usize) -> usize) -> Self {
         let row = self.row_bytes();
@@ -100,7 +100,7 @@ impl HostTensor {
         self.like(self.shape.clone(), &bytes)
     }
 
-    /// The bytes of a row that hold some of its columns.
+    /// Returns the range of a row's bytes that contains some of its columns.
     pub(super) fn col_bytes(&self, range: &Range<usize>) -> Result<Range<usize>> {
         let Some(kind) = self.quantised() else {
             return Ok(range.start * self.dtype.size()..range.end * self.dtype.size());
@@ -108,14 +108,14 @@ impl HostTensor {
         let group = kind.group();
         if self.order().is_some() {
             return Err(Error::Option(format!(
-                "tensor-parallel-size: a matrix in {kind} has its columns in an order of its own (desc_act), which cannot be \
+                "tensor-parallel-size: a matrix in {kind} stores its columns in a different order (desc_act), so it cannot be \
                  divided among workers"
             )));
         }
         if !range.start.is_multiple_of(group) || !range.end.is_multiple_of(group) {
             return Err(Error::Option(format!(
-                "tensor-parallel-size: a worker would have {} columns of a matrix in {kind}, which are no whole number of \
-                 groups of {group}",
+                "tensor-parallel-size: a worker would have {} columns of a matrix in {kind}, which is not a multiple of \
+                 the group size {group}",
                 range.len()
             )));
         }
@@ -131,7 +131,7 @@ mod tests {
 
     fn tensor(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
         let bytes = kind.row_bytes(cols).unwrap() * rows;
-        // No group has a scale that is no number.
+        // These bytes give no group a NaN scale.
         let groups = (0..bytes).map(|i| (i * 41 % 59) as u8).collect();
         HostTensor::owned_groups(kind, vec![rows, cols], groups)
     }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stored_in_another_order_come_back_in_theirs() {
+    fn reordered_columns_are_decoded_in_the_original_order() {
         let (kind, rows, cols) = (QuantType::Int4G32, 3, 64);
         let order: Vec<u32> = (0..cols as u32).map(|i| i * 29 % 64).collect();
         let stored = f32s(tensor(kind, rows, cols));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_rounded_to_the_type_that_is_asked_for() {
+    fn elements_are_rounded_to_the_requested_type() {
         let exact = f32s(tensor(QuantType::Q4_K, 3, 512));
         let rounded: Vec<f32> = exact.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
         assert_eq!(tensor(QuantType::Q4_K, 3, 512).to_dtype(DType::F16).elements().to_f32(), rounded);

@@ -1,4 +1,4 @@
-//! Activations, quantised a group at a time to integers of 8 bits and a scale.
+//! Activations quantised in groups, to 8-bit integers and a scale per group.
 
 use super::Projector;
 use super::packed::PART;
@@ -6,73 +6,76 @@ use crate::math::compiled;
 use crate::tensor::CpuTensor;
 use checkpoint::quantised::{MAX_GROUP, QuantType};
 
-/// Below this, all of a group counts as zero: the inverse of its scale would be infinite.
+/// A group whose magnitudes are all below this counts as zero. The inverse of its scale would be infinite.
 const TINY: f32 = 1e-30;
-/// Added to a number below 2^22 in magnitude, it leaves the nearest integer in the lowest bits: the even one of two.
+/// Adding this to a number below 2^22 in magnitude leaves the nearest integer in the lowest bits. Ties go to the even
+/// integer.
 const ROUND: f32 = (3 << 22) as f32;
 
-/// Tokens of a block.
+/// Tokens in a block.
 pub(super) const BLOCK: usize = 16;
 
-/// The rows of a matrix of activations, quantised, in memory of the pool.
+/// The rows of a matrix of activations, quantised, in memory from the pool.
 ///
-/// Tokens are in blocks of sixteen, of which the last one may have fewer. Of a block, what is of a part, group or sum lies
-/// side by side, token by token. What follows the last block's end is no token's, and may be read.
+/// Tokens are in blocks of sixteen. The last block may have fewer. Within a block, each part's integers, each group's
+/// scales and each word of sums are stored token by token. Padding after the last block may be read. Its contents are
+/// unspecified.
 pub(super) struct Activations {
     tokens: usize,
-    /// Integers, 32 columns of a token side by side.
+    /// Integers. The 32 columns of a part are contiguous for each token.
     quants: CpuTensor,
-    /// Of groups.
+    /// One scale per group.
     scales: CpuTensor,
-    /// Sums of the integers of parts, or of half parts, as integers; in 16 bits, two side by side, if they are [`paired`].
+    /// Sums of the integers of each part, half part or group (see [`summed`]). They are 32-bit integers, or 16-bit
+    /// integers, two to a word, if they are [`paired`].
     sums: CpuTensor,
-    /// Parts, scales and words of sums of a token.
+    /// Number of parts, scales and words of sums per token.
     widths: [usize; 3],
 }
 
 /// A block of quantised activations.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
-    /// Four columns are one word.
+    /// The integers of parts, four columns to a word.
     words: &'a [[i32; PART / 4]],
     scales: &'a [f32],
     sums: &'a [i32],
-    /// How many tokens it has.
+    /// Number of tokens in the block.
     height: usize,
-    /// The first token that is looked at.
+    /// The token within the block at which this view begins.
     first: usize,
 }
 
-/// Columns whose integers are summed together: those that have a scale of their own in the weight.
+/// Number of columns whose integers are summed together: the columns that share a scale or a zero in the weight.
 pub(super) const fn summed(kind: QuantType) -> usize {
     match kind {
         QuantType::Q6_K => PART / 2,
-        // A group's integers have one zero.
+        // All integers of a group share one zero.
         QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => kind.group(),
         _ => PART,
     }
 }
 
-/// Whether sums are in 16 bits, two in a word: those that are multiplied with minima. They are sums of 32 bytes.
+/// Whether sums have 16 bits, two to a word. These sums, of 32 bytes each, are multiplied with minima.
 const fn paired(kind: QuantType) -> bool {
     matches!(kind, QuantType::Q4_K | QuantType::Q5_K)
 }
 
 impl Activations {
-    /// Quantises all rows of `x` for a weight of this type.
-    pub fn new(x: &CpuTensor, kind: QuantType, with: &Projector<'_>) -> Self {
+    /// Quantises all rows of `x` for a weight of type `kind`.
+    pub fn new(x: &CpuTensor, kind: QuantType, projector: &Projector<'_>) -> Self {
         let (tokens, cols) = (x.rows(), x.cols());
         let words_of_sums = summed(kind) * if paired(kind) { 2 } else { 1 };
         let widths = [cols / PART, cols / kind.group(), cols / words_of_sums];
-        let words = |i: usize, size: usize| with.pool.tensor(tokens * widths[i] + BLOCK, size);
+        let words = |i: usize, size: usize| projector.pool.tensor(tokens * widths[i] + BLOCK, size);
         let (mut quants, mut scales, mut sums) = (words(0, PART / 4), words(1, 1), words(2, 1));
         let outputs = bytemuck::cast_slice_mut::<f32, [i8; PART]>(quants.as_mut_slice()).chunks_mut(BLOCK * widths[0]);
         let outputs = outputs.zip(scales.as_mut_slice().chunks_mut(BLOCK * widths[1]));
         let outputs = outputs.zip(sums.as_mut_slice().chunks_mut(BLOCK * widths[2]));
         let tasks: Vec<_> = x.as_slice().chunks((BLOCK * cols).max(1)).zip(outputs).collect();
-        with.threads.each(tasks.into_iter(), |(x, ((quants, scales), sums))| {
+        projector.threads.each(tasks.into_iter(), |(x, ((quants, scales), sums))| {
             compiled(
-                with.arch,
+                projector.arch,
                 #[inline(always)]
                 || {
                     let height = x.len() / cols;
@@ -108,7 +111,7 @@ impl Activations {
         Activations { tokens, quants, scales, sums, widths }
     }
 
-    /// The tokens from `token` on that are in its block.
+    /// Returns the tokens from `token` to the end of its block.
     #[inline(always)]
     pub fn block(&self, token: usize) -> Block<'_> {
         let before = token / BLOCK * BLOCK;
@@ -124,19 +127,19 @@ impl Activations {
 }
 
 impl<'a> Block<'a> {
-    /// The integers of a part of the first `T` tokens.
+    /// Returns the integers of a part for the first `T` tokens.
     #[inline(always)]
     pub fn words<const T: usize>(self, part: usize) -> &'a [[i32; PART / 4]; T] {
         first(&self.words[part * self.height + self.first..])
     }
 
-    /// Their scales of a group.
+    /// Returns the scales of a group for the first `T` tokens.
     #[inline(always)]
     pub fn scales<const T: usize>(self, group: usize) -> &'a [f32; T] {
         first(&self.scales[group * self.height + self.first..])
     }
 
-    /// Their sums: the `i`th, or two of them.
+    /// Returns word `i` of sums, which contains one sum or two, for the first `T` tokens.
     #[inline(always)]
     pub fn sums<const T: usize>(self, i: usize) -> &'a [i32; T] {
         first(&self.sums[i * self.height + self.first..])
@@ -145,21 +148,19 @@ impl<'a> Block<'a> {
 
 #[inline(always)]
 fn first<E, const T: usize>(slice: &[E]) -> &[E; T] {
-    let Some(first) = slice.first_chunk() else {
-        unreachable!("a block has sixteen tokens, or other numbers behind them")
-    };
+    let Some(first) = slice.first_chunk() else { unreachable!("a block has sixteen tokens or padding after them") };
     first
 }
 
-/// Rounds a group to integers times a scale, which is returned. If an element is not finite, the scale is no number, so
-/// that neither is any result.
+/// Quantises a group to integers and returns their scale. If an element is not finite, the scale is NaN, and so is
+/// every result that uses it.
 #[inline(always)]
 fn quantise(x: &[f32], quants: &mut [i8]) -> f32 {
     let (mut most, mut check) = ([0f32; 16], [0f32; 16]);
     for x in x.as_chunks::<16>().0 {
         for i in 0..16 {
             most[i] = if x[i].abs() > most[i] { x[i].abs() } else { most[i] };
-            // Zero, unless an element is infinite or no number.
+            // Zero, unless an element is infinite or NaN.
             check[i] += x[i] * 0.0;
         }
     }
@@ -192,14 +193,14 @@ mod tests {
         for (x, quant) in x.iter().zip(quants) {
             assert!((x - scale * f32::from(quant)).abs() <= scale * 0.5001, "{x} {quant} {scale}");
         }
-        // Halves become even.
+        // Ties go to the even integer.
         let halves: Vec<f32> = (0..32).map(|i| if i == 0 { 127.0 } else { i as f32 - 15.5 }).collect();
         quantise(&halves, &mut quants);
         assert_eq!(quants[15..19], [0, 0, 2, 2]);
     }
 
     #[test]
-    fn what_is_no_number_is_not_hidden() {
+    fn a_non_finite_element_gives_a_nan_scale() {
         let mut quants = [1; 32];
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = [1.0; 32];

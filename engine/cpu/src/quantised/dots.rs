@@ -1,6 +1,7 @@
-//! Sums of products of one band of a weight with some tokens, written once over [`Lanes`].
+//! Products of one band of a weight with some tokens, written once over [`Lanes`].
 //!
-//! What calls functions of [`Lanes`] are loops and not closures, which might not be compiled for the instruction set.
+//! Functions of [`Lanes`] are called in loops, not in closures, because closures might not be compiled for the
+//! instruction set.
 
 #![allow(clippy::needless_range_loop)] // see above
 
@@ -10,27 +11,27 @@ use super::packed::{PART, PackedBand, Packing, ROWS};
 use crate::pages::Line;
 use checkpoint::quantised::QuantType;
 
-/// Bands that a token meets at a time.
+/// Number of bands that a single token is multiplied with at a time.
 pub(super) const STREAMS: usize = 4;
-/// Chunks of four columns in a part.
+/// Number of chunks of four columns in a part.
 const CHUNKS: usize = PART / 4;
 
-/// One band of a weight, tokens, and where their products belong.
+/// One band of a weight, the tokens to multiply it with, and the output.
 pub(super) struct Band<'a, 'b> {
     pub weight: PackedBand<'a>,
     pub x: &'a Activations,
-    /// The first token of `rows`, which a block begins with.
+    /// The first token of `rows`. It begins a block.
     pub first: usize,
     pub rows: Rows<'a, 'b>,
 }
 
 /// The band's columns of the output.
 pub(super) struct Rows<'a, 'b> {
-    /// The tokens' rows of the output, or parts of them.
+    /// The tokens' rows of the output, or parts of the rows.
     pub out: &'a mut [&'b mut [f32]],
-    /// Where the band's columns begin in them.
+    /// The index in `out` of the band's first column.
     pub at: usize,
-    /// Add to what is there instead of replacing it.
+    /// Add to the contents of `out` instead of replacing them.
     pub add: bool,
 }
 
@@ -56,18 +57,18 @@ impl WithLanes for Band<'_, '_> {
     }
 }
 
-/// Bands next to each other, and one token. It takes less time to multiply a band than to fetch it, and each is a stream of
-/// its own, of which a processor fetches several faster than one.
+/// Adjacent bands to multiply with one token. Multiplying a band takes less time than fetching it from memory. Each
+/// band is a separate stream, and a processor fetches several streams faster than one.
 pub(super) struct Bands<'a, 'b> {
-    /// Of a type that [`Bands::are_of`].
+    /// The bands' type must be [supported](Bands::supports).
     pub weights: [PackedBand<'a>; STREAMS],
     pub x: Block<'a>,
     pub rows: Rows<'a, 'b>,
 }
 
 impl Bands<'_, '_> {
-    /// Whether bands may be of this type: its groups are one part with one scale.
-    pub const fn are_of(kind: QuantType) -> bool {
+    /// Whether this type is supported: its groups consist of one part with one scale.
+    pub const fn supports(kind: QuantType) -> bool {
         matches!(kind, QuantType::Q8_0 | QuantType::Q4_0)
     }
 }
@@ -79,7 +80,7 @@ impl WithLanes for Bands<'_, '_> {
 
     #[inline(always)]
     fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize {
-        // Of all bands, the sum of the token: there is no other.
+        // One sum per band, for the only token.
         let sums = if self.weights[0].kind == QuantType::Q8_0 {
             plain::<L, Wide, 1, STREAMS>(lanes, self.weights, self.x)
         } else {
@@ -99,7 +100,7 @@ impl WithLanes for Bands<'_, '_> {
 }
 
 impl Rows<'_, '_> {
-    /// Puts the sums of some tokens, from `token` on, where they belong.
+    /// Writes the sums of some tokens, from `token` on, to the output.
     #[inline(always)]
     pub fn finish<L: Lanes, const T: usize>(&mut self, lanes: L, sums: [L::Floats; T], token: usize) {
         for (sums, out) in sums.into_iter().zip(&mut self.out[token..]) {
@@ -115,31 +116,31 @@ impl Rows<'_, '_> {
     }
 }
 
-/// How the integers of a part lie in its lines.
+/// The layout of a part's integers in its lines.
 trait Bits {
-    /// The four columns of chunk `chunk` of all rows.
+    /// Extracts the four columns of chunk `chunk` for all rows.
     fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes;
 
-    /// Adds the products of four columns with those of a token.
+    /// Adds the products of four columns of the weight with four columns of a token.
     #[inline(always)]
     fn dot<L: Lanes>(lanes: L, sum: L::Ints, bytes: L::Bytes, x: i32) -> L::Ints {
         lanes.dot(sum, bytes, x)
     }
 
-    /// What sums begin with: what is to be taken off for the integers being counted from the least one.
+    /// Returns the initial value of sums. It corrects for the stored integers being unsigned: `zero` represents 0.
     #[inline(always)]
     fn begin<L: Lanes>(lanes: L, zero: u8, sum: i32) -> L::Ints {
         lanes.splat(-i32::from(zero) * sum)
     }
 }
 
-/// Eight bits.
+/// 8-bit integers.
 struct Wide;
-/// Four bits: the upper halves of bytes are the columns from the sixteenth on.
+/// 4-bit integers. The upper halves of bytes contain the columns from the sixteenth on.
 struct Nibbles;
-/// A fifth bit of each chunk in one line more.
+/// 5-bit integers. One additional line contains the fifth bit of each chunk.
 struct FiveBits;
-/// Two bits more of each chunk in two lines more.
+/// 6-bit integers. Two additional lines contain the upper two bits of each chunk.
 struct SixBits;
 
 impl Bits for Wide {
@@ -183,7 +184,7 @@ impl Bits for SixBits {
     }
 }
 
-/// The sums of one part over some of its chunks, for each token.
+/// Adds the products of `N` chunks of a part, from chunk `first` on, to the sums of each token.
 #[inline(always)]
 fn part<L: Lanes, B: Bits, const T: usize, const N: usize>(
     lanes: L,
@@ -201,7 +202,7 @@ fn part<L: Lanes, B: Bits, const T: usize, const N: usize>(
     sums
 }
 
-/// Groups of one part, with a scale each, of some bands.
+/// Multiplies some bands whose groups consist of one part with one scale.
 #[inline(always)]
 fn plain<L: Lanes, B: Bits, const T: usize, const N: usize>(
     lanes: L,
@@ -229,7 +230,7 @@ fn plain<L: Lanes, B: Bits, const T: usize, const N: usize>(
     totals
 }
 
-/// Groups of 4 bits, with a scale and a zero each.
+/// Multiplies a band of 4-bit groups with a scale and a zero per group.
 #[inline(always)]
 fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: Block<'_>) -> [L::Floats; T] {
     let kind = weight.kind;
@@ -254,14 +255,15 @@ fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: Block<'
     totals
 }
 
-/// Groups of eight parts, with scales of the parts, and minima or else a scale for each half of a part.
+/// Multiplies a band whose groups have eight parts. Each part has a scale and a minimum, or else each half of a part
+/// has a scale.
 #[inline(always)]
 fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
     lanes: L,
     weight: PackedBand<'_>,
     x: Block<'_>,
 ) -> [L::Floats; T] {
-    /// Half of a part, which has a scale of its own in Q6_K.
+    /// Chunks in half a part, which has a scale of its own in Q6_K.
     const HALF: usize = CHUNKS / 2;
     let kind = weight.kind;
     let parts = kind.group() / PART;
@@ -269,7 +271,7 @@ fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
     let groups = weight.lines.chunks_exact(parts * kind.lines()).zip(weight.scales.chunks_exact(kind.scales()));
     let mut totals = [lanes.zeros(); T];
     for (group, ((lines, scales), small)) in groups.zip(weight.parts.chunks_exact(kind.parts())).enumerate() {
-        // Two of them are a word where there are minima.
+        // With minima, each word contains two sums.
         let words_of_sums = if const { MINIMA } { sums_of_group / 2 } else { sums_of_group };
         let x_scales = x.scales::<T>(group);
         let mut whole = [lanes.splat(0); T];

@@ -1,4 +1,4 @@
-//! Sums of products of one band of a weight in FP8 with some tokens, whose activations stay as they are.
+//! Products of one band of an FP8 weight with some tokens. Their activations are not quantised.
 
 #![allow(clippy::needless_range_loop)] // as in `dots`
 
@@ -6,15 +6,16 @@ use super::dots::Rows;
 use super::lanes::{Lanes, WithLanes};
 use super::packed::{PackedBand, ROWS};
 
-/// Sums of a group that are computed side by side, since an addition waits for the one before it.
+/// Independent partial sums of a group. Each addition waits for the previous one of its chain, so several chains hide
+/// the latency.
 const CHAINS: usize = 2;
 
-/// One band of a weight, tokens, and where their products belong.
+/// One band of a weight, the tokens to multiply it with, and the output.
 pub(super) struct Fp8Band<'a, 'b> {
     pub weight: PackedBand<'a>,
-    /// The tokens' rows, one after the other, from the first one on.
+    /// The tokens' rows, concatenated, from the first one on.
     pub x: &'a [f32],
-    /// Elements of a row.
+    /// Elements per row.
     pub cols: usize,
     pub rows: Rows<'a, 'b>,
 }

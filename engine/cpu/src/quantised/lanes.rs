@@ -1,6 +1,7 @@
-//! What each instruction set does with vectors of sixteen rows: AVX-512 with VNNI, AVX2, NEON, and plain Rust.
+//! Operations on vectors of sixteen rows for each instruction set: AVX-512 with VNNI, AVX2, NEON, and plain Rust.
 //!
-//! A value of a type of [`Lanes`] exists only where the processor has its instructions, which is what its functions rely on.
+//! A value of a type that implements [`Lanes`] exists only if the processor has its instructions. The safety of its
+//! methods relies on that.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -14,70 +15,73 @@ use self::plain::Plain;
 use super::packed::ROWS;
 use crate::pages::Line;
 
-/// Vectors with a lane for each of a band's rows. Bytes are not negative, and below 128 but for those of [`Lanes::wide`].
+/// Vectors with a lane for each of a band's rows. `Bytes` are unsigned and below 128, except those from
+/// [`Lanes::wide`].
 pub(super) trait Lanes: Copy {
-    /// Four bytes a row.
+    /// Four bytes per row.
     type Bytes: Copy;
-    /// An integer a row.
+    /// An integer per row.
     type Ints: Copy;
-    /// A number a row.
+    /// An f32 number per row.
     type Floats: Copy;
-    /// Tokens at a time: as many as registers allow, at most 8.
+    /// Maximum number of tokens at a time, limited by the number of registers. At most 8.
     const TOKENS: usize;
-    /// A half has a fifth bit of exponent: with the bits of a code, it is smaller by this factor.
+    /// The factor by which [`Lanes::fp8`] is too small. It puts the bits of a code into an f16, whose exponent has a
+    /// fifth bit and a larger bias.
     const FP8_UNIT: f32 = 256.0;
 
     fn load(self, line: &Line) -> Self::Bytes;
-    /// `bytes >> shift & mask` of each byte. The mask is none of bits that the shift would bring in from another byte.
+    /// Computes `bytes >> shift & mask` for each byte. The mask must exclude bits that the shift brings in from the
+    /// neighbouring byte.
     fn bits(self, bytes: Self::Bytes, shift: usize, mask: u8) -> Self::Bytes;
-    /// `low | high << 4` of each byte.
+    /// Computes `low | high << 4` for each byte.
     fn join(self, low: Self::Bytes, high: Self::Bytes) -> Self::Bytes;
-    /// `sum + bytes . x`: the four bytes of each row times those of `x`, which have signs.
+    /// Computes `sum + bytes . x`: the four bytes of each row times the four signed bytes of `x`.
     fn dot(self, sum: Self::Ints, bytes: Self::Bytes, x: i32) -> Self::Ints;
 
-    /// Integers of 8 bits, counted from -128, as [`Lanes::dot_wide`] wants them.
+    /// Loads 8-bit integers stored with an offset of 128, in the form that [`Lanes::dot_wide`] needs.
     fn wide(self, line: &Line) -> Self::Bytes;
-    /// What sums of them begin with, if those of what they are multiplied with sum up to `sum`.
+    /// Returns the initial value for sums of [`Lanes::dot_wide`]. `sum` is the sum of the integers of `x`.
     fn begin_wide(self, sum: i32) -> Self::Ints;
-    /// As [`Lanes::dot`].
+    /// Like [`Lanes::dot`], for bytes from [`Lanes::wide`].
     fn dot_wide(self, sum: Self::Ints, bytes: Self::Bytes, x: i32) -> Self::Ints;
 
     fn splat(self, x: i32) -> Self::Ints;
     fn widen(self, x: &[u8; ROWS]) -> Self::Ints;
     fn widen_signed(self, x: &[u8; ROWS]) -> Self::Ints;
-    /// `a * b + c`
+    /// Computes `a * b + c`.
     fn multiply(self, a: Self::Ints, b: Self::Ints, c: Self::Ints) -> Self::Ints;
-    /// Two integers of 16 bits a row, the first in the lower half.
+    /// Combines two 16-bit integers per row into a word, the first in the lower half.
     fn pairs(self, first: &[u8; ROWS], second: &[u8; ROWS]) -> Self::Ints;
-    /// `sum + a . x`: the two integers of each row times those of `x`, all with signs.
+    /// Computes `sum + a . x`: the two integers of each row times those of `x`, all signed.
     fn dot_pairs(self, sum: Self::Ints, a: Self::Ints, x: i32) -> Self::Ints;
 
     fn zeros(self) -> Self::Floats;
-    /// Numbers of 16 bits.
+    /// Widens f16 numbers.
     fn halves(self, x: &[u16; ROWS]) -> Self::Floats;
     fn floats(self, x: &[f32; ROWS]) -> Self::Floats;
-    /// The numbers of FP8's codes, none of which is NaN's, as multiples of [`Lanes::FP8_UNIT`].
+    /// Decodes FP8 codes, which must not be NaN, to multiples of `1 / FP8_UNIT`: see [`Lanes::FP8_UNIT`].
     fn fp8(self, codes: &[u8; ROWS]) -> Self::Floats;
     fn mul(self, a: Self::Floats, b: f32) -> Self::Floats;
-    /// `a * b + c`, rounded once.
+    /// Computes `a * b + c`, rounded once.
     fn mul_add_one(self, a: Self::Floats, b: f32, c: Self::Floats) -> Self::Floats;
-    /// `a * b + c`, rounded once.
+    /// Computes `a * b + c`, rounded once.
     fn fused(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
-    /// `a * b + c`, rounded once; `a` is rounded to f32 before.
+    /// Rounds `a` to f32, then computes `a * b + c`, rounded once.
     fn mul_add(self, a: Self::Ints, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     fn to_array(self, x: Self::Floats) -> [f32; ROWS];
 }
 
-/// Work that is written once over [`Lanes`], and compiled for each instruction set.
+/// Work written once over [`Lanes`] and compiled for each instruction set.
 pub(super) trait WithLanes {
-    /// How many tokens it is for.
+    /// Number of tokens.
     fn count(&self) -> usize;
 
-    /// Does it for `T` tokens from `token` on, and returns how many these are. Marked to be inlined, so that it is compiled for the
-    /// instruction set of its caller.
+    /// Processes `T` tokens from `token` on and returns the number of tokens processed. Implementations are marked
+    /// `#[inline(always)]`, so that they are compiled for the caller's instruction set.
     fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize;
 
-    /// Does it for all tokens. Inlined for the same reason.
+    /// Processes all tokens. Inlined for the same reason.
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L)
     where
@@ -86,13 +90,14 @@ pub(super) trait WithLanes {
         self.run_from(lanes, 0);
     }
 
-    /// Does it for all tokens from `token` on. Inlined for the same reason.
+    /// Processes all tokens from `token` on. Inlined for the same reason.
     #[inline(always)]
     fn run_from<L: Lanes>(&mut self, lanes: L, mut token: usize) {
         while token < self.count() {
             let left = usize::min(self.count() - token, L::TOKENS);
             token += match left {
-                // These conditions are known to the compiler, which leaves out what has more tokens than fit.
+                // The compiler evaluates these conditions and leaves out the calls with more tokens than fit the
+                // registers.
                 8.. if const { L::TOKENS >= 8 } => self.tokens::<L, 8>(lanes, token),
                 4.. if const { L::TOKENS >= 4 } => self.tokens::<L, 4>(lanes, token),
                 2.. => self.tokens::<L, 2>(lanes, token),
@@ -102,7 +107,7 @@ pub(super) trait WithLanes {
     }
 }
 
-/// The instruction set that is computed with.
+/// The instruction set used for quantised weights.
 #[derive(Clone, Copy)]
 pub(crate) enum Isa {
     #[cfg(target_arch = "x86_64")]
@@ -115,12 +120,12 @@ pub(crate) enum Isa {
 }
 
 impl Isa {
-    /// The best one that the processor has.
+    /// Selects the best instruction set of this processor.
     pub fn new() -> Self {
         Self::all().remove(0)
     }
 
-    /// All that the processor has, the best one first.
+    /// Returns all instruction sets of this processor, the best first.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -134,7 +139,7 @@ impl Isa {
         all
     }
 
-    /// AVX-512, if that is computed with.
+    /// Returns AVX-512 if it is the selected instruction set.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn avx512(self) -> Option<avx512::Avx512> {
         match self {
@@ -143,7 +148,7 @@ impl Isa {
         }
     }
 
-    /// Does the work with the vectors of this instruction set.
+    /// Does the work with this instruction set.
     pub(super) fn run(self, work: impl WithLanes) {
         match self {
             #[cfg(target_arch = "x86_64")]

@@ -1,15 +1,16 @@
-//! Quantised weights: projections by integer dot products.
+//! Quantised weights: projections computed with integer dot products.
 //!
-//! Activations are quantised too, a group of them at a time, with as many elements as a group of the weight has. The
-//! product of two groups is then a sum of products of small integers, which is exact in whatever order it is computed, times
-//! the product of their scales. Those are summed in f32 in the order of the groups. So the result is the same, to the bit,
-//! on every instruction set, in every batch and on any number of threads.
+//! Activations are quantised too, in groups as long as the weight's groups. The product of two groups is then a sum of
+//! products of small integers times the product of their scales. The integer sum is exact in any order. The scaled sums
+//! are added up in f32 in the order of the groups. So the result is the same to the bit on every instruction set, in
+//! every batch and on any number of threads.
 //!
-//! Weights in FP8 are the exception: their codes are widened to single precision in registers, activations stay as they are,
-//! and sums are in f32 in one order, with the same results as above.
+//! FP8 weights are the exception. Their codes are widened to f32 in registers, and the activations are not quantised.
+//! Sums are f32 in a fixed order, so the results do not depend on the instruction set, batch or threads either.
 //!
-//! `packed` has the layout of the weight, `activations` quantises what it is multiplied with, `dots` has the sums over the
-//! vectors of `lanes`, `tiled` those of many tokens by AMX, `fp8` those of FP8, and `lanes` what each instruction set does.
+//! `packed` defines the layout of the weight and `activations` quantises activations. `dots` computes sums with the
+//! vectors of `lanes`, `tiled` computes sums of many tokens with AMX, and `fp8` computes sums for FP8. `lanes`
+//! implements the operations for each instruction set.
 
 mod activations;
 mod dots;
@@ -39,7 +40,7 @@ use super::tensor::{CpuTensor, Pool};
 use super::threads::Threads;
 use super::tiles::{Finish, Tile};
 
-/// What a projection is computed with.
+/// The instruction sets, threads and memory that a projection uses.
 pub(super) struct Projector<'a> {
     pub isa: Isa,
     #[cfg(target_arch = "x86_64")]
@@ -59,11 +60,11 @@ impl Projector<'_> {
         let ordered = weight.order().map(|order| self.reordered(x, order));
         let x = ordered.as_ref().unwrap_or(x);
         let activations = (!weight.kind().is_fp8()).then(|| Activations::new(x, weight.kind(), self));
-        // A product of bytes takes a fourth of one of f32's.
+        // Multiplying bytes takes a fourth of the time of multiplying f32 numbers.
         let work = tokens * cols * weight.cols() / if activations.is_some() { 4 } else { 1 };
-        let alone = activations.as_ref().filter(|_| tokens == 1 && Bands::are_of(weight.kind()));
-        let at_a_time = if alone.is_some() { STREAMS } else { 1 };
-        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, at_a_time * packed::ROWS), work, self.threads);
+        let single = activations.as_ref().filter(|_| tokens == 1 && Bands::supports(weight.kind()));
+        let bands_at_a_time = if single.is_some() { STREAMS } else { 1 };
+        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, bands_at_a_time * packed::ROWS), work, self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
             #[cfg(target_arch = "x86_64")]
             let tiled = Tiled::new(self.amx, self.isa, weight.kind(), tile.out.len());
@@ -72,7 +73,7 @@ impl Projector<'_> {
             while at < width {
                 let first = (tile.column + at) / packed::ROWS;
                 let rows = Rows { out: &mut tile.out, at, add: finish.add };
-                if let Some(x) = alone
+                if let Some(x) = single
                     && width - at >= STREAMS * packed::ROWS
                 {
                     let weights = std::array::from_fn(|i| weight.band(first + i));
@@ -110,7 +111,7 @@ impl Projector<'_> {
         });
     }
 
-    /// The columns of `x` in the order in which a weight has them.
+    /// Returns the columns of `x` in the order in which the weight stores its columns.
     fn reordered(&self, x: &CpuTensor, order: &[u32]) -> CpuTensor {
         let mut out = self.pool.tensor(x.rows(), x.cols());
         let rows = out.as_mut_slice().chunks_exact_mut(order.len()).zip(x.as_slice().chunks_exact(order.len()));

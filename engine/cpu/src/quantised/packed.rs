@@ -1,11 +1,12 @@
-//! The layout of a quantised weight: sixteen rows side by side, so that a vector has a few elements of each of them.
+//! The layout of a quantised weight. Sixteen rows are interleaved so that each vector has a few elements of each row.
 //!
-//! A *band* is sixteen rows. Along them lie the weight's groups, each divided into *parts* of 32 columns. A part's integers
-//! are in *lines* of 64 bytes, four of each row: line `i` of a part of 8 bits has the columns `4 i` to `4 i + 3`. Of fewer
-//! bits, the lower halves of four lines' bytes have the first sixteen columns and the upper ones the others; a fifth bit is
-//! in one more line, a fifth and a sixth in two. So one load and a multiplication of bytes serve sixteen rows, no sum goes
-//! across a vector, and as many bytes are read as the file has, or some 3 % more. FP8's codes are widened one column at a
-//! time, so that a line has those of one column next to each other.
+//! A *band* is sixteen rows. It contains the groups of those rows, each divided into *parts* of 32 columns. A part's
+//! integers are stored in *lines* of 64 bytes, four bytes per row. Line `i` of an 8-bit part contains columns `4 i` to
+//! `4 i + 3`. With fewer bits, the lower halves of four lines' bytes contain the first sixteen columns and the upper
+//! halves the other sixteen. A fifth bit takes one more line, a fifth and a sixth take two. So one load and one
+//! multiplication of bytes serve sixteen rows, and no sum crosses a vector's lanes. The layout takes as many bytes as
+//! the file, or some 3 % more. FP8 codes are widened one column at a time, so a line stores the sixteen codes of one
+//! column contiguously.
 
 use std::sync::Arc;
 
@@ -15,25 +16,25 @@ use checkpoint::Result;
 use checkpoint::quantised::{Group, QuantType};
 use checkpoint::tensor::HostTensor;
 
-/// Rows of a band: the f32 lanes of the longest vector.
+/// Rows in a band: the number of f32 lanes of the longest vector.
 pub(super) const ROWS: usize = 16;
-/// Columns of a part.
+/// Columns in a part.
 pub(super) const PART: usize = 32;
 
-/// A quantised matrix, `[N, K]`. Rows of zeros fill the last band up.
+/// A quantised matrix, `[N, K]`. The last band is padded with rows of zeros.
 pub(crate) struct PackedMatrix {
     kind: QuantType,
     rows: usize,
     cols: usize,
     lines: Lines,
-    /// A scale of each row for each group, as halves; where there are minima, their scales follow.
+    /// A scale for each row and group, as halves. For types with minima, the scale of the minima follows each.
     scales: Vec<[u16; ROWS]>,
-    /// Scales of each row for the parts of each group, those of all parts and then minima. None in groups of one part. Of
-    /// safetensors files' integers, the one that stands for zero.
+    /// Per group: scales of all its parts for each row, then minima. Types whose groups are one part have none. Integer
+    /// types from safetensors files have the group's zero here, the integer that represents 0.
     parts: Vec<[u8; ROWS]>,
-    /// A scale of each row for each group, of the types of safetensors files.
+    /// A scale in f32 for each row and group, for types from safetensors files.
     wide_scales: Vec<[f32; ROWS]>,
-    /// With `Some` the column at `i` is column `order[i]` of the matrix.
+    /// With `Some`, stored column `i` is column `order[i]` of the matrix.
     order: Option<Arc<[u32]>>,
 }
 
@@ -47,15 +48,15 @@ pub(super) struct PackedBand<'a> {
     pub wide_scales: &'a [[f32; ROWS]],
 }
 
-/// Sizes of a band's parts, for one group of columns.
+/// Numbers of entries in a band for each group of columns.
 pub(super) trait Packing {
-    /// Lines of a part.
+    /// Lines per part.
     fn lines(self) -> usize;
-    /// Scales of groups, by row and group.
+    /// Entries of `scales` per group.
     fn scales(self) -> usize;
-    /// Scales and minima of parts, by row and group; or the group's zero.
+    /// Entries of `parts` per group: scales and minima of parts, or the group's zero.
     fn parts(self) -> usize;
-    /// Scales of groups in single precision, by row and group.
+    /// Entries of `wide_scales` per group.
     fn wide_scales(self) -> usize;
 }
 
@@ -102,7 +103,7 @@ impl PackedMatrix {
     /// [`Error::Memory`](crate::error::Error::Memory) if the system has no memory for it.
     ///
     /// # Panics
-    /// If `tensor` is not quantised, or no matrix.
+    /// If `tensor` is not quantised or not a matrix.
     pub fn new(tensor: &HostTensor, threads: &Threads, pages: &Pages) -> Result<Self> {
         let (Some(kind), &[rows, cols]) = (tensor.quantised(), tensor.shape()) else {
             panic!("only a quantised matrix can be packed");
@@ -145,12 +146,12 @@ impl PackedMatrix {
         Ok(packed)
     }
 
-    /// The order in which its columns are stored, if it is another than theirs.
+    /// The order in which columns are stored, or `None` if it is the matrix's own order.
     pub fn order(&self) -> Option<&[u32]> {
         self.order.as_deref()
     }
 
-    /// How it is quantised.
+    /// The type of quantisation.
     pub fn kind(&self) -> QuantType {
         self.kind
     }
@@ -176,7 +177,7 @@ impl PackedMatrix {
         }
     }
 
-    /// The elements of a row in f32: those that the file's groups stand for, to the bit.
+    /// Decodes a row to f32. The elements equal those of the file's groups to the bit.
     pub fn decode_row(&self, row: usize, to: &mut [f32]) {
         let (kind, band, row) = (self.kind, self.band(row / ROWS), row % ROWS);
         let mut stored = vec![0.0; if self.order.is_some() { to.len() } else { 0 }];
@@ -191,7 +192,7 @@ impl PackedMatrix {
 }
 
 impl PackedBand<'_> {
-    /// Group `i` of a row.
+    /// Gathers group `i` of a row.
     fn group(&self, i: usize, row: usize) -> Group {
         let kind = self.kind;
         let mut group = Group::zeros(kind);
@@ -222,7 +223,7 @@ impl PackedBand<'_> {
     }
 }
 
-/// A band that is being packed: see [`PackedMatrix`].
+/// A band that is being packed (see [`PackedMatrix`]).
 struct BandMut<'a> {
     lines: &'a mut [Line],
     scales: &'a mut [[u16; ROWS]],
@@ -231,7 +232,7 @@ struct BandMut<'a> {
 }
 
 impl BandMut<'_> {
-    /// Writes group `i` of a row, where there are zeros.
+    /// Writes group `i` of a row. Its entries must be zero before.
     fn set(&mut self, kind: QuantType, row: usize, i: usize, group: &Group) {
         pack(kind, group, row, &mut self.lines[i * kind.group() / PART * kind.lines()..]);
         let parts = &mut self.parts[i * kind.parts()..][..kind.parts()];
@@ -250,14 +251,14 @@ impl BandMut<'_> {
     }
 }
 
-/// Lines, scales of groups, scales of parts, and scales in single precision of a band of so many columns, which are whole
-/// groups.
+/// Numbers of lines, scales, parts and wide scales in a band of `cols` columns, which must be a multiple of the group
+/// size.
 fn per_band(kind: QuantType, cols: usize) -> [usize; 4] {
     let groups = cols / kind.group();
     [cols / PART * kind.lines(), groups * kind.scales(), groups * kind.parts(), groups * kind.wide_scales()]
 }
 
-/// Writes a row's integers of one group into the lines of its parts, which are zeros there.
+/// Writes a row's integers of one group into the lines of its parts. The row's bytes there must be zero before.
 fn pack(kind: QuantType, group: &Group, row: usize, lines: &mut [Line]) {
     let parts = group.quants[..kind.group()].as_chunks::<PART>().0;
     for (lines, quants) in lines.chunks_exact_mut(kind.lines()).zip(parts) {
@@ -291,7 +292,7 @@ fn pack(kind: QuantType, group: &Group, row: usize, lines: &mut [Line]) {
     }
 }
 
-/// The integer of one element of a part.
+/// Extracts the integer of one element of a part.
 fn unpack(kind: QuantType, lines: &[Line], row: usize, col: usize) -> u8 {
     let (chunk, at) = (col / 4, row * 4 + col % 4);
     if kind.is_fp8() {

@@ -8,7 +8,7 @@ use checkpoint::config::Activation;
 use checkpoint::quantised::QuantType;
 use checkpoint::tensor::{DType, HostTensor};
 
-/// Random groups with scales of a usual size.
+/// Random groups with scales of a typical size.
 fn quantised(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
     let mut groups = Vec::new();
     for i in 0..rows * cols / kind.group() {
@@ -24,7 +24,7 @@ fn quantised(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
             _ => {
                 group[..4].copy_from_slice(&(noise(i as u64 + 7, 1)[0] / 64.0).to_le_bytes());
                 if kind.is_fp8() {
-                    // No code is that of no number.
+                    // Avoid codes of NaN.
                     group[4..].iter_mut().for_each(|code| *code &= if *code & 0x7f == 0x7f { 0xfe } else { 0xff });
                 } else {
                     group[4] &= 15;
@@ -55,7 +55,8 @@ fn packed_rows_have_the_elements_of_the_file() {
     }
 }
 
-/// The reference: activations rounded to their groups' integers, unless the weights are FP8, and all else in double precision.
+/// Computes the reference in double precision. Activations are rounded to their groups' integers, unless the weights
+/// are FP8.
 fn reference(kind: QuantType, x: &[f32], w: &[f32], cols: usize) -> (Vec<f64>, Vec<f64>) {
     let exact = || x.iter().map(|&x| f64::from(x)).collect();
     let rounded: Vec<f64> = if kind.is_fp8() { exact() } else { rounded(kind, x) };
@@ -65,7 +66,7 @@ fn reference(kind: QuantType, x: &[f32], w: &[f32], cols: usize) -> (Vec<f64>, V
     (rows().map(|(x, w)| dot(x, w)).collect(), rows().map(|(x, w)| size(x, w)).collect())
 }
 
-/// Activations rounded to their groups' integers.
+/// Rounds activations to their groups' integers.
 fn rounded(kind: QuantType, x: &[f32]) -> Vec<f64> {
     x.chunks(kind.group())
         .flat_map(|group| {
@@ -77,7 +78,7 @@ fn rounded(kind: QuantType, x: &[f32]) -> Vec<f64> {
 }
 
 #[test]
-fn products_are_those_of_the_rounded_activations() {
+fn products_match_the_reference_with_rounded_activations() {
     for kind in QuantType::all() {
         for (tokens, rows, groups) in [(1, 16, 1), (1, 139, 3), (3, 5, 2), (9, 37, 3), (17, 64, 1), (70, 33, 2)] {
             let cols = groups * kind.group();
@@ -112,13 +113,13 @@ fn every_instruction_set_gives_the_same_bits() {
     }
 }
 
-/// All remainders of a block, and bands and groups that end anywhere.
+/// Covers all remainders of a block, and partial bands and groups.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn tiles_give_the_same_bits_as_vectors() {
     let mut by_vectors = backend(1);
     if by_vectors.amx.take().is_none() {
-        eprintln!("this processor has no AMX: only vectors are tested");
+        eprintln!("this processor has no AMX: tests only vectors");
     }
     let with_tiles = backend(2);
     for kind in [QuantType::Q8_0, QuantType::Q4_0] {
@@ -136,7 +137,7 @@ fn tiles_give_the_same_bits_as_vectors() {
     }
 }
 
-/// The greatest integers of both factors, whose sums are the largest.
+/// Uses the greatest integers of both factors, which give the largest sums.
 #[test]
 fn no_sum_overflows() {
     for kind in QuantType::all() {
@@ -147,7 +148,7 @@ fn no_sum_overflows() {
             for group in groups.chunks_mut(kind.group_bytes()) {
                 if kind.wide_scales() > 0 {
                     group[..4].copy_from_slice(&1f32.to_le_bytes());
-                    // Of FP8, the largest code that is a number.
+                    // For FP8, use the largest code that is not NaN.
                     group[4..]
                         .iter_mut()
                         .filter(|code| kind.is_fp8() && **code & 0x7f == 0x7f)
@@ -198,7 +199,7 @@ fn a_row_does_not_depend_on_its_batch_or_the_threads() {
 }
 
 #[test]
-fn biases_functions_and_residuals_are_applied() {
+fn biases_activations_and_residuals_are_applied() {
     let backend = backend(2);
     let (kind, tokens, rows, cols) = (QuantType::Q8_0, 3, 21, 64);
     let weight = backend.weight(quantised(kind, rows, cols)).unwrap();
@@ -218,7 +219,7 @@ fn biases_functions_and_residuals_are_applied() {
 }
 
 #[test]
-fn what_is_no_number_stays_none() {
+fn nan_in_gives_nan_out() {
     let backend = backend(1);
     let weight = backend.weight(quantised(QuantType::Q4_0, 16, 64)).unwrap();
     let mut x = noise(1, 64);
@@ -249,7 +250,7 @@ fn columns_in_another_order_give_the_same_products() {
         let exact = elements(ordered());
         let x = noise(3, tokens * cols);
         let got = backend.linear(&tensor(&backend, tokens, &x), &weight, None, None);
-        // The same columns side by side, so that the same activations share a scale.
+        // The same columns in stored order, so that the same activations share a scale.
         let by_order = |row: &[f32]| order.iter().map(|&col| row[col as usize]).collect::<Vec<f32>>();
         let sorted: Vec<f32> = x.chunks(cols).flat_map(by_order).collect();
         let plain = backend.weight(quantised(kind, rows, cols)).unwrap();

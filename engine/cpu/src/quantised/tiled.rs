@@ -1,8 +1,8 @@
-//! Products of one band of a weight with many tokens, by the tiles of AMX.
+//! Products of one band of a weight with many tokens, using the tiles of AMX.
 //!
-//! A tile has the sums of a group for sixteen tokens and the band's rows. They are integers, and leave it through memory to
-//! meet the group's scales, in the same order as in `dots`: so they add up to the same, to the bit. While those of a group
-//! are scaled, the tiles multiply the next one.
+//! A tile computes the integer sums of a group for sixteen tokens and the band's rows. The sums go through memory and
+//! are multiplied by the group's scales in the same order as in `dots`, so the result is the same to the bit. While the
+//! sums of one group are scaled, the tiles multiply the next group.
 
 #![allow(clippy::needless_range_loop)] // as in `dots`
 
@@ -18,33 +18,33 @@ use crate::amx::{Amx, ByteSums, Tiles};
 use crate::pages::Line;
 use checkpoint::quantised::QuantType;
 
-/// So many tokens are left to vectors: a block costs the same however many it has.
-const FEW: usize = 8;
-/// Lines of a part that have a byte for each of its integers.
+/// Up to this many tokens are left to vectors. A block of tiles costs the same for any number of tokens.
+const VECTOR_TOKENS: usize = 8;
+/// Lines of a part with one byte per integer.
 const LINES: usize = PART / 4;
 
 thread_local! {
     static LINES_OF_BAND: RefCell<Vec<[Line; LINES]>> = RefCell::default();
 }
 
-/// What bands are multiplied with.
+/// The proof that AMX tiles are configured, and the vectors that scale their sums.
 pub(super) struct Tiled {
     tiles: Tiles,
     lanes: Avx512,
 }
 
-/// A band whose groups are one part with one scale, and tokens.
+/// A band whose groups consist of one part with one scale, and the tokens to multiply it with.
 pub(super) struct TiledBand<'a, 'b> {
     band: Band<'a, 'b>,
     tiles: &'a Tiles,
-    /// For the band's integers, with signs.
+    /// A buffer for the band's integers as signed bytes.
     lines: &'a mut Vec<[Line; LINES]>,
 }
 
 impl Tiled {
-    /// With `None` vectors multiply so many tokens with a weight of this type.
+    /// Returns `None` if vectors should multiply this number of tokens with a weight of this type.
     pub fn new(amx: Option<Amx>, isa: Isa, kind: QuantType, tokens: usize) -> Option<Self> {
-        let fits = matches!(kind, QuantType::Q8_0 | QuantType::Q4_0) && tokens > FEW;
+        let fits = matches!(kind, QuantType::Q8_0 | QuantType::Q4_0) && tokens > VECTOR_TOKENS;
         let (amx, lanes) = (amx.filter(|_| fits)?, isa.avx512()?);
         Some(Tiled { tiles: amx.tiles(), lanes })
     }
@@ -55,7 +55,7 @@ impl Tiled {
 }
 
 impl TiledBand<'_, '_> {
-    /// Computes the sums of all tokens, as [`Band`] does.
+    /// Computes the sums of all tokens, like [`Band`].
     #[inline(always)]
     pub fn run(mut self, lanes: Avx512) {
         let weight = self.band.weight;
@@ -64,7 +64,7 @@ impl TiledBand<'_, '_> {
             if weight.kind == QuantType::Q8_0 { widen(from, to) } else { unpack(from, to) }
         }
         let mut token = 0;
-        while self.band.count() - token > FEW && !self.lines.is_empty() {
+        while self.band.count() - token > VECTOR_TOKENS && !self.lines.is_empty() {
             let sums = self.block(lanes, weight, token);
             self.band.rows.finish(lanes, sums, token);
             token = self.band.count().min(token + BLOCK);
@@ -72,7 +72,8 @@ impl TiledBand<'_, '_> {
         self.band.run_from(lanes, token);
     }
 
-    /// The sums of the block that begins with `token`. Those of tokens that it does not have are anything.
+    /// Returns the sums of the block that begins with `token`. If the block has fewer than sixteen tokens, the other
+    /// sums are unspecified.
     #[inline(always)]
     fn block(&self, lanes: Avx512, weight: PackedBand<'_>, token: usize) -> [<Avx512 as Lanes>::Floats; BLOCK] {
         let x = self.band.x.block(self.band.first + token);
@@ -96,7 +97,8 @@ impl TiledBand<'_, '_> {
     }
 }
 
-/// Adds the sums of four tokens times their scales: so few that the loop is none when it is compiled, and totals are in registers.
+/// Adds the sums of four tokens times their scales. The loop is short enough to be unrolled, which keeps the totals in
+/// registers.
 #[inline(always)]
 fn scaled<const FIRST: usize>(
     lanes: Avx512,
@@ -110,7 +112,7 @@ fn scaled<const FIRST: usize>(
     }
 }
 
-/// Integers counted from -128.
+/// Converts 8-bit integers with an offset of 128 to signed bytes.
 #[inline(always)]
 fn widen(from: &[Line], to: &mut [Line; LINES]) {
     for (to, from) in to.iter_mut().zip(from) {
@@ -120,7 +122,7 @@ fn widen(from: &[Line], to: &mut [Line; LINES]) {
     }
 }
 
-/// Integers of 4 bits, counted from -8.
+/// Converts 4-bit integers with an offset of 8 to signed bytes.
 #[inline(always)]
 fn unpack(from: &[Line], to: &mut [Line; LINES]) {
     for (chunk, from) in from.iter().enumerate() {

@@ -2,15 +2,15 @@ use half::bf16;
 
 use super::*;
 
-/// `x w^T + bias`
+/// Computes `x w^T + bias` in double precision.
 fn reference(x: &[f32], w: &[f32], bias: Option<&[f32]>, inner: usize) -> Vec<f64> {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let row = |x| w.chunks(inner).enumerate().map(move |(n, w)| dot(x, w) + bias.map_or(0.0, |b| f64::from(b[n])));
     x.chunks(inner).flat_map(row).collect()
 }
 
-/// A backend for each instruction set that the processor has, with and without products of pairs and of tiles: those that
-/// round activations first, then one that may have tiles.
+/// Returns a backend for each instruction set of the processor, with and without products of pairs and of tiles. The
+/// first two round activations, the third may use tiles, and the others use neither.
 fn backends(threads: usize) -> Vec<Cpu> {
     let mut all = vec![
         backend(threads).with_rounded_activations(),
@@ -25,7 +25,7 @@ fn backends(threads: usize) -> Vec<Cpu> {
     all
 }
 
-/// The same on a processor that has no AMX.
+/// Disables AMX.
 fn without_tiles(backend: Cpu) -> Cpu {
     Cpu {
         #[cfg(target_arch = "x86_64")]
@@ -34,7 +34,7 @@ fn without_tiles(backend: Cpu) -> Cpu {
     }
 }
 
-/// What the backend computes with of activations that meet a weight of this type.
+/// Returns the activations as the backend uses them with a weight of this type: rounded to bf16, or unchanged.
 fn activations(backend: &Cpu, x: &[f32], dtype: DType) -> Vec<f32> {
     #[cfg(target_arch = "x86_64")]
     if backend.pairs.is_some() && dtype == DType::Bf16 {
@@ -83,8 +83,8 @@ fn compare(backend: &Cpu, dtype: DType, (m, k, n): (usize, usize, usize)) {
     assert_close(residual.as_slice(), &sum, tolerance, &what);
 }
 
-/// But for products of pairs and of tiles: each element is summed in order, with one rounding a product. So results are the
-/// same on every architecture, too.
+/// Without products of pairs and of tiles, each element is summed in order with one rounding per product. So results
+/// are the same on every architecture too.
 #[test]
 fn instruction_sets_give_the_same_bits() {
     let (n, k, m) = (203, 801, 13);
@@ -104,7 +104,7 @@ fn instruction_sets_give_the_same_bits() {
 #[test]
 fn activations_are_rounded_as_half_rounds_them() {
     let special = [f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, f32::MAX, f32::MIN_POSITIVE / 3.0];
-    // Halfway between two, to the even one; and a little beside it.
+    // Halfway between two bf16 numbers, where the even one is nearest, and slightly off halfway.
     let between = [0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x3f81_7fff].map(f32::from_bits);
     let x: Vec<f32> = special.into_iter().chain(between).chain(noise(9, 91)).collect();
     let mut pairs = vec![f32::NAN; x.len().div_ceil(2)];
@@ -135,13 +135,13 @@ fn a_row_does_not_depend_on_its_batch_or_the_threads() {
     }
 }
 
-/// The order of sums of tiles, and three terms that are an activation to the bit. On a processor that has no AMX this compares
-/// nothing, and says so.
+/// Checks the order of the sums of tiles, and that three terms represent an activation exactly. Without AMX this test
+/// compares nothing and prints a note.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn sums_of_tiles_are_those_of_even_and_odd_columns() {
+fn tiles_sum_even_and_odd_columns_separately() {
     if amx::Amx::new().is_none() {
-        eprintln!("this processor has no AMX, or the system does not permit it: there are no sums of tiles");
+        eprintln!("skipped: the processor has no AMX, or the system does not permit it");
         return;
     }
     let (n, k, m) = (70, 111, 19);
@@ -154,7 +154,7 @@ fn sums_of_tiles_are_those_of_even_and_odd_columns() {
     }
 }
 
-/// What tiles compute of one element, where no number is denormal.
+/// Computes one element in the way of the tiles, for inputs without denormal numbers.
 #[cfg(target_arch = "x86_64")]
 fn sum_of_terms(x: &[f32], w: &[f32], terms: usize) -> f32 {
     let mut rest = x.to_vec();
@@ -167,22 +167,22 @@ fn sum_of_terms(x: &[f32], w: &[f32], terms: usize) -> f32 {
         rest.iter_mut().zip(&term).for_each(|(x, term)| *x -= term);
         let mut sum = 0.0;
         for (x, w) in term.chunks(32).zip(w.chunks(32)) {
-            let of = |odd| (odd..x.len()).step_by(2).fold(0f32, |sum, i| x[i].mul_add(w[i], sum));
-            sum += of(0) + of(1);
+            let sum_of = |odd| (odd..x.len()).step_by(2).fold(0f32, |sum, i| x[i].mul_add(w[i], sum));
+            sum += sum_of(0) + sum_of(1);
         }
         total += sum;
     }
-    assert!(terms == 1 || rest.iter().all(|&x| x == 0.0), "something is left of {x:?}");
+    assert!(terms == 1 || rest.iter().all(|&x| x == 0.0), "the terms do not add up to {x:?}");
     total
 }
 
 #[test]
-fn what_is_no_number_or_infinite_stays_so() {
+fn nan_and_infinity_propagate() {
     for backend in backends(1) {
         for dtype in DTYPES {
             for k in [5, 64] {
                 let (w, _) = projection(&backend, &[3, k], vec![0.5; 3 * k], dtype);
-                // The first bits of the third are those of infinity.
+                // The third one is a NaN whose first 16 bits equal those of infinity.
                 let odd = [f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7f80_0001), f32::NAN];
                 for (x, want) in odd.into_iter().zip([f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::NAN]) {
                     let mut row = noise(1, k);
@@ -197,7 +197,7 @@ fn what_is_no_number_or_infinite_stays_so() {
 }
 
 #[test]
-fn no_rows_are_no_rows() {
+fn an_input_without_rows_gives_an_output_without_rows() {
     let backend = backend(2);
     let (w, _) = projection(&backend, &[5, 8], noise(1, 40), DType::F32);
     let out = backend.linear(&backend.pool.tensor(0, 8), &w, None, None);

@@ -1,4 +1,4 @@
-//! Every operation against a plain reference in double precision.
+//! Tests of every operation against a plain reference in double precision.
 
 mod linear;
 mod rows;
@@ -12,7 +12,7 @@ pub(super) fn backend(threads: usize) -> Cpu {
     Cpu::new(Some(threads)).unwrap()
 }
 
-/// `n` reproducible numbers in `[-1, 1)`.
+/// Returns `n` reproducible numbers in `[-1, 1)`.
 pub(super) fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
     let next = || {
@@ -28,14 +28,14 @@ pub(super) fn tensor(backend: &Cpu, rows: usize, data: &[f32]) -> CpuTensor {
     t
 }
 
-/// A weight of the given type, and its elements after rounding to that type.
+/// Returns a weight of the given type, and its elements after rounding to that type.
 fn weight(backend: &Cpu, shape: &[usize], data: Vec<f32>, dtype: DType) -> (CpuWeight, Vec<f32>) {
     let host = HostTensor::from_f32(shape.to_vec(), data).to_dtype(dtype);
     let rounded = host.elements().to_f32();
     (backend.weight(host).unwrap(), rounded)
 }
 
-/// The same as the weight of a projection.
+/// Like [`weight`], converted to the weight of a projection.
 fn projection(backend: &Cpu, shape: &[usize], data: Vec<f32>, dtype: DType) -> (CpuWeight, Vec<f32>) {
     let (weight, rounded) = weight(backend, shape, data, dtype);
     (backend.to_projection(weight, false).unwrap(), rounded)
@@ -45,7 +45,7 @@ fn projection(backend: &Cpu, shape: &[usize], data: Vec<f32>, dtype: DType) -> (
 fn assert_close(got: &[f32], want: &[f64], tolerance: f64, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
-        // Not `>`, which NaN would pass.
+        // A comparison with `>` would accept NaN.
         let close = (f64::from(g) - w).abs() <= tolerance * (1.0 + w.abs());
         assert!(close, "{what}: element {i} is {g}, not {w}");
     }

@@ -31,7 +31,7 @@ fn normalisations_match_the_reference() {
             assert_close(layer_norm(Some(&w), Some(&b)).as_slice(), &layer, 1e-5, "layer norm");
             assert_close(backend.rms_norm(&input, &w, 1e-6).as_slice(), &rms, 1e-6, "RMS norm");
 
-            // The same rows as the heads of one row.
+            // The same rows, as the heads of one row.
             let mut heads = tensor(&backend, 1, &x);
             backend.head_norm(&mut heads, &w, 1e-6);
             assert_close(heads.as_slice(), &rms, 1e-6, "head norm");
@@ -40,7 +40,7 @@ fn normalisations_match_the_reference() {
 }
 
 #[test]
-fn heads_turn_by_their_position() {
+fn heads_rotate_by_their_position() {
     let backend = backend(2);
     let (dim, heads) = (6, 3);
     let angle = |p: usize, i: usize| (p as f64) / 10f64.powi(i as i32);
@@ -66,7 +66,7 @@ fn heads_turn_by_their_position() {
 }
 
 #[test]
-fn tables_are_looked_up() {
+fn embeddings_and_positions_are_looked_up() {
     let backend = backend(2);
     for dtype in DTYPES {
         let (table, wide) = weight(&backend, &[50, 33], noise(1, 50 * 33), dtype);
@@ -84,9 +84,9 @@ fn tables_are_looked_up() {
 }
 
 #[test]
-fn gates_multiply() {
+fn gated_units_match_the_reference() {
     let backend = backend(2);
-    // One input, so that each output of a projection is its weight times that.
+    // One input, so that each output of a projection is its weight times that input.
     let (gate, up, x) = (noise(1, 33), noise(2, 33), noise(3, 200));
     let linear = |w: &[f32]| backend.projection(HostTensor::from_f32(vec![33, 1], w.to_vec()), None).unwrap();
     let weight = [linear(&gate), linear(&up)];

@@ -19,13 +19,13 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<QuantFormat> {
     let groups = fields.object("config_groups")?;
     for (name, group) in groups.map(|groups| groups.objects()).transpose()?.unwrap_or_default() {
         let Some(weights) = group.object("weights")? else { continue };
-        // The whole model's says less where groups have one of their own.
+        // A group's own format takes precedence over the model's.
         let format = group.string("format")?.unwrap_or(whole);
         let kind = weights.string("type")?.unwrap_or("int");
         let bits = weights.usize_or("num_bits", 8)?;
         let activations = group.object("input_activations")?;
         if group.object("output_activations")?.is_some() {
-            return refuse("by compressed-tensors, and outputs with them, which is not supported");
+            return refuse("by compressed-tensors with quantised outputs, which is not supported");
         }
         match (format, kind) {
             ("pack-quantized", "int") => {
@@ -38,13 +38,13 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<QuantFormat> {
                 }
                 let size = int4_group(&weights, name)?;
                 let has_zeros = !weights.bool_or("symmetric", true)?;
-                zeros = Some(has_zeros).filter(|zeros_of_this| int4.is_none() || zeros == Some(*zeros_of_this));
-                // Sorting that leaves groups as they are has other names.
+                zeros = Some(has_zeros).filter(|new_value| int4.is_none() || zeros == Some(*new_value));
+                // Other values of `actorder` sort without changing the groups.
                 sorted &= matches!(weights.string("actorder")?, Some("group" | "dynamic"));
                 int4 = Some(if int4.is_none_or(|other| other == size) { size } else { GroupSize::Various });
             }
             ("float-quantized" | "naive-quantized", "float") if bits == 8 => {
-                // Activations that are rounded to FP8 elsewhere stay as they are here, which loses nothing.
+                // Activations that the configuration rounds to FP8 are not rounded here, which loses no precision.
                 if let Some(kind) =
                     activations.map(|x| x.string("type")).transpose()?.flatten().filter(|kind| *kind != "float")
                 {
@@ -84,8 +84,9 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<QuantFormat> {
 fn int4_group(weights: &Fields<'_>, name: &str) -> Result<GroupSize> {
     match weights.string("strategy")?.unwrap_or("group") {
         "tensor" | "channel" => Ok(GroupSize::Row),
-        "group" => group_size(weights, "group_size")?
-            .ok_or_else(|| Error::Config(format!("{} has groups of no group_size", cut(name)))),
+        "group" => {
+            group_size(weights, "group_size")?.ok_or_else(|| Error::Config(format!("{} has no group_size", cut(name))))
+        }
         other => refuse(&format!("in 4 bits with a scale for each {}; group and channel are supported", cut(other))),
     }
 }

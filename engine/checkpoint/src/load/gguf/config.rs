@@ -1,4 +1,4 @@
-//! A GGUF file's metadata as the `config.json` and `generation_config.json` that the model would have elsewhere.
+//! Converts a GGUF file's metadata to the `config.json` and `generation_config.json` of a Hugging Face model.
 
 use serde_json::{Map, Value, json};
 
@@ -6,32 +6,32 @@ use super::metadata::Metadata;
 use super::names::Architecture;
 use crate::error::{Error, Result};
 
-/// What the metadata leaves to the tensors.
+/// Information that comes from the tensors, not from the metadata.
 pub(super) struct Shapes<'a> {
-    /// The extents of a tensor, by its name in the file.
-    pub of: &'a dyn Fn(&str) -> Option<Vec<usize>>,
-    /// What the frequencies of the rotation are divided by, if they are.
+    /// Returns the extents of a tensor, given its name in the file.
+    pub shape: &'a dyn Fn(&str) -> Option<Vec<usize>>,
+    /// The divisors of the rotation's frequencies, if the file has them.
     pub rope_factors: Option<Vec<f32>>,
 }
 
 impl Shapes<'_> {
     fn has(&self, name: &str) -> bool {
-        (self.of)(name).is_some()
+        (self.shape)(name).is_some()
     }
 }
 
-/// The architecture that a file names.
+/// Returns the architecture that a file names.
 pub(super) fn architecture(metadata: &Metadata) -> Result<Architecture> {
     let name = metadata.text("general.architecture")?;
     let name = name.ok_or_else(|| Error::Config("the file's metadata has no general.architecture".into()))?;
     Architecture::ALL.into_iter().find(|architecture| architecture.name() == name).ok_or_else(|| {
         let shown: String = name.chars().take(80).collect();
         let known = Architecture::ALL.map(Architecture::name).join(", ");
-        Error::Unsupported(format!("GGUF files of the architecture {shown:?} are not read; those of {known} are"))
+        Error::Unsupported(format!("GGUF files of the architecture {shown:?} are not supported; {known} are"))
     })
 }
 
-/// The text of the `config.json`.
+/// Builds the `config.json`.
 pub(super) fn config(metadata: &Metadata, shapes: &Shapes<'_>) -> Result<Value> {
     let architecture = architecture(metadata)?;
     let mut reader = Reader { metadata, prefix: architecture.name(), json: Map::new() };
@@ -44,7 +44,7 @@ pub(super) fn config(metadata: &Metadata, shapes: &Shapes<'_>) -> Result<Value> 
     Ok(Value::Object(reader.json))
 }
 
-/// Tokens that end a text: the file's, and those that end a turn.
+/// Returns the tokens that end a text, including those that end a turn.
 fn ends(metadata: &Metadata) -> Result<Vec<u64>> {
     let mut ends = Vec::new();
     for name in ["eos", "eot", "eom"] {
@@ -57,7 +57,7 @@ fn ends(metadata: &Metadata) -> Result<Vec<u64>> {
     Ok(ends)
 }
 
-/// The text of the `generation_config.json`.
+/// Builds the `generation_config.json`.
 pub(super) fn generation(metadata: &Metadata) -> Result<Value> {
     let mut json = Map::new();
     json.insert("eos_token_id".into(), json!(ends(metadata)?));
@@ -78,7 +78,7 @@ pub(super) fn generation(metadata: &Metadata) -> Result<Value> {
     Ok(Value::Object(json))
 }
 
-/// What was read so far.
+/// The `config.json` under construction.
 struct Reader<'a> {
     metadata: &'a Metadata,
     prefix: &'static str,
@@ -102,7 +102,7 @@ impl Reader<'_> {
         self.json.insert(field.into(), value.into());
     }
 
-    /// Takes a number that there must be over as `field`.
+    /// Copies the number at `key`, which must exist, to the member `field`.
     fn copy(&mut self, field: &str, key: &str) -> Result<u64> {
         let value = self.integer(key)?.ok_or_else(|| self.missing(key))?;
         self.put(field, value);
@@ -110,7 +110,7 @@ impl Reader<'_> {
     }
 
     fn common(&mut self, shapes: &Shapes<'_>) -> Result<()> {
-        let embedding = (shapes.of)("token_embd.weight");
+        let embedding = (shapes.shape)("token_embd.weight");
         let Some([rows, _]) = embedding.as_deref() else {
             return Err(Error::Config("the file has no matrix token_embd.weight".into()));
         };
@@ -132,7 +132,7 @@ impl Reader<'_> {
         self.put("architectures", json!([class]));
         if window.is_some() {
             if architecture != Architecture::Llama {
-                return Err(Error::Unsupported(format!("{} is not read", self.name("attention.sliding_window"))));
+                return Err(Error::Unsupported(format!("{} is not supported", self.name("attention.sliding_window"))));
             }
             self.put("sliding_window", window);
         }
@@ -164,14 +164,14 @@ impl Reader<'_> {
         let [query, out, up] =
             ["attn_q", "attn_output", "ffn_up"].map(|part| shapes.has(&format!("blk.0.{part}.bias")));
         if architecture == Architecture::Llama && query != out {
-            return Err(Error::Unsupported("biases for some of the projections around attention".into()));
+            return Err(Error::Unsupported("biases on only some of the attention projections".into()));
         }
         self.put("attention_bias", query && out);
         self.put("mlp_bias", up);
         self.rope(shapes)
     }
 
-    /// How frequencies are scaled.
+    /// Copies the scaling of the rotation's frequencies.
     fn rope(&mut self, shapes: &Shapes<'_>) -> Result<()> {
         let factor = self.metadata.float(&self.name("rope.scaling.factor"))?;
         let kind = self.metadata.text(&self.name("rope.scaling.type"))?;

@@ -1,4 +1,4 @@
-//! What a GGUF file says of a model: the metadata that is written of a configuration and a tokenizer.
+//! The metadata that is written to a GGUF file, derived from a configuration and a tokenizer.
 
 use serde_json::Value;
 
@@ -10,13 +10,13 @@ use crate::config::{Activation, GenerationConfig, ModelConfig, ModelFamily, Rope
 use crate::error::{Error, Result};
 
 fn refused(what: impl std::fmt::Display) -> Error {
-    Error::Unsupported(format!("a GGUF file cannot say that {what}"))
+    Error::Unsupported(format!("a GGUF file cannot represent a model in which {what}"))
 }
 
 /// Writes the shape of a model.
 ///
 /// # Errors
-/// If the format has no place for something that the model has.
+/// If the format cannot represent a setting of the model.
 pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: &ModelConfig) -> Result<()> {
     let name = |key: &str| format!("{}.{key}", architecture.name());
     entries.u32(&name("vocab_size"), config.vocab_size);
@@ -27,7 +27,7 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
     match &config.family {
         ModelFamily::Llama(llama) => {
             if llama.activation != Activation::Silu {
-                return Err(refused("the feed-forward layers have another function than SiLU"));
+                return Err(refused("the activation function is not SiLU"));
             }
             let windows: Vec<_> = (0..config.layers).map(|layer| llama.window(layer)).collect();
             match windows.first().copied().flatten() {
@@ -35,7 +35,7 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
                     entries.u32(&name("attention.sliding_window"), size);
                 }
                 _ if windows.iter().all(Option::is_none) => {}
-                _ => return Err(refused("some layers see a window only")),
+                _ => return Err(refused("only some layers have a sliding window")),
             }
             entries.u32(&name("feed_forward_length"), llama.intermediate_size);
             entries.u32(&name("attention.head_count_kv"), config.kv_heads);
@@ -51,7 +51,7 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
         }
         ModelFamily::Gpt2(gpt2) => {
             if gpt2.activation != Activation::GeluTanh {
-                return Err(refused("the feed-forward layers have another function than GELU by tanh"));
+                return Err(refused("the activation function is not GELU by tanh"));
             }
             entries.u32(&name("feed_forward_length"), gpt2.n_inner);
             entries.f32(&name("attention.layer_norm_epsilon"), gpt2.layer_norm_epsilon);
@@ -72,7 +72,7 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
     Ok(())
 }
 
-/// What the frequencies of the rotation are divided by, where each has a factor of its own.
+/// Returns the divisors of the rotation's frequencies, if they differ between frequencies.
 pub(super) fn rope_factors(config: &ModelConfig) -> Option<Vec<f32>> {
     let ModelFamily::Llama(llama) = &config.family else { return None };
     match &llama.rope.scaling {
@@ -90,7 +90,7 @@ pub(super) fn rope_factors(config: &ModelConfig) -> Option<Vec<f32>> {
     }
 }
 
-/// Writes what is suggested for sampling, and the tokens that begin and end texts.
+/// Writes the suggested sampling settings, and the tokens that begin and end texts.
 pub(super) fn generation(entries: &mut Entries, config: &ModelConfig, generation: &GenerationConfig) {
     let ends = generation.eos_token_ids_or(config);
     for (name, id) in ["eos", "eot", "eom"].into_iter().zip(ends) {
@@ -115,11 +115,11 @@ pub(super) fn generation(entries: &mut Entries, config: &ModelConfig, generation
     }
 }
 
-/// Writes a tokenizer, of which `text` is the `tokenizer.json`, for a vocabulary of so many rows. The text itself is
-/// written too, as the format has a place for it; this program reads that, others the lists.
+/// Writes a tokenizer for a vocabulary of `rows` tokens. `text` is its `tokenizer.json`. It writes lists of tokens and
+/// merges, which other programs read. It also writes the text itself, which this program reads.
 ///
 /// # Errors
-/// If it is no byte-pair encoding.
+/// If the tokenizer is not a byte-pair encoding.
 pub(super) fn tokenizer(entries: &mut Entries, text: &str, rows: usize, adds_bos: bool) -> Result<()> {
     let broken = || Error::Tokenizer("the tokenizer has no vocabulary of a byte-pair encoding".into());
     let json: Value = serde_json::from_str(text).map_err(|error| Error::Tokenizer(error.to_string()))?;
@@ -168,7 +168,7 @@ pub(super) fn tokenizer(entries: &mut Entries, text: &str, rows: usize, adds_bos
     Ok(())
 }
 
-/// A merge, which is written as one string or as two.
+/// Reads a merge, which is one string or a list of two.
 fn merge(value: &Value) -> Option<String> {
     match value {
         Value::String(both) => Some(both.clone()),
@@ -176,13 +176,14 @@ fn merge(value: &Value) -> Option<String> {
     }
 }
 
-/// Scores that stand for the order of merges: a token's is that of the first merge that makes it.
+/// Returns scores that reproduce the order of merges. A token's score is the negated rank of the first merge that
+/// produces it.
 fn scores(tokens: &[String], merges: &[String]) -> Vec<f32> {
     let mut first = std::collections::HashMap::new();
     for (rank, merge) in merges.iter().enumerate() {
         first.entry(merge.replacen(' ', "", 1)).or_insert(rank);
     }
-    // What is not merged comes last, as sentencepiece's characters do.
+    // Tokens that no merge produces come last, like sentencepiece's single characters.
     let score = |(id, token): (usize, &String)| first.get(token).map_or(-1e6 - id as f32, |&rank| -(rank as f32));
     tokens.iter().enumerate().map(score).collect()
 }

@@ -1,7 +1,7 @@
-//! The header of a GGUF file: metadata, then what each tensor is and where.
+//! The header of a GGUF file: metadata, then the type, shape and location of each tensor.
 //!
-//! A header is read as it comes, and nothing in it is believed before it is there: counts are compared with the bytes that
-//! are left, so that what is allocated is a small multiple of the file.
+//! The reader does not trust any number in the header. It compares counts with the number of remaining bytes before it
+//! allocates, so it allocates at most a small multiple of the file's size.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,7 +10,7 @@ use super::metadata::{Metadata, Value};
 use super::types;
 use crate::load::StoredType;
 
-/// What a header says of one tensor.
+/// A tensor's entry in the header.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     /// The tensor's name.
@@ -19,9 +19,9 @@ pub struct TensorInfo {
     pub dtype: StoredType,
     /// The extents, outermost first.
     pub shape: Vec<usize>,
-    /// Where the bytes begin in the file.
+    /// The offset of its bytes in the file.
     pub offset: usize,
-    /// How many there are.
+    /// The number of bytes.
     pub len: usize,
 }
 
@@ -29,24 +29,24 @@ pub struct TensorInfo {
 #[derive(Clone, Debug)]
 pub(super) struct Header {
     pub metadata: Metadata,
-    /// Of tensors that lie within the file, none over another.
+    /// The tensors. Their bytes are within the file and do not overlap.
     pub tensors: Vec<TensorInfo>,
 }
 
-/// What is wrong with a file.
+/// A result whose error is a sentence about the file.
 type Result<T> = std::result::Result<T, String>;
 
-/// Most dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 const MAX_DIMENSIONS: usize = 4;
-/// The fewest bytes that an entry of the metadata and the description of a tensor take.
-const LEAST_ENTRY: usize = 8 + 4 + 1;
-const LEAST_TENSOR: usize = 8 + 4 + 4 + 8;
+/// Minimum sizes in bytes of a metadata entry and of a tensor's description.
+const MIN_ENTRY: usize = 8 + 4 + 1;
+const MIN_TENSOR: usize = 8 + 4 + 4 + 8;
 
-/// The tensors of a whole file, for tests and tools. Every range returned lies in `file` and has the bytes its type and
-/// shape ask for.
+/// Reads the tensors' entries in a whole file, for tests and tools. Every returned range is within `file`, and its
+/// length matches the tensor's type and shape.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// A sentence that says what is wrong with the file.
 pub fn describe(file: &[u8]) -> Result<Vec<TensorInfo>> {
     Ok(read(file)?.tensors)
 }
@@ -60,12 +60,12 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
     match bytes.u32()? {
         2 | 3 => {}
         version if version.swap_bytes() < 1 << 16 && version >= 1 << 16 => {
-            return Err("it is in big-endian order, which is not read".into());
+            return Err("its byte order is big-endian, which is not supported".into());
         }
-        version => return Err(format!("it has version {version} of the format; 2 and 3 are read")),
+        version => return Err(format!("it has version {version} of the format; 2 and 3 are supported")),
     }
     let (tensors, entries) = (bytes.u64()?, bytes.u64()?);
-    let entries = bytes.count(entries, LEAST_ENTRY, "entries of metadata")?;
+    let entries = bytes.count(entries, MIN_ENTRY, "entries of metadata")?;
     let mut metadata = HashMap::new();
     for _ in 0..entries {
         let name = bytes.text()?;
@@ -80,46 +80,44 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
     let alignment = match metadata.0.get("general.alignment") {
         None => 32,
         Some(Value::Integer(bytes)) if *bytes > 0 && bytes % 8 == 0 && *bytes <= 1 << 30 => *bytes as usize,
-        Some(_) => return Err("general.alignment is no multiple of 8".into()),
+        Some(_) => return Err("general.alignment is not a multiple of 8".into()),
     };
-    let count = bytes.count(tensors, LEAST_TENSOR, "tensors")?;
+    let count = bytes.count(tensors, MIN_TENSOR, "tensors")?;
     let described = (0..count).map(|_| bytes.tensor()).collect::<Result<Vec<_>>>()?;
-    let start = bytes.at.checked_next_multiple_of(alignment).ok_or("its header has no end")?;
+    let start = bytes.at.checked_next_multiple_of(alignment).ok_or("its header does not end")?;
     let mut tensors = Vec::with_capacity(described.len());
     for mut tensor in described {
-        let place = start.checked_add(tensor.offset).filter(|_| tensor.offset % alignment == 0);
-        let Some(offset) = place.filter(|at| at.checked_add(tensor.len).is_some_and(|end| end <= file.len())) else {
-            return Err(format!("tensor {} lies outside the file, or is not aligned", shown(&tensor.name)));
+        let location = start.checked_add(tensor.offset).filter(|_| tensor.offset % alignment == 0);
+        let Some(offset) = location.filter(|at| at.checked_add(tensor.len).is_some_and(|end| end <= file.len())) else {
+            return Err(format!("tensor {} is outside the file or not aligned", shown(&tensor.name)));
         };
         tensor.offset = offset;
         tensors.push(tensor);
     }
-    check_apart(&mut tensors)?;
+    check_disjoint(&mut tensors)?;
     Ok(Header { metadata, tensors })
 }
 
-/// Checks that no two tensors have a name or a byte in common.
-fn check_apart(tensors: &mut [TensorInfo]) -> Result<()> {
+/// Checks that no two tensors have the same name or overlap.
+fn check_disjoint(tensors: &mut [TensorInfo]) -> Result<()> {
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     if let Some(pair) = tensors.windows(2).find(|pair| pair[0].name == pair[1].name) {
         return Err(format!("it has tensor {} twice", shown(&pair[0].name)));
     }
     tensors.sort_by_key(|tensor| (tensor.offset, tensor.len));
     match tensors.windows(2).find(|pair| pair[0].offset + pair[0].len > pair[1].offset) {
-        Some(pair) => {
-            Err(format!("tensors {} and {} lie one over the other", shown(&pair[0].name), shown(&pair[1].name)))
-        }
+        Some(pair) => Err(format!("tensors {} and {} overlap", shown(&pair[0].name), shown(&pair[1].name))),
         None => Ok(()),
     }
 }
 
-/// A name from a file, as a message can carry it.
+/// Shortens a name from the file for an error message.
 fn shown(name: &str) -> String {
     let shown: String = name.chars().take(80).collect();
     format!("{shown:?}")
 }
 
-/// The bytes of a header, from the first that was not read.
+/// A cursor over the bytes of a header. `at` is the offset of the next byte.
 struct Reader<'a> {
     file: &'a [u8],
     at: usize,
@@ -147,12 +145,12 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A number of things that take so many bytes each, at least.
+    /// Checks a claimed count of items with at least `each` bytes against the remaining bytes.
     fn count(&self, count: u64, each: usize, what: &str) -> Result<usize> {
         let most = (self.file.len() - self.at) / each;
         match usize::try_from(count) {
             Ok(count) if count <= most => Ok(count),
-            _ => Err(format!("it claims {count} {what}, for which it is too short")),
+            _ => Err(format!("it claims {count} {what}, but is too short for them")),
         }
     }
 
@@ -166,7 +164,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A value of the type with this number.
+    /// Reads a value of the type with number `kind`.
     fn value(&mut self, kind: u32) -> Result<Value> {
         Ok(match kind {
             0 => Value::Integer(self.array::<1>()?[0].into()),
@@ -189,11 +187,11 @@ impl<'a> Reader<'a> {
             },
             11 => Value::Integer(i64::from_le_bytes(self.array()?)),
             12 => Value::Float(f64::from_le_bytes(self.array()?)),
-            other => return Err(format!("a value of type {other}, which is not known")),
+            other => return Err(format!("a value of type {other}, which is unknown")),
         })
     }
 
-    /// An array. Those of numbers that nothing asks for are skipped.
+    /// Reads an array. Arrays of numbers that this program does not use are skipped.
     fn values(&mut self) -> Result<Value> {
         let (kind, count) = (self.u32()?, self.u64()?);
         let size = match kind {
@@ -201,8 +199,8 @@ impl<'a> Reader<'a> {
             2 | 3 => 2,
             4..=6 => 4,
             8 | 10..=12 => 8,
-            9 => return Err("an array of arrays is not read".into()),
-            other => return Err(format!("an array of type {other}, which is not known")),
+            9 => return Err("an array of arrays is not supported".into()),
+            other => return Err(format!("an array of type {other}, which is unknown")),
         };
         let count = self.count(count, size, "elements of an array")?;
         if kind == 8 {
@@ -218,7 +216,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// What one tensor is; its offset is as the file has it.
+    /// Reads one tensor's entry. Its offset is still relative to the start of the data.
     fn tensor(&mut self) -> Result<TensorInfo> {
         let name = self.text()?;
         let wrong = |what: String| format!("tensor {} {what}", shown(&name));
@@ -231,13 +229,13 @@ impl<'a> Reader<'a> {
             let extent = self.u64()?;
             shape.push(usize::try_from(extent).map_err(|_| wrong(format!("has an extent of {extent}")))?);
         }
-        // The file has the innermost first.
+        // The file lists the innermost extent first.
         shape.reverse();
         let (kind, offset) = (self.u32()?, self.u64()?);
-        let offset = usize::try_from(offset).map_err(|_| wrong("lies outside the file".into()))?;
+        let offset = usize::try_from(offset).map_err(|_| wrong("is outside the file".into()))?;
         let (cols, rows) = shape.split_last().map_or((1, &[][..]), |(cols, rows)| (*cols, rows));
         let (dtype, row) = types::stored(kind, cols).map_err(wrong)?;
-        // Its elements are counted too: a matrix without columns may claim any number of rows.
+        // Also check the number of elements, because a matrix without columns could claim any number of rows.
         let product = |first: usize| rows.iter().try_fold(first, |product, &extent| product.checked_mul(extent));
         let (Some(len), Some(_)) = (product(row), product(cols.max(1))) else {
             return Err(wrong(format!("has the shape {shape:?}, which is too large")));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::error::{Error, Result};
 
-/// A value, as far as something asks for its kind.
+/// A metadata value of a kind that this program uses, or a placeholder.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Integer(i64),
@@ -14,7 +14,7 @@ pub(super) enum Value {
     Texts(Vec<String>),
     Integers(Vec<i64>),
     Floats(Vec<f32>),
-    /// An array of another kind.
+    /// A value of another kind.
     Other,
 }
 
@@ -40,7 +40,7 @@ impl Metadata {
         })
     }
 
-    /// The same number for all layers, which some files write once for each.
+    /// Returns a number that is the same for all layers. Some files write it once per layer.
     pub fn integer_of_layers(&self, name: &str) -> Result<Option<u64>> {
         match self.0.get(name) {
             Some(Value::Integers(all)) if all.windows(2).all(|pair| pair[0] == pair[1]) && !all.is_empty() => {

@@ -1,8 +1,8 @@
-//! GGUF files: a model's configuration, tokenizer, chat template and weights in one file, or in several that are parts of
-//! one. This is how llama.cpp and most programs for small machines have models, quantised mostly.
+//! GGUF files: a model's configuration, tokenizer, chat template and weights in one file or in several parts. llama.cpp
+//! and most programs for small machines use this format, mostly with quantised weights.
 //!
-//! What a file says of the model is turned into the text files that a Hugging Face directory would have, so that all else
-//! reads both alike.
+//! The metadata is converted to the text files of a Hugging Face directory, so that the rest of the program reads both
+//! in the same way.
 
 mod config;
 mod entries;
@@ -32,12 +32,12 @@ use super::weights::Weights;
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
-/// Most parts of a model: the names of parts have five digits.
+/// Maximum number of parts. Names of parts have five digits.
 const MAX_PARTS: u64 = 99_999;
-/// Most factors of a rotation's frequencies.
+/// Maximum number of factors for a rotation's frequencies.
 const MAX_FACTORS: usize = 1 << 11;
 
-/// An open GGUF file, with all of its parts.
+/// An open GGUF model with all of its parts.
 #[derive(Debug)]
 pub(super) struct Gguf {
     path: PathBuf,
@@ -45,7 +45,7 @@ pub(super) struct Gguf {
     parts: Vec<Part>,
 }
 
-/// One file.
+/// One open file.
 #[derive(Debug)]
 struct Part {
     path: Arc<Path>,
@@ -55,7 +55,7 @@ struct Part {
 
 impl Part {
     fn open(path: &Path) -> Result<(Self, Metadata)> {
-        // Only the header's pages are read, and the map is gone when this function returns.
+        // Only the header's pages are read. The map is dropped when this function returns.
         let (file, map) = open_mapped(path)?;
         let Header { metadata, tensors } = header::read(&map).map_err(|reason| Error::weights(path, reason))?;
         Ok((Part { path: Arc::from(path), file: Arc::new(file), tensors }, metadata))
@@ -63,7 +63,7 @@ impl Part {
 }
 
 impl Gguf {
-    /// Opens the file at `path`, and those that it says are the other parts of the model, which lie beside it.
+    /// Opens the file at `path`, and the other parts of the model, which must be next to it.
     pub fn open(path: &Path) -> Result<Self> {
         let (first, metadata) = Part::open(path)?;
         let mut parts = vec![first];
@@ -89,17 +89,18 @@ impl Gguf {
         Ok(Gguf { path: path.to_path_buf(), metadata, parts })
     }
 
-    /// The first file.
+    /// The path of the first file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The contents that the file `name` of a Hugging Face directory would have; nothing if it would not be there.
+    /// Generates the contents of the file `name` of a Hugging Face directory. Returns `None` if there would be no such
+    /// file.
     pub fn text(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let json = match name {
             "config.json" => {
                 let shape = |name: &str| self.tensor(name).map(|(_, tensor)| tensor.shape.clone());
-                config::config(&self.metadata, &Shapes { of: &shape, rope_factors: self.rope_factors()? })?
+                config::config(&self.metadata, &Shapes { shape: &shape, rope_factors: self.rope_factors()? })?
             }
             "generation_config.json" => config::generation(&self.metadata)?,
             "tokenizer.json" => match self.metadata.text("tokenizer.huggingface.json")? {
@@ -116,7 +117,7 @@ impl Gguf {
         self.parts.iter().find_map(|part| Some((part, part.tensors.iter().find(|tensor| tensor.name == name)?)))
     }
 
-    /// What the frequencies of the rotation are divided by.
+    /// Reads the divisors of the rotation's frequencies, if the file has them.
     fn rope_factors(&self) -> Result<Option<Vec<f32>>> {
         let name = "rope_freqs.weight";
         let Some((part, tensor)) = self.tensor(name) else { return Ok(None) };
@@ -125,11 +126,11 @@ impl Gguf {
                 let stored = StoredTensor { interleaved: None, ..part.stored(tensor) };
                 Ok(Some(stored.load(name, false)?.elements().to_f32()))
             }
-            _ => Err(Error::weights(&part.path, format!("{name} is no list of factors in f32"))),
+            _ => Err(Error::weights(&part.path, format!("{name} is not a list of f32 factors"))),
         }
     }
 
-    /// The weights, by the names that models have for them.
+    /// Opens the weights and gives them the names that models use.
     pub fn weights(&self, dtype: Option<DType>) -> Result<Weights> {
         let architecture = config::architecture(&self.metadata)?;
         let heads = |key: &str| -> Result<Option<NonZero<usize>>> {
@@ -141,7 +142,7 @@ impl Gguf {
         let mut tensors = Vec::new();
         for part in &self.parts {
             for tensor in &part.tensors {
-                let Some(name) = architecture.of_model(&tensor.name) else { continue };
+                let Some(name) = architecture.model_name(&tensor.name) else { continue };
                 let heads = if tensor.name.contains(".attn_q.") { query_heads } else { key_heads };
                 let interleaved = heads.filter(|_| architecture.interleaves(&tensor.name));
                 tensors.push((name, StoredTensor { interleaved, ..part.stored(tensor) }));
@@ -165,7 +166,7 @@ impl Part {
     }
 }
 
-/// The names of all parts of a model whose first part has this name.
+/// Returns the names of all parts of a model, given the name of its first part.
 #[cfg(feature = "hub")]
 pub(super) fn part_names(first: &str) -> Vec<String> {
     let count = first.strip_suffix(".gguf").and_then(|rest| rest.rsplit_once("-00001-of-"));
@@ -175,7 +176,7 @@ pub(super) fn part_names(first: &str) -> Vec<String> {
     }
 }
 
-/// The path of part `number`, counted from 0, beside the first.
+/// Returns the path of part `number`, counted from 0, in the directory of the first part.
 fn part_path(first: &Path, number: u64, count: u64) -> Result<PathBuf> {
     let name = first.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     match name.strip_suffix(&format!("-00001-of-{count:05}.gguf")) {
@@ -184,7 +185,7 @@ fn part_path(first: &Path, number: u64, count: u64) -> Result<PathBuf> {
     }
 }
 
-/// The name of part `number`, counted from 0, of `count`.
+/// Returns the name of part `number`, counted from 0, of `count`.
 fn part_name(stem: &str, number: u64, count: u64) -> String {
     format!("{stem}-{:05}-of-{count:05}.gguf", number + 1)
 }

@@ -1,20 +1,20 @@
-//! What tensors are called in GGUF files, and what models call them.
+//! The names of tensors in GGUF files, and the corresponding names in models.
 
 use crate::config::ModelFamily;
 
-/// An architecture that is read, by the name that files have for it.
+/// A supported architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Architecture {
-    /// LLaMA, and Mistral, whose files have the same name.
+    /// LLaMA and Mistral, whose files use the same name.
     Llama,
     Qwen2,
     Qwen3,
     Gpt2,
-    /// Of files that `quire quantize` has written: no other program knows it.
+    /// OPT, only in files that `quire quantize` has written. Other programs do not support it.
     Opt,
 }
 
-/// Names of tensors outside of layers, and in them without `blk.N.` and the model's own beginning.
+/// Pairs of names, the file's first. Names in layers omit `blk.N.` and the model's own prefix.
 struct Names {
     outside: &'static [(&'static str, &'static str)],
     layers: &'static str,
@@ -78,7 +78,7 @@ impl Architecture {
     pub const ALL: [Architecture; 5] =
         [Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3, Architecture::Gpt2, Architecture::Opt];
 
-    /// The name in files.
+    /// The architecture's name in files.
     pub fn name(self) -> &'static str {
         match self {
             Architecture::Llama => "llama",
@@ -89,7 +89,7 @@ impl Architecture {
         }
     }
 
-    /// The one that a model's file has.
+    /// Returns the architecture of a model's GGUF file.
     pub fn of(family: &ModelFamily) -> Self {
         match family {
             ModelFamily::Opt(_) => Architecture::Opt,
@@ -100,8 +100,8 @@ impl Architecture {
         }
     }
 
-    /// Whether the rows of the projections to query and key are in the order that its files have for the rotation: the two
-    /// elements of a pair next to each other, and not half a head apart.
+    /// Whether files interleave the rows of the query and key projections for the rotation. The two rows of a pair are
+    /// then adjacent instead of half a head apart.
     pub fn interleaves(self, tensor: &str) -> bool {
         self == Architecture::Llama && (tensor.contains(".attn_q.") || tensor.contains(".attn_k."))
     }
@@ -114,8 +114,8 @@ impl Architecture {
         }
     }
 
-    /// What the model calls the file's tensor `name`; nothing if it has no such tensor.
-    pub fn of_model(self, name: &str) -> Option<String> {
+    /// Returns the model's name for the file's tensor `name`, or `None` if the model has no such tensor.
+    pub fn model_name(self, name: &str) -> Option<String> {
         let names = self.names();
         let (part, kind) = name.rsplit_once('.')?;
         match part.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
@@ -130,8 +130,8 @@ impl Architecture {
         }
     }
 
-    /// What files call the model's tensor `name`; nothing if they have no such tensor.
-    pub fn of_file(self, name: &str) -> Option<String> {
+    /// Returns the file's name for the model's tensor `name`, or `None` if files have no such tensor.
+    pub fn file_name(self, name: &str) -> Option<String> {
         let names = self.names();
         let (part, kind) = name.rsplit_once('.')?;
         match part.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')) {
@@ -154,16 +154,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_there_and_back() {
+    fn names_convert_both_ways() {
         for architecture in Architecture::ALL {
             let names = architecture.names();
             let outside = names.outside.iter().map(|(theirs, _)| format!("{theirs}.weight"));
             for name in outside.chain(names.inside.iter().map(|(theirs, _)| format!("blk.12.{theirs}.bias"))) {
-                let own = architecture.of_model(&name).unwrap();
-                assert_eq!(architecture.of_file(&own), Some(name));
+                let own = architecture.model_name(&name).unwrap();
+                assert_eq!(architecture.file_name(&own), Some(name));
             }
-            assert_eq!(architecture.of_model("rope_freqs.weight"), None);
+            assert_eq!(architecture.model_name("rope_freqs.weight"), None);
         }
-        assert_eq!(Architecture::Gpt2.of_model("blk.3.attn_qkv.weight").as_deref(), Some("h.3.attn.c_attn.weight"));
+        assert_eq!(Architecture::Gpt2.model_name("blk.3.attn_qkv.weight").as_deref(), Some("h.3.attn.c_attn.weight"));
     }
 }

@@ -1,4 +1,4 @@
-//! A model as a GGUF file, with quantised weights.
+//! Writing a model to a GGUF file with quantised weights.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -13,23 +13,23 @@ use crate::load::{ModelFiles, Weights};
 use crate::quantised::{QuantType, encode};
 use crate::tensor::{DType, HostTensor};
 
-/// What a GGUF file has of a model's tokenizer and chat template. [`save`] takes it from the caller, since this crate reads
-/// neither.
+/// A model's tokenizer for a GGUF file. [`save`] gets it from the caller because this crate does not load tokenizers.
 #[derive(Clone, Debug)]
 pub struct GgufText {
-    /// The tokenizer as a `tokenizer.json`.
+    /// The text of the `tokenizer.json`.
     pub tokenizer_json: String,
-    /// Whether the tokenizer begins every text with the token for its beginning.
+    /// Whether the tokenizer adds the BOS token to every text.
     pub adds_bos: bool,
 }
 
-/// Writes a model to the file `out`: configuration, tokenizer, chat template and weights, of which the matrices of
-/// projections and embeddings are rounded to `kind`. Of 4 bits, the output matrix has 8, since it decides between tokens.
-/// Matrices whose rows are no whole number of groups stay as they are, and so do tables of positions; vectors become f32.
-/// `progress` is called with the bytes that were read so far, and with those of all.
+/// Writes a model to the file `out`: its configuration, tokenizer, chat template and weights.
+///
+/// The matrices of projections and embeddings are rounded to `kind`. The output matrix always has 8 bits, because it
+/// decides between tokens. Tables of positions, and matrices whose rows are not a multiple of the group size, keep
+/// their type. Vectors become f32. `progress` is called with the bytes read so far and the total.
 ///
 /// # Errors
-/// If the model cannot be loaded, its type or something of it has no place in such a file, or the file cannot be written.
+/// If the model cannot be loaded, the format cannot represent it, or the file cannot be written.
 pub fn save(
     files: &ModelFiles,
     text: &GgufText,
@@ -80,19 +80,19 @@ pub fn save(
     Ok(())
 }
 
-/// A tensor on its way from the model's files.
+/// A tensor of the model to be written.
 struct Source {
-    /// What the model calls it.
+    /// The model's name for it.
     name: String,
     shape: Vec<usize>,
-    /// Whether it is the transpose that is written.
+    /// Whether to write the transpose.
     transposed: bool,
-    /// With `Some` the rows of so many heads are written in the order of GGUF's rotation.
+    /// With `Some(n)` the rows of each of `n` heads are written in the order of GGUF's rotation.
     interleaved: Option<usize>,
     tensor: Tensor,
 }
 
-/// The tensors of a model that files have, in the order of layers.
+/// Lists the model's tensors that GGUF files have, in the order of layers.
 fn sources(
     architecture: Architecture,
     config: &ModelConfig,
@@ -101,7 +101,7 @@ fn sources(
 ) -> Result<Vec<Source>> {
     let mut sources = Vec::new();
     for name in weights.names() {
-        let (Some(file_name), Some(shape)) = (architecture.of_file(name), weights.shape(name)) else { continue };
+        let (Some(file_name), Some(shape)) = (architecture.file_name(name), weights.shape(name)) else { continue };
         if config.tie_word_embeddings && file_name.starts_with("output.") {
             continue;
         }
@@ -128,7 +128,7 @@ fn sources(
         sources.push(Source { name: name.to_owned(), shape: shape.to_vec(), transposed, interleaved, tensor });
     }
     if sources.is_empty() {
-        return Err(Error::Unsupported("the model has no weights that a GGUF file has a name for".into()));
+        return Err(Error::Unsupported("the model has no weights that a GGUF file can contain".into()));
     }
     let order = |source: &Source| {
         let name = &source.tensor.name;
@@ -140,7 +140,7 @@ fn sources(
 }
 
 impl Source {
-    /// The bytes that are written.
+    /// Returns the bytes to write.
     fn data(&self, weights: &mut Weights) -> Result<Vec<u8>> {
         let mut tensor = weights.take(&self.name, &self.shape)?;
         if self.transposed {
@@ -148,7 +148,7 @@ impl Source {
         }
         if let Some(heads) = self.interleaved {
             let half = tensor.shape()[0] / heads / 2;
-            // The two elements of a pair next to each other.
+            // Make the two rows of a pair adjacent.
             tensor = tensor.reordered(|row| {
                 let (head, at) = (row / (2 * half), row % (2 * half));
                 head * 2 * half + at % 2 * half + at / 2

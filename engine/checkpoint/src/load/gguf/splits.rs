@@ -1,4 +1,4 @@
-//! The rules by which byte-level tokenizers split texts, by the names that GGUF files have for them.
+//! The rules by which byte-level tokenizers split texts, with their names in GGUF files.
 
 use serde_json::{Value, json};
 
@@ -9,16 +9,16 @@ const QWEN_2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// How texts are prepared and split.
+/// How texts are normalised and split.
 #[derive(Debug, PartialEq)]
 pub(super) struct Split {
     pub normalizer: Value,
     pub pre_tokenizer: Value,
-    /// Whether a word that is a token is not merged from its parts.
+    /// Whether a word that is a token is used directly, without merging.
     pub ignore_merges: bool,
 }
 
-/// The names that are known, the one that is written first for each rule.
+/// The supported names of each rule. The first is used for writing.
 const NAMES: [&[&str]; 5] = [
     &["gpt-2", "gpt2", "phi-2", "olmo", "jina-v2-code"],
     &["llama-bpe", "llama3", "llama-v3"],
@@ -27,7 +27,7 @@ const NAMES: [&[&str]; 5] = [
     &["smollm"],
 ];
 
-/// The rule of this name.
+/// Returns the rule of this name.
 pub(super) fn named(name: &str) -> Result<Split> {
     match NAMES.iter().position(|names| names.contains(&name)) {
         Some(rule) => Ok(split(rule)),
@@ -41,14 +41,14 @@ pub(super) fn named(name: &str) -> Result<Split> {
     }
 }
 
-/// The name of the rule that a `tokenizer.json` has, if it is one of these.
+/// Returns the name of the rule that a `tokenizer.json` uses, if it is supported.
 pub(super) fn name_of(tokenizer: &Value) -> Option<&'static str> {
     let has =
         |rule: &usize| without_offsets(&split(*rule).pre_tokenizer) == without_offsets(&tokenizer["pre_tokenizer"]);
     (0..NAMES.len()).find(has).map(|rule| NAMES[rule][0])
 }
 
-/// A pre-tokenizer without what has no effect on the tokens.
+/// Removes the settings that do not affect the tokens from a pre-tokenizer.
 fn without_offsets(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields

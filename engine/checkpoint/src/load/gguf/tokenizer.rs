@@ -1,4 +1,4 @@
-//! A GGUF file's tokenizer as the `tokenizer.json` and `tokenizer_config.json` that the model would have elsewhere.
+//! Converts a GGUF file's tokenizer to the `tokenizer.json` and `tokenizer_config.json` of a Hugging Face model.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,12 +11,12 @@ use super::names::Architecture;
 use super::splits;
 use crate::error::{Error, Result};
 
-/// What sentencepiece writes for a space.
+/// Sentencepiece's replacement for a space.
 const SPACE: &str = "\u{2581}";
-/// The longest token for which merges are looked for, in bytes. Sentencepiece's own limit is far below.
+/// Maximum length in bytes of a token whose merges are searched. Sentencepiece's own limit is far lower.
 const MAX_PIECE: usize = 512;
 
-/// What a file says of its tokens.
+/// A file's tokens.
 struct Tokens<'a> {
     metadata: &'a Metadata,
     texts: &'a [String],
@@ -29,17 +29,17 @@ impl<'a> Tokens<'a> {
         let texts = texts.ok_or_else(|| missing("tokens"))?;
         let kinds = metadata.integers("tokenizer.ggml.token_type")?;
         if kinds.is_some_and(|kinds| kinds.len() != texts.len()) {
-            return Err(Error::Tokenizer("the file has not as many kinds of tokens as tokens".into()));
+            return Err(Error::Tokenizer("the numbers of tokens and of their kinds differ".into()));
         }
         Ok(Tokens { metadata, texts, kinds })
     }
 
-    /// One of `kinds`; a number that is none of them is of a token like others.
+    /// Returns one of `kinds`. Unknown numbers count as normal tokens.
     fn kind(&self, id: usize) -> i32 {
         self.kinds.map_or(NORMAL, |kinds| i32::try_from(kinds[id]).unwrap_or(NORMAL))
     }
 
-    /// The ids of tokens that there are. Others fill the vocabulary up to the rows of the embedding.
+    /// Returns the ids of the real tokens, without those that pad the vocabulary to the rows of the embedding.
     fn ids(&self) -> impl Iterator<Item = usize> {
         (0..self.texts.len()).filter(|&id| self.kind(id) != UNUSED)
     }
@@ -50,13 +50,13 @@ impl<'a> Tokens<'a> {
         Ok(id.and_then(|id| Some((id, self.texts.get(id)?.as_str()))))
     }
 
-    /// Whether texts get the token that begins or ends one.
+    /// Whether the token `name` ("bos" or "eos") is added to texts.
     fn adds(&self, name: &str) -> Result<bool> {
         let default = name == "bos" && (is_sentencepiece(self.metadata)? || pre(self.metadata)? == Some("llama-bpe"));
         Ok(self.metadata.bool(&format!("tokenizer.ggml.add_{name}_token"))?.unwrap_or(default))
     }
 
-    /// The ids by their texts. Where two tokens have the same text, the first counts.
+    /// Maps texts to ids. If two tokens have the same text, the first is used.
     fn vocabulary(&self) -> HashMap<&'a str, usize> {
         let mut vocabulary = HashMap::with_capacity(self.texts.len());
         for id in self.ids() {
@@ -65,7 +65,7 @@ impl<'a> Tokens<'a> {
         vocabulary
     }
 
-    /// The tokens that are found in a text before anything is done to it.
+    /// Returns the added tokens, which are matched before a text is normalised.
     fn added(&self) -> Value {
         let one = |id: usize| {
             let special = matches!(self.kind(id), CONTROL | UNKNOWN);
@@ -78,7 +78,7 @@ impl<'a> Tokens<'a> {
         self.ids().filter(|&id| !self.texts[id].is_empty()).filter_map(one).collect()
     }
 
-    /// What is put around a text.
+    /// Returns the post-processor, which adds the tokens around a text.
     fn post_processor(&self) -> Result<Value> {
         let around = |name: &str| -> Result<Option<(usize, &str)>> {
             Ok(if self.adds(name)? { self.special(name)? } else { None })
@@ -108,12 +108,12 @@ fn is_sentencepiece(metadata: &Metadata) -> Result<bool> {
     Ok(metadata.text("tokenizer.ggml.model")? == Some("llama"))
 }
 
-/// The name of the rule by which texts are split.
+/// Returns the name of the rule by which texts are split.
 fn pre(metadata: &Metadata) -> Result<Option<&str>> {
     metadata.text("tokenizer.ggml.pre")
 }
 
-/// The `tokenizer.json`.
+/// Builds the `tokenizer.json`.
 pub(super) fn tokenizer(metadata: &Metadata) -> Result<Value> {
     let tokens = Tokens::of(metadata)?;
     let model = metadata.text("tokenizer.ggml.model")?.ok_or_else(|| missing("model"))?;
@@ -122,7 +122,9 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Value> {
         "llama" => sentencepiece(&tokens)?,
         other => {
             let shown: String = other.chars().take(40).collect();
-            return Err(Error::Tokenizer(format!("tokenizers of the kind {shown:?} are not read; gpt2 and llama are")));
+            return Err(Error::Tokenizer(format!(
+                "tokenizers of the kind {shown:?} are not supported; gpt2 and llama are"
+            )));
         }
     };
     json["version"] = json!("1.0");
@@ -131,7 +133,7 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Value> {
     Ok(json)
 }
 
-/// The `tokenizer_config.json`: special tokens and the chat template.
+/// Builds the `tokenizer_config.json`: special tokens and the chat template.
 pub(super) fn settings(metadata: &Metadata) -> Result<Value> {
     let mut json = Map::new();
     if let Ok(tokens) = Tokens::of(metadata) {
@@ -148,7 +150,7 @@ pub(super) fn settings(metadata: &Metadata) -> Result<Value> {
     Ok(Value::Object(json))
 }
 
-/// A byte-pair encoding of bytes, like GPT-2's.
+/// Builds a byte-level byte-pair encoding like GPT-2's.
 fn byte_level(tokens: &Tokens<'_>) -> Result<Value> {
     let merges = tokens.metadata.texts("tokenizer.ggml.merges")?.ok_or_else(|| missing("merges"))?;
     let name = match pre(tokens.metadata)? {
@@ -160,7 +162,7 @@ fn byte_level(tokens: &Tokens<'_>) -> Result<Value> {
         },
     };
     let split = splits::named(name)?;
-    // A merge that names no tokens would refuse the whole tokenizer, and merges nothing.
+    // A merge of strings that are not tokens has no effect, but would make the whole tokenizer invalid.
     let vocabulary = tokens.vocabulary();
     let known = |merge: &&String| {
         merge.split_once(' ').is_some_and(|(left, right)| {
@@ -182,11 +184,11 @@ fn byte_level(tokens: &Tokens<'_>) -> Result<Value> {
     }))
 }
 
-/// A byte-pair encoding of characters, with bytes for those that have no token, like sentencepiece's.
+/// Builds a character-level byte-pair encoding like sentencepiece's. Characters without a token are encoded as bytes.
 fn sentencepiece(tokens: &Tokens<'_>) -> Result<Value> {
     let scores = tokens.metadata.floats("tokenizer.ggml.scores")?.ok_or_else(|| missing("scores"))?;
     if scores.len() != tokens.texts.len() {
-        return Err(Error::Tokenizer("the file has not as many scores as tokens".into()));
+        return Err(Error::Tokenizer("the numbers of tokens and of their scores differ".into()));
     }
     let vocabulary = tokens.vocabulary();
     let unknown = tokens.special("unknown")?.map(|(_, text)| text);
@@ -215,8 +217,8 @@ fn sentencepiece(tokens: &Tokens<'_>) -> Result<Value> {
     }))
 }
 
-/// The merges that the scores of sentencepiece's tokens stand for: every pair of tokens that make a token, those that make
-/// the one with the highest score first.
+/// Derives the merges from the scores of sentencepiece's tokens. Every pair of tokens that forms a token is a merge.
+/// Merges are in order of the formed token's score, highest first.
 fn merges(tokens: &Tokens<'_>, vocabulary: &HashMap<&str, usize>, scores: &[f32]) -> Vec<[String; 2]> {
     let added: HashSet<usize> =
         tokens.ids().filter(|&id| matches!(tokens.kind(id), UNKNOWN | CONTROL | USER_DEFINED)).collect();
@@ -229,7 +231,7 @@ fn merges(tokens: &Tokens<'_>, vocabulary: &HashMap<&str, usize>, scores: &[f32]
             }
         }
     }
-    // Of the same score, as Hugging Face's converter has them: by the ids of the parts.
+    // Equal scores are ordered by the ids of the parts, as in Hugging Face's converter.
     merges.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
     merges.into_iter().map(|(_, _, _, piece, at)| [piece[..at].to_owned(), piece[at..].to_owned()]).collect()
 }

@@ -1,14 +1,14 @@
-//! The types that tensors of GGUF files have, by number.
+//! The numbered tensor types of GGUF files.
 
 use crate::load::StoredType;
 use crate::quantised::QuantType;
 use crate::tensor::DType;
 
-/// Number, name, elements of a group and its bytes.
-type Known = (u32, &'static str, usize, usize);
+/// Number, name, elements per group and bytes per group.
+type Type = (u32, &'static str, usize, usize);
 
-/// All that are published. Most are not computed with, but their sizes show whether a file is damaged.
-const KNOWN: &[Known] = &[
+/// All published types. Most cannot be computed with, but their sizes help to detect damaged files.
+const TYPES: &[Type] = &[
     (0, "f32", 1, 4),
     (1, "f16", 1, 2),
     (2, "q4_0", 32, 18),
@@ -43,13 +43,13 @@ const KNOWN: &[Known] = &[
     (39, "mxfp4", 32, 17),
 ];
 
-/// The type with this number, and the bytes of a row of `cols` elements.
+/// Returns the type with this number, and the bytes of a row of `cols` elements.
 ///
 /// # Errors
-/// What is wrong, if there is no such type or such a row is no whole number of its groups.
+/// A phrase that says what is wrong, if the type is unknown or the row is not a multiple of its group size.
 pub(super) fn stored(number: u32, cols: usize) -> Result<(StoredType, usize), String> {
-    let Some(&(_, name, group, bytes)) = KNOWN.iter().find(|known| known.0 == number) else {
-        return Err(format!("is of type {number}, which is not known"));
+    let Some(&(_, name, group, bytes)) = TYPES.iter().find(|known| known.0 == number) else {
+        return Err(format!("is of type {number}, which is unknown"));
     };
     if !cols.is_multiple_of(group) {
         return Err(format!("is of type {name}, whose groups of {group} do not fit its rows of {cols}"));
@@ -67,7 +67,7 @@ pub(super) fn stored(number: u32, cols: usize) -> Result<(StoredType, usize), St
     Ok((stored, row))
 }
 
-/// The number of a type that is computed with.
+/// Returns the number of an unquantised type.
 pub(super) fn number(dtype: DType) -> u32 {
     match dtype {
         DType::F32 => 0,
@@ -76,7 +76,7 @@ pub(super) fn number(dtype: DType) -> u32 {
     }
 }
 
-/// The number of a quantised type; none of those that such files do not have.
+/// Returns the number of a quantised type, or `None` if GGUF files do not have the type.
 pub(super) fn number_of_quantised(kind: QuantType) -> Option<u32> {
     match kind {
         QuantType::Q4_0 => Some(2),
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_have_their_sizes() {
+    fn types_have_the_right_sizes() {
         for kind in QuantType::GGUF {
             let (stored, row) = stored(number_of_quantised(kind).unwrap(), 512).unwrap();
             assert_eq!((stored, Some(row)), (StoredType::Quantised(kind), kind.row_bytes(512)));

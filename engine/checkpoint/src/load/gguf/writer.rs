@@ -1,4 +1,4 @@
-//! Writing of GGUF files: the header in memory, then the tensors one after the other.
+//! Writing GGUF files: first the header, which is built in memory, then the tensors one by one.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use super::types;
 use crate::quantised::QuantType;
 use crate::tensor::DType;
 
-/// Bytes that tensors begin at multiples of.
+/// Alignment of tensors in bytes.
 const ALIGNMENT: u64 = 32;
 
 /// A file's metadata, in the order in which it is written.
@@ -16,14 +16,14 @@ pub(super) struct Entries {
     bytes: Vec<u8>,
 }
 
-/// The element type of a tensor that is written.
+/// The element type of a tensor to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     Float(DType),
     Quantised(QuantType),
 }
 
-/// What a header says of a tensor.
+/// A tensor's entry in the header.
 pub(super) struct Tensor {
     pub name: String,
     /// The extents, outermost first.
@@ -40,7 +40,7 @@ impl Entries {
     }
 
     pub fn u32(&mut self, name: &str, value: usize) {
-        // No size of a model is larger; one that is would be refused when it is read.
+        // No size of a model is larger. A larger one would be refused when the file is read.
         self.entry(name, 4, &u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes());
     }
 
@@ -78,7 +78,7 @@ impl Entries {
 }
 
 impl Tensor {
-    /// Bytes of its data.
+    /// Bytes of the tensor's data.
     pub fn bytes(&self) -> u64 {
         let elements: u64 = self.shape.iter().map(|&extent| extent as u64).product();
         match self.stored {
@@ -88,7 +88,7 @@ impl Tensor {
     }
 }
 
-/// A file of which the header is written, and the data of the tensors is to follow in their order.
+/// A file whose header has been written. The data of the tensors follows in the header's order.
 pub(super) struct Body<W> {
     out: W,
     written: u64,
@@ -109,7 +109,7 @@ pub(super) fn header<W: Write>(mut out: W, entries: &Entries, tensors: &[Tensor]
         let number = match tensor.stored {
             Stored::Float(dtype) => types::number(dtype),
             Stored::Quantised(kind) => types::number_of_quantised(kind)
-                .ok_or_else(|| io::Error::other(format!("a GGUF file has no tensors in {kind}")))?,
+                .ok_or_else(|| io::Error::other(format!("a GGUF file cannot contain tensors of type {kind}")))?,
         };
         bytes.extend(number.to_le_bytes());
         bytes.extend(offset.to_le_bytes());
@@ -135,7 +135,7 @@ impl<W: Write> Body<W> {
         self.out.write_all(&[0; ALIGNMENT as usize][..gap as usize])
     }
 
-    /// The file, with everything written.
+    /// Flushes the file and returns it.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)

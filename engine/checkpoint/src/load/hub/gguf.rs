@@ -1,4 +1,4 @@
-//! GGUF files from the hub: one file of a repository that has many, by its name or by its type.
+//! GGUF files from the hub: one file of a repository with many, selected by name or by type.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -8,20 +8,20 @@ use hf_hub::{Cache, Repo};
 use super::{Download, cached_snapshot};
 use crate::error::{Error, Result};
 use crate::load::gguf::part_names;
-use crate::load::names::{is_gguf, of_type};
+use crate::load::names::{has_type, is_gguf};
 use crate::load::settings::HubSettings;
 
-/// The path of the GGUF file `wanted` of the repository `id`, or of the one of the type `wanted`; it and its other parts are
-/// fetched unless the cache has them.
+/// Returns the path of a GGUF file of the repository `id`. `wanted` is the file's name or type. The file and its other
+/// parts are fetched unless they are cached.
 pub(in crate::load) fn fetch(id: &str, wanted: &str, progress: bool, settings: &HubSettings) -> Result<PathBuf> {
-    let place = settings.cache_dir.display();
+    let cache = settings.cache_dir.display();
     let missing = match cached_snapshot(&Cache::new(settings.cache_dir.clone()), id) {
-        None => format!("it is not in the cache in {place}"),
+        None => format!("it is not in the cache in {cache}"),
         Some(directory) => {
             let has = |file: &str| directory.join(file).exists();
             match choose(&files(&directory), wanted).filter(|file| part_names(file).iter().all(|part| has(part))) {
                 Some(file) => return Ok(directory.join(file)),
-                None => format!("the cache in {place} lacks its {wanted}"),
+                None => format!("the cache in {cache} lacks its {wanted}"),
             }
         }
     };
@@ -41,17 +41,17 @@ pub(in crate::load) fn fetch(id: &str, wanted: &str, progress: bool, settings: &
     Ok(main.pointer_path(&download.commit).join(file))
 }
 
-/// The file of this name, or else the shortest name of one of this type.
+/// Returns the file of this name, or else the file of this type with the shortest name.
 fn choose(files: &[String], wanted: &str) -> Option<String> {
     let inside = |file: &&String| Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
     if is_gguf(wanted) {
         return files.iter().filter(inside).find(|file| *file == wanted).cloned();
     }
-    let fitting = files.iter().filter(inside).filter(|file| of_type(file, wanted));
+    let fitting = files.iter().filter(inside).filter(|file| has_type(file, wanted));
     fitting.min_by_key(|file| (file.len(), file.as_str())).cloned()
 }
 
-/// The GGUF files of a snapshot, also those in folders of it.
+/// Returns the GGUF files of a snapshot, including those in its subdirectories.
 fn files(directory: &Path) -> Vec<String> {
     let names = |directory: &Path| -> Vec<String> {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();

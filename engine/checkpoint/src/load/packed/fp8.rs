@@ -1,4 +1,4 @@
-//! Weights in FP8 e4m3, with a scale for all, for each output, or for blocks.
+//! FP8 e4m3 weights with one scale per tensor, output or block.
 
 use kernels::eight_bit::{EightBit, Fp8};
 use rayon::prelude::*;
@@ -10,24 +10,24 @@ use crate::load::stored::{Assembly, StoredTensor, StoredType};
 use crate::quantised::{QuantType, fp8_type, pack_fp8};
 use crate::tensor::HostTensor;
 
-/// The tensors that a weight consists of. An element is the number of its code times the scale of its block.
+/// The tensors that form a weight. An element is the number of its code times the scale of its block.
 #[derive(Debug)]
 pub(super) struct Fp8Parts {
     module: String,
-    /// Outputs and inputs.
+    /// Number of outputs and of inputs.
     pub rows: usize,
     pub cols: usize,
-    /// Outputs and inputs that share a scale; of the last blocks there may be fewer.
+    /// Outputs and inputs that share a scale. The last blocks may be smaller.
     block: [usize; 2],
     codes: StoredTensor,
     scales: StoredTensor,
 }
 
 impl Fp8Parts {
-    /// The parts of a weight.
+    /// Checks the parts of a weight.
     ///
     /// # Errors
-    /// What is wrong with them, if they do not fit each other.
+    /// A phrase that says what is wrong, if the parts do not match each other.
     pub fn new(
         module: String,
         codes: StoredTensor,
@@ -35,7 +35,7 @@ impl Fp8Parts {
         configured: Fp8Scales,
     ) -> std::result::Result<Self, String> {
         let &[rows, cols] = codes.shape.as_slice() else {
-            return Err(format!("has the shape {:?}, which is no matrix", codes.shape));
+            return Err(format!("has the shape {:?}, which is not a matrix", codes.shape));
         };
         if rows == 0 || cols == 0 {
             return Err("has no elements".into());
@@ -61,10 +61,10 @@ impl Fp8Parts {
         Ok(Fp8Parts { module, rows, cols, block, codes, scales })
     }
 
-    /// The type that the weight has in memory; nothing if there is none for its blocks.
+    /// The weight's type in memory, or `None` if no type fits its blocks.
     pub fn kind(&self) -> Option<QuantType> {
         let [_, across] = self.block;
-        // A block that has all columns may be divided as they are.
+        // A block with all columns can be divided into groups of any size that divides the columns.
         fp8_type(if across >= self.cols { self.cols } else { across }, self.cols)
     }
 }
@@ -77,10 +77,10 @@ impl Assembly for Fp8Parts {
         let scales = scales(&module, stored)?;
         let codes = codes.raw(1)?;
         if codes.par_iter().any(|code| code & 0x7f == 0x7f) {
-            return Err(damaged(&path, &module, "has an element that is no number"));
+            return Err(damaged(&path, &module, "has an element that is NaN"));
         }
-        let of_rows = cols.div_ceil(block[1]);
-        let scale = |row: usize, col: usize| scales[row / block[0] * of_rows + col / block[1]];
+        let blocks_across = cols.div_ceil(block[1]);
+        let scale = |row: usize, col: usize| scales[row / block[0] * blocks_across + col / block[1]];
         let Some(kind) = kind else {
             let elements = codes.iter().enumerate().map(|(i, code)| scale(i / cols, i % cols) * Fp8::decode(*code));
             return Ok(HostTensor::from_f32(vec![rows, cols], elements.collect()));

@@ -1,4 +1,4 @@
-//! Weights of 4 bits: integers, scales and zeros of groups, and which group each input is in.
+//! 4-bit weights: integers, the scales and zeros of groups, and the group of each input.
 
 use rayon::prelude::*;
 
@@ -10,34 +10,34 @@ use crate::load::stored::{Assembly, StoredTensor, StoredType};
 use crate::quantised::{QuantType, int4_type, pack_int4};
 use crate::tensor::HostTensor;
 
-/// Rows that are unpacked at a time.
+/// Rows to unpack at a time.
 const TILE: usize = 128;
 
-/// Which program's form integers, scales and zeros have.
+/// The program whose layout of integers, scales and zeros is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Int4Layout {
     Awq,
-    /// With zeros stored less one, or as they are, and inputs that are sorted or not.
+    /// Zeros may be stored minus one, and inputs may be sorted.
     Gptq {
         less_one: bool,
         sorted: bool,
     },
-    /// With zeros or without, if that is known.
+    /// Zeros are present, absent, or either (`None`). Inputs may be sorted.
     CompressedTensors {
         zeros: Option<bool>,
         sorted: bool,
     },
 }
 
-/// The tensors that a weight consists of. An element is `scale * (quant - zero)`, with those of its group.
+/// The tensors that form a weight. An element is `scale * (quant - zero)` with the scale and zero of its group.
 #[derive(Debug)]
 pub(super) struct Int4Parts {
     pub layout: Int4Layout,
     pub module: String,
-    /// Outputs and inputs.
+    /// Number of outputs and of inputs.
     pub rows: usize,
     pub cols: usize,
-    /// Elements of a row that share a scale; of the last group there may be fewer.
+    /// Elements of a row that share a scale. The last group may be smaller.
     pub group: usize,
     pub quants: StoredTensor,
     pub zeros: Option<StoredTensor>,
@@ -46,7 +46,7 @@ pub(super) struct Int4Parts {
     pub groups: Option<StoredTensor>,
 }
 
-/// What is wrong with a weight.
+/// A result whose error is a phrase about the weight.
 type Checked<T> = std::result::Result<T, String>;
 
 impl Int4Layout {
@@ -58,7 +58,7 @@ impl Int4Layout {
         }
     }
 
-    /// Where zeros lie, whose inputs are groups.
+    /// The packing of zeros, with groups in the role of inputs.
     fn zeros(self) -> Packing {
         match self {
             Int4Layout::Awq => Packing::Awq,
@@ -67,12 +67,12 @@ impl Int4Layout {
         }
     }
 
-    /// Whether scales lie group by group, and not row by row.
+    /// Whether scales are stored group by group instead of row by row.
     fn scales_by_group(self) -> bool {
         !matches!(self, Int4Layout::CompressedTensors { .. })
     }
 
-    /// Whether there are to be zeros, if that is known.
+    /// Whether zeros must be present. `None` if they may be.
     fn has_zeros(self) -> Option<bool> {
         match self {
             Int4Layout::Awq | Int4Layout::Gptq { .. } => Some(true),
@@ -80,7 +80,7 @@ impl Int4Layout {
         }
     }
 
-    /// Whether each input has to say which group is its.
+    /// Whether the file must give the group of each input.
     fn is_sorted(self) -> bool {
         match self {
             Int4Layout::Awq => false,
@@ -90,10 +90,10 @@ impl Int4Layout {
 }
 
 impl Int4Parts {
-    /// The same parts with their extents, which are found to fit each other. `shape` has the extents that the file names.
+    /// Determines the extents and checks that the parts match each other. `shape` is the file's tensor of extents.
     pub fn measured(mut self, shape: Option<StoredTensor>, group: GroupSize) -> Checked<Self> {
         if self.layout.has_zeros() == Some(false) {
-            // Some programs store the zeros of symmetric weights, too, which say nothing.
+            // Some programs store meaningless zeros of symmetric weights too.
             self.zeros = None;
         }
         for (what, tensor) in
@@ -107,7 +107,7 @@ impl Int4Parts {
             return Err(format!("has scales of type {}, which is not supported", self.scales.dtype));
         };
         let &[first, second] = self.quants.shape.as_slice() else {
-            return Err(format!("has integers of shape {:?}, which is no matrix", self.quants.shape));
+            return Err(format!("has integers of shape {:?}, which is not a matrix", self.quants.shape));
         };
         let wide = |words: usize| words.checked_mul(IN_WORD).ok_or("is too large");
         (self.rows, self.cols) = match self.layout {
@@ -140,7 +140,7 @@ impl Int4Parts {
         }
     }
 
-    /// Takes the extents from the tensor that names them: the last words of rows may have integers beyond.
+    /// Takes the extents from the tensor `shape`. The last word of a row may contain padding after the last integer.
     fn trim(&mut self, shape: StoredTensor) -> Checked<()> {
         let size = match &shape.dtype {
             StoredType::Other(name) if name == "I64" => 8,
@@ -160,12 +160,12 @@ impl Int4Parts {
         Ok(())
     }
 
-    /// The size of groups, from the shape of the scales, which is to be what the configuration says.
+    /// Determines the group size from the shape of the scales. It must match the configuration.
     fn measure_groups(&mut self, configured: GroupSize) -> Checked<()> {
         let shape = self.scales.shape.as_slice();
         let (rows, count) = match (self.layout.scales_by_group(), shape) {
             (true, &[count, rows]) | (false, &[rows, count]) => (rows, count),
-            // One for all.
+            // One scale for the whole tensor.
             (false, [] | [1]) => (self.rows, 1),
             _ => (0, 0),
         };
@@ -185,7 +185,7 @@ impl Int4Parts {
         Ok(())
     }
 
-    /// The type that the weight has in memory; nothing if there is none for its groups.
+    /// The weight's type in memory, or `None` if no type fits its groups.
     pub fn kind(&self) -> Option<QuantType> {
         int4_type(self.group, self.cols)
     }
@@ -213,8 +213,8 @@ impl Assembly for Int4Parts {
         let bytes = quants.raw(4)?;
         let words = Words { bytes: &bytes, packing: layout.quants(), rows, cols };
         let Some(kind) = kind else {
-            let of = |col: usize| groups.as_ref().map_or(col / group, |groups| groups[col] as usize);
-            return Ok(HostTensor::from_f32(vec![rows, cols], affine.elements(&words, count, of)));
+            let group_of = |col: usize| groups.as_ref().map_or(col / group, |groups| groups[col] as usize);
+            return Ok(HostTensor::from_f32(vec![rows, cols], affine.elements(&words, count, group_of)));
         };
         let order = groups.map(|groups| order(&groups, group, count)).transpose();
         let order = order.map_err(|reason| damaged(&path, &module, &reason))?;
@@ -227,7 +227,7 @@ impl Assembly for Int4Parts {
     }
 }
 
-/// The group of each input; nothing if groups follow each other, or no input says which is its.
+/// Returns the group of each input, or `None` if groups are in order or unset.
 fn group_of_each(bytes: &[u8], group: usize, count: usize) -> Checked<Option<Vec<u32>>> {
     let groups: Vec<u32> = bytes.chunks_exact(4).map(|bytes| little_endian(bytes) as u32).collect();
     if groups.iter().all(|of| *of == u32::MAX) || groups.iter().enumerate().all(|(i, of)| *of as usize == i / group) {
@@ -239,7 +239,7 @@ fn group_of_each(bytes: &[u8], group: usize, count: usize) -> Checked<Option<Vec
     }
 }
 
-/// The inputs in the order of their groups, which all have the same size.
+/// Returns the inputs in the order of their groups, which must all have the same size.
 fn order(groups: &[u32], group: usize, count: usize) -> Checked<Vec<u32>> {
     let mut sizes = vec![0usize; count];
     groups.iter().for_each(|of| sizes[*of as usize] += 1);
@@ -271,8 +271,8 @@ impl Affine {
         let Some(zeros) = zeros else { return Ok(Affine { scales: all, zeros: vec![8; rows * count] }) };
         let mut bytes = zeros.raw(4)?.to_vec();
         if matches!(layout, Int4Layout::Gptq { less_one: true, .. }) {
-            // One is added to whole words: what a zero of 0 less one has borrowed from its neighbour goes back to it. This is how
-            // GPTQModel makes its second version of the first.
+            // Adds one to all eight zeros of a word at once. A zero of 0 was stored by borrowing from its neighbour,
+            // and this addition carries back. GPTQModel converts its first version to the second in the same way.
             for word in bytes.as_chunks_mut::<4>().0 {
                 *word = u32::from_le_bytes(*word).wrapping_add(0x1111_1111).to_le_bytes();
             }
@@ -283,7 +283,7 @@ impl Affine {
         Ok(Affine { scales: all, zeros })
     }
 
-    /// Whole groups of a type, of inputs in an order of their own.
+    /// Packs integers into groups of type `kind`. `order`, if given, reorders the inputs.
     fn pack(&self, words: &Words<'_>, kind: QuantType, group: usize, order: Option<&[u32]>) -> Vec<u8> {
         let Words { rows, cols, .. } = *words;
         let (count, row_bytes) = (cols / group, cols / kind.group() * kind.group_bytes());
@@ -312,8 +312,8 @@ impl Affine {
         packed
     }
 
-    /// The elements themselves.
-    fn elements(&self, words: &Words<'_>, count: usize, of: impl Fn(usize) -> usize) -> Vec<f32> {
+    /// Computes the elements. `group_of` returns the group of a column.
+    fn elements(&self, words: &Words<'_>, count: usize, group_of: impl Fn(usize) -> usize) -> Vec<f32> {
         let Words { rows, cols, .. } = *words;
         let mut elements = Vec::with_capacity(rows * cols);
         let mut quants = vec![0; TILE.min(rows) * cols];
@@ -322,7 +322,7 @@ impl Affine {
             words.unpack(tile.clone(), &mut quants[..tile.len() * cols]);
             for (row, quants) in tile.zip(quants.chunks_exact(cols)) {
                 elements.extend(quants.iter().enumerate().map(|(col, quant)| {
-                    let at = row * count + of(col);
+                    let at = row * count + group_of(col);
                     self.scales[at] * (i32::from(*quant) - i32::from(self.zeros[at])) as f32
                 }));
             }

@@ -1,5 +1,5 @@
-//! Quantised weights of safetensors files, which have several tensors for each: they become one, whose name and shape are
-//! those that the weight had before.
+//! Quantised weights of safetensors files. The several tensors of each weight are combined into one, with the name and
+//! shape of the unquantised weight.
 
 mod fp8;
 mod int4;
@@ -16,20 +16,20 @@ use crate::error::{Error, Result};
 use crate::quantised::QuantType;
 use crate::tensor::DType;
 
-/// The name that files have for FP8 e4m3.
+/// The name of FP8 e4m3 in files.
 const FP8: &str = "F8_E4M3";
 
-/// Tensors by name, whose parts are put together.
+/// Tensors by name, during assembly.
 struct Assembler<'a> {
     tensors: HashMap<String, StoredTensor>,
     quantization: &'a Quantization,
     path: &'a Path,
 }
 
-/// The tensors of a model, `path`, with one in place of those that a quantised weight consists of.
+/// Replaces the parts of each quantised weight by one tensor. `path` is the model's path, for error messages.
 ///
 /// # Errors
-/// If parts of a weight are missing, or have shapes that do not fit each other or the configuration.
+/// If parts of a weight are missing, or their shapes do not match each other or the configuration.
 pub(super) fn assemble(
     tensors: Vec<(String, StoredTensor)>,
     quantization: &Quantization,
@@ -57,12 +57,12 @@ pub(super) fn assemble(
 }
 
 impl Assembler<'_> {
-    /// Puts the weights of 4 bits together, those whose integers have names that end in `.quants`.
+    /// Assembles the 4-bit weights. The names of their integers end in `.quants`, where `quants` is the given suffix.
     fn int4(&mut self, quants: &str, layout: Int4Layout, group: GroupSize) -> Result<()> {
         let names =
             self.tensors.keys().filter_map(|name| Some(name.strip_suffix(quants)?.strip_suffix('.')?.to_owned()));
         let mut modules: Vec<String> = names.collect();
-        // So that of several errors it is always the same one.
+        // Sorted, so that the first of several errors is always the same.
         modules.sort_unstable();
         for module in modules {
             self.expect_quantised(&module, quants)?;
@@ -85,7 +85,7 @@ impl Assembler<'_> {
         Ok(())
     }
 
-    /// Puts the weights in FP8 together.
+    /// Assembles the FP8 weights.
     fn fp8(&mut self, scales: Fp8Scales) -> Result<()> {
         let is_fp8 = |tensor: &StoredTensor| tensor.dtype == StoredType::Other(FP8.into());
         let names = self.tensors.iter().filter(|(_, tensor)| is_fp8(tensor));
@@ -118,7 +118,7 @@ impl Assembler<'_> {
         let path = tensor.path.clone();
         match self.tensors.insert(format!("{module}.weight"), tensor) {
             None => Ok(()),
-            Some(_) => Err(Error::weights(path, format!("the weight {module} is there both quantised and not"))),
+            Some(_) => Err(Error::weights(path, format!("the weight {module} exists both quantised and unquantised"))),
         }
     }
 
@@ -135,7 +135,7 @@ fn assembled(parts: impl Assembly + 'static) -> Bytes {
     Bytes::Assembled(Box::new(parts))
 }
 
-/// The type that a weight has in memory: elements, where there is none for its groups.
+/// Returns the weight's type in memory. Without a fitting quantised type it is f32.
 fn in_memory(kind: Option<QuantType>) -> StoredType {
     kind.map_or(StoredType::Float(DType::F32), StoredType::Quantised)
 }
@@ -144,18 +144,18 @@ fn damaged(path: &Path, module: &str, reason: &str) -> Error {
     Error::weights(path, format!("the quantised weight {module} {reason}"))
 }
 
-/// Scales, all of them numbers.
+/// Loads the scales of a weight.
 ///
 /// # Errors
-/// If some are not, or all are zero, as only those of a damaged file are.
+/// If a scale is not finite, or all are zero, which only happens in damaged files.
 fn scales(module: &str, tensor: StoredTensor) -> Result<Vec<f32>> {
     let path = tensor.path.clone();
     let scales = tensor.load(&format!("{module}'s scales"), true)?.elements().to_f32();
     if scales.iter().any(|scale| !scale.is_finite()) {
-        return Err(damaged(&path, module, "has a scale that is no finite number"));
+        return Err(damaged(&path, module, "has a scale that is not finite"));
     }
     if scales.iter().all(|scale| *scale == 0.0) {
-        return Err(damaged(&path, module, "has no scale but zero"));
+        return Err(damaged(&path, module, "has only scales of zero"));
     }
     Ok(scales)
 }

@@ -1,13 +1,13 @@
-//! Integers of 4 bits in words of 32.
+//! 4-bit integers in 32-bit words.
 
 use std::ops::Range;
 
-/// Integers of a word.
+/// Integers per word.
 pub(super) const IN_WORD: usize = 8;
-/// The place in a word of each of eight outputs, as AutoAWQ packs them.
-const AWQ_PLACES: [usize; IN_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
+/// The position in a word of each of eight outputs, in AutoAWQ's packing.
+const AWQ_POSITIONS: [usize; IN_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Where integers lie.
+/// The layout of packed integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
     /// `[inputs, outputs / 8]`: a word has eight outputs of one input, in AutoAWQ's order.
@@ -25,16 +25,16 @@ pub(super) enum Packing {
 /// A matrix of packed integers.
 #[derive(Clone, Copy)]
 pub(super) struct Words<'a> {
-    /// In the order of the file.
+    /// The words in the order of the file.
     pub bytes: &'a [u8],
     pub packing: Packing,
-    /// Outputs and inputs.
+    /// Number of outputs and of inputs.
     pub rows: usize,
     pub cols: usize,
 }
 
 impl Packing {
-    /// The shape of the words of a matrix.
+    /// Returns the shape of a matrix's words.
     pub fn shape(self, rows: usize, cols: usize) -> [usize; 2] {
         match self {
             Packing::Awq | Packing::Outputs => [cols, rows.div_ceil(IN_WORD)],
@@ -51,10 +51,10 @@ impl Words<'_> {
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    /// The integers of some rows, one row after the other. Words are read in their order, or nearly so.
+    /// Unpacks the integers of some rows, row by row. It reads the words in order, or nearly so.
     pub fn unpack(&self, rows: Range<usize>, to: &mut [u8]) {
         let (cols, [_, words]) = (self.cols, self.packing.shape(self.rows, self.cols));
-        let nibble = |word: u32, place: usize| (word >> (4 * place) & 15) as u8;
+        let nibble = |word: u32, position: usize| (word >> (4 * position) & 15) as u8;
         match self.packing {
             Packing::Awq | Packing::Outputs | Packing::OutputsOfRows => {
                 for col in 0..cols {
@@ -67,9 +67,10 @@ impl Words<'_> {
                         let word = self.word(at);
                         let first = eight * IN_WORD;
                         for row in first.max(rows.start)..(first + IN_WORD).min(rows.end) {
-                            let place = row - first;
-                            let place = if self.packing == Packing::Awq { AWQ_PLACES[place] } else { place };
-                            to[(row - rows.start) * cols + col] = nibble(word, place);
+                            let position = row - first;
+                            let position =
+                                if self.packing == Packing::Awq { AWQ_POSITIONS[position] } else { position };
+                            to[(row - rows.start) * cols + col] = nibble(word, position);
                         }
                     }
                 }
@@ -81,7 +82,7 @@ impl Words<'_> {
                             if self.packing == Packing::Inputs { eight * self.rows + row } else { row * words + eight };
                         let word = self.word(at);
                         let to = &mut to[(row - rows.start) * cols + eight * IN_WORD..(row - rows.start + 1) * cols];
-                        to.iter_mut().take(IN_WORD).enumerate().for_each(|(place, to)| *to = nibble(word, place));
+                        to.iter_mut().take(IN_WORD).enumerate().for_each(|(position, to)| *to = nibble(word, position));
                     }
                 }
             }
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_packing_is_that_of_its_format() {
+    fn each_packing_matches_its_format() {
         let (rows, cols) = (24, 16);
         let quant = |row: usize, col: usize| ((row * 7 + col * 5 + row * col) % 16) as u32;
         for packing in [Packing::Awq, Packing::Outputs, Packing::Inputs, Packing::InputsOfRows, Packing::OutputsOfRows]
@@ -103,8 +104,8 @@ mod tests {
             let mut words = vec![0u32; first * second];
             for row in 0..rows {
                 for col in 0..cols {
-                    let (at, place) = match packing {
-                        // The packer of AutoAWQ puts output `order[place]` of eight at each place.
+                    let (at, position) = match packing {
+                        // AutoAWQ's packer puts output `order[position]` of eight at each position.
                         Packing::Awq => {
                             let order = [0, 2, 4, 6, 1, 3, 5, 7];
                             (col * second + row / 8, order.iter().position(|&of| of == row % 8).unwrap())
@@ -114,7 +115,7 @@ mod tests {
                         Packing::InputsOfRows => (row * second + col / 8, col % 8),
                         Packing::OutputsOfRows => (row / 8 * second + col, row % 8),
                     };
-                    words[at] |= quant(row, col) << (4 * place);
+                    words[at] |= quant(row, col) << (4 * position);
                 }
             }
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

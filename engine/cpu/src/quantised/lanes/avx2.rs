@@ -1,4 +1,4 @@
-//! AVX2: sixteen rows are two registers.
+//! AVX2: sixteen rows are in two registers.
 
 use std::arch::x86_64::*;
 
@@ -8,7 +8,7 @@ use super::{Lanes, WithLanes};
 use crate::pages::Line;
 use crate::quantised::packed::ROWS;
 
-/// Made only where the processor has AVX2, FMA and F16C.
+/// Exists only if the processor has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
@@ -20,7 +20,7 @@ impl Avx2 {
     }
 
     pub(super) fn run(self, work: impl WithLanes) {
-        // SAFETY: this value exists only where the processor has the instructions that the function is compiled for.
+        // SAFETY: this value exists only if the processor has the instructions that the function is compiled for.
         unsafe { run(self, work) }
     }
 }
@@ -30,18 +30,18 @@ fn run(lanes: Avx2, work: impl WithLanes) {
     work.run(lanes);
 }
 
-/// Instructions of AVX2, FMA and F16C, which a value of [`Avx2`] shows the processor to have.
+/// Calls intrinsics of AVX2, FMA and F16C. A value of [`Avx2`] proves that the processor has them.
 macro_rules! instruction {
     ($call:expr) => {
-        // SAFETY: `self` exists only where the processor has AVX2, FMA and F16C, and the instruction needs nothing else: it
-        // reads and writes no memory.
+        // SAFETY: `self` exists only if the processor has AVX2, FMA and F16C. The instruction has no other requirement:
+        // it reads and writes no memory.
         unsafe { $call }
     };
 }
 
 type Two<T> = [T; 2];
 
-/// A value of each half. A closure might not be compiled for the instruction set.
+/// Evaluates an expression for each of the two registers. A closure might not be compiled for the instruction set.
 macro_rules! both {
     ($i:ident => $value:expr) => {
         [
@@ -58,7 +58,7 @@ macro_rules! both {
 }
 
 impl Avx2 {
-    /// Sums of two products each become sums of four.
+    /// Adds adjacent sums of two products to form sums of four, and adds those to `sum`.
     #[inline(always)]
     fn add_pairs(self, sum: __m256i, pairs: __m256i) -> __m256i {
         instruction!(_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))))
@@ -78,7 +78,7 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn bits(self, bytes: Two<__m256i>, shift: usize, mask: u8) -> Two<__m256i> {
-        // What comes in from the neighbouring byte is above the mask.
+        // The mask removes the bits shifted in from the neighbouring byte.
         both!(i => {
             instruction!(_mm256_and_si256(
                 _mm256_srl_epi16(bytes[i], _mm_cvtsi32_si128(shift as i32)),
@@ -94,11 +94,11 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn dot(self, sum: Two<__m256i>, bytes: Two<__m256i>, x: i32) -> Two<__m256i> {
-        // Two products of bytes below 64 and of 127 at most fit 16 bits.
+        // Two products of a byte below 64 and one of at most 127 fit 16 bits.
         both!(i => self.add_pairs(sum[i], instruction!(_mm256_maddubs_epi16(bytes[i], _mm256_set1_epi32(x)))))
     }
 
-    /// With their signs.
+    /// Converts to signed bytes.
     #[inline(always)]
     fn wide(self, line: &Line) -> Two<__m256i> {
         let bytes = self.load(line);
@@ -112,7 +112,8 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn dot_wide(self, sum: Two<__m256i>, bytes: Two<__m256i>, x: i32) -> Two<__m256i> {
-        // The instruction wants one factor without a sign: the other gets it. Two products of 128 and 127 fit 16 bits.
+        // The instruction needs one unsigned factor, so the sign moves to the other. Two products of 128 and 127 fit 16
+        // bits.
         both!(i => {
             let pairs = instruction!(_mm256_maddubs_epi16(
                 _mm256_abs_epi8(bytes[i]),
@@ -173,7 +174,7 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn fp8(self, codes: &[u8; ROWS]) -> Two<__m256> {
-        // The sign is extended, so that it is in the highest bit of the half, and taken off the bit below.
+        // Sign extension puts the sign into the highest bit of the half. The mask clears its copy in the next bit.
         let halves: Two<__m128i> = must_cast(instruction!(_mm256_and_si256(
             _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(must_cast(*codes))),
             _mm256_set1_epi16(0xbfffu16 as i16)

@@ -1,4 +1,4 @@
-//! AVX-512 with VNNI: sixteen rows are one register.
+//! AVX-512 with VNNI: sixteen rows are in one register.
 
 use std::arch::x86_64::*;
 
@@ -9,7 +9,7 @@ use crate::pages::Line;
 use crate::quantised::packed::ROWS;
 use crate::quantised::tiled::TiledBand;
 
-/// Made only where the processor has AVX-512 F, BW, VL and VNNI.
+/// Exists only if the processor has AVX-512 F, BW, VL and VNNI.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
@@ -23,17 +23,17 @@ impl Avx512 {
     }
 
     pub(super) fn run(self, work: impl WithLanes) {
-        // SAFETY: this value exists only where the processor has the instructions that the function is compiled for.
+        // SAFETY: this value exists only if the processor has the instructions that the function is compiled for.
         unsafe { run(self, work) }
     }
 
-    /// Does work for many tokens, compiled for AVX-512.
+    /// Runs work that uses tiles for many tokens, compiled for AVX-512.
     pub(in crate::quantised) fn run_tiled(self, work: TiledBand<'_, '_>) {
-        // SAFETY: this value exists only where the processor has the instructions that the function is compiled for.
+        // SAFETY: this value exists only if the processor has the instructions that the function is compiled for.
         unsafe { run_tiled(self, work) }
     }
 
-    /// An integer a row.
+    /// Loads an integer per row.
     #[inline(always)]
     pub(in crate::quantised) fn ints(self, x: &[i32; ROWS]) -> __m512i {
         must_cast(*x)
@@ -50,11 +50,11 @@ fn run_tiled(lanes: Avx512, work: TiledBand<'_, '_>) {
     work.run(lanes);
 }
 
-/// Instructions of AVX-512, which a value of [`Avx512`] shows the processor to have.
+/// Calls intrinsics of AVX-512. A value of [`Avx512`] proves that the processor has them.
 macro_rules! instruction {
     ($call:expr) => {
-        // SAFETY: `self` exists only where the processor has AVX-512 F, BW, VL and VNNI, and the instruction needs
-        // nothing else: it reads and writes no memory.
+        // SAFETY: `self` exists only if the processor has AVX-512 F, BW, VL and VNNI. The instruction has no other
+        // requirement: it reads and writes no memory.
         unsafe { $call }
     };
 }
@@ -72,7 +72,7 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     fn bits(self, bytes: __m512i, shift: usize, mask: u8) -> __m512i {
-        // What comes in from the neighbouring byte is above the mask.
+        // The mask removes the bits shifted in from the neighbouring byte.
         instruction!(_mm512_and_si512(
             _mm512_srl_epi16(bytes, _mm_cvtsi32_si128(shift as i32)),
             _mm512_set1_epi8(mask as i8)
@@ -151,7 +151,7 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     fn fp8(self, codes: &[u8; ROWS]) -> __m512 {
-        // The sign is extended, so that it is in the highest bit of the half, and taken off the bit below.
+        // Sign extension puts the sign into the highest bit of the half. The mask clears its copy in the next bit.
         instruction!(_mm512_cvtph_ps(_mm256_and_si256(
             _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(must_cast(*codes))),
             _mm256_set1_epi16(0xbfffu16 as i16)

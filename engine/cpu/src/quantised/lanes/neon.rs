@@ -1,4 +1,4 @@
-//! NEON with products of bytes: sixteen rows are four registers.
+//! NEON with dot products of bytes: sixteen rows are in four registers.
 
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
@@ -9,7 +9,7 @@ use super::{Lanes, WithLanes};
 use crate::pages::Line;
 use crate::quantised::packed::ROWS;
 
-/// Made only where the processor multiplies bytes (`dotprod`). All processors of this architecture have the rest of NEON.
+/// Exists only if the processor has dot products of bytes (`dotprod`). All aarch64 processors have the rest of NEON.
 #[derive(Clone, Copy)]
 pub(crate) struct Neon(());
 
@@ -19,7 +19,7 @@ impl Neon {
     }
 
     pub(super) fn run(self, work: impl WithLanes) {
-        // SAFETY: this value exists only where the processor has the instructions that the function is compiled for.
+        // SAFETY: this value exists only if the processor has the instructions that the function is compiled for.
         unsafe { run(self, work) }
     }
 }
@@ -29,11 +29,11 @@ fn run(lanes: Neon, work: impl WithLanes) {
     work.run(lanes);
 }
 
-/// `sum + a . b`, of four bytes a lane, all with signs: the intrinsic function is not stable yet.
+/// Computes `sum + a . b` over four signed bytes per lane. The intrinsic function is not stable yet.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn sdot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: the instruction reads and writes these registers and nothing else, and the function is compiled for it.
+    // SAFETY: the instruction accesses only these registers, and the function is compiled for it.
     unsafe {
         asm!(
             "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
@@ -46,18 +46,18 @@ fn sdot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     sum
 }
 
-/// Instructions of NEON, and the product of bytes.
+/// Calls intrinsics of NEON and `sdot`.
 macro_rules! instruction {
     ($call:expr) => {
-        // SAFETY: all processors of this architecture have NEON, and `self` exists only where the processor multiplies bytes. The
-        // instruction needs nothing else: it reads and writes no memory.
+        // SAFETY: all aarch64 processors have NEON, and `self` exists only if the processor has `dotprod`. The
+        // instruction has no other requirement: it reads and writes no memory.
         unsafe { $call }
     };
 }
 
 type Four<T> = [T; 4];
 
-/// A value of each quarter. A closure might not be compiled for the instruction set.
+/// Evaluates an expression for each of the four registers. A closure might not be compiled for the instruction set.
 macro_rules! each {
     ($i:ident => $value:expr) => {
         [
@@ -82,7 +82,7 @@ macro_rules! each {
 }
 
 impl Neon {
-    /// Numbers of 16 bits, widened.
+    /// Widens sixteen f16 numbers.
     #[inline(always)]
     fn widen_halves(self, [low, high]: [uint16x8_t; 2]) -> Four<float32x4_t> {
         let fours = instruction!([vget_low_u16(low), vget_high_u16(low), vget_low_u16(high), vget_high_u16(high)]);
@@ -104,7 +104,7 @@ impl Lanes for Neon {
 
     #[inline(always)]
     fn bits(self, bytes: Four<uint8x16_t>, shift: usize, mask: u8) -> Four<uint8x16_t> {
-        // What is shifted by less than nothing goes to the right.
+        // A shift by a negative number shifts to the right.
         let right = instruction!(vdupq_n_s8(-(shift as i8)));
         each!(i => instruction!(vandq_u8(vshlq_u8(bytes[i], right), vdupq_n_u8(mask))))
     }
@@ -120,7 +120,7 @@ impl Lanes for Neon {
         each!(i => instruction!(sdot(sum[i], vreinterpretq_s8_u8(bytes[i]), x)))
     }
 
-    /// With their signs.
+    /// Converts to signed bytes.
     #[inline(always)]
     fn wide(self, line: &Line) -> Four<uint8x16_t> {
         let bytes = self.load(line);
@@ -199,7 +199,7 @@ impl Lanes for Neon {
 
     #[inline(always)]
     fn fp8(self, codes: &[u8; ROWS]) -> Four<float32x4_t> {
-        // The sign is extended, so that it is in the highest bit of the half, and taken off the bit below.
+        // Sign extension puts the sign into the highest bit of the half. The mask clears its copy in the next bit.
         let codes: int8x16_t = must_cast(*codes);
         let codes = instruction!([vmovl_s8(vget_low_s8(codes)), vmovl_high_s8(codes)]);
         let half =

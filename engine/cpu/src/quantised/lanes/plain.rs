@@ -1,4 +1,4 @@
-//! Plain Rust, for processors without the instructions, and to compare with.
+//! Plain Rust, for processors without the instructions and as a reference in tests.
 
 use half::f16;
 
