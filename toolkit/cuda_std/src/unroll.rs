@@ -83,7 +83,10 @@ mod tests {
 
     #[test]
     fn unroll_passes_every_index_once_in_order() {
-        assert_eq!([indices::<0>(), indices::<1>(), indices::<5>()], [0..0, 0..1, 0..5].map(|range| range.collect::<Vec<_>>()));
+        assert_eq!(
+            [indices::<0>(), indices::<1>(), indices::<5>()],
+            [0..0, 0..1, 0..5].map(|range| range.collect::<Vec<_>>())
+        );
         assert_eq!(indices::<32>(), (0..32).collect::<Vec<_>>());
     }
 }
