@@ -89,7 +89,7 @@ pub unsafe fn reverse_copied(x: *const u32, y: *mut u32) {
     }
 }
 
-/// Sums `n` numbers: each warp sums the numbers of its lanes, and the last warp to finish adds these sums.
+/// Sums one number per thread. Each warp sums the numbers of its lanes, and the last warp to finish adds these sums.
 ///
 /// # Safety
 /// Blocks are one warp each. `x` has an element for each thread, and `parts` has an element for each block. `count` is

@@ -171,7 +171,7 @@ impl CudaBuilder {
         self
     }
 
-    /// Sets the compiler to use, or that there is none. By default the builder searches for one.
+    /// Sets the compiler to use, or `None` for a build without a compiler. By default the builder searches for one.
     pub fn toolchain(mut self, toolchain: Option<Toolchain>) -> CudaBuilder {
         self.toolchain = Some(toolchain);
         self

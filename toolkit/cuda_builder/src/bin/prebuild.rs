@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         for name in CRATES {
             let builder = CudaBuilder::new(repository.join(name)).arch(arch).target_dir(&target);
             let path = builder.prebuilt_path();
-            let result = if check { verify(builder) } else { builder.save_prebuilt().map(|_| "made") };
+            let result = if check { verify(builder) } else { builder.save_prebuilt().map(|_| "compiled") };
             match result {
                 Ok(what) => println!("{}: {what}", shown(&path).display()),
                 Err(error) => {
