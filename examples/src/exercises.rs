@@ -1,8 +1,9 @@
 //! Exercises: remove a barrier, a wait or a fence, and read the fault.
 //!
 //! Threads of a block, asynchronous copies and blocks of a launch run in no particular order unless a kernel asks for
-//! one. A missing request seldom shows on a GPU: the right order comes about by chance, until one day it does not. The
-//! emulator tracks which accesses are ordered, and reports the first access whose result depends on chance.
+//! one. A kernel that forgets to ask seldom fails on a GPU: the right order comes about by chance, until one day it
+//! does not. The emulator tracks which accesses are ordered, and reports the first access whose result depends on
+//! chance.
 //!
 //! Run them: `cargo run --example exercises` runs three correct kernels. Then try one after the other:
 //!

@@ -39,7 +39,7 @@ const TILE: usize = 16;
 const WIDE: usize = 32;
 /// Columns of A, and rows of B, in a tile of the tensor-core kernel. One `mma` consumes this many.
 const DEPTH: usize = 16;
-/// Row strides of its tiles in elements, including the 8 unused ones.
+/// Row strides of the tensor-core kernel's tiles in elements, including the 8 unused ones.
 const A_ROW: usize = DEPTH + 8;
 const B_ROW: usize = WIDE + 8;
 /// Elements of one set: a tile of A and a tile of B.

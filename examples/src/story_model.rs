@@ -38,7 +38,7 @@ pub struct StoryModel {
 pub struct StoryStep {
     /// The token of each row.
     pub tokens: DevicePtr<u32>,
-    /// The token's position in each row.
+    /// The position of each row's token.
     pub positions: DevicePtr<u32>,
     /// The block table of each row's sequence, `stride` entries per row.
     pub tables: DevicePtr<u32>,
