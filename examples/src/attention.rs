@@ -1,34 +1,36 @@
-//! Lesson 5: attention in decode, as a ladder, from keys that lie one after the other to this engine's own kernel.
+//! Lesson 5: attention in decode as a ladder, from contiguous keys to this engine's own kernel.
 //!
-//! In decode each sequence has one new token. Its *query* is compared with the *keys* of all tokens before it, a dot
-//! product each; softmax makes weights of these, and the result is the weighted sum of the tokens' *values*. Models
-//! have several heads, which do this side by side; here four query heads share a head of keys and values, as in most
-//! models today.
+//! In decode each sequence has one new token. Attention compares its *query* with the *keys* of all tokens before it,
+//! one dot product each. Softmax turns these into weights, and the result is the weighted sum of the tokens' *values*.
+//! A model has several heads that do this in parallel. Here four query heads share one head of keys and values, as in
+//! most models today.
 //!
-//! 1. *Contiguous.* The keys of a sequence lie one after the other. A warp has a sequence and a head, and goes over its
-//!    tokens by the online softmax of lesson 3. Whoever stores keys this way must keep room for the longest sequence
-//!    that may come.
-//! 2. *Paged.* Keys lie in blocks of 16 tokens anywhere in memory, and a *block table* says which block comes next. The
-//!    same loop with one more load and a division: this is all that paging costs a kernel, and what PagedAttention is.
-//! 3. *v1*, the first kernel of the paper's authors (vLLM). A block of four warps has a sequence and a head. Groups of
-//!    threads compute dot products of whole tokens at once, so that fewer shuffles are needed; the weights lie in
-//!    shared memory.
-//! 4. *v2* cuts long sequences into parts of 512 tokens for different blocks, and a second kernel joins these. It costs a
-//!    little more, and keeps a GPU busy that has few long sequences to work on.
-//! 5. *This engine's.* A plan deals out equal shares of all tokens to as many blocks as the GPU holds, tensor cores
-//!    compute all query heads of a head of keys at once, and copies run ahead of them. Keys are read once, and not once
-//!    for each query head.
+//! 1. *Contiguous.* The keys of a sequence are contiguous in memory. One warp handles one head of one sequence and
+//!    loops over the tokens with the online softmax of lesson 3. A server that stores keys this way must reserve memory
+//!    for the longest sequence that may arrive.
+//! 2. *Paged.* Keys are stored in blocks of 16 tokens anywhere in memory, and a *block table* lists the blocks of a
+//!    sequence in order. The loop is the same, with one more load and a division. This is PagedAttention, and all that
+//!    paging costs a kernel.
+//! 3. *v1*, the first kernel of the paper's authors (vLLM). A block of four warps handles one head of one sequence.
+//!    Groups of threads compute dot products of whole tokens at once, which takes fewer shuffles. The weights are kept
+//!    in shared memory.
+//! 4. *v2* splits long sequences into parts of 512 tokens for different blocks, and a second kernel combines the parts.
+//!    It costs a little more, but keeps a GPU busy that has only a few long sequences to work on.
+//! 5. *This engine's.* A plan divides all tokens into equal shares for as many blocks as the GPU can run at once.
+//!    Tensor cores compute all query heads of a key/value head together, and copies run ahead of them. Each key is read
+//!    once instead of once for each query head.
 //!
-//! Kernels 3 to 5 are those of the crate `kernels`, with its PTX; the first two are below.
+//! Rungs 3 to 5 run the PTX of the crate `kernels`. The first two kernels are below.
 //!
 //! Run it: `cargo run --example attention`
 //!
-//! Look at: instructions from the first to the second, an eighth more, and the bytes of the table, which every lane
-//! asks for. From the second to the third less than half of them is left. Sectors: the first four read keys and values
-//! once for each of the four query heads, the fifth once for all; and tensor cores leave a quarter of the instructions.
+//! Look at: the instructions of rung 2, an eighth more than those of rung 1, and its additional bytes, since every lane
+//! reads the block table. Rung 3 needs less than half the instructions of rung 2. Compare the sectors as well: rungs 1
+//! to 4 read keys and values once for each of the four query heads, and rung 5 reads them once for all. Tensor cores
+//! reduce the instructions to a quarter.
 //!
-//! Try next: one sequence of 2000 tokens. How many blocks work on it in each rung? (The grid of the first two is in
-//! `first_rungs`, that of the others in `kernels/src/attention`.)
+//! Try next: one sequence of 2000 tokens. How many blocks work on it in each rung? (`first_rungs` sets the grid of the
+//! first two, and `kernels/src/attention` that of the others.)
 
 use cuda_std::half::{F16x2, Half2};
 use cuda_std::{float::GpuFloat, prelude::*};
@@ -44,18 +46,19 @@ use {
     workbench::{Buffer, Gpu, paper},
 };
 
-/// Elements of a head: two for each lane.
+/// Elements per head: two for each lane.
 #[cfg(not(target_arch = "nvptx64"))]
 const HEAD_SIZE: u32 = 64;
-/// Tokens of a block.
+/// Tokens per block.
 const BLOCK_SIZE: u32 = 16;
 const LOG2_E: f32 = core::f32::consts::LOG2_E;
 
-/// Goes over `length` tokens, with the online softmax: what both kernels do. `row` says where a token's keys and values
-/// are, in pairs of elements.
+/// Computes attention over `length` tokens with the online softmax, for both kernels of this file. `row` returns the
+/// offset of a token's keys and values, in pairs of elements.
 ///
 /// # Safety
-/// The lanes of a warp come by together, with the same `length`. `query` and `output` are this warp's 32 pairs, and 32
+/// All lanes of the warp call this together, with the same `length`. `query` and `output` are this warp's 32 pairs.
+/// `keys` and `values` have 32 pairs at every offset that `row` returns.
 /// pairs of `keys` and `values` are at each row.
 #[inline(always)]
 unsafe fn attend(
@@ -66,7 +69,7 @@ unsafe fn attend(
     row: impl Fn(u32) -> usize,
 ) {
     let lane = warp::lane_id() as usize;
-    // SAFETY: the caller's.
+    // SAFETY: required of the caller.
     unsafe {
         let pair = |from: *const u32| F16x2(*from.add(lane)).to_f32();
         let query = pair(query);
@@ -86,11 +89,12 @@ unsafe fn attend(
     }
 }
 
-/// Attention over keys and values that lie one after the other.
+/// Attention over contiguous keys and values.
 ///
 /// # Safety
-/// A block is a warp, and the grid `[heads, sequences]`. `query` and `output` are `[sequence][head][32]` pairs of
-/// `f16`; `keys` and `values` are `[token][kv_head][32]`, and a sequence's `lengths` tokens begin at its `starts`.
+/// A block is one warp, and the grid is `[heads, sequences]`. `query` and `output` are `[sequence][head][32]` pairs of
+/// `f16`. `keys` and `values` are `[token][kv_head][32]`. Sequence `s` has `lengths[s]` tokens, the first of which is
+/// token `starts[s]`.
 #[kernel(max_threads = 32)]
 pub unsafe fn attend_contiguous(
     output: *mut u32,
@@ -104,7 +108,7 @@ pub unsafe fn attend_contiguous(
 ) {
     let (head, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
     let (own, kv_head) = ((sequence * heads + head) as usize * 32, head * kv_heads / heads);
-    // SAFETY: sequence and head are in the grid, and tokens below the sequence's length.
+    // SAFETY: sequence and head are within the grid, and tokens are below the sequence's length.
     unsafe {
         let (start, length) = (*starts.add(sequence as usize), *lengths.add(sequence as usize));
         let row = |token| ((start + token) * kv_heads + kv_head) as usize * 32;
@@ -112,11 +116,11 @@ pub unsafe fn attend_contiguous(
     }
 }
 
-/// Attention over keys and values in blocks.
+/// Attention over keys and values in blocks (paged).
 ///
 /// # Safety
-/// As for [`attend_contiguous`], but `keys` and `values` are `[block][16][kv_head][32]`, and a sequence's blocks stand in
-/// `tables`, from its `starts` on.
+/// As for [`attend_contiguous`], but `keys` and `values` are `[block][16][kv_head][32]`. The block table of sequence
+/// `s` starts at `tables[starts[s]]`.
 #[kernel(max_threads = 32)]
 pub unsafe fn attend_paged(
     output: *mut u32,
@@ -131,7 +135,7 @@ pub unsafe fn attend_paged(
 ) {
     let (head, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
     let (own, kv_head) = ((sequence * heads + head) as usize * 32, head * kv_heads / heads);
-    // SAFETY: sequence and head are in the grid, tokens below the sequence's length, and its table has a block for each.
+    // SAFETY: sequence and head are within the grid, tokens are below the sequence's length, and its table covers them.
     unsafe {
         let (table, length) = (tables.add(*starts.add(sequence as usize) as usize), *lengths.add(sequence as usize));
         let row = |token: u32| {
@@ -147,11 +151,11 @@ fn main() -> Result<(), LessonFailed> {
     teach(|lesson| run(lesson).map(|_| ()))
 }
 
-/// The PTX of the crate `kernels`.
+/// The PTX of the crate `kernels`, which contains rungs 3 to 5.
 #[cfg(not(target_arch = "nvptx64"))]
 const ENGINE_PTX: &str = include_str!("../../kernels/prebuilt/sm_80.ptx");
 
-/// The lesson: what each rung cost.
+/// Runs the lesson and returns the cost of each rung.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
     let (head_size, block_size, format) = (HEAD_SIZE, BLOCK_SIZE, KvFormat::Plain);
@@ -164,28 +168,28 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
         reports.push(lesson.measure(title, |gpu| attention.launch(gpu))?);
         check(&lesson.gpu, attention.output, &problem)?;
     }
-    let (output, launch) = own(&mut lesson.gpu, &problem)?;
+    let (output, launch) = engine_rung(&mut lesson.gpu, &problem)?;
     reports.push(lesson.measure("5. this engine's, with its plan", launch)?);
     check(&lesson.gpu, output, &problem)?;
     lesson.say(
-        "attention of 8 heads over 700, 300 and 90 tokens: all five computed what the host did, to f16's precision",
+        "attention of 8 heads over 700, 300 and 90 tokens: all five results equal the host's within f16 precision",
     );
     Ok(reports)
 }
 
-/// The error of a result, as an error.
+/// Returns an error if `output` differs from the host's result by more than the type's tolerance.
 #[cfg(not(target_arch = "nvptx64"))]
 fn check(gpu: &Gpu, output: Buffer<u16>, problem: &PagedProblem) -> Result<()> {
     let off = problem.error(&gpu.download(output)?);
     if off > problem.shape.ty.tolerance() { Err(format!("a result is off by {off:e}").into()) } else { Ok(()) }
 }
 
-/// The lesson's own kernels.
+/// Runs the lesson's own kernels, rungs 1 and 2.
 #[cfg(not(target_arch = "nvptx64"))]
 fn first_rungs(lesson: &mut Lesson, problem: &PagedProblem) -> Result<Vec<CostReport>> {
     let PagedShape { heads, kv_heads, .. } = problem.shape;
     let (pages, cache) = (problem.shape.pages(), problem.pages());
-    // The keys or values of a token in a block, as these kernels want them: all heads, one after the other.
+    // One token's keys or values from a block, in the order of these kernels: all heads, one after the other.
     let token = |block: u32, offset: u32, part: KeyOrValue| -> Vec<u16> {
         let at = |i: u32| pages.element(block, i / HEAD_SIZE, part, i % HEAD_SIZE, offset);
         (0..kv_heads * HEAD_SIZE).map(|i| cache[at(i)]).collect()
@@ -214,7 +218,8 @@ fn first_rungs(lesson: &mut Lesson, problem: &PagedProblem) -> Result<Vec<CostRe
     let result = gpu.alloc("output", problem.query.len())?;
     let output = result.mut_ptr();
     let call = attend_contiguous { output, query, keys, values, starts, lengths, kv_heads, scale };
-    // SAFETY: blocks are warps, the grid is heads by sequences, and all arrays are laid out as the kernel says.
+    // SAFETY: blocks are warps, the grid is heads by sequences, and all arrays have the layout that the kernel
+    // requires.
     let mut reports = vec![unsafe { lesson.launch("1. contiguous", shape, call) }?];
     check(&lesson.gpu, result, problem)?;
 
@@ -225,19 +230,19 @@ fn first_rungs(lesson: &mut Lesson, problem: &PagedProblem) -> Result<Vec<CostRe
     let result = gpu.alloc("output", problem.query.len())?;
     let output = result.mut_ptr();
     let call = attend_paged { output, query, keys, values, tables, starts, lengths, kv_heads, scale };
-    // SAFETY: as above; the tables' blocks are of the cache.
+    // SAFETY: as above, and the tables contain only blocks of the cache.
     reports.push(unsafe { lesson.launch("2. paged", shape, call) }?);
     check(&lesson.gpu, result, problem)?;
     Ok(reports)
 }
 
-/// What launches kernels.
+/// A function that launches kernels.
 #[cfg(not(target_arch = "nvptx64"))]
 type Launches = Box<dyn FnOnce(&mut Gpu) -> launch::Result<()>>;
 
-/// This engine's kernels on the problem: where the result will be, and their launches.
+/// Prepares this engine's kernels for the problem. Returns their output buffer and a function that launches them.
 #[cfg(not(target_arch = "nvptx64"))]
-fn own(gpu: &mut Gpu, problem: &PagedProblem) -> Result<(Buffer<u16>, Launches)> {
+fn engine_rung(gpu: &mut Gpu, problem: &PagedProblem) -> Result<(Buffer<u16>, Launches)> {
     let (shape, slots, sequences) = (paper::shape(problem), 8, problem.spans.len() as u32);
     let decode = DecodeLaunch::new(shape, slots);
     let (tables, starts) = problem.flat_tables();
@@ -274,7 +279,7 @@ fn own(gpu: &mut Gpu, problem: &PagedProblem) -> Result<(Buffer<u16>, Launches)>
     };
     let call = decode.call(problem.shape.ty.element(), args);
     let launches = move |gpu: &mut Gpu| {
-        // SAFETY: there is a length for each sequence; plan and workspace have the sizes that the kernels ask for.
+        // SAFETY: every sequence has a length, and plan and workspace have the sizes that the kernels require.
         unsafe {
             gpu.launch(LaunchShape::linear(1, PLAN_THREADS), cut)?;
             gpu.launch(decode.shape(), call)

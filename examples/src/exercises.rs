@@ -1,10 +1,11 @@
-//! Exercises: take away a barrier, a wait or a fence, and read the fault.
+//! Exercises: remove a barrier, a wait or a fence, and read the fault.
 //!
-//! Threads of a block, copies beside the threads, and blocks of a launch run in no order, except for what a kernel asks
-//! for. What is left out is seldom seen on a GPU: the order that was not asked for comes about by chance, until it does
-//! not. The emulator keeps account of what is ordered by what, and reports the first access that rests on chance.
+//! Threads of a block, asynchronous copies and blocks of a launch run in no particular order unless a kernel asks for
+//! one. A kernel that forgets to ask seldom fails on a GPU: the right order comes about by chance, until one day it
+//! does not. The emulator tracks which accesses are ordered, and reports the first access whose result depends on
+//! chance.
 //!
-//! Run them: `cargo run --example exercises`: three kernels, which are right. Then one after the other
+//! Run them: `cargo run --example exercises` runs three correct kernels. Then try one after the other:
 //!
 //! ```text
 //! cargo run --example exercises -- --without barrier
@@ -12,31 +13,31 @@
 //! cargo run --example exercises -- --without fence
 //! ```
 //!
-//! Each takes the instruction out of the PTX before it is loaded, and prints the fault. Before you read the answers:
-//! what did the two accesses of the fault do, which threads made them, and what could have happened on a GPU?
+//! Each command removes the instruction from the PTX before it is loaded, and prints the fault. Before you read the
+//! answers: what did the two accesses of the fault do, which threads made them, and what could have happened on a GPU?
 //!
 //! # Answers
 //!
 //! **The barrier** (`bar.sync`). A thread of `differences` writes element `i` and reads element `i - 1`, which another
-//! thread writes: for the first lane of a warp, a thread of another warp. Warps of a block take turns as it suits the
-//! hardware. Without the barrier a warp may read before the other one has written, and gets whatever was there. The
-//! fault is a `SharedRace`, and names the line that reads. The emulator stops at the first such access, which is one
-//! within a warp: even the lanes of a warp promise no order unless they are asked (`sync_warp`). The value that was
-//! read is the right one, and it is a fault all the same, as nothing but chance made it so.
+//! thread writes. For the first lane of a warp, that thread is in another warp. The hardware may run the warps of a
+//! block in any order. Without the barrier, a warp may read before the other one has written, and gets old contents.
+//! The fault is a `SharedRace`, and names the line that reads. The emulator stops at the first unordered access, and
+//! that one is within a warp: even the lanes of a warp run in no guaranteed order without `sync_warp`. The value that
+//! was read happens to be right. It is a fault all the same, because only chance made it right.
 //!
-//! **The wait** (`cp.async.wait_group`). The copies of `reverse_copied` are under way until their thread has waited for
-//! them. The barrier alone says that all threads have *asked* for their copies. The fault is an `AsyncRegion`: an
-//! access to memory that a copy still writes. The order matters, too: first each thread waits for its own, then the
-//! barrier tells the others.
+//! **The wait** (`cp.async.wait_group`). The copies of `reverse_copied` are in flight until their thread has waited for
+//! them. The barrier alone only guarantees that all threads have *issued* their copies. The fault is an `AsyncRegion`:
+//! an access to memory that a copy is still writing. The order matters, too: each thread first waits for its own
+//! copies, and then the barrier makes them visible to the others.
 //!
-//! **The fence** (`membar.gl`). Each block of `sum_by_last` stores its part of the sum, and counts itself. The block
-//! that counts last adds the parts. That a thread stores first and counts afterwards does not mean that others see it
-//! in this order: stores to different addresses may overtake each other on their way. The fence before the count holds
-//! the later ones back, and the one after it does the same for loads. The fault is a `GlobalRace`. A barrier would not
-//! do: blocks have none in common.
+//! **The fence** (`membar.gl`). Each block of `sum_by_last` stores its part of the sum and increments a counter. The
+//! block that increments it last adds the parts. Other threads need not see a thread's store before its increment,
+//! because stores to different addresses may overtake each other. The fence before the increment prevents that, and the
+//! fence after it does the same for loads. The fault is a `GlobalRace`. A barrier would not help, because it only
+//! synchronises the threads of one block.
 //!
 //! Try next: in lesson 2, one of the barriers in the loop of `sum_halves` is not needed in the last round. Why? And
-//! would a wait *behind* the barrier do in `reverse_copied`?
+//! would a wait *after* the barrier work in `reverse_copied`?
 
 use cuda_std::ptx::cp_async;
 use cuda_std::{atomic, prelude::*, shared};
@@ -46,11 +47,11 @@ use {
     examples::{Lesson, LessonFailed, PTX, Result, entry, teach},
 };
 
-/// Threads of a block, and elements that it has.
+/// Threads and elements per block.
 #[cfg(not(target_arch = "nvptx64"))]
 const THREADS: u32 = 256;
 
-/// Subtracts from each element the one before it in the block; the first stays as it is.
+/// Subtracts from each element its predecessor in the block. The first element keeps its value.
 ///
 /// # Safety
 /// Blocks have 256 threads, and `x` and `y` have an element for each thread.
@@ -58,7 +59,7 @@ const THREADS: u32 = 256;
 pub unsafe fn differences(x: *const u32, y: *mut u32) {
     let tile = shared_array![u32; 256];
     let (i, at) = (thread::thread_idx_x() as usize, thread::index_1d() as usize);
-    // SAFETY: `i` is below 256. Each thread writes its own elements, and reads another's behind the barrier.
+    // SAFETY: `i` is below 256. Each thread writes its own elements, and reads its neighbour's after the barrier.
     unsafe {
         let own = *x.add(at);
         *tile.add(i) = own;
@@ -67,15 +68,16 @@ pub unsafe fn differences(x: *const u32, y: *mut u32) {
     }
 }
 
-/// Reverses the elements of each block, which are copied to shared memory beside the threads.
+/// Reverses the elements of each block, using asynchronous copies to shared memory.
 ///
 /// # Safety
-/// As for [`differences`]; `x` is aligned to 16 bytes.
+/// As for [`differences`], and `x` is aligned to 16 bytes.
 #[kernel(max_threads = 256)]
 pub unsafe fn reverse_copied(x: *const u32, y: *mut u32) {
     let tile = shared_array![u32; 256];
     let (i, at) = (thread::thread_idx_x() as usize, thread::index_1d() as usize);
-    // SAFETY: a quarter of the threads copy four elements each, which are aligned. All are read behind wait and barrier.
+    // SAFETY: a quarter of the threads copy four aligned elements each. All elements are read after the wait and the
+    // barrier.
     unsafe {
         if i < 64 {
             let from = x.add(at - i + 4 * i);
@@ -88,14 +90,14 @@ pub unsafe fn reverse_copied(x: *const u32, y: *mut u32) {
     }
 }
 
-/// Sums `n` numbers: each warp those of its lanes, and the warp that is done last all of these.
+/// Sums one number per thread. Each warp sums the numbers of its lanes, and the last warp to finish adds these sums.
 ///
 /// # Safety
-/// Blocks have a warp each, `x` has an element for each thread, `parts` an element for each block; `count` is zero before
-/// the launch, and `sum` is one number.
+/// Blocks are one warp each. `x` has an element for each thread, and `parts` has an element for each block. `count` is
+/// zero before the launch, and `sum` points to one number.
 #[kernel(max_threads = 32)]
 pub unsafe fn sum_by_last(x: *const u32, parts: *mut u32, count: *mut u32, sum: *mut u32) {
-    // SAFETY: one lane of each block stores that block's part. It is read by the lane that counts last: the fences
+    // SAFETY: one lane of each block stores that block's part. The lane that counts last reads the parts. The fences
     // order the stores before the counts, and the counts before the loads.
     unsafe {
         let part = warp::warp_reduce_add(warp::FULL_MASK, *x.add(thread::index_1d() as usize));
@@ -115,7 +117,7 @@ pub unsafe fn sum_by_last(x: *const u32, parts: *mut u32, count: *mut u32, sum: 
     }
 }
 
-/// What can be taken away: its name, the kernel, and the instruction.
+/// Each exercise's name, its kernel, and the instruction to remove.
 #[cfg(not(target_arch = "nvptx64"))]
 const EXERCISES: [(&str, &str, &str); 3] = [
     ("barrier", "differences", "bar.sync"),
@@ -123,7 +125,7 @@ const EXERCISES: [(&str, &str, &str); 3] = [
     ("fence", "sum_by_last", "membar.gl"),
 ];
 
-/// The lessons' PTX, without an instruction of one kernel, and how often it stood there.
+/// Returns the lessons' PTX with every `instruction` of one kernel removed, and the number of removed instructions.
 #[cfg(not(target_arch = "nvptx64"))]
 fn without(kernel: &str, instruction: &str) -> Result<(String, usize)> {
     let whole = entry(PTX, kernel).ok_or("there is no such kernel")?;
@@ -138,25 +140,24 @@ fn main() -> Result<(), LessonFailed> {
     teach(run)
 }
 
-/// The lesson.
+/// Runs the lesson.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<()> {
     let chosen = lesson.without.clone();
-    let known = EXERCISES.map(|(name, ..)| name);
-    if let Some(name) = chosen.as_deref().filter(|name| !known.contains(name)) {
-        return Err(format!("there is no `{name}` to take away: {}", known.join(", ")).into());
+    let names = EXERCISES.map(|(name, ..)| name);
+    if let Some(name) = chosen.as_deref().filter(|name| !names.contains(name)) {
+        return Err(format!("there is no exercise `{name}`; choose one of: {}", names.join(", ")).into());
     }
     for (name, kernel, instruction) in EXERCISES {
         match chosen.as_deref() {
             None => exercise(lesson, kernel)?,
             Some(chosen) if chosen == name => {
                 let (ptx, count) = without(kernel, instruction)?;
-                lesson
-                    .say(format!("`{kernel}` without its {name}: `{instruction}` is taken out, in {count} place(s)."));
+                lesson.say(format!("`{kernel}` without its {name}: removed `{instruction}` in {count} place(s)."));
                 lesson.load(&ptx)?;
                 match exercise(lesson, kernel) {
                     Err(fault) => lesson.say(format!("The emulator says: {fault}")),
-                    Ok(()) => lesson.say("Nobody noticed this time: a GPU reports no race."),
+                    Ok(()) => lesson.say("No fault this time: a GPU does not report races."),
                 }
             }
             Some(_) => {}
@@ -165,7 +166,7 @@ pub fn run(lesson: &mut Lesson) -> Result<()> {
     Ok(())
 }
 
-/// Runs one of the kernels, and checks what it computed.
+/// Runs one of the kernels and checks its result.
 #[cfg(not(target_arch = "nvptx64"))]
 fn exercise(lesson: &mut Lesson, kernel: &str) -> Result<()> {
     let numbers: Vec<u32> = (0..2 * THREADS).collect();
@@ -184,8 +185,8 @@ fn exercise(lesson: &mut Lesson, kernel: &str) -> Result<()> {
         }
     };
     let threads = if sums { 32 } else { THREADS };
-    // SAFETY: there is an element for each thread, a part for each block, and the blocks have the size that the kernel asks
-    // for. Where an instruction was taken out, the kernel reads what is not ordered, but nothing outside of the buffers.
+    // SAFETY: the buffers have an element for each thread and a part for each block, and the blocks have the size that
+    // the kernel requires. Without its instruction a kernel has races, but it still accesses only the buffers.
     unsafe { lesson.launch(kernel, LaunchShape::covering(2 * THREADS, threads), call) }?;
     let blocks = numbers.chunks(THREADS as usize);
     let truth: Vec<u32> = match kernel {
@@ -194,8 +195,8 @@ fn exercise(lesson: &mut Lesson, kernel: &str) -> Result<()> {
         _ => vec![numbers.iter().sum()],
     };
     if lesson.gpu.download(result)? != truth {
-        return Err("the kernel computed something else than the host".into());
+        return Err("the kernel's result differs from the host's".into());
     }
-    lesson.say("    and it computed what the host did");
+    lesson.say("    and the result equals the host's");
     Ok(())
 }

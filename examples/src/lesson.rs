@@ -1,4 +1,4 @@
-//! What the lessons share on the host: a device, launches, and what these cost.
+//! Code that the lessons share on the host: opening a device, launching kernels, and reporting their cost.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -10,13 +10,14 @@ use workbench::Gpu;
 
 use crate::listing::listing;
 
-/// The kernels of all lessons. `cargo run -p quire-cuda-builder` makes it of their sources.
+/// The PTX of all lessons' kernels. `cargo run -p quire-cuda-builder` compiles it from their sources.
 pub const PTX: &str = include_str!("../prebuilt/sm_80.ptx");
 
-/// What a lesson returns.
+/// The result of a lesson.
 pub type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// What went wrong, as `main` returns it: Rust prints that for debugging, and this prints the error's own words.
+/// The error that a lesson's `main` returns. Rust prints it in `Debug` format, which here is the error's `Display`
+/// text.
 pub struct LessonFailed(Box<dyn std::error::Error>);
 
 impl fmt::Debug for LessonFailed {
@@ -25,20 +26,20 @@ impl fmt::Debug for LessonFailed {
     }
 }
 
-/// How lessons are called.
+/// The help text of every lesson.
 const USAGE: &str =
     "usage: cargo run --example LESSON -- [--device emulator|cuda] [--ptx] [--without barrier|wait|fence]
 
   --device emulator   run on the emulator, which counts what kernels do (the default)
-  --device cuda       run on the machine's first NVIDIA GPU, which only has times to tell
-  --ptx               print the PTX of each kernel, with the Rust lines that it comes from
-  --without WHAT      only for the exercises: take this away from the kernel";
+  --device cuda       run on the machine's first NVIDIA GPU, which reports only times
+  --ptx               print the PTX of each kernel next to the Rust lines that it comes from
+  --without WHAT      exercises only: remove this instruction from its kernel";
 
-/// A lesson that is under way: a device to run kernels on, and the text that it prints.
+/// A running lesson: a device to run kernels on, and the text to print.
 pub struct Lesson {
-    /// The device, which also keeps the buffers.
+    /// The device, which also owns the buffers.
     pub gpu: Gpu,
-    /// What is to be taken away from the kernels of the exercises.
+    /// The exercise whose instruction is to be removed from its kernel.
     pub without: Option<String>,
     ptx: String,
     lists: bool,
@@ -47,17 +48,17 @@ pub struct Lesson {
 }
 
 impl Lesson {
-    /// A lesson on a driver's first device.
+    /// Creates a lesson on the driver's first device.
     ///
     /// # Errors
-    /// If there is no device.
+    /// Fails if there is no device.
     pub fn new(driver: &'static Driver) -> Result<Lesson> {
         let gpu = Gpu::new(driver, (8, 0), PTX)?;
         let listed = BTreeSet::new();
         Ok(Lesson { gpu, without: None, ptx: PTX.to_owned(), lists: false, listed, text: String::new() })
     }
 
-    /// A lesson as the command line asks for it; none if it asks how lessons are called.
+    /// Creates a lesson from the command line. Returns `None` if the user asked for help.
     fn from_arguments(arguments: impl Iterator<Item = String>) -> Result<Option<Lesson>> {
         let (mut device, mut lists, mut without) = ("emulator".to_owned(), false, None);
         let mut arguments = arguments;
@@ -73,39 +74,39 @@ impl Lesson {
         Ok(Some(Lesson { lists, without, ..Lesson::new(Driver::named(&device)?)? }))
     }
 
-    /// The same lesson, which prints the PTX of its kernels, too.
+    /// Makes the lesson print the PTX of its kernels as well.
     pub fn with_listing(self) -> Lesson {
         Lesson { lists: true, ..self }
     }
 
-    /// Opens the device again, with other PTX and without the buffers.
+    /// Opens the device again with other PTX. All buffers are lost.
     ///
     /// # Errors
-    /// If the device cannot be opened.
+    /// Fails if the device cannot be opened.
     pub fn load(&mut self, ptx: &str) -> Result<()> {
         self.gpu = Gpu::new(self.gpu.context().driver(), (8, 0), ptx)?;
         ptx.clone_into(&mut self.ptx);
         Ok(())
     }
 
-    /// Adds a line to what is printed.
+    /// Adds a line to the text to print.
     pub fn say(&mut self, line: impl AsRef<str>) {
         self.text.push_str(line.as_ref());
         self.text.push('\n');
     }
 
-    /// All that was said.
+    /// Returns the text so far.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Launches a kernel, waits for it, and says what it cost: on the emulator in counts, on a GPU in time.
+    /// Launches a kernel, waits for it and reports its cost: counts on the emulator, time on a GPU.
     ///
     /// # Safety
-    /// The kernel's contract holds for these arguments and this shape.
+    /// The arguments and the shape must satisfy the kernel's safety contract.
     ///
     /// # Errors
-    /// If the launch does not fit the kernel or the device, and for the kernel's fault.
+    /// Fails if the launch does not fit the kernel or the device, or if the kernel faults.
     pub unsafe fn launch(
         &mut self,
         title: &str,
@@ -113,14 +114,14 @@ impl Lesson {
         call: impl Into<KernelCall>,
     ) -> Result<CostReport> {
         let call = call.into();
-        // SAFETY: this function's contract is the kernel's.
+        // SAFETY: the caller guarantees the kernel's contract.
         self.measure(title, |gpu| unsafe { gpu.launch(shape, call) })
     }
 
-    /// Does work on the device, waits for it, and says what all its launches cost together.
+    /// Runs `work` on the device, waits for it and reports the total cost of its launches.
     ///
     /// # Errors
-    /// What the work fails with.
+    /// Returns the error of `work`, or of the device.
     pub fn measure(&mut self, title: &str, work: impl FnOnce(&mut Gpu) -> launch::Result<()>) -> Result<CostReport> {
         let [begin, end] = [Event::new(self.gpu.context())?, Event::new(self.gpu.context())?];
         begin.record(self.gpu.stream())?;
@@ -139,12 +140,12 @@ impl Lesson {
             self.say(cost(title, &sum));
         } else {
             let micros = end.since(&begin)?.as_secs_f64() * 1e6;
-            self.say(format!("{title}: {micros:.1} microseconds, the way there and back included"));
+            self.say(format!("{title}: {micros:.1} microseconds, including launch overhead"));
         }
         Ok(sum)
     }
 
-    /// Lists the kernels that were launched and not listed yet, if the command line asks for that.
+    /// Adds the PTX of kernels that have run and are not listed yet, if the lesson prints PTX.
     fn list(&mut self) {
         let names: Vec<&'static str> = self.gpu.launched().keys().copied().collect();
         for name in names {
@@ -155,14 +156,14 @@ impl Lesson {
     }
 }
 
-/// What launches cost, in a line for each kind of thing that they used.
+/// Formats the cost of launches, one line for each resource that they used.
 fn cost(title: &str, report: &CostReport) -> String {
     let total = &report.total;
-    let mut text = format!("{title}: {} instructions of warps", total.instructions);
+    let mut text = format!("{title}: {} warp instructions", total.instructions);
     // Writing to a String cannot fail.
     let _ = write!(
         text,
-        "\n    global memory: {} bytes asked for, in {} sectors (at best {}; {} different ones)",
+        "\n    global memory: {} bytes requested, in {} sectors (at best {}; {} distinct)",
         total.global_bytes, total.sectors, total.ideal_sectors, report.distinct_sectors
     );
     if total.wavefronts > 0 {
@@ -174,21 +175,22 @@ fn cost(title: &str, report: &CostReport) -> String {
         );
     }
     if report.barriers > 0 {
-        let _ = write!(text, "\n    barriers that blocks passed: {}", report.barriers);
+        let _ = write!(text, "\n    block barriers passed: {}", report.barriers);
     }
     if total.divergent > 0 {
-        let _ = write!(text, "\n    branches at which a warp parted: {} of {}", total.divergent, total.branches);
+        let _ = write!(text, "\n    divergent branches: {} of {}", total.divergent, total.branches);
     }
     if total.tensor_flops > 0 {
-        let _ = write!(text, "\n    operations of tensor cores: {}", total.tensor_flops);
+        let _ = write!(text, "\n    tensor-core operations: {}", total.tensor_flops);
     }
     text
 }
 
-/// The `main` of a lesson: runs it as the command line says, and prints what it said, also if it failed.
+/// Runs a lesson with the command line's options and prints its text, even if it fails. Every lesson's `main` calls
+/// this.
 ///
 /// # Errors
-/// What the lesson fails with.
+/// Returns the lesson's error.
 pub fn teach(run: impl FnOnce(&mut Lesson) -> Result<()>) -> Result<(), LessonFailed> {
     let lesson = Lesson::from_arguments(std::env::args().skip(1)).map_err(LessonFailed)?;
     let Some(mut lesson) = lesson else {

@@ -1,7 +1,8 @@
 //! Lessons: small programs for GPUs, each in one file, kernel and host together. `README.md` lists them in order.
 //!
-//! The crate is compiled twice. For the GPU it is the kernels of all lessons, of which the committed PTX is made. For the
-//! host it is what the lessons share: a [`Lesson`] opens a device, launches kernels on it and says what they cost.
+//! The crate is compiled twice. The build for the GPU contains the kernels of all lessons and produces the committed
+//! PTX. The build for the host contains the code that the lessons share: a [`Lesson`] opens a device, launches kernels
+//! on it and reports their cost.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch), allow(missing_docs))]
 

@@ -1,22 +1,22 @@
-//! PTX beside the Rust lines that it comes from.
+//! Listings of PTX with the Rust lines that it comes from.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// How wide the column of PTX is.
+/// The width of the PTX column.
 const COLUMN: usize = 66;
 
-/// The PTX of one kernel, from its name to its closing brace.
+/// Returns the PTX of one kernel, from its name to its closing brace.
 pub fn entry<'a>(ptx: &'a str, name: &str) -> Option<&'a str> {
     let begin = ptx.find(&format!(".visible .entry {name}("))?;
     let length = ptx[begin..].find("\n}")? + 2;
     Some(&ptx[begin..begin + length])
 }
 
-/// The PTX of one kernel. Where an instruction comes from another line of Rust than the one before, that line stands beside
-/// it. None if the PTX has no such kernel.
+/// Returns the PTX of one kernel. Where an instruction comes from a different line of Rust than the previous one, that
+/// line is shown next to it. Returns `None` if the PTX has no such kernel.
 pub fn listing(ptx: &str, name: &str) -> Option<String> {
     let files: HashMap<u32, &str> = ptx.lines().filter_map(file).collect();
     let mut sources = HashMap::new();
@@ -27,8 +27,8 @@ pub fn listing(ptx: &str, name: &str) -> Option<String> {
             continue;
         }
         let instruction = line.replace('\t', "    ");
-        let beside = place.filter(|_| instruction.trim_end().ends_with(';') && place != shown);
-        let Some((number, at)) = beside else {
+        let new_line = place.filter(|_| instruction.trim_end().ends_with(';') && place != shown);
+        let Some((number, at)) = new_line else {
             let _ = writeln!(text, "{instruction}"); // writing to a String cannot fail
             continue;
         };
@@ -42,7 +42,7 @@ pub fn listing(ptx: &str, name: &str) -> Option<String> {
     Some(text)
 }
 
-/// A source file, whose path in the PTX is relative to the repository; empty if it is not there.
+/// Reads a source file, given by its path relative to the repository. Returns an empty string if it cannot be read.
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap_or_default()
 }
@@ -53,8 +53,8 @@ fn file(line: &str) -> Option<(u32, &str)> {
     Some((number.parse().ok()?, path.split('"').nth(1)?))
 }
 
-/// Reads `.loc file line column, function_name label, inlined_at file line column`. A line of Rust's own library is passed
-/// over for the one that called it; line 0 is none.
+/// Reads `.loc file line column, function_name label, inlined_at file line column`. For a line of Rust's own library it
+/// returns the line that called it. Line 0 means that there is no source line, and gives `None`.
 fn location(line: &str, files: &HashMap<u32, &str>) -> Option<(u32, usize)> {
     let place = |words: &str| -> Option<(u32, usize)> {
         let mut words = words.split_whitespace();
@@ -64,6 +64,6 @@ fn location(line: &str, files: &HashMap<u32, &str>) -> Option<(u32, usize)> {
     let library = files.get(&own.0).is_some_and(|path| path.starts_with("/rustc"));
     let caller = line.split_once("inlined_at ").and_then(|(_, words)| place(words));
     let shown = if library { caller? } else { own };
-    let known = files.get(&shown.0).is_some_and(|path| !path.starts_with("/rustc"));
-    (known && shown.1 > 0).then_some(shown)
+    let has_source = files.get(&shown.0).is_some_and(|path| !path.starts_with("/rustc"));
+    (has_source && shown.1 > 0).then_some(shown)
 }

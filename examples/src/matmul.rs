@@ -1,27 +1,27 @@
-//! Lesson 4: a product of matrices, as a ladder. `C = A * B`, for square matrices whose width is a multiple of 32.
+//! Lesson 4: matrix multiplication as a ladder. `C = A * B` for square matrices whose width is a multiple of 32.
 //!
-//! On every rung the arithmetic is the same, and what changes is how operands reach it.
+//! The arithmetic is the same on every rung. The rungs differ in how the operands reach it.
 //!
-//! 1. *Naive.* A thread computes an element of C, and loads a row of A and a column of B for it from global memory. Each
-//!    element is loaded again by every thread that needs it.
-//! 2. *Tiled.* A block computes a 16 x 16 tile of C. Its threads load a tile of A and one of B into shared memory, from
-//!    which each element is then read 16 times. Two barriers part loading from computing.
-//! 3. *cp.async.* The copies into shared memory run beside the threads, 16 bytes each, and pass through no register.
-//!    There are two sets of tiles: while one is computed with, the next comes. A thread waits for its own copies
-//!    (`wait`), and the barrier after it makes everybody's visible to all.
-//! 4. *Tensor cores.* A warp multiplies 16 x 16 by 16 x 8 matrices of `f16` in one instruction, `mma`, and sums in `f32`.
-//!    `ldmatrix` brings the operands from shared memory into the layout over the lanes that it takes. Rows of tiles have 8
-//!    unused elements at their end, so that eight rows below each other begin in different banks.
+//! 1. *Naive.* A thread computes one element of C, and loads a row of A and a column of B for it from global memory.
+//!    Each element is loaded again by every thread that needs it.
+//! 2. *Tiled.* A block computes a 16 x 16 tile of C. Its threads load a tile of A and a tile of B into shared memory,
+//!    and then read each element from there 16 times. Two barriers separate loading from computing.
+//! 3. *cp.async.* Asynchronous copies move 16 bytes each into shared memory while the threads compute. The data passes
+//!    through no register. There are two sets of tiles: the next set is copied while the current one is used. A thread
+//!    waits for its own copies (`wait`), and the barrier after it makes everyone's copies visible to all.
+//! 4. *Tensor cores.* A warp multiplies 16 x 16 by 16 x 8 matrices of `f16` in one instruction, `mma`, and accumulates
+//!    in `f32`. `ldmatrix` loads the operands from shared memory into the layout over the lanes that `mma` requires.
+//!    Rows of tiles are padded with 8 unused elements, so eight consecutive rows begin in different banks.
 //!
 //! Run it: `cargo run --example matmul`
 //!
-//! Look at: sectors from one to two, a tenth of them. From two to three it is only passes over shared memory that get
-//! fewer, as no thread stores there any more; what `cp.async` wins is time that threads would wait for memory, and no
-//! count shows that. From three to four instructions and passes all but vanish. The last has more sectors than need be,
-//! as each of its stores writes every second number of eight rows.
+//! Look at: the sectors, which drop to a tenth from rung 1 to rung 2. From rung 2 to rung 3 only the passes over shared
+//! memory drop, because threads no longer store there. The benefit of `cp.async` is less time spent waiting for memory,
+//! which no count shows. From rung 3 to rung 4, instructions and passes almost disappear. Rung 4 uses more sectors than
+//! necessary, because each of its stores writes only every second element of eight rows.
 //!
-//! Try next: take the 8 unused elements away, and find the bank conflicts. Then let each thread of the tiled kernel
-//! compute two elements: what becomes of its passes over shared memory?
+//! Try next: remove the 8 unused elements and find the bank conflicts. Then let each thread of the tiled kernel compute
+//! two elements. How does that change its passes over shared memory?
 
 use cuda_std::ptx::{cp_async, ldmatrix, mma};
 use cuda_std::{prelude::*, shared, unroll::unroll};
@@ -33,22 +33,22 @@ use {
     half::f16,
 };
 
-/// Rows and columns of a tile of the kernels that compute in `f32`.
+/// Rows and columns of a tile in the kernels that compute in `f32`.
 const TILE: usize = 16;
 /// Rows and columns of C that a block of the tensor-core kernel computes.
 const WIDE: usize = 32;
-/// Columns of A, and rows of B, of a tile of that kernel: what one `mma` takes.
+/// Columns of A, and rows of B, in a tile of the tensor-core kernel. One `mma` consumes this many.
 const DEPTH: usize = 16;
-/// Elements from one row of its tiles to the next, with the 8 unused ones.
+/// Row strides of the tensor-core kernel's tiles in elements, including the 8 unused ones.
 const A_ROW: usize = DEPTH + 8;
 const B_ROW: usize = WIDE + 8;
-/// Elements of one tile of A and one of B.
+/// Elements of one set: a tile of A and a tile of B.
 const SET: usize = WIDE * A_ROW + DEPTH * B_ROW;
 
-/// An element a thread, from global memory.
+/// Computes one element per thread, from global memory.
 ///
 /// # Safety
-/// The matrices have `n` times `n` elements, and there are as many threads.
+/// The matrices are `n` x `n`, and the launch has `n * n` threads.
 #[kernel(max_threads = 256)]
 pub unsafe fn matmul_naive(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
     let i = thread::index_1d();
@@ -62,11 +62,11 @@ pub unsafe fn matmul_naive(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
     unsafe { *c.add(row * n + column) = sum };
 }
 
-/// A tile a block, by shared memory.
+/// Computes one tile per block, through shared memory.
 ///
 /// # Safety
-/// The matrices have `n` times `n` elements, `n` is a multiple of 16, blocks have 256 threads, and the grid is `n / 16`
-/// blocks wide and high.
+/// The matrices are `n` x `n`, `n` is a multiple of 16, blocks have 256 threads, and the grid is `n / 16` blocks wide
+/// and high.
 #[kernel(max_threads = 256)]
 pub unsafe fn matmul_tiled(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
     let (a_tile, b_tile) = (shared_array![f32; 256], shared_array![f32; 256]);
@@ -77,9 +77,8 @@ pub unsafe fn matmul_tiled(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
     let mut sum = 0.0;
     let mut k = 0;
     while k < n {
-        // SAFETY: `k + x` and `k + y` are below `n`, and tiles have 256 elements. A thread writes its own
-        // elements; the first barrier stands before anybody reads them, the second before anybody overwrites
-        // them.
+        // SAFETY: `k + x` and `k + y` are below `n`, and tiles have 256 elements. A thread writes its own elements. The
+        // first barrier comes before any thread reads them, and the second before any thread overwrites them.
         unsafe {
             *a_tile.add(thread) = *a.add(row * n + k + x);
             *b_tile.add(thread) = *b.add((k + y) * n + column);
@@ -93,19 +92,19 @@ pub unsafe fn matmul_tiled(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
     unsafe { *c.add(row * n + column) = sum };
 }
 
-/// A tile a block, by copies that run beside the threads.
+/// Computes one tile per block, with asynchronous copies.
 ///
 /// # Safety
-/// As for [`matmul_tiled`]; the matrices are aligned to 16 bytes.
+/// As for [`matmul_tiled`], and the matrices are aligned to 16 bytes.
 #[kernel(max_threads = 256)]
 pub unsafe fn matmul_async(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
-    // Two sets of tiles, each of them 256 elements of A and 256 of B.
+    // Two sets of tiles. A set has 256 elements of A and 256 of B.
     let tiles = shared_array![f32; 1024];
     let thread = thread::thread_idx_x() as usize;
     let (y, x, n) = (thread / TILE, thread % TILE, n as usize);
     let top = thread::block_idx_y() as usize * TILE;
     let left = thread::block_idx_x() as usize * TILE;
-    // Copies what begins at `k` into a set: 64 threads 16 bytes of A each, the next 64 those of B, the others nothing.
+    // Copies the tiles at `k` into a set. The first 64 threads copy 16 bytes of A each, and the next 64 copy B.
     let copy = |k: usize, set: usize| {
         let (row, four) = (thread / 4 % TILE, thread % 4 * 4);
         let from = match thread / 64 {
@@ -115,9 +114,9 @@ pub unsafe fn matmul_async(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
         };
         if let Some(from) = from {
             let to = shared::shared_offset(tiles.wrapping_add(set * 512 + thread * 4));
-            // SAFETY: `from` is in its matrix, `to` in its set; both are multiples of four elements. Nobody
-            // reads the set before its copies were waited for, and a barrier came after those who read what
-            // it held before.
+            // SAFETY: `from` is in its matrix, `to` is in its set, and both are multiples of four elements. No thread
+            // reads the set before the wait for its copies, and a barrier follows the last reads of its previous
+            // contents.
             unsafe { cp_async::copy_cg(to, from.cast()) };
         }
         cp_async::commit();
@@ -129,14 +128,14 @@ pub unsafe fn matmul_async(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
         let set = k / TILE % 2;
         if k + TILE < n {
             copy(k + TILE, 1 - set);
-            // All but the youngest group, which is the next set's.
+            // Waits for all groups but the newest, which belongs to the next set.
             cp_async::wait::<1>();
         } else {
             cp_async::wait::<0>();
         }
         thread::sync_threads();
         let (a_tile, b_tile) = (tiles.wrapping_add(set * 512), tiles.wrapping_add(set * 512 + 256));
-        // SAFETY: both tiles are in the set, whose copies all threads have waited for.
+        // SAFETY: both tiles are in the set, and all threads have waited for its copies.
         unroll::<TILE>(|i| sum += unsafe { *a_tile.add(y * TILE + i) * *b_tile.add(i * TILE + x) });
         thread::sync_threads();
         k += TILE;
@@ -145,18 +144,18 @@ pub unsafe fn matmul_async(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
     unsafe { *c.add((top + y) * n + left + x) = sum };
 }
 
-/// A 32 x 32 tile a block, by tensor cores: four warps compute 16 x 16 elements each.
+/// Computes a 32 x 32 tile per block on tensor cores. Each of the four warps computes 16 x 16 elements.
 ///
 /// # Safety
-/// The matrices have `n` times `n` elements, those of A and B being `f16`, aligned to 16 bytes; `n` is a multiple of
-/// 32, blocks have 128 threads, and the grid is `n / 32` blocks wide and high.
+/// The matrices are `n` x `n`. A and B are `f16` and aligned to 16 bytes. `n` is a multiple of 32, blocks have 128
+/// threads, and the grid is `n / 32` blocks wide and high.
 #[kernel(max_threads = 128)]
 pub unsafe fn matmul_tensor(a: *const u16, b: *const u16, c: *mut f32, n: u32) {
     let tiles = shared_array![u16; 2 * SET];
     let (thread, n) = (thread::thread_idx_x() as usize, n as usize);
     let top = thread::block_idx_y() as usize * WIDE;
     let left = thread::block_idx_x() as usize * WIDE;
-    // Copies what begins at `k` into a set: 8 elements of A or B a thread.
+    // Copies the tiles at `k` into a set: each thread copies 8 elements of A or B.
     let copy = |k: usize, set: usize| {
         let part = thread % 64;
         let (from, to) = if thread < 64 {
@@ -167,7 +166,7 @@ pub unsafe fn matmul_tensor(a: *const u16, b: *const u16, c: *mut f32, n: u32) {
             (b.wrapping_add((k + row) * n + left + column), WIDE * A_ROW + row * B_ROW + column)
         };
         let to = shared::shared_offset(tiles.wrapping_add(set * SET + to));
-        // SAFETY: as in the kernel above; rows of tiles are multiples of 16 bytes.
+        // SAFETY: as in the kernel above. Rows of tiles are multiples of 16 bytes.
         unsafe { cp_async::copy_cg(to, from.cast()) };
         cp_async::commit();
     };
@@ -185,7 +184,7 @@ pub unsafe fn matmul_tensor(a: *const u16, b: *const u16, c: *mut f32, n: u32) {
             cp_async::wait::<0>();
         }
         thread::sync_threads();
-        // SAFETY: all lanes come by together. Each gives a row of eight elements that is in the set, aligned to 16 bytes.
+        // SAFETY: all lanes execute this together. Each passes a row of eight elements in the set, aligned to 16 bytes.
         unsafe {
             let a_tile = tiles.add(set * SET + (down + lane % 16) * A_ROW + lane / 16 * 8);
             let b_tile = tiles.add(set * SET + WIDE * A_ROW + lane % 16 * B_ROW + right + lane / 16 * 8);
@@ -199,7 +198,7 @@ pub unsafe fn matmul_tensor(a: *const u16, b: *const u16, c: *mut f32, n: u32) {
     }
     let (row, column) = (top + down + lane / 4, left + right + lane % 4 * 2);
     unroll::<2>(|i| {
-        // SAFETY: the elements that `mma` leaves in this lane are no other thread's.
+        // SAFETY: `mma` leaves these elements in this lane only.
         unsafe {
             let c = c.add(row * n + column + i * 8);
             *c = sums[i][0];
@@ -215,11 +214,11 @@ fn main() -> Result<(), LessonFailed> {
     teach(|lesson| run(lesson).map(|_| ()))
 }
 
-/// The lesson: what each rung cost.
+/// Runs the lesson and returns the cost of each rung.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
     let n = 128u32;
-    // Small whole numbers, whose products and sums are exact in both types.
+    // Small integers, whose products and sums are exact in both types.
     let numbers = |by: u32| -> Vec<f32> { (0..n * n).map(|i| (i * by % 11) as f32 - 5.0).collect() };
     let halves = |x: &[f32]| -> Vec<u16> { x.iter().map(|&x| f16::from_f32(x).to_bits()).collect() };
     let (host_a, host_b) = (numbers(7), numbers(5));
@@ -234,7 +233,7 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
     let tiles = LaunchShape::new([n / TILE as u32, n / TILE as u32, 1], 256);
     let wide = LaunchShape::new([n / WIDE as u32, n / WIDE as u32, 1], 128);
     let each = LaunchShape::covering(n * n, 256);
-    // SAFETY: all matrices are 128 x 128, which is a multiple of 32, and the shapes are those that the kernels ask for.
+    // SAFETY: all matrices are 128 x 128, which is a multiple of 32, and the kernels require these shapes.
     let reports = unsafe {
         vec![
             lesson.launch("1. naive", each, matmul_naive { a, b, c: naive.mut_ptr(), n })?,
@@ -245,14 +244,14 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
     };
     for result in [naive, tiled, asynchronous, tensor] {
         if lesson.gpu.download(result)? != truth {
-            return Err("a kernel computed something else than the host".into());
+            return Err("a kernel's result differs from the host's".into());
         }
     }
-    lesson.say(format!("the product of two {n} x {n} matrices: all four kernels computed what the host did"));
+    lesson.say(format!("the product of two {n} x {n} matrices: all four results equal the host's"));
     Ok(reports)
 }
 
-/// What the product is.
+/// Computes the product on the host.
 #[cfg(not(target_arch = "nvptx64"))]
 fn product(a: &[f32], b: &[f32], n: usize) -> Vec<f32> {
     let element = |row: usize, column: usize| (0..n).map(|k| a[row * n + k] * b[k * n + column]).sum();

@@ -1,25 +1,27 @@
 //! Lesson 6: a minimal engine. A batch, block tables, one attention kernel, and text.
 //!
-//! This generates with the model that is built into Quire: a small OPT that tells stories. It has all that makes an
-//! engine one, in its simplest form:
+//! This lesson generates text with Quire's built-in model, a small OPT that tells stories. It has all the parts that
+//! make an engine, in their simplest form:
 //!
-//! - Keys and values of all sequences lie in one array of *blocks* of four tokens, a *paged KV cache*. A sequence has a
-//!   *table* of its blocks, and takes another one from the list of free ones when its last is full. What is done gives
-//!   its blocks back.
-//! - A *batch* is put together anew for every step: of two sequences at most, each with its next token. A request that
-//!   waits takes the place of one that ends, in the middle of what the other one does.
-//! - A prompt goes through the same steps as what is generated, a token each; the model's guess counts only after the last.
-//!   (Quire takes a prompt at once, which is faster; see `kernels/src/attention/prefill`.)
-//! - Sampling is greedy: the most likely token, which the host finds.
+//! - The keys and values of all sequences are stored in one array of *blocks* of four tokens, a *paged KV cache*. A
+//!   sequence has a *table* of its blocks. When its last block is full, it takes another from the list of free blocks.
+//!   A finished sequence returns its blocks.
+//! - Every step puts together a new *batch* of at most two sequences, each with its next token. When a request ends, a
+//!   waiting one takes its slot, even while the other request is still running.
+//! - A prompt goes through the same steps as generated text, one token each. Only the model's guess after the last
+//!   prompt token is used. (Quire processes a whole prompt at once, which is faster; see
+//!   `kernels/src/attention/prefill`.)
+//! - Sampling is greedy: the host picks the most likely token.
 //!
-//! A kernel does one thing for all rows of the batch: `embed`, `normalize`, `linear` (weights times rows), `keep` (new
-//! keys and values into the cache), `attend_blocks`. All but the weights, which are `f16`, is `f32`.
+//! Each kernel does one thing for all rows of the batch: `embed`, `normalize`, `linear` (weights times rows), `keep`
+//! (stores new keys and values in the cache), `attend_blocks`. Weights are `f16`, and everything else is `f32`.
 //!
 //! Run it: `cargo run --example minimal_engine`
 //!
-//! Look at: the tables in the printed steps, and how the third request gets the first one's blocks. Then at how many
-//! bytes a step asks for with one row and with two: weights are the same for both, and are loaded once for each row all
-//! the same. The different sectors hardly change. That is what a better `linear` wins by batches.
+//! Look at: the tables in the printed steps, and how the third request gets the blocks of the first. Then compare the
+//! bytes that a step requests with one row and with two. Both rows use the same weights, but the weights are loaded
+//! again for each row. The number of distinct sectors hardly changes. A better `linear` could load the weights once,
+//! which is why batches pay off.
 //!
 //! Try next: let a warp of `linear` load its weights once for all rows of the batch, and count again.
 
@@ -32,27 +34,29 @@ use {
     story_model::{BATCH, BLOCKS, StoryModel, StoryStep},
 };
 
-/// The model: its weights, and what is launched for a step.
+/// The model: its weights, and the kernel launches of a step.
 #[cfg(not(target_arch = "nvptx64"))]
 #[path = "story_model.rs"]
 mod story_model;
 
-/// Elements of a token's vector, and of a head; the model's own. The hidden layer is four times as wide.
+/// Elements of a token's vector, and of a head, in the bundled model. The hidden layer of the MLP is four times as
+/// wide.
 const HIDDEN: u32 = 192;
 const HEAD: u32 = 64;
-/// Tokens of a block.
+/// Tokens per block.
 const BLOCK: u32 = 4;
-/// Positions begin here in OPT's table of them.
+/// The row of position 0 in OPT's table of positions.
 const FIRST_POSITION: u32 = 2;
 
-/// A row for each token: its vector and its position's, added up.
+/// Writes one row per token: the sum of its vector and its position's vector.
 ///
 /// # Safety
-/// A block has a thread for each of 192 elements, the grid a block for each row. Tokens and positions are in their tables.
+/// A block has 192 threads, one for each element, and the grid has a block for each row. Tokens and positions are
+/// within their tables.
 #[kernel(max_threads = 192)]
 pub unsafe fn embed(x: *mut f32, tokens: *const u32, positions: *const u32, table: *const u16, places: *const u16) {
     let (row, i) = (thread::block_idx_x(), thread::thread_idx_x());
-    // SAFETY: the tables have the rows.
+    // SAFETY: the tables have these rows.
     unsafe {
         let at = |table: *const u16, row: u32| F16x2(u32::from(*table.add((row * HIDDEN + i) as usize))).to_f32()[0];
         let token = at(table, *tokens.add(row as usize));
@@ -61,14 +65,14 @@ pub unsafe fn embed(x: *mut f32, tokens: *const u32, positions: *const u32, tabl
     }
 }
 
-/// Layer normalisation: a row for each block, which is one warp.
+/// Layer normalisation. Each block is one warp and normalises one row.
 ///
 /// # Safety
-/// A block is a warp, the grid has one for each row; `scale` and `bias` are 192 `f16`.
+/// A block is one warp, and the grid has one block for each row. `scale` and `bias` are 192 `f16` each.
 #[kernel(max_threads = 32)]
 pub unsafe fn normalize(to: *mut f32, x: *const f32, scale: *const u16, bias: *const u16) {
     let (start, lane) = ((thread::block_idx_x() * HIDDEN) as usize, warp::lane_id());
-    // SAFETY: elements of this warp's row; all lanes make the same rounds and reduce together.
+    // SAFETY: all accesses are within this warp's row. All lanes make the same number of rounds and reduce together.
     unsafe {
         let (mut sum, mut i) = (0.0, lane);
         while i < HIDDEN {
@@ -93,24 +97,25 @@ pub unsafe fn normalize(to: *mut f32, x: *const f32, scale: *const u16, bias: *c
     }
 }
 
-/// An output for each warp: a row of weights times the batch's row, and the bias. What it becomes is said by `mode`: it is
-/// stored (0), stored if it is positive and else zero (1), or added to what is there (2).
+/// Computes one output per warp: a row of weights times a row of the batch, plus the bias. `mode` selects what happens
+/// to the result: 0 stores it, 1 stores it if it is positive and zero otherwise (ReLU), and 2 adds it to the previous
+/// contents.
 ///
 /// # Safety
-/// Blocks have four warps, the grid is `[outputs / 4, rows]`. `weights` is `[outputs][inputs / 2]` pairs, `bias` is
-/// null or has `outputs` elements; `x` is `[rows][inputs]`, `y` is `[rows][outputs]`. `inputs` is a multiple of 64, and
-/// `x` aligned to eight bytes.
+/// Blocks have four warps, and the grid is `[outputs / 4, rows]`. `weights` is `[outputs][inputs / 2]` pairs. `bias` is
+/// null or has `outputs` elements. `x` is `[rows][inputs]`, and `y` is `[rows][outputs]`. `inputs` is a multiple of 64,
+/// and `x` is aligned to eight bytes.
 #[kernel(max_threads = 128)]
 pub unsafe fn linear(y: *mut f32, x: *const f32, weights: *const u32, bias: *const u16, inputs: u32, mode: u32) {
     let output = thread::index_1d() / WARP_SIZE;
     let (row, outputs) = (thread::block_idx_y(), thread::grid_dim_x() * 4);
-    // SAFETY: output and row are in the grid, pairs below half of `inputs`. All lanes make the same rounds.
+    // SAFETY: output and row are within the grid, and pairs are below half of `inputs`. All lanes make the same rounds.
     unsafe {
         let (x, weights) = (x.add((row * inputs) as usize), weights.add((output * inputs / 2) as usize));
         let mut sum = 0.0;
         let mut pair = warp::lane_id();
         while pair < inputs / 2 {
-            // Two numbers of the row in one load, of eight bytes.
+            // Loads two elements of the row at once, eight bytes.
             let [x0, x1] = (*x.add(2 * pair as usize).cast::<HalfVector>()).to_f32();
             let [w0, w1] = F16x2(*weights.add(pair as usize)).to_f32();
             sum += w0 * x0 + w1 * x1;
@@ -131,21 +136,22 @@ pub unsafe fn linear(y: *mut f32, x: *const f32, weights: *const u32, bias: *con
     }
 }
 
-/// Where the keys or values of a token are: the number of its row in the cache.
+/// Returns the offset of a token's keys or values in the cache, in elements.
 ///
 /// # Safety
 /// The table has a block for the position.
 #[inline(always)]
 unsafe fn slot(table: *const u32, position: u32) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: required of the caller.
     let block = unsafe { *table.add((position / BLOCK) as usize) };
     (block * BLOCK + position % BLOCK) as usize * HIDDEN as usize
 }
 
-/// Stores each row's keys and values in its sequence's cache.
+/// Stores each row's keys and values in the cache, in its sequence's blocks.
 ///
 /// # Safety
-/// A block has 192 threads, the grid one for each row; `tables` has `stride` blocks for each, which are its sequence's own.
+/// A block has 192 threads, and the grid has one block for each row. `tables` has `stride` entries for each row, and no
+/// two sequences share a block.
 #[kernel(max_threads = 192)]
 pub unsafe fn keep(
     cache_k: *mut f32,
@@ -157,7 +163,7 @@ pub unsafe fn keep(
     positions: *const u32,
 ) {
     let (row, i) = (thread::block_idx_x(), thread::thread_idx_x() as usize);
-    // SAFETY: no two sequences have a block in common, and no two threads an element.
+    // SAFETY: no two sequences share a block, and no two threads share an element.
     unsafe {
         let to = slot(tables.add((row * stride) as usize), *positions.add(row as usize)) + i;
         let from = (row * HIDDEN) as usize + i;
@@ -166,10 +172,11 @@ pub unsafe fn keep(
     }
 }
 
-/// Attention of each row and head over its sequence's cache, as in lesson 5: a warp each.
+/// Attention of each row and head over its sequence's cache, as in lesson 5. One warp computes one head of one row.
 ///
 /// # Safety
-/// A block is a warp, the grid `[heads, rows]`. As for [`keep`]; the cache has all positions up to the row's own.
+/// A block is one warp, and the grid is `[heads, rows]`. Otherwise as for [`keep`]. The cache contains all positions up
+/// to the row's own.
 #[kernel(max_threads = 32)]
 pub unsafe fn attend_blocks(
     y: *mut f32,
@@ -183,8 +190,8 @@ pub unsafe fn attend_blocks(
     let (head, row) = (thread::block_idx_x(), thread::block_idx_y());
     let own = (head * HEAD + warp::lane_id()) as usize;
     let half = WARP_SIZE as usize;
-    // SAFETY: lanes have two elements of the head each. The table has a block for every position, and all lanes the
-    // same positions.
+    // SAFETY: each lane has two elements of the head. The table has a block for every position, and all lanes loop over
+    // the same positions.
     unsafe {
         let (q, y) = (q.add((row * HIDDEN) as usize + own), y.add((row * HIDDEN) as usize + own));
         let (table, last) = (tables.add((row * stride) as usize), *positions.add(row as usize));
@@ -205,10 +212,10 @@ pub unsafe fn attend_blocks(
     }
 }
 
-/// A request: its tokens so far, how many of them are in the cache, where the prompt ends, how many tokens it wants in
-/// all, and its blocks.
+/// A request: its tokens so far, the number of tokens in the cache, the total number of tokens it wants, and its block
+/// table.
 #[cfg(not(target_arch = "nvptx64"))]
-struct Tale {
+struct StoryRequest {
     tokens: Vec<u32>,
     cached: u32,
     want: usize,
@@ -220,11 +227,11 @@ fn main() -> Result<(), LessonFailed> {
     teach(|lesson| run(lesson).map(|_| ()))
 }
 
-/// The prompts, and how many tokens are to follow each.
+/// The prompts, and the number of tokens to generate for each.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const PROMPTS: [(&str, usize); 3] = [("Once upon a time", 6), ("The cat", 12), ("One day", 8)];
 
-/// The lesson: the tokens of each request, the prompt's included.
+/// Runs the lesson. Returns the tokens of each request, including the prompt.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<Vec<Vec<u32>>> {
     let files = ModelFiles::bundled();
@@ -234,13 +241,13 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<Vec<u32>>> {
     let mut waiting = std::collections::VecDeque::new();
     for (number, (prompt, more)) in PROMPTS.into_iter().enumerate() {
         let tokens = tokenizer.encode(prompt)?;
-        waiting.push_back((number, Tale { want: tokens.len() + more, tokens, cached: 0, table: Vec::new() }));
+        waiting.push_back((number, StoryRequest { want: tokens.len() + more, tokens, cached: 0, table: Vec::new() }));
     }
-    let mut running: Vec<(usize, Tale)> = Vec::new();
+    let mut running: Vec<(usize, StoryRequest)> = Vec::new();
     let mut done = vec![Vec::new(); PROMPTS.len()];
     let mut step_number = 0;
     while !(running.is_empty() && waiting.is_empty()) {
-        // The batch: whoever runs, and as many of those who wait as there is room for.
+        // The batch: all running requests, and as many waiting ones as fit.
         let room = BATCH as usize - running.len();
         running.extend(waiting.drain(..room.min(waiting.len())));
         for (_, story) in &mut running {
@@ -258,7 +265,7 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<Vec<u32>>> {
                 story.tokens.extend(best);
             }
         }
-        // Whoever has what it wants gives its blocks back.
+        // Finished requests return their blocks.
         for (number, story) in running.extract_if(.., |(_, story)| story.tokens.len() == story.want) {
             free.extend(story.table);
             lesson.say(format!("request {} is done: {}", number + 1, tokenizer.decode(&story.tokens, true)?));
@@ -268,13 +275,13 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<Vec<u32>>> {
     Ok(done)
 }
 
-/// One step of the batch: a row of logits for each sequence.
+/// Runs one step of the batch. Returns a row of logits for each sequence.
 #[cfg(not(target_arch = "nvptx64"))]
-fn step(lesson: &mut Lesson, model: &StoryModel, running: &[(usize, Tale)], title: &str) -> Result<Vec<f32>> {
+fn step(lesson: &mut Lesson, model: &StoryModel, running: &[(usize, StoryRequest)], title: &str) -> Result<Vec<f32>> {
     let stride = running.iter().map(|(_, story)| story.table.len()).max().unwrap_or(0);
     let tokens: Vec<u32> = running.iter().map(|(_, story)| story.tokens[story.cached as usize]).collect();
     let positions: Vec<u32> = running.iter().map(|(_, story)| story.cached).collect();
-    let padded = |(_, story): &(usize, Tale)| {
+    let padded = |(_, story): &(usize, StoryRequest)| {
         story.table.iter().copied().chain(std::iter::repeat(u32::MAX)).take(stride).collect::<Vec<_>>()
     };
     let tables: Vec<u32> = running.iter().flat_map(padded).collect();

@@ -1,26 +1,28 @@
-//! Lesson 2: threads that work together. The sum of an array, by shared memory and by shuffles.
+//! Lesson 2: threads that work together. The sum of an array, with shared memory and with shuffles.
 //!
-//! Each block adds up its own part, and a single addition to memory at the end joins the parts. Within a block the threads
-//! need each other's numbers, and there are two ways to them.
+//! Each block adds up its own part, and one atomic addition per block combines the parts in the end. Within a block the
+//! threads need each other's numbers, and there are two ways to share them.
 //!
-//! *Shared memory* is a small, fast memory of the block. A thread writes its number there; after a *barrier*
-//! (`sync_threads`), which no thread passes before all have come, others may read it. Half of the threads add the
-//! numbers of the other half, then half of these, and so on: eight rounds for 256 threads, with a barrier in each.
+//! *Shared memory* is a small, fast memory of the block. A thread writes its number there. Other threads may read it
+//! after a *barrier* (`sync_threads`), which no thread passes until all have reached it. Half of the threads add the
+//! numbers of the other half, then half of these, and so on. That makes eight rounds for 256 threads, with a barrier in
+//! each.
 //!
-//! Shared memory has 32 *banks*: neighbouring words lie in neighbouring banks, and one pass reads a word from each.
-//! Lanes that want different words of the same bank wait for another pass, which is a *bank conflict*. The first kernel
-//! adds in the order in which one would do it on paper: neighbours first, then every fourth, every eighth. Its lanes
-//! use every second bank, every fourth, and in the end all the same one. The second kernel adds the upper half to the
-//! lower, so that the lanes that are left stay neighbours.
+//! Shared memory has 32 *banks*: neighbouring words are in neighbouring banks, and one pass reads a word from each. If
+//! lanes want different words of the same bank, each further word takes another pass. This is a *bank conflict*. The
+//! first kernel adds in the order one would use on paper: neighbours first, then every fourth number, every eighth. Its
+//! lanes use every second bank, then every fourth, and in the end all use the same one. The second kernel adds the
+//! upper half to the lower, so the active lanes stay neighbours.
 //!
-//! *Shuffles* need no memory: the lanes of a warp read each other's registers. The third kernel sums within warps by five
-//! shuffles, and only the eight sums of the warps go through shared memory: one barrier.
+//! *Shuffles* need no memory: the lanes of a warp read each other's registers. The third kernel sums within warps with
+//! five shuffles. Only the eight sums of the warps go through shared memory, with one barrier.
 //!
 //! Run it: `cargo run --example reduction`
 //!
-//! Look at: the passes over shared memory, those for bank conflicts, and the barriers. The instructions drop, too.
+//! Look at: the passes over shared memory, how many of them are for bank conflicts, and the barriers. The instructions
+//! drop, too.
 //!
-//! Try next: let each thread add up eight elements before the block begins. What is left of the difference?
+//! Try next: let each thread add up eight elements before the block begins. How much of the difference remains?
 
 use cuda_std::{atomic, prelude::*};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -29,10 +31,10 @@ use {
     examples::{Lesson, LessonFailed, Result, teach},
 };
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 256;
 
-/// This thread's element, or zero behind the end.
+/// Returns this thread's element, or zero past the end.
 ///
 /// # Safety
 /// `x` has `n` elements.
@@ -43,16 +45,16 @@ unsafe fn own(x: *const f32, n: u32) -> f32 {
     if i < n { unsafe { *x.add(i as usize) } } else { 0.0 }
 }
 
-/// Sums by shared memory, neighbours first: with bank conflicts.
+/// Sums through shared memory, neighbours first: with bank conflicts.
 ///
 /// # Safety
-/// Blocks have 256 threads, `x` has `n` elements, and `sum` is one number, which is zero before the launch.
+/// Blocks have 256 threads, `x` has `n` elements, and `sum` points to one number that is zero before the launch.
 #[kernel(max_threads = 256)]
 pub unsafe fn sum_neighbours(x: *const f32, n: u32, sum: *mut f32) {
     let shared = shared_array![f32; 256];
     let thread = thread::thread_idx_x();
-    // SAFETY: every index is below 256. In a round, threads write where no other thread reads, and barriers part
-    // the rounds.
+    // SAFETY: every index is below 256. Within a round no thread writes an element that another one reads, and barriers
+    // separate the rounds.
     unsafe {
         *shared.add(thread as usize) = own(x, n);
         thread::sync_threads();
@@ -71,7 +73,7 @@ pub unsafe fn sum_neighbours(x: *const f32, n: u32, sum: *mut f32) {
     }
 }
 
-/// Sums by shared memory, the upper half onto the lower: without bank conflicts.
+/// Sums through shared memory, adding the upper half to the lower: without bank conflicts.
 ///
 /// # Safety
 /// As for [`sum_neighbours`].
@@ -79,8 +81,8 @@ pub unsafe fn sum_neighbours(x: *const f32, n: u32, sum: *mut f32) {
 pub unsafe fn sum_halves(x: *const f32, n: u32, sum: *mut f32) {
     let shared = shared_array![f32; 256];
     let thread = thread::thread_idx_x();
-    // SAFETY: every index is below 256. In a round, threads write where no other thread reads, and barriers part
-    // the rounds.
+    // SAFETY: every index is below 256. Within a round no thread writes an element that another one reads, and barriers
+    // separate the rounds.
     unsafe {
         *shared.add(thread as usize) = own(x, n);
         thread::sync_threads();
@@ -98,14 +100,14 @@ pub unsafe fn sum_halves(x: *const f32, n: u32, sum: *mut f32) {
     }
 }
 
-/// Sums by shuffles within warps.
+/// Sums within warps with shuffles.
 ///
 /// # Safety
 /// As for [`sum_neighbours`].
 #[kernel(max_threads = 256)]
 pub unsafe fn sum_shuffles(x: *const f32, n: u32, sum: *mut f32) {
     let warps = shared_array![f32; 8];
-    // SAFETY: all lanes of all warps come by each shuffle. A warp writes its own number, and all are read behind
+    // SAFETY: all lanes of all warps execute each shuffle. A warp writes its own number, and all numbers are read after
     // the barrier.
     unsafe {
         let mut value = own(x, n);
@@ -133,10 +135,10 @@ fn main() -> Result<(), LessonFailed> {
     teach(run)
 }
 
-/// The lesson.
+/// Runs the lesson.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<()> {
-    // Small whole numbers, whose sum is exact in any order.
+    // Small integers, whose sum is exact in any order.
     let x: Vec<f32> = (0..4000).map(|i| (i % 17) as f32).collect();
     let truth: f32 = x.iter().sum();
     let n = x.len() as u32;
@@ -151,11 +153,11 @@ pub fn run(lesson: &mut Lesson) -> Result<()> {
             "shared memory, neighbours first" => sum_neighbours { x, n, sum }.into(),
             _ => sum_halves { x, n, sum }.into(),
         };
-        // SAFETY: blocks have 256 threads, `x` has `n` elements, and the sum begins as zero.
+        // SAFETY: blocks have 256 threads, `x` has `n` elements, and the sum starts at zero.
         unsafe { lesson.launch(title, shape, call) }?;
         let found = lesson.gpu.download(result)?[0];
         if found != truth {
-            return Err(format!("the sum is {truth}, and the kernel says {found}").into());
+            return Err(format!("the kernel's sum is {found}, but the host's is {truth}").into());
         }
     }
     lesson.say(format!("the sum of {n} elements is {truth}: all three kernels found it"));

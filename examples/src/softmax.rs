@@ -1,25 +1,27 @@
-//! Lesson 3: softmax. The weights of attention, and what reading memory once, twice or three times costs.
+//! Lesson 3: softmax. How attention gets its weights, and what it costs to read memory once, twice or three times.
 //!
-//! Softmax makes weights of a row of numbers: `e` to the power of each, divided by the sum of all. The greatest number
-//! is subtracted before, as powers of `e` leave the range of an `f32` soon. So a row is looked at three times: for the
-//! greatest, for the sum, and to write the weights. Here a warp has a row, and its lanes take every 32nd element.
+//! Softmax turns a row of numbers into weights: `e` to the power of each number, divided by the sum of all these
+//! powers. The maximum is subtracted first, because powers of `e` soon exceed the range of an `f32`. So a row is read
+//! three times: for the maximum, for the sum, and to write the weights. Here one warp handles a row, and each lane
+//! takes every 32nd element.
 //!
-//! The first kernel does just that. The second looks twice: it sums as it goes, relative to the greatest number *so
-//! far*, and where a greater one comes, it scales what it has. Two such sums can be joined, which a warp does by
-//! shuffles. This *online softmax* is what lets attention go over keys and values once, without ever keeping a row of
-//! weights. The third loads a row once and keeps it in *registers*, the variables of a thread: fast, and few. An array
-//! stays there only if each index is a constant, which is why its loops are written out by `unroll`.
+//! The first kernel works exactly like this. The second reads the row twice. It sums relative to the maximum *so far*,
+//! and scales the sum when it finds a greater number. Two such sums can be combined, which a warp does with shuffles.
+//! This *online softmax* lets attention read keys and values once, without ever storing a row of weights. The third
+//! kernel reads the row once and keeps it in *registers*, the variables of a thread, which are fast but few. An array
+//! stays in registers only if every index is a constant, so the loops are written out by `unroll`.
 //!
-//! Powers are of 2, as the hardware has an instruction for these: `e` to the `x` is 2 to the `x * log2(e)`.
+//! The code uses powers of 2, because the hardware has an instruction for them: `e` to the `x` is 2 to the `x *
+//! log2(e)`.
 //!
 //! Run it: `cargo run --example softmax`
 //!
-//! Look at: the bytes asked for: four, three and two times the size of the array (with the one time that it is
-//! written). The different sectors are the same for all three: what a cache would hide, if rows were short enough for
-//! it.
+//! Look at: the bytes requested, which are four, three and two times the size of the array (this includes one write).
+//! The distinct sectors are the same for all three kernels: if rows were short enough, a cache would hide the
+//! difference.
 //!
-//! Try next: rows of 1024 elements. A thread has 255 registers at most: how long can a row be for the third kernel, and
-//! how could a block keep longer ones?
+//! Try next: rows of 1024 elements. A thread has at most 255 registers. How long can a row of the third kernel be, and
+//! how could a block keep longer rows?
 
 use cuda_std::{float::GpuFloat, prelude::*, unroll::unroll, warp::WARP_SIZE};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -28,21 +30,22 @@ use {
     examples::{Lesson, LessonFailed, Result, teach},
 };
 
-/// Elements of a row for the kernel that keeps a row in registers.
+/// Elements per row in the kernel that keeps a row in registers.
 const COLUMNS: u32 = 256;
 
-/// `e` to the power of `x` is 2 to the power of `x` times this.
+/// `e` to the power of `x` is 2 to the power of `x * LOG2_E`.
 const LOG2_E: f32 = core::f32::consts::LOG2_E;
 
-/// Weights of each row, by looking at it three times.
+/// Computes the weights of each row, reading it three times.
 ///
 /// # Safety
-/// There are as many warps as rows; `x` and `weights` have `columns` elements for each, and `columns` is a multiple of 32.
+/// The launch has one warp per row. `x` and `weights` have `columns` elements per row, and `columns` is a multiple of
+/// 32.
 #[kernel(max_threads = 128)]
 pub unsafe fn softmax_three_passes(x: *const f32, weights: *mut f32, columns: u32) {
     let start = (thread::index_1d() / WARP_SIZE * columns) as usize;
-    // SAFETY: `i` is below `columns` in a row of this warp's own. All lanes make equally many rounds, and then
-    // reduce together.
+    // SAFETY: the row belongs to this warp, and `i` is below `columns`. All lanes make the same number of rounds, and
+    // then reduce together.
     unsafe {
         let (x, weights) = (x.add(start), weights.add(start));
         let mut most = f32::NEG_INFINITY;
@@ -67,7 +70,7 @@ pub unsafe fn softmax_three_passes(x: *const f32, weights: *mut f32, columns: u3
     }
 }
 
-/// Weights of each row, by looking at it twice: the online softmax.
+/// Computes the weights of each row, reading it twice: the online softmax.
 ///
 /// # Safety
 /// As for [`softmax_three_passes`].
@@ -77,7 +80,7 @@ pub unsafe fn softmax_online(x: *const f32, weights: *mut f32, columns: u32) {
     // SAFETY: as in the kernel above.
     unsafe {
         let (x, weights) = (x.add(start), weights.add(start));
-        // Each lane has seen a number before it scales anything: minus infinity minus itself would be no number.
+        // Each lane starts with its first element: minus infinity could be subtracted from itself, which gives NaN.
         let mut i = warp::lane_id();
         let (mut most, mut sum) = (*x.add(i as usize), 1.0);
         i += WARP_SIZE;
@@ -98,7 +101,7 @@ pub unsafe fn softmax_online(x: *const f32, weights: *mut f32, columns: u32) {
     }
 }
 
-/// Weights of each row of 256 elements, by looking at it once.
+/// Computes the weights of each row of 256 elements, reading it once.
 ///
 /// # Safety
 /// As for [`softmax_three_passes`], with 256 columns.
@@ -106,7 +109,7 @@ pub unsafe fn softmax_online(x: *const f32, weights: *mut f32, columns: u32) {
 pub unsafe fn softmax_registers(x: *const f32, weights: *mut f32) {
     const EACH: usize = (COLUMNS / WARP_SIZE) as usize;
     let start = (thread::index_1d() / WARP_SIZE * COLUMNS + warp::lane_id()) as usize;
-    // SAFETY: elements of a row of this warp's own; all lanes reduce together.
+    // SAFETY: all accesses are within the row of this warp, and all lanes reduce together.
     unsafe {
         let (x, weights) = (x.add(start), weights.add(start));
         let mut row = [0.0; EACH];
@@ -129,7 +132,7 @@ fn main() -> Result<(), LessonFailed> {
     teach(run)
 }
 
-/// The lesson.
+/// Runs the lesson.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<()> {
     let (rows, columns) = (16, COLUMNS);
@@ -147,7 +150,7 @@ pub fn run(lesson: &mut Lesson) -> Result<()> {
             "online, two passes" => softmax_online { x, weights, columns }.into(),
             _ => softmax_registers { x, weights }.into(),
         };
-        // SAFETY: the shape has a warp for each row, and both arrays have 256 elements for each.
+        // SAFETY: the shape has one warp per row, and both arrays have 256 elements per row.
         unsafe { lesson.launch(title, shape, call) }?;
         let found = lesson.gpu.download(result)?;
         let off = found.iter().zip(&truth).map(|(&found, truth)| (f64::from(found) - truth).abs());
@@ -156,11 +159,11 @@ pub fn run(lesson: &mut Lesson) -> Result<()> {
     if worst > 1e-6 {
         return Err(format!("a weight is off by {worst:e}").into());
     }
-    lesson.say(format!("weights of {rows} rows of {columns} numbers: none is off by more than a millionth"));
+    lesson.say(format!("weights of {rows} rows of {columns} numbers: none is off by more than 1e-6"));
     Ok(())
 }
 
-/// What softmax is.
+/// Computes softmax on the host.
 #[cfg(not(target_arch = "nvptx64"))]
 fn softmax(row: &[f32]) -> Vec<f64> {
     let powers: Vec<f64> = row.iter().map(|&x| f64::from(x).exp()).collect();

@@ -1,4 +1,4 @@
-//! The model of the minimal engine, on the host: its weights, and the launches of a step.
+//! The minimal engine's model on the host: its weights, and the kernel launches of a step.
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
 use engine::load::{ModelFiles, Weights};
@@ -7,54 +7,54 @@ use workbench::{Buffer, Gpu};
 
 use super::{BLOCK, FIRST_POSITION, HEAD, HIDDEN, attend_blocks, embed, keep, linear, normalize};
 
-/// A matrix of weights with its bias, which may be missing, on the device.
+/// A weight matrix and its bias on the device, then the number of outputs and inputs. The bias may be null.
 #[derive(Clone, Copy)]
 struct Matrix(DevicePtr<u32>, DevicePtr<u16>, u32, u32);
 
-/// A layer: two normalisations, and the matrices for queries, keys, values, what becomes of attention, up and down.
+/// A layer: two normalisations, and the matrices for queries, keys, values, attention output, and MLP up and down.
 struct StoryLayer {
     norms: [[DevicePtr<u16>; 2]; 2],
     matrices: [Matrix; 6],
     cache: [DevicePtrMut<f32>; 2],
 }
 
-/// The model on the device, with room for a batch.
+/// The model on the device, with buffers for a batch.
 pub struct StoryModel {
     tokens: DevicePtr<u16>,
     positions: DevicePtr<u16>,
     layers: Vec<StoryLayer>,
     norm: [DevicePtr<u16>; 2],
-    /// Tokens that there are.
+    /// The number of tokens in the vocabulary.
     pub vocabulary: u32,
-    /// Rows of the batch: what goes from layer to layer, normalised, queries, keys, values, attention's results,
-    /// and the wide ones.
+    /// Buffers with a row per sequence of the batch: hidden state, normalised state, queries, keys, values, attention
+    /// output, and the MLP's hidden layer.
     rows: [DevicePtrMut<f32>; 7],
-    /// For each row of the batch, how likely each token is.
+    /// The logit of each token, for each row of the batch.
     pub logits: Buffer<f32>,
 }
 
-/// What the host gives the kernels for a step.
+/// The inputs of a step.
 #[derive(Clone, Copy)]
 pub struct StoryStep {
     /// The token of each row.
     pub tokens: DevicePtr<u32>,
-    /// Its position.
+    /// The position of each row's token.
     pub positions: DevicePtr<u32>,
-    /// Its sequence's blocks, `stride` for each row.
+    /// The block table of each row's sequence, `stride` entries per row.
     pub tables: DevicePtr<u32>,
-    /// Blocks of a row's table.
+    /// Entries per row in `tables`.
     pub stride: u32,
     /// Rows of the batch.
     pub rows: u32,
 }
 
-/// Blocks of the cache.
+/// Blocks in the cache.
 pub const BLOCKS: u32 = 12;
-/// Sequences of a batch, at most.
+/// Maximum sequences per batch.
 pub const BATCH: u32 = 2;
 
 impl StoryModel {
-    /// Loads the weights of the model that is built in.
+    /// Loads the weights of the bundled model.
     pub fn load(gpu: &mut Gpu, files: &ModelFiles) -> Result<StoryModel> {
         let config = files.config()?;
         let mut weights = files.weights(None)?;
@@ -109,7 +109,7 @@ impl StoryModel {
         })
     }
 
-    /// Launches a step's kernels: afterwards the logits of each row are there.
+    /// Launches the kernels of a step, which leave each row's logits in `logits`.
     pub fn forward(&self, gpu: &mut Gpu, step: StoryStep) -> launch::Result<()> {
         let StoryStep { tokens, positions, tables, stride, rows } = step;
         let [x, normal, q, k, v, attended, wide] = self.rows;
@@ -117,15 +117,15 @@ impl StoryModel {
         let per_row = |threads| LaunchShape::linear(rows, threads);
         let multiply = |gpu: &mut Gpu, y, from, Matrix(weights, bias, outputs, inputs), mode| {
             let shape = LaunchShape::new([outputs / 4, rows, 1], 128);
-            // SAFETY: a matrix has its outputs and inputs, and rows are as wide as the matrices that they are used with.
+            // SAFETY: each matrix has these outputs and inputs, and the rows it is used with are as wide.
             unsafe { gpu.launch(shape, linear { y, x: read(from), weights, bias, inputs, mode }) }
         };
         let normalise = |gpu: &mut Gpu, [scale, bias]: [DevicePtr<u16>; 2]| {
-            // SAFETY: both have 192 elements, as each row has.
+            // SAFETY: scale, bias and each row have 192 elements.
             unsafe { gpu.launch(per_row(32), normalize { to: normal, x: read(x), scale, bias }) }
         };
         let (table, places) = (self.tokens, self.positions);
-        // SAFETY: tokens are of the vocabulary, and positions below the most that the model knows.
+        // SAFETY: tokens are in the vocabulary, and positions are below the model's maximum.
         unsafe { gpu.launch(per_row(HIDDEN), embed { x, tokens, positions, table, places }) }?;
         for layer in &self.layers {
             let ([cache_k, cache_v], [to_q, to_k, to_v, out, up, down]) = (layer.cache, layer.matrices);
@@ -136,7 +136,7 @@ impl StoryModel {
             let store = keep { cache_k, cache_v, k: read(k), v: read(v), tables, stride, positions };
             let (cache_k, cache_v) = (read(cache_k), read(cache_v));
             let attend = attend_blocks { y: attended, q: read(q), cache_k, cache_v, tables, stride, positions };
-            // SAFETY: each sequence has blocks of its own for all of its positions, all of which were stored.
+            // SAFETY: each sequence has its own blocks for all of its positions, and all of them were stored.
             unsafe {
                 gpu.launch(per_row(HIDDEN), store)?;
                 gpu.launch(LaunchShape::new([HIDDEN / HEAD, rows, 1], 32), attend)?;
@@ -152,7 +152,7 @@ impl StoryModel {
     }
 }
 
-/// A tensor of the model, as it is stored, on the device.
+/// Uploads a tensor of the model to the device without converting it.
 fn take(gpu: &mut Gpu, weights: &mut Weights, name: &str, shape: &[u32]) -> Result<Buffer<u16>> {
     let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
     let tensor = weights.take(name, &shape)?;
@@ -160,7 +160,7 @@ fn take(gpu: &mut Gpu, weights: &mut Weights, name: &str, shape: &[u32]) -> Resu
     Ok(gpu.upload(name, &bits)?)
 }
 
-/// Scale and bias of a normalisation.
+/// Loads scale and bias of a normalisation.
 fn norm(gpu: &mut Gpu, weights: &mut Weights, name: &str) -> Result<[DevicePtr<u16>; 2]> {
     let mut part = |part: &str| take(gpu, weights, &format!("{name}.{part}"), &[HIDDEN]).map(Buffer::ptr);
     Ok([part("weight")?, part("bias")?])

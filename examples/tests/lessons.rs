@@ -1,4 +1,4 @@
-//! Every lesson is run on the emulator: what it computes, what its ladders cost, and the faults of the exercises.
+//! Runs every lesson on the emulator. Checks the results, the costs on the ladders, and the faults of the exercises.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -8,7 +8,7 @@ use engine::sampling::SamplingParams;
 use examples::{Lesson, PTX, entry, listing};
 use launch::Driver;
 
-// The lessons are programs; here all but their `main` is called.
+// The lessons are programs. The tests call everything but their `main`.
 #[allow(dead_code)]
 #[path = "../src/attention.rs"]
 mod attention;
@@ -35,8 +35,8 @@ fn lesson() -> Lesson {
     Lesson::new(Driver::emulator().unwrap()).unwrap()
 }
 
-/// Runs a lesson that succeeds, and returns what it says.
-fn said(run: impl FnOnce(&mut Lesson) -> examples::Result<()>) -> String {
+/// Runs a lesson that must succeed, and returns its text.
+fn text_of(run: impl FnOnce(&mut Lesson) -> examples::Result<()>) -> String {
     let mut lesson = lesson();
     run(&mut lesson).unwrap();
     lesson.text().to_owned()
@@ -44,7 +44,7 @@ fn said(run: impl FnOnce(&mut Lesson) -> examples::Result<()>) -> String {
 
 #[test]
 fn neighbours_share_sectors() {
-    let text = said(saxpy::run);
+    let text = text_of(saxpy::run);
     assert!(text.contains("in 1512 sectors (at best 1512"), "{text}");
     assert!(text.contains("in 12096 sectors (at best 1512"), "{text}");
     assert!(text.ends_with("the last is 8063\n"), "{text}");
@@ -52,7 +52,7 @@ fn neighbours_share_sectors() {
 
 #[test]
 fn sums_differ_in_bank_conflicts_and_barriers() {
-    let text = said(reduction::run);
+    let text = text_of(reduction::run);
     let conflicts = "passes, 1680 of them for bank conflicts";
     assert!(text.contains(conflicts) && text.matches("passes, 0 of them").count() == 2, "{text}");
     assert!(text.matches("passed: 144").count() == 2 && text.contains("passed: 16\n"), "{text}");
@@ -60,15 +60,15 @@ fn sums_differ_in_bank_conflicts_and_barriers() {
 }
 
 #[test]
-fn softmax_reads_as_often_as_it_says() {
-    let text = said(softmax::run);
+fn softmax_kernels_request_the_bytes_that_the_lesson_states() {
+    let text = text_of(softmax::run);
     for bytes in [65536, 49152, 32768] {
         assert!(text.contains(&format!("global memory: {bytes} bytes")), "{text}");
     }
 }
 
 #[test]
-fn each_rung_of_the_product_spares_something() {
+fn each_rung_of_matmul_saves_work() {
     let reports = matmul::run(&mut lesson()).unwrap();
     let [naive, tiled, copied, tensor] = [0, 1, 2, 3].map(|rung: usize| reports[rung].total);
     assert!(9 * tiled.sectors < naive.sectors && tiled.instructions < naive.instructions);
@@ -79,21 +79,21 @@ fn each_rung_of_the_product_spares_something() {
 }
 
 #[test]
-fn each_rung_of_attention_costs_what_the_lesson_says() {
+fn attention_rungs_cost_as_the_lesson_states() {
     let reports = attention::run(&mut lesson()).unwrap();
     let [contiguous, paged, v1, v2, own] = [0, 1, 2, 3, 4].map(|rung: usize| reports[rung].total);
-    // Paging is a fifth at most, on top.
+    // Paging adds at most a fifth.
     assert!(contiguous.instructions < paged.instructions);
     assert!(5 * paged.instructions < 6 * contiguous.instructions);
     assert!(2 * v1.instructions < paged.instructions);
     assert!(v1.instructions < v2.instructions && 5 * v2.instructions < 6 * v1.instructions);
-    // Four query heads share keys and values, which this engine's kernel reads once.
+    // Four query heads share keys and values, and this engine's kernel reads these once.
     assert!(3 * own.sectors < v1.sectors && 3 * own.instructions < v1.instructions);
     assert!(own.tensor_flops > 0 && v1.tensor_flops == 0);
 }
 
 #[test]
-fn the_minimal_engine_generates_what_the_engine_does() {
+fn the_minimal_engine_generates_the_same_tokens_as_the_engine() {
     let mut lesson = lesson();
     let stories = minimal_engine::run(&mut lesson).unwrap();
     let options = Options { device: Device::Cpu, kv_memory: Some(1 << 24), ..Options::default() };
@@ -103,13 +103,13 @@ fn the_minimal_engine_generates_what_the_engine_does() {
         let completion = llm.generate(&[Prompt::Text(prompt.to_owned())], &params).unwrap().remove(0);
         assert_eq!(story, [completion.prompt_tokens, completion.outputs[0].tokens.clone()].concat(), "{prompt}");
     }
-    // Requests end one after the other, and the third begins when the first is done.
+    // Requests end one after the other, and the third starts when the first is done.
     assert!(lesson.text().contains("request 1 is done: Once upon a time"), "{}", lesson.text());
     assert_eq!(lesson.text().matches("is done").count(), 3);
 }
 
 #[test]
-fn lessons_compute_the_same_in_other_orders_of_warps_and_blocks() {
+fn lessons_give_the_same_results_in_other_orders_of_warps_and_blocks() {
     for seed in 1..4 {
         let mut lesson = lesson();
         lesson.gpu.seed(seed);
@@ -122,9 +122,9 @@ fn lessons_compute_the_same_in_other_orders_of_warps_and_blocks() {
 }
 
 #[test]
-fn exercises_end_in_the_fault_that_their_answers_name() {
-    let text = said(exercises::run);
-    assert_eq!(text.matches("computed what the host did").count(), 3, "{text}");
+fn exercises_fail_with_the_faults_in_their_answers() {
+    let text = text_of(exercises::run);
+    assert_eq!(text.matches("the result equals the host's").count(), 3, "{text}");
     for (name, fault, words) in [
         ("barrier", "SharedRace in kernel `differences`", "exercises.rs:"),
         ("wait", "AsyncRegion in kernel `reverse_copied`", "a wait is missing"),
@@ -142,7 +142,7 @@ fn exercises_end_in_the_fault_that_their_answers_name() {
 }
 
 #[test]
-fn ptx_stands_beside_the_lines_that_it_comes_from() {
+fn listings_show_rust_lines_next_to_their_ptx() {
     let mut lesson = lesson().with_listing();
     saxpy::run(&mut lesson).unwrap();
     let line = |part: &str| lesson.text().lines().find(|line| line.contains(part)).unwrap().to_owned();

@@ -1,10 +1,10 @@
-//! Accumulators in an array, over which there are two loops.
+//! An array of accumulators with two nested loops over it.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx)]
 
 use core::arch::nvptx::_thread_idx_x;
 
-/// A tile of a matrix product, a column of `a` and a row of `b` at a time.
+/// Computes a tile of a matrix product. Each step uses one column of `a` and one row of `b`.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn tile(a: *const f32, b: *const f32, out: *mut f32, k: u32) {
     unsafe {

@@ -1,4 +1,4 @@
-//! A comment that the assembly keeps.
+//! A comment that is kept in the assembly.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch)]
 

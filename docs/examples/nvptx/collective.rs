@@ -1,4 +1,5 @@
-//! A collective between two conditions that are the same: as LLVM's intrinsic, as assembly, and as assembly beside an intrinsic.
+//! A collective between two identical conditions: as LLVM's intrinsic, as assembly, and as assembly next to an
+//! intrinsic.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch, link_llvm_intrinsics)]
 #![allow(internal_features)]
@@ -11,7 +12,7 @@ unsafe extern "C" {
     fn bar_warp_sync(mask: u32);
 }
 
-/// The first `n` threads of a block reverse their numbers; the others only take part in the barrier.
+/// The first `n` threads of a block reverse their numbers. The other threads only take part in the barrier.
 #[inline(always)]
 unsafe fn reverse(x: *mut u32, room: *mut u32, n: u32, barrier: impl Fn()) {
     unsafe {

@@ -1,10 +1,10 @@
-//! Index arithmetic in 32 bits and in 64.
+//! Index arithmetic in 32 and in 64 bits.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx)]
 
 use core::arch::nvptx::{_block_dim_x, _block_idx_x, _thread_idx_x};
 
-/// A product that may be larger than 32 bits, of numbers that are not.
+/// Multiplies two 32-bit numbers whose product may need 64 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn product(x: *mut f32, block: u32, stride: u32) {
     unsafe { *x.add(block as usize * stride as usize) = 1.0 };
@@ -15,7 +15,7 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     unsafe { core::arch::nvptx::trap() }
 }
 
-/// The sum may wrap in 32 bits, and has to be made before it is widened.
+/// Adds in 32 bits. The sum may wrap, so the compiler must compute it before it widens it.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn narrow(x: *mut f32, offset: u32) {
     unsafe {
@@ -25,7 +25,7 @@ pub unsafe extern "ptx-kernel" fn narrow(x: *mut f32, offset: u32) {
     }
 }
 
-/// What is widened first can go into the address of the instruction.
+/// Widens first. The constant part of the sum can then become part of the instruction's address.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn wide(x: *mut f32, offset: u32) {
     unsafe {

@@ -5,7 +5,7 @@
 
 use core::arch::asm;
 
-/// Waits until the number at `flag` is not `not`.
+/// Waits until the number at `flag` differs from `not`.
 #[inline(always)]
 unsafe fn wait(flag: *const u32, not: u32) {
     unsafe {

@@ -1,4 +1,4 @@
-//! LLVM's intrinsic for the tensor cores, which is not convergent, between two conditions that are the same.
+//! LLVM's intrinsic for the tensor cores, which is not convergent, between two identical conditions.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, link_llvm_intrinsics, abi_unadjusted)]
 #![allow(internal_features)]
@@ -13,7 +13,7 @@ unsafe extern "unadjusted" {
     fn mma(a0: u32, a1: u32, a2: u32, a3: u32, b0: u32, b1: u32, c0: f32, c1: f32, c2: f32, c3: f32) -> Four;
 }
 
-/// Lanes below `n` load and store; all of the warp multiply.
+/// Lanes below `n` load and store. All lanes of the warp multiply.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn product(x: *const u32, out: *mut f32, n: u32) {
     unsafe {

@@ -1,4 +1,5 @@
-//! A division that could be by zero, and one of which the compiler knows that it is not.
+//! A division whose divisor may be zero, a division whose divisor the compiler knows to be nonzero, and a checked
+//! index.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx)]
 

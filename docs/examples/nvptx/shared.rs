@@ -1,11 +1,11 @@
-//! A shared array that is declared in inline assembly, and one that is declared beside it.
+//! A shared array that is declared inside the inline assembly, and one that is declared outside.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch)]
 
 use core::arch::asm;
 use core::arch::nvptx::{_syncthreads, _thread_idx_x};
 
-/// Declares the array where its address is taken.
+/// Declares the array in the statement that takes its address.
 #[inline(always)]
 fn declared_here() -> *mut u32 {
     let address: *mut u32;
@@ -17,7 +17,7 @@ fn declared_here() -> *mut u32 {
 
 core::arch::global_asm!(".shared .align 16 .b8 beside[512];");
 
-/// Takes the address of an array that the module declares.
+/// Takes the address of an array that is declared at module level.
 #[inline(always)]
 fn declared_beside() -> *mut u32 {
     let address: *mut u32;
@@ -27,7 +27,7 @@ fn declared_beside() -> *mut u32 {
     address
 }
 
-/// Reverses 128 numbers, which are to pass through one array.
+/// Reverses 128 numbers through a shared array. Both calls of `room` must return the same array.
 #[inline(always)]
 unsafe fn reverse(x: *mut u32, room: impl Fn() -> *mut u32) {
     unsafe {

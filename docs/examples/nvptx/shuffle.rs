@@ -1,4 +1,4 @@
-//! A shuffle as an intrinsic, as volatile assembly and as pure assembly, where only one lane wants the result.
+//! A shuffle as an intrinsic, as volatile assembly and as pure assembly, where only one lane uses the result.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch, link_llvm_intrinsics)]
 #![allow(internal_features)]

@@ -1,4 +1,4 @@
-//! How sixteen bytes are copied, and how parameters are declared.
+//! Ways to copy sixteen bytes and to declare parameters.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch)]
 

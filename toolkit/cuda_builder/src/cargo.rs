@@ -1,28 +1,29 @@
-//! Cargo as this crate runs it: apart from the cargo that may be running this very program.
+//! Running cargo without the settings of an outer cargo that may be running this program.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A run of this cargo on the crate in `dir`, with the configuration that holds there.
+/// Returns a command that runs this cargo on the crate in `dir`, with the configuration that applies there.
 pub fn command(cargo: &Path, dir: &Path) -> Command {
     let mut command = Command::new(cargo);
     command.current_dir(dir).stdin(Stdio::null());
     clean_environment(&mut command);
-    // What a build script prints is shown only where it fails, and what the compiler says should not drown in it.
+    // Cargo shows a build script's output only if the script fails. Without the progress messages, compiler errors are
+    // easy to find.
     if env::var_os("OUT_DIR").is_some() {
         command.env("CARGO_TERM_QUIET", "true");
     }
     command
 }
 
-/// The cargo that runs this program, or else the one on the path.
+/// Returns the cargo that runs this program, or the one on the `PATH`.
 pub fn active() -> PathBuf {
     env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
 }
 
-/// The directories that cargo puts packages into: one for each registry, and one for all of git.
+/// Returns the directories in which cargo stores packages: one for each registry, and one for all of git.
 pub fn downloads() -> Vec<PathBuf> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let Some(home) = home.or_else(|| Some(env::home_dir()?.join(".cargo"))) else { return Vec::new() };
@@ -30,8 +31,8 @@ pub fn downloads() -> Vec<PathBuf> {
     registries.map(|entry| entry.path()).chain([home.join("git/checkouts")]).collect()
 }
 
-/// Removes what an outer cargo left for its own children: flags, wrappers, targets, its job server. What says how to
-/// reach registries stays.
+/// Removes variables that an outer cargo sets for its children: flags, wrappers, targets, its job server. Keeps the
+/// settings for access to registries.
 fn clean_environment(command: &mut Command) {
     const OTHERS: [&str; 13] = [
         "RUSTC",

@@ -1,4 +1,4 @@
-//! Running the compiler. This file decides what the PTX looks like: its text is part of the hash of the inputs.
+//! Runs the compiler. This file affects the PTX, so its text is part of the hash of the inputs.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,7 +18,7 @@ pub struct CargoRun<'a> {
     pub target_dir: &'a Path,
 }
 
-/// The profile: the whole program as one module, with the lines of the source and no other debug information.
+/// The profile: the whole program as one module, with source lines and no other debug information.
 const PROFILE: [&str; 8] = [
     "opt-level=3",
     "lto=\"fat\"",
@@ -31,11 +31,11 @@ const PROFILE: [&str; 8] = [
 ];
 
 impl CargoRun<'_> {
-    /// Compiles the crate, and returns what the compiler wrote. Cargo's messages go where this program's errors go.
+    /// Compiles the crate and returns the compiler's assembly. Cargo's messages go to this program's standard error.
     pub fn run(&self) -> Result<String, Error> {
         fs::create_dir_all(self.target_dir).map_err(Error::io(self.target_dir))?;
         let target_dir = fs::canonicalize(self.target_dir).map_err(Error::io(self.target_dir))?;
-        // A file for each build: cargo does not write it again when nothing has changed since.
+        // Each build has its own file, because cargo does not write the file again if nothing has changed.
         let mut name = vec![self.packages.kernels().name.clone()];
         name.extend(self.features.iter().cloned());
         let output = target_dir.join(format!("{}.{}.s", name.join("."), self.arch));
@@ -49,18 +49,18 @@ impl CargoRun<'_> {
         for setting in PROFILE {
             cargo.arg("--config").arg(format!("profile.release.{setting}"));
         }
-        // The PTX is what the compiler writes as assembly, of the whole program; there is nothing to link.
+        // The PTX is the assembly that the compiler writes for the whole program, so the linker is skipped.
         cargo.arg("--").arg(format!("-Ctarget-cpu={}", self.arch));
         cargo.arg("-Clinker=true").arg("-Clinker-flavor=llbc");
-        // What the tensor cores accumulate in is an array in the source, and registers only if every loop over it is
-        // unrolled in full, which LLVM would not do by itself to long ones.
+        // In the source, the tensor cores' accumulators are an array. They stay in registers only if every loop over
+        // the array is fully unrolled, which LLVM does not do by default for long loops.
         cargo.arg("-Cllvm-args=-unroll-threshold=4096");
         let mut emit = OsString::from("--emit=asm=");
         emit.push(&output);
         cargo.arg(emit);
 
         cargo.env("RUSTC", self.toolchain.rustc());
-        // Stable compilers, too, are to take the unstable options and features that kernels need.
+        // Lets stable compilers accept the unstable options and features that kernels need.
         cargo.env("RUSTC_BOOTSTRAP", "1");
         cargo.env("CARGO_ENCODED_RUSTFLAGS", self.flags());
         let status = cargo.stdout(Stdio::null()).status().map_err(Error::io(self.toolchain.cargo()))?;
@@ -70,11 +70,13 @@ impl CargoRun<'_> {
         fs::read_to_string(&output).map_err(Error::io(&output))
     }
 
-    /// Flags for the kernels and for `core`.
+    /// Returns the flags for the kernels and for `core`.
     fn flags(&self) -> OsString {
-        // Jump threading copies code into the arms of a branch, barriers and shuffles included: rust-lang/rust#137086.
+        // Jump threading duplicates code into the arms of a branch, including barriers and shuffles:
+        // rust-lang/rust#137086.
         let mut flags = OsString::from("-Zmir-enable-passes=-JumpThreading");
-        // No machine's paths in the PTX: it is the same wherever it is built, and lines are found below the workspace.
+        // Removes the machine's paths, so the PTX is the same wherever it is built. Source paths are relative to the
+        // workspace.
         let mut remap = |from: &Path, to: &str| {
             flags.push("\x1f--remap-path-prefix=");
             flags.push(from);

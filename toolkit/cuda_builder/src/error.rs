@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of this crate.
 
 use std::fmt;
 use std::io;
@@ -7,56 +7,56 @@ use std::process::ExitStatus;
 
 use crate::{RUSTC_VARIABLE, SOURCE_VARIABLE};
 
-/// Why there is no PTX.
+/// The reason why a build failed.
 #[derive(Debug)]
 pub enum Error {
-    /// A file could not be read or written, or a program not be started.
+    /// A file could not be read or written, or a program could not be started.
     Io {
-        /// Which.
+        /// The file or program.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// The environment variable has none of its values.
+    /// The environment variable has an unknown value.
     UnknownSource,
-    /// Prebuilt PTX was asked for, and is not of these sources.
+    /// Prebuilt PTX was requested, but it was not made from these sources.
     Stale {
         /// The file that is stale, or missing.
         prebuilt: PathBuf,
     },
-    /// The prebuilt PTX is not of these sources, and there is no compiler.
+    /// The prebuilt PTX was not made from these sources, and no compiler was found.
     NoToolchain {
         /// The file that is stale, or missing.
         prebuilt: PathBuf,
     },
-    /// The compiler named by the environment has no sources of the standard library.
+    /// The compiler in the environment variable lacks the sources of the standard library.
     NoSources {
         /// The compiler.
         rustc: PathBuf,
     },
-    /// Outside of a build script the target directory must be given.
+    /// Outside a build script, the target directory must be given.
     NoTargetDir,
-    /// Cargo does not find what the crate depends on.
+    /// Cargo cannot resolve the crate's dependencies.
     Unresolved {
-        /// The crate.
+        /// The crate's directory.
         crate_dir: PathBuf,
-        /// What cargo says.
+        /// Cargo's error message.
         said: String,
     },
-    /// Cargo has said why.
+    /// Cargo failed, and has printed the reason.
     Failed(ExitStatus),
     /// The manifest or the PTX is not as expected.
     Unexpected(String),
 }
 
 impl Error {
-    /// For `map_err`.
+    /// Returns a function for `map_err`.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
         move |source| Error::Io { path: path.to_owned(), source }
     }
 }
 
-/// What gives a machine a compiler for kernels, in a sentence's end.
+/// How to install a compiler for kernels, for the end of a sentence.
 const REMEDY: &str = "install the standard library's sources (`rustup component add rust-src`, or on Debian \
                       `apt install rustc-web rust-web-src`)";
 
@@ -69,7 +69,7 @@ impl fmt::Display for Error {
                 write!(f, "{} was not made from these kernel sources, and {SOURCE_VARIABLE}", prebuilt.display())?;
                 write!(
                     f,
-                    " asks for prebuilt PTX (in Quire's repository `cargo run -p quire-cuda-builder` makes it anew)"
+                    " asks for prebuilt PTX (in Quire's repository `cargo run -p quire-cuda-builder` compiles it again)"
                 )
             }
             Error::NoToolchain { prebuilt } => {
@@ -79,11 +79,11 @@ impl fmt::Display for Error {
             Error::NoSources { rustc } => {
                 write!(f, "{}, named by {RUSTC_VARIABLE}, cannot compile kernels: {REMEDY}", rustc.display())
             }
-            Error::NoTargetDir => write!(f, "outside of a build script a target directory must be given"),
+            Error::NoTargetDir => write!(f, "outside a build script, a target directory must be given"),
             Error::Unresolved { crate_dir, said } => {
-                write!(f, "cargo cannot tell what {} depends on: {said}", crate_dir.display())
+                write!(f, "cargo cannot resolve the dependencies of {}: {said}", crate_dir.display())
             }
-            Error::Failed(status) => write!(f, "the kernels do not compile ({status}); cargo says why above"),
+            Error::Failed(status) => write!(f, "the kernels do not compile ({status}): see cargo's errors above"),
             Error::Unexpected(what) => f.write_str(what),
         }
     }

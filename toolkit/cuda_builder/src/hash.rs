@@ -1,6 +1,6 @@
-//! A hash of the inputs.
+//! The hash of a build's inputs.
 
-/// FNV-1a of 128 bits. It guards against forgetting, not against malice.
+/// FNV-1a with 128 bits. It detects forgotten rebuilds. It does not protect against malicious changes.
 pub struct Hash(u128);
 
 impl Hash {
@@ -8,7 +8,7 @@ impl Hash {
         Hash(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
     }
 
-    /// A text and its end. Line ends are those of Unix, whatever the checkout made of them.
+    /// Adds a text and an end marker. Ignores carriage returns, which a checkout may have added.
     pub fn text(&mut self, text: &str) {
         let bytes = text.bytes().filter(|b| *b != b'\r').map(u128::from);
         for byte in bytes.chain([0x100]) {
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_tell_texts_apart_but_not_line_ends() {
+    fn different_texts_hash_differently_but_line_ends_do_not_matter() {
         let hash = |texts: &[&str]| {
             let mut hash = Hash::new();
             texts.iter().for_each(|text| hash.text(text));

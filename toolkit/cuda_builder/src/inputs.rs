@@ -1,9 +1,9 @@
-//! What goes into the PTX, and a hash of it.
+//! The inputs of the PTX, and their hash.
 //!
-//! The kernels crate and all crates that are compiled into it, and the two files of this crate that turn them into PTX.
-//! Crates that cargo takes from a directory count with their manifest and sources; those of a registry or a git repository,
-//! which cannot change, with their version and commit. The compiler's version is not among them: PTX that another compiler
-//! made from the same sources serves as well.
+//! The inputs are the kernels crate, all crates compiled into it, and the two files of this crate that turn them into
+//! PTX. Crates in local directories are hashed with their manifest and sources. Crates from a registry or a git
+//! repository cannot change, so their version and commit are hashed. The compiler's version is not an input: PTX that
+//! another compiler made from the same sources is also valid.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::hash::Hash;
 use crate::packages::{Packages, Sources};
 use crate::{Arch, Error};
 
-/// The files that decide how sources become PTX.
+/// The source files of this crate that affect the PTX.
 const RECIPE: [&str; 2] = [include_str!("compile.rs"), include_str!("finish.rs")];
 
 /// The inputs of one build.
@@ -30,7 +30,7 @@ impl BuildInputs {
         for text in RECIPE.into_iter().chain([arch.name()]).chain(features.iter().map(String::as_str)) {
             hash.text(text);
         }
-        // The workspace's manifest and lock file say which packages there are.
+        // The workspace's manifest and lock file determine the packages.
         let mut watched = Vec::from(["Cargo.toml", "Cargo.lock"].map(|file| packages.root().join(file)));
         for package in packages.all() {
             for text in [&package.name, &package.version, &package.features] {
@@ -45,17 +45,17 @@ impl BuildInputs {
         Ok(BuildInputs { packages, watched, hash: hash.finish() })
     }
 
-    /// The packages.
+    /// Returns the packages.
     pub fn packages(&self) -> &Packages {
         &self.packages
     }
 
-    /// The files and directories that all of it is in.
+    /// Returns the files and directories that contain the inputs.
     pub fn watched(&self) -> &[PathBuf] {
         &self.watched
     }
 
-    /// The hash, in hexadecimal.
+    /// Returns the hash in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
     }
@@ -68,7 +68,7 @@ fn sources(dir: &Path, hash: &mut Hash, watched: &mut Vec<PathBuf>) -> Result<()
     files.extend(Some(dir.join("build.rs")).filter(|script| script.exists()));
     watched.extend(files.iter().cloned().chain([src.clone()]));
     list(&src, &mut files)?;
-    // The order of a directory is the file system's own.
+    // Directory order depends on the file system.
     files.sort_by_key(|file| name(file, dir));
     for file in &files {
         hash.text(&name(file, dir));
@@ -77,7 +77,7 @@ fn sources(dir: &Path, hash: &mut Hash, watched: &mut Vec<PathBuf>) -> Result<()
     Ok(())
 }
 
-/// A file's name below `dir`, the same on all systems.
+/// Returns a file's path relative to `dir`, with `/` on all systems.
 fn name(file: &Path, dir: &Path) -> String {
     let parts = file.strip_prefix(dir).unwrap_or(file).components();
     parts.map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/")

@@ -5,11 +5,12 @@
 //! let built = CudaBuilder::new("../kernels").arch(Arch::Sm90a).copy_to("kernels.ptx").build();
 //! ```
 //!
-//! The name and the shape of the interface are those of Rust-CUDA's `cuda_builder`; the implementation is Quire's own.
-//! It runs cargo on the crate for rustc's `nvptx64-nvidia-cuda` target, or takes the PTX that lies beside the sources in
-//! `prebuilt/` if it was made from these very sources; the crate's README says when it does which.
+//! The interface has the names and the structure of Rust-CUDA's `cuda_builder`, but the implementation is Quire's own.
+//! It runs cargo on the crate for rustc's `nvptx64-nvidia-cuda` target. If the folder `prebuilt/` next to the sources
+//! contains PTX made from exactly these sources, it uses this PTX instead. The crate's README explains how to choose.
 //!
-//! The crate of kernels may depend on others by path, from a registry or from git. Cargo is asked which these are.
+//! The kernel crate may depend on other crates by path, from a registry or from git. The builder asks cargo to list
+//! them.
 
 mod cargo;
 mod compile;
@@ -30,26 +31,26 @@ use std::path::{Path, PathBuf};
 pub use error::Error;
 pub use toolchain::Toolchain;
 
-/// The environment variable that says where PTX is to come from: `auto`, `build` or `prebuilt`.
+/// The environment variable that selects the source of PTX: `auto`, `build` or `prebuilt`.
 pub const SOURCE_VARIABLE: &str = "QUIRE_PTX";
 
-/// The environment variable that names the compiler for kernels.
+/// The environment variable with the path of the compiler for kernels.
 pub const RUSTC_VARIABLE: &str = "QUIRE_DEVICE_RUSTC";
 
-/// The GPU that PTX is made for.
+/// The GPU architecture that PTX is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arch {
     /// Ampere and everything after it.
     Sm80,
-    /// Hopper, and only it: kernels that exist for it alone use what later GPUs do not have.
+    /// Hopper only. Its kernels use features that later GPUs lack.
     Sm90a,
 }
 
 impl Arch {
-    /// All of them.
+    /// All architectures.
     pub const ALL: [Arch; 2] = [Arch::Sm80, Arch::Sm90a];
 
-    /// As compilers name it.
+    /// Returns the compiler's name of the architecture.
     pub const fn name(self) -> &'static str {
         match self {
             Arch::Sm80 => "sm_80",
@@ -64,10 +65,10 @@ impl fmt::Display for Arch {
     }
 }
 
-/// Where PTX is to come from.
+/// The source of PTX that the caller requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
-    /// `prebuilt/` if it was made from these sources, else a compiler.
+    /// `prebuilt/` if it was made from these sources, and a compiler otherwise.
     #[default]
     Auto,
     /// A compiler.
@@ -77,7 +78,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// What [`SOURCE_VARIABLE`] says.
+    /// Returns the value of [`SOURCE_VARIABLE`].
     pub fn from_env() -> Result<Source, Error> {
         match env::var(SOURCE_VARIABLE).as_deref() {
             Err(env::VarError::NotPresent) | Ok("" | "auto") => Ok(Source::Auto),
@@ -88,30 +89,31 @@ impl Source {
     }
 }
 
-/// Where PTX did come from.
+/// The actual source of PTX.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From this file.
+    /// This file in `prebuilt/`.
     Prebuilt(PathBuf),
-    /// From the compiler of this version.
+    /// A compiler of this version.
     Compiled(String),
 }
 
-/// What a build gives.
+/// The result of a build.
 #[derive(Clone, Debug)]
 pub struct Built {
     /// The PTX, with its header.
     pub ptx: String,
-    /// Where it came from.
+    /// The source of the PTX.
     pub origin: Origin,
 }
 
-/// The hash of everything that goes into the PTX of the crate in `crate_dir`: the record next to prebuilt PTX has it.
+/// Returns the hash of all inputs of the PTX of the crate in `crate_dir`. The record next to prebuilt PTX contains this
+/// hash.
 pub fn input_hash(crate_dir: &Path, arch: Arch, features: &[String]) -> Result<String, Error> {
     inputs::BuildInputs::of(crate_dir, arch, features).map(|inputs| inputs.hash().to_owned())
 }
 
-/// Builds the PTX of a crate of kernels.
+/// Builds the PTX of a kernel crate.
 #[derive(Clone, Debug)]
 pub struct CudaBuilder {
     crate_dir: PathBuf,
@@ -124,7 +126,8 @@ pub struct CudaBuilder {
 }
 
 impl CudaBuilder {
-    /// A build of the crate in this directory, relative to the current one: the package's, in a build script.
+    /// Creates a build of the crate in this directory. The path is relative to the current directory, which in a build
+    /// script is the package's directory.
     pub fn new(crate_dir: impl Into<PathBuf>) -> CudaBuilder {
         CudaBuilder {
             crate_dir: crate_dir.into(),
@@ -137,44 +140,44 @@ impl CudaBuilder {
         }
     }
 
-    /// For this GPU; [`Arch::Sm80`] if not given.
+    /// Sets the GPU architecture. The default is [`Arch::Sm80`].
     pub fn arch(mut self, arch: Arch) -> CudaBuilder {
         self.arch = arch;
         self
     }
 
-    /// With this feature of the crate. The PTX of each set of features has a file of its own in `prebuilt/`.
+    /// Enables a feature of the crate. The PTX of each set of features has its own file in `prebuilt/`.
     pub fn feature(mut self, feature: impl Into<String>) -> CudaBuilder {
         self.features.push(feature.into());
         self
     }
 
-    /// Writes the PTX to this file, too.
+    /// Also writes the PTX to this file.
     pub fn copy_to(mut self, path: impl Into<PathBuf>) -> CudaBuilder {
         self.copy_to = Some(path.into());
         self
     }
 
-    /// Where cargo keeps what it compiles for the device: `device` under `OUT_DIR` if not given. It is never the outer
-    /// build's own directory, whose lock that build holds.
+    /// Sets cargo's target directory for the device. The default is `device` in `OUT_DIR`. Never pass the outer build's
+    /// own target directory: that build holds its lock.
     pub fn target_dir(mut self, path: impl Into<PathBuf>) -> CudaBuilder {
         self.target_dir = Some(path.into());
         self
     }
 
-    /// Where the PTX is to come from; what [`SOURCE_VARIABLE`] says if not given.
+    /// Sets the source of the PTX. The default is the value of [`SOURCE_VARIABLE`].
     pub fn source(mut self, source: Source) -> CudaBuilder {
         self.source = Some(source);
         self
     }
 
-    /// The compiler to use, or that there is none; searched for if not given.
+    /// Sets the compiler to use, or `None` for a build without a compiler. By default the builder searches for one.
     pub fn toolchain(mut self, toolchain: Option<Toolchain>) -> CudaBuilder {
         self.toolchain = Some(toolchain);
         self
     }
 
-    /// Builds the PTX, or finds it. In a build script it also tells cargo when to come back.
+    /// Compiles the PTX or takes it from `prebuilt/`. In a build script, also tells cargo when to rerun the script.
     pub fn build(self) -> Result<Built, Error> {
         let source = self.source.map_or_else(Source::from_env, Ok)?;
         let inputs = inputs::BuildInputs::of(&self.crate_dir, self.arch, &self.features)?;
@@ -203,19 +206,19 @@ impl CudaBuilder {
         Ok(built)
     }
 
-    /// The file in `prebuilt/` that has the PTX of this build.
+    /// Returns the path of this build's PTX in `prebuilt/`.
     pub fn prebuilt_path(&self) -> PathBuf {
         let mut name = self.features.clone();
         name.push(self.arch.name().into());
         self.crate_dir.join("prebuilt").join(name.join(".") + ".ptx")
     }
 
-    /// The record next to the prebuilt PTX: the hash of its inputs, and the compiler that made it.
+    /// Returns the path of the record next to the prebuilt PTX: the hash of its inputs, and the compiler that made it.
     fn record_path(&self) -> PathBuf {
         self.prebuilt_path().with_extension("inputs")
     }
 
-    /// The prebuilt PTX, if it exists and its record has the hash of these inputs.
+    /// Returns the prebuilt PTX if it exists and its record has the hash of these inputs.
     fn matching(&self, inputs: &inputs::BuildInputs, path: &Path) -> Result<Option<Built>, Error> {
         let Some(record) = read_if_there(&self.record_path())? else { return Ok(None) };
         if record::value(&record, "inputs") != Some(inputs.hash()) {
@@ -224,10 +227,10 @@ impl CudaBuilder {
         Ok(read_if_there(path)?.map(|ptx| Built { ptx, origin: Origin::Prebuilt(path.to_owned()) }))
     }
 
-    /// Compiles the PTX into `prebuilt/`, with its record. Leaves the text alone if it did not change.
+    /// Compiles the PTX into `prebuilt/`, with its record. Does not write the PTX if it is unchanged.
     ///
     /// # Errors
-    /// If the PTX cannot be compiled, or the files cannot be written.
+    /// Fails if the PTX cannot be compiled or the files cannot be written.
     pub fn save_prebuilt(self) -> Result<Built, Error> {
         let inputs = inputs::BuildInputs::of(&self.crate_dir, self.arch, &self.features)?;
         let path = self.prebuilt_path();
@@ -242,10 +245,10 @@ impl CudaBuilder {
         Ok(built)
     }
 
-    /// The version of the compiler that made the prebuilt PTX; `None` without a record.
+    /// Returns the version of the compiler that made the prebuilt PTX, or `None` without a record.
     ///
     /// # Errors
-    /// If the record cannot be read.
+    /// Fails if the record cannot be read.
     pub fn prebuilt_compiler(&self) -> Result<Option<String>, Error> {
         Ok(read_if_there(&self.record_path())?.and_then(|text| record::value(&text, "compiler").map(str::to_owned)))
     }
@@ -271,7 +274,7 @@ impl CudaBuilder {
     }
 }
 
-/// The contents of a text file; `None` if it does not exist.
+/// Reads a text file. Returns `None` if it does not exist.
 fn read_if_there(path: &Path) -> Result<Option<String>, Error> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

@@ -1,7 +1,7 @@
-//! The packages that a crate of kernels is compiled from: itself and what it depends on, as cargo resolves them.
+//! The packages that a kernel crate is compiled from: itself and its dependencies, as cargo resolves them.
 //!
-//! They are read from `cargo tree`, which knows of patches, features and platforms, and asks for nothing but these packages:
-//! not for what the rest of the workspace depends on, as `cargo metadata` does.
+//! They are read from `cargo tree`, which takes patches, features and platforms into account. Unlike `cargo metadata`,
+//! it needs only these packages, and not the dependencies of the rest of the workspace.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,29 +9,29 @@ use std::path::{Path, PathBuf};
 
 use crate::{Error, cargo};
 
-/// A package and where it is from.
+/// A package and its origin.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Package {
-    /// Its name.
+    /// The package's name.
     pub name: String,
-    /// Its version. A registry never has two packages of one version.
+    /// The package's version. A registry never has two packages with the same name and version.
     pub version: String,
-    /// The features it is compiled with, separated by commas.
+    /// The enabled features, separated by commas.
     pub features: String,
-    /// Where its sources are.
+    /// The location of its sources.
     pub sources: Sources,
 }
 
-/// Where the sources of a package are.
+/// The location of a package's sources.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sources {
-    /// In this directory, where they can change.
+    /// A local directory, whose contents can change.
     Directory(PathBuf),
-    /// In a registry or at a commit of a git repository, named as cargo names it: empty for crates.io.
+    /// A registry or a commit of a git repository, in cargo's spelling. Empty for crates.io.
     Fixed(String),
 }
 
-/// All packages that go into the PTX of one crate.
+/// All packages that are compiled into the PTX of one crate.
 pub struct Packages {
     root: PathBuf,
     kernels: Package,
@@ -47,7 +47,7 @@ impl Packages {
         let features = features.join(",");
         let mut tree = vec!["tree", "--edges=normal,build", "--target=nvptx64-nvidia-cuda", "--prefix=none"];
         tree.extend(["--charset=utf8", "--format={p}|{f}", "--features", &features]);
-        // Without the network if that will do; and then without a word if it will not.
+        // First tries without the network, and without printing an error if that fails.
         let frozen = [tree.as_slice(), &["--frozen", "--quiet"]].concat();
         let text = ask(dir, &frozen).or_else(|_| ask(dir, &tree))?;
 
@@ -57,22 +57,22 @@ impl Packages {
         Ok(Packages { root, all: [kernels.clone()].into_iter().chain(rest).collect(), kernels })
     }
 
-    /// The workspace's directory: paths in the PTX are relative to it.
+    /// Returns the workspace's directory. Paths in the PTX are relative to it.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The crate of kernels itself.
+    /// Returns the kernel crate itself.
     pub fn kernels(&self) -> &Package {
         &self.kernels
     }
 
-    /// All of them, in an order that depends on nothing else.
+    /// Returns all packages in a fixed order.
     pub fn all(&self) -> impl Iterator<Item = &Package> {
         self.all.iter()
     }
 
-    /// The directories outside of the workspace that packages are in, and the packages' names.
+    /// Returns the packages in directories outside the workspace: their directories and names.
     pub fn outside(&self) -> impl Iterator<Item = (&Path, &str)> {
         self.all.iter().filter_map(|package| match &package.sources {
             Sources::Directory(dir) if !dir.starts_with(&self.root) => Some((dir.as_path(), package.name.as_str())),
@@ -82,7 +82,7 @@ impl Packages {
 }
 
 impl Package {
-    /// Reads a line such as `name v1.2.3 (proc-macro) (/its/directory)|default,std (*)`.
+    /// Parses a line such as `name v1.2.3 (proc-macro) (/its/directory)|default,std (*)`.
     fn parse(line: &str) -> Result<Package, Error> {
         let seen_before = line.strip_suffix(" (*)");
         let parts = seen_before.unwrap_or(line).rsplit_once('|').and_then(|(package, features)| {
@@ -100,7 +100,7 @@ impl Package {
     }
 }
 
-/// Runs cargo in the crate's directory, and returns what it prints.
+/// Runs cargo in the crate's directory and returns its output.
 fn ask(dir: &Path, arguments: &[&str]) -> Result<String, Error> {
     let active = cargo::active();
     fs::metadata(dir).map_err(Error::io(dir))?;
@@ -108,18 +108,18 @@ fn ask(dir: &Path, arguments: &[&str]) -> Result<String, Error> {
     if output.status.success() {
         return String::from_utf8(output.stdout).map_err(|_| unexpected(""));
     }
-    Err(Error::Unresolved { crate_dir: dir.to_owned(), said: said(&String::from_utf8_lossy(&output.stderr)) })
+    Err(Error::Unresolved { crate_dir: dir.to_owned(), said: error_line(&String::from_utf8_lossy(&output.stderr)) })
 }
 
-/// What cargo says of an error, without what it did before, in one line.
-fn said(stderr: &str) -> String {
+/// Extracts cargo's error message as one line, without the progress messages before it.
+fn error_line(stderr: &str) -> String {
     let lines = stderr.lines().skip_while(|line| !line.starts_with("error"));
     let lines = lines.map(|line| line.trim_start_matches("error:").trim()).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join(" ")
 }
 
 fn unexpected(line: &str) -> Error {
-    Error::Unexpected(format!("cargo tree printed what is not a package: `{line}`"))
+    Error::Unexpected(format!("cargo tree printed a line that is not a package: `{line}`"))
 }
 
 #[cfg(test)]
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_cargo_tree_are_packages() {
+    fn lines_of_cargo_tree_are_parsed_as_packages() {
         let path = |dir: &str| Sources::Directory(dir.into());
         let fixed = |source: &str| Sources::Fixed(source.into());
         for (line, name, version, features, origin) in [
@@ -156,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_what_cargo_says_in_one_line() {
+    fn cargo_errors_are_joined_into_one_line() {
         let stderr = "    Updating index\nerror: no package `x` found\nlocation: y\n\nCaused by:\n  z\n";
-        assert_eq!(said(stderr), "no package `x` found location: y Caused by: z");
+        assert_eq!(error_line(stderr), "no package `x` found location: y Caused by: z");
     }
 }

@@ -1,14 +1,16 @@
-//! Entries of PTX: read back, for tests that compare them with what the host believes, and selected, so that a program
-//! can embed the kernels of one crate in several images and load only those that it needs.
+//! Reading and selecting the entries of PTX.
+//!
+//! Tests read them to compare them with the host's descriptors. A program selects them to embed the kernels of one
+//! crate in several images and load only the images that it needs.
 
 use crate::Error;
 
-/// An entry: a kernel, as the driver sees it.
+/// An entry: a kernel from the driver's point of view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PtxEntry {
-    /// Its name.
+    /// The entry's name.
     pub name: String,
-    /// The types of its parameters, such as `u64` for an address, and `b1024` for the 128 bytes of a tensor map.
+    /// The types of the parameters, such as `u64` for an address and `b1024` for the 128 bytes of a tensor map.
     pub params: Vec<String>,
     /// `.maxntid`
     pub max_threads: Option<u32>,
@@ -18,7 +20,7 @@ pub struct PtxEntry {
     pub max_regs: Option<u32>,
 }
 
-/// The entries of PTX that this crate's [`CudaBuilder`](crate::CudaBuilder) made, in order.
+/// Returns the entries of PTX made by [`CudaBuilder`](crate::CudaBuilder), in order.
 pub fn entries(ptx: &str) -> Result<Vec<PtxEntry>, Error> {
     let mut entries = Vec::new();
     let mut current: Option<PtxEntry> = None;
@@ -40,7 +42,7 @@ pub fn entries(ptx: &str) -> Result<Vec<PtxEntry>, Error> {
     Ok(entries)
 }
 
-/// The type of a parameter: of an array of bytes, its bits.
+/// Parses the type of a parameter. For an array of bytes it is the number of bits.
 fn param_type<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<String, Error> {
     let ty = words.next().unwrap_or_default();
     if ty != ".align" {
@@ -51,25 +53,25 @@ fn param_type<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<String, Er
     Ok(format!("b{}", 8 * number(length.map(|length| length.trim_end_matches(']')))?))
 }
 
-/// PTX that this crate's [`CudaBuilder`](crate::CudaBuilder) made, with those entries alone whose names `keep` accepts.
-/// All else that the module declares stays.
+/// Returns PTX made by [`CudaBuilder`](crate::CudaBuilder) with only the entries whose names `keep` accepts. All other
+/// declarations of the module are kept.
 pub fn with_entries(ptx: &str, keep: impl Fn(&str) -> bool) -> String {
     let mut selected = String::with_capacity(ptx.len());
     let mut skips = false;
     for line in ptx.split_inclusive('\n') {
         skips |= entry_name(line).is_some_and(|name| !keep(name));
-        // A comment of the compiler's before each entry.
+        // The compiler writes this comment before each entry.
         let announced = line.trim_start().strip_prefix("// .globl");
         if !skips && announced.is_none_or(|name| keep(name.trim())) {
             selected.push_str(line);
         }
-        // An entry's body ends where a brace begins a line.
+        // An entry's body ends at a brace at the start of a line.
         skips &= !line.starts_with('}');
     }
     selected
 }
 
-/// The name of the entry that begins in this line.
+/// Returns the name of the entry that begins in this line.
 fn entry_name(line: &str) -> Option<&str> {
     line.strip_prefix(".visible .entry ")?.split('(').next().map(str::trim)
 }
@@ -105,7 +107,7 @@ mod tests {
 ";
 
     #[test]
-    fn what_is_selected_has_its_entries_and_all_declarations() {
+    fn selected_ptx_has_the_chosen_entries_and_all_declarations() {
         let names = |ptx: &str| entries(ptx).unwrap().into_iter().map(|entry| entry.name).collect::<Vec<_>>();
         assert_eq!(with_entries(PTX, |_| true), PTX);
         let one = with_entries(PTX, |name| name == "one");

@@ -1,12 +1,12 @@
-//! The record next to prebuilt PTX, such as `sm_80.inputs`: what the PTX was made from. It is a file of its own so that a
-//! change of comments, which changes the hash, does not rewrite megabytes of PTX.
+//! The record next to prebuilt PTX, such as `sm_80.inputs`: the hash of the inputs and the compiler. It is a separate
+//! file because a change of comments changes the hash, and should not rewrite megabytes of PTX.
 
-/// A record's text.
+/// Formats a record.
 pub fn text(inputs: &str, compiler: &str) -> String {
     format!("inputs {inputs}\ncompiler {compiler}\n")
 }
 
-/// The value of the line that begins with `name`.
+/// Returns the value of the line that begins with `name`.
 pub fn value<'a>(record: &'a str, name: &str) -> Option<&'a str> {
     record.lines().filter_map(|line| line.split_once(' ')).find(|(n, _)| *n == name).map(|(_, value)| value)
 }

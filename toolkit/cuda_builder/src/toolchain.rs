@@ -1,7 +1,8 @@
 //! Finding a compiler that can compile kernels.
 //!
-//! Any rustc of a recent release can, with the sources of its standard library: `core` is compiled along, with the
-//! flags that kernels need. The target's ready-made `core` does not serve, as it was compiled without them.
+//! Any recent release of rustc can, if it has the sources of its standard library. The build compiles `core` from
+//! source with the flags that kernels need. The target's precompiled `core` is not used, because it was compiled
+//! without these flags.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -19,8 +20,8 @@ pub struct Toolchain {
 }
 
 impl Toolchain {
-    /// Looks, in this order, at the compiler that [`RUSTC_VARIABLE`] names (an error if it cannot), the active one, and
-    /// the system's.
+    /// Looks for a compiler in this order: the one in [`RUSTC_VARIABLE`] (an error if it has no sources), the active
+    /// one, and the system's.
     pub fn find() -> Result<Option<Toolchain>, Error> {
         if let Some(rustc) = env::var_os(RUSTC_VARIABLE).filter(|v| !v.is_empty()) {
             let rustc = PathBuf::from(rustc);
@@ -35,11 +36,12 @@ impl Toolchain {
         Ok([active, system].iter().find_map(|rustc| Toolchain::at(rustc)))
     }
 
-    /// The toolchain of this compiler, if it has the sources.
+    /// Returns the toolchain of this compiler, or `None` if it lacks the standard library's sources.
     pub fn at(rustc: &Path) -> Option<Toolchain> {
         let ask = |arguments: &[&str]| {
             let mut command = Command::new(rustc);
-            // An outer cargo's: with its compiler's libraries this one would take itself for that one.
+            // An outer cargo sets this variable. With its libraries, this compiler would report the outer compiler's
+            // identity.
             command.args(arguments).env_remove("LD_LIBRARY_PATH");
             let output = command.output().ok().filter(|o| o.status.success())?;
             String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
@@ -49,8 +51,8 @@ impl Toolchain {
         if !sources.join("library/core/src/lib.rs").is_file() {
             return None;
         }
-        // The toolchain's own programs, rather than proxies that choose one by the current directory. Cargo reads the
-        // standard library's lock file, and is best as old as that.
+        // Uses the toolchain's own programs instead of rustup's proxies, which choose a toolchain by the current
+        // directory. Cargo reads the standard library's lock file, so its version should match the library's.
         let own = |name: &str| Some(sysroot.join("bin").join(name)).filter(|path| path.is_file());
         Some(Toolchain {
             rustc: own("rustc").unwrap_or_else(|| rustc.to_owned()),
@@ -60,22 +62,22 @@ impl Toolchain {
         })
     }
 
-    /// The compiler.
+    /// Returns the path of the compiler.
     pub fn rustc(&self) -> &Path {
         &self.rustc
     }
 
-    /// The cargo to run it with.
+    /// Returns the path of the cargo to run the compiler with.
     pub fn cargo(&self) -> &Path {
         &self.cargo
     }
 
-    /// The sources of its standard library.
+    /// Returns the directory of the Rust sources, which contains the standard library.
     pub fn sources(&self) -> &Path {
         &self.sources
     }
 
-    /// What `rustc --version` says.
+    /// Returns the output of `rustc --version`.
     pub fn version(&self) -> &str {
         &self.version
     }

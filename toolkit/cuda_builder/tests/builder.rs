@@ -1,4 +1,4 @@
-//! The builder on a small crate of its own: when prebuilt PTX serves, when it does not, and what is said then.
+//! The builder on a small crate: when it uses prebuilt PTX, when it does not, and the errors it returns.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 const MANIFEST: &str = "[package]\nname = \"tiny\"\nedition = \"2024\"\n[dependencies]\nhelp = { path = \"help\" }\n\
                         [features]\nmore = []\n[workspace]\n";
 
-/// A crate of kernels with a dependency, as sources; nothing compiles it.
+/// A kernel crate with one dependency, as sources that are never compiled.
 fn tiny() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "Cargo.toml", MANIFEST);
@@ -28,7 +28,7 @@ fn write(dir: &Path, name: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// The same crate with a dependency of a registry, which is a directory: nothing is downloaded.
+/// The same crate with a dependency from a registry. The registry is a local directory, so tests download nothing.
 fn with_registry(version: &str) -> TempDir {
     let dir = tiny();
     let dependency = format!("far = \"{version}\"\n[features]");
@@ -48,12 +48,12 @@ fn with_registry(version: &str) -> TempDir {
     dir
 }
 
-/// A build on a machine that has no compiler for kernels.
+/// A build on a machine without a compiler for kernels.
 fn bare(dir: &Path) -> CudaBuilder {
     CudaBuilder::new(dir).arch(Arch::Sm80).source(Source::Auto).toolchain(None)
 }
 
-/// Puts PTX of the present sources into `prebuilt/`.
+/// Writes PTX with the hash of the current sources to `prebuilt/`.
 fn prebuild(dir: &Path) {
     let hash = cuda_builder::input_hash(dir, Arch::Sm80, &[]).unwrap();
     write(dir, "prebuilt/sm_80.inputs", &format!("inputs {hash}\ncompiler any\n"));
@@ -61,7 +61,7 @@ fn prebuild(dir: &Path) {
 }
 
 #[test]
-fn prebuilt_ptx_of_these_sources_serves() {
+fn prebuilt_ptx_of_these_sources_is_used() {
     let dir = tiny();
     prebuild(dir.path());
     let copy = dir.path().join("copy.ptx");
@@ -71,7 +71,7 @@ fn prebuilt_ptx_of_these_sources_serves() {
 }
 
 #[test]
-fn changed_sources_and_no_compiler_is_an_error_that_says_what_to_install() {
+fn changed_sources_without_a_compiler_are_an_error_that_says_what_to_install() {
     for (file, text) in [
         ("src/inner.rs", "// other kernels\n"),
         ("src/new.rs", ""),
@@ -93,7 +93,7 @@ fn changed_sources_and_no_compiler_is_an_error_that_says_what_to_install() {
 }
 
 #[test]
-fn what_is_not_compiled_does_not_count() {
+fn files_that_are_not_compiled_do_not_change_the_hash() {
     let dir = tiny();
     prebuild(dir.path());
     write(dir.path(), "tests/a.rs", "");
@@ -103,20 +103,20 @@ fn what_is_not_compiled_does_not_count() {
 }
 
 #[test]
-fn registry_crates_count_with_their_version() {
+fn registry_crates_are_hashed_by_version() {
     let hash = |dir: &TempDir| cuda_builder::input_hash(dir.path(), Arch::Sm80, &[]).unwrap();
     let dir = with_registry("1");
     prebuild(dir.path());
     write(dir.path(), "registry/far-1.0.0/README.md", "");
     bare(dir.path()).build().unwrap();
-    assert_eq!(hash(&dir), hash(&with_registry("1")), "where it lies does not matter");
+    assert_eq!(hash(&dir), hash(&with_registry("1")), "the location does not matter");
     write(dir.path(), "Cargo.lock", "");
     write(dir.path(), "Cargo.toml", &fs::read_to_string(with_registry("2").path().join("Cargo.toml")).unwrap());
     assert!(bare(dir.path()).build().is_err(), "another version is another input");
 }
 
 #[test]
-fn crates_that_stand_in_for_registry_crates_count_with_their_sources() {
+fn patched_registry_crates_are_hashed_by_their_sources() {
     let dir = with_registry("1");
     let manifest = fs::read_to_string(dir.path().join("Cargo.toml")).unwrap();
     write(dir.path(), "Cargo.toml", &(manifest + "[patch.crates-io]\nfar = { path = \"mine\" }\n"));
@@ -129,7 +129,7 @@ fn crates_that_stand_in_for_registry_crates_count_with_their_sources() {
 }
 
 #[test]
-fn what_cargo_does_not_find_is_an_error_in_one_sentence() {
+fn unresolved_dependencies_are_an_error_in_one_sentence() {
     let dir = with_registry("3");
     let error = bare(dir.path()).build().unwrap_err();
     assert!(matches!(error, Error::Unresolved { .. }), "{error:?}");
@@ -137,7 +137,7 @@ fn what_cargo_does_not_find_is_an_error_in_one_sentence() {
 }
 
 #[test]
-fn each_architecture_and_feature_has_ptx_of_its_own() {
+fn each_architecture_and_feature_has_its_own_ptx() {
     let dir = tiny();
     prebuild(dir.path());
     assert!(bare(dir.path()).arch(Arch::Sm90a).build().is_err());
@@ -151,7 +151,7 @@ fn each_architecture_and_feature_has_ptx_of_its_own() {
 }
 
 #[test]
-fn a_build_asked_for_does_not_fall_back() {
+fn an_explicit_source_never_falls_back_to_another() {
     let dir = tiny();
     prebuild(dir.path());
     let error = bare(dir.path()).source(Source::Build).build().unwrap_err();
@@ -162,12 +162,12 @@ fn a_build_asked_for_does_not_fall_back() {
 }
 
 #[test]
-fn errors_in_kernels_are_cargos_own() {
+fn kernel_compile_errors_are_reported_as_cargo_failures() {
     let Some(toolchain) = Toolchain::find().unwrap() else {
-        eprintln!("skipped: there is no compiler for kernels here");
+        eprintln!("skipped: no compiler for kernels was found");
         return;
     };
-    // `core` is compiled once for all runs, as the crate is always in the same place.
+    // The crate always has the same path, so `core` is compiled once for all test runs.
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken");
     let target = dir.join("device");
     write(&dir, "Cargo.toml", "[package]\nname = \"broken\"\nedition = \"2024\"\n[workspace]\n");

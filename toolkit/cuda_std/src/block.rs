@@ -1,23 +1,23 @@
-//! Reductions over the threads of a block, and a count of the blocks that have arrived.
+//! Reductions over the threads of a block, and a counter of blocks that have arrived.
 
 use crate::prelude::*;
 use crate::warp::WARP_SIZE;
 use crate::{atomic, warp};
 
-/// The number of warps up to which each thread combines all of their results by itself: that takes fewer instructions
+/// Up to this number of warps, each thread combines all warps' results by itself, because that takes fewer instructions
 /// than shuffles.
 const FEW_WARPS: u32 = 4;
 
-/// Combines a value of every thread of the block, and gives all of them the result, in an order that depends on the
-/// block's size alone.
+/// Combines one value per thread of the block and returns the result to all threads. The order depends only on the
+/// block's size.
 ///
-/// First within each warp, by shuffles; then the warps' results go through shared memory. What threads wrote to shared
-/// memory before is visible to all of them afterwards: the barrier is for that, too. `MOST_WARPS` is the most that a
-/// block may have, and `neutral` is what changes nothing when it is combined.
+/// The threads of each warp combine their values with shuffles. The warps' results then go through shared memory. The
+/// barrier in between also makes all earlier writes to shared memory visible to all threads. `MOST_WARPS` is the
+/// maximum number of warps of the block, and `neutral` is the neutral element of `combine`.
 ///
 /// # Safety
-/// All threads of the block call this together, in whole warps. `room` is `MOST_WARPS` numbers of shared memory that
-/// are used for nothing else until the next barrier.
+/// All threads of the block call this together, in whole warps. `room` points to `MOST_WARPS` numbers of shared memory
+/// that nothing else uses until the next barrier. If `MOST_WARPS` is 4 or less, the block has exactly that many warps.
 #[inline(always)]
 pub unsafe fn reduce<const MOST_WARPS: u32>(
     value: f32,
@@ -25,7 +25,7 @@ pub unsafe fn reduce<const MOST_WARPS: u32>(
     neutral: f32,
     combine: impl Fn(f32, f32) -> f32,
 ) -> f32 {
-    // SAFETY: all lanes are here; each warp writes its own number, and all are read behind the barrier.
+    // SAFETY: all lanes execute this. Each warp writes its own number, and all numbers are read after the barrier.
     unsafe {
         let value = warp::warp_all_reduce(value, &combine);
         let lane = warp::lane_id();
@@ -45,23 +45,24 @@ pub unsafe fn reduce<const MOST_WARPS: u32>(
     }
 }
 
-/// Whether this block is the last of `all` blocks that get here; if so, it sees what the others stored before. Leaves
-/// the counter at zero for the next launch.
+/// Returns whether this block is the last of `all` blocks to arrive. If it is, it sees all earlier stores of the other
+/// blocks. Resets the counter to zero for the next launch.
 ///
 /// # Safety
-/// `arrivals` counts blocks that work on the same thing, and is zero before the first of them; no block calls this
-/// twice for them. All threads of the block call this together.
+/// `arrivals` counts the blocks that work on the same item, and is zero before the first of them arrives. No block
+/// calls this twice for the same item. All threads of the block call this together.
 #[inline(always)]
 pub unsafe fn is_last_to_arrive(arrivals: *mut u32, all: u32) -> bool {
     let is_last = shared_array![u32; 1];
-    // SAFETY: the threads are those of the block, and the flag is theirs, by this function's contract.
+    // SAFETY: this function's contract requires that all threads of the block call it, and the flag belongs to the
+    // block.
     unsafe { is_last_group_to_arrive(arrivals, all, thread::thread_idx_x() == 0, is_last, thread::sync_threads) }
 }
 
-/// [`is_last_to_arrive`] of groups of threads, for which `sync` is a barrier, and which have a flag each.
+/// [`is_last_to_arrive`] for groups of threads. `sync` is a barrier over the group, and each group has its own `flag`.
 ///
 /// # Safety
-/// As for blocks; `is_first` is true for one thread of the group, and `flag` is shared memory that is used for nothing else
+/// As for blocks. `is_first` is true for one thread of the group, and `flag` is shared memory that nothing else uses
 /// until the group's next barrier.
 #[inline(always)]
 pub unsafe fn is_last_group_to_arrive(
@@ -71,9 +72,11 @@ pub unsafe fn is_last_group_to_arrive(
     flag: *mut u32,
     sync: impl Fn(),
 ) -> bool {
-    // SAFETY: one thread writes between two barriers, which all threads reach, by this function's contract.
+    // SAFETY: one thread writes between two barriers, and this function's contract requires that all threads reach
+    // both.
     unsafe {
-        // What the threads stored comes before the count, and the count of all before what is loaded.
+        // The barrier orders this group's stores before its count. The acquiring count orders all groups' stores before
+        // later loads.
         sync();
         if is_first {
             let last = atomic::add_u32_acq_rel(arrivals, 1) + 1 == all;

@@ -1,8 +1,8 @@
-//! `device!`: the one place where the builds for device and host differ.
+//! `device!`: the only macro whose expansion differs between the builds for device and host.
 
-/// `device!((a, b) => expression)`: the expression on the device; on the host, where none of its intrinsics exist, the
-/// named arguments are used up and the call panics. For functions of single instructions, here and in crates of
-/// kernels.
+/// `device!((a, b) => expression)` evaluates the expression on the device. On the host, where no GPU intrinsics exist,
+/// it marks the named arguments as used and panics. It is meant for functions that wrap single instructions, here and
+/// in kernel crates.
 ///
 /// ```
 /// use cuda_std::device;

@@ -1,9 +1,9 @@
-//! Words by which devices, and the host, tell each other how far they are: strong loads and stores, at the scope of the
-//! system.
+//! Flags that devices and the host use to signal progress to each other: strong loads and stores at system scope.
 //!
-//! What a thread wrote, or saw written, before [`store_release`] is visible to the thread that reads the stored value by
-//! [`load_acquire`], on whichever device it runs; and by way of barriers to the other threads of its block. They are
-//! volatile assembly: a flag must be looked at as often as it is written here, and nothing may be moved past it.
+//! Suppose that one thread stores a value with [`store_release`], and another reads it with [`load_acquire`] on any
+//! device. Then the reader sees everything that the writer wrote, or saw written, before the store. After a barrier the
+//! other threads of the reader's block see it, too. These functions are volatile inline assembly: a flag must be read
+//! exactly as often as written here, and no access may move past it.
 
 macro_rules! loads {
     ($($name:ident = $instruction:literal, $doc:literal;)*) => {$(
@@ -11,13 +11,13 @@ macro_rules! loads {
         #[doc = concat!("\n\n`", $instruction, "`")]
         ///
         /// # Safety
-        /// The address is valid, aligned, and of global memory: a device's, or the host's if that is page-locked and mapped.
-        /// Meanwhile others access it only as flags.
+        /// The address is valid, aligned and in global memory: device memory, or host memory that is page-locked and
+        /// mapped. While it is used as a flag, it is accessed only with these functions, or atomically by the host.
         #[inline(always)]
         pub unsafe fn $name(flag: *const u32) -> u32 {
             device!((flag) => {
                 let value: u32;
-                // SAFETY: the address is valid, aligned and used only as a flag, by this function's contract.
+                // SAFETY: this function's contract requires a valid, aligned address that is accessed only as a flag.
                 unsafe {
                     core::arch::asm!(
                         concat!($instruction, " {0}, [{1}];"),
@@ -33,11 +33,11 @@ macro_rules! loads {
 }
 
 loads! {
-    load_acquire = "ld.acquire.sys.global.b32", "Reads a flag, and then sees what its writer had released.";
-    load_relaxed = "ld.relaxed.sys.global.b32", "Reads a flag that stands for nothing else than itself.";
+    load_acquire = "ld.acquire.sys.global.b32", "Reads a flag. Later reads see everything that the flag's writer released.";
+    load_relaxed = "ld.relaxed.sys.global.b32", "Reads a flag without ordering any other access.";
 }
 
-/// Writes a flag after everything that this thread wrote, or saw written, before.
+/// Writes a flag after everything that this thread wrote, or saw written, before this call.
 ///
 /// `st.release.sys.global.b32`
 ///
@@ -46,7 +46,7 @@ loads! {
 #[inline(always)]
 pub unsafe fn store_release(flag: *mut u32, value: u32) {
     device!((flag, value) => {
-        // SAFETY: the address is valid, aligned and used only as a flag, by this function's contract.
+        // SAFETY: this function's contract requires a valid, aligned address that is accessed only as a flag.
         unsafe {
             core::arch::asm!(
                 "st.release.sys.global.b32 [{0}], {1};",

@@ -1,24 +1,24 @@
-//! Arithmetic that the hardware has and Rust's `core` has not: fast approximations, and fused multiply-add.
+//! Arithmetic that the hardware supports and Rust's `core` lacks: fast approximations, and fused multiply-add.
 
-/// Device arithmetic of a floating-point type.
+/// Device arithmetic for a floating-point type.
 pub trait GpuFloat: Copy {
-    /// 2 to the power of `self`, within 2 ulp (`ex2.approx.ftz`): denormals count as zero.
+    /// Returns 2 to the power of `self`, within 2 ulp (`ex2.approx.ftz`, which flushes denormals to zero).
     fn exp2_fast(self) -> Self;
-    /// The logarithm to base 2, approximate (`lg2.approx.ftz`).
+    /// Returns the approximate base-2 logarithm (`lg2.approx.ftz`).
     fn log2_fast(self) -> Self;
-    /// 1 over the square root, within 2 ulp or so (`rsqrt.approx.ftz`).
+    /// Returns 1 over the square root, within about 2 ulp (`rsqrt.approx.ftz`).
     fn rsqrt_fast(self) -> Self;
-    /// 1 over `self`, within 1 ulp (`rcp.approx.ftz`).
+    /// Returns 1 over `self`, within 1 ulp (`rcp.approx.ftz`).
     fn rcp_fast(self) -> Self;
-    /// The hyperbolic tangent, with a relative error of 2^-11 (`tanh.approx`).
+    /// Returns the hyperbolic tangent, with a relative error of 2^-11 (`tanh.approx`).
     fn tanh_fast(self) -> Self;
-    /// The square root, correctly rounded (`sqrt.rn`).
+    /// Returns the square root, correctly rounded (`sqrt.rn`).
     fn sqrt(self) -> Self;
-    /// `self * by + plus`, rounded once (`fma.rn`).
+    /// Returns `self * by + plus`, rounded once (`fma.rn`).
     fn mul_add(self, by: Self, plus: Self) -> Self;
 }
 
-/// A function of one `f32` by one instruction. No lane looks at another's, so that `pure` assembly is right here.
+/// Applies one instruction to one `f32`. It exchanges no data between lanes, so `pure` assembly is safe here.
 macro_rules! unary {
     ($instruction:literal, $x:expr) => {
         device!(($x) => {

@@ -1,32 +1,32 @@
-//! 16-bit floating-point numbers in pairs, as registers hold them: two in 32 bits, the first in the lower half.
+//! Pairs of 16-bit floating-point numbers in one 32-bit register. The first number is in the lower half.
 //!
-//! The `half` crate converts in software on this target; these convert in one instruction.
+//! The `half` crate converts in software on this target. These types convert in one instruction.
 
-/// Two `f16`.
+/// Two `f16` numbers.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct F16x2(pub u32);
 
-/// Two `bf16`.
+/// Two `bf16` numbers.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Bf16x2(pub u32);
 
-/// Two 16-bit numbers of either format: with this trait one kernel serves both.
+/// Two 16-bit numbers of either format. A kernel that is generic over this trait works for both formats.
 pub trait Half2: Copy {
-    /// The pair in 32 bits.
+    /// Creates a pair from its 32 bits.
     fn from_bits(bits: u32) -> Self;
-    /// The 32 bits of the pair.
+    /// Returns the 32 bits of the pair.
     fn to_bits(self) -> u32;
-    /// Both as `f32`, exactly.
+    /// Converts both to `f32`, exactly.
     fn to_f32(self) -> [f32; 2];
-    /// Both of `values`, rounded to nearest even.
+    /// Converts both values, rounding to nearest even.
     fn from_f32(values: [f32; 2]) -> Self;
-    /// `self * by + plus` in the pair's own format, each rounded once.
+    /// Returns `self * by + plus` for each number, in the pair's own format, rounded once.
     fn mul_add(self, by: Self, plus: Self) -> Self;
 }
 
-/// One instruction from 32-bit registers to a 32-bit register.
+/// Executes one instruction with 32-bit register operands and a 32-bit result.
 macro_rules! instruction {
     ($text:literal, $($operand:expr),*) => {
         device!(($($operand),*) => {
@@ -63,7 +63,7 @@ impl Half2 for F16x2 {
 
     #[inline(always)]
     fn from_f32(values: [f32; 2]) -> F16x2 {
-        // The instruction's first source is the upper half.
+        // The instruction's first source becomes the upper half.
         F16x2(instruction!("cvt.rn.f16x2.f32 {0}, {2}, {1};", values[0], values[1]))
     }
 

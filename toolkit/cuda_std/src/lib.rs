@@ -1,19 +1,19 @@
-//! What kernels are written with.
+//! The library for writing GPU kernels: threads, warps, shared memory and single instructions.
 //!
-//! Names and paths are those of Rust-CUDA's `cuda_std` where it has them (`kernel`, `thread`, `warp`, `shared_array!`,
-//! `shared::dynamic_shared_mem`), so that a kernel reads as one of theirs; the implementation is Quire's own, over
-//! rustc's `nvptx64-nvidia-cuda` target, and the two have no code in common.
+//! Names and paths match Rust-CUDA's `cuda_std` where it has an equivalent (`kernel`, `thread`, `warp`,
+//! `shared_array!`, `shared::dynamic_shared_mem`), so kernels look alike. The implementation is Quire's own, for
+//! rustc's `nvptx64-nvidia-cuda` target. The two share no code.
 //!
-//! The crate compiles for the host as well, so that editors and clippy see kernels as they see any code: everything
-//! type-checks there, and panics with "device only" when called. What the host does use is [`launch`]: the descriptor
+//! The crate compiles for the host as well, so editors and clippy can check kernels like any other code. On the host,
+//! device functions type-check, and panic with "device only" when called. The host uses only [`launch`]: the descriptor
 //! and argument types of each kernel.
 //!
 //! # Collectives
 //!
-//! An instruction that the threads of a warp or block execute together (a shuffle, a vote, a barrier) must not be
-//! moved into or out of a branch by the compiler. LLVM knows this of its own intrinsics, which are marked
-//! *convergent*; it knows it of no inline assembly. Hence the rule here: a collective is an intrinsic, never `pure`
-//! assembly. MIR's jump threading ignores the rule for both, which is why `cuda_builder` turns it off.
+//! The threads of a warp or block execute a collective instruction together: a shuffle, a vote, a barrier. The compiler
+//! must not move it into or out of a branch. LLVM respects this for its own intrinsics, which are marked *convergent*,
+//! but not for inline assembly. Hence the rule in this crate: a collective is an intrinsic, never `pure` assembly.
+//! MIR's jump threading ignores convergence for both, so `cuda_builder` turns it off.
 #![no_std]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -21,8 +21,8 @@
     allow(internal_features, improper_ctypes)
 )]
 
-// The macros name this crate by its own name, here as everywhere.
-#[allow(unused_extern_crates, reason = "only what the macros make uses the name")]
+// The macros' output refers to this crate as `cuda_std`, also within the crate itself.
+#[allow(unused_extern_crates, reason = "only the macros' output uses the name")]
 extern crate self as cuda_std;
 
 #[macro_use]
@@ -74,8 +74,8 @@ pub mod warp;
 /// assert_eq!(call.descriptor().name, "power_3");
 /// ```
 ///
-/// An argument of another type, one that is only read where the kernel writes, one that is left out, and an instance
-/// that does not exist do not compile:
+/// Several mistakes do not compile: an argument of another type, a read-only pointer where the kernel writes, a missing
+/// argument, and an instance that does not exist.
 ///
 /// ```compile_fail,E0308
 /// # use cuda_std::{launch::*, prelude::*};
@@ -122,12 +122,12 @@ pub use quire_cuda_std_macros::kernel;
 /// ```
 pub use quire_cuda_std_macros::shared_array;
 
-/// What a kernel file imports: `use cuda_std::prelude::*;`.
+/// The imports of a typical kernel file: `use cuda_std::prelude::*;`.
 pub mod prelude {
     pub use crate::{float::GpuFloat, kernel, shared_array, thread, warp};
 }
 
-/// What every device function calls on the host: it panics.
+/// Panics. Every device function calls this on the host.
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
 #[cold]
@@ -136,10 +136,10 @@ pub fn device_only<T>() -> T {
     panic!("device only: this runs in kernels, not on the host")
 }
 
-/// A panic in a kernel ends the launch with a trap; a message would add the code that formats it to every kernel.
+/// Ends the launch with a trap. A panic message would add formatting code to every kernel.
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: a trap ends the launch; it accesses no memory.
+    // SAFETY: a trap ends the launch and accesses no memory.
     unsafe { core::arch::nvptx::trap() }
 }

@@ -1,9 +1,9 @@
-//! Memory that the threads of a block share. Arrays of fixed size are [`shared_array!`](crate::shared_array).
+//! Memory that the threads of a block share. For arrays of fixed size see [`shared_array!`](crate::shared_array).
 
 #[cfg(target_arch = "nvptx64")]
 core::arch::global_asm!(".extern .shared .align 128 .b8 quire_dynamic_shared[];");
 
-/// The first byte of the block's dynamic shared memory, whose size is given at launch; aligned to 128 bytes.
+/// Returns the address of the block's dynamic shared memory, aligned to 128 bytes. The launch sets its size.
 #[inline(always)]
 pub fn dynamic_shared_mem<T>() -> *mut T {
     device!(() => {
@@ -20,7 +20,7 @@ pub fn dynamic_shared_mem<T>() -> *mut T {
     })
 }
 
-/// Where a pointer into shared memory points, as the 32-bit offset that instructions with a `.shared` operand take.
+/// Converts a pointer into shared memory to the 32-bit offset that instructions with a `.shared` operand take.
 #[inline(always)]
 pub fn shared_offset<T>(pointer: *const T) -> u32 {
     device!((pointer) => {

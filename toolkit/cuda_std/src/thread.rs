@@ -1,4 +1,4 @@
-//! Who a thread is, and barriers over its block.
+//! Thread indices, and barriers and fences of a block.
 
 #[cfg(target_arch = "nvptx64")]
 use core::arch::nvptx as arch;
@@ -43,67 +43,69 @@ indices! {
     grid_dim_z = _grid_dim_z, "Blocks in the grid, z.";
 }
 
-/// The thread's index in a one-dimensional grid.
+/// Returns the thread's index in a one-dimensional grid.
 #[inline(always)]
 pub fn index_1d() -> u32 {
     block_idx_x() * block_dim_x() + thread_idx_x()
 }
 
-/// The thread's (x, y) in a two-dimensional grid.
+/// Returns the thread's (x, y) index in a two-dimensional grid.
 #[inline(always)]
 pub fn index_2d() -> [u32; 2] {
     [index_1d(), block_idx_y() * block_dim_y() + thread_idx_y()]
 }
 
-/// The thread's index in its block, over all three dimensions.
+/// Returns the thread's index in its block, over all three dimensions.
 #[inline(always)]
 pub fn thread_idx() -> u32 {
     (thread_idx_z() * block_dim_y() + thread_idx_y()) * block_dim_x() + thread_idx_x()
 }
 
-/// Waits until all threads of the block are here, and makes what they wrote to shared and global memory visible to all
-/// of them. Every thread of the block must reach it, through the same call.
+/// Waits until all threads of the block have arrived, and makes their earlier writes to shared and global memory
+/// visible to each other. Every thread of the block must reach it, through the same call.
 #[inline(always)]
 pub fn sync_threads() {
     // SAFETY: a barrier accesses no memory. The kernel that calls this ensures that all threads reach it.
     device!(() => unsafe { arch::_syncthreads() })
 }
 
-/// [`sync_threads`] for `threads` of the block, at barrier `id` (1 to 15; 0 is the block's own).
+/// [`sync_threads`] for `threads` threads of the block, at barrier `id`. `id` is 1 to 15, because [`sync_threads`] uses
+/// 0.
 ///
 /// # Safety
-/// `threads` is a multiple of the warp size, and exactly so many threads call this or [`arrive_named`] for the barrier.
+/// `threads` is a multiple of the warp size, and exactly that many threads call this or [`arrive_named`] for the
+/// barrier.
 #[inline(always)]
 pub unsafe fn sync_named(id: u32, threads: u32) {
-    // SAFETY: exactly `threads` threads, in whole warps, use the barrier, by this function's contract.
+    // SAFETY: this function's contract requires that exactly `threads` threads, in whole warps, use the barrier.
     device!((id, threads) => unsafe { barrier_count(id, threads) })
 }
 
-/// Counts towards barrier `id` without waiting at it.
+/// Arrives at barrier `id` without waiting.
 ///
 /// # Safety
 /// As for [`sync_named`].
 #[inline(always)]
 pub unsafe fn arrive_named(id: u32, threads: u32) {
-    // SAFETY: exactly `threads` threads, in whole warps, use the barrier, by this function's contract.
+    // SAFETY: this function's contract requires that exactly `threads` threads, in whole warps, use the barrier.
     device!((id, threads) => unsafe { barrier_arrive(id, threads) })
 }
 
-/// Orders this thread's memory accesses before it against those after it, as the block's threads see them.
+/// Orders this thread's memory accesses before the fence and after it, as seen by the block's threads.
 #[inline(always)]
 pub fn block_fence() {
     // SAFETY: a fence orders memory accesses and makes none.
     device!(() => unsafe { membar_cta() })
 }
 
-/// As [`block_fence`], as the whole device sees them.
+/// Like [`block_fence`], as seen by the whole device.
 #[inline(always)]
 pub fn device_fence() {
     // SAFETY: a fence orders memory accesses and makes none.
     device!(() => unsafe { membar_gl() })
 }
 
-/// As [`block_fence`], as the host and other devices see them, too.
+/// Like [`block_fence`], as seen by the whole device, other devices and the host.
 #[inline(always)]
 pub fn system_fence() {
     // SAFETY: a fence orders memory accesses and makes none.

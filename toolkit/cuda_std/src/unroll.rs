@@ -1,17 +1,16 @@
-//! Loops that are written out, so that the arrays they go over stay in registers.
+//! Unrolled loops, which keep their arrays in registers.
 //!
-//! Registers have no addresses, so an array stays in registers only if every index is a constant; and loads are in
-//! flight together only if there is no branch between them. LLVM writes out small loops by itself, but not the larger
-//! ones of kernels.
+//! Registers have no addresses, so an array stays in registers only if every index is a constant. Loads are in flight
+//! together only if no branch separates them. LLVM unrolls small loops by itself, but not the larger loops of kernels.
 //!
-//! There are two forms, since neither serves everywhere; what the PTX looks like decides. With [`unroll()`] LLVM
-//! simplifies the body once, before it is copied; of bodies with branches it makes half the instructions that way.
-//! Closures in closures, however, keep the arrays that they share in local memory: nested loops are written with
-//! [`unroll!`](crate::unroll!), which copies the text.
+//! Neither of the two forms works everywhere, so check the PTX to choose one. With [`unroll()`] LLVM simplifies the
+//! body once, before it copies it. For bodies with branches this produces half the instructions. Nested closures,
+//! however, keep the arrays that they share in local memory. Write nested loops with [`unroll!`](crate::unroll!), which
+//! copies the text.
 
-/// Calls `body` with 0 to `N - 1`, without a loop; `N` is at most 32.
+/// Calls `body` with 0 to `N - 1`, without a loop. `N` is at most 32.
 ///
-/// `N` is a parameter of the function and not an argument, so that LLVM never sees the steps from `N` on.
+/// `N` is a const parameter and not an argument, so LLVM never sees the calls from `N` on.
 #[inline(always)]
 pub fn unroll<const N: usize>(mut body: impl FnMut(usize)) {
     const { assert!(N <= 32) }
@@ -27,8 +26,8 @@ pub fn unroll<const N: usize>(mut body: impl FnMut(usize)) {
     steps!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
 }
 
-/// `unroll!(i in [0 1 2 3] { ... })` writes the block out once for each number: for nested loops, see
-/// [the module](mod@crate::unroll) for the difference.
+/// `unroll!(i in [0 1 2 3] { ... })` repeats the block for each number. Use it for nested loops. [The
+/// module](mod@crate::unroll) explains how it differs from the function.
 ///
 /// ```
 /// use cuda_std::unroll;
@@ -44,13 +43,14 @@ macro_rules! unroll {
     ($i:ident in [$($number:literal)*] $body:block) => { $({ let $i = $number; $body })* };
 }
 
-/// The same number, of which the compiler knows nothing: a loop up to it stays a loop, and what follows from it is not worked out
-/// early and kept. The assembler still sees that it is the same for all threads if it is.
+/// Returns the same number, but hides its value from the compiler. A loop up to it stays a loop, and expressions that
+/// depend on it are not precomputed and kept in registers. The assembler can still see whether it is the same for all
+/// threads.
 #[inline(always)]
 pub fn hidden(number: u32) -> u32 {
     device!((number) => {
         let same: u32;
-        // SAFETY: copies a register, and accesses no memory.
+        // SAFETY: copies a register and accesses no memory.
         unsafe {
             core::arch::asm!(
                 "mov.b32 {0}, {1};",
@@ -63,7 +63,7 @@ pub fn hidden(number: u32) -> u32 {
     })
 }
 
-/// What `element` gives for 0 to 7.
+/// Returns the array of `element(0)` to `element(7)`.
 #[inline(always)]
 pub fn eight(element: impl Fn(usize) -> f32) -> [f32; 8] {
     [element(0), element(1), element(2), element(3), element(4), element(5), element(6), element(7)]
@@ -75,15 +75,18 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    fn seen<const N: usize>() -> Vec<usize> {
+    fn indices<const N: usize>() -> Vec<usize> {
         let mut seen = Vec::new();
         unroll::<N>(|i| seen.push(i));
         seen
     }
 
     #[test]
-    fn every_index_comes_once_and_in_order() {
-        assert_eq!([seen::<0>(), seen::<1>(), seen::<5>()], [0..0, 0..1, 0..5].map(|range| range.collect::<Vec<_>>()));
-        assert_eq!(seen::<32>(), (0..32).collect::<Vec<_>>());
+    fn unroll_passes_every_index_once_in_order() {
+        assert_eq!(
+            [indices::<0>(), indices::<1>(), indices::<5>()],
+            [0..0, 0..1, 0..5].map(|range| range.collect::<Vec<_>>())
+        );
+        assert_eq!(indices::<32>(), (0..32).collect::<Vec<_>>());
     }
 }

@@ -1,24 +1,25 @@
-//! What a thread loads or stores at once: one type for each width.
+//! Types for wide loads and stores, one for each width.
 
-/// Sixteen bytes, by their bits: four `f32`, or eight elements of 16 bits.
+/// Sixteen bytes as raw bits: four `f32`, or eight elements of 16 bits.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vector(pub [u32; 4]);
 
-/// Eight bytes, by their bits: two `f32`, or four elements of 16 bits.
+/// Eight bytes as raw bits: two `f32`, or four elements of 16 bits.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HalfVector(pub [u32; 2]);
 
-// Written out: an array stays in registers only if no loop is left over it, which iterators do not promise.
+// The conversions are written out: an array stays in registers only if no loop over it remains, and iterators do not
+// guarantee that.
 impl Vector {
-    /// Four numbers.
+    /// Packs four numbers.
     #[inline(always)]
     pub fn from_f32([a, b, c, d]: [f32; 4]) -> Self {
         Vector([a.to_bits(), b.to_bits(), c.to_bits(), d.to_bits()])
     }
 
-    /// The four numbers.
+    /// Unpacks the four numbers.
     #[inline(always)]
     pub fn to_f32(self) -> [f32; 4] {
         let [a, b, c, d] = self.0;
@@ -27,13 +28,13 @@ impl Vector {
 }
 
 impl HalfVector {
-    /// Two numbers.
+    /// Packs two numbers.
     #[inline(always)]
     pub fn from_f32([a, b]: [f32; 2]) -> Self {
         HalfVector([a.to_bits(), b.to_bits()])
     }
 
-    /// The two numbers.
+    /// Unpacks the two numbers.
     #[inline(always)]
     pub fn to_f32(self) -> [f32; 2] {
         let [a, b] = self.0;

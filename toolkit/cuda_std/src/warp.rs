@@ -1,12 +1,12 @@
-//! What the threads of a warp do together: shuffles, votes, reductions.
+//! Operations that the threads of a warp execute together: shuffles, votes, reductions.
 //!
-//! Every function here is a collective: all lanes named in `mask` execute the same call together. They are LLVM's
-//! convergent intrinsics, which the compiler keeps out of divergent code.
+//! Every function here that takes a `mask` is a collective: all lanes in the mask execute the same call together. The
+//! functions are LLVM's convergent intrinsics, which the compiler does not move into divergent code.
 
 /// Threads in a warp.
 pub const WARP_SIZE: u32 = 32;
 
-/// The mask that names every lane.
+/// The mask of all lanes.
 pub const FULL_MASK: u32 = u32::MAX;
 
 #[cfg(target_arch = "nvptx64")]
@@ -43,34 +43,34 @@ unsafe extern "unadjusted" {
     fn vote_ballot(mask: u32, predicate: bool) -> u32;
 }
 
-/// The thread's lane in its warp.
+/// Returns the thread's lane in its warp.
 #[inline(always)]
 pub fn lane_id() -> u32 {
     // SAFETY: reads a special register and accesses no memory.
     device!(() => unsafe { lane_register() })
 }
 
-/// The warp's index in its block, for blocks of one dimension.
+/// Returns the warp's index in its block, for one-dimensional blocks.
 #[inline(always)]
 pub fn warp_id() -> u32 {
     crate::thread::thread_idx_x() / WARP_SIZE
 }
 
-/// Waits for the lanes in `mask`, and orders their memory accesses.
+/// Waits for the lanes in `mask` and orders their memory accesses.
 ///
 /// # Safety
 /// All lanes in `mask` call this together.
 #[inline(always)]
 pub unsafe fn sync_warp(mask: u32) {
-    // SAFETY: all lanes in `mask` are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
     device!((mask) => unsafe { bar_warp_sync(mask) })
 }
 
-/// A value that shuffles can carry: 32 bits.
+/// A 32-bit value that shuffles can exchange.
 pub trait WarpValue: Copy {
-    /// The value as bits.
+    /// Returns the value's bits.
     fn to_bits(self) -> u32;
-    /// The value of the bits.
+    /// Creates the value from its bits.
     fn from_bits(bits: u32) -> Self;
 }
 
@@ -96,132 +96,134 @@ warp_values! {
     f32: v => f32::to_bits(v), b => f32::from_bits(b);
 }
 
-/// The value that lane `lane` of the thread's group holds; groups are `width` lanes (a power of two, at most 32).
+/// Returns the value of lane `lane` of the thread's group. Groups are `width` lanes (a power of two, at most 32).
 ///
 /// # Safety
-/// All lanes in `mask` call this together, and the lane read is one of them.
+/// All lanes in `mask` call this together, and the lane that is read is one of them.
 #[inline(always)]
 pub unsafe fn warp_shuffle_idx<T: WarpValue>(mask: u32, value: T, lane: u32, width: u32) -> T {
-    // SAFETY: all lanes in `mask` are here together and the lane read is one of them, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes in `mask` call it together and that the mask includes
+    // the lane that is read.
     device!((mask, value, lane, width) => unsafe {
         T::from_bits(shfl_idx(mask, value.to_bits(), lane, clamp(width, 31)))
     })
 }
 
-/// The value of the lane `delta` below, or the thread's own where there is none in its group.
+/// Returns the value of the lane `delta` below, or the thread's own value if its group has no such lane.
 ///
 /// # Safety
 /// As for [`warp_shuffle_idx`].
 #[inline(always)]
 pub unsafe fn warp_shuffle_up<T: WarpValue>(mask: u32, value: T, delta: u32, width: u32) -> T {
-    // SAFETY: all lanes in `mask` are here together and the lane read is one of them, by this function's contract.
+    // SAFETY: as in `warp_shuffle_idx`.
     device!((mask, value, delta, width) => unsafe {
         T::from_bits(shfl_up(mask, value.to_bits(), delta, clamp(width, 0)))
     })
 }
 
-/// The value of the lane `delta` above, or the thread's own where there is none in its group.
+/// Returns the value of the lane `delta` above, or the thread's own value if its group has no such lane.
 ///
 /// # Safety
 /// As for [`warp_shuffle_idx`].
 #[inline(always)]
 pub unsafe fn warp_shuffle_down<T: WarpValue>(mask: u32, value: T, delta: u32, width: u32) -> T {
-    // SAFETY: all lanes in `mask` are here together and the lane read is one of them, by this function's contract.
+    // SAFETY: as in `warp_shuffle_idx`.
     device!((mask, value, delta, width) => unsafe {
         T::from_bits(shfl_down(mask, value.to_bits(), delta, clamp(width, 31)))
     })
 }
 
-/// The value of the lane whose number differs from the thread's own by `xor`, within its group.
+/// Returns the value of the lane whose number is the thread's own XOR `xor`, within its group.
 ///
 /// # Safety
 /// As for [`warp_shuffle_idx`].
 #[inline(always)]
 pub unsafe fn warp_shuffle_xor<T: WarpValue>(mask: u32, value: T, xor: u32, width: u32) -> T {
-    // SAFETY: all lanes in `mask` are here together and the lane read is one of them, by this function's contract.
+    // SAFETY: as in `warp_shuffle_idx`.
     device!((mask, value, xor, width) => unsafe {
         T::from_bits(shfl_bfly(mask, value.to_bits(), xor, clamp(width, 31)))
     })
 }
 
-/// The third operand of `shfl.sync`: which bits of the lane's number name its group, and where a group ends.
+/// Returns the third operand of `shfl.sync`: the bits of the lane's number that select its group, and the group's
+/// limit.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
 const fn clamp(width: u32, last: u32) -> u32 {
     (WARP_SIZE - width) << 8 | last
 }
 
-/// Whether the predicate holds in all lanes of `mask`.
+/// Returns whether the predicate is true in all lanes of `mask`.
 ///
 /// # Safety
 /// All lanes in `mask` call this together.
 #[inline(always)]
 pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
-    // SAFETY: all lanes in `mask` are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
     device!((mask, predicate) => unsafe { vote_all(mask, predicate) })
 }
 
-/// Whether the predicate holds in any lane of `mask`.
+/// Returns whether the predicate is true in any lane of `mask`.
 ///
 /// # Safety
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
-    // SAFETY: all lanes in `mask` are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
     device!((mask, predicate) => unsafe { vote_any(mask, predicate) })
 }
 
-/// The lanes of `mask` in which the predicate holds, a bit each.
+/// Returns a bit mask of the lanes of `mask` in which the predicate is true.
 ///
 /// # Safety
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
-    // SAFETY: all lanes in `mask` are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
     device!((mask, predicate) => unsafe { vote_ballot(mask, predicate) })
 }
 
-/// The lanes of `mask` that hold the same value as this thread, a bit each.
+/// Returns a bit mask of the lanes of `mask` that have the same value as this thread.
 ///
 /// # Safety
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_match_any(mask: u32, value: u32) -> u32 {
-    // SAFETY: all lanes in `mask` are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
     device!((mask, value) => unsafe { match_any(mask, value) })
 }
 
-/// The wrapping sum over the lanes of `mask`, in one instruction.
+/// Returns the wrapping sum over the lanes of `mask`, in one instruction.
 ///
 /// # Safety
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_reduce_add(mask: u32, value: u32) -> u32 {
-    // SAFETY: all lanes in `mask` are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
     device!((mask, value) => unsafe { redux_add(value, mask) })
 }
 
-/// The least value over the lanes of `mask`, in one instruction.
+/// Returns the minimum over the lanes of `mask`, in one instruction.
 ///
 /// # Safety
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_reduce_min(mask: u32, value: u32) -> u32 {
-    // SAFETY: all lanes in `mask` are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
     device!((mask, value) => unsafe { redux_min(value, mask) })
 }
 
-/// The greatest value over the lanes of `mask`, in one instruction.
+/// Returns the maximum over the lanes of `mask`, in one instruction.
 ///
 /// # Safety
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_reduce_max(mask: u32, value: u32) -> u32 {
-    // SAFETY: all lanes in `mask` are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
     device!((mask, value) => unsafe { redux_max(value, mask) })
 }
 
-/// Combines the values of the whole warp pair by pair, and gives every lane the result: `combine` must be commutative.
+/// Combines the values of the whole warp pairwise and returns the result to every lane. `combine` must be commutative.
 ///
 /// # Safety
 /// All lanes of the warp call this together.
@@ -229,43 +231,43 @@ pub unsafe fn warp_reduce_max(mask: u32, value: u32) -> u32 {
 pub unsafe fn warp_all_reduce<T: WarpValue>(mut value: T, combine: impl Fn(T, T) -> T) -> T {
     let mut xor = WARP_SIZE / 2;
     while xor > 0 {
-        // SAFETY: all lanes of the warp are here together, by this function's contract.
+        // SAFETY: this function's contract requires that all lanes of the warp call it together.
         value = combine(value, unsafe { warp_shuffle_xor(FULL_MASK, value, xor, WARP_SIZE) });
         xor /= 2;
     }
     value
 }
 
-/// The sum over the warp, in every lane.
+/// Returns the sum over the warp to every lane.
 ///
 /// # Safety
 /// As for [`warp_all_reduce`].
 #[inline(always)]
 pub unsafe fn warp_sum(value: f32) -> f32 {
-    // SAFETY: all lanes of the warp are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes of the warp call it together.
     unsafe { warp_all_reduce(value, |a, b| a + b) }
 }
 
-/// The maximum over the warp, in every lane.
+/// Returns the maximum over the warp to every lane.
 ///
 /// # Safety
 /// As for [`warp_all_reduce`].
 #[inline(always)]
 pub unsafe fn warp_max(value: f32) -> f32 {
-    // SAFETY: all lanes of the warp are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes of the warp call it together.
     unsafe { warp_all_reduce(value, f32::max) }
 }
 
-/// The sum over the warp of a number below 2^59, in every lane.
+/// Returns the sum over the warp to every lane. The sum must be below 2^64, so values below 2^59 are safe.
 ///
 /// # Safety
-/// All lanes of the warp call it together.
+/// All lanes of the warp call this together.
 #[inline(always)]
 pub unsafe fn warp_sum_u64(value: u64) -> u64 {
-    // Digits of 27 bits, whose sums over 32 lanes fit 32 bits.
+    // Digits have 27 bits, so their sums over 32 lanes fit in 32 bits.
     const DIGIT: u32 = 27;
     let digit = |i: u32| (value >> (i * DIGIT)) as u32 & ((1 << DIGIT) - 1);
-    // SAFETY: all lanes of the warp are here together, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes of the warp call it together.
     let sum = |i: u32| u64::from(unsafe { warp_reduce_add(FULL_MASK, digit(i)) });
     sum(0) + (sum(1) << DIGIT) + (sum(2) << (2 * DIGIT))
 }

@@ -1,38 +1,39 @@
-//! The launch bounds of a kernel, the target that it is for, and whether it may begin early, as its attribute gives them.
+//! The arguments of `#[kernel]`: launch bounds, the only target of the kernel, and whether a launch may begin early.
 
 use proc_macro::{Span, TokenTree};
 
 use crate::{Error, is_punct};
 
-/// Launch bounds as written; what is not given is not limited.
+/// Launch bounds as written in the source. An unset bound means no limit.
 #[derive(Clone, Default)]
 pub struct BoundsAttribute {
     max_threads: Option<u32>,
     min_blocks: Option<u32>,
     max_regs: Option<u32>,
-    /// The one target that the kernel exists for.
+    /// The only target that has the kernel.
     arch: Option<String>,
-    /// Whether it waits for the launches ahead, from its beginning on or later.
+    /// Whether the kernel waits for earlier launches, and where.
     dependent: Option<Wait>,
 }
 
-/// Where a kernel that may begin early waits for the launches ahead.
+/// Where a kernel that may begin early waits for earlier launches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// Before all else.
+    /// At its beginning, before anything else.
     First,
-    /// Where it says so itself.
+    /// Later, where the kernel itself calls the wait.
     Itself,
 }
 
-/// Targets that a kernel can be for alone: what they have is in no later GPU.
+/// Targets that a kernel can be restricted to. Later GPUs lack their special instructions.
 const ARCHS: [&str; 1] = ["sm_90a"];
 
-/// The target for which there is a wait, as `cuda_std::launch::Descriptor::waits_in` says.
+/// The target that supports the wait. Must match `cuda_std::launch::Descriptor::waits_in`.
 const WAITS_IN: &str = "sm_90a";
 
 impl BoundsAttribute {
-    /// Reads the parts of an attribute, or of a list of instances, that are bounds. What they don't give is as in `others`.
+    /// Parses the bounds among the parts of an attribute or of a list of instances. Missing bounds are taken from
+    /// `others`.
     pub fn parse(parts: Vec<Vec<TokenTree>>, others: &BoundsAttribute) -> Result<BoundsAttribute, Error> {
         let mut bounds = BoundsAttribute::default();
         let mut at = Span::call_site();
@@ -58,10 +59,7 @@ impl BoundsAttribute {
             if key.to_string() == "arch" {
                 let name = value.to_string().trim_matches('"').to_owned();
                 if !is_punct(equals, '=') || !ARCHS.contains(&name.as_str()) {
-                    return Err(Error::new(
-                        value.span(),
-                        "expected `arch = \"sm_90a\"`: there is no other such target",
-                    ));
+                    return Err(Error::new(value.span(), "expected `arch = \"sm_90a\"`, the only supported value"));
                 }
                 bounds.arch = Some(name);
                 continue;
@@ -75,13 +73,13 @@ impl BoundsAttribute {
                 "max_regs" => &mut bounds.max_regs,
                 other => {
                     let message = format!(
-                        "a kernel has no bound `{other}`: there are `max_threads`, `min_blocks`, `max_regs`, `arch` and `dependent`"
+                        "unknown bound `{other}`: expected `max_threads`, `min_blocks`, `max_regs`, `arch` or `dependent`"
                     );
                     return Err(Error::new(at, message));
                 }
             };
             if field.replace(number).is_some() {
-                return Err(Error::new(at, "given twice"));
+                return Err(Error::new(at, "this bound is set twice"));
             }
         }
         let bounds = BoundsAttribute {
@@ -96,7 +94,7 @@ impl BoundsAttribute {
                 Err(Error::new(at, "a block has at most 1024 threads"))
             }
             BoundsAttribute { max_threads: None, min_blocks: Some(_), .. } => {
-                Err(Error::new(at, "`min_blocks` means something only beside `max_threads`"))
+                Err(Error::new(at, "`min_blocks` requires `max_threads`"))
             }
             _ => Ok(bounds),
         }
@@ -106,12 +104,12 @@ impl BoundsAttribute {
         [("max_threads", self.max_threads), ("min_blocks", self.min_blocks), ("max_regs", self.max_regs)]
     }
 
-    /// The bounds as the comment in the PTX has them: ` max_threads=256 min_blocks=2`.
+    /// Returns the bounds in the format of the PTX comment: ` max_threads=256 min_blocks=2`.
     pub fn marker(&self) -> String {
         self.named().iter().filter_map(|(name, value)| value.map(|v| format!(" {name}={v}"))).collect()
     }
 
-    /// The condition under which there is an entry.
+    /// Returns the `cfg` condition under which the entry exists.
     pub fn condition(&self) -> String {
         match &self.arch {
             Some(arch) => format!("all(target_arch = \"nvptx64\", target_feature = {arch:?})"),
@@ -119,7 +117,7 @@ impl BoundsAttribute {
         }
     }
 
-    /// What comes before all else in an entry.
+    /// Returns the statement at the beginning of an entry.
     pub fn beginning(&self) -> String {
         match self.dependent {
             Some(Wait::First) => {
@@ -129,12 +127,12 @@ impl BoundsAttribute {
         }
     }
 
-    /// The expression that says on the host whether it may begin early.
+    /// Returns the host expression that states whether a launch may begin early.
     pub fn dependent(&self) -> String {
         self.dependent.is_some().to_string()
     }
 
-    /// The expression that makes the target on the host.
+    /// Returns the host expression of the only target.
     pub fn arch(&self) -> String {
         match &self.arch {
             Some(arch) => format!("::core::option::Option::Some({arch:?})"),
@@ -142,7 +140,7 @@ impl BoundsAttribute {
         }
     }
 
-    /// The expression that makes the bounds on the host.
+    /// Returns the host expression of the bounds.
     pub fn literal(&self) -> String {
         let fields = self.named().map(|(name, value)| match value {
             Some(value) => format!("{name}: ::core::option::Option::Some({value})"),

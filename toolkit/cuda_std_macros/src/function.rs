@@ -1,4 +1,4 @@
-//! A kernel's function, taken apart.
+//! Parsing of a kernel's function.
 
 use proc_macro::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 
@@ -6,40 +6,40 @@ use crate::{Error, is_punct, split, tokens};
 
 /// One parameter of a kernel.
 pub struct FunctionParam {
-    /// Its name.
+    /// The parameter's name.
     pub name: String,
-    /// What stands before the colon.
+    /// The tokens before the colon.
     pattern: Vec<TokenTree>,
-    /// Its type, with the places in the source where it stands.
+    /// The tokens of its type, with their spans in the source.
     pub ty: Vec<TokenTree>,
-    /// Its type as one would write it.
+    /// The text of its type, with usual spacing.
     pub text: String,
 }
 
 impl FunctionParam {
-    /// Whether it is a tensor: a `&CuTensorMap`, of which launches pass the bytes.
+    /// Returns whether it is a tensor: a `&CuTensorMap`, which launches pass by value.
     pub fn is_tensor(&self) -> bool {
         self.text.starts_with('&') && self.text.ends_with("CuTensorMap")
     }
 }
 
-/// A kernel function, taken apart.
+/// The parts of a kernel function.
 pub struct Function {
-    /// Attributes.
+    /// The function's attributes.
     pub head: TokenStream,
-    /// `pub` or alike.
+    /// `pub`, `pub(crate)` or similar.
     pub visibility: TokenStream,
     /// The kernel's name.
     pub name: Ident,
-    /// What stands in `<...>` after the name.
+    /// The tokens of `<...>` after the name.
     pub generics: Vec<TokenTree>,
-    /// Its parameters, in parentheses.
+    /// The parameters, in parentheses.
     pub params: Group,
     body: TokenTree,
 }
 
 impl Function {
-    /// Takes a function apart.
+    /// Parses a function.
     pub fn parse(item: TokenStream) -> Result<Function, Error> {
         let mut tokens = item.into_iter().peekable();
         let (mut head, mut visibility, mut is_unsafe) = (TokenStream::new(), TokenStream::new(), false);
@@ -57,10 +57,15 @@ impl Function {
                     }
                     "unsafe" => is_unsafe = true,
                     "fn" if is_unsafe => break,
-                    "fn" => return Err(Error::new(word.span(), "a kernel is an `unsafe fn`: it trusts its pointers")),
-                    _ => return Err(Error::new(word.span(), "a kernel is a plain `unsafe fn`")),
+                    "fn" => {
+                        return Err(Error::new(
+                            word.span(),
+                            "a kernel must be an `unsafe fn`, because it trusts its pointers",
+                        ));
+                    }
+                    _ => return Err(Error::new(word.span(), "a kernel must be a plain `unsafe fn`")),
                 },
-                other => return Err(Error::new(span(other), "`#[kernel]` is for functions")),
+                other => return Err(Error::new(span(other), "`#[kernel]` applies only to functions")),
             }
         }
         let name = match tokens.next() {
@@ -81,15 +86,16 @@ impl Function {
             }
             Some(token) if is_punct(&token, '-') => {
                 let message =
-                    "a kernel returns nothing: it writes its results through a parameter, such as `out: *mut f32`";
+                    "a kernel cannot return a value: write results through a parameter, such as `out: *mut f32`";
                 Err(Error::new(token.span(), message))
             }
-            other => Err(Error::new(span(other), "a kernel has no `where`: write bounds within `<...>`")),
+            other => Err(Error::new(span(other), "a kernel cannot have a `where` clause: write bounds within `<...>`")),
         }
     }
 
-    /// The entry as the device has it, without its attributes: named `entry`, with the bytes of tensors in place of references. It begins with
-    /// `beginning`. `body` follows what finds out where these are; without one it is the function's own.
+    /// Returns the device function of an entry, without the original function's attributes. Tensors are passed as bytes
+    /// instead of references. The function begins with `beginning`, then computes the tensors' addresses, and ends with
+    /// `body`. Without a `body` it uses the original function's body.
     pub fn entry(
         &self,
         entry: &str,
@@ -123,7 +129,7 @@ impl Function {
         Ok(out)
     }
 
-    /// The function as written, declared as `keywords` say.
+    /// Returns the function as written, but declared with `keywords`.
     pub fn declared(&self, keywords: &str) -> Result<TokenStream, Error> {
         let mut out = self.head.clone();
         out.extend(self.visibility.clone());
@@ -135,13 +141,14 @@ impl Function {
     }
 }
 
-/// An expression: the tensor map that an entry gets as its parameter `index`. The compiler would copy it to local memory, where
-/// tensor copies do not find it; so it is asked for by the name that PTX has for it.
+/// Returns an expression for the address of the tensor map in parameter `index` of an entry. The compiler would copy
+/// the map to local memory, which tensor copies cannot access. Therefore the expression refers to the parameter by its
+/// PTX name.
 fn tensor_address(entry: &str, index: usize) -> String {
     format!(
         "{{
             let address: *const ::cuda_std::ptx::tensor::CuTensorMap;
-            /* SAFETY: the address of a parameter, whose bytes are a map; accesses no memory. */
+            /* SAFETY: computes the address of a parameter that contains a map, and accesses no memory. */
             unsafe {{
                 ::core::arch::asm!(
                     \"mov.b64 {{0}}, {entry}_param_{index};\", \"cvta.param.u64 {{0}}, {{0}};\", out(reg64) address,
@@ -157,7 +164,7 @@ fn span(token: Option<TokenTree>) -> Span {
     token.map_or_else(Span::call_site, |t| t.span())
 }
 
-/// The parameters of a function.
+/// Parses the parameters of a function.
 pub fn parse_params(group: &Group) -> Result<Vec<FunctionParam>, Error> {
     let mut params = Vec::new();
     for part in split(group.stream(), ',') {
@@ -175,7 +182,7 @@ pub fn parse_params(group: &Group) -> Result<Vec<FunctionParam>, Error> {
     Ok(params)
 }
 
-/// A type as one would write it: spaces between words, and nowhere else.
+/// Formats a type with usual spacing: spaces only between words.
 fn text(tokens: &[TokenTree]) -> String {
     let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     tokens.iter().fold(String::new(), |mut text, token| {

@@ -1,4 +1,4 @@
-//! What the host sees of a kernel: a struct of its arguments, and what makes calls of that.
+//! The host's part of a kernel: a struct of its arguments, and the trait impls that turn it into calls.
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
@@ -7,13 +7,13 @@ use crate::function::{Function, FunctionParam};
 use crate::instances::{Generic, KernelInstance, generic_parameters};
 use crate::{Error, is_punct, tokens};
 
-/// Everything here is for the host alone.
+/// All generated items are compiled only for the host.
 const HOST: &str = "#[cfg(not(target_arch = \"nvptx64\"))]";
 
 /// `cuda_std::launch::MAX_TENSORS`.
 const MOST_TENSORS: usize = 3;
 
-/// A kernel, for the host.
+/// Generates the host's items for a kernel.
 pub struct Host<'a> {
     function: &'a Function,
     /// The parameters in order.
@@ -25,7 +25,7 @@ impl<'a> Host<'a> {
         Self { function, params }
     }
 
-    /// The arguments of a kernel that has one entry.
+    /// Generates the arguments of a kernel with a single entry.
     pub fn kernel(&self, bounds: &BoundsAttribute) -> Result<TokenStream, Error> {
         let name = self.function.name.to_string();
         let mut out = self.args(&format!("The arguments of the kernel `{name}`."))?;
@@ -34,7 +34,7 @@ impl<'a> Host<'a> {
         Ok(out)
     }
 
-    /// The arguments of a generic kernel, with all its instances.
+    /// Generates the arguments of a generic kernel, with all its instances.
     pub fn family(&self, instances: &[KernelInstance]) -> Result<TokenStream, Error> {
         let name = self.function.name.to_string();
         let generics = generic_parameters(&self.function.generics)?;
@@ -61,7 +61,7 @@ impl<'a> Host<'a> {
                 const INSTANCES: &'static [&'static ::cuda_std::launch::Descriptor] = &[{list}];
             }}
             {HOST} impl {name} {{
-                #[doc = \"The instance of these parameters, with these arguments.\"]
+                #[doc = \"Returns a call of the instance for these parameters, with these arguments.\"]
                 #[allow(dead_code)]
                 {visibility} fn instance<{declared}>(self) -> ::cuda_std::launch::KernelCall
                 where
@@ -74,7 +74,7 @@ impl<'a> Host<'a> {
         Ok(out)
     }
 
-    /// The struct of the kernel's name, with a field for each parameter.
+    /// Generates the struct with the kernel's name and a field for each parameter.
     fn args(&self, doc: &str) -> Result<TokenStream, Error> {
         let (name, visibility) = (&self.function.name, &self.function.visibility);
         let mut fields = TokenStream::new();
@@ -100,7 +100,7 @@ impl<'a> Host<'a> {
             bits += &format!("bits[{i}] = ::cuda_std::launch::Argument::bits(self.{name});");
         }
         if tensors.len() > MOST_TENSORS {
-            return Err(Error::new(name.span(), format!("a kernel has {MOST_TENSORS} tensors at most")));
+            return Err(Error::new(name.span(), format!("a kernel can have at most {MOST_TENSORS} tensors")));
         }
         tensors.resize(MOST_TENSORS, "::core::option::Option::None".to_owned());
         let mut out =
@@ -128,7 +128,7 @@ impl<'a> Host<'a> {
         Ok(out)
     }
 
-    /// The constant that describes an entry.
+    /// Generates the constant that describes an entry.
     fn descriptor(&self, entry: &str, labels: &[String], bounds: &BoundsAttribute) -> String {
         format!(
             "const DESCRIPTOR: ::cuda_std::launch::Descriptor = ::cuda_std::launch::Descriptor {{
@@ -146,7 +146,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// The type that stands for an instance: `(F16, Const<64>,)`.
+/// Returns the type that identifies an instance: `(F16, Const<64>,)`.
 fn key(generics: &[Generic], values: &[&str]) -> String {
     let part = |(generic, value): (&Generic, &&str)| {
         if generic.is_const { format!("::cuda_std::launch::Const<{value}>,") } else { format!("{value},") }
@@ -154,14 +154,14 @@ fn key(generics: &[Generic], values: &[&str]) -> String {
     format!("({})", generics.iter().zip(values).map(part).collect::<String>())
 }
 
-/// The type that the host has for a parameter: an address on the device for a pointer, and else the same.
+/// Returns the host's type for a parameter: a device address for a pointer, and the same type otherwise.
 fn on_host(ty: &[TokenTree]) -> Result<TokenStream, Error> {
     let pointer = match ty {
         [reference, ..] if is_punct(reference, '&') => {
-            let message = "a kernel takes no references but `&CuTensorMap`: pass a pointer, such as `*const f32`, and how many elements it has";
+            let message = "`&CuTensorMap` is the only reference that a kernel can take: pass a pointer, such as `*const f32`, and the number of elements";
             return Err(Error::new(reference.span(), message));
         }
-        // A type that a `macro_rules` macro has passed on.
+        // A type that was passed through a `macro_rules` macro.
         [TokenTree::Group(whole)] if whole.delimiter() == Delimiter::None => {
             return on_host(&whole.stream().into_iter().collect::<Vec<_>>());
         }

@@ -1,34 +1,34 @@
-//! `instances(T = [F16, Bf16], D = [64, 128])`: the kernels that a generic one stands for.
+//! `instances(T = [F16, Bf16], D = [64, 128])`: the instances of a generic kernel.
 
 use proc_macro::{Delimiter, Group, Ident, Span, TokenTree};
 
 use crate::bounds::BoundsAttribute;
 use crate::{Error, is_punct, split};
 
-/// The lists of an attribute. Each gives every generic parameter its values.
+/// The lists of an attribute. Each list gives values to every generic parameter.
 pub struct Instances(Vec<List>);
 
-/// The values of each generic parameter, as one `instances(...)` gives them.
+/// The values of each generic parameter in one `instances(...)`.
 struct List {
     span: Span,
     parameters: Vec<(Ident, Vec<String>)>,
-    /// The launch bounds of its kernels.
+    /// The launch bounds of the list's kernels.
     bounds: BoundsAttribute,
 }
 
 /// A generic parameter of a kernel.
 pub struct Generic {
-    /// Its name.
+    /// The parameter's name.
     pub name: String,
-    /// Whether it is a number, `const D: u32`, and not a type.
+    /// Whether it is a number, `const D: u32`, instead of a type.
     pub is_const: bool,
 }
 
-/// One kernel of a family.
+/// One instance of a generic kernel.
 pub struct KernelInstance {
-    /// Its entry: the family's name and the labels, such as `attention_f16_64`.
+    /// The entry's name: the generic kernel's name and the labels, such as `attention_f16_64`.
     pub name: String,
-    /// What stands for the generic parameters, in order.
+    /// The values of the generic parameters, in order.
     pub values: Vec<String>,
     /// The values in lower case.
     pub labels: Vec<String>,
@@ -37,7 +37,7 @@ pub struct KernelInstance {
 }
 
 impl Instances {
-    /// Reads the parts of the attribute that are `instances(...)`. `bounds` are the kernel's: a list may have others.
+    /// Parses the `instances(...)` parts of the attribute. `bounds` are the kernel's bounds, which a list may override.
     pub fn parse(parts: &[Vec<TokenTree>], bounds: &BoundsAttribute) -> Result<Instances, Error> {
         let groups = parts.iter().filter_map(|part| match part.as_slice() {
             [_, TokenTree::Group(list)] => Some(List::parse(list, bounds)),
@@ -46,19 +46,20 @@ impl Instances {
         Ok(Instances(groups.collect::<Result<_, _>>()?))
     }
 
-    /// Whether the attribute has no `instances(...)`.
+    /// Returns whether the attribute has no `instances(...)`.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Every combination of the values of each list, for a function of this name and these generic parameters.
-    pub fn of(&self, function: &Ident, generics: &[TokenTree]) -> Result<Vec<KernelInstance>, Error> {
+    /// Returns every combination of the values of each list, for a function with this name and these generic
+    /// parameters.
+    pub fn kernels(&self, function: &Ident, generics: &[TokenTree]) -> Result<Vec<KernelInstance>, Error> {
         let declared: Vec<_> = generic_parameters(generics)?.into_iter().map(|generic| generic.name).collect();
         let mut all: Vec<KernelInstance> = Vec::new();
         for list in &self.0 {
-            for instance in list.of(function, &declared)? {
+            for instance in list.kernels(function, &declared)? {
                 if all.iter().any(|other| other.name == instance.name) {
-                    return Err(Error::new(list.span, format!("`{}` is there twice", instance.name)));
+                    return Err(Error::new(list.span, format!("the instance `{}` is listed twice", instance.name)));
                 }
                 all.push(instance);
             }
@@ -84,7 +85,7 @@ impl List {
             for value in split(values.stream(), ',') {
                 match value.as_slice() {
                     [one @ (TokenTree::Ident(_) | TokenTree::Literal(_))] => words.push(one.to_string()),
-                    _ => return Err(Error::new(values.span(), "a value is one word: the name of a type, or a number")),
+                    _ => return Err(Error::new(values.span(), "a value must be the name of a type or a number")),
                 }
             }
             parameters.push((name.clone(), words));
@@ -92,11 +93,11 @@ impl List {
         Ok(List { span: list.span(), parameters, bounds: BoundsAttribute::parse(other_bounds, bounds)? })
     }
 
-    fn of(&self, function: &Ident, declared: &[String]) -> Result<Vec<KernelInstance>, Error> {
+    fn kernels(&self, function: &Ident, declared: &[String]) -> Result<Vec<KernelInstance>, Error> {
         let listed: Vec<_> = self.parameters.iter().map(|(name, _)| name.to_string()).collect();
         if declared != listed {
             let (declared, listed) = (declared.join(", "), listed.join(", "));
-            let message = format!("the function's parameters are <{declared}>, the instances' <{listed}>");
+            let message = format!("the function's parameters are <{declared}>, but the instances have <{listed}>");
             return Err(Error::new(function.span(), message));
         }
         let mut combinations = vec![Vec::new()];
@@ -119,7 +120,7 @@ impl List {
     }
 }
 
-/// The parameters in `<T: Bound, const D: u32>`.
+/// Parses the parameters in `<T: Bound, const D: u32>`.
 pub fn generic_parameters(generics: &[TokenTree]) -> Result<Vec<Generic>, Error> {
     let inside = generics.get(1..generics.len().saturating_sub(1)).unwrap_or_default();
     let mut all = Vec::new();
@@ -127,7 +128,7 @@ pub fn generic_parameters(generics: &[TokenTree]) -> Result<Vec<Generic>, Error>
         let words: Vec<_> = part.iter().map(ToString::to_string).collect();
         match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
             ["const", name, ":", "u32"] => all.push(Generic { name: (*name).to_owned(), is_const: true }),
-            ["const", ..] => return Err(Error::new(part[0].span(), "a number among a kernel's parameters is a `u32`")),
+            ["const", ..] => return Err(Error::new(part[0].span(), "a const parameter of a kernel must be a `u32`")),
             [name, ..] => all.push(Generic { name: (*name).to_owned(), is_const: false }),
             [] => {}
         }

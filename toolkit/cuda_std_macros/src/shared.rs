@@ -4,11 +4,11 @@ use proc_macro::{Delimiter, Group, Span, TokenStream, TokenTree};
 
 use crate::{Error, split, tokens};
 
-/// A module-level `.shared` declaration, and an expression for its address.
+/// Expands to a module-level `.shared` declaration and an expression for its address.
 ///
-/// The declaration must not be part of the inline assembly that takes the address: the compiler may duplicate that,
-/// and each copy would be another array. Items of assembly must stand in a module, so one is made around it, which
-/// sees what the surrounding module sees.
+/// The inline assembly that takes the address must not contain the declaration: the compiler may duplicate the
+/// assembly, and each copy would declare another array. A `global_asm!` item must be in a module, so the macro creates
+/// one, which imports everything from the surrounding module.
 pub fn expand(input: TokenStream) -> Result<TokenStream, Error> {
     let parts = split(input, ';');
     let (ty, len, align) = match parts.as_slice() {
@@ -58,7 +58,7 @@ fn group(delimiter: Delimiter, stream: TokenStream) -> TokenTree {
     Group::new(delimiter, stream).into()
 }
 
-/// A name for the array: its crate, file, line and column, so that a build repeated gives the same PTX.
+/// Returns a name for the array, made from its crate, file, line and column. Repeated builds thus produce the same PTX.
 fn symbol(span: Span) -> String {
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
     let place = format!("{package}_{}_{}_{}", span.file(), span.line(), span.column());

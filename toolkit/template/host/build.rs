@@ -1,4 +1,4 @@
-//! Compiles the kernels to PTX, for `main.rs` to embed.
+//! Compiles the kernels to PTX, which `main.rs` embeds.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
-//! Makes the PTX in the `prebuilt/` folders of this repository anew.
+//! Compiles the PTX in the `prebuilt/` folders of this repository again.
 //!
 //! ```text
-//! cargo run -p quire-cuda-builder                 make it, with whatever compiler is found
-//! cargo run -p quire-cuda-builder -- --check      fail if it is not of the present sources, or if the compiler that
-//!                                                 made it is here and makes something else of them
+//! cargo run -p quire-cuda-builder                 compile it with the first compiler found
+//! cargo run -p quire-cuda-builder -- --check      fail if the sources have changed since, or if the same compiler is
+//!                                                 installed and produces different PTX
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use cuda_builder::{Arch, CudaBuilder, Error, Source, Toolchain};
 
-/// The crates of kernels.
+/// The kernel crates of this repository.
 const CRATES: [&str; 3] = ["kernels", "toolkit/vocabulary", "examples"];
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         for name in CRATES {
             let builder = CudaBuilder::new(repository.join(name)).arch(arch).target_dir(&target);
             let path = builder.prebuilt_path();
-            let result = if check { verify(builder) } else { builder.save_prebuilt().map(|_| "made") };
+            let result = if check { verify(builder) } else { builder.save_prebuilt().map(|_| "compiled") };
             match result {
                 Ok(what) => println!("{}: {what}", shown(&path).display()),
                 Err(error) => {
@@ -46,23 +46,23 @@ fn main() -> ExitCode {
 fn verify(builder: CudaBuilder) -> Result<&'static str, Error> {
     let prebuilt = builder.clone().source(Source::Prebuilt).build()?;
     let Some(toolchain) = Toolchain::find()? else {
-        return Ok("of the present sources; not compiled for comparison, as there is no compiler for kernels");
+        return Ok("up to date; not compiled for comparison, because no compiler for kernels was found");
     };
     let compiled = builder.clone().source(Source::Build).toolchain(Some(toolchain.clone())).build()?;
     if compiled.ptx == prebuilt.ptx {
-        return Ok("of the present sources, and what the compiler makes of them");
+        return Ok("up to date, and identical to the compiler's output");
     }
     if builder.prebuilt_compiler()?.as_deref() == Some(toolchain.version()) {
         return Err(Error::Unexpected(format!(
-            "{} is not what {} makes of the present sources",
+            "{} differs from the output of {} for the current sources",
             shown(&builder.prebuilt_path()).display(),
             toolchain.version()
         )));
     }
-    Ok("of the present sources, which compile; another compiler made it, so that the text may differ")
+    Ok("up to date, and the sources compile; another compiler made it, so the text may differ")
 }
 
-/// The path as one would type it.
+/// Returns the last three components of the path, for messages.
 fn shown(path: &Path) -> PathBuf {
     let mut parts = path.components().rev().take(3).collect::<Vec<_>>();
     parts.reverse();

@@ -1,35 +1,35 @@
-//! Kernels with their arguments.
+//! Kernels together with their arguments.
 
 use core::fmt;
 
 use super::{Descriptor, Param, TensorTile};
 
-/// The most parameters that a kernel can have.
+/// The maximum number of a kernel's parameters.
 pub const MAX_PARAMS: usize = 24;
 
-/// The most tensors that a kernel can have among its parameters.
+/// The maximum number of tensors among a kernel's parameters.
 pub const MAX_TENSORS: usize = 3;
 
-/// The arguments of a kernel by name: `#[kernel]` makes such a struct of the kernel's parameters.
+/// A kernel's arguments by name. `#[kernel]` generates such a struct from the kernel's parameters.
 pub trait Args: Copy + 'static {
     /// The parameters in order.
     const PARAMS: &'static [Param];
 
-    /// The bits of each argument in order, with zeros above them and behind them; of a tensor its place among
-    /// [`tensors`](Self::tensors).
+    /// Returns the bits of each argument in order, zero-extended to 64 bits, and zeros for unused parameters. A tensor
+    /// is represented by its index in [`tensors`](Self::tensors).
     fn bits(self) -> [u64; MAX_PARAMS];
 
-    /// The tensors among the arguments, in order.
+    /// Returns the tensors among the arguments, in order.
     fn tensors(self) -> [Option<TensorTile>; MAX_TENSORS];
 }
 
-/// The arguments of a kernel that has one entry.
+/// The arguments of a kernel with a single entry.
 pub trait Kernel: Args {
     /// The entry's name, parameters and launch bounds.
     const DESCRIPTOR: Descriptor;
 }
 
-/// The arguments of a generic kernel that has an instance for the parameters `P`: a tuple of types and [`Const`]s, such
+/// The arguments of a generic kernel that has an instance for the parameters `P`, a tuple of types and [`Const`]s such
 /// as `(F16, Const<128>)`.
 #[diagnostic::on_unimplemented(message = "the kernel `{Self}` has no instance for `{P}`")]
 pub trait Instance<P>: Args {
@@ -41,13 +41,13 @@ pub trait Instance<P>: Args {
 #[derive(Debug)]
 pub enum Const<const N: u32> {}
 
-/// The arguments of a generic kernel, whichever instance is launched.
+/// The arguments of a generic kernel, regardless of the instance to launch.
 pub trait Family: Args {
     /// The entries of all instances.
     const INSTANCES: &'static [&'static Descriptor];
 }
 
-/// A kernel's entry, and the arguments that it is to be launched with.
+/// A kernel's entry and the arguments to launch it with.
 #[derive(Clone, Copy)]
 pub struct KernelCall {
     descriptor: &'static Descriptor,
@@ -56,28 +56,28 @@ pub struct KernelCall {
 }
 
 impl KernelCall {
-    /// A kernel with its arguments.
+    /// Combines a kernel with its arguments.
     pub fn new<K: Kernel>(args: K) -> Self {
         Self { descriptor: &K::DESCRIPTOR, bits: args.bits(), tensors: args.tensors() }
     }
 
-    /// An instance of a generic kernel with its arguments.
+    /// Combines an instance of a generic kernel with its arguments.
     pub fn instance<A: Instance<P>, P>(args: A) -> Self {
         Self { descriptor: &A::DESCRIPTOR, bits: args.bits(), tensors: args.tensors() }
     }
 
-    /// The entry's name, parameters and launch bounds.
+    /// Returns the entry's name, parameters and launch bounds.
     pub const fn descriptor(&self) -> &'static Descriptor {
         self.descriptor
     }
 
-    /// The bits of each argument in order. A parameter of fewer than 64 bits has the first bytes of its number, a tensor its
-    /// place among [`tensors`](Self::tensors).
+    /// Returns the bits of each argument in order. A parameter of fewer than 64 bits uses the first bytes of its
+    /// number. A tensor is represented by its index in [`tensors`](Self::tensors).
     pub fn bits(&self) -> &[u64] {
         &self.bits[..self.descriptor.params.len()]
     }
 
-    /// The tensors among the arguments, in order.
+    /// Returns the tensors among the arguments, in order.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorTile> {
         self.tensors.iter().flatten()
     }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_leaves_its_signature() {
+    fn a_kernel_has_a_descriptor_with_its_signature() {
         let Descriptor { name, params, bounds, labels, arch, dependent } = scale::DESCRIPTOR;
         assert_eq!((name, labels.len(), arch, dependent), ("scale", 0, None, false));
         assert_eq!(bounds, Bounds { max_threads: Some(128), min_blocks: None, max_regs: Some(64) });
@@ -166,10 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_instances_may_have_bounds_of_its_own() {
+    fn a_list_of_instances_may_override_the_bounds() {
         let bounds = |min_blocks| Bounds { max_threads: Some(64), min_blocks: Some(min_blocks), max_regs: None };
         assert!(fill::INSTANCES[..4].iter().all(|instance| instance.bounds == bounds(5)));
-        assert_eq!(fill::INSTANCES[4].bounds, bounds(3), "what the list does not say is as for the kernel");
+        assert_eq!(fill::INSTANCES[4].bounds, bounds(3), "bounds that the list omits are inherited from the kernel");
     }
 
     /// Copies.
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "device only")]
-    fn the_host_does_not_run_kernels() {
+    fn calling_a_kernel_on_the_host_panics() {
         // SAFETY: it panics before it touches memory.
         unsafe { scale(core::ptr::null_mut(), 1.0, 1) }
     }

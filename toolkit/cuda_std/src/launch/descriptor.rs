@@ -1,4 +1,4 @@
-//! What an entry of the PTX is called, takes and allows.
+//! Descriptors of PTX entries: names, parameters and launch bounds.
 
 use crate::ptx::tensor::CuTensorMap;
 
@@ -7,27 +7,27 @@ use crate::ptx::tensor::CuTensorMap;
 pub struct Descriptor {
     /// The name of the entry.
     pub name: &'static str,
-    /// What an instance of a generic kernel was made with: the values of its parameters, in lower case, such as
-    /// `["f16", "128"]`. Empty for a kernel without parameters.
+    /// The parameters of an instance of a generic kernel, in lower case, such as `["f16", "128"]`. Empty for a kernel
+    /// that is not generic.
     pub labels: &'static [&'static str],
-    /// Its parameters in order.
+    /// The entry's parameters in order.
     pub params: &'static [Param],
-    /// What it was compiled for.
+    /// The launch bounds that the entry was compiled with.
     pub bounds: Bounds,
-    /// The one target that it exists for, as compilers name it; `None`: all.
+    /// The only target that has this entry, in the compiler's spelling. `None` means all targets.
     pub arch: Option<&'static str>,
-    /// Whether it waits for the launches ahead where the target has such a wait, as [`waits_in`](Self::waits_in) says.
+    /// Whether the kernel waits for earlier launches on targets that support it. See [`waits_in`](Self::waits_in).
     pub dependent: bool,
 }
 
 impl Descriptor {
-    /// Whether there is such a kernel in the PTX for a target.
+    /// Returns whether the PTX for `target` contains this kernel.
     pub fn is_for(&self, target: &str) -> bool {
         self.arch.is_none_or(|only| only == target)
     }
 
-    /// Whether its entry in the PTX for a target waits for the launches ahead before it accesses memory that they may write, so that it may be launched
-    /// before they are over. Elsewhere it has to be launched behind them.
+    /// Returns whether the entry in the PTX for `target` waits for earlier launches before it accesses memory that they
+    /// may write. Then it may be launched before they finish. Otherwise the launch must be ordered after them.
     pub fn waits_in(&self, target: &str) -> bool {
         self.dependent && target == "sm_90a"
     }
@@ -36,21 +36,21 @@ impl Descriptor {
 /// One parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
-    /// Its name in the source.
+    /// The parameter's name in the source.
     pub name: &'static str,
-    /// Its type as written there.
+    /// The parameter's type as written in the source.
     pub ty: &'static str,
-    /// The size of the type in bytes, the same on host and device.
+    /// The size of the type in bytes, which is the same on host and device.
     pub size: usize,
 }
 
 impl Param {
-    /// Describes a tensor: a map of it.
+    /// Describes a tensor parameter, which is passed as a tensor map.
     pub const fn tensor(name: &'static str, ty: &'static str) -> Param {
         Param { name, ty, size: size_of::<CuTensorMap>() }
     }
 
-    /// Whether it is a tensor.
+    /// Returns whether the parameter is a tensor.
     pub const fn is_tensor(&self) -> bool {
         self.size == size_of::<CuTensorMap>()
     }
@@ -61,34 +61,34 @@ impl Param {
     }
 }
 
-/// Limits that a kernel was compiled for: a launch that exceeds them fails. `None`: not limited.
+/// Limits that a kernel was compiled for. A launch that exceeds them fails. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Threads per block, at most.
+    /// The maximum number of threads per block.
     pub max_threads: Option<u32>,
-    /// Blocks that are to fit on a multiprocessor at the same time.
+    /// The number of blocks that must fit on a multiprocessor at the same time.
     pub min_blocks: Option<u32>,
-    /// Registers per thread, at most.
+    /// The maximum number of registers per thread.
     pub max_regs: Option<u32>,
 }
 
-/// A type that may be a kernel's parameter: a number, or an address on the device.
+/// A type that can be a kernel's parameter: a number, or an address on the device.
 ///
 /// # Safety
-/// Its size, alignment and bits are the same on host and device, and it has no padding.
+/// The type's size, alignment and bits are the same on host and device, and it has no padding.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a parameter of a kernel",
     label = "not a number of up to 64 bits or a pointer",
     note = "parameters are numbers, such as `u32` and `f32`, and pointers, such as `*const f32` and `*mut f32`"
 )]
 pub unsafe trait Argument: Copy + 'static {
-    /// Its bits, with zeros above them.
+    /// Returns the bits, zero-extended to 64 bits.
     fn bits(self) -> u64;
 }
 
 macro_rules! numbers {
     ($($ty:ty as $bits:ty)*) => {$(
-        // SAFETY: a number, of the same bits on both sides.
+        // SAFETY: a number has the same bits on host and device.
         unsafe impl Argument for $ty {
             fn bits(self) -> u64 {
                 u64::from(<$bits>::from_ne_bytes(self.to_ne_bytes()))

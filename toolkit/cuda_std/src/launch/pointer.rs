@@ -1,14 +1,14 @@
-//! Addresses in the device's memory, as the host has them.
+//! Device memory addresses on the host.
 
 use core::fmt;
 use core::marker::PhantomData;
 
 use super::Argument;
 
-/// The address of elements that a kernel reads: what `*const T` among its parameters is on the host.
+/// The address of elements that a kernel reads. A kernel's `*const T` parameter has this type on the host.
 ///
-/// The host can calculate with it and pass it on, and cannot read through it. It does not become the address of another
-/// type, or one to write to, unless that is asked for explicitly ([`cast`](Self::cast)):
+/// The host can compute with the address and pass it on, but cannot read through it. It converts to another element
+/// type only explicitly ([`cast`](Self::cast)), and never implicitly to an address for writing:
 ///
 /// ```compile_fail
 /// # use cuda_std::launch::DevicePtr;
@@ -26,8 +26,8 @@ pub struct DevicePtr<T> {
     element: PhantomData<fn() -> T>,
 }
 
-/// The address of elements that a kernel writes, or reads and writes: what `*mut T` among its parameters is on the
-/// host.
+/// The address of elements that a kernel writes, or reads and writes. A kernel's `*mut T` parameter has this type on
+/// the host.
 pub struct DevicePtrMut<T> {
     address: u64,
     element: PhantomData<fn(T) -> T>,
@@ -36,37 +36,37 @@ pub struct DevicePtrMut<T> {
 macro_rules! pointers {
     ($name:ident) => {
         impl<T> $name<T> {
-            /// The address 0: no elements.
+            /// The null address.
             pub const NULL: Self = Self::from_address(0);
 
-            /// The elements at this address of the device's memory. Nothing is checked about what is there.
+            /// Creates a pointer from an address in device memory, without any check.
             pub const fn from_address(address: u64) -> Self {
                 Self { address, element: PhantomData }
             }
 
-            /// The address as a number.
+            /// Returns the address as a number.
             pub const fn address(self) -> u64 {
                 self.address
             }
 
-            /// Whether this is [`NULL`](Self::NULL).
+            /// Returns whether this is [`NULL`](Self::NULL).
             pub const fn is_null(self) -> bool {
                 self.address == 0
             }
 
-            /// The same address as that of elements of another type.
+            /// Returns the same address with another element type.
             pub const fn cast<U>(self) -> $name<U> {
                 $name::from_address(self.address)
             }
 
-            /// The address of the element with this number.
+            /// Returns the address of the element at `index`.
             pub const fn offset(self, index: usize) -> Self {
                 let bytes = (index as u64).wrapping_mul(size_of::<T>() as u64);
                 Self::from_address(self.address.wrapping_add(bytes))
             }
         }
 
-        // Derived, these would ask the same of the elements.
+        // These impls are written by hand because `derive` would require the same traits of `T`.
         impl<T> Clone for $name<T> {
             fn clone(&self) -> Self {
                 *self
@@ -85,7 +85,7 @@ macro_rules! pointers {
         }
         impl<T> Eq for $name<T> {}
 
-        // SAFETY: 64 bits on both sides, without padding.
+        // SAFETY: 64 bits on host and device, without padding.
         unsafe impl<T: 'static> Argument for $name<T> {
             fn bits(self) -> u64 {
                 self.address
@@ -98,7 +98,7 @@ pointers!(DevicePtr);
 pointers!(DevicePtrMut);
 
 impl<T> DevicePtrMut<T> {
-    /// The same elements, to be read only.
+    /// Converts to a read-only pointer to the same elements.
     pub const fn cast_const(self) -> DevicePtr<T> {
         DevicePtr::from_address(self.address)
     }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_are_counted_in_their_size() {
+    fn offsets_are_scaled_by_the_element_size() {
         let words = DevicePtrMut::<u32>::from_address(0x100);
         assert_eq!(words.offset(3).address(), 0x10c);
         assert_eq!(words.cast::<u64>().offset(1).address(), 0x108);

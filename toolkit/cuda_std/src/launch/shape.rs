@@ -1,7 +1,7 @@
 //! The shape of a launch.
 
-/// How many threads a launch has, in what blocks, and how much shared memory each block gets beside what its kernel
-/// declares.
+/// The grid and block dimensions of a launch, and the dynamic shared memory of each block. The dynamic memory comes in
+/// addition to the static arrays that the kernel declares.
 ///
 /// ```
 /// use cuda_std::launch::LaunchShape;
@@ -13,56 +13,56 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct LaunchShape {
-    /// Blocks of the grid: x, y, z.
+    /// Blocks in the grid: x, y, z.
     pub grid: [u32; 3],
-    /// Threads of a block: x, y, z.
+    /// Threads per block: x, y, z.
     pub threads: [u32; 3],
-    /// Dynamic shared memory of a block, in bytes.
+    /// Dynamic shared memory per block, in bytes.
     pub shared: u32,
-    /// Blocks of a cluster: x, y, z. The grid is a multiple of it.
+    /// Blocks per cluster: x, y, z. The grid must be a multiple of it.
     pub cluster: [u32; 3],
 }
 
 impl LaunchShape {
-    /// A grid of one-dimensional blocks of `threads` threads.
+    /// Creates a grid of one-dimensional blocks of `threads` threads.
     pub const fn new(grid: [u32; 3], threads: u32) -> Self {
         Self { grid, threads: [threads, 1, 1], shared: 0, cluster: [1; 3] }
     }
 
-    /// A one-dimensional grid of `blocks` blocks of `threads` threads.
+    /// Creates a one-dimensional grid of `blocks` blocks of `threads` threads.
     pub const fn linear(blocks: u32, threads: u32) -> Self {
         Self::new([blocks, 1, 1], threads)
     }
 
-    /// As many one-dimensional blocks of `threads` threads as `count` elements need, with a thread for each.
+    /// Creates enough one-dimensional blocks of `threads` threads for one thread per element of `count`.
     ///
     /// # Panics
-    /// If blocks have no threads.
+    /// Panics if `threads` is zero.
     pub const fn covering(count: u32, threads: u32) -> Self {
         Self::linear(count.div_ceil(threads), threads)
     }
 
-    /// The same launch with other blocks: their threads along x, y and z.
+    /// Returns the same shape with these block dimensions: threads along x, y and z.
     pub const fn with_threads(self, threads: [u32; 3]) -> Self {
         Self { threads, ..self }
     }
 
-    /// The same launch with `bytes` bytes of dynamic shared memory for each block.
+    /// Returns the same shape with `bytes` bytes of dynamic shared memory per block.
     pub const fn with_shared(self, bytes: u32) -> Self {
         Self { shared: bytes, ..self }
     }
 
-    /// The same launch in clusters of so many blocks along x, y and z. Hopper.
+    /// Returns the same shape with clusters of this many blocks along x, y and z. Requires Hopper.
     pub const fn with_clusters(self, blocks: [u32; 3]) -> Self {
         Self { cluster: blocks, ..self }
     }
 
-    /// All threads of a block.
+    /// Returns the number of threads per block.
     pub const fn block_threads(self) -> u64 {
         product(self.threads)
     }
 
-    /// All blocks of the grid. Their number saturates; the launch of such a grid is refused.
+    /// Returns the number of blocks in the grid. The number saturates, and such a grid cannot be launched.
     pub const fn blocks(self) -> u64 {
         product(self.grid)
     }

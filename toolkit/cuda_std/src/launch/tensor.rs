@@ -1,12 +1,13 @@
-//! Tensors whose tiles kernels copy.
+//! Tensors that kernels copy in tiles.
 
 use crate::ptx::pattern::TilePattern;
 
-/// A tensor in the device's memory, and the tiles of it that a kernel copies: what `&CuTensorMap` among its parameters is on
-/// the host. The launch has the driver make the map, and is refused if the driver does not take it.
+/// A tensor in device memory and the tiles that a kernel copies of it. A kernel's `&CuTensorMap` parameter has this
+/// type on the host. The launch asks the driver to create the map, and fails if the driver rejects it.
 ///
-/// Dimensions are listed innermost first. Address and strides are multiples of 16 bytes, and so is a tile's innermost
-/// dimension, which is no longer than its pattern; a tile has at most 256 elements along each dimension.
+/// Dimensions are listed innermost first. The address and the strides are multiples of 16 bytes. A tile's innermost
+/// dimension is a multiple of 16 bytes as well, and no longer than its pattern. A tile has at most 256 elements along
+/// each dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorTile {
     address: u64,
@@ -19,19 +20,19 @@ pub struct TensorTile {
 /// One dimension of a [`TensorTile`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TileDimension {
-    /// Elements of the tensor.
+    /// Elements of the tensor along this dimension.
     pub size: u64,
-    /// Bytes from one element to the next. Elements of the innermost dimension follow each other, whatever stands here.
+    /// Bytes from one element to the next. Ignored for the innermost dimension, whose elements are contiguous.
     pub stride: u64,
-    /// Elements of a tile.
+    /// Elements of a tile along this dimension.
     pub tile: u32,
 }
 
-/// The most dimensions that a tensor can have.
+/// The maximum number of dimensions of a tensor.
 const MOST_DIMENSIONS: usize = 5;
 
 impl TensorTile {
-    /// Tiles of a tensor of `N` dimensions, 1 to 5, whose elements have 1, 2, 4 or 8 bytes.
+    /// Describes tiles of a tensor with `N` dimensions, 1 to 5, and elements of 1, 2, 4 or 8 bytes.
     pub const fn new<const N: usize>(
         address: u64,
         element_bytes: u32,
@@ -48,22 +49,22 @@ impl TensorTile {
         TensorTile { address, element_bytes, pattern, rank: N, dimensions: all }
     }
 
-    /// The address of the first element.
+    /// Returns the address of the first element.
     pub const fn address(&self) -> u64 {
         self.address
     }
 
-    /// Bytes of an element.
+    /// Returns the size of an element in bytes.
     pub const fn element_bytes(&self) -> u32 {
         self.element_bytes
     }
 
-    /// The order of a tile in shared memory.
+    /// Returns the order of a tile in shared memory.
     pub const fn pattern(&self) -> TilePattern {
         self.pattern
     }
 
-    /// The dimensions, innermost first.
+    /// Returns the dimensions, innermost first.
     pub fn dimensions(&self) -> &[TileDimension] {
         &self.dimensions[..self.rank]
     }

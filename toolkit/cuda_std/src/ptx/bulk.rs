@@ -1,21 +1,21 @@
-//! `cp.async.bulk`: copies of any number of bytes between global and shared memory, which a single thread starts. Hopper.
+//! `cp.async.bulk`: bulk copies between global and shared memory that a single thread starts. Hopper.
 //!
-//! A copy to shared memory tells an [`mbarrier`](super::mbarrier) how many bytes it has brought; these must be announced
-//! there. Copies to global memory are closed into groups with [`commit`], and waited for with [`wait`] or [`wait_read`] by the
-//! thread that started them. Sizes and both addresses are multiples of 16 bytes. Tiles of tensors are copied by
+//! A copy to shared memory reports the copied bytes to an [`mbarrier`](super::mbarrier), where a thread must announce
+//! them. Copies to global memory are closed into groups with [`commit`]. The thread that started them waits for them
+//! with [`wait`] or [`wait_read`]. Sizes and both addresses are multiples of 16 bytes. To copy tiles of tensors, use
 //! [`tensor`](super::tensor).
 
-/// Copies to shared memory of this block, and tells an mbarrier of it.
+/// Copies to shared memory of this block and reports the bytes to an mbarrier.
 ///
 /// `cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [to], [from], bytes, [barrier]`
 ///
 /// # Safety
-/// `to` and `barrier` are offsets in shared memory, `from` is in global memory, all valid and aligned; the destination is
-/// neither read nor written before the mbarrier's phase is over, and the source is not written.
+/// `to` and `barrier` are offsets in shared memory, and `from` is in global memory. All are valid and aligned. The
+/// destination is neither read nor written before the mbarrier's phase ends, and the source is not written.
 #[inline(always)]
 pub unsafe fn load(to: u32, from: *const u8, bytes: u32, barrier: u32) {
     device!((to, from, bytes, barrier) => {
-        // SAFETY: the addresses are valid and aligned, by this function's contract.
+        // SAFETY: this function's contract requires valid, aligned addresses.
         unsafe {
             core::arch::asm!(
                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{0}], [{1}], {2}, [{3}];",
@@ -29,17 +29,17 @@ pub unsafe fn load(to: u32, from: *const u8, bytes: u32, barrier: u32) {
     })
 }
 
-/// [`load`] to the same place in several blocks of the cluster: those whose bits are set in `blocks`. Each block's own
-/// mbarrier is told, at the same offset.
+/// [`load`] to the same offset in several blocks of the cluster, selected by the bits of `blocks`. The copy reports to
+/// each block's own mbarrier, also at the same offset.
 ///
 /// `cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [to], [from], bytes, [barrier], blocks`
 ///
 /// # Safety
-/// As for [`load`], in each of these blocks, none of which has ended.
+/// As for [`load`], in each of these blocks, and none of them has exited.
 #[inline(always)]
 pub unsafe fn load_multicast(to: u32, from: *const u8, bytes: u32, barrier: u32, blocks: u16) {
     device!((to, from, bytes, barrier, blocks) => {
-        // SAFETY: the addresses are valid and aligned, by this function's contract.
+        // SAFETY: this function's contract requires valid, aligned addresses.
         unsafe {
             core::arch::asm!(
                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster \
@@ -60,12 +60,12 @@ pub unsafe fn load_multicast(to: u32, from: *const u8, bytes: u32, barrier: u32,
 /// `cp.async.bulk.global.shared::cta.bulk_group [to], [from], bytes`
 ///
 /// # Safety
-/// As for [`load`]; the source is not written before [`wait_read`], and what threads stored there is fenced by
+/// As for [`load`]. The source is not written before [`wait_read`], and earlier stores to it are fenced by
 /// [`fence::proxy_async_shared`](super::fence::proxy_async_shared).
 #[inline(always)]
 pub unsafe fn store(to: *mut u8, from: u32, bytes: u32) {
     device!((to, from, bytes) => {
-        // SAFETY: the addresses are valid and aligned, by this function's contract.
+        // SAFETY: this function's contract requires valid, aligned addresses.
         unsafe {
             core::arch::asm!(
                 "cp.async.bulk.global.shared::cta.bulk_group [{0}], [{1}], {2};",
@@ -78,16 +78,16 @@ pub unsafe fn store(to: *mut u8, from: u32, bytes: u32) {
     })
 }
 
-/// Closes the group of all copies to global memory that this thread has started since the last.
+/// Closes the group of all copies to global memory that this thread has started since the previous call.
 ///
 /// `cp.async.bulk.commit_group`
 #[inline(always)]
 pub fn commit() {
-    // SAFETY: groups the thread's own copies; accesses no memory.
+    // SAFETY: groups the thread's own copies and accesses no memory.
     device!(() => unsafe { core::arch::asm!("cp.async.bulk.commit_group;", options(nostack, preserves_flags)) })
 }
 
-/// Waits until at most `PENDING` of this thread's groups, the youngest, are still on their way to global memory.
+/// Waits until at most `PENDING` of this thread's groups, the newest, are still in flight to global memory.
 ///
 /// `cp.async.bulk.wait_group PENDING`
 #[inline(always)]
@@ -100,7 +100,7 @@ pub fn wait<const PENDING: u32>() {
     })
 }
 
-/// Waits until at most `PENDING` of this thread's groups, the youngest, still read shared memory.
+/// Waits until at most `PENDING` of this thread's groups, the newest, are still reading shared memory.
 ///
 /// `cp.async.bulk.wait_group.read PENDING`
 #[inline(always)]

@@ -1,5 +1,5 @@
-//! Clusters: blocks that run at the same time, on neighbouring multiprocessors, and reach each other's shared memory.
-//! Hopper.
+//! Clusters: blocks that run at the same time on neighbouring multiprocessors and can access each other's shared
+//! memory. Hopper.
 
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "C" {
@@ -13,29 +13,29 @@ unsafe extern "C" {
     fn wait_aligned();
 }
 
-/// The block's number in its cluster. `%cluster_ctarank`
+/// Returns the block's rank in its cluster. `%cluster_ctarank`
 #[inline(always)]
 pub fn rank() -> u32 {
     // SAFETY: reads a special register and accesses no memory.
     device!(() => unsafe { ctarank() })
 }
 
-/// Blocks in the cluster. `%cluster_nctarank`
+/// Returns the number of blocks in the cluster. `%cluster_nctarank`
 #[inline(always)]
 pub fn size() -> u32 {
     // SAFETY: reads a special register and accesses no memory.
     device!(() => unsafe { nctarank() })
 }
 
-/// Arrives at the cluster's barrier: what this thread wrote before is visible to all who [`wait`] there.
+/// Arrives at the cluster's barrier. Threads that [`wait`] there see everything that this thread wrote before.
 ///
 /// `barrier.cluster.arrive.aligned`
 ///
 /// # Safety
-/// All threads of the cluster's blocks call this, all lanes of a warp together, and then [`wait`], by turns.
+/// All threads of the cluster's blocks call this and then [`wait`], alternately. All lanes of a warp call it together.
 #[inline(always)]
 pub unsafe fn arrive() {
-    // SAFETY: all threads arrive and wait by turns, by this function's contract.
+    // SAFETY: this function's contract requires that all threads arrive and wait alternately.
     device!(() => unsafe { arrive_aligned() })
 }
 
@@ -45,24 +45,24 @@ pub unsafe fn arrive() {
 /// As for [`arrive`].
 #[inline(always)]
 pub unsafe fn wait() {
-    // SAFETY: all threads arrive and wait by turns, by this function's contract.
+    // SAFETY: this function's contract requires that all threads arrive and wait alternately.
     device!(() => unsafe { wait_aligned() })
 }
 
-/// [`arrive`] and [`wait`].
+/// Calls [`arrive`] and [`wait`].
 ///
 /// # Safety
 /// As for [`arrive`].
 #[inline(always)]
 pub unsafe fn sync() {
-    // SAFETY: this function's contract is the same.
+    // SAFETY: this function has the same contract.
     unsafe {
         arrive();
         wait();
     }
 }
 
-/// Where in the cluster an offset of this block's shared memory lies in that of block `rank`.
+/// Converts an offset in shared memory to the address of the same offset in block `rank` of the cluster.
 ///
 /// `mapa.shared::cluster.u32`
 #[inline(always)]
@@ -83,15 +83,15 @@ pub fn map(offset: u32, rank: u32) -> u32 {
     })
 }
 
-/// Reads shared memory of any block of the cluster, at an address of [`map`]. `ld.shared::cluster.u32`
+/// Reads shared memory of any block of the cluster, at an address from [`map`]. `ld.shared::cluster.u32`
 ///
 /// # Safety
-/// That block has not ended, and its memory is valid there and aligned.
+/// That block has not exited, and the address is valid and aligned.
 #[inline(always)]
 pub unsafe fn load_u32(address: u32) -> u32 {
     device!((address) => {
         let value: u32;
-        // SAFETY: the address is valid, by this function's contract.
+        // SAFETY: this function's contract requires a valid address.
         unsafe {
             core::arch::asm!(
                 "ld.shared::cluster.u32 {0}, [{1}];",
@@ -104,14 +104,14 @@ pub unsafe fn load_u32(address: u32) -> u32 {
     })
 }
 
-/// Writes shared memory of any block of the cluster, at an address of [`map`]. `st.shared::cluster.u32`
+/// Writes shared memory of any block of the cluster, at an address from [`map`]. `st.shared::cluster.u32`
 ///
 /// # Safety
 /// As for [`load_u32`].
 #[inline(always)]
 pub unsafe fn store_u32(address: u32, value: u32) {
     device!((address, value) => {
-        // SAFETY: the address is valid, by this function's contract.
+        // SAFETY: this function's contract requires a valid address.
         unsafe {
             core::arch::asm!(
                 "st.shared::cluster.u32 [{0}], {1};",

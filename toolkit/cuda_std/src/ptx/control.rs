@@ -1,8 +1,8 @@
-//! Who does what in a block, and when the next launch may begin. Hopper.
+//! Roles of threads in a block, and dependencies between launches. Hopper.
 
-/// Whether this lane is the one that the warp elects, the same one for the same lanes: for what one thread does.
+/// Elects one lane of the warp and returns `true` in this lane only. The same lanes always elect the same lane.
 ///
-/// `elect.sync`. A collective in volatile assembly, since LLVM (22) takes its intrinsic for one that it may move.
+/// `elect.sync`. A collective in volatile inline assembly, since LLVM (22) assumes that it may move its own intrinsic.
 ///
 /// # Safety
 /// All lanes of the warp call this together.
@@ -10,7 +10,7 @@
 pub unsafe fn elect() -> bool {
     device!(() => {
         let elected: u32;
-        // SAFETY: all lanes of the warp are here together, by this function's contract.
+        // SAFETY: this function's contract requires that all lanes of the warp call it together.
         unsafe {
             core::arch::asm!(
                 "{{",
@@ -26,43 +26,43 @@ pub unsafe fn elect() -> bool {
     })
 }
 
-/// Gives registers of the warp group back, down to `COUNT` a thread: a multiple of 8 from 24 to 256.
+/// Releases registers of the warp group, down to `COUNT` per thread: a multiple of 8 from 24 to 256.
 ///
 /// `setmaxnreg.dec.sync.aligned.u32 COUNT`
 ///
 /// # Safety
-/// All threads of a warp group, four whole warps from one whose number is a multiple of four on, call this together. The
-/// kernel has `max_threads`, and a limit of registers by it or by `max_regs`.
+/// All threads of a warp group call this together. A warp group is four whole warps, the first of which has a number
+/// that is a multiple of four. The kernel has `max_threads`, and a register limit from it or from `max_regs`.
 #[inline(always)]
 pub unsafe fn give_registers<const COUNT: u32>() {
     const { assert!(COUNT.is_multiple_of(8) && COUNT >= 24 && COUNT <= 256) }
     device!(() => {
-        // SAFETY: all threads of the warp group are here, by this function's contract.
+        // SAFETY: this function's contract requires that all threads of the warp group call it.
         unsafe {
             core::arch::asm!("setmaxnreg.dec.sync.aligned.u32 {0};", const COUNT, options(nostack, preserves_flags));
         }
     })
 }
 
-/// Waits for registers that other warp groups give back, up to `COUNT` a thread.
+/// Waits for registers that other warp groups release, and takes them, up to `COUNT` per thread.
 ///
 /// `setmaxnreg.inc.sync.aligned.u32 COUNT`
 ///
 /// # Safety
-/// As for [`give_registers`], and so many are given back.
+/// As for [`give_registers`], and other warp groups release enough registers.
 #[inline(always)]
 pub unsafe fn take_registers<const COUNT: u32>() {
     const { assert!(COUNT.is_multiple_of(8) && COUNT >= 24 && COUNT <= 256) }
     device!(() => {
-        // SAFETY: all threads of the warp group are here, by this function's contract.
+        // SAFETY: this function's contract requires that all threads of the warp group call it.
         unsafe {
             core::arch::asm!("setmaxnreg.inc.sync.aligned.u32 {0};", const COUNT, options(nostack, preserves_flags));
         }
     })
 }
 
-/// Waits until the launches that this one depends on have ended and what they wrote is visible. In a launch that was not
-/// made to begin early it does nothing.
+/// Waits until the launches that this one depends on have ended and their writes are visible. Does nothing in a launch
+/// that was not allowed to begin early.
 ///
 /// `griddepcontrol.wait`
 #[inline(always)]
@@ -71,20 +71,21 @@ pub fn wait_for_earlier_launches() {
     device!(() => unsafe { core::arch::asm!("griddepcontrol.wait;", options(nostack, preserves_flags)) })
 }
 
-/// Lets launches that depend on this one begin, once all its blocks have called this or ended.
+/// Lets dependent launches begin once all blocks of this launch have called this or exited.
 ///
 /// `griddepcontrol.launch_dependents`
 #[inline(always)]
 pub fn let_later_launches_begin() {
-    // SAFETY: accesses no memory; what later launches may read they wait for.
+    // SAFETY: accesses no memory. Later launches wait before they read the results of this one.
     device!(() => unsafe { core::arch::asm!("griddepcontrol.launch_dependents;", options(nostack, preserves_flags)) })
 }
 
-/// Waits for the launches ahead, and lets those behind begin: what a kernel with `#[kernel(dependent)]` begins with, and one with
-/// `#[kernel(dependent = "waits")]` calls itself.
+/// Waits for earlier launches and lets later ones begin. A kernel with `#[kernel(dependent)]` begins with this call,
+/// and a kernel with `#[kernel(dependent = "waits")]` makes it itself.
 ///
-/// Threads wait before they access any memory that launches write, and none lets the next launch begin before it has waited. So
-/// what a launch waits for, the one ahead, has itself waited for all before that.
+/// Threads wait before they access any memory that launches write, and no thread lets the next launch begin before it
+/// has waited. Therefore a launch needs to wait only for the previous launch, which has itself waited for all earlier
+/// ones.
 #[inline(always)]
 pub fn begin_dependent() {
     wait_for_earlier_launches();

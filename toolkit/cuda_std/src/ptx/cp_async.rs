@@ -1,19 +1,19 @@
-//! `cp.async`: copies from global to shared memory that run beside the threads.
+//! `cp.async`: asynchronous copies from global to shared memory.
 //!
 //! A thread issues copies, closes them into a group with [`commit`], and waits for its own groups, oldest first, with
-//! [`wait`]; a barrier then makes the data visible to the other threads of the block.
+//! [`wait`]. A barrier then makes the data visible to the other threads of the block.
 
-/// Copies 16 bytes through L2 only: for data that this multiprocessor reads once.
+/// Copies 16 bytes through L2 only. Meant for data that this multiprocessor reads once.
 ///
 /// `cp.async.cg.shared.global [to], [from], 16`
 ///
 /// # Safety
-/// `to` is an offset in shared memory, `from` is in global memory, both valid and aligned to 16 bytes; the destination
-/// is neither read nor written before [`wait`].
+/// `to` is an offset in shared memory, and `from` is in global memory. Both are valid and aligned to 16 bytes. The
+/// destination is neither read nor written before [`wait`].
 #[inline(always)]
 pub unsafe fn copy_cg(to: u32, from: *const u8) {
     device!((to, from) => {
-        // SAFETY: `to` and `from` are valid and aligned, by this function's contract.
+        // SAFETY: this function's contract requires valid, aligned addresses.
         unsafe {
             core::arch::asm!(
                 "cp.async.cg.shared.global [{0}], [{1}], 16;",
@@ -34,7 +34,7 @@ pub unsafe fn copy_cg(to: u32, from: *const u8) {
 #[inline(always)]
 pub unsafe fn copy_ca(to: u32, from: *const u8) {
     device!((to, from) => {
-        // SAFETY: `to` and `from` are valid and aligned, by this function's contract.
+        // SAFETY: this function's contract requires valid, aligned addresses.
         unsafe {
             core::arch::asm!(
                 "cp.async.ca.shared.global [{0}], [{1}], 16;",
@@ -46,16 +46,18 @@ pub unsafe fn copy_ca(to: u32, from: *const u8) {
     })
 }
 
-/// Copies the first `bytes` (0 to 16) of 16 bytes, and fills the rest with zeros: for the ragged end of a tile.
+/// Copies the first `bytes` (0 to 16) of 16 bytes, and fills the rest with zeros. Meant for the incomplete end of a
+/// tile.
 ///
 /// `cp.async.cg.shared.global [to], [from], 16, bytes`
 ///
 /// # Safety
-/// As for [`copy_cg`]; of `from` only `bytes` need be valid.
+/// As for [`copy_cg`], but only the first `bytes` bytes of `from` need be valid.
 #[inline(always)]
 pub unsafe fn copy_cg_zero_fill(to: u32, from: *const u8, bytes: u32) {
     device!((to, from, bytes) => {
-        // SAFETY: `to` and the first `bytes` at `from` are valid and aligned, by this function's contract.
+        // SAFETY: this function's contract requires that `to` and the first `bytes` bytes of `from` are valid and
+        // aligned.
         unsafe {
             core::arch::asm!(
                 "cp.async.cg.shared.global [{0}], [{1}], 16, {2};",
@@ -68,16 +70,16 @@ pub unsafe fn copy_cg_zero_fill(to: u32, from: *const u8, bytes: u32) {
     })
 }
 
-/// Closes the group of all copies that this thread has issued since the last.
+/// Closes the group of all copies that this thread has issued since the previous call.
 ///
 /// `cp.async.commit_group`
 #[inline(always)]
 pub fn commit() {
-    // SAFETY: groups the thread's own copies; accesses no memory.
+    // SAFETY: groups the thread's own copies and accesses no memory.
     device!(() => unsafe { core::arch::asm!("cp.async.commit_group;", options(nostack, preserves_flags)) })
 }
 
-/// Waits until at most `PENDING` of this thread's groups, the youngest, are still in flight.
+/// Waits until at most `PENDING` of this thread's groups, the newest, are still in flight.
 ///
 /// `cp.async.wait_group PENDING`
 #[inline(always)]

@@ -1,8 +1,8 @@
-//! Fences between the two ways to memory: the *generic* one of ordinary loads and stores, and the *asynchronous* one of
-//! bulk copies, tensor copies and `wgmma`. Hopper.
+//! Fences between the two memory proxies: the *generic* proxy of ordinary loads and stores, and the *asynchronous*
+//! proxy of bulk copies, tensor copies and `wgmma`. Hopper.
 //!
-//! What threads stored is seen by the asynchronous way only behind a fence of theirs. The other direction needs none: who
-//! waits for a copy sees what it brought.
+//! The asynchronous proxy sees a thread's ordinary stores only after that thread's fence. The other direction needs no
+//! fence: a thread that waits for a copy sees the copied data.
 
 macro_rules! fences {
     ($($name:ident = $instruction:literal, $doc:literal;)*) => {$(
@@ -19,7 +19,7 @@ macro_rules! fences {
 }
 
 fences! {
-    proxy_async = "fence.proxy.async", "For all memory.";
-    proxy_async_shared = "fence.proxy.async.shared::cta", "For the block's shared memory.";
-    proxy_async_global = "fence.proxy.async.global", "For global memory.";
+    proxy_async = "fence.proxy.async", "Fences all memory.";
+    proxy_async_shared = "fence.proxy.async.shared::cta", "Fences the block's shared memory.";
+    proxy_async_global = "fence.proxy.async.global", "Fences global memory.";
 }

@@ -1,18 +1,19 @@
-//! `ldmatrix`: a warp loads 8 x 8 matrices of 16-bit elements from shared memory, laid out over its lanes as `mma`
-//! takes them: lane `l` receives elements `2 * (l % 4)` and the next of row `l / 4`, or of that column when
-//! transposed.
+//! `ldmatrix`: a warp loads 8 x 8 matrices of 16-bit elements from shared memory, in the layout over its lanes that
+//! `mma` requires. Lane `l` receives elements `2 * (l % 4)` and the next one of row `l / 4`, or of that column if the
+//! matrix is transposed.
 //!
-//! The rows' addresses come from the lanes: those of matrix `m` from lanes `8 * m ..`. A row is 16 bytes. Collectives.
+//! The lanes pass the rows' addresses: lanes `8 * m ..` pass the rows of matrix `m`. A row is 16 bytes. All functions
+//! are collectives.
 //!
-//! The functions that take an offset in shared memory in place of a pointer need half the registers for it, and the
+//! Some functions take an offset in shared memory instead of a pointer. An offset needs half the registers, and the
 //! assembler folds its constant part into the instruction.
 
-/// Two registers, as LLVM returns them.
+/// Two registers, in the form that LLVM returns.
 #[cfg(target_arch = "nvptx64")]
 #[repr(C)]
 struct Two(u32, u32);
 
-/// Four registers, as LLVM returns them.
+/// Four registers, in the form that LLVM returns.
 #[cfg(target_arch = "nvptx64")]
 #[repr(C)]
 struct Four(u32, u32, u32, u32);
@@ -33,37 +34,37 @@ unsafe extern "unadjusted" {
     fn ldmatrix_x4_trans(row: *const u8) -> Four;
 }
 
-/// One matrix; lanes 0 to 7 give its rows. `ldmatrix.sync.aligned.m8n8.x1.b16`
+/// Loads one matrix. Lanes 0 to 7 pass its rows. `ldmatrix.sync.aligned.m8n8.x1.b16`
 ///
 /// # Safety
-/// All lanes of the warp call this together; the rows are in shared memory, valid and aligned to 16 bytes.
+/// All lanes of the warp call this together. The rows are in shared memory, valid and aligned to 16 bytes.
 #[inline(always)]
 pub unsafe fn load_x1(row: *const u8) -> u32 {
-    // SAFETY: all lanes are here and the rows are valid, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes call it together with valid rows.
     device!((row) => unsafe { ldmatrix_x1(row) })
 }
 
-/// Two matrices; lanes 0 to 15 give their rows. `ldmatrix.sync.aligned.m8n8.x2.b16`
+/// Loads two matrices. Lanes 0 to 15 pass their rows. `ldmatrix.sync.aligned.m8n8.x2.b16`
 ///
 /// # Safety
 /// As for [`load_x1`].
 #[inline(always)]
 pub unsafe fn load_x2(row: *const u8) -> [u32; 2] {
     device!((row) => {
-        // SAFETY: all lanes are here and the rows are valid, by this function's contract.
+        // SAFETY: this function's contract requires that all lanes call it together with valid rows.
         let Two(a, b) = unsafe { ldmatrix_x2(row) };
         [a, b]
     })
 }
 
-/// Four matrices; every lane gives a row. `ldmatrix.sync.aligned.m8n8.x4.b16`
+/// Loads four matrices. Every lane passes a row. `ldmatrix.sync.aligned.m8n8.x4.b16`
 ///
 /// # Safety
 /// As for [`load_x1`].
 #[inline(always)]
 pub unsafe fn load_x4(row: *const u8) -> [u32; 4] {
     device!((row) => {
-        // SAFETY: all lanes are here and the rows are valid, by this function's contract.
+        // SAFETY: this function's contract requires that all lanes call it together with valid rows.
         let Four(a, b, c, d) = unsafe { ldmatrix_x4(row) };
         [a, b, c, d]
     })
@@ -75,7 +76,7 @@ pub unsafe fn load_x4(row: *const u8) -> [u32; 4] {
 /// As for [`load_x1`].
 #[inline(always)]
 pub unsafe fn load_x1_trans(row: *const u8) -> u32 {
-    // SAFETY: all lanes are here and the rows are valid, by this function's contract.
+    // SAFETY: this function's contract requires that all lanes call it together with valid rows.
     device!((row) => unsafe { ldmatrix_x1_trans(row) })
 }
 
@@ -86,7 +87,7 @@ pub unsafe fn load_x1_trans(row: *const u8) -> u32 {
 #[inline(always)]
 pub unsafe fn load_x2_trans(row: *const u8) -> [u32; 2] {
     device!((row) => {
-        // SAFETY: all lanes are here and the rows are valid, by this function's contract.
+        // SAFETY: this function's contract requires that all lanes call it together with valid rows.
         let Two(a, b) = unsafe { ldmatrix_x2_trans(row) };
         [a, b]
     })
@@ -99,7 +100,7 @@ pub unsafe fn load_x2_trans(row: *const u8) -> [u32; 2] {
 #[inline(always)]
 pub unsafe fn load_x4_trans(row: *const u8) -> [u32; 4] {
     device!((row) => {
-        // SAFETY: all lanes are here and the rows are valid, by this function's contract.
+        // SAFETY: this function's contract requires that all lanes call it together with valid rows.
         let Four(a, b, c, d) = unsafe { ldmatrix_x4_trans(row) };
         [a, b, c, d]
     })
@@ -111,13 +112,13 @@ macro_rules! at_offsets {
         #[doc = concat!("\n\n`", $instruction, "`")]
         ///
         /// # Safety
-        /// As for [`load_x1`]; `row` is an offset in shared memory.
+        /// As for [`load_x1`], and `row` is an offset in shared memory.
         #[inline(always)]
         pub unsafe fn $name(row: u32) -> [u32; 4] {
             device!((row) => {
                 let (a, b, c, d): (u32, u32, u32, u32);
-                // SAFETY: all lanes are here and the rows are valid, by this function's contract. LLVM's intrinsic
-                // takes a pointer of an address space that Rust cannot name.
+                // SAFETY: this function's contract requires that all lanes call it together with valid rows. This is
+                // assembly because LLVM's intrinsic takes a pointer in an address space that Rust cannot express.
                 unsafe {
                     core::arch::asm!(
                         concat!($instruction, " {{{0}, {1}, {2}, {3}}}, [{4}];"),
@@ -133,6 +134,6 @@ macro_rules! at_offsets {
 }
 
 at_offsets! {
-    load_x4_at = "ldmatrix.sync.aligned.m8n8.x4.shared.b16", "[`load_x4`] of rows at offsets.";
-    load_x4_trans_at = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "[`load_x4_trans`] of rows at offsets.";
+    load_x4_at = "ldmatrix.sync.aligned.m8n8.x4.shared.b16", "[`load_x4`] with rows given by offset.";
+    load_x4_trans_at = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "[`load_x4_trans`] with rows given by offset.";
 }

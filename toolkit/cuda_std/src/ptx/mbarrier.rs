@@ -1,12 +1,13 @@
-//! `mbarrier`: barriers in shared memory that count arrivals, and bytes that asynchronous copies bring. Hopper.
+//! `mbarrier`: barriers in shared memory that count arrivals of threads and bytes of asynchronous copies. Hopper.
 //!
-//! An mbarrier is an aligned `u64` of shared memory that nothing else may touch between [`init`] and [`invalidate`]; it
-//! is named by its offset ([`shared_offset`](crate::shared::shared_offset)). It goes through phases, the first of which
-//! is 0. A phase ends when as many arrivals as [`init`] said have come, and all bytes that were announced in it. Threads
-//! wait for a phase by its parity: who waits for parity 1 of a new mbarrier does not wait, as if a phase before the first
-//! one were over. What came before an arrival, and what was copied, is visible to those who have waited.
+//! An mbarrier is an aligned `u64` of shared memory that nothing else may access between [`init`] and [`invalidate`].
+//! Functions take its offset ([`shared_offset`](crate::shared::shared_offset)). An mbarrier goes through phases,
+//! beginning with phase 0. A phase ends after the number of arrivals given to [`init`] and after all bytes announced in
+//! it have been copied. Threads wait for a phase by its parity. Waiting for parity 1 of a new mbarrier returns at once,
+//! as if a phase before phase 0 had ended. Threads that have waited see all writes before an arrival, and all copied
+//! data.
 
-/// An instruction on mbarriers of this block, without a result.
+/// Functions for single instructions on mbarriers of this block, without a result.
 macro_rules! instructions {
     ($($name:ident($($argument:ident),*) = $instruction:literal, $doc:literal, $safety:literal;)*) => {$(
         #[doc = $doc]
@@ -17,7 +18,7 @@ macro_rules! instructions {
         #[inline(always)]
         pub unsafe fn $name($($argument: u32),*) {
             device!(($($argument),*) => {
-                // SAFETY: the mbarrier is one, by this function's contract.
+                // SAFETY: this function's contract requires an mbarrier at this offset.
                 unsafe {
                     core::arch::asm!(
                         concat!($instruction, ";"),
@@ -32,32 +33,33 @@ macro_rules! instructions {
 
 instructions! {
     init(barrier, arrivals) = "mbarrier.init.shared::cta.b64 [{0}], {1}",
-        "Sets an mbarrier up, for phases of so many arrivals.",
-        "The offset is that of an aligned `u64` of the block's shared memory, which is no mbarrier yet. Other threads and \
-         copies use it only behind [`fence_init`] and a barrier.";
+        "Initialises an mbarrier whose phases take `arrivals` arrivals.",
+        "The offset is that of an aligned `u64` of the block's shared memory that is not an mbarrier yet. Other threads and \
+         copies use it only after [`fence_init`] and a barrier.";
     invalidate(barrier) = "mbarrier.inval.shared::cta.b64 [{0}]",
-        "Ends an mbarrier: its memory can be used otherwise.",
-        "It is an mbarrier, and nothing uses it any more.";
+        "Destroys an mbarrier, so its memory can be reused.",
+        "The offset is that of an mbarrier that is no longer used.";
     arrive(barrier) = "mbarrier.arrive.shared::cta.b64 _, [{0}]",
         "Arrives once.",
-        "It is an mbarrier, whose phase still lacks an arrival.";
+        "The offset is that of an mbarrier whose phase still expects an arrival.";
     arrive_expect(barrier, bytes) = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{0}], {1}",
-        "Announces bytes that copies will bring in this phase, and arrives once.",
+        "Announces bytes that copies will write in this phase, and arrives once.",
         "As for [`arrive`].";
     expect(barrier, bytes) = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [{0}], {1}",
-        "Announces bytes that copies will bring in this phase.",
-        "It is an mbarrier, whose phase is not over before this.";
+        "Announces bytes that copies will write in this phase.",
+        "The offset is that of an mbarrier whose phase has not ended yet.";
     arrive_remote(barrier) = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{0}]",
-        "Arrives once at an mbarrier of any block of the cluster, named by an address of \
+        "Arrives once at an mbarrier of any block of the cluster, at an address from \
          [`cluster::map`](crate::ptx::cluster::map).",
-        "As for [`arrive`], and that block has not ended.";
+        "As for [`arrive`], and that block has not exited.";
     arrive_remote_after_reads(barrier) = "mbarrier.arrive.shared::cluster.b64 _, [{0}]",
-        "[`arrive_remote`] of who has only read what others wait for: what this thread wrote before need not be visible to other          blocks. The assembler then makes no fence of the whole GPU before it.",
+        "[`arrive_remote`] for a thread that has only read: its earlier writes need not become visible to other blocks. The \
+         assembler then emits no GPU-wide fence before it.",
         "As for [`arrive_remote`].";
 }
 
-/// Makes mbarriers that this thread has set up ready for other blocks and for copies, behind a barrier of whoever uses
-/// them.
+/// Makes mbarriers that this thread has initialised usable by other blocks and copies, once their users have passed a
+/// barrier.
 ///
 /// `fence.mbarrier_init.release.cluster`
 #[inline(always)]
@@ -68,17 +70,17 @@ pub fn fence_init() {
     })
 }
 
-/// Whether the phase of this parity is over; the hardware may wait a while before it says no.
+/// Returns whether the phase of this parity has ended. The hardware may wait a while before it returns `false`.
 ///
 /// `mbarrier.try_wait.parity.shared::cta.b64`
 ///
 /// # Safety
-/// It is an mbarrier.
+/// The offset is that of an mbarrier.
 #[inline(always)]
 pub unsafe fn try_wait(barrier: u32, parity: u32) -> bool {
     device!((barrier, parity) => {
         let over: u32;
-        // SAFETY: the mbarrier is one, by this function's contract.
+        // SAFETY: this function's contract requires an mbarrier at this offset.
         unsafe {
             core::arch::asm!(
                 "{{",
@@ -96,15 +98,15 @@ pub unsafe fn try_wait(barrier: u32, parity: u32) -> bool {
     })
 }
 
-/// Waits until the phase of this parity is over: [`try_wait`] again and again, in two instructions.
+/// Waits until the phase of this parity has ended. Repeats [`try_wait`], in a loop of two instructions.
 ///
 /// # Safety
-/// It is an mbarrier, and the phase ends.
+/// The offset is that of an mbarrier, and the phase ends.
 #[inline(always)]
-#[allow(named_asm_labels, reason = "a label within braces is known there alone")]
+#[allow(named_asm_labels, reason = "a label within braces is local to them")]
 pub unsafe fn wait(barrier: u32, parity: u32) {
     device!((barrier, parity) => {
-        // SAFETY: the mbarrier is one, by this function's contract.
+        // SAFETY: this function's contract requires an mbarrier at this offset.
         unsafe {
             core::arch::asm!(
                 "{{",

@@ -1,6 +1,7 @@
-//! Loads and stores of 16 bytes in global memory that say how the caches are to treat them.
+//! 16-byte loads and stores of global memory with cache hints.
 //!
-//! A plain `*pointer` of [`Vector`] is a 16-byte access already; these are for data with a known future.
+//! A plain `*pointer` access of a [`Vector`] is already a 16-byte access. Use these functions if you know how the data
+//! will be used next.
 
 use crate::vector::Vector;
 
@@ -10,12 +11,12 @@ macro_rules! loads {
         #[doc = concat!("\n\n`", $instruction, "`")]
         ///
         /// # Safety
-        /// The pointer is to global memory, valid and aligned to 16 bytes.
+        /// The pointer is valid, in global memory, and aligned to 16 bytes.
         #[inline(always)]
         pub unsafe fn $name(from: *const Vector) -> Vector {
             device!((from) => {
                 let (a, b, c, d): (u32, u32, u32, u32);
-                // SAFETY: the pointer is valid and aligned, by this function's contract.
+                // SAFETY: this function's contract requires a valid, aligned pointer.
                 unsafe {
                     core::arch::asm!(
                         concat!($instruction, " {{{0}, {1}, {2}, {3}}}, [{4}];"),
@@ -36,12 +37,12 @@ macro_rules! stores {
         #[doc = concat!("\n\n`", $instruction, "`")]
         ///
         /// # Safety
-        /// The pointer is to global memory, valid and aligned to 16 bytes.
+        /// The pointer is valid, in global memory, and aligned to 16 bytes.
         #[inline(always)]
         pub unsafe fn $name(to: *mut Vector, vector: Vector) {
             device!((to, vector) => {
                 let Vector([a, b, c, d]) = vector;
-                // SAFETY: the pointer is valid and aligned, by this function's contract.
+                // SAFETY: this function's contract requires a valid, aligned pointer.
                 unsafe {
                     core::arch::asm!(
                         concat!($instruction, " [{4}], {{{0}, {1}, {2}, {3}}};"),
@@ -56,12 +57,12 @@ macro_rules! stores {
 }
 
 loads! {
-    load_streaming = "ld.global.cs.v4.b32", "Loads what is read once: first to be evicted.";
-    load_l2 = "ld.global.cg.v4.b32", "Loads through L2 only: what other blocks wrote in this launch.";
-    load_constant = "ld.global.nc.v4.b32", "Loads what nobody writes during the launch.";
+    load_streaming = "ld.global.cs.v4.b32", "Loads data that is read only once. The cache evicts it first.";
+    load_l2 = "ld.global.cg.v4.b32", "Loads through L2 only, for data that other blocks wrote in this launch.";
+    load_constant = "ld.global.nc.v4.b32", "Loads data that no thread writes during the launch.";
 }
 
 stores! {
-    store_streaming = "st.global.cs.v4.b32", "Stores what is not read soon: first to be evicted.";
-    store_l2 = "st.global.cg.v4.b32", "Stores to L2, where other blocks find it.";
+    store_streaming = "st.global.cs.v4.b32", "Stores data that is not read again soon. The cache evicts it first.";
+    store_l2 = "st.global.cg.v4.b32", "Stores to L2, where other blocks can read it.";
 }

@@ -1,7 +1,8 @@
 //! `mma.sync`: a warp multiplies 16-bit matrices on the tensor cores and accumulates in `f32`:
 //! D (16 x 8) = A (16 x 16) B (16 x 8) + C.
 //!
-//! What lane `l` holds, with `r = l / 4` and `c = 2 * (l % 4)`; pairs are neighbours in a row of A, a column of B:
+//! The elements in lane `l`, with `r = l / 4` and `c = 2 * (l % 4)`. A pair is two neighbours in a row of A or a column
+//! of B:
 //!
 //! | operand | registers |
 //! | --- | --- |
@@ -9,7 +10,7 @@
 //! | B, two pairs | rows `c..` and `c + 8..` of column `r` |
 //! | C and D, four `f32` | `(r, c)`, `(r, c + 1)`, `(r + 8, c)`, `(r + 8, c + 1)` |
 //!
-//! Collectives: all lanes of the warp execute the same one together.
+//! The functions are collectives: all lanes of the warp execute the same call together.
 
 macro_rules! mma {
     ($($name:ident = $instruction:literal, $doc:literal;)*) => {$(
@@ -22,8 +23,8 @@ macro_rules! mma {
         pub unsafe fn $name(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
             device!((a, b, c) => {
                 let [mut d0, mut d1, mut d2, mut d3] = c;
-                // SAFETY: all lanes of the warp are here together, by this function's contract. Volatile, never `pure`:
-                // see the module above.
+                // SAFETY: this function's contract requires that all lanes of the warp call it together. The assembly
+                // is volatile and never `pure`, for the reason given in the documentation of `ptx`.
                 unsafe {
                     core::arch::asm!(
                         concat!(
@@ -43,6 +44,6 @@ macro_rules! mma {
 }
 
 mma! {
-    m16n8k16_f16 = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "Of `f16`.";
-    m16n8k16_bf16 = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "Of `bf16`.";
+    m16n8k16_f16 = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "Multiplies `f16` matrices and returns D.";
+    m16n8k16_bf16 = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "Multiplies `bf16` matrices and returns D.";
 }

@@ -1,11 +1,11 @@
-//! Instructions that neither Rust nor Rust-CUDA's `cuda_std` has a name for, a function each.
+//! One function for each PTX instruction that neither Rust nor Rust-CUDA's `cuda_std` has a name for.
 //!
-//! Which form each takes is decided by what keeps it right. Collectives are LLVM's intrinsics where these are marked
-//! convergent (`ldmatrix`). `mma` has an intrinsic, but LLVM (22) takes it for plain arithmetic that it may move into a
-//! branch; it is volatile assembly. LLVM may copy that, too, into both arms of a branch beside it: such an instruction
-//! belongs only where all of a warp take the same branches. Nothing that reads memory is `pure`.
+//! Correctness decides how each function is implemented. Collectives are LLVM's intrinsics if these are marked
+//! convergent (`ldmatrix`). LLVM (22) treats the intrinsic of `mma` as plain arithmetic that it may move into a branch,
+//! so `mma` is volatile assembly. LLVM may still copy volatile assembly into both arms of a nearby branch. Use such an
+//! instruction only where all lanes of a warp take the same branches. Instructions that read memory are never `pure`.
 //!
-//! Those of Hopper (`sm_90a`) are for kernels that exist there alone: `#[kernel(arch = "sm_90a")]`.
+//! Instructions of Hopper (`sm_90a`) are for kernels that exist only there: `#[kernel(arch = "sm_90a")]`.
 
 pub mod bulk;
 pub mod cluster;

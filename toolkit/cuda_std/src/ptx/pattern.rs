@@ -1,10 +1,10 @@
-//! The order of a tile in shared memory, for tensor copies and `wgmma` alike.
+//! The order of a tile in shared memory, for tensor copies and `wgmma`.
 
-/// How 16-byte pieces of a tile's rows are permuted, so that neither rows nor columns meet in a bank: within each group of
-/// eight rows of the pattern, a piece's number is exclusive-ored with its row's.
+/// The permutation (swizzle) of the 16-byte pieces of a tile's rows, which avoids bank conflicts along both rows and
+/// columns. Within each group of eight rows of the pattern, a piece's number is XORed with its row's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TilePattern {
-    /// They are not.
+    /// No permutation.
     #[default]
     Plain,
     /// Within 32 bytes.

@@ -1,7 +1,7 @@
-//! `stmatrix`: a warp stores 8 x 8 matrices of 16-bit elements to shared memory: the reverse of
+//! `stmatrix`: a warp stores 8 x 8 matrices of 16-bit elements to shared memory. This is the reverse of
 //! [`ldmatrix`](super::ldmatrix), with the same layout over the lanes. Hopper.
 //!
-//! The rows' places come from the lanes, as there: offsets in shared memory. Collectives.
+//! The lanes pass the rows' addresses in the same way, as offsets in shared memory. All functions are collectives.
 
 macro_rules! stores {
     ($($name:ident($($i:literal)*) = $instruction:literal $list:literal, $doc:literal;)*) => {$(
@@ -9,11 +9,11 @@ macro_rules! stores {
         #[doc = concat!("\n\n`", $instruction, "`")]
         ///
         /// # Safety
-        /// All lanes of the warp call this together; the rows are in shared memory, valid and aligned to 16 bytes.
+        /// All lanes of the warp call this together. The rows are in shared memory, valid and aligned to 16 bytes.
         #[inline(always)]
         pub unsafe fn $name(row: u32, matrices: [u32; [$($i),*].len()]) {
             device!((row, matrices) => {
-                // SAFETY: all lanes are here and the rows are valid, by this function's contract.
+                // SAFETY: this function's contract requires that all lanes call it together with valid rows.
                 unsafe {
                     core::arch::asm!(
                         concat!($instruction, " [{0}], {{", $list, "}};"),
@@ -28,9 +28,9 @@ macro_rules! stores {
 }
 
 stores! {
-    store_x1(0) = "stmatrix.sync.aligned.m8n8.x1.shared.b16" "{1}", "One matrix; lanes 0 to 7 give its rows.";
-    store_x2(0 1) = "stmatrix.sync.aligned.m8n8.x2.shared.b16" "{1}, {2}", "Two matrices; lanes 0 to 15 give their rows.";
-    store_x4(0 1 2 3) = "stmatrix.sync.aligned.m8n8.x4.shared.b16" "{1}, {2}, {3}, {4}", "Four matrices; every lane gives a row.";
+    store_x1(0) = "stmatrix.sync.aligned.m8n8.x1.shared.b16" "{1}", "Stores one matrix. Lanes 0 to 7 pass its rows.";
+    store_x2(0 1) = "stmatrix.sync.aligned.m8n8.x2.shared.b16" "{1}, {2}", "Stores two matrices. Lanes 0 to 15 pass their rows.";
+    store_x4(0 1 2 3) = "stmatrix.sync.aligned.m8n8.x4.shared.b16" "{1}, {2}, {3}, {4}", "Stores four matrices. Every lane passes a row.";
     store_x4_trans(0 1 2 3) = "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16" "{1}, {2}, {3}, {4}",
         "[`store_x4`], each matrix transposed.";
 }

@@ -1,20 +1,21 @@
-//! `cp.async.bulk.tensor` (TMA): copies of tiles of tensors between global and shared memory, which a single thread
-//! starts. Hopper.
+//! `cp.async.bulk.tensor` (TMA): copies of tensor tiles between global and shared memory that a single thread starts.
+//! Hopper.
 //!
-//! A [`CuTensorMap`] says what the tensor is, how large the tiles are and in what order they lie in shared memory. A copy is
-//! told where its tile begins, in elements along each dimension, innermost first. What of a tile lies outside of the
-//! tensor is zero when it is loaded, and is not stored. Waiting is as for [`bulk`](super::bulk) copies; a tile in shared
-//! memory is aligned to 128 bytes, and if its order has a pattern to eight rows of that.
+//! A [`CuTensorMap`] describes the tensor, the size of its tiles and their order in shared memory. A copy takes the
+//! start of its tile, in elements along each dimension, innermost first. Elements of a tile outside the tensor are zero
+//! after a load, and are not stored. Threads wait for these copies as for [`bulk`](super::bulk) copies. A tile in
+//! shared memory is aligned to 128 bytes. If it has a pattern, it is aligned to eight rows of the pattern.
 
 /// A tensor and the shape of its tiles: the driver's `CUtensorMap`.
 ///
-/// A kernel has it as a parameter `&CuTensorMap`; on the host that is a [`TensorTile`](crate::launch::TensorTile), from which
-/// the launch has the driver make a map. It lies among the launch's parameters, so that nothing has to be kept or copied.
+/// A kernel takes it as a parameter `&CuTensorMap`. On the host the argument is a
+/// [`TensorTile`](crate::launch::TensorTile), and the launch asks the driver to create the map. The map is passed among
+/// the launch's parameters, so the caller need not keep or copy it.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct CuTensorMap([u64; 16]);
 
-/// The bytes of a map as an entry declares them. The builder sees to their alignment, which the compiler does not know.
+/// The bytes of a map as a PTX entry declares them. The builder sets their alignment, which the compiler does not know.
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
 #[repr(C, align(16))]
@@ -23,18 +24,18 @@ pub struct TensorParam([u64; 16]);
 macro_rules! copies {
     ($($rank:literal $load:ident $multicast:ident $store:ident [$($i:literal)*] $list:literal
         $barrier:literal $blocks:literal;)*) => {$(
-        #[doc = concat!("Loads a tile of a tensor of rank ", $rank, ", and tells an mbarrier of this block of all its bytes.")]
+        #[doc = concat!("Loads a tile of a tensor of rank ", $rank, ", and reports all its bytes to an mbarrier of this block.")]
         #[doc = concat!(
             "\n\n`cp.async.bulk.tensor.", $rank, "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes`"
         )]
         ///
         /// # Safety
-        /// `to` and `barrier` are offsets in shared memory, with room for a tile and aligned; the map is for this rank, and its
-        /// tensor is there. The tile is neither read nor written before the mbarrier's phase is over.
+        /// `to` and `barrier` are aligned offsets in shared memory, and `to` has space for a tile. The map has this
+        /// rank, and its tensor is valid. The tile is neither read nor written before the mbarrier's phase ends.
         #[inline(always)]
         pub unsafe fn $load(to: u32, map: &CuTensorMap, at: [i32; $rank], barrier: u32) {
             device!((to, map, at, barrier) => {
-                // SAFETY: tensor, tile and mbarrier are as the instruction needs them, by this function's contract.
+                // SAFETY: this function's contract requires a valid tensor, tile and mbarrier.
                 unsafe {
                     core::arch::asm!(
                         concat!(
@@ -51,19 +52,19 @@ macro_rules! copies {
             })
         }
 
-        #[doc = concat!("[`", stringify!($load), "`] to the same place in those blocks of the cluster whose bits are set in")]
-        /// `blocks`; each block's own mbarrier is told, at the same offset.
+        #[doc = concat!("[`", stringify!($load), "`] to the same offset in several blocks of the cluster, selected by the bits of")]
+        /// `blocks`. The copy reports to each block's own mbarrier, also at the same offset.
         #[doc = concat!(
             "\n\n`cp.async.bulk.tensor.", $rank,
             "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster`"
         )]
         ///
         /// # Safety
-        /// As for one block, in each of them, none of which has ended.
+        /// As for one block, in each of them, and none of them has exited.
         #[inline(always)]
         pub unsafe fn $multicast(to: u32, map: &CuTensorMap, at: [i32; $rank], barrier: u32, blocks: u16) {
             device!((to, map, at, barrier, blocks) => {
-                // SAFETY: tensor, tile and mbarriers are as the instruction needs them, by this function's contract.
+                // SAFETY: this function's contract requires a valid tensor, tiles and mbarriers.
                 unsafe {
                     core::arch::asm!(
                         concat!(
@@ -82,16 +83,16 @@ macro_rules! copies {
             })
         }
 
-        #[doc = concat!("Stores a tile of a tensor of rank ", $rank, ", in a group of this thread's.")]
+        #[doc = concat!("Stores a tile of a tensor of rank ", $rank, ", in a bulk group of this thread.")]
         #[doc = concat!("\n\n`cp.async.bulk.tensor.", $rank, "d.global.shared::cta.tile.bulk_group`")]
         ///
         /// # Safety
-        /// As for loads; the tile is not written before [`bulk::wait_read`](super::bulk::wait_read), and what threads stored
-        /// there is fenced by [`fence::proxy_async_shared`](super::fence::proxy_async_shared).
+        /// As for loads. The tile is not written before [`bulk::wait_read`](super::bulk::wait_read), and earlier stores
+        /// to it are fenced by [`fence::proxy_async_shared`](super::fence::proxy_async_shared).
         #[inline(always)]
         pub unsafe fn $store(map: &CuTensorMap, at: [i32; $rank], from: u32) {
             device!((map, at, from) => {
-                // SAFETY: tensor and tile are as the instruction needs them, by this function's contract.
+                // SAFETY: this function's contract requires a valid tensor and tile.
                 unsafe {
                     core::arch::asm!(
                         concat!(

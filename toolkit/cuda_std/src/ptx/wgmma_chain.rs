@@ -1,13 +1,15 @@
-//! Chains of [`wgmma`](super::wgmma): four or eight products along K in one statement, with factors that lie anyhow. Hopper.
+//! Chains of [`wgmma`](super::wgmma): four or eight products along K in one statement, for factors of any layout.
+//! Hopper.
 //!
-//! Each factor in shared memory is given by a descriptor for each product: see
+//! A factor in shared memory is given by one descriptor per product: see
 //! [`MatrixLayout::along`](super::wgmma::MatrixLayout::along) and [`row_descriptors`].
 
 #[cfg(target_arch = "nvptx64")]
 use super::wgmma::MatrixLayout;
 use super::wgmma::STEP;
 
-/// The descriptors of eight factors, each of 16 elements along two tiles of rows of 64, whose [`row_descriptor`](super::wgmma::row_descriptor)s are given.
+/// Returns the descriptors of eight factors of 16 elements each, along two tiles with rows of 64 elements. `tiles` are
+/// the tiles' [`row_descriptor`](super::wgmma::row_descriptor)s.
 #[inline(always)]
 pub fn row_descriptors(tiles: [u32; 2]) -> [u64; 8] {
     let [first, second] = tiles;
@@ -23,13 +25,13 @@ pub fn row_descriptors(tiles: [u32; 2]) -> [u64; 8] {
     ]
 }
 
-/// A descriptor of which the lower half is given.
+/// Returns the descriptor with the given lower half.
 #[inline(always)]
 fn whole_row_descriptor(low: u32) -> u64 {
     device!((low) => {
         let descriptor;
-        // Said so, since the compiler makes three instructions of 64 bits of a sum that is then joined.
-        // SAFETY: registers are joined.
+        // Explicit assembly, because the compiler would compute the sum and join it with three 64-bit instructions.
+        // SAFETY: only joins two registers.
         unsafe {
             core::arch::asm!(
                 "mov.b64 {descriptor}, {{{low}, {high}}};",
@@ -61,13 +63,13 @@ macro_rules! product {
     };
 }
 
-/// Sums that begin anew.
+/// Chains with new sums.
 macro_rules! first {
     (
         $ty:literal $n:literal [$($i:literal)*] $list:tt $name:ident $count:literal
         $a0:ident $b0:ident, $([$p:literal $a:ident $b:ident])*
     ) => {
-        #[doc = concat!($count, " products of `", $ty, "` with ", $n, " columns, whose sum begins anew: both factors are K-major.")]
+        #[doc = concat!($count, " products of `", $ty, "` with ", $n, " columns, returned as new sums. Both factors are K-major.")]
         ///
         /// # Safety
         /// As for one product.
@@ -75,7 +77,8 @@ macro_rules! first {
         pub unsafe fn $name(a: [u64; $count], b: [u64; $count]) -> [[f32; 4]; $n / 8] {
             device!((a, b) => {
                 let mut sums = [[0.0; 4]; $n / 8];
-                // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
+                // SAFETY: this function's contract requires that all threads of the warp group call it with valid
+                // factors.
                 unsafe {
                     core::arch::asm!(
                         "wgmma.fence.sync.aligned;",
@@ -99,17 +102,18 @@ macro_rules! first {
     };
 }
 
-/// Sums that are added to.
+/// Chains that add to the sums.
 macro_rules! more {
     ($ty:literal $n:literal [$($i:literal)*] $list:tt $name:ident $([$p:literal $a:ident $b:ident])*) => {
-        #[doc = concat!("Eight products of `", $ty, "` with ", $n, " columns, added to the sums: both factors are K-major.")]
+        #[doc = concat!("Eight products of `", $ty, "` with ", $n, " columns, added to the sums. Both factors are K-major.")]
         ///
         /// # Safety
         /// As for one product.
         #[inline(always)]
         pub unsafe fn $name(sums: &mut [[f32; 4]; $n / 8], a: [u64; 8], b: [u64; 8]) {
             device!((sums, a, b) => {
-                // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
+                // SAFETY: this function's contract requires that all threads of the warp group call it with valid
+                // factors.
                 unsafe {
                     core::arch::asm!(
                         "wgmma.fence.sync.aligned;",
@@ -129,20 +133,21 @@ macro_rules! more {
     };
 }
 
-/// Sums that are added to, with A in registers.
+/// Chains that add to the sums, with A in registers.
 macro_rules! from_registers {
     (
         $ty:literal $n:literal [$($i:literal)*] $list:tt $name:ident
         $([$p:literal $a0:ident $a1:ident $a2:ident $a3:ident $b:ident])*
     ) => {
-        #[doc = concat!("Eight products of `", $ty, "` with ", $n, " columns, added to the sums: A in registers, B MN-major.")]
+        #[doc = concat!("Eight products of `", $ty, "` with ", $n, " columns, added to the sums. A is in registers, and B is MN-major.")]
         ///
         /// # Safety
         /// As for one product.
         #[inline(always)]
         pub unsafe fn $name(sums: &mut [[f32; 4]; $n / 8], a: [[u32; 4]; 8], b: [u64; 8]) {
             device!((sums, a, b) => {
-                // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
+                // SAFETY: this function's contract requires that all threads of the warp group call it with valid
+                // factors.
                 unsafe {
                     core::arch::asm!(
                         "wgmma.fence.sync.aligned;",
@@ -203,7 +208,7 @@ macro_rules! chains {
     )*};
 }
 
-/// The operands of 128 columns' sums.
+/// Chains with 128 columns, which share one list of operands.
 macro_rules! wide_chains {
     ($($chain:ident [$($f16:ident)*] [$($bf16:ident)*];)*) => {
         chains! {$(

@@ -1,4 +1,4 @@
-//! Runs a kernel on the GPU if there is one, else in the emulator.
+//! Runs a kernel on the machine's GPU, or in the emulator if it has none.
 
 use std::process::ExitCode;
 
@@ -6,10 +6,10 @@ use cuda_std::launch::{Kernel, LaunchShape};
 use kernels::saxpy;
 use launch::{Context, DeviceBuffer, Driver, Module};
 
-/// The kernels, as the driver takes them.
+/// The PTX of the kernels, which the driver compiles for its GPU.
 const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
 
-/// The threads of a block: as many as the kernel allows.
+/// Threads per block: the maximum that the kernel allows.
 const THREADS: u32 = 256;
 
 fn main() -> ExitCode {
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Launches the kernel on a few numbers, and prints what it computed.
+/// Launches the kernel on a few numbers and prints the result.
 fn example() -> Result<(), launch::Error> {
     let driver = Driver::machine().or_else(|_| Driver::emulator())?;
     let context = Context::new(driver, 0)?;
@@ -32,17 +32,17 @@ fn example() -> Result<(), launch::Error> {
     Ok(())
 }
 
-/// Returns `a` times `x` plus `y`, as the kernel computes it.
+/// Returns `a * x + y`, computed by the kernel.
 fn run(context: &Context, a: f32, x: &[f32], y: &[f32]) -> Result<Vec<f32>, launch::Error> {
     assert_eq!(x.len(), y.len(), "x and y must be of one length");
     let module = Module::load(context, PTX, &[&saxpy::DESCRIPTOR])?;
     let stream = context.stream()?;
-    // The names are for the emulator's messages.
+    // The emulator's messages use these names.
     let x = DeviceBuffer::from_slice(&stream, x)?.named("x");
     let y = DeviceBuffer::from_slice(&stream, y)?.named("y");
     let n = y.len() as u32;
     let arguments = saxpy { a, x: x.as_ptr(), y: y.as_mut_ptr(), n };
-    // SAFETY: both buffers have `n` elements, and outlive the launch: `to_vec` waits for it.
+    // SAFETY: both buffers have `n` elements. They outlive the launch, because `to_vec` waits for it.
     unsafe { module.launch(&stream, LaunchShape::covering(n, THREADS), arguments) }?;
     y.to_vec(&stream)
 }

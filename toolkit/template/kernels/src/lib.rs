@@ -1,4 +1,4 @@
-//! What runs on the GPU.
+//! Kernels, which run on the GPU.
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
 
@@ -12,7 +12,7 @@ use cuda_std::prelude::*;
 pub unsafe fn saxpy(a: f32, x: *const f32, y: *mut f32, n: u32) {
     let i = thread::index_1d();
     if i < n {
-        // SAFETY: `i` is below `n`, and no other thread has it.
+        // SAFETY: `i` is below `n`, and no other thread has the same `i`.
         unsafe { *y.add(i as usize) += a * *x.add(i as usize) };
     }
 }

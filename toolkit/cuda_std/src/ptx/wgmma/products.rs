@@ -1,9 +1,10 @@
-//! The products of `wgmma`, of every width.
+//! The products of `wgmma` of every width.
 
 #[cfg(target_arch = "nvptx64")]
 use super::{MatrixLayout, STEP};
 
-/// The statement of a product by 64 along K; `$adds` is 1 with sums that are read and written (`inout`), and 0 with new ones (`out`).
+/// The statement of a product by 64 along K. `$adds` is 1 for sums that are read and written (`inout`), and 0 for new
+/// sums (`out`).
 #[cfg(target_arch = "nvptx64")]
 macro_rules! by_64 {
     (
@@ -60,14 +61,14 @@ macro_rules! by_64 {
 
 macro_rules! products {
     ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $one:ident $four:ident $first:ident $registers:ident) => {
-        #[doc = concat!("Multiplies `", $ty, "` by 16 along K; `adds` says whether to add to the sums, or to replace them.")]
+        #[doc = concat!("Multiplies `", $ty, "` by 16 along K. If `adds` is true, adds to the sums; otherwise replaces them.")]
         #[doc = concat!("\n\n`wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, "`")]
         ///
-        /// `A_MN` and `B_MN` are 1 for a factor that is MN-major, and else 0.
+        /// `A_MN` and `B_MN` are 1 if the factor is MN-major, and 0 otherwise.
         ///
         /// # Safety
-        /// All threads of the warp group call this together; the descriptors are those of factors in shared memory, which
-        /// nobody writes meanwhile.
+        /// All threads of the warp group call this together. The descriptors are those of valid factors in shared
+        /// memory, which no thread writes until this returns.
         #[inline(always)]
         pub unsafe fn $one<const A_MN: u32, const B_MN: u32>(
             sums: &mut [[f32; 4]; $n / 8],
@@ -76,7 +77,8 @@ macro_rules! products {
             adds: bool,
         ) {
             device!((sums, a, b, adds) => {
-                // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
+                // SAFETY: this function's contract requires that all threads of the warp group call it with valid
+                // factors.
                 unsafe {
                     core::arch::asm!(
                         "{{",
@@ -106,21 +108,22 @@ macro_rules! products {
         }
 
         #[doc = concat!("Multiplies `", $ty, "` by 64 along K and adds: [`", stringify!($one), "`] four times, along")]
-        /// K-major rows of 64 elements, whose places are [`row_descriptor`](super::row_descriptor)s.
+        /// K-major rows of 64 elements. `a` and `b` are [`row_descriptor`](super::row_descriptor)s.
         ///
         /// # Safety
         /// As for one.
         #[inline(always)]
         pub unsafe fn $four(sums: &mut [[f32; 4]; $n / 8], a: u32, b: u32) {
             device!((sums, a, b) => {
-                // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
+                // SAFETY: this function's contract requires that all threads of the warp group call it with valid
+                // factors.
                 unsafe {
                     by_64!($ty $n [$($i)*] [$($list)*] inout 1, sums, a, b);
                 }
             })
         }
 
-        #[doc = concat!("[`", stringify!($four), "`] of new sums.")]
+        #[doc = concat!("[`", stringify!($four), "`], but returns new sums.")]
         ///
         /// # Safety
         /// As for one.
@@ -128,7 +131,8 @@ macro_rules! products {
         pub unsafe fn $first(a: u32, b: u32) -> [[f32; 4]; $n / 8] {
             device!((a, b) => {
                 let mut sums = [[0.0; 4]; $n / 8];
-                // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
+                // SAFETY: this function's contract requires that all threads of the warp group call it with valid
+                // factors.
                 unsafe {
                     by_64!($ty $n [$($i)*] [$($list)*] out 0, sums, a, b);
                 }
@@ -148,7 +152,8 @@ macro_rules! products {
             adds: bool,
         ) {
             device!((sums, a, b, adds) => {
-                // SAFETY: all threads of the warp group are here and the factor is valid, by this function's contract.
+                // SAFETY: this function's contract requires that all threads of the warp group call it with valid
+                // factors.
                 unsafe {
                     core::arch::asm!(
                         "{{",
@@ -181,7 +186,7 @@ macro_rules! products {
     };
 }
 
-/// The products of each width and type: a width has the sums of the one before, and eight columns more.
+/// The products of each width and type. Each width uses the sums of the previous width and eight more columns.
 macro_rules! widths {
     ([$($i:literal)*] [$($list:literal)*]) => {};
     (
