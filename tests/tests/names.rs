@@ -13,7 +13,7 @@ const OWN: [&str; 3] = ["Args", "Error", "Result"];
 const LINES: usize = 400;
 
 #[test]
-fn a_public_type_has_a_name_of_its_own() {
+fn public_types_have_unique_names() {
     let mut declared = BTreeMap::<String, Vec<String>>::new();
     for file in files() {
         // Names in tests and examples are not visible to other crates.
@@ -26,16 +26,15 @@ fn a_public_type_has_a_name_of_its_own() {
     }
     assert!(declared.contains_key("CudaBuilder"), "the scan finds types");
 
-    let doubles = declared.iter().filter(|(name, places)| !OWN.contains(&name.as_str()) && places.len() > 1);
-    let wrong = doubles.map(|(name, places)| {
-        format!("{name} is declared in {}: all but one of them need another name", places.join(" and in "))
-    });
+    let duplicates = declared.iter().filter(|(name, places)| !OWN.contains(&name.as_str()) && places.len() > 1);
+    let wrong = duplicates
+        .map(|(name, places)| format!("{name} is declared in {}: rename all but one", places.join(" and in ")));
     let wrong = wrong.collect::<Vec<_>>();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn no_file_is_longer_than_one_reads() {
+fn no_file_is_too_long() {
     let long = files().into_iter().filter_map(|file| {
         let lines = fs::read_to_string(root().join(&file)).unwrap().lines().count();
         (lines > LINES).then(|| format!("{} has {lines} lines, more than {LINES}", file.display()))
@@ -45,7 +44,7 @@ fn no_file_is_longer_than_one_reads() {
 }
 
 #[test]
-fn declarations_are_told_from_other_lines() {
+fn only_declarations_of_public_types_are_found() {
     assert_eq!(public_type("pub struct Pair<T>(T, T);"), Some("Pair"));
     assert_eq!(public_type("    pub enum Kind {"), Some("Kind"));
     assert_eq!(public_type("pub unsafe trait Plain: Copy {}"), Some("Plain"));
