@@ -85,7 +85,7 @@ impl NormedProduct {
         GemmPlan { product, kernel: self.kernel, splits: self.splits, blocks: 0 }
     }
 
-    /// Returns the operands for factors and bias, null where the norm has none.
+    /// Returns the operands for factors and bias, or null pointers if the norm does not use them.
     pub fn used(self, affine: [Buffer<u16>; 2]) -> [DevicePtr<cuda_std::vector::Vector>; 2] {
         let operand = |is_used: bool, buffer: Buffer<u16>| if is_used { buffer.ptr() } else { DevicePtr::NULL };
         [operand(self.affine.0, affine[0]), operand(self.affine.1, affine[1])]
