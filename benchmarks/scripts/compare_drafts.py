@@ -4,14 +4,14 @@
     pip install numpy
     python benchmarks/scripts/compare_drafts.py QUIRE [--batches 1,8] [--threads 2] [--rounds 5] [--drafts 5]
 
-What drafts save depends on how much of an output stands in the text already. So two models are asked. The first copies: it
-has the shape of a LLaMA of 125 million parameters in bf16 and costs what that costs, but its layers add nothing, and its last
-matrix is such that each token has a certain next one. A prompt is 256 tokens of such a text, of which one in so many was
-changed, and its beginning again; the output is the text as it was: an edit that puts every changed token right. With "new" the
-output has nothing in common with the prompt. The second model is the bundled one, which tells stories that are somewhat alike.
+The saving depends on how much of an output repeats earlier text, so the script runs two models. The first model copies. It has the
+shape and the cost of a LLaMA of 125 million parameters in bf16, but its layers add zero, and its output matrix gives each token a
+fixed next token. A prompt is 256 tokens of such a text with every nth token changed, followed by the beginning of the text again.
+The output is the original text, as in an edit that corrects every changed token. In the case "new" the output has nothing in common
+with the prompt. The second model is the bundled one, which tells stories with some similar passages.
 
-Prints a JSON line for each case and batch: medians of tokens per second after the first, what drafts gain, the share of drafted
-tokens that were right, and steps for each token of an output. The tokens must be the same with and without drafts.
+Prints a JSON line for each case and batch: median tokens per second after the first token, the gain from drafts, the percentage of
+drafted tokens that were right, and steps per output token. Drafts must not change the tokens.
 """
 import argparse, json, re, statistics, subprocess, tempfile
 
@@ -25,16 +25,16 @@ STORIES = ["Once upon a time", "There was a little fox", "One day, a girl named 
 
 
 def make(path):
-    """Writes the model that copies, and returns each token's next one."""
+    """Writes the copying model, and returns the next token of each token."""
     random = np.random.default_rng(1)
-    # All tokens but the special ones, in one circle.
+    # All tokens except the special ones form one cycle.
     circle = random.permutation(np.arange(3, VOCAB))
     following = np.arange(VOCAB)
     following[circle] = np.roll(circle, -1)
     weights = {name: random_weights(random, shape) for name, shape in tensors()}
     weights["lm_head.weight"][following] = weights["model.embed_tokens.weight"]
     for name in weights:
-        # What a layer would add to the token's own vector is multiplied with zeros, which takes as long.
+        # Zero weights remove what a layer would add to the token's vector, at the same cost.
         if "o_proj" in name or "down_proj" in name:
             weights[name][:] = 0.0
     write(path, "bf16", weights)
@@ -42,7 +42,7 @@ def make(path):
 
 
 def prompts(following, batch, every):
-    """Texts of which each token number `every` was changed, and their beginnings; without `every` texts of another beginning."""
+    """Yields texts with every `every`-th token changed, each followed by its beginning. If `every` is None, by an unrelated token."""
     random = np.random.default_rng(batch)
     for _ in range(batch):
         text = [int(random.integers(3, VOCAB))]
@@ -57,7 +57,7 @@ def prompts(following, batch, every):
 
 
 def run(binary, options):
-    """Outputs, tokens per second after the first of each, steps, and the share of drafted tokens that were right."""
+    """Returns outputs, tokens per second after the first token, steps, and the percentage of drafted tokens that were right."""
     command = [binary, "--temperature", "0", "--ignore-eos", "--json", "--stats", *options]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     outputs = [json.loads(line)["outputs"][0]["token_ids"] for line in run.stdout.splitlines()]
@@ -86,7 +86,7 @@ def main():
                 for _ in range(a.rounds):
                     for how, into in [(["off"], plain), (["ngram", "--draft-tokens", str(a.drafts)], drafted)]:
                         into.append(run(a.quire, options + ["--device", "cpu", "--threads", str(a.threads), "--speculate", *how]))
-                assert all(one[0] == plain[0][0] for one in plain + drafted), "the tokens are not the same"
+                assert all(one[0] == plain[0][0] for one in plain + drafted), "drafts changed the tokens"
                 before, after = (statistics.median(one[1] for one in each) for each in (plain, drafted))
                 right, tokens = drafted[0][3], len(plain[0][0][0])
                 print(json.dumps({"case": name, "batch": batch, "threads": a.threads, "plain": round(before, 1), "drafted": round(after, 1),

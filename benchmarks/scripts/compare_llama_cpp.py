@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Decode and prefill of quire and of llama.cpp on the same CPU, the same random weights, in turns.
+"""Compares decode and prefill of quire and llama.cpp on the same CPU with the same random weights. The programs take turns.
 
     pip install llama-cpp-python==0.3.36 gguf numpy        # built here, with GGML_NATIVE
     python benchmarks/scripts/compare_llama_cpp.py QUIRE [--types f32,f16,bf16] [--batches 1,8,32] [--threads 2] [--rounds 3]
                                                    [--prompt 64] [--new 64] [--options=--round-activations]
 
-The model is that of `small_llama.py`. Both programs get the same weights in the same type: quire reads f32, f16 and bf16 as safetensors,
-and the quantised types (q8_0, q4_0, q4_k) from a GGUF file, as llama.cpp does. `quire quantize` writes the first two of these,
-llama.cpp the last. Prompts are random tokens, outputs greedy without an end. Prints a JSON line for each type and batch: medians
-over the rounds in tokens per second, and quire over llama.cpp.
+The model comes from `small_llama.py`. Both programs get the same weights in the same type. quire reads f32, f16 and bf16 as
+safetensors, and the quantised types (q8_0, q4_0, q4_k) from a GGUF file, as llama.cpp does. `quire quantize` writes q8_0 and q4_0,
+and llama.cpp writes q4_k. Prompts are random tokens. Outputs are greedy, and no token ends them. Prints a JSON line for each type and
+batch: median tokens per second over the rounds, and the ratio of quire to llama.cpp.
 """
 import argparse, json, os, statistics, subprocess, sys, tempfile, time
 
@@ -17,7 +17,7 @@ import numpy as np
 from small_llama import FEED_FORWARD, HEADS, HIDDEN, KV_HEADS, LAYERS, POSITIONS, VOCAB, random_weights, stored, tensors, write
 
 QUANTISED = ("q8_0", "q4_0", "q4_k")
-# Parts of names in a GGUF file, by those of Hugging Face.
+# Parts of Hugging Face's tensor names, and their equivalents in a GGUF file.
 NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "model.layers": "blk",
          "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
@@ -25,7 +25,7 @@ NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 
 
 def make(path, kind):
-    """The directory of a model for quire, and the same weights as a GGUF file for llama.cpp."""
+    """Writes a model directory for quire, and the same weights as a GGUF file for llama.cpp."""
     random = np.random.default_rng(1)
     weights = {name: random_weights(random, shape) for name, shape in tensors()}
     write(path, kind, weights)
@@ -42,7 +42,7 @@ def make(path, kind):
         # Norms are f32 in every GGUF file.
         data, kind_of = (values, types["f32"]) if values.ndim == 1 else (stored(values, kind), types[kind])
         if "q_proj" in name or "k_proj" in name:
-            # llama.cpp rotates neighbours where Hugging Face rotates halves.
+            # llama.cpp rotates pairs of neighbouring elements, and Hugging Face pairs across the two halves.
             data = data.reshape(-1, 2, 32, HIDDEN).swapaxes(1, 2).reshape(values.shape)
         for part, other in NAMES.items():
             name = name.replace(part, other)
@@ -51,7 +51,7 @@ def make(path, kind):
 
 
 def quantise_k(file, to):
-    """All matrices in Q4_K, in a process of its own, which says much."""
+    """Quantises all matrices to Q4_K. Runs in a process of its own, since llama.cpp prints a lot."""
     code = ("import llama_cpp as c, sys; c.llama_backend_init(); p = c.llama_model_quantize_default_params(); "
             "p.ftype, p.pure = c.LLAMA_FTYPE_MOSTLY_Q4_K_S, True; "
             "sys.exit(c.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), p))")
@@ -59,7 +59,7 @@ def quantise_k(file, to):
 
 
 def llama_cpp(file, batch, prompt, new, threads):
-    """Seconds of prefill and of the decode steps that follow; runs in a process of its own."""
+    """Returns the seconds of prefill and of the decode steps after it. Runs in a process of its own."""
     import llama_cpp as cpp
     cpp.llama_backend_init()
     params = cpp.llama_model_default_params()
@@ -71,7 +71,7 @@ def llama_cpp(file, batch, prompt, new, threads):
     chunk = cpp.llama_batch_init(batch * prompt, 0, 1)
 
     def run(rows):
-        """Computes rows of token, position, sequence and whether its logits are wanted; returns the likeliest tokens."""
+        """Computes rows of (token, position, sequence, needs logits), and returns the likeliest tokens."""
         chunk.n_tokens = len(rows)
         for at, (token, position, sequence, wanted) in enumerate(rows):
             chunk.token[at], chunk.pos[at], chunk.n_seq_id[at], chunk.logits[at] = token, position, 1, wanted
@@ -94,7 +94,7 @@ def llama_cpp(file, batch, prompt, new, threads):
 
 
 def quire(binary, model, batch, prompt, new, threads, options):
-    """The same of quire, of the second of two batches; all prompts of a batch are computed in one step."""
+    """Returns the same seconds for quire, from the second of two batches. All prompts of a batch are computed in one step."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         subprocess.run([binary, "bench", "latency", "--model", model, "--device", "cpu", "--batch", str(batch), "--lengths",
                         f"{prompt},{new}", "--repeats", "1", "--threads", str(threads), "--max-batch-tokens", str(batch * prompt + batch),
@@ -112,8 +112,8 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--prompt", type=int, default=64)
     p.add_argument("--new", type=int, default=64)
-    p.add_argument("--options", default="", help="further options of quire, as in --options=--round-activations")
-    p.add_argument("--llama-cpp", nargs=2, metavar=("FILE", "BATCH"), help="measure llama.cpp alone, for this script itself")
+    p.add_argument("--options", default="", help="additional options for quire, as in --options=--round-activations")
+    p.add_argument("--llama-cpp", nargs=2, metavar=("FILE", "BATCH"), help="only measure llama.cpp (the script uses this itself)")
     a = p.parse_args()
     if a.llama_cpp:
         print(json.dumps(llama_cpp(a.llama_cpp[0], int(a.llama_cpp[1]), a.prompt, a.new, a.threads)))

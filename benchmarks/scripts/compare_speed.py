@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Generation speed of quire and of Hugging Face transformers on the same CPU, the same random weights, one after the other.
+"""Compares the generation speed of quire and Hugging Face transformers on the same CPU with the same random weights.
 
     python benchmarks/scripts/compare_speed.py QUIRE [--dtype float32|bfloat16|float16] [--batches 1,8,32] [--threads 2] [--repeats 3]
                                           [--options=--round-activations]
 
-The model has the shape of OPT-125m. Prompts of 64 random tokens, 64 new tokens, greedy, end-of-sequence ignored. Prints
-a JSON line for each batch: the best of the repeats in generated tokens per second (prompt processing included), and the
-peak memory of quire. Needs torch and transformers.
+The model has the shape of OPT-125m. Prompts have 64 random tokens, and outputs 64 greedy tokens with end-of-sequence ignored. Prints
+a JSON line for each batch: the best of the repeats in generated tokens per second (including the prompts), and quire's peak memory.
+Needs torch and transformers.
 """
 import argparse, json, os, random, re, subprocess, tempfile, time
 
@@ -66,7 +66,7 @@ def main():
     p.add_argument("--batches", default="1,8,32")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--repeats", type=int, default=3)
-    p.add_argument("--options", default="", help="further options of quire, as in --options=--round-activations")
+    p.add_argument("--options", default="", help="additional options for quire, as in --options=--round-activations")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
     dtype = getattr(torch, a.dtype)

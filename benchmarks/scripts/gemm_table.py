@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Joins the times of quire's projections with torch's into a table in Markdown.
+"""Joins the times of quire's and torch's projections into a Markdown table.
 
     python benchmarks/scripts/gemm_table.py microbench.json torch.json [--target sm_90a]
 
-The first file is of `cargo test -p kernels --release --test microbench -- --json microbench.json` on a GPU, the second of
-gemm_torch.py on the same. Ends with 1 if a product that should reach a part of cuBLAS's speed does not, or is missing.
+The first file comes from `cargo test -p kernels --release --test microbench -- --json microbench.json` on a GPU, the second from
+gemm_torch.py on the same GPU. Exits with 1 if a product is slower than its goal, or is missing.
 """
 import argparse, json, re, sys
 
 
 def goal(m):
-    """The part of cuBLAS's speed that is asked for."""
+    """Returns the goal as a fraction of cuBLAS's speed."""
     return 0.95 if m <= 64 else 0.6
 
 
 def quire_times(path, target):
-    """Name of the device, microseconds of each (m, n, k) in f16, and GB/s of the read-only stream."""
+    """Returns the device's name, the microseconds and kernel of each (m, n, k) in f16, and the read-only stream's GB/s."""
     with open(path) as file:
         tables = json.load(file)
     table = next((table for table in tables if table["target"] == target), None)
@@ -24,7 +24,7 @@ def quire_times(path, target):
     times, stream = {}, None
     for case in table["cases"]:
         if "microseconds" not in case:
-            sys.exit(f"error: {path} is of the emulator, which knows no times")
+            sys.exit(f"error: {path} comes from the emulator, which measures no times")
         if case["kernel"] == "v_read_stream":
             stream = case["floor_bytes"] / case["microseconds"] / 1e3
         shape = re.match(r"(\d+) x (\d+) x (\d+), ", case["shape"])
@@ -43,7 +43,7 @@ def main():
     with open(a.torch) as file:
         torch = json.load(file)
     if device != torch["device"]:
-        sys.exit(f"error: the times are of two GPUs, {device} and {torch['device']}")
+        sys.exit(f"error: the times come from different GPUs, {device} and {torch['device']}")
     print(f"{device}, PTX for {a.target}; torch {torch['torch']}, CUDA {torch['cuda']}", end="")
     print(f"; read-only stream {stream:.0f} GB/s\n" if stream else "\n")
     print("| M | N x K | weight | cuBLAS, us | quire, us | of cuBLAS's speed | kernel | GB/s of weights | TFLOP/s |")

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""How long torch.matmul (cuBLAS) takes for the projections of OPT-13B and LLaMA-3-8B, in f16.
+"""Measures torch.matmul (cuBLAS) on the projections of OPT-13B and LLaMA-3-8B, in f16.
 
     python benchmarks/scripts/gemm_torch.py torch.json
 
-For every weight [N, K] and M tokens: the product of x [M, K] with the transpose of a weight, captured in a CUDA graph
-with enough weights taking turns that no cache holds them; the median over replays, divided by the products in the graph.
-Needs a GPU and torch.
+For every weight [N, K] and M tokens, multiplies x [M, K] by the transpose of a weight. A CUDA graph contains the products with
+several copies of the weight, too large together for any cache. The time is the median over replays, divided by the products in the
+graph. Needs a GPU and torch.
 """
 import argparse, json, statistics
 
 import torch
 
-# Rows and their length, and what becomes of the product in quire; torch computes the plain one.
+# Rows, row length, and how quire uses the product. torch computes only the product.
 WEIGHTS = [
     (15360, 5120, "opt-13b query, key, value"),
     (5120, 5120, "opt-13b out of attention"),
@@ -25,7 +25,7 @@ WEIGHTS = [
     (128256, 4096, "llama-3-8b logits"),
 ]
 TOKENS = [1, 4, 16, 64, 256, 1024, 4096]
-# As benchmarks/workbench/src/cases/gemm.rs has it.
+# As in benchmarks/workbench/src/measure.rs.
 ROTATED_BYTES = 512 << 20
 REPLAYS = 50
 
@@ -41,7 +41,7 @@ def product_microseconds(m, weights):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        products()  # cuBLAS allocates and chooses before anything is captured
+        products()  # cuBLAS allocates memory and chooses kernels before the capture
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -60,7 +60,7 @@ def product_microseconds(m, weights):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("json", help="file that gets the times")
+    p.add_argument("json", help="output file for the times")
     a = p.parse_args()
     torch.manual_seed(1)
     cases = []

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Decode speed of quire and of Hugging Face generate on one GPU with the same weights, one after the other; quire's floors
-beside them, and how long it takes to load and to start.
+"""Compares the decode speed of quire and Hugging Face generate on one GPU with the same weights, one after the other. Also
+reports quire's floors, and how long quire takes to load and to start.
 
     python benchmarks/scripts/generate.py target/release/quire /data/opt-13b opt-13b.json [--batches 1,32,128] [--gpu h200] [--only quire]
 
-Prompts of 512 random tokens, greedy, end-of-sequence ignored. A decode step's time is the difference between generating
-160 and 32 tokens, over the 128 steps in between, so that neither prompts nor start are in it; the best of the repeats of
-each. Hugging Face has a static cache and is compiled if that works; the result says whether it did. Needs torch and
-transformers, unless --only quire.
+Prompts have 512 random tokens. Outputs are greedy, with end-of-sequence ignored. A decode step's time is the difference between
+generating 160 and 32 tokens, divided by the 128 steps in between. It therefore excludes prompts and start-up. Each of the two times is
+the best of the repeats. Hugging Face uses a static cache and is compiled if that works, and the result says whether it did. Needs torch
+and transformers, unless --only quire.
 """
 import argparse, glob, json, os, random, re, subprocess, tempfile, time
 
@@ -33,7 +33,7 @@ class Quire:
             "--ignore-eos", "--json", "--stats", "--verbose"]
 
     def run(self, ids, tokens):
-        """Seconds of generating, of loading, of all; of the first token's way."""
+        """Returns the seconds of generating, of loading, of the whole process, and to the first token."""
         command = self.command + ["--max-tokens", str(tokens)]
         for prompt in ids:
             command += ["--prompt-ids", ",".join(map(str, prompt))]
@@ -54,7 +54,7 @@ class Quire:
         return self.run(ids, tokens)["generating"]
 
     def floor(self, model, batch, gpu):
-        """Milliseconds in which weights, keys and values can be read, for a decode step in the middle of what is measured."""
+        """Returns the milliseconds to read weights, keys and values for a decode step in the middle of the measured range."""
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             command = [self.binary, "bench", "floor", "--model", model, "--gpu", gpu, "--batch", str(batch),
                        "--context", str(PROMPT + (SHORT + LONG) // 2), "--json", file.name]
@@ -90,7 +90,7 @@ class HuggingFace:
                 self.generate(ids, tokens, "static")  # compiles
                 return self.generate(ids, tokens, "static")
             except Exception as error:
-                print(f"Hugging Face is not compiled: {type(error).__name__}: {error}", flush=True)
+                print(f"Hugging Face could not be compiled: {type(error).__name__}: {error}", flush=True)
                 self.is_compiled = False
         return self.generate(ids, tokens, "static")
 
@@ -101,7 +101,7 @@ def step_milliseconds(engine, ids, repeats):
 
 
 def start_up(quire, model, vocab):
-    """From the page cache: the first run fills it."""
+    """Measures loading and start-up with the model in the page cache, which the first run fills."""
     weights = sum(os.path.getsize(file) for file in glob.glob(os.path.join(model, "*.safetensors")))
     one = prompts(1, vocab)
     quire.run(one, 1)
@@ -114,13 +114,13 @@ def start_up(quire, model, vocab):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("quire")
-    p.add_argument("model", help="directory of make_model.py")
-    p.add_argument("json", help="file that gets the figures")
+    p.add_argument("model", help="model directory from make_model.py")
+    p.add_argument("json", help="output file for the results")
     p.add_argument("--batches", default="1,32,128")
     p.add_argument("--repeats", type=int, default=2)
-    p.add_argument("--device", default="cuda", help="where quire runs; cpu with --only quire tries the script itself")
+    p.add_argument("--device", default="cuda", help="device for quire; use cpu with --only quire to try the script")
     p.add_argument("--cuda-graphs", default="on", choices=["on", "off"])
-    p.add_argument("--gpu", default="h200", help="whose floors: a name that quire bench floor knows")
+    p.add_argument("--gpu", default="h200", help="GPU for the floors, by its name in quire bench floor")
     p.add_argument("--only", choices=["quire"])
     a = p.parse_args()
     with open(os.path.join(a.model, "config.json")) as file:
@@ -137,7 +137,7 @@ def main():
                                 "quire_tokens_per_second": 1e3 * batch / step})
         print(json.dumps(found["decode"][-1]), flush=True)
     if a.only != "quire":
-        # Only now, when quire has left the GPU's memory.
+        # Load this model only after quire has freed the GPU's memory.
         other = HuggingFace(a.model)
         found["hugging_face"] = other.versions
         for batch, line in zip(batches, found["decode"]):

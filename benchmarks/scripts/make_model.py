@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes a model of the shape of OPT-13B or LLaMA-3-8B with random weights, as safetensors in a Hugging Face directory.
+"""Writes a model with the shape of OPT-13B or LLaMA-3-8B and random weights, as safetensors in a Hugging Face directory.
 
     python benchmarks/scripts/make_model.py opt-13b /data/opt-13b       # 26 GB
     python benchmarks/scripts/make_model.py llama-3-8b /data/llama-3-8b # 16 GB
 
-The configuration is the one in benchmarks/simulator/configs; what the model says makes no sense, but costs what the real one does. Needs
-torch and safetensors; weights are made on the GPU if there is one.
+The configuration comes from benchmarks/simulator/configs. The model's output makes no sense, but takes as long as the real model's. Needs
+torch and safetensors. Weights are generated on the GPU if there is one.
 """
 import argparse, json, os, shutil
 
@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHARD_BYTES = 4 << 30
-# The tokenizer has to be one that quire can read; it is not used, since prompts are given as tokens.
+# quire must be able to read the tokenizer, but does not use it: prompts are given as tokens.
 TOKENIZER = "../tests/fixtures/golden/opt-pre/tokenizer.json"
 TOKENS = {"opt-13b": {"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1},
           "llama-3-8b": {"bos_token_id": 128000, "eos_token_id": 128001}}

@@ -1,5 +1,5 @@
-"""The LLaMA of 125 million parameters that the comparisons on a CPU run: 12 layers of 768, 12 query and 4 key-value heads of 64,
-feed-forward layers of 2,048, a vocabulary of 32,000."""
+"""A LLaMA of 125 million parameters for the comparisons on a CPU. It has 12 layers of 768, 12 query and 4 key-value heads of 64,
+feed-forward layers of 2,048, and a vocabulary of 32,000."""
 import json, os, shutil
 
 import numpy as np
@@ -10,7 +10,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def tensors():
-    """Names and shapes, as Hugging Face has them."""
+    """Yields Hugging Face's names of all tensors, with their shapes."""
     yield "model.embed_tokens.weight", (VOCAB, HIDDEN)
     yield "model.norm.weight", (HIDDEN,)
     yield "lm_head.weight", (VOCAB, HIDDEN)
@@ -24,19 +24,19 @@ def tensors():
 
 
 def random_weights(random, shape):
-    """Ones for a norm, and small numbers for a matrix."""
+    """Returns ones for a norm, and small random numbers for a matrix."""
     return np.ones(shape, np.float32) if len(shape) == 1 else random.uniform(-0.05, 0.05, shape).astype(np.float32)
 
 
 def stored(values, kind):
-    """The elements as a file holds them; bf16 by its upper halves, since numpy has no such type."""
+    """Converts elements to a file's type. numpy has no bf16, so these are stored as 16-bit integers."""
     if kind == "bf16":
         return ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
     return values.astype({"f32": np.float32, "f16": np.float16}[kind])
 
 
 def write(path, kind, weights):
-    """Writes the directory of a model: `weights` are arrays of f32 by their names."""
+    """Writes a model directory. `weights` maps names to f32 arrays."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FEED_FORWARD,
               "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "vocab_size": VOCAB,
               "max_position_embeddings": POSITIONS, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,

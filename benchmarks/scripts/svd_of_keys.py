@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What a truncated singular value decomposition of keys and values costs in accuracy, and what it saves.
+"""Measures the loss of accuracy and the saving from a truncated singular value decomposition of keys and values.
 
     pip install numpy safetensors
     python benchmarks/scripts/svd_of_keys.py
 
-The bundled model scores the stories of tests/fixtures/opt-story-3m, with the keys and values of each head rounded in several ways:
-by a decomposition of each block of 16 tokens, of the whole sequence, or by one basis a head that is found from the other
-stories; and, beside them, by what the engine has, 8 bits with a scale for each token. Prints a Markdown table: bytes over those
-of 16 bits, relative errors of keys and values, root mean square and greatest change of logprobs, perplexity.
+The bundled model scores the stories of tests/fixtures/opt-story-3m, with the keys and values of each head compressed in several ways:
+by a decomposition of each block of 16 tokens, by a decomposition of the whole sequence, or by one basis per head that is computed from
+the other stories. For comparison it also uses the engine's way, 8 bits with a scale per token. Prints a Markdown table: bytes relative
+to 16 bits, relative errors of keys and values, root mean square and greatest change of logprobs, perplexity.
 """
 import json, os
 
@@ -38,7 +38,7 @@ def linear(w, name, x):
 
 
 def scores(w, ids, store):
-    """Logprobs of all tokens but the first; `store(layer, head, is_key, rows)` says what is kept of `rows`, `[tokens, 64]`."""
+    """Returns the logprobs of all tokens but the first. `store(layer, head, is_key, rows)` compresses `rows`, `[tokens, 64]`."""
     tokens = len(ids)
     mask = np.triu(np.full((tokens, tokens), -np.inf, np.float32), 1)
     x = w["embed_tokens.weight"][ids] + w["embed_positions.weight"][2:tokens + 2]
@@ -67,7 +67,7 @@ def truncated(rows, rank):
 
 
 def by_blocks(rank):
-    """The factors of a block; the last one, which is not full, stays as it is."""
+    """Truncates each block separately. A last block that is not full stays unchanged."""
     def store(_, __, ___, rows):
         full = len(rows) // BLOCK * BLOCK
         blocks = [truncated(rows[i:i + BLOCK], rank) for i in range(0, full, BLOCK)]
@@ -98,22 +98,22 @@ def main():
         kept.append(rows)
 
     def bases_without(text):
-        """Right singular vectors of each head over all stories but one."""
+        """Returns the right singular vectors of each head over all stories but one."""
         others = [rows for i, rows in enumerate(kept) if i != text]
         return {key: np.linalg.svd(np.concatenate([rows[key] for rows in others]), full_matrices=False)[2] for key in kept[0]}
 
     bases = [bases_without(i) for i in range(len(texts))]
     mean = np.mean([len(ids) for ids in texts])
-    forms = [("8 bits, a scale a token", (SIZE + 2) / (2 * SIZE), lambda _: int8)]
+    forms = [("8 bits, a scale per token", (SIZE + 2) / (2 * SIZE), lambda _: int8)]
     for rank in (12, 8, 6):
         forms.append((f"each block, rank {rank}", rank * (BLOCK + SIZE) / (BLOCK * SIZE), lambda _, r=rank: by_blocks(r)))
     for rank in (32, 24, 16):
         forms.append((f"whole sequence, rank {rank}", rank * (mean + SIZE) / (mean * SIZE), lambda _, r=rank: whole(r)))
     for rank in (48, 32, 24):
-        forms.append((f"a basis a head, rank {rank}", rank / SIZE, lambda i, r=rank: fixed(bases[i], r)))
+        forms.append((f"a basis per head, rank {rank}", rank / SIZE, lambda i, r=rank: fixed(bases[i], r)))
 
     print(f"{len(texts)} stories, {mean:.0f} tokens on average; perplexity {np.exp(-np.concatenate(exact).mean()):.4f}\n")
-    print("| what is kept | bytes | error of keys | of values | logprobs: root mean square | greatest | perplexity |")
+    print("| compression | bytes | error of keys | of values | logprobs: root mean square | greatest | perplexity |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, part, store_for in forms:
         errors, got = {True: [], False: []}, []

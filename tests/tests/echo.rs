@@ -117,7 +117,7 @@ fn a_space_between_prompt_and_output_is_kept() {
 }
 
 #[test]
-fn a_stream_has_the_prompt_first() {
+fn a_stream_starts_with_the_prompt() {
     let mut llm = load(
         "gpt2",
         Options {
@@ -142,12 +142,12 @@ macro_rules! echo_tests {
     ($($name:ident: $model:literal,)*) => {
         $(mod $name {
             #[test]
-            fn scores_are_hugging_faces() {
+            fn scores_equal_hugging_face() {
                 super::assert_scored($model);
             }
 
             #[test]
-            fn scores_are_those_of_generation() {
+            fn scores_equal_those_of_generation() {
                 super::assert_same_as_generated($model);
             }
 

@@ -90,9 +90,9 @@ fn assert_same_bits(model: &str) {
             ("together", alone.clone()),
             ("chunks of 7", Options { scheduler: scheduler(7, Preemption::Auto, 0), ..alone.clone() }),
             ("swapped", tight(Preemption::Swap)),
-            ("computed again", tight(Preemption::Recompute)),
+            ("recomputed", tight(Preemption::Recompute)),
             (
-                "drafts, known blocks",
+                "drafts, cached blocks",
                 Options { scheduler: scheduler(64, Preemption::Auto, 4), block_size: 32, ..alone.clone() },
             ),
         ];
@@ -104,10 +104,10 @@ fn assert_same_bits(model: &str) {
             }
             // A sliding window frees blocks, which may leave enough room without preemption.
             let tight = options.kv_memory.is_some() && llm.config().window().is_none();
-            assert!(!tight || llm.stats().preemptions > 0, "{model}, {dtype}, {name}: none was preempted");
+            assert!(!tight || llm.stats().preemptions > 0, "{model}, {dtype}, {name}: no request was preempted");
             assert!(
                 !tight || name != "swapped" || llm.stats().swapped_out > 0,
-                "{model}, {dtype}: none was swapped out"
+                "{model}, {dtype}: no request was swapped out"
             );
             assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
         }
@@ -116,7 +116,7 @@ fn assert_same_bits(model: &str) {
 
 /// The same memory holds nearly twice as many blocks as in 16 bits.
 #[test]
-fn the_pool_has_the_blocks_that_eight_bits_make_room_for() {
+fn the_pool_has_nearly_twice_the_blocks() {
     for model in MODELS {
         let blocks = |kv_dtype| {
             let options = Options { kv_memory: Some(1 << 20), kv_dtype: Some(kv_dtype), ..Options::default() };
@@ -137,7 +137,7 @@ macro_rules! eight_bit_tests {
     ($($name:ident: $model:literal,)*) => {
         $(mod $name {
             #[test]
-            fn outputs_do_not_depend_on_the_way_there() {
+            fn outputs_do_not_depend_on_scheduling() {
                 super::assert_same_bits($model);
             }
         })*
@@ -170,7 +170,7 @@ fn drift_from_hugging_face_is_as_recorded() {
 
 /// The bundled model is trained. This scores its own greedy stories.
 #[test]
-fn the_bundled_model_finds_its_stories_as_likely() {
+fn the_bundled_models_stories_stay_as_likely() {
     let score = |kv_dtype| {
         let options = Options { device: Device::Cpu, kv_dtype: Some(kv_dtype), ..Options::default() };
         scores(&mut Llm::load(&ModelFiles::bundled(), &options).unwrap(), &stories())
@@ -188,7 +188,7 @@ fn the_bundled_model_finds_its_stories_as_likely() {
 /// Each token in the cache has its own scale. A checkpoint's cache scales therefore change no output, and a note says
 /// so.
 #[test]
-fn a_checkpoints_own_scales_are_not_used_and_a_note_says_so() {
+fn a_checkpoints_cache_scales_are_unused_and_noted() {
     let directory = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(golden_dir("llama3")).unwrap() {
         let file = file.unwrap();
@@ -197,9 +197,9 @@ fn a_checkpoints_own_scales_are_not_used_and_a_note_says_so() {
     let weights = directory.path().join("model.safetensors");
     let stored = std::fs::read(&weights).unwrap();
     let scale = 0.02f32.to_le_bytes();
-    let own = ["k", "v"].map(|of| {
+    let own = ["k", "v"].map(|part| {
         let view = TensorView::new(Dtype::F32, vec![1], &scale).unwrap();
-        (format!("model.layers.0.self_attn.{of}_scale"), view)
+        (format!("model.layers.0.self_attn.{part}_scale"), view)
     });
     let all = SafeTensors::deserialize(&stored).unwrap().tensors().into_iter().chain(own);
     std::fs::write(&weights, safetensors::serialize(all, None).unwrap()).unwrap();

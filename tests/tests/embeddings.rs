@@ -96,7 +96,7 @@ macro_rules! models {
 each_model!(models);
 
 #[test]
-fn on_the_gpu_they_are_the_same_but_for_its_16_bit_arithmetic() {
+fn gpu_embeddings_differ_only_by_16_bit_arithmetic() {
     emulator::driver::configure(emulator::driver::DeviceOptions { multiprocessors: 4, ..Default::default() });
     for (model, workers) in [("llama3", 1), ("opt-350m-like", 1), ("llama3", 2)] {
         let options = Options {

@@ -54,7 +54,7 @@ fn k_quants_differ_from_their_elements_by_the_rounding_of_activations() {
 
 /// Quantises models here, and compares them with their own dequantised weights and with the originals.
 #[test]
-fn models_are_written_and_read_again() {
+fn written_models_are_read_back() {
     let directory = tempfile::tempdir().unwrap();
     for model in ["gpt2", "llama2", "llama3-tied", "mistral", "opt-350m-like", "opt-bin", "qwen2", "qwen3"] {
         let files = ModelFiles::directory(golden_dir(model)).unwrap();
@@ -91,7 +91,7 @@ fn models_are_written_and_read_again() {
 
 /// Quantises the bundled model, and scores its own greedy stories.
 #[test]
-fn the_bundled_model_tells_its_stories_in_fewer_bits() {
+fn the_bundled_models_stories_stay_likely_in_fewer_bits() {
     let texts = stories();
     let files = ModelFiles::bundled();
     let original = scores(&mut load(&files), &texts);

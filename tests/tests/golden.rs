@@ -132,7 +132,7 @@ fn assert_matches_hugging_face(model: &str, setup: &Setup) {
     let slides = llm.config().window().is_some();
     assert!(
         setup.pool_tokens.is_none() || slides || llm.stats().preemptions > 0,
-        "{model}, {}: nobody was preempted",
+        "{model}, {}: no request was preempted",
         setup.name
     );
 }
@@ -160,16 +160,16 @@ const INDIVISIBLE: &[(&str, usize)] = &[
 ];
 
 fn assert_divided(model: &str) {
-    for of in [2, 3, 4] {
+    for workers in [2, 3, 4] {
         let divided = |mut setup: Setup| {
-            setup.options.tensor_parallel_size = of;
+            setup.options.tensor_parallel_size = workers;
             setup
         };
-        if INDIVISIBLE.contains(&(model, of)) {
+        if INDIVISIBLE.contains(&(model, workers)) {
             let files = ModelFiles::directory(golden_dir(model)).unwrap();
-            let options = Options { device: Device::Cpu, tensor_parallel_size: of, ..Options::default() };
+            let options = Options { device: Device::Cpu, tensor_parallel_size: workers, ..Options::default() };
             let error = Llm::load(&files, &options).err().unwrap().to_string();
-            assert!(error.contains(&format!("cannot be divided among {of} workers")), "{error}");
+            assert!(error.contains(&format!("cannot be divided among {workers} workers")), "{error}");
             continue;
         }
         // Test one large batch, and a small pool in which requests are swapped out, recomputed and computed in chunks.

@@ -46,7 +46,7 @@ fn a_gpu_that_is_too_old_is_named() {
 }
 
 #[test]
-fn too_little_memory_is_said_with_what_would_help() {
+fn an_out_of_memory_error_suggests_remedies() {
     {
         let _alone = emulator(DeviceOptions { memory: 500 << 10, ..DeviceOptions::default() });
         refused(&options(), &["not enough memory", "the weights need", "has", "left"]);
@@ -63,7 +63,7 @@ fn too_little_memory_is_said_with_what_would_help() {
 }
 
 #[test]
-fn the_utilization_decides_the_number_of_blocks() {
+fn the_utilization_determines_the_number_of_blocks() {
     let _alone = emulator(DeviceOptions { memory: 64 << 20, ..DeviceOptions::default() });
     let blocks = |share: f32, tokens: usize| {
         let given = Options {
@@ -87,7 +87,7 @@ fn the_utilization_decides_the_number_of_blocks() {
 }
 
 #[test]
-fn what_the_gpu_does_not_compute_is_refused() {
+fn unsupported_options_are_refused() {
     let _alone = emulator(DeviceOptions::default());
     let dtype = Some(DType::F32);
     refused(&Options { dtype, ..options() }, &["dtype", "f16 and bf16"]);
@@ -107,7 +107,7 @@ fn what_the_gpu_does_not_compute_is_refused() {
 }
 
 #[test]
-fn fewer_gpus_than_workers_are_counted() {
+fn too_few_gpus_are_an_error_with_their_number() {
     let _alone = emulator(DeviceOptions::default());
     let divided = |tensor_parallel_size| Options { tensor_parallel_size, ..options() };
     refused(&divided(16), &["tensor-parallel-size", "at most 8 GPUs", "not 16"]);
@@ -119,7 +119,7 @@ fn fewer_gpus_than_workers_are_counted() {
 }
 
 #[test]
-fn a_gpu_that_fails_fails_the_step_of_all_and_keeps_nobody_waiting() {
+fn a_failing_gpu_fails_the_step_on_all_gpus_without_a_hang() {
     let _alone = emulator(DeviceOptions { devices: 2, ..DeviceOptions::default() });
     let prompt = Prompt::Tokens(vec![5, 6, 7]);
     let two = || SamplingParams { max_tokens: 2, ..SamplingParams::default() };
@@ -147,7 +147,7 @@ fn a_gpu_that_fails_fails_the_step_of_all_and_keeps_nobody_waiting() {
 }
 
 #[test]
-fn gpus_without_access_to_each_other_divide_a_model_by_way_of_the_hosts_memory() {
+fn gpus_without_peer_access_divide_a_model_through_host_memory() {
     let _alone = emulator(DeviceOptions { devices: 2, peer_access: false, ..DeviceOptions::default() });
     let golden = golden("opt-bin");
     let params = SamplingParams { max_tokens: 40, ignore_eos: true, ..SamplingParams::default() };
@@ -163,7 +163,7 @@ fn gpus_without_access_to_each_other_divide_a_model_by_way_of_the_hosts_memory()
 }
 
 #[test]
-fn a_step_that_fails_is_an_error_that_says_where() {
+fn a_failed_step_is_an_error_that_names_the_kernel() {
     let _alone = emulator(DeviceOptions::default());
     let mut llm = load(&options()).unwrap();
     let prompt = Prompt::Tokens(vec![5, 6, 7]);

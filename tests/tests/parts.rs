@@ -45,7 +45,7 @@ fn run(llm: &mut Llm, params: &SamplingParams) -> (Completion, BTreeMap<usize, (
 }
 
 #[test]
-fn outputs_in_parts_are_what_they_are_together() {
+fn outputs_in_parts_equal_outputs_together() {
     for params in [
         SamplingParams { ignore_eos: true, ..sampled(24, 24) },
         SamplingParams { stop: vec!["day".into(), ". ".into()], ..sampled(24, 24) },

@@ -51,7 +51,7 @@ fn outputs(done: &[Completion]) -> Vec<Vec<&[u32]>> {
     done.iter().map(|c| c.outputs.iter().map(|o| o.tokens.as_slice()).collect()).collect()
 }
 
-fn assert_nothing_is_lost(model: &str) {
+fn assert_same_as_alone(model: &str) {
     let files = ModelFiles::directory(golden_dir(model)).unwrap();
     let options = Options {
         dtype: Some(DType::F32),
@@ -78,7 +78,7 @@ fn assert_nothing_is_lost(model: &str) {
                     ..options.clone()
                 };
                 let at = format!(
-                    "{model}, {num_blocks} blocks, {preemption:?}, {max_batch_tokens} tokens a step, caching {prefix_caching}"
+                    "{model}, {num_blocks} blocks, {preemption:?}, {max_batch_tokens} tokens per step, caching {prefix_caching}"
                 );
                 let mut llm = Llm::load(&files, &setup).unwrap();
                 let done = run(&mut llm, &requests);
@@ -94,7 +94,7 @@ fn assert_nothing_is_lost(model: &str) {
                 swapped += stats.swapped_out;
             }
         }
-        assert!(preempted > 0 && hits > 0, "{model}, {preemption:?}: {preempted} preempted, {hits} tokens found");
+        assert!(preempted > 0 && hits > 0, "{model}, {preemption:?}: {preempted} preempted, {hits} cached tokens");
         match preemption {
             Preemption::Auto => {
                 assert!(swapped > 0 && swapped < preempted, "{swapped} of {preempted} were swapped out")
@@ -110,7 +110,7 @@ macro_rules! pressure_tests {
     ($($name:ident: $model:literal,)*) => {
         $(#[test]
         fn $name() {
-            assert_nothing_is_lost($model);
+            assert_same_as_alone($model);
         })*
 
         #[test]

@@ -33,7 +33,7 @@ fn fixture(name: &str) -> PathBuf {
 
 /// Random tensors with elements that the formats' programs computed, in the type of the scales.
 #[test]
-fn elements_are_those_of_the_formats_own_programs() {
+fn elements_equal_those_of_the_formats_own_programs() {
     let mut forms = Vec::new();
     for entry in fs::read_dir(fixture("random")).unwrap() {
         let entry = entry.unwrap();
@@ -94,7 +94,7 @@ fn load(files: &ModelFiles, options: Options) -> Llm {
 }
 
 #[test]
-fn models_compute_what_their_elements_do() {
+fn quantised_models_compute_like_their_elements() {
     for (form, model, kinds) in MODELS {
         let (directory, exact) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let files = checkpoint(form, model, directory.path());
@@ -117,7 +117,7 @@ fn models_compute_what_their_elements_do() {
 }
 
 #[test]
-fn two_workers_have_their_parts_of_them() {
+fn two_workers_load_their_shards() {
     for (form, model, _) in MODELS {
         let directory = tempfile::tempdir().unwrap();
         let files = checkpoint(form, model, directory.path());
@@ -145,7 +145,7 @@ fn two_workers_have_their_parts_of_them() {
                 // A sum of two parts is rounded once more, which may round an activation to a different integer.
                 assert!(mean < 0.02, "{form}: {mean} {most}");
             }
-            (Ok(_), Some(reason)) => panic!("{form} is loaded in spite of {reason}"),
+            (Ok(_), Some(reason)) => panic!("{form} was loaded despite {reason}"),
             (Err(error), None) => panic!("{form}: {error}"),
         }
     }
@@ -153,7 +153,7 @@ fn two_workers_have_their_parts_of_them() {
 
 /// `quire quantize` quantises the dequantised elements again.
 #[test]
-fn they_are_written_as_gguf_files() {
+fn checkpoints_are_written_as_gguf_files() {
     for (form, model, _) in [MODELS[0], MODELS[3], MODELS[5]] {
         let directory = tempfile::tempdir().unwrap();
         let files = checkpoint(form, model, directory.path());
@@ -170,7 +170,7 @@ fn they_are_written_as_gguf_files() {
 /// Packed weights are as close to the f32 result as their elements in 16 bits. A note names formats that no kernel
 /// reads.
 #[test]
-fn on_a_gpu_they_stay_quantised() {
+fn checkpoints_stay_quantised_on_a_gpu() {
     std::thread::scope(|scope| {
         for checkpoint in MODELS {
             scope.spawn(move || stays_quantised_on_a_gpu(checkpoint));
@@ -203,7 +203,7 @@ fn stays_quantised_on_a_gpu((form, model, kinds): (&str, &str, &[QuantType])) {
 
 /// The workers' shards would cut groups. The weights are therefore dequantised, and a note says so.
 #[test]
-fn on_two_gpus_they_are_no_longer_quantised() {
+fn checkpoints_are_dequantised_on_two_gpus() {
     let (form, model, kinds) = MODELS[0];
     let directory = tempfile::tempdir().unwrap();
     let files = checkpoint(form, model, directory.path());
@@ -215,7 +215,7 @@ fn on_two_gpus_they_are_no_longer_quantised() {
 
 /// Quantises the bundled model's projections to FP8, and scores its own greedy stories.
 #[test]
-fn the_bundled_model_tells_its_stories_in_fp8() {
+fn the_bundled_models_stories_stay_likely_in_fp8() {
     let files = ModelFiles::bundled();
     let original = scores(&mut load(&files, Options::default()), &stories());
     let mut weights = files.weights(None).unwrap();

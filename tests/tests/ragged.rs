@@ -84,7 +84,7 @@ fn cut(cut: &Cut) -> tempfile::TempDir {
 }
 
 #[test]
-fn rows_that_are_no_whole_vectors_run_as_on_the_cpu() {
+fn rows_of_partial_vectors_give_the_cpus_scores() {
     emulator::driver::configure(emulator::driver::DeviceOptions { multiprocessors: 4, ..Default::default() });
     for one in &CUTS {
         let (dir, prompts) = (cut(one), golden(one.model).prompts);

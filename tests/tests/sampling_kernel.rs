@@ -39,7 +39,7 @@ fn params() -> Vec<SamplingParams> {
 }
 
 #[test]
-fn the_kernel_chooses_as_the_sampler_does() {
+fn the_kernel_chooses_like_the_sampler() {
     let mut random = ProblemRng(3);
     let params = params();
     for vocab in [513, 5000] {
@@ -72,7 +72,7 @@ fn the_kernel_chooses_as_the_sampler_does() {
         let all: Vec<_> = chosen.chain(params.iter().zip(given.map(Some))).collect();
         let (rows, want): (Vec<Row>, Vec<_>) = (0..).zip(all.iter().copied()).map(row).unzip();
         let tokens = want.iter().map(|want| want.0);
-        assert!(tokens.skip(params.len()).eq(given), "a given token is the one that is reported");
+        assert!(tokens.skip(params.len()).eq(given), "a given token must be the reported one");
         // The case compares the kernel with its own plain reference, which in turn equals the sampler's choice.
         for ((row, want), (params, given)) in rows.iter().zip(want).zip(&all) {
             assert_eq!(row.reference(), Some(want), "{params:?}, given {given:?}");
@@ -94,9 +94,9 @@ fn bits(top: &[(u32, f32)]) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn what_the_engine_may_ask_for_is_taken_or_refused() {
+fn the_engines_largest_request_is_accepted_and_larger_ones_refused() {
     let params = SamplingParams { logprobs: Some(engine::sampling::MAX_LOGPROBS), ..Default::default() };
     let row = SampleRow { top: params_top(&params), ..SampleRow::new(&params, 0) };
     assert_eq!(row.request().check(50_272), Ok(()));
-    assert!(Request { top: 10_000, ..row.request() }.check(50_272).is_err(), "more than can be sorted");
+    assert!(Request { top: 10_000, ..row.request() }.check(50_272).is_err(), "more tokens than can be sorted");
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What Hugging Face's `apply_chat_template` makes of the templates and conversations in tests/fixtures/chat.
+"""Renders the templates and conversations in tests/fixtures/chat with Hugging Face's `apply_chat_template`.
 
     python3 -m venv venv && venv/bin/pip install transformers==5.23.0 jinja2==3.1.6
     venv/bin/python tests/tools/chat_templates.py
 
-writes tests/fixtures/chat/expected.json, with which engine/tests/chat_templates.rs compares. Before a conversation gets
-to transformers, vLLM's server changes it; what it does to texts in parts and to arguments of functions is done here too.
+Writes tests/fixtures/chat/expected.json, which engine/tests/chat_templates.rs compares with the engine's output. vLLM's server changes
+a conversation before it passes it to transformers. This script makes the same changes to texts in parts and to function arguments.
 """
 
 import copy
@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fixtures/chat")
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 ALL = ["system", "developer", "user", "assistant", "tool"]
-# Roles of which a template reads parts, and what stands for calls and silence where it is not the usual.
+# Roles whose messages a template reads in parts, and templates with unusual forms of function arguments or empty content.
 IN_PARTS = {"vision": ALL, "only_parts": ALL, "gemma": ["user", "assistant"], "mistral": ["user"],
             "glm": ["system", "user", "assistant"]}
 ONLY_IN_PARTS = {"only_parts"}
@@ -30,7 +30,7 @@ SILENCE_IS_NULL = {"deepseek"}
 
 
 class Clock(datetime.datetime):
-    """A clock that stands still."""
+    """A clock with a fixed time."""
 
     @classmethod
     def now(cls, tz=None):
@@ -38,7 +38,7 @@ class Clock(datetime.datetime):
 
 
 def as_vllm(message, template):
-    """A message as a server hands it on."""
+    """Returns a message as vLLM's server passes it to transformers."""
     message = copy.deepcopy(message)
     role, content = message["role"], message.get("content")
     if content is None and role == "assistant" and not message.get("tool_calls"):
@@ -56,7 +56,7 @@ def as_vllm(message, template):
         if template not in ARGUMENTS_AS_TEXT:
             call["function"]["arguments"] = json.loads(arguments) if arguments else {}
     if calls:
-        # In the place that the engine gives it.
+        # Insert it in the same position as the engine.
         message = {"role": message.pop("role"), "content": message.pop("content"), "tool_calls": calls, **message}
     return message
 
@@ -66,7 +66,7 @@ def render(tokenizer, name, source, given, conversation, rendering):
     try:
         return apply(tokenizer, name, source, given, messages, rendering)
     except jinja2.exceptions.UndefinedError:
-        # The template must have a content: vLLM makes it an empty one.
+        # The template requires content. vLLM passes an empty string instead of none.
         messages = [{**m, "content": "" if m.get("content") is None else m["content"]} for m in messages]
         return apply(tokenizer, name, source, given, messages, rendering)
 
@@ -82,7 +82,7 @@ def apply(tokenizer, name, source, given, messages, rendering):
     }
     if name not in SILENCE_IS_NULL:
         return tokenizer.apply_chat_template(messages, chat_template=source, tokenize=False, **options)
-    # As transformers did before version 5, which drops fields that are null.
+    # As in transformers before version 5, which drops null fields.
     messages = [{k: v for k, v in m.items() if v is not None or k == "content"} for m in messages]
     return utils.render_jinja_template([messages], chat_template=source, **{**TOKENS, **options})[0][0]
 
@@ -91,13 +91,13 @@ def outcome(call):
     try:
         return {"text": call()}
     except Exception as error:
-        # A template's own words are kept, Python's are not.
+        # Keep the template's own error messages, but not Python's.
         own = type(error) is jinja2.exceptions.TemplateError
         return {"error": str(error) if own else None}
 
 
 def expressions(given):
-    """Each line of expressions.txt."""
+    """Yields the result of each line of expressions.txt."""
     messages = given["conversations"]["turns"]
     values = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True,
               "tool": given["tools"][0], "schema": given["tools"][1]["function"]["parameters"]["properties"]["terms"],

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compare quire with Hugging Face transformers on random tiny models of every family, with unusual configurations.
+"""Compares quire with Hugging Face transformers on random tiny models of every family, with unusual configurations.
 
     python compare_with_transformers.py QUIRE [ROUNDS] [SEED]
 
-Makes a model, lets transformers generate greedily and with beams in f32, and compares tokens, logprobs and scores.
-Needs torch, transformers, safetensors and numpy. Prints each difference; exits with their number.
+Makes a model, lets transformers generate greedily and with beams in f32, and compares tokens and beam scores. Needs torch,
+transformers, safetensors and numpy. Prints each difference, and exits with the number of differences.
 """
 import json, os, random, shutil, subprocess, sys, tempfile
 
@@ -21,7 +21,7 @@ TOKENIZER = os.path.join(HERE, "../fixtures/golden/opt-pre/tokenizer.json")
 
 
 def family(r):
-    """A random configuration: (class name, fields)."""
+    """Returns a random configuration: (class name, fields)."""
     d, kv = r.choice([8, 16, 24, 32, 40, 64]), r.choice([1, 2, 3])
     heads, layers, vocab = kv * r.choice([1, 2, 4]), r.choice([1, 2, 3]), 512
     h = heads * d

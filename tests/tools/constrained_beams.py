@@ -1,11 +1,11 @@
-"""Writes fixtures/opt-story-3m/constrained_beams.json: beam searches of the bundled model whose outputs must be of a regular
-expression, by transformers' `prefix_allowed_tokens_fn`.
+"""Writes fixtures/opt-story-3m/constrained_beams.json: beam searches of the bundled model whose outputs must match a regular
+expression. The constraint uses transformers' `prefix_allowed_tokens_fn`.
 
     pip install torch transformers
     python tests/tools/constrained_beams.py
 
-The expressions allow an end wherever they are matched, and something more too, so that outputs end with the end-of-sequence token
-or are cut.
+Wherever an expression matches, the output may end or continue. Outputs therefore end with the end-of-sequence token or at the
+length limit.
 """
 
 import json
@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests/fixtures/opt-story-3m"
 WIDTH, MAX_TOKENS, EOS = 4, 20, 2
-# An expression, and one for the beginnings of what it matches.
+# An expression, and an expression for all prefixes of its matches.
 EXPRESSIONS = [
     (r"[ a-z]+", r"[ a-z]*"),
     (r" ?[a-z]{1,4}( [a-z]{1,4})*", r" ?([a-z]{1,4}( [a-z]{1,4})*( )?)?"),
@@ -53,7 +53,7 @@ def main():
             beams = []
             for ids, score in zip(found.sequences, found.sequences_scores):
                 ids = ids[len(prompt) :].tolist()
-                # Shorter beams are padded behind their end.
+                # Shorter beams are padded after their end.
                 if EOS in ids:
                     ids = ids[: ids.index(EOS) + 1]
                 beams.append({"ids": ids, "score": score.item()})

@@ -1,5 +1,5 @@
-"""Writes the GGUF files of fixtures/gguf with the `gguf` package: golden models as llama.cpp's converter would have them,
-a model of random weights in k-quants, and quantised groups with what the package makes of them.
+"""Writes the GGUF files of fixtures/gguf with the `gguf` package: golden models as llama.cpp's converter writes them, a model
+of random weights in k-quants, and quantised groups with the package's dequantised elements.
 
     pip install gguf==0.19.0 numpy==2.4.6
     python tests/tools/gguf_files.py
@@ -20,7 +20,7 @@ PRE = {"llama3": "llama-bpe", "qwen2": "qwen2", "gpt2": "gpt-2"}
 
 
 def tensors(directory):
-    """All tensors by name: the element type, and the numbers in f32 (exact for each type)."""
+    """Returns all tensors by name: the element type, and the numbers in f32 (exact for each type)."""
     found = {}
     for path in sorted(directory.glob("model*.safetensors")):
         data = path.read_bytes()
@@ -39,7 +39,7 @@ def tensors(directory):
 
 
 def permuted(x, heads):
-    """The order of rows that llama.cpp's rotation wants."""
+    """Reorders rows for llama.cpp's rotation."""
     return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
@@ -133,7 +133,7 @@ def convert(model, arch, parts):
     config = json.loads((directory / "config.json").read_text())
     tokenizer = json.loads((directory / "tokenizer.json").read_text())
     found = tensors(directory)
-    # Parts are numbered by the writer where a model is divided.
+    # If a model is divided into parts, the writer numbers them.
     limit = {"split_max_tensors": -(-(len(found) + 1) // parts)} if parts > 1 else {}
     writer = gguf.GGUFWriter(OUT / f"{model}.gguf", arch, **limit)
     writer.add_name(model)
@@ -171,7 +171,7 @@ def convert(model, arch, parts):
 
 
 def rounded_k(x, kind):
-    """Groups of 256 that random weights are rounded to, in a plain way: the package rounds to other types only."""
+    """Rounds random weights to groups of 256 in a simple way. The package cannot quantise to these types."""
     rows, cols = x.shape
     if kind == Q.Q6_K:
         parts = x.reshape(-1, 16, 16)
@@ -207,7 +207,7 @@ def rounded_k(x, kind):
 
 
 def k_quants():
-    """A model of random weights in the types of a usual Q4_K_M file, and Q5_K. Its tokenizer is a golden model's."""
+    """Writes a model of random weights in the types of a typical Q4_K_M file, and in Q5_K. It has a golden model's tokenizer."""
     random = np.random.default_rng(18)
     directory = FIXTURES / "golden" / "llama2"
     tokenizer = json.loads((directory / "tokenizer.json").read_text())
@@ -250,7 +250,7 @@ def k_quants():
 
 
 def groups():
-    """Random groups of each type with their elements; and elements with the groups that they are rounded to."""
+    """Writes random groups of each type with their elements, and elements with the groups that they are rounded to."""
     random = np.random.default_rng(17)
     writer = gguf.GGUFWriter(OUT / "groups.gguf", "none")
     for kind in (Q.Q8_0, Q.Q4_0, Q.Q4_K, Q.Q5_K, Q.Q6_K):
@@ -266,7 +266,7 @@ def groups():
         writer.add_tensor(f"{name}.elements", gguf.dequantize(raw, kind))
     x = random.normal(0, 0.02, (8, 512)).astype(np.float32)
     x[0, :32] = 0
-    # Halves, and several elements of the greatest magnitude.
+    # Values halfway between two codes, and groups in which several elements have the greatest magnitude.
     x[1] = random.integers(-127, 128, 512) / 2
     x[2] = random.integers(-8, 9, 512) / 16
     writer.add_tensor("x", x)

@@ -1,8 +1,8 @@
-"""What long prompts cost the server: peak memory, what is left of it, and time.
+"""Measures the cost of long prompts for the server: peak memory, memory afterwards, and time.
 
     python tests/tools/long_prompts.py target/release/quire
 
-Linux only, since it reads /proc; needs nothing but Python.
+Runs on Linux only, since it reads /proc. Needs only Python.
 """
 
 import json
@@ -50,7 +50,7 @@ def measure(quire: str, path: str, text: str, at_once: int) -> str:
 
 
 def main() -> None:
-    print("| asked for | text | at once | peak | left | time |\n| --- | --- | --- | --- | --- | --- |")
+    print("| endpoint | text | at once | peak | afterwards | time |\n| --- | --- | --- | --- | --- | --- |")
     for path in ["/v1/completions", "/tokenize"]:
         for name, text in TEXTS.items():
             for at_once in [1, 8]:

@@ -1,14 +1,13 @@
-"""Writes the checkpoints of fixtures/quantised: golden models' projections, rounded in a plain way and packed as AutoAWQ,
-GPTQ, compressed-tensors and FP8 checkpoints have them, and random weights in each form with the elements that the formats'
-own programs make of them.
+"""Writes the checkpoints of fixtures/quantised: golden models' projections, rounded in a simple way and packed as in AutoAWQ, GPTQ,
+compressed-tensors and FP8 checkpoints, and random weights in each format with the elements that the format's own program computes.
 
     pip install torch==2.15.0 compressed-tensors==0.20.0 numpy==2.4.6 safetensors==0.8.0
     pip download --no-deps autoawq==0.2.9 && tar xzf autoawq-0.2.9.tar.gz
     python tests/tools/quantised_checkpoints.py autoawq-0.2.9/awq/utils/packing_utils.py
 
-AutoAWQ's unpacking is the file that is named; compressed-tensors' is the package. What GPTQ's packages compute cannot be
-imported without a GPU's kernels: `gptq_elements` is what `dequantize_weight` of GPTQModel 7.7.0 computes, after its conversion
-of the first version of the format to the second.
+AutoAWQ is unpacked by the named file, and compressed-tensors by its package. GPTQ's packages cannot be imported without a GPU's
+kernels. `gptq_elements` therefore repeats the computation of `dequantize_weight` in GPTQModel 7.7.0, after its conversion of the
+first version of the format to the second.
 """
 
 import importlib.util
@@ -25,30 +24,30 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
 OUT = FIXTURES / "quantised"
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "c_attn", "c_proj", "c_fc")
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
-# What zeros are stored less, in the first version of GPTQ's format.
+# The first version of GPTQ's format stores each zero point less one. This is one in each of a word's eight integers.
 ONES = 0x11111111
 
 
 def words(nibbles):
-    """Packs eight integers along the last axis into a word each, the first one lowest."""
+    """Packs each eight integers along the last axis into a word, with the first in the lowest bits."""
     nibbles = nibbles.to(torch.int64).reshape(*nibbles.shape[:-1], -1, 8)
     packed = (nibbles << (4 * torch.arange(8))).sum(-1)
     return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
 
 
 def awq_words(x):
-    """As `words`, in AutoAWQ's order."""
+    """Packs integers like `words`, in AutoAWQ's order."""
     return words(x.reshape(*x.shape[:-1], -1, 8)[..., AWQ_ORDER].reshape(x.shape))
 
 
 def less_one(packed):
-    """Words of zeros less one, as GPTQModel makes the first version of the format."""
+    """Subtracts one from each zero point in packed words, as in the first version of GPTQ's format."""
     packed = (packed.to(torch.int64) - ONES) & 0xFFFFFFFF
     return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
 
 
 def rounded(w, group, symmetric, dtype=torch.float16):
-    """Integers [N, K], scales and zeros [N, K / group] of a matrix."""
+    """Returns the integers [N, K], scales and zero points [N, K / group] of a matrix."""
     parts = w.float().reshape(w.shape[0], -1, group)
     if symmetric:
         scale = (parts.abs().amax(-1) / 7).clamp(min=1e-5).to(dtype)
@@ -90,7 +89,7 @@ def gptq_elements(t, v2):
 
 
 def packed(q, scale, zero, symmetric):
-    """compressed-tensors' integers. Its own are from -8 on, and stored from 0."""
+    """Packs integers for compressed-tensors. The format's integers start at -8 and are stored from 0."""
     tensors = {
         "weight_packed": words(q),
         "weight_scale": scale,
@@ -102,7 +101,7 @@ def packed(q, scale, zero, symmetric):
 
 
 def fp8(w, block, dtype=torch.float32):
-    """Codes and scales for blocks of this size."""
+    """Returns FP8 codes, and scales for blocks of this size."""
     rows, cols = w.shape
     down, across = block
     padded = torch.zeros(-(-rows // down) * down, -(-cols // across) * across)
@@ -114,7 +113,7 @@ def fp8(w, block, dtype=torch.float32):
 
 
 def act_order(w, group):
-    """The inputs in an order of falling size, as GPTQ takes them, and the group of each."""
+    """Returns the inputs in descending order of size, as in GPTQ, and the group of each input."""
     order = torch.argsort(w.float().square().sum(0), descending=True)
     g_idx = torch.empty(w.shape[1], dtype=torch.int64)
     g_idx[order] = torch.arange(w.shape[1]) // group
@@ -141,7 +140,7 @@ def compressed(weights, fmt, group_format="group_0", ignore=("lm_head",)):
 INT4 = {"num_bits": 4, "type": "int", "dynamic": False}
 FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
 
-# The golden model, quantization_config, and what becomes of a weight.
+# The golden model, quantization_config, and the function that quantises a weight.
 MODELS = {
     "awq": (
         "llama3",
@@ -158,7 +157,7 @@ MODELS = {
         {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": False, "sym": True, "checkpoint_format": "gptq_v2"},
         lambda w: gptq_of(w, -1, True, False, True),
     ),
-    # GPT-2's projections are stored with a row for each input, and packed as if they were not.
+    # GPT-2's projections are stored with a row per input, but packed with a row per output.
     "gptq-conv1d": (
         "gpt2",
         {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True},
@@ -200,7 +199,7 @@ def write(name, config, tensors):
 
 
 def random_forms(unpacking):
-    """Random tensors in each form, and the elements that programs make of them, in the type in which these compute."""
+    """Writes random tensors in each format with the elements that its program computes, in the program's type."""
     spec = importlib.util.spec_from_file_location("packing_utils", unpacking)
     autoawq = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(autoawq)
@@ -240,7 +239,7 @@ def random_forms(unpacking):
         ("compressed-int4", {"symmetric": True, "strategy": "group", "group_size": 64}, 64),
         ("compressed-int4-zeros", {"symmetric": False, "strategy": "group", "group_size": 32}, 32),
         ("compressed-int4-channel", {"symmetric": True, "strategy": "channel"}, k),
-        # Groups for which there is no type in memory, and rows that end within a word.
+        # Groups without a type in memory, and rows that end within a word.
         ("compressed-int4-odd", {"symmetric": False, "strategy": "group", "group_size": 12}, 12),
     ]:
         args = {**INT4, **args}
@@ -253,7 +252,7 @@ def random_forms(unpacking):
 
     def codes(*shape):
         x = torch.randint(0, 256, shape, generator=random, dtype=torch.int32)
-        # No code is that of no number.
+        # Replace the codes of NaN.
         return torch.where(x & 127 == 127, x - 1, x).to(torch.uint8).view(torch.float8_e4m3fn)
 
     n, k = 136, 192
@@ -265,7 +264,7 @@ def random_forms(unpacking):
         args = {**FLOAT8, **args}
         t = {"weight": codes(n, k), "weight_scale": scales(*shape, dtype=torch.bfloat16)}
         put(name, compressed(args, "float-quantized"), t, elements_of(args, "float-quantized", t))
-    # The same with scales in single precision, as FP8 checkpoints of other programs have them.
+    # The same with f32 scales, as in FP8 checkpoints of other programs.
     t = {"weight": codes(n, k), "weight_scale_inv": scales(2, 2, dtype=torch.float32)}
     down, across = (x.repeat_interleave(128)[:m] for x, m in ((torch.arange(2), n), (torch.arange(2), k)))
     elements = t["weight"].float() * t["weight_scale_inv"][down][:, across]

@@ -62,7 +62,7 @@ impl Client {
     }
 
     async fn send(&self, method: Method, url: &str, body: Bytes) -> Result<Answered> {
-        let uri: Uri = url.parse().context("it is no valid address")?;
+        let uri: Uri = url.parse().context("it is not a valid address")?;
         ensure!(matches!(uri.scheme_str(), Some("http" | "https")), "it does not begin with http:// or https://");
         let mut request = Request::builder().method(method).uri(uri).header(ACCEPT, "*/*");
         if !body.is_empty() {

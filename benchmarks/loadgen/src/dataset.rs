@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// A data set, in the form in which its file is published.
+/// A data set in its published file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dataset {
     /// Conversations between people and ChatGPT: a list of objects with `conversations`, whose turns have `from` and

@@ -48,8 +48,8 @@ const PLOTS: [Plot; 4] = [
     Plot { title: "Output tokens/s", lines: &[("answered", |p| Some(p.summary.output_tokens_per_second))] },
 ];
 
-fn median(of: Distribution) -> f64 {
-    of.p50
+fn median(distribution: Distribution) -> f64 {
+    distribution.p50
 }
 
 /// Draws the image: one plot for each metric, over the points of the sweep.
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_where_their_values_are() {
+    fn points_are_drawn_at_their_values() {
         // The rates are unordered. The largest values are ticks: 4 requests/s, 0.04 s/token, 0.04 s.
         let svg = svg(&report(&[4, 1, 2]));
         let plots = lines(&svg, COLOURS[0]);
@@ -169,13 +169,13 @@ mod tests {
                 assert!((x - place(rate).0).abs() < 0.1 && (y - place(rate).1).abs() < 0.1, "{rate}: {x} {y}");
             }
         }
-        assert!(plots[3][0].1 < plots[3][2].1, "tokens a second fall");
+        assert!(plots[3][0].1 < plots[3][2].1, "tokens per second fall");
         let document = Document::parse(&svg).unwrap();
         assert!(document.descendants().any(|n| n.text() == Some("<a & b>: x")));
     }
 
     #[test]
-    fn nothing_measured_is_an_empty_plot() {
+    fn a_plot_without_measurements_is_empty() {
         let failed = Record { arrival: Duration::ZERO, end: Duration::ZERO, outcome: Err("gone".into()) };
         let mut report = report(&[]);
         assert!(lines(&svg(&report), COLOURS[0]).iter().all(Vec::is_empty));

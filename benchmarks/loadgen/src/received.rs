@@ -47,7 +47,7 @@ impl Received {
             self.done = true;
             return Ok(());
         }
-        let chunk: Chunk = serde_json::from_slice(data).map_err(|e| format!("a chunk is no completion: {e}"))?;
+        let chunk: Chunk = serde_json::from_slice(data).map_err(|e| format!("a chunk is not a completion: {e}"))?;
         if let Some(error) = chunk.error {
             return Err(error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned));
         }

@@ -22,8 +22,8 @@ impl Events {
                 return Err("the stream has a line of more than 1 MiB".into());
             }
             if piece.ends_with(b"\n") {
-                if let Some(of_event) = self.line.strip_prefix(b"data:") {
-                    data.push(of_event.trim_ascii().to_vec());
+                if let Some(payload) = self.line.strip_prefix(b"data:") {
+                    data.push(payload.trim_ascii().to_vec());
                 }
                 self.line.clear();
             }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_together_from_any_pieces() {
+    fn events_are_assembled_from_any_pieces() {
         let stream = b": hello\ndata: {\"a\":1}\n\nevent: x\r\ndata:b\r\n\r\ndata: [DONE]\n\ndata: cut";
         for size in 1..=stream.len() {
             let mut events = Events::default();

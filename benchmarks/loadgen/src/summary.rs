@@ -80,7 +80,7 @@ impl Summary {
         let end = records.iter().map(|r| r.end).max().unwrap_or_default();
         let seconds = seconds_between(begin, end);
         let rate = |n: usize| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
-        let sum = |of: fn(&Answer) -> usize| answered.iter().map(|(_, answer)| of(answer)).sum::<usize>();
+        let sum = |tokens: fn(&Answer) -> usize| answered.iter().map(|(_, answer)| tokens(answer)).sum::<usize>();
         let (prompt_tokens, output_tokens) = (sum(|a| a.prompt_tokens), sum(|a| a.output_tokens));
 
         let each = |time: &dyn Fn(&Record, &Answer) -> Option<f64>| {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_follow_from_the_times() {
+    fn statistics_follow_from_the_times() {
         let records = [
             answered(1000, 1200, 2200, 11), // 200 ms to the first token, 100 ms for each of ten more
             answered(1500, 1600, 1700, 2),  // 100 ms and 100 ms
@@ -158,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_nearest_rank() {
+    fn percentiles_use_the_nearest_rank() {
         same(Distribution::of((1..=200).rev().map(f64::from)), [100.5, 100.0, 180.0, 198.0]);
         same(Distribution::of([7.0]), [7.0; 4]);
         assert_eq!(Distribution::of([]), None);
     }
 
     #[test]
-    fn what_cannot_be_computed_is_left_out() {
+    fn undefined_statistics_are_none() {
         // A single token has no next token, and an answer without text has no first one.
         let silent = Answer { first: None, prompt_tokens: 1, output_tokens: 0, counted: false };
         let records = [answered(0, 5, 5, 1), Record { arrival: ms(0), end: ms(10), outcome: Ok(silent) }];

@@ -11,7 +11,7 @@ pub fn ticks(most: f64, steps: f64) -> Vec<f64> {
     (0..=(most / step - 1e-9).ceil() as usize).map(|i| i as f64 * step).collect()
 }
 
-/// Returns the last tick, where the scale ends.
+/// Returns the last tick, the end of the scale.
 pub fn last(ticks: &[f64]) -> f64 {
     ticks.last().copied().unwrap_or(1.0)
 }

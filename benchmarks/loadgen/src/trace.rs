@@ -46,7 +46,7 @@ mod tests {
     fn lengths_have_the_means_of_the_data_set() {
         for trace in [SHAREGPT, ALPACA] {
             let lengths = trace.lengths(20_000, &mut WorkloadRng::new(1));
-            let mean = |of: fn(&(usize, usize)) -> usize| lengths.iter().map(of).sum::<usize>() as f64 / 20_000.0;
+            let mean = |part: fn(&(usize, usize)) -> usize| lengths.iter().map(part).sum::<usize>() as f64 / 20_000.0;
             assert!((mean(|l| l.0) / trace.mean_prompt - 1.0).abs() < 0.05, "{}: {}", trace.name, mean(|l| l.0));
             assert!((mean(|l| l.1) / trace.mean_output - 1.0).abs() < 0.05, "{}: {}", trace.name, mean(|l| l.1));
         }

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_fit_the_model_and_follow_from_the_seed() {
+    fn requests_fit_the_model_and_are_determined_by_the_seed() {
         let cut: Vec<_> = Workload::Like(SHAREGPT).requests(7, 64).take(200).collect();
         assert!(cut.iter().all(|l| l.prompt >= 1 && l.output >= 1 && l.prompt + l.output <= 64));
         assert!(cut.iter().eq(Workload::Like(SHAREGPT).requests(7, 64).take(200).collect::<Vec<_>>().iter()));

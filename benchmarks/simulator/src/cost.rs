@@ -69,9 +69,9 @@ pub struct CostModel {
     efficiency: Efficiency,
     shape: AttentionShape,
     layers: f64,
-    /// Factor by which decode attention takes longer than its floor.
+    /// Ratio of decode attention's time to its floor.
     attention_factor: f64,
-    /// Seconds per step in which the GPU waits for the host.
+    /// Seconds per step that the GPU waits for the host.
     host: f64,
     /// Seconds of everything but attention in steps that only decode, by the number of sequences. These steps are
     /// padded.
@@ -213,7 +213,7 @@ impl CostModel {
         self
     }
 
-    /// Returns the model with `seconds` added to each step, in which the GPU waits for the host.
+    /// Returns the model with a wait of `seconds` for the host in each step.
     pub fn with_host(mut self, seconds: f64) -> Self {
         self.host = seconds;
         self

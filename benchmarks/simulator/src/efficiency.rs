@@ -35,12 +35,12 @@ const BUS: f64 = 25.0 / 32.0;
 /// a cudaMemcpyAsync call.
 const COPY: f64 = 10e-6;
 
-/// Factor by which attention over a block table is slower than over contiguous keys and values. The paper says 20 to 26
-/// % (7.1, figure 18a).
+/// Ratio of the time of attention over a block table to its time over contiguous keys and values. The paper says that paged
+/// attention takes 20 to 26 % longer (7.1, figure 18a).
 pub const PAGED_ATTENTION: f64 = 1.23;
 
-/// Seconds per step in which the GPU waits for the host, where a host as slow as the paper's is assumed. Chosen to
-/// reproduce a figure: at 30 Alpaca requests per second Quire batches 132 requests, as vLLM did (figure 13).
+/// Seconds per step that the GPU waits for the host, if the host is assumed to be as slow as the paper's. Chosen to reproduce a
+/// figure: at 30 Alpaca requests per second Quire batches 132 requests, as vLLM did (figure 13).
 pub const PAPER_HOST: f64 = 17e-3;
 
 /// Assumed performance of a GPU in use.

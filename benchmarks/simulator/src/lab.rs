@@ -48,7 +48,7 @@ pub struct Curve {
     pub block_size: usize,
     /// Maximum number of running sequences.
     pub max_num_seqs: usize,
-    /// Seconds per step in which the GPU waits for the host.
+    /// Seconds per step that the GPU waits for the host.
     pub host: f64,
     /// Seconds of the trace.
     pub seconds: f64,

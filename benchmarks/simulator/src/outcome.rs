@@ -12,9 +12,9 @@ pub struct Outcome {
     pub is_overloaded: bool,
     /// How the memory was used while a request waited for memory, in slots times seconds.
     pub memory: MemoryUse,
-    /// Running requests times seconds, summed over the steps in which requests still arrived.
+    /// Running requests times seconds, summed over steps while requests still arrived.
     pub batched: f64,
-    /// Seconds of the steps in which requests still arrived.
+    /// Seconds of steps while requests still arrived.
     pub busy: f64,
     /// Number of iterations.
     pub steps: usize,
@@ -43,7 +43,7 @@ impl Outcome {
         (!self.is_overloaded && !self.completed.is_empty()).then(|| sum / self.completed.len() as f64)
     }
 
-    /// Returns the mean number of running requests, over the steps in which requests still arrived.
+    /// Returns the mean number of running requests, over steps while requests still arrived.
     pub fn mean_batch(&self) -> f64 {
         if self.busy > 0.0 { self.batched / self.busy } else { 0.0 }
     }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-/// The mean normalized latency, in seconds per token, up to which a system counts as sustaining a rate. It is the top
+/// The highest mean normalized latency, in seconds per token, at which a system counts as sustaining a rate. It is the top
 /// of the axes in the paper's figures 12, 14, 16 and 17, and the same for all systems.
 pub const BOUND: f64 = 1.0;
 

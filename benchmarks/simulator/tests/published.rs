@@ -7,7 +7,7 @@ use simulator::gpu;
 
 /// The book's chapter on the emulator.
 const CHAPTER: &str = include_str!("../../../docs/src/emulator.md");
-/// Relative error up to which a bound would be good enough to report as a time.
+/// Largest relative error of a bound that could be reported as a time.
 const ALLOWED: f64 = 0.15;
 
 /// A kernel that others timed.
@@ -27,7 +27,7 @@ fn product(what: &'static str, gpu: &'static str, n: f64, tflops: f64, instructi
     Published { what, gpu, demand, measured: flops / tflops / 1e6 }
 }
 
-/// Describes attention of 16 heads of 128 in which each of a prompt's 16,384 tokens attends to all of them.
+/// Describes attention of 16 heads of 128 over a prompt of 16,384 tokens, where each token attends to all of them.
 fn prompt(what: &'static str, tflops: f64, instructions: f64) -> Published {
     let (heads, size, tokens) = (16.0, 128.0, 16_384.0);
     let flops = 4.0 * heads * tokens * tokens * size;

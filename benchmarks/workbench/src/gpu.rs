@@ -109,7 +109,7 @@ impl Gpu {
         &self.stream
     }
 
-    /// Sets the order in which the emulator runs warps and blocks from now on. 0 is the natural order. Other seeds give
+    /// Sets the emulator's order of warps and blocks from now on. 0 is the natural order. Other seeds give
     /// random orders.
     pub fn seed(&mut self, seed: u64) {
         self.options.seed = seed;

@@ -47,8 +47,8 @@ impl LinkBytes {
             let reports = driver::take_reports().unwrap_or_default();
             moved = reports.iter().map(|launch| 32 * launch.report.total.peer_sectors).sum::<u64>().max(moved);
         }
-        let (bytes, of) = (bytes as u64, ranks as u64);
-        let floor = if shots == 1 { (of - 1) * bytes } else { 2 * (of - 1) * bytes / of };
+        let (bytes, n) = (bytes as u64, ranks as u64);
+        let floor = if shots == 1 { (n - 1) * bytes } else { 2 * (n - 1) * bytes / n };
         Ok(LinkBytes { ranks, shots, bytes, moved, floor })
     }
 }

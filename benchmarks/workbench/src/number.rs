@@ -68,7 +68,7 @@ pub fn relative_error(results: impl IntoIterator<Item = f64>, truth: &[f64]) -> 
         let off = (result - t).abs() / scale;
         if off.is_nan() { f64::INFINITY } else { worst.max(off) }
     });
-    assert_eq!(count, truth.len(), "as many results as there are true values");
+    assert_eq!(count, truth.len(), "results and true values differ in number");
     worst
 }
 

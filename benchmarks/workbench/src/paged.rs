@@ -55,7 +55,7 @@ impl PagedShape {
     }
 }
 
-/// A sequence of `context` tokens, of which the last `new` are queries.
+/// A sequence of `context` tokens. The last `new` tokens are queries.
 #[derive(Clone, Copy, Debug)]
 pub struct PagedSequence {
     /// Tokens that are queries.

@@ -35,16 +35,16 @@ impl Resources {
     /// of shared memory in addition to its own, and can use all but 1 KiB. A multiprocessor holds up to 64 warps and 32
     /// blocks, or 48 and 24 if it has as little shared memory as an L40S or an RTX 4090.
     pub fn occupancy(self, threads: u32, dynamic: u32, gpu: GpuLimits) -> Occupancy {
-        let of_block = threads.div_ceil(32);
-        let of_warp = (32 * self.registers).next_multiple_of(256);
-        let (places, most) = if gpu.shared_bytes > 128 << 10 { (64, 32) } else { (48, 24) };
+        let block_warps = threads.div_ceil(32);
+        let warp_registers = (32 * self.registers).next_multiple_of(256);
+        let (max_warps, max_blocks) = if gpu.shared_bytes > 128 << 10 { (64, 32) } else { (48, 24) };
         let limits = [
-            (4 * (16_384 / of_warp) / of_block, "registers"),
+            (4 * (16_384 / warp_registers) / block_warps, "registers"),
             ((gpu.shared_bytes + 1024) / (self.shared + dynamic + 1024), "shared memory"),
-            (most.min(places / of_block), "warps"),
+            (max_blocks.min(max_warps / block_warps), "warps"),
         ];
         let (blocks, by) = limits.into_iter().min_by_key(|limit| limit.0).unwrap_or_default();
-        Occupancy { blocks, warps: blocks * of_block, by }
+        Occupancy { blocks, warps: blocks * block_warps, by }
     }
 }
 
@@ -77,8 +77,8 @@ pub fn product_loop(target: &str, kernel: &str) -> Option<ProductLoop> {
 fn recorded<const N: usize>(record: &'static str, target: &str, kernel: &str) -> Option<[&'static str; N]> {
     record.lines().find_map(|line| {
         let mut fields = line.split('\t');
-        let is_its = fields.next() == Some(target) && fields.next() == Some(kernel);
-        is_its.then(|| fields.collect::<Vec<_>>().try_into().ok())?
+        let is_match = fields.next() == Some(target) && fields.next() == Some(kernel);
+        is_match.then(|| fields.collect::<Vec<_>>().try_into().ok())?
     })
 }
 
@@ -92,25 +92,25 @@ mod tests {
     const ADA: GpuLimits = GpuLimits::new(142, 99 << 10, (8, 9));
 
     #[test]
-    fn registers_shared_memory_and_warps_bound_the_blocks_of_a_multiprocessor() {
-        let of = |registers, threads| Resources { registers, shared: 0 }.occupancy(threads, 0, GpuLimits::H200);
-        let blocks = |registers, threads| of(registers, threads).blocks;
+    fn registers_shared_memory_and_warps_limit_occupancy() {
+        let occupancy = |registers, threads| Resources { registers, shared: 0 }.occupancy(threads, 0, GpuLimits::H200);
+        let blocks = |registers, threads| occupancy(registers, threads).blocks;
         assert_eq!([blocks(128, 128), blocks(167, 128), blocks(168, 128)], [4, 3, 3]);
         assert_eq!([blocks(129, 128), blocks(255, 64), blocks(32, 1024)], [3, 4, 2]);
         // Each quarter has registers for three of these warps, however many blocks they belong to.
-        assert_eq!(of(168, 32), Occupancy { blocks: 12, warps: 12, by: "registers" });
+        assert_eq!(occupancy(168, 32), Occupancy { blocks: 12, warps: 12, by: "registers" });
         let sharing = |dynamic| Resources { registers: 32, shared: 128 }.occupancy(32, dynamic, GpuLimits::H200);
         assert_eq!(sharing((227 << 10) - 128), Occupancy { blocks: 1, warps: 1, by: "shared memory" });
         assert_eq!([sharing((113 << 10) - 128).blocks, sharing(113 << 10).blocks], [2, 1]);
         // With 32 registers per thread or fewer, registers allow 64 warps. The limit of 32 blocks remains.
-        assert_eq!(of(16, 256), Occupancy { blocks: 8, warps: 64, by: "warps" });
-        assert_eq!(of(16, 32), Occupancy { blocks: 32, warps: 32, by: "warps" });
+        assert_eq!(occupancy(16, 256), Occupancy { blocks: 8, warps: 64, by: "warps" });
+        assert_eq!(occupancy(16, 32), Occupancy { blocks: 32, warps: 32, by: "warps" });
         let few = Resources { registers: 16, shared: 0 };
         assert_eq!(few.occupancy(256, 0, ADA), Occupancy { blocks: 6, warps: 48, by: "warps" });
     }
 
     #[test]
-    fn every_kernel_is_on_record() {
+    fn every_kernel_has_a_record() {
         for kernel in kernels::registry::shipped() {
             for target in ["sm_80", "sm_90a"].into_iter().filter(|target| kernel.is_for(target)) {
                 let found = resources(target, kernel.name);

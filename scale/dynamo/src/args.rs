@@ -21,31 +21,31 @@ pub struct Args {
     /// The model's name in requests (default: its directory's name, or its hub id)
     #[arg(long)]
     pub served_model_name: Option<String>,
-    /// Where to run: auto (a GPU if there is one), cpu, cuda, cuda:1 or emulator
+    /// Device: auto (a GPU if there is one), cpu, cuda, cuda:1 or emulator
     #[arg(long, default_value = "auto")]
     pub device: Device,
-    /// Workers that divide the model
+    /// GPUs or CPU workers that the model is divided among
     #[arg(long, default_value_t = 1)]
     pub tensor_parallel_size: usize,
-    /// Tokens in a KV block
+    /// Tokens per KV block
     #[arg(long, default_value_t = 16)]
     pub block_size: usize,
-    /// Bytes for the KV cache (default: on the CPU at most 4 GiB, on a GPU what is left)
+    /// Bytes for the KV cache (default: on the CPU at most 4 GiB, on a GPU the remaining memory)
     #[arg(long)]
     pub kv_memory: Option<usize>,
-    /// Part of a GPU's memory that may be used
+    /// Share of a GPU's memory that may be used
     #[arg(long, default_value_t = 0.9)]
     pub gpu_memory_utilization: f32,
-    /// Most sequences running at a time
+    /// Maximum number of running sequences
     #[arg(long, default_value_t = 256)]
     pub max_num_seqs: usize,
-    /// Most tokens in a step; longer prompts run in chunks
+    /// Maximum tokens per step; longer prompts run in chunks
     #[arg(long, default_value_t = 2048)]
     pub max_batch_tokens: usize,
     /// Compute decode steps at start; on a GPU this records all graphs except those for drafts
     #[arg(long)]
     pub warmup: bool,
-    /// CPU threads (default: one a core)
+    /// CPU threads (default: one per core)
     #[arg(long)]
     pub threads: Option<usize>,
 }
@@ -59,7 +59,7 @@ impl Args {
         let CommonArgs { disaggregation_mode, route_to_encoder, .. } = self.common;
         ensure!(
             disaggregation_mode == DisaggregationMode::Aggregated && !route_to_encoder,
-            "this worker computes requests whole: --disaggregation-mode must be agg, without --route-to-encoder"
+            "this worker computes whole requests: --disaggregation-mode must be agg, without --route-to-encoder"
         );
         let options = Options {
             device: self.device,
@@ -78,7 +78,7 @@ impl Args {
         };
         options.validate()?;
         let files = ModelFiles::resolve(Some(&self.model), true)?;
-        let path = files.path().context("--model must name a directory or a model of the hub, which has one")?;
+        let path = files.path().context("--model must name a directory or a hub model")?;
         let path = path.to_str().context("the path of the model is not valid UTF-8")?.to_owned();
         let served_name = self.served_model_name.unwrap_or_else(|| files.name().to_owned());
         let common = self.common;

@@ -107,7 +107,7 @@ impl LLMEngine for QuireEngine {
         let work = work(&request, &self.defaults).map_err(|refusal| refused(&refusal))?;
         let running = self.running();
         let Some(Running { worker, .. }) = &*running else {
-            return Err(backend(BackendError::EngineShutdown, "the engine does not run"));
+            return Err(backend(BackendError::EngineShutdown, "the engine is not running"));
         };
         let status = worker.status();
         Ok(outputs(worker.submit(work), ctx, prompt_tokens, move |failure| failed(&failure, &status.borrow())))
@@ -117,7 +117,7 @@ impl LLMEngine for QuireEngine {
         let running = self.running().take();
         // Wait for the engine's thread to end.
         let end = tokio::task::spawn_blocking(|| drop(running));
-        end.await.map_err(|error| backend(BackendError::Unknown, format!("the engine did not end well: {error}")))
+        end.await.map_err(|error| backend(BackendError::Unknown, format!("the engine did not stop cleanly: {error}")))
     }
 
     async fn kv_event_sources(&self) -> Result<Vec<KvEventSource>, DynamoError> {

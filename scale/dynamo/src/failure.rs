@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_queue_sends_the_request_elsewhere_and_a_wrong_one_nowhere() {
+    fn a_full_queue_may_be_retried_elsewhere_but_an_invalid_request_may_not() {
         let class = |failure: Failure| failed(&failure, &Status::Ready).error_type();
         assert_eq!(class(Failure::QueueFull), ErrorType::WorkerOverloaded);
         let refusal = Refusal { field: Some("top_p"), why: "top_p must be above 0".into() };

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_of_what_there_is() {
+    fn shares_are_relative_to_the_totals() {
         assert_eq!(snapshot(EngineLoad::default()), ComponentSnapshot::default());
         let load = EngineLoad { used_blocks: 3, num_blocks: 12, queried_tokens: 80, hit_tokens: 32 };
         let want = ComponentSnapshot {

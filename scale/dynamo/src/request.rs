@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_says_nothing_samples_as_openai_does() {
+    fn a_request_without_options_samples_like_openai() {
         let work = work(&request(), &GenerationConfig::default()).unwrap();
         let want = SamplingParams { temperature: 1.0, max_tokens: usize::MAX, ..SamplingParams::default() };
         assert_eq!((work.params, work.asked), (want, None));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beam_search_has_as_many_beams_as_best_of_says() {
+    fn best_of_sets_the_number_of_beams() {
         let mut request = request();
         request.sampling_options.use_beam_search = Some(true);
         request.sampling_options.best_of = Some(4);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_refused_by_name() {
+    fn unsupported_fields_are_refused_by_name() {
         let with = |change: fn(&mut PreprocessedRequest)| {
             let mut request = request();
             change(&mut request);

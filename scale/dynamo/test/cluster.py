@@ -1,5 +1,5 @@
-"""Dynamo's frontend and Quire's workers as processes of this machine: discovery in files, requests over TCP, events over
-ZeroMQ; neither etcd nor NATS."""
+"""Runs Dynamo's frontend and Quire's workers as processes on this machine, without etcd or NATS. Discovery uses files, requests use
+TCP, and events use ZeroMQ."""
 
 import json
 import os
@@ -19,7 +19,7 @@ MODEL = "story"
 
 
 def free_port():
-    """A port that is free, and below 32768: Dynamo reads its system port as a number of 16 bits with a sign."""
+    """Returns a free port below 32768, since Dynamo reads its system port as a signed 16-bit number."""
     while True:
         with socket.socket() as listener:
             try:
@@ -30,7 +30,7 @@ def free_port():
 
 
 class Process:
-    """A process, whose log is in a file."""
+    """A process that logs to a file."""
 
     def __init__(self, name, command, environment):
         self.log = tempfile.NamedTemporaryFile("w+", prefix=f"{name}-", suffix=".log")
@@ -43,13 +43,13 @@ class Process:
         return Path(self.log.name).read_text()
 
     def kill(self):
-        """Ends it by its id, without a chance to say so."""
+        """Kills the process, which cannot deregister first."""
         self.child.kill()
         self.child.wait()
 
 
 class Worker(Process):
-    """A worker."""
+    """A worker of the cluster."""
 
     def __init__(self, name, command, environment):
         port = free_port()
@@ -62,7 +62,7 @@ class Worker(Process):
 
 
 class Cluster:
-    """A frontend that routes in one way, and the workers that have come so far."""
+    """A frontend with one router mode, and the workers started so far."""
 
     def __init__(self, binary, model, router):
         self.binary, self.model, self.router = binary, model, router
@@ -93,7 +93,7 @@ class Cluster:
         self.stack.close()
 
     def add(self, count):
-        """Starts workers, and waits until the frontend sends them requests."""
+        """Starts workers, waits until the frontend serves requests with all of them, and returns them."""
         for _ in range(count):
             command = [self.binary, "--model", self.model, "--served-model-name", MODEL, "--device", "cpu", "--threads", "1"]
             worker = Worker("worker", [*command, "--kv-memory", str(24 << 20)], self.environment)
@@ -104,7 +104,7 @@ class Cluster:
         return self.workers[-count:]
 
     def generators(self):
-        """How many workers the frontend knows."""
+        """Returns the number of workers that the frontend knows."""
         for process in [self.frontend, *(w for w in self.workers if w.child.returncode is None)]:
             process.check()
         try:

@@ -1,5 +1,5 @@
-"""Workers behind Dynamo's frontend: the tokens of a single engine, prefixes found where they are, a worker that is lost and
-one that joins.
+"""Tests workers behind Dynamo's frontend. They give the same tokens as a single engine, the router finds cached prefixes, and a worker
+may be lost or join.
 
     python two_workers.py <quire> <quire-dynamo> <model>
 """
@@ -18,7 +18,7 @@ from server import refused, server, wait_until, wait_until_ready
 
 GREEDY = {"temperature": 0, "max_tokens": 30}
 TEXTS = ["Once upon a time", "One day, a little fox", "The sun was warm and", "Tom had a red ball.", "Lily saw a big"]
-# An odd number, so that two workers in turn get each prefix alternately.
+# An odd number of prefixes makes two workers in turn get each prefix alternately.
 PREFIXES, ROUNDS, LENGTH = 7, 6, 300
 
 
@@ -27,12 +27,12 @@ def client(address, kind=openai.OpenAI):
 
 
 def prefix(i):
-    """A beginning of some three hundred tokens, of token ids."""
+    """Returns a prefix of 300 token ids."""
     return [100 + (at * (i + 3) + at * at) % 1000 for at in range(LENGTH)]
 
 
 def check_tokens(quire, binary, model):
-    """Answers and refusals are those of one engine."""
+    """Asserts that answers and refusals equal a single engine's."""
     with server(quire, "--device", "cpu") as alone, Cluster(binary, model, "round-robin") as cluster:
         wait_until_ready(alone)
         cluster.add(2)
@@ -60,7 +60,7 @@ def check_tokens(quire, binary, model):
 
 
 def measure_prefixes(binary, model, router):
-    """Prompt tokens that were found in a cache, of how many, and times to first tokens in milliseconds."""
+    """Returns the cached and the total prompt tokens, and the times to the first tokens in milliseconds."""
     with Cluster(binary, model, router) as cluster:
         cluster.add(2)
         ask = client(cluster.address)
@@ -83,7 +83,7 @@ def measure_prefixes(binary, model, router):
 
 
 async def lose_a_worker(binary, model):
-    """One of two workers is ended while both answer: what was not on it completes, the rest gets an error. A third joins."""
+    """Kills one of two workers while both answer. Its requests get an error, and the others complete. Then a third worker joins."""
     with Cluster(binary, model, "round-robin") as cluster:
         lost, kept = cluster.add(2)
         ask = client(cluster.address, openai.AsyncOpenAI)
@@ -108,7 +108,7 @@ async def lose_a_worker(binary, model):
         errors = [result for result in results if isinstance(result, openai.APIError)]
         assert (len(complete), len(errors)) == (on_kept, on_lost), results
 
-        # What is registered of the lost one expires. Until then requests that are sent to it fail.
+        # The registration of the lost worker expires. Until then, requests that are sent to it fail.
         wait_until(lambda: cluster.generators() == 1)
         [third] = cluster.add(1)
         for i in range(10):
@@ -121,7 +121,7 @@ async def lose_a_worker(binary, model):
 def main(quire, binary, model):
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, ai-dynamo {version('ai-dynamo')}")
     check_tokens(quire, binary, model)
-    print("the tokens of a single engine, and its refusals")
+    print("tokens and refusals equal a single engine's")
     hits = {}
     for router in ["round-robin", "kv"]:
         hits[router], total, first = measure_prefixes(binary, model, router)
@@ -130,7 +130,7 @@ def main(quire, binary, model):
             f"{router}: {hits[router]} of {total} prompt tokens were prefix hits; "
             f"time to first token {statistics.median(first):.1f} ms in the median, {quantiles[18]:.1f} ms at the 95th percentile"
         )
-    # In turn, both workers compute every prefix; with events one of them does.
+    # With round-robin both workers compute every prefix, and with events only one of them does.
     assert hits["kv"] > hits["round-robin"], hits
     complete, errors = asyncio.run(lose_a_worker(binary, model))
     print(f"a worker was lost: {complete} requests completed, {len(errors)} got an error ({errors[0]}); a third joined")

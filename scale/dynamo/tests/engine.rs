@@ -65,7 +65,7 @@ async fn dynamos_conformance_tests_pass() {
 }
 
 #[tokio::test]
-async fn tokens_are_those_of_the_engine_alone() {
+async fn tokens_equal_those_of_the_engine_alone() {
     let worker = worker();
     let config = worker.start(0).await.unwrap();
     let llm = config.llm.unwrap();
@@ -78,7 +78,7 @@ async fn tokens_are_those_of_the_engine_alone() {
     let got = answer(&worker, asked).await;
     let output = &want.outputs[0];
     assert_eq!(tokens(&got), output.tokens);
-    assert_eq!(got.len(), output.tokens.len(), "tokens come as they are computed");
+    assert_eq!(got.len(), output.tokens.len(), "tokens arrive one by one");
     let logprobs: Vec<f64> = got.iter().flat_map(|output| output.log_probs.clone().unwrap()).collect();
     let want_logprobs: Vec<f64> = output.logprobs.iter().flatten().map(|at| f64::from(at.logprob)).collect();
     assert_eq!(logprobs, want_logprobs);
@@ -98,7 +98,7 @@ async fn tokens_are_those_of_the_engine_alone() {
 }
 
 #[tokio::test]
-async fn beams_and_stop_strings_end_as_with_the_engine_alone() {
+async fn beams_and_stop_strings_equal_those_of_the_engine_alone() {
     let worker = worker();
     worker.start(0).await.unwrap();
     let beam = Some(Beam { width: 3, length_penalty: 1.0, early_stopping: EarlyStopping::No });
@@ -152,7 +152,7 @@ async fn events_have_an_address_while_the_engine_runs() {
     assert!(worker.kv_event_sources().await.unwrap().is_empty());
     worker.start(0).await.unwrap();
     let sources = worker.kv_event_sources().await.unwrap();
-    let [KvEventSource::Zmq { endpoint, topic, dp_rank: 0, .. }] = &sources[..] else { panic!("another source") };
+    let [KvEventSource::Zmq { endpoint, topic, dp_rank: 0, .. }] = &sources[..] else { panic!("unexpected sources") };
     assert!(endpoint.starts_with("tcp://127.0.0.1:") && topic.is_empty());
     worker.cleanup().await.unwrap();
     assert!(worker.kv_event_sources().await.unwrap().is_empty());

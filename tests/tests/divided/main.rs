@@ -51,7 +51,7 @@ const CHUNKS: Way = Way { block_size: 8, chunk: 13, cuda_graphs: false, ..ROOMY 
 const SWAPPED: Way = Way { pool: 72, preemption: Preemption::Swap, ..CHUNKS };
 const RECOMPUTED: Way = Way { pool: 72, preemption: Preemption::Recompute, cuda_graphs: true, ..CHUNKS };
 /// All requests run twice, and the second time their prefixes are cached.
-const KNOWN: Way = Way { prefix_caching: true, ..ROOMY };
+const CACHED: Way = Way { prefix_caching: true, ..ROOMY };
 
 /// Configures a small emulator. Grids as large as the device then have few blocks.
 fn configure() {
@@ -71,11 +71,11 @@ fn one_on_the_emulator() -> Options {
 
 /// Loads a model on `workers` workers. Each worker has the keys and values of its heads, and the pool has as many
 /// blocks as its memory holds of these parts.
-fn load(files: &ModelFiles, way: Way, of: usize, options: Options) -> Llm {
+fn load(files: &ModelFiles, way: Way, workers: usize, options: Options) -> Llm {
     let config = files.config().unwrap();
     let is_cpu = options.device == Device::Cpu;
     let whole = 2 * LAYERS * config.kv_width() * way.block_size * if is_cpu { 4 } else { 2 };
-    let of_worker = whole * config.kv_heads.div_ceil(of) / config.kv_heads;
+    let of_worker = whole * config.kv_heads.div_ceil(workers) / config.kv_heads;
     let blocks = way.pool / way.block_size;
     let scheduler = SchedulerOptions {
         max_num_seqs: 32,
@@ -85,17 +85,17 @@ fn load(files: &ModelFiles, way: Way, of: usize, options: Options) -> Llm {
         ..SchedulerOptions::default()
     };
     let options = Options {
-        tensor_parallel_size: of,
+        tensor_parallel_size: workers,
         block_size: way.block_size,
         // Workers on the CPU share the machine's memory. Each GPU has its own.
-        kv_memory: Some(blocks * of_worker * if is_cpu { of } else { 1 }),
+        kv_memory: Some(blocks * of_worker * if is_cpu { workers } else { 1 }),
         cuda_graphs: way.cuda_graphs,
         scheduler,
         ..options
     };
     let llm = Llm::load(files, &options).unwrap();
-    assert_eq!(llm.kv_layout().block_bytes(), of * of_worker, "{of} workers");
-    assert_eq!(llm.engine().scheduler().usage().num_blocks, blocks, "{of} workers");
+    assert_eq!(llm.kv_layout().block_bytes(), workers * of_worker, "{workers} workers");
+    assert_eq!(llm.engine().scheduler().usage().num_blocks, blocks, "{workers} workers");
     llm
 }
 
@@ -115,7 +115,7 @@ fn run(llm: &mut Llm, way: Way) -> Vec<Completion> {
     let first = complete(llm, requests());
     let done = if way.prefix_caching { complete(llm, requests()) } else { first };
     let (stats, prompts) = (llm.stats(), PROMPTS.iter().sum::<usize>());
-    assert!(stats.copied_blocks > 0, "beams write to what they shared");
+    assert!(stats.copied_blocks > 0, "beams copy shared blocks when they write");
     // A sliding window frees blocks, which may leave enough room without preemption.
     let slides = llm.config().window().is_some();
     match way.preemption {
@@ -123,7 +123,7 @@ fn run(llm: &mut Llm, way: Way) -> Vec<Completion> {
         Preemption::Recompute => assert!(stats.preemptions > stats.swapped_out && stats.swapped_out == 0 || slides),
         Preemption::Auto => assert_eq!(stats.preemptions, 0),
     }
-    assert_eq!(stats.hit_tokens > prompts / 2, way.prefix_caching, "{} tokens found", stats.hit_tokens);
+    assert_eq!(stats.hit_tokens > prompts / 2, way.prefix_caching, "{} cached tokens", stats.hit_tokens);
     assert!(stats.steps > 2 * prompts / way.chunk, "{} steps", stats.steps);
     done
 }
@@ -136,7 +136,7 @@ fn same_greedy(at: &str, want: &Continuation, got: &Continuation, tolerance: f32
     for (step, (want, got)) in want_logprobs.iter().zip(got_logprobs).enumerate() {
         if want.token != got.token {
             let margin = want.top[0].1 - want.top[1].1;
-            assert!(margin <= 2.0 * tolerance, "{at}, step {step}: another token, with a margin of {margin}");
+            assert!(margin <= 2.0 * tolerance, "{at}, step {step}: a different token, with a margin of {margin}");
             return step;
         }
         let off = (want.logprob - got.logprob).abs();
@@ -176,9 +176,9 @@ fn assert_model(name: &str, one: &Options, ways: &[(Way, &[usize])]) {
     let files = make(name, directory.path());
     let want = run(&mut load(&files, ROOMY, 1, one.clone()), ROOMY);
     for (way, workers) in ways {
-        for &of in *workers {
-            let got = run(&mut load(&files, *way, of, one.clone()), *way);
-            assert_same(&format!("{name} on {of} workers, {way:?}"), &want, &got, one.dtype.unwrap());
+        for &workers in *workers {
+            let got = run(&mut load(&files, *way, workers, one.clone()), *way);
+            assert_same(&format!("{name} on {workers} workers, {way:?}"), &want, &got, one.dtype.unwrap());
         }
     }
 }
@@ -187,7 +187,7 @@ fn assert_model(name: &str, one: &Options, ways: &[(Way, &[usize])]) {
 fn on_the_cpu_in_f32() {
     let all: &[usize] = &[1, 2, 4];
     for name in MODELS {
-        let ways = [ROOMY, CHUNKS, SWAPPED, RECOMPUTED, KNOWN].map(|way| (way, all));
+        let ways = [ROOMY, CHUNKS, SWAPPED, RECOMPUTED, CACHED].map(|way| (way, all));
         assert_model(name, &one_on_the_cpu(), &ways);
     }
 }
@@ -196,7 +196,7 @@ fn on_the_cpu_in_f32() {
 /// numbers of workers.
 fn on_the_emulator(models: &[&str], first: usize) {
     configure();
-    const WAYS: [Way; 4] = [SWAPPED, KNOWN, RECOMPUTED, CHUNKS];
+    const WAYS: [Way; 4] = [SWAPPED, CACHED, RECOMPUTED, CHUNKS];
     for (i, name) in models.iter().enumerate() {
         let (two, four) = (WAYS[(first + i) % 4], WAYS[(first + i + 1) % 4]);
         assert_model(name, &one_on_the_emulator(), &[(two, &[2]), (four, &[4])]);

@@ -81,31 +81,31 @@ fn on_all<B: Backend>(parts: Vec<Part<B>>) -> Vec<Vec<f32>> {
 
 /// Asserts that all workers have the same bits, close to the undivided model's result.
 fn assert_same(at: &str, found: &[Vec<f32>], whole: &[f32], tolerance: f32) {
-    assert!(found.iter().all(|of_one| *of_one == found[0]), "{at}: ranks have other bits");
+    assert!(found.iter().all(|own| *own == found[0]), "{at}: ranks have different bits");
     assert_eq!(found[0].len(), whole.len(), "{at}");
     let off = found[0].iter().zip(whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(off <= tolerance, "{at}: hidden states are off by {off}");
 }
 
 #[test]
-fn workers_on_the_cpu_have_the_same_bits_in_two_sums_a_layer() {
+fn cpu_workers_have_the_same_bits_with_two_sums_per_layer() {
     for name in MODELS {
         let directory = tempfile::tempdir().unwrap();
         let files = make(name, directory.path());
         let config = files.config().unwrap();
         let whole = hidden(&part(&files, &config, CpuBackend::new(Some(1)).unwrap(), DType::F32));
-        for of in [2, 4] {
-            let group = RankGroup::new(of);
+        for workers in [2, 4] {
+            let group = RankGroup::new(workers);
             let worker = |rank| CpuBackend::new(Some(1)).unwrap().with_rank(group.rank(rank));
             let parts = (0..of).map(|rank| part(&files, &config, worker(rank), DType::F32)).collect();
-            assert_same(&format!("{name}, {of} workers"), &on_all(parts), &whole, 1e-4);
-            assert_eq!(group.sums(), 1 + 2 * LAYERS, "{name}, {of} workers");
+            assert_same(&format!("{name}, {workers} workers"), &on_all(parts), &whole, 1e-4);
+            assert_eq!(group.sums(), 1 + 2 * LAYERS, "{name}, {workers} workers");
         }
     }
 }
 
 #[test]
-fn workers_on_the_emulator_have_the_same_bits_in_two_sums_a_layer() {
+fn emulated_workers_have_the_same_bits_with_two_sums_per_layer() {
     configure();
     let driver = Driver::emulator().unwrap();
     let options = Options { cuda_graphs: false, ..one_on_the_emulator() };
@@ -115,10 +115,10 @@ fn workers_on_the_emulator_have_the_same_bits_in_two_sums_a_layer() {
         let files = make(name, directory.path());
         let config = files.config().unwrap();
         let whole = hidden(&part(&files, &config, CpuBackend::new(Some(1)).unwrap(), DType::F32));
-        for of in [2, 4] {
-            driver.emulate_devices(of as u32).unwrap();
+        for workers in [2, 4] {
+            driver.emulate_devices(workers as u32).unwrap();
             let worker = |rank| {
-                let shard = Shard { rank, of };
+                let shard = Shard { rank, of: workers };
                 let own = shard.config(&config).unwrap();
                 let types = (DType::F16, DType::F16.into());
                 CudaBackend::new(driver, rank as u32, &own, shard, &options, types, false).unwrap()
@@ -132,11 +132,11 @@ fn workers_on_the_emulator_have_the_same_bits_in_two_sums_a_layer() {
                 let launches = rehearse(&part.backend, &*part.model, part.layout, step).unwrap();
                 let count = |name: &str| launches.iter().filter(|launch| launch.kernel.starts_with(name)).count();
                 let counts = (count("all_reduce"), count("gather_logits"));
-                assert_eq!(counts, (1 + 2 * LAYERS, 1), "{name}, {of} workers");
+                assert_eq!(counts, (1 + 2 * LAYERS, 1), "{name}, {workers} workers");
                 part
             };
             let parts = backends.into_iter().map(ready).collect();
-            assert_same(&format!("{name}, {of} workers"), &on_all(parts), &whole, 0.05);
+            assert_same(&format!("{name}, {workers} workers"), &on_all(parts), &whole, 0.05);
         }
     }
 }

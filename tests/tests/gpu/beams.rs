@@ -11,7 +11,7 @@ use crate::options;
 const DRIFT: f64 = 0.01;
 
 #[test]
-fn constrained_beams_are_those_of_hugging_face() {
+fn constrained_beams_equal_hugging_face() {
     let mut llm = Llm::load(&ModelFiles::bundled(), &options(DType::F16)).unwrap();
     for (search, done) in constrained_searches(&mut llm) {
         for (got, want) in done.outputs.iter().zip(&search.beams) {

@@ -63,20 +63,20 @@ fn assert_drafted(model: &str, options: &Options, kernel: &str, most: usize) {
         assert!(accepted_tokens > 0 && steps < plain.stats.steps, "{at}: {:?}", drafted.stats);
         assert!(copied_blocks > 0, "{at}: no block was copied");
         if options.device == Device::Emulator {
-            let of = |run: &Run, name: &str| run.attended.iter().filter(|kernel| kernel.starts_with(name)).count();
-            let prefills = [&drafted, &plain].map(|run| of(run, "paged_prefill"));
+            let count = |run: &Run, name: &str| run.attended.iter().filter(|kernel| kernel.starts_with(name)).count();
+            let prefills = [&drafted, &plain].map(|run| count(run, "paged_prefill"));
             assert_eq!(
                 prefills[0] == prefills[1],
                 draft_tokens <= most,
                 "{at}: {prefills:?} launches for prompts, and drafts"
             );
-            assert!(of(&drafted, kernel) > 0, "{at}: {:?}", drafted.attended);
+            assert!(count(&drafted, kernel) > 0, "{at}: {:?}", drafted.attended);
         }
     }
 }
 
 #[test]
-fn tokens_are_those_of_steps_without_drafts() {
+fn drafts_do_not_change_tokens() {
     for (model, kv_dtype, kernel, most) in [
         ("opt-350m-like", None, "paged_attention_f16_64_8", 7),
         ("qwen3", None, "paged_attention_f16_128_16", 7),
@@ -91,7 +91,7 @@ fn tokens_are_those_of_steps_without_drafts() {
 }
 
 #[test]
-fn recordings_of_drafts_change_nothing() {
+fn recorded_drafts_give_the_same_outputs() {
     for model in ["llama3", "mistral"] {
         let scheduler = SchedulerOptions { draft_tokens: 5, ..options(DType::F16).scheduler };
         let [recorded, eager] =

@@ -34,7 +34,7 @@ fn one_batch(dtype: DType, kv_dtype: KvDtype) -> EightBitSetup {
 }
 
 /// Runs requests of each kind and lets the CPU score their outputs. Returns the engine that ran them.
-fn assert_scored_alike(model: &str, setup: &EightBitSetup) -> Llm {
+fn assert_same_scores(model: &str, setup: &EightBitSetup) -> Llm {
     let EightBitSetup { name, ref options, pool_tokens, rounds } = *setup;
     let (most, mean) = bound(options.dtype.unwrap(), options.kv_dtype);
     let mut options = options.clone();
@@ -77,7 +77,7 @@ fn assert_scored_alike(model: &str, setup: &EightBitSetup) -> Llm {
     }
     let root = (squares / f64::from(count)).sqrt() as f32;
     println!("| {model} | {:?} | {} | {name} | {worst:.4} | {root:.4} |", options.dtype, options.kv_dtype.unwrap());
-    assert!(worst <= most && root <= mean, "{model}, {name}: off by {worst}, {root} in the mean");
+    assert!(worst <= most && root <= mean, "{model}, {name}: off by {worst}, {root} on average");
     assert!(llm.stats().copied_blocks > 0, "{model}, {name}: no block was copied");
     assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
     llm
@@ -98,7 +98,7 @@ const SAMPLE: [&str; 3] = ["gpt2", "llama3", "mistral"];
 
 fn assert_in_one_batch(models: impl IntoIterator<Item = &'static str>) {
     for model in models {
-        DTYPES.into_iter().for_each(|kv_dtype| drop(assert_scored_alike(model, &one_batch(DType::F16, kv_dtype))));
+        DTYPES.into_iter().for_each(|kv_dtype| drop(assert_same_scores(model, &one_batch(DType::F16, kv_dtype))));
     }
 }
 
@@ -114,9 +114,9 @@ fn all_other_models_in_one_batch() {
 }
 
 #[test]
-fn beside_activations_in_bf16() {
+fn with_activations_in_bf16() {
     for (model, kv_dtype) in [("qwen3", KvDtype::Int8), ("mistral", KvDtype::Fp8), ("llama3", KvDtype::Int8)] {
-        assert_scored_alike(model, &one_batch(DType::Bf16, kv_dtype));
+        assert_same_scores(model, &one_batch(DType::Bf16, kv_dtype));
     }
 }
 
@@ -145,10 +145,7 @@ fn heads_of_other_sizes() {
             }
             let root = (squares / count as f32).sqrt();
             println!("| {model} | {dtype:?} | {kv_dtype} | {root:.4} |");
-            assert!(
-                root <= bound(dtype, Some(kv_dtype)).1,
-                "{model}, {dtype:?}, {kv_dtype}: off by {root} in the mean"
-            );
+            assert!(root <= bound(dtype, Some(kv_dtype)).1, "{model}, {dtype:?}, {kv_dtype}: off by {root} on average");
         }
     }
 }
@@ -159,7 +156,7 @@ fn preempted(model: &str, kv_dtype: KvDtype, preemption: Preemption) -> Llm {
     let scheduler = SchedulerOptions { max_batch_tokens: 13, preemption, ..options.scheduler };
     let options = Options { cuda_graphs: false, block_size: 8, scheduler, ..options };
     let setup = EightBitSetup { name: "small pool, chunks of 13", options, pool_tokens: Some(228), rounds: 1 };
-    assert_scored_alike(model, &setup)
+    assert_same_scores(model, &setup)
 }
 
 #[test]
@@ -169,23 +166,23 @@ fn swapped_out_and_in() {
 }
 
 #[test]
-fn computed_again() {
+fn recomputed() {
     let llm = preempted("llama3-tied", KvDtype::Fp8, Preemption::Recompute);
-    assert!(llm.stats().preemptions > 0, "nothing was preempted");
+    assert!(llm.stats().preemptions > 0, "no request was preempted");
 }
 
 #[test]
-fn found_by_their_prefixes() {
+fn cached_prefixes_are_reused() {
     let options = in_eight_bits(DType::F16, KvDtype::Int8);
     let scheduler = SchedulerOptions { prefix_caching: true, ..options.scheduler };
     let options = Options { block_size: 32, scheduler, ..options };
-    let setup = EightBitSetup { name: "known blocks", options, pool_tokens: None, rounds: 2 };
-    let llm = assert_scored_alike("opt-pre", &setup);
-    assert!(llm.stats().hit_tokens > 0, "no block was found");
+    let setup = EightBitSetup { name: "cached blocks", options, pool_tokens: None, rounds: 2 };
+    let llm = assert_same_scores("opt-pre", &setup);
+    assert!(llm.stats().hit_tokens > 0, "no block was reused");
 }
 
 #[test]
-fn recordings_change_nothing_in_eight_bits() {
+fn recorded_steps_give_the_same_outputs_in_eight_bits() {
     let golden = golden("mistral");
     let requests: Vec<_> = golden.prompts.iter().take(4).map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
     let answers = [true, false].map(|cuda_graphs| {
@@ -199,7 +196,7 @@ fn recordings_change_nothing_in_eight_bits() {
 /// The bundled model is trained. It finds its own greedy stories as likely as on the CPU in f32, within the loss of the
 /// same caches there (`tests/tests/eight_bits.rs`).
 #[test]
-fn the_bundled_model_finds_its_stories_as_likely() {
+fn the_bundled_models_stories_stay_as_likely() {
     let bundled = |options: &Options| scores(&mut Llm::load(&ModelFiles::bundled(), options).unwrap(), &stories());
     let exact = bundled(&Options { device: Device::Cpu, ..Options::default() });
     for (kv_dtype, most) in [(KvDtype::Int8, 0.005), (KvDtype::Fp8, 0.017)] {

@@ -17,20 +17,20 @@ const INDIVISIBLE: &[(&str, usize)] = &[
     ("qwen3", 4),
 ];
 
-fn divided(options: Options, of: usize) -> Options {
-    Options { tensor_parallel_size: of, ..options }
+fn divided(options: Options, workers: usize) -> Options {
+    Options { tensor_parallel_size: workers, ..options }
 }
 
 /// Models that always run. The others take a minute.
 const SAMPLE: [&str; 3] = ["llama2", "mistral", "qwen3"];
 
 fn assert_divided(models: impl IntoIterator<Item = &'static str>) {
-    for (model, of) in models.into_iter().flat_map(|model| [(model, 2), (model, 4)]) {
-        let options = divided(options(DType::F16), of);
-        if INDIVISIBLE.contains(&(model, of)) {
+    for (model, workers) in models.into_iter().flat_map(|model| [(model, 2), (model, 4)]) {
+        let options = divided(options(DType::F16), workers);
+        if INDIVISIBLE.contains(&(model, workers)) {
             let files = ModelFiles::directory(golden_dir(model)).unwrap();
             let error = Llm::load(&files, &options).err().unwrap().to_string();
-            assert!(error.contains(&format!("cannot be divided among {of} workers")), "{error}");
+            assert!(error.contains(&format!("cannot be divided among {workers} workers")), "{error}");
             continue;
         }
         let setup = Setup { name: "f16, divided", dtype: DType::F16, options, pool_tokens: None };
@@ -53,26 +53,26 @@ fn all_other_models_divided_among_gpus() {
 }
 
 /// Runs in chunks and blocks of 8, with a pool so small that sequences are preempted.
-fn assert_preempted(model: &str, of: usize, preemption: Preemption, cuda_graphs: bool) {
+fn assert_preempted(model: &str, workers: usize, preemption: Preemption, cuda_graphs: bool) {
     let scheduler = SchedulerOptions { max_batch_tokens: 13, preemption, ..options(DType::F16).scheduler };
-    let options = Options { cuda_graphs, block_size: 8, scheduler, ..divided(options(DType::F16), of) };
+    let options = Options { cuda_graphs, block_size: 8, scheduler, ..divided(options(DType::F16), workers) };
     let name = "f16, divided, small pool, blocks of 8, chunks of 13";
     assert_setup(model, &Setup { name, dtype: DType::F16, options, pool_tokens: Some(228) });
 }
 
 #[test]
-fn swapped_out_in_parts() {
+fn swapped_out_on_two_gpus() {
     assert_preempted("llama3", 2, Preemption::Swap, true);
 }
 
 #[test]
 #[ignore = "takes half a minute; .ci/run has a step for it"]
-fn swapped_out_in_four_parts() {
+fn swapped_out_on_four_gpus() {
     assert_preempted("opt-pre", 4, Preemption::Swap, false);
 }
 
 #[test]
-fn recomputed_in_parts() {
+fn recomputed_on_two_gpus() {
     assert_preempted("qwen3", 2, Preemption::Recompute, true);
 }
 
@@ -84,7 +84,7 @@ fn in_bf16_and_with_the_papers_kernel() {
 
 /// Recorded steps of divided models give the same bits as launched ones.
 #[test]
-fn recordings_of_several_gpus_change_nothing() {
+fn recorded_steps_of_several_gpus_give_the_same_outputs() {
     let golden = golden("llama3");
     let requests: Vec<_> = golden.prompts.iter().map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
     let answers = [true, false].map(|cuda_graphs| {

@@ -9,7 +9,7 @@ use crate::{greedy, load, options};
 
 /// Runs prompts in turn in a pool that holds only one of them. In the second round they compute as many tokens as with
 /// an unlimited cache, and their logprobs have the same bits. The restored blocks therefore equal the evicted ones.
-fn assert_comes_back(model: &str, attention: AttentionKernels, swap_blocks: usize) {
+fn assert_restored(model: &str, attention: AttentionKernels, swap_blocks: usize) {
     let golden = golden(model);
     let options = Options { block_size: 8, attention, ..options(DType::F16) };
     let mut prompts: Vec<_> = golden.prompts.iter().map(|prompt| prompt.ids.clone()).collect();
@@ -31,11 +31,11 @@ fn assert_comes_back(model: &str, attention: AttentionKernels, swap_blocks: usiz
 }
 
 #[test]
-fn what_was_evicted_comes_back() {
-    assert_comes_back("llama3", AttentionKernels::Quire, 100);
+fn evicted_blocks_are_restored() {
+    assert_restored("llama3", AttentionKernels::Quire, 100);
 }
 
 #[test]
-fn what_was_evicted_comes_back_in_the_papers_layouts() {
-    assert_comes_back("gpt2", AttentionKernels::V1, 100);
+fn evicted_blocks_are_restored_in_the_papers_layouts() {
+    assert_restored("gpt2", AttentionKernels::V1, 100);
 }

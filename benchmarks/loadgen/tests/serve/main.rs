@@ -38,7 +38,7 @@ fn open(rate: f64) -> Load {
 
 /// The client sends one request after another, and the server answers each differently.
 #[tokio::test]
-async fn every_answer_and_every_failure_is_told_apart() {
+async fn every_answer_and_every_failure_is_recorded() {
     let server = Mock::start(1, |number| match number {
         0 => vec![OK, TEXT, TEXT, USAGE, DONE],
         1 => vec![OK, b"data: {\"choices\":[{\"text\"", b":\"\"}]}\r", b"\n\r\n", TEXT, TEXT, TEXT, DONE],
@@ -66,7 +66,7 @@ async fn every_answer_and_every_failure_is_told_apart() {
     for (failure, naming) in failures.iter().zip([
         "ended before [DONE]",
         "the step failed",
-        "a chunk is no completion",
+        "a chunk is not a completion",
         "status 500: no memory",
         "status 404: <h1>nothing here</h1>",
         "error",
@@ -116,7 +116,7 @@ async fn a_silent_server_fails_the_request_when_its_time_is_over() {
 }
 
 #[tokio::test]
-async fn requests_say_what_they_should() {
+async fn requests_have_the_expected_fields() {
     let server = Mock::start(1, |_| vec![OK, TEXT, USAGE, DONE]).await;
     let options = EndpointOptions { api_key: Some("Secret".into()), ..server.options() };
     let endpoint = Endpoint::connect(options.clone()).await.unwrap();

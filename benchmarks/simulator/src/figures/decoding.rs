@@ -16,7 +16,7 @@ use crate::sustained::Sustained;
 use crate::system::System;
 use crate::traces::ALPACA_LIKE;
 
-/// The settings of a panel: how tokens are chosen, seconds per step in which the GPU waits for the host, and the
+/// The settings of a panel: how tokens are chosen, seconds per step that the GPU waits for the host, and the
 /// maximum number of running sequences.
 type Case = (Method, f64, usize);
 

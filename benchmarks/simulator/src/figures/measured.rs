@@ -27,7 +27,7 @@ const QUARTER: TraceWorkload = TraceWorkload::LogNormal([(29.3, 0.8), (61.4, 0.8
 const SECONDS: f64 = 10.0;
 /// Rates to run at, as shares of the rate that the simulator predicts Quire to sustain.
 const PARTS: [f64; 4] = [0.3, 0.5, 0.7, 0.9];
-/// Normalized latency up to which a rate counts as sustained, as a multiple of the latency of a single request. The
+/// Highest normalized latency of a sustained rate, as a multiple of the latency of a single request. The
 /// paper's bound does not apply, since this model is a thousand times smaller.
 const BOUND: f64 = 10.0;
 

@@ -26,7 +26,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         Scale::Small => (20, 512),
         Scale::Full => (4096, 5120),
     };
-    let of = |ty| {
+    let problems = |ty| {
         [Lookup::Gather, Lookup::Embed, Lookup::Part, Lookup::Add].map(|lookup| LookupProblem {
             ty,
             lookup,
@@ -36,7 +36,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
             seed: 1,
         })
     };
-    Type::ALL.into_iter().flat_map(of).map(LookupProblem::case).collect()
+    Type::ALL.into_iter().flat_map(problems).map(LookupProblem::case).collect()
 }
 
 /// The lookup, which determines the kernel.

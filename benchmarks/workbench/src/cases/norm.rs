@@ -18,7 +18,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         Scale::Small => (12, 768),
         Scale::Full => (4096, 5120),
     };
-    let of = |(ty, layer)| NormProblem {
+    let problem = |(ty, layer)| NormProblem {
         ty,
         layer,
         rows,
@@ -30,7 +30,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         seed: 1,
     };
     let all = Type::ALL.into_iter().flat_map(|ty| [(ty, true), (ty, false)]);
-    all.map(|kind| of(kind).case()).collect()
+    all.map(|kind| problem(kind).case()).collect()
 }
 
 /// Rows of random numbers far from zero. A variance computed from the mean of squares would lose its digits on them.

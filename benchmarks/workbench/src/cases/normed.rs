@@ -45,17 +45,19 @@ const WEIGHTS: [(u32, u32, SumNorm); 4] = [
 /// At full scale, each case is paired with the same product without a norm.
 pub(super) fn cases(scale: Scale, target: &str) -> Vec<Case> {
     let gpu = if target == "sm_90a" { GpuLimits::H200 } else { GpuLimits { hopper_from: None, ..GpuLimits::H200 } };
-    let of = |m: u32, (n, k, norm): (u32, u32, SumNorm)| {
+    let problem = |m: u32, (n, k, norm): (u32, u32, SumNorm)| {
         let plan = GemmPlan::new(Product { m, n, k, epilogue: Epilogue::Add }, gpu).ok()?;
         let (GemmPlan { kernel, splits, .. }, affine) = (plan, (true, norm == SumNorm::Layer));
         Some(NormedProduct { kernel, sizes: (m, n, k), splits, ty: Type::F16, norm, affine, neutral: true, seed: 1 })
     };
     match scale {
-        Scale::Small => {
-            [1, 3, 20].into_iter().filter_map(|m| of(m, (264, 512, SumNorm::Layer))).map(NormedProduct::case).collect()
-        }
+        Scale::Small => [1, 3, 20]
+            .into_iter()
+            .filter_map(|m| problem(m, (264, 512, SumNorm::Layer)))
+            .map(NormedProduct::case)
+            .collect(),
         Scale::Full => {
-            let problems = WEIGHTS.into_iter().flat_map(|weight| [1, 4, 16, 64].map(|m| of(m, weight)));
+            let problems = WEIGHTS.into_iter().flat_map(|weight| [1, 4, 16, 64].map(|m| problem(m, weight)));
             let both =
                 |problem: NormedProduct| [SumNorm::None, problem.norm].map(|norm| NormedProduct { norm, ..problem });
             problems.flatten().flat_map(both).map(NormedProduct::case).collect()
@@ -83,10 +85,10 @@ impl NormedProduct {
         GemmPlan { product, kernel: self.kernel, splits: self.splits, blocks: 0 }
     }
 
-    /// Returns the operands for factors and bias, null where the norm has none.
+    /// Returns the operands for factors and bias, or null pointers if the norm does not use them.
     pub fn used(self, affine: [Buffer<u16>; 2]) -> [DevicePtr<cuda_std::vector::Vector>; 2] {
-        let of = |is_used: bool, buffer: Buffer<u16>| if is_used { buffer.ptr() } else { DevicePtr::NULL };
-        [of(self.affine.0, affine[0]), of(self.affine.1, affine[1])]
+        let operand = |is_used: bool, buffer: Buffer<u16>| if is_used { buffer.ptr() } else { DevicePtr::NULL };
+        [operand(self.affine.0, affine[0]), operand(self.affine.1, affine[1])]
     }
 
     /// Uploads the problem to a device. Blocks count in `arrivals` to find out when all of them have stored.
@@ -118,7 +120,7 @@ impl NormedProduct {
         let matrix = problem.place_weight(gpu)?;
         let call = |operands| plan.call(element, Operands { weight: matrix.ptr(), norm, ..operands });
         let product = problem.place_launch(gpu, plan.shape(), (plan.workspace_bytes(), plan.counters()), call)?;
-        let x = product.halves().unwrap_or_else(|| unreachable!("what is added to is of 16 bits"));
+        let x = product.halves().unwrap_or_else(|| unreachable!("a product is added to 16-bit rows"));
         Ok(PlacedNormedProduct { problem, product, x, out, affine: [weight, bias] })
     }
 

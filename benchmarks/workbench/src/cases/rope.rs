@@ -26,13 +26,13 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     };
     let pages = Pages { heads: kv_heads, head_size: 128, block_size: 16, format: KvFormat::Plain };
     let slots: Vec<i32> = (0..tokens).collect();
-    let of = |ty, layout, format| {
+    let rope_case = |ty, layout, format| {
         let (slots, pages) = (slots.clone(), Pages { format, ..pages });
         RopeProblem { ty, heads, pages, layout, slots, norm: false, rotate: true, in_place: false, seed: 1 }.case()
     };
     let layouts = KvFormat::ALL.map(|format| (Layout::Quire, format)).into_iter();
     let layouts = layouts.chain([(Layout::Paper, KvFormat::Plain)]);
-    layouts.flat_map(|(layout, format)| Type::ALL.map(|ty| of(ty, layout, format))).collect()
+    layouts.flat_map(|(layout, format)| Type::ALL.map(|ty| rope_case(ty, layout, format))).collect()
 }
 
 /// A layout of the cache, which determines the kernel.
