@@ -61,7 +61,7 @@ impl KnownTexts {
     fn check(&mut self, engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseError> {
         let (memory, config) = (memory.lock().unwrap(), engine.config());
         let spaces = [Space::Cache, Space::Swap];
-        let known = spaces.map(|space| (space, engine.scheduler().known_blocks(space)));
+        let known = spaces.map(|space| (space, engine.scheduler().registered_blocks(space)));
         // The block before has the lower number where the pool named both.
         let new: BTreeMap<_, _> = known.iter().flat_map(|(_, known)| known).map(|(_, p)| (p.id(), p.clone())).collect();
         for (id, prefix) in new {

@@ -190,7 +190,7 @@ fn a_step_that_fails_leaves_nothing_to_be_found() {
     ask(&mut engine, &tokens(1, 150), 20);
     follower.follow(changes.lock().unwrap().take());
     assert_eq!(follower.check(&engine), Ok(()));
-    assert!(!engine.scheduler().known_blocks(Space::Swap).is_empty());
+    assert!(!engine.scheduler().registered_blocks(Space::Swap).is_empty());
 
     // The step that fails moves blocks both ways.
     let second = turn(&first, &said, 9, 20);

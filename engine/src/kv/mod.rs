@@ -1,6 +1,16 @@
-//! The paged KV cache's bookkeeping (4.1 to 4.3 of the paper): which physical block holds which tokens of which
-//! sequence, and which sequences share it. There are no tensors here: what must be moved in memory is handed to the
-//! backend as a list of [`BlockCopy`].
+//! Bookkeeping of the paged KV cache (4.1 to 4.3 of the paper): which physical block holds which tokens of which
+//! sequence, and which sequences share it. This module holds no tensors. It lists the blocks that must move as
+//! [`BlockCopy`]s, and the backend copies their contents.
+//! 11-16
+//! Decoding methods need three operations: [`BlockTable::fork`], [`BlockTable::reserve`] (append), and dropping the
+//! table (free). A block returns to the pool when the last table that references it is dropped. Three more operations
+//! build on these:
+//!
+//! - Swapping: [`relocate`] moves tables to blocks of a second pool, the swap space in host memory, and back.
+//! - Sliding windows: [`BlockTable::slide`] gives back the blocks that the attention window has left behind.
+//! - Prefix caching: [`BlockTable::register`] indexes full blocks by their tokens, and [`BlockTable::prefix_hit`] finds
+//!   them, even after the last table that referenced them is dropped. When the cache needs their memory, the
+//!   [`SwapTier`] moves them to the swap space.
 //!
 //! ```text
 //!  sequence A  table [7, 2, 9]      block 7: 3 references, full        A, B and C share their prompt

@@ -9,7 +9,7 @@ pub struct PoolUsage {
     pub used_blocks: usize,
     /// Blocks with several references.
     pub shared_blocks: usize,
-    /// Blocks without references whose contents can still be found.
+    /// Cached blocks: no references, but still found by prefix lookups.
     pub cached_blocks: usize,
     /// Slots in the used blocks.
     pub used_slots: usize,

@@ -165,7 +165,7 @@ impl Scheduler {
 
     fn swap_in(&mut self, group: &mut SequenceGroup, step: &mut Step) {
         if self.is_swapped(group) {
-            self.tier.iter_mut().for_each(|tier| tier.hold(group.tables()));
+            self.tier.iter_mut().for_each(|tier| tier.keep_until_settled(group.tables()));
             match relocate(group.tables_mut(), &self.pool, &mut step.moves.swap_in) {
                 Ok(()) => step.swapped_in += 1,
                 // The group runs alone, and not even its swapped blocks fit. It is recomputed, and ends where blocks run out.

@@ -203,10 +203,10 @@ impl Scheduler {
     }
 
     /// The known blocks of the cache or of the swap space, ascending, each with the prefix whose last tokens it holds.
-    pub fn known_blocks(&self, space: Space) -> Vec<(u32, Arc<Prefix>)> {
+    pub fn registered_blocks(&self, space: Space) -> Vec<(u32, Arc<Prefix>)> {
         match space {
-            Space::Cache => self.pool.known(),
-            Space::Swap => self.swap.known(),
+            Space::Cache => self.pool.registered(),
+            Space::Swap => self.swap.registered(),
         }
     }
 
@@ -254,8 +254,8 @@ impl Scheduler {
             lost.contains(&group.id)
         });
         self.parts.forget(&lost);
-        self.pool.forget();
-        self.swap.forget();
+        self.pool.reset_prefix_cache();
+        self.swap.reset_prefix_cache();
     }
 
     /// Whether anything of the request is in the queues.

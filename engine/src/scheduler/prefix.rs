@@ -84,7 +84,7 @@ impl Prefixes {
     pub fn register(&self, seq: &mut Sequence) {
         if self.caching {
             let settled = seq.tokens.len() - seq.drafted;
-            seq.table.register_beside(&seq.tokens[..settled], self.swap.as_ref());
+            seq.table.register_as_in(&seq.tokens[..settled], self.swap.as_ref());
         }
     }
 

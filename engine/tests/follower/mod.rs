@@ -36,7 +36,7 @@ impl Follower {
 
     /// Compares with what the engine's pools know, and hashes with the tokens that they stand for.
     pub fn check(&self, engine: &Engine) -> Result<(), String> {
-        let known_in = |space| engine.scheduler().known_blocks(space).into_iter().map(move |(_, p)| entry(space, &p));
+        let known_in = |space| engine.scheduler().registered_blocks(space).into_iter().map(move |(_, p)| entry(space, &p));
         let known: BTreeMap<_, _> = known_in(Space::Cache).chain(known_in(Space::Swap)).collect();
         if known != self.known {
             return Err(format!("the pools know {known:?}, and the router {:?}", self.known));
