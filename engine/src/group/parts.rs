@@ -125,12 +125,12 @@ impl SequenceGroup {
 
     /// No more than `blocks`, nor than a sequence holds at once of whose tokens at most `chunk` are computed at a time.
     pub fn at_most(&self, blocks: usize, pool: &BlockPool, chunk: usize) -> usize {
-        if self.keeps_all() { blocks } else { blocks.min(pool.blocks_at_once(usize::MAX, chunk)) }
+        if self.keeps_all_blocks() { blocks } else { blocks.min(pool.blocks_at_once(usize::MAX, chunk)) }
     }
 
     /// Whether the group keeps blocks that a window has left behind. Beams do: they cannot be divided, so that all must fit
     /// together; and they do so, however they come back from a preemption, if they share all that they have in common.
-    pub fn keeps_all(&self) -> bool {
+    pub fn keeps_all_blocks(&self) -> bool {
         self.params.beam.is_some()
     }
 
