@@ -1,4 +1,4 @@
-//! What a request wants of its prompt's tokens beside what follows them: their logprobs, or their hidden states.
+//! Results that a request wants for its prompt's tokens: logprobs or hidden states.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use crate::sampling::{SampleRow, Sampled};
 use crate::sequence::{FinishReason, TokenLogprob};
 
 impl SequenceGroup {
-    /// The prompt's positions of which something is wanted that is not done yet: the logits, which give the logprob of the
-    /// token that follows; or the hidden states, to pool them.
+    /// The prompt positions whose results are still missing: logits, for the logprob of the next token, or hidden
+    /// states, to pool them.
     pub fn wanted(&self) -> Range<usize> {
         let Some(seq) = self.running.first() else { return 0..0 };
         match (&self.prompt_logprobs, self.params.pooling) {
@@ -20,9 +20,8 @@ impl SequenceGroup {
         }
     }
 
-    /// The beginning of a sequence that may be looked for among known blocks: all of it, or up to the first token of which
-    /// something is wanted, since a cache keeps neither logits nor hidden states. So a mean of all tokens has no prefix
-    /// hits.
+    /// The tokens of a sequence that a prefix lookup may match: all of them, or those up to the first position with a
+    /// missing result. The cache keeps neither logits nor hidden states. So a mean over all tokens has no prefix hits.
     pub fn lookup_tokens(&self, seq: usize) -> &[u32] {
         let (wanted, tokens) = (self.wanted(), &self.running[seq].tokens);
         if wanted.is_empty() { tokens } else { &tokens[..=wanted.start] }
@@ -37,7 +36,7 @@ impl SequenceGroup {
         })
     }
 
-    /// Takes in the logprobs at the next of [`Self::wanted`], one for each of `rows`.
+    /// Adds the logprobs at the next positions of [`Self::wanted`], one for each of `rows`.
     pub fn score(&mut self, rows: &[Sampled]) {
         let (Some(seq), Some(done)) = (self.running.first(), &mut self.prompt_logprobs) else { return };
         for row in rows {
@@ -47,12 +46,12 @@ impl SequenceGroup {
         }
     }
 
-    /// Takes in the hidden states at the next of [`Self::wanted`].
+    /// Adds the hidden states at the next positions of [`Self::wanted`].
     pub fn pool(&mut self, states: &[Vec<f32>]) {
         self.pooled.add(states);
     }
 
-    /// The prompt's embedding, if the request asked for it and it is done.
+    /// The prompt's embedding. `None` if the request did not ask for it or it is not computed.
     pub fn embedding(&self) -> Option<Vec<f32>> {
         let is_pooled = self.pooled.count() > 0 && self.finished.iter().all(|o| o.finish_reason != FinishReason::Abort);
         is_pooled.then(|| self.pooled.normalised())
