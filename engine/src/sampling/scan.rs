@@ -1,21 +1,20 @@
-//! What is found by looking at every logit of a row, in vectors: vocabularies are long.
+//! Vectorised scans over all logits of a row, since vocabularies are large.
 //!
-//! Nothing here depends on an order of summation, so that the results are the same on every instruction set.
+//! No result depends on the order of summation, so results are the same on every instruction set.
 
-#![allow(clippy::needless_range_loop)] // a loop is compiled for the instruction set, where a closure might not be
+#![allow(clippy::needless_range_loop)] // a loop is compiled for the dispatched instruction set, a closure might not be
 
 use pulp::Arch;
 
-/// Logits that are looked at side by side.
+/// Logits per iteration.
 const LANES: usize = 64;
 
-/// Whether every logit is a number, and none infinitely great. One of negative infinity is that of a token that cannot be
-/// chosen.
+/// Whether no logit is NaN or positive infinity. Negative infinity is the logit of a token that cannot be chosen.
 pub fn below_infinity(logits: &[f32]) -> bool {
     Arch::new().dispatch(
         #[inline(always)]
         || {
-            // Not `all`, which would stop at each logit to see whether to go on.
+            // Not `all`, which would check for an early exit after each logit.
             let (chunks, rest) = logits.as_chunks::<LANES>();
             let is_below = |logits: &[f32]| logits.iter().fold(true, |all, &v| all & (v < f32::INFINITY));
             chunks.iter().fold(true, |all, chunk| all & is_below(chunk)) & is_below(rest)
@@ -23,7 +22,7 @@ pub fn below_infinity(logits: &[f32]) -> bool {
     )
 }
 
-/// The index of the greatest element, the first among equals; elements that are no numbers do not count.
+/// The index of the greatest element, the first among equals. NaN elements are ignored.
 pub fn argmax(x: &[f32]) -> u32 {
     let at = Arch::new().dispatch(
         #[inline(always)]
@@ -45,7 +44,7 @@ pub fn argmax(x: &[f32]) -> u32 {
     at.unwrap_or(0) as u32
 }
 
-/// The sum of a whole number for each element.
+/// The sum of `of(x)` over all elements.
 pub fn sum(x: &[f32], of: impl Fn(f32) -> u64) -> u64 {
     Arch::new().dispatch(
         #[inline(always)]

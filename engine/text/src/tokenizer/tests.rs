@@ -124,13 +124,13 @@ fn pieces_join(tokenizer: &Tokenizer) {
     proptest!(|(text in texts(), special in any::<bool>(), most in 0..40usize)| {
         let whole = tokenizer.whole(&text, special).unwrap();
         for pieces in [&small, &middle] {
-            parted.set(parted.get() + usize::from(pieces.pieces.as_ref().unwrap().parts(&text)));
+            parted.set(parted.get() + usize::from(pieces.pieces.as_ref().unwrap().has_several(&text)));
             prop_assert_eq!(&pieces.encode_up_to(&text, special, usize::MAX).unwrap(), &whole, "{:?}", text);
             let some = pieces.encode_up_to(&text, special, most).unwrap();
             prop_assert!(some == whole || (some.len() > most && whole.starts_with(&some)), "{:?}", text);
         }
     });
-    assert!(parted.get() > 100, "only {} texts had pieces", parted.get());
+    assert!(parted.get() > 100, "only {} texts had several pieces", parted.get());
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn no_text_has_fewer_tokens_than_its_length_allows() {
 
 /// What makes a text shorter, or lets one token stand for any length, leaves nothing to be said; the text shows it.
 #[test]
-fn where_tokens_may_stand_for_more_nothing_is_said() {
+fn no_bound_is_given_if_tokens_may_stand_for_more_text() {
     type Change = fn(&mut Value);
     let cases: [(&str, &str, Change, Option<String>); 9] = [
         ("gpt2", "NFC", |json| json["normalizer"] = json!({"type": "NFC"}), None),
@@ -228,7 +228,7 @@ fn rename(json: &mut Value, token: &str, name: &str) {
 }
 
 #[test]
-fn texts_are_cut_only_where_that_is_known_to_be_right() {
+fn unsupported_tokenizers_encode_texts_whole() {
     let uncut = |model: &str, change: fn(&mut Value)| assert!(changed(model, change).pieces.is_none(), "{model}");
     uncut("gpt2", |json| json["pre_tokenizer"]["add_prefix_space"] = json!(true));
     uncut("gpt2", |json| json["added_tokens"][0]["rstrip"] = json!(true));
