@@ -1,4 +1,4 @@
-//! When new requests are admitted.
+//! Admission of new requests.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 

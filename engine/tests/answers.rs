@@ -1,10 +1,11 @@
-//! Answers taken apart into thoughts, text and calls of tools, in every form.
+//! Splitting answers into thoughts, text and tool calls, in every format.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use engine::answer::{AnswerReader, Part, ToolFormat};
 
-/// What `reader` makes of a text, with neighbouring parts joined; the same however the text is cut in two or three.
+/// The parts that `reader` returns for a text, with neighbouring parts joined. Checks that they are the same however
+/// the text is cut.
 fn read(reader: &AnswerReader, text: &str) -> Vec<Part> {
     let joined = |pieces: &[&str]| {
         let mut reader = reader.clone();

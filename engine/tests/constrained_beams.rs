@@ -1,5 +1,5 @@
-//! Beam searches whose outputs must be of a grammar, against a plain search that reads every output anew, and beside others
-//! that are preempted.
+//! Beam searches with constraints. They are compared with a plain search that reads every output from its beginning,
+//! and run next to other requests that are preempted.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -38,18 +38,18 @@ fn beams(width: usize, n: usize, max_tokens: usize, constraint: &Constraint) -> 
     SamplingParams { n, best_of: n, max_tokens, beam, constraint: Some(constraint.clone()), ..Default::default() }
 }
 
-/// The outputs of a search that has an engine to itself.
+/// The outputs of a search that runs alone.
 fn alone(language: &Language, prompt: &[u32], params: SamplingParams) -> Vec<Output> {
     let mut engine = language.engine(4000, SchedulerOptions::default());
     engine.add(prompt.to_vec(), params).unwrap();
     run(&mut engine).into_values().next().unwrap()
 }
 
-/// An output, the sum of its logprobs, and why it has ended.
+/// An output's tokens, the sum of its logprobs, and why it ended, if it did.
 type Beamed = (Vec<u32>, f64, Option<FinishReason>);
 
-/// What may follow an output, with its logprob in the free model, and whether it ends the output: found by reading the output
-/// from its beginning.
+/// The tokens that may follow an output, each with its unconstrained logprob and whether it ends the output. They are
+/// found by reading the output from its beginning.
 fn followers(noise: &Noise, constraint: &Constraint, output: &[u32]) -> Vec<(u32, f64, bool)> {
     let mut matcher = constraint.matcher();
     assert!(output.iter().all(|&token| matcher.read(token) == Reading::Open));
@@ -66,8 +66,8 @@ fn followers(noise: &Noise, constraint: &Constraint, output: &[u32]) -> Vec<(u32
     allowed.map(follower).collect()
 }
 
-/// The search as it is defined: of all that may follow any of the beams the best `2 width`; of these the ones that end and are
-/// among the best `width` are candidates for an answer, and the best `width` that do not end run on.
+/// Beam search by definition. The best `2 width` continuations of all beams are kept. Those that end and are among the
+/// best `width` are candidates for an answer. The best `width` that do not end continue.
 fn reference(noise: &Noise, params: &SamplingParams) -> Vec<Beamed> {
     let (beam, constraint) = (params.beam.unwrap(), params.constraint.as_ref().unwrap());
     let score = |(tokens, sum, _): &Beamed| sum / (tokens.len() as f64).powf(f64::from(beam.length_penalty));
@@ -135,7 +135,7 @@ fn a_constrained_search_is_the_plain_one_over_what_may_follow() {
                 assert!((found.cumulative_logprob - sum).abs() < 1e-3, "{} is not {sum}", found.cumulative_logprob);
                 let score = found.cumulative_logprob / (tokens.len() as f64).powf(f64::from(length_penalty));
                 assert_eq!(found.score, Some(score));
-                // What is reported beside a token are tokens that were possible in its place.
+                // The reported alternatives are tokens that the grammar allows at this position.
                 let logprobs = found.logprobs.as_ref().unwrap();
                 assert!(logprobs.iter().all(|own| own.top.iter().all(|top| top.1.is_finite()) && own.top.len() <= 3));
                 match reason {
@@ -183,14 +183,15 @@ fn beams_may_think_before_they_are_constrained() {
     }
 }
 
-/// Constrained searches beside free ones and samples, preempted in every way, stopped and cancelled: each has what it has alone.
+/// Constrained and free searches and samples are preempted in every way, stopped and cancelled. Each has the same
+/// result as alone.
 #[test]
 fn constrained_searches_are_what_they_are_alone() {
     let language = Language::new();
     let constraints: Vec<Constraint> = grammars().into_iter().map(|grammar| language.compile(grammar)).collect();
     let request = |i: usize| {
         let width = 1 + i % 4;
-        // One in two writes documents, which take longer.
+        // Half of the requests write documents, which take longer.
         let constraint =
             (i % 5 != 4).then(|| constraints[if i.is_multiple_of(2) { 0 } else { i % constraints.len() }].clone());
         let stopping = [EarlyStopping::No, EarlyStopping::Yes, EarlyStopping::Never][i % 3];
@@ -226,7 +227,7 @@ fn constrained_searches_are_what_they_are_alone() {
             for i in 0..14 {
                 ids.push(add(&mut engine, i));
                 if i % 4 == 2 {
-                    // One more that does not stay.
+                    // One more request, which is cancelled.
                     let id = add(&mut engine, i);
                     done.extend(engine.step().unwrap().finished.into_iter().map(|done| (done.id, done.outputs)));
                     engine.abort(id);

@@ -1,4 +1,5 @@
-//! Where constraints end: grammars that are refused, outputs that cannot go on, thoughts before what a grammar is about.
+//! Edge cases of constraints: rejected grammars, outputs that cannot continue, and thoughts before the constrained
+//! text.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -38,11 +39,11 @@ fn what_cannot_be_a_grammar_is_refused_with_its_place() {
         let Err(Error::Request(refusal)) = language.compiler.compile(&grammar) else { panic!("{shown} is taken") };
         assert!(refusal.why.contains(why) && refusal.why.len() < 1000, "{shown}: {refusal}");
     }
-    // Deep, but within bounds.
+    // Deep nesting, but within the limit.
     assert!(language.compiler.compile(&Grammar::JsonSchema(deep)).is_ok());
 }
 
-/// A model that gives every token but one no chance at all.
+/// A model that always gives probability 1 to the same token.
 struct Stubborn(u32);
 
 impl Runner for Stubborn {
@@ -92,7 +93,7 @@ fn an_output_that_cannot_go_on_ends() {
     }
 }
 
-/// A mask has a bit for each of what may follow.
+/// Whether a mask allows a token.
 fn allows(mask: &[u32], token: u32) -> bool {
     mask[token as usize / 32] >> (token % 32) & 1 == 1
 }

@@ -1,5 +1,5 @@
-//! Outputs of a grammar: those that stop by themselves are its sentences, others beginnings of one; whatever else runs, is
-//! preempted or sampled beside them.
+//! Outputs under a grammar. Outputs that stop on their own are sentences of it, and others are prefixes of one, even if
+//! other requests run, are preempted or sampled at the same time.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -27,7 +27,7 @@ fn schemas() -> Vec<Value> {
     ]
 }
 
-/// What the schemas above ask for, checked by hand.
+/// Checks by hand that a value matches its schema.
 fn is_valid(schema: usize, value: &Value) -> bool {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     match schema {
@@ -144,8 +144,8 @@ fn regexes_choices_and_grammars_are_kept_to() {
     }
 }
 
-/// Constrained and free requests that wait for each other's blocks, are preempted in every way, stopped and cancelled:
-/// each has the tokens that it has alone.
+/// Constrained and free requests compete for blocks, are preempted in every way, stopped and cancelled. Each has the
+/// same tokens as alone.
 #[test]
 fn constrained_requests_are_what_they_are_alone() {
     let language = Language::new();
@@ -185,7 +185,7 @@ fn constrained_requests_are_what_they_are_alone() {
                 let (prompt, params) = request(i);
                 ids.push(engine.add(prompt, params).unwrap());
                 if i % 4 == 3 {
-                    // One more that does not stay.
+                    // One more request, which is cancelled.
                     let (prompt, params) = request(i);
                     let id = engine.add(prompt, params).unwrap();
                     engine.step().unwrap();

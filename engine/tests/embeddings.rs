@@ -1,4 +1,5 @@
-//! Embeddings: hidden states of prompts, in chunks, beside requests that generate, with prefix hits where there may be any.
+//! Embeddings: hidden states of prompts, computed in chunks, next to requests that generate, and with prefix hits where
+//! possible.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -18,7 +19,7 @@ fn embedded(pooling: Pooling) -> SamplingParams {
     SamplingParams { max_tokens: 0, pooling: Some(pooling), ..SamplingParams::default() }
 }
 
-/// What the oracle's hidden states say.
+/// The embedding computed from the oracle's hidden states.
 fn expected(prompt: &[u32], pooling: Pooling) -> Vec<f64> {
     let kept = contiguous(prompt, None);
     let pooled = match pooling {

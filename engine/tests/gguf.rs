@@ -1,5 +1,5 @@
-//! GGUF files that Python's `gguf` package has written, against the models that they were made of and what the package
-//! itself makes of quantised groups.
+//! GGUF files written by Python's `gguf` package, checked against the models they were made from and against the
+//! package's own decoding of quantised groups.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -15,7 +15,7 @@ use engine::load::{ModelFiles, StoredType, gguf};
 use engine::quantised::{QuantType, encode};
 use engine::tokenizer::Tokenizer;
 
-/// The models that there are files of, and the first file of each.
+/// The models with GGUF files, and the first file of each.
 const FILES: [(&str, &str); 4] = [
     ("gpt2", "gpt2.gguf"),
     ("llama2", "llama2.gguf"),
@@ -68,7 +68,7 @@ fn chat_templates_are_those_of_the_directories() {
     }
 }
 
-/// The tensors of the file of groups: bytes by name.
+/// Returns a function that looks up a tensor of `groups.gguf`: its type and its bytes.
 fn groups() -> impl Fn(&str) -> (StoredType, Vec<u8>) {
     let file = fs::read(fixture("groups.gguf")).unwrap();
     let tensors = gguf::describe(&file).unwrap();

@@ -144,7 +144,8 @@ fn pieces_join_to_the_text_of_random_tokens() {
         let top = config.vocab_size as u32 + 3;
         let any = prop_oneof![
             proptest::collection::vec(0..top, 0..80),
-            // The first tokens are bytes or single letters of the byte-level alphabet: mostly invalid UTF-8.
+            // The first tokens are bytes or single letters of the byte-level alphabet, so their sequences are mostly
+            // invalid UTF-8.
             proptest::collection::vec(0..260u32.min(top), 0..80),
         ];
         let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
@@ -165,7 +166,7 @@ fn text_is_not_held_back_without_need() {
         let ids = tokenizer.encode_plain("Once upon a time there was a small dog.").unwrap();
         let pieces = pieces(&tokenizer, &ids, true);
         assert!(pieces.iter().skip(1).rev().skip(1).all(|piece| !piece.is_empty()), "{name}: {pieces:?}");
-        // Emoji take several tokens; no piece has half of one.
+        // Emoji take several tokens. No piece has half of one.
         let ids = tokenizer.encode_plain("x🙂y👩‍👩‍👧z").unwrap();
         let pieces = self::pieces(&tokenizer, &ids, true);
         assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{name}: {pieces:?}");

@@ -1,4 +1,4 @@
-//! What the engine does with memory: sharing, waste, exhaustion, refusal.
+//! The engine's memory: sharing, waste, exhaustion and refusals.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,7 +14,7 @@ use oracle::{Oracle, VOCAB, config, scheduler_options};
 const BLOCK: usize = 16;
 
 fn engine(num_blocks: usize) -> Engine {
-    // The requests of these tests begin alike, and are not to share because of it.
+    // The requests of these tests share prefixes but are not meant to share blocks because of that.
     let config = EngineConfig {
         scheduler: SchedulerOptions { prefix_caching: false, ..scheduler_options() },
         ..config(num_blocks, BLOCK)
@@ -95,7 +95,7 @@ fn beam_search_saves_blocks() {
 
 #[test]
 fn a_full_batch_wastes_little() {
-    // Lengths as in ShareGPT: outputs of some hundreds of tokens after prompts of some tens to hundreds.
+    // Lengths as in ShareGPT: prompts of tens to hundreds of tokens and outputs of hundreds.
     let mut engine = engine(2500);
     for i in 0..100 {
         engine.add(prompt(20 + i * 37 % 280), sampled(1, 100 + i * 53 % 500)).unwrap();
@@ -113,7 +113,7 @@ fn a_request_that_outgrows_the_pool_ends_with_what_it_has() {
     engine.add(prompt(20), sampled(1, 900)).unwrap();
     engine.add(prompt(20), sampled(2, 900)).unwrap();
     let done = finish(&mut engine);
-    // 64 slots hold the prompt and 44 tokens; one more token is known but not in the cache.
+    // 64 slots hold the prompt and 44 tokens. One more token is generated but not stored in the cache.
     assert_eq!(done[0].outputs[0].tokens.len(), 45);
     assert!(done.iter().flat_map(|d| &d.outputs).all(|o| o.finish_reason == FinishReason::Length));
     assert_eq!(done[1].outputs.iter().map(|o| o.tokens.len()).collect::<Vec<_>>(), [45, 45], "one after the other");
@@ -186,7 +186,7 @@ fn a_request_that_is_cancelled_before_its_first_token_has_as_many_outputs_as_wer
 
 #[test]
 fn a_watermark_stays_free_when_a_request_is_admitted() {
-    // A hundred blocks, one of which is the watermark; the first request holds 60.
+    // The watermark is one of a hundred blocks. The first request uses 60.
     for (blocks, admitted) in [(39, 2), (40, 1)] {
         let mut engine = engine(100);
         engine.add(prompt(950), sampled(1, 8)).unwrap();
@@ -203,7 +203,7 @@ fn a_preempted_request_comes_back_as_soon_as_what_it_does_not_share_fits() {
     let mut engine = engine(32);
     engine.add(prompt(160), sampled(1, 30)).unwrap();
     engine.add(prompt(16), sampled(1, 120)).unwrap();
-    // Without sharing its four outputs would take more than all blocks.
+    // Without sharing, its four outputs would take more than all blocks.
     engine.add(prompt(160), sampled(4, 40)).unwrap();
     let order: Vec<u64> = finish(&mut engine).iter().map(|done| done.id).collect();
     assert!(engine.stats().preemptions > 0);

@@ -1,4 +1,4 @@
-//! Tokens that end an output: those that a request names, and none before it is as long as it shall be.
+//! Stop tokens that a request names, and `min_tokens`, before which no token ends an output.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -30,7 +30,7 @@ fn outputs(id: u32, params: &SamplingParams) -> Vec<Output> {
     finish(&mut engine).remove(0).outputs
 }
 
-/// Greedy, and sampled in several ways.
+/// Parameters for greedy decoding and several kinds of sampling.
 fn ways(max_tokens: usize) -> Vec<SamplingParams> {
     let greedy = SamplingParams { max_tokens, ..SamplingParams::default() };
     let sampled = SamplingParams { n: 4, best_of: 4, temperature: 1.5, seed: Some(7), ..greedy.clone() };
@@ -53,8 +53,8 @@ fn no_output_ends_before_its_least_length() {
             for (free, bound) in free.iter().zip(bound) {
                 assert!(bound.tokens.len() >= 12, "{params:?} {bound:?}");
                 assert!(!bound.tokens[..12].contains(&EOS), "{params:?} {bound:?}");
-                // Where the likeliest token is taken, nothing is changed up to the end that is not to be. What is drawn
-                // is drawn among other tokens.
+                // With greedy decoding, the output is unchanged up to the first suppressed end. With sampling, the
+                // draws are among other tokens.
                 if params.temperature == 0.0 {
                     let same = free.tokens.iter().take(12).take_while(|&&token| token != EOS).count();
                     assert_eq!(bound.tokens[..same], free.tokens[..same]);
@@ -118,7 +118,7 @@ fn an_end_that_is_ignored_comes_no_earlier() {
     assert_eq!(tokens.len(), 20);
 }
 
-/// In pools that are too small for all, by either kind of preemption, each gets what it gets alone.
+/// In pools too small for all requests, with either kind of preemption, each request gets the same outputs as alone.
 #[test]
 fn preemption_changes_no_end() {
     for swap in [false, true] {

@@ -1,4 +1,4 @@
-//! What comes back: how many outputs, how long, in which order and with which scores.
+//! Outputs of requests: their number, length, order and scores.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 

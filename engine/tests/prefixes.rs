@@ -1,4 +1,4 @@
-//! Prefix caching: what is computed once, found again, forgotten when memory is needed, and never wrong.
+//! Prefix caching: prefixes are computed once, found again, evicted when memory is needed, and never wrong.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -21,7 +21,7 @@ fn engine(num_blocks: usize, prefix_caching: bool) -> Engine {
     oracle::engine(config)
 }
 
-/// Tokens that begin differently for every `start`.
+/// Tokens that are different from the first one on for every `start`.
 fn tokens(start: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| 1 + (start + i * i + i / 7) % (VOCAB - 1)).collect()
 }
@@ -31,7 +31,7 @@ fn prompts(n: u32) -> Vec<Vec<u32>> {
     (0..n).map(|i| [tokens(0, 341), vec![1 + i % 11, 1 + i / 11], tokens(i, 7)].concat()).collect()
 }
 
-/// What the prompts give where nothing is shared.
+/// The outputs of the prompts without prefix caching.
 fn plain_for(prompts: Vec<Vec<u32>>, max_tokens: usize) -> Vec<Vec<Output>> {
     let mut engine = engine(4000, false);
     for prompt in prompts {
@@ -118,7 +118,7 @@ fn blocks_are_found_after_their_last_user_is_gone() {
     let said = finish(&mut engine).remove(0).outputs.remove(0).tokens;
     assert_eq!(engine.scheduler().usage().used_blocks, 0);
     assert_eq!(engine.scheduler().usage().cached_blocks, 129 / BLOCK, "the prompt, and what was generated after it");
-    // The next turn of a chat: all that was said before, and something new.
+    // The next turn of a chat: the previous conversation and something new.
     let second = engine.add([tokens(0, 100), said, tokens(5, 20)].concat(), greedy(5)).unwrap();
     finish(&mut engine);
     assert_eq!(engine.stats().hit_tokens, 128);
@@ -137,7 +137,7 @@ fn at_least_one_token_is_computed_for_the_logits() {
 
 #[test]
 fn the_least_recently_used_are_forgotten_first_and_from_the_end() {
-    // Room for three prompts of three blocks, and no swap space in which what is evicted is found again.
+    // Room for three prompts of three blocks, and no swap space to bring evicted blocks back.
     let mut engine = oracle::engine(EngineConfig { swap_blocks: 0, ..config(9, BLOCK) });
     let mut hits = |start: u32| {
         let before = engine.stats().hit_tokens;
@@ -147,7 +147,8 @@ fn the_least_recently_used_are_forgotten_first_and_from_the_end() {
     };
     assert_eq!([0, 1, 2].map(&mut hits), [0, 0, 0]);
     assert_eq!(hits(0), 2, "now the first is the most recent");
-    // Each prompt leaves two full blocks and a part. The parts and then the oldest are taken.
+    // Each prompt leaves two full blocks and a partial one. The partial blocks are allocated first, then the oldest
+    // full ones.
     assert_eq!([3, 4, 5].map(&mut hits), [0, 0, 0]);
     assert_eq!([0, 1].map(&mut hits), [2, 0]);
 }
@@ -167,7 +168,7 @@ fn a_preempted_request_finds_its_own_blocks() {
     assert!(cached.hit_tokens > 0 && cached.computed_tokens < plain.computed_tokens);
 }
 
-/// What is found again after a preemption was computed for the request itself, and is no hit of its prompt.
+/// Blocks found again after a preemption were computed for the request itself, so they are no hit of its prompt.
 #[test]
 fn cached_tokens_are_those_of_the_first_admission() {
     let cached = |engine: &mut Engine| finish(engine).into_iter().map(|f| f.cached_tokens).collect::<Vec<_>>();
@@ -185,7 +186,7 @@ fn cached_tokens_are_those_of_the_first_admission() {
     off.add(prompts(1).remove(0), greedy(5)).unwrap();
     assert_eq!(cached(&mut off), [0, 0]);
 
-    // Two prompts that have nothing in common, and room for all tokens of one of them.
+    // Two prompts without a common prefix, and room for all tokens of one of them.
     let mut narrow = engine(24, true);
     narrow.add(tokens(0, 150), greedy(100)).unwrap();
     narrow.add(tokens(5, 150), greedy(100)).unwrap();

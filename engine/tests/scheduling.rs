@@ -1,4 +1,4 @@
-//! Properties of the engine over random schedules, against an oracle that never lies.
+//! Properties of the engine over random schedules, checked against an oracle.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -17,7 +17,8 @@ use oracle::{Kept, Memory, Oracle, config, contiguous};
 use proptest::prelude::*;
 use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, constrained_request, cut_short, setup};
 
-/// An engine over the oracle, with the oracle's memory, and what changes in its cache from the first pinned prefix on.
+/// An engine over the oracle, with the oracle's memory and the recorded cache changes, including those of the pinned
+/// prefixes.
 fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>, Arc<Mutex<CacheChanges>>) {
     let config = s.config(requests);
     let oracle = Oracle::new(&config);
@@ -31,7 +32,8 @@ fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>, Arc<M
     (engine, memory, changes)
 }
 
-/// What attention would read through every block table is what each sequence would have in memory of its own.
+/// Checks that each sequence's block table leads to the values that the sequence would have in contiguous memory of its
+/// own.
 fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseError> {
     let memory = memory.lock().unwrap();
     let scheduler = engine.scheduler();
@@ -48,7 +50,7 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
     Ok(())
 }
 
-/// What known prefixes should hold, of all that were ever looked at.
+/// The expected contents of all prefixes that were ever registered.
 #[derive(Default)]
 struct KnownTexts {
     tokens: BTreeMap<PrefixId, Vec<u32>>,
@@ -56,13 +58,13 @@ struct KnownTexts {
 }
 
 impl KnownTexts {
-    /// Every known block, held or cached, in the cache or in the swap space, holds what its tokens after those before them
-    /// would have left in memory of their own.
+    /// Checks that every registered block, in use or cached, in the cache or in the swap space, has the contents that
+    /// its tokens would have in contiguous memory.
     fn check(&mut self, engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseError> {
         let (memory, config) = (memory.lock().unwrap(), engine.config());
         let spaces = [Space::Cache, Space::Swap];
         let known = spaces.map(|space| (space, engine.scheduler().registered_blocks(space)));
-        // The block before has the lower number where the pool named both.
+        // A parent has the lower id, so it comes first.
         let new: BTreeMap<_, _> = known.iter().flat_map(|(_, known)| known).map(|(_, p)| (p.id(), p.clone())).collect();
         for (id, prefix) in new {
             let before = prefix.parent().map(|parent| self.tokens.get(&parent).cloned().unwrap());
@@ -107,7 +109,7 @@ proptest! {
             for done in engine.step().unwrap().finished {
                 outputs.insert(ids[&done.id], answer(done));
             }
-            // A group that comes back from the swap space to an empty engine decodes on, however wide it is.
+            // A group that returns from the swap space to an empty engine keeps decoding, however wide it is.
             let most = decoding.max(setup.max_batch_tokens).max(widest);
             prop_assert!(engine.stats().computed_tokens - computed <= most);
             prop_assert!(seqs(&engine) <= setup.max_num_seqs);

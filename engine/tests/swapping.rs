@@ -1,4 +1,4 @@
-//! Preemption by swapping: what moves, what comes back, and what happens when the swap space is full.
+//! Preemption by swapping: which blocks move out, which come back, and what happens when the swap space is full.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -42,7 +42,7 @@ fn sampled(n: usize) -> SamplingParams {
     }
 }
 
-/// Two requests of `n` outputs each to their end, with what they gave.
+/// Runs two requests of `n` outputs each. Returns their outputs and the statistics.
 fn two_requests(mut engine: Engine, n: usize) -> (Vec<Vec<Output>>, Stats) {
     engine.add(PROMPT.to_vec(), sampled(n)).unwrap();
     engine.add(PROMPT.to_vec(), sampled(n)).unwrap();
@@ -57,7 +57,7 @@ fn two_requests(mut engine: Engine, n: usize) -> (Vec<Vec<Output>>, Stats) {
 
 #[test]
 fn a_group_that_is_swapped_loses_nothing_and_computes_nothing_twice() {
-    // Three sequences of 28 tokens share two blocks: 2 + 3 * 6 blocks for each request.
+    // Three sequences of 28 tokens share two blocks: each request takes 2 + 3 * 5 blocks.
     let (roomy, _) = two_requests(engine(100, 0, Preemption::Auto), 3);
     let (outputs, stats) = two_requests(engine(24, 24, Preemption::Auto), 3);
     assert_eq!(outputs, roomy);

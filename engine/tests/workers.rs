@@ -1,5 +1,5 @@
-//! Random schedules on workers that have some of the heads each: outputs are those of one worker, and a worker that fails
-//! keeps nobody waiting.
+//! Random schedules on workers that each have some of the heads. The outputs are the same as with one worker, and a
+//! failing worker never leaves the others waiting.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -21,10 +21,10 @@ use oracle::config;
 use proptest::prelude::*;
 use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, constrained_request, cut_short, setup};
 
-/// The time after which workers are taken to wait for each other for ever. A case takes milliseconds.
+/// The time after which a case counts as a deadlock. Cases take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What `case` gives, which is run in a thread of its own: if it never ends, the test does.
+/// Runs `case` in a thread of its own and returns its result. Panics if it does not end in time.
 fn watched<T: Send + 'static>(case: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, result) = channel();
     let thread = thread::spawn(move || sender.send(case()));
@@ -35,7 +35,7 @@ fn watched<T: Send + 'static>(case: impl FnOnce() -> T + Send + 'static) -> T {
     }
 }
 
-/// An engine with its prefixes pinned, and its owners.
+/// An engine with its pinned prefixes and owners. `None` if a worker failed while the prefixes were pinned.
 fn load(
     requests: &[Request],
     setup: &Setup,
@@ -45,7 +45,7 @@ fn load(
 ) -> Option<(Engine, Vec<OwnerId>)> {
     let mut engine = engine(setup.config(requests), of, failure, alive);
     let pin = || setup.pinned.iter().try_for_each(|prefix| engine.pin_prefix(prefix.tokens()));
-    // A worker may fail in one of these steps as well. Then there is no engine.
+    // A worker may fail while a prefix is pinned. Then there is no engine.
     let is_pinned = catch_unwind(AssertUnwindSafe(pin)).is_ok_and(|pinned| pinned.is_ok());
     is_pinned.then(|| {
         let owners = (0..OWNERS).map(|_| engine.new_owner()).collect();
@@ -53,15 +53,15 @@ fn load(
     })
 }
 
-/// Waits until no worker is left.
+/// Waits until all workers have ended.
 fn all_gone(alive: &Arc<()>) {
     while Arc::strong_count(alive) > 1 {
         thread::yield_now();
     }
 }
 
-/// Answers all requests on `of` workers. In the first engines one fails each, and what it has not answered is asked again of
-/// the next. Those that are cut have no answer.
+/// Answers all requests on `of` workers. A worker fails in each of the first engines, and the next engine gets the
+/// requests that are unanswered. Requests that are cut have no answer.
 fn serve(
     requests: &[Request],
     setup: &Setup,
@@ -89,11 +89,11 @@ fn serve(
             prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
         } else {
             if result.is_ok() {
-                // It panicked nowhere in the engine: the blocks of what ran are free again.
+                // The engine reported an error without a panic, so the running requests' blocks are free again.
                 prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
                 prop_assert_eq!(engine.scheduler().usage().used_blocks, pinned);
             }
-            // Another step may fail again, but it ends.
+            // Another step may fail again, but must end.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(engine.step())));
             drop(engine);
             all_gone(&alive);
@@ -120,7 +120,7 @@ fn serve(
     Ok(outputs)
 }
 
-/// Whether each has what it gets alone, from one worker that has all heads.
+/// Checks that each request has the same answer as alone on one worker with all heads.
 fn check(requests: &[Request], window: Option<usize>, outputs: BTreeMap<usize, Answer>) -> Result<(), TestCaseError> {
     for (i, got) in outputs {
         let config = engine::engine::EngineConfig { window, ..config(100, 16) };

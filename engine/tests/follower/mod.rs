@@ -1,19 +1,19 @@
-//! A router that knows of the cache what the changes tell it.
+//! A router that follows a cache through its changes alone.
 
 use std::collections::BTreeMap;
 
 use engine::engine::Engine;
 use engine::kv::{CacheChange, Prefix, Space};
 
-/// What can be found in the cache and in the swap space, from the changes alone: for each hash that of the block before, and
-/// the tokens.
+/// The prefixes in the cache and in the swap space, built from the changes alone. Maps each prefix's hash to its
+/// parent's hash and the last block's tokens.
 #[derive(Debug, Default)]
 pub struct Follower {
     known: BTreeMap<(Space, u64), (Option<u64>, Vec<u32>)>,
 }
 
 impl Follower {
-    /// Takes changes in. Nothing is stored that is there, nor removed that is not.
+    /// Applies changes. Panics if a stored prefix exists already or a removed one does not exist.
     pub fn follow(&mut self, changes: Vec<CacheChange>) {
         for change in changes {
             match change {
@@ -28,13 +28,13 @@ impl Follower {
         }
     }
 
-    /// Hashes that can be found.
-    #[allow(dead_code)] // not every test needs it
+    /// The number of prefixes.
+    #[allow(dead_code)] // not every test uses it
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Compares with what the engine's pools know, and hashes with the tokens that they stand for.
+    /// Compares with the engine's pools, and checks each hash against its tokens.
     pub fn check(&self, engine: &Engine) -> Result<(), String> {
         let known_in = |space| engine.scheduler().registered_blocks(space).into_iter().map(move |(_, p)| entry(space, &p));
         let known: BTreeMap<_, _> = known_in(Space::Cache).chain(known_in(Space::Swap)).collect();
@@ -52,7 +52,7 @@ fn entry(space: Space, prefix: &Prefix) -> Entry {
     ((space, prefix.id().hash()), (prefix.parent().map(|parent| parent.hash()), prefix.tokens().to_vec()))
 }
 
-/// FNV-1a over tokens of four bytes, going on from the hash of those before.
+/// FNV-1a over four-byte tokens, continued from the parent's hash.
 fn fnv1a(parent: Option<u64>, tokens: &[u32]) -> u64 {
     let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
     bytes.fold(parent.unwrap_or(0xCBF2_9CE4_8422_2325), |hash, byte| {
