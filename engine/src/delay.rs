@@ -35,7 +35,7 @@ mod tests {
     fn prompts_wait_for_a_multiple_of_the_last_prompt_step() {
         let ms = Duration::from_millis;
         let mut delay = Delay::new(0.5);
-        assert!(!delay.holds(ms(0)), "nothing to go by yet");
+        assert!(!delay.holds(ms(0)), "there was no step with prompts yet");
         delay.observe(ms(100));
         assert!(delay.holds(ms(49)) && !delay.holds(ms(50)));
         let mut off = Delay::new(0.0);

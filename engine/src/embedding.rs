@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_has_the_direction_of_the_mean_and_length_one() {
+    fn the_pooled_vector_is_the_mean_scaled_to_length_one() {
         let mut states = PooledStates::default();
         states.add(&[vec![1.0, 5.0]]);
         states.add(&[vec![2.0, -1.0], vec![3.0, 4.0]]);

@@ -153,12 +153,12 @@ impl Engine {
         self.check_beams(&prompt, &params)?;
         if let Some(beam) = params.beam.filter(|beam| beam.num_candidates(self.config.eos.len()) > MAX_CANDIDATES) {
             let width = beam.width;
-            let why = format!("{width} beams ask for more than {MAX_CANDIDATES} candidates");
+            let why = format!("{width} beams need more than {MAX_CANDIDATES} candidates");
             return Err(Error::request("beam_width", why));
         }
         let seed = match params.seed {
             Some(seed) => seed,
-            None => getrandom::u64().map_err(|e| Error::request("seed", format!("no random seed to be had: {e}")))?,
+            None => getrandom::u64().map_err(|e| Error::request("seed", format!("cannot get a random seed: {e}")))?,
         };
         let id = self.next_id;
         self.next_id += 1;
@@ -211,7 +211,9 @@ impl Engine {
             let len = seq.pending().min(self.config.scheduler.max_batch_tokens);
             if seq.table.reserve(len, &mut copies).is_err() {
                 let (len, free) = (seq.tokens.len(), self.pool.num_free());
-                return Err(Error::Memory(format!("a shared prefix of {len} tokens, but {free} KV blocks are free")));
+                return Err(Error::Memory(format!(
+                    "a shared prefix of {len} tokens does not fit in the {free} free KV blocks"
+                )));
             }
             chunks.push(start..start + len);
         }

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_swap_space_has_room_for_what_may_go_there() {
+    fn the_size_of_the_swap_space_follows_the_options() {
         let dtype = crate::kv::KvDtype::Float(DType::F32);
         let layout = KvLayout { layers: 1, heads: 1, head_dim: 32, block_size: 4, dtype };
         let blocks = |preemption, prefix_caching, swap_blocks: Option<usize>| {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_left_out_is_refused_in_a_sentence() {
+    fn a_device_missing_from_the_build_is_refused() {
         for device in [Device::Cuda(0), Device::Emulator] {
             assert!(device.check_built(true).is_ok());
             let refused = device.check_built(false).unwrap_err().to_string();

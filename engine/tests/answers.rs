@@ -62,7 +62,7 @@ fn hermes_calls_follow_a_text() {
 }
 
 #[test]
-fn llama_calls_are_in_place_of_a_text() {
+fn llama_calls_replace_the_text() {
     let llama = tools(ToolFormat::Llama);
     let one = "{\"name\": \"get\", \"parameters\": {\"a\": -1.5e3}}";
     for before in ["", " \n", "<|python_tag|>", "<|python_tag|> "] {

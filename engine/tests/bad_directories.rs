@@ -32,7 +32,7 @@ fn weights(path: &Path) -> engine::Result<Weights> {
 }
 
 #[test]
-fn directories_that_are_none() {
+fn invalid_model_directories_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let nowhere = directory.path().join("nowhere");
     assert!(message(ModelFiles::directory(&nowhere)).contains("nowhere"));
@@ -49,7 +49,7 @@ fn directories_that_are_none() {
 }
 
 #[test]
-fn tokenizers_that_are_missing_or_of_another_kind() {
+fn missing_or_unsupported_tokenizers_are_refused() {
     let directory = copy("llama2");
     let files = ModelFiles::directory(directory.path()).unwrap();
     let config = files.config().unwrap();
@@ -87,7 +87,7 @@ fn bos_is_added_once_whichever_file_asks_for_it() {
 }
 
 #[test]
-fn safetensors_that_lie() {
+fn false_safetensors_headers_are_refused() {
     let directory = copy("gpt2");
     let path = directory.path().join("model.safetensors");
     let whole = fs::read(&path).unwrap();
@@ -134,7 +134,7 @@ fn safetensors_that_lie() {
 }
 
 #[test]
-fn indices_that_lead_astray() {
+fn indices_with_wrong_paths_are_refused() {
     let directory = copy("llama2");
     let index = directory.path().join("model.safetensors.index.json");
     let text = fs::read_to_string(&index).unwrap();
@@ -153,7 +153,7 @@ fn indices_that_lead_astray() {
 }
 
 #[test]
-fn pickles_that_are_no_weights() {
+fn pickles_without_weights_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pytorch_model.bin");
     for bytes in [

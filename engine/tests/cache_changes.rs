@@ -21,7 +21,7 @@ fn prompt(start: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_failed_step_stores_nothing_and_removes_all() {
+fn a_failed_step_reports_only_removals() {
     let config =
         EngineConfig { scheduler: SchedulerOptions { prefix_caching: true, ..scheduler_options() }, ..config(60, 4) };
     let now = Arc::new(AtomicBool::new(false));

@@ -116,7 +116,7 @@ fn difference(got: Result<String, String>, expected: &Outcome) -> Option<String>
 }
 
 #[test]
-fn prompts_are_those_of_apply_chat_template() {
+fn prompts_match_apply_chat_template() {
     let (given, expected) = given();
     let model = Model::new();
     let mut templates = HashMap::new();
@@ -145,7 +145,7 @@ fn prompts_are_those_of_apply_chat_template() {
 }
 
 #[test]
-fn expressions_mean_what_they_mean_in_python() {
+fn expressions_evaluate_as_in_python() {
     let (given, expected) = given();
     let model = Model::new();
     let mut arguments = Arguments::default();

@@ -60,7 +60,7 @@ fn followers(noise: &Noise, constraint: &Constraint, output: &[u32]) -> Vec<(u32
         (0..logits.len() as u32).filter(|token| matcher.mask()[*token as usize / 32] >> (token % 32) & 1 == 1);
     let follower = |token: u32| {
         let reading = matcher.clone().read(token);
-        assert_ne!(reading, Reading::Refused, "a mask allows what cannot follow");
+        assert_ne!(reading, Reading::Refused, "a mask allows a token that cannot follow");
         (token, f64::from(logits[token as usize]) - sum.ln(), reading == Reading::Complete)
     };
     allowed.map(follower).collect()
@@ -88,7 +88,7 @@ fn reference(noise: &Noise, params: &SamplingParams) -> Vec<Beamed> {
         ended.sort_by(by_score);
         ended.truncate(beam.width);
         running = all.into_iter().filter(|beamed| beamed.2.is_none()).take(beam.width).collect();
-        let hopeless = |worst: &Beamed| {
+        let is_over = |worst: &Beamed| {
             let at = |length: usize| {
                 let best = running.first().map_or(f64::NEG_INFINITY, |best| best.1);
                 best / (length as f64).powf(f64::from(beam.length_penalty))
@@ -99,7 +99,7 @@ fn reference(noise: &Noise, params: &SamplingParams) -> Vec<Beamed> {
                 EarlyStopping::No | EarlyStopping::Never => score(worst) >= at(length),
             }
         };
-        if running.is_empty() || ended.get(beam.width - 1).is_some_and(hopeless) {
+        if running.is_empty() || ended.get(beam.width - 1).is_some_and(is_over) {
             break;
         }
     }
@@ -108,7 +108,7 @@ fn reference(noise: &Noise, params: &SamplingParams) -> Vec<Beamed> {
 }
 
 #[test]
-fn a_constrained_search_is_the_plain_one_over_what_may_follow() {
+fn a_constrained_search_matches_the_plain_search() {
     let language = Language::new();
     let noise = language.noise();
     let (mut stopped, mut cut) = (0, 0);
@@ -149,7 +149,7 @@ fn a_constrained_search_is_the_plain_one_over_what_may_follow() {
 }
 
 #[test]
-fn a_search_gives_the_sentences_that_there_are() {
+fn a_search_returns_no_more_sentences_than_exist() {
     let language = Language::new();
     let one = language.compile(Grammar::Choice(vec!["7".into()]));
     let digits = language.compile(Grammar::Regex("[0-9]".into()));
@@ -165,7 +165,7 @@ fn a_search_gives_the_sentences_that_there_are() {
 }
 
 #[test]
-fn beams_may_think_before_they_are_constrained() {
+fn beams_may_think_before_the_constraint_applies() {
     let language = Language::new();
     let [begin, end] = ["<", ">"].map(|text| language.tokenizer.token_id(text).unwrap());
     let constraint = language.compile(Grammar::Regex("[0-9]{3}".into()));
@@ -186,7 +186,7 @@ fn beams_may_think_before_they_are_constrained() {
 /// Constrained and free searches and samples are preempted in every way, stopped and cancelled. Each has the same
 /// result as alone.
 #[test]
-fn constrained_searches_are_what_they_are_alone() {
+fn constrained_searches_have_the_same_outputs_as_alone() {
     let language = Language::new();
     let constraints: Vec<Constraint> = grammars().into_iter().map(|grammar| language.compile(grammar)).collect();
     let request = |i: usize| {

@@ -39,7 +39,7 @@ fn assert_near(got: &[f32], want: &[f64]) {
 }
 
 #[test]
-fn embeddings_are_made_of_hidden_states_beside_what_is_generated() {
+fn embeddings_are_computed_next_to_generating_requests() {
     for max_batch_tokens in [512, 7] {
         let scheduler = SchedulerOptions { max_num_seqs: 8, max_batch_tokens, ..scheduler_options() };
         let mut engine = engine(EngineConfig { scheduler, ..config(200, 4) });
@@ -58,7 +58,7 @@ fn embeddings_are_made_of_hidden_states_beside_what_is_generated() {
                 None => assert!(done.embedding.is_none() && done.outputs[0].tokens.len() == 12),
             }
         }
-        assert_eq!(engine.stats().sampled_tokens, 4 * 12, "nothing is sampled for an embedding");
+        assert_eq!(engine.stats().sampled_tokens, 4 * 12, "embeddings sample no tokens");
     }
 }
 

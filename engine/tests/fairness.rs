@@ -90,7 +90,7 @@ fn outputs_alone(prompt: Vec<u32>, params: SamplingParams) -> Vec<Output> {
 }
 
 #[test]
-fn behind_a_giant_a_small_request_runs_in_the_next_step() {
+fn a_small_request_behind_a_giant_runs_in_the_next_step() {
     for (n, preemption, prefix_caching) in [
         (1, Preemption::Auto, true),
         (8, Preemption::Auto, true),
@@ -131,7 +131,7 @@ fn behind_a_giant_a_small_request_runs_in_the_next_step() {
 }
 
 #[test]
-fn behind_a_giant_several_small_requests_run_in_the_next_step() {
+fn several_small_requests_behind_a_giant_run_in_the_next_step() {
     // Eight rows are the giant's share. Newcomers get the others at once.
     for (n, small) in [(1, 8), (16, 8), (5, 3), (16, 12)] {
         let mut engine = engine(roomy());
@@ -147,7 +147,7 @@ fn behind_a_giant_several_small_requests_run_in_the_next_step() {
 }
 
 #[test]
-fn without_a_share_it_is_first_come_first_served() {
+fn without_a_share_requests_are_served_in_order() {
     let mut engine =
         engine(EngineConfig { scheduler: SchedulerOptions { max_request_share: 1.0, ..roomy().scheduler }, ..roomy() });
     let owner = engine.new_owner();
@@ -163,7 +163,7 @@ fn without_a_share_it_is_first_come_first_served() {
 }
 
 #[test]
-fn behind_several_giants_too() {
+fn small_requests_run_behind_several_giants() {
     let mut engine = engine(roomy());
     // Lists of prompts with one output or many each, and one request for many outputs.
     let giants = [(60, 1), (20, 12), (60, 1), (1, 16), (30, 5)].map(|(prompts, n)| add_giant(&mut engine, prompts, n));
@@ -189,13 +189,13 @@ fn behind_several_giants_too() {
 }
 
 #[test]
-fn no_more_is_taken_from_a_giant_than_is_needed() {
+fn a_giant_gives_up_only_the_rows_that_are_needed() {
     for (n, taken) in [(1, 1), (3, 3), (12, 8)] {
         let mut engine = engine(roomy());
         let giant = add_giant(&mut engine, 2, 16);
         step(&mut engine);
         step(&mut engine);
-        assert_eq!(rows(&engine, giant), ROWS, "nobody else waits");
+        assert_eq!(rows(&engine, giant), ROWS, "no other owner waits");
         let other = engine.new_owner();
         engine.add_for(other, prompt(1, 9), sampled(n, SHORT)).unwrap();
         step(&mut engine);
@@ -205,7 +205,7 @@ fn no_more_is_taken_from_a_giant_than_is_needed() {
             step(&mut engine);
         }
         step(&mut engine);
-        assert_eq!(rows(&engine, giant), ROWS, "what it gave up comes back");
+        assert_eq!(rows(&engine, giant), ROWS, "the giant gets its rows back");
     }
 }
 
@@ -217,13 +217,13 @@ fn owners_who_want_more_than_they_have_divide_the_share() {
     for _ in 0..2 * LONG + LONG / 2 {
         step(&mut engine);
     }
-    let mut held = giants.map(|giant| rows(&engine, giant));
-    held.sort_unstable();
-    assert_eq!(held, [5, 5, 6]);
+    let mut used = giants.map(|giant| rows(&engine, giant));
+    used.sort_unstable();
+    assert_eq!(used, [5, 5, 6]);
 }
 
 #[test]
-fn beams_are_admitted_whole_and_nobody_after_them_before() {
+fn beams_are_admitted_whole_and_in_order() {
     let mut engine = engine(roomy());
     let giant = add_giant(&mut engine, 20, 6);
     for _ in 0..3 {
@@ -247,7 +247,7 @@ fn beams_are_admitted_whole_and_nobody_after_them_before() {
 }
 
 #[test]
-fn a_giant_gets_on_however_many_small_requests_come() {
+fn a_giant_progresses_among_many_small_requests() {
     // Two small requests arrive before every step until the giant is done. With three tokens each they can fill six of
     // eight rows, and with ten tokens more than all rows.
     for max_tokens in [SHORT, 10] {
@@ -268,7 +268,7 @@ fn a_giant_gets_on_however_many_small_requests_come() {
 }
 
 #[test]
-fn what_blocks_an_owner_has_beyond_its_share_is_given_up_first() {
+fn blocks_beyond_an_owners_share_are_given_up_first() {
     for (preemption, prefix_caching) in [(Preemption::Swap, false), (Preemption::Recompute, true)] {
         // At their end the giant's outputs need 3 + 16 * 10 blocks, nearly three times as many as there are.
         let mut engine = engine(EngineConfig {
@@ -291,9 +291,9 @@ fn what_blocks_an_owner_has_beyond_its_share_is_given_up_first() {
                 assert_eq!(done.outputs, outputs_alone(prompt(4, 9), sampled(1, LONG)));
                 break;
             }
-            assert_eq!(rows(&engine, other), 1, "it is never given up, though it came last");
+            assert_eq!(rows(&engine, other), 1, "it is never preempted, though it came last");
         }
-        assert_eq!(steps, LONG, "nor does it wait");
+        assert_eq!(steps, LONG, "it never waits");
         assert!(engine.stats().preemptions > 0 && is_in_progress(&engine, giant));
         while engine.has_work() {
             step(&mut engine);
@@ -313,7 +313,7 @@ proptest! {
     /// that are admitted, for the owners that came before it, and for one turn of another owner after each of these.
     /// Every group takes at most as many steps as it takes alone, because the first group always progresses.
     #[test]
-    fn nobody_starves(
+    fn no_owner_starves(
         requests in arrivals(),
         (spare, preemption, share) in (0..40usize, 0..3usize, 0.05..1.0),
     ) {

@@ -17,7 +17,7 @@ fn files(name: &str) -> ModelFiles {
 }
 
 #[test]
-fn configurations_say_what_the_fixtures_are() {
+fn configurations_match_the_fixtures() {
     for name in MODELS {
         let (golden, config) = (json(name, "golden.json"), files(name).config().unwrap());
         let generation = files(name).generation_config().unwrap();
@@ -79,7 +79,7 @@ fn weights_have_canonical_names_and_the_stored_type() {
 }
 
 #[test]
-fn weights_are_rounded_where_they_lose_and_kept_where_they_do_not() {
+fn weights_are_rounded_but_never_widened() {
     let embedding = |name: &str, dtype| {
         let files = files(name);
         let config = files.config().unwrap();
@@ -185,7 +185,7 @@ fn garbage_costs_no_more_per_token_as_it_grows() {
 }
 
 #[test]
-fn pieces_join_with_other_decoders_too() {
+fn pieces_join_with_other_decoders() {
     let text = std::fs::read(model("llama2").join("tokenizer.json")).unwrap();
     let config = files("llama2").config().unwrap();
     for decoder in [

@@ -90,7 +90,7 @@ fn refusal(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn lies_are_refused() {
+fn false_headers_are_refused() {
     let _turn = TURN.lock();
     let good = file(&[("a", text("b"))], &[tensor("x", &[32, 2], 8, 0)], 68);
     assert_eq!(refusal(&good), "");
@@ -142,7 +142,7 @@ fn lies_are_refused() {
 }
 
 #[test]
-fn mutated_files_are_refused_or_whole() {
+fn mutated_files_are_refused_or_valid() {
     let _turn = TURN.lock();
     let files = ["llama2.gguf", "qwen2.gguf", "groups.gguf"].map(fixture);
     let header = 24usize << 10;
@@ -192,7 +192,7 @@ fn mutated_metadata_is_refused_or_read() {
 }
 
 #[test]
-fn types_that_are_not_computed_with_are_refused_by_their_names() {
+fn unsupported_types_are_refused_by_name() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.gguf");

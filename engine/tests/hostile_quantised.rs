@@ -147,7 +147,7 @@ fn refusal(directory: &Path, config: &str, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn lies_are_refused() {
+fn false_headers_are_refused() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
     let refusal = |config: &str, tensors: &Tensors| refusal(directory.path(), config, &file(tensors));
@@ -210,7 +210,7 @@ fn lies_are_refused() {
 }
 
 #[test]
-fn quantised_weights_that_no_configuration_speaks_of_are_named() {
+fn missing_quantization_config_is_named_in_the_error() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("config.json"), r#"{"model_type": "llama"}"#).unwrap();
     fs::write(directory.path().join("model.safetensors"), file(&awq())).unwrap();
@@ -232,7 +232,7 @@ fn files_that_are_cut_off_are_refused() {
 }
 
 #[test]
-fn mutated_files_are_refused_or_whole() {
+fn mutated_files_are_refused_or_valid() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
     let files = [(AWQ, file(&awq())), (GPTQ, file(&gptq())), (INT4, file(&int4())), (FP8, file(&fp8()))];

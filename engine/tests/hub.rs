@@ -102,7 +102,7 @@ fn resolve(settings: &HubSettings) -> engine::Result<ModelFiles> {
 }
 
 #[test]
-fn a_model_is_fetched_once_and_no_more_than_needed() {
+fn a_model_is_fetched_once_and_only_the_files_it_needs() {
     for (fixture, weights) in
         [("llama2", "model-00002-of-00003.safetensors"), ("opt-bin", "pytorch_model.bin.index.json")]
     {
@@ -128,7 +128,7 @@ fn a_model_is_fetched_once_and_no_more_than_needed() {
 }
 
 #[test]
-fn of_a_model_the_configuration_alone_can_be_fetched() {
+fn a_models_configuration_can_be_fetched_alone() {
     let cache = tempfile::tempdir().unwrap();
     let hub = Hub::new(model("llama2"));
     let config = |settings| ModelFiles::resolve_config_with(Some("someone/tiny"), settings)?.config();
@@ -145,7 +145,7 @@ fn of_a_model_the_configuration_alone_can_be_fetched() {
 }
 
 #[test]
-fn what_cannot_be_had_is_one_sentence() {
+fn a_model_that_cannot_be_fetched_gives_one_sentence() {
     let cache = tempfile::tempdir().unwrap();
     let message = |settings: &HubSettings| {
         let message = resolve(settings).unwrap_err().to_string();

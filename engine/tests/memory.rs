@@ -55,7 +55,7 @@ fn finish(engine: &mut Engine) -> Vec<Finished> {
 fn refused(engine: &mut Engine, prompt: Vec<u32>, params: SamplingParams) -> String {
     match engine.add(prompt, params) {
         Err(Error::Request(refusal)) => refusal.why,
-        other => panic!("{other:?} is no refusal"),
+        other => panic!("{other:?} is not a refusal"),
     }
 }
 
@@ -75,7 +75,11 @@ fn eight_outputs_use_the_prompts_blocks_once() {
     };
     assert_eq!(used(&engine), 11, "after the prompt: ten full blocks and one with five tokens");
     engine.step().unwrap();
-    assert_eq!(used(&engine), 10 + 8, "the full blocks are shared, the partial one was copied for all but the last");
+    assert_eq!(
+        used(&engine),
+        10 + 8,
+        "full blocks are shared, and the partial one is copied for all but the last writer"
+    );
     assert_eq!(engine.stats().copied_blocks, 7);
     assert_eq!(finish(&mut engine)[0].outputs.len(), 8);
     assert_eq!(engine.stats().copied_blocks, 7, "each copies at most once");
@@ -108,7 +112,7 @@ fn a_full_batch_wastes_little() {
 }
 
 #[test]
-fn a_request_that_outgrows_the_pool_ends_with_what_it_has() {
+fn a_request_that_outgrows_the_pool_ends_early() {
     let mut engine = engine(4);
     engine.add(prompt(20), sampled(1, 900)).unwrap();
     engine.add(prompt(20), sampled(2, 900)).unwrap();
@@ -129,7 +133,7 @@ fn outputs_end_at_the_models_last_position() {
 }
 
 #[test]
-fn what_can_never_run_is_refused_and_harms_nobody() {
+fn requests_that_can_never_run_are_refused() {
     let mut engine = engine(10);
     engine.add(prompt(100), sampled(1, 20)).unwrap();
     assert!(refused(&mut engine, vec![], sampled(1, 5)).contains("no tokens"));
@@ -144,7 +148,7 @@ fn what_can_never_run_is_refused_and_harms_nobody() {
 }
 
 #[test]
-fn the_latest_request_is_preempted_and_nobody_loses_a_token() {
+fn the_latest_request_is_preempted_and_no_token_is_lost() {
     let mut engine = engine(20);
     for _ in 0..3 {
         engine.add(prompt(80), sampled(1, 60)).unwrap();
@@ -169,7 +173,7 @@ fn a_cancelled_request_gives_its_blocks_back() {
 }
 
 #[test]
-fn a_request_that_is_cancelled_before_its_first_token_has_as_many_outputs_as_were_asked_for() {
+fn a_request_cancelled_before_its_first_token_has_all_outputs() {
     let beams = SamplingParams { n: 3, best_of: 3, ..beams(4, 60) };
     let best = SamplingParams { best_of: 5, ..sampled(2, 60) };
     for (params, outputs) in [(sampled(4, 60), 4), (beams, 3), (best, 2)] {
@@ -199,7 +203,7 @@ fn a_watermark_stays_free_when_a_request_is_admitted() {
 }
 
 #[test]
-fn a_preempted_request_comes_back_as_soon_as_what_it_does_not_share_fits() {
+fn a_preempted_request_returns_once_its_unshared_blocks_fit() {
     let mut engine = engine(32);
     engine.add(prompt(160), sampled(1, 30)).unwrap();
     engine.add(prompt(16), sampled(1, 120)).unwrap();

@@ -44,7 +44,7 @@ fn ways(max_tokens: usize) -> Vec<SamplingParams> {
 }
 
 #[test]
-fn no_output_ends_before_its_least_length() {
+fn no_output_ends_before_min_tokens() {
     let mut early = 0;
     for params in ways(30) {
         for id in 0..20 {
@@ -68,7 +68,7 @@ fn no_output_ends_before_its_least_length() {
 }
 
 #[test]
-fn the_first_token_that_may_end_an_output_does() {
+fn an_output_may_end_right_after_min_tokens() {
     let biased = SamplingParams { max_tokens: 30, logit_bias: vec![(EOS, 1000.0)], ..SamplingParams::default() };
     for (min_tokens, max_tokens) in [(0, 1), (1, 2), (7, 8), (29, 30), (30, 30)] {
         let output = outputs(3, &SamplingParams { min_tokens, ..biased.clone() }).remove(0);
@@ -105,7 +105,7 @@ fn tokens_that_a_request_names_end_its_outputs() {
 }
 
 #[test]
-fn an_end_that_is_ignored_comes_no_earlier() {
+fn an_ignored_end_is_not_chosen_before_min_tokens() {
     let params = SamplingParams {
         max_tokens: 20,
         min_tokens: 9,
@@ -120,7 +120,7 @@ fn an_end_that_is_ignored_comes_no_earlier() {
 
 /// In pools too small for all requests, with either kind of preemption, each request gets the same outputs as alone.
 #[test]
-fn preemption_changes_no_end() {
+fn preemption_does_not_change_where_outputs_end() {
     for swap in [false, true] {
         let config = EngineConfig {
             max_len: 60,
@@ -145,7 +145,7 @@ fn preemption_changes_no_end() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_its_name() {
+fn invalid_fields_are_refused_by_name() {
     let beam = Some(Beam { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::No });
     let d = SamplingParams::default;
     for (field, params) in [
@@ -157,7 +157,7 @@ fn what_makes_no_sense_is_refused_by_its_name() {
     ] {
         match engine(100).add(prompt(1), params) {
             Err(Error::Request(refusal)) => assert_eq!(refusal.field, Some(field), "{refusal}"),
-            other => panic!("{field}: {other:?} is no refusal"),
+            other => panic!("{field}: {other:?} is not a refusal"),
         }
     }
 }

@@ -68,7 +68,7 @@ impl Runner for Quick {
 }
 
 #[test]
-fn outputs_that_do_not_fit_together_are_all_as_long_as_they_should_be() {
+fn outputs_that_do_not_fit_together_reach_their_full_length() {
     let quick = |num_blocks| EngineConfig { num_blocks, vocab_size: 1024, ..config(0, 16) };
     let params = || sampled(256, 256, 200);
     let mut roomy = Engine::new(quick(10_000), Box::new(Quick));
@@ -97,7 +97,7 @@ fn outputs_that_do_not_fit_together_are_all_as_long_as_they_should_be() {
 }
 
 #[test]
-fn parts_read_what_they_would_alone_and_the_best_of_all_come_back() {
+fn outputs_in_parts_are_the_same_and_the_best_are_returned() {
     for params in [sampled(24, 24, 30), sampled(3, 24, 30), SamplingParams { ignore_eos: false, ..sampled(5, 24, 30) }]
     {
         let want = alone(prompt(10), params.clone());
@@ -133,7 +133,7 @@ fn only_a_single_sequence_that_outgrows_the_pool_ends_early() {
 }
 
 #[test]
-fn outputs_are_stopped_and_requests_cancelled_in_whatever_part_they_are() {
+fn outputs_in_any_part_can_be_stopped_and_cancelled() {
     let want = alone(prompt(10), sampled(24, 24, 30));
     for preemption in WAYS {
         let mut tight =
@@ -214,7 +214,9 @@ fn beams_that_might_not_fit_are_refused_with_numbers() {
     // The prompt's two full blocks are shared. Each beam's other tokens, except the last, take five blocks.
     let mut tight = engine(config(2 + 4 * 5, 4));
     for (width, max_tokens, needed) in [(5, 19, 27), (4, 20, 26)] {
-        let Err(Error::Request(refusal)) = tight.add(prompt(10), beams(width, max_tokens)) else { panic!("is taken") };
+        let Err(Error::Request(refusal)) = tight.add(prompt(10), beams(width, max_tokens)) else {
+            panic!("not refused")
+        };
         let why = refusal.why;
         let numbers = [width, max_tokens, 10, needed, 22];
         assert!(numbers.iter().all(|n| why.split([' ', ',']).any(|word| word == n.to_string())), "{why}");
@@ -229,7 +231,7 @@ fn beams_that_might_not_fit_are_refused_with_numbers() {
 }
 
 #[test]
-fn a_failed_step_costs_all_parts_of_what_runs_and_nothing_else() {
+fn a_failed_step_drops_all_parts_of_running_requests_only() {
     for preemption in WAYS {
         let config = EngineConfig {
             scheduler: SchedulerOptions { max_request_share: 0.5, preemption, ..scheduler_options() },

@@ -47,7 +47,7 @@ fn assert_scored(prompt: &[u32], done: &Finished) {
 }
 
 #[test]
-fn chunks_fit_the_rows_that_no_sequence_has() {
+fn chunks_use_the_spare_rows_of_logits() {
     let mut engine = engine(EngineConfig {
         scheduler: SchedulerOptions { max_num_seqs: 8, ..scheduler_options() },
         ..config(100, 4)
@@ -89,7 +89,7 @@ fn prompts_share_the_rows_in_order_of_arrival() {
 }
 
 #[test]
-fn what_is_scored_is_computed_though_it_is_known() {
+fn scored_prompts_are_computed_despite_cached_blocks() {
     let mut engine = engine(EngineConfig { swap_blocks: 0, ..config(100, 4) });
     engine.pin_prefix(prompt(10)).unwrap();
     let plain = SamplingParams { max_tokens: 1, ..Default::default() };
@@ -107,7 +107,7 @@ fn what_is_scored_is_computed_though_it_is_known() {
 }
 
 #[test]
-fn what_was_scored_before_a_preemption_is_not_scored_again() {
+fn a_preempted_prompt_is_not_scored_twice() {
     let config = EngineConfig {
         swap_blocks: 0,
         scheduler: SchedulerOptions { max_num_seqs: 2, prefix_caching: false, ..scheduler_options() },
@@ -127,7 +127,7 @@ fn what_was_scored_before_a_preemption_is_not_scored_again() {
 }
 
 #[test]
-fn no_token_is_an_output_too() {
+fn a_scored_request_may_generate_no_token() {
     let mut engine = engine(EngineConfig { max_len: 20, ..config(100, 4) });
     let beam = Some(Beam { width: 4, length_penalty: 1.0, early_stopping: EarlyStopping::No });
     for params in

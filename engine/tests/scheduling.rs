@@ -42,8 +42,8 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
         for seq in &group.running {
             let kept = contiguous(&seq.tokens[..seq.table.len()], engine.config().window);
             let own: Vec<_> = kept.into_iter().map(Some).collect();
-            let held = memory.read(&seq.table, swapped);
-            prop_assert_eq!(&held[..], &own[own.len() - held.len()..], "request {}", group.id);
+            let stored = memory.read(&seq.table, swapped);
+            prop_assert_eq!(&stored[..], &own[own.len() - stored.len()..], "request {}", group.id);
             prop_assert!(seq.table.has_window_of(seq.table.len()));
         }
     }
@@ -52,20 +52,21 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
 
 /// The expected contents of all prefixes that were ever registered.
 #[derive(Default)]
-struct KnownTexts {
+struct RegisteredTexts {
     tokens: BTreeMap<PrefixId, Vec<u32>>,
     kept: BTreeMap<PrefixId, Vec<Option<Kept>>>,
 }
 
-impl KnownTexts {
+impl RegisteredTexts {
     /// Checks that every registered block, in use or cached, in the cache or in the swap space, has the contents that
     /// its tokens would have in contiguous memory.
     fn check(&mut self, engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseError> {
         let (memory, config) = (memory.lock().unwrap(), engine.config());
         let spaces = [Space::Cache, Space::Swap];
-        let known = spaces.map(|space| (space, engine.scheduler().registered_blocks(space)));
+        let registered = spaces.map(|space| (space, engine.scheduler().registered_blocks(space)));
         // A parent has the lower id, so it comes first.
-        let new: BTreeMap<_, _> = known.iter().flat_map(|(_, known)| known).map(|(_, p)| (p.id(), p.clone())).collect();
+        let new: BTreeMap<_, _> =
+            registered.iter().flat_map(|(_, blocks)| blocks).map(|(_, p)| (p.id(), p.clone())).collect();
         for (id, prefix) in new {
             let before = prefix.parent().map(|parent| self.tokens.get(&parent).cloned().unwrap());
             let tokens = [before.unwrap_or_default(), prefix.tokens().to_vec()].concat();
@@ -75,10 +76,11 @@ impl KnownTexts {
                 self.tokens.insert(id, tokens);
             }
         }
-        for (space, block, prefix) in known.iter().flat_map(|(space, known)| known.iter().map(|(b, p)| (*space, *b, p)))
+        for (space, block, prefix) in
+            registered.iter().flat_map(|(space, blocks)| blocks.iter().map(|(b, p)| (*space, *b, p)))
         {
-            let holds = memory.block(space, block, config.block_size);
-            prop_assert_eq!(holds, &self.kept[&prefix.id()][..], "block {} of {:?}", block, space);
+            let contents = memory.block(space, block, config.block_size);
+            prop_assert_eq!(contents, &self.kept[&prefix.id()][..], "block {} of {:?}", block, space);
         }
         Ok(())
     }
@@ -88,7 +90,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_schedule_gives_each_request_what_it_gets_alone(
+    fn every_request_in_a_schedule_has_the_same_outputs_as_alone(
         requests in prop::collection::vec(constrained_request(), 1..12),
         setup in setup(),
     ) {
@@ -100,7 +102,7 @@ proptest! {
         let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
         let mut outputs: BTreeMap<usize, Answer> = BTreeMap::new();
         let mut cut = BTreeSet::new();
-        let mut texts = KnownTexts::default();
+        let mut texts = RegisteredTexts::default();
         for step in 0.. {
             arrive(&mut engine, step, &requests, &owners, &mut ids);
             cut_short(&mut engine, step, &requests, &ids, &outputs, &mut cut);

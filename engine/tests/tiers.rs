@@ -59,7 +59,7 @@ fn turn(prompt: &[u32], said: &Output, new: u32, len: usize) -> Vec<u32> {
 }
 
 #[test]
-fn a_conversation_that_comes_back_computes_its_new_tokens_alone() {
+fn a_returning_conversation_computes_only_its_new_tokens() {
     // Room for one conversation, or for the other requests in between.
     let mut engine = engine(12, 40);
     let first = tokens(0, 100);
@@ -72,7 +72,7 @@ fn a_conversation_that_comes_back_computes_its_new_tokens_alone() {
     // 129 tokens have keys and values, in eight full blocks and a partial one. The last token of the answer is not
     // computed.
     assert_eq!((stats.hit_tokens, stats.swap_hit_tokens, stats.restored_blocks), (128, 128, 8));
-    assert_eq!(stats.computed_tokens, second.len() - 128 + 9, "what is new");
+    assert_eq!(stats.computed_tokens, second.len() - 128 + 9, "only the new tokens");
 
     // Without a swap space all of it is computed.
     let mut without = self::engine(12, 0);
@@ -82,7 +82,7 @@ fn a_conversation_that_comes_back_computes_its_new_tokens_alone() {
 }
 
 #[test]
-fn what_came_back_does_not_move_a_second_time() {
+fn restored_blocks_do_not_move_a_second_time() {
     let mut engine = engine(8, 40);
     let (first, other) = (tokens(0, 7 * BLOCK + 1), tokens(1, 7 * BLOCK + 1));
     let moved = [&first, &other, &first, &other, &first].map(|prompt| {
@@ -106,7 +106,7 @@ fn the_beginning_of_a_text_is_kept_longest() {
 }
 
 #[test]
-fn two_conversations_that_come_back_in_one_step_find_each_their_own() {
+fn two_conversations_are_restored_in_one_step() {
     let mut engine = engine(18, 60);
     let prompts = [tokens(0, 8 * BLOCK + 1), tokens(1, 8 * BLOCK + 1)];
     for prompt in &prompts {
@@ -126,7 +126,7 @@ fn two_conversations_that_come_back_in_one_step_find_each_their_own() {
 }
 
 #[test]
-fn groups_that_are_preempted_come_before_cached_blocks() {
+fn preempted_groups_displace_cached_blocks_in_the_swap_space() {
     let sampled = |seed| SamplingParams { n: 3, best_of: 3, temperature: 1.0, seed: Some(seed), ..greedy(40) };
     let options =
         |prefix_caching| SchedulerOptions { preemption: Preemption::Swap, prefix_caching, ..scheduler_options() };
@@ -140,17 +140,17 @@ fn groups_that_are_preempted_come_before_cached_blocks() {
     for other in 3..8 {
         ask(&mut tight, &tokens(other, 19 * BLOCK), 1);
     }
-    assert_eq!(tight.scheduler().swap_usage().cached_blocks, 20, "it is full");
+    assert_eq!(tight.scheduler().swap_usage().cached_blocks, 20, "the swap space is full");
     let outputs = run(&mut tight);
     assert_eq!(outputs, run(&mut oracle::engine(EngineConfig { scheduler: options(false), ..tiers(400, 0) })));
     let stats = tight.stats();
-    assert!(stats.preemptions > 0 && stats.swapped_out == stats.preemptions, "none was recomputed: {stats:?}");
+    assert!(stats.preemptions > 0 && stats.swapped_out == stats.preemptions, "no group was recomputed: {stats:?}");
     assert!(stats.swapped_out_blocks > 0);
     assert_eq!(tight.scheduler().swap_usage().used_blocks, 0);
 }
 
 #[test]
-fn nothing_moves_where_prefixes_are_not_cached() {
+fn no_block_moves_without_prefix_caching() {
     let scheduler = SchedulerOptions { prefix_caching: false, ..scheduler_options() };
     let mut engine = oracle::engine(EngineConfig { scheduler, ..tiers(9, 40) });
     engine.pin_prefix(tokens(5, BLOCK)).unwrap();
@@ -161,7 +161,7 @@ fn nothing_moves_where_prefixes_are_not_cached() {
 }
 
 #[test]
-fn a_prefix_that_is_pinned_leaves_what_it_evicts_to_be_found() {
+fn blocks_evicted_by_a_pinned_prefix_can_be_found() {
     let mut engine = engine(12, 40);
     let first = tokens(0, 8 * BLOCK + 1);
     ask(&mut engine, &first, 1);
@@ -179,7 +179,7 @@ fn a_prefix_that_is_pinned_leaves_what_it_evicts_to_be_found() {
 }
 
 #[test]
-fn a_step_that_fails_leaves_nothing_to_be_found() {
+fn a_failed_step_empties_both_prefix_indices() {
     let config = tiers(12, 40);
     let now = Arc::new(AtomicBool::new(false));
     let mut engine = Engine::new(config.clone(), Fails::when(now.clone(), &config));
@@ -207,7 +207,7 @@ fn a_step_that_fails_leaves_nothing_to_be_found() {
 }
 
 #[test]
-fn of_a_text_longer_than_the_window_no_more_comes_back_than_the_window_sees() {
+fn only_blocks_in_the_window_are_restored() {
     let mut engine = oracle::engine(EngineConfig { window: Some(3 * BLOCK), ..tiers(20, 40) });
     let roomy = || oracle::engine(EngineConfig { window: Some(3 * BLOCK), ..tiers(4000, 0) });
     let first = tokens(0, 10 * BLOCK + 1);

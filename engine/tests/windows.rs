@@ -46,7 +46,7 @@ fn a_pool_that_holds_a_window_holds_a_request_of_any_length() {
 }
 
 #[test]
-fn admission_counts_what_a_window_and_a_chunk_take() {
+fn admission_counts_the_blocks_of_a_window_and_a_chunk() {
     // Three windows, and one prompt chunk.
     let num_blocks = 3 * WINDOW_BLOCKS + 32 / BLOCK;
     let most_at_once = |config: EngineConfig| {
@@ -67,7 +67,7 @@ fn admission_counts_what_a_window_and_a_chunk_take() {
 }
 
 #[test]
-fn what_cannot_fit_is_refused_by_what_a_window_takes() {
+fn requests_are_refused_by_the_size_of_a_window() {
     let why = |engine: &mut Engine, params| match engine.add(prompt(50), params) {
         Err(Error::Request(refusal)) => Some(refusal.why),
         Ok(_) => None,
@@ -85,7 +85,7 @@ fn what_cannot_fit_is_refused_by_what_a_window_takes() {
 }
 
 #[test]
-fn several_outputs_share_the_window_and_part() {
+fn several_outputs_share_the_window_and_diverge() {
     for preemption in [Preemption::Swap, Preemption::Recompute] {
         for prefix_caching in [false, true] {
             let params = |seed| SamplingParams { n: 3, best_of: 3, temperature: 1.0, seed: Some(seed), ..greedy(60) };
@@ -109,7 +109,7 @@ fn several_outputs_share_the_window_and_part() {
 }
 
 #[test]
-fn what_was_left_behind_can_be_found_again() {
+fn blocks_behind_the_window_can_be_found_again() {
     let mut engine = engine(sliding(50));
     engine.add(prompt(60), greedy(1)).unwrap();
     finish(&mut engine);

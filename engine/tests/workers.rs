@@ -30,7 +30,7 @@ fn watched<T: Send + 'static>(case: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = thread::spawn(move || sender.send(case()));
     match result.recv_timeout(PATIENCE) {
         Ok(result) => result,
-        Err(RecvTimeoutError::Timeout) => panic!("workers wait for ever"),
+        Err(RecvTimeoutError::Timeout) => panic!("the workers are deadlocked"),
         Err(RecvTimeoutError::Disconnected) => resume_unwind(thread.join().unwrap_err()),
     }
 }
@@ -54,7 +54,7 @@ fn load(
 }
 
 /// Waits until all workers have ended.
-fn all_gone(alive: &Arc<()>) {
+fn wait_for_workers_to_end(alive: &Arc<()>) {
     while Arc::strong_count(alive) > 1 {
         thread::yield_now();
     }
@@ -74,7 +74,7 @@ fn serve(
         if let Some(loaded) = load(requests, setup, of, failures.next(), &alive) {
             return loaded;
         }
-        all_gone(&alive);
+        wait_for_workers_to_end(&alive);
     };
     let (mut engine, mut owners) = next();
     let mut pinned = engine.scheduler().usage().used_blocks;
@@ -96,7 +96,7 @@ fn serve(
             // Another step may fail again, but must end.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(engine.step())));
             drop(engine);
-            all_gone(&alive);
+            wait_for_workers_to_end(&alive);
             (engine, owners) = next();
             pinned = engine.scheduler().usage().used_blocks;
             let again = |i: usize| {
@@ -114,7 +114,7 @@ fn serve(
     prop_assert_eq!(engine.scheduler().usage().used_blocks, pinned, "all others are free or cached");
     prop_assert_eq!(engine.scheduler().swap_usage().used_blocks, 0);
     drop(engine);
-    all_gone(&alive);
+    wait_for_workers_to_end(&alive);
     outputs.retain(|i, _| !cut.contains(i));
     prop_assert_eq!(outputs.len() + cut.len(), requests.len());
     Ok(outputs)
@@ -138,7 +138,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn workers_give_each_request_what_one_worker_gives_it_alone(
+    fn outputs_of_workers_match_those_of_one_worker_alone(
         requests in prop::collection::vec(constrained_request(), 1..12),
         setup in setup(),
         of in prop_oneof![Just(1usize), Just(2), Just(4)],
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn a_worker_that_fails_costs_its_step_and_nothing_else(
+    fn a_failing_worker_costs_only_its_step(
         requests in prop::collection::vec(constrained_request(), 1..12),
         setup in setup(),
         of in prop_oneof![Just(1usize), Just(2), Just(4)],

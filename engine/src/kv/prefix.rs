@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_hashes_do_not_make_equal_tokens() {
+    fn equal_hashes_do_not_imply_equal_tokens() {
         let mut index = PrefixIndex::with_hash(4, |_, _| 7);
         let first = index.insert(0, None, &[1, 2]).unwrap();
         assert_eq!((index.find(None, &[1, 3]), index.find(Some(first), &[1, 2])), (None, None));

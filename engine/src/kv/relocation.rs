@@ -59,8 +59,9 @@ pub fn blocks_to_relocate<'a>(tables: impl IntoIterator<Item = &'a BlockTable>, 
     let mut moved = 0;
     for table in tables.into_iter().filter(|table| !table.pool().is(to)) {
         let (from, target) = (table.pool().blocks(), to.blocks());
-        let is_in_use =
-            |src| from.prefix(src).and_then(|prefix| target.block_of(prefix)).is_some_and(|dst| target.num_refs(dst) > 0);
+        let is_in_use = |src| {
+            from.prefix(src).and_then(|prefix| target.block_of(prefix)).is_some_and(|dst| target.num_refs(dst) > 0)
+        };
         moved += table.held().iter().filter(|src| seen.insert(**src) && !is_in_use(**src)).count();
     }
     moved
@@ -117,9 +118,17 @@ mod tests {
             relocate([table], to, &mut moves).unwrap();
             moves.len()
         };
-        assert_eq!((relocated(&mut first, &swap), relocated(&mut second, &swap)), (3, 1), "two blocks are in the swap space already");
+        assert_eq!(
+            (relocated(&mut first, &swap), relocated(&mut second, &swap)),
+            (3, 1),
+            "two blocks are in the swap space already"
+        );
         assert_eq!((swap.usage().shared_blocks, pool.usage().cached_blocks), (2, 2));
-        assert_eq!((relocated(&mut first, &pool), relocated(&mut second, &pool)), (1, 1), "two blocks never left the cache");
+        assert_eq!(
+            (relocated(&mut first, &pool), relocated(&mut second, &pool)),
+            (1, 1),
+            "two blocks never left the cache"
+        );
         assert_eq!((pool.usage().shared_blocks, swap.usage().cached_blocks), (2, 2));
         let tight = BlockPool::new(2, 4);
         assert_eq!(relocate([&mut first], &tight, &mut Vec::new()), Err(OutOfBlocks));

@@ -174,7 +174,7 @@ impl BlockTable {
         self.blocks[position / size] * size as u32 + (position % size) as u32
     }
 
-    /// Returns a second table over the same blocks. Nothing is copied until one of them writes to a shared block (4.4).
+    /// Returns a second table over the same blocks. A shared block is copied only when a table writes to it (4.4).
     pub fn fork(&self) -> Self {
         self.fork_prefix(self.len)
     }

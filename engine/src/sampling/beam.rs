@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn enough_is_proposed_that_every_end_may_be_among_it() {
+    fn enough_candidates_are_proposed_to_allow_for_every_end() {
         assert_eq!([0, 1, 3].map(|num_eos| beam(EarlyStopping::No).num_candidates(num_eos)), [4, 4, 8]);
     }
 
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_candidates_than_beams_are_all_that_go_on() {
+    fn fewer_candidates_than_beams_leave_fewer_beams() {
         assert_eq!(advance(vec![candidate(1, 5, -2.0)], false), Advance { running: vec![5], finished: vec![] });
         let all = vec![candidate(0, 10, -1.0), candidate(0, 0, -2.0), candidate(0, 11, -3.0), candidate(1, 12, -4.0)];
         assert_eq!(advance(all, false), Advance { running: vec![], finished: vec![10, 11] });

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_defaults_fill_what_is_open() {
+    fn the_models_defaults_fill_unset_options() {
         let p = resolve(SamplingOptions::default(), &defaults(), SamplingParams::default());
         assert_eq!((p.temperature, p.top_k, p.top_p, p.repetition_penalty), (0.7, 20, 1.0, 1.1));
         let options = SamplingOptions { temperature: Some(1.5), top_k: Some(0), ..Default::default() };

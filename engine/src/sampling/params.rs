@@ -137,7 +137,7 @@ impl SamplingParams {
         let of_prompt = self.echo || self.prompt_logprobs.is_some() || self.pooling.is_some();
         check("max_tokens", self.max_tokens >= 1 || of_prompt, "max_tokens must be at least 1")?;
         let generates = self.max_tokens > 0 || self.width() > 1 || self.prompt_logprobs.is_some();
-        check("pooling", self.pooling.is_none() || !generates, "pooling leaves no outputs and no logprobs")?;
+        check("pooling", self.pooling.is_none() || !generates, "pooling cannot be combined with outputs or logprobs")?;
         check("min_tokens", self.min_tokens <= self.max_tokens, "min_tokens must not be greater than max_tokens")?;
         check(
             "temperature",
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_makes_no_sense() {
+    fn invalid_parameters_are_refused() {
         let d = SamplingParams::default;
         assert!(d().validate().is_ok());
         refused(SamplingParams { max_tokens: 0, ..d() }, "max_tokens");

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_is_counted_once_a_token() {
+    fn each_seen_token_has_one_count() {
         let mut params = SamplingParams::default();
         let adjustments = |params: &SamplingParams| {
             let row = SampleRow { prompt: &[7, 3, 7], output: &[3, 9, 3], ..SampleRow::new(params, 0) };
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_joins_what_was_seen() {
+    fn a_bias_joins_the_count_of_its_token() {
         let mut params = SamplingParams { logit_bias: vec![(8, 2.0), (3, -1.0)], ..SamplingParams::default() };
         let adjustments = |params: &SamplingParams| {
             let row = SampleRow { prompt: &[7], output: &[3], barred: &[8, 2, 8], ..SampleRow::new(params, 0) };

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_keep_what_they_should() {
+    fn filters_keep_the_right_tokens() {
         // Probabilities 0.4, 0.3, 0.2, 0.1.
         let logits: Vec<f32> = [0.1f32, 0.4, 0.2, 0.3].iter().map(|p| p.ln()).collect();
         let base = SamplingParams { temperature: 1.0, ..Default::default() };
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_leaves_the_probabilities_of_what_it_allows() {
+    fn a_mask_keeps_the_relative_probabilities_of_allowed_tokens() {
         let logits = [5f32.ln(), 0.0, 2f32.ln(), 9.0, 8.0];
         let mask = [0b00110];
         let base = SamplingParams { temperature: 1.0, ..Default::default() };
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beam_goes_on_with_what_a_mask_allows_as_likely_as_without_it() {
+    fn a_mask_restricts_a_beam_without_changing_logprobs() {
         let beam = Some(Beam { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::No });
         let params = SamplingParams { beam, ..Default::default() };
         let logits = [5.0, 0.0, 2.0, f32::NEG_INFINITY, 4.0];
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_that_leaves_nothing_gives_an_impossible_token() {
+    fn a_mask_without_possible_tokens_gives_an_impossible_token() {
         for temperature in [0.0, 1.0] {
             let params = SamplingParams { temperature, ..Default::default() };
             for (mask, logits) in [([0b000], [1.0, 2.0, 3.0]), ([0b100], [1.0, 2.0, f32::NEG_INFINITY])] {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_the_greatest_is_found_wherever_it_is() {
+    fn argmax_finds_the_first_greatest_element() {
         for len in [1, 2, 63, 64, 65, 128, 200] {
             for at in 0..len {
                 let mut x: Vec<f32> = (0..len).map(|i| (i * 37 % 11) as f32 - 20.0).collect();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_or_infinitely_great_is_seen() {
+    fn nan_and_infinity_are_detected() {
         for len in [1, 64, 65, 150] {
             for at in 0..len {
                 for (odd, want) in [(f32::NAN, false), (f32::INFINITY, false), (f32::NEG_INFINITY, true)] {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_of_every_element() {
+    fn sum_adds_every_element() {
         let x: Vec<f32> = (0..151).map(|i| i as f32).collect();
         assert_eq!(sum(&x, |x| x as u64), 75 * 151);
     }

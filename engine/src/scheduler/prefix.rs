@@ -101,9 +101,9 @@ impl Prefixes {
             let all = blocks_for(seqs[i].tokens.len(), block_size);
             let most = group.at_most(all, &self.pool, self.chunk);
             let shared = match i {
-                0 => hit
-                    .as_ref()
-                    .map_or(0, |hit| hit.tokens() / block_size - blocks_to_relocate(&hit.rest, &self.pool)),
+                0 => {
+                    hit.as_ref().map_or(0, |hit| hit.tokens() / block_size - blocks_to_relocate(&hit.rest, &self.pool))
+                }
                 // The window may have left the shared blocks behind.
                 _ if most < all => 0,
                 _ => longest_common(seqs, i, block_size).map_or(0, |(_, n)| n / block_size),

@@ -9,7 +9,7 @@ use engine::kv::{CacheChange, Prefix, Space};
 /// parent's hash and the last block's tokens.
 #[derive(Debug, Default)]
 pub struct Follower {
-    known: BTreeMap<(Space, u64), (Option<u64>, Vec<u32>)>,
+    prefixes: BTreeMap<(Space, u64), (Option<u64>, Vec<u32>)>,
 }
 
 impl Follower {
@@ -19,10 +19,10 @@ impl Follower {
             match change {
                 CacheChange::Stored(space, prefix) => {
                     let (key, block) = entry(space, &prefix);
-                    assert!(self.known.insert(key, block).is_none(), "{key:x?} is stored twice");
+                    assert!(self.prefixes.insert(key, block).is_none(), "{key:x?} is stored twice");
                 }
                 CacheChange::Removed(space, hash) => {
-                    assert!(self.known.remove(&(space, hash)).is_some(), "{hash:x} is not stored in {space:?}");
+                    assert!(self.prefixes.remove(&(space, hash)).is_some(), "{hash:x} is not stored in {space:?}");
                 }
             }
         }
@@ -31,17 +31,18 @@ impl Follower {
     /// The number of prefixes.
     #[allow(dead_code)] // not every test uses it
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.prefixes.len()
     }
 
     /// Compares with the engine's pools, and checks each hash against its tokens.
     pub fn check(&self, engine: &Engine) -> Result<(), String> {
-        let known_in = |space| engine.scheduler().registered_blocks(space).into_iter().map(move |(_, p)| entry(space, &p));
-        let known: BTreeMap<_, _> = known_in(Space::Cache).chain(known_in(Space::Swap)).collect();
-        if known != self.known {
-            return Err(format!("the pools know {known:?}, and the router {:?}", self.known));
+        let registered_in =
+            |space| engine.scheduler().registered_blocks(space).into_iter().map(move |(_, p)| entry(space, &p));
+        let registered: BTreeMap<_, _> = registered_in(Space::Cache).chain(registered_in(Space::Swap)).collect();
+        if registered != self.prefixes {
+            return Err(format!("the pools have {registered:?}, but the router has {:?}", self.prefixes));
         }
-        let wrong = self.known.iter().find(|((_, hash), (parent, tokens))| fnv1a(*parent, tokens) != *hash);
+        let wrong = self.prefixes.iter().find(|((_, hash), (parent, tokens))| fnv1a(*parent, tokens) != *hash);
         wrong.map_or(Ok(()), |(key, block)| Err(format!("{key:x?} is not the hash of {block:?}")))
     }
 }

@@ -111,7 +111,7 @@ impl HeadBackend {
     /// Panics if the worker is to fail here, without output on standard error.
     fn pass(&self, at: Point) {
         if self.fails(at) {
-            resume_unwind(Box::new("a worker that is to fail"));
+            resume_unwind(Box::new("the intended failure of a worker"));
         }
     }
 
@@ -119,7 +119,7 @@ impl HeadBackend {
     fn read(&self, memory: &mut Memory, batch: &Batch, span: &Span, p: usize) -> u64 {
         let seen = first_seen(p, self.config.window)..=p;
         seen.fold(0x9E37_79B9_7F4A_7C15, |read, p| {
-            mix(read, memory.slot(self.slot(batch, span, p)).expect("a slot is read that nobody wrote"))
+            mix(read, memory.slot(self.slot(batch, span, p)).expect("read of an unwritten slot"))
         })
     }
 }
@@ -205,7 +205,7 @@ impl Backend for HeadBackend {
     }
 
     fn all_reduce(&self, x: &mut Vec<f32>, part: Option<Vec<f32>>) {
-        assert!(part.is_none(), "the stand-in's model adds to no residual stream");
+        assert!(part.is_none(), "the stand-in model has no residual stream");
         self.rank.sum(x);
     }
 

@@ -111,8 +111,8 @@ impl Memory {
     /// The contents of a table's slots in logical order, without blocks that it has given back.
     pub fn read(&self, table: &BlockTable, swapped: bool) -> Vec<Option<Kept>> {
         let slots = if swapped { &self.swap } else { &self.cache };
-        let gone = table.blocks().len() - table.held().len();
-        (gone * table.pool().block_size()..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
+        let num_freed = table.blocks().len() - table.held().len();
+        (num_freed * table.pool().block_size()..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
     }
 
     /// The contents of a block of the cache or of the swap space.
@@ -134,7 +134,7 @@ impl Memory {
         write(&mut self.swap, read(&self.cache, block_size, swap_out));
         write(&mut self.cache, read(&self.swap, block_size, swap_in));
         let sources: HashSet<u32> = copies.iter().map(|c| c.src).collect();
-        assert!(copies.iter().all(|c| !sources.contains(&c.dst)), "a block is copied from and to");
+        assert!(copies.iter().all(|c| !sources.contains(&c.dst)), "a block is both source and destination of copies");
         let copied = read(&self.cache, block_size, copies);
         write(&mut self.cache, copied);
     }
@@ -154,7 +154,7 @@ fn write(to: &mut [Option<Kept>], blocks: Vec<(usize, Vec<Option<Kept>>)>) {
 
 impl Runner for Oracle {
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed> {
-        assert!(rows.len() <= self.max_num_seqs, "there is no room for {} rows of logits", rows.len());
+        assert!(rows.len() <= self.max_num_seqs, "{} rows of logits are too many", rows.len());
         let mut memory = self.memory.lock().unwrap();
         memory.move_blocks(self.block_size, &batch.moves);
         assert_eq!(batch.slots.iter().collect::<HashSet<_>>().len(), batch.slots.len(), "a slot is written twice");
@@ -168,7 +168,7 @@ impl Runner for Oracle {
             let read = |cache: &[Option<Kept>], p: usize| {
                 let mut reader = Reader::new();
                 let seen = first_seen(p, self.window)..p;
-                seen.for_each(|p| reader.read(cache[slot(p)].expect("a slot is read that nobody wrote")));
+                seen.for_each(|p| reader.read(cache[slot(p)].expect("read of an unwritten slot")));
                 reader
             };
             let mut reader = read(&memory.cache, begin);
@@ -188,7 +188,7 @@ impl Runner for Oracle {
         for (row, at) in rows.iter().zip(&batch.logit_rows) {
             let context = [row.prompt, row.output].concat();
             let kept = contiguous(&context, self.window).pop();
-            assert_eq!(last_rows.get(&(*at as usize)).copied(), kept, "a sequence reads what is not its own");
+            assert_eq!(last_rows.get(&(*at as usize)).copied(), kept, "a sequence read values of another context");
             sampled.push(sample_row(&logits(&context), row, &mut Vec::new())?);
         }
         let hidden = batch.hidden_rows.iter().map(|row| hidden(last_rows[&(*row as usize)])).collect();

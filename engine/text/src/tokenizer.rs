@@ -179,7 +179,9 @@ impl Tokenizer {
     /// encoded to its end.
     pub fn encode_up_to(&self, text: &str, special: bool, most: usize) -> Result<Vec<u32>> {
         match &self.pieces {
-            Some(pieces) if pieces.has_several(text) => pieces.encode(text, special, most, |piece| self.whole(piece, false)),
+            Some(pieces) if pieces.has_several(text) => {
+                pieces.encode(text, special, most, |piece| self.whole(piece, false))
+            }
             _ => self.whole(text, special),
         }
     }

@@ -43,7 +43,10 @@ impl BlockPool {
         let is_registered = |b: &u32| blocks.prefix(*b).is_some();
         let cached = blocks.free.iter().filter(is_registered).count();
         if cached != blocks.cached || !blocks.free.iter().is_sorted_by_key(|b| is_registered(&b)) {
-            return Err(format!("{cached} blocks are cached but {} are counted, or they are not last in the free list", blocks.cached));
+            return Err(format!(
+                "{cached} blocks are cached but {} are counted, or they are not last in the free list",
+                blocks.cached
+            ));
         }
         if (0..refs.len() as u32).filter(is_registered).count() != blocks.registered.len() {
             return Err("the prefix index has a wrong number of entries".into());

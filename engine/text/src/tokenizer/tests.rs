@@ -134,12 +134,12 @@ fn pieces_join(tokenizer: &Tokenizer) {
 }
 
 #[test]
-fn byte_level_texts_are_the_sum_of_their_pieces() {
+fn byte_level_texts_are_encoded_in_pieces() {
     BYTE_LEVEL.iter().for_each(|model| pieces_join(&tokenizer(model)));
 }
 
 #[test]
-fn sentencepiece_texts_are_the_sum_of_their_pieces() {
+fn sentencepiece_texts_are_encoded_in_pieces() {
     SENTENCEPIECE.iter().for_each(|model| pieces_join(&tokenizer(model)));
     for (scheme, split) in [("first", false), ("first", true), ("always", false), ("always", true)] {
         pieces_join(&metaspace(scheme, split));
