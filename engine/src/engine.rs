@@ -43,7 +43,7 @@ pub struct EngineConfig {
 /// Most likeliest tokens that can be requested for a row of logits. This is the number that the GPU can sort.
 const MAX_CANDIDATES: usize = kernels::sampling::CANDIDATES as usize;
 
-/// Fraction of the pool kept free when a request is admitted (vLLM's watermark; the paper has none).
+/// Fraction of the pool kept free when a request is admitted (vLLM's watermark, which the paper does not have).
 const WATERMARK: f64 = 0.01;
 
 /// A request whose outputs are complete.
@@ -347,7 +347,7 @@ impl Engine {
         stats.copied_blocks += step.moves.copies.len();
         let seqs = self.scheduler.running().iter().flat_map(|g| &g.running);
         stats.peak_seqs = stats.peak_seqs.max(seqs.clone().count());
-        stats.observe(self.pool.usage(), seqs.map(|s| s.table.held().len()).sum());
+        stats.observe(self.pool.usage(), seqs.map(|s| s.table.live_blocks().len()).sum());
     }
 }
 

@@ -12,7 +12,7 @@ pub fn rows(params: &SamplingParams, sequences: usize) -> Vec<SampleRow<'_>> {
 
 /// Decode steps of the given numbers of sequences, at most one per block, largest first. The block table of the largest
 /// step is as long as the cache has blocks, so input buffers get their final size. The steps write to the first slots
-/// of blocks, none of which may be in use.
+/// of blocks, which must all be free.
 pub fn steps(sizes: impl IntoIterator<Item = usize>, num_blocks: usize, block_size: usize) -> Vec<Batch> {
     let sizes: BTreeSet<usize> = sizes.into_iter().map(|size| size.min(num_blocks)).filter(|&size| size > 0).collect();
     let mut steps: Vec<Batch> = sizes.into_iter().rev().map(|size| step(size, block_size)).collect();

@@ -98,13 +98,13 @@ fn without(mut tensors: Tensors, name: &str) -> Tensors {
 
 /// Overwrites bytes of a tensor, starting at `at`.
 fn changed(mut tensors: Tensors, name: &str, at: usize, bytes: &[u8]) -> Tensors {
-    let tensor = tensors.iter_mut().find(|(of, ..)| *of == format!("m.{name}")).unwrap();
+    let tensor = tensors.iter_mut().find(|(name_of_tensor, ..)| *name_of_tensor == format!("m.{name}")).unwrap();
     tensor.3[at..at + bytes.len()].copy_from_slice(bytes);
     tensors
 }
 
 fn filled(mut tensors: Tensors, name: &str) -> Tensors {
-    tensors.iter_mut().find(|(of, ..)| *of == format!("m.{name}")).unwrap().3.fill(0);
+    tensors.iter_mut().find(|(name_of_tensor, ..)| *name_of_tensor == format!("m.{name}")).unwrap().3.fill(0);
     tensors
 }
 

@@ -242,9 +242,9 @@ fn a_failed_step_drops_all_parts_of_running_requests_only() {
         let divided = engine.add(prompt(10), sampled(24, 24, 30)).unwrap();
         let others: Vec<_> = (0..4).map(|_| engine.add(prompt(12), sampled(3, 3, 30)).unwrap()).collect();
         let is_divided = |engine: &Engine| {
-            let of = |group: &&engine::group::SequenceGroup| group.id == divided;
-            engine.scheduler().running().iter().filter(of).count() > 0
-                && engine.scheduler().waiting().filter(of).count() > 1
+            let is_part = |group: &&engine::group::SequenceGroup| group.id == divided;
+            engine.scheduler().running().iter().filter(is_part).count() > 0
+                && engine.scheduler().waiting().filter(is_part).count() > 1
         };
         let mut early = BTreeSet::new();
         while !is_divided(&engine) {

@@ -56,8 +56,8 @@ fn chunks_use_the_spare_rows_of_logits() {
     assert!(engine.step().unwrap().finished.is_empty());
     let long = prompt(20);
     let id = engine.add(long.clone(), SamplingParams { n: 3, best_of: 3, ..scored(4) }).unwrap();
-    // Two rows belong to the first request and three to this one, which already uses one of them. So a chunk has 1 + 3
-    // rows. The last chunk has 20 - 4 * 4 tokens.
+    // Two of eight rows belong to the first request and three to this one, which uses one of them already. Three are
+    // spare, so a chunk has 1 + 3 rows. The last chunk has 20 - 4 * 4 tokens.
     let sizes: Vec<usize> = (0..5)
         .map(|_| {
             let before = engine.stats().computed_tokens;

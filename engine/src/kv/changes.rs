@@ -20,7 +20,7 @@ pub enum CacheChange {
 /// its contents are valid only once the step succeeds. So call [`Self::take`] only after a step that succeeded. A
 /// failed step clears the prefix index, so its blocks are never handed out.
 ///
-/// Two blocks of a pool may hold the same tokens. This happens if a second block is written while an evicted parent
+/// Two blocks of a pool may hold the same prefix. This happens if a second block is written while an evicted parent
 /// keeps lookups from finding the first. The prefix counts as stored with the first block, and as removed with the
 /// last.
 #[derive(Debug, Default)]

@@ -25,7 +25,7 @@ pub enum BlockEvent {
     Fill {
         /// The block.
         block: u32,
-        /// Slots from its beginning.
+        /// The number of slots.
         slots: usize,
     },
     /// A full block was registered in the prefix index. When its last reference is dropped it becomes cached instead of

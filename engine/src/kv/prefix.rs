@@ -196,12 +196,12 @@ mod tests {
 
     #[test]
     fn a_prefix_keeps_its_id_in_another_index() {
-        let (mut here, mut there) = (PrefixIndex::new(2), PrefixIndex::new(2));
-        let id = here.insert(0, None, &[1, 2]).unwrap();
-        let prefix = here.prefix(0).unwrap().clone();
-        assert_eq!(there.find_prefix(&prefix), None);
-        assert!(there.insert_prefix(1, prefix.clone()) && !there.insert_prefix(0, prefix.clone()));
-        assert_eq!((there.find(None, &[1, 2]), there.find_prefix(&prefix)), (Some(1), Some(1)));
-        assert_eq!(there.prefix(1).map(|p| p.id()), Some(id));
+        let (mut first, mut second) = (PrefixIndex::new(2), PrefixIndex::new(2));
+        let id = first.insert(0, None, &[1, 2]).unwrap();
+        let prefix = first.prefix(0).unwrap().clone();
+        assert_eq!(second.find_prefix(&prefix), None);
+        assert!(second.insert_prefix(1, prefix.clone()) && !second.insert_prefix(0, prefix.clone()));
+        assert_eq!((second.find(None, &[1, 2]), second.find_prefix(&prefix)), (Some(1), Some(1)));
+        assert_eq!(second.prefix(1).map(|p| p.id()), Some(id));
     }
 }

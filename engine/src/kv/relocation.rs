@@ -24,7 +24,7 @@ pub fn relocate<'a>(
     let mut new: HashMap<u32, u32> = HashMap::new();
     let (mut acquired, mut moved) = (Vec::new(), Vec::new());
     let (from, mut target) = (from.blocks(), to.blocks());
-    for &src in tables.iter().flat_map(|t| t.held()) {
+    for &src in tables.iter().flat_map(|t| t.live_blocks()) {
         if let Entry::Vacant(entry) = new.entry(src) {
             let Some((dst, must_move)) = target.counterpart(from.prefix(src).map(AsRef::as_ref)) else {
                 acquired.into_iter().rev().for_each(|dst| target.release(dst));
@@ -62,7 +62,7 @@ pub fn blocks_to_relocate<'a>(tables: impl IntoIterator<Item = &'a BlockTable>, 
         let is_in_use = |src| {
             from.prefix(src).and_then(|prefix| target.block_of(prefix)).is_some_and(|dst| target.num_refs(dst) > 0)
         };
-        moved += table.held().iter().filter(|src| seen.insert(**src) && !is_in_use(**src)).count();
+        moved += table.live_blocks().iter().filter(|src| seen.insert(**src) && !is_in_use(**src)).count();
     }
     moved
 }

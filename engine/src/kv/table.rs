@@ -114,7 +114,7 @@ impl BlockTable {
         }
     }
 
-    /// Tokens the table has slots for.
+    /// The number of tokens that the table has slots for.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -131,7 +131,7 @@ impl BlockTable {
     }
 
     /// The physical blocks that the table references, in logical order.
-    pub fn held(&self) -> &[u32] {
+    pub fn live_blocks(&self) -> &[u32] {
         &self.blocks[self.num_freed..]
     }
 
@@ -192,18 +192,18 @@ impl BlockTable {
             prefixes: self.prefixes[..num_full.min(self.prefixes.len())].to_vec(),
         };
         let mut blocks = self.pool.blocks();
-        fork.held().iter().for_each(|&block| blocks.acquire(block));
+        fork.live_blocks().iter().for_each(|&block| blocks.acquire(block));
         fork
     }
 
     /// Replaces each block by its counterpart in `pool`, and takes references to the new blocks.
     pub(super) fn replace_blocks(&mut self, pool: &BlockPool, new: impl Fn(u32) -> u32) {
-        let new: Vec<u32> = self.held().iter().map(|&block| new(block)).collect();
+        let new: Vec<u32> = self.live_blocks().iter().map(|&block| new(block)).collect();
         self.release();
         self.pool = pool.clone();
         self.blocks.extend(new);
         let mut blocks = pool.blocks();
-        self.held().iter().for_each(|&block| blocks.acquire(block));
+        self.live_blocks().iter().for_each(|&block| blocks.acquire(block));
     }
 
     /// Reserves slots for `tokens` more tokens of this table alone. A partly filled last block that is shared is
@@ -259,7 +259,7 @@ impl BlockTable {
 
     /// Drops the table's references.
     fn release(&mut self) {
-        if self.held().is_empty() {
+        if self.live_blocks().is_empty() {
             return;
         }
         let mut blocks = self.pool.blocks();
@@ -309,7 +309,7 @@ fn needed<'a>(blocks: &Blocks, plan: impl IntoIterator<Item = (&'a BlockTable, u
 
 /// The number of different blocks that the tables reference.
 pub fn distinct_blocks<'a>(tables: impl IntoIterator<Item = &'a BlockTable>) -> usize {
-    tables.into_iter().flat_map(BlockTable::held).collect::<HashSet<&u32>>().len()
+    tables.into_iter().flat_map(BlockTable::live_blocks).collect::<HashSet<&u32>>().len()
 }
 
 #[cfg(test)]

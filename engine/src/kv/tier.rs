@@ -68,7 +68,7 @@ impl SwapTier {
         let mut swap = self.swap.blocks();
         for table in tables {
             // In reverse order, so that the first blocks of a text are evicted last.
-            for &block in table.held().iter().rev() {
+            for &block in table.live_blocks().iter().rev() {
                 swap.acquire(block);
                 self.moving.push(block);
             }

@@ -44,11 +44,11 @@ pub fn argmax(x: &[f32]) -> u32 {
     at.unwrap_or(0) as u32
 }
 
-/// The sum of `of(x)` over all elements.
-pub fn sum(x: &[f32], of: impl Fn(f32) -> u64) -> u64 {
+/// The sum of `value(x)` over all elements.
+pub fn sum(x: &[f32], value: impl Fn(f32) -> u64) -> u64 {
     Arch::new().dispatch(
         #[inline(always)]
-        || x.iter().map(|&x| of(x)).sum(),
+        || x.iter().map(|&x| value(x)).sum(),
     )
 }
 

@@ -117,7 +117,7 @@ impl Scheduler {
             self.split_head(owner, head.running.len().div_ceil(2));
         }
         let Some(head) = self.queue.head(owner) else { return false };
-        // No step swaps blocks both out and in.
+        // A step that has swapped a group out swaps none in.
         let moves = step.swapped_out == 0 || !self.is_swapped(head);
         moves && head.width() <= budget.rows && self.fits(head, budget.tokens)
     }

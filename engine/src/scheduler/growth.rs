@@ -75,10 +75,10 @@ pub fn plan_within(
 
 /// The number of free blocks that a plan for `group` takes, for new tokens and for blocks restored from the swap space.
 fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth], pool: &BlockPool) -> usize {
-    let of = plan.iter().map(|g| {
+    let tables = plan.iter().map(|g| {
         let table = g.start.as_ref().map_or(&group.running[g.seq].table, |start| start.hit.longest());
         (table, g.tokens)
     });
     let back = plan.iter().filter_map(|g| g.start.as_ref()).flat_map(|start| &start.hit.rest);
-    blocks_needed(pool, of) + blocks_to_relocate(back, pool)
+    blocks_needed(pool, tables) + blocks_to_relocate(back, pool)
 }

@@ -25,9 +25,9 @@ impl Scheduler {
             return Err("a waiting group holds blocks of the cache".into());
         }
         let pinned = self.prefixes.pinned_tables();
-        self.pool.check_integrity(running.into_iter().chain(pinned).flat_map(BlockTable::held))?;
+        self.pool.check_integrity(running.into_iter().chain(pinned).flat_map(BlockTable::live_blocks))?;
         self.swap
-            .check_integrity(waiting.into_iter().flat_map(BlockTable::held))
+            .check_integrity(waiting.into_iter().flat_map(BlockTable::live_blocks))
             .map_err(|why| format!("swap space: {why}"))?;
         self.queue.check_integrity()?;
         let all = || self.running.iter().chain(self.queue.iter());

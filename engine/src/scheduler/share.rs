@@ -47,7 +47,7 @@ pub struct Shares {
 impl Shares {
     /// Adds up the usage of the running groups. An owner's share is the fraction `part` of `all`, split if several
     /// owners want more than they have.
-    pub fn of(running: &[SequenceGroup], queue: &WaitingQueue, all: Resources, part: f64) -> Self {
+    pub fn new(running: &[SequenceGroup], queue: &WaitingQueue, all: Resources, part: f64) -> Self {
         let mut used: HashMap<OwnerId, Resources> = HashMap::new();
         for group in running {
             used.entry(group.owner).or_default().add(Resources::by(group));
@@ -98,7 +98,7 @@ impl Scheduler {
     /// The current usage of all owners.
     pub(super) fn shares(&self) -> Shares {
         let all = Resources { rows: self.rows(), blocks: self.capacity() };
-        Shares::of(&self.running, &self.queue, all, self.options.max_request_share)
+        Shares::new(&self.running, &self.queue, all, self.options.max_request_share)
     }
 
     /// Orders the running groups for a step. Groups come in the order of first admission, but if others may need their

@@ -111,7 +111,7 @@ impl Memory {
     /// The contents of a table's slots in logical order, without blocks that it has given back.
     pub fn read(&self, table: &BlockTable, swapped: bool) -> Vec<Option<Kept>> {
         let slots = if swapped { &self.swap } else { &self.cache };
-        let num_freed = table.blocks().len() - table.held().len();
+        let num_freed = table.blocks().len() - table.live_blocks().len();
         (num_freed * table.pool().block_size()..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
     }
 

@@ -3,15 +3,15 @@
 use super::BlockPool;
 
 impl BlockPool {
-    /// Checks that every block has as many references as it occurs in `held`, the blocks of all tables, and is free if
+    /// Checks that every block has as many references as it occurs in `in_tables`, the blocks of all tables, and is free if
     /// it has none.
     ///
     /// # Errors
     /// Describes the first inconsistency.
-    pub fn check_integrity<'a>(&self, held: impl IntoIterator<Item = &'a u32>) -> Result<(), String> {
+    pub fn check_integrity<'a>(&self, in_tables: impl IntoIterator<Item = &'a u32>) -> Result<(), String> {
         let blocks = self.blocks();
         let mut refs = vec![0; self.num_blocks()];
-        for &block in held {
+        for &block in in_tables {
             refs[block as usize] += 1;
         }
         if let Some(b) = (0..refs.len()).find(|&b| refs[b] != blocks.uses[b].refs) {

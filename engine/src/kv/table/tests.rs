@@ -64,15 +64,15 @@ fn a_window_frees_its_first_blocks_and_the_others_keep_their_indices() {
     let slots: Vec<u32> = (9..14).map(|p| table.slot(p)).collect();
     table.slide();
     // Token 14 sees tokens 9 to 14.
-    assert_eq!((table.held().len(), table.blocks().len(), pool.num_free()), (2, 4, 5));
+    assert_eq!((table.live_blocks().len(), table.blocks().len(), pool.num_free()), (2, 4, 5));
     assert_eq!((9..14).map(|p| table.slot(p)).collect::<Vec<_>>(), slots);
     assert!(table.has_window_of(14) && table.has_window_of(13) && !table.has_window_of(12));
     // Forks get only the blocks that the table still has.
     let mut fork = table.fork();
     fork.reserve(9, &mut copies).unwrap();
     fork.slide();
-    assert_eq!((copies.len(), fork.blocks().len(), fork.held().len()), (1, 6, 2));
-    assert_eq!(pool.check_integrity(table.held().iter().chain(fork.held())), Ok(()));
+    assert_eq!((copies.len(), fork.blocks().len(), fork.live_blocks().len()), (1, 6, 2));
+    assert_eq!(pool.check_integrity(table.live_blocks().iter().chain(fork.live_blocks())), Ok(()));
     // Blocks behind the window stay registered until their memory is needed.
     assert_eq!(BlockTable::prefix_hit(&pool, &tokens[..9]).len(), 8);
     drop((table, fork));
