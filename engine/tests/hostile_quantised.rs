@@ -92,19 +92,19 @@ fn with(mut tensors: Tensors, tensor: (String, Dtype, Vec<usize>, Vec<u8>)) -> T
 }
 
 fn without(mut tensors: Tensors, name: &str) -> Tensors {
-    tensors.retain(|(of, ..)| *of != format!("m.{name}"));
+    tensors.retain(|(other, ..)| *other != format!("m.{name}"));
     tensors
 }
 
 /// Overwrites bytes of a tensor, starting at `at`.
 fn changed(mut tensors: Tensors, name: &str, at: usize, bytes: &[u8]) -> Tensors {
-    let tensor = tensors.iter_mut().find(|(name_of_tensor, ..)| *name_of_tensor == format!("m.{name}")).unwrap();
+    let tensor = tensors.iter_mut().find(|(other, ..)| *other == format!("m.{name}")).unwrap();
     tensor.3[at..at + bytes.len()].copy_from_slice(bytes);
     tensors
 }
 
 fn filled(mut tensors: Tensors, name: &str) -> Tensors {
-    tensors.iter_mut().find(|(name_of_tensor, ..)| *name_of_tensor == format!("m.{name}")).unwrap().3.fill(0);
+    tensors.iter_mut().find(|(other, ..)| *other == format!("m.{name}")).unwrap().3.fill(0);
     tensors
 }
 

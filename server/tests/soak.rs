@@ -152,7 +152,7 @@ struct Held {
     resident: usize,
 }
 
-fn live_blocks() -> Held {
+fn held() -> Held {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     let resident = kib.trim().trim_end_matches("kB").trim().parse::<usize>().unwrap() * 1024;

@@ -144,7 +144,7 @@ impl PrefixHit {
 
 /// The prefix that a sequence starts from.
 pub struct Start {
-    /// The blocks found by the lookup.
+    /// The blocks to start with.
     pub hit: PrefixHit,
     /// The number of tokens looked up in the prefix index.
     pub looked_up: usize,
