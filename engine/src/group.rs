@@ -74,7 +74,7 @@ pub struct SequenceGroup {
     pub first_token: Option<Instant>,
     /// The number of its first admission. Groups admitted later have higher numbers.
     pub(crate) ticket: Option<u64>,
-    /// Whether the scheduler found the group to be beyond its owner's share.
+    /// Whether the scheduler found the group to be beyond its owner's share of rows and blocks.
     pub(crate) beyond_share: bool,
 }
 

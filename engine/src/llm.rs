@@ -47,7 +47,7 @@ pub struct Llm {
     requests: BTreeMap<RequestId, Request>,
 }
 
-/// The text side of a request.
+/// A request's prompt, stop conditions and output texts.
 struct Request {
     prompt: String,
     prompt_tokens: Vec<u32>,

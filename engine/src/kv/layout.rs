@@ -2,7 +2,7 @@
 
 use super::KvDtype;
 
-/// The shape of a KV cache.
+/// The dimensions and the element type of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// Transformer layers.

@@ -12,7 +12,7 @@ pub struct BlockMoves {
     pub copies: Vec<BlockCopy>,
 }
 
-/// "Copy all of block `src` to block `dst`, in every layer."
+/// A copy of one whole block to another, in every layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCopy {
     /// Physical block read.

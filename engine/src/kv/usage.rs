@@ -1,6 +1,6 @@
 //! How much of a pool is in use.
 
-/// How much of a pool is in use.
+/// Counts of the blocks and slots of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUsage {
     /// Blocks in the pool.

@@ -4,7 +4,7 @@
 //! Scheduling is first come, first served. Running groups are visited in the order in which they were first admitted.
 //! Each decoding sequence gets its one token, and groups that are still computing their prompts share the rest of the
 //! token budget. If blocks run out, the last group is preempted: its blocks are swapped out to come back later, or
-//! dropped to be recomputed. A group that needs more blocks than there are even alone is divided, and half of it waits.
+//! dropped to be recomputed. A group that does not fit even when it runs alone is divided, and half of it waits.
 //!
 //! Waiting groups are admitted while blocks, budget and sequence limit allow, unless blocks just ran out. Preempted
 //! groups come first, then new ones in order of arrival. While others wait, an owner has at most a share of the rows

@@ -69,7 +69,7 @@ impl Parts {
         self.requests.iter().filter(|(_, request)| request.ended.is_some()).map(|(id, _)| *id)
     }
 
-    /// Parts in progress beyond one for each request.
+    /// The number of parts in progress, minus one per divided request.
     pub fn num_extra(&self) -> usize {
         self.requests.values().map(|request| request.left - 1).sum()
     }

@@ -17,7 +17,7 @@ use crate::kv::BlockPool;
 #[derive(Debug, Default)]
 pub struct WaitingQueue {
     lines: HashMap<OwnerId, Line>,
-    /// The lines by the rank of their first groups.
+    /// The owners, ordered by the rank of the first group in their line.
     order: BTreeMap<Rank, OwnerId>,
     len: usize,
 }

@@ -13,7 +13,7 @@ use crate::group::{OwnerId, SequenceGroup};
 use crate::kv::blocks_for;
 use crate::sequence::Sequence;
 
-/// Rows of a step, and blocks of the cache.
+/// An amount of resources: rows of a step (one per sequence that decodes) and blocks of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     pub rows: usize,

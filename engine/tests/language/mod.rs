@@ -16,7 +16,7 @@ use engine::scheduler::SchedulerOptions;
 use engine::sequence::Output;
 use engine::tokenizer::Tokenizer;
 
-/// The end-of-sequence token.
+/// The id of the end-of-sequence token.
 pub const EOS: u32 = 2;
 
 /// A vocabulary with its tokenizer and grammar compiler.

@@ -23,7 +23,7 @@ enum Alphabet {
     Marked,
 }
 
-/// The character that stands for a space in vocabularies of sentencepiece.
+/// The character that sentencepiece vocabularies use for a space.
 const SPACE: char = '\u{2581}';
 
 impl Tokenizer {
