@@ -66,7 +66,7 @@ pub struct Completion {
     pub prompt_tokens: Vec<u32>,
     /// The number of prompt tokens, counted from the first, that were a prefix hit when the request first started.
     pub cached_tokens: usize,
-    /// Logprobs of the prompt's tokens, if requested. Those of a cancelled request may be incomplete.
+    /// Logprobs of the prompt's tokens, if requested. A cancelled request's may be incomplete.
     pub prompt_logprobs: Option<PromptLogprobs>,
     /// The prompt's embedding, of length 1, if requested and not cancelled.
     pub embedding: Option<Vec<f32>>,

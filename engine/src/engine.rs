@@ -53,7 +53,7 @@ pub struct Finished {
     pub id: RequestId,
     /// Its outputs, best first if the request asked to select among several.
     pub outputs: Vec<Output>,
-    /// Logprobs of the prompt's tokens, if requested. Those of a cancelled request may be incomplete.
+    /// Logprobs of the prompt's tokens, if requested. A cancelled request's may be incomplete.
     pub prompt_logprobs: Option<PromptLogprobs>,
     /// The prompt's embedding, if requested and not cancelled.
     pub embedding: Option<Vec<f32>>,

@@ -94,10 +94,10 @@ pub struct Options {
     pub gpu_memory_utilization: f32,
     /// The attention kernels that a GPU uses. With the paper's kernels, no CUDA graphs are recorded.
     pub attention: AttentionKernels,
-    /// On a Hopper GPU, the fewest tokens for which projections use the Hopper kernel. `None` means the fastest choice.
-    /// For tests and measurements.
+    /// On a Hopper GPU, projections of at least this many tokens use the Hopper kernel. `None` means the fastest
+    /// choice. For tests and measurements.
     pub hopper_from: Option<u32>,
-    /// On a Hopper GPU, the fewest tokens for which projections of up to 64 tokens use Hopper's decode kernel. `None`
+    /// On a Hopper GPU, projections of at least this many and at most 64 tokens use Hopper's decode kernel. `None`
     /// means the fastest choice. For tests and measurements.
     pub hopper_decode_from: Option<u32>,
     /// Whether a GPU's decode steps are recorded as CUDA graphs.

@@ -12,7 +12,7 @@ pub(crate) struct OutputText {
     detokenizer: Detokenizer,
     stops: StopMatcher,
     text: String,
-    /// The number of tokens of the output, and the number up to which no stop string counts.
+    /// The number of tokens of the output. No stop string counts until it exceeds `min_tokens`.
     pub tokens: usize,
     min_tokens: usize,
     /// Sum of the tokens' logprobs.

@@ -190,7 +190,7 @@ fn a_request_cancelled_before_its_first_token_has_all_outputs() {
 
 #[test]
 fn a_watermark_stays_free_when_a_request_is_admitted() {
-    // The watermark is one of a hundred blocks. The first request uses 60.
+    // The watermark takes one block out of a hundred. The first request uses 60.
     for (blocks, admitted) in [(39, 2), (40, 1)] {
         let mut engine = engine(100);
         engine.add(prompt(950), sampled(1, 8)).unwrap();

@@ -194,7 +194,7 @@ fn cached_tokens_are_counted_at_the_first_admission() {
     off.add(prompts(1).remove(0), greedy(5)).unwrap();
     assert_eq!(cached(&mut off), [0, 0]);
 
-    // Two prompts without a common prefix, and room for all tokens of one of them.
+    // Two prompts without a common prefix. The pool has room for all tokens of only one request.
     let mut narrow = engine(24, true);
     narrow.add(tokens(0, 150), greedy(100)).unwrap();
     narrow.add(tokens(5, 150), greedy(100)).unwrap();

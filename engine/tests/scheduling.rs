@@ -17,8 +17,7 @@ use oracle::{Kept, Memory, Oracle, config, contiguous};
 use proptest::prelude::*;
 use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, constrained_request, cut_short, setup};
 
-/// An engine over the oracle, with the oracle's memory and the recorded cache changes, including those of the pinned
-/// prefixes.
+/// An engine over the oracle, with the oracle's memory and the cache changes recorded since the first pinned prefix.
 fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>, Arc<Mutex<CacheChanges>>) {
     let config = s.config(requests);
     let oracle = Oracle::new(&config);

@@ -28,8 +28,8 @@ pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (B
             }
         }
         if is_sampled {
-            // Every sequence of a sampled group has a chunk in this step, in order. The row is that of the last token
-            // before the sample.
+            // Every sequence of a sampled group has a chunk in this step, in order. A sample uses the row of the last
+            // token before it.
             for (seq, row) in group.sample_rows() {
                 let (span, tokens) = (batch.spans[first + seq], row.prompt.len() + row.output.len());
                 batch.logit_rows.push((span.start + span.len - 1 - (span.context - tokens)) as u32);

@@ -135,7 +135,7 @@ impl SequenceGroup {
         self.params.beam.is_some()
     }
 
-    /// The blocks that each sequence adds to those of the sequences before it.
+    /// The number of blocks that each sequence adds to the sequences before it.
     fn own_blocks(&self) -> impl Iterator<Item = usize> {
         let own = |(i, seq): (usize, &Sequence)| {
             let size = seq.table.pool().block_size();

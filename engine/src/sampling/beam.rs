@@ -43,8 +43,8 @@ impl Beam {
         self.width * 2.max(1 + num_eos)
     }
 
-    /// Chooses among `candidates`, of which there may be fewer than beams. Calls `branch` for the best candidates, in
-    /// order, until enough beams continue.
+    /// Chooses among `candidates`, which may be fewer than the beams. Calls `branch` for the best candidates, in order,
+    /// until enough beams continue.
     pub fn advance<S, O>(
         &self,
         mut candidates: Vec<Candidate>,
@@ -100,8 +100,8 @@ mod tests {
         Candidate { parent, token, logprob: -1.0, sum }
     }
 
-    /// Advances a search in which tokens from 9 on end a sequence and token 0 is not allowed. In the `last` step all
-    /// tokens end it.
+    /// Advances a search. Tokens from 9 on end a sequence, and token 0 is not allowed. In the `last` step every token
+    /// ends its sequence.
     fn advance(candidates: Vec<Candidate>, last: bool) -> Advance<u32, u32> {
         beam(EarlyStopping::No).advance(candidates, 1, |c| match c.token {
             0 => Branch::Dead,

@@ -65,9 +65,9 @@ impl Scheduler {
         }
     }
 
-    /// The owner whose turn it is. Newcomers come in order, and after each of them one of the waiting `others` that
-    /// have less than their share. Among these, the one with the fewest rows comes first. If there are no newcomers, it
-    /// comes even if it has its share.
+    /// The owner whose turn it is. Newcomers come in order. After each newcomer, one waiting owner of `others` that has
+    /// less than its share gets a turn: the one with the fewest rows. If no newcomer waits, such an owner gets a turn
+    /// even if it has its share.
     fn turn(&self, shares: &Shares, others: &[OwnerId]) -> Option<OwnerId> {
         let newcomer = self.newcomers(shares).next();
         let key = |owner: OwnerId| {

@@ -95,7 +95,7 @@ impl Prefixes {
         let seqs = &group.running;
         let free = self.pool.num_free();
         // The hit takes references, so cached blocks it uses count as taken below. A pinned block that is shared in
-        // part will be copied, and a block in the swap space needs one of the cache.
+        // part will be copied. A block in the swap space moves to a block of the cache.
         let hit = (!seqs.is_empty()).then(|| self.find_for(group, 0));
         let own = |i: usize| {
             let all = blocks_for(seqs[i].tokens.len(), block_size);

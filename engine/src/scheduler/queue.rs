@@ -116,7 +116,7 @@ impl WaitingQueue {
         Some(id)
     }
 
-    /// Removes and returns the groups for which `is_out` returns true. `is_out` may change any group.
+    /// Removes and returns every group that `is_out` accepts. `is_out` may change any group.
     pub fn extract(&mut self, mut is_out: impl FnMut(&mut SequenceGroup) -> bool) -> Vec<SequenceGroup> {
         let mut out = Vec::new();
         for owner in self.owners().collect::<Vec<_>>() {

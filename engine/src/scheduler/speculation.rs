@@ -4,8 +4,7 @@
 //! Texts repeat themselves, above all if a model edits, quotes or summarises its prompt. So the scheduler looks for an
 //! earlier occurrence of the last few tokens and drafts the tokens that followed it. A step computes the sequence's
 //! last token and the draft at once and samples after each token. As long as each sample equals the drafted token, the
-//! next sample is valid too. Random choices depend on the position, so the tokens are the same as those of single
-//! steps.
+//! next sample is valid too. Random choices depend on the position, so drafting does not change the tokens.
 //!
 //! The method is Saxena's prompt lookup decoding (2023), verified as in Leviathan et al. (2023). The verification is
 //! exact here, because a choice is a function of its logits.

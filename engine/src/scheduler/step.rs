@@ -14,7 +14,7 @@ pub struct Chunk {
     pub seq: usize,
     /// The positions of the tokens to compute.
     pub range: Range<usize>,
-    /// The positions of prompt tokens in `range` for which the request wants logits or hidden states, see
+    /// The positions in `range` whose logits or hidden states the request wants. All are in the prompt, see
     /// [`SequenceGroup::wanted`](crate::group::SequenceGroup::wanted).
     pub wanted: Range<usize>,
 }

@@ -63,7 +63,7 @@ pub struct HeadBackend {
     _alive: Arc<()>,
 }
 
-/// An engine of `of` workers, one of which has the given failure. Each worker holds a clone of `alive`.
+/// An engine of `of` workers. With `failure`, a worker fails. Each worker holds a clone of `alive`.
 pub fn engine(config: EngineConfig, of: usize, failure: Option<Failure>, alive: &Arc<()>) -> Engine {
     let group = RankGroup::new(of);
     let worker = |rank: usize| {

@@ -188,8 +188,9 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     )
 }
 
-/// The minimum number of blocks that a request needs: those of one sequence, or of all its beams if they share only
-/// whole blocks of the prompt. With a window, a sequence that is no beam needs only the blocks that the window covers.
+/// The minimum number of blocks that a request needs, for one sequence or for all its beams. Beams are assumed to share
+/// only whole blocks of the prompt. With a window, a sequence that is no beam needs only the blocks that the window
+/// covers.
 fn least_blocks(r: &Request, block_size: usize, window: Option<usize>) -> usize {
     if let Some(window) = window.filter(|_| r.params.beam.is_none()) {
         return (r.prompt.len() + r.params.max_tokens).min(window - 1 + block_size).div_ceil(block_size);

@@ -8,7 +8,7 @@ pub struct StopMatcher {
     include: bool,
     /// Text pending back because it may be the beginning of a stop string.
     pending: String,
-    /// The number of bytes at the start of `pending` in which no stop string may end.
+    /// No stop string may end in this many bytes at the start of `pending`.
     passed: usize,
 }
 
@@ -45,7 +45,7 @@ impl StopMatcher {
         Screened { text: self.release(), stop: None }
     }
 
-    /// Adds a piece of text in which no stop string may end, and returns the text that is certainly part of the output.
+    /// Adds a piece of text that no stop string may end in, and returns the text that is certainly part of the output.
     /// A stop string may begin in the piece.
     pub fn pass(&mut self, piece: &str) -> String {
         if self.stops.is_empty() {

@@ -197,9 +197,9 @@ impl Blocks {
         self.registered.prefix(self.registered.find(parent, tokens)?).cloned()
     }
 
-    /// Registers a full block by its `tokens` and those before them. Lookups find it until its memory is needed.
-    /// Returns the id of its prefix, which is that of `prefix` if another pool has registered the same tokens. Returns
-    /// `None` if the index cannot take them, see [`PrefixIndex::insert`].
+    /// Registers a full block by its `tokens` and the tokens before them. Lookups find it until its memory is needed.
+    /// Returns the id of its prefix. If another pool has registered the same tokens under `prefix`, the id stays the
+    /// same. Returns `None` if the index cannot take the block, see [`PrefixIndex::insert`].
     pub fn register(
         &mut self,
         block: u32,

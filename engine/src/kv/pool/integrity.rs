@@ -3,8 +3,8 @@
 use super::BlockPool;
 
 impl BlockPool {
-    /// Checks that every block has as many references as it occurs in `in_tables`, the blocks of all tables, and is free if
-    /// it has none.
+    /// Checks the reference counts and the free list. Every block must have as many references as it occurs in
+    /// `in_tables`, the blocks of all tables. It must be free if it has none.
     ///
     /// # Errors
     /// Describes the first inconsistency.

@@ -15,8 +15,8 @@ pub struct Tool {
     pub parameters: Option<Value>,
 }
 
-/// The grammar of answers that consist of one call of one of `tools`, or of several calls if `parallel`. `tokenizer`
-/// tells whether the format's marker is a special token.
+/// The grammar of answers that call one tool of `tools`, or several times if `parallel`. `tokenizer` tells whether the
+/// format's marker is a special token.
 pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Grammar {
     let marker = marker(format, tokenizer);
     let (start, key, between) = match format {
