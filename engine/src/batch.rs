@@ -1,4 +1,4 @@
-//! What a step computes: the tokens of all its sequences, flattened.
+//! The input of a step: the new tokens of all its sequences, flattened.
 
 use crate::kv::BlockMoves;
 
@@ -9,15 +9,15 @@ pub struct Batch {
     pub tokens: Vec<u32>,
     /// `[T]` position of each token in its sequence.
     pub positions: Vec<u32>,
-    /// `[T]` where each token's key and value go: `block * block_size + offset`.
+    /// `[T]` slot that each token's key and value are written to: `block * block_size + offset`.
     pub slots: Vec<u32>,
     /// The sequences, in the order of their tokens.
     pub spans: Vec<Span>,
-    /// Block tables of all sequences, one after the other.
+    /// Block tables of all sequences, concatenated.
     pub blocks: Vec<u32>,
-    /// Rows (indices into `tokens`) whose logits are wanted, ascending.
+    /// Rows (indices into `tokens`) whose logits are needed, ascending.
     pub logit_rows: Vec<u32>,
-    /// Rows whose final hidden states are wanted.
+    /// Rows whose final hidden states are needed.
     pub hidden_rows: Vec<u32>,
     /// Blocks to move before anything is computed.
     pub moves: BlockMoves,
@@ -30,8 +30,8 @@ pub struct Span {
     pub start: usize,
     /// Number of new tokens.
     pub len: usize,
-    /// Tokens in the cache once this step has run, the new ones included.
+    /// Number of tokens in the cache after this step, including the new ones.
     pub context: usize,
-    /// First entry of the sequence's block table in `blocks`; it has `ceil(context / block_size)` entries.
+    /// First entry of the sequence's block table in `blocks`. The table has `ceil(context / block_size)` entries.
     pub table: usize,
 }

@@ -1,4 +1,4 @@
-//! What a model is asked, and what it answers, as text.
+//! Prompts and completions as text.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde::Serialize;
 use crate::group::RequestId;
 use crate::sequence::{FinishReason, PromptLogprobs, TokenLogprob};
 
-/// What is to be continued.
+/// A prompt to continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// A text; the tokenizer adds the model's special tokens.
+    /// A text. The tokenizer adds the model's special tokens.
     Text(String),
-    /// Tokens, taken as they are.
+    /// Tokens, used as they are.
     Tokens(Vec<u32>),
-    /// A text together with its tokens, where it was encoded elsewhere.
+    /// A text with its tokens, if the caller has encoded it.
     Encoded {
         /// The text.
         text: String,
@@ -23,52 +23,54 @@ pub enum Prompt {
     },
 }
 
-/// What ended an output, where it was something that the request named.
+/// The stop string or token of the request that ended an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum StopReason {
-    /// One of its stop strings.
+    /// One of the request's stop strings.
     Text(String),
-    /// One of its tokens.
+    /// One of the request's stop tokens.
     Token(u32),
 }
 
 /// One continuation of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Continuation {
-    /// The text, with special tokens and with what has ended it only if the request wants these.
+    /// The text. Special tokens, and the string or token that ended the output, are included only if the request asked
+    /// for them.
     pub text: String,
-    /// The tokens, a closing end-of-sequence token included.
+    /// The tokens, including a final end-of-sequence token.
     pub tokens: Vec<u32>,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// What ended it, if the request named that.
+    /// The request's stop string or stop token that ended it, if any.
     pub stop_reason: Option<StopReason>,
     /// Sum of the tokens' logprobs.
     pub cumulative_logprob: f64,
     /// The beam search's score.
     pub score: Option<f64>,
-    /// One entry a token, if the request asked for logprobs.
+    /// One entry per token, if the request asked for logprobs.
     pub logprobs: Option<Vec<TokenLogprob>>,
 }
 
 /// An answered request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
-    /// The request.
+    /// The request's id.
     pub id: RequestId,
-    /// The prompt as text. With [`SamplingParams::echo`](crate::sampling::SamplingParams::echo) what outputs' texts
-    /// are to follow: a character that the prompt's tokens leave incomplete is in these.
+    /// The prompt as text. With [`SamplingParams::echo`](crate::sampling::SamplingParams::echo) it is decoded so that
+    /// the outputs' texts continue it. A character that the prompt's last tokens leave incomplete is then part of the
+    /// outputs.
     pub prompt: String,
     /// The prompt as tokens.
     pub prompt_tokens: Vec<u32>,
-    /// How many of them, from the first on, were a prefix hit when the request began to be computed.
+    /// The number of prompt tokens, counted from the first, that were a prefix hit when the request first started.
     pub cached_tokens: usize,
-    /// Their logprobs, if the request asked for them. Those of a request that was cancelled may end early.
+    /// Logprobs of the prompt's tokens, if requested. A cancelled request's may be incomplete.
     pub prompt_logprobs: Option<PromptLogprobs>,
-    /// The prompt's embedding, of length 1, if the request asked for it and was not cancelled.
+    /// The prompt's embedding, of length 1, if requested and not cancelled.
     pub embedding: Option<Vec<f32>>,
-    /// The continuations, best first where the request asked for a choice.
+    /// The continuations, best first if the request asked to select among several.
     pub outputs: Vec<Continuation>,
     /// From the request's arrival to its first token.
     pub time_to_first_token: Duration,
@@ -76,30 +78,31 @@ pub struct Completion {
     pub time: Duration,
 }
 
-/// What happens to requests in a step.
+/// An event of a request in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestEvent {
-    /// The prompt of a request that asked for its echo, before the first token of an output that can be streamed.
+    /// The prompt of a request that asked for its echo. Comes before the first token of an output that can be streamed.
     Prompt {
-        /// The request.
+        /// The request's id.
         id: RequestId,
         /// The prompt's text, as in [`Completion::prompt`].
         text: String,
-        /// Its tokens.
+        /// The prompt's tokens.
         tokens: Vec<u32>,
-        /// Their logprobs, if the request asked for them.
+        /// The tokens' logprobs, if requested.
         logprobs: Option<PromptLogprobs>,
     },
-    /// A token of an output that can be streamed. Outputs that compete for being returned, and beams, cannot.
+    /// A token of an output that can be streamed. Beams cannot be streamed, nor outputs of a request that returns only
+    /// the best of them.
     Token {
-        /// The request.
+        /// The request's id.
         id: RequestId,
-        /// Which of its outputs.
+        /// The index of the output.
         index: usize,
         /// The token.
         token: u32,
-        /// The text that is settled by it; empty while a character or a stop string may be incomplete. What is still
-        /// held back when the output ends is in its [`Continuation::text`] only.
+        /// The text that this token settles. Empty while a character or a stop string may be incomplete. Text still
+        /// held back when the output ends is only in its [`Continuation::text`].
         text: String,
         /// The token's logprob, if the request asked for logprobs.
         logprob: Option<TokenLogprob>,
@@ -109,7 +112,7 @@ pub enum RequestEvent {
 }
 
 impl RequestEvent {
-    /// The request that it is about.
+    /// The id of the request.
     pub fn request(&self) -> RequestId {
         match self {
             RequestEvent::Prompt { id, .. }

@@ -1,9 +1,9 @@
-//! The delay factor: how long new prompts wait for others, so that they are computed together.
+//! The delay factor: how long new prompts wait for others, to be computed together.
 
 use std::time::Duration;
 
-/// Holds new prompts back for a multiple of the time that the last step with prompts took. A larger factor gives larger
-/// batches of prompts, fewer interruptions of sequences that decode, and a longer time to the first token.
+/// Delays new prompts by a multiple of the duration of the last step with prompts. A larger factor gives larger batches
+/// of prompts, fewer interruptions of decoding sequences, and a longer time to first token.
 #[derive(Clone, Copy, Debug)]
 pub struct Delay {
     factor: f64,
@@ -11,17 +11,17 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// A delay of `factor` times the last step with prompts; with 0 no prompt waits.
+    /// A delay of `factor` times the duration of the last step with prompts. With 0 no prompt waits.
     pub fn new(factor: f64) -> Self {
         Delay { factor, last_prompt_step: Duration::ZERO }
     }
 
-    /// Notes how long a step with prompts took.
+    /// Records the duration of a step with prompts.
     pub fn observe(&mut self, prompt_step: Duration) {
         self.last_prompt_step = prompt_step;
     }
 
-    /// Whether new prompts are to wait longer, the oldest of which has waited for `waited`.
+    /// Whether new prompts should wait longer. `waited` is how long the oldest of them has waited.
     pub fn holds(&self, waited: Duration) -> bool {
         waited.as_secs_f64() < self.factor * self.last_prompt_step.as_secs_f64()
     }
@@ -35,7 +35,7 @@ mod tests {
     fn prompts_wait_for_a_multiple_of_the_last_prompt_step() {
         let ms = Duration::from_millis;
         let mut delay = Delay::new(0.5);
-        assert!(!delay.holds(ms(0)), "nothing to go by yet");
+        assert!(!delay.holds(ms(0)), "there was no step with prompts yet");
         delay.observe(ms(100));
         assert!(delay.holds(ms(49)) && !delay.holds(ms(50)));
         let mut off = Delay::new(0.0);

@@ -1,4 +1,4 @@
-//! What a user is told of the device that a model runs on.
+//! Information for users about the device that a model runs on.
 
 use crate::quantised::QuantType;
 use crate::tensor::DType;
@@ -6,19 +6,19 @@ use crate::tensor::DType;
 /// The device that a model runs on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceInfo {
-    /// Its name.
+    /// The device's name.
     pub name: String,
-    /// The type of the model's weights on it.
+    /// The type of the model's unquantised weights on the device.
     pub dtype: DType,
-    /// The types of those that are quantised on it.
+    /// The types of the quantised weights on the device.
     pub quantised: Vec<QuantType>,
-    /// How a GPU's memory is shared out.
+    /// How a GPU's memory is divided.
     pub memory: Option<MemoryPlan>,
-    /// What a user may not expect, such as that the machine's GPU is not used; one sentence each.
+    /// Notes about surprises, for example that the machine's GPU is not used. One sentence each.
     pub notes: Vec<String>,
 }
 
-/// How the memory of a GPU is shared out, in bytes.
+/// How the memory of a GPU is divided, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// All memory of the GPU.
@@ -27,8 +27,8 @@ pub struct MemoryPlan {
     pub weights: usize,
     /// Activations of the largest step.
     pub activations: usize,
-    /// Memory that is in use before the KV cache is allocated, that of other processes included.
+    /// Memory in use before the KV cache is allocated, including other processes.
     pub used: usize,
-    /// What the KV cache may take.
+    /// Memory that the KV cache may take.
     pub kv_cache: usize,
 }

@@ -1,14 +1,14 @@
-//! Embeddings of texts: the final hidden states of a prompt, pooled to one vector of length 1.
+//! Embeddings: the final hidden states of a prompt, pooled to one vector of length 1.
 
 use std::str::FromStr;
 
-/// How the hidden states of a prompt's tokens become its embedding.
+/// How the hidden states of a prompt's tokens are pooled to its embedding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pooling {
-    /// That of the last token, which has seen all others.
+    /// The hidden state of the last token, which has attended to all others.
     #[default]
     Last,
-    /// The mean of those of all tokens.
+    /// The mean of all tokens' hidden states.
     Mean,
 }
 
@@ -24,7 +24,7 @@ impl FromStr for Pooling {
     }
 }
 
-/// The sum of the hidden states that were computed so far of those that are pooled.
+/// The sum of the hidden states to pool, as far as they are computed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PooledStates {
     sum: Vec<f64>,
@@ -32,12 +32,12 @@ pub(crate) struct PooledStates {
 }
 
 impl PooledStates {
-    /// Hidden states that are in the sum.
+    /// The number of hidden states in the sum.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Adds those of the next tokens.
+    /// Adds the hidden states of the next tokens.
     pub fn add(&mut self, states: &[Vec<f32>]) {
         for state in states {
             self.sum.resize(state.len(), 0.0);
@@ -46,7 +46,7 @@ impl PooledStates {
         }
     }
 
-    /// The sum with length 1, as which it has the direction of the mean. A sum of zeros has none, and stays as it is.
+    /// The sum scaled to length 1, which is also the normalised mean. A sum of zeros is returned as it is.
     pub fn normalised(&self) -> Vec<f32> {
         let length = self.sum.iter().map(|x| x * x).sum::<f64>().sqrt();
         let scale = if length > 0.0 { 1.0 / length } else { 1.0 };
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_has_the_direction_of_the_mean_and_length_one() {
+    fn the_pooled_vector_is_the_mean_scaled_to_length_one() {
         let mut states = PooledStates::default();
         states.add(&[vec![1.0, 5.0]]);
         states.add(&[vec![2.0, -1.0], vec![3.0, 4.0]]);

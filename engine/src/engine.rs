@@ -1,4 +1,4 @@
-//! The engine: requests in, tokens out. A step is schedule, run, postprocess.
+//! The engine takes requests and produces tokens. Each step schedules, runs and postprocesses.
 
 mod batching;
 mod room;
@@ -18,65 +18,65 @@ use crate::scheduler::{Scheduler, SchedulerOptions, Step};
 use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence};
 use crate::stats::Stats;
 
-/// What an engine must know of its model and memory, and how it is to schedule.
+/// Properties of the model and the memory, and scheduling options.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Blocks in the KV pool.
     pub num_blocks: usize,
-    /// Tokens in a block.
+    /// Tokens per block.
     pub block_size: usize,
     /// Blocks in the swap space.
     pub swap_blocks: usize,
-    /// How many positions a token sees, its own included, if that is so in every layer of the model.
+    /// The attention window, if every layer of the model has the same one: how many positions a token sees, its own
+    /// included.
     pub window: Option<usize>,
     /// Most positions a sequence may have.
     pub max_len: usize,
-    /// Token ids are below this.
+    /// Size of the vocabulary. Token ids are below it.
     pub vocab_size: usize,
     /// Tokens that end a sequence.
     pub eos: Vec<u32>,
-    /// How requests are scheduled.
+    /// Scheduling options.
     pub scheduler: SchedulerOptions,
 }
 
-/// Likeliest tokens that a row of logits can be asked for: what the GPU can sort.
+/// Most likeliest tokens that can be requested for a row of logits. This is the number that the GPU can sort.
 const MAX_CANDIDATES: usize = kernels::sampling::CANDIDATES as usize;
 
-/// Share of the pool kept free when a request is admitted (vLLM's watermark; the paper has none).
+/// Fraction of the pool kept free when a request is admitted (vLLM's watermark, which the paper does not have).
 const WATERMARK: f64 = 0.01;
 
-/// A request whose outputs are all there.
+/// A request whose outputs are complete.
 #[derive(Debug)]
 pub struct Finished {
-    /// The request.
+    /// The request's id.
     pub id: RequestId,
-    /// Its outputs, best first where it asked for a choice.
+    /// Its outputs, best first if the request asked to select among several.
     pub outputs: Vec<Output>,
-    /// Logprobs of the prompt's tokens, if the request asked for them. Those of a request that was cancelled may end
-    /// early.
+    /// Logprobs of the prompt's tokens, if requested. A cancelled request's may be incomplete.
     pub prompt_logprobs: Option<PromptLogprobs>,
-    /// The prompt's embedding, if the request asked for it and was not cancelled.
+    /// The prompt's embedding, if requested and not cancelled.
     pub embedding: Option<Vec<f32>>,
-    /// Tokens of its prompt that were a prefix hit when it began to be computed.
+    /// The number of prompt tokens that were a prefix hit when the request first started.
     pub cached_tokens: usize,
     /// When the request arrived.
     pub arrival: Instant,
-    /// When it had its first token.
+    /// When the request got its first token.
     pub first_token: Option<Instant>,
 }
 
-/// What a step produced.
+/// The results of a step.
 #[derive(Debug, Default)]
 pub struct StepOutput {
     /// The new tokens of outputs that can be streamed.
     pub tokens: Vec<NewToken>,
-    /// Logprobs of the prompts of requests whose first tokens these are, if they asked for them.
+    /// Prompt logprobs of the requests that got their first tokens in this step, if requested.
     pub prompts: Vec<(RequestId, PromptLogprobs)>,
     /// The requests that are complete.
     pub finished: Vec<Finished>,
 }
 
-/// Serves any number of requests at once.
+/// Serves any number of requests concurrently.
 pub struct Engine {
     config: EngineConfig,
     pool: BlockPool,
@@ -84,14 +84,14 @@ pub struct Engine {
     runner: Box<dyn Runner>,
     next_id: RequestId,
     next_owner: OwnerId,
-    /// The requests whose first step was the last one.
+    /// The requests admitted in the last step.
     admitted: Vec<RequestId>,
     delay: Delay,
     stats: Stats,
 }
 
 impl Engine {
-    /// An engine whose steps are executed by `runner`.
+    /// An engine that executes its steps with `runner`.
     pub fn new(config: EngineConfig, runner: Box<dyn Runner>) -> Self {
         let pool = BlockPool::with_window(config.num_blocks, config.block_size, config.window);
         let swap = BlockPool::with_window(config.swap_blocks, config.block_size, config.window);
@@ -114,19 +114,19 @@ impl Engine {
     /// Queues a request with an owner of its own.
     ///
     /// # Errors
-    /// [`Error::Request`] if it makes no sense or could never run; nothing is queued then.
+    /// [`Error::Request`] if it is invalid or could never run. Nothing is queued then.
     pub fn add(&mut self, prompt: Vec<u32>, params: SamplingParams) -> Result<RequestId> {
         let owner = self.new_owner();
         self.add_for(owner, prompt, params)
     }
 
-    /// An owner for requests, whose sequences and blocks are counted together.
+    /// Creates an owner, for requests whose sequences and blocks are counted together.
     pub fn new_owner(&mut self) -> OwnerId {
         self.next_owner += 1;
         self.next_owner
     }
 
-    /// As [`Engine::add`], for an owner that has other requests too.
+    /// As [`Engine::add`], for an owner that may have other requests.
     ///
     /// # Errors
     /// See [`Engine::add`].
@@ -153,12 +153,12 @@ impl Engine {
         self.check_beams(&prompt, &params)?;
         if let Some(beam) = params.beam.filter(|beam| beam.num_candidates(self.config.eos.len()) > MAX_CANDIDATES) {
             let width = beam.width;
-            let why = format!("{width} beams ask for more than {MAX_CANDIDATES} candidates");
+            let why = format!("{width} beams need more than {MAX_CANDIDATES} candidates");
             return Err(Error::request("beam_width", why));
         }
         let seed = match params.seed {
             Some(seed) => seed,
-            None => getrandom::u64().map_err(|e| Error::request("seed", format!("no random seed to be had: {e}")))?,
+            None => getrandom::u64().map_err(|e| Error::request("seed", format!("cannot get a random seed: {e}")))?,
         };
         let id = self.next_id;
         self.next_id += 1;
@@ -169,11 +169,11 @@ impl Engine {
         Ok(id)
     }
 
-    /// One iteration over everything that runs.
+    /// Runs one iteration over all running groups.
     ///
     /// # Errors
-    /// When the device failed: the requests in progress are lost. Those that wait are not, but a GPU that has failed fails
-    /// again.
+    /// If the device failed. The running requests are lost. Waiting requests are kept, but after a GPU failure the next
+    /// steps fail too.
     pub fn step(&mut self) -> Result<StepOutput> {
         let begun = Instant::now();
         let hold_new = self.scheduler.next_arrival().is_some_and(|came| self.delay.holds(begun - came));
@@ -189,17 +189,17 @@ impl Engine {
         Ok(output)
     }
 
-    /// The requests whose first step the last one was.
+    /// The requests admitted in the last step.
     pub fn admitted(&self) -> &[RequestId] {
         &self.admitted
     }
 
-    /// Computes a prefix and keeps its blocks for good. Prompts that begin with it share them, up to the token where
-    /// they part: a block that is shared only in part is copied (4.4 of the paper, shared prefix).
+    /// Computes a prefix and pins its blocks. Prompts that begin with it share them, up to the first different token. A
+    /// block that is shared only in part is copied (4.4 of the paper, shared prefix).
     ///
     /// # Errors
-    /// [`Error::Request`] if it is empty, too long or not in the vocabulary, [`Error::Memory`] if its blocks are not
-    /// free; nothing has changed then. Else when the device failed.
+    /// [`Error::Request`] if the prefix is empty, too long or not in the vocabulary, and [`Error::Memory`] if too few
+    /// blocks are free. Nothing is changed then. Other errors if the device failed.
     pub fn pin_prefix(&mut self, tokens: Vec<u32>) -> Result<()> {
         self.check_prompt(&tokens, &SamplingParams::default())?;
         let mut seq = Sequence::new(tokens, &self.pool, false);
@@ -211,7 +211,9 @@ impl Engine {
             let len = seq.pending().min(self.config.scheduler.max_batch_tokens);
             if seq.table.reserve(len, &mut copies).is_err() {
                 let (len, free) = (seq.tokens.len(), self.pool.num_free());
-                return Err(Error::Memory(format!("a shared prefix of {len} tokens, but {free} KV blocks are free")));
+                return Err(Error::Memory(format!(
+                    "a shared prefix of {len} tokens does not fit in the {free} free KV blocks"
+                )));
             }
             chunks.push(start..start + len);
         }
@@ -227,42 +229,42 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a step would do anything.
+    /// Whether any request is queued or running.
     pub fn has_work(&self) -> bool {
         !self.scheduler.is_idle()
     }
 
-    /// Ends one output early, as a stop string does. It is reported by the next step if it was the last.
+    /// Ends one output early, as a stop string does. If it was the last one, the next step reports the request.
     pub fn stop_output(&mut self, id: RequestId, index: usize) {
         self.scheduler.end(id, |group| group.stop(index, FinishReason::Stop));
     }
 
-    /// Cancels a request. The next step reports it as finished, with what it had.
+    /// Cancels a request. The next step reports it as finished, with the tokens generated so far.
     pub fn abort(&mut self, id: RequestId) {
         self.scheduler.end(id, |group| group.stop_all(FinishReason::Abort));
     }
 
-    /// Reports from now on what happens to blocks.
+    /// Sends all later block events to `log`.
     pub fn set_log(&mut self, log: SharedLog) {
         self.scheduler.set_log(log);
     }
 
-    /// Counters of what was done so far.
+    /// Counters since the engine was created.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Sizes and limits.
+    /// The engine's configuration.
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
 
-    /// The scheduler, for a look at its queues.
+    /// The scheduler, for inspecting its queues.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
 
-    /// The matchers of the sequences that get a token in this step and are constrained.
+    /// The matchers of the constrained sequences that sample a token in this step.
     fn matchers(&mut self, step: &Step) -> Vec<&mut Matcher> {
         let groups = self.scheduler.running_mut().iter_mut().enumerate();
         groups
@@ -345,11 +347,11 @@ impl Engine {
         stats.copied_blocks += step.moves.copies.len();
         let seqs = self.scheduler.running().iter().flat_map(|g| &g.running);
         stats.peak_seqs = stats.peak_seqs.max(seqs.clone().count());
-        stats.observe(self.pool.usage(), seqs.map(|s| s.table.held().len()).sum());
+        stats.observe(self.pool.usage(), seqs.map(|s| s.table.live_blocks().len()).sum());
     }
 }
 
-/// The next `count` results of a step.
+/// Splits off the next `count` results of a step.
 fn take<'a, T>(results: &mut &'a [T], count: usize) -> &'a [T] {
     let (own, others) = results.split_at(count);
     *results = others;

@@ -1,5 +1,5 @@
-//! A sequence group: all sequences of one request, scheduled, preempted and restored together (4.5 of the paper). Where
-//! they do not depend on each other and cannot run together, a request is several groups, its parts.
+//! A sequence group: all sequences of one request, scheduled, preempted and restored together (4.5 of the paper). A
+//! request whose sequences are independent and cannot run together is divided into several groups, its parts.
 
 mod beams;
 mod parts;
@@ -15,72 +15,72 @@ use crate::kv::{BlockPool, BlockTable};
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence, TokenLogprob};
 
-/// Names a request within an engine.
+/// Identifies a request within an engine.
 pub type RequestId = u64;
 
-/// Names the owner of requests within an engine: what one owner holds is bounded while others wait.
+/// Identifies the owner of requests within an engine. The resources of one owner are limited while others wait.
 pub type OwnerId = u64;
 
 /// A token that was generated in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewToken {
-    /// The request.
+    /// The id of the request.
     pub request: RequestId,
-    /// Which of its outputs.
+    /// The index of the output.
     pub index: usize,
     /// The token.
     pub token: u32,
     /// Its logprob, if the request asked for logprobs.
     pub logprob: Option<TokenLogprob>,
-    /// Sum of the logprobs of its output's tokens up to this one.
+    /// Sum of the logprobs of the output's tokens up to this one.
     pub sum: f64,
-    /// Whether it ended its output, as an end-of-sequence token does.
+    /// Whether this token ends its output, as an end-of-sequence token does.
     pub ends: bool,
 }
 
 /// A request in progress, or a part of one.
 #[derive(Debug)]
 pub struct SequenceGroup {
-    /// Names the request.
+    /// The id of the request.
     pub id: RequestId,
-    /// Its owner.
+    /// The owner of the request.
     pub owner: OwnerId,
-    /// Its parameters.
+    /// The request's sampling parameters.
     pub params: SamplingParams,
-    /// Sequences that still grow. One until the prompt is computed, then one for each output or beam.
+    /// Unfinished sequences: one until the prompt is computed, then one per output or beam.
     pub running: Vec<Sequence>,
-    /// Outputs that are complete.
+    /// Finished outputs.
     pub finished: Vec<Output>,
-    /// Logprobs of the prompt's tokens, as far as they are computed, if the request asked for them. The first part of a
-    /// request has them.
+    /// The logprobs of the prompt's tokens computed so far, if the request asked for them. They belong to the first
+    /// part of a request.
     pub prompt_logprobs: Option<PromptLogprobs>,
-    /// Hidden states of the prompt, as far as they are computed, if the request asked for its embedding.
+    /// The pooled hidden states of the prompt computed so far, if the request asked for an embedding.
     pub(crate) pooled: PooledStates,
-    /// Tokens of the prompt that were a prefix hit when it began to be computed for the first time; none before.
+    /// The number of prompt tokens that were a prefix hit when the group first started. `None` before it starts.
     pub cached_tokens: Option<usize>,
-    /// The outputs that are forked from the prompt: all of the request's, unless it is in parts.
+    /// The outputs to fork from the prompt: all of the request's, unless it is divided.
     outputs: Range<usize>,
     /// Most tokens an output may have.
     max_output: usize,
     /// Tokens that end a sequence.
     ends: Vec<u32>,
-    /// Tokens that cannot be chosen while an output has less than `params.min_tokens`.
+    /// Tokens that cannot be chosen while an output has fewer than `params.min_tokens` tokens.
     barred: Vec<u32>,
-    /// The request's seed; each output's is derived from it.
+    /// The request's seed. Each output's seed is derived from it.
     seed: u64,
     /// When the request arrived.
     pub arrival: Instant,
-    /// When it had its first token.
+    /// When the group got its first token.
     pub first_token: Option<Instant>,
-    /// The number of its first admission, which later ones have higher.
+    /// The number of its first admission. Groups admitted later have higher numbers.
     pub(crate) ticket: Option<u64>,
-    /// Whether the scheduler found it to be more than its owner's share.
+    /// Whether the scheduler found the group to be beyond its owner's share of rows and blocks.
     pub(crate) beyond_share: bool,
 }
 
 impl SequenceGroup {
-    /// A group whose prompt is to be computed, with an owner of its own. `max_output` bounds its outputs beside
-    /// `params.max_tokens`.
+    /// A group whose prompt is to be computed, with an owner of its own. An output has at most `max_output` tokens, and
+    /// at most `params.max_tokens`.
     pub fn new(
         id: RequestId,
         prompt: Vec<u32>,
@@ -112,10 +112,10 @@ impl SequenceGroup {
         }
     }
 
-    /// Sequences that the group has, or will have once its prompt is computed.
+    /// The number of sequences that the group has, or will have once its prompt is computed.
     pub fn width(&self) -> usize {
         match self.params.beam {
-            // Beams that end make room for others, so that a search keeps its width.
+            // Beams that end make room for others, so a search keeps its width.
             Some(beam) => beam.width,
             None if self.at_prompt() => self.outputs.len(),
             None => self.running.len(),
@@ -127,14 +127,15 @@ impl SequenceGroup {
         self.max_output
     }
 
-    /// Drafted tokens in its sequences, which the step that was scheduled verifies.
+    /// The number of drafted tokens in its sequences, which the scheduled step verifies.
     pub fn num_drafted(&self) -> usize {
         self.running.iter().map(|seq| seq.drafted).sum()
     }
 
-    /// Whether tokens may be drafted for its sequences: once they have one of their own. Beams compete at each token. Where
-    /// more outputs are sampled than returned, a stop string may come in the middle of a step, after which their ranks could
-    /// not be told. Where a grammar says what may follow, it says so after each token, and not ahead.
+    /// Whether tokens may be drafted for its sequences. Each must have a generated token. Beams are excluded because
+    /// they compete at each token. So are requests that sample more outputs than they return, because a stop string in
+    /// the middle of a step would make their ranks unknown. Constrained requests are excluded because the grammar tells
+    /// the allowed tokens only one step ahead.
     pub(crate) fn may_be_drafted(&self) -> bool {
         let SamplingParams { beam, best_of, n, constraint, .. } = &self.params;
         !self.at_prompt() && beam.is_none() && best_of == n && constraint.is_none()
@@ -155,29 +156,29 @@ impl SequenceGroup {
         self.running.iter_mut().map(|s| &mut s.table)
     }
 
-    /// Gives all blocks back. The tokens stay, and will be recomputed over blocks of `pool`.
+    /// Gives all blocks back. The tokens stay and will be recomputed over blocks of `pool`.
     pub fn release(&mut self, pool: &BlockPool) {
         self.tables_mut().for_each(|table| *table = BlockTable::new(pool));
     }
 
-    /// Whether each sequence lacks only its last token: the next step is a decode step.
+    /// Whether each sequence has one pending token, so its next step is a decode step.
     pub fn is_decoding(&self) -> bool {
         self.running.iter().all(|s| s.pending() == 1)
     }
 
-    /// Whether all outputs are there.
+    /// Whether all outputs are finished.
     pub fn is_finished(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// The rows to sample when all sequences are computed to their end, with the sequence each belongs to. After the
-    /// prompt one sequence stands for all outputs, and is sampled once for each. A sequence with a draft is sampled before
-    /// each of its tokens, and after the last.
+    /// The rows to sample once all pending tokens are computed, each with the index of its sequence. Right after the
+    /// prompt, the one sequence is sampled once for each output. A sequence with a draft is sampled before each drafted
+    /// token and after the last.
     pub fn sample_rows(&self) -> Vec<(usize, SampleRow<'_>)> {
         if self.max_output == 0 {
             return Vec::new();
         }
-        // What is reported and what a beam search chooses from are both the likeliest tokens.
+        // Both the reported logprobs and the candidates of a beam search are the likeliest tokens.
         let candidates = self.params.beam.map_or(0, |beam| beam.num_candidates(self.ends.len()));
         let top = candidates.max(self.params.logprobs.unwrap_or(0));
         let row = |seq: usize, seed: u64, ahead: usize| {
@@ -197,7 +198,7 @@ impl SequenceGroup {
         }
     }
 
-    /// How many [`Self::sample_rows`] there are.
+    /// The number of rows that [`Self::sample_rows`] returns.
     pub fn num_sample_rows(&self) -> usize {
         match self.params.beam {
             _ if self.max_output == 0 => 0,
@@ -206,8 +207,8 @@ impl SequenceGroup {
         }
     }
 
-    /// Takes the sampled tokens in, one for each of [`Self::sample_rows`]: forks, appends, finishes. Adds to `new` the
-    /// tokens that are final; those of a beam search only are once it is over.
+    /// Adds the sampled tokens, one for each of [`Self::sample_rows`]: forks, appends and finishes sequences. Appends
+    /// the final tokens to `new`. The tokens of a beam search are final only when the search ends.
     pub fn advance(&mut self, sampled: &[Sampled], new: &mut Vec<NewToken>) {
         if self.max_output == 0 {
             return self.stop_all(FinishReason::Length);
@@ -227,7 +228,7 @@ impl SequenceGroup {
             let (own, others) = rest.split_at((1 + draft.len()).min(rest.len()));
             rest = others;
             let mut ended = None;
-            // A sample is valid if all of the draft before it was right, and nothing follows the output's end.
+            // A sample is valid if all drafted tokens before it were right and the output did not end before it.
             for (at, s) in own.iter().enumerate() {
                 ended = self.extend(&mut seq, s, new);
                 if ended.is_some() || draft.get(at) != Some(&s.token) {
@@ -244,12 +245,12 @@ impl SequenceGroup {
         }
     }
 
-    /// Appends a sampled token to one of the sequences. Returns why the sequence ends with it, if it does.
+    /// Appends a sampled token to a sequence. Returns the finish reason if the sequence ends with it.
     fn extend(&self, seq: &mut Sequence, sampled: &Sampled, new: &mut Vec<NewToken>) -> Option<FinishReason> {
         let token = sampled.token;
         let reading = seq.matcher.as_mut().map_or(Reading::Open, |matcher| matcher.read(token));
         if reading == Reading::Refused {
-            // No token that may follow was possible.
+            // The grammar allows no token that could follow.
             return Some(FinishReason::Length);
         }
         seq.push(token, sampled.logprob, &sampled.top);
@@ -262,7 +263,7 @@ impl SequenceGroup {
         }
     }
 
-    /// Ends one output that has been reported, as a stop string does. Unknown and finished outputs are left as they are.
+    /// Ends one output that is in progress, as a stop string does. Does nothing if the output is unknown or finished.
     pub fn stop(&mut self, index: usize, reason: FinishReason) {
         if let Some(at) = self.running.iter().position(|s| s.index == index) {
             let seq = self.running.remove(at);
@@ -270,7 +271,7 @@ impl SequenceGroup {
         }
     }
 
-    /// Ends all outputs that still run. Before the first token there are as many outputs as were asked for, all empty.
+    /// Ends all unfinished outputs. Before the first token, all requested outputs are returned empty.
     pub fn stop_all(&mut self, reason: FinishReason) {
         if self.at_prompt() && !self.running.is_empty() {
             self.fork_outputs();
@@ -282,11 +283,11 @@ impl SequenceGroup {
         }
     }
 
-    /// The outputs the request asked for, best first where it asked for a choice.
+    /// Returns the requested outputs. Beams, and outputs selected from a larger number, come best first.
     pub fn into_outputs(mut self) -> Vec<Output> {
         let rank = |o: &Output| o.score.unwrap_or(o.cumulative_logprob / o.tokens.len().max(1) as f64);
         if self.params.beam.is_none() {
-            // Parts of the request came to their ends in any order.
+            // Parts of the request may end in any order.
             self.finished.sort_by_key(|o| o.index);
         }
         if self.params.beam.is_some() || self.params.best_of > self.params.n {
@@ -296,7 +297,7 @@ impl SequenceGroup {
         self.finished
     }
 
-    /// After the prompt: one sequence for each output, all sharing the prompt's blocks.
+    /// Forks one sequence per output from the prompt. All share the prompt's blocks.
     fn fork_outputs(&mut self) {
         let forks: Vec<Sequence> = self
             .outputs
@@ -306,7 +307,7 @@ impl SequenceGroup {
         self.running = forks;
     }
 
-    /// Output seeds are far apart and do not repeat between requests with neighbouring seeds.
+    /// Derives an output's seed. Seeds are far apart and do not repeat between requests with neighbouring seeds.
     fn output_seed(&self, index: usize) -> u64 {
         // The finaliser of SplitMix64, over the two numbers combined.
         let mut z = self.seed ^ (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -1,10 +1,10 @@
-//! Quire's engine: a paged KV cache, an iteration-level scheduler, models written over a backend trait.
+//! Quire's engine: a paged KV cache, an iteration-level scheduler, and models written over a backend trait.
 //!
-//! [`llm::Llm`] is the way in: text in, text out. [`load`] finds the model's files, [`sampling`] says what is asked of it,
-//! [`llm`] and [`sequence`] have what it answers, [`chat`] turns conversations into prompts.
+//! [`llm::Llm`] is the entry point: text in, text out. [`load`] finds a model's files, [`sampling`] has the request
+//! parameters, [`llm`] and [`sequence`] have the results, and [`chat`] turns conversations into prompts.
 //!
-//! Modules that are not shown here are public for the tools and tests of this repository, and change without notice. To read
-//! the code, start with `engine`, whose step is schedule, run, postprocess; then `scheduler`, `kv` and `backend`.
+//! Hidden modules are public for the tools and tests of this repository, and may change without notice. To read the
+//! code, start with `engine`, whose step is schedule, run, postprocess. Continue with `scheduler`, `kv` and `backend`.
 
 #[doc(hidden)]
 pub mod backend;

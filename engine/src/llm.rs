@@ -1,4 +1,4 @@
-//! Text in, text out: an engine together with its model's tokenizer.
+//! Text in, text out: an engine with its model's tokenizer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::tokenizer::Tokenizer;
 /// use engine::load::ModelFiles;
 /// use engine::sampling::SamplingParams;
 ///
-/// // The model that is part of the program; `ModelFiles::directory` and `resolve` find others.
+/// The model bundled with the program. `ModelFiles::directory` and `resolve` find others.
 /// let mut llm = Llm::load(&ModelFiles::bundled(), &Options::default())?;
 /// let params = SamplingParams { max_tokens: 5, temperature: 0.0, ..SamplingParams::default() };
 /// let answers = llm.generate(&[Prompt::Text("Once upon a time".into())], &params)?;
@@ -47,18 +47,18 @@ pub struct Llm {
     requests: BTreeMap<RequestId, Request>,
 }
 
-/// The text side of a request.
+/// A request's prompt, stop conditions and output texts.
 struct Request {
     prompt: String,
     prompt_tokens: Vec<u32>,
     echo: bool,
     streams: bool,
-    /// Texts and tokens of the request's own that end outputs.
+    /// The request's stop strings.
     stops: Vec<String>,
     stop_tokens: Vec<u32>,
-    /// Whether tokens that end sequences of the model end nothing.
+    /// Whether end-of-sequence tokens end no output.
     ignore_eos: bool,
-    /// What the text of each output begins as.
+    /// The initial state of each output's text.
     begin: OutputText,
     texts: BTreeMap<usize, OutputText>,
 }
@@ -69,8 +69,7 @@ impl Llm {
         Self::load_with(files, options, |_, _| {})
     }
 
-    /// As [`Llm::load`]; `progress` is called with the bytes of weights that were read so far, and with the bytes of
-    /// all.
+    /// As [`Llm::load`]. Calls `progress` with the bytes of weights read so far and the total.
     pub fn load_with(
         files: &ModelFiles,
         options: &Options,
@@ -84,7 +83,7 @@ impl Llm {
         let open = || {
             let mut weights = files.weights(options.dtype)?;
             weights.strip_prefix(config.family.weight_prefixes());
-            // Of several workers, all of which take their parts of all tensors, the first one's are counted.
+            // All workers read their parts of all tensors. Only the first worker's progress is reported.
             if let Some(progress) = progress.take() {
                 weights.on_progress(progress);
             }
@@ -115,18 +114,19 @@ impl Llm {
     /// Queues a request with an owner of its own.
     ///
     /// # Errors
-    /// If it makes no sense or could never run; nothing is queued then.
+    /// If it is invalid or could never run. Nothing is queued then.
     pub fn add(&mut self, prompt: &Prompt, params: SamplingParams) -> Result<RequestId> {
         let owner = self.new_owner();
         self.add_for(owner, prompt, params)
     }
 
-    /// An owner for requests, whose sequences and blocks are counted together, see [`SchedulerOptions::max_request_share`].
+    /// Creates an owner, for requests whose sequences and blocks are counted together, see
+    /// [`SchedulerOptions::max_request_share`].
     pub fn new_owner(&mut self) -> OwnerId {
         self.engine.new_owner()
     }
 
-    /// As [`Llm::add`], for an owner that has other requests too.
+    /// As [`Llm::add`], for an owner that may have other requests.
     ///
     /// # Errors
     /// See [`Llm::add`].
@@ -135,7 +135,7 @@ impl Llm {
         let echo = params.echo;
         let streams = params.beam.is_none() && params.best_of == params.n;
         let id = self.engine.add_for(owner, tokens.clone(), params.clone())?;
-        // Decoded only now, when the engine has found the tokens to be in the vocabulary.
+        // Decode only after the engine has checked that the tokens are in the vocabulary.
         let mut detokenizer = Detokenizer::new(params.skip_special_tokens);
         let text = match prompt {
             _ if echo => tokens.iter().map(|&token| detokenizer.push(&self.tokenizer, token)).collect::<Result<_>>()?,
@@ -145,7 +145,7 @@ impl Llm {
         let begin = OutputText::new(detokenizer, &params);
         let (prompt, prompt_tokens, texts) = (text, tokens, BTreeMap::new());
         let (stops, mut stop_tokens) = (params.stop, params.stop_token_ids);
-        // A token that ends every sequence is not what the request has named.
+        // An end-of-sequence token is not reported as a stop token of the request.
         let ignore_eos = params.ignore_eos;
         stop_tokens.retain(|token| ignore_eos || !self.engine.config().eos.contains(token));
         let request = Request { prompt, prompt_tokens, echo, streams, stops, stop_tokens, ignore_eos, begin, texts };
@@ -153,7 +153,7 @@ impl Llm {
         Ok(id)
     }
 
-    /// The constraint that outputs are of `grammar`, for [`SamplingParams::constraint`].
+    /// Compiles `grammar` to a constraint for [`SamplingParams::constraint`].
     ///
     /// # Errors
     /// See [`GrammarCompiler::compile`].
@@ -161,7 +161,7 @@ impl Llm {
         self.grammars.compile(grammar)
     }
 
-    /// Computes a prefix and keeps it; prompts that begin with it share its blocks and its computation.
+    /// Computes a prefix and pins it. Prompts that begin with it share its blocks and skip its computation.
     ///
     /// # Errors
     /// See [`Engine::pin_prefix`].
@@ -170,10 +170,10 @@ impl Llm {
         self.engine.pin_prefix(tokens)
     }
 
-    /// One iteration over everything that runs.
+    /// Runs one iteration over all running groups.
     ///
     /// # Errors
-    /// When the device failed: requests in progress are lost, see [`Engine::step`].
+    /// If the device failed. The running requests are lost, see [`Engine::step`].
     pub fn step(&mut self) -> Result<Vec<RequestEvent>> {
         let step = self.engine.step().inspect_err(|_| {
             self.requests.retain(|id, _| self.engine.scheduler().contains(*id));
@@ -192,7 +192,7 @@ impl Llm {
             }
             let output = request.texts.entry(new.index).or_insert_with(|| request.begin.clone());
             if output.stop.is_some() {
-                // Drafted, and computed in one step with the token that completed the stop string.
+                // A drafted token after the end: computed in one step with the token that completed the stop string.
                 continue;
             }
             let text = output.push(&self.tokenizer, new.token, new.ends)?;
@@ -213,7 +213,7 @@ impl Llm {
         Ok(events)
     }
 
-    /// Answers all `prompts`, in their order.
+    /// Completes all `prompts` and returns the completions in the same order.
     pub fn generate(&mut self, prompts: &[Prompt], params: &SamplingParams) -> Result<Vec<Completion>> {
         let ids = prompts.iter().map(|p| self.add(p, params.clone())).collect::<Result<Vec<_>>>()?;
         let mut done = BTreeMap::new();
@@ -232,22 +232,22 @@ impl Llm {
         self.requests.get(&id).map(|r| (r.prompt.as_str(), r.prompt_tokens.as_slice()))
     }
 
-    /// Cancels a request; the next step reports it with what it had.
+    /// Cancels a request. The next step reports it with the tokens generated so far.
     pub fn abort(&mut self, id: RequestId) {
         self.engine.abort(id);
     }
 
-    /// Whether a step would do anything.
+    /// Whether any request is queued or running.
     pub fn has_work(&self) -> bool {
         self.engine.has_work()
     }
 
-    /// Reports from now on what happens to KV blocks.
+    /// Sends all later block events to `log`.
     pub fn set_kv_log(&mut self, log: SharedLog) {
         self.engine.set_log(log);
     }
 
-    /// Counters of what was done so far.
+    /// Counters since the model was loaded.
     pub fn stats(&self) -> Stats {
         self.engine.stats()
     }
@@ -267,7 +267,7 @@ impl Llm {
         &self.tokenizer
     }
 
-    /// The engine, for a look at its state.
+    /// The engine, for inspecting its state.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -284,7 +284,7 @@ impl Llm {
         }
     }
 
-    /// Where the model runs.
+    /// The device that the model runs on.
     pub fn device(&self) -> &DeviceInfo {
         &self.device
     }
@@ -299,10 +299,10 @@ impl Llm {
                     }
                     text
                 }
-                // Its tokens were not reported: it is a beam, or has none.
+                // Its tokens were not reported: it is a beam, or has no tokens.
                 None => {
                     let mut text = request.begin.clone();
-                    // A grammar may end a beam with a token of its text.
+                    // A grammar may end a beam with a token that is part of its text.
                     let ends = |token: u32| !request.ignore_eos && self.engine.config().eos.contains(&token);
                     for &token in &output.tokens {
                         text.push(&self.tokenizer, token, ends(token))?;
@@ -317,7 +317,7 @@ impl Llm {
                 _ => None,
             };
             if stop_reason.is_some() {
-                // The token that completed a stop string may have been the last allowed one as well.
+                // The token that completed a stop string may also have been the last allowed one.
                 output.finish_reason = FinishReason::Stop;
             }
             outputs.push(Continuation {
@@ -338,7 +338,7 @@ impl Llm {
             cached_tokens: finished.cached_tokens,
             prompt_logprobs: finished.prompt_logprobs,
             embedding: finished.embedding.map(|mut embedding| {
-                // A GPU fills rows up with zeros.
+                // A GPU pads rows with zeros.
                 embedding.truncate(self.config.output_width());
                 embedding
             }),

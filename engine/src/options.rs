@@ -1,4 +1,4 @@
-//! How an engine is set up.
+//! Options of an engine.
 
 use std::str::FromStr;
 
@@ -7,33 +7,33 @@ use crate::kv::{KvDtype, KvLayout, blocks_for};
 pub use crate::scheduler::{Preemption, SchedulerOptions};
 use crate::tensor::DType;
 
-/// Where a model runs.
+/// The device that a model runs on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
-    /// A GPU if there is one that can run the model, else the CPU.
+    /// A GPU if there is one that can run the model, otherwise the CPU.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPU with this number, counted from 0.
+    /// The GPU with this index.
     Cuda(u32),
-    /// The emulator of a GPU: for tests and study.
+    /// The GPU emulator, for tests and study.
     Emulator,
 }
 
-/// Which kernels attend on a GPU.
+/// The attention kernels that a GPU uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttentionKernels {
-    /// Quire's own.
+    /// Quire's kernels.
     #[default]
     Quire,
-    /// The paper's first, a thread block a sequence and head, over vLLM's cache layout: for study.
+    /// The paper's first kernel, one thread block per sequence and head, over vLLM's cache layout. For study.
     V1,
-    /// The paper's second, which splits long sequences.
+    /// The paper's second kernel, which splits long sequences.
     V2,
 }
 
-/// From `auto`, `cpu`, `cuda`, `cuda:1` or `emulator`; the error is a sentence.
+/// Parses `auto`, `cpu`, `cuda`, `cuda:1` or `emulator`. The error is a full sentence.
 impl FromStr for Device {
     type Err = String;
 
@@ -52,7 +52,7 @@ impl FromStr for Device {
 }
 
 impl Device {
-    /// Refuses a GPU and the emulator, unless the program was built with them.
+    /// Rejects a GPU or the emulator if the program was built without them.
     fn check_built(self, with_cuda: bool) -> Result<()> {
         match self {
             Device::Cuda(_) | Device::Emulator if !with_cuda => {
@@ -63,54 +63,58 @@ impl Device {
     }
 }
 
-/// How an engine is set up.
+/// Options of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Where to run.
+    /// The device to run on.
     pub device: Device,
-    /// Type of the weights. `None` keeps them as stored; so does `F32` on the CPU, since widening as they are used is
-    /// exact. A GPU computes in 16-bit types only, and takes weights that are stored in f32 as f16.
+    /// Type of the weights. `None` keeps them as stored. `F32` on the CPU does so too, because widening them on use is
+    /// exact. A GPU computes only in 16-bit types and converts weights stored in f32 to f16.
     pub dtype: Option<DType>,
-    /// Type of the KV cache. `None` on the CPU is f32, the type it computes in, so that 16-bit weights lose nothing more;
-    /// a GPU's is that of the weights. In 8 bits there are nearly twice as many blocks as in 16, and outputs change.
+    /// Type of the KV cache. `None` means f32 on the CPU, the type it computes in, so the cache adds no rounding error.
+    /// On a GPU it means the type of the weights. An 8-bit cache has nearly twice as many blocks as a 16-bit one, and
+    /// changes the outputs.
     pub kv_dtype: Option<KvDtype>,
-    /// Whether weights stay in their files, mapped into memory, where the CPU uses them as they are stored: embeddings, but no
-    /// projections. Otherwise all are copied: the files may then be changed or go away.
+    /// Whether weights stay in their memory-mapped files if the CPU uses them in the stored form. This applies to
+    /// embeddings, not to projections. If false, all weights are copied, and the files may be changed or deleted.
     pub mmap: bool,
-    /// Workers among which the model is divided: each has its part of the weights and of the KV cache.
+    /// Number of workers that the model is divided among. Each has a part of the weights and of the KV cache.
     pub tensor_parallel_size: usize,
-    /// Tokens in a KV block.
+    /// Tokens per KV block.
     pub block_size: usize,
-    /// Bytes for the KV cache, on each GPU where there are several; `None` is on the CPU 4 GiB, on a GPU what is left of its memory, or less where the limits
-    /// below can never use as much, or the system refuses it.
+    /// Bytes for the KV cache, per GPU. `None` means 4 GiB on the CPU and the remaining memory on a GPU. It is less if
+    /// the limits below cannot use as much, or if the system refuses to allocate it.
     pub kv_memory: Option<usize>,
-    /// Bytes of host memory for the swap space; `None` is 4 GiB, or less where the system refuses it, and no more blocks than the
-    /// KV cache has. Blocks of requests that are preempted go there, and with prefix caching those that are evicted.
+    /// Bytes of host memory for the swap space. `None` means 4 GiB, or less if the system refuses it, but no more
+    /// blocks than the KV cache has. The swap space receives the blocks of preempted requests and, with prefix caching,
+    /// evicted blocks.
     pub swap_space: Option<usize>,
-    /// The part of a GPU's memory that weights, activations and KV cache may take together with what is in use already.
+    /// Fraction of a GPU's memory that may be in use in total: weights, activations, KV cache, and memory in use before
+    /// the start.
     pub gpu_memory_utilization: f32,
-    /// Which kernels attend on a GPU. With the paper's, no CUDA graphs are recorded.
+    /// The attention kernels that a GPU uses. With the paper's kernels, no CUDA graphs are recorded.
     pub attention: AttentionKernels,
-    /// The fewest tokens whose projections are computed by the kernel that is made for Hopper, on such a GPU; `None` is where
-    /// it serves best. For tests, and for measuring.
+    /// On a Hopper GPU, projections of at least this many tokens use the Hopper kernel. `None` means the fastest
+    /// choice. For tests and measurements.
     pub hopper_from: Option<u32>,
-    /// The fewest tokens for which projections of up to 64 are computed by Hopper's kernel for some tokens, on such a GPU; `None` is
-    /// where it serves best. For tests, and for measuring.
+    /// On a Hopper GPU, projections of at least this many and at most 64 tokens use Hopper's decode kernel. `None`
+    /// means the fastest choice. For tests and measurements.
     pub hopper_decode_from: Option<u32>,
     /// Whether a GPU's decode steps are recorded as CUDA graphs.
     pub cuda_graphs: bool,
-    /// Whether a GPU may begin a launch before the one ahead of it is over, which the launch then waits for itself: on Hopper, with
-    /// a driver for CUDA 12.3 or later. Elsewhere, and without it, launches begin one behind the other.
+    /// Whether a GPU may start a launch before the previous one is done (programmatic dependent launch). The launch
+    /// then waits inside the kernel. Needs Hopper and a driver for CUDA 12.3 or later. Otherwise launches run strictly
+    /// one after the other.
     pub dependent_launches: bool,
-    /// Whether decode steps are computed before any request: a GPU records them as CUDA graphs then, and while it serves only
-    /// those with drafts; on the CPU it is one step, for which all weights are read.
+    /// Whether decode steps are computed before any request. A GPU then records them as CUDA graphs, and later records
+    /// only steps with drafts. The CPU computes one step, which reads all weights.
     pub warmup: bool,
-    /// How requests are scheduled.
+    /// Scheduling options.
     pub scheduler: SchedulerOptions,
-    /// CPU threads; `None` is one a core.
+    /// CPU threads. `None` means one per core.
     pub threads: Option<usize>,
-    /// Whether activations are rounded to bf16 before they meet weights of that type on the CPU, where the processor multiplies
-    /// pairs of them (AMX or AVX512_BF16): faster, but logprobs are no more those of f32.
+    /// Whether the CPU rounds activations to bf16 for products with bf16 weights, if it can multiply pairs of them (AMX
+    /// or AVX512_BF16). This is faster, but logprobs differ from those computed in f32.
     pub round_activations: bool,
 }
 
@@ -139,19 +143,20 @@ impl Default for Options {
     }
 }
 
-/// Bytes for the KV cache on the CPU, unless the options say otherwise.
+/// Default size of the KV cache on the CPU, in bytes.
 pub(crate) const CPU_KV_MEMORY: usize = 4 << 30;
-/// Bytes for the swap space, unless the options say otherwise.
+/// Default size of the swap space, in bytes.
 const SWAP_SPACE: usize = 4 << 30;
 const MAX_BLOCK_SIZE: usize = 1024;
 const MAX_THREADS: usize = 1024;
 const MAX_WORKERS: usize = 64;
 
 impl Options {
-    /// Refuses options that are out of range.
+    /// Rejects options that are out of range.
     ///
     /// # Errors
-    /// [`Error::Option`] with the first that is, [`Error::Device`] for a device that the program was built without.
+    /// [`Error::Option`] for the first option out of range, [`Error::Device`] for a device that the program was built
+    /// without.
     pub fn validate(&self) -> Result<()> {
         self.device.check_built(cfg!(feature = "cuda"))?;
         let check = |ok: bool, why: &str| if ok { Ok(()) } else { Err(Error::Option(why.into())) };
@@ -169,8 +174,8 @@ impl Options {
         check(share > 0.0 && share <= 1.0, "gpu-memory-utilization must be above 0 and at most 1")
     }
 
-    /// How many blocks the KV cache has, if there are `room` bytes for it unless the options say otherwise. `max_len` is
-    /// the longest sequence that the model can have.
+    /// The number of blocks in the KV cache. `room` is the number of bytes for it if the options set none. `max_len` is
+    /// the longest sequence that the model supports.
     pub(crate) fn num_blocks(&self, layout: &KvLayout, max_len: usize, room: usize) -> Result<usize> {
         let block = layout.block_bytes();
         let usable = blocks_for(max_len, self.block_size).saturating_mul(self.scheduler.max_num_seqs);
@@ -185,12 +190,13 @@ impl Options {
                 "a KV block of {size} tokens takes {block} bytes, but the KV cache gets {have}"
             )));
         }
-        // Slots are numbered in 31 bits.
+        // Slot numbers have 31 bits.
         Ok(num_blocks.min(i32::MAX as usize / self.block_size))
     }
 
-    /// Blocks of the swap space beside a cache of `num_blocks`. More than that are of use for cached blocks alone; and where
-    /// requests are recomputed there are some for these only if they were asked for.
+    /// The number of blocks in the swap space, for a cache of `num_blocks` blocks. Preempted groups need at most
+    /// `num_blocks`. Only cached blocks can use more. If preempted groups are recomputed, there is a swap space only if
+    /// the options set its size and prefix caching is on.
     pub(crate) fn swap_blocks(&self, layout: &KvLayout, num_blocks: usize) -> usize {
         let block = layout.block_bytes();
         match (self.scheduler.preemption, self.swap_space) {
@@ -206,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_swap_space_has_room_for_what_may_go_there() {
+    fn the_size_of_the_swap_space_follows_the_options() {
         let dtype = crate::kv::KvDtype::Float(DType::F32);
         let layout = KvLayout { layers: 1, heads: 1, head_dim: 32, block_size: 4, dtype };
         let blocks = |preemption, prefix_caching, swap_blocks: Option<usize>| {
@@ -223,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_left_out_is_refused_in_a_sentence() {
+    fn a_device_missing_from_the_build_is_refused() {
         for device in [Device::Cuda(0), Device::Emulator] {
             assert!(device.check_built(true).is_ok());
             let refused = device.check_built(false).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The text of an output as it grows: tokens in, settled text out, up to a stop string.
+//! The text of a growing output: takes tokens, returns settled text, and stops at a stop string.
 
 use crate::detokenizer::Detokenizer;
 use crate::error::Result;
@@ -12,19 +12,19 @@ pub(crate) struct OutputText {
     detokenizer: Detokenizer,
     stops: StopMatcher,
     text: String,
-    /// How many tokens it has, and how many it must have before a stop string counts.
+    /// The number of tokens of the output. No stop string counts until it exceeds `min_tokens`.
     pub tokens: usize,
     min_tokens: usize,
-    /// Sum of its tokens' logprobs.
+    /// Sum of the tokens' logprobs.
     pub sum: f64,
     /// Whether a token that ends the output is part of its text.
     include_end: bool,
-    /// The index of the stop string that has ended it.
+    /// The index of the stop string that ended the output.
     pub stop: Option<usize>,
 }
 
 impl OutputText {
-    /// An empty text, as `params` want it, of tokens that follow those which `detokenizer` has.
+    /// An empty text with the settings of `params`. `detokenizer` may already have the tokens before the output.
     pub fn new(detokenizer: Detokenizer, params: &SamplingParams) -> Self {
         OutputText {
             detokenizer,
@@ -38,8 +38,8 @@ impl OutputText {
         }
     }
 
-    /// Takes a token in and returns the text that it settles. Nothing follows a stop string. `ends` says that the token
-    /// itself has ended the output.
+    /// Adds a token and returns the text that it settles. After a stop string, no text is returned. `ends` says that
+    /// the token itself ends the output.
     pub fn push(&mut self, tokenizer: &Tokenizer, token: u32, ends: bool) -> Result<String> {
         self.tokens += 1;
         if ends && !self.include_end {
@@ -48,7 +48,8 @@ impl OutputText {
         let piece = self.detokenizer.push(tokenizer, token)?;
         let mut text = self.screen(&piece);
         if self.detokenizer.holds_back() && self.may_stop() && !self.stops.is_empty() {
-            // With a stop string in what is held back the output ends here, and so no more can change it.
+            // If the text that is held back contains a stop string, the output ends here. Later tokens cannot change
+            // that.
             let rest = self.detokenizer.clone().finish(tokenizer)?;
             if self.stops.clone().push(&rest).stop.is_some() {
                 text.push_str(&self.screen(&rest));
@@ -57,7 +58,7 @@ impl OutputText {
         Ok(text)
     }
 
-    /// All of the text, with what was held back in case more would come.
+    /// Returns the whole text, including text that was held back in case more tokens would follow.
     pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String> {
         let rest = self.detokenizer.finish(tokenizer)?;
         self.screen(&rest);

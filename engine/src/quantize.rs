@@ -1,4 +1,4 @@
-//! A model written as a GGUF file with quantised weights.
+//! Writes a model as a GGUF file with quantised weights.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use crate::load::gguf::{self, GgufText};
 use crate::quantised::QuantType;
 use crate::tokenizer::Tokenizer;
 
-/// Writes the model `files` to the GGUF file `out`, with projections and embeddings rounded to `kind`. See [`gguf::save`].
-/// `progress` gets the bytes read so far and the bytes of the whole model.
+/// Writes the model `files` to the GGUF file `out`, with projections and embeddings quantised to `kind`. See
+/// [`gguf::save`]. Calls `progress` with the bytes read so far and the bytes of the whole model.
 ///
 /// # Errors
 /// If the model cannot be loaded, has a part that the format cannot express, or `out` cannot be written.

@@ -7,35 +7,36 @@ use crate::model::Model;
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::warmup;
 
-/// What a step computes.
+/// The results of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Computed {
-    /// What was sampled from each row of logits.
+    /// The sample from each row of logits.
     pub sampled: Vec<Sampled>,
-    /// The final hidden states of each of [`Batch::hidden_rows`].
+    /// The final hidden state of each of [`Batch::hidden_rows`].
     pub hidden: Vec<Vec<f32>>,
 }
 
-/// A step without hidden states.
+/// Collects the samples of a step without hidden states.
 impl FromIterator<Sampled> for Computed {
     fn from_iter<I: IntoIterator<Item = Sampled>>(sampled: I) -> Self {
         Computed { sampled: sampled.into_iter().collect(), ..Computed::default() }
     }
 }
 
-/// What executes a step. The engine plans it and knows no tensors; the runner computes and knows no requests.
+/// Executes steps. The engine plans steps and knows no tensors. The runner computes them and knows no requests.
 pub trait Runner: Send {
-    /// Moves the batch's blocks, computes its tokens and samples one token for each of `rows`, which belong to
-    /// `batch.logit_rows` one to one. A batch may have moves only, and no tokens.
+    /// Moves the batch's blocks, computes its tokens and samples one token for each of `rows`. `rows` correspond to
+    /// `batch.logit_rows` one to one. A batch may have moves and no tokens.
     ///
     /// # Errors
-    /// When the device failed, or what it has computed is no number.
+    /// If the device failed, or a result is not a number.
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed>;
 
-    /// Prepares decode steps of up to `num_seqs` sequences before any request comes. Writes to blocks, of which there
-    /// are `num_blocks`, so that no sequence may hold one yet.
+    /// Prepares decode steps of up to `num_seqs` sequences before any request. Writes to the first of `num_blocks`
+    /// blocks, so no sequence may use a block yet.
     ///
     /// # Errors
+    /// If the device failed.
     /// When the device failed.
     fn warm_up(&mut self, num_seqs: usize, num_blocks: usize, block_size: usize) -> Result<()> {
         let params = SamplingParams::default();
@@ -46,21 +47,21 @@ pub trait Runner: Send {
         Ok(())
     }
 
-    /// Numbers of sequences whose decode steps are to be computed before any request, where up to `most` run at a time.
+    /// The numbers of sequences whose decode steps the warm-up computes, if up to `most` sequences run at a time.
     fn decode_sizes(&self, most: usize) -> Vec<usize> {
         let _ = most;
         Vec::new()
     }
 }
 
-/// A step on the device, where it may still be in progress.
+/// A step on the device, possibly still in progress.
 pub(crate) struct OnDevice<B: Backend> {
     inputs: B::Inputs,
     logits: Option<B::Tensor>,
     hidden: Option<B::Tensor>,
 }
 
-/// A model on a backend with its KV cache.
+/// A model on a backend, with its KV cache.
 pub struct ModelRunner<B: Backend> {
     pub(crate) backend: B,
     model: Box<dyn Model<B>>,
@@ -68,13 +69,13 @@ pub struct ModelRunner<B: Backend> {
 }
 
 impl<B: Backend> ModelRunner<B> {
-    /// A runner for `model`, whose weights lie on `backend`.
+    /// A runner for `model`, whose weights are on `backend`.
     pub fn new(backend: B, model: Box<dyn Model<B>>, cache: B::KvCache) -> Self {
         ModelRunner { backend, model, cache }
     }
 
-    /// Moves the batch's blocks and computes its tokens. `rows` say how logits will be sampled, for the backend to know in
-    /// time.
+    /// Moves the batch's blocks and computes its tokens. `rows` tell the backend in advance how the logits will be
+    /// sampled.
     pub(crate) fn compute(&mut self, batch: Batch, rows: &[SampleRow<'_>], wants_logits: bool) -> OnDevice<B> {
         let ModelRunner { backend, model, cache } = self;
         let (only_moves, wants_hidden) = (batch.tokens.is_empty(), !batch.hidden_rows.is_empty());

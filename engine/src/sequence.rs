@@ -1,4 +1,4 @@
-//! A sequence: the prompt and one continuation of it.
+//! A sequence: a prompt and one continuation of it.
 
 use crate::constraint::{Constraint, Matcher};
 use crate::kv::{BlockPool, BlockTable};
@@ -8,14 +8,14 @@ use crate::kv::{BlockPool, BlockTable};
 pub enum FinishReason {
     /// An end-of-sequence token or a stop string.
     Stop,
-    /// The token limit, the model's last position, the end of the KV pool, or that no token could follow which the
-    /// request's grammar allows.
+    /// The token limit, the model's last position, the end of the KV pool, or a point where the request's grammar
+    /// allows no further token.
     Length,
     /// The request was cancelled.
     Abort,
 }
 
-/// A generated token with its logprob and, if asked for, the likeliest tokens in its place.
+/// A generated token with its logprob and, if requested, the likeliest tokens at its position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprob {
     /// The token.
@@ -26,28 +26,28 @@ pub struct TokenLogprob {
     pub top: Vec<(u32, f32)>,
 }
 
-/// One entry a token of a prompt; none of the first, which follows nothing.
+/// One entry per token of a prompt. The first is `None`, as no token comes before it.
 pub type PromptLogprobs = Vec<Option<TokenLogprob>>;
 
 /// A finished continuation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// Under which index its tokens were reported while it grew. Has no meaning for beams.
+    /// The index under which its tokens were reported as they were generated. Meaningless for beams.
     pub index: usize,
-    /// The generated tokens, a closing end-of-sequence token included.
+    /// The generated tokens, including a final end-of-sequence token.
     pub tokens: Vec<u32>,
-    /// Why it ended.
+    /// Why the output ended.
     pub finish_reason: FinishReason,
     /// Sum of the tokens' logprobs.
     pub cumulative_logprob: f64,
     /// The beam search's score.
     pub score: Option<f64>,
-    /// One entry a token, if the request asked for logprobs.
+    /// One entry per token, if the request asked for logprobs.
     pub logprobs: Option<Vec<TokenLogprob>>,
 }
 
 impl Output {
-    /// Leaves the first `tokens` tokens, whose logprobs have the sum `sum`.
+    /// Keeps the first `tokens` tokens, whose logprobs add up to `sum`.
     pub(crate) fn truncate(&mut self, tokens: usize, sum: f64) {
         self.tokens.truncate(tokens);
         if let Some(logprobs) = &mut self.logprobs {
@@ -57,32 +57,32 @@ impl Output {
     }
 }
 
-/// A prompt and one continuation, with the block table of what is in the cache. Cloning forks it: the copy shares all
+/// A prompt and one continuation, with the block table of its computed tokens. Cloning forks it: the copy shares all
 /// blocks (4.4 of the paper).
 #[derive(Clone, Debug)]
 pub struct Sequence {
-    /// Which of the request's outputs this becomes.
+    /// The index of the output that this becomes.
     pub index: usize,
-    /// Prompt, then generated tokens; while a step is computed, a draft of what follows after these.
+    /// The prompt, then generated tokens. While a step is computed, drafted tokens follow.
     pub tokens: Vec<u32>,
-    /// How many of the tokens, the last ones, are a draft.
+    /// The number of drafted tokens, which are last.
     pub drafted: usize,
-    /// Length of the prompt.
+    /// Length of the prompt in tokens.
     pub prompt_len: usize,
-    /// Blocks of the tokens whose keys and values are computed, or will be in the scheduled step.
+    /// The blocks of the tokens whose keys and values are computed, or will be in the scheduled step.
     pub table: BlockTable,
-    /// Seed of its random choices.
+    /// The seed of its random choices.
     pub seed: u64,
     /// Sum of the generated tokens' logprobs.
     pub cumulative_logprob: f64,
-    /// One entry a generated token, if asked for.
+    /// One entry per generated token, if requested.
     pub logprobs: Option<Vec<TokenLogprob>>,
-    /// Has read the generated tokens, if these are constrained.
+    /// The grammar matcher, which has read the generated tokens. `None` if the output is unconstrained.
     pub matcher: Option<Matcher>,
 }
 
 impl Sequence {
-    /// A sequence that is only a prompt.
+    /// A sequence that consists of the prompt only.
     pub fn new(prompt: Vec<u32>, pool: &BlockPool, logprobs: bool) -> Self {
         Sequence {
             index: 0,
@@ -107,23 +107,23 @@ impl Sequence {
         &self.tokens[self.prompt_len..]
     }
 
-    /// Adds a draft of the tokens that follow, to be verified by the next step.
+    /// Appends drafted tokens, to be verified by the next step.
     pub fn draft(&mut self, tokens: &[u32]) {
         self.tokens.extend(tokens);
         self.drafted = tokens.len();
     }
 
-    /// Takes the draft back: what it was.
+    /// Removes and returns the draft.
     pub fn take_draft(&mut self) -> Vec<u32> {
         self.tokens.split_off(self.tokens.len() - std::mem::take(&mut self.drafted))
     }
 
-    /// Tokens whose keys and values are not in the cache.
+    /// The number of tokens whose keys and values are not in the cache.
     pub fn pending(&self) -> usize {
         self.tokens.len() - self.table.len()
     }
 
-    /// The sequence with a matcher for its output, if that is constrained.
+    /// Adds a matcher for the output if there is a constraint.
     pub fn constrained(self, constraint: Option<&Constraint>) -> Self {
         Sequence { matcher: constraint.map(Constraint::matcher), ..self }
     }
@@ -137,7 +137,7 @@ impl Sequence {
         }
     }
 
-    /// The finished continuation.
+    /// Converts the sequence to a finished output.
     pub fn finish(self, finish_reason: FinishReason, score: Option<f64>) -> Output {
         Output {
             index: self.index,

@@ -1,57 +1,57 @@
-//! What an engine has done so far.
+//! Counters of an engine's work.
 
 use crate::kv::PoolUsage;
 
 /// Counters over all steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Iterations.
+    /// Steps that computed tokens.
     pub steps: usize,
-    /// Tokens run through the model, recomputed ones included.
+    /// Tokens run through the model, including recomputed ones.
     pub computed_tokens: usize,
-    /// Tokens sampled.
+    /// Sampled tokens.
     pub sampled_tokens: usize,
-    /// Tokens that were drafted.
+    /// Drafted tokens.
     pub drafted_tokens: usize,
-    /// Those of them that were right, and spared a step each.
+    /// Drafted tokens that were right. Each saved a step.
     pub accepted_tokens: usize,
     /// Most sequences in a step.
     pub peak_seqs: usize,
-    /// Groups preempted.
+    /// Preempted groups.
     pub preemptions: usize,
-    /// Those of them that were swapped out; the others were recomputed.
+    /// Preempted groups that were swapped out. The others were recomputed.
     pub swapped_out: usize,
-    /// Blocks moved to the swap space for them.
+    /// Blocks of preempted groups that were moved to the swap space.
     pub swapped_out_blocks: usize,
-    /// Blocks moved back from the swap space for them.
+    /// Blocks of preempted groups that were moved back from the swap space.
     pub swapped_in_blocks: usize,
-    /// Cached blocks moved to the swap space when they were evicted.
+    /// Cached blocks that were moved to the swap space on eviction.
     pub offloaded_blocks: usize,
-    /// Blocks moved back from the swap space since a prefix look-up found them.
+    /// Blocks moved back from the swap space by prefix hits.
     pub restored_blocks: usize,
-    /// Outputs that ended because the pool is too small for them even alone.
+    /// Outputs that ended because even alone they needed more blocks than the pool has.
     pub exhausted: usize,
-    /// Blocks copied on write.
+    /// Blocks copied for copy-on-write.
     pub copied_blocks: usize,
-    /// Tokens of sequences that began to be computed, recomputed ones included.
+    /// Tokens looked up in the prefix index when sequences started, including those recomputed after a preemption.
     pub looked_up_tokens: usize,
-    /// Those of them that were not computed, since a known prefix had them.
+    /// Looked up tokens that were prefix hits and not computed.
     pub hit_tokens: usize,
-    /// Those of the latter that came back from the swap space.
+    /// Prefix hit tokens whose blocks were in the swap space.
     pub swap_hit_tokens: usize,
-    /// Use of the pool at the step that used most blocks.
+    /// Pool usage in the step that used most blocks.
     pub peak: PoolUsage,
     /// Sum of used slots over all steps.
     used_slots: usize,
     /// Sum of filled slots over all steps.
     filled_slots: usize,
-    /// Sums of used blocks, and of blocks as if none were shared, over all steps.
+    /// Sums over all steps of used blocks, and of used blocks counted once per table.
     used_blocks: usize,
     unshared_blocks: usize,
 }
 
 impl Stats {
-    /// Takes in the state of the pool in a step. `unshared_blocks` is the length of all block tables together.
+    /// Adds the state of the pool in a step. `unshared_blocks` is the total length of all block tables.
     pub(crate) fn observe(&mut self, usage: PoolUsage, unshared_blocks: usize) {
         if usage.used_blocks >= self.peak.used_blocks {
             self.peak = usage;
@@ -62,27 +62,27 @@ impl Stats {
         self.unshared_blocks += unshared_blocks;
     }
 
-    /// Share of the slots in allocated blocks that held a token, over all steps (the paper reports 96.3 %).
+    /// Fraction of slots in used blocks that held a token, over all steps (the paper reports 96.3 %).
     pub fn utilisation(&self) -> f64 {
         ratio(self.filled_slots, self.used_slots)
     }
 
-    /// The same at the step that used most blocks.
+    /// Fraction of slots in used blocks that held a token, in the step that used most blocks.
     pub fn peak_utilisation(&self) -> f64 {
         ratio(self.peak.filled_slots, self.peak.used_slots)
     }
 
-    /// Share of the tokens looked up in known prefixes that were there.
+    /// Fraction of the looked up tokens that were prefix hits.
     pub fn hit_rate(&self) -> f64 {
         ratio(self.hit_tokens, self.looked_up_tokens)
     }
 
-    /// Share of the drafted tokens that were right.
+    /// Fraction of the drafted tokens that were right.
     pub fn acceptance(&self) -> f64 {
         ratio(self.accepted_tokens, self.drafted_tokens)
     }
 
-    /// Share of blocks that sharing saved, over all steps (6.3 of the paper).
+    /// Fraction of blocks that sharing saved, over all steps (6.3 of the paper).
     pub fn sharing_saved(&self) -> f64 {
         if self.unshared_blocks == 0 { 0.0 } else { 1.0 - ratio(self.used_blocks, self.unshared_blocks) }
     }

@@ -1,18 +1,18 @@
-//! Decode steps that are computed before any request comes: what is prepared when a step is first computed is there then.
+//! Warm-up: decode steps computed before any request, so that one-time preparations do not delay the first one.
 
 use std::collections::BTreeSet;
 
 use crate::batch::{Batch, Span};
 use crate::sampling::{SampleRow, SamplingParams};
 
-/// What the rows of a warm-up's logits are sampled by.
+/// Sampling parameters for the rows of a warm-up step.
 pub fn rows(params: &SamplingParams, sequences: usize) -> Vec<SampleRow<'_>> {
     vec![SampleRow::new(params, 0); sequences]
 }
 
-/// Decode steps of so many sequences each, no more than there are blocks: the largest first, whose block tables are as
-/// long as the cache has blocks, so that what is kept for inputs has its size from then on. They write to the first
-/// slots of blocks, none of which is held yet.
+/// Decode steps of the given numbers of sequences, at most one per block, largest first. The block table of the largest
+/// step is as long as the cache has blocks, so input buffers get their final size. The steps write to the first slots
+/// of blocks, which must all be free.
 pub fn steps(sizes: impl IntoIterator<Item = usize>, num_blocks: usize, block_size: usize) -> Vec<Batch> {
     let sizes: BTreeSet<usize> = sizes.into_iter().map(|size| size.min(num_blocks)).filter(|&size| size > 0).collect();
     let mut steps: Vec<Batch> = sizes.into_iter().rev().map(|size| step(size, block_size)).collect();
@@ -22,7 +22,7 @@ pub fn steps(sizes: impl IntoIterator<Item = usize>, num_blocks: usize, block_si
     steps
 }
 
-/// A first token of each of some sequences.
+/// A step that computes the first token of each sequence.
 fn step(sequences: usize, block_size: usize) -> Batch {
     Batch {
         tokens: vec![0; sequences],

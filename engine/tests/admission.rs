@@ -1,4 +1,4 @@
-//! When new requests are admitted.
+//! Admission of new requests.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -8,7 +8,7 @@ use engine::sampling::SamplingParams;
 use engine::scheduler::{Scheduler, SchedulerOptions};
 
 #[test]
-fn new_requests_that_are_held_wait_unless_nothing_runs() {
+fn held_new_requests_wait_unless_no_group_runs() {
     let pool = BlockPool::new(100, 4);
     let options = SchedulerOptions { max_num_seqs: 10, max_batch_tokens: 100, ..SchedulerOptions::default() };
     let mut scheduler = Scheduler::new(pool.clone(), BlockPool::new(0, 4), 1, options);
@@ -17,7 +17,7 @@ fn new_requests_that_are_held_wait_unless_nothing_runs() {
     scheduler.add(group(0));
     scheduler.add(group(1));
     assert!(scheduler.next_arrival().is_some());
-    assert_eq!(scheduler.schedule(true).admitted.len(), 2, "nothing runs");
+    assert_eq!(scheduler.schedule(true).admitted.len(), 2, "no group runs");
     scheduler.add(group(2));
     assert_eq!(scheduler.schedule(true).admitted.len(), 0);
     assert_eq!(scheduler.schedule(false).admitted.len(), 1);

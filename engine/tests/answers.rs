@@ -1,10 +1,11 @@
-//! Answers taken apart into thoughts, text and calls of tools, in every form.
+//! Splitting answers into thoughts, text and tool calls, in every format.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use engine::answer::{AnswerReader, Part, ToolFormat};
 
-/// What `reader` makes of a text, with neighbouring parts joined; the same however the text is cut in two or three.
+/// The parts that `reader` returns for a text, with neighbouring parts joined. Checks that they are the same however
+/// the text is cut.
 fn read(reader: &AnswerReader, text: &str) -> Vec<Part> {
     let joined = |pieces: &[&str]| {
         let mut reader = reader.clone();
@@ -61,7 +62,7 @@ fn hermes_calls_follow_a_text() {
 }
 
 #[test]
-fn llama_calls_are_in_place_of_a_text() {
+fn llama_calls_replace_the_text() {
     let llama = tools(ToolFormat::Llama);
     let one = "{\"name\": \"get\", \"parameters\": {\"a\": -1.5e3}}";
     for before in ["", " \n", "<|python_tag|>", "<|python_tag|> "] {

@@ -1,4 +1,4 @@
-//! Model directories that lack something or contradict themselves.
+//! Model directories with missing or contradictory files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ fn weights(path: &Path) -> engine::Result<Weights> {
 }
 
 #[test]
-fn directories_that_are_none() {
+fn invalid_model_directories_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let nowhere = directory.path().join("nowhere");
     assert!(message(ModelFiles::directory(&nowhere)).contains("nowhere"));
@@ -49,7 +49,7 @@ fn directories_that_are_none() {
 }
 
 #[test]
-fn tokenizers_that_are_missing_or_of_another_kind() {
+fn missing_or_unsupported_tokenizers_are_refused() {
     let directory = copy("llama2");
     let files = ModelFiles::directory(directory.path()).unwrap();
     let config = files.config().unwrap();
@@ -68,26 +68,26 @@ fn bos_is_added_once_whichever_file_asks_for_it() {
     let files = ModelFiles::directory(directory.path()).unwrap();
     let config = files.config().unwrap();
     let expected = Tokenizer::of_model(&files, &config).unwrap().encode("Hello").unwrap();
-    // As a conversion leaves it that only tokenizer_config.json knows of add_bos_token.
+    // A conversion may leave only `tokenizer_config.json` with `add_bos_token`.
     let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     json["post_processor"] = serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false});
     fs::write(&path, json.to_string()).unwrap();
     assert_eq!(Tokenizer::of_model(&files, &config).unwrap().encode("Hello").unwrap(), expected);
-    // And from the slow tokenizer's files.
+    // Then load it from the slow tokenizer's files.
     fs::remove_file(&path).unwrap();
     assert_eq!(Tokenizer::of_model(&files, &config).unwrap().encode("Hello").unwrap(), expected);
     for file in ["tokenizer_config.json", "special_tokens_map.json"] {
         fs::remove_file(directory.path().join(file)).unwrap();
     }
     assert_eq!(Tokenizer::of_model(&files, &config).unwrap().encode("Hello").unwrap(), expected);
-    // A tokenizer that knows more tokens than the model has rows for.
+    // A tokenizer with more tokens than the model has embedding rows.
     let small = ModelFiles::directory(model("opt-pre")).unwrap();
     let config = engine::config::ModelConfig { vocab_size: 50, ..config };
     assert!(message(Tokenizer::of_model(&small, &config).unwrap().encode("Hello")).contains("vocabulary"));
 }
 
 #[test]
-fn safetensors_that_lie() {
+fn false_safetensors_headers_are_refused() {
     let directory = copy("gpt2");
     let path = directory.path().join("model.safetensors");
     let whole = fs::read(&path).unwrap();
@@ -134,7 +134,7 @@ fn safetensors_that_lie() {
 }
 
 #[test]
-fn indices_that_lead_astray() {
+fn indices_with_wrong_paths_are_refused() {
     let directory = copy("llama2");
     let index = directory.path().join("model.safetensors.index.json");
     let text = fs::read_to_string(&index).unwrap();
@@ -153,14 +153,14 @@ fn indices_that_lead_astray() {
 }
 
 #[test]
-fn pickles_that_are_no_weights() {
+fn pickles_without_weights_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pytorch_model.bin");
     for bytes in [
         &b""[..],
         b"PK\x03\x04",
         b"\x80\x02}q\x00.",
-        // What an attack looks like: os.system called with an argument.
+        // A typical attack: a call of os.system with an argument.
         b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00echo\x85R.",
         b"\x80\x02X\xff\xff\xff\xff.",
         b"\x80\x05\x95\xff\xff\xff\xff\xff\xff\xff\xff.",
@@ -169,7 +169,7 @@ fn pickles_that_are_no_weights() {
         fs::write(&path, bytes).unwrap();
         assert!(message(weights(directory.path())).contains("pytorch_model.bin"));
     }
-    // Nesting and doubling, which a naive reader pays for with its stack or its memory.
+    // Nesting and doubling, which would exhaust the stack or the memory of a naive reader.
     let nested = [&b"\x80\x02)"[..], &[0x85; 1_000_000], b"."].concat();
     let doubled = [&b"\x80\x02]q\x00"[..], &b"h\x00h\x00\x86q\x00".repeat(60), b"."].concat();
     for bytes in [nested, doubled] {

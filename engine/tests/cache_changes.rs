@@ -1,4 +1,4 @@
-//! What routers learn of the cache when steps fail. That they learn all of it otherwise is part of `scheduling.rs`.
+//! The cache changes that routers receive when steps fail. `scheduling.rs` tests them for steps that succeed.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -21,7 +21,7 @@ fn prompt(start: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_failed_step_stores_nothing_and_removes_all() {
+fn a_failed_step_reports_only_removals() {
     let config =
         EngineConfig { scheduler: SchedulerOptions { prefix_caching: true, ..scheduler_options() }, ..config(60, 4) };
     let now = Arc::new(AtomicBool::new(false));
@@ -38,7 +38,7 @@ fn a_failed_step_stores_nothing_and_removes_all() {
     }
     assert!(follower.len() >= 5);
 
-    // The step that fails would compute another prompt, whose blocks are known while it runs.
+    // The failing step would compute another prompt, whose blocks are registered while it runs.
     engine.add(prompt(3), greedy(30)).unwrap();
     now.store(true, Relaxed);
     assert!(matches!(engine.step(), Err(Error::Memory(_))));

@@ -1,4 +1,4 @@
-//! Calls of tools as grammars: what is generated is read as calls whose arguments are valid, in every form.
+//! Tool calls as grammars: in every format, generated text is read back as calls with valid arguments.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -10,7 +10,7 @@ use engine::load::ModelFiles;
 use engine::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-/// The document that `read` leads to when at each step one of the tokens that may follow is taken, by turns.
+/// Generates texts from random allowed tokens and reads them back as calls.
 #[test]
 fn generated_calls_are_read_as_calls() {
     let files = ModelFiles::bundled();
@@ -39,7 +39,7 @@ fn generated_calls_are_read_as_calls() {
                     let allowed = |t: &u32| matcher.mask()[*t as usize / 32] >> (t % 32) & 1 == 1;
                     let choices: Vec<u32> = (0..config.vocab_size as u32).filter(allowed).collect();
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
-                    // It ends where it can after a while.
+                    // After a while it ends at the first opportunity.
                     let ends = choices.contains(&eos) && tokens.len() > 80;
                     let token = if ends { eos } else { choices[(state >> 33) as usize % choices.len()] };
                     let reading = matcher.read(token);

@@ -1,6 +1,6 @@
-//! Prompts are those of Hugging Face's `apply_chat_template`, to the byte: templates in the style of every family, on
-//! conversations with tools, parts, thoughts and odd characters. `tests/tools/chat_templates.py` has written what is
-//! expected.
+//! Prompts equal the results of Hugging Face's `apply_chat_template`, byte for byte. The templates are in the style of
+//! every family. The conversations have tools, content parts, thoughts and unusual characters.
+//! `tests/tools/chat_templates.py` wrote the expected results.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -53,7 +53,7 @@ struct Expression {
     outcome: Outcome,
 }
 
-/// A text, or why there is none, where that is the template's own word.
+/// A text, or an error. `error` is set if the template raised the error itself.
 #[derive(Deserialize)]
 struct Outcome {
     text: Option<String>,
@@ -82,7 +82,7 @@ fn given() -> (Given, Expected) {
     (serde_json::from_str(&file("conversations.json")).unwrap(), serde_json::from_str(&file("expected.json")).unwrap())
 }
 
-/// Templates of a model with these special tokens.
+/// A model directory with these special tokens, for loading templates.
 struct Model(tempfile::TempDir);
 
 impl Model {
@@ -105,7 +105,7 @@ fn now() -> Time {
     "2024-07-05T14:03:09.123456".parse().unwrap()
 }
 
-/// What is wrong about an outcome, if anything is.
+/// Describes the difference to the expected outcome, if there is one.
 fn difference(got: Result<String, String>, expected: &Outcome) -> Option<String> {
     match (&got, expected) {
         (Ok(got), Outcome { text: Some(text), .. }) if got == text => None,
@@ -116,7 +116,7 @@ fn difference(got: Result<String, String>, expected: &Outcome) -> Option<String>
 }
 
 #[test]
-fn prompts_are_those_of_apply_chat_template() {
+fn prompts_match_apply_chat_template() {
     let (given, expected) = given();
     let model = Model::new();
     let mut templates = HashMap::new();
@@ -145,7 +145,7 @@ fn prompts_are_those_of_apply_chat_template() {
 }
 
 #[test]
-fn expressions_mean_what_they_mean_in_python() {
+fn expressions_evaluate_as_in_python() {
     let (given, expected) = given();
     let model = Model::new();
     let mut arguments = Arguments::default();

@@ -1,5 +1,5 @@
-//! Beam searches whose outputs must be of a grammar, against a plain search that reads every output anew, and beside others
-//! that are preempted.
+//! Beam searches with constraints. They are compared with a plain search that reads every output from its beginning,
+//! and run next to other requests that are preempted.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -38,18 +38,18 @@ fn beams(width: usize, n: usize, max_tokens: usize, constraint: &Constraint) -> 
     SamplingParams { n, best_of: n, max_tokens, beam, constraint: Some(constraint.clone()), ..Default::default() }
 }
 
-/// The outputs of a search that has an engine to itself.
+/// The outputs of a search that runs alone.
 fn alone(language: &Language, prompt: &[u32], params: SamplingParams) -> Vec<Output> {
     let mut engine = language.engine(4000, SchedulerOptions::default());
     engine.add(prompt.to_vec(), params).unwrap();
     run(&mut engine).into_values().next().unwrap()
 }
 
-/// An output, the sum of its logprobs, and why it has ended.
+/// An output's tokens, the sum of its logprobs, and why it ended, if it did.
 type Beamed = (Vec<u32>, f64, Option<FinishReason>);
 
-/// What may follow an output, with its logprob in the free model, and whether it ends the output: found by reading the output
-/// from its beginning.
+/// The tokens that may follow an output, each with its unconstrained logprob and whether it ends the output. They are
+/// found by reading the output from its beginning.
 fn followers(noise: &Noise, constraint: &Constraint, output: &[u32]) -> Vec<(u32, f64, bool)> {
     let mut matcher = constraint.matcher();
     assert!(output.iter().all(|&token| matcher.read(token) == Reading::Open));
@@ -60,14 +60,14 @@ fn followers(noise: &Noise, constraint: &Constraint, output: &[u32]) -> Vec<(u32
         (0..logits.len() as u32).filter(|token| matcher.mask()[*token as usize / 32] >> (token % 32) & 1 == 1);
     let follower = |token: u32| {
         let reading = matcher.clone().read(token);
-        assert_ne!(reading, Reading::Refused, "a mask allows what cannot follow");
+        assert_ne!(reading, Reading::Refused, "a mask allows a token that cannot follow");
         (token, f64::from(logits[token as usize]) - sum.ln(), reading == Reading::Complete)
     };
     allowed.map(follower).collect()
 }
 
-/// The search as it is defined: of all that may follow any of the beams the best `2 width`; of these the ones that end and are
-/// among the best `width` are candidates for an answer, and the best `width` that do not end run on.
+/// Beam search by definition. The best `2 width` continuations of all beams are kept. Those that end and are among the
+/// best `width` are candidates for an answer. The best `width` that do not end continue.
 fn reference(noise: &Noise, params: &SamplingParams) -> Vec<Beamed> {
     let (beam, constraint) = (params.beam.unwrap(), params.constraint.as_ref().unwrap());
     let score = |(tokens, sum, _): &Beamed| sum / (tokens.len() as f64).powf(f64::from(beam.length_penalty));
@@ -88,7 +88,7 @@ fn reference(noise: &Noise, params: &SamplingParams) -> Vec<Beamed> {
         ended.sort_by(by_score);
         ended.truncate(beam.width);
         running = all.into_iter().filter(|beamed| beamed.2.is_none()).take(beam.width).collect();
-        let hopeless = |worst: &Beamed| {
+        let is_over = |worst: &Beamed| {
             let at = |length: usize| {
                 let best = running.first().map_or(f64::NEG_INFINITY, |best| best.1);
                 best / (length as f64).powf(f64::from(beam.length_penalty))
@@ -99,7 +99,7 @@ fn reference(noise: &Noise, params: &SamplingParams) -> Vec<Beamed> {
                 EarlyStopping::No | EarlyStopping::Never => score(worst) >= at(length),
             }
         };
-        if running.is_empty() || ended.get(beam.width - 1).is_some_and(hopeless) {
+        if running.is_empty() || ended.get(beam.width - 1).is_some_and(is_over) {
             break;
         }
     }
@@ -108,7 +108,7 @@ fn reference(noise: &Noise, params: &SamplingParams) -> Vec<Beamed> {
 }
 
 #[test]
-fn a_constrained_search_is_the_plain_one_over_what_may_follow() {
+fn a_constrained_search_matches_the_plain_search() {
     let language = Language::new();
     let noise = language.noise();
     let (mut stopped, mut cut) = (0, 0);
@@ -135,7 +135,7 @@ fn a_constrained_search_is_the_plain_one_over_what_may_follow() {
                 assert!((found.cumulative_logprob - sum).abs() < 1e-3, "{} is not {sum}", found.cumulative_logprob);
                 let score = found.cumulative_logprob / (tokens.len() as f64).powf(f64::from(length_penalty));
                 assert_eq!(found.score, Some(score));
-                // What is reported beside a token are tokens that were possible in its place.
+                // The reported alternatives are tokens that the grammar allows at this position.
                 let logprobs = found.logprobs.as_ref().unwrap();
                 assert!(logprobs.iter().all(|own| own.top.iter().all(|top| top.1.is_finite()) && own.top.len() <= 3));
                 match reason {
@@ -149,7 +149,7 @@ fn a_constrained_search_is_the_plain_one_over_what_may_follow() {
 }
 
 #[test]
-fn a_search_gives_the_sentences_that_there_are() {
+fn a_search_returns_no_more_sentences_than_exist() {
     let language = Language::new();
     let one = language.compile(Grammar::Choice(vec!["7".into()]));
     let digits = language.compile(Grammar::Regex("[0-9]".into()));
@@ -165,7 +165,7 @@ fn a_search_gives_the_sentences_that_there_are() {
 }
 
 #[test]
-fn beams_may_think_before_they_are_constrained() {
+fn beams_may_think_before_the_constraint_applies() {
     let language = Language::new();
     let [begin, end] = ["<", ">"].map(|text| language.tokenizer.token_id(text).unwrap());
     let constraint = language.compile(Grammar::Regex("[0-9]{3}".into()));
@@ -183,14 +183,15 @@ fn beams_may_think_before_they_are_constrained() {
     }
 }
 
-/// Constrained searches beside free ones and samples, preempted in every way, stopped and cancelled: each has what it has alone.
+/// Constrained and free searches and samples are preempted in every way, stopped and cancelled. Each has the same
+/// result as alone.
 #[test]
-fn constrained_searches_are_what_they_are_alone() {
+fn constrained_searches_have_the_same_outputs_as_alone() {
     let language = Language::new();
     let constraints: Vec<Constraint> = grammars().into_iter().map(|grammar| language.compile(grammar)).collect();
     let request = |i: usize| {
         let width = 1 + i % 4;
-        // One in two writes documents, which take longer.
+        // Half of the requests write documents, which take longer.
         let constraint =
             (i % 5 != 4).then(|| constraints[if i.is_multiple_of(2) { 0 } else { i % constraints.len() }].clone());
         let stopping = [EarlyStopping::No, EarlyStopping::Yes, EarlyStopping::Never][i % 3];
@@ -226,7 +227,7 @@ fn constrained_searches_are_what_they_are_alone() {
             for i in 0..14 {
                 ids.push(add(&mut engine, i));
                 if i % 4 == 2 {
-                    // One more that does not stay.
+                    // One more request, which is cancelled.
                     let id = add(&mut engine, i);
                     done.extend(engine.step().unwrap().finished.into_iter().map(|done| (done.id, done.outputs)));
                     engine.abort(id);

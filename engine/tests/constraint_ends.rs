@@ -1,4 +1,5 @@
-//! Where constraints end: grammars that are refused, outputs that cannot go on, thoughts before what a grammar is about.
+//! Edge cases of constraints: rejected grammars, outputs that cannot continue, and thoughts before the constrained
+//! text.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -16,7 +17,7 @@ use language::{EOS, Language, run};
 use serde_json::json;
 
 #[test]
-fn what_cannot_be_a_grammar_is_refused_with_its_place() {
+fn invalid_grammars_are_refused_with_the_reason() {
     let language = Language::new();
     let deep = (0..300).fold(json!({"type": "string"}), |inner, _| json!({"type": "array", "items": inner}));
     let long: Vec<String> = (0..20_000).map(|i| format!("choice {i}")).collect();
@@ -35,14 +36,14 @@ fn what_cannot_be_a_grammar_is_refused_with_its_place() {
     ];
     for (grammar, why) in refused {
         let shown = format!("{grammar:?}").chars().take(80).collect::<String>();
-        let Err(Error::Request(refusal)) = language.compiler.compile(&grammar) else { panic!("{shown} is taken") };
+        let Err(Error::Request(refusal)) = language.compiler.compile(&grammar) else { panic!("{shown} is accepted") };
         assert!(refusal.why.contains(why) && refusal.why.len() < 1000, "{shown}: {refusal}");
     }
-    // Deep, but within bounds.
+    // Deep nesting, but within the limit.
     assert!(language.compiler.compile(&Grammar::JsonSchema(deep)).is_ok());
 }
 
-/// A model that gives every token but one no chance at all.
+/// A model that always gives probability 1 to the same token.
 struct Stubborn(u32);
 
 impl Runner for Stubborn {
@@ -57,7 +58,7 @@ impl Runner for Stubborn {
 }
 
 #[test]
-fn an_output_that_cannot_go_on_ends() {
+fn an_output_that_cannot_continue_ends() {
     let language = Language::new();
     let digit = language.tokenizer.token_id("7").unwrap();
     let vocab_size = 4096.max(digit as usize + 1);
@@ -92,13 +93,13 @@ fn an_output_that_cannot_go_on_ends() {
     }
 }
 
-/// A mask has a bit for each of what may follow.
+/// Whether a mask allows a token.
 fn allows(mask: &[u32], token: u32) -> bool {
     mask[token as usize / 32] >> (token % 32) & 1 == 1
 }
 
 #[test]
-fn a_grammar_is_about_what_follows_thoughts() {
+fn a_grammar_applies_after_the_thoughts() {
     let language = Language::new();
     let [begin, end, digit] = ["<", ">", "7"].map(|text| language.tokenizer.token_id(text).unwrap());
     let constraint = language.compile(Grammar::Regex("7{2}".into()));
@@ -109,7 +110,7 @@ fn a_grammar_is_about_what_follows_thoughts() {
     assert_eq!([digit, digit].map(|token| silent.read(token)), [Reading::Open, Reading::Complete]);
     assert_eq!([begin, 9, digit, begin].map(|token| thinks.read(token)), [Reading::Open; 4]);
     thinks.compute_mask();
-    assert!(allows(thinks.mask(), 9) && !allows(thinks.mask(), EOS), "thoughts alone are no answer");
+    assert!(allows(thinks.mask(), 9) && !allows(thinks.mask(), EOS), "an answer must follow the thoughts");
     assert_eq!(thinks.read(end), Reading::Open);
     thinks.compute_mask();
     assert!(allows(thinks.mask(), digit) && !allows(thinks.mask(), 9) && !allows(thinks.mask(), begin));
@@ -118,7 +119,7 @@ fn a_grammar_is_about_what_follows_thoughts() {
 }
 
 #[test]
-fn a_constraint_of_a_foreign_vocabulary_is_refused() {
+fn a_constraint_of_another_vocabulary_is_refused() {
     let language = Language::new();
     let constraint = Some(language.compile(Grammar::JsonObject));
     let mut small = Engine::new(

@@ -1,5 +1,5 @@
-//! Outputs of a grammar: those that stop by themselves are its sentences, others beginnings of one; whatever else runs, is
-//! preempted or sampled beside them.
+//! Outputs under a grammar. Outputs that stop on their own are sentences of it, and others are prefixes of one, even if
+//! other requests run, are preempted or sampled at the same time.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -27,7 +27,7 @@ fn schemas() -> Vec<Value> {
     ]
 }
 
-/// What the schemas above ask for, checked by hand.
+/// Checks by hand that a value matches its schema.
 fn is_valid(schema: usize, value: &Value) -> bool {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     match schema {
@@ -38,8 +38,8 @@ fn is_valid(schema: usize, value: &Value) -> bool {
                 && text(&value["b"]).is_some_and(|b| b.chars().count() <= 9)
         }
         1 => value.as_array().is_some_and(|all| {
-            let known = [json!("red"), json!("green"), json!(7), json!(null)];
-            (1..=3).contains(&all.len()) && all.iter().all(|item| known.contains(item))
+            let allowed = [json!("red"), json!("green"), json!(7), json!(null)];
+            (1..=3).contains(&all.len()) && all.iter().all(|item| allowed.contains(item))
         }),
         2 => value.is_boolean() || value.is_number() || *value == json!({"deep": [1, "\u{e9}\u{4e16}"]}),
         3 => text(value).is_some_and(|s| {
@@ -55,7 +55,7 @@ fn is_valid(schema: usize, value: &Value) -> bool {
 }
 
 #[test]
-fn what_stops_by_itself_is_a_document_and_what_is_cut_a_beginning() {
+fn stopped_outputs_are_documents_and_cut_ones_are_prefixes() {
     let language = Language::new();
     let constraints: Vec<Constraint> =
         schemas().into_iter().map(|s| language.compile(Grammar::JsonSchema(s))).collect();
@@ -101,7 +101,7 @@ fn what_stops_by_itself_is_a_document_and_what_is_cut_a_beginning() {
 }
 
 #[test]
-fn regexes_choices_and_grammars_are_kept_to() {
+fn outputs_match_regexes_choices_and_grammars() {
     let language = Language::new();
     let lark = "start: \"add \" NUMBER (\" and \" NUMBER)? \"!\"\nNUMBER: /[1-9][0-9]{0,3}/";
     let grammars = [
@@ -144,10 +144,10 @@ fn regexes_choices_and_grammars_are_kept_to() {
     }
 }
 
-/// Constrained and free requests that wait for each other's blocks, are preempted in every way, stopped and cancelled:
-/// each has the tokens that it has alone.
+/// Constrained and free requests compete for blocks, are preempted in every way, stopped and cancelled. Each has the
+/// same tokens as alone.
 #[test]
-fn constrained_requests_are_what_they_are_alone() {
+fn constrained_requests_have_the_same_outputs_as_alone() {
     let language = Language::new();
     let constraints: Vec<Constraint> =
         schemas().into_iter().map(|s| language.compile(Grammar::JsonSchema(s))).collect();
@@ -185,7 +185,7 @@ fn constrained_requests_are_what_they_are_alone() {
                 let (prompt, params) = request(i);
                 ids.push(engine.add(prompt, params).unwrap());
                 if i % 4 == 3 {
-                    // One more that does not stay.
+                    // One more request, which is cancelled.
                     let (prompt, params) = request(i);
                     let id = engine.add(prompt, params).unwrap();
                     engine.step().unwrap();

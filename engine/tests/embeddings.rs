@@ -1,4 +1,5 @@
-//! Embeddings: hidden states of prompts, in chunks, beside requests that generate, with prefix hits where there may be any.
+//! Embeddings: hidden states of prompts, computed in chunks, next to requests that generate, and with prefix hits where
+//! possible.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -18,7 +19,7 @@ fn embedded(pooling: Pooling) -> SamplingParams {
     SamplingParams { max_tokens: 0, pooling: Some(pooling), ..SamplingParams::default() }
 }
 
-/// What the oracle's hidden states say.
+/// The embedding computed from the oracle's hidden states.
 fn expected(prompt: &[u32], pooling: Pooling) -> Vec<f64> {
     let kept = contiguous(prompt, None);
     let pooled = match pooling {
@@ -38,7 +39,7 @@ fn assert_near(got: &[f32], want: &[f64]) {
 }
 
 #[test]
-fn embeddings_are_made_of_hidden_states_beside_what_is_generated() {
+fn embeddings_are_computed_next_to_generating_requests() {
     for max_batch_tokens in [512, 7] {
         let scheduler = SchedulerOptions { max_num_seqs: 8, max_batch_tokens, ..scheduler_options() };
         let mut engine = engine(EngineConfig { scheduler, ..config(200, 4) });
@@ -57,7 +58,7 @@ fn embeddings_are_made_of_hidden_states_beside_what_is_generated() {
                 None => assert!(done.embedding.is_none() && done.outputs[0].tokens.len() == 12),
             }
         }
-        assert_eq!(engine.stats().sampled_tokens, 4 * 12, "nothing is sampled for an embedding");
+        assert_eq!(engine.stats().sampled_tokens, 4 * 12, "embeddings sample no tokens");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Fairness between owners: what an owner has while others wait, and how long these wait at most.
+//! Fairness between owners: how much one owner may use while others wait, and how long the others wait at most.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,13 +14,13 @@ use engine::sequence::Output;
 use oracle::{VOCAB, config, engine, scheduler_options};
 use proptest::prelude::*;
 
-/// Rows of a step.
+/// Rows per step.
 const ROWS: usize = 16;
-/// Tokens of an output of a giant.
+/// Tokens per output of a giant, an owner with very many outputs.
 const LONG: usize = 40;
 /// Owners in random schedules.
 const OWNERS: usize = 5;
-/// Tokens of an output of a small request.
+/// Tokens per output of a small request.
 const SHORT: usize = 3;
 
 fn roomy() -> EngineConfig {
@@ -70,7 +70,7 @@ fn step(engine: &mut Engine) -> Vec<Finished> {
     done
 }
 
-/// The rows that an owner has.
+/// The rows that an owner uses.
 fn rows(engine: &Engine, owner: OwnerId) -> usize {
     engine.scheduler().running().iter().filter(|g| g.owner == owner).map(|g| g.running.len()).sum()
 }
@@ -90,7 +90,7 @@ fn outputs_alone(prompt: Vec<u32>, params: SamplingParams) -> Vec<Output> {
 }
 
 #[test]
-fn behind_a_giant_a_small_request_runs_in_the_next_step() {
+fn a_small_request_behind_a_giant_runs_in_the_next_step() {
     for (n, preemption, prefix_caching) in [
         (1, Preemption::Auto, true),
         (8, Preemption::Auto, true),
@@ -105,7 +105,7 @@ fn behind_a_giant_a_small_request_runs_in_the_next_step() {
         let giant = add_giant(&mut engine, 40, n);
         let mut answered = BTreeMap::new();
         for at in 0.. {
-            // The small ones come before the fourth step, and then again and again until the giant is done.
+            // Small requests arrive before the fourth step, and then again and again until the giant is done.
             let small = (at % 7 == 3 && is_in_progress(&engine, giant)).then(|| add_small(&mut engine));
             let done = step(&mut engine);
             if let Some(small) = small {
@@ -131,8 +131,8 @@ fn behind_a_giant_a_small_request_runs_in_the_next_step() {
 }
 
 #[test]
-fn behind_a_giant_several_small_requests_run_in_the_next_step() {
-    // Eight rows are the share of the giant; the others are for newcomers, at once.
+fn several_small_requests_behind_a_giant_run_in_the_next_step() {
+    // Eight rows are the giant's share. Newcomers get the others at once.
     for (n, small) in [(1, 8), (16, 8), (5, 3), (16, 12)] {
         let mut engine = engine(roomy());
         let giant = add_giant(&mut engine, 40, n);
@@ -147,7 +147,7 @@ fn behind_a_giant_several_small_requests_run_in_the_next_step() {
 }
 
 #[test]
-fn without_a_share_it_is_first_come_first_served() {
+fn without_a_share_requests_are_served_in_order() {
     let mut engine =
         engine(EngineConfig { scheduler: SchedulerOptions { max_request_share: 1.0, ..roomy().scheduler }, ..roomy() });
     let owner = engine.new_owner();
@@ -163,15 +163,15 @@ fn without_a_share_it_is_first_come_first_served() {
 }
 
 #[test]
-fn behind_several_giants_too() {
+fn small_requests_run_behind_several_giants() {
     let mut engine = engine(roomy());
-    // Lists of prompts with one output each, and with many; and a request for many outputs.
+    // Lists of prompts with one output or many each, and one request for many outputs.
     let giants = [(60, 1), (20, 12), (60, 1), (1, 16), (30, 5)].map(|(prompts, n)| add_giant(&mut engine, prompts, n));
     let (mut waiting, mut at_once) = (BTreeMap::new(), 0);
     for at in 0.. {
         let wants_more = |giant: &OwnerId| engine.scheduler().waiting().any(|group| group.owner == *giant);
-        // What giants who want more than they have hold together leaves room. Beside one who has all that it wants they
-        // may have all rows.
+        // Giants that want more rows share theirs, which leaves room. But a giant that has all it wants may keep more
+        // rows.
         let is_room = giants.iter().all(|giant| wants_more(giant) || rows(&engine, *giant) == 0);
         if at % 5 == 4 && giants.iter().any(|giant| is_in_progress(&engine, *giant)) {
             waiting.insert(add_small(&mut engine), (at, is_room));
@@ -189,23 +189,23 @@ fn behind_several_giants_too() {
 }
 
 #[test]
-fn no_more_is_taken_from_a_giant_than_is_needed() {
+fn a_giant_gives_up_only_the_rows_that_are_needed() {
     for (n, taken) in [(1, 1), (3, 3), (12, 8)] {
         let mut engine = engine(roomy());
         let giant = add_giant(&mut engine, 2, 16);
         step(&mut engine);
         step(&mut engine);
-        assert_eq!(rows(&engine, giant), ROWS, "nobody else waits");
+        assert_eq!(rows(&engine, giant), ROWS, "no other owner waits");
         let other = engine.new_owner();
         engine.add_for(other, prompt(1, 9), sampled(n, SHORT)).unwrap();
         step(&mut engine);
-        // Both wait for more in the last case, and have half of the rows each.
+        // In the last case both owners want more rows, so each has half.
         assert_eq!((rows(&engine, giant), rows(&engine, other)), (ROWS - taken, taken));
         while is_in_progress(&engine, other) {
             step(&mut engine);
         }
         step(&mut engine);
-        assert_eq!(rows(&engine, giant), ROWS, "what it gave up comes back");
+        assert_eq!(rows(&engine, giant), ROWS, "the giant gets its rows back");
     }
 }
 
@@ -213,17 +213,17 @@ fn no_more_is_taken_from_a_giant_than_is_needed() {
 fn owners_who_want_more_than_they_have_divide_the_share() {
     let mut engine = engine(roomy());
     let giants = [(); 3].map(|()| add_giant(&mut engine, 100, 1));
-    // The first gets all rows until others come.
+    // The first giant has all rows until the others arrive.
     for _ in 0..2 * LONG + LONG / 2 {
         step(&mut engine);
     }
-    let mut held = giants.map(|giant| rows(&engine, giant));
-    held.sort_unstable();
-    assert_eq!(held, [5, 5, 6]);
+    let mut used = giants.map(|giant| rows(&engine, giant));
+    used.sort_unstable();
+    assert_eq!(used, [5, 5, 6]);
 }
 
 #[test]
-fn beams_are_admitted_whole_and_nobody_after_them_before() {
+fn beams_are_admitted_whole_and_in_order() {
     let mut engine = engine(roomy());
     let giant = add_giant(&mut engine, 20, 6);
     for _ in 0..3 {
@@ -237,7 +237,7 @@ fn beams_are_admitted_whole_and_nobody_after_them_before() {
         step(&mut engine);
         steps += 1;
     }
-    // The giant keeps its half until what runs of it ends.
+    // The giant keeps its half until its running outputs end.
     assert!(steps > 1 && steps <= LONG && rows(&engine, giant) <= 4, "{steps}");
     let begun = engine.scheduler().running().iter().find(|g| g.id == wide).unwrap();
     assert_eq!(begun.width(), 12);
@@ -247,9 +247,9 @@ fn beams_are_admitted_whole_and_nobody_after_them_before() {
 }
 
 #[test]
-fn a_giant_gets_on_however_many_small_requests_come() {
-    // Two small requests come before every step, for as long as it takes: with three tokens each they can fill six rows of
-    // eight, and with ten tokens all of them and more.
+fn a_giant_progresses_among_many_small_requests() {
+    // Two small requests arrive before every step until the giant is done. With three tokens each they can fill six of
+    // eight rows, and with ten tokens more than all rows.
     for max_tokens in [SHORT, 10] {
         let mut engine =
             engine(EngineConfig { scheduler: SchedulerOptions { max_num_seqs: 8, ..roomy().scheduler }, ..roomy() });
@@ -268,9 +268,9 @@ fn a_giant_gets_on_however_many_small_requests_come() {
 }
 
 #[test]
-fn what_blocks_an_owner_has_beyond_its_share_is_given_up_first() {
+fn blocks_beyond_an_owners_share_are_given_up_first() {
     for (preemption, prefix_caching) in [(Preemption::Swap, false), (Preemption::Recompute, true)] {
-        // The giant's outputs need 3 + 16 * 10 blocks at the end, three times what there is.
+        // At their end the giant's outputs need 3 + 16 * 10 blocks, nearly three times as many as there are.
         let mut engine = engine(EngineConfig {
             swap_blocks: 60,
             num_blocks: 60,
@@ -291,9 +291,9 @@ fn what_blocks_an_owner_has_beyond_its_share_is_given_up_first() {
                 assert_eq!(done.outputs, outputs_alone(prompt(4, 9), sampled(1, LONG)));
                 break;
             }
-            assert_eq!(rows(&engine, other), 1, "it is never given up, though it came last");
+            assert_eq!(rows(&engine, other), 1, "it is never preempted, though it came last");
         }
-        assert_eq!(steps, LONG, "nor does it wait");
+        assert_eq!(steps, LONG, "it never waits");
         assert!(engine.stats().preemptions > 0 && is_in_progress(&engine, giant));
         while engine.has_work() {
             step(&mut engine);
@@ -301,7 +301,7 @@ fn what_blocks_an_owner_has_beyond_its_share_is_given_up_first() {
     }
 }
 
-/// A request of some owner, which comes before some step.
+/// Random requests: arrival step, owner, number of outputs, tokens, and whether it is a beam search.
 fn arrivals() -> impl Strategy<Value = Vec<(usize, usize, usize, usize, bool)>> {
     prop::collection::vec((0..80usize, 0..OWNERS, 1..9usize, 1..LONG, prop::bool::weighted(0.1)), 1..60)
 }
@@ -309,16 +309,16 @@ fn arrivals() -> impl Strategy<Value = Vec<(usize, usize, usize, usize, bool)>> 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// In whatever memory, with whatever else: an owner who comes waits for the groups that were admitted, for the owners
-    /// who came before it, and for a turn of somebody else after each of these; and every group takes at most as many steps
-    /// as it takes alone, since the first of all always gets on.
+    /// Bounds the wait of a newly arrived owner, whatever the memory and the other requests. It waits for the groups
+    /// that are admitted, for the owners that came before it, and for one turn of another owner after each of these.
+    /// Every group takes at most as many steps as it takes alone, because the first group always progresses.
     #[test]
-    fn nobody_starves(
+    fn no_owner_starves(
         requests in arrivals(),
         (spare, preemption, share) in (0..40usize, 0..3usize, 0.05..1.0),
     ) {
         let preemption = [Preemption::Auto, Preemption::Swap, Preemption::Recompute][preemption];
-        // All beams of the widest search fit, and not much more.
+        // All beams of the widest search fit, with little to spare.
         let num_blocks = 2 + 8 * 11 + spare;
         let mut engine =
             engine(EngineConfig { num_blocks, swap_blocks: 20, scheduler: SchedulerOptions { preemption, max_request_share: share, ..roomy().scheduler }, ..roomy() });

@@ -1,5 +1,5 @@
-//! GGUF files that Python's `gguf` package has written, against the models that they were made of and what the package
-//! itself makes of quantised groups.
+//! GGUF files written by Python's `gguf` package, checked against the models they were made from and against the
+//! package's own decoding of quantised groups.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -15,7 +15,7 @@ use engine::load::{ModelFiles, StoredType, gguf};
 use engine::quantised::{QuantType, encode};
 use engine::tokenizer::Tokenizer;
 
-/// The models that there are files of, and the first file of each.
+/// The models with GGUF files, and the first file of each.
 const FILES: [(&str, &str); 4] = [
     ("gpt2", "gpt2.gguf"),
     ("llama2", "llama2.gguf"),
@@ -32,7 +32,7 @@ fn files(file: &str) -> ModelFiles {
 }
 
 #[test]
-fn configurations_are_those_of_the_directories() {
+fn configurations_match_the_directories() {
     for (name, file) in FILES {
         let files = files(file);
         let config = files.config().unwrap();
@@ -61,14 +61,14 @@ fn tokenizers_agree_with_the_golden_cases() {
 }
 
 #[test]
-fn chat_templates_are_those_of_the_directories() {
+fn chat_templates_match_the_directories() {
     for (name, file) in FILES {
         let has = |files: &ModelFiles| ChatTemplate::of_model(files, None).unwrap().is_some();
         assert_eq!(has(&files(file)), has(&ModelFiles::directory(model(name)).unwrap()), "{name}");
     }
 }
 
-/// The tensors of the file of groups: bytes by name.
+/// Returns a function that looks up a tensor of `groups.gguf`: its type and its bytes.
 fn groups() -> impl Fn(&str) -> (StoredType, Vec<u8>) {
     let file = fs::read(fixture("groups.gguf")).unwrap();
     let tensors = gguf::describe(&file).unwrap();
@@ -83,7 +83,7 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
 }
 
 #[test]
-fn quantised_elements_are_exactly_those_of_the_reference() {
+fn quantised_elements_decode_exactly_as_the_reference() {
     let tensor = groups();
     for kind in QuantType::GGUF {
         let (stored, bytes) = tensor(&kind.to_string());
@@ -107,7 +107,7 @@ fn elements_are_rounded_exactly_as_by_the_reference() {
 }
 
 #[test]
-fn a_part_alone_is_refused() {
+fn a_file_with_a_missing_part_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let open = |name: &str| match ModelFiles::gguf(directory.path().join(name)) {
         Ok(_) => String::new(),
@@ -115,7 +115,7 @@ fn a_part_alone_is_refused() {
     };
     let [first, second] = ["llama3-00001-of-00002.gguf", "llama3-00002-of-00002.gguf"];
     fs::copy(fixture(first), directory.path().join(first)).unwrap();
-    assert!(open(first).contains(second), "the part that is missing is named");
+    assert!(open(first).contains(second), "the error names the missing part");
     fs::copy(fixture(second), directory.path().join(second)).unwrap();
     assert_eq!(open(first), "");
     assert!(open(second).contains("-00001"), "{}", open(second));
@@ -126,7 +126,7 @@ fn a_part_alone_is_refused() {
 }
 
 #[test]
-fn architectures_that_are_not_implemented_are_refused_by_their_names() {
+fn unsupported_architectures_are_refused_by_name() {
     let refused = ModelFiles::gguf(fixture("groups.gguf")).unwrap().config().err().unwrap().to_string();
     assert!(refused.contains("\"none\"") && refused.contains("llama, qwen2, qwen3, gpt2, opt"), "{refused}");
 }

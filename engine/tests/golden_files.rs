@@ -17,7 +17,7 @@ fn files(name: &str) -> ModelFiles {
 }
 
 #[test]
-fn configurations_say_what_the_fixtures_are() {
+fn configurations_match_the_fixtures() {
     for name in MODELS {
         let (golden, config) = (json(name, "golden.json"), files(name).config().unwrap());
         let generation = files(name).generation_config().unwrap();
@@ -79,7 +79,7 @@ fn weights_have_canonical_names_and_the_stored_type() {
 }
 
 #[test]
-fn weights_are_rounded_where_they_lose_and_kept_where_they_do_not() {
+fn weights_are_rounded_but_never_widened() {
     let embedding = |name: &str, dtype| {
         let files = files(name);
         let config = files.config().unwrap();
@@ -144,7 +144,8 @@ fn pieces_join_to_the_text_of_random_tokens() {
         let top = config.vocab_size as u32 + 3;
         let any = prop_oneof![
             proptest::collection::vec(0..top, 0..80),
-            // The first tokens are bytes or single letters of the byte-level alphabet: mostly invalid UTF-8.
+            // The first tokens are bytes or single letters of the byte-level alphabet, so their sequences are mostly
+            // invalid UTF-8.
             proptest::collection::vec(0..260u32.min(top), 0..80),
         ];
         let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
@@ -165,7 +166,7 @@ fn text_is_not_held_back_without_need() {
         let ids = tokenizer.encode_plain("Once upon a time there was a small dog.").unwrap();
         let pieces = pieces(&tokenizer, &ids, true);
         assert!(pieces.iter().skip(1).rev().skip(1).all(|piece| !piece.is_empty()), "{name}: {pieces:?}");
-        // Emoji take several tokens; no piece has half of one.
+        // Emoji take several tokens. No piece has half of one.
         let ids = tokenizer.encode_plain("x🙂y👩‍👩‍👧z").unwrap();
         let pieces = self::pieces(&tokenizer, &ids, true);
         assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{name}: {pieces:?}");
@@ -184,7 +185,7 @@ fn garbage_costs_no_more_per_token_as_it_grows() {
 }
 
 #[test]
-fn pieces_join_with_other_decoders_too() {
+fn pieces_join_with_other_decoders() {
     let text = std::fs::read(model("llama2").join("tokenizer.json")).unwrap();
     let config = files("llama2").config().unwrap();
     for decoder in [

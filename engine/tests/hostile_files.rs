@@ -1,5 +1,5 @@
-//! Damaged, contradictory and malicious model files: each is an error of one sentence, never a panic, and never makes
-//! the loader allocate much more than the file has bytes.
+//! Damaged, contradictory and malicious model files. Each gives an error of one sentence, never a panic, and never
+//! makes the loader allocate much more than the file's size.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,32 +16,32 @@ use engine::config::{GenerationConfig, ModelConfig};
 use engine::load::{ModelFiles, Weights, safetensors};
 use engine::tokenizer::{Tokenizer, TokenizerFiles};
 
-/// The system's allocator, which remembers the largest single request.
+/// The system allocator, which records the largest single request.
 struct Watched;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
-/// Far above what the fixtures need, far below what a lying header can ask for.
+/// Far more than the fixtures need, and far less than a false header can ask for.
 const BOUND: usize = 256 << 20;
 
-// SAFETY: every call is passed on to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system allocator unchanged.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the allocator below has the same contract as this one.
+        // SAFETY: the system allocator has the same contract.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the allocator below has the same contract as this one.
+        // SAFETY: the system allocator has the same contract.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         LARGEST.fetch_max(size, Ordering::Relaxed);
-        // SAFETY: the allocator below has the same contract as this one.
+        // SAFETY: the system allocator has the same contract.
         unsafe { System.realloc(memory, layout, size) }
     }
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the allocator below has the same contract as this one.
+        // SAFETY: the system allocator has the same contract.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Watched {
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
 
-fn nothing_absurd() {
+fn assert_no_huge_allocation() {
     let largest = LARGEST.load(Ordering::Relaxed);
     assert!(largest < BOUND, "an allocation of {largest} bytes");
 }
@@ -65,7 +65,7 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound.max(1)
     }
 
-    /// One to four small changes within the first `reach` bytes.
+    /// Makes one to four small changes within the first `reach` bytes.
     fn mutate(&mut self, bytes: &mut Vec<u8>, reach: usize) {
         const NUMBERS: [&str; 9] =
             ["0", "-1", "null", "1e308", "18446744073709551615", "4294967296", "[]", "\"x\"", "9007199254740993"];
@@ -87,7 +87,7 @@ impl Random {
                 }
                 5 => bytes[at..].iter_mut().take(8).for_each(|byte| *byte = 0xff),
                 _ => {
-                    // Another value where JSON has a number.
+                    // Replaces a number in the JSON text.
                     if let Some(start) = bytes[at..reach].iter().position(u8::is_ascii_digit).map(|n| at + n) {
                         let end = bytes[start..].iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(0);
                         bytes.splice(start..start + end, NUMBERS[self.below(NUMBERS.len())].bytes());
@@ -115,7 +115,7 @@ fn mutated_configurations() {
             let _ = GenerationConfig::from_json(&text);
         }
     }
-    nothing_absurd();
+    assert_no_huge_allocation();
 }
 
 #[test]
@@ -132,14 +132,14 @@ fn mutated_safetensors() {
             for tensor in safetensors::describe(&bytes).unwrap_or_default() {
                 assert!(tensor.offset + tensor.len <= bytes.len());
             }
-            // Files are slower than memory, so only some go through one.
+            // Files are slower than memory, so only some rounds write one.
             if round % 50 == 0 {
                 fs::write(&path, &bytes).unwrap();
                 take_all(Weights::from_safetensors(&path, None));
             }
         }
     }
-    nothing_absurd();
+    assert_no_huge_allocation();
 }
 
 /// Takes every tensor.
@@ -157,7 +157,7 @@ fn take_all(weights: engine::Result<Weights>) {
     }
 }
 
-/// The entries of an archive.
+/// Reads the entries of an archive.
 fn unzip(path: &Path) -> Vec<(String, Vec<u8>)> {
     let mut archive = zip::ZipArchive::new(fs::File::open(path).unwrap()).unwrap();
     (0..archive.len())
@@ -170,7 +170,7 @@ fn unzip(path: &Path) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// An archive with stored entries, as PyTorch writes them.
+/// Writes an archive with uncompressed entries, as PyTorch does.
 fn zip(entries: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
@@ -192,7 +192,7 @@ fn mutated_pickles() {
     fs::write(&path, zip(&entries)).unwrap();
     assert!(Weights::from_pickle(&path, None).unwrap().names().count() > 3);
     for round in 0..1500 {
-        // The pickle inside an intact archive, and now and then the archive itself.
+        // Usually mutates the pickle in an intact archive, and sometimes the archive itself.
         let bytes = if round % 5 == 0 {
             let mut bytes = whole.clone();
             random.mutate(&mut bytes, usize::MAX);
@@ -205,7 +205,7 @@ fn mutated_pickles() {
         fs::write(&path, bytes).unwrap();
         take_all(Weights::from_pickle(&path, None));
     }
-    nothing_absurd();
+    assert_no_huge_allocation();
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn mutated_tokenizers() {
         let vocabulary = text.windows(7).position(|window| window == b"\"vocab\"").unwrap();
         for round in 0..300 {
             let mut text = text.clone();
-            // The settings before the vocabulary are a small part of the file and decide the most.
+            // The settings before the vocabulary are a small part of the file and have the most effect.
             random.mutate(&mut text, if round % 3 == 0 { usize::MAX } else { vocabulary });
             let files = TokenizerFiles { tokenizer_json: Some(&text), ..TokenizerFiles::default() };
             if let Ok(tokenizer) = Tokenizer::from_files(&files, &config) {
@@ -244,5 +244,5 @@ fn mutated_tokenizers() {
             let _ = tokenizer.encode("Some text </s>").map(|ids| tokenizer.decode(&ids, true));
         }
     }
-    nothing_absurd();
+    assert_no_huge_allocation();
 }

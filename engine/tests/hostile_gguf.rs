@@ -1,5 +1,5 @@
-//! Damaged, contradictory and malicious GGUF files: each is an error of one sentence, never a panic, and takes memory for a
-//! small multiple of its size.
+//! Damaged, contradictory and malicious GGUF files. Each gives an error of one sentence, never a panic, and takes at
+//! most a small multiple of its size in memory.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,14 +14,14 @@ use proptest::prelude::*;
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
-/// One test at a time, so that what is measured is its own.
+/// Runs one test at a time, so that each measures only its own memory.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn fixture(file: &str) -> Vec<u8> {
     fs::read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/gguf")).join(file)).unwrap()
 }
 
-/// A value of metadata as a file has it: its type, then its bytes.
+/// A string as a metadata value: its type, then its length and bytes.
 fn text(value: &str) -> Vec<u8> {
     [&8u32.to_le_bytes()[..], &(value.len() as u64).to_le_bytes(), value.as_bytes()].concat()
 }
@@ -30,10 +30,10 @@ fn u32_value(value: u32) -> Vec<u8> {
     [4u32.to_le_bytes(), value.to_le_bytes()].concat()
 }
 
-/// A tensor as a header has it.
+/// A tensor's entry in the header.
 struct Tensor {
     name: &'static str,
-    /// Innermost first.
+    /// The innermost dimension comes first.
     extents: Vec<u64>,
     kind: u32,
     offset: u64,
@@ -43,7 +43,7 @@ fn tensor(name: &'static str, extents: &[u64], kind: u32, offset: u64) -> Tensor
     Tensor { name, extents: extents.to_vec(), kind, offset }
 }
 
-/// A file with these entries and tensors, and so many bytes of data.
+/// A file with these metadata entries and tensors, and `data` bytes of tensor data.
 fn file(entries: &[(&str, Vec<u8>)], tensors: &[Tensor], data: usize) -> Vec<u8> {
     let mut bytes = b"GGUF\x03\0\0\0".to_vec();
     bytes.extend((tensors.len() as u64).to_le_bytes());
@@ -65,7 +65,8 @@ fn file(entries: &[(&str, Vec<u8>)], tensors: &[Tensor], data: usize) -> Vec<u8>
     bytes
 }
 
-/// What is wrong with a file, which must not take more memory than some twenty times its size.
+/// The error for a file. Empty if the file is valid. Checks that it takes at most about twenty times the file's size in
+/// memory.
 fn refusal(bytes: &[u8]) -> String {
     let before = MEMORY.current_usage();
     MEMORY.reset_peak_usage();
@@ -89,7 +90,7 @@ fn refusal(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn lies_are_refused() {
+fn false_headers_are_refused() {
     let _turn = TURN.lock();
     let good = file(&[("a", text("b"))], &[tensor("x", &[32, 2], 8, 0)], 68);
     assert_eq!(refusal(&good), "");
@@ -141,7 +142,7 @@ fn lies_are_refused() {
 }
 
 #[test]
-fn mutated_files_are_refused_or_whole() {
+fn mutated_files_are_refused_or_valid() {
     let _turn = TURN.lock();
     let files = ["llama2.gguf", "qwen2.gguf", "groups.gguf"].map(fixture);
     let header = 24usize << 10;
@@ -160,7 +161,7 @@ fn mutated_files_are_refused_or_whole() {
     });
 }
 
-/// Everything that is made of a file's metadata, from damaged ones.
+/// Damages metadata and loads everything that is made from it.
 #[test]
 fn mutated_metadata_is_refused_or_read() {
     let _turn = TURN.lock();
@@ -191,7 +192,7 @@ fn mutated_metadata_is_refused_or_read() {
 }
 
 #[test]
-fn types_that_are_not_computed_with_are_refused_by_their_names() {
+fn unsupported_types_are_refused_by_name() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.gguf");

@@ -1,5 +1,5 @@
-//! Damaged, contradictory and malicious quantised checkpoints: each is an error of one sentence, never a panic, and takes
-//! memory for a small multiple of its size.
+//! Damaged, contradictory and malicious quantised checkpoints. Each gives an error of one sentence, never a panic, and
+//! takes at most a small multiple of its size in memory.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -16,10 +16,10 @@ use safetensors::tensor::TensorView;
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
-/// One test at a time, so that what is measured is its own.
+/// Runs one test at a time, so that each measures only its own memory.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Outputs, inputs, and inputs that share a scale.
+/// Outputs, inputs, and inputs per scale.
 const N: usize = 16;
 const K: usize = 64;
 const G: usize = 32;
@@ -31,13 +31,13 @@ const INT4: &str = r#"{"quant_method": "compressed-tensors", "format": "pack-qua
     {"weights": {"num_bits": 4, "type": "int", "symmetric": false, "strategy": "group", "group_size": 32}}}}"#;
 const FP8: &str = r#"{"quant_method": "fp8", "weight_block_size": [8, 32]}"#;
 
-/// Tensors by name.
+/// Tensors: name, type, shape and bytes.
 type Tensors = Vec<(String, Dtype, Vec<usize>, Vec<u8>)>;
 
 fn tensor(name: &str, dtype: Dtype, shape: &[usize]) -> (String, Dtype, Vec<usize>, Vec<u8>) {
     let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
     let byte = |i: usize| match dtype {
-        // Halves, all of which are one.
+        // f16 elements, all 1.0.
         Dtype::F16 => f16::ONE.to_le_bytes()[i % 2],
         Dtype::F32 => 1f32.to_le_bytes()[i % 4],
         _ => (i * 29 % 120) as u8,
@@ -84,7 +84,7 @@ fn fp8() -> Tensors {
     vec![tensor("weight", Dtype::F8_E4M3, &[N, K]), tensor("weight_scale_inv", Dtype::F32, &[N / 8, K / 32])]
 }
 
-/// The same with one tensor in place of that of its name, or beside the others.
+/// Replaces the tensor of the same name, or adds the tensor.
 fn with(mut tensors: Tensors, tensor: (String, Dtype, Vec<usize>, Vec<u8>)) -> Tensors {
     tensors.retain(|(name, ..)| *name != tensor.0);
     tensors.push(tensor);
@@ -92,24 +92,24 @@ fn with(mut tensors: Tensors, tensor: (String, Dtype, Vec<usize>, Vec<u8>)) -> T
 }
 
 fn without(mut tensors: Tensors, name: &str) -> Tensors {
-    tensors.retain(|(of, ..)| *of != format!("m.{name}"));
+    tensors.retain(|(other, ..)| *other != format!("m.{name}"));
     tensors
 }
 
-/// The same with other bytes in a tensor, from `at` on.
+/// Overwrites bytes of a tensor, starting at `at`.
 fn changed(mut tensors: Tensors, name: &str, at: usize, bytes: &[u8]) -> Tensors {
-    let tensor = tensors.iter_mut().find(|(of, ..)| *of == format!("m.{name}")).unwrap();
+    let tensor = tensors.iter_mut().find(|(other, ..)| *other == format!("m.{name}")).unwrap();
     tensor.3[at..at + bytes.len()].copy_from_slice(bytes);
     tensors
 }
 
 fn filled(mut tensors: Tensors, name: &str) -> Tensors {
-    tensors.iter_mut().find(|(of, ..)| *of == format!("m.{name}")).unwrap().3.fill(0);
+    tensors.iter_mut().find(|(other, ..)| *other == format!("m.{name}")).unwrap().3.fill(0);
     tensors
 }
 
 fn file(tensors: &Tensors) -> Vec<u8> {
-    // A model has others beside them.
+    // A model also has tensors that are not quantised.
     let other = tensor("norm", Dtype::F32, &[4]);
     let views = tensors
         .iter()
@@ -118,7 +118,7 @@ fn file(tensors: &Tensors) -> Vec<u8> {
     safetensors::serialize(views, None).unwrap()
 }
 
-/// What is wrong with a checkpoint, all of whose tensors are taken.
+/// The error when a checkpoint's quantised weight is loaded. Empty if it loads.
 fn refusal(directory: &Path, config: &str, bytes: &[u8]) -> String {
     fs::write(directory.join("config.json"), format!(r#"{{"model_type": "llama", "quantization_config": {config}}}"#))
         .unwrap();
@@ -147,7 +147,7 @@ fn refusal(directory: &Path, config: &str, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn lies_are_refused() {
+fn false_headers_are_refused() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
     let refusal = |config: &str, tensors: &Tensors| refusal(directory.path(), config, &file(tensors));
@@ -210,7 +210,7 @@ fn lies_are_refused() {
 }
 
 #[test]
-fn quantised_weights_that_no_configuration_speaks_of_are_named() {
+fn missing_quantization_config_is_named_in_the_error() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("config.json"), r#"{"model_type": "llama"}"#).unwrap();
     fs::write(directory.path().join("model.safetensors"), file(&awq())).unwrap();
@@ -232,7 +232,7 @@ fn files_that_are_cut_off_are_refused() {
 }
 
 #[test]
-fn mutated_files_are_refused_or_whole() {
+fn mutated_files_are_refused_or_valid() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
     let files = [(AWQ, file(&awq())), (GPTQ, file(&gptq())), (INT4, file(&int4())), (FP8, file(&fp8()))];

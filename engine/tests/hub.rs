@@ -1,4 +1,4 @@
-//! Models from the hub, played by a server on this machine, and from its cache.
+//! Models from the hub, which a local server imitates, and from the hub's cache.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ use engine::tokenizer::Tokenizer;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A hub with one model, `someone/tiny`, whose files are those of a directory and some that must not be fetched.
+/// A hub with one model, `someone/tiny`. It offers the files of a directory and some files that must not be fetched.
 struct Hub {
     endpoint: String,
     asked: Arc<Mutex<Vec<String>>>,
@@ -31,7 +31,7 @@ impl Hub {
         let log = Arc::clone(&asked);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A client that hangs up early is its own affair.
+                // A client may hang up early.
                 let _ = answer(stream, &directory, &log);
             }
         });
@@ -91,7 +91,7 @@ fn settings(cache: &Path, endpoint: &str) -> HubSettings {
     HubSettings { cache_dir: cache.to_path_buf(), endpoint: endpoint.to_owned(), token: None, offline: false }
 }
 
-/// The address of a port that nothing listens on.
+/// The address of a port that is not in use.
 fn nowhere() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())
@@ -102,7 +102,7 @@ fn resolve(settings: &HubSettings) -> engine::Result<ModelFiles> {
 }
 
 #[test]
-fn a_model_is_fetched_once_and_no_more_than_needed() {
+fn a_model_is_fetched_once_and_only_the_files_it_needs() {
     for (fixture, weights) in
         [("llama2", "model-00002-of-00003.safetensors"), ("opt-bin", "pytorch_model.bin.index.json")]
     {
@@ -128,7 +128,7 @@ fn a_model_is_fetched_once_and_no_more_than_needed() {
 }
 
 #[test]
-fn of_a_model_the_configuration_alone_can_be_fetched() {
+fn a_models_configuration_can_be_fetched_alone() {
     let cache = tempfile::tempdir().unwrap();
     let hub = Hub::new(model("llama2"));
     let config = |settings| ModelFiles::resolve_config_with(Some("someone/tiny"), settings)?.config();
@@ -137,7 +137,7 @@ fn of_a_model_the_configuration_alone_can_be_fetched() {
     assert_eq!(fetched, ModelFiles::directory(model("llama2")).unwrap().config().unwrap());
     assert_eq!(hub.files_asked_for(), BTreeSet::from(["config.json".to_owned()]));
 
-    // That does not make it a model that the cache has.
+    // A cached configuration does not make the model available offline.
     let offline = HubSettings { offline: true, ..settings(cache.path(), &nowhere()) };
     assert!(resolve(&offline).is_err());
     resolve(&online).unwrap();
@@ -145,7 +145,7 @@ fn of_a_model_the_configuration_alone_can_be_fetched() {
 }
 
 #[test]
-fn what_cannot_be_had_is_one_sentence() {
+fn a_model_that_cannot_be_fetched_gives_one_sentence() {
     let cache = tempfile::tempdir().unwrap();
     let message = |settings: &HubSettings| {
         let message = resolve(settings).unwrap_err().to_string();

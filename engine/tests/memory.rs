@@ -1,4 +1,4 @@
-//! What the engine does with memory: sharing, waste, exhaustion, refusal.
+//! The engine's memory: sharing, waste, exhaustion and refusals.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,7 +14,7 @@ use oracle::{Oracle, VOCAB, config, scheduler_options};
 const BLOCK: usize = 16;
 
 fn engine(num_blocks: usize) -> Engine {
-    // The requests of these tests begin alike, and are not to share because of it.
+    // The requests of these tests share prefixes but are not meant to share blocks because of that.
     let config = EngineConfig {
         scheduler: SchedulerOptions { prefix_caching: false, ..scheduler_options() },
         ..config(num_blocks, BLOCK)
@@ -55,7 +55,7 @@ fn finish(engine: &mut Engine) -> Vec<Finished> {
 fn refused(engine: &mut Engine, prompt: Vec<u32>, params: SamplingParams) -> String {
     match engine.add(prompt, params) {
         Err(Error::Request(refusal)) => refusal.why,
-        other => panic!("{other:?} is no refusal"),
+        other => panic!("{other:?} is not a refusal"),
     }
 }
 
@@ -75,7 +75,11 @@ fn eight_outputs_use_the_prompts_blocks_once() {
     };
     assert_eq!(used(&engine), 11, "after the prompt: ten full blocks and one with five tokens");
     engine.step().unwrap();
-    assert_eq!(used(&engine), 10 + 8, "the full blocks are shared, the partial one was copied for all but the last");
+    assert_eq!(
+        used(&engine),
+        10 + 8,
+        "full blocks are shared, and the partial one is copied for all but the last writer"
+    );
     assert_eq!(engine.stats().copied_blocks, 7);
     assert_eq!(finish(&mut engine)[0].outputs.len(), 8);
     assert_eq!(engine.stats().copied_blocks, 7, "each copies at most once");
@@ -95,7 +99,7 @@ fn beam_search_saves_blocks() {
 
 #[test]
 fn a_full_batch_wastes_little() {
-    // Lengths as in ShareGPT: outputs of some hundreds of tokens after prompts of some tens to hundreds.
+    // Lengths as in ShareGPT: prompts of tens to hundreds of tokens and outputs of hundreds.
     let mut engine = engine(2500);
     for i in 0..100 {
         engine.add(prompt(20 + i * 37 % 280), sampled(1, 100 + i * 53 % 500)).unwrap();
@@ -108,12 +112,12 @@ fn a_full_batch_wastes_little() {
 }
 
 #[test]
-fn a_request_that_outgrows_the_pool_ends_with_what_it_has() {
+fn a_request_that_outgrows_the_pool_ends_early() {
     let mut engine = engine(4);
     engine.add(prompt(20), sampled(1, 900)).unwrap();
     engine.add(prompt(20), sampled(2, 900)).unwrap();
     let done = finish(&mut engine);
-    // 64 slots hold the prompt and 44 tokens; one more token is known but not in the cache.
+    // 64 slots hold the prompt and 44 tokens. One more token is generated but not stored in the cache.
     assert_eq!(done[0].outputs[0].tokens.len(), 45);
     assert!(done.iter().flat_map(|d| &d.outputs).all(|o| o.finish_reason == FinishReason::Length));
     assert_eq!(done[1].outputs.iter().map(|o| o.tokens.len()).collect::<Vec<_>>(), [45, 45], "one after the other");
@@ -129,7 +133,7 @@ fn outputs_end_at_the_models_last_position() {
 }
 
 #[test]
-fn what_can_never_run_is_refused_and_harms_nobody() {
+fn requests_that_can_never_run_are_refused() {
     let mut engine = engine(10);
     engine.add(prompt(100), sampled(1, 20)).unwrap();
     assert!(refused(&mut engine, vec![], sampled(1, 5)).contains("no tokens"));
@@ -144,7 +148,7 @@ fn what_can_never_run_is_refused_and_harms_nobody() {
 }
 
 #[test]
-fn the_latest_request_is_preempted_and_nobody_loses_a_token() {
+fn the_latest_request_is_preempted_and_no_token_is_lost() {
     let mut engine = engine(20);
     for _ in 0..3 {
         engine.add(prompt(80), sampled(1, 60)).unwrap();
@@ -169,7 +173,7 @@ fn a_cancelled_request_gives_its_blocks_back() {
 }
 
 #[test]
-fn a_request_that_is_cancelled_before_its_first_token_has_as_many_outputs_as_were_asked_for() {
+fn a_request_cancelled_before_its_first_token_has_all_outputs() {
     let beams = SamplingParams { n: 3, best_of: 3, ..beams(4, 60) };
     let best = SamplingParams { best_of: 5, ..sampled(2, 60) };
     for (params, outputs) in [(sampled(4, 60), 4), (beams, 3), (best, 2)] {
@@ -186,7 +190,7 @@ fn a_request_that_is_cancelled_before_its_first_token_has_as_many_outputs_as_wer
 
 #[test]
 fn a_watermark_stays_free_when_a_request_is_admitted() {
-    // A hundred blocks, one of which is the watermark; the first request holds 60.
+    // The watermark takes one block out of a hundred. The first request uses 60.
     for (blocks, admitted) in [(39, 2), (40, 1)] {
         let mut engine = engine(100);
         engine.add(prompt(950), sampled(1, 8)).unwrap();
@@ -199,11 +203,11 @@ fn a_watermark_stays_free_when_a_request_is_admitted() {
 }
 
 #[test]
-fn a_preempted_request_comes_back_as_soon_as_what_it_does_not_share_fits() {
+fn a_preempted_request_returns_once_its_unshared_blocks_fit() {
     let mut engine = engine(32);
     engine.add(prompt(160), sampled(1, 30)).unwrap();
     engine.add(prompt(16), sampled(1, 120)).unwrap();
-    // Without sharing its four outputs would take more than all blocks.
+    // Without sharing, its four outputs would take more than all blocks.
     engine.add(prompt(160), sampled(4, 40)).unwrap();
     let order: Vec<u64> = finish(&mut engine).iter().map(|done| done.id).collect();
     assert!(engine.stats().preemptions > 0);

@@ -1,4 +1,4 @@
-//! Tokens that end an output: those that a request names, and none before it is as long as it shall be.
+//! Stop tokens that a request names, and `min_tokens`, before which no token ends an output.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -30,7 +30,7 @@ fn outputs(id: u32, params: &SamplingParams) -> Vec<Output> {
     finish(&mut engine).remove(0).outputs
 }
 
-/// Greedy, and sampled in several ways.
+/// Parameters for greedy decoding and several kinds of sampling.
 fn ways(max_tokens: usize) -> Vec<SamplingParams> {
     let greedy = SamplingParams { max_tokens, ..SamplingParams::default() };
     let sampled = SamplingParams { n: 4, best_of: 4, temperature: 1.5, seed: Some(7), ..greedy.clone() };
@@ -44,7 +44,7 @@ fn ways(max_tokens: usize) -> Vec<SamplingParams> {
 }
 
 #[test]
-fn no_output_ends_before_its_least_length() {
+fn no_output_ends_before_min_tokens() {
     let mut early = 0;
     for params in ways(30) {
         for id in 0..20 {
@@ -53,8 +53,8 @@ fn no_output_ends_before_its_least_length() {
             for (free, bound) in free.iter().zip(bound) {
                 assert!(bound.tokens.len() >= 12, "{params:?} {bound:?}");
                 assert!(!bound.tokens[..12].contains(&EOS), "{params:?} {bound:?}");
-                // Where the likeliest token is taken, nothing is changed up to the end that is not to be. What is drawn
-                // is drawn among other tokens.
+                // With greedy decoding, the output is unchanged up to the first suppressed end. With sampling, the
+                // draws are among other tokens.
                 if params.temperature == 0.0 {
                     let same = free.tokens.iter().take(12).take_while(|&&token| token != EOS).count();
                     assert_eq!(bound.tokens[..same], free.tokens[..same]);
@@ -68,7 +68,7 @@ fn no_output_ends_before_its_least_length() {
 }
 
 #[test]
-fn the_first_token_that_may_end_an_output_does() {
+fn an_output_may_end_right_after_min_tokens() {
     let biased = SamplingParams { max_tokens: 30, logit_bias: vec![(EOS, 1000.0)], ..SamplingParams::default() };
     for (min_tokens, max_tokens) in [(0, 1), (1, 2), (7, 8), (29, 30), (30, 30)] {
         let output = outputs(3, &SamplingParams { min_tokens, ..biased.clone() }).remove(0);
@@ -105,7 +105,7 @@ fn tokens_that_a_request_names_end_its_outputs() {
 }
 
 #[test]
-fn an_end_that_is_ignored_comes_no_earlier() {
+fn an_ignored_end_is_not_chosen_before_min_tokens() {
     let params = SamplingParams {
         max_tokens: 20,
         min_tokens: 9,
@@ -118,9 +118,9 @@ fn an_end_that_is_ignored_comes_no_earlier() {
     assert_eq!(tokens.len(), 20);
 }
 
-/// In pools that are too small for all, by either kind of preemption, each gets what it gets alone.
+/// In pools too small for all requests, with either kind of preemption, each request gets the same outputs as alone.
 #[test]
-fn preemption_changes_no_end() {
+fn preemption_does_not_change_where_outputs_end() {
     for swap in [false, true] {
         let config = EngineConfig {
             max_len: 60,
@@ -145,7 +145,7 @@ fn preemption_changes_no_end() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_its_name() {
+fn invalid_fields_are_refused_by_name() {
     let beam = Some(Beam { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::No });
     let d = SamplingParams::default;
     for (field, params) in [
@@ -157,7 +157,7 @@ fn what_makes_no_sense_is_refused_by_its_name() {
     ] {
         match engine(100).add(prompt(1), params) {
             Err(Error::Request(refusal)) => assert_eq!(refusal.field, Some(field), "{refusal}"),
-            other => panic!("{field}: {other:?} is no refusal"),
+            other => panic!("{field}: {other:?} is not a refusal"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What comes back: how many outputs, how long, in which order and with which scores.
+//! Outputs of requests: their number, length, order and scores.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -37,7 +37,7 @@ fn logprob(output: &[u32], token: u32) -> f64 {
 }
 
 #[test]
-fn the_best_of_several_samples_come_back() {
+fn the_best_of_several_samples_are_returned() {
     let all =
         SamplingParams { n: 8, best_of: 8, max_tokens: 20, temperature: 1.0, seed: Some(5), ..Default::default() };
     let best = SamplingParams { n: 3, ..all.clone() };
@@ -85,7 +85,7 @@ fn beams_are_scored_by_their_length_and_sorted() {
 }
 
 #[test]
-fn beams_that_cannot_outgrow_the_pool_come_back_best_first() {
+fn beams_that_fit_the_pool_are_returned_best_first() {
     let found = outputs(SamplingParams { ignore_eos: true, ..beams(4, 1.0, 10) }, 12);
     assert_eq!(found.len(), 4);
     assert!(found.iter().all(|o| o.finish_reason == FinishReason::Length && o.tokens.len() == 10));

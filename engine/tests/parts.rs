@@ -1,4 +1,4 @@
-//! Outputs that cannot run together are run in parts, and are the same as when they run together.
+//! Outputs that cannot run together run in parts, with the same tokens as when they run together.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -29,10 +29,10 @@ fn sampled(n: usize, best_of: usize, max_tokens: usize) -> SamplingParams {
     SamplingParams { n, best_of, max_tokens, temperature: 1.0, seed: Some(11), ignore_eos: true, ..Default::default() }
 }
 
-/// The tokens that were reported for each output of a request.
+/// The tokens reported for each output of a request.
 type Reported = BTreeMap<(RequestId, usize), Vec<u32>>;
 
-/// All requests to their end, with the tokens that were reported on the way.
+/// Runs all requests to their end. Returns them with the tokens reported on the way.
 fn run(engine: &mut Engine) -> (BTreeMap<RequestId, Finished>, Reported) {
     let (mut done, mut reported) = (BTreeMap::new(), Reported::new());
     while engine.has_work() {
@@ -54,7 +54,7 @@ fn alone(prompt: Vec<u32>, params: SamplingParams) -> Vec<Output> {
     run(&mut roomy).0.remove(&0).unwrap().outputs
 }
 
-/// A model whose tokens depend on the row's seed and on the length so far, so that thousands of them take no time.
+/// A model whose tokens depend only on the row's seed and length, so that thousands of tokens take no time.
 struct Quick;
 
 impl Runner for Quick {
@@ -68,7 +68,7 @@ impl Runner for Quick {
 }
 
 #[test]
-fn outputs_that_do_not_fit_together_are_all_as_long_as_they_should_be() {
+fn outputs_that_do_not_fit_together_reach_their_full_length() {
     let quick = |num_blocks| EngineConfig { num_blocks, vocab_size: 1024, ..config(0, 16) };
     let params = || sampled(256, 256, 200);
     let mut roomy = Engine::new(quick(10_000), Box::new(Quick));
@@ -77,7 +77,7 @@ fn outputs_that_do_not_fit_together_are_all_as_long_as_they_should_be() {
     assert_eq!(roomy.stats().preemptions, 0);
     for preemption in WAYS {
         for prefix_caching in [false, true] {
-            // Each output needs 14 blocks at its end. All together get 15 tokens from so few, and then there are none.
+            // Each output needs 14 blocks at its end. All 256 together exhaust the blocks after 13 tokens.
             let config = EngineConfig {
                 swap_blocks: 100,
                 scheduler: SchedulerOptions { preemption, prefix_caching, ..quick(300).scheduler },
@@ -97,7 +97,7 @@ fn outputs_that_do_not_fit_together_are_all_as_long_as_they_should_be() {
 }
 
 #[test]
-fn parts_read_what_they_would_alone_and_the_best_of_all_come_back() {
+fn outputs_in_parts_are_the_same_and_the_best_are_returned() {
     for params in [sampled(24, 24, 30), sampled(3, 24, 30), SamplingParams { ignore_eos: false, ..sampled(5, 24, 30) }]
     {
         let want = alone(prompt(10), params.clone());
@@ -123,7 +123,7 @@ fn only_a_single_sequence_that_outgrows_the_pool_ends_early() {
     let mut tight = engine(config(8, 4));
     tight.add(prompt(10), sampled(3, 3, 90)).unwrap();
     let outputs = run(&mut tight).0.remove(&0).unwrap().outputs;
-    // Of 32 slots the prompt takes ten, and the last token needs none.
+    // The prompt takes ten of 32 slots, and the last token needs no slot.
     assert!(outputs.iter().all(|o| o.tokens.len() == 23 && o.finish_reason == FinishReason::Length));
     assert_eq!(tight.stats().exhausted, 3);
     assert_eq!(tight.context_len(&prompt(10), &sampled(1, 1, 1)), 10 + 23);
@@ -133,14 +133,14 @@ fn only_a_single_sequence_that_outgrows_the_pool_ends_early() {
 }
 
 #[test]
-fn outputs_are_stopped_and_requests_cancelled_in_whatever_part_they_are() {
+fn outputs_in_any_part_can_be_stopped_and_cancelled() {
     let want = alone(prompt(10), sampled(24, 24, 30));
     for preemption in WAYS {
         let mut tight =
             engine(EngineConfig { scheduler: SchedulerOptions { preemption, ..scheduler_options() }, ..config(31, 4) });
         let id = tight.add(prompt(10), sampled(24, 24, 30)).unwrap();
         let other = tight.add(prompt(12), sampled(2, 2, 30)).unwrap();
-        // Until it is in parts, of which some wait.
+        // Run until the request is divided and at least two parts wait.
         while tight.scheduler().waiting().filter(|group| group.id == id).count() < 2 {
             tight.step().unwrap();
         }
@@ -211,10 +211,12 @@ fn beams_that_might_not_fit_are_refused_with_numbers() {
         let beam = Some(Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::Never });
         SamplingParams { n: 1, best_of: 1, max_tokens, ignore_eos: true, beam, ..Default::default() }
     };
-    // Two full blocks of the prompt are shared; each beam's other tokens but the last take five.
+    // The prompt's two full blocks are shared. Each beam's other tokens, except the last, take five blocks.
     let mut tight = engine(config(2 + 4 * 5, 4));
     for (width, max_tokens, needed) in [(5, 19, 27), (4, 20, 26)] {
-        let Err(Error::Request(refusal)) = tight.add(prompt(10), beams(width, max_tokens)) else { panic!("is taken") };
+        let Err(Error::Request(refusal)) = tight.add(prompt(10), beams(width, max_tokens)) else {
+            panic!("not refused")
+        };
         let why = refusal.why;
         let numbers = [width, max_tokens, 10, needed, 22];
         assert!(numbers.iter().all(|n| why.split([' ', ',']).any(|word| word == n.to_string())), "{why}");
@@ -222,14 +224,14 @@ fn beams_that_might_not_fit_are_refused_with_numbers() {
     tight.add(prompt(10), beams(4, 19)).unwrap();
     let outputs = run(&mut tight).0.remove(&0).unwrap().outputs;
     assert_eq!((outputs[0].tokens.len(), tight.stats().exhausted), (19, 0));
-    // What a pinned prefix has need not fit.
+    // Blocks of a pinned prefix do not count.
     tight.pin_prefix(prompt(8)).unwrap();
     tight.add(prompt(10), beams(4, 19)).unwrap();
     assert!(tight.add([vec![5], prompt(9)].concat(), beams(4, 19)).is_err());
 }
 
 #[test]
-fn a_failed_step_costs_all_parts_of_what_runs_and_nothing_else() {
+fn a_failed_step_drops_all_parts_of_running_requests_only() {
     for preemption in WAYS {
         let config = EngineConfig {
             scheduler: SchedulerOptions { max_request_share: 0.5, preemption, ..scheduler_options() },
@@ -240,9 +242,9 @@ fn a_failed_step_costs_all_parts_of_what_runs_and_nothing_else() {
         let divided = engine.add(prompt(10), sampled(24, 24, 30)).unwrap();
         let others: Vec<_> = (0..4).map(|_| engine.add(prompt(12), sampled(3, 3, 30)).unwrap()).collect();
         let is_divided = |engine: &Engine| {
-            let of = |group: &&engine::group::SequenceGroup| group.id == divided;
-            engine.scheduler().running().iter().filter(of).count() > 0
-                && engine.scheduler().waiting().filter(of).count() > 1
+            let is_part = |group: &&engine::group::SequenceGroup| group.id == divided;
+            engine.scheduler().running().iter().filter(is_part).count() > 0
+                && engine.scheduler().waiting().filter(is_part).count() > 1
         };
         let mut early = BTreeSet::new();
         while !is_divided(&engine) {

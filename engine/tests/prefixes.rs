@@ -1,4 +1,4 @@
-//! Prefix caching: what is computed once, found again, forgotten when memory is needed, and never wrong.
+//! Prefix caching: prefixes are computed once, found again, evicted when memory is needed, and never wrong.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -21,7 +21,7 @@ fn engine(num_blocks: usize, prefix_caching: bool) -> Engine {
     oracle::engine(config)
 }
 
-/// Tokens that begin differently for every `start`.
+/// Tokens that are different from the first one on for every `start`.
 fn tokens(start: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| 1 + (start + i * i + i / 7) % (VOCAB - 1)).collect()
 }
@@ -31,7 +31,7 @@ fn prompts(n: u32) -> Vec<Vec<u32>> {
     (0..n).map(|i| [tokens(0, 341), vec![1 + i % 11, 1 + i / 11], tokens(i, 7)].concat()).collect()
 }
 
-/// What the prompts give where nothing is shared.
+/// The outputs of the prompts without prefix caching.
 fn plain_for(prompts: Vec<Vec<u32>>, max_tokens: usize) -> Vec<Vec<Output>> {
     let mut engine = engine(4000, false);
     for prompt in prompts {
@@ -58,7 +58,11 @@ fn a_prefix_common_to_64_requests_is_computed_once() {
     assert_eq!(with, without);
     let whole_blocks = 341 / BLOCK * BLOCK;
     assert_eq!(plain.computed_tokens, 64 * (350 + 4));
-    assert_eq!(cached.computed_tokens, 64 * (350 + 4) - 63 * whole_blocks, "all at once, and still only the first one");
+    assert_eq!(
+        cached.computed_tokens,
+        64 * (350 + 4) - 63 * whole_blocks,
+        "only the first request computes the prefix, even in one step"
+    );
     assert_eq!((cached.hit_tokens, cached.looked_up_tokens), (63 * whole_blocks, 64 * 350));
     assert_eq!(plain.hit_tokens, 0);
 }
@@ -73,7 +77,11 @@ fn a_pinned_prefix_is_computed_once_and_shared_to_its_last_token() {
             engine.add(prompt, greedy(5)).unwrap();
         }
         engine.step().unwrap();
-        assert_eq!(engine.scheduler().usage().shared_blocks, 341_usize.div_ceil(BLOCK) - 1, "and copies of the last");
+        assert_eq!(
+            engine.scheduler().usage().shared_blocks,
+            341_usize.div_ceil(BLOCK) - 1,
+            "all but the last, which is copied"
+        );
         let outputs: Vec<_> = finish(&mut engine).into_iter().map(|f| f.outputs).collect();
         assert_eq!(engine.stats().computed_tokens, 341 + 64 * (9 + 4));
         assert_eq!((engine.stats().hit_tokens, engine.stats().copied_blocks), (64 * 341, 64));
@@ -98,7 +106,7 @@ fn a_prompt_that_is_a_pinned_prefix_or_part_of_one_computes_its_last_token() {
 }
 
 #[test]
-fn pinned_prefixes_share_with_each_other_and_take_no_more_than_there_is() {
+fn pinned_prefixes_share_blocks_and_must_fit_the_pool() {
     let mut engine = engine(10, true);
     engine.pin_prefix(tokens(0, 50)).unwrap();
     engine.pin_prefix([tokens(0, 40), tokens(9, 20)].concat()).unwrap();
@@ -112,13 +120,13 @@ fn pinned_prefixes_share_with_each_other_and_take_no_more_than_there_is() {
 }
 
 #[test]
-fn blocks_are_found_after_their_last_user_is_gone() {
+fn blocks_are_found_after_their_last_reference_is_dropped() {
     let mut engine = engine(100, true);
     let first = engine.add(tokens(0, 100), greedy(30)).unwrap();
     let said = finish(&mut engine).remove(0).outputs.remove(0).tokens;
     assert_eq!(engine.scheduler().usage().used_blocks, 0);
     assert_eq!(engine.scheduler().usage().cached_blocks, 129 / BLOCK, "the prompt, and what was generated after it");
-    // The next turn of a chat: all that was said before, and something new.
+    // The next turn of a chat: the previous conversation and something new.
     let second = engine.add([tokens(0, 100), said, tokens(5, 20)].concat(), greedy(5)).unwrap();
     finish(&mut engine);
     assert_eq!(engine.stats().hit_tokens, 128);
@@ -132,12 +140,12 @@ fn at_least_one_token_is_computed_for_the_logits() {
         engine.add(tokens(0, 2 * BLOCK), greedy(1)).unwrap();
         finish(&mut engine);
     }
-    assert_eq!(engine.stats().hit_tokens, BLOCK, "the second block is full, and may not be written again");
+    assert_eq!(engine.stats().hit_tokens, BLOCK, "the second block is full and must not be written again");
 }
 
 #[test]
-fn the_least_recently_used_are_forgotten_first_and_from_the_end() {
-    // Room for three prompts of three blocks, and no swap space in which what is evicted is found again.
+fn blocks_are_evicted_least_recently_used_first_and_from_the_end() {
+    // Room for three prompts of three blocks, and no swap space to bring evicted blocks back.
     let mut engine = oracle::engine(EngineConfig { swap_blocks: 0, ..config(9, BLOCK) });
     let mut hits = |start: u32| {
         let before = engine.stats().hit_tokens;
@@ -147,7 +155,8 @@ fn the_least_recently_used_are_forgotten_first_and_from_the_end() {
     };
     assert_eq!([0, 1, 2].map(&mut hits), [0, 0, 0]);
     assert_eq!(hits(0), 2, "now the first is the most recent");
-    // Each prompt leaves two full blocks and a part. The parts and then the oldest are taken.
+    // Each prompt leaves two full blocks and a partial one. The partial blocks are allocated first, then the oldest
+    // full ones.
     assert_eq!([3, 4, 5].map(&mut hits), [0, 0, 0]);
     assert_eq!([0, 1].map(&mut hits), [2, 0]);
 }
@@ -167,9 +176,9 @@ fn a_preempted_request_finds_its_own_blocks() {
     assert!(cached.hit_tokens > 0 && cached.computed_tokens < plain.computed_tokens);
 }
 
-/// What is found again after a preemption was computed for the request itself, and is no hit of its prompt.
+/// Blocks found again after a preemption were computed for the request itself, so they are no hit of its prompt.
 #[test]
-fn cached_tokens_are_those_of_the_first_admission() {
+fn cached_tokens_are_counted_at_the_first_admission() {
     let cached = |engine: &mut Engine| finish(engine).into_iter().map(|f| f.cached_tokens).collect::<Vec<_>>();
     let mut roomy = engine(4000, true);
     for prompt in prompts(3) {
@@ -185,7 +194,7 @@ fn cached_tokens_are_those_of_the_first_admission() {
     off.add(prompts(1).remove(0), greedy(5)).unwrap();
     assert_eq!(cached(&mut off), [0, 0]);
 
-    // Two prompts that have nothing in common, and room for all tokens of one of them.
+    // Two prompts without a common prefix. The pool has room for all tokens of only one request.
     let mut narrow = engine(24, true);
     narrow.add(tokens(0, 150), greedy(100)).unwrap();
     narrow.add(tokens(5, 150), greedy(100)).unwrap();
@@ -194,7 +203,7 @@ fn cached_tokens_are_those_of_the_first_admission() {
 }
 
 #[test]
-fn parts_of_a_request_count_the_hits_of_its_first() {
+fn a_request_in_parts_counts_the_hits_of_its_first_part() {
     let config = EngineConfig {
         scheduler: SchedulerOptions { max_num_seqs: 12, max_request_share: 0.5, ..scheduler_options() },
         ..config(4000, BLOCK)
@@ -206,5 +215,9 @@ fn parts_of_a_request_count_the_hits_of_its_first() {
     }
     let done = finish(&mut engine);
     assert!(engine.stats().looked_up_tokens > 2 * 100, "more groups than requests began with the prompt");
-    assert_eq!(done.iter().map(|f| f.cached_tokens).collect::<Vec<_>>(), [0, 96], "its own parts do not count");
+    assert_eq!(
+        done.iter().map(|f| f.cached_tokens).collect::<Vec<_>>(),
+        [0, 96],
+        "hits between its own parts do not count"
+    );
 }

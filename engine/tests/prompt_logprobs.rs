@@ -1,4 +1,5 @@
-//! Logprobs of prompts: in chunks that fit the rows of logits there are, of nothing that was not computed.
+//! Prompt logprobs are computed in chunks that fit the available rows of logits, and never for tokens that were not
+//! computed.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -10,7 +11,7 @@ use engine::scheduler::SchedulerOptions;
 use engine::sequence::FinishReason;
 use oracle::{VOCAB, config, engine, logits, scheduler_options};
 
-/// Runs to the end. Returns what is finished, and the new tokens that each step computed.
+/// Runs all requests to their end. Returns the finished requests and the number of tokens that each step computed.
 fn run(engine: &mut Engine) -> (Vec<Finished>, Vec<usize>) {
     let (mut finished, mut computed) = (Vec::new(), Vec::new());
     while engine.has_work() {
@@ -29,7 +30,7 @@ fn scored(max_tokens: usize) -> SamplingParams {
     SamplingParams { max_tokens, ignore_eos: true, prompt_logprobs: Some(2), ..Default::default() }
 }
 
-/// The entries are what the oracle's logits say.
+/// Checks the entries against the oracle's logits.
 fn assert_scored(prompt: &[u32], done: &Finished) {
     let entries = done.prompt_logprobs.as_ref().unwrap();
     assert_eq!((entries.len(), &entries[0]), (prompt.len(), &None));
@@ -46,7 +47,7 @@ fn assert_scored(prompt: &[u32], done: &Finished) {
 }
 
 #[test]
-fn chunks_fit_the_rows_that_no_sequence_has() {
+fn chunks_use_the_spare_rows_of_logits() {
     let mut engine = engine(EngineConfig {
         scheduler: SchedulerOptions { max_num_seqs: 8, ..scheduler_options() },
         ..config(100, 4)
@@ -55,8 +56,8 @@ fn chunks_fit_the_rows_that_no_sequence_has() {
     assert!(engine.step().unwrap().finished.is_empty());
     let long = prompt(20);
     let id = engine.add(long.clone(), SamplingParams { n: 3, best_of: 3, ..scored(4) }).unwrap();
-    // Two rows belong to the first request and three to this one, one of which it uses already. The last chunk has 20
-    // less 4 * 4 tokens.
+    // Two of eight rows belong to the first request and three to this one, which uses one of them already. Three are
+    // spare, so a chunk has 1 + 3 rows. The last chunk has 20 - 4 * 4 tokens.
     let sizes: Vec<usize> = (0..5)
         .map(|_| {
             let before = engine.stats().computed_tokens;
@@ -82,13 +83,13 @@ fn prompts_share_the_rows_in_order_of_arrival() {
         engine.add(prompt.clone(), scored(0)).unwrap();
     }
     let (finished, computed) = run(&mut engine);
-    // The second begins beside the first one's last token.
+    // The second prompt starts in the same step as the first one's last token.
     assert_eq!(computed, [4, 4, 1 + 3, 3]);
     finished.iter().zip(&prompts).for_each(|(done, prompt)| assert_scored(prompt, done));
 }
 
 #[test]
-fn what_is_scored_is_computed_though_it_is_known() {
+fn scored_prompts_are_computed_despite_cached_blocks() {
     let mut engine = engine(EngineConfig { swap_blocks: 0, ..config(100, 4) });
     engine.pin_prefix(prompt(10)).unwrap();
     let plain = SamplingParams { max_tokens: 1, ..Default::default() };
@@ -106,7 +107,7 @@ fn what_is_scored_is_computed_though_it_is_known() {
 }
 
 #[test]
-fn what_was_scored_before_a_preemption_is_not_scored_again() {
+fn a_preempted_prompt_is_not_scored_twice() {
     let config = EngineConfig {
         swap_blocks: 0,
         scheduler: SchedulerOptions { max_num_seqs: 2, prefix_caching: false, ..scheduler_options() },
@@ -117,8 +118,8 @@ fn what_was_scored_before_a_preemption_is_not_scored_again() {
     let scored = engine.add(prompt(12), scored(1)).unwrap();
     let (finished, computed) = run(&mut engine);
     assert_eq!(engine.stats().preemptions, 1);
-    // One token a step, until the first request needs a fourth block after nine steps. Of the nine tokens that are
-    // computed again no logits are needed, so that there are rows for two more.
+    // Each step computes one token until the first request needs a fourth block after nine steps. The nine recomputed
+    // tokens need no logits, so there are rows for two more tokens.
     assert_eq!(computed[..9], [5, 2, 2, 2, 2, 2, 2, 2, 2]);
     assert_eq!(computed[9..computed.len() - 2], [1; 11]);
     assert_eq!(computed[computed.len() - 2..], [9 + 2, 1]);
@@ -126,13 +127,13 @@ fn what_was_scored_before_a_preemption_is_not_scored_again() {
 }
 
 #[test]
-fn no_token_is_an_output_too() {
+fn a_scored_request_may_generate_no_token() {
     let mut engine = engine(EngineConfig { max_len: 20, ..config(100, 4) });
     let beam = Some(Beam { width: 4, length_penalty: 1.0, early_stopping: EarlyStopping::No });
     for params in
         [SamplingParams { n: 3, best_of: 5, ..scored(0) }, SamplingParams { n: 3, best_of: 3, beam, ..scored(0) }]
     {
-        // A prompt may take all positions where nothing is to follow it.
+        // A prompt may take all positions if no token is to follow it.
         engine.add(prompt(20), params).unwrap();
         let (finished, _) = run(&mut engine);
         assert_eq!(finished[0].outputs.len(), 3);

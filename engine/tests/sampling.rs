@@ -1,4 +1,4 @@
-//! The sampler from outside: what its noise and its penalties depend on.
+//! The public sampler: what its noise and its penalties depend on.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 

@@ -1,4 +1,4 @@
-//! Properties of the engine over random schedules, against an oracle that never lies.
+//! Properties of the engine over random schedules, checked against an oracle.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -17,7 +17,7 @@ use oracle::{Kept, Memory, Oracle, config, contiguous};
 use proptest::prelude::*;
 use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, constrained_request, cut_short, setup};
 
-/// An engine over the oracle, with the oracle's memory, and what changes in its cache from the first pinned prefix on.
+/// An engine over the oracle, with the oracle's memory and the cache changes recorded since the first pinned prefix.
 fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>, Arc<Mutex<CacheChanges>>) {
     let config = s.config(requests);
     let oracle = Oracle::new(&config);
@@ -31,7 +31,8 @@ fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>, Arc<M
     (engine, memory, changes)
 }
 
-/// What attention would read through every block table is what each sequence would have in memory of its own.
+/// Checks that each sequence's block table leads to the values that the sequence would have in contiguous memory of its
+/// own.
 fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseError> {
     let memory = memory.lock().unwrap();
     let scheduler = engine.scheduler();
@@ -40,30 +41,31 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
         for seq in &group.running {
             let kept = contiguous(&seq.tokens[..seq.table.len()], engine.config().window);
             let own: Vec<_> = kept.into_iter().map(Some).collect();
-            let held = memory.read(&seq.table, swapped);
-            prop_assert_eq!(&held[..], &own[own.len() - held.len()..], "request {}", group.id);
+            let stored = memory.read(&seq.table, swapped);
+            prop_assert_eq!(&stored[..], &own[own.len() - stored.len()..], "request {}", group.id);
             prop_assert!(seq.table.has_window_of(seq.table.len()));
         }
     }
     Ok(())
 }
 
-/// What known prefixes should hold, of all that were ever looked at.
+/// The expected contents of all prefixes that were ever registered.
 #[derive(Default)]
-struct KnownTexts {
+struct RegisteredTexts {
     tokens: BTreeMap<PrefixId, Vec<u32>>,
     kept: BTreeMap<PrefixId, Vec<Option<Kept>>>,
 }
 
-impl KnownTexts {
-    /// Every known block, held or cached, in the cache or in the swap space, holds what its tokens after those before them
-    /// would have left in memory of their own.
+impl RegisteredTexts {
+    /// Checks that every registered block, in use or cached, in the cache or in the swap space, has the contents that
+    /// its tokens would have in contiguous memory.
     fn check(&mut self, engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseError> {
         let (memory, config) = (memory.lock().unwrap(), engine.config());
         let spaces = [Space::Cache, Space::Swap];
-        let known = spaces.map(|space| (space, engine.scheduler().known_blocks(space)));
-        // The block before has the lower number where the pool named both.
-        let new: BTreeMap<_, _> = known.iter().flat_map(|(_, known)| known).map(|(_, p)| (p.id(), p.clone())).collect();
+        let registered = spaces.map(|space| (space, engine.scheduler().registered_blocks(space)));
+        // A parent has the lower id, so it comes first.
+        let new: BTreeMap<_, _> =
+            registered.iter().flat_map(|(_, blocks)| blocks).map(|(_, p)| (p.id(), p.clone())).collect();
         for (id, prefix) in new {
             let before = prefix.parent().map(|parent| self.tokens.get(&parent).cloned().unwrap());
             let tokens = [before.unwrap_or_default(), prefix.tokens().to_vec()].concat();
@@ -73,10 +75,11 @@ impl KnownTexts {
                 self.tokens.insert(id, tokens);
             }
         }
-        for (space, block, prefix) in known.iter().flat_map(|(space, known)| known.iter().map(|(b, p)| (*space, *b, p)))
+        for (space, block, prefix) in
+            registered.iter().flat_map(|(space, blocks)| blocks.iter().map(|(b, p)| (*space, *b, p)))
         {
-            let holds = memory.block(space, block, config.block_size);
-            prop_assert_eq!(holds, &self.kept[&prefix.id()][..], "block {} of {:?}", block, space);
+            let contents = memory.block(space, block, config.block_size);
+            prop_assert_eq!(contents, &self.kept[&prefix.id()][..], "block {} of {:?}", block, space);
         }
         Ok(())
     }
@@ -86,7 +89,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_schedule_gives_each_request_what_it_gets_alone(
+    fn every_request_in_a_schedule_has_the_same_outputs_as_alone(
         requests in prop::collection::vec(constrained_request(), 1..12),
         setup in setup(),
     ) {
@@ -98,7 +101,7 @@ proptest! {
         let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
         let mut outputs: BTreeMap<usize, Answer> = BTreeMap::new();
         let mut cut = BTreeSet::new();
-        let mut texts = KnownTexts::default();
+        let mut texts = RegisteredTexts::default();
         for step in 0.. {
             arrive(&mut engine, step, &requests, &owners, &mut ids);
             cut_short(&mut engine, step, &requests, &ids, &outputs, &mut cut);
@@ -107,7 +110,7 @@ proptest! {
             for done in engine.step().unwrap().finished {
                 outputs.insert(ids[&done.id], answer(done));
             }
-            // A group that comes back from the swap space to an empty engine decodes on, however wide it is.
+            // A group that returns from the swap space to an empty engine keeps decoding, however wide it is.
             let most = decoding.max(setup.max_batch_tokens).max(widest);
             prop_assert!(engine.stats().computed_tokens - computed <= most);
             prop_assert!(seqs(&engine) <= setup.max_num_seqs);

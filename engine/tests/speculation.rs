@@ -12,7 +12,7 @@ use engine::scheduler::SchedulerOptions;
 use engine::stats::Stats;
 use oracle::{VOCAB, config, finish, greedy};
 
-/// A model that likes to go on as the text went on before: after the latest place where its last two tokens stand as well.
+/// A model that prefers to continue as the text did after the latest earlier occurrence of its last two tokens.
 struct Copyist;
 
 impl Runner for Copyist {
@@ -44,25 +44,25 @@ fn a_text_that_repeats_itself_takes_fewer_steps() {
     let (drafted, several) = run(5, &greedy(40));
     assert_eq!(drafted, plain);
     assert_eq!((single.steps, single.drafted_tokens), (40, 0));
-    // The prompt's step gives a token, six steps six each, and three are left.
+    // The prompt's step gives one token, six steps give six each, and the last step gives three.
     assert_eq!((several.steps, several.accepted_tokens), (8, several.drafted_tokens));
-    assert_eq!(several.sampled_tokens, 40, "what was rolled back does not count");
+    assert_eq!(several.sampled_tokens, 40, "rejected drafts do not count");
 }
 
 #[test]
-fn a_draft_that_is_wrong_costs_nothing_but_its_computation() {
+fn a_wrong_draft_does_not_change_the_output() {
     let params = SamplingParams { n: 3, best_of: 3, temperature: 1.0, seed: Some(7), ..greedy(60) };
     let (plain, single) = run(0, &params);
     let (drafted, several) = run(8, &params);
-    assert_eq!(drafted, plain, "choices are addressed by seed and position");
+    assert_eq!(drafted, plain, "choices depend on seed and position only");
     assert!(several.accepted_tokens > 0 && several.accepted_tokens < several.drafted_tokens, "{several:?}");
     assert!(several.steps < single.steps);
     assert_eq!(several.sampled_tokens, single.sampled_tokens);
 }
 
 #[test]
-fn requests_that_draft_end_where_they_would() {
-    // An output ends with its last token in the middle of a step.
+fn drafts_do_not_change_where_requests_end() {
+    // An output may end in the middle of a step.
     for max_tokens in 1..12 {
         assert_eq!(run(5, &greedy(max_tokens)).0, run(0, &greedy(max_tokens)).0);
     }

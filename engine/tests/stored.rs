@@ -1,6 +1,6 @@
-//! Random schedules on models' own arithmetic, with keys and values in every type that the CPU stores: however requests are
-//! batched, cut into chunks, swapped out, computed again, drafted and found in the cache or the swap space, each gets the same
-//! bits of all its logprobs as alone.
+//! Random schedules on real models, with keys and values in every type that the CPU stores. Requests are batched, cut
+//! into chunks, swapped out, recomputed, drafted, and found in the cache or the swap space. Each still gets bitwise the
+//! same logprobs as alone.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -23,10 +23,10 @@ use engine::tensor::DType;
 use proptest::prelude::*;
 use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, cut_short, request, setup};
 
-/// One that sees everything, and one with a window.
+/// A model with full attention, and one with a sliding window.
 const MODELS: [&str; 2] = ["llama3", "mistral"];
 
-/// An engine of a golden model.
+/// An engine of a reference model.
 fn engine(name: &str, dtype: KvDtype, config: EngineConfig) -> Engine {
     let files = ModelFiles::directory(common::model(name)).unwrap();
     let shape = files.config().unwrap();
@@ -47,7 +47,7 @@ fn engine(name: &str, dtype: KvDtype, config: EngineConfig) -> Engine {
     Engine::new(config, Box::new(ModelRunner::new(backend, model, cache)))
 }
 
-/// Answers all requests but those that are cut.
+/// Answers all requests except those that are cut.
 fn serve(mut engine: Engine, requests: &[Request], setup: &Setup) -> BTreeMap<usize, Answer> {
     for prefix in &setup.pinned {
         engine.pin_prefix(prefix.tokens()).unwrap();
@@ -76,7 +76,7 @@ fn check(dtype: KvDtype, model: usize, requests: &[Request], setup: &Setup) -> R
     let setup = Setup { window, ..setup.clone() };
     let outputs = serve(engine(name, dtype, setup.config(requests)), requests, &setup);
     let scheduler = SchedulerOptions { prefix_caching: false, ..oracle::scheduler_options() };
-    // Of the same blocks, since attention adds up block by block.
+    // With the same block size, because attention sums block by block.
     let roomy = EngineConfig { swap_blocks: 0, scheduler, ..oracle::config(1000, setup.block_size) };
     for (i, got) in outputs {
         prop_assert_eq!(got, alone(engine(name, dtype, roomy.clone()), &requests[i]), "{}, {}", name, dtype);
@@ -104,7 +104,7 @@ every_type! {
     schedules_with_a_cache_in_fp8: KvDtype::Fp8,
 }
 
-/// What the schedules above may happen not to do: conversations take turns in a cache that holds one of them.
+/// Random schedules may miss this case: conversations take turns in a cache that holds only one of them.
 #[test]
 fn conversations_that_take_turns_come_back_from_the_swap_space() {
     for name in MODELS {
@@ -132,14 +132,15 @@ fn conversations_that_take_turns_come_back_from_the_swap_space() {
                         alone(self::engine(name, dtype, roomy.clone()), &request),
                         "{name}, {dtype}, turn {turn}"
                     );
-                    // Six tokens are new, five of the answer are computed, and a block may not have been full.
+                    // Six tokens are new, five tokens of the answer are computed, and up to seven were in a block that
+                    // was not full.
                     let computed = engine.stats().computed_tokens - before;
                     assert!(turn == 0 || computed <= 6 + 5 + 7, "{name}, {dtype}, turn {turn}: {computed}");
                     text.extend(&got.0[0].tokens);
                     text.extend((0..5).map(|i| 301 + (turn * 5 + i) % 100));
                 }
             }
-            // Little of a text is left in the cache when its turn comes again.
+            // When a conversation's turn comes again, little of it is left in the cache.
             let (from_swap, all) = (engine.stats().swap_hit_tokens, engine.stats().hit_tokens);
             assert!(all == 3 * (24 + 32 + 40) && from_swap > all / 2, "{name}, {dtype}: {from_swap} of {all}");
         }

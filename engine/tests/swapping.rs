@@ -1,4 +1,4 @@
-//! Preemption by swapping: what moves, what comes back, and what happens when the swap space is full.
+//! Preemption by swapping: which blocks move out, which come back, and what happens when the swap space is full.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -42,7 +42,7 @@ fn sampled(n: usize) -> SamplingParams {
     }
 }
 
-/// Two requests of `n` outputs each to their end, with what they gave.
+/// Runs two requests of `n` outputs each. Returns their outputs and the statistics.
 fn two_requests(mut engine: Engine, n: usize) -> (Vec<Vec<Output>>, Stats) {
     engine.add(PROMPT.to_vec(), sampled(n)).unwrap();
     engine.add(PROMPT.to_vec(), sampled(n)).unwrap();
@@ -56,8 +56,8 @@ fn two_requests(mut engine: Engine, n: usize) -> (Vec<Vec<Output>>, Stats) {
 }
 
 #[test]
-fn a_group_that_is_swapped_loses_nothing_and_computes_nothing_twice() {
-    // Three sequences of 28 tokens share two blocks: 2 + 3 * 6 blocks for each request.
+fn a_swapped_group_computes_no_token_twice() {
+    // Three sequences of 28 tokens share two blocks: each request takes 2 + 3 * 5 blocks.
     let (roomy, _) = two_requests(engine(100, 0, Preemption::Auto), 3);
     let (outputs, stats) = two_requests(engine(24, 24, Preemption::Auto), 3);
     assert_eq!(outputs, roomy);
@@ -84,7 +84,7 @@ fn a_full_swap_space_falls_back_to_recomputation() {
 }
 
 #[test]
-fn nothing_new_is_admitted_while_something_is_swapped_out() {
+fn no_new_group_is_admitted_while_one_is_swapped_out() {
     let mut engine = engine(24, 24, Preemption::Swap);
     let ids = |groups: &mut dyn Iterator<Item = RequestId>| groups.collect::<BTreeSet<_>>();
     for _ in 0..6 {
@@ -106,7 +106,7 @@ fn nothing_new_is_admitted_while_something_is_swapped_out() {
 }
 
 #[test]
-fn a_failed_step_costs_those_that_run_and_the_others_are_recomputed() {
+fn a_failed_step_drops_running_requests_and_recomputes_the_others() {
     for prefix_caching in [false, true] {
         let config = EngineConfig {
             scheduler: SchedulerOptions { preemption: Preemption::Swap, prefix_caching, ..scheduler_options() },
@@ -135,10 +135,13 @@ fn a_failed_step_costs_those_that_run_and_the_others_are_recomputed() {
             assert_eq!(engine.scheduler().check_integrity(), Ok(()));
         }
         let ids: BTreeSet<_> = done.iter().map(|f| f.id).collect();
-        assert!(ids.is_disjoint(&lost) && swapped.iter().all(|id| ids.contains(id)), "{lost:?} are lost, not {ids:?}");
+        assert!(
+            ids.is_disjoint(&lost) && swapped.iter().all(|id| ids.contains(id)),
+            "{lost:?} should be lost, but {ids:?} finished"
+        );
         assert_eq!(ids.len() + lost.len(), 4);
         let (alone, _) = two_requests(self::engine(100, 0, Preemption::Auto), 3);
-        assert!(done.iter().all(|f| f.outputs == alone[0]), "what was swapped out is what it would have been");
+        assert!(done.iter().all(|f| f.outputs == alone[0]), "swapped out requests have the same outputs as alone");
     }
 }
 

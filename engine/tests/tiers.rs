@@ -1,4 +1,4 @@
-//! The swap space as a second tier of the prefix cache: what is evicted comes back as a copy, and is not computed again.
+//! The swap space as a second tier of the prefix cache: evicted blocks are copied back instead of being computed again.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -29,12 +29,12 @@ fn engine(num_blocks: usize, swap_blocks: usize) -> Engine {
     oracle::engine(tiers(num_blocks, swap_blocks))
 }
 
-/// Tokens that begin differently for every `start`.
+/// Tokens that are different from the first one on for every `start`.
 fn tokens(start: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| 1 + (start + i * i + i / 7) % (VOCAB - 1)).collect()
 }
 
-/// The output of a request that nothing else runs beside, and what the engine counted meanwhile.
+/// Runs one request alone. Returns its output and the statistics of the run.
 fn ask(engine: &mut Engine, prompt: &[u32], max_tokens: usize) -> (Output, Stats) {
     let before = engine.stats();
     engine.add(prompt.to_vec(), greedy(max_tokens)).unwrap();
@@ -48,19 +48,19 @@ fn ask(engine: &mut Engine, prompt: &[u32], max_tokens: usize) -> (Output, Stats
     (output, stats)
 }
 
-/// The same from an engine that has nothing cached.
+/// The output of the same request in an engine with an empty cache.
 fn alone(prompt: &[u32], max_tokens: usize) -> Output {
     ask(&mut engine(4000, 0), prompt, max_tokens).0
 }
 
-/// The next turn of a conversation: all that was said, and something new.
+/// The next turn of a conversation: the previous text and something new.
 fn turn(prompt: &[u32], said: &Output, new: u32, len: usize) -> Vec<u32> {
     [prompt, &said.tokens, &tokens(new, len)].concat()
 }
 
 #[test]
-fn a_conversation_that_comes_back_computes_its_new_tokens_alone() {
-    // Room for one conversation, or for what others ask meanwhile.
+fn a_returning_conversation_computes_only_its_new_tokens() {
+    // Room for one conversation, or for the other requests in between.
     let mut engine = engine(12, 40);
     let first = tokens(0, 100);
     let (said, _) = ask(&mut engine, &first, 30);
@@ -69,11 +69,12 @@ fn a_conversation_that_comes_back_computes_its_new_tokens_alone() {
     let second = turn(&first, &said, 9, 20);
     let (answer, stats) = ask(&mut engine, &second, 10);
     assert_eq!(answer, alone(&second, 10));
-    // Of 129 tokens with keys and values there are eight full blocks; the answer's last token is not computed.
+    // 129 tokens have keys and values, in eight full blocks and a partial one. The last token of the answer is not
+    // computed.
     assert_eq!((stats.hit_tokens, stats.swap_hit_tokens, stats.restored_blocks), (128, 128, 8));
-    assert_eq!(stats.computed_tokens, second.len() - 128 + 9, "what is new");
+    assert_eq!(stats.computed_tokens, second.len() - 128 + 9, "only the new tokens");
 
-    // Where there is no swap space all of it is computed.
+    // Without a swap space all of it is computed.
     let mut without = self::engine(12, 0);
     ask(&mut without, &first, 30);
     others(&mut without);
@@ -81,7 +82,7 @@ fn a_conversation_that_comes_back_computes_its_new_tokens_alone() {
 }
 
 #[test]
-fn what_came_back_does_not_move_a_second_time() {
+fn restored_blocks_do_not_move_a_second_time() {
     let mut engine = engine(8, 40);
     let (first, other) = (tokens(0, 7 * BLOCK + 1), tokens(1, 7 * BLOCK + 1));
     let moved = [&first, &other, &first, &other, &first].map(|prompt| {
@@ -105,13 +106,13 @@ fn the_beginning_of_a_text_is_kept_longest() {
 }
 
 #[test]
-fn two_conversations_that_come_back_in_one_step_find_each_their_own() {
+fn two_conversations_are_restored_in_one_step() {
     let mut engine = engine(18, 60);
     let prompts = [tokens(0, 8 * BLOCK + 1), tokens(1, 8 * BLOCK + 1)];
     for prompt in &prompts {
         ask(&mut engine, prompt, 1);
     }
-    // The first of them is evicted, and part of the second.
+    // This evicts the first prompt and part of the second.
     ask(&mut engine, &tokens(2, 12 * BLOCK), 1);
     let before = engine.stats();
     for prompt in &prompts {
@@ -125,7 +126,7 @@ fn two_conversations_that_come_back_in_one_step_find_each_their_own() {
 }
 
 #[test]
-fn groups_that_are_preempted_come_before_cached_blocks() {
+fn preempted_groups_displace_cached_blocks_in_the_swap_space() {
     let sampled = |seed| SamplingParams { n: 3, best_of: 3, temperature: 1.0, seed: Some(seed), ..greedy(40) };
     let options =
         |prefix_caching| SchedulerOptions { preemption: Preemption::Swap, prefix_caching, ..scheduler_options() };
@@ -139,17 +140,17 @@ fn groups_that_are_preempted_come_before_cached_blocks() {
     for other in 3..8 {
         ask(&mut tight, &tokens(other, 19 * BLOCK), 1);
     }
-    assert_eq!(tight.scheduler().swap_usage().cached_blocks, 20, "it is full");
+    assert_eq!(tight.scheduler().swap_usage().cached_blocks, 20, "the swap space is full");
     let outputs = run(&mut tight);
     assert_eq!(outputs, run(&mut oracle::engine(EngineConfig { scheduler: options(false), ..tiers(400, 0) })));
     let stats = tight.stats();
-    assert!(stats.preemptions > 0 && stats.swapped_out == stats.preemptions, "none was recomputed: {stats:?}");
+    assert!(stats.preemptions > 0 && stats.swapped_out == stats.preemptions, "no group was recomputed: {stats:?}");
     assert!(stats.swapped_out_blocks > 0);
     assert_eq!(tight.scheduler().swap_usage().used_blocks, 0);
 }
 
 #[test]
-fn nothing_moves_where_prefixes_are_not_cached() {
+fn no_block_moves_without_prefix_caching() {
     let scheduler = SchedulerOptions { prefix_caching: false, ..scheduler_options() };
     let mut engine = oracle::engine(EngineConfig { scheduler, ..tiers(9, 40) });
     engine.pin_prefix(tokens(5, BLOCK)).unwrap();
@@ -160,11 +161,11 @@ fn nothing_moves_where_prefixes_are_not_cached() {
 }
 
 #[test]
-fn a_prefix_that_is_pinned_leaves_what_it_evicts_to_be_found() {
+fn blocks_evicted_by_a_pinned_prefix_can_be_found() {
     let mut engine = engine(12, 40);
     let first = tokens(0, 8 * BLOCK + 1);
     ask(&mut engine, &first, 1);
-    // Too long: nothing is computed, and what was evicted for it is still there.
+    // The prefix is too long: nothing is computed, and the blocks evicted for it can still be found.
     let more = [tokens(7, 4 * BLOCK), first.clone()].concat();
     assert!(matches!(engine.pin_prefix([more.clone(), more].concat()), Err(Error::Request(_) | Error::Memory(_))));
     engine.pin_prefix(tokens(1, 3 * BLOCK)).unwrap();
@@ -178,7 +179,7 @@ fn a_prefix_that_is_pinned_leaves_what_it_evicts_to_be_found() {
 }
 
 #[test]
-fn a_step_that_fails_leaves_nothing_to_be_found() {
+fn a_failed_step_empties_both_prefix_indices() {
     let config = tiers(12, 40);
     let now = Arc::new(AtomicBool::new(false));
     let mut engine = Engine::new(config.clone(), Fails::when(now.clone(), &config));
@@ -190,9 +191,9 @@ fn a_step_that_fails_leaves_nothing_to_be_found() {
     ask(&mut engine, &tokens(1, 150), 20);
     follower.follow(changes.lock().unwrap().take());
     assert_eq!(follower.check(&engine), Ok(()));
-    assert!(!engine.scheduler().known_blocks(Space::Swap).is_empty());
+    assert!(!engine.scheduler().registered_blocks(Space::Swap).is_empty());
 
-    // The step that fails moves blocks both ways.
+    // The failing step would move blocks in both directions.
     let second = turn(&first, &said, 9, 20);
     engine.add(second.clone(), greedy(10)).unwrap();
     now.store(true, Relaxed);
@@ -206,7 +207,7 @@ fn a_step_that_fails_leaves_nothing_to_be_found() {
 }
 
 #[test]
-fn of_a_text_longer_than_the_window_no_more_comes_back_than_the_window_sees() {
+fn only_blocks_in_the_window_are_restored() {
     let mut engine = oracle::engine(EngineConfig { window: Some(3 * BLOCK), ..tiers(20, 40) });
     let roomy = || oracle::engine(EngineConfig { window: Some(3 * BLOCK), ..tiers(4000, 0) });
     let first = tokens(0, 10 * BLOCK + 1);

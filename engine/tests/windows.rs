@@ -1,4 +1,4 @@
-//! Models that see a window only: what it has left behind is free, and is not counted.
+//! Models with sliding-window attention: blocks behind the window are freed and not counted.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -12,7 +12,7 @@ use oracle::{VOCAB, config, engine, finish, greedy, scheduler_options};
 
 const BLOCK: usize = 4;
 const WINDOW: usize = 10;
-/// A window begins anywhere in a block.
+/// A window may begin anywhere in a block.
 const WINDOW_BLOCKS: usize = 4;
 
 fn sliding(num_blocks: usize) -> EngineConfig {
@@ -46,8 +46,8 @@ fn a_pool_that_holds_a_window_holds_a_request_of_any_length() {
 }
 
 #[test]
-fn admission_counts_what_a_window_and_a_chunk_take() {
-    // Three windows, and the chunk of the one that computes its prompt.
+fn admission_counts_the_blocks_of_a_window_and_a_chunk() {
+    // Three windows, and one prompt chunk.
     let num_blocks = 3 * WINDOW_BLOCKS + 32 / BLOCK;
     let most_at_once = |config: EngineConfig| {
         let mut engine = engine(config);
@@ -67,7 +67,7 @@ fn admission_counts_what_a_window_and_a_chunk_take() {
 }
 
 #[test]
-fn what_cannot_fit_is_refused_by_what_a_window_takes() {
+fn requests_are_refused_by_the_size_of_a_window() {
     let why = |engine: &mut Engine, params| match engine.add(prompt(50), params) {
         Err(Error::Request(refusal)) => Some(refusal.why),
         Ok(_) => None,
@@ -79,17 +79,17 @@ fn what_cannot_fit_is_refused_by_what_a_window_takes() {
     let mut short = engine(sliding(WINDOW_BLOCKS - 1));
     assert!(why(&mut short, greedy(5)).is_some_and(|why| why.contains("the KV cache holds 12 in all")));
     assert_eq!(context(&short), 13);
-    // Beams keep their blocks, so that they must fit whole.
+    // Beams keep all their blocks, so they must fit whole.
     let beam = Some(Beam { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::No });
     assert!(why(&mut enough, SamplingParams { n: 2, best_of: 2, beam, ..greedy(5) }).is_some());
 }
 
 #[test]
-fn several_outputs_share_the_window_and_part() {
+fn several_outputs_share_the_window_and_diverge() {
     for preemption in [Preemption::Swap, Preemption::Recompute] {
         for prefix_caching in [false, true] {
             let params = |seed| SamplingParams { n: 3, best_of: 3, temperature: 1.0, seed: Some(seed), ..greedy(60) };
-            // Two requests of three outputs come into each other's way.
+            // Two requests of three outputs compete for the blocks.
             let mut tight = engine(EngineConfig {
                 scheduler: SchedulerOptions { preemption, prefix_caching, ..sliding(5 * WINDOW_BLOCKS).scheduler },
                 ..sliding(5 * WINDOW_BLOCKS)
@@ -109,13 +109,15 @@ fn several_outputs_share_the_window_and_part() {
 }
 
 #[test]
-fn what_was_left_behind_can_be_found_again() {
+fn blocks_behind_the_window_can_be_found_again() {
     let mut engine = engine(sliding(50));
     engine.add(prompt(60), greedy(1)).unwrap();
     finish(&mut engine);
     engine.add(prompt(60), greedy(1)).unwrap();
     engine.step().unwrap();
     assert_eq!(engine.stats().hit_tokens, 56, "all but the last block");
-    assert!(engine.scheduler().running().iter().all(|group| group.running[0].table.held().len() <= WINDOW_BLOCKS));
+    assert!(
+        engine.scheduler().running().iter().all(|group| group.running[0].table.live_blocks().len() <= WINDOW_BLOCKS)
+    );
     assert_eq!(engine.scheduler().check_integrity(), Ok(()));
 }

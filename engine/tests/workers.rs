@@ -1,5 +1,5 @@
-//! Random schedules on workers that have some of the heads each: outputs are those of one worker, and a worker that fails
-//! keeps nobody waiting.
+//! Random schedules on workers that each have some of the heads. The outputs are the same as with one worker, and a
+//! failing worker never leaves the others waiting.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -21,21 +21,21 @@ use oracle::config;
 use proptest::prelude::*;
 use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, constrained_request, cut_short, setup};
 
-/// The time after which workers are taken to wait for each other for ever. A case takes milliseconds.
+/// The time after which a case counts as a deadlock. Cases take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What `case` gives, which is run in a thread of its own: if it never ends, the test does.
+/// Runs `case` in a thread of its own and returns its result. Panics if it does not end in time.
 fn watched<T: Send + 'static>(case: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, result) = channel();
     let thread = thread::spawn(move || sender.send(case()));
     match result.recv_timeout(PATIENCE) {
         Ok(result) => result,
-        Err(RecvTimeoutError::Timeout) => panic!("workers wait for ever"),
+        Err(RecvTimeoutError::Timeout) => panic!("the workers are deadlocked"),
         Err(RecvTimeoutError::Disconnected) => resume_unwind(thread.join().unwrap_err()),
     }
 }
 
-/// An engine with its prefixes pinned, and its owners.
+/// An engine with its pinned prefixes and owners. `None` if a worker failed while the prefixes were pinned.
 fn load(
     requests: &[Request],
     setup: &Setup,
@@ -45,7 +45,7 @@ fn load(
 ) -> Option<(Engine, Vec<OwnerId>)> {
     let mut engine = engine(setup.config(requests), of, failure, alive);
     let pin = || setup.pinned.iter().try_for_each(|prefix| engine.pin_prefix(prefix.tokens()));
-    // A worker may fail in one of these steps as well. Then there is no engine.
+    // A worker may fail while a prefix is pinned. Then there is no engine.
     let is_pinned = catch_unwind(AssertUnwindSafe(pin)).is_ok_and(|pinned| pinned.is_ok());
     is_pinned.then(|| {
         let owners = (0..OWNERS).map(|_| engine.new_owner()).collect();
@@ -53,15 +53,15 @@ fn load(
     })
 }
 
-/// Waits until no worker is left.
-fn all_gone(alive: &Arc<()>) {
+/// Waits until all workers have ended.
+fn wait_for_workers_to_end(alive: &Arc<()>) {
     while Arc::strong_count(alive) > 1 {
         thread::yield_now();
     }
 }
 
-/// Answers all requests on `of` workers. In the first engines one fails each, and what it has not answered is asked again of
-/// the next. Those that are cut have no answer.
+/// Answers all requests on `of` workers. A worker fails in each of the first engines, and the next engine gets the
+/// requests that are unanswered. Requests that are cut have no answer.
 fn serve(
     requests: &[Request],
     setup: &Setup,
@@ -74,7 +74,7 @@ fn serve(
         if let Some(loaded) = load(requests, setup, of, failures.next(), &alive) {
             return loaded;
         }
-        all_gone(&alive);
+        wait_for_workers_to_end(&alive);
     };
     let (mut engine, mut owners) = next();
     let mut pinned = engine.scheduler().usage().used_blocks;
@@ -89,14 +89,14 @@ fn serve(
             prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
         } else {
             if result.is_ok() {
-                // It panicked nowhere in the engine: the blocks of what ran are free again.
+                // The engine reported an error without a panic, so the running requests' blocks are free again.
                 prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
                 prop_assert_eq!(engine.scheduler().usage().used_blocks, pinned);
             }
-            // Another step may fail again, but it ends.
+            // Another step may fail again, but must end.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(engine.step())));
             drop(engine);
-            all_gone(&alive);
+            wait_for_workers_to_end(&alive);
             (engine, owners) = next();
             pinned = engine.scheduler().usage().used_blocks;
             let again = |i: usize| {
@@ -114,13 +114,13 @@ fn serve(
     prop_assert_eq!(engine.scheduler().usage().used_blocks, pinned, "all others are free or cached");
     prop_assert_eq!(engine.scheduler().swap_usage().used_blocks, 0);
     drop(engine);
-    all_gone(&alive);
+    wait_for_workers_to_end(&alive);
     outputs.retain(|i, _| !cut.contains(i));
     prop_assert_eq!(outputs.len() + cut.len(), requests.len());
     Ok(outputs)
 }
 
-/// Whether each has what it gets alone, from one worker that has all heads.
+/// Checks that each request has the same answer as alone on one worker with all heads.
 fn check(requests: &[Request], window: Option<usize>, outputs: BTreeMap<usize, Answer>) -> Result<(), TestCaseError> {
     for (i, got) in outputs {
         let config = engine::engine::EngineConfig { window, ..config(100, 16) };
@@ -138,7 +138,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn workers_give_each_request_what_one_worker_gives_it_alone(
+    fn outputs_of_workers_match_those_of_one_worker_alone(
         requests in prop::collection::vec(constrained_request(), 1..12),
         setup in setup(),
         of in prop_oneof![Just(1usize), Just(2), Just(4)],
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn a_worker_that_fails_costs_its_step_and_nothing_else(
+    fn a_failing_worker_costs_only_its_step(
         requests in prop::collection::vec(constrained_request(), 1..12),
         setup in setup(),
         of in prop_oneof![Just(1usize), Just(2), Just(4)],

@@ -1,4 +1,4 @@
-//! From a step to the batch that a backend computes.
+//! Builds the batch that a backend computes for a step.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::sampling::SampleRow;
 use crate::scheduler::{Scheduler, Step};
 use crate::sequence::Sequence;
 
-/// The step's tokens as a backend wants them, and for each row of logits how to sample it.
+/// Returns the step's tokens in the backend's form, and the sampling parameters of each row of logits.
 pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (Batch, Vec<SampleRow<'a>>) {
     let mut batch = Batch { moves: step.moves.clone(), ..Batch::default() };
     let mut rows = Vec::new();
@@ -28,7 +28,8 @@ pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (B
             }
         }
         if is_sampled {
-            // Every sequence of the group has a chunk in this step, in order. A row is that of the last token it follows.
+            // Every sequence of a sampled group has a chunk in this step, in order. A sample uses the row of the last
+            // token before it.
             for (seq, row) in group.sample_rows() {
                 let (span, tokens) = (batch.spans[first + seq], row.prompt.len() + row.output.len());
                 batch.logit_rows.push((span.start + span.len - 1 - (span.context - tokens)) as u32);
@@ -39,7 +40,7 @@ pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (B
     (batch, rows)
 }
 
-/// Adds tokens `range` of a sequence, whose table has slots for them, to a batch.
+/// Adds tokens `range` of a sequence to a batch. The sequence's table must have slots for them.
 pub fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>, block_size: usize) {
     let (start, table) = (batch.tokens.len(), batch.blocks.len());
     batch.spans.push(Span { start, len: range.len(), context: range.end, table });

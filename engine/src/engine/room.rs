@@ -1,4 +1,4 @@
-//! Whether there is room for a request, if it is alone.
+//! Checks whether a request fits when it runs alone.
 
 use super::{Engine, EngineConfig};
 use crate::embedding::Pooling;
@@ -7,7 +7,7 @@ use crate::kv::blocks_for;
 use crate::sampling::SamplingParams;
 
 impl Engine {
-    /// Refuses a prompt that the model or the KV cache has no room for, even with nothing beside it.
+    /// Rejects a prompt that is too long for the model or the KV cache even if the request runs alone.
     pub(super) fn check_prompt(&self, prompt: &[u32], params: &SamplingParams) -> Result<()> {
         let refuse = |why: String| Err(Error::request("prompt", why));
         let EngineConfig { max_len, vocab_size, block_size, .. } = self.config;
@@ -40,12 +40,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Beams compete at every step, so that all must fit together, whatever becomes of them.
+    /// Rejects beam searches that are too large for the KV cache. Beams compete at every step, so all must fit together
+    /// at their full length.
     pub(super) fn check_beams(&self, prompt: &[u32], params: &SamplingParams) -> Result<()> {
         let Some(beam) = params.beam else { return Ok(()) };
         let EngineConfig { max_len, block_size, .. } = self.config;
         let most = params.max_tokens.min(max_len - prompt.len());
-        // The last token that is generated is not read any more.
+        // The last generated token needs no slot, because no token follows it.
         let longest = blocks_for(prompt.len() + most.saturating_sub(1), block_size);
         let shared = prompt.len() / block_size;
         let needed = shared + beam.width * (longest - shared) - self.pinned_blocks(prompt, params);
@@ -62,7 +63,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Blocks that a sequence of so many tokens needs when it has the cache to itself. Beams keep all of theirs.
+    /// The number of blocks that a sequence of `tokens` tokens needs when it has the cache to itself. Beams keep all
+    /// their blocks.
     fn blocks_alone(&self, tokens: usize, params: &SamplingParams) -> usize {
         match params.beam {
             Some(_) => blocks_for(tokens, self.config.block_size),
@@ -70,15 +72,15 @@ impl Engine {
         }
     }
 
-    /// Full blocks that a prompt shares with a pinned prefix.
+    /// The number of full blocks that a prompt shares with a pinned prefix.
     fn pinned_blocks(&self, prompt: &[u32], params: &SamplingParams) -> usize {
-        // Where something of all tokens is wanted, they are computed all the same.
+        // Requests that want a result for every token compute them all, so they share nothing.
         let computes_all = params.prompt_logprobs.is_some() || params.pooling == Some(Pooling::Mean);
         if computes_all { 0 } else { self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size }
     }
 
-    /// Most tokens that `prompt` and an output of it can have together: the model has no more positions, or the KV cache no
-    /// more blocks for a single sequence.
+    /// The maximum length of `prompt` and an output together, limited by the model's positions and by the KV blocks
+    /// available to one sequence.
     pub fn context_len(&self, prompt: &[u32], params: &SamplingParams) -> usize {
         let EngineConfig { max_len, block_size, .. } = self.config;
         let blocks = self.scheduler.capacity() + self.pinned_blocks(prompt, params);

@@ -1,4 +1,4 @@
-//! A step of a group that is a beam search: which beams live on, forked and freed accordingly (4.4 of the paper).
+//! A step of a beam search group: surviving beams are forked and the others freed (4.4 of the paper).
 
 use super::SequenceGroup;
 use crate::constraint::Reading;
@@ -6,8 +6,8 @@ use crate::sampling::{Beam, Branch, Candidate, Sampled};
 use crate::sequence::{FinishReason, Output, Sequence};
 
 impl SequenceGroup {
-    /// Takes in the likeliest tokens of each beam, from which the search goes on or ends. Of a beam that is constrained these
-    /// are tokens that its grammar allows, and there may be few or none.
+    /// Adds the likeliest tokens of each beam. The search then continues or ends. The candidates of a constrained beam
+    /// are tokens that its grammar allows, possibly few or none.
     pub(super) fn advance_beams(&mut self, beam: Beam, sampled: &[Sampled]) {
         let parents = std::mem::take(&mut self.running);
         let length = parents.first().map_or(0, |s| s.output().len()) + 1;
@@ -34,7 +34,7 @@ impl SequenceGroup {
         });
         self.finished.extend(step.finished);
         if self.finished.is_empty() && step.running.is_empty() {
-            // Nothing that may follow is possible, and nothing ended before: what there is, is cut here.
+            // No beam can continue and none has ended before, so the current beams are returned as they are.
             self.finished.extend(parents.into_iter().map(|seq| ended(beam, seq, FinishReason::Length)));
         }
         self.finished.sort_by(|a, b| b.score.unwrap_or(0.0).total_cmp(&a.score.unwrap_or(0.0)));
@@ -42,13 +42,14 @@ impl SequenceGroup {
         let worst = self.finished.get(beam.width - 1).and_then(|o| o.score);
         let best = step.running.first().map_or(f64::NEG_INFINITY, |seq| seq.cumulative_logprob);
         if !worst.is_some_and(|worst| beam.is_done(worst, best, length, self.max_output)) {
-            // Forked in one go, then the parents are dropped: blocks that no beam holds any more go back.
+            // The new beams are forked before the parents are dropped. Blocks that only the parents reference are
+            // freed.
             self.running = step.running;
         }
     }
 }
 
-/// A beam that has come to its end.
+/// Finishes a beam and scores it.
 fn ended(beam: Beam, seq: Sequence, reason: FinishReason) -> Output {
     let score = beam.score(seq.cumulative_logprob, seq.output().len().max(1));
     seq.finish(reason, Some(score))

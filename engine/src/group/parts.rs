@@ -1,8 +1,8 @@
-//! A request in parts: outputs that do not depend on each other need not run at the same time.
+//! Dividing a request into parts: independent outputs need not run at the same time.
 //!
-//! Each part is a group of its own, of the same request. An output's seed and the index under which its tokens are
-//! reported are the same in whichever part it is, so that it gets the same tokens; parts that have ended are joined before
-//! outputs are ranked. Beams cannot be divided, since they compete at every step.
+//! Each part is a group of its own with the same request id. An output keeps its seed and index in whichever part it
+//! is, so it gets the same tokens. Parts that have ended are joined before outputs are ranked. Beams cannot be divided,
+//! since they compete at every step.
 
 use std::time::Instant;
 
@@ -11,46 +11,46 @@ use crate::embedding::PooledStates;
 use crate::kv::{BlockPool, blocks_for};
 use crate::sequence::Sequence;
 
-/// What groups are ordered by: the first to be admitted comes first; of what was never admitted, the first to arrive; of
-/// the parts of a request, that with the lowest outputs.
+/// The order of groups: first by admission, then by arrival for groups that were never admitted, then by the first
+/// output of each part of a request.
 pub type Rank = (u64, u64, usize);
 
 impl SequenceGroup {
-    /// Its place in the order of groups. No two that are in progress have the same.
+    /// The group's rank. No two groups in progress have the same.
     pub fn rank(&self) -> Rank {
         (self.ticket.unwrap_or(u64::MAX), self.id, self.outputs.start)
     }
 
-    /// Whether nothing of the group was ever scheduled.
+    /// Whether the group was never admitted.
     pub fn is_new(&self) -> bool {
         self.ticket.is_none()
     }
 
-    /// Whether the request's first output is or was in this part.
+    /// Whether this part has or had the request's first output.
     pub fn is_first_part(&self) -> bool {
         self.outputs.start == 0
     }
 
-    /// Whether [`Self::split`] can divide the group. A prompt that is to be scored is computed once, before anything that
-    /// follows it is reported; so its group is divided only afterwards.
+    /// Whether [`Self::split`] can divide the group. If the request wants prompt logprobs, its group is divided only
+    /// after the prompt. The prompt is scored once, before any token after it is reported.
     pub fn can_split(&self) -> bool {
         let scores = self.at_prompt() && self.prompt_logprobs.is_some();
         self.params.beam.is_none() && self.width() > 1 && !scores
     }
 
-    /// Whether dividing the group gives blocks back: whether it has several sequences, and not only a prompt for them.
+    /// Whether dividing the group frees blocks: it has several sequences, not only a prompt.
     pub fn is_divisible(&self) -> bool {
         self.running.len() > 1 && self.can_split()
     }
 
-    /// Whether its outputs were forked from the prompt, and some have written nothing yet: they share the prompt's last
-    /// block, which all but one will copy.
+    /// Whether the outputs were just forked and some have written no token yet. They share the prompt's last block,
+    /// which all but one will copy.
     pub fn is_just_forked(&self) -> bool {
         !self.at_prompt() && self.running.iter().any(|seq| seq.table.len() <= seq.prompt_len)
     }
 
-    /// Divides the group: it keeps its first `keep` outputs, and the others are returned as another part. Where the
-    /// prompt is not computed the other part will compute it over blocks of `pool`, and is new.
+    /// Divides the group. It keeps its first `keep` outputs, and the others are returned as a new part. If the prompt
+    /// is not computed yet, the new part computes it again over blocks of `pool`, and counts as new.
     pub fn split(&mut self, keep: usize, pool: &BlockPool) -> SequenceGroup {
         debug_assert!(self.can_split() && (1..self.width()).contains(&keep));
         let (running, middle, ticket) = if self.at_prompt() {
@@ -87,9 +87,9 @@ impl SequenceGroup {
         }
     }
 
-    /// Takes in another part of the same request.
+    /// Joins another part of the same request to this one.
     pub fn join(&mut self, other: SequenceGroup) {
-        // Later parts find what the first has computed.
+        // Later parts hit blocks that the first part computed, so only the first part's count is kept.
         if other.is_first_part() {
             self.cached_tokens = other.cached_tokens;
         }
@@ -100,14 +100,14 @@ impl SequenceGroup {
         self.first_token = earlier(self.first_token, other.first_token);
     }
 
-    /// Blocks that all its tokens take, whether they are computed or not, if its sequences share the prompt's full blocks
-    /// and no others.
+    /// The number of blocks that all its tokens take, computed or not, if its sequences share only the prompt's full
+    /// blocks.
     pub fn num_blocks(&self) -> usize {
         self.own_blocks().sum()
     }
 
-    /// How many of its outputs, from the first on, take no more than so many rows and blocks. All or none if it cannot be
-    /// divided.
+    /// How many of its outputs, counted from the first, fit into the given rows and blocks. All or none if the group
+    /// cannot be divided.
     pub fn outputs_within(&self, rows: usize, blocks: usize) -> usize {
         if self.can_split() && !self.at_prompt() {
             let sums = self.own_blocks().scan(0, |sum, own| {
@@ -123,18 +123,19 @@ impl SequenceGroup {
         }
     }
 
-    /// No more than `blocks`, nor than a sequence holds at once of whose tokens at most `chunk` are computed at a time.
+    /// The smaller of `blocks` and the blocks that a sequence needs at a time if at most `chunk` of its tokens are
+    /// computed per step.
     pub fn at_most(&self, blocks: usize, pool: &BlockPool, chunk: usize) -> usize {
-        if self.keeps_all() { blocks } else { blocks.min(pool.blocks_at_once(usize::MAX, chunk)) }
+        if self.keeps_all_blocks() { blocks } else { blocks.min(pool.blocks_at_once(usize::MAX, chunk)) }
     }
 
-    /// Whether the group keeps blocks that a window has left behind. Beams do: they cannot be divided, so that all must fit
-    /// together; and they do so, however they come back from a preemption, if they share all that they have in common.
-    pub fn keeps_all(&self) -> bool {
+    /// Whether the group keeps blocks that the window has left behind. Beams keep them. They cannot be divided, so all
+    /// must fit together, and they fit again after any preemption only if they share their whole common prefix.
+    pub fn keeps_all_blocks(&self) -> bool {
         self.params.beam.is_some()
     }
 
-    /// Blocks that the tokens of each sequence take beside those of the sequences before it.
+    /// The number of blocks that each sequence adds to the sequences before it.
     fn own_blocks(&self) -> impl Iterator<Item = usize> {
         let own = |(i, seq): (usize, &Sequence)| {
             let size = seq.table.pool().block_size();

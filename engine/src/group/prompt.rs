@@ -1,4 +1,4 @@
-//! What a request wants of its prompt's tokens beside what follows them: their logprobs, or their hidden states.
+//! Results that a request wants for its prompt's tokens: logprobs or hidden states.
 
 use std::ops::Range;
 
@@ -8,22 +8,21 @@ use crate::sampling::{SampleRow, Sampled};
 use crate::sequence::{FinishReason, TokenLogprob};
 
 impl SequenceGroup {
-    /// The prompt's positions of which something is wanted that is not there yet: the logits, which give the logprob of the
-    /// token that follows; or the hidden states, to pool them.
+    /// The prompt positions whose results are still missing: logits, for the logprob of the next token, or hidden
+    /// states, to pool them.
     pub fn wanted(&self) -> Range<usize> {
         let Some(seq) = self.running.first() else { return 0..0 };
         match (&self.prompt_logprobs, self.params.pooling) {
-            (Some(there), _) => there.len() - 1..seq.prompt_len - 1,
+            (Some(done), _) => done.len() - 1..seq.prompt_len - 1,
             (None, Some(Pooling::Mean)) => self.pooled.count()..seq.prompt_len,
             (None, Some(Pooling::Last)) if self.pooled.count() == 0 => seq.prompt_len - 1..seq.prompt_len,
             _ => 0..0,
         }
     }
 
-    /// The beginning of a sequence that may be looked for among known blocks: all of it, or up to the first token of which
-    /// something is wanted, since a cache keeps neither logits nor hidden states. So a mean of all tokens has no prefix
-    /// hits.
-    pub fn may_be_known(&self, seq: usize) -> &[u32] {
+    /// The tokens of a sequence that a prefix lookup may match: all of them, or those up to the first position with a
+    /// missing result. The cache keeps neither logits nor hidden states. So a mean over all tokens has no prefix hits.
+    pub fn lookup_tokens(&self, seq: usize) -> &[u32] {
         let (wanted, tokens) = (self.wanted(), &self.running[seq].tokens);
         if wanted.is_empty() { tokens } else { &tokens[..=wanted.start] }
     }
@@ -37,24 +36,24 @@ impl SequenceGroup {
         })
     }
 
-    /// Takes in the logprobs at the next of [`Self::wanted`], one for each of `rows`.
+    /// Adds the logprobs at the next positions of [`Self::wanted`], one for each of `rows`.
     pub fn score(&mut self, rows: &[Sampled]) {
-        let (Some(seq), Some(there)) = (self.running.first(), &mut self.prompt_logprobs) else { return };
+        let (Some(seq), Some(done)) = (self.running.first(), &mut self.prompt_logprobs) else { return };
         for row in rows {
-            let token = seq.tokens[there.len()];
+            let token = seq.tokens[done.len()];
             let logprob = if row.token == token { row.logprob } else { f32::NEG_INFINITY };
-            there.push(Some(TokenLogprob { token, logprob, top: row.top.clone() }));
+            done.push(Some(TokenLogprob { token, logprob, top: row.top.clone() }));
         }
     }
 
-    /// Takes in the hidden states at the next of [`Self::wanted`].
+    /// Adds the hidden states at the next positions of [`Self::wanted`].
     pub fn pool(&mut self, states: &[Vec<f32>]) {
         self.pooled.add(states);
     }
 
-    /// The prompt's embedding, if the request asked for it and it is there.
+    /// The prompt's embedding. `None` if the request did not ask for it or it is not computed.
     pub fn embedding(&self) -> Option<Vec<f32>> {
-        let is_there = self.pooled.count() > 0 && self.finished.iter().all(|o| o.finish_reason != FinishReason::Abort);
-        is_there.then(|| self.pooled.normalised())
+        let is_pooled = self.pooled.count() > 0 && self.finished.iter().all(|o| o.finish_reason != FinishReason::Abort);
+        is_pooled.then(|| self.pooled.normalised())
     }
 }

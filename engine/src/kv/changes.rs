@@ -1,5 +1,5 @@
-//! What can be found in the KV cache and in the swap space, as changes from step to step. A router that follows them knows where
-//! a prompt's beginning is cached.
+//! The contents of the prefix cache and the swap space, reported as changes per step. A router that follows the changes
+//! knows which engine has a prompt's prefix cached.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,35 +7,36 @@ use std::sync::Arc;
 use super::log::{BlockEvent, EventLog, Space};
 use super::prefix::Prefix;
 
-/// A change of what can be found.
+/// A change to the set of prefixes that lookups can find.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheChange {
-    /// A block of this pool holds the last tokens of this prefix now.
+    /// A block of this pool now holds the last tokens of this prefix.
     Stored(Space, Arc<Prefix>),
-    /// No block of this pool holds any more what has this [`PrefixId::hash`](super::PrefixId::hash).
+    /// No block of this pool holds the prefix with this [`PrefixId::hash`](super::PrefixId::hash) any more.
     Removed(Space, u64),
 }
 
-/// Takes the changes in as they happen, and hands them out step by step. Blocks become known when a step is scheduled, and
-/// hold what they are known by when it has succeeded. So [`Self::take`] is to be called after a step that succeeded; what
-/// a step that failed was to store is forgotten with it, and never handed out.
+/// Collects the changes as they happen and hands them out per step. A block is registered when a step is scheduled, but
+/// its contents are valid only once the step succeeds. So call [`Self::take`] only after a step that succeeded. A
+/// failed step clears the prefix index, so its blocks are never handed out.
 ///
-/// Two blocks of a pool may hold the same, as when one of them was written after the block before the other had been forgotten.
-/// The first of them counts as stored, the last as removed.
+/// Two blocks of a pool may hold the same prefix. This happens if a second block is written while an evicted parent
+/// keeps lookups from finding the first. The prefix counts as stored with the first block, and as removed with the
+/// last.
 #[derive(Debug, Default)]
 pub struct CacheChanges {
-    /// What each known block holds.
+    /// The prefix hash of each registered block.
     hashes: HashMap<(Space, u32), u64>,
-    /// How many blocks hold it.
+    /// The number of blocks that hold each prefix.
     holders: HashMap<(Space, u64), usize>,
-    /// Since the last call of [`Self::take`]; what was stored and removed since then has left a gap.
+    /// Changes since the last call of [`Self::take`]. A prefix that was stored and removed in this time leaves `None`.
     changes: Vec<Option<CacheChange>>,
-    /// Where in `changes` something was stored.
+    /// The index in `changes` of each stored prefix.
     stored: HashMap<(Space, u64), usize>,
 }
 
 impl CacheChanges {
-    /// The changes since the last call, in order.
+    /// Returns the changes since the last call, in order.
     pub fn take(&mut self) -> Vec<CacheChange> {
         self.stored.clear();
         self.changes.drain(..).flatten().collect()
@@ -85,7 +86,7 @@ mod tests {
     use super::super::{BlockPool, BlockTable};
     use super::*;
 
-    /// A table whose blocks of two tokens are known.
+    /// A table whose full blocks, of two tokens each, are registered.
     fn table(pool: &BlockPool, tokens: &[u32]) -> BlockTable {
         let mut table = BlockTable::prefix_hit(pool, tokens);
         table.reserve(tokens.len() - table.len(), &mut Vec::new()).unwrap();
@@ -100,24 +101,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_names_its_tokens_and_what_comes_before() {
+    fn a_stored_prefix_has_its_tokens_and_its_parent() {
         let (pool, changes) = watched(3);
         let first = table(&pool, &[1, 2, 3, 4, 5]);
         let stored = changes.lock().unwrap().take();
-        let known: Vec<_> = pool.known().into_iter().map(|(_, prefix)| prefix).collect();
+        let registered: Vec<_> = pool.registered().into_iter().map(|(_, prefix)| prefix).collect();
         let stored_in_cache = |prefix| CacheChange::Stored(Space::Cache, prefix);
-        assert_eq!(stored, known.iter().cloned().map(stored_in_cache).collect::<Vec<_>>());
-        assert_eq!((known[0].parent(), known[0].tokens()), (None, &[1, 2][..]));
-        assert_eq!((known[1].parent(), known[1].tokens()), (Some(known[0].id()), &[3, 4][..]));
+        assert_eq!(stored, registered.iter().cloned().map(stored_in_cache).collect::<Vec<_>>());
+        assert_eq!((registered[0].parent(), registered[0].tokens()), (None, &[1, 2][..]));
+        assert_eq!((registered[1].parent(), registered[1].tokens()), (Some(registered[0].id()), &[3, 4][..]));
         drop(first);
-        assert_eq!(changes.lock().unwrap().take(), [], "what is cached can still be found");
-        let hashes: Vec<u64> = known.iter().map(|prefix| prefix.id().hash()).collect();
+        assert_eq!(changes.lock().unwrap().take(), [], "cached blocks can still be found");
+        let hashes: Vec<u64> = registered.iter().map(|prefix| prefix.id().hash()).collect();
         let _other = table(&pool, &[6, 7, 8, 9]);
         let now = changes.lock().unwrap().take();
         assert_eq!(
             (now.len(), &now[0]),
             (3, &CacheChange::Removed(Space::Cache, hashes[1])),
-            "the end of a text is forgotten first"
+            "the end of a text is evicted first"
         );
         let tokens = now[1..].iter().map(|change| match change {
             CacheChange::Stored(_, prefix) => prefix.tokens().to_vec(),
@@ -127,35 +128,35 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_step_was_to_store_is_never_handed_out() {
+    fn the_blocks_of_a_failed_step_are_never_reported() {
         let (pool, changes) = watched(8);
         let before = table(&pool, &[1, 2]);
-        let hash = pool.known()[0].1.id().hash();
+        let hash = pool.registered()[0].1.id().hash();
         assert_eq!(changes.lock().unwrap().take().len(), 1);
         let failed = table(&pool, &[1, 2, 3, 4]);
-        pool.forget();
+        pool.reset_prefix_cache();
         assert_eq!(changes.lock().unwrap().take(), [CacheChange::Removed(Space::Cache, hash)]);
         drop((before, failed));
     }
 
     #[test]
-    fn what_two_blocks_hold_is_stored_until_both_are_gone() {
+    fn a_prefix_in_two_blocks_is_removed_with_the_last() {
         let (pool, changes) = watched(4);
-        let held = table(&pool, &[1, 2, 3, 4]);
-        let first = pool.known()[0].1.clone();
+        let first_two = table(&pool, &[1, 2, 3, 4]);
+        let first = pool.registered()[0].1.clone();
         let mut changes = changes.lock().unwrap();
         assert_eq!(changes.take().len(), 2);
-        let second = pool.known()[1].1.clone();
+        let second = pool.registered()[1].1.clone();
         changes.record(Space::Cache, BlockEvent::Register { block: 7, prefix: second.clone() });
-        changes.record(Space::Cache, BlockEvent::Evict(held.blocks()[1]));
+        changes.record(Space::Cache, BlockEvent::Evict(first_two.blocks()[1]));
         assert_eq!(changes.take(), []);
         changes.record(Space::Swap, BlockEvent::Register { block: 7, prefix: second.clone() });
         assert_eq!(changes.take(), [CacheChange::Stored(Space::Swap, second.clone())]);
         changes.record(Space::Swap, BlockEvent::Evict(7));
         let removed = CacheChange::Removed(Space::Swap, second.id().hash());
-        assert_eq!(changes.take(), [removed], "what the swap space holds is counted apart");
+        assert_eq!(changes.take(), [removed], "the swap space is counted separately");
         changes.record(Space::Cache, BlockEvent::Evict(7));
-        changes.record(Space::Cache, BlockEvent::Evict(held.blocks()[0]));
+        changes.record(Space::Cache, BlockEvent::Evict(first_two.blocks()[0]));
         let removed = [second, first].map(|prefix| CacheChange::Removed(Space::Cache, prefix.id().hash()));
         assert_eq!(changes.take(), removed);
     }

@@ -1,9 +1,9 @@
-//! The free blocks, in the order in which they will be taken.
+//! The free blocks, in allocation order.
 
-/// A doubly linked list over block numbers in one array: adding at either end and removing from anywhere is O(1).
+/// A doubly linked list of block numbers in one array. Adding at either end and removing from anywhere are O(1).
 #[derive(Debug)]
 pub struct FreeList {
-    /// One for each block, and a last one that closes the ring.
+    /// One link per block, and a last one that closes the ring.
     links: Vec<Link>,
     len: usize,
 }
@@ -15,7 +15,7 @@ struct Link {
 }
 
 impl FreeList {
-    /// All of `num_blocks` blocks, in order.
+    /// A list of blocks 0 to `num_blocks` - 1, in order.
     pub fn full(num_blocks: u32) -> Self {
         let ring = num_blocks + 1;
         let link = |b: u32| Link { prev: (b + ring - 1) % ring, next: (b + 1) % ring };
@@ -36,12 +36,12 @@ impl FreeList {
         })
     }
 
-    /// Adds a block that will be taken next.
+    /// Adds a block at the front, to be allocated next.
     pub fn push_first(&mut self, block: u32) {
         self.insert(self.end() as u32, block);
     }
 
-    /// Adds a block that will be taken after all others.
+    /// Adds a block at the end, to be allocated after all others.
     pub fn push_last(&mut self, block: u32) {
         self.insert(self.links[self.end()].prev, block);
     }
@@ -54,7 +54,7 @@ impl FreeList {
         self.len -= 1;
     }
 
-    /// The blocks in the order in which they will be taken.
+    /// The blocks, in allocation order.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         let next = |b: &u32| Some(self.links[*b as usize].next).filter(|&b| b as usize != self.end());
         std::iter::successors(next(&(self.end() as u32)), next)
@@ -67,7 +67,7 @@ impl FreeList {
         self.len += 1;
     }
 
-    /// Where the link lies that closes the ring.
+    /// The index of the link that closes the ring.
     fn end(&self) -> usize {
         self.links.len() - 1
     }
@@ -81,7 +81,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn does_what_a_deque_does(ops in prop::collection::vec((0..4u8, any::<prop::sample::Index>()), 0..100)) {
+        fn behaves_like_a_deque(ops in prop::collection::vec((0..4u8, any::<prop::sample::Index>()), 0..100)) {
             let mut list = FreeList::full(6);
             let mut model: std::collections::VecDeque<u32> = (0..6).collect();
             for (op, pick) in ops {

@@ -2,7 +2,7 @@
 
 use super::KvDtype;
 
-/// The shape of a KV cache.
+/// The dimensions and the element type of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// Transformer layers.
@@ -18,19 +18,19 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// The shape of one layer, for the arithmetic on a CPU.
+    /// The shape of one layer, as the CPU kernels take it.
     pub(crate) fn layer_shape(&self) -> cpu::KvShape {
         let KvLayout { heads, head_dim, block_size, dtype, .. } = *self;
         cpu::KvShape { heads, head_dim, block_size, dtype }
     }
 
-    /// Bytes that one block takes: keys and values of `block_size` tokens in every layer, and their scales.
+    /// Bytes per block: keys and values of `block_size` tokens in every layer, with their scales.
     pub fn block_bytes(&self) -> usize {
         2 * self.layers * self.heads * self.block_size * self.dtype.head_bytes(self.head_dim)
     }
 }
 
-/// Blocks that hold `tokens` tokens.
+/// The number of blocks that `tokens` tokens take.
 pub fn blocks_for(tokens: usize, block_size: usize) -> usize {
     tokens.div_ceil(block_size)
 }

@@ -1,4 +1,4 @@
-//! What happens to blocks, as it happens. From a log on, the state of every block at every step can be rebuilt.
+//! The block event log. Replaying a log gives the state of every block at every step.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,70 +14,72 @@ pub enum Space {
     Swap,
 }
 
-/// Something that happened to a block of a pool.
+/// A change to one block of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockEvent {
-    /// A free block was taken; it has one reference and no filled slots.
+    /// A free block was allocated. It has one reference and no filled slots.
     Allocate(u32),
-    /// A reference was added. A cached block is held again by it, and full.
+    /// A reference was added. If the block was cached, it is in use again, and full.
     Share(u32),
-    /// At least the first `slots` slots of a block hold tokens, or will when the step is over.
+    /// At least the first `slots` slots of a block hold tokens, or will when the step ends.
     Fill {
         /// The block.
         block: u32,
-        /// Slots from its beginning.
+        /// The number of slots.
         slots: usize,
     },
-    /// A full block became known: without references it will be cached, and not merely free. Its contents are there when
-    /// the step is over.
+    /// A full block was registered in the prefix index. When its last reference is dropped it becomes cached instead of
+    /// merely free. Its contents are valid once the step ends.
     Register {
         /// The block.
         block: u32,
-        /// Its tokens, and those before it.
+        /// The block's tokens and all tokens before them.
         prefix: Arc<Prefix>,
     },
-    /// A reference was dropped. With the last of them the block is free, or cached if it is known.
+    /// A reference was dropped. After the last one the block is cached if it is registered, and free otherwise.
     Free(u32),
-    /// A cached block is no longer known; it is about to be allocated. What it held may move to the swap space in the same step.
+    /// A cached block left the prefix index because it is about to be reused. Its contents may move to the swap space
+    /// in the same step.
     Evict(u32),
-    /// A block is copied within the pool before the step's tokens are written.
+    /// A block is copied within the pool, before the step writes its tokens.
     Copy {
         /// The block read.
         src: u32,
         /// The block written.
         dst: u32,
     },
-    /// A block is moved to this pool from the other one.
+    /// A block's contents move to this pool from the other one.
     Swap {
         /// The block of the other pool.
         src: u32,
         /// The block of this pool.
         dst: u32,
     },
-    /// A step was scheduled; this is the state of the pool as it runs.
+    /// A step was scheduled. This is the state of the pool while it runs.
     Step(PoolUsage),
 }
 
-/// Takes events in, in order, those of both pools.
+/// Receives the events of both pools, in order.
 pub trait EventLog: Send {
-    /// Takes an event in. Called while the pool is locked: must not call it, and should be quick.
+    /// Receives an event. The pool is locked during the call, so the implementation must not call the pool and should
+    /// be quick.
     fn record(&mut self, space: Space, event: BlockEvent);
 }
 
-/// A log that several can write to.
+/// An event log that both pools can write to.
 pub type SharedLog = Arc<Mutex<dyn EventLog>>;
 
-/// A pool's way to the log.
+/// Writes a pool's events to a log.
 #[derive(Clone)]
 pub struct Logger {
-    /// Where it goes.
+    /// The log.
     pub log: SharedLog,
-    /// Which pool it is.
+    /// The pool that the events belong to.
     pub space: Space,
 }
 
 impl Logger {
-    /// Passes an event on.
+    /// Records an event of this pool.
     pub fn record(&self, event: BlockEvent) {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).record(self.space, event);
     }

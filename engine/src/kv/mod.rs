@@ -1,19 +1,22 @@
-//! The paged KV cache's bookkeeping (4.1 to 4.3 of the paper): which physical block holds which tokens of which
-//! sequence, and which sequences share it. There are no tensors here: what must be moved in memory is handed to the
-//! backend as a list of [`BlockCopy`].
+//! Bookkeeping of the paged KV cache (4.1 to 4.3 of the paper): which physical block holds which tokens of which
+//! sequence, and which sequences share it. This module holds no tensors. It lists the blocks that must move as
+//! [`BlockCopy`]s, and the backend copies their contents.
 //!
 //! ```text
 //!  sequence A  table [7, 2, 9]      block 7: 3 references, full        A, B and C share their prompt
 //!  sequence B  table [7, 2, 4]      block 2: 2 references, full        A and B share one block more
-//!  sequence C  table [7, 5]         blocks 9, 4, 5: 1 reference each   what each wrote for itself
+//!  sequence C  table [7, 5]         blocks 9, 4, 5: 1 reference each   written by one sequence alone
 //! ```
 //!
-//! Decoding methods need three verbs: [`BlockTable::fork`], [`BlockTable::reserve`] (append), and dropping the table
-//! (free). A block goes back to the pool when the last table that holds it is dropped. Swapping is a fourth, [`relocate`]: tables
-//! move to blocks of a second pool, the swap space in the host's memory, and back. A fifth, [`BlockTable::slide`], is for models
-//! that see a window only: a table gives back what the window has left behind. Full blocks are known by their tokens:
-//! [`BlockTable::register`] makes them so, [`BlockTable::prefix_hit`] finds them, also after their last holder is gone; and where
-//! their memory is needed, the [`SwapTier`] keeps them in the swap space.
+//! Decoding methods need three operations: [`BlockTable::fork`], [`BlockTable::reserve`] (append), and dropping the
+//! table (free). A block returns to the pool when the last table that references it is dropped. Three more operations
+//! build on these:
+//!
+//! - Swapping: [`relocate`] moves tables to blocks of a second pool, the swap space in host memory, and back.
+//! - Sliding windows: [`BlockTable::slide`] gives back the blocks that the attention window has left behind.
+//! - Prefix caching: [`BlockTable::register`] indexes full blocks by their tokens, and [`BlockTable::prefix_hit`] finds
+//!   them, even after the last table that referenced them is dropped. When the cache needs their memory, the
+//!   [`SwapTier`] moves them to the swap space.
 
 mod changes;
 mod free_list;

@@ -11,7 +11,7 @@ use super::log::{BlockEvent, Logger, SharedLog, Space};
 use super::prefix::Prefix;
 use super::usage::PoolUsage;
 
-/// All physical blocks of a KV cache. Cloning gives another handle on the same pool.
+/// All physical blocks of a KV cache. Clones are handles to the same pool.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
     shared: Arc<Shared>,
@@ -26,12 +26,13 @@ struct Shared {
 }
 
 impl BlockPool {
-    /// A pool of `num_blocks` free blocks of `block_size` tokens.
+    /// A pool of `num_blocks` free blocks of `block_size` tokens each.
     pub fn new(num_blocks: usize, block_size: usize) -> Self {
         BlockPool::with_window(num_blocks, block_size, None)
     }
 
-    /// As [`BlockPool::new`], for a model in all of whose layers a token sees only the last `window` tokens, itself included.
+    /// As [`BlockPool::new`], for a model with sliding-window attention in every layer. A token sees the last `window`
+    /// tokens, itself included.
     pub fn with_window(num_blocks: usize, block_size: usize, window: Option<usize>) -> Self {
         let window = window.map(|window| window.max(1));
         let num_ids = u32::try_from(num_blocks).unwrap_or(u32::MAX);
@@ -39,33 +40,34 @@ impl BlockPool {
         BlockPool { shared: Arc::new(Shared { block_size, num_blocks: num_ids as usize, window, blocks }) }
     }
 
-    /// Reports from now on what happens to blocks.
+    /// Sends all later block events to `log`.
     pub fn set_log(&self, log: SharedLog, space: Space) {
         self.blocks().log = Some(Logger { log, space });
     }
 
-    /// Notes in the log that a step was scheduled.
+    /// Records in the log that a step was scheduled.
     pub fn record_step(&self) {
         let blocks = self.blocks();
         blocks.record(BlockEvent::Step(blocks.usage()));
     }
 
-    /// Tokens a block holds.
+    /// Tokens per block.
     pub fn block_size(&self) -> usize {
         self.shared.block_size
     }
 
-    /// How many tokens the model sees, the newest included; none if it sees all.
+    /// The attention window: how many tokens a token sees, itself included. `None` if it sees all.
     pub fn window(&self) -> Option<usize> {
         self.shared.window
     }
 
-    /// Blocks that a sequence of so many tokens needs at once, if at most `chunk` of them are computed at a time: all that it
-    /// takes, or those in which the first token of a chunk sees something and those of the chunk.
+    /// The number of blocks that a sequence of `tokens` tokens needs at a time, if at most `chunk` tokens are computed
+    /// per step. Without a window these are all its blocks. With one, they are the blocks of the chunk and of the
+    /// window of the chunk's first token.
     pub fn blocks_at_once(&self, tokens: usize, chunk: usize) -> usize {
         let size = self.block_size();
         let all = blocks_for(tokens, size);
-        // A window begins anywhere in a block.
+        // The window may begin anywhere in a block.
         self.window().map_or(all, |window| all.min(blocks_for(window - 1 + chunk.max(1) - 1, size) + 1))
     }
 
@@ -74,24 +76,24 @@ impl BlockPool {
         self.shared.num_blocks
     }
 
-    /// Blocks without references, cached ones included.
+    /// Blocks without references, including cached ones.
     pub fn num_free(&self) -> usize {
         self.blocks().num_free()
     }
 
-    /// Cached blocks: without references, but with contents that can still be found; ascending.
+    /// Cached blocks, in ascending order: no references, but still found by prefix lookups.
     pub fn cached(&self) -> Vec<u32> {
         self.blocks().cached()
     }
 
-    /// The known blocks, ascending, each with the prefix whose last tokens it holds.
-    pub fn known(&self) -> Vec<(u32, Arc<Prefix>)> {
-        self.blocks().known.all().map(|(block, prefix)| (block, prefix.clone())).collect()
+    /// The registered blocks, in ascending order, each with the prefix whose last tokens it holds.
+    pub fn registered(&self) -> Vec<(u32, Arc<Prefix>)> {
+        self.blocks().registered.all().map(|(block, prefix)| (block, prefix.clone())).collect()
     }
 
     /// The reference count of each block.
     pub fn references(&self) -> Vec<u32> {
-        self.blocks().uses.iter().map(|of| of.refs).collect()
+        self.blocks().uses.iter().map(|block| block.refs).collect()
     }
 
     /// How much of the pool is in use.
@@ -99,19 +101,19 @@ impl BlockPool {
         self.blocks().usage()
     }
 
-    /// Whether both are handles on the same pool.
+    /// Whether both are handles to the same pool.
     pub fn is(&self, other: &BlockPool) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Forgets what blocks hold: a step that was to fill some of them failed.
-    pub fn forget(&self) {
-        self.blocks().forget();
+    /// Empties the prefix index. Called after a step failed that was to fill some of the blocks.
+    pub fn reset_prefix_cache(&self) {
+        self.blocks().reset_prefix_cache();
     }
 
     /// Locks the blocks.
     pub(super) fn blocks(&self) -> MutexGuard<'_, Blocks> {
-        // No operation leaves the blocks half done, so that a panic elsewhere does no harm.
+        // Every operation leaves the blocks consistent, so a poisoned lock can be ignored.
         self.shared.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,12 @@
-//! Which full blocks hold keys and values of which tokens (4.4 of the paper, shared prefix).
+//! The prefix index: which full block holds the keys and values of which tokens (4.4 of the paper, shared prefix).
 //!
-//! What a block holds depends on its own tokens and on all before them, and within one engine on nothing else: positions
-//! count from the first token, and model, element types and windows are the same for all. So a full block is known by
-//! its tokens and the [`PrefixId`] of the block before it, which in turn stands for that block's tokens and its
-//! predecessor. A hash over the two finds candidates; the tokens and the predecessor themselves decide.
+//! The contents of a block depend only on its own tokens and all tokens before them. Positions count from the first
+//! token, and the model, element types and windows are the same for all sequences of an engine. So the index identifies
+//! a full block by its tokens and the [`PrefixId`] of the block before it, which in turn identifies that block's tokens
+//! and predecessor. A hash over the two finds a candidate, and comparing the tokens and the predecessor confirms it.
 //!
-//! Others follow what is known by [`PrefixId::hash`], which says the same in every process and never decides anything here.
+//! [`PrefixId::hash`] is for other processes, such as a router. It is the same everywhere, and the index never relies
+//! on it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 use fnv::FnvHasher;
 
-/// Names a sequence of tokens that ends with a full block. The same name always means the same tokens.
+/// Identifies a sequence of tokens that ends with a full block. Equal ids always mean equal tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PrefixId {
     number: u64,
@@ -22,8 +23,8 @@ pub struct PrefixId {
 }
 
 impl PrefixId {
-    /// The 64-bit FNV-1a hash of all the tokens, four bytes each, the lowest first. It follows from the hash of the block
-    /// before and a block's own tokens, and is the same in every process.
+    /// The 64-bit FNV-1a hash of all the tokens, each as four little-endian bytes. It can be computed from the previous
+    /// block's hash and the block's own tokens, and is the same in every process.
     pub fn hash(self) -> u64 {
         self.hash
     }
@@ -33,7 +34,7 @@ impl PrefixId {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Prefix {
     id: PrefixId,
-    /// All but the last block of it.
+    /// The prefix without its last block.
     parent: Option<PrefixId>,
     /// The last block's tokens.
     tokens: Box<[u32]>,
@@ -41,27 +42,27 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Its name.
+    /// The prefix's id.
     pub fn id(&self) -> PrefixId {
         self.id
     }
 
-    /// The name of all but its last block; none if it has only one.
+    /// The id of the prefix without its last block. `None` if it has only one block.
     pub fn parent(&self) -> Option<PrefixId> {
         self.parent
     }
 
-    /// The tokens of its last block.
+    /// The tokens of the last block.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 }
 
-/// From prefixes to the blocks that hold the last of their tokens, and back.
+/// Maps prefixes to the blocks that hold their last tokens, and blocks to prefixes.
 #[derive(Debug)]
 pub struct PrefixIndex {
     by_hash: HashMap<u64, u32>,
-    of_block: Vec<Option<Arc<Prefix>>>,
+    by_block: Vec<Option<Arc<Prefix>>>,
     next_id: u64,
     hash: fn(Option<PrefixId>, &[u32]) -> u64,
 }
@@ -73,61 +74,61 @@ impl PrefixIndex {
     }
 
     fn with_hash(num_blocks: usize, hash: fn(Option<PrefixId>, &[u32]) -> u64) -> Self {
-        PrefixIndex { by_hash: HashMap::new(), of_block: vec![None; num_blocks], next_id: 0, hash }
+        PrefixIndex { by_hash: HashMap::new(), by_block: vec![None; num_blocks], next_id: 0, hash }
     }
 
-    /// The block with the last of `parent`'s tokens followed by `tokens`.
+    /// Returns the block that holds `tokens`, preceded by the tokens of `parent`.
     pub fn find(&self, parent: Option<PrefixId>, tokens: &[u32]) -> Option<u32> {
         self.find_hashed((self.hash)(parent, tokens), parent, tokens)
     }
 
-    /// The block that holds `prefix`.
+    /// Returns the block that holds the last tokens of `prefix`.
     pub fn find_prefix(&self, prefix: &Prefix) -> Option<u32> {
         self.find_hashed(prefix.hash, prefix.parent, &prefix.tokens)
     }
 
-    /// What is known of a block.
+    /// The prefix that a block is registered under.
     pub fn prefix(&self, block: u32) -> Option<&Arc<Prefix>> {
-        self.of_block[block as usize].as_ref()
+        self.by_block[block as usize].as_ref()
     }
 
-    /// Makes a block known that was not, and names its prefix. If another block holds the same, that one stays the known
-    /// one. None if the hash is taken by other tokens; the block cannot be known then.
+    /// Registers an unregistered block and returns the id of its prefix. If another block holds the same tokens, that
+    /// one stays in the index. Returns `None` if other tokens have the same hash, and leaves the block unregistered.
     pub fn insert(&mut self, block: u32, parent: Option<PrefixId>, tokens: &[u32]) -> Option<PrefixId> {
         let hash = (self.hash)(parent, tokens);
-        if let Some(known) = self.find_hashed(hash, parent, tokens) {
-            return self.prefix(known).map(|p| p.id);
+        if let Some(registered) = self.find_hashed(hash, parent, tokens) {
+            return self.prefix(registered).map(|p| p.id);
         }
         let id = PrefixId { number: self.next_id, hash: stable_hash(parent, tokens) };
         self.next_id += 1;
         self.insert_prefix(block, Arc::new(Prefix { id, parent, tokens: tokens.into(), hash })).then_some(id)
     }
 
-    /// Makes a block known that was not, under a name it had in another index. False if the hash is taken.
+    /// Registers an unregistered block under a prefix of another index. Returns false if its hash is taken.
     pub fn insert_prefix(&mut self, block: u32, prefix: Arc<Prefix>) -> bool {
         match self.by_hash.entry(prefix.hash) {
             Entry::Occupied(_) => false,
-            Entry::Vacant(place) => {
-                place.insert(block);
-                self.of_block[block as usize] = Some(prefix);
+            Entry::Vacant(entry) => {
+                entry.insert(block);
+                self.by_block[block as usize] = Some(prefix);
                 true
             }
         }
     }
 
-    /// Forgets a block, and returns what was known of it.
+    /// Removes a block from the index and returns its prefix.
     pub fn remove(&mut self, block: u32) -> Option<Arc<Prefix>> {
-        let prefix = self.of_block[block as usize].take()?;
+        let prefix = self.by_block[block as usize].take()?;
         self.by_hash.remove(&prefix.hash);
         Some(prefix)
     }
 
-    /// What is known, block by block.
+    /// The registered blocks, in ascending order, with their prefixes.
     pub fn all(&self) -> impl Iterator<Item = (u32, &Arc<Prefix>)> {
-        (0..).zip(&self.of_block).filter_map(|(block, prefix)| Some((block, prefix.as_ref()?)))
+        (0..).zip(&self.by_block).filter_map(|(block, prefix)| Some((block, prefix.as_ref()?)))
     }
 
-    /// Blocks that are known.
+    /// The number of registered blocks.
     pub fn len(&self) -> usize {
         self.by_hash.len()
     }
@@ -146,7 +147,7 @@ fn chained_hash(parent: Option<PrefixId>, tokens: &[u32]) -> u64 {
 
 /// See [`PrefixId::hash`].
 fn stable_hash(parent: Option<PrefixId>, tokens: &[u32]) -> u64 {
-    // The hash of the tokens before is the state in which it goes on.
+    // FNV-1a is incremental: the parent's hash is the state to continue from.
     let mut hasher = parent.map_or_else(FnvHasher::default, |parent| FnvHasher::with_key(parent.hash));
     tokens.iter().for_each(|token| hasher.write(&token.to_le_bytes()));
     hasher.finish()
@@ -157,14 +158,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_of_a_prefix_is_the_same_for_ever() {
+    fn the_hash_of_a_prefix_never_changes() {
         let mut index = PrefixIndex::new(4);
         let first = index.insert(0, None, &[1, 2]).unwrap();
         let second = index.insert(1, Some(first), &[3, 70_000]).unwrap();
         assert_eq!((first.hash(), second.hash()), (0xC9C2_8939_C996_68C6, 0x6FC6_47C3_95FD_5A83));
         let whole = PrefixIndex::new(1).insert(0, None, &[1, 2, 3, 70_000]).unwrap();
-        assert_eq!(whole.hash(), second.hash(), "it goes by the tokens, and not by how they lie in blocks");
-        // What is forgotten and becomes known again has another name and the same hash.
+        assert_eq!(whole.hash(), second.hash(), "the hash depends on the tokens and not on the block size");
+        // A prefix that is removed and registered again gets a new id and the same hash.
         assert!(index.remove(0).is_some());
         let again = index.insert(2, None, &[1, 2]).unwrap();
         assert_eq!(again.hash(), first.hash());
@@ -178,14 +179,14 @@ mod tests {
         let second = index.insert(1, Some(first), &[3, 4]).unwrap();
         assert_eq!((index.find(None, &[1, 2]), index.find(Some(first), &[3, 4])), (Some(0), Some(1)));
         assert_eq!((index.find(None, &[3, 4]), index.find(Some(second), &[3, 4])), (None, None));
-        assert_eq!(index.insert(2, None, &[1, 2]), Some(first), "known already: the same name, the same block");
+        assert_eq!(index.insert(2, None, &[1, 2]), Some(first), "already registered: same id, same block");
         assert_eq!((index.find(None, &[1, 2]), index.len()), (Some(0), 2));
         assert_eq!([0, 0, 2].map(|block| index.remove(block).map(|prefix| prefix.id())), [Some(first), None, None]);
         assert_eq!((index.find(None, &[1, 2]), index.len()), (None, 1));
     }
 
     #[test]
-    fn equal_hashes_do_not_make_equal_tokens() {
+    fn equal_hashes_do_not_imply_equal_tokens() {
         let mut index = PrefixIndex::with_hash(4, |_, _| 7);
         let first = index.insert(0, None, &[1, 2]).unwrap();
         assert_eq!((index.find(None, &[1, 3]), index.find(Some(first), &[1, 2])), (None, None));
@@ -194,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_goes_along_to_another_index() {
-        let (mut here, mut there) = (PrefixIndex::new(2), PrefixIndex::new(2));
-        let id = here.insert(0, None, &[1, 2]).unwrap();
-        let prefix = here.prefix(0).unwrap().clone();
-        assert_eq!(there.find_prefix(&prefix), None);
-        assert!(there.insert_prefix(1, prefix.clone()) && !there.insert_prefix(0, prefix.clone()));
-        assert_eq!((there.find(None, &[1, 2]), there.find_prefix(&prefix)), (Some(1), Some(1)));
-        assert_eq!(there.prefix(1).map(|p| p.id()), Some(id));
+    fn a_prefix_keeps_its_id_in_another_index() {
+        let (mut first, mut second) = (PrefixIndex::new(2), PrefixIndex::new(2));
+        let id = first.insert(0, None, &[1, 2]).unwrap();
+        let prefix = first.prefix(0).unwrap().clone();
+        assert_eq!(second.find_prefix(&prefix), None);
+        assert!(second.insert_prefix(1, prefix.clone()) && !second.insert_prefix(0, prefix.clone()));
+        assert_eq!((second.find(None, &[1, 2]), second.find_prefix(&prefix)), (Some(1), Some(1)));
+        assert_eq!(second.prefix(1).map(|p| p.id()), Some(id));
     }
 }

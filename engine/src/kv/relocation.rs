@@ -1,4 +1,4 @@
-//! Swapping: block tables move from one pool to another, all of them or none (4.5 of the paper).
+//! Swapping: block tables move from one pool to another, all or none (4.5 of the paper).
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -7,12 +7,12 @@ use super::pool::BlockPool;
 use super::table::{BlockTable, OutOfBlocks};
 use crate::kv::BlockCopy;
 
-/// Moves tables to `to`. A block that several of them hold moves once, and they share it afterwards. A known block
-/// whose contents `to` has already is shared and does not move. The contents follow when the backend makes the `moves`.
-/// All tables lie in one other pool.
+/// Moves tables from another pool, the same for all, to `to`. A block that several tables share moves once, and they
+/// share it afterwards. If `to` already has the contents of a registered block, its block is shared instead. The
+/// contents arrive when the backend makes the `moves`.
 ///
 /// # Errors
-/// If `to` has too few free blocks; nothing has changed then.
+/// If `to` has too few free blocks. Nothing is changed then.
 pub fn relocate<'a>(
     tables: impl IntoIterator<Item = &'a mut BlockTable>,
     to: &BlockPool,
@@ -22,46 +22,47 @@ pub fn relocate<'a>(
     let Some(from) = tables.first().map(|table| table.pool().clone()) else { return Ok(()) };
     debug_assert!(!from.is(to) && tables.iter().all(|table| table.pool().is(&from)));
     let mut new: HashMap<u32, u32> = HashMap::new();
-    let (mut held, mut moved) = (Vec::new(), Vec::new());
-    let (from, mut there) = (from.blocks(), to.blocks());
-    for &src in tables.iter().flat_map(|t| t.held()) {
-        if let Entry::Vacant(place) = new.entry(src) {
-            let Some((dst, must_move)) = there.counterpart(from.prefix(src).map(AsRef::as_ref)) else {
-                held.into_iter().rev().for_each(|dst| there.release(dst));
+    let (mut acquired, mut moved) = (Vec::new(), Vec::new());
+    let (from, mut target) = (from.blocks(), to.blocks());
+    for &src in tables.iter().flat_map(|t| t.live_blocks()) {
+        if let Entry::Vacant(entry) = new.entry(src) {
+            let Some((dst, must_move)) = target.counterpart(from.prefix(src).map(AsRef::as_ref)) else {
+                acquired.into_iter().rev().for_each(|dst| target.release(dst));
                 return Err(OutOfBlocks);
             };
             if must_move {
                 moved.push(BlockCopy { src, dst });
             }
-            held.push(dst);
-            place.insert(dst);
+            acquired.push(dst);
+            entry.insert(dst);
         }
     }
-    // Not before all are sure to move: a block must not be found by contents that never come.
+    // Only now is it certain that all tables move: a block must not be registered if its contents may never arrive.
     for &BlockCopy { src, dst } in &moved {
-        there.take_over(dst, &from, src);
+        target.move_in(dst, &from, src);
     }
     moves.extend(moved);
-    drop((from, there));
+    drop((from, target));
     for table in tables {
         table.replace_blocks(to, |src| new[&src]);
     }
-    // The tables have references of their own now.
-    let mut there = to.blocks();
-    held.into_iter().for_each(|dst| there.release(dst));
+    // The tables have their own references now.
+    let mut target = to.blocks();
+    acquired.into_iter().for_each(|dst| target.release(dst));
     Ok(())
 }
 
-/// Free blocks of `to` that it takes to [`relocate`] the tables that do not lie there: what they share moves once, and what `to`
-/// holds already does not move.
+/// The number of free blocks of `to` that [`relocate`] takes for the tables that are not in `to` yet. A shared block
+/// counts once, and a block whose contents are already in use in `to` does not count.
 pub fn blocks_to_relocate<'a>(tables: impl IntoIterator<Item = &'a BlockTable>, to: &BlockPool) -> usize {
     let mut seen = HashSet::new();
     let mut moved = 0;
     for table in tables.into_iter().filter(|table| !table.pool().is(to)) {
-        let (from, there) = (table.pool().blocks(), to.blocks());
-        let is_held =
-            |src| from.prefix(src).and_then(|prefix| there.block_of(prefix)).is_some_and(|dst| there.num_refs(dst) > 0);
-        moved += table.held().iter().filter(|src| seen.insert(**src) && !is_held(**src)).count();
+        let (from, target) = (table.pool().blocks(), to.blocks());
+        let is_in_use = |src| {
+            from.prefix(src).and_then(|prefix| target.block_of(prefix)).is_some_and(|dst| target.num_refs(dst) > 0)
+        };
+        moved += table.live_blocks().iter().filter(|src| seen.insert(**src) && !is_in_use(**src)).count();
     }
     moved
 }
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_shared_is_moved_once_and_shared_afterwards() {
+    fn shared_blocks_move_once_and_stay_shared() {
         let (pool, swap) = (BlockPool::new(8, 4), BlockPool::new(4, 4));
         let mut first = BlockTable::new(&pool);
         first.reserve(10, &mut Vec::new()).unwrap();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_there_is_not_moved() {
+    fn contents_registered_in_the_target_do_not_move() {
         let (pool, swap) = (BlockPool::new(8, 4), BlockPool::new(8, 4));
         let tokens: Vec<u32> = (0..10).collect();
         let table = || {
@@ -117,13 +118,21 @@ mod tests {
             relocate([table], to, &mut moves).unwrap();
             moves.len()
         };
-        assert_eq!((relocated(&mut first, &swap), relocated(&mut second, &swap)), (3, 1), "two blocks are there");
+        assert_eq!(
+            (relocated(&mut first, &swap), relocated(&mut second, &swap)),
+            (3, 1),
+            "two blocks are in the swap space already"
+        );
         assert_eq!((swap.usage().shared_blocks, pool.usage().cached_blocks), (2, 2));
-        assert_eq!((relocated(&mut first, &pool), relocated(&mut second, &pool)), (1, 1), "two blocks never left");
+        assert_eq!(
+            (relocated(&mut first, &pool), relocated(&mut second, &pool)),
+            (1, 1),
+            "two blocks never left the cache"
+        );
         assert_eq!((pool.usage().shared_blocks, swap.usage().cached_blocks), (2, 2));
         let tight = BlockPool::new(2, 4);
         assert_eq!(relocate([&mut first], &tight, &mut Vec::new()), Err(OutOfBlocks));
-        assert_eq!(tight.usage().cached_blocks, 0, "what did not move is not known");
+        assert_eq!(tight.usage().cached_blocks, 0, "blocks that did not move are not registered");
         assert_eq!(pool.check_integrity(first.blocks().iter().chain(second.blocks())), Ok(()));
         assert_eq!(swap.check_integrity([]), Ok(()));
     }

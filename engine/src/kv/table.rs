@@ -1,4 +1,4 @@
-//! The block table: from a sequence's logical blocks to physical ones.
+//! The block table: maps a sequence's logical blocks to physical blocks.
 
 use std::collections::HashSet;
 
@@ -8,112 +8,113 @@ use super::pool::{BlockPool, Blocks};
 use super::prefix::PrefixId;
 use crate::kv::BlockCopy;
 
-/// There are not enough free blocks; nothing was changed.
+/// There are too few free blocks. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBlocks;
 
-/// Stands for a block that was given back, since the window has left it behind. It is never read as a block: no block
-/// has so high a number.
-const GONE: u32 = u32::MAX;
+/// The entry of a block that was given back because the window has left it behind. Block numbers are smaller, so it is
+/// never used as one.
+const FREED: u32 = u32::MAX;
 
-/// A sequence's logical blocks in order, filled from left to right. Only the last may have free slots. The table holds a
-/// reference to each of its blocks: cloning it shares them, dropping it gives them back. Where the pool's model sees only a
-/// window, the first blocks may have been given back; the others keep their places.
+/// A sequence's logical blocks in order, filled from left to right. Only the last may have free slots. The table owns a
+/// reference to each of its blocks: cloning it shares them, and dropping it gives them back. If the model has a sliding
+/// window, the first blocks may have been given back. The other blocks keep their indices.
 #[derive(Debug)]
 pub struct BlockTable {
     pool: BlockPool,
     blocks: Vec<u32>,
-    /// Blocks that were given back, the first of all.
-    gone: usize,
+    /// The number of leading blocks that were given back.
+    num_freed: usize,
     len: usize,
-    /// The prefixes by which the first blocks are known.
-    names: Vec<PrefixId>,
+    /// The ids of the prefixes under which the first blocks are registered.
+    prefixes: Vec<PrefixId>,
 }
 
 impl BlockTable {
     /// An empty table over `pool`.
     pub fn new(pool: &BlockPool) -> Self {
-        BlockTable { pool: pool.clone(), blocks: Vec::new(), gone: 0, len: 0, names: Vec::new() }
+        BlockTable { pool: pool.clone(), blocks: Vec::new(), num_freed: 0, len: 0, prefixes: Vec::new() }
     }
 
-    /// A table over the known blocks of `pool` that hold the first of `tokens`. At least one token is left over, since
-    /// only computing it gives logits.
+    /// A table of the registered blocks of `pool` that hold the longest prefix of `tokens`. At least one token is left
+    /// over, because only computing a token gives logits.
     pub fn prefix_hit(pool: &BlockPool, tokens: &[u32]) -> Self {
         let mut table = BlockTable::new(pool);
         let mut blocks = pool.blocks();
         for tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(pool.block_size()) {
-            let Some((name, block)) = blocks.find(table.names.last().copied(), tokens) else { break };
-            table.names.push(name);
+            let Some((id, block)) = blocks.find(table.prefixes.last().copied(), tokens) else { break };
+            table.prefixes.push(id);
             table.blocks.push(block);
             table.len += tokens.len();
         }
         table
     }
 
-    /// Goes on with `tokens` in another pool where this table, a prefix hit, ends: a table over the blocks that are known there. It
-    /// is for the same tokens as this one and more; it does not hold the blocks of the former, which have their places in it. It
-    /// is empty if nothing more is known.
+    /// Continues a prefix hit in another pool: returns a table of the registered blocks of `pool` that follow this
+    /// table's. Its length counts this table's tokens too, but their entries count as given back. The result is empty
+    /// if `pool` has no further block.
     pub fn prefix_hit_beyond(&self, pool: &BlockPool, tokens: &[u32]) -> Self {
-        let (size, gone) = (pool.block_size(), self.blocks.len());
+        let (size, skipped) = (pool.block_size(), self.blocks.len());
         let mut rest = BlockTable::new(pool);
         let mut blocks = pool.blocks();
-        for tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(size).skip(gone) {
-            let parent = rest.names.last().or(self.names.last()).copied();
-            let Some((name, block)) = blocks.find(parent, tokens) else { break };
-            rest.names.push(name);
+        for tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(size).skip(skipped) {
+            let parent = rest.prefixes.last().or(self.prefixes.last()).copied();
+            let Some((id, block)) = blocks.find(parent, tokens) else { break };
+            rest.prefixes.push(id);
             rest.blocks.push(block);
         }
         drop(blocks);
         if !rest.blocks.is_empty() {
-            rest.names.splice(..0, self.names.iter().copied());
-            rest.blocks.splice(..0, std::iter::repeat_n(GONE, gone));
-            rest.gone = gone;
+            rest.prefixes.splice(..0, self.prefixes.iter().copied());
+            rest.blocks.splice(..0, std::iter::repeat_n(FREED, skipped));
+            rest.num_freed = skipped;
             rest.len = rest.blocks.len() * size;
         }
         rest
     }
 
-    /// Goes on with the blocks of `rest`, which lie in the same pool by now: a table for the same tokens and more, which holds
-    /// none of the blocks that this one has, see [`Self::prefix_hit_beyond`].
+    /// Appends the blocks of `rest`, a result of [`Self::prefix_hit_beyond`] that is in the same pool by now. `rest`
+    /// covers the same tokens and more, and owns none of the blocks that this table has.
     pub fn append(&mut self, mut rest: BlockTable) {
-        debug_assert!(rest.pool.is(&self.pool) && self.len <= rest.len && self.blocks.len() <= rest.gone);
-        // What `rest` has given back is seen no more, and neither is anything before it.
-        if self.blocks.len() < rest.gone {
+        debug_assert!(rest.pool.is(&self.pool) && self.len <= rest.len && self.blocks.len() <= rest.num_freed);
+        // The window has passed the blocks that `rest` has given back, and so all blocks before them.
+        if self.blocks.len() < rest.num_freed {
             self.release();
-            self.blocks = rest.blocks[..rest.gone].to_vec();
-            self.gone = rest.gone;
+            self.blocks = rest.blocks[..rest.num_freed].to_vec();
+            self.num_freed = rest.num_freed;
         }
-        self.blocks.extend(rest.blocks.drain(rest.gone..));
-        (self.len, self.names) = (rest.len, std::mem::take(&mut rest.names));
-        rest.gone = rest.blocks.len();
+        self.blocks.extend(rest.blocks.drain(rest.num_freed..));
+        (self.len, self.prefixes) = (rest.len, std::mem::take(&mut rest.prefixes));
+        rest.num_freed = rest.blocks.len();
     }
 
-    /// Makes the full blocks known by the sequence's `tokens`, so that [`Self::prefix_hit`] finds them. Slots beyond these
-    /// tokens hold a draft, and their blocks stay unknown.
+    /// Registers the full blocks under the sequence's `tokens`, for [`Self::prefix_hit`] to find. Slots beyond these
+    /// tokens hold a draft, and their blocks stay unregistered.
     pub fn register(&mut self, tokens: &[u32]) {
-        self.register_beside(tokens, None);
+        self.register_as_in(tokens, None);
     }
 
-    /// As [`Self::register`], where the pool `beside` may know the same tokens: they have the same names in both then.
-    pub fn register_beside(&mut self, tokens: &[u32], beside: Option<&BlockPool>) {
+    /// As [`Self::register`]. If the pool `other` has registered the same tokens, both pools use the same prefix ids.
+    pub fn register_as_in(&mut self, tokens: &[u32], other: Option<&BlockPool>) {
         let size = self.pool.block_size();
         let full = self.len.min(tokens.len()) / size;
-        if self.names.len() == full {
+        if self.prefixes.len() == full {
             return;
         }
-        if self.names.len() < self.gone {
-            // A block that could not be made known has no name, and so what follows it cannot be known either.
+        if self.prefixes.len() < self.num_freed {
+            // A block could not be registered, so it has no id. Without its id the blocks after it cannot be registered
+            // either.
             return;
         }
-        for at in self.names.len()..full {
-            let (parent, own) = (self.names.last().copied(), &tokens[at * size..(at + 1) * size]);
-            let named = beside.and_then(|pool| pool.blocks().known_as(parent, own));
-            let Some(name) = self.pool.blocks().register(self.blocks[at], parent, own, named) else { return };
-            self.names.push(name);
+        for at in self.prefixes.len()..full {
+            let (parent, own) = (self.prefixes.last().copied(), &tokens[at * size..(at + 1) * size]);
+            let prefix = other.and_then(|pool| pool.blocks().registered_prefix(parent, own));
+            let Some(id) = self.pool.blocks().register(self.blocks[at], parent, own, prefix) else { return };
+            self.prefixes.push(id);
         }
     }
 
-    /// Tokens the table has slots for.
+    /// The number of tokens that the table has slots for.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -123,62 +124,62 @@ impl BlockTable {
         self.len == 0
     }
 
-    /// The physical blocks, in logical order. The first entries may stand for blocks that were given back, see
-    /// [`Self::slide`].
+    /// The physical blocks, in logical order. The first entries may be placeholders for blocks that were given back,
+    /// see [`Self::slide`].
     pub fn blocks(&self) -> &[u32] {
         &self.blocks
     }
 
-    /// The physical blocks that the table holds, in logical order.
-    pub fn held(&self) -> &[u32] {
-        &self.blocks[self.gone..]
+    /// The physical blocks that the table references, in logical order.
+    pub fn live_blocks(&self) -> &[u32] {
+        &self.blocks[self.num_freed..]
     }
 
-    /// Gives the blocks back in which no token that is still to come sees anything, if the pool's model sees a window only.
+    /// If the model has a sliding window, gives back the blocks that no later token sees.
     pub fn slide(&mut self) {
         self.slide_to(self.len);
     }
 
-    /// As [`Self::slide`], where so many tokens are there, the table's own and others.
+    /// As [`Self::slide`], for a sequence that already has `tokens` tokens, in this table and in others.
     pub fn slide_to(&mut self, tokens: usize) {
-        let unseen = self.unseen(tokens).min(self.blocks.len());
-        if unseen > self.gone {
+        let out_of_window = self.num_out_of_window(tokens).min(self.blocks.len());
+        if out_of_window > self.num_freed {
             let mut blocks = self.pool.blocks();
-            for block in &mut self.blocks[self.gone..unseen] {
-                blocks.release(std::mem::replace(block, GONE));
+            for block in &mut self.blocks[self.num_freed..out_of_window] {
+                blocks.release(std::mem::replace(block, FREED));
             }
-            self.gone = unseen;
+            self.num_freed = out_of_window;
         }
     }
 
-    /// Whether the table still has every block that the token after the first `tokens` tokens sees.
+    /// Whether the table still has every block in the window of the token at position `tokens`.
     pub fn has_window_of(&self, tokens: usize) -> bool {
-        self.gone <= self.unseen(tokens)
+        self.num_freed <= self.num_out_of_window(tokens)
     }
 
-    /// The first blocks in which the token after `tokens` tokens sees nothing.
-    fn unseen(&self, tokens: usize) -> usize {
+    /// The number of leading blocks that are outside the window of the token at position `tokens`.
+    fn num_out_of_window(&self, tokens: usize) -> usize {
         let first = self.pool.window().map_or(0, |window| (tokens + 1).saturating_sub(window));
         first / self.pool.block_size()
     }
 
-    /// The pool whose blocks these are.
+    /// The pool of the blocks.
     pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    /// Where token `position` lies in the cache: `block * block_size + offset`.
+    /// The slot of token `position` in the cache: `block * block_size + offset`.
     pub fn slot(&self, position: usize) -> u32 {
         let size = self.pool.block_size();
         self.blocks[position / size] * size as u32 + (position % size) as u32
     }
 
-    /// A second table over the same blocks. Copies nothing: the first to write to a shared block copies it (4.4).
+    /// Returns a second table over the same blocks. A shared block is copied only when a table writes to it (4.4).
     pub fn fork(&self) -> Self {
         self.fork_prefix(self.len)
     }
 
-    /// A second table over the blocks of the first `tokens` tokens, whose window is there.
+    /// Returns a second table over the blocks of the first `tokens` tokens. The table must still have their window.
     pub fn fork_prefix(&self, tokens: usize) -> Self {
         debug_assert!(tokens <= self.len && self.has_window_of(tokens));
         let num_blocks = blocks_for(tokens, self.pool.block_size());
@@ -186,27 +187,27 @@ impl BlockTable {
         let fork = BlockTable {
             pool: self.pool.clone(),
             blocks: self.blocks[..num_blocks].to_vec(),
-            gone: self.gone,
+            num_freed: self.num_freed,
             len: tokens,
-            names: self.names[..num_full.min(self.names.len())].to_vec(),
+            prefixes: self.prefixes[..num_full.min(self.prefixes.len())].to_vec(),
         };
         let mut blocks = self.pool.blocks();
-        fork.held().iter().for_each(|&block| blocks.hold(block));
+        fork.live_blocks().iter().for_each(|&block| blocks.acquire(block));
         fork
     }
 
-    /// Exchanges the blocks for as many of `pool`, to each of which the table gets a reference.
+    /// Replaces each block by its counterpart in `pool`, and takes references to the new blocks.
     pub(super) fn replace_blocks(&mut self, pool: &BlockPool, new: impl Fn(u32) -> u32) {
-        let new: Vec<u32> = self.held().iter().map(|&block| new(block)).collect();
+        let new: Vec<u32> = self.live_blocks().iter().map(|&block| new(block)).collect();
         self.release();
         self.pool = pool.clone();
         self.blocks.extend(new);
         let mut blocks = pool.blocks();
-        self.held().iter().for_each(|&block| blocks.hold(block));
+        self.live_blocks().iter().for_each(|&block| blocks.acquire(block));
     }
 
-    /// Makes room for `tokens` more tokens that only this table will see. A partly filled last block that is shared is
-    /// replaced by a copy of its own, which the backend must make (copy-on-write) before it writes the new tokens.
+    /// Reserves slots for `tokens` more tokens of this table alone. A partly filled last block that is shared is
+    /// replaced by a new block (copy-on-write). The backend must copy its contents before it writes the new tokens.
     pub fn reserve(&mut self, tokens: usize, copies: &mut Vec<BlockCopy>) -> Result<(), OutOfBlocks> {
         let size = self.pool.block_size();
         let mut blocks = self.pool.blocks();
@@ -232,11 +233,11 @@ impl BlockTable {
         Ok(())
     }
 
-    /// Takes back the last tokens, so that `tokens` are left. Of those taken back none may be known, nor lie in a block that
-    /// another table holds: they were reserved after the last fork.
+    /// Drops the last tokens and keeps the first `tokens`. The dropped tokens must be in unregistered blocks that no
+    /// other table references, as those reserved after the last fork are.
     pub fn truncate(&mut self, tokens: usize) {
         let size = self.pool.block_size();
-        debug_assert!(tokens <= self.len && self.names.len() * size <= tokens && self.gone * size <= tokens);
+        debug_assert!(tokens <= self.len && self.prefixes.len() * size <= tokens && self.num_freed * size <= tokens);
         if tokens == self.len {
             return;
         }
@@ -250,20 +251,20 @@ impl BlockTable {
         self.len = tokens;
     }
 
-    /// The partly filled last block, if `tokens` more tokens would write to it.
+    /// The partly filled last block, if appending `tokens` tokens would write to it.
     fn writable_block(&self, tokens: usize) -> Option<u32> {
         let partial = !self.len.is_multiple_of(self.pool.block_size());
         self.blocks.last().copied().filter(|_| partial && tokens > 0)
     }
 
-    /// Gives the blocks back that it holds.
+    /// Drops the table's references.
     fn release(&mut self) {
-        if self.held().is_empty() {
+        if self.live_blocks().is_empty() {
             return;
         }
         let mut blocks = self.pool.blocks();
-        // From the end, since more sequences share the first blocks: these are to be forgotten last.
-        for block in self.blocks.drain(self.gone..).rev() {
+        // In reverse order: the first blocks are shared by most sequences and are to be evicted last.
+        for block in self.blocks.drain(self.num_freed..).rev() {
             blocks.release(block);
         }
     }
@@ -281,15 +282,15 @@ impl Drop for BlockTable {
     }
 }
 
-/// Free blocks it takes to reserve the given numbers of tokens in all the tables, one after the other: new blocks, and
-/// copies of shared last blocks. The last to write to a block whose other holders have all left it needs no copy.
+/// The number of free blocks that it takes to reserve the given numbers of tokens in all tables, one after the other:
+/// new blocks, and copies of shared last blocks. The last table that writes to a shared block needs no copy.
 pub fn blocks_needed<'a>(pool: &BlockPool, plan: impl IntoIterator<Item = (&'a BlockTable, usize)>) -> usize {
     needed(&pool.blocks(), plan)
 }
 
 fn needed<'a>(blocks: &Blocks, plan: impl IntoIterator<Item = (&'a BlockTable, usize)>) -> usize {
     let mut needed = 0;
-    // Shared blocks, each with the number of its holders that have not written yet.
+    // Shared blocks, each with the number of references left to tables that have not written to it.
     let mut holders: Vec<(u32, usize)> = Vec::new();
     for (table, tokens) in plan {
         needed += blocks_for(table.len + tokens, table.pool.block_size()) - table.blocks.len();
@@ -306,9 +307,9 @@ fn needed<'a>(blocks: &Blocks, plan: impl IntoIterator<Item = (&'a BlockTable, u
     needed
 }
 
-/// How many blocks the tables hold, those that they share counted once.
+/// The number of different blocks that the tables reference.
 pub fn distinct_blocks<'a>(tables: impl IntoIterator<Item = &'a BlockTable>) -> usize {
-    tables.into_iter().flat_map(BlockTable::held).collect::<HashSet<&u32>>().len()
+    tables.into_iter().flat_map(BlockTable::live_blocks).collect::<HashSet<&u32>>().len()
 }
 
 #[cfg(test)]

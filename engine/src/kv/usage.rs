@@ -1,6 +1,6 @@
 //! How much of a pool is in use.
 
-/// How much of a pool is in use.
+/// Counts of the blocks and slots of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUsage {
     /// Blocks in the pool.
@@ -9,7 +9,7 @@ pub struct PoolUsage {
     pub used_blocks: usize,
     /// Blocks with several references.
     pub shared_blocks: usize,
-    /// Blocks without references whose contents can still be found.
+    /// Cached blocks: no references, but still found by prefix lookups.
     pub cached_blocks: usize,
     /// Slots in the used blocks.
     pub used_slots: usize,

@@ -1,50 +1,50 @@
-//! Beam search (4.4 of the paper) with Hugging Face's semantics: which candidates go on, which are finished, and when
-//! the search is over. Knows scores and tokens only; the caller forks and frees the sequences.
+//! Beam search (4.4 of the paper) with Hugging Face's semantics: which candidates continue, which are finished, and
+//! when the search is over. This module sees only scores and tokens. The caller forks and frees the sequences.
 
 use super::{Beam, EarlyStopping};
 
 /// A running beam extended by one token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Index of the beam that is extended.
+    /// Index of the extended beam.
     pub parent: usize,
     /// The token.
     pub token: u32,
     /// The token's logprob.
     pub logprob: f32,
-    /// Sum of logprobs of all generated tokens, this one included.
+    /// Sum of the logprobs of all generated tokens, including this one.
     pub sum: f64,
 }
 
-/// What becomes of a candidate: a sequence `S` that grows, or an output `O`.
+/// The fate of a candidate: a running sequence `S`, a finished output `O`, or none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Branch<S, O> {
-    /// It may go on.
+    /// The sequence continues.
     Runs(S),
-    /// The candidate's token ends it.
+    /// The candidate's token ends the sequence.
     Ends(O),
-    /// Its token cannot follow after all.
+    /// The token is not allowed after all.
     Dead,
 }
 
 /// The result of one step of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advance<S, O> {
-    /// The beams that run on, best first. Empty when the search is over.
+    /// The beams that continue, best first. Empty when the search is over.
     pub running: Vec<S>,
-    /// What finished in this step, best first. Each is still to be offered to the list of the best.
+    /// Outputs that finished in this step, best first. The caller merges them with those finished before.
     pub finished: Vec<O>,
 }
 
 impl Beam {
-    /// Tokens that each running beam must propose, so that enough that are not end-of-sequence remain. A grammar may end
-    /// sequences with other tokens; then fewer beams may run on.
+    /// The number of tokens that each running beam must propose, so that enough of them are not end-of-sequence tokens.
+    /// A grammar may end sequences with other tokens. Then fewer beams may continue.
     pub fn num_candidates(&self, num_eos: usize) -> usize {
         self.width * 2.max(1 + num_eos)
     }
 
-    /// Chooses among `candidates`, of which there may be fewer than beams. `branch` says what becomes of one; it is called for
-    /// the best of them, in order, and for no more than are needed.
+    /// Chooses among `candidates`, which may be fewer than the beams. Calls `branch` for the best candidates, in order,
+    /// until enough beams continue.
     pub fn advance<S, O>(
         &self,
         mut candidates: Vec<Candidate>,
@@ -61,7 +61,8 @@ impl Beam {
             }
             match branch(candidate) {
                 Branch::Runs(seq) => step.running.push(seq),
-                // Only the best `width` may finish: one below them is no better than what runs on.
+                // Only the best `width` candidates may finish. A candidate below them is no better than the beams that
+                // continue.
                 Branch::Ends(output) if better < self.width => step.finished.push(output),
                 Branch::Ends(_) => {}
                 Branch::Dead => continue,
@@ -71,8 +72,8 @@ impl Beam {
         step
     }
 
-    /// Whether the search is over: `width` sequences are finished, the worst of them with score `worst`, and the best
-    /// running one has `sum` after `length` tokens of at most `max_length`.
+    /// Whether the search is over, given `width` finished sequences. `worst` is the lowest score of these. The best
+    /// running beam has the logprob sum `sum` after `length` tokens, of at most `max_length`.
     pub fn is_done(&self, worst: f64, sum: f64, length: usize, max_length: usize) -> bool {
         match self.early_stopping {
             EarlyStopping::Yes => true,
@@ -99,7 +100,8 @@ mod tests {
         Candidate { parent, token, logprob: -1.0, sum }
     }
 
-    /// Chooses where tokens from 9 on end a sequence, 0 is none after all, and all end it in the `last` step.
+    /// Advances a search. Tokens from 9 on end a sequence, and token 0 is not allowed. In the `last` step every token
+    /// ends its sequence.
     fn advance(candidates: Vec<Candidate>, last: bool) -> Advance<u32, u32> {
         beam(EarlyStopping::No).advance(candidates, 1, |c| match c.token {
             0 => Branch::Dead,
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn enough_is_proposed_that_every_end_may_be_among_it() {
+    fn enough_candidates_are_proposed_to_allow_for_every_end() {
         assert_eq!([0, 1, 3].map(|num_eos| beam(EarlyStopping::No).num_candidates(num_eos)), [4, 4, 8]);
     }
 
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_candidates_than_beams_are_all_that_go_on() {
+    fn fewer_candidates_than_beams_leave_fewer_beams() {
         assert_eq!(advance(vec![candidate(1, 5, -2.0)], false), Advance { running: vec![5], finished: vec![] });
         let all = vec![candidate(0, 10, -1.0), candidate(0, 0, -2.0), candidate(0, 11, -3.0), candidate(1, 12, -4.0)];
         assert_eq!(advance(all, false), Advance { running: vec![], finished: vec![10, 11] });
@@ -146,7 +148,7 @@ mod tests {
         assert!(beam(EarlyStopping::No).is_done(-1.9, -4.0, 2, 20));
         // A sum of -4 could still become a mean of -0.2 over 20 tokens.
         assert!(!beam(EarlyStopping::Never).is_done(-1.9, -4.0, 2, 20));
-        // With a negative penalty the sum of -4 is worth most as it is: -8.
+        // With a negative penalty, a sum of -4 scores best at its current length: -8.
         let shorter = Beam { length_penalty: -1.0, ..beam(EarlyStopping::Never) };
         assert!(shorter.is_done(-7.9, -4.0, 2, 20) && !shorter.is_done(-8.1, -4.0, 2, 20));
     }

@@ -2,7 +2,7 @@
 
 use kernels::arithmetic::{part, weight};
 
-/// The `k` greatest elements' indices, greatest first, the lower index first among equals.
+/// The indices of the `k` greatest elements, greatest first, the lower index first among equals.
 pub fn likeliest(x: &[f32], k: usize) -> Vec<u32> {
     let k = k.min(x.len());
     if k == 0 {
@@ -18,13 +18,13 @@ pub fn likeliest(x: &[f32], k: usize) -> Vec<u32> {
     ids
 }
 
-/// The smallest set of likeliest tokens, among the `k` likeliest, whose probability reaches `top_p` (in units of 2^-64; 0 is
-/// off): a token stays while those before it have not reached it.
+/// The smallest set of likeliest tokens, among the `k` likeliest, whose probability reaches `top_p` (in units of 2^-64,
+/// 0 is off). A token is kept if the tokens before it have not reached `top_p`.
 pub fn nucleus(scaled: &[f32], k: usize, top_p: u64) -> Vec<u32> {
     if top_p == 0 {
         return likeliest(scaled, k);
     }
-    // Few tokens usually suffice, so that the whole vocabulary is sorted only when they don't.
+    // Few tokens usually suffice, so the sorted set grows step by step up to the whole vocabulary.
     let all = k == scaled.len();
     let mut width = if all { 64.min(k) } else { k };
     let total: u64 = if all { scaled.iter().map(|&x| weight(x)).sum() } else { weights(scaled, &likeliest(scaled, k)) };

@@ -1,4 +1,4 @@
-//! From logits to tokens.
+//! Sampling: chooses tokens from logits.
 
 mod beam;
 mod likeliest;

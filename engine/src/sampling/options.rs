@@ -1,12 +1,12 @@
-//! What a user leaves open about sampling, and how the model's own defaults fill it.
+//! Sampling options that a user may leave unset, and the model's defaults for them.
 
 use super::SamplingParams;
 use crate::config::GenerationConfig;
 
-/// Sampling fields as a user gave them; what is `None` falls back on the model's `generation_config.json`.
+/// Sampling options of a user. Those that are `None` get the model's default from `generation_config.json`.
 ///
-/// The file's sampling defaults count only for requests that sample: naming temperature 0, or beam search, asks for the
-/// raw logits, so that no penalty or filter of the file applies.
+/// The file's defaults count only for requests that sample. Temperature 0 or beam search asks for the raw logits, so no
+/// penalty or filter of the file applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SamplingOptions {
     /// See [`SamplingParams::temperature`].
@@ -22,12 +22,12 @@ pub struct SamplingOptions {
 }
 
 impl SamplingOptions {
-    /// Sets the fields of `params`, which has its beam search set already.
+    /// Sets the fields of `params`. The caller has already set `params.beam`.
     pub fn apply(self, defaults: &GenerationConfig, params: &mut SamplingParams) {
         let samples = defaults.do_sample == Some(true) && params.beam.is_none() && self.temperature != Some(0.0);
         let none = GenerationConfig::default();
         let defaults = if samples { defaults } else { &none };
-        // Hugging Face's temperature is 1 where nothing is said; ours is greedy unless the file asks to sample.
+        // Hugging Face's default temperature is 1. Quire's default is greedy, unless the file asks to sample.
         let temperature = if samples { defaults.temperature.unwrap_or(1.0) } else { 0.0 };
         params.temperature = self.temperature.unwrap_or(temperature);
         params.top_k = self.top_k.or(defaults.top_k).unwrap_or(0);
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_defaults_fill_what_is_open() {
+    fn the_models_defaults_fill_unset_options() {
         let p = resolve(SamplingOptions::default(), &defaults(), SamplingParams::default());
         assert_eq!((p.temperature, p.top_k, p.top_p, p.repetition_penalty), (0.7, 20, 1.0, 1.1));
         let options = SamplingOptions { temperature: Some(1.5), top_k: Some(0), ..Default::default() };

@@ -1,4 +1,4 @@
-//! How the tokens of a request are to be chosen.
+//! Sampling parameters of a request.
 
 use crate::constraint::Constraint;
 use crate::embedding::Pooling;
@@ -9,15 +9,15 @@ use crate::error::{Error, Result};
 pub enum EarlyStopping {
     /// As soon as `width` hypotheses are finished (`true`).
     Yes,
-    /// When no running beam can beat the worst finished one at its present length (`false`).
+    /// When no running beam can beat the worst finished one at its current length (`false`).
     No,
     /// When no running beam can beat the worst finished one at any length (`"never"`).
     Never,
 }
 
-/// Beam search: deterministic, over the raw logits (4.4 of the paper). A constraint leaves the beams that it allows, and their
-/// scores as they are: sums of the logprobs that tokens have without it, as in Hugging Face's `generate` with
-/// `prefix_allowed_tokens_fn`. Where it allows fewer than `width` sequences there are fewer.
+/// Beam search: deterministic, over the raw logits (4.4 of the paper). A constraint restricts the beams but does not
+/// change their scores. Scores are sums of unconstrained logprobs, as in Hugging Face's `generate` with
+/// `prefix_allowed_tokens_fn`. If a constraint allows fewer than `width` sequences, fewer are returned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beam {
     /// Beams kept at each step.
@@ -28,60 +28,61 @@ pub struct Beam {
     pub early_stopping: EarlyStopping,
 }
 
-/// Everything a request can ask of the choice of tokens. The default is greedy, one output.
+/// Sampling parameters of a request. The default is one greedy output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// Outputs returned.
+    /// Number of outputs to return.
     pub n: usize,
-    /// Outputs generated, of which the `n` with the highest mean logprob are returned. With beam search this has no
-    /// meaning and stays equal to `n`.
+    /// Number of outputs to generate. The `n` with the highest mean logprob are returned. With beam search it is
+    /// ignored and must equal `n`.
     pub best_of: usize,
-    /// Most tokens generated per output. The model's positions and the KV pool bound it too. 0 is for requests that
-    /// want something of the prompt: its echo, its logprobs or its embedding.
+    /// Most tokens to generate per output. The model's positions and the KV pool limit it too. 0 is for requests that
+    /// want only a result for the prompt: its echo, logprobs or embedding.
     pub max_tokens: usize,
-    /// 0 is greedy: the token with the highest logit, the lower id among equals.
+    /// 0 is greedy: chooses the token with the highest logit, the lower id among equals.
     pub temperature: f32,
-    /// Sample among the `k` likeliest tokens; 0 is all.
+    /// Sample among the `k` likeliest tokens. 0 is off.
     pub top_k: usize,
-    /// Sample among the likeliest tokens that together reach this probability.
+    /// Sample among the smallest set of likeliest tokens whose total probability reaches this.
     pub top_p: f32,
     /// Sample among tokens at least this fraction as likely as the likeliest.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens in the prompt or output; 1 is off.
+    /// Divides positive and multiplies negative logits of tokens in the prompt or output. 1 is off.
     pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens in the output.
+    /// Subtracted once from the logits of tokens in the output.
     pub presence_penalty: f32,
-    /// Subtracted from logits once per occurrence in the output.
+    /// Subtracted from a token's logit once per occurrence in the output.
     pub frequency_penalty: f32,
-    /// Added to the logits of these tokens, after the penalties. No token is named twice.
+    /// Added to the logits of these tokens, after the penalties. Each token may occur once.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Makes sampling reproducible, whatever else is in the batch. `None` takes a random seed.
+    /// Makes sampling reproducible, whatever else is in the batch. `None` uses a random seed.
     pub seed: Option<u64>,
-    /// Texts that end an output.
+    /// Stop strings, which end an output.
     pub stop: Vec<String>,
-    /// Tokens that end an output, beside those that end a sequence of the model.
+    /// Tokens that end an output, in addition to the model's end-of-sequence tokens.
     pub stop_token_ids: Vec<u32>,
-    /// What ended an output, a text or a token, is part of its text.
+    /// Whether the stop string or token that ended an output is part of its text.
     pub include_stop_str_in_output: bool,
-    /// Generate past end-of-sequence tokens.
+    /// Whether to continue past end-of-sequence tokens.
     pub ignore_eos: bool,
-    /// Tokens that an output has before anything may end it: end-of-sequence tokens and `stop_token_ids` cannot be
-    /// chosen, and stop strings do not count.
+    /// Number of tokens that an output must have before anything may end it. Until then, end-of-sequence tokens and
+    /// `stop_token_ids` cannot be chosen, and stop strings are ignored.
     pub min_tokens: usize,
-    /// Special tokens have no text.
+    /// Whether to leave special tokens out of the text.
     pub skip_special_tokens: bool,
-    /// Report this many of the likeliest tokens with each token's logprob.
+    /// Report each token's logprob, and this many of the likeliest tokens.
     pub logprobs: Option<usize>,
-    /// Report the logprobs of the prompt's tokens too, with this many of the likeliest in the place of each.
+    /// Report the logprobs of the prompt's tokens too, and this many of the likeliest tokens at each position.
     pub prompt_logprobs: Option<usize>,
-    /// Nothing is generated: the request wants the embedding of its prompt.
+    /// Return the prompt's embedding instead of generating tokens.
     pub pooling: Option<Pooling>,
-    /// Outputs are read as going on from the prompt: the prompt's text and an output's, one after the other, are what all
-    /// tokens are decoded to at once. An output by itself may lack a space in front, which some decoders drop.
+    /// Decode outputs as continuations of the prompt. The prompt's text followed by an output's is then the text of all
+    /// tokens decoded at once. Otherwise the output may lack its leading space, which some decoders drop.
     pub echo: bool,
-    /// What an output must be. It ends when it is complete and nothing can follow, even before `min_tokens`.
+    /// A grammar that outputs must match. An output ends when it is complete and no token can follow, even before
+    /// `min_tokens`.
     pub constraint: Option<Constraint>,
-    /// Beam search in place of sampling.
+    /// Beam search instead of sampling.
     pub beam: Option<Beam>,
 }
 
@@ -118,25 +119,25 @@ impl Default for SamplingParams {
 
 /// Most logprobs a request may ask for.
 pub const MAX_LOGPROBS: usize = 100;
-/// The highest temperature. All tokens are equally likely long before, but for those that cannot be chosen: their logits
-/// are the least there are, and still count for nothing.
+/// The highest temperature. All possible tokens are equally likely long before it. Tokens that cannot be chosen have
+/// negative infinity as their logit, so they stay impossible.
 pub const MAX_TEMPERATURE: f32 = 1e30;
 /// Most outputs or beams a request may ask for.
 pub const MAX_OUTPUTS: usize = 1024;
 
 impl SamplingParams {
-    /// Sequences that the request runs side by side.
+    /// The number of sequences that the request runs at the same time.
     pub fn width(&self) -> usize {
         self.beam.map_or(self.best_of, |b| b.width)
     }
 
-    /// Refuses what makes no sense, naming the field.
+    /// Rejects invalid parameters. The error names the field.
     pub fn validate(&self) -> Result<()> {
         check("n", self.n >= 1, "n must be at least 1")?;
         let of_prompt = self.echo || self.prompt_logprobs.is_some() || self.pooling.is_some();
         check("max_tokens", self.max_tokens >= 1 || of_prompt, "max_tokens must be at least 1")?;
         let generates = self.max_tokens > 0 || self.width() > 1 || self.prompt_logprobs.is_some();
-        check("pooling", self.pooling.is_none() || !generates, "pooling leaves no outputs and no logprobs")?;
+        check("pooling", self.pooling.is_none() || !generates, "pooling cannot be combined with outputs or logprobs")?;
         check("min_tokens", self.min_tokens <= self.max_tokens, "min_tokens must not be greater than max_tokens")?;
         check(
             "temperature",
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_makes_no_sense() {
+    fn invalid_parameters_are_refused() {
         let d = SamplingParams::default;
         assert!(d().validate().is_ok());
         refused(SamplingParams { max_tokens: 0, ..d() }, "max_tokens");

@@ -1,14 +1,14 @@
-//! How a row of logits is to be sampled, in the form that CPU and GPU both compute with.
+//! Converts a row's sampling parameters to the form that CPU and GPU both compute with.
 
 use kernels::sampling::{Adjustment, Penalties, Request};
 
 use super::SampleRow;
 
 impl SampleRow<'_> {
-    /// The request; where its adjustments, its mask and its likeliest tokens lie on a device is left open.
+    /// The request. The device positions of adjustments, mask and likeliest tokens are left unset.
     pub fn request(&self) -> Request {
         let p = self.params;
-        // More than any vocabulary has is refused.
+        // Counts beyond `u16` exceed the limit and are refused later.
         let top = u16::try_from(self.top).unwrap_or(u16::MAX);
         if self.given.is_some() {
             return Request { top, ..Request::GREEDY };
@@ -21,7 +21,7 @@ impl SampleRow<'_> {
         Request {
             seed: self.seed,
             position: self.output.len() as u32,
-            // More than any vocabulary has is all.
+            // A top-k beyond `u32` includes the whole vocabulary, so it is off.
             top_k: u32::try_from(p.top_k).unwrap_or(0),
             penalties,
             top,
@@ -33,19 +33,20 @@ impl SampleRow<'_> {
         .with_min_p(p.min_p)
     }
 
-    /// Whether the likeliest tokens are among those that the mask allows: a beam search goes on with them, and with no others.
+    /// Whether the likeliest tokens are restricted to those that the mask allows. A beam search continues with these
+    /// tokens only.
     pub fn masks_top(&self) -> bool {
         self.mask.is_some() && self.params.beam.is_some()
     }
 
-    /// Whether a token can be chosen, as far as the mask says.
+    /// Whether the mask allows a token.
     pub fn allows(&self, token: usize) -> bool {
         self.mask.is_none_or(|mask| mask[token / 32] >> (token % 32) & 1 == 1)
     }
 
-    /// The tokens whose logits are changed, in order of their ids: if there are penalties, those of the prompt and the
-    /// output, with how often each is in the output; and those that have a bias. A given token has a bias with which no
-    /// other can compete, a barred one competes with none.
+    /// The tokens whose logits are adjusted, in order of their ids: tokens with a bias and, if penalties are on, the
+    /// tokens of prompt and output with their counts in the output. A given token gets a bias that no other token can
+    /// beat. A barred token gets negative infinity.
     pub fn adjustments(&self) -> Vec<Adjustment> {
         let p = self.params;
         let adjustment = |token, count, bias| Adjustment { token, count, bias, raw: 0.0 };
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_is_counted_once_a_token() {
+    fn each_seen_token_has_one_count() {
         let mut params = SamplingParams::default();
         let adjustments = |params: &SamplingParams| {
             let row = SampleRow { prompt: &[7, 3, 7], output: &[3, 9, 3], ..SampleRow::new(params, 0) };
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_joins_what_was_seen() {
+    fn a_bias_joins_the_count_of_its_token() {
         let mut params = SamplingParams { logit_bias: vec![(8, 2.0), (3, -1.0)], ..SamplingParams::default() };
         let adjustments = |params: &SamplingParams| {
             let row = SampleRow { prompt: &[7], output: &[3], barred: &[8, 2, 8], ..SampleRow::new(params, 0) };

@@ -1,10 +1,10 @@
-//! One token from one row of logits. Plain and deterministic: the reference that every backend follows.
+//! Samples one token from one row of logits. This plain, deterministic code is the reference for every backend.
 //!
-//! Random choice is by the Gumbel maximum: the token with the greatest `logit / temperature + gumbel` is a sample of
-//! the softmax. The noise of a token depends only on the seed, the position and the token's id, so that a choice
-//! depends on nothing else in the batch, on no order of summation, and is the same after a preemption.
+//! Random choice uses the Gumbel-max trick: the token with the greatest `logit / temperature + gumbel` is a sample of
+//! the softmax. The noise of a token depends only on the seed, the position and the token's id. So a choice does not
+//! depend on the rest of the batch or on an order of summation, and is the same after a preemption.
 //!
-//! Arithmetic and noise are the GPU's own code, which gives the same bits everywhere, so that both give the same tokens
+//! Arithmetic and noise are the GPU's own code, which gives the same bits on both. So CPU and GPU give the same tokens
 //! and logprobs.
 
 use kernels::arithmetic::{logprob, weight};
@@ -16,7 +16,7 @@ use super::likeliest::{likeliest, nucleus};
 use super::scan::{self, argmax};
 use crate::error::{Error, Result};
 
-/// What the sampler must know about the sequence that a row of logits belongs to.
+/// The sequence and sampling parameters of a row of logits.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleRow<'a> {
     /// The request's parameters.
@@ -27,27 +27,26 @@ pub struct SampleRow<'a> {
     pub prompt: &'a [u32],
     /// The tokens generated so far.
     pub output: &'a [u32],
-    /// Tokens that cannot be chosen, unless no other can be.
+    /// Tokens that cannot be chosen, unless no other token can.
     pub barred: &'a [u32],
-    /// How many of the likeliest tokens to return, if there are so many: see [`SampleRow::masks_top`].
+    /// How many of the likeliest tokens to return. There may be fewer, see [`SampleRow::masks_top`].
     pub top: usize,
-    /// The token that is there already: it is reported, and nothing is chosen. One that is impossible may give way to
-    /// another.
+    /// A token that is already known: it is reported, and no token is chosen. If it is impossible, another may be
+    /// reported instead.
     pub given: Option<u32>,
-    /// Which tokens can be chosen, as bits, the first in the lowest bit of the first word; nothing: all can. If no token
-    /// that can be chosen is possible, an impossible one is reported.
+    /// A bit per token that can be chosen, the first token in the lowest bit of the first word. `None` allows all
+    /// tokens. If all allowed tokens are impossible, an impossible one is reported.
     pub mask: Option<&'a [u32]>,
 }
 
 impl<'a> SampleRow<'a> {
-    /// A row by these parameters, before which there is no text, of whose tokens all can be chosen, and of which nothing more
-    /// is reported.
+    /// A row with these parameters, without preceding text, mask or extra reported tokens.
     pub fn new(params: &'a SamplingParams, seed: u64) -> Self {
         SampleRow { params, seed, prompt: &[], output: &[], barred: &[], top: 0, given: None, mask: None }
     }
 }
 
-/// The result of sampling a row of logits. Logprobs are the log-softmax of the raw logits, natural logarithm.
+/// The result of sampling a row of logits. Logprobs are the log-softmax of the raw logits (natural logarithm).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
     /// The chosen token.
@@ -61,7 +60,7 @@ pub struct Sampled {
 /// Chooses a token from `logits [vocab]`. `scratch` is overwritten.
 ///
 /// # Errors
-/// [`Error::NotANumber`] if a logit is none, or infinitely great.
+/// [`Error::NotANumber`] if a logit is NaN or positive infinity, or if all are negative infinity.
 pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Result<Sampled> {
     if !scan::below_infinity(logits) {
         return Err(Error::NotANumber);
@@ -101,7 +100,7 @@ fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
     if request.inverse_temperature == 0.0 || scratch[best as usize] == f32::NEG_INFINITY {
         return best;
     }
-    // Relative to the greatest, so that a temperature near 0 makes the others impossible but overflows nothing.
+    // Subtracting the greatest logit avoids overflow at a temperature near 0. The others become impossible.
     let greatest = scratch[best as usize];
     for x in scratch.iter_mut() {
         *x = (*x - greatest) * request.inverse_temperature;
@@ -109,7 +108,7 @@ fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
     sample(scratch, best, &request)
 }
 
-/// Makes `scratch` the logits, those of tokens that the mask does not allow negative infinity.
+/// Copies the logits to `scratch`, with negative infinity for tokens that the mask rules out.
 fn rule_out(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) {
     scratch.clear();
     scratch.extend_from_slice(logits);
@@ -130,12 +129,13 @@ fn sample(scaled: &[f32], best: u32, request: &Request) -> u32 {
     gumbel_max(scaled, nucleus(scaled, k, request.top_p).into_iter().filter(allowed), best, &noise)
 }
 
-/// The token among `tokens` with the greatest logit plus noise. `best` has the greatest logit of all and is allowed.
+/// The token among `tokens` with the greatest sum of logit and noise. `best` has the greatest logit of all and is
+/// allowed.
 fn gumbel_max(scaled: &[f32], tokens: impl Iterator<Item = u32>, best: u32, noise: &Noise) -> u32 {
     let value = |t: u32| scaled[t as usize] + noise.gumbel(t);
     let (mut winner, mut greatest) = (best, value(best));
     for t in tokens {
-        // Most tokens could not win with the greatest noise there is.
+        // Most tokens could not win even with the greatest possible noise.
         if scaled[t as usize] + MAX_GUMBEL <= greatest {
             continue;
         }
@@ -152,7 +152,7 @@ mod tests {
     use super::super::{Beam, EarlyStopping, MAX_TEMPERATURE};
     use super::*;
 
-    /// How often each of the tokens is drawn in 20,000 draws.
+    /// The frequency of each token in 20,000 draws.
     fn frequencies(logits: &[f32], params: &SamplingParams) -> Vec<f32> {
         let mut count = vec![0.0; logits.len()];
         for seed in 0..20_000 {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_keep_what_they_should() {
+    fn filters_keep_the_right_tokens() {
         // Probabilities 0.4, 0.3, 0.2, 0.1.
         let logits: Vec<f32> = [0.1f32, 0.4, 0.2, 0.3].iter().map(|p| p.ln()).collect();
         let base = SamplingParams { temperature: 1.0, ..Default::default() };
@@ -220,7 +220,7 @@ mod tests {
             &frequencies(&logits, &SamplingParams { min_p: 0.6, ..base.clone() }),
             &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0],
         );
-        // top-p is measured among what top-k left: 0.4 / 0.7 reaches 0.5.
+        // top-p applies to the tokens that top-k left: 0.4 / 0.7 reaches 0.5.
         assert_near(&frequencies(&logits, &SamplingParams { top_k: 2, top_p: 0.5, ..base }), &[0.0, 1.0, 0.0, 0.0]);
     }
 
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_leaves_the_probabilities_of_what_it_allows() {
+    fn a_mask_keeps_the_relative_probabilities_of_allowed_tokens() {
         let logits = [5f32.ln(), 0.0, 2f32.ln(), 9.0, 8.0];
         let mask = [0b00110];
         let base = SamplingParams { temperature: 1.0, ..Default::default() };
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beam_goes_on_with_what_a_mask_allows_as_likely_as_without_it() {
+    fn a_mask_restricts_a_beam_without_changing_logprobs() {
         let beam = Some(Beam { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::No });
         let params = SamplingParams { beam, ..Default::default() };
         let logits = [5.0, 0.0, 2.0, f32::NEG_INFINITY, 4.0];
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_that_leaves_nothing_gives_an_impossible_token() {
+    fn a_mask_without_possible_tokens_gives_an_impossible_token() {
         for temperature in [0.0, 1.0] {
             let params = SamplingParams { temperature, ..Default::default() };
             for (mask, logits) in [([0b000], [1.0, 2.0, 3.0]), ([0b100], [1.0, 2.0, f32::NEG_INFINITY])] {

@@ -1,21 +1,20 @@
-//! What is found by looking at every logit of a row, in vectors: vocabularies are long.
+//! Vectorised scans over all logits of a row, since vocabularies are large.
 //!
-//! Nothing here depends on an order of summation, so that the results are the same on every instruction set.
+//! No result depends on the order of summation, so results are the same on every instruction set.
 
-#![allow(clippy::needless_range_loop)] // a loop is compiled for the instruction set, where a closure might not be
+#![allow(clippy::needless_range_loop)] // a loop is compiled for the dispatched instruction set, a closure might not be
 
 use pulp::Arch;
 
-/// Logits that are looked at side by side.
+/// Logits per iteration.
 const LANES: usize = 64;
 
-/// Whether every logit is a number, and none infinitely great. One of negative infinity is that of a token that cannot be
-/// chosen.
+/// Whether no logit is NaN or positive infinity. Negative infinity is the logit of a token that cannot be chosen.
 pub fn below_infinity(logits: &[f32]) -> bool {
     Arch::new().dispatch(
         #[inline(always)]
         || {
-            // Not `all`, which would stop at each logit to see whether to go on.
+            // Not `all`, which would check for an early exit after each logit.
             let (chunks, rest) = logits.as_chunks::<LANES>();
             let is_below = |logits: &[f32]| logits.iter().fold(true, |all, &v| all & (v < f32::INFINITY));
             chunks.iter().fold(true, |all, chunk| all & is_below(chunk)) & is_below(rest)
@@ -23,7 +22,7 @@ pub fn below_infinity(logits: &[f32]) -> bool {
     )
 }
 
-/// The index of the greatest element, the first among equals; elements that are no numbers do not count.
+/// The index of the greatest element, the first among equals. NaN elements are ignored.
 pub fn argmax(x: &[f32]) -> u32 {
     let at = Arch::new().dispatch(
         #[inline(always)]
@@ -45,11 +44,11 @@ pub fn argmax(x: &[f32]) -> u32 {
     at.unwrap_or(0) as u32
 }
 
-/// The sum of a whole number for each element.
-pub fn sum(x: &[f32], of: impl Fn(f32) -> u64) -> u64 {
+/// The sum of `value(x)` over all elements.
+pub fn sum(x: &[f32], value: impl Fn(f32) -> u64) -> u64 {
     Arch::new().dispatch(
         #[inline(always)]
-        || x.iter().map(|&x| of(x)).sum(),
+        || x.iter().map(|&x| value(x)).sum(),
     )
 }
 
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_the_greatest_is_found_wherever_it_is() {
+    fn argmax_finds_the_first_greatest_element() {
         for len in [1, 2, 63, 64, 65, 128, 200] {
             for at in 0..len {
                 let mut x: Vec<f32> = (0..len).map(|i| (i * 37 % 11) as f32 - 20.0).collect();
@@ -72,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_or_infinitely_great_is_seen() {
+    fn nan_and_infinity_are_detected() {
         for len in [1, 64, 65, 150] {
             for at in 0..len {
                 for (odd, want) in [(f32::NAN, false), (f32::INFINITY, false), (f32::NEG_INFINITY, true)] {
@@ -85,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_of_every_element() {
+    fn sum_adds_every_element() {
         let x: Vec<f32> = (0..151).map(|i| i as f32).collect();
         assert_eq!(sum(&x, |x| x as u64), 75 * 151);
     }

@@ -1,4 +1,4 @@
-//! Admission from the queue: first come, first served, except for owners that have their share.
+//! Admission of waiting groups: first come, first served, except for owners that have their share.
 
 use std::time::Instant;
 
@@ -9,21 +9,21 @@ use crate::group::{OwnerId, SequenceGroup};
 use crate::kv::{OutOfBlocks, blocks_needed, distinct_blocks, relocate};
 
 impl Scheduler {
-    /// When the first of the new requests came, if it is their turn to be admitted.
+    /// The arrival of the first waiting group, if that group is new.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.queue.front().filter(|group| group.is_new()).map(|group| group.arrival)
     }
 
-    /// Moves waiting groups to the running ones. An owner of which nothing runs is never passed over; others are, if
+    /// Admits waiting groups. An owner without a running group is never passed over. Other owners are passed over if
     /// their first group does not fit.
     pub(super) fn admit(&mut self, hold_new: bool, budget: &mut Budget, step: &mut Step) {
         if self.queue.is_empty() || budget.rows == 0 {
             return;
         }
-        // What comes now finds there what running groups have just evicted.
+        // Offload first, so that the admitted groups find blocks that running groups have just evicted.
         self.offload(step);
         let mut shares = self.shares();
-        // Found once: whether an owner is a newcomer changes only when something of it is admitted.
+        // Computed once: an owner stops being a newcomer only when one of its groups is admitted.
         let mut others: Vec<_> = self.queue.owners().filter(|owner| !self.is_newcomer(*owner, &shares)).collect();
         while budget.tokens > 0
             && budget.rows > 0
@@ -33,7 +33,7 @@ impl Scheduler {
                 return;
             }
             if !self.fit_head(owner, &shares, budget, step) {
-                if !shares.holds(owner) {
+                if !shares.is_running(owner) {
                     return;
                 }
                 others.retain(|other| *other != owner);
@@ -49,7 +49,7 @@ impl Scheduler {
             }
             budget.rows -= group.width();
             self.swap_in(&mut group, step);
-            // What was preempted comes back after what was admitted later.
+            // A preempted group may come back after later groups were admitted.
             self.is_disturbed |= self.running.last().is_some_and(|last| last.rank() > group.rank());
             self.running.push(group);
             let at = self.running.len() - 1;
@@ -65,9 +65,9 @@ impl Scheduler {
         }
     }
 
-    /// The owner whose turn it is: newcomers in order, and after each of them one of the `others` that wait and have
-    /// less than their share. Of these, the one that has least comes first; if there are no newcomers, it comes even if
-    /// it has its share.
+    /// The owner whose turn it is. Newcomers come in order. After each newcomer, one waiting owner of `others` that has
+    /// less than its share gets a turn: the one with the fewest rows. If no newcomer waits, such an owner gets a turn
+    /// even if it has its share.
     fn turn(&self, shares: &Shares, others: &[OwnerId]) -> Option<OwnerId> {
         let newcomer = self.newcomers(shares).next();
         let key = |owner: OwnerId| {
@@ -81,19 +81,20 @@ impl Scheduler {
         }
     }
 
-    /// The newcomers in order.
+    /// The newcomers among the waiting owners, in order.
     pub(super) fn newcomers(&self, shares: &Shares) -> impl Iterator<Item = OwnerId> {
         self.queue.owners().filter(|owner| self.is_newcomer(*owner, shares))
     }
 
-    /// Whether nothing of an owner that waits runs: nothing ever did, or it was preempted.
+    /// Whether a waiting owner is a newcomer. It has no running group, and its first group was preempted or none of its
+    /// groups was admitted since it began to wait.
     fn is_newcomer(&self, owner: OwnerId, shares: &Shares) -> bool {
         let is_new = self.queue.head(owner).is_some_and(SequenceGroup::is_new);
-        !(shares.holds(owner) || is_new && self.queue.was_served(owner))
+        !(shares.is_running(owner) || is_new && self.queue.was_served(owner))
     }
 
-    /// Whether the first group of an owner can run now. It is divided if it is more than the owner may have while others
-    /// wait, or if it would not fit even alone.
+    /// Whether the first group of an owner can run now. The group is divided if it is more than the owner may have
+    /// while others wait, or if it would not fit even alone.
     fn fit_head(&mut self, owner: OwnerId, shares: &Shares, budget: &Budget, step: &Step) -> bool {
         if let Some(head) = self.queue.head(owner)
             && self.queue.is_contended()
@@ -116,7 +117,7 @@ impl Scheduler {
             self.split_head(owner, head.running.len().div_ceil(2));
         }
         let Some(head) = self.queue.head(owner) else { return false };
-        // No step swaps blocks both out and in.
+        // A step that has swapped a group out swaps none in.
         let moves = step.swapped_out == 0 || !self.is_swapped(head);
         moves && head.width() <= budget.rows && self.fits(head, budget.tokens)
     }
@@ -127,8 +128,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether there are blocks for all of a waiting group's tokens, and some to spare, and whether it can go on with what
-    /// is left of the budget. What can't fit even alone is admitted alone, and found to be exhausted.
+    /// Whether a waiting group fits: enough blocks for all its tokens, plus the watermark, and enough budget to decode.
+    /// A group that does not fit even alone is admitted alone, and then ends because blocks are exhausted.
     fn fits(&self, group: &SequenceGroup, budget: usize) -> bool {
         if self.running.is_empty() {
             return true;
@@ -139,7 +140,7 @@ impl Scheduler {
         self.blocks_to_admit(group) + self.watermark_blocks <= self.pool.num_free()
     }
 
-    /// Free blocks that a waiting group is to find.
+    /// The number of free blocks that a waiting group needs to be admitted.
     pub(super) fn blocks_to_admit(&self, group: &SequenceGroup) -> usize {
         if self.is_swapped(group) {
             // The next token of each sequence may take another block.
@@ -165,10 +166,11 @@ impl Scheduler {
 
     fn swap_in(&mut self, group: &mut SequenceGroup, step: &mut Step) {
         if self.is_swapped(group) {
-            self.tier.iter_mut().for_each(|tier| tier.hold(group.tables()));
+            self.tier.iter_mut().for_each(|tier| tier.keep_until_settled(group.tables()));
             match relocate(group.tables_mut(), &self.pool, &mut step.moves.swap_in) {
                 Ok(()) => step.swapped_in += 1,
-                // The group runs alone, and not even its swapped blocks fit. It is recomputed, and ends where blocks run out.
+                // The group runs alone, and even its swapped blocks do not fit. It is recomputed and ends when blocks
+                // run out.
                 Err(OutOfBlocks) => group.release(&self.pool),
             }
         }

@@ -1,37 +1,37 @@
-//! How much of a group is computed in a step.
+//! Plans how many tokens of a group are computed in a step.
 
 use super::prefix::{Prefixes, Start};
 use crate::group::SequenceGroup;
 use crate::kv::{BlockPool, blocks_needed, blocks_to_relocate};
 
-/// What one sequence gets.
+/// The tokens that one sequence gets.
 pub struct Growth {
     /// Index into the group's running sequences.
     pub seq: usize,
-    /// For a sequence that held no blocks, what it starts from.
+    /// The prefix to start from, if the sequence has no blocks yet.
     pub start: Option<Start>,
-    /// New tokens; none if the start is all it lacked.
+    /// New tokens. 0 if the prefix was all it lacked.
     pub tokens: usize,
 }
 
-/// What is left of a step.
+/// The remaining budget of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// New tokens.
     pub tokens: usize,
     /// Rows of logits, beyond one for each sequence that the running groups have or will have.
     pub rows: usize,
-    /// Where tokens may be drafted, the sequences that are still to get their token in this step.
+    /// The number of sequences that have not got their token in this step yet. `None` if the step may not draft tokens.
     pub undecoded: Option<usize>,
 }
 
-/// What each sequence of a group gets that does not decode: as much as is missing and `left` allows in all. Several
-/// sequences stop one token short, so that they decode together.
+/// Plans the tokens of each sequence of a group that does not decode: all pending tokens, as far as `left` allows.
+/// Groups of several sequences stop one token short, so that all sequences decode together.
 fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Growth> {
     let seqs = &group.running;
     let short = usize::from(seqs.len() > 1);
     let wanted = group.wanted();
-    // The first row is the one that the sequence has.
+    // The first row is the sequence's own.
     let end = if wanted.is_empty() { usize::MAX } else { wanted.start + 1 + left.rows };
     let mut plan = Vec::new();
     for (seq, s) in seqs.iter().enumerate() {
@@ -51,10 +51,10 @@ fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Gro
     plan
 }
 
-/// As [`plan`], with no more tokens than there are blocks for. None if there are none for any.
+/// As [`plan`], with no more tokens than there are blocks for. Returns `None` if there are blocks for no token.
 ///
-/// It is all or nothing where a sequence keeps its blocks: it needs them all in the end. Where a window slides on, it gets
-/// through in smaller steps.
+/// A sequence that keeps all its blocks gets all planned tokens or none, since it needs all the blocks in the end. With
+/// a sliding window, it can progress in smaller steps.
 pub fn plan_within(
     group: &SequenceGroup,
     mut left: Budget,
@@ -67,18 +67,18 @@ pub fn plan_within(
             return Some(plan);
         }
         left.tokens = plan.iter().map(|growth| growth.tokens).sum::<usize>() / 2;
-        if left.tokens == 0 || pool.window().is_none() || group.keeps_all() {
+        if left.tokens == 0 || pool.window().is_none() || group.keeps_all_blocks() {
             return None;
         }
     }
 }
 
-/// Free blocks that a plan for `group` takes: for new tokens, and for what comes back from the swap space.
+/// The number of free blocks that a plan for `group` takes, for new tokens and for blocks restored from the swap space.
 fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth], pool: &BlockPool) -> usize {
-    let of = plan.iter().map(|g| {
+    let tables = plan.iter().map(|g| {
         let table = g.start.as_ref().map_or(&group.running[g.seq].table, |start| start.hit.longest());
         (table, g.tokens)
     });
     let back = plan.iter().filter_map(|g| g.start.as_ref()).flat_map(|start| &start.hit.rest);
-    blocks_needed(pool, of) + blocks_to_relocate(back, pool)
+    blocks_needed(pool, tables) + blocks_to_relocate(back, pool)
 }

@@ -1,4 +1,4 @@
-//! A check that queues and pools agree.
+//! A consistency check of queues and pools.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,14 @@ use crate::group::SequenceGroup;
 use crate::kv::BlockTable;
 
 impl Scheduler {
-    /// Checks that queues and pools agree: every block is free, held or pinned, running groups hold blocks of the cache
-    /// and waiting ones at most blocks of the swap space; that an owner's running groups came before its preempted
-    /// ones, and these before its new ones; and that no part of a request is lost.
+    /// Checks that queues and pools agree:
+    /// - Every block is free, in use or pinned.
+    /// - Running groups use blocks of the cache, and waiting groups use at most blocks of the swap space.
+    /// - Each owner's running groups rank before its preempted ones, and these before its new ones.
+    /// - No part of a request is lost.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// Describes the first inconsistency.
     pub fn check_integrity(&self) -> Result<(), String> {
         let running: Vec<&BlockTable> = self.running.iter().flat_map(SequenceGroup::tables).collect();
         let waiting: Vec<&BlockTable> = self.queue.iter().flat_map(SequenceGroup::tables).collect();
@@ -23,18 +25,18 @@ impl Scheduler {
             return Err("a waiting group holds blocks of the cache".into());
         }
         let pinned = self.prefixes.pinned_tables();
-        self.pool.check_integrity(running.into_iter().chain(pinned).flat_map(BlockTable::held))?;
+        self.pool.check_integrity(running.into_iter().chain(pinned).flat_map(BlockTable::live_blocks))?;
         self.swap
-            .check_integrity(waiting.into_iter().flat_map(BlockTable::held))
+            .check_integrity(waiting.into_iter().flat_map(BlockTable::live_blocks))
             .map_err(|why| format!("swap space: {why}"))?;
         self.queue.check_integrity()?;
         let all = || self.running.iter().chain(self.queue.iter());
         self.parts.check_integrity(all())?;
         if !self.is_disturbed && !self.running.iter().is_sorted_by_key(|group| group.rank()) {
-            return Err("the running groups are out of order, and nobody knows".into());
+            return Err("the running groups are out of order without being marked as disturbed".into());
         }
         if self.is_plenty() && self.blocks_at_most() > self.pool.num_free() {
-            return Err("blocks might run out, but are taken to suffice".into());
+            return Err("blocks might run out, but the scheduler assumes that they suffice".into());
         }
         if self.running.iter().any(SequenceGroup::is_new) {
             return Err("a running group was not admitted".into());
@@ -45,10 +47,10 @@ impl Scheduler {
             *latest = group.rank().max(*latest);
         }
         if self.queue.iter().any(|group| !group.is_new() && latest.get(&group.owner) > Some(&group.rank())) {
-            return Err("a group waits that came before others of its owner which run".into());
+            return Err("a preempted group waits although it ranks before a running group of its owner".into());
         }
         if all().flat_map(|g| &g.running).any(|s| s.table.len() > s.tokens.len()) {
-            return Err("a sequence holds slots for tokens it does not have".into());
+            return Err("a sequence has slots for more tokens than it has".into());
         }
         Ok(())
     }

@@ -1,28 +1,29 @@
-//! Decides, once per iteration, which sequences run, and which are preempted (4.5 of the paper). A pure data structure:
-//! no tensors, no text, no clock.
+//! The scheduler decides, once per iteration, which sequences run and which are preempted (4.5 of the paper). It is a
+//! pure data structure: no tensors, no text, no clock.
 //!
-//! First come, first served. Running groups are visited in the order in which they were first admitted; each decoding
-//! sequence gets its one token, groups that still have several tokens to compute get what the token budget leaves. Where
-//! blocks run out the last group gives all of its own back and waits: its blocks are swapped out, to come back as they are,
-//! or dropped, to be recomputed. A group that lacks blocks even alone is divided, and half of it waits.
+//! Scheduling is first come, first served. Running groups are visited in the order in which they were first admitted.
+//! Each decoding sequence gets its one token, and groups that are still computing their prompts share the rest of the
+//! token budget. If blocks run out, the last group is preempted: its blocks are swapped out to come back later, or
+//! dropped to be recomputed. A group that does not fit even when it runs alone is divided, and half of it waits.
 //!
-//! Waiting groups are admitted while blocks, budget and sequence limit allow, unless blocks just ran out: those that were
-//! preempted first, then the new ones in order of arrival. While others wait, an owner has at most a share of rows and
-//! blocks. Owners of which nothing runs are admitted in order; owners that want more than they have take turns with them
-//! until they have their share. An owner may come to hold more than its share, because nothing waited or because its
-//! sequences grew. It gives the excess up when an owner that holds nothing finds no room, and before anything else is
-//! preempted when blocks run out.
+//! Waiting groups are admitted while blocks, budget and sequence limit allow, unless blocks just ran out. Preempted
+//! groups come first, then new ones in order of arrival. While others wait, an owner has at most a share of the rows
+//! and blocks. Owners without a running group are admitted in order. Other owners take turns with them until they have
+//! their share. An owner may come to have more than its share, because nobody waited or because its sequences grew. It
+//! gives up the excess when an owner without a running group finds no room. It also does so when blocks run out, before
+//! any other group is preempted.
 //!
 //! No request starves:
-//! - Within one owner, running groups were admitted before preempted ones, and these before new ones: the group that was
-//!   admitted last is preempted first, and the one that was admitted first comes back first.
-//! - The group that was admitted first of all, or its first sequence, is the first of its owner, and so never beyond a
-//!   share; it is visited first and given up last. It can take the blocks of every other group, so that it always
-//!   progresses.
-//! - If that group waits, nothing of its owner runs, and it is the first of all that wait. The first owner of which nothing
-//!   runs is never passed over, except for one turn of another owner; and every group fits when it runs alone.
-//! - So every admitted group ends. A new one waits for those at most, for owners that hold nothing and came before it, and
-//!   for one turn of another owner between each two of them.
+//! - Within one owner, running groups were admitted before preempted ones, and these before new ones. The group that
+//!   was admitted last is preempted first, and the one that was admitted first comes back first.
+//! - Consider the group that was admitted before all others, or its first sequence. It is the first of its owner, so it
+//!   is never beyond a share. It is visited first and preempted last. It can take the blocks of every other group, so
+//!   it always progresses.
+//! - If that group waits, no group of its owner runs, and it is the first of all waiting groups. The first owner
+//!   without a running group is never passed over, except for one turn of another owner, and every group fits when it
+//!   runs alone.
+//! - So every admitted group finishes. A new group waits at most for the admitted ones, for owners without a running
+//!   group that came before it, and for one turn of another owner between each two of them.
 
 mod admission;
 mod growth;
@@ -53,40 +54,40 @@ use crate::group::{RequestId, SequenceGroup};
 use crate::kv::{BlockPool, PoolUsage, Prefix, SharedLog, Space, SwapTier, blocks_needed, distinct_blocks};
 use crate::sequence::Sequence;
 
-/// The queues.
+/// The scheduler: running groups, waiting groups and the two block pools.
 #[derive(Debug)]
 pub struct Scheduler {
     pool: BlockPool,
-    /// Blocks in the host's memory.
+    /// The swap space: blocks in host memory.
     swap: BlockPool,
-    /// What moves between the two since cached blocks are evicted; none where these are forgotten.
+    /// Moves evicted cached blocks to the swap space and back. `None` if evicted blocks are dropped.
     tier: Option<SwapTier>,
     prefixes: Prefixes,
     options: SchedulerOptions,
     /// Blocks kept free when a group is admitted.
     watermark_blocks: usize,
-    /// Groups that are swapped out or are to be recomputed, and new ones.
+    /// Groups that were swapped out, that are to be recomputed, or that are new.
     queue: WaitingQueue,
-    /// As they were visited in the last step, then those that it admitted.
+    /// Running groups in the order of the last step's visits, then the groups it admitted.
     running: Vec<SequenceGroup>,
-    /// Whether these may stand in another order than [`SequenceGroup::rank`]'s.
+    /// Whether `running` may be out of the order of [`SequenceGroup::rank`].
     is_disturbed: bool,
-    /// Whether each of them got new tokens in the last step, so that each sequence lacks one token at most.
+    /// Whether each running group got new tokens in the last step, so each sequence has at most one pending token.
     all_sampled: bool,
-    /// Which requests are several groups.
+    /// The requests that are divided into several groups.
     parts: Parts,
-    /// Complete, to be taken.
+    /// Finished requests, not taken yet.
     finished: Vec<SequenceGroup>,
-    /// Admissions of new groups so far.
+    /// The number of new groups admitted so far.
     tickets: u64,
-    /// Whether nothing of its owner ran when the last group was admitted.
+    /// Whether the last new group's owner had no running group when it was admitted.
     newcomer_was_last: bool,
 }
 
 impl Scheduler {
-    /// A scheduler that hands out the blocks of `pool`, and swaps to those of `swap`. When a group is admitted,
-    /// `watermark_blocks` of the pool stay free, so that it does not push others out at once. Where prefixes are cached, and
-    /// there is a swap space, cached blocks that are evicted move there.
+    /// A scheduler that allocates blocks of `pool` and swaps to blocks of `swap`. `watermark_blocks` blocks of the pool
+    /// stay free when a group is admitted, so that it does not preempt others at once. With prefix caching and a swap
+    /// space, evicted cached blocks move to the swap space.
     pub fn new(pool: BlockPool, swap: BlockPool, watermark_blocks: usize, options: SchedulerOptions) -> Self {
         let is_tiered = options.prefix_caching && swap.num_blocks() > 0;
         let tier = is_tiered.then(|| SwapTier::new(&pool, &swap));
@@ -118,18 +119,18 @@ impl Scheduler {
         self.queue.insert(group);
     }
 
-    /// Groups in progress. A request that was divided is several.
+    /// The running groups. A divided request has several.
     pub fn running(&self) -> &[SequenceGroup] {
         &self.running
     }
 
-    /// Groups that are swapped out, to be recomputed, or new, owner by owner. A request that was divided may be several,
-    /// and may run as well.
+    /// The waiting groups, owner by owner: swapped out, to be recomputed, or new. A divided request may have several,
+    /// and may have running groups too.
     pub fn waiting(&self) -> impl Iterator<Item = &SequenceGroup> {
         self.queue.iter()
     }
 
-    /// Requests of which something runs.
+    /// The number of requests with a running group.
     pub fn num_running(&self) -> usize {
         if self.parts.is_empty() {
             return self.running.len();
@@ -137,12 +138,12 @@ impl Scheduler {
         self.running.iter().map(|group| group.id).collect::<HashSet<_>>().len()
     }
 
-    /// Requests of which nothing runs.
+    /// The number of requests without a running group.
     pub fn num_waiting(&self) -> usize {
         self.queue.len() + self.running.len() - self.parts.num_extra() - self.num_running()
     }
 
-    /// The requests that wait and of which nothing was generated, a group of each.
+    /// The waiting requests without any generated token, each represented by one of its groups.
     pub fn untouched(&self) -> Vec<&SequenceGroup> {
         let begun = self.queue.iter().filter(|group| group.first_token.is_some());
         let begun = self.running.iter().chain(begun).map(|group| group.id);
@@ -150,82 +151,83 @@ impl Scheduler {
         self.queue.iter().filter(|group| seen.insert(group.id)).collect()
     }
 
-    /// The groups in progress, for taking new tokens in.
+    /// The running groups, for adding new tokens to them.
     pub fn running_mut(&mut self) -> &mut [SequenceGroup] {
         &mut self.running
     }
 
-    /// Reports from now on what happens to blocks.
+    /// Sends all later block events of both pools to `log`.
     pub fn set_log(&self, log: SharedLog) {
         self.pool.set_log(log.clone(), Space::Cache);
         self.swap.set_log(log, Space::Swap);
     }
 
-    /// Notes in the log that a step was scheduled, with the state of both pools.
+    /// Records in the log that a step was scheduled, with the state of both pools.
     pub fn record_step(&self) {
         self.pool.record_step();
         self.swap.record_step();
     }
 
-    /// The prefixes that sequences can share with others.
+    /// The prefixes that sequences can share.
     pub fn prefixes(&self) -> &Prefixes {
         &self.prefixes
     }
 
-    /// Keeps what has been computed of a sequence, for requests that begin with it.
+    /// Pins the computed blocks of a sequence, for requests that begin with its tokens.
     pub fn pin(&mut self, seq: Sequence) {
         self.prefixes.pin(seq);
     }
 
-    /// Blocks that are not pinned: those that groups can have.
+    /// The number of blocks available to groups: all that are not pinned.
     pub fn capacity(&self) -> usize {
         self.pool.num_blocks() - distinct_blocks(self.prefixes.pinned_tables())
     }
 
-    /// The requests of which a group is swapped out.
+    /// The ids of requests with a swapped-out group.
     pub fn swapped(&self) -> impl Iterator<Item = RequestId> {
         self.queue.iter().filter(|g| self.is_swapped(g)).map(|g| g.id)
     }
 
-    /// How many requests [`Self::swapped`] names.
+    /// The number of requests with a swapped-out group.
     pub fn num_swapped(&self) -> usize {
         if self.swap.usage().used_blocks == 0 { 0 } else { self.swapped().collect::<HashSet<_>>().len() }
     }
 
-    /// Use of the cache.
+    /// Usage of the KV cache.
     pub fn usage(&self) -> PoolUsage {
         self.pool.usage()
     }
 
-    /// Cached blocks: without references, but kept for a later prefix hit; ascending.
+    /// Cached blocks, in ascending order: no references, but kept for later prefix hits.
     pub fn cached_blocks(&self) -> Vec<u32> {
         self.pool.cached()
     }
 
-    /// The known blocks of the cache or of the swap space, ascending, each with the prefix whose last tokens it holds.
-    pub fn known_blocks(&self, space: Space) -> Vec<(u32, Arc<Prefix>)> {
+    /// The registered blocks of the cache or of the swap space, in ascending order, each with the prefix whose last
+    /// tokens it holds.
+    pub fn registered_blocks(&self, space: Space) -> Vec<(u32, Arc<Prefix>)> {
         match space {
-            Space::Cache => self.pool.known(),
-            Space::Swap => self.swap.known(),
+            Space::Cache => self.pool.registered(),
+            Space::Swap => self.swap.registered(),
         }
     }
 
-    /// The reference count of each block of the cache.
+    /// The reference count of each block of the KV cache.
     pub fn references(&self) -> Vec<u32> {
         self.pool.references()
     }
 
-    /// Use of the swap space.
+    /// Usage of the swap space.
     pub fn swap_usage(&self) -> PoolUsage {
         self.swap.usage()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the scheduler has no groups at all.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.queue.is_empty() && self.finished.is_empty()
     }
 
-    /// Ends outputs of a request before their time. `end` is called for each of its groups.
+    /// Ends outputs of a request early. Calls `end` for each of its groups.
     pub fn end(&mut self, id: RequestId, mut end: impl FnMut(&mut SequenceGroup)) {
         self.running.iter_mut().filter(|group| group.id == id).for_each(&mut end);
         let ended = self.queue.extract(|group| {
@@ -238,27 +240,27 @@ impl Scheduler {
         self.retire();
     }
 
-    /// Takes out the requests whose outputs are all there, a group each.
+    /// Takes out the requests whose outputs are complete, one group per request.
     pub fn take_finished(&mut self) -> Vec<SequenceGroup> {
         self.retire();
         std::mem::take(&mut self.finished)
     }
 
-    /// Drops the requests in progress, whose keys and values are lost with the step that failed: all of a request of which
-    /// a part runs. Their blocks are free again, nothing is known any more but what is pinned, and what was swapped out
-    /// will be recomputed.
+    /// Drops every request with a running group, after a step failed and its keys and values are lost. A divided
+    /// request is dropped as a whole. Running groups' blocks are freed, and only pinned blocks stay registered. Groups
+    /// that were swapped out will be recomputed.
     pub fn drop_running(&mut self) {
         let lost: HashSet<RequestId> = self.running.drain(..).map(|group| group.id).collect();
         self.queue.extract(|group| {
             group.release(&self.pool);
             lost.contains(&group.id)
         });
-        self.parts.forget(&lost);
-        self.pool.forget();
-        self.swap.forget();
+        self.parts.remove(&lost);
+        self.pool.reset_prefix_cache();
+        self.swap.reset_prefix_cache();
     }
 
-    /// Whether anything of the request is in the queues.
+    /// Whether the request has a running or waiting group.
     pub fn contains(&self, id: RequestId) -> bool {
         self.running.iter().chain(self.queue.iter()).any(|group| group.id == id)
     }
@@ -272,7 +274,7 @@ impl Scheduler {
         self.finished.extend(ended.into_iter().filter_map(|group| self.parts.end(group)));
     }
 
-    /// Plans the next iteration and reserves its blocks. With `hold_new` nothing new is admitted unless nothing runs.
+    /// Plans the next iteration and reserves its blocks. With `hold_new`, new groups are admitted only if none runs.
     pub fn schedule(&mut self, hold_new: bool) -> Step {
         let mut step = Step::default();
         self.plan(hold_new, &mut step);
@@ -301,7 +303,7 @@ impl Scheduler {
             if self.running.len() > 1 {
                 self.preempt_last(step);
             } else if !self.narrow(step) {
-                // One sequence alone with the whole pool, and it does not suffice.
+                // The one sequence that is left has the whole pool, and still needs more blocks.
                 step.exhausted = true;
                 return;
             }
@@ -312,12 +314,13 @@ impl Scheduler {
         self.all_sampled = step.sampled.len() == self.running.len();
     }
 
-    /// Schedules as much of a group as the budget allows, all of its sequences or none. False if blocks are lacking.
+    /// Schedules as much of a group as the budget allows: all its sequences or none. Returns false if there are too few
+    /// blocks.
     fn grow(&mut self, at: usize, budget: &mut Budget, step: &mut Step) -> bool {
         if self.running[at].is_decoding() {
             return self.decode(at, budget, step);
         }
-        // Later groups that decode have a claim on the budget too.
+        // Reserve budget for the later groups that decode.
         let decoding = self.running[at + 1..].iter().filter(|g| g.is_decoding());
         let claimed = decoding.map(|g| g.running.len()).sum();
         let group = &self.running[at];
@@ -347,10 +350,10 @@ impl Scheduler {
         true
     }
 
-    /// Schedules a group in which every sequence gets its one token.
+    /// Schedules a group in which every sequence gets one token.
     fn decode(&mut self, at: usize, budget: &mut Budget, step: &mut Step) -> bool {
         let (group, free) = (&self.running[at], self.pool.num_free());
-        // None takes more than one block, so that they need not be counted unless few are left.
+        // A sequence takes at most one block, so an exact count is needed only if few are left.
         if group.running.len() > free && blocks_needed(&self.pool, group.tables().map(|table| (table, 1))) > free {
             return false;
         }
@@ -364,7 +367,7 @@ impl Scheduler {
         true
     }
 
-    /// Schedules the next tokens of a sequence, for which there are blocks.
+    /// Schedules the next tokens of a sequence. The caller has counted the blocks.
     fn extend(&mut self, at: usize, at_seq: usize, tokens: usize, step: &mut Step) {
         let wanted = self.running[at].wanted();
         let seq = &mut self.running[at].running[at_seq];
@@ -377,7 +380,7 @@ impl Scheduler {
             let wanted = wanted.start.min(end)..wanted.end.min(end);
             step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..end, wanted });
         }
-        // The tokens are computed in this step, before anything reads them.
+        // Other sequences may share the blocks right away: this step computes the tokens before it reads them.
         self.prefixes.register(seq);
     }
 }

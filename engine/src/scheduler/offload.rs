@@ -1,27 +1,27 @@
-//! The swap space below the cache: what is evicted in a step moves there, and what is found there comes back (see
+//! The swap space as a tier below the cache: evicted blocks move there, and prefix hits bring them back (see
 //! [`SwapTier`]).
 //!
-//! Groups that are preempted come first. What a step evicts is offloaded after they have been swapped out, to blocks that are
-//! free or cached, and cached blocks are evicted for a group that is swapped out later.
+//! Preempted groups take precedence. A step offloads its evicted blocks only after it has swapped groups out, to
+//! swap-space blocks that are free or cached. A group that is swapped out later may evict these cached blocks.
 
 use super::prefix::PrefixHit;
 use super::{Scheduler, Step};
 use crate::kv::{BlockMoves, BlockTable, SwapTier};
 
 impl Scheduler {
-    /// Offloads what was evicted so far.
+    /// Offloads the blocks evicted so far.
     pub(super) fn offload(&mut self, step: &mut Step) {
         if let Some(tier) = &mut self.tier {
             step.offloaded_blocks += tier.offload(&mut step.moves.swap_out);
         }
     }
 
-    /// All moves of a step are known.
+    /// Ends the planning of the step's moves.
     pub(super) fn settle(&mut self) {
         self.tier.iter_mut().for_each(SwapTier::settle);
     }
 
-    /// The moves of blocks that were evicted since the last step, which come before anything is written.
+    /// Returns the moves of blocks that were evicted since the last step. They must be made before anything is written.
     pub fn take_offloads(&mut self) -> BlockMoves {
         let mut step = Step::default();
         self.offload(&mut step);
@@ -30,7 +30,8 @@ impl Scheduler {
     }
 }
 
-/// The table of a prefix hit in the cache: what of it lies in the swap space comes back, into blocks that were counted.
+/// Returns the table of a prefix hit, with all blocks in the cache. Blocks in the swap space are restored, and the
+/// caller has counted the cache blocks for them.
 pub(super) fn restored(tier: Option<&mut SwapTier>, hit: PrefixHit, step: &mut Step) -> BlockTable {
     let PrefixHit { mut table, rest } = hit;
     let Some(tier) = tier else { return table };

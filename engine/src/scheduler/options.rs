@@ -1,26 +1,26 @@
-//! What a user can set of scheduling.
+//! Scheduling options.
 
 use super::preemption::Preemption;
 
-/// What a user can set of scheduling: what a step may hold, and how sequences share the memory.
+/// Scheduling options: the limits of a step, and how sequences share the memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SchedulerOptions {
-    /// Most sequences running at a time.
+    /// Most sequences that run at a time.
     pub max_num_seqs: usize,
-    /// Most tokens in a step. Decoding sequences always get their token; the limit binds prompts, which are computed
-    /// in chunks.
+    /// Most tokens in a step. Decoding sequences always get their token. The limit applies to prompts, which are
+    /// computed in chunks.
     pub max_batch_tokens: usize,
-    /// The largest part of the sequences that run, and of the KV blocks, that one owner's requests have while others
-    /// wait. With 1 owners make no difference: requests are admitted in order of arrival.
+    /// The largest fraction of the running sequences and of the KV blocks that one owner's requests use while others
+    /// wait. With 1, owners are ignored and requests are admitted in order of arrival.
     pub max_request_share: f64,
-    /// New prompts wait for this many times the duration of the last step with prompts, to be computed together.
+    /// New prompts wait for this many times the duration of the last step with prompts, to be batched together.
     pub delay_factor: f64,
-    /// What happens to the blocks of a request that is preempted.
+    /// What happens to the blocks of a preempted request.
     pub preemption: Preemption,
-    /// Whether full blocks are kept, to be shared by requests that begin with the same tokens.
+    /// Whether full blocks are kept for later requests that begin with the same tokens.
     pub prefix_caching: bool,
-    /// Most tokens that are drafted for a sequence that decodes, where its own text suggests them, and verified in one
-    /// step: speculative decoding by prompt lookup. With 0 nothing is drafted.
+    /// Most tokens drafted per step for a decoding sequence: speculative decoding by prompt lookup. The draft comes
+    /// from the sequence's own text and is verified in one step. 0 turns drafting off.
     pub draft_tokens: usize,
 }
 

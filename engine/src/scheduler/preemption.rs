@@ -1,23 +1,24 @@
-//! How a group gives its blocks back when they run out (4.5 of the paper).
+//! Preemption: a group gives up its blocks when blocks run out (4.5 of the paper).
 
 use super::{Scheduler, Step};
 use crate::group::SequenceGroup;
 use crate::kv::{BlockTable, relocate};
 
-/// What happens to the blocks of a group that is preempted.
+/// What happens to the blocks of a preempted group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preemption {
-    /// vLLM's rule: groups of several sequences are swapped, single sequences recomputed. The paper has both ways, and no rule.
+    /// vLLM's rule: groups of several sequences are swapped, single sequences are recomputed. The paper describes both
+    /// ways and gives no rule.
     #[default]
     Auto,
-    /// They move to the swap space and back. Groups that do not fit there are recomputed.
+    /// Blocks move to the swap space and back. Groups that do not fit there are recomputed.
     Swap,
-    /// They are dropped, and computed again.
+    /// Blocks are dropped and computed again.
     Recompute,
 }
 
 impl Preemption {
-    /// Whether `group` is to be swapped out rather than recomputed.
+    /// Whether to swap `group` out rather than recompute it.
     fn swaps(self, group: &SequenceGroup) -> bool {
         let computed = group.running.iter().any(|s| !s.table.is_empty());
         computed
@@ -30,7 +31,7 @@ impl Preemption {
 }
 
 impl Scheduler {
-    /// All blocks of the last group go. Where the swap space is full it is recomputed after all.
+    /// Preempts the last running group. It is recomputed if it cannot be swapped out because the swap space is full.
     pub(super) fn preempt_last(&mut self, step: &mut Step) {
         let Some(mut group) = self.running.pop() else { return };
         step.preempted += 1;
@@ -43,16 +44,16 @@ impl Scheduler {
         self.queue.insert(group);
     }
 
-    /// Gives back what windows have left behind, before anything is decided on what is free.
+    /// Gives back the blocks that windows have left behind, before free blocks are counted.
     pub(super) fn slide(&mut self) {
         if self.pool.window().is_some() {
-            let sliding = self.running.iter_mut().filter(|group| !group.keeps_all());
+            let sliding = self.running.iter_mut().filter(|group| !group.keeps_all_blocks());
             sliding.flat_map(SequenceGroup::tables_mut).for_each(BlockTable::slide);
         }
     }
 
-    /// Half of the only running group's sequences leave, to run when the others are done. False if it has but one, or
-    /// cannot be divided.
+    /// Preempts half the sequences of the only running group. They run when the others are done. Returns false if the
+    /// group has only one sequence or cannot be divided.
     pub(super) fn narrow(&mut self, step: &mut Step) -> bool {
         match self.running.first() {
             Some(group) if group.is_divisible() => {

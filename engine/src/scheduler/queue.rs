@@ -1,8 +1,8 @@
-//! The waiting groups: a line for each owner, in order of what is first in each.
+//! The waiting groups: one line per owner, ordered by the first group of each.
 //!
 //! ```text
-//!  owner  line                  what was preempted comes first, in the order in which it was admitted;
-//!    7    [3 preempted, 4]      what is new in order of arrival
+//!  owner  line                  preempted groups come first, in order of admission,
+//!    7    [3 preempted, 4]      then new groups, in order of arrival
 //!    2    [1, 2, 6]
 //!    9    [5]
 //! ```
@@ -17,7 +17,7 @@ use crate::kv::BlockPool;
 #[derive(Debug, Default)]
 pub struct WaitingQueue {
     lines: HashMap<OwnerId, Line>,
-    /// The lines by the rank of their first groups.
+    /// The owners, ordered by the rank of the first group in their line.
     order: BTreeMap<Rank, OwnerId>,
     len: usize,
 }
@@ -25,19 +25,19 @@ pub struct WaitingQueue {
 /// The waiting groups of one owner.
 #[derive(Debug, Default)]
 struct Line {
-    /// In order of [`SequenceGroup::rank`]; never none.
+    /// In order of [`SequenceGroup::rank`], never empty.
     groups: VecDeque<SequenceGroup>,
-    /// Whether a group was taken.
+    /// Whether a group was taken from this line.
     was_served: bool,
 }
 
 impl WaitingQueue {
-    /// How many groups wait.
+    /// The number of waiting groups.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none does.
+    /// Whether no group waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -47,12 +47,12 @@ impl WaitingQueue {
         self.lines.len() > 1
     }
 
-    /// Whether anything of `owner` waits.
+    /// Whether `owner` has a waiting group.
     pub fn has(&self, owner: OwnerId) -> bool {
         self.lines.contains_key(&owner)
     }
 
-    /// The owners that wait, in order.
+    /// The owners with waiting groups, in order.
     pub fn owners(&self) -> impl Iterator<Item = OwnerId> {
         self.order.values().copied()
     }
@@ -67,12 +67,12 @@ impl WaitingQueue {
         self.iter().next()
     }
 
-    /// The first group of an owner that waits.
+    /// The first waiting group of an owner.
     pub fn head(&self, owner: OwnerId) -> Option<&SequenceGroup> {
         self.lines.get(&owner)?.groups.front()
     }
 
-    /// Whether a group of an owner was taken since the owner began to wait.
+    /// Whether a group was taken from the owner's line since the line was last empty.
     pub fn was_served(&self, owner: OwnerId) -> bool {
         self.lines.get(&owner).is_some_and(|line| line.was_served)
     }
@@ -92,7 +92,7 @@ impl WaitingQueue {
         line.insert(at, group);
     }
 
-    /// Takes the first group of an owner out.
+    /// Removes and returns the first group of an owner.
     pub fn take(&mut self, owner: OwnerId) -> Option<SequenceGroup> {
         let Entry::Occupied(mut entry) = self.lines.entry(owner) else { return None };
         let line = entry.get_mut();
@@ -107,7 +107,8 @@ impl WaitingQueue {
         Some(group)
     }
 
-    /// Divides the first group of an owner, which keeps `keep` outputs. The rest waits behind it. Returns its name.
+    /// Divides the first group of an owner, which keeps `keep` outputs. The rest waits behind it. Returns the request's
+    /// id.
     pub fn split_head(&mut self, owner: OwnerId, keep: usize, pool: &BlockPool) -> Option<RequestId> {
         let rest = self.lines.get_mut(&owner)?.groups.front_mut()?.split(keep, pool);
         let id = rest.id;
@@ -115,7 +116,7 @@ impl WaitingQueue {
         Some(id)
     }
 
-    /// Takes out the groups for which `is_out` returns true; it may change them.
+    /// Removes and returns every group that `is_out` accepts. `is_out` may change any group.
     pub fn extract(&mut self, mut is_out: impl FnMut(&mut SequenceGroup) -> bool) -> Vec<SequenceGroup> {
         let mut out = Vec::new();
         for owner in self.owners().collect::<Vec<_>>() {
@@ -139,21 +140,21 @@ impl WaitingQueue {
         out
     }
 
-    /// Checks that lines, their order and the count agree.
+    /// Checks that the lines, their order and the count agree.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// Describes the first inconsistency.
     pub fn check_integrity(&self) -> Result<(), String> {
         let lines = self.lines.values().map(|line| &line.groups);
         if lines.clone().map(VecDeque::len).sum::<usize>() != self.len {
-            return Err("the queue does not know its length".into());
+            return Err("the queue counts a wrong number of groups".into());
         }
         if !lines.clone().all(|line| line.iter().is_sorted_by(|a, b| a.rank() < b.rank())) {
             return Err("an owner's waiting groups are out of order".into());
         }
         let first = |(rank, owner): (&Rank, &OwnerId)| self.head(*owner).is_some_and(|head| head.rank() == *rank);
         if self.order.len() != self.lines.len() || !self.order.iter().all(first) {
-            return Err("an owner does not stand where it belongs".into());
+            return Err("the owners are out of order".into());
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! What owners hold, and what of it is beyond their share.
+//! Fair shares: how many rows and blocks each owner uses, and how much of that is beyond its share.
 //!
-//! A share is a part of the rows and a part of the blocks. All owners that hold something and want more have one share
-//! between them, so that however many they are, the rest is left to owners that hold nothing. Shares matter only while
-//! requests wait or blocks run out: then the groups of an owner that were admitted last are beyond its share, down to a
-//! single sequence, which every owner may keep. A group of which only some outputs are beyond it is divided there.
+//! A share is a fraction of the rows and of the blocks. All owners that have a running group and want more split one
+//! share between them, so the rest is left to owners without one, however many others there are. Shares matter only
+//! while requests wait or blocks run out. Then the groups that an owner had admitted last are beyond its share. Every
+//! owner may keep at least one sequence. If only some outputs of a group are beyond the share, the group is divided.
 
 use std::collections::HashMap;
 
@@ -13,96 +13,97 @@ use crate::group::{OwnerId, SequenceGroup};
 use crate::kv::blocks_for;
 use crate::sequence::Sequence;
 
-/// Rows of a step, and blocks of the cache.
+/// An amount of resources: rows of a step (one per sequence that decodes) and blocks of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct Resources {
     pub rows: usize,
     pub blocks: usize,
 }
 
-impl Held {
-    /// What a group holds, or will.
+impl Resources {
+    /// The resources that a group uses, or will use.
     fn by(group: &SequenceGroup) -> Self {
-        Held { rows: group.width(), blocks: group.num_blocks() }
+        Resources { rows: group.width(), blocks: group.num_blocks() }
     }
 
-    fn add(&mut self, other: Held) {
+    fn add(&mut self, other: Resources) {
         self.rows += other.rows;
         self.blocks += other.blocks;
     }
 
-    fn take(&mut self, other: Held) {
+    fn take(&mut self, other: Resources) {
         self.rows = self.rows.saturating_sub(other.rows);
         self.blocks = self.blocks.saturating_sub(other.blocks);
     }
 }
 
-/// What each owner holds, and may hold.
+/// The resources that each owner uses, and the share it may use.
 #[derive(Debug)]
 pub struct Shares {
-    held: HashMap<OwnerId, Held>,
-    share: Held,
+    used: HashMap<OwnerId, Resources>,
+    share: Resources,
 }
 
 impl Shares {
-    /// Of what runs now. An owner's share is `part` of `all`, or less if several want more than they have.
-    pub fn of(running: &[SequenceGroup], queue: &WaitingQueue, all: Held, part: f64) -> Self {
-        let mut held: HashMap<OwnerId, Held> = HashMap::new();
+    /// Adds up the usage of the running groups. An owner's share is the fraction `part` of `all`, split if several
+    /// owners want more than they have.
+    pub fn new(running: &[SequenceGroup], queue: &WaitingQueue, all: Resources, part: f64) -> Self {
+        let mut used: HashMap<OwnerId, Resources> = HashMap::new();
         for group in running {
-            held.entry(group.owner).or_default().add(Held::by(group));
+            used.entry(group.owner).or_default().add(Resources::by(group));
         }
-        let growing = held.keys().filter(|owner| queue.has(**owner)).count().max(1);
+        let growing = used.keys().filter(|owner| queue.has(**owner)).count().max(1);
         let share = |all: usize| ((all as f64 * part) as usize / growing).max(1);
-        Shares { held, share: Held { rows: share(all.rows), blocks: share(all.blocks) } }
+        Shares { used, share: Resources { rows: share(all.rows), blocks: share(all.blocks) } }
     }
 
-    /// Whether anything of `owner` runs.
-    pub fn holds(&self, owner: OwnerId) -> bool {
-        self.held.contains_key(&owner)
+    /// Whether `owner` has a running group.
+    pub fn is_running(&self, owner: OwnerId) -> bool {
+        self.used.contains_key(&owner)
     }
 
-    /// The rows that `owner` has.
+    /// The rows that `owner` uses.
     pub fn rows(&self, owner: OwnerId) -> usize {
-        self.held.get(&owner).map_or(0, |held| held.rows)
+        self.used.get(&owner).map_or(0, |used| used.rows)
     }
 
-    /// Whether any owner holds more than a share, so that there is something to give up.
+    /// Whether any owner is beyond its share.
     pub fn is_anyone_beyond(&self) -> bool {
-        self.held.values().any(|held| held.rows > self.share.rows || held.blocks > self.share.blocks)
+        self.used.values().any(|used| used.rows > self.share.rows || used.blocks > self.share.blocks)
     }
 
-    /// How many of a waiting group's outputs its owner may have. An owner that holds nothing may have any of them.
+    /// How many of a waiting group's outputs its owner may run. An owner without a running group may run at least one.
     pub fn outputs_left(&self, group: &SequenceGroup) -> usize {
         let mut left = self.share;
-        if let Some(held) = self.held.get(&group.owner) {
-            left.take(*held);
+        if let Some(used) = self.used.get(&group.owner) {
+            left.take(*used);
             return group.outputs_within(left.rows, left.blocks);
         }
         let least = if group.can_split() { 1 } else { group.width() };
         group.outputs_within(left.rows, left.blocks).max(least)
     }
 
-    /// Counts a group that runs.
+    /// Adds a group that starts to run.
     pub fn add(&mut self, group: &SequenceGroup) {
-        self.held.entry(group.owner).or_default().add(Held::by(group));
+        self.used.entry(group.owner).or_default().add(Resources::by(group));
     }
 }
 
 impl Scheduler {
-    /// Sequences that can decode side by side and leave something to others: each takes a row and a token of every step.
+    /// The number of sequences that can decode in one step. Each takes a row and a token of every step.
     fn rows(&self) -> usize {
         self.options.max_num_seqs.min(self.options.max_batch_tokens)
     }
 
-    /// What owners hold now.
+    /// The current usage of all owners.
     pub(super) fn shares(&self) -> Shares {
-        let all = Held { rows: self.rows(), blocks: self.capacity() };
-        Shares::of(&self.running, &self.queue, all, self.options.max_request_share)
+        let all = Resources { rows: self.rows(), blocks: self.capacity() };
+        Shares::new(&self.running, &self.queue, all, self.options.max_request_share)
     }
 
-    /// Puts the running groups in order for a step: first come, first served, except that groups beyond their owner's
-    /// share come last if others may need what they hold. The last group is given up first. Gives groups up at once if
-    /// owners that hold nothing find no room.
+    /// Orders the running groups for a step. Groups come in the order of first admission, but if others may need their
+    /// resources, groups beyond their owner's share come last. The last group is preempted first. If owners without a
+    /// running group find no room, groups beyond a share are preempted at once.
     pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) {
         if self.is_disturbed {
             self.running.sort_by_key(SequenceGroup::rank);
@@ -127,22 +128,22 @@ impl Scheduler {
         }
     }
 
-    /// What owners that hold nothing and can begin in this step should have: all that the first group of each wants,
-    /// unless that is more than a share.
-    fn wanted_by_newcomers(&self, hold_new: bool, shares: &Shares) -> Held {
-        let (mut wanted, mut tokens) = (Held::default(), 0);
+    /// The resources for owners without a running group that can start in this step: all that each owner's first group
+    /// needs, but at most a share.
+    fn wanted_by_newcomers(&self, hold_new: bool, shares: &Shares) -> Resources {
+        let (mut wanted, mut tokens) = (Resources::default(), 0);
         for head in self.newcomers(shares).filter_map(|owner| self.queue.head(owner)) {
-            // None of them is passed over, and no more begin than the budget has tokens for.
+            // None of them is passed over, and the token budget limits how many start.
             if (hold_new && head.is_new()) || tokens >= self.options.max_batch_tokens {
                 break;
             }
-            wanted.add(Held { rows: shares.outputs_left(head), blocks: self.blocks_to_admit(head) });
+            wanted.add(Resources { rows: shares.outputs_left(head), blocks: self.blocks_to_admit(head) });
             tokens += head.running.iter().map(Sequence::pending).sum::<usize>();
         }
         wanted
     }
 
-    /// Whether owners compete.
+    /// Whether several owners compete.
     fn is_contended(&self) -> bool {
         let Some(one) = self.running.first().map(|group| group.owner) else { return false };
         self.queue.owners().chain(self.running.iter().map(|group| group.owner)).any(|owner| owner != one)
@@ -153,13 +154,13 @@ impl Scheduler {
         !self.is_plenty() && self.blocks_at_most() > self.pool.num_free()
     }
 
-    /// Whether it can be told without a look at the groups that blocks suffice for this step: it gives each sequence a
-    /// token, which takes a block at most, and there are no more sequences than rows.
+    /// Whether blocks certainly suffice for this step, without looking at each group. This holds if each sequence gets
+    /// one token, which takes at most one block, and there are at least as many free blocks as rows.
     pub(super) fn is_plenty(&self) -> bool {
         self.all_sampled && self.options.max_num_seqs <= self.pool.num_free()
     }
 
-    /// Blocks that all tokens take at most that are not computed yet.
+    /// An upper bound on the blocks that all pending tokens take.
     pub(super) fn blocks_at_most(&self) -> usize {
         let size = self.pool.block_size();
         // New blocks, and a copy of the last one if it is shared and not full.
@@ -170,7 +171,7 @@ impl Scheduler {
         self.running.iter().flat_map(|group| &group.running).map(most).sum()
     }
 
-    /// Parts of one request that decode side by side are one group again.
+    /// Joins parts of one request again if they are neighbours and both decode.
     fn rejoin(&mut self) {
         let mut at = 1;
         while !self.parts.is_empty() && at < self.running.len() {
@@ -186,24 +187,25 @@ impl Scheduler {
         }
     }
 
-    /// Finds what each owner holds beyond `share`, and puts it last.
-    fn find_beyond(&mut self, share: Held) {
-        let mut left: HashMap<OwnerId, Held> = HashMap::new();
+    /// Marks the groups that are beyond their owner's `share` and sorts them last.
+    fn find_beyond(&mut self, share: Resources) {
+        let mut left: HashMap<OwnerId, Resources> = HashMap::new();
         let mut at = 0;
         while at < self.running.len() {
             let group = &mut self.running[at];
             let is_first = !left.contains_key(&group.owner);
             let left = left.entry(group.owner).or_insert(share);
             let keep = group.outputs_within(left.rows, left.blocks).max(usize::from(is_first));
-            // A block that outputs share and are about to copy must be none that one of them gives up in the same step.
+            // A just forked group shares a block that its outputs are about to copy. One step must not both copy it and
+            // give it up.
             let can_split = group.can_split() && !group.is_just_forked();
             let stays = keep == group.width() || (is_first && !can_split);
             group.beyond_share = !stays && (keep == 0 || !can_split);
             if stays {
-                left.take(Held::by(group));
+                left.take(Resources::by(group));
             } else {
-                // All that comes after it is beyond the share too: an owner's last group is given up first.
-                *left = Held::default();
+                // The owner's later groups are beyond the share too, since the last group is preempted first.
+                *left = Resources::default();
                 if !group.beyond_share {
                     self.divide(at, keep);
                 }
@@ -214,7 +216,8 @@ impl Scheduler {
         self.is_disturbed = true;
     }
 
-    /// Divides a running group, which keeps `keep` outputs. The rest runs on, unless nothing of it was computed.
+    /// Divides a running group, which keeps its first `keep` outputs. The rest keeps running, unless none of its tokens
+    /// was computed.
     pub(super) fn divide(&mut self, at: usize, keep: usize) {
         let rest = self.running[at].split(keep, &self.pool);
         self.parts.divided(rest.id);
@@ -225,8 +228,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives up what is beyond shares until there is room for what is `wanted` by the owners whose turn it is then.
-    fn make_room(&mut self, wanted: Held, step: &mut Step) {
+    /// Preempts groups beyond a share until the `wanted` resources are free.
+    fn make_room(&mut self, wanted: Resources, step: &mut Step) {
         while let Some(last) = self.running.last().filter(|group| group.beyond_share) {
             let (width, rows, is_room) = (last.width(), self.rows_lacking(wanted), self.has_blocks(wanted));
             if rows == 0 && is_room {
@@ -240,14 +243,14 @@ impl Scheduler {
         }
     }
 
-    /// Rows that are wanted and not free.
-    fn rows_lacking(&self, wanted: Held) -> usize {
+    /// The number of wanted rows that are not free.
+    fn rows_lacking(&self, wanted: Resources) -> usize {
         let taken: usize = self.running.iter().map(SequenceGroup::width).sum();
         wanted.rows.saturating_sub(self.rows().saturating_sub(taken))
     }
 
-    /// Whether the blocks that are wanted are free, and those that the running groups may take in this step.
-    fn has_blocks(&self, wanted: Held) -> bool {
+    /// Whether the wanted blocks are free, on top of those that the running groups may take in this step.
+    fn has_blocks(&self, wanted: Resources) -> bool {
         let growth: usize = self.running.iter().map(|group| group.running.len()).sum();
         wanted.blocks == 0 || wanted.blocks + self.watermark_blocks + growth <= self.pool.num_free()
     }

@@ -1,4 +1,4 @@
-//! What an iteration does.
+//! The plan of one iteration.
 
 use std::ops::Range;
 
@@ -12,53 +12,54 @@ pub struct Chunk {
     pub group: usize,
     /// Index into the group's running sequences.
     pub seq: usize,
-    /// Which of the sequence's tokens are computed.
+    /// The positions of the tokens to compute.
     pub range: Range<usize>,
-    /// Those of them, all of the prompt, of which something is wanted, see
+    /// The positions in `range` whose logits or hidden states the request wants. All are in the prompt, see
     /// [`SequenceGroup::wanted`](crate::group::SequenceGroup::wanted).
     pub wanted: Range<usize>,
 }
 
-/// What the next iteration does.
+/// The plan of the next iteration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// The new tokens, group by group in order of arrival.
     pub chunks: Vec<Chunk>,
-    /// Running groups (ascending indices) that are computed to their end in this step and get new tokens.
+    /// Indices of the running groups that sample new tokens in this step, in ascending order. All their pending tokens
+    /// are computed.
     pub sampled: Vec<usize>,
-    /// Blocks to move before anything is written.
+    /// Blocks to move before the step writes any tokens.
     pub moves: BlockMoves,
-    /// Those of the blocks moved out that were cached, and make room for others.
+    /// The swapped-out blocks that were evicted from the prefix cache.
     pub offloaded_blocks: usize,
-    /// Those of the blocks moved in that a prefix look-up has found.
+    /// The swapped-in blocks that a prefix lookup found.
     pub restored_blocks: usize,
     /// Requests that were admitted for the first time.
     pub admitted: Vec<RequestId>,
-    /// Groups that were preempted to make room.
+    /// The number of preempted groups.
     pub preempted: usize,
-    /// Those of them that were swapped out; the others will be recomputed.
+    /// The preempted groups that were swapped out. The others will be recomputed.
     pub swapped_out: usize,
     /// Groups that came back from the swap space.
     pub swapped_in: usize,
-    /// Tokens of sequences that began to be computed, and those of them whose blocks were there already.
+    /// Tokens looked up in the prefix index, for sequences that start in this step.
     pub looked_up_tokens: usize,
-    /// See `looked_up_tokens`.
+    /// The tokens among `looked_up_tokens` that were found.
     pub hit_tokens: usize,
-    /// Those of the latter whose blocks were in the swap space.
+    /// The tokens among `hit_tokens` whose blocks were in the swap space.
     pub swap_hit_tokens: usize,
-    /// The only running group needs more blocks than there are, and cannot be divided. It must be ended.
+    /// The only running group needs more blocks than there are and cannot be divided. It must be ended.
     pub exhausted: bool,
 }
 
 impl Step {
-    /// New tokens in the step.
+    /// The number of new tokens in the step.
     pub fn num_tokens(&self) -> usize {
         self.chunks.iter().map(|c| c.range.len()).sum()
     }
 
-    /// The groups that are computed, in order of arrival: the index among the running ones, the new tokens, and whether
-    /// it gets new tokens from the rows of its last ones. Rows of logits, and their results, are in this order: for
-    /// each group those of its tokens that are scored, then those that are sampled.
+    /// The groups that the step computes, in order of arrival: the index of the running group, its chunks, and whether
+    /// it samples new tokens. Rows of logits and their results have the same order. For each group, the rows of scored
+    /// prompt tokens come first, then the sampled rows.
     pub fn groups(&self) -> impl Iterator<Item = (usize, &[Chunk], bool)> {
         let chunks = self.chunks.chunk_by(|a, b| a.group == b.group);
         chunks.map(|chunks| (chunks[0].group, chunks, self.sampled.binary_search(&chunks[0].group).is_ok()))

@@ -1,6 +1,6 @@
 //! The reference models.
 
-#![allow(dead_code)] // not every test needs all of it
+#![allow(dead_code)] // not every test uses all of it
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub fn json(name: &str, file: &str) -> Value {
     serde_json::from_slice(&text).unwrap()
 }
 
-/// Checks a tokenizer against the cases that Hugging Face's gave, and the prompts.
+/// Checks a tokenizer against the results of Hugging Face's tokenizer, and against the prompts.
 pub fn assert_tokenizer(name: &str, tokenizer: &Tokenizer, golden: &Value) {
     assert_eq!(tokenizer.vocab_size() as u64, golden["tokenizer_size"].as_u64().unwrap(), "{name}");
     let cases = golden["tokenizer_cases"].as_array().unwrap();

@@ -1,47 +1,48 @@
-//! A router that knows of the cache what the changes tell it.
+//! A router that follows a cache through its changes alone.
 
 use std::collections::BTreeMap;
 
 use engine::engine::Engine;
 use engine::kv::{CacheChange, Prefix, Space};
 
-/// What can be found in the cache and in the swap space, from the changes alone: for each hash that of the block before, and
-/// the tokens.
+/// The prefixes in the cache and in the swap space, built from the changes alone. Maps each prefix's hash to its
+/// parent's hash and the last block's tokens.
 #[derive(Debug, Default)]
 pub struct Follower {
-    known: BTreeMap<(Space, u64), (Option<u64>, Vec<u32>)>,
+    prefixes: BTreeMap<(Space, u64), (Option<u64>, Vec<u32>)>,
 }
 
 impl Follower {
-    /// Takes changes in. Nothing is stored that is there, nor removed that is not.
+    /// Applies changes. Panics if a stored prefix exists already or a removed one does not exist.
     pub fn follow(&mut self, changes: Vec<CacheChange>) {
         for change in changes {
             match change {
                 CacheChange::Stored(space, prefix) => {
                     let (key, block) = entry(space, &prefix);
-                    assert!(self.known.insert(key, block).is_none(), "{key:x?} is stored twice");
+                    assert!(self.prefixes.insert(key, block).is_none(), "{key:x?} is stored twice");
                 }
                 CacheChange::Removed(space, hash) => {
-                    assert!(self.known.remove(&(space, hash)).is_some(), "{hash:x} is not stored in {space:?}");
+                    assert!(self.prefixes.remove(&(space, hash)).is_some(), "{hash:x} is not stored in {space:?}");
                 }
             }
         }
     }
 
-    /// Hashes that can be found.
-    #[allow(dead_code)] // not every test needs it
+    /// The number of prefixes.
+    #[allow(dead_code)] // not every test uses it
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.prefixes.len()
     }
 
-    /// Compares with what the engine's pools know, and hashes with the tokens that they stand for.
+    /// Compares with the engine's pools, and checks each hash against its tokens.
     pub fn check(&self, engine: &Engine) -> Result<(), String> {
-        let known_in = |space| engine.scheduler().known_blocks(space).into_iter().map(move |(_, p)| entry(space, &p));
-        let known: BTreeMap<_, _> = known_in(Space::Cache).chain(known_in(Space::Swap)).collect();
-        if known != self.known {
-            return Err(format!("the pools know {known:?}, and the router {:?}", self.known));
+        let registered_in =
+            |space| engine.scheduler().registered_blocks(space).into_iter().map(move |(_, p)| entry(space, &p));
+        let registered: BTreeMap<_, _> = registered_in(Space::Cache).chain(registered_in(Space::Swap)).collect();
+        if registered != self.prefixes {
+            return Err(format!("the pools have {registered:?}, but the router has {:?}", self.prefixes));
         }
-        let wrong = self.known.iter().find(|((_, hash), (parent, tokens))| fnv1a(*parent, tokens) != *hash);
+        let wrong = self.prefixes.iter().find(|((_, hash), (parent, tokens))| fnv1a(*parent, tokens) != *hash);
         wrong.map_or(Ok(()), |(key, block)| Err(format!("{key:x?} is not the hash of {block:?}")))
     }
 }
@@ -52,7 +53,7 @@ fn entry(space: Space, prefix: &Prefix) -> Entry {
     ((space, prefix.id().hash()), (prefix.parent().map(|parent| parent.hash()), prefix.tokens().to_vec()))
 }
 
-/// FNV-1a over tokens of four bytes, going on from the hash of those before.
+/// FNV-1a over four-byte tokens, continued from the parent's hash.
 fn fnv1a(parent: Option<u64>, tokens: &[u32]) -> u64 {
     let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
     bytes.fold(parent.unwrap_or(0xCBF2_9CE4_8422_2325), |hash, byte| {

@@ -1,9 +1,10 @@
-//! A stand-in for a model whose heads are divided among workers: no arithmetic of a model, but the same exchanges.
+//! A stand-in for a model whose heads are divided among workers. It has no arithmetic of a model, but the same
+//! exchanges between workers.
 //!
-//! In each layer every head keeps something for a token, which depends on what all heads of the layers before have read. A
-//! worker's cache has its own heads only, so that a block that is lost, moved wrongly or read too early by one worker shows
-//! in all that follows. What heads read is added up as integers, which floats hold exactly: sums are the same however the
-//! heads are divided.
+//! In each layer every head stores a value for a token. The value depends on what all heads of the earlier layers have
+//! read. A worker's cache has only its own heads. So if one worker loses a block, moves it wrongly or reads it too
+//! early, all later results change. What the heads read is summed as integers, which floats represent exactly. So the
+//! sums do not depend on how the heads are divided.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -23,46 +24,46 @@ use engine::{Error, Result};
 
 use crate::oracle::{Memory, VOCAB, first_seen};
 
-/// Heads of the whole.
+/// Heads of all workers together.
 const HEADS: usize = 4;
 const LAYERS: usize = 2;
-/// Floats that make up a number of 64 bits, 16 bits each, so that a sum over all heads is exact.
+/// Floats that represent a 64-bit number, 16 bits each. Sums over all heads are exact.
 const PIECES: usize = 4;
 
-/// Where a worker fails.
+/// The point where a worker fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// It panics before anything is computed.
+    /// The worker panics before anything is computed.
     Moves,
-    /// It panics when all workers have exchanged something, and will again.
+    /// The worker panics between two exchanges with the other workers.
     Layer,
-    /// The first worker reports an error where it would sample. Of another worker: as [`Point::Layer`].
+    /// The first worker reports an error instead of sampling. Other workers fail as at [`Point::Layer`].
     Sample,
 }
 
-/// A worker that fails.
+/// A failure of one worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
-    /// Which, counted around.
+    /// The worker's index, modulo the number of workers.
     pub worker: usize,
-    /// Steps that it computes before.
+    /// The number of steps that it computes before it fails.
     pub steps: usize,
-    /// Where.
+    /// The point where it fails.
     pub point: Point,
 }
 
-/// The device of a worker, which can do what the stand-in asks for.
+/// The device of a worker. It supports only the stand-in model.
 pub struct HeadBackend {
     rank: WorkerRank,
     config: EngineConfig,
     failure: Option<Failure>,
-    /// Steps begun.
+    /// The number of steps begun.
     steps: Cell<usize>,
-    /// Held by every worker, for seeing that none is left.
+    /// Held by every worker, so that tests can see whether any is left.
     _alive: Arc<()>,
 }
 
-/// An engine of so many workers, of which one fails if there is a failure. As long as one of them is there, `alive` is held.
+/// An engine of `of` workers. With `failure`, a worker fails. Each worker holds a clone of `alive`.
 pub fn engine(config: EngineConfig, of: usize, failure: Option<Failure>, alive: &Arc<()>) -> Engine {
     let group = RankGroup::new(of);
     let worker = |rank: usize| {
@@ -89,7 +90,7 @@ pub fn engine(config: EngineConfig, of: usize, failure: Option<Failure>, alive: 
 }
 
 impl HeadBackend {
-    /// The worker's own heads.
+    /// The heads of this worker.
     fn heads(&self) -> Range<usize> {
         self.rank.shard().heads(HEADS)
     }
@@ -107,23 +108,23 @@ impl HeadBackend {
         })
     }
 
-    /// Panics if it is to fail here, and says nothing on standard error.
+    /// Panics if the worker is to fail here, without output on standard error.
     fn pass(&self, at: Point) {
         if self.fails(at) {
-            resume_unwind(Box::new("a worker that is to fail"));
+            resume_unwind(Box::new("the intended failure of a worker"));
         }
     }
 
-    /// What a head reads at position `p` of a sequence.
+    /// A hash of everything that a head attends to at position `p` of a sequence.
     fn read(&self, memory: &mut Memory, batch: &Batch, span: &Span, p: usize) -> u64 {
         let seen = first_seen(p, self.config.window)..=p;
         seen.fold(0x9E37_79B9_7F4A_7C15, |read, p| {
-            mix(read, memory.slot(self.slot(batch, span, p)).expect("a slot is read that nobody wrote"))
+            mix(read, memory.slot(self.slot(batch, span, p)).expect("read of an unwritten slot"))
         })
     }
 }
 
-/// The stand-in's model, which has no weights.
+/// The stand-in model, which has no weights.
 struct Heads;
 
 impl Model<HeadBackend> for Heads {
@@ -182,7 +183,7 @@ fn pieces(number: u64) -> [f32; PIECES] {
 impl Backend for HeadBackend {
     type Tensor = Vec<f32>;
     type Weight = ();
-    /// The slots of every layer's own heads.
+    /// The memory of each of this worker's heads, layer by layer.
     type KvCache = Vec<Memory>;
     type QkvWeight = ();
     type GatedWeight = ();
@@ -204,7 +205,7 @@ impl Backend for HeadBackend {
     }
 
     fn all_reduce(&self, x: &mut Vec<f32>, part: Option<Vec<f32>>) {
-        assert!(part.is_none(), "the stand-in's model adds to no residual stream");
+        assert!(part.is_none(), "the stand-in model has no residual stream");
         self.rank.sum(x);
     }
 
@@ -236,7 +237,7 @@ impl Backend for HeadBackend {
         rows.iter().zip(logits).map(|(row, logits)| sample_row(logits, row, &mut Vec::new())).collect()
     }
 
-    // What the stand-in's model does not ask for.
+    // The stand-in model does not use the following methods.
 
     fn weight(&self, _: HostTensor) -> Result<()> {
         unreachable!()

@@ -1,6 +1,6 @@
-//! The bundled model's vocabulary, and noise in place of a model, for tests of constraints.
+//! The bundled model's vocabulary, and random logits instead of a model, for tests of constraints.
 
-#![allow(dead_code)] // not every test needs all of it
+#![allow(dead_code)] // not every test uses all of it
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,10 +16,10 @@ use engine::scheduler::SchedulerOptions;
 use engine::sequence::Output;
 use engine::tokenizer::Tokenizer;
 
-/// What ends a sequence.
+/// The id of the end-of-sequence token.
 pub const EOS: u32 = 2;
 
-/// A vocabulary, and what makes constraints for it.
+/// A vocabulary with its tokenizer and grammar compiler.
 pub struct Language {
     pub tokenizer: Arc<Tokenizer>,
     pub vocab_size: usize,
@@ -27,7 +27,7 @@ pub struct Language {
 }
 
 impl Language {
-    /// That of the bundled model.
+    /// The bundled model's language.
     pub fn new() -> Self {
         let files = ModelFiles::bundled();
         let config = files.config().unwrap();
@@ -44,7 +44,7 @@ impl Language {
         self.tokenizer.decode(&output.tokens, true).unwrap()
     }
 
-    /// A model with as many blocks, whose logits are noise.
+    /// An engine with `num_blocks` blocks and random logits.
     pub fn engine(&self, num_blocks: usize, scheduler: SchedulerOptions) -> Engine {
         let config = EngineConfig {
             num_blocks,
@@ -59,9 +59,9 @@ impl Language {
         Engine::new(config, Box::new(self.noise()))
     }
 
-    /// What such an engine has in place of a model.
+    /// The runner of such an engine.
     pub fn noise(&self) -> Noise {
-        // Documents are short where what ends their parts is likely.
+        // Make the tokens that end parts of a document likely, to keep documents short.
         let likely =
             |id: u32| "\"}],:0123456789 ".split("").any(|text| text == self.tokenizer.decode(&[id], true).unwrap());
         let bias = (0..self.vocab_size as u32).map(|id| if likely(id) && id != EOS { 7.0 } else { 0.0 }).collect();
@@ -69,13 +69,13 @@ impl Language {
     }
 }
 
-/// In place of a model: logits that are a hash of what came before, with a bias for each token.
+/// A runner without a model. Its logits are a hash of the context, plus a bias for each token.
 pub struct Noise {
     bias: Vec<f32>,
 }
 
 impl Noise {
-    /// What follows a prompt and an output.
+    /// The logits after a prompt and an output.
     pub fn logits(&self, prompt: &[u32], output: &[u32]) -> Vec<f32> {
         let mut hasher = DefaultHasher::new();
         (prompt, output).hash(&mut hasher);
@@ -96,7 +96,7 @@ fn noise(state: &mut u64) -> f32 {
     (*state >> 40) as f32 / (1 << 22) as f32
 }
 
-/// All requests to their end.
+/// Runs all requests to their end.
 pub fn run(engine: &mut Engine) -> BTreeMap<u64, Vec<Output>> {
     let mut done = BTreeMap::new();
     while engine.has_work() {

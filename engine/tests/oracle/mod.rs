@@ -1,8 +1,8 @@
-//! An oracle in place of a model. As keys and values do, what it keeps for a token depends on the token and on all that
-//! was kept for those before it, read through the block table; logits are drawn from a hash of the context. So every
-//! lie of the memory shows in all that follows it.
+//! An oracle that replaces a model. Like keys and values, what it stores for a token depends on the token and on
+//! everything stored for the tokens before it, which it reads through the block table. Logits are drawn from a hash of
+//! the context. So any error in the paged memory changes all later results.
 
-#![allow(dead_code)] // not every test needs all of it
+#![allow(dead_code)] // not every test uses all of it
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,12 +18,12 @@ use engine::sampling::{SampleRow, SamplingParams, sample_row};
 use engine::scheduler::SchedulerOptions;
 use engine::{Error, Result};
 
-/// Tokens of the oracle's language.
+/// The number of tokens in the oracle's vocabulary.
 pub const VOCAB: u32 = 12;
-/// The one that ends a sequence.
+/// The end-of-sequence token.
 pub const EOS: u32 = 0;
 
-/// What is kept for a token.
+/// The oracle's stand-in for a token's key and value.
 pub type Kept = u64;
 
 /// The slots of the cache and of the swap space.
@@ -33,7 +33,7 @@ pub struct Memory {
     swap: Vec<Option<Kept>>,
 }
 
-/// See the module.
+/// A runner that computes the oracle's values and logits.
 pub struct Oracle {
     block_size: usize,
     max_num_seqs: usize,
@@ -42,20 +42,20 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// With memory for what `config` says.
+    /// An oracle with the memory that `config` describes.
     pub fn new(config: &EngineConfig) -> Box<Self> {
         let memory = Memory::new(config);
         let EngineConfig { block_size, window, scheduler: SchedulerOptions { max_num_seqs, .. }, .. } = *config;
         Box::new(Oracle { block_size, max_num_seqs, window, memory: Arc::new(Mutex::new(memory)) })
     }
 
-    /// Its memory, for looking at.
+    /// The oracle's memory, for inspection.
     pub fn memory(&self) -> Arc<Mutex<Memory>> {
         self.memory.clone()
     }
 }
 
-/// All that was kept for a context, one after the other.
+/// A hash of everything stored for a context, in order.
 struct Reader(Kept);
 
 impl Reader {
@@ -63,19 +63,19 @@ impl Reader {
         Reader(0x9E37_79B9_7F4A_7C15)
     }
 
-    /// What is to be kept for a `token` after the context.
+    /// The value to store for `token` after the context.
     fn keep(&self, token: u32) -> Kept {
         let mixed = (self.0 ^ u64::from(token)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed ^ (mixed >> 29)
     }
 
-    /// Adds what was kept for a token to the context.
+    /// Adds the value stored for a token to the context.
     fn read(&mut self, kept: Kept) {
         self.0 = (self.0.rotate_left(23) ^ kept).wrapping_mul(0x94D0_49BB_1331_11EB);
     }
 }
 
-/// What is kept for `tokens` when a sequence has memory of its own, contiguous.
+/// The values stored for `tokens` if a sequence has contiguous memory of its own.
 pub fn contiguous(tokens: &[u32], window: Option<usize>) -> Vec<Kept> {
     let mut all: Vec<Kept> = Vec::new();
     let mut reader = Reader::new();
@@ -91,31 +91,31 @@ pub fn contiguous(tokens: &[u32], window: Option<usize>) -> Vec<Kept> {
     all
 }
 
-/// The first position that position `p` sees.
+/// The first position that position `p` attends to.
 pub fn first_seen(p: usize, window: Option<usize>) -> usize {
     window.map_or(0, |window| (p + 1).saturating_sub(window))
 }
 
 impl Memory {
-    /// With the slots that `config` says, none of them written.
+    /// A memory with the slots that `config` describes, all unwritten.
     pub fn new(config: &EngineConfig) -> Self {
         let slots = |blocks: usize| vec![None; blocks * config.block_size];
         Memory { cache: slots(config.num_blocks), swap: slots(config.swap_blocks) }
     }
 
-    /// What a slot of the cache holds.
+    /// The contents of a slot of the cache.
     pub fn slot(&mut self, slot: usize) -> &mut Option<Kept> {
         &mut self.cache[slot]
     }
 
-    /// What a table's slots hold, in logical order, but for blocks that it has given back.
+    /// The contents of a table's slots in logical order, without blocks that it has given back.
     pub fn read(&self, table: &BlockTable, swapped: bool) -> Vec<Option<Kept>> {
         let slots = if swapped { &self.swap } else { &self.cache };
-        let gone = table.blocks().len() - table.held().len();
-        (gone * table.pool().block_size()..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
+        let num_freed = table.blocks().len() - table.live_blocks().len();
+        (num_freed * table.pool().block_size()..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
     }
 
-    /// What a block of the cache or of the swap space holds.
+    /// The contents of a block of the cache or of the swap space.
     pub fn block(&self, space: Space, block: u32, block_size: usize) -> &[Option<Kept>] {
         let slots = match space {
             Space::Cache => &self.cache,
@@ -124,23 +124,23 @@ impl Memory {
         &slots[block as usize * block_size..][..block_size]
     }
 
-    /// Forgets all that was kept.
+    /// Erases the memory.
     pub fn lose(&mut self) {
         self.cache.iter_mut().chain(&mut self.swap).for_each(|slot| *slot = None);
     }
 
-    /// Moves blocks as a step says.
+    /// Makes the block moves of a step.
     pub fn move_blocks(&mut self, block_size: usize, BlockMoves { swap_out, swap_in, copies }: &BlockMoves) {
         write(&mut self.swap, read(&self.cache, block_size, swap_out));
         write(&mut self.cache, read(&self.swap, block_size, swap_in));
         let sources: HashSet<u32> = copies.iter().map(|c| c.src).collect();
-        assert!(copies.iter().all(|c| !sources.contains(&c.dst)), "a block is copied from and to");
+        assert!(copies.iter().all(|c| !sources.contains(&c.dst)), "a block is both source and destination of copies");
         let copied = read(&self.cache, block_size, copies);
         write(&mut self.cache, copied);
     }
 }
 
-/// What the `moves` read, and the slot from which on it is to be written.
+/// Reads the source blocks of `moves`. Returns each with the first slot of its destination.
 fn read(from: &[Option<Kept>], block_size: usize, moves: &[BlockCopy]) -> Vec<(usize, Vec<Option<Kept>>)> {
     let targets: HashSet<u32> = moves.iter().map(|c| c.dst).collect();
     assert_eq!(targets.len(), moves.len(), "a block is moved to twice");
@@ -154,7 +154,7 @@ fn write(to: &mut [Option<Kept>], blocks: Vec<(usize, Vec<Option<Kept>>)>) {
 
 impl Runner for Oracle {
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed> {
-        assert!(rows.len() <= self.max_num_seqs, "there is no room for {} rows of logits", rows.len());
+        assert!(rows.len() <= self.max_num_seqs, "{} rows of logits are too many", rows.len());
         let mut memory = self.memory.lock().unwrap();
         memory.move_blocks(self.block_size, &batch.moves);
         assert_eq!(batch.slots.iter().collect::<HashSet<_>>().len(), batch.slots.len(), "a slot is written twice");
@@ -168,7 +168,7 @@ impl Runner for Oracle {
             let read = |cache: &[Option<Kept>], p: usize| {
                 let mut reader = Reader::new();
                 let seen = first_seen(p, self.window)..p;
-                seen.for_each(|p| reader.read(cache[slot(p)].expect("a slot is read that nobody wrote")));
+                seen.for_each(|p| reader.read(cache[slot(p)].expect("read of an unwritten slot")));
                 reader
             };
             let mut reader = read(&memory.cache, begin);
@@ -188,7 +188,7 @@ impl Runner for Oracle {
         for (row, at) in rows.iter().zip(&batch.logit_rows) {
             let context = [row.prompt, row.output].concat();
             let kept = contiguous(&context, self.window).pop();
-            assert_eq!(last_rows.get(&(*at as usize)).copied(), kept, "a sequence reads what is not its own");
+            assert_eq!(last_rows.get(&(*at as usize)).copied(), kept, "a sequence read values of another context");
             sampled.push(sample_row(&logits(&context), row, &mut Vec::new())?);
         }
         let hidden = batch.hidden_rows.iter().map(|row| hidden(last_rows[&(*row as usize)])).collect();
@@ -196,12 +196,12 @@ impl Runner for Oracle {
     }
 }
 
-/// The hidden state of a token for which this was kept.
+/// The hidden state of a token with this stored value.
 pub fn hidden(kept: Kept) -> Vec<f32> {
     (0..3).map(|i| (kept >> (20 * i) & 0xFFFF) as f32 - 32_000.0).collect()
 }
 
-/// What follows `context`.
+/// The logits of the token after `context`.
 pub fn logits(context: &[u32]) -> Vec<f32> {
     let hash = |t: u32| {
         let mut h = DefaultHasher::new();
@@ -211,12 +211,12 @@ pub fn logits(context: &[u32]) -> Vec<f32> {
     (0..VOCAB).map(hash).collect()
 }
 
-/// How requests are scheduled unless a test says otherwise: without owners.
+/// Scheduler options of the tests: owners are ignored.
 pub fn scheduler_options() -> SchedulerOptions {
     SchedulerOptions { max_batch_tokens: 512, max_request_share: 1.0, ..SchedulerOptions::default() }
 }
 
-/// An engine over the oracle that keeps to the oracle's language.
+/// The configuration of an engine for the oracle's vocabulary.
 pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
     EngineConfig {
         num_blocks,
@@ -236,8 +236,7 @@ pub fn engine(config: EngineConfig) -> Engine {
     Engine::new(config, oracle)
 }
 
-/// Steps until nothing is left to do, with the integrity checked after each. Returns what is finished, in the order of the
-/// requests.
+/// Steps until no work is left, and checks the integrity after each step. Returns the finished requests, ordered by id.
 pub fn finish(engine: &mut Engine) -> Vec<Finished> {
     let mut done = Vec::new();
     while engine.has_work() {
@@ -248,19 +247,19 @@ pub fn finish(engine: &mut Engine) -> Vec<Finished> {
     done
 }
 
-/// So many of the likeliest tokens, whatever they are.
+/// Greedy decoding of exactly `max_tokens` tokens.
 pub fn greedy(max_tokens: usize) -> SamplingParams {
     SamplingParams { max_tokens, ignore_eos: true, ..Default::default() }
 }
 
-/// A device that fails once, when it is told to, and loses its memory.
+/// A device that fails once, when told to, and loses its memory.
 pub struct Fails {
     oracle: Box<Oracle>,
     now: Arc<AtomicBool>,
 }
 
 impl Fails {
-    /// An oracle that fails in the step after `now` was set.
+    /// An oracle that fails in the first step after `now` is set.
     pub fn when(now: Arc<AtomicBool>, config: &EngineConfig) -> Box<Self> {
         Box::new(Fails { oracle: Oracle::new(config), now })
     }

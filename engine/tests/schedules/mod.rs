@@ -1,6 +1,6 @@
-//! Random schedules: requests of all kinds that arrive, and are cut, at random steps, and engines of all sizes.
+//! Random schedules: requests of all kinds that arrive and are stopped at random steps, and engines of all sizes.
 
-#![allow(dead_code)] // not every test needs all of it
+#![allow(dead_code)] // not every test uses all of it
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -19,12 +19,12 @@ use serde_json::json;
 
 use crate::oracle::{EOS, VOCAB, config, scheduler_options};
 
-/// A request, and when it comes.
+/// A request, and when it arrives.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub prompt: Vec<u32>,
     pub params: SamplingParams,
-    /// Which of the owners it belongs to.
+    /// The index of its owner.
     pub owner: usize,
     /// The step before which it arrives.
     pub arrives: usize,
@@ -32,14 +32,14 @@ pub struct Request {
     pub cut: Option<(usize, Cut)>,
 }
 
-/// How a request ends before its time.
+/// How a request ends early.
 #[derive(Clone, Copy, Debug)]
 pub enum Cut {
     Abort,
     Stop { index: usize },
 }
 
-/// The beginning of a text that prompts and pinned prefixes have in common.
+/// A prefix that prompts and pinned prefixes may share.
 #[derive(Clone, Copy, Debug)]
 pub struct Beginning {
     pub text: u32,
@@ -48,7 +48,7 @@ pub struct Beginning {
 
 impl Beginning {
     pub fn tokens(self) -> Vec<u32> {
-        // The third begins as the second does.
+        // The first two texts share their first 17 tokens.
         let token = |i: u32| 1 + (i * i + i / 5 + if i < 17 { self.text / 2 } else { self.text }) % (VOCAB - 1);
         (0..self.len as u32).map(token).collect()
     }
@@ -58,11 +58,11 @@ fn beginning() -> impl Strategy<Value = Beginning> {
     (0..3u32, 0..40usize).prop_map(|(text, len)| Beginning { text, len })
 }
 
-/// What an engine is like.
+/// The settings of a random engine.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub block_size: usize,
-    /// Blocks beyond what a single sequence, or all beams of a request, may need.
+    /// Blocks beyond those that the largest request needs.
     pub spare_blocks: usize,
     pub max_batch_tokens: usize,
     pub max_num_seqs: usize,
@@ -75,7 +75,7 @@ pub struct Setup {
     pub draft_tokens: usize,
 }
 
-/// Owners of requests, at most.
+/// Number of owners of requests.
 pub const OWNERS: usize = 4;
 
 fn params() -> impl Strategy<Value = SamplingParams> {
@@ -104,7 +104,7 @@ fn params() -> impl Strategy<Value = SamplingParams> {
     let logprobs = || prop::option::weighted(0.3, 0..20usize);
     let generating = (prop_oneof![greedy, sampled, beams], logprobs(), logprobs()).prop_map(
         |(params, logprobs, prompt_logprobs)| {
-            // Without a token only an echo is left.
+            // A request without generated tokens must ask for an echo.
             SamplingParams { logprobs, prompt_logprobs, echo: params.max_tokens == 0, ..params }
         },
     );
@@ -126,7 +126,7 @@ pub fn request() -> impl Strategy<Value = Request> {
     })
 }
 
-/// As [`request`], where outputs may have to be of a grammar of the oracle's language.
+/// As [`request`], with a grammar of the oracle's language for some requests.
 pub fn constrained_request() -> impl Strategy<Value = Request> {
     (request(), prop::option::weighted(0.5, 0..GRAMMARS.len())).prop_map(|(request, grammar)| {
         let grammar = grammar.filter(|_| request.params.pooling.is_none());
@@ -135,11 +135,11 @@ pub fn constrained_request() -> impl Strategy<Value = Request> {
     })
 }
 
-/// Grammars over the oracle's tokens: one that allows many sentences of any length, one with short ones, which end in the
-/// middle of a search, and one with so few that beams are lacking.
+/// Grammars over the oracle's tokens. The first allows many sentences of any length. The second has short ones, which
+/// end in the middle of a beam search. The third has fewer sentences than there are beams.
 const GRAMMARS: [&str; 3] = ["([a-d]{2}[e-h]|[i-k]a){1,20}", "[a-k][b-d]{0,3}k|jj", "abc|abk[e-f]"];
 
-/// A constraint for each of the grammars.
+/// The compiled grammars.
 fn constraints() -> &'static [Constraint] {
     static CONSTRAINTS: OnceLock<Vec<Constraint>> = OnceLock::new();
     CONSTRAINTS.get_or_init(|| {
@@ -159,7 +159,7 @@ fn constraints() -> &'static [Constraint] {
     })
 }
 
-/// An engine of any size.
+/// An engine of random size.
 pub fn setup() -> impl Strategy<Value = Setup> {
     let preemption = prop_oneof![Just(Preemption::Auto), Just(Preemption::Swap), Just(Preemption::Recompute)];
     let sizes = (1..9usize, 0..20usize, 0..60usize);
@@ -188,8 +188,9 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     )
 }
 
-/// Blocks that a request cannot do without: those of one sequence, or of all its beams where they share nothing but whole
-/// blocks of the prompt. A sequence that is no beam needs those only of which a window sees something.
+/// The minimum number of blocks that a request needs, for one sequence or for all its beams. Beams are assumed to share
+/// only whole blocks of the prompt. With a window, a sequence that is no beam needs only the blocks that the window
+/// covers.
 fn least_blocks(r: &Request, block_size: usize, window: Option<usize>) -> usize {
     if let Some(window) = window.filter(|_| r.params.beam.is_none()) {
         return (r.prompt.len() + r.params.max_tokens).min(window - 1 + block_size).div_ceil(block_size);
@@ -199,7 +200,7 @@ fn least_blocks(r: &Request, block_size: usize, window: Option<usize>) -> usize 
 }
 
 impl Setup {
-    /// An engine whose pool is what the greatest request cannot do without, the spare blocks, and the pinned prefixes.
+    /// The configuration of an engine whose pool holds the largest request, the spare blocks and the pinned prefixes.
     pub fn config(&self, requests: &[Request]) -> EngineConfig {
         let most = requests.iter().map(|r| least_blocks(r, self.block_size, self.window)).max().unwrap();
         let pinned: usize = self.pinned.iter().map(|p| p.len.div_ceil(self.block_size)).sum();
@@ -223,12 +224,12 @@ impl Setup {
 /// The result of a request: its outputs, its prompt's logprobs and its embedding.
 pub type Answer = (Vec<Output>, Option<PromptLogprobs>, Option<Vec<f32>>);
 
-/// The result of a request that has ended.
+/// The result of a finished request.
 pub fn answer(done: Finished) -> Answer {
     (done.outputs, done.prompt_logprobs, done.embedding)
 }
 
-/// The result of a request to an engine that has no other.
+/// The result of a request that runs alone.
 pub fn alone(mut engine: Engine, r: &Request) -> Answer {
     engine.add(r.prompt.clone(), r.params.clone()).unwrap();
     loop {
@@ -252,7 +253,7 @@ pub fn arrive(
     }
 }
 
-/// Ends the requests that are to be cut in this step and are not answered yet, and notes which these are.
+/// Ends the unanswered requests that are to be cut in this step, and adds them to `cut`.
 pub fn cut_short(
     engine: &mut Engine,
     step: usize,

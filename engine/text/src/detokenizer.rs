@@ -1,44 +1,44 @@
-//! Text of tokens as they come, in pieces that never change afterwards.
+//! Incremental detokenization: text of tokens as they arrive, in pieces that never change afterwards.
 
 use crate::tokenizer::{Role, Tokenizer};
 use checkpoint::error::Result;
 
-/// Beyond this many tokens without settled text, a border inside the window is looked for.
+/// After this many tokens without settled text, settle a part of the window.
 const WINDOW: usize = 16;
-/// UTF-8 characters have at most four bytes and each token at least one: what happens at a border is decided once this
-/// many tokens follow it.
+/// UTF-8 characters have at most four bytes and each token has at least one. So once this many tokens follow a border,
+/// the text at the border is final.
 const DECIDED: usize = 4;
 
-/// Turns the generated tokens of one output into text piece by piece. The pieces joined are the text of all tokens
-/// decoded at once.
+/// Turns the generated tokens of one output into text, piece by piece. The concatenated pieces equal the text of all
+/// tokens decoded at once.
 ///
-/// Only a window of tokens is decoded each time: from the border before the last piece, whose text is known and serves
-/// as context (decoders treat the beginning of a text in their own way), to the newest token. Text is held back while
-/// its last character may be incomplete.
+/// Only a window of tokens is decoded each time. It reaches from the start of the last piece to the newest token. The
+/// last piece serves as context, because decoders treat the beginning of a text specially. Text is held back while its
+/// last character may be incomplete.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     /// Whether special tokens have no text.
     skip_special: bool,
-    /// Context, then tokens that are not settled. Tokens without text are left out.
+    /// Context, followed by tokens whose text is not settled. Tokens without text are left out.
     tokens: Vec<u32>,
-    /// How many of `tokens` are context.
+    /// The number of context tokens.
     context: usize,
     /// The text of the context.
     context_text: String,
 }
 
 impl Detokenizer {
-    /// A detokenizer for a new output, in which special tokens have no text if `skip_special`.
+    /// A detokenizer for a new output. With `skip_special`, special tokens have no text.
     pub fn new(skip_special: bool) -> Self {
         Detokenizer { skip_special, tokens: Vec::new(), context: 0, context_text: String::new() }
     }
 
-    /// Adds a token and returns the text that became certain, which is often empty.
+    /// Adds a token and returns the newly settled text, which is often empty.
     pub fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String> {
         match tokenizer.role(token) {
             Role::Silent => return Ok(String::new()),
             Role::Special if self.skip_special => return Ok(String::new()),
-            // A run of byte tokens is valid UTF-8 or not as a whole, so it is decoded when it ends.
+            // A run of byte tokens is valid or invalid UTF-8 as a whole, so it is decoded when it ends.
             Role::Byte => {
                 self.tokens.push(token);
                 return Ok(String::new());
@@ -55,12 +55,12 @@ impl Detokenizer {
         Ok(String::new())
     }
 
-    /// Whether there are tokens whose text did not come out yet.
+    /// Whether some tokens' text has not been returned yet.
     pub fn holds_back(&self) -> bool {
         self.tokens.len() > self.context
     }
 
-    /// Returns what was held back. The output is over; another begins with [`Detokenizer::new`].
+    /// Returns the text that was held back, and resets the detokenizer for another output.
     pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String> {
         let text = tokenizer.decode(&self.tokens, self.skip_special)?;
         let piece = text.get(self.context_text.len()..).unwrap_or_default().to_owned();
@@ -68,7 +68,7 @@ impl Detokenizer {
         Ok(piece)
     }
 
-    /// Makes the tokens up to `end`, whose text is `text`, the border.
+    /// Settles the tokens up to `end`, whose text is `text`.
     fn settle(&mut self, tokenizer: &Tokenizer, end: usize, text: String) -> Result<String> {
         let Some(piece) = text.get(self.context_text.len()..).filter(|piece| !piece.is_empty()) else {
             return Ok(String::new());
@@ -80,8 +80,8 @@ impl Detokenizer {
         Ok(piece)
     }
 
-    /// Settles a part of a window that has been ending in invalid UTF-8 for long. No sensible text has that, but a
-    /// model may produce it, and the window must not grow for ever.
+    /// Settles a part of a window that has long ended in invalid UTF-8. No sensible text does, but a model may produce
+    /// it, and the window must not grow without limit.
     fn settle_partly(&mut self, tokenizer: &Tokenizer, text: &str) -> Result<String> {
         let newest = self.tokens.len() - DECIDED;
         for end in (newest - DECIDED..=newest).rev() {

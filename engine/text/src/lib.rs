@@ -1,4 +1,4 @@
-//! Everything between text and tokens.
+//! Text processing around a model: tokenizers, chat templates, answers and constraints.
 //!
 //! [`tokenizer`] encodes, [`detokenizer`] decodes token by token, and [`stop_matcher`] finds stop strings in the result.
 //! [`chat`] renders conversations with a model's template, [`answer`] splits an output into thoughts, text and tool calls,

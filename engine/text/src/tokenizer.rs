@@ -1,4 +1,4 @@
-//! Text to token ids and back, over the `tokenizers` crate.
+//! Converts text to token ids and back, with the `tokenizers` crate.
 
 mod anatomy;
 mod bounds;
@@ -23,12 +23,12 @@ use checkpoint::config::{ModelConfig, ModelFamily};
 use checkpoint::error::{Error, Result};
 use checkpoint::load::ModelFiles;
 
-/// The files a tokenizer is made of, as far as a model has them.
+/// The files that make up a tokenizer. A model has only some of them.
 #[derive(Clone, Debug, Default)]
 pub struct TokenizerFiles<'a> {
-    /// Where they are, for messages.
+    /// The location of the files, for error messages.
     pub place: String,
-    /// `tokenizer.json`, which suffices by itself.
+    /// `tokenizer.json`, which is sufficient alone.
     pub tokenizer_json: Option<&'a [u8]>,
     /// `vocab.json`.
     pub vocab: Option<&'a [u8]>,
@@ -48,11 +48,11 @@ pub struct TokenizerFiles<'a> {
 #[derive(Clone)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Ids at or above this have no row in the model's embedding.
+    /// Ids from this on have no row in the model's embedding.
     limit: u32,
-    /// The most bytes that a token stands for, if that is known.
+    /// The most bytes that a token can stand for, if known.
     longest: Option<usize>,
-    /// How long texts are encoded in pieces, if they can be.
+    /// Encodes long texts in pieces, if the tokenizer allows that.
     pieces: Option<Pieces>,
 }
 
@@ -88,7 +88,7 @@ impl Tokenizer {
         )
     }
 
-    /// Makes the tokenizer of a model with configuration `config` from the contents of its files.
+    /// Builds the tokenizer of a model with configuration `config` from the contents of its files.
     pub fn from_files(files: &TokenizerFiles<'_>, config: &ModelConfig) -> Result<Self> {
         let settings = object(files.tokenizer_config, "tokenizer_config.json")?;
         let mut inner = match (files.tokenizer_json, files.vocab, files.merges) {
@@ -102,12 +102,12 @@ impl Tokenizer {
             }
             _ => return Err(Error::Tokenizer(format!("{} has no tokenizer.json", files.place))),
         };
-        // Both are leftovers of training; a prompt is encoded whole and alone.
+        // Padding and truncation are leftovers of training. A prompt is encoded whole and alone.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| Error::Tokenizer(error.to_string()))?;
         let limit = u32::try_from(config.vocab_size).unwrap_or(u32::MAX);
         let mut tokenizer = Tokenizer { inner, limit, longest: None, pieces: None };
-        tokenizer.see_to_bos(&settings, files, config)?;
+        tokenizer.add_bos(&settings, files, config)?;
         let parts = Anatomy::of(&tokenizer.inner);
         let longest = parts.as_ref().and_then(bounds::longest_token);
         let cuts = parts.as_ref().and_then(Cuts::of);
@@ -116,20 +116,20 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// The special tokens before and after every text; nothing if they are not the same for every text.
+    /// The special tokens before and after every text. `None` if they differ between texts.
     fn around(&self) -> Option<(Vec<u32>, Vec<u32>)> {
-        let of = |text: &str| {
+        let split = |text: &str| {
             let (plain, special) = (self.whole(text, false).ok()?, self.whole(text, true).ok()?);
             let before = special.windows(plain.len().max(1)).position(|ids| ids == plain)?;
             Some((special[..before].to_vec(), special[before + plain.len()..].to_vec()))
         };
-        // Two texts, in case that the special tokens look like the first.
-        of("a").filter(|around| of("b c").as_ref() == Some(around))
+        // Check a second text, in case the special tokens look like the first.
+        split("a").filter(|around| split("b c").as_ref() == Some(around))
     }
 
-    /// Puts the BOS token in front of texts where the model's files ask for it and the post-processor does not do it.
-    /// Files converted from the slow tokenizers say so in `tokenizer_config.json` only.
-    fn see_to_bos(
+    /// Adds a BOS token to texts if the model's files ask for it and the post-processor does not add one. Files
+    /// converted from the slow tokenizers say so only in `tokenizer_config.json`.
+    fn add_bos(
         &mut self,
         settings: &serde_json::Map<String, Value>,
         files: &TokenizerFiles<'_>,
@@ -138,7 +138,7 @@ impl Tokenizer {
         let from_parts = files.tokenizer_json.is_none();
         let wanted = match settings.get("add_bos_token").and_then(Value::as_bool) {
             Some(wanted) => wanted,
-            // OPT was trained with it, whether its files say so or not.
+            // OPT was trained with a BOS token, even if its files do not say so.
             None => from_parts && matches!(config.family, ModelFamily::Opt(_)),
         };
         if !wanted || !self.encode("")?.is_empty() {
@@ -164,27 +164,29 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The ids of `text` with the special tokens the model expects around it.
+    /// The ids of `text`, with the special tokens that the model expects around it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.encode_up_to(text, true, usize::MAX)
     }
 
-    /// The ids of `text` alone.
+    /// The ids of `text`, without special tokens around it.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
         self.encode_up_to(text, false, usize::MAX)
     }
 
-    /// The ids of `text`, if `special` with the special tokens the model expects around it. If there are more than
-    /// `most`, the last ones may be missing, though not so many that there are not more than `most`: a text that is
-    /// refused for its length need not be encoded to its end.
+    /// The ids of `text`, with the special tokens that the model expects around it if `special`. Text longer than
+    /// `most` tokens may be truncated, but the result still exceeds `most`. So a text that is too long need not be
+    /// encoded to its end.
     pub fn encode_up_to(&self, text: &str, special: bool, most: usize) -> Result<Vec<u32>> {
         match &self.pieces {
-            Some(pieces) if pieces.parts(text) => pieces.encode(text, special, most, |piece| self.whole(piece, false)),
+            Some(pieces) if pieces.has_several(text) => {
+                pieces.encode(text, special, most, |piece| self.whole(piece, false))
+            }
             _ => self.whole(text, special),
         }
     }
 
-    /// The fewest tokens that a text of so many bytes can have, as far as that is known.
+    /// A lower bound on the number of tokens of a text of `bytes` bytes. 0 if no bound is known.
     pub fn least_tokens(&self, bytes: usize) -> usize {
         self.longest.map_or(0, |longest| bytes.div_ceil(longest))
     }
@@ -201,35 +203,35 @@ impl Tokenizer {
         }
     }
 
-    /// The text of `ids`. Ids that are no token's are left out.
+    /// The text of `ids`. Unknown ids are left out.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         guarded("decoding tokens", || self.inner.decode(ids, skip_special))
     }
 
-    /// How many tokens there are, added ones included. The model's vocabulary may be padded to more.
+    /// The number of tokens, including added ones. The model's vocabulary may be padded to more.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 
-    /// The tokenizer as a `tokenizer.json`.
+    /// Serialises the tokenizer as a `tokenizer.json`.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if a part of it cannot be written down.
+    /// [`Error::Tokenizer`] if a part of it cannot be serialised.
     pub fn to_json(&self) -> Result<String> {
         guarded("writing the tokenizer", || self.inner.to_string(false))
     }
 
-    /// The id of a token by its exact name.
+    /// The id of the token with this exact name.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// The id of a special token by its exact name.
+    /// The id of the special token with this exact name.
     pub fn special_token(&self, token: &str) -> Option<u32> {
         self.token_id(token).filter(|_| self.inner.get_added_vocabulary().is_special_token(token))
     }
 
-    /// How a token takes part in decoding.
+    /// The role of a token in decoding.
     pub(crate) fn role(&self, id: u32) -> Role {
         match self.inner.id_to_token(id) {
             None => Role::Silent,
@@ -240,14 +242,14 @@ impl Tokenizer {
     }
 }
 
-/// What a token contributes to a text.
+/// The role of a token in decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Nothing: it is not in the vocabulary.
+    /// No text: the token is not in the vocabulary.
     Silent,
-    /// Text that is left out unless special tokens are asked for.
+    /// A special token, whose text can be left out.
     Special,
-    /// One byte, by the name `<0x0A>`. A run of them turns into text as a whole.
+    /// One byte, named `<0x0A>` for example. A run of them is decoded as a whole.
     Byte,
     /// Text, or bytes in the byte-level alphabet.
     Text,
@@ -260,8 +262,8 @@ fn is_byte(token: &str) -> bool {
         .is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
 }
 
-/// Runs a function of the `tokenizers` crate. What its files can make it do is not bounded by its types: some
-/// combinations of settings panic, and a damaged file must not take the process along.
+/// Runs a function of the `tokenizers` crate and turns a panic into an error. Some combinations of settings make the
+/// crate panic, and a damaged file must not end the process.
 fn guarded<T>(doing: &str, work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => Ok(value),
@@ -271,7 +273,7 @@ fn guarded<T>(doing: &str, work: impl FnOnce() -> tokenizers::Result<T>) -> Resu
 }
 
 fn from_json(json: &[u8]) -> Result<tokenizers::Tokenizer> {
-    // Some of the crate's readers panic at a syntax error, so those are found first; this costs a few milliseconds.
+    // Some of the crate's readers panic at a syntax error, so check the syntax first. This takes a few milliseconds.
     let text = std::str::from_utf8(json).map_err(|_| Error::Tokenizer("tokenizer.json is not UTF-8".into()))?;
     parse::<serde::de::IgnoredAny>(text.as_bytes(), "tokenizer.json")?;
     guarded("reading tokenizer.json", || tokenizers::Tokenizer::from_bytes(json))
@@ -286,7 +288,7 @@ fn from_parts(
     config: &ModelConfig,
 ) -> Result<tokenizers::Tokenizer> {
     if matches!(config.family, ModelFamily::Llama(_)) {
-        // These files leave out how the text is split, which differs between the models of this family.
+        // These files do not say how to split the text, and the models of this family differ in that.
         return Err(Error::Tokenizer(format!("{} has no tokenizer.json", files.place)));
     }
     let vocab: BTreeMap<String, u32> = parse(vocab, "vocab.json")?;
@@ -310,7 +312,7 @@ fn from_parts(
     Ok(inner)
 }
 
-/// Adds the special tokens that the slow tokenizer's files name, in the order of their ids.
+/// Adds the special tokens named in the slow tokenizer's files, in the order of their ids.
 fn add_special(
     inner: &mut tokenizers::Tokenizer,
     files: &TokenizerFiles<'_>,
@@ -339,8 +341,8 @@ fn add_special(
     if unnumbered.is_empty() && tokens.is_empty() {
         let usual: &[&str] =
             if matches!(config.family, ModelFamily::Opt(_)) { &["</s>", "<pad>"] } else { &["<|endoftext|>"] };
-        let known = usual.iter().filter(|token| inner.token_to_id(token).is_some());
-        unnumbered.extend(known.map(|token| AddedToken::from(*token, true)));
+        let present = usual.iter().filter(|token| inner.token_to_id(token).is_some());
+        unnumbered.extend(present.map(|token| AddedToken::from(*token, true)));
     }
     for (id, token) in tokens {
         let content = token.content.clone();
@@ -355,7 +357,7 @@ fn add_special(
     Ok(())
 }
 
-/// A special token, written as a string or as an object.
+/// Parses a special token, which is a string or an object.
 fn added_token(value: &Value) -> Option<AddedToken> {
     let flag = |name: &str| value.get(name).and_then(Value::as_bool).unwrap_or(false);
     let token = AddedToken::from(content(Some(value))?, true);
@@ -373,7 +375,7 @@ fn parse<T: serde::de::DeserializeOwned>(text: &[u8], file: &str) -> Result<T> {
     serde_json::from_slice(text).map_err(|error| Error::Tokenizer(format!("{file}: {error}")))
 }
 
-/// The object in an optional file; empty without the file.
+/// Parses the object in an optional file. Empty without the file.
 fn object(text: Option<&[u8]>, file: &str) -> Result<serde_json::Map<String, Value>> {
     text.map_or_else(|| Ok(serde_json::Map::new()), |text| parse(text, file))
 }

@@ -237,7 +237,7 @@ mod tests {
             ]
         );
         drop((first, second));
-        pool.forget();
+        pool.reset_prefix_cache();
         let [KvEvent::Removed { hashes, .. }] = &events(changes.lock().unwrap().take())[..] else {
             panic!("not removed")
         };

@@ -244,7 +244,7 @@ fn sequences(group: &SequenceGroup, holds: bool) -> impl Iterator<Item = Sequenc
         index: if group.params.beam.is_some() { i } else { seq.index },
         tokens: seq.tokens.len(),
         computed: if holds { seq.table.len() } else { 0 },
-        table: if holds { seq.table.held().to_vec() } else { Vec::new() },
+        table: if holds { seq.table.live_blocks().to_vec() } else { Vec::new() },
     })
 }
 

@@ -52,7 +52,7 @@ fn a_full_shared_block_is_never_copied() {
 }
 
 #[test]
-fn a_window_leaves_blocks_behind_that_keep_their_places() {
+fn a_window_frees_its_first_blocks_and_the_others_keep_their_indices() {
     let pool = BlockPool::with_window(7, 4, Some(6));
     assert_eq!([1, 6, 20, 100].map(|tokens| pool.blocks_at_once(tokens, 1)), [1, 2, 3, 3]);
     assert_eq!([20, 100].map(|tokens| pool.blocks_at_once(tokens, 8)), [4, 4]);
@@ -64,16 +64,16 @@ fn a_window_leaves_blocks_behind_that_keep_their_places() {
     let slots: Vec<u32> = (9..14).map(|p| table.slot(p)).collect();
     table.slide();
     // Token 14 sees tokens 9 to 14.
-    assert_eq!((table.held().len(), table.blocks().len(), pool.num_free()), (2, 4, 5));
+    assert_eq!((table.live_blocks().len(), table.blocks().len(), pool.num_free()), (2, 4, 5));
     assert_eq!((9..14).map(|p| table.slot(p)).collect::<Vec<_>>(), slots);
     assert!(table.has_window_of(14) && table.has_window_of(13) && !table.has_window_of(12));
-    // Forks have the same blocks, and give back no more than that.
+    // Forks get only the blocks that the table still has.
     let mut fork = table.fork();
     fork.reserve(9, &mut copies).unwrap();
     fork.slide();
-    assert_eq!((copies.len(), fork.blocks().len(), fork.held().len()), (1, 6, 2));
-    assert_eq!(pool.check_integrity(table.held().iter().chain(fork.held())), Ok(()));
-    // What was left behind is known until its memory is needed.
+    assert_eq!((copies.len(), fork.blocks().len(), fork.live_blocks().len()), (1, 6, 2));
+    assert_eq!(pool.check_integrity(table.live_blocks().iter().chain(fork.live_blocks())), Ok(()));
+    // Blocks behind the window stay registered until their memory is needed.
     assert_eq!(BlockTable::prefix_hit(&pool, &tokens[..9]).len(), 8);
     drop((table, fork));
     assert_eq!((pool.num_free(), pool.check_integrity([])), (7, Ok(())));
@@ -85,7 +85,7 @@ enum Op {
     Reserve(usize, usize),
     Fork(usize),
     ForkPrefix(usize, usize),
-    Known(usize, usize),
+    Register(usize, usize),
     Free(usize),
 }
 
@@ -95,7 +95,7 @@ fn op() -> impl Strategy<Value = Op> {
         (any::<usize>(), 0..40usize).prop_map(|(i, n)| Op::Reserve(i, n)),
         any::<usize>().prop_map(Op::Fork),
         (any::<usize>(), any::<usize>()).prop_map(|(i, n)| Op::ForkPrefix(i, n)),
-        (any::<usize>(), any::<usize>()).prop_map(|(i, n)| Op::Known(i, n)),
+        (any::<usize>(), any::<usize>()).prop_map(|(i, n)| Op::Register(i, n)),
         any::<usize>().prop_map(Op::Free),
     ]
 }
@@ -145,18 +145,18 @@ proptest! {
                     let n = n % (tables[i].0.len() / block_size + 1) * block_size;
                     tables.push((tables[i].0.fork_prefix(n), tables[i].1[..n].to_vec()));
                 },
-                Op::Known(i, n) => if let Some(i) = pick(i) {
+                Op::Register(i, n) => if let Some(i) = pick(i) {
                     let (table, tokens) = &mut tables[i];
                     table.register(tokens);
                     past.push(tokens.clone());
-                    // As this one begins, and as one that may be gone.
+                    // A prefix of this sequence, and an earlier sequence whose blocks may have been evicted.
                     let begin = tokens[..n % (tokens.len() + 1)].to_vec();
-                    let known = BlockTable::prefix_hit(&pool, &begin);
-                    prop_assert_eq!(known.len(), begin.len().saturating_sub(1) / block_size * block_size);
+                    let hit = BlockTable::prefix_hit(&pool, &begin);
+                    prop_assert_eq!(hit.len(), begin.len().saturating_sub(1) / block_size * block_size);
                     let old = &past[n % past.len()];
                     let maybe = BlockTable::prefix_hit(&pool, old);
-                    let tokens = [begin[..known.len()].to_vec(), old[..maybe.len()].to_vec()];
-                    tables.extend([known, maybe].into_iter().zip(tokens));
+                    let tokens = [begin[..hit.len()].to_vec(), old[..maybe.len()].to_vec()];
+                    tables.extend([hit, maybe].into_iter().zip(tokens));
                 },
                 Op::Free(i) => if let Some(i) = pick(i) {
                     tables.swap_remove(i);

@@ -1,33 +1,33 @@
-//! The object of one call of a tool, read character by character.
+//! Parses the object of one tool call, character by character.
 
-/// What a character of a call was.
+/// The effect of a character on a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Part of the call.
+    /// The character is part of the call, and more follow.
     More,
-    /// Its last character.
+    /// The character completes the call.
     Done,
-    /// None that a call can have there.
+    /// The character cannot occur here.
     Broken,
 }
 
-/// Reads an object with a name and arguments. Other members are passed over.
+/// Parses an object with a name and arguments. Other members are ignored.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Call {
     state: State,
-    /// The raw text of the string or value that is being read.
+    /// Raw text of the string or value being read.
     raw: String,
     key: String,
     in_string: bool,
     escaped: bool,
     depth: usize,
-    /// Whether the arguments stand by themselves, without an object around them.
+    /// Whether the arguments come alone, without an object around them.
     is_bare: bool,
-    /// The tool's name, as soon as it is known.
+    /// The tool's name, once it is read.
     pub name: Option<String>,
-    /// Raw text of the arguments that nobody has taken yet.
+    /// Raw text of the arguments that has not been taken yet.
     pub arguments: String,
-    /// Whether there are arguments.
+    /// Whether any arguments were read.
     pub has_arguments: bool,
 }
 
@@ -44,8 +44,8 @@ enum State {
 }
 
 impl Call {
-    /// A call of which the name is known and the arguments are to come.
-    pub fn of(name: String) -> Self {
+    /// A call whose name is read already and whose arguments follow.
+    pub fn named(name: String) -> Self {
         Call { state: State::Value, key: "arguments".into(), name: Some(name), is_bare: true, ..Call::default() }
     }
 
@@ -79,7 +79,7 @@ impl Call {
         Progress::Done
     }
 
-    /// Reads a character of a string. Whether it was its last.
+    /// Reads a character of a string. Returns true at the closing quote.
     fn text(&mut self, c: char) -> bool {
         self.raw.push(c);
         match c {
@@ -99,7 +99,7 @@ impl Call {
         let ends = if self.in_string || c == '"' {
             self.text(c) && self.depth == 0
         } else if self.depth == 0 && (matches!(c, ',' | '}') || c.is_whitespace()) {
-            // The end of a number or a word, which is not part of it.
+            // This character ends a number or a word and is not part of it.
             self.take_value();
             return self.push(c);
         } else {

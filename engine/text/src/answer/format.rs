@@ -1,24 +1,25 @@
-//! The forms in which models write calls of tools.
+//! The formats in which models write tool calls.
 
 use std::fmt;
 
-/// A form in which models write calls of tools.
+/// A format in which models write tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolFormat {
     /// `<tool_call>`, an object with `name` and `arguments`, `</tool_call>`: Hermes, Qwen 2.5 and 3.
     Hermes,
-    /// An object with `name` and `parameters` in place of a text, maybe after `<|python_tag|>`; several with semicolons
-    /// between them: Llama 3.1 to 3.3.
+    /// An object with `name` and `parameters` in place of text, possibly after `<|python_tag|>`. Several calls are
+    /// separated by semicolons: Llama 3.1 to 3.3.
     Llama,
-    /// `[TOOL_CALLS]` and a list of objects with `name` and `arguments`, or a name and its arguments: Mistral.
+    /// `[TOOL_CALLS]`, followed by a list of objects with `name` and `arguments`, or by a name and its arguments:
+    /// Mistral.
     Mistral,
 }
 
 impl ToolFormat {
-    /// All of them.
+    /// All formats.
     pub const ALL: [ToolFormat; 3] = [ToolFormat::Hermes, ToolFormat::Llama, ToolFormat::Mistral];
 
-    /// vLLM's name of the form.
+    /// vLLM's name of the format.
     pub const fn name(self) -> &'static str {
         match self {
             ToolFormat::Hermes => "hermes",
@@ -27,9 +28,10 @@ impl ToolFormat {
         }
     }
 
-    /// The form that a chat template shows; nothing if it is none of these. `mentions` says whether a text is in the template.
+    /// The format that a chat template shows. `None` if it shows another format or none. `mentions` tells whether the
+    /// template contains a string.
     pub fn of_template(mentions: impl Fn(&str) -> bool) -> Option<Self> {
-        // Those of other models, which begin alike.
+        // Formats of other models that begin similarly.
         if mentions("<function=") || mentions("<arg_key>") || mentions("<｜tool") {
             return None;
         }
@@ -41,7 +43,7 @@ impl ToolFormat {
         shows.into_iter().find(|(_, shows)| *shows).map(|(format, _)| format)
     }
 
-    /// What comes before calls.
+    /// The marker before calls.
     pub(super) const fn marker(self) -> &'static str {
         match self {
             ToolFormat::Hermes => "<tool_call>",
@@ -50,7 +52,7 @@ impl ToolFormat {
         }
     }
 
-    /// Whether what comes before calls is a special token, so that special tokens must be shown in the text.
+    /// Whether the marker before calls is a special token. Special tokens must then be part of the text.
     pub const fn shows_special_tokens(self) -> bool {
         !matches!(self, ToolFormat::Hermes)
     }
@@ -66,7 +68,7 @@ impl std::str::FromStr for ToolFormat {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let known = Self::ALL.map(ToolFormat::name).join(", ");
-        Self::ALL.into_iter().find(|format| format.name() == name).ok_or(format!("{name:?} is none of {known}"))
+        let all = Self::ALL.map(ToolFormat::name).join(", ");
+        Self::ALL.into_iter().find(|format| format.name() == name).ok_or(format!("{name:?} is not one of {all}"))
     }
 }

@@ -1,4 +1,4 @@
-//! Calls of tools as a grammar, for answers that must call one.
+//! A grammar of tool calls, for answers that must call a tool.
 
 use serde_json::{Value, json};
 
@@ -9,14 +9,14 @@ use crate::tokenizer::Tokenizer;
 /// A tool that can be called.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
-    /// Its name.
+    /// The tool's name.
     pub name: String,
-    /// The JSON schema of its arguments; none has no arguments.
+    /// The JSON schema of the arguments. `None` means no arguments.
     pub parameters: Option<Value>,
 }
 
-/// The grammar of answers that are a call of one of `tools`, or if `parallel` of several, in a form of the model with this
-/// tokenizer.
+/// The grammar of answers that call one tool of `tools`, or several times if `parallel`. `tokenizer` tells whether the
+/// format's marker is a special token.
 pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Grammar {
     let marker = marker(format, tokenizer);
     let (start, key, between) = match format {
@@ -40,7 +40,7 @@ pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tok
     Grammar::Lark(rules.join("\n"))
 }
 
-/// What comes before calls, as the token that it is, or as text.
+/// The marker before calls, as a special token or as text.
 fn marker(format: ToolFormat, tokenizer: &Tokenizer) -> String {
     match tokenizer.special_token(format.marker()) {
         Some(id) => format!("<[{id}]>"),

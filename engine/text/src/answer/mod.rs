@@ -1,8 +1,8 @@
-//! What an answer says: the text of an output taken apart into thoughts, text and calls of tools, as it comes.
+//! Splits an output's text into thoughts, text and tool calls, as it is generated.
 //!
-//! Models write calls of tools in forms of their own, which their chat templates show: a [`ToolFormat`] is one of them. An
-//! [`AnswerReader`] is given an output's text piece by piece and gives [`Part`]s. What may turn out to be something else is
-//! held back until that is known; the parts are the same however the text is cut into pieces.
+//! Models write tool calls in different formats, which their chat templates show. [`ToolFormat`] lists those that are
+//! supported. An [`AnswerReader`] receives an output's text piece by piece and returns [`Part`]s. Text whose meaning is
+//! not certain yet is held back. The parts are the same however the text is cut into pieces.
 
 mod call;
 mod format;

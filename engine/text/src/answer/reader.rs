@@ -1,79 +1,79 @@
-//! The text of an output, taken apart as it comes.
+//! Splits an output's text into parts, incrementally.
 
 use super::ToolFormat;
 use super::call::{Call, Progress};
 
 const THINK: &str = "<think>";
 const THOUGHT: &str = "</think>";
-/// What stands between a name and its arguments with some of Mistral's models.
+/// The separator between a tool's name and its arguments in some of Mistral's models.
 const ARGUMENTS: &str = "[ARGS]";
-/// Characters of a tool's name, at most: what is longer is a text.
+/// Most bytes in a tool's name. Anything longer is text.
 const MAX_NAME: usize = 256;
 
-/// A part of an answer, or more of the part before it.
+/// A part of an answer, or a continuation of the previous part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What the model thinks before it speaks.
+    /// The model's reasoning before its answer.
     Thought(String),
-    /// What it says.
+    /// Text of the answer.
     Text(String),
-    /// A call of the tool with this name begins.
+    /// The start of a call of the tool with this name.
     Call(String),
-    /// More of the arguments of the last call, JSON.
+    /// More of the JSON arguments of the last call.
     Arguments(String),
 }
 
-/// Takes an answer apart. Made for each output.
+/// Splits one output into parts.
 #[derive(Clone, Debug)]
 pub struct AnswerReader {
     state: State,
-    /// Text that is not read yet, or whose meaning is open.
-    held: String,
+    /// Text that is not read yet, or whose meaning is not certain yet.
+    pending: String,
     format: Option<ToolFormat>,
     names: Vec<String>,
     thinks: bool,
-    /// Whether a thought has come.
+    /// Whether any text of a thought was returned.
     thought: bool,
     call: Call,
-    /// What of the text a call was read from, in case that it is none.
+    /// Text of the current call, to be returned as text if it turns out not to be a call.
     source: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing but space has come.
+    /// Only white space so far.
     Begin,
     Thinking,
-    /// Behind thoughts, or at the beginning of an answer without any.
+    /// After the thoughts, or at the beginning of an answer without thoughts.
     BeginText,
     Text,
-    /// Behind what comes before calls.
+    /// After the marker that precedes calls.
     BeginCall,
     Call,
-    /// Behind a call.
+    /// After a call.
     Between,
 }
 
 impl AnswerReader {
-    /// A reader of answers with calls in `format` of the tools with these names, if there are any, and with thoughts if the
-    /// model `thinks`.
+    /// A reader for answers of a model with this tool format and these tools, and with thoughts if the model `thinks`.
+    /// `format` is `None` if there are no tool calls.
     pub fn new(format: Option<ToolFormat>, names: Vec<String>, thinks: bool) -> Self {
-        let (call, held, source) = Default::default();
-        AnswerReader { state: State::Begin, held, format, names, thinks, thought: false, call, source }
+        let (call, pending, source) = Default::default();
+        AnswerReader { state: State::Begin, pending, format, names, thinks, thought: false, call, source }
     }
 
-    /// The reader for an answer to a prompt that has begun to think already.
+    /// The reader for an answer to a prompt that already opened the thoughts.
     pub fn thinking(self) -> Self {
         AnswerReader { state: State::Thinking, thinks: true, ..self }
     }
 
-    /// Reads more text. Returns what is certain by now.
+    /// Adds text and returns the parts that are certain now.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
-        self.held.push_str(text);
+        self.pending.push_str(text);
         self.read(false)
     }
 
-    /// The rest: the output is over.
+    /// Returns the remaining parts at the end of the output.
     pub fn finish(&mut self) -> Vec<Part> {
         self.read(true)
     }
@@ -82,20 +82,20 @@ impl AnswerReader {
         let mut parts = Vec::new();
         while self.step(last, &mut parts) {}
         if last {
-            let rest = std::mem::take(&mut self.source) + &std::mem::take(&mut self.held);
+            let rest = std::mem::take(&mut self.source) + &std::mem::take(&mut self.pending);
             say(rest, &mut parts);
         }
         parts
     }
 
-    /// Reads on to the next state. Whether there is one.
+    /// Reads until the state changes. Returns false if more text is needed or nothing is left.
     fn step(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
         match self.state {
             State::Begin => {
-                let text = self.held.trim_start();
+                let text = self.pending.trim_start();
                 if self.thinks && (text.starts_with(THINK) || (!last && THINK.starts_with(text))) {
                     let Some(rest) = text.strip_prefix(THINK) else { return false };
-                    self.held = rest.to_owned();
+                    self.pending = rest.to_owned();
                     self.state = State::Thinking;
                 } else {
                     self.state = State::BeginText;
@@ -114,33 +114,33 @@ impl AnswerReader {
     fn think(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
         // Line breaks around thoughts are not part of them.
         if !self.thought {
-            self.held = self.held.trim_start_matches('\n').to_owned();
+            self.pending = self.pending.trim_start_matches('\n').to_owned();
         }
-        let end = self.held.find(THOUGHT);
+        let end = self.pending.find(THOUGHT);
         let certain = match end {
-            Some(end) => self.held[..end].trim_end_matches('\n').len(),
-            None if last => self.held.len(),
-            None => settled(&self.held, THOUGHT),
+            Some(end) => self.pending[..end].trim_end_matches('\n').len(),
+            None if last => self.pending.len(),
+            None => certain_len(&self.pending, THOUGHT),
         };
         if certain > 0 {
             self.thought = true;
-            parts.push(Part::Thought(self.held[..certain].to_owned()));
+            parts.push(Part::Thought(self.pending[..certain].to_owned()));
         }
-        self.held.drain(..end.map_or(certain, |end| end + THOUGHT.len()));
+        self.pending.drain(..end.map_or(certain, |end| end + THOUGHT.len()));
         if end.is_some() {
             self.state = State::BeginText;
         }
         end.is_some()
     }
 
-    /// At the beginning of a text: Llama's calls are in place of one.
+    /// Reads the beginning of a text. Llama writes calls in place of text.
     fn begin_text(&mut self, last: bool) -> bool {
         if self.thinks {
-            self.held = self.held.trim_start_matches('\n').to_owned();
+            self.pending = self.pending.trim_start_matches('\n').to_owned();
         }
         self.state = State::Text;
         if self.format == Some(ToolFormat::Llama) {
-            let (text, marker) = (self.held.trim_start(), ToolFormat::Llama.marker());
+            let (text, marker) = (self.pending.trim_start(), ToolFormat::Llama.marker());
             if !last && marker.starts_with(text) {
                 self.state = State::BeginText;
                 return false;
@@ -148,7 +148,7 @@ impl AnswerReader {
             let text = text.strip_prefix(marker).map_or(text, str::trim_start);
             match text.starts_with('{') {
                 true => {
-                    self.held = text.to_owned();
+                    self.pending = text.to_owned();
                     self.state = State::BeginCall;
                 }
                 false if text.is_empty() && !last => {
@@ -157,7 +157,7 @@ impl AnswerReader {
                 }
                 false => {}
             }
-        } else if self.thinks && self.held.is_empty() && !last {
+        } else if self.thinks && self.pending.is_empty() && !last {
             self.state = State::BeginText;
             return false;
         }
@@ -166,39 +166,39 @@ impl AnswerReader {
 
     fn text(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
         let marker = self.format.filter(|format| *format != ToolFormat::Llama).map(ToolFormat::marker);
-        let found = marker.and_then(|marker| self.held.find(marker).map(|at| (at, at + marker.len())));
+        let found = marker.and_then(|marker| self.pending.find(marker).map(|at| (at, at + marker.len())));
         let certain = match (found, marker) {
-            // Space before calls is not part of the text.
-            (Some((at, _)), _) => self.held[..at].trim_end().len(),
-            (None, Some(marker)) if !last => settled(&self.held, marker),
-            _ => self.held.len(),
+            // White space before calls is not part of the text.
+            (Some((at, _)), _) => self.pending[..at].trim_end().len(),
+            (None, Some(marker)) if !last => certain_len(&self.pending, marker),
+            _ => self.pending.len(),
         };
-        say(self.held[..certain].to_owned(), parts);
+        say(self.pending[..certain].to_owned(), parts);
         match found {
             Some((at, end)) => {
-                self.source = self.held[at..end].to_owned();
-                self.held.drain(..end);
+                self.source = self.pending[at..end].to_owned();
+                self.pending.drain(..end);
                 self.state = State::BeginCall;
                 true
             }
             None => {
-                self.held.drain(..certain);
+                self.pending.drain(..certain);
                 false
             }
         }
     }
 
-    /// Behind what comes before calls: an object, a list of them, or a name.
+    /// Reads the beginning of a call: an object, a list of objects, or a name.
     fn begin_call(&mut self, parts: &mut Vec<Part>) -> bool {
-        let space = self.held.len() - self.held.trim_start_matches(|c: char| c.is_whitespace()).len();
-        let rest = &self.held[space..];
+        let space = self.pending.len() - self.pending.trim_start_matches(|c: char| c.is_whitespace()).len();
+        let rest = &self.pending[space..];
         let named = self.format == Some(ToolFormat::Mistral) && !rest.starts_with(['{', '[']);
         match rest.chars().next() {
             None => return false,
             Some('{') => self.call = Call::default(),
             Some('[') if self.format == Some(ToolFormat::Mistral) => {
-                self.source.push_str(&self.held[..=space]);
-                self.held.drain(..=space);
+                self.source.push_str(&self.pending[..=space]);
+                self.pending.drain(..=space);
                 return true;
             }
             Some(_) if named => {
@@ -207,9 +207,9 @@ impl AnswerReader {
                 };
                 let name = rest[..end].trim().trim_end_matches(ARGUMENTS).to_owned();
                 parts.push(Part::Call(name.clone()));
-                self.call = Call::of(name);
+                self.call = Call::named(name);
                 self.source.clear();
-                self.held.drain(..space + end);
+                self.pending.drain(..space + end);
             }
             Some(_) => return self.no_call(parts),
         }
@@ -218,22 +218,22 @@ impl AnswerReader {
     }
 
     fn call(&mut self, parts: &mut Vec<Part>) -> bool {
-        let known = self.call.name.is_some();
+        let was_named = self.call.name.is_some();
         let mut read = 0;
         let mut progress = Progress::More;
-        for c in self.held.chars() {
+        for c in self.pending.chars() {
             progress = self.call.push(c);
             read += c.len_utf8();
             if progress != Progress::More {
                 break;
             }
         }
-        let text: String = self.held.drain(..read).collect();
-        // Without a sign before it, only the name of a tool tells a call from another object.
+        let text: String = self.pending.drain(..read).collect();
+        // Llama's calls need no marker, so only a tool's name tells a call from another object.
         let is_tool = |name: &String| self.format != Some(ToolFormat::Llama) || self.names.contains(name);
         match &self.call.name {
-            Some(name) if known || is_tool(name) => {
-                if !known {
+            Some(name) if was_named || is_tool(name) => {
+                if !was_named {
                     parts.push(Part::Call(name.clone()));
                 }
                 self.source.clear();
@@ -256,7 +256,7 @@ impl AnswerReader {
         }
     }
 
-    /// What was read is a text, and so is what follows.
+    /// Returns the text read so far as text. The text after it is text too.
     fn no_call(&mut self, parts: &mut Vec<Part>) -> bool {
         say(std::mem::take(&mut self.source), parts);
         if self.format == Some(ToolFormat::Llama) {
@@ -266,35 +266,35 @@ impl AnswerReader {
         true
     }
 
-    /// Behind a call: what ends it, and the next one.
+    /// Reads the end of a call and looks for the next one.
     fn between(&mut self, last: bool) -> bool {
         let (ends, next): (&[&str], &str) = match self.format {
             Some(ToolFormat::Hermes) => (&["</tool_call>"], ToolFormat::Hermes.marker()),
             Some(ToolFormat::Llama) => (&[";"], "{"),
             _ => (&[",", "]", ToolFormat::Mistral.marker()], "{"),
         };
-        let mut rest = self.held.trim_start();
+        let mut rest = self.pending.trim_start();
         while let Some(after) = ends.iter().find_map(|end| rest.strip_prefix(end)) {
             rest = after.trim_start();
         }
         let starts = [next].iter().chain(ends).any(|token| token.starts_with(rest));
-        let named = self.format == Some(ToolFormat::Mistral) && self.held.contains(ToolFormat::Mistral.marker());
-        let (held, waits) = (rest.to_owned(), starts && rest != next);
+        let named = self.format == Some(ToolFormat::Mistral) && self.pending.contains(ToolFormat::Mistral.marker());
+        let (pending, waits) = (rest.to_owned(), starts && rest != next);
         if waits && !named {
-            // Where only a part of what may follow is there, nothing is decided; at the end of an output it is no text.
+            // A partial separator or marker decides nothing yet. At the end of an output it is dropped.
             if rest.is_empty() || last {
-                self.held.clear();
+                self.pending.clear();
             }
             return false;
         }
-        self.held = held;
-        let follows = named || self.held.starts_with(next);
+        self.pending = pending;
+        let follows = named || self.pending.starts_with(next);
         if follows && self.format == Some(ToolFormat::Hermes) {
-            self.held.drain(..next.len());
+            self.pending.drain(..next.len());
             self.source = next.to_owned();
         }
         self.state = if follows { State::BeginCall } else { State::Text };
-        !self.held.is_empty()
+        !self.pending.is_empty()
     }
 }
 
@@ -304,8 +304,9 @@ fn say(text: String, parts: &mut Vec<Part>) {
     }
 }
 
-/// How much of a text is certain to stand before `marker`: neither the beginning of one at its end, nor space before it.
-fn settled(text: &str, marker: &str) -> usize {
+/// The length of `text` that is certainly before `marker`. A partial marker at the end does not count, nor does white
+/// space before it.
+fn certain_len(text: &str, marker: &str) -> usize {
     let begins = |len: &usize| marker.is_char_boundary(*len) && text.ends_with(&marker[..*len]);
     let partial = (1..marker.len()).rev().find(begins).unwrap_or(0);
     text[..text.len() - partial].trim_end().len()

@@ -1,29 +1,29 @@
-//! The parts of a tokenizer, taken apart to see what can be said about it without trying.
+//! The components of a tokenizer, so that its properties can be derived from its settings.
 
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, ModelWrapper};
 
-/// What sentencepiece writes for a space.
+/// The character that sentencepiece writes for a space.
 pub(super) const SPACE: &str = "\u{2581}";
 
-/// The parts of a tokenizer whose model is a byte-pair encoding.
+/// The components of a byte-pair encoding tokenizer.
 pub(super) struct Anatomy<'a> {
-    /// What is done to the text, in order, each as `tokenizer.json` has it.
+    /// The normalization steps in order, each as in `tokenizer.json`.
     pub normalizers: Vec<Value>,
-    /// How it is then split into words.
+    /// The steps that split the normalized text into words.
     pub pre_tokenizers: Vec<Value>,
-    /// What words are made of.
+    /// The model that splits words into tokens.
     pub bpe: &'a BPE,
     /// The model's tokens.
     pub vocabulary: Vec<String>,
-    /// The tokens that are found in the text before anything is done to it.
+    /// Tokens that are matched in the text before normalization.
     pub added: Vec<&'a AddedToken>,
 }
 
 impl<'a> Anatomy<'a> {
-    /// The parts of `tokenizer`; nothing if its model is of another kind.
+    /// The components of `tokenizer`. `None` if its model is no byte-pair encoding.
     pub fn of(tokenizer: &'a tokenizers::Tokenizer) -> Option<Self> {
         let ModelWrapper::BPE(bpe) = tokenizer.get_model() else { return None };
         Some(Anatomy {
@@ -35,14 +35,14 @@ impl<'a> Anatomy<'a> {
         })
     }
 
-    /// Whether words are written in the alphabet that has a character for each byte.
+    /// Whether words are written in the alphabet that has one character for each byte.
     pub fn is_byte_level(&self) -> bool {
         self.normalizers.iter().chain(&self.pre_tokenizers).any(|step| kind(step) == "ByteLevel")
     }
 
-    /// Whether every word consists of characters or bytes that are tokens, so that none is left out or stands for more
-    /// than itself.
-    pub fn knows_every_character(&self) -> bool {
+    /// Whether every character of a word has a token, or its bytes do. Then no character is left out, and no token
+    /// stands for more than its own text.
+    pub fn encodes_every_character(&self) -> bool {
         let has = |token: String| self.vocabulary.contains(&token);
         let plain = self.bpe.continuing_subword_prefix.is_none() && self.bpe.end_of_word_suffix.is_none();
         plain
@@ -54,12 +54,12 @@ impl<'a> Anatomy<'a> {
     }
 }
 
-/// The name of a step.
+/// The type of a step.
 pub(super) fn kind(step: &Value) -> &str {
     step.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The steps of a normalizer or pre-tokenizer, of sequences within sequences too.
+/// The steps of a normalizer or pre-tokenizer. Nested sequences are flattened.
 pub(super) fn steps(part: Value, list: &str) -> Vec<Value> {
     match part {
         Value::Null => Vec::new(),

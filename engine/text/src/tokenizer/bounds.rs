@@ -1,23 +1,25 @@
-//! How few tokens a text can have, from its length alone.
+//! A lower bound on a text's number of tokens, from its length alone.
 
 use serde_json::Value;
 
 use super::anatomy::{Anatomy, kind};
 
-/// The most bytes of text that one token stands for; nothing if that is not known.
+/// The most bytes of text that one token can stand for. `None` if there is no known limit.
 ///
-/// It is known where every step keeps all of the text or makes it longer, and every token that the model puts for a piece
-/// of what comes of that is at least as long as the piece. Not so for normalizers that shorten or leave out (NFC writes a
-/// letter and its accent as one), for pre-tokenizers that leave out what they split at, for models that put one token for
-/// any number of unknown characters, and for added tokens that swallow the spaces around them.
+/// A limit is known if every normalizer and pre-tokenizer keeps all of the text or makes it longer, and if every token
+/// is at least as long as the text that it stands for. There is no limit in these cases:
+/// - normalizers that shorten text (NFC combines a letter and its accent) or remove parts of it
+/// - pre-tokenizers that remove the separators they split at
+/// - models that replace any number of unknown characters by one token
+/// - added tokens that absorb the spaces around them
 pub(super) fn longest_token(parts: &Anatomy<'_>) -> Option<usize> {
     let keeps = parts.normalizers.iter().all(never_shortens)
         && parts.pre_tokenizers.iter().all(leaves_nothing_out)
         && parts.added.iter().all(|token| !token.lstrip && !token.rstrip);
-    if !keeps || !parts.knows_every_character() {
+    if !keeps || !parts.encodes_every_character() {
         return None;
     }
-    // In the byte-level alphabet a character is a byte.
+    // In the byte-level alphabet each character is a byte.
     let byte_level = parts.is_byte_level();
     let length = |token: &String| if byte_level { token.chars().count() } else { token.len() };
     let added = parts.added.iter().map(|token| token.content.len());

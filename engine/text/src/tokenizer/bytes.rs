@@ -1,4 +1,4 @@
-//! The bytes that tokens stand for, where the decoder puts them together without regard to what is around them.
+//! The bytes of each token, for decoders that decode each token on its own.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ pub(crate) enum TokenBytes {
     Text(Vec<u8>),
     /// A special token, by its name.
     Special(String),
-    /// None: there is no such token.
+    /// No bytes: there is no such token.
     Nothing,
 }
 
-/// How a decoder turns the name of a token into bytes.
+/// How a decoder turns a token's name into bytes.
 enum Alphabet {
     /// A character for each byte.
     ByteLevel(BTreeMap<char, u8>),
-    /// The text itself, with a mark for spaces; bytes have names of their own, such as `<0x0A>`.
+    /// The name is the text, with a mark for each space. Bytes have names such as `<0x0A>`.
     Marked,
 }
 
-/// The character that stands for a space in vocabularies of sentencepiece.
+/// The character that sentencepiece vocabularies use for a space.
 const SPACE: char = '\u{2581}';
 
 impl Tokenizer {
-    /// What each of the tokens `0..size` stands for; nothing if the decoder is of a kind for which that is not known.
+    /// The bytes of the tokens `0..size`. `None` if the decoder's kind is not supported.
     pub(crate) fn token_bytes(&self, size: usize) -> Option<Vec<TokenBytes>> {
         let alphabet = self.alphabet()?;
         let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
@@ -58,7 +58,7 @@ impl Tokenizer {
 impl Alphabet {
     fn bytes(&self, name: &str) -> Vec<u8> {
         match self {
-            // As the decoder does: a name with a character that is no byte's stands for itself.
+            // Like the decoder: a name with a character outside the alphabet stands for itself.
             Alphabet::ByteLevel(bytes) => {
                 let all: Option<Vec<u8>> = name.chars().map(|c| bytes.get(&c).copied()).collect();
                 all.unwrap_or_else(|| name.as_bytes().to_vec())
@@ -69,7 +69,8 @@ impl Alphabet {
     }
 }
 
-/// The alphabet of byte-level vocabularies: bytes that can be seen are themselves, the others come after 255 in order.
+/// The alphabet of byte-level vocabularies. Visible bytes stand for themselves. The others map to the characters from
+/// 256 on, in order.
 fn byte_characters() -> BTreeMap<char, u8> {
     let visible = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let hidden = (0..=u8::MAX).filter(|byte| !visible(byte));

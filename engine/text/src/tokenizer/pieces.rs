@@ -1,19 +1,20 @@
-//! Long texts in pieces: where a text may be cut so that the tokens of the parts are those of the whole.
+//! Encodes long texts in pieces. A text is cut only where the tokens of the pieces are the tokens of the whole.
 //!
-//! The `tokenizers` crate takes a hundred times a text's size in memory and more, all of it until the text is done. In
-//! pieces it is a hundred times a piece's, and the work can stop once there are more tokens than a prompt may have.
+//! The `tokenizers` crate needs over a hundred times a text's size in memory until the whole text is done. With pieces
+//! it needs a hundred times a piece's size, and the work can stop once there are more tokens than a prompt may have.
 //!
-//! A text may be cut before a space, but only where nothing looks across:
+//! A text may be cut before a space if no rule of the tokenizer looks across the cut:
 //!
-//! * The byte-level tokenizers of GPT-2, LLaMA 3 and Qwen split a text by regular expressions in which a space is nothing
-//!   but the beginning of a match, or a part of one that begins with white space. So after anything else a match ends
-//!   before the space, and nothing in the expressions looks back.
-//! * Tokenizers like sentencepiece's write a space as `▁`, and one more in front of the text. Where no token has a `▁`
-//!   after another character, none lies across such a place. The part behind is cut without its space, since it gets
-//!   the `▁` that is put in front.
+//! * The byte-level tokenizers of GPT-2, LLaMA 3 and Qwen split a text by regular expressions. In these, a space occurs
+//!   only at the beginning of a match or in a match that begins with white space. So after any other character a match
+//!   ends before the space. The expressions never look back.
+//! * Tokenizers like sentencepiece's write a space as `▁`, and put one more in front of the text. If no token has a `▁`
+//!   after another character, no token crosses the cut. The second piece is cut without its space, because it gets a
+//!   `▁` in front.
 //!
-//! Added tokens are found first. None may have a space in it, or take those around it; and where a `▁` is put in front of
-//! a text, that is done after an added token too, and not before one.
+//! Added tokens are matched first. None may contain a space or absorb the spaces around it. A tokenizer that puts a `▁`
+//! in front of the text may do so after an added token too, but not before one. So a text is not cut next to a
+//! character that could belong to an added token.
 
 use serde_json::{Value, json};
 use tokenizers::AddedToken;
@@ -21,55 +22,55 @@ use tokenizers::AddedToken;
 use super::anatomy::{Anatomy, SPACE};
 use checkpoint::error::Result;
 
-/// Bytes of a piece.
+/// Bytes per piece.
 const PIECE: usize = 32 << 10;
 
-/// The regular expressions by which LLaMA 3's and Qwen's tokenizers split.
-const KNOWN_SPLITS: [&str; 2] = [
+/// The regular expressions that LLaMA 3's and Qwen's tokenizers split by.
+const SUPPORTED_SPLITS: [&str; 2] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
 
-/// What it takes to encode a text in pieces.
+/// Encodes texts in pieces.
 #[derive(Clone)]
 pub(super) struct Pieces {
     cuts: Cuts,
-    /// The special tokens before and after a text that gets them.
+    /// The special tokens before and after a text.
     around: (Vec<u32>, Vec<u32>),
-    /// Texts up to this many bytes are encoded whole, and pieces have as many or a few more.
+    /// Minimum size of a piece in bytes. Texts of at most this size are encoded whole.
     size: usize,
 }
 
-/// Where a tokenizer's texts may be cut.
+/// The rules for where a tokenizer's texts may be cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cuts {
-    /// Whether the space at which a text is cut is left out.
+    /// Whether the space at a cut is dropped.
     drops_space: bool,
-    /// Characters that an added token ends with, where it matters.
+    /// The last characters of added tokens, if cuts after these are not allowed.
     not_after: Vec<char>,
-    /// Characters that an added token begins with, where it matters.
+    /// The first characters of added tokens, if cuts before these are not allowed.
     not_before: Vec<char>,
 }
 
 impl Pieces {
-    /// For texts that may be cut at `cuts`, with these special tokens before and after.
+    /// Pieces cut by the rules `cuts`, with these special tokens before and after a text.
     pub fn new(cuts: Cuts, around: (Vec<u32>, Vec<u32>)) -> Self {
         Pieces { cuts, around, size: PIECE }
     }
 
-    /// Makes pieces of this many bytes or a few more.
+    /// Sets the minimum size of a piece in bytes.
     #[cfg(test)]
     pub fn set_size(&mut self, size: usize) {
         self.size = size;
     }
 
     /// Whether `text` has more than one piece.
-    pub fn parts(&self, text: &str) -> bool {
+    pub fn has_several(&self, text: &str) -> bool {
         text.len() > self.size && self.cuts.first(text, self.size).1.is_some()
     }
 
-    /// The ids of `text`, by way of `encode` for pieces of it, which adds no special tokens. Ends early once there are more
-    /// than `most`.
+    /// Encodes `text` piece by piece with `encode`, which adds no special tokens. Stops early once there are more than
+    /// `most` ids.
     pub fn encode(
         &self,
         text: &str,
@@ -96,18 +97,18 @@ impl Pieces {
 }
 
 impl Cuts {
-    /// Of the tokenizer with these parts; nothing if it is of no kind that is known well enough.
+    /// The rules for a tokenizer with these components. `None` if the tokenizer is not of a supported kind.
     pub fn of(parts: &Anatomy<'_>) -> Option<Self> {
-        let stands_alone = |token: &&AddedToken| {
+        let is_independent = |token: &&AddedToken| {
             !token.lstrip && !token.rstrip && !token.content.contains(' ') && !token.content.contains(SPACE)
         };
-        if parts.bpe.dropout.is_some() || !parts.added.iter().all(stands_alone) {
+        if parts.bpe.dropout.is_some() || !parts.added.iter().all(is_independent) {
             return None;
         }
         if is_byte_level(parts) {
             return Some(Cuts { drops_space: false, not_after: Vec::new(), not_before: Vec::new() });
         }
-        if is_sentencepiece(parts) && parts.knows_every_character() && parts.vocabulary.iter().all(|t| !crosses(t)) {
+        if is_sentencepiece(parts) && parts.encodes_every_character() && parts.vocabulary.iter().all(|t| !crosses(t)) {
             let contents = || parts.added.iter().map(|token| token.content.as_str());
             return Some(Cuts {
                 drops_space: true,
@@ -118,7 +119,7 @@ impl Cuts {
         None
     }
 
-    /// The first piece of `text`, of `size` bytes or a few more, and what is left after it.
+    /// Splits off the first piece of `text`, of at least `size` bytes, and returns it with the rest.
     fn first<'a>(&self, text: &'a str, size: usize) -> (&'a str, Option<&'a str>) {
         let spaces = text.bytes().enumerate().skip(size).filter(|(_, byte)| *byte == b' ');
         let cut = spaces.map(|(at, _)| at).find(|&at| self.allows(&text[..at], &text[at + 1..]));
@@ -152,8 +153,8 @@ fn is_byte_level(parts: &Anatomy<'_>) -> bool {
             && has(step, "add_prefix_space", json!(false))
             && has(step, "use_regex", json!(splits))
     };
-    let known_split = |step: &Value| {
-        KNOWN_SPLITS.iter().any(|regex| has(step, "pattern", json!({"Regex": regex})))
+    let is_supported_split = |step: &Value| {
+        SUPPORTED_SPLITS.iter().any(|regex| has(step, "pattern", json!({"Regex": regex})))
             && has(step, "type", json!("Split"))
             && has(step, "behavior", json!("Isolated"))
             && has(step, "invert", json!(false))
@@ -162,7 +163,7 @@ fn is_byte_level(parts: &Anatomy<'_>) -> bool {
     composed
         && match &parts.pre_tokenizers[..] {
             [one] => bytes(one, true),
-            [split, two] => known_split(split) && bytes(two, false),
+            [split, two] => is_supported_split(split) && bytes(two, false),
             _ => false,
         }
 }

@@ -1,4 +1,4 @@
-//! Bounds and pieces, against what the tokenizers of the reference models make of whole texts.
+//! Checks token bounds and encoding in pieces against the reference models' tokenizers on whole texts.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use checkpoint::load::ModelFiles;
 
-/// Tokenizers like GPT-2's, LLaMA 3's and Qwen's, and like sentencepiece's.
+/// Models with byte-level tokenizers: GPT-2's, LLaMA 3's and Qwen's.
 const BYTE_LEVEL: [&str; 5] = ["gpt2", "opt-350m-like", "llama3", "qwen2", "qwen3"];
 const SENTENCEPIECE: [&str; 2] = ["llama2", "mistral"];
 
@@ -18,7 +18,7 @@ fn directory(model: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/golden").join(model)
 }
 
-/// The tokenizer of a reference model with something changed in its file.
+/// The tokenizer of a reference model, with a change in its `tokenizer.json`.
 fn changed(model: &str, change: impl FnOnce(&mut Value)) -> Tokenizer {
     let files = ModelFiles::directory(directory(model)).unwrap();
     let mut json: Value = serde_json::from_slice(&files.read("tokenizer.json").unwrap().unwrap()).unwrap();
@@ -36,7 +36,7 @@ fn tokenizer(model: &str) -> Tokenizer {
     changed(model, |_| {})
 }
 
-/// sentencepiece's tokenizer as it is converted nowadays.
+/// sentencepiece's tokenizer as current conversions write it.
 fn metaspace(scheme: &str, split: bool) -> Tokenizer {
     changed("llama2", |json| {
         json["normalizer"] = Value::Null;
@@ -45,7 +45,7 @@ fn metaspace(scheme: &str, split: bool) -> Tokenizer {
     })
 }
 
-/// Texts of everything that tokenizers treat in some particular way.
+/// Texts with every fragment that some tokenizer treats specially.
 fn texts() -> impl Strategy<Value = String> {
     let fragments = prop::sample::select(vec![
         " ",
@@ -117,29 +117,29 @@ fn in_pieces(tokenizer: &Tokenizer, size: usize) -> Tokenizer {
     tokenizer
 }
 
-/// The same tokens in pieces of any size; and as many of them as are wanted, or more.
+/// Checks that encoding in pieces of any size gives the same tokens, and at least `most` of them when limited.
 fn pieces_join(tokenizer: &Tokenizer) {
     let (small, middle) = (in_pieces(tokenizer, 1), in_pieces(tokenizer, 7));
     let parted = std::cell::Cell::new(0);
     proptest!(|(text in texts(), special in any::<bool>(), most in 0..40usize)| {
         let whole = tokenizer.whole(&text, special).unwrap();
         for pieces in [&small, &middle] {
-            parted.set(parted.get() + usize::from(pieces.pieces.as_ref().unwrap().parts(&text)));
+            parted.set(parted.get() + usize::from(pieces.pieces.as_ref().unwrap().has_several(&text)));
             prop_assert_eq!(&pieces.encode_up_to(&text, special, usize::MAX).unwrap(), &whole, "{:?}", text);
             let some = pieces.encode_up_to(&text, special, most).unwrap();
             prop_assert!(some == whole || (some.len() > most && whole.starts_with(&some)), "{:?}", text);
         }
     });
-    assert!(parted.get() > 100, "only {} texts had pieces", parted.get());
+    assert!(parted.get() > 100, "only {} texts had several pieces", parted.get());
 }
 
 #[test]
-fn byte_level_texts_are_the_sum_of_their_pieces() {
+fn byte_level_texts_are_encoded_in_pieces() {
     BYTE_LEVEL.iter().for_each(|model| pieces_join(&tokenizer(model)));
 }
 
 #[test]
-fn sentencepiece_texts_are_the_sum_of_their_pieces() {
+fn sentencepiece_texts_are_encoded_in_pieces() {
     SENTENCEPIECE.iter().for_each(|model| pieces_join(&tokenizer(model)));
     for (scheme, split) in [("first", false), ("first", true), ("always", false), ("always", true)] {
         pieces_join(&metaspace(scheme, split));
@@ -159,7 +159,7 @@ fn no_text_has_fewer_tokens_than_its_length_allows() {
             let ids = tokenizer.whole(&text, false).unwrap();
             prop_assert!(ids.len() >= tokenizer.least_tokens(text.len()), "{:?}", text);
         });
-        // The bound is reached by the longest token, over and over.
+        // The longest token, repeated, reaches the bound.
         let longest = tokenizer.longest.unwrap();
         let text = (0..tokenizer.limit).filter_map(|id| tokenizer.decode(&[id], false).ok());
         let text = text.max_by_key(String::len).unwrap().repeat(100);
@@ -169,9 +169,10 @@ fn no_text_has_fewer_tokens_than_its_length_allows() {
     }
 }
 
-/// What makes a text shorter, or lets one token stand for any length, leaves nothing to be said; the text shows it.
+/// There is no bound if a setting shortens the text or lets a token stand for text of any length. The given text breaks
+/// the usual bound.
 #[test]
-fn where_tokens_may_stand_for_more_nothing_is_said() {
+fn no_bound_is_given_if_tokens_may_stand_for_more_text() {
     type Change = fn(&mut Value);
     let cases: [(&str, &str, Change, Option<String>); 9] = [
         ("gpt2", "NFC", |json| json["normalizer"] = json!({"type": "NFC"}), None),
@@ -219,7 +220,7 @@ fn where_tokens_may_stand_for_more_nothing_is_said() {
     assert_eq!(tokenizer("qwen2").least_tokens(1 << 40), 0);
 }
 
-/// Another name for a token, in no merge.
+/// Renames a token and removes its merges.
 fn rename(json: &mut Value, token: &str, name: &str) {
     let vocabulary = json["model"]["vocab"].as_object_mut().unwrap();
     let id = vocabulary.remove(token).unwrap();
@@ -228,7 +229,7 @@ fn rename(json: &mut Value, token: &str, name: &str) {
 }
 
 #[test]
-fn texts_are_cut_only_where_that_is_known_to_be_right() {
+fn unsupported_tokenizers_encode_texts_whole() {
     let uncut = |model: &str, change: fn(&mut Value)| assert!(changed(model, change).pieces.is_none(), "{model}");
     uncut("gpt2", |json| json["pre_tokenizer"]["add_prefix_space"] = json!(true));
     uncut("gpt2", |json| json["added_tokens"][0]["rstrip"] = json!(true));
@@ -238,7 +239,7 @@ fn texts_are_cut_only_where_that_is_known_to_be_right() {
     uncut("llama3", |json| json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!("[a-z ]+"));
     uncut("llama3", |json| json["pre_tokenizer"]["pretokenizers"][0]["behavior"] = json!("MergedWithNext"));
     uncut("llama2", |json| json["model"]["byte_fallback"] = json!(false));
-    // A token across two words.
+    // A token that spans two words.
     uncut("llama2", |json| rename(json, "<unk>", "a▁"));
     uncut("llama2", |json| json["pre_tokenizer"] = json!({"type": "Whitespace"}));
     assert!(metaspace("never", false).pieces.is_none());
