@@ -36,7 +36,7 @@
 //! Prefill's kernel reads the cache once for any draft, and takes fewer instructions overall. But it uses only one
 //! block for each KV head of a sequence, and in that block only one warp computes. A few sequences then keep only a few
 //! multiprocessors busy, and the longest delays the step. Here all blocks have equal shares, as without drafts.
-//! [`DecodeLaunch::suits`] chooses between the two. `BENCHMARKS.md` has the counts of both, and of drafts as sequences
+//! [`DecodeLaunch::suits`] chooses between the two. `docs/benchmarks` has the counts of both, and of drafts as sequences
 //! of one token each.
 //!
 //! # Floor

@@ -23,7 +23,7 @@
 //!
 //! 1. [`gemm_decode`](crate::gemm::decode::gemm_decode()): each thread copies, loads fragments and multiplies in turn,
 //!    with a barrier of the block for every tile.
-//! 2. (here) One lane fetches, and `wgmma` reads shared memory. `BENCHMARKS.md` has the counts.
+//! 2. (here) One lane fetches, and `wgmma` reads shared memory. `docs/benchmarks` has the counts.
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::{self, CuTensorMap};

@@ -30,7 +30,7 @@
 //!
 //! 1. [`gemm`](super::prefill::gemm()): `mma.sync`, which reaches at most 63 % of the tensor cores' rate. A warp
 //!    copies, loads fragments and multiplies in turn, with 2.2 instructions for each 16 x 8 x 16 product.
-//! 2. (here) One lane does all the fetching, and no fragments are loaded. `BENCHMARKS.md` has the instruction count.
+//! 2. (here) One lane does all the fetching, and no fragments are loaded. `docs/benchmarks` has the instruction count.
 //!
 //! The structure follows CUTLASS's "cooperative" kernels and ThunderKittens: a producer, two consumers, a ring with
 //! full and empty barriers, and registers that move from the producer to the consumers. This kernel is simpler. Each

@@ -1,5 +1,5 @@
 //! Cost of products of many tokens: warp instructions for each 16 x 8 x 16 of the work, from the slope over `k`, and a
-//! fixed cost. `BENCHMARKS.md` has the figures. With `-- --nocapture` the tests print them.
+//! fixed cost. `docs/benchmarks` has the figures. With `-- --nocapture` the tests print them.
 
 use emulator::CostReport;
 use kernels::gemm::activation::Activation;
