@@ -8,6 +8,7 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
 use super::bounds::{self, Weight};
+use super::deadline::within_deadline;
 use super::grammar::{Grammar, refused};
 use super::matcher::{Constraint, LiveConstraint};
 use super::stop::Stop;
@@ -79,7 +80,7 @@ impl GrammarCompiler {
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint> {
         match self.cached(grammar) {
             Some(constraint) => Ok(constraint),
-            None => self.build(self.prepare(grammar)?, &Stop::default()),
+            None => self.build(&self.prepare(grammar)?, &Stop::default()),
         }
     }
 
@@ -106,12 +107,12 @@ impl GrammarCompiler {
     ///
     /// # Errors
     /// As [`GrammarCompiler::compile`].
-    pub fn build(&self, prepared: PreparedGrammar, stop: &Stop) -> Result<Constraint> {
-        let PreparedGrammar { text, grammar, .. } = prepared;
-        let constraint = bounds::on_large_stack(|| self.build_here(grammar, stop)).map_err(refused)??;
+    pub fn build(&self, prepared: &PreparedGrammar, stop: &Stop) -> Result<Constraint> {
+        let build = || self.build_here(prepared.grammar.clone(), stop);
+        let constraint = bounds::on_large_stack(build).map_err(refused)??;
         let mut live = self.live();
         live.retain(|(_, live)| live.is_there());
-        live.push((text, constraint.live()));
+        live.push((prepared.text.clone(), constraint.live()));
         Ok(constraint)
     }
 
@@ -124,7 +125,10 @@ impl GrammarCompiler {
         let mut matcher = Matcher::new(Ok(parser)).into_cancellable();
         stop.watch(matcher.cancellation_handle());
         // What has no sentence at all is found here, and not when a request runs.
-        matcher.compute_mask_or_eos().map_err(|error| refused(sentence(&error.to_string())))?;
+        let mask = within_deadline(matcher.cancellation_handle(), || matcher.compute_mask_or_eos());
+        stop.watch(None);
+        go_on()?;
+        mask.map_err(|error| refused(sentence(&error.to_string())))?;
         Ok(Constraint::new(matcher, self.vocab_size, self.eos.clone()))
     }
 

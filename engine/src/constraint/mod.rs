@@ -10,6 +10,7 @@
 
 mod bounds;
 mod compiler;
+mod deadline;
 mod grammar;
 mod matcher;
 mod stop;

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::bounds::on_large_stack;
 use super::compiler::{LIMITS, factory, sentence};
 
+/// The argument with which a program is started to call [`run`].
+pub const ARGUMENT: &str = "--try-grammar";
+
 /// What a trial is given on its standard input.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Trial {
@@ -57,7 +60,6 @@ fn compile() -> Result<(), String> {
     Ok(())
 }
 
-
 impl Trial {
     /// The special tokens in their places, and a token for each byte behind the vocabulary and its end.
     fn words(&self) -> Vec<Vec<u8>> {
@@ -77,7 +79,8 @@ impl Trial {
 #[cfg(target_os = "linux")]
 fn limit(memory: u64, seconds: u64) -> std::io::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let data = status.lines().find_map(|line| line.strip_prefix("VmData:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let data =
+        status.lines().find_map(|line| line.strip_prefix("VmData:")?.split_whitespace().next()?.parse::<u64>().ok());
     let data = data.ok_or_else(|| std::io::Error::other("/proc/self/status has no VmData"))? * 1024;
     let bounds = [
         // Private memory, with what this process has already, its stacks among it.

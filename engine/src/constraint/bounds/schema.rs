@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::tally::{MAX_LEVELS, Tally};
 use super::regex;
+use super::tally::{MAX_LEVELS, Tally};
 
 /// Values that are read to find the levels of references, at most.
 const MAX_READ: usize = 500_000;
@@ -21,8 +21,21 @@ const MAX_PLACES: usize = 6;
 const LIGHT_BRANCHES: usize = 32;
 /// Keywords that say nothing about values.
 const ANNOTATIONS: &[&str] = &[
-    "$comment", "$defs", "$id", "$schema", "default", "definitions", "deprecated", "description", "discriminator", "examples",
-    "id", "readOnly", "title", "writeOnly", "x-guidance",
+    "$comment",
+    "$defs",
+    "$id",
+    "$schema",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "discriminator",
+    "examples",
+    "id",
+    "readOnly",
+    "title",
+    "writeOnly",
+    "x-guidance",
 ];
 /// Keywords whose schemas all hold for the same value.
 const IN_PLACE: &[&str] = &["allOf", "anyOf", "oneOf", "$ref"];

@@ -1,0 +1,97 @@
+//! Cancels masks that take too long.
+
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use llguidance::CancellationHandle;
+
+/// Time for one mask. Its fuel is spent in some 15 ms, and the parser's items in some 60 ms. This catches what they do not count.
+const MASK_TIME: Duration = Duration::from_secs(2);
+
+/// Masks that are being computed.
+#[derive(Default)]
+struct Watch {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    masks: Vec<(u64, Instant, CancellationHandle)>,
+    next: u64,
+    /// Whether the watching thread waits until it is woken.
+    is_idle: bool,
+}
+
+/// Computes a mask with `work`, which `handle` cancels, and cancels it at the deadline.
+pub(super) fn within_deadline<T>(handle: Option<CancellationHandle>, work: impl FnOnce() -> T) -> T {
+    within(MASK_TIME, handle, work)
+}
+
+fn within<T>(time: Duration, handle: Option<CancellationHandle>, work: impl FnOnce() -> T) -> T {
+    let (Some(handle), Some(watch)) = (handle, watch()) else { return work() };
+    let id = watch.add(Instant::now() + time, handle);
+    let done = work();
+    watch.lock().masks.retain(|(other, ..)| *other != id);
+    done
+}
+
+/// The one watch of this process; `None` if it has no thread.
+fn watch() -> Option<&'static Watch> {
+    static WATCH: OnceLock<Option<&'static Watch>> = OnceLock::new();
+    *WATCH.get_or_init(|| {
+        let watch: &'static Watch = Box::leak(Box::default());
+        std::thread::Builder::new().name("masks".into()).spawn(|| watch.run()).is_ok().then_some(watch)
+    })
+}
+
+impl Watch {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, deadline: Instant, handle: CancellationHandle) -> u64 {
+        let mut state = self.lock();
+        state.next += 1;
+        let id = state.next;
+        state.masks.push((id, deadline, handle));
+        // A thread that waits for a deadline wakes before this one, unless a test set it.
+        if std::mem::take(&mut state.is_idle) || cfg!(test) {
+            self.wake.notify_one();
+        }
+        id
+    }
+
+    /// Cancels late masks, for ever.
+    fn run(&self) -> ! {
+        let mut state = self.lock();
+        loop {
+            let now = Instant::now();
+            state.masks.iter().filter(|(_, deadline, _)| *deadline <= now).for_each(|(.., handle)| handle.cancel());
+            state.masks.retain(|(_, deadline, _)| *deadline > now);
+            let first = state.masks.iter().map(|(_, deadline, _)| *deadline).min();
+            state.is_idle = first.is_none();
+            state = match first {
+                Some(first) => self.wake.wait_timeout(state, first - now).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_too_long_is_cancelled() {
+        let handle = CancellationHandle::default();
+        within(MASK_TIME, Some(handle.clone()), || assert!(!handle.is_cancelled()));
+        within(Duration::from_millis(1), Some(handle.clone()), || {
+            while !handle.is_cancelled() {
+                std::thread::yield_now();
+            }
+        });
+        assert!(watch().unwrap().lock().masks.is_empty());
+    }
+}
