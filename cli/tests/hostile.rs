@@ -87,7 +87,7 @@ impl Server {
             let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
             let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
             let mut words = after.split(' ');
-            words.next() != Some("Z") && words.next() == Some(&own)
+            words.next() != Some("Z") && words.next() == Some(own.as_str())
         };
         processes.filter(is_child).collect()
     }

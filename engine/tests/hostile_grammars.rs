@@ -13,7 +13,7 @@ use engine::constraint::{Constraint, Grammar, Reading};
 use language::Language;
 use serde_json::{Map, Value, json};
 
-/// A grammar of so many rules, each the one before within `link`.
+/// A grammar of `count` rules, each within the one before.
 fn rules(count: usize, link: impl Fn(usize) -> String) -> Grammar {
     let mut text = "start: r0\n".to_owned();
     (0..count).for_each(|at| writeln!(text, "r{at}: {}", link(at + 1)).unwrap());
@@ -81,7 +81,7 @@ fn tools(parameters: Value) -> Vec<Tool> {
     vec![Tool { name: "f".into(), parameters: Some(parameters) }]
 }
 
-/// Writes up to `tokens` tokens that the constraint allows, always another one of them.
+/// Reads up to `tokens` tokens that the constraint allows, chosen at random.
 fn walk(constraint: &Constraint, tokens: usize) {
     let mut matcher = constraint.matcher();
     let mut choice = 12_345usize;

@@ -38,7 +38,7 @@ pub struct ServeOptions {
     pub kv_events: Option<KvEventsOptions>,
     /// Called each time that a model is loaded, with how many of its bytes are loaded, and of how many.
     pub progress: fn() -> Progress,
-    /// A program in which heavy grammars are tried before the server compiles them. Started with [`engine::constraint::trial::ARGUMENT`],
+    /// A program that compiles heavy grammars on trial, before the server does. Started with [`engine::constraint::trial::ARGUMENT`],
     /// it must call [`engine::constraint::trial::run`]. Without one, only the checks before compiling bound the time and memory.
     pub grammar_trials: Option<PathBuf>,
     /// Bounds.
@@ -95,10 +95,10 @@ pub struct RequestLimits {
     /// Time from a request's arrival to the end of its answer; then 504, or an error at the end of the stream.
     #[serde(serialize_with = "seconds")]
     pub request_timeout: Duration,
-    /// Time to compile a grammar; one that takes longer is refused with 400.
+    /// Time to compile a grammar. Slower ones are refused with 400.
     #[serde(serialize_with = "seconds")]
     pub grammar_timeout: Duration,
-    /// Bytes of memory to compile a grammar; one that takes more is refused with 400.
+    /// Bytes of memory to compile a grammar. Larger ones are refused with 400.
     pub grammar_memory: usize,
     /// Time that requests in progress get once the server is told to stop.
     #[serde(serialize_with = "seconds")]

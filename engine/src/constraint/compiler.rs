@@ -37,7 +37,7 @@ const MAX_REASON: usize = 600;
 /// The name of the token behind the vocabulary that ends a text.
 pub(super) const END: &str = "<|end of the output|>";
 
-/// A grammar that is within the bounds on what is compiled.
+/// A grammar within the bounds.
 pub struct PreparedGrammar {
     text: String,
     grammar: TopLevelGrammar,
@@ -90,7 +90,7 @@ impl GrammarCompiler {
         self.live().iter().find_map(|(other, live)| (*other == text).then(|| live.get()).flatten())
     }
 
-    /// Checks a grammar against the bounds on what is compiled.
+    /// Checks a grammar against the bounds.
     ///
     /// # Errors
     /// As [`GrammarCompiler::compile`].
@@ -132,8 +132,7 @@ impl GrammarCompiler {
         Ok(Constraint::new(matcher, self.vocab_size, self.eos.clone()))
     }
 
-    /// What a [trial](super::trial) of this grammar reads on its standard input. It may take `memory` bytes and `seconds` of a
-    /// processor.
+    /// The standard input for a [trial](super::trial) of this grammar, which may take `memory` bytes and `seconds` of processor time.
     ///
     /// # Errors
     /// [`Error::Request`](crate::Error::Request) if this tokenizer's tokens have no bytes of their own.

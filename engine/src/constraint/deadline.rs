@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use llguidance::CancellationHandle;
 
-/// Time for one mask. Its fuel is spent in some 15 ms, and the parser's items in some 60 ms. This catches what they do not count.
+/// Time for one mask. The lexer uses up its fuel in some 15 ms, the parser its items in some 60 ms. The deadline covers work that neither
+/// counts.
 const MASK_TIME: Duration = Duration::from_secs(2);
 
 /// Masks that are being computed.
@@ -36,7 +37,7 @@ fn within<T>(time: Duration, handle: Option<CancellationHandle>, work: impl FnOn
     done
 }
 
-/// The one watch of this process; `None` if it has no thread.
+/// The watch of this process. `None` if its thread cannot start.
 fn watch() -> Option<&'static Watch> {
     static WATCH: OnceLock<Option<&'static Watch>> = OnceLock::new();
     *WATCH.get_or_init(|| {

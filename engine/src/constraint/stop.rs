@@ -1,4 +1,4 @@
-//! Ends compilations and masks that nobody waits for any more.
+//! Ends compilations whose request is gone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

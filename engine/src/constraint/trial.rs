@@ -2,7 +2,7 @@
 //!
 //! The checks before a compilation cannot foresee the work on every grammar. A server therefore compiles heavy grammars twice: first
 //! in a child process with a bound on its memory, which it kills at the deadline, then by itself. The child is the program that
-//! called [`crate::constraint::GrammarCompiler::trial`], started again; it must call [`run`].
+//! called [`crate::constraint::GrammarCompiler::trial`], started again. It must call [`run`].
 
 use std::io::{Read, Write};
 use std::process::ExitCode;
@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::bounds::on_large_stack;
 use super::compiler::{LIMITS, factory, sentence};
 
-/// The argument with which a program is started to call [`run`].
+/// A program started with this argument must call [`run`].
 pub const ARGUMENT: &str = "--try-grammar";
 
-/// What a trial is given on its standard input.
+/// The standard input of a trial.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Trial {
     pub grammar: TopLevelGrammar,
@@ -89,7 +89,14 @@ fn limit(memory: u64, seconds: u64) -> std::io::Result<()> {
         (libc::RLIMIT_CORE, 0),
     ];
     for (resource, most) in bounds {
-        let bound = libc::rlimit { rlim_cur: most, rlim_max: most };
+        let mut bound = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `getrlimit` writes to `bound`, which lives until it returns.
+        if unsafe { libc::getrlimit(resource, &mut bound) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // A lower bound of the system stays.
+        let most = most.min(bound.rlim_max);
+        bound = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: `setrlimit` reads `bound`, which lives until it returns.
         if unsafe { libc::setrlimit(resource, &bound) } != 0 {
             return Err(std::io::Error::last_os_error());

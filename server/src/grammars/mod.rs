@@ -28,12 +28,12 @@ pub struct Grammars {
     compiler: GrammarCompiler,
     light: Arc<Semaphore>,
     heavy: Arc<Semaphore>,
-    /// `None` if there is no program for them.
+    /// `None` without a program to run them.
     trials: Option<Trials>,
     verdicts: Arc<Verdicts>,
 }
 
-/// Why there is no constraint.
+/// The reason for a missing constraint.
 #[derive(Debug)]
 enum Failure {
     /// The grammar is at fault.
@@ -118,7 +118,7 @@ async fn turn(turns: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
     turns.clone().acquire_owned().await.map_err(|closed| Failure::Internal(closed.to_string()))
 }
 
-/// Runs `work` on a thread that may block. It keeps its turn until it ends, even if nobody waits for it.
+/// Runs `work` on a thread that may block. `work` keeps its turn until it ends, even if the caller drops this.
 async fn in_turn<T: Send + 'static>(
     turn: OwnedSemaphorePermit,
     work: impl FnOnce() -> engine::Result<T> + Send + 'static,
@@ -129,8 +129,14 @@ async fn in_turn<T: Send + 'static>(
         done
     };
     let done = task::spawn_blocking(work).await.map_err(|error| Failure::Internal(error.to_string()))?;
-    done.map_err(|error| match error {
-        engine::Error::Request(refusal) => Failure::Refused(refusal.to_string()),
-        other => Failure::Internal(other.to_string()),
-    })
+    done.map_err(Failure::from)
+}
+
+impl From<engine::Error> for Failure {
+    fn from(error: engine::Error) -> Self {
+        match error {
+            engine::Error::Request(refusal) => Failure::Refused(refusal.to_string()),
+            other => Failure::Internal(other.to_string()),
+        }
+    }
 }

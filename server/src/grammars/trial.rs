@@ -33,8 +33,7 @@ impl Trials {
         let seconds = self.timeout.as_secs().saturating_add(2);
         let (compiler, prepared, memory) = (compiler.clone(), prepared.clone(), self.memory as u64);
         let input = task::spawn_blocking(move || compiler.trial(&prepared, memory, seconds)).await;
-        let internal = |error: &dyn ToString| Failure::Internal(error.to_string());
-        let input = input.map_err(|error| internal(&error))?.map_err(|error| internal(&error))?;
+        let input = input.map_err(|error| Failure::Internal(error.to_string()))??;
         let mut command = Command::new(&self.program);
         command.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         let failed = |error| Failure::Internal(format!("no process to compile a grammar in: {error}"));

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use engine::constraint::Grammar;
 
-/// Time for which a refusal is remembered: long enough for a client's retries, and short enough for an unlucky one on a busy machine.
+/// Time to remember a refusal. It covers a client's retries, and a grammar that was unlucky on a busy machine is soon tried again.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
-/// Time for which a success is remembered.
+/// Time to remember a success.
 const ACCEPTED_FOR: Duration = Duration::from_secs(600);
 /// Verdicts that are remembered, at most.
 const MAX_VERDICTS: usize = 1024;

@@ -5,7 +5,7 @@ use serde_json::{Deserializer, Value};
 use super::tally::Tally;
 use super::{regex, schema};
 
-/// Counts the parts of a grammar. The library reports what is wrong with one that cannot be read.
+/// Counts the parts of a grammar. The library reports the errors of an unreadable one.
 pub(super) fn count(text: &str, tally: &mut Tally) -> Result<(), String> {
     tally.bytes += text.len();
     let mut rest = text;
@@ -16,7 +16,7 @@ pub(super) fn count(text: &str, tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// The length of the token at the start of `rest`; `None` if nothing after it matters.
+/// The length of the token at the start of `rest`. `None` if the library stops reading there.
 fn token(rest: &str, first: u8, tally: &mut Tally) -> Result<Option<usize>, String> {
     let line = || Some(rest.find('\n').unwrap_or(rest.len()));
     Ok(match first {
@@ -44,13 +44,13 @@ fn punctuation(rest: &str, first: u8, tally: &mut Tally) {
         b':' | b'(' | b'[' => tally.rules += 1,
         b'?' | b'*' | b'+' => tally.repeats += 1,
         b'{' => tally.repeats += 1,
-        // Intersections and complements; `~` also repeats.
+        // Intersections and complements. `~` also repeats.
         b'&' | b'~' => tally.is_heavy = true,
         _ => {}
     }
 }
 
-/// The length of a directive; that of a schema within is counted.
+/// The length of a directive. Counts the parts of its schema.
 fn directive(rest: &str, tally: &mut Tally) -> Result<Option<usize>, String> {
     let word = rest[1..].bytes().take_while(u8::is_ascii_alphabetic).count() + 1;
     let name = &rest[..word];
@@ -75,7 +75,7 @@ fn directive(rest: &str, tally: &mut Tally) -> Result<Option<usize>, String> {
     Ok(Some(length))
 }
 
-/// Where the delimiter at the start of `rest` is repeated, unless escaped.
+/// The next unescaped `delimiter` after the one at the start of `rest`.
 fn closing(rest: &str, delimiter: u8) -> Option<usize> {
     let mut is_escaped = false;
     rest.bytes().enumerate().skip(1).find_map(|(at, byte)| {

@@ -1,7 +1,7 @@
 //! Bounds on grammars, checked before they are compiled.
 //!
 //! The library compiles by recursion, and some small grammars take it minutes and gigabytes. These checks read a grammar once, in
-//! time linear in its size, and refuse what has no bound worth waiting for. They also tell light grammars, which compile in some
+//! linear time, and refuse grammars that nest too deep or are too large. They also separate light grammars, which compile in some
 //! milliseconds, from heavy ones, which a server tries in a child process first.
 
 mod lark;
@@ -13,7 +13,7 @@ use llguidance::api::TopLevelGrammar;
 
 use self::tally::Tally;
 
-/// Bytes of stack for compiling. [`tally::MAX_LEVELS`] levels take up to 28 MB, [`tally::MAX_RULES`] rules 17 MB.
+/// Bytes of stack for compiling. [`tally::MAX_LEVELS`] levels take up to 10 MB, [`tally::MAX_RULES`] rules 16 MB.
 const STACK_BYTES: usize = 128 << 20;
 
 /// How much work it may be to compile a grammar.
@@ -45,7 +45,7 @@ pub(super) fn check(grammar: &TopLevelGrammar) -> Result<Weight, String> {
 /// Runs `work` on a thread whose stack suffices for every grammar within the bounds.
 ///
 /// # Errors
-/// A sentence, if there is no memory for the thread or `work` panics.
+/// A sentence, if the thread cannot start or `work` panics.
 pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);

@@ -11,7 +11,7 @@ const MAX_NESTING: u32 = 100;
 /// Times that nested repetitions can repeat a part, at most.
 const MAX_TIMES: u64 = 1_000_000;
 
-/// Counts the parts of `pattern`. The library reports what is wrong with one that cannot be parsed.
+/// Counts the parts of `pattern`. The library reports syntax errors.
 pub(super) fn count(pattern: &str, tally: &mut Tally) -> Result<(), String> {
     if pattern.len() > MAX_BYTES {
         return Err(format!("a regular expression may have {MAX_BYTES} bytes at most"));
@@ -72,7 +72,7 @@ impl Visitor for Counter<'_> {
     }
 }
 
-/// How often a repetition repeats, in numbers; 1 for an unbounded one.
+/// The number in a repetition. 1 for `?`, `*` and `+`.
 fn most(kind: &RepetitionKind) -> u32 {
     match kind {
         RepetitionKind::Range(RepetitionRange::Exactly(n) | RepetitionRange::AtLeast(n)) => *n,

@@ -9,9 +9,9 @@ use super::tally::{MAX_LEVELS, Tally};
 
 /// Values that are read to find the levels of references, at most.
 const MAX_READ: usize = 500_000;
-/// Regular expressions that one text must match all, at most. Their product is what is compiled.
+/// Regular expressions that one text must match, at most. The library compiles their product.
 const MAX_PATTERNS: usize = 6;
-/// The digits of `multipleOf`, at most: their number is the number of states of the lexer.
+/// The digits of `multipleOf`, read as a whole number, at most. The lexer has a state for every remainder.
 const MAX_MULTIPLE: u64 = 100_000;
 /// The digits of `multipleOf` in a light grammar, at most.
 const LIGHT_MULTIPLE: u64 = 1000;
@@ -19,7 +19,7 @@ const LIGHT_MULTIPLE: u64 = 1000;
 const MAX_PLACES: usize = 6;
 /// Branches of `oneOf` in a light grammar, at most: every pair of them is compared.
 const LIGHT_BRANCHES: usize = 32;
-/// Keywords that say nothing about values.
+/// Keywords without influence on values.
 const ANNOTATIONS: &[&str] = &[
     "$comment",
     "$defs",
@@ -40,7 +40,7 @@ const ANNOTATIONS: &[&str] = &[
 /// Keywords whose schemas all hold for the same value.
 const IN_PLACE: &[&str] = &["allOf", "anyOf", "oneOf", "$ref"];
 
-/// Counts the parts of a schema. The library reports what is wrong with one that is none.
+/// Counts the parts of a schema. The library reports its errors.
 pub(super) fn count(root: &Value, tally: &mut Tally) -> Result<(), String> {
     let levels = Levels::new(root).count()?;
     if levels > MAX_LEVELS {
@@ -76,7 +76,7 @@ struct Levels<'a> {
     read: usize,
 }
 
-/// What a reference is to.
+/// The value that a reference names.
 struct Target {
     /// Its own levels.
     levels: usize,
@@ -112,7 +112,9 @@ impl<'a> Levels<'a> {
         if self.read > MAX_READ {
             return Err("the schema's references are to too many values".into());
         }
-        into.levels = into.levels.max(level);
+        if value.is_array() || value.is_object() {
+            into.levels = into.levels.max(level);
+        }
         match value {
             Value::Array(items) => items.iter().try_for_each(|item| self.value(item, level + 1, into, found)),
             Value::Object(members) => {

@@ -1,8 +1,8 @@
-//! Counts of what a grammar consists of.
+//! Counts of a grammar's parts.
 
 use super::Weight;
 
-/// Levels of a schema, with references followed, at most. One takes up to 14 KB of stack.
+/// Nested objects and arrays of a schema, with references followed, at most. One takes up to 5 KB of stack.
 pub(super) const MAX_LEVELS: usize = 2000;
 /// Rules, terminals and groups of a Lark grammar, at most. One takes up to 4 KB of stack.
 pub(super) const MAX_RULES: usize = 4000;
@@ -15,16 +15,16 @@ const MAX_REGEX_PARTS: usize = 20_000;
 /// Unicode classes such as `\p{L}`, at most. Each has some hundred ranges.
 const MAX_CLASSES: usize = 200;
 
-/// A light grammar has at most so many bytes, ...
+/// Bytes of a light grammar, at most.
 const LIGHT_BYTES: usize = 16 << 10;
-/// rules, ...
+/// Rules of a light grammar, at most.
 const LIGHT_RULES: usize = 300;
-/// names, ...
+/// Names of properties in a light grammar, at most.
 const LIGHT_NAMES: usize = 300;
-/// and parts of regular expressions.
+/// Parts of regular expressions in a light grammar, at most.
 const LIGHT_REGEX_PARTS: usize = 1000;
 
-/// Counts of what a grammar consists of.
+/// Counts of a grammar's parts.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// Bytes of text.
