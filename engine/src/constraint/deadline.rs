@@ -26,27 +26,31 @@ struct State {
 
 /// Computes a mask with `work`, which `handle` cancels, and cancels it at the deadline.
 pub(super) fn within_deadline<T>(handle: Option<CancellationHandle>, work: impl FnOnce() -> T) -> T {
-    within(MASK_TIME, handle, work)
-}
-
-fn within<T>(time: Duration, handle: Option<CancellationHandle>, work: impl FnOnce() -> T) -> T {
-    let (Some(handle), Some(watch)) = (handle, watch()) else { return work() };
-    let id = watch.add(Instant::now() + time, handle);
-    let done = work();
-    watch.lock().masks.retain(|(other, ..)| *other != id);
-    done
+    match handle.zip(watch()) {
+        Some((handle, watch)) => watch.within(MASK_TIME, handle, work),
+        None => work(),
+    }
 }
 
 /// The watch of this process. `None` if its thread cannot start.
 fn watch() -> Option<&'static Watch> {
     static WATCH: OnceLock<Option<&'static Watch>> = OnceLock::new();
-    *WATCH.get_or_init(|| {
-        let watch: &'static Watch = Box::leak(Box::default());
-        std::thread::Builder::new().name("masks".into()).spawn(|| watch.run()).is_ok().then_some(watch)
-    })
+    *WATCH.get_or_init(Watch::start)
 }
 
 impl Watch {
+    fn start() -> Option<&'static Self> {
+        let watch: &'static Watch = Box::leak(Box::default());
+        std::thread::Builder::new().name("masks".into()).spawn(|| watch.run()).is_ok().then_some(watch)
+    }
+
+    fn within<T>(&self, time: Duration, handle: CancellationHandle, work: impl FnOnce() -> T) -> T {
+        let id = self.add(Instant::now() + time, handle);
+        let done = work();
+        self.lock().masks.retain(|(other, ..)| *other != id);
+        done
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,8 +60,8 @@ impl Watch {
         state.next += 1;
         let id = state.next;
         state.masks.push((id, deadline, handle));
-        // A thread that waits for a deadline wakes before this one, unless a test set it.
-        if std::mem::take(&mut state.is_idle) || cfg!(test) {
+        // A thread that is not idle wakes at an earlier deadline.
+        if std::mem::take(&mut state.is_idle) {
             self.wake.notify_one();
         }
         id
@@ -86,13 +90,14 @@ mod tests {
 
     #[test]
     fn what_takes_too_long_is_cancelled() {
-        let handle = CancellationHandle::default();
-        within(MASK_TIME, Some(handle.clone()), || assert!(!handle.is_cancelled()));
-        within(Duration::from_millis(1), Some(handle.clone()), || {
+        let (watch, handle) = (Watch::start().unwrap(), CancellationHandle::default());
+        watch.within(Duration::from_millis(1), handle.clone(), || {
             while !handle.is_cancelled() {
                 std::thread::yield_now();
             }
         });
-        assert!(watch().unwrap().lock().masks.is_empty());
+        let handle = CancellationHandle::default();
+        watch.within(MASK_TIME, handle.clone(), || assert!(!handle.is_cancelled()));
+        assert!(watch.lock().masks.is_empty());
     }
 }
