@@ -38,6 +38,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use engine::constraint::trial;
 
 use crate::command::Words;
 use crate::commands::{COMMANDS, Call};
@@ -48,6 +49,9 @@ use crate::words::UsageError;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == trial::ARGUMENT) {
+        return trial::run();
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

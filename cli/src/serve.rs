@@ -59,6 +59,8 @@ const SERVE_GROUPS: &[(&str, &[&str])] = &[
             "--max-connections",
             "--max-body",
             "--request-timeout",
+            "--grammar-timeout",
+            "--grammar-memory",
             "--read-timeout",
             "--keep-alive",
             "--write-timeout",
@@ -135,6 +137,12 @@ pub struct ServeArgs {
     /// time for a whole request (600)
     #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
     pub request_timeout: Option<Duration>,
+    /// time to compile a grammar or schema (5)
+    #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
+    pub grammar_timeout: Option<Duration>,
+    /// memory to compile a grammar or schema (256MiB)
+    #[argh(option, arg_name = "size", from_str_fn(memory))]
+    pub grammar_memory: Option<usize>,
     /// time for a request to arrive (10)
     #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
     pub read_timeout: Option<Duration>,
@@ -189,6 +197,8 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
         max_requests: args.max_requests.unwrap_or(d.max_requests),
         max_connections: args.max_connections.unwrap_or(d.max_connections),
         request_timeout: args.request_timeout.unwrap_or(d.request_timeout),
+        grammar_timeout: args.grammar_timeout.unwrap_or(d.grammar_timeout),
+        grammar_memory: args.grammar_memory.unwrap_or(d.grammar_memory),
         read_timeout: args.read_timeout.unwrap_or(d.read_timeout),
         keep_alive: args.keep_alive.unwrap_or(d.keep_alive),
         write_timeout: args.write_timeout.unwrap_or(d.write_timeout),
@@ -207,6 +217,8 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
         chat_template: args.chat_template.as_deref().map(template_file).transpose()?,
         kv_events,
         progress: || Box::new(progress::loading()),
+        // This very program, even if its file has been replaced since. Other systems cannot bound a process.
+        grammar_trials: cfg!(target_os = "linux").then(|| "/proc/self/exe".into()),
         limits,
         ..d
     })

@@ -95,7 +95,7 @@ impl App {
         let thinks = mentions("</think>");
         let defaults = files.generation_config()?;
         let eos = defaults.eos_token_ids_or(&config);
-        let grammars = Grammars::new(GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &eos));
+        let grammars = Grammars::new(GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &eos), options);
         Ok(App {
             worker,
             model: served_name(files, options),

@@ -1,5 +1,6 @@
 //! How a server is set up.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use engine::answer::ToolFormat;
@@ -37,6 +38,9 @@ pub struct ServeOptions {
     pub kv_events: Option<KvEventsOptions>,
     /// Called each time that a model is loaded, with how many of its bytes are loaded, and of how many.
     pub progress: fn() -> Progress,
+    /// A program that compiles heavy grammars on trial, before the server does. Started with [`engine::constraint::trial::ARGUMENT`],
+    /// it must call [`engine::constraint::trial::run`]. Without one, only the checks before compiling bound the time and memory.
+    pub grammar_trials: Option<PathBuf>,
     /// Bounds.
     pub limits: RequestLimits,
 }
@@ -91,6 +95,11 @@ pub struct RequestLimits {
     /// Time from a request's arrival to the end of its answer; then 504, or an error at the end of the stream.
     #[serde(serialize_with = "seconds")]
     pub request_timeout: Duration,
+    /// Time to compile a grammar. Slower ones are refused with 400.
+    #[serde(serialize_with = "seconds")]
+    pub grammar_timeout: Duration,
+    /// Bytes of memory to compile a grammar. Larger ones are refused with 400.
+    pub grammar_memory: usize,
     /// Time that requests in progress get once the server is told to stop.
     #[serde(serialize_with = "seconds")]
     pub stop_timeout: Duration,
@@ -124,6 +133,7 @@ impl Default for ServeOptions {
             shared_prefixes: Vec::new(),
             kv_events: None,
             progress: || Box::new(|_, _| ()),
+            grammar_trials: None,
             limits: RequestLimits::default(),
         }
     }
@@ -139,6 +149,8 @@ impl Default for RequestLimits {
             max_requests: 1024,
             max_connections: 4096,
             request_timeout: Duration::from_secs(600),
+            grammar_timeout: Duration::from_secs(5),
+            grammar_memory: 256 << 20,
             read_timeout: Duration::from_secs(10),
             keep_alive: Duration::from_secs(75),
             write_timeout: Duration::from_secs(30),

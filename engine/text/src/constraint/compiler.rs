@@ -3,12 +3,16 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use llguidance::api::ParserLimits;
+use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
+use super::bounds::{self, Weight};
+use super::deadline::within_deadline;
 use super::grammar::{Grammar, refused};
 use super::matcher::{Constraint, LiveConstraint};
+use super::stop::Stop;
+use super::trial::Trial;
 use crate::tokenizer::{TokenBytes, Tokenizer};
 use checkpoint::error::Result;
 
@@ -16,19 +20,29 @@ use checkpoint::error::Result;
 /// chosen.
 const MAX_TOKEN_BYTES: usize = 200;
 /// Bounds on the work of compiling (some 20 ms, by the library's figures), of a mask (some 15 ms), and on memory (some 2 KB
-/// a state of the lexer).
-const LIMITS: ParserLimits = ParserLimits {
+/// a state of the lexer). Large lexemes are not computed in advance: that cannot be interrupted, and masks can.
+pub(super) const LIMITS: ParserLimits = ParserLimits {
     max_items_in_row: 2000,
     initial_lexer_fuel: 1_000_000,
     step_lexer_fuel: 200_000,
     step_max_items: 50_000,
     max_lexer_states: 20_000,
     max_grammar_size: 500_000,
-    precompute_large_lexemes: true,
+    precompute_large_lexemes: false,
     verbose_errors: false,
 };
 /// Characters of the library's reasons that a message repeats.
 const MAX_REASON: usize = 600;
+
+/// The name of the token behind the vocabulary that ends a text.
+pub(super) const END: &str = "<|end of the output|>";
+
+/// A grammar within the bounds.
+pub struct PreparedGrammar {
+    text: String,
+    grammar: TopLevelGrammar,
+    weight: Weight,
+}
 
 /// Makes constraints of grammars. What that takes of the vocabulary is made for the first of them; clones share it.
 #[derive(Clone)]
@@ -61,36 +75,89 @@ impl GrammarCompiler {
     /// out for one helps all.
     ///
     /// # Errors
-    /// [`Error::Request`](crate::Error::Request) with the place of what is wrong with the grammar, or says that it is too
+    /// [`Error::Request`](checkpoint::Error::Request) with the place of what is wrong with the grammar, or says that it is too
     /// large, or that this tokenizer's tokens have no bytes of their own.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint> {
-        let text = format!("{grammar:?}");
-        let known = self.live().iter().find_map(|(other, live)| (*other == text).then(|| live.get()).flatten());
-        if let Some(constraint) = known {
-            return Ok(constraint);
+        match self.cached(grammar) {
+            Some(constraint) => Ok(constraint),
+            None => self.build(&self.prepare(grammar)?, &Stop::default()),
         }
-        let compiled = grammar.compile()?;
-        let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(|why| refused(why.clone()))?;
-        let parser = factory.create_parser(compiled).map_err(|error| refused(sentence(&format!("{error:#}"))))?;
-        let mut matcher = Matcher::new(Ok(parser));
-        // What has no sentence at all is found here, and not when a request runs.
-        matcher.compute_mask_or_eos().map_err(|error| refused(sentence(&error.to_string())))?;
-        let constraint = Constraint::new(matcher, self.vocab_size, self.eos.clone());
+    }
+
+    /// The constraint of a request that is running, if one has this grammar.
+    pub fn cached(&self, grammar: &Grammar) -> Option<Constraint> {
+        let text = format!("{grammar:?}");
+        self.live().iter().find_map(|(other, live)| (*other == text).then(|| live.get()).flatten())
+    }
+
+    /// Checks a grammar against the bounds.
+    ///
+    /// # Errors
+    /// As [`GrammarCompiler::compile`].
+    pub fn prepare(&self, grammar: &Grammar) -> Result<PreparedGrammar> {
+        let prepare = || {
+            let compiled = grammar.compile()?;
+            let weight = bounds::check(&compiled).map_err(refused)?;
+            Ok(PreparedGrammar { text: format!("{grammar:?}"), grammar: compiled, weight })
+        };
+        bounds::on_large_stack(prepare).map_err(refused)?
+    }
+
+    /// The constraint of a grammar that is within the bounds, unless `stop` is set first.
+    ///
+    /// # Errors
+    /// As [`GrammarCompiler::compile`].
+    pub fn build(&self, prepared: &PreparedGrammar, stop: &Stop) -> Result<Constraint> {
+        let build = || self.build_here(prepared.grammar.clone(), stop);
+        let constraint = bounds::on_large_stack(build).map_err(refused)??;
         let mut live = self.live();
         live.retain(|(_, live)| live.is_there());
-        live.push((text, constraint.live()));
+        live.push((prepared.text.clone(), constraint.live()));
         Ok(constraint)
+    }
+
+    fn build_here(&self, grammar: TopLevelGrammar, stop: &Stop) -> Result<Constraint> {
+        let go_on = || if stop.is_set() { Err(refused("the compilation was stopped".into())) } else { Ok(()) };
+        go_on()?;
+        let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(|why| refused(why.clone()))?;
+        let parser = factory.create_parser(grammar).map_err(|error| refused(sentence(&format!("{error:#}"))))?;
+        go_on()?;
+        let mut matcher = Matcher::new(Ok(parser)).into_cancellable();
+        stop.watch(matcher.cancellation_handle());
+        // What has no sentence at all is found here, and not when a request runs.
+        let mask = within_deadline(matcher.cancellation_handle(), || matcher.compute_mask_or_eos());
+        stop.watch(None);
+        go_on()?;
+        mask.map_err(|error| refused(sentence(&error.to_string())))?;
+        Ok(Constraint::new(matcher, self.vocab_size, self.eos.clone()))
+    }
+
+    /// The standard input for a [trial](super::trial) of this grammar, which may take `memory` bytes and `seconds` of processor time.
+    ///
+    /// # Errors
+    /// [`Error::Request`](checkpoint::Error::Request) if this tokenizer's tokens have no bytes of their own.
+    pub fn trial(&self, prepared: &PreparedGrammar, memory: u64, seconds: u64) -> Result<Vec<u8>> {
+        let special = (0..).zip(self.tokens().map_err(refused)?).filter_map(|(id, token)| match token {
+            TokenBytes::Special(name) if !self.eos.contains(&id) => Some((id as usize, name)),
+            _ => None,
+        });
+        let (grammar, special) = (prepared.grammar.clone(), special.collect());
+        let trial = Trial { grammar, vocab_size: self.vocab_size, special, memory, seconds };
+        let written = bounds::on_large_stack(|| serde_json::to_vec(&trial)).map_err(refused)?;
+        written.map_err(|error| refused(error.to_string()))
     }
 
     fn live(&self) -> MutexGuard<'_, Vec<(String, LiveConstraint)>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn tokens(&self) -> Result<Vec<TokenBytes>, String> {
+        self.tokenizer.token_bytes(self.vocab_size).ok_or_else(|| {
+            "this model's tokenizer does not say which bytes its tokens stand for, so that outputs cannot be constrained".into()
+        })
+    }
+
     fn factory(&self) -> Result<ParserFactory, String> {
-        let tokens = self.tokenizer.token_bytes(self.vocab_size).ok_or(
-            "this model's tokenizer does not say which bytes its tokens stand for, so that outputs cannot be constrained",
-        )?;
-        let marked = |name: &str| [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat();
         let word = |(id, token): (u32, TokenBytes)| match token {
             // The model's own tokens for an end are all represented by one more, behind the vocabulary.
             _ if self.eos.contains(&id) => Vec::new(),
@@ -98,20 +165,47 @@ impl GrammarCompiler {
             TokenBytes::Text(bytes) if bytes.len() <= MAX_TOKEN_BYTES => bytes,
             TokenBytes::Text(_) | TokenBytes::Nothing => Vec::new(),
         };
-        let mut words: Vec<Vec<u8>> = (0..).zip(tokens).map(word).collect();
-        words.push(marked("<|end of the output|>"));
-        let size = u32::try_from(words.len()).map_err(|error| error.to_string())?;
-        let trie = TokTrie::from(&TokRxInfo::new(size, size - 1), &words);
-        // Not canonical: where the grammar leaves one text, the model chooses among the tokens that spell it.
-        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let mut factory = ParserFactory::new_simple(&env).map_err(|error| error.to_string())?;
-        *factory.quiet().limits_mut() = self.limits.clone();
-        Ok(factory)
+        let mut words: Vec<Vec<u8>> = (0..).zip(self.tokens()?).map(word).collect();
+        words.push(marked(END));
+        factory(words, self.vocab_size, &self.limits)
     }
 }
 
+impl PreparedGrammar {
+    /// Whether the grammar compiles in some milliseconds. The work on another is not known before it is compiled.
+    pub fn is_light(&self) -> bool {
+        self.weight == Weight::Light
+    }
+}
+
+impl fmt::Debug for PreparedGrammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedGrammar").field("weight", &self.weight).finish_non_exhaustive()
+    }
+}
+
+/// Special tokens as the library has them.
+pub(super) fn marked(name: &str) -> Vec<u8> {
+    [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
+}
+
+/// Makes parsers for the vocabulary `words`, whose token `end` is the end of a text.
+pub(super) fn factory(words: Vec<Vec<u8>>, end: usize, limits: &ParserLimits) -> Result<ParserFactory, String> {
+    let size = |size: usize| u32::try_from(size).map_err(|error| error.to_string());
+    let trie = TokTrie::from(&TokRxInfo::new(size(words.len())?, size(end)?), &words);
+    // Not canonical: where the grammar leaves one text, the model chooses among the tokens that spell it.
+    let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+    let mut factory = ParserFactory::new_simple(&env).map_err(|error| error.to_string())?;
+    *factory.quiet().limits_mut() = limits.clone();
+    Ok(factory)
+}
+
 /// The library's reason as one sentence: its lines joined, as long as a message may be.
-fn sentence(reason: &str) -> String {
+pub(super) fn sentence(reason: &str) -> String {
+    if let Some(panic) = reason.strip_prefix("panic: ") {
+        let why = panic.lines().next().unwrap_or_default();
+        return format!("the grammar is too large, or has a part that is not supported ({why})");
+    }
     let lines: Vec<&str> =
         reason.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "<non-verbose/>").collect();
     let joined = lines.join("; ");

@@ -8,6 +8,8 @@ use kernels::sampling::mask_words;
 use llguidance::toktrie::SimpleVob;
 use rayon::prelude::*;
 
+use super::deadline::within_deadline;
+
 /// What an output must be: a compiled grammar. Clones are the same constraint.
 #[derive(Clone)]
 pub struct Constraint(Arc<Beginning>, Thoughts);
@@ -160,15 +162,18 @@ impl Matcher {
 
     /// The mask as the library has it.
     fn bits(&mut self) -> Option<SimpleVob> {
-        match self.inner.compute_mask() {
-            Err(_) if self.step_aside() => self.inner.compute_mask().ok(),
+        match within_deadline(self.inner.cancellation_handle(), || self.inner.compute_mask()) {
+            Err(_) if self.step_aside() => {
+                within_deadline(self.inner.cancellation_handle(), || self.inner.compute_mask()).ok()
+            }
             bits => bits.ok(),
         }
     }
 
     /// Goes on with a lexer of its own, after that of all has failed. False if it has one already, or comes no further with it.
     fn step_aside(&mut self) -> bool {
-        if self.is_alone {
+        // A cancelled mask would take as long with another lexer.
+        if self.is_alone || self.inner.is_cancelled() {
             return false;
         }
         self.beginning.is_spent.store(true, Ordering::Relaxed);

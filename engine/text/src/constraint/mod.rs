@@ -8,10 +8,15 @@
 //! The work is done by the crate `llguidance`, a lexer of lazily made derivatives of regular expressions under an Earley
 //! parser, over a trie of the vocabulary.
 
+mod bounds;
 mod compiler;
+mod deadline;
 mod grammar;
 mod matcher;
+mod stop;
+pub mod trial;
 
-pub use compiler::GrammarCompiler;
+pub use compiler::{GrammarCompiler, PreparedGrammar};
 pub use grammar::Grammar;
 pub use matcher::{Constraint, Matcher, Reading, Thoughts, compute_masks};
+pub use stop::Stop;

@@ -1,0 +1,354 @@
+//! Counts the parts of JSON schemas.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::regex;
+use super::tally::{MAX_LEVELS, Tally};
+
+/// Values that are read to find the levels of references, at most.
+const MAX_READ: usize = 500_000;
+/// Regular expressions that one text must match, at most. The library compiles their product.
+const MAX_PATTERNS: usize = 6;
+/// The digits of `multipleOf`, read as a whole number, at most. The lexer has a state for every remainder.
+const MAX_MULTIPLE: u64 = 100_000;
+/// The digits of `multipleOf` in a light grammar, at most.
+const LIGHT_MULTIPLE: u64 = 1000;
+/// Decimal places of `multipleOf`, at most.
+const MAX_PLACES: usize = 6;
+/// Branches of `oneOf` in a light grammar, at most: every pair of them is compared.
+const LIGHT_BRANCHES: usize = 32;
+/// Keywords without influence on values.
+const ANNOTATIONS: &[&str] = &[
+    "$comment",
+    "$defs",
+    "$id",
+    "$schema",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "discriminator",
+    "examples",
+    "id",
+    "readOnly",
+    "title",
+    "writeOnly",
+    "x-guidance",
+];
+/// Keywords whose schemas all hold for the same value.
+const IN_PLACE: &[&str] = &["allOf", "anyOf", "oneOf", "$ref"];
+
+/// Counts the parts of a schema. The library reports its errors.
+pub(super) fn count(root: &Value, tally: &mut Tally) -> Result<(), String> {
+    let levels = Levels::new(root).count()?;
+    if levels > MAX_LEVELS {
+        return Err(format!("a schema may have {MAX_LEVELS} levels at most, with all references followed"));
+    }
+    let mut counter = Counter { root, tally, patterns: HashMap::new(), multiple: 1, has_intersections: false };
+    counter.value(root)?;
+    let Counter { multiple, has_intersections, .. } = counter;
+    if has_intersections && multiple > MAX_MULTIPLE {
+        return Err(format!("a number cannot be required to be a multiple of {multiple}; {MAX_MULTIPLE} is the most"));
+    }
+    Ok(())
+}
+
+/// The value that a reference is to, as the library reads it.
+fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    let path = reference.strip_prefix('#')?;
+    if path.is_empty() || path == "/" {
+        return Some(root);
+    }
+    path.strip_prefix('/')?.split('/').try_fold(root, |value, segment| match value {
+        Value::Array(items) => items.get(segment.parse::<usize>().ok()?),
+        other => other.get(segment),
+    })
+}
+
+/// The most levels that the library can be in at a time: it follows every reference once.
+struct Levels<'a> {
+    root: &'a Value,
+    /// References by their texts.
+    known: HashMap<&'a str, usize>,
+    targets: Vec<Target>,
+    read: usize,
+}
+
+/// The value that a reference names.
+struct Target {
+    /// Its own levels.
+    levels: usize,
+    /// The references in it.
+    references: Vec<usize>,
+}
+
+impl<'a> Levels<'a> {
+    fn new(root: &'a Value) -> Self {
+        Levels { root, known: HashMap::new(), targets: Vec::new(), read: 0 }
+    }
+
+    fn count(mut self) -> Result<usize, String> {
+        let mut found = vec![self.root];
+        while let Some(&value) = found.get(self.targets.len()) {
+            let mut target = Target { levels: 0, references: Vec::new() };
+            self.value(value, 1, &mut target, &mut found)?;
+            target.references.sort_unstable();
+            target.references.dedup();
+            self.targets.push(target);
+        }
+        Ok(longest(&self.targets))
+    }
+
+    fn value(
+        &mut self,
+        value: &'a Value,
+        level: usize,
+        into: &mut Target,
+        found: &mut Vec<&'a Value>,
+    ) -> Result<(), String> {
+        self.read += 1;
+        if self.read > MAX_READ {
+            return Err("the schema's references are to too many values".into());
+        }
+        if value.is_array() || value.is_object() {
+            into.levels = into.levels.max(level);
+        }
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.value(item, level + 1, into, found)),
+            Value::Object(members) => {
+                if let Some(Value::String(reference)) = members.get("$ref")
+                    && let Some(at) = self.reference(reference, found)
+                {
+                    into.references.push(at);
+                }
+                members.values().try_for_each(|member| self.value(member, level + 1, into, found))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn reference(&mut self, reference: &'a str, found: &mut Vec<&'a Value>) -> Option<usize> {
+        if let Some(&at) = self.known.get(reference) {
+            return Some(at);
+        }
+        found.push(target(self.root, reference)?);
+        self.known.insert(reference, found.len() - 1);
+        Some(found.len() - 1)
+    }
+}
+
+/// The most levels on a path that visits no target twice, or an upper bound of it where references form a cycle.
+fn longest(targets: &[Target]) -> usize {
+    let mut users = vec![Vec::new(); targets.len()];
+    let mut open: Vec<usize> = targets.iter().map(|target| target.references.len()).collect();
+    for (at, target) in targets.iter().enumerate() {
+        target.references.iter().for_each(|&used| users[used].push(at));
+    }
+    let mut below = vec![0; targets.len()];
+    let mut ready: Vec<usize> = (0..targets.len()).filter(|&at| open[at] == 0).collect();
+    let mut done = 0;
+    while let Some(&at) = ready.get(done) {
+        done += 1;
+        let levels = targets[at].levels + below[at];
+        for &user in &users[at] {
+            below[user] = levels.max(below[user]);
+            open[user] -= 1;
+            if open[user] == 0 {
+                ready.push(user);
+            }
+        }
+    }
+    let acyclic = ready.iter().map(|&at| targets[at].levels + below[at]).max().unwrap_or(0);
+    // Targets on cycles, and above them: each is visited once at most.
+    let cyclic: usize = (0..targets.len()).filter(|&at| open[at] > 0).map(|at| targets[at].levels).sum();
+    acyclic + cyclic
+}
+
+struct Counter<'a, 'b> {
+    root: &'a Value,
+    tally: &'b mut Tally,
+    /// The regular expressions that a value's text must match, by the address of the value; `None` while they are counted.
+    patterns: HashMap<*const Value, Option<usize>>,
+    /// The least common multiple of every `multipleOf`.
+    multiple: u64,
+    has_intersections: bool,
+}
+
+impl<'a> Counter<'a, '_> {
+    fn value(&mut self, value: &'a Value) -> Result<(), String> {
+        match value {
+            Value::String(text) => self.tally.bytes += text.len() + 3,
+            Value::Array(items) => {
+                self.tally.bytes += 2;
+                items.iter().try_for_each(|item| self.value(item))?;
+            }
+            Value::Object(members) => {
+                self.object(members)?;
+                let patterns = self.patterns(value);
+                if patterns > MAX_PATTERNS {
+                    return Err(format!("a text may have to match {MAX_PATTERNS} patterns and formats at most"));
+                }
+                self.tally.is_heavy |= patterns > 1;
+                for (name, member) in members {
+                    self.tally.bytes += name.len() + 4;
+                    self.value(member)?;
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => self.tally.bytes += 8,
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, members: &'a Map<String, Value>) -> Result<(), String> {
+        let has = |name: &str| members.contains_key(name);
+        let length = |name: &str| match members.get(name) {
+            Some(Value::Array(items)) => items.len(),
+            Some(Value::Object(members)) => members.len(),
+            _ => 0,
+        };
+        self.tally.names += length("properties") + length("required");
+        let in_place = members.keys().filter(|name| IN_PLACE.contains(&name.as_str())).count();
+        let others = members.keys().filter(|name| !ANNOTATIONS.contains(&name.as_str())).count() - in_place;
+        self.has_intersections |= in_place > 1 || in_place == 1 && others > 0 || length("allOf") > 1;
+        let chooses = has("enum") || has("const");
+        self.tally.is_heavy |= self.has_intersections
+            || length("oneOf") > LIGHT_BRANCHES
+            || has("patternProperties")
+            || has("minProperties")
+            || has("maxProperties")
+            || (has("pattern") || has("format")) && (chooses || has("minLength") || has("maxLength"));
+        if let Some(Value::String(pattern)) = members.get("pattern") {
+            regex::count(pattern, self.tally)?;
+        }
+        if let Some(Value::Object(patterns)) = members.get("patternProperties") {
+            self.tally.names += patterns.len();
+            patterns.keys().try_for_each(|pattern| regex::count(pattern, self.tally))?;
+        }
+        members.get("multipleOf").and_then(Value::as_f64).map_or(Ok(()), |divisor| self.multiple_of(divisor))
+    }
+
+    fn multiple_of(&mut self, divisor: f64) -> Result<(), String> {
+        let (digits, places) = decimal(divisor);
+        if digits > MAX_MULTIPLE || places > MAX_PLACES {
+            return Err(format!(
+                "multipleOf may have digits up to {MAX_MULTIPLE} and {MAX_PLACES} decimal places, and {divisor} has more"
+            ));
+        }
+        self.tally.is_heavy |= digits > LIGHT_MULTIPLE;
+        self.multiple = match digits {
+            0 => self.multiple,
+            digits => (self.multiple / greatest_divisor(self.multiple, digits)).saturating_mul(digits),
+        };
+        Ok(())
+    }
+
+    /// The regular expressions that a text must match to be valid under `schema`.
+    fn patterns(&mut self, schema: &'a Value) -> usize {
+        let key = std::ptr::from_ref(schema);
+        if let Some(known) = self.patterns.get(&key) {
+            return known.unwrap_or(0);
+        }
+        self.patterns.insert(key, None);
+        let own = ["pattern", "format"].iter().filter(|name| schema[**name].is_string()).count();
+        let list = |name: &str| schema[name].as_array().map_or(&[][..], Vec::as_slice);
+        let all: usize = list("allOf").iter().map(|branch| self.patterns(branch)).sum();
+        let any: usize = ["anyOf", "oneOf"]
+            .iter()
+            .map(|name| list(name).iter().map(|branch| self.patterns(branch)).max().unwrap_or(0))
+            .sum();
+        let referred = schema["$ref"].as_str().and_then(|reference| target(self.root, reference));
+        let referred = referred.map_or(0, |value| self.patterns(value));
+        let patterns = own.saturating_add(all).saturating_add(any).saturating_add(referred);
+        self.patterns.insert(key, Some(patterns));
+        patterns
+    }
+}
+
+/// A number's digits without the decimal point, and how many of them are behind it.
+fn decimal(number: f64) -> (u64, usize) {
+    let text = number.abs().to_string();
+    let places = text.split_once('.').map_or(0, |(_, places)| places.len());
+    (text.replace('.', "").parse().unwrap_or(u64::MAX), places)
+}
+
+fn greatest_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_divisor(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn counted(schema: &Value) -> Result<Tally, String> {
+        let mut tally = Tally::default();
+        count(schema, &mut tally).map(|()| tally)
+    }
+
+    /// A chain of definitions, each the one before within `link`.
+    fn chain(length: usize, link: impl Fn(Value) -> Value) -> Value {
+        let definition = |at: usize| match at {
+            0 => json!({"type": "integer"}),
+            _ => link(json!({"$ref": format!("#/$defs/d{}", at - 1)})),
+        };
+        let definitions: Map<_, _> = (0..length).map(|at| (format!("d{at}"), definition(at))).collect();
+        json!({"$defs": definitions, "$ref": format!("#/$defs/d{}", length - 1)})
+    }
+
+    #[test]
+    fn levels_are_counted_through_references() {
+        let items = |inner| json!({"type": "array", "items": inner});
+        assert!(counted(&chain(600, items)).is_ok());
+        assert!(counted(&chain(3000, items)).unwrap_err().contains("levels"));
+        let cycle = |length: usize| {
+            let mut schema = chain(length, |inner| json!({"anyOf": [inner, {"type": "null"}]}));
+            schema["$defs"]["d0"] = json!({"type": "array", "items": {"$ref": format!("#/$defs/d{}", length - 1)}});
+            counted(&schema)
+        };
+        assert!(cycle(100).is_ok() && cycle(1000).is_err());
+        assert!(counted(&json!({"$ref": "#"})).is_ok() && counted(&json!({"$ref": "elsewhere"})).is_ok());
+    }
+
+    #[test]
+    fn references_to_everything_are_not_followed_for_ever() {
+        // Each of these is another text for the same place.
+        let reference = |at: usize| json!({"$ref": format!("#/anyOf/{}", "0".repeat(at + 1))});
+        let branches = |count: usize| [json!({"enum": vec![0; 1000]})].into_iter().chain((0..count).map(reference));
+        assert!(counted(&json!({"anyOf": branches(10).collect::<Vec<_>>()})).is_ok());
+        assert!(counted(&json!({"anyOf": branches(1000).collect::<Vec<_>>()})).unwrap_err().contains("too many"));
+    }
+
+    #[test]
+    fn patterns_of_one_text_are_added_up() {
+        let pattern = |at: usize| json!({"type": "string", "pattern": format!("{at}.*")});
+        let all = |n: usize| json!({"allOf": (0..n).map(pattern).collect::<Vec<_>>()});
+        assert!(counted(&pattern(1)).is_ok_and(|tally| !tally.is_heavy));
+        assert!(counted(&all(4)).is_ok_and(|tally| tally.is_heavy));
+        assert!(counted(&all(20)).unwrap_err().contains("patterns"));
+        assert!(counted(&chain(20, |inner| json!({"allOf": [inner, pattern(2)]}))).unwrap_err().contains("patterns"));
+    }
+
+    #[test]
+    fn multiples_are_bounded_alone_and_together() {
+        let multiple = |of: Value| json!({"type": "number", "multipleOf": of});
+        assert!([json!(7), json!(0.01), json!(1000)].into_iter().all(|of| !counted(&multiple(of)).unwrap().is_heavy));
+        assert!([json!(1_000_003), json!(1e-9), json!(1e300)].into_iter().all(|of| counted(&multiple(of)).is_err()));
+        let both = json!({"allOf": [multiple(json!(9973)), multiple(json!(9967))]});
+        assert!(counted(&both).unwrap_err().contains("multiple of"));
+    }
+
+    #[test]
+    fn common_schemas_are_light() {
+        let address = json!({"type": "object", "properties": {"street": {"type": "string"}, "zip": {"type": "string",
+            "pattern": "^[0-9]{5}$"}}, "required": ["street"], "additionalProperties": false});
+        let schema = json!({"$defs": {"address": address}, "type": "object", "title": "Person", "properties": {
+            "name": {"type": "string", "maxLength": 50, "description": "all of it"},
+            "kind": {"type": "string", "enum": ["a", "b"]}, "age": {"type": "integer", "minimum": 0},
+            "home": {"anyOf": [{"$ref": "#/$defs/address"}, {"type": "null"}], "default": null},
+            "rest": {"type": "array", "items": {"$ref": "#/$defs/address"}, "maxItems": 5}}, "required": ["name"]});
+        assert!(!counted(&schema).unwrap().is_heavy);
+    }
+}

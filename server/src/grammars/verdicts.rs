@@ -1,0 +1,83 @@
+//! Results of trials, remembered for a while.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use engine::constraint::Grammar;
+
+/// Time to remember a refusal. It covers a client's retries, and a grammar that was unlucky on a busy machine is soon tried again.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
+/// Time to remember a success.
+const ACCEPTED_FOR: Duration = Duration::from_secs(600);
+/// Verdicts that are remembered, at most.
+const MAX_VERDICTS: usize = 1024;
+
+/// Results of trials, by the hashes of their grammars.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts {
+    /// Two hashes of 64 bits. Clients do not know their keys, so cannot choose grammars with the same hashes.
+    hashers: [RandomState; 2],
+    known: Mutex<HashMap<u128, (Instant, Result<(), String>)>>,
+}
+
+impl Verdicts {
+    /// The key of a grammar.
+    pub fn key(&self, grammar: &Grammar) -> u128 {
+        let text = format!("{grammar:?}");
+        let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(&text)));
+        high << 64 | low
+    }
+
+    /// The verdict, unless it is unknown or forgotten.
+    pub fn get(&self, key: u128) -> Option<Result<(), String>> {
+        let known = self.lock();
+        known.get(&key).filter(|(until, _)| *until > Instant::now()).map(|(_, verdict)| verdict.clone())
+    }
+
+    /// Remembers that a trial succeeded.
+    pub fn accept(&self, key: u128) {
+        self.put(key, ACCEPTED_FOR, Ok(()));
+    }
+
+    /// Remembers why a trial failed.
+    pub fn refuse(&self, key: u128, why: &str) {
+        self.put(key, REFUSED_FOR, Err(why.to_owned()));
+    }
+
+    fn put(&self, key: u128, time: Duration, verdict: Result<(), String>) {
+        let (mut known, now) = (self.lock(), Instant::now());
+        if known.len() >= MAX_VERDICTS {
+            known.retain(|_, (until, _)| *until > now);
+        }
+        if known.len() >= MAX_VERDICTS {
+            known.clear();
+        }
+        known.insert(key, (now + time, verdict));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u128, (Instant, Result<(), String>)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_are_remembered_and_are_not_many() {
+        let verdicts = Verdicts::default();
+        let key = |text: &str| verdicts.key(&Grammar::Regex(text.into()));
+        assert_ne!(key("a"), key("b"));
+        verdicts.refuse(key("a"), "it is too large");
+        verdicts.accept(key("b"));
+        assert_eq!(verdicts.get(key("a")), Some(Err("it is too large".into())));
+        assert_eq!((verdicts.get(key("b")), verdicts.get(key("c"))), (Some(Ok(())), None));
+        verdicts.put(key("a"), Duration::ZERO, Err("forgotten at once".into()));
+        assert_eq!(verdicts.get(key("a")), None);
+        (0..5000).for_each(|key| verdicts.accept(key));
+        assert!(verdicts.lock().len() <= MAX_VERDICTS);
+    }
+}
