@@ -9,6 +9,7 @@ use llguidance::{Matcher, ParserFactory};
 
 use super::grammar::{Grammar, refused};
 use super::matcher::{Constraint, LiveConstraint};
+use super::reason::sentence;
 use crate::error::Result;
 use crate::tokenizer::{TokenBytes, Tokenizer};
 
@@ -27,8 +28,6 @@ const LIMITS: ParserLimits = ParserLimits {
     precompute_large_lexemes: true,
     verbose_errors: false,
 };
-/// Characters of the library's reasons that a message repeats.
-const MAX_REASON: usize = 600;
 
 /// Makes constraints of grammars. What that takes of the vocabulary is made for the first of them; clones share it.
 #[derive(Clone)]
@@ -69,9 +68,11 @@ impl GrammarCompiler {
         if let Some(constraint) = known {
             return Ok(constraint);
         }
-        let compiled = grammar.compile()?;
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(|why| refused(why.clone()))?;
-        let parser = factory.create_parser(compiled).map_err(|error| refused(sentence(&format!("{error:#}"))))?;
+        let compiled = grammar.compile(factory)?;
+        let parser = factory
+            .create_parser_from_init_default(compiled)
+            .map_err(|error| refused(sentence(&format!("{error:#}"))))?;
         let mut matcher = Matcher::new(Ok(parser));
         // What has no sentence at all is found here, and not when a request runs.
         matcher.compute_mask_or_eos().map_err(|error| refused(sentence(&error.to_string())))?;
@@ -107,17 +108,6 @@ impl GrammarCompiler {
         let mut factory = ParserFactory::new_simple(&env).map_err(|error| error.to_string())?;
         *factory.quiet().limits_mut() = self.limits.clone();
         Ok(factory)
-    }
-}
-
-/// The library's reason as one sentence: its lines joined, as long as a message may be.
-fn sentence(reason: &str) -> String {
-    let lines: Vec<&str> =
-        reason.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "<non-verbose/>").collect();
-    let joined = lines.join("; ");
-    match joined.char_indices().nth(MAX_REASON) {
-        Some((end, _)) => format!("{}...", &joined[..end]),
-        None => joined,
     }
 }
 

@@ -11,7 +11,10 @@
 mod compiler;
 mod grammar;
 mod matcher;
+mod reason;
+mod schema;
 
 pub use compiler::GrammarCompiler;
-pub use grammar::Grammar;
+pub use grammar::{DocumentRule, Documents, Grammar};
 pub use matcher::{Constraint, Matcher, Reading, Thoughts, compute_masks};
+pub use schema::exact_numbers;
