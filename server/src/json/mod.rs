@@ -9,7 +9,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use serde::de::{
-    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess,
+    Visitor,
 };
 use serde::forward_to_deserialize_any;
 use serde_json::value::RawValue;
@@ -101,7 +102,8 @@ impl Place<'_> {
                 let reason = error.to_string();
                 // A deserializer of inner levels counts lines from its own beginning.
                 let has_place = self.depth < LEVELS;
-                let reason = if has_place { reason.as_str() } else { reason.split(" at line ").next().unwrap_or_default() };
+                let reason =
+                    if has_place { reason.as_str() } else { reason.split(" at line ").next().unwrap_or_default() };
                 (self.path.field().to_string(), reason.to_owned())
             });
             BodyError::custom("this is not JSON")

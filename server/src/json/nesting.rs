@@ -27,8 +27,7 @@ pub fn check(bytes: &[u8]) -> Result<(), BodyError> {
         }
         if depth > MAX_NESTING {
             let (line, column) = position(bytes, at);
-            let what =
-                format!(" is nested more than {MAX_NESTING} levels deep, from line {line}, column {column} on");
+            let what = format!(" is nested more than {MAX_NESTING} levels deep, from line {line}, column {column} on");
             return Err(BodyError::of_body(what));
         }
     }

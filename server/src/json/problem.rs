@@ -278,9 +278,8 @@ mod tests {
 
     #[test]
     fn nesting_has_a_limit_that_is_named() {
-        let nested = |levels: usize| {
-            format!("{{\"flag\": true,\n \"anything\": {}{}}}", "[".repeat(levels), "]".repeat(levels))
-        };
+        let nested =
+            |levels: usize| format!("{{\"flag\": true,\n \"anything\": {}{}}}", "[".repeat(levels), "]".repeat(levels));
         let (outer, _) = parse::<Outer>(nested(255).as_bytes()).unwrap();
         assert_eq!(outer.anything.to_string(), format!("{}{}", "[".repeat(255), "]".repeat(255)));
         let deep = "the body is nested more than 256 levels deep, from line 2, column 269 on";

@@ -25,6 +25,8 @@ const UNSUPPORTED: [&str; 9] = [
 const HOSTNAME: &str = r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$";
 /// The lengths of a host name's labels.
 const LABELS: &str = r"^[^.]{1,63}(\.[^.]{1,63})*$";
+/// Characters of a text that a message repeats.
+const MAX_SHOWN: usize = 100;
 /// Characters of a host name, at most.
 const MAX_HOSTNAME: u64 = 253;
 
@@ -62,7 +64,11 @@ impl<'a> Pass<'a> {
 
     fn keyword(&mut self, members: &'a Members, keyword: &str, value: &'a Value, out: &mut Out) -> Result<()> {
         let kept = match keyword {
-            "type" => self.checked(value, is_type(value), "must be the name of a type, or an array of them"),
+            "type" if is_type(value) => Ok(value.clone()),
+            "type" => {
+                let shown = shown(&value.to_string());
+                Err(self.refusal(format!("must be the name of a type, or an array of them, and not {shown}")))
+            }
             "const" | "enum" => self.constants(keyword, value),
             "properties" | "patternProperties" => self.properties(members, keyword, value),
             "additionalProperties" | "additionalItems" => self.visit(value),
@@ -155,9 +161,10 @@ impl<'a> Pass<'a> {
 
     fn follow(&mut self, members: &Members, value: &Value) -> Result<Value> {
         let Value::String(reference) = value else { return Err(self.refusal("must be a string")) };
-        let path = pointer::parse(reference).map_err(|why| self.refusal(format!("the reference {why}")))?;
+        let path = pointer::parse(reference)
+            .map_err(|why| self.refusal(format!("the reference {} {why}", shown(reference))))?;
         if pointer::find(self.root, &path).is_none() {
-            return Err(self.refusal("the reference leads to nothing"));
+            return Err(self.refusal(format!("the reference {} leads to nothing", shown(reference))));
         }
         let is_other = |keyword: &String| keyword != "$ref" && is_constraint(keyword);
         let is_whole_schema = self.depth == 1 && !members.keys().any(is_other);
@@ -195,7 +202,7 @@ impl<'a> Pass<'a> {
             return Ok(None);
         }
         if pattern::looks_around(text) {
-            pattern::conditions(text).map_err(|why| self.refusal(format!("the pattern {why}")))?;
+            pattern::conditions(text).map_err(|why| self.refusal(format!("the pattern {} {why}", shown(text))))?;
             return Err(self.refusal(COMBINED));
         }
         self.plain_pattern(text)?;
@@ -205,9 +212,9 @@ impl<'a> Pass<'a> {
     /// Refuses a pattern that the library cannot search for.
     fn plain_pattern(&self, text: &str) -> Result<()> {
         if pattern::looks_around(text) {
-            return Err(self.refusal("the pattern cannot look around here"));
+            return Err(self.refusal(format!("the pattern {} cannot look around here", shown(text))));
         }
-        pattern::conditions(text).map(drop).map_err(|why| self.refusal(format!("the pattern {why}")))
+        pattern::conditions(text).map(drop).map_err(|why| self.refusal(format!("the pattern {} {why}", shown(text))))
     }
 
     fn format(&mut self, value: &Value, out: &mut Out) -> Result<()> {
@@ -280,6 +287,14 @@ impl<'a> Pass<'a> {
         }
         out.members.insert("additionalProperties".into(), Value::Bool(false));
         Ok(())
+    }
+}
+
+/// The beginning of a text from a schema, as long as a message may repeat it.
+pub(super) fn shown(text: &str) -> String {
+    match text.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

@@ -3,7 +3,7 @@
 use llguidance::derivre::RegexAst;
 use serde_json::{Value, json};
 
-use super::keywords::{FORMATS, TYPES, has_type};
+use super::keywords::{FORMATS, TYPES, has_type, shown};
 use super::leaf::{self, Condition};
 use super::{COMBINED, Members, Pass, is_constraint, number, pattern, pointer};
 use crate::error::Result;
@@ -104,7 +104,7 @@ impl<'a> Pass<'a> {
     fn string(&mut self, members: &'a Members) -> Result<Value> {
         let text = members.get("pattern").and_then(Value::as_str).unwrap_or_default();
         let mut conditions = self.at(&["pattern"], |pass| {
-            pattern::conditions(text).map_err(|why| pass.refusal(format!("the pattern {why}")))
+            pattern::conditions(text).map_err(|why| pass.refusal(format!("the pattern {} {why}", shown(text))))
         })?;
         match members.get("format").and_then(Value::as_str) {
             Some("email") => conditions.push(Condition { regex: "^[^@]+@[^@]+$".into(), must_match: true }),

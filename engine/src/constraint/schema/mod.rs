@@ -27,7 +27,7 @@ use super::grammar::refused;
 use crate::error::{Error, Result};
 
 /// Levels of schemas within each other, at most.
-const MAX_DEPTH: usize = 256;
+const MAX_DEPTH: usize = 320;
 /// Schemas that a pass visits, at most. A target of a reference that is part of another target is visited twice.
 const MAX_VISITS: usize = 100_000;
 /// Keywords that the library applies one after the other, and combines with the keywords around them.

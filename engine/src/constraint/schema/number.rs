@@ -10,7 +10,7 @@ use serde_json::{Number, Value};
 const KEY: &str = "\u{0}number";
 /// Significant digits that a double keeps.
 const DOUBLE_DIGITS: usize = 15;
-/// Integers up to this are doubles, and the library compares with doubles.
+/// Doubles below this have neighbours that are at most one apart, and the library compares with doubles.
 const MAX_EXACT: i128 = 1 << 53;
 /// Digits of a bound, at most.
 const MAX_DIGITS: usize = 30;
@@ -91,8 +91,8 @@ pub(super) fn text(value: &Value) -> Option<String> {
 pub(super) fn is_inexact(value: &Value) -> bool {
     match value {
         Value::Number(number) => match integer(number) {
-            Some(integer) => integer.abs() > MAX_EXACT,
-            None => number.as_f64().is_some_and(|double| double.abs() > MAX_EXACT as f64),
+            Some(integer) => integer.abs() >= MAX_EXACT,
+            None => number.as_f64().is_some_and(|double| double.abs() >= MAX_EXACT as f64),
         },
         _ => text(value).is_some(),
     }
