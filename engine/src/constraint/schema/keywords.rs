@@ -22,13 +22,13 @@ const UNSUPPORTED: [&str; 9] = [
     "$recursiveRef",
 ];
 /// Labels without two hyphens in a row, which no encoded name can be mistaken for.
-const HOSTNAME: &str = r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$";
+pub(super) const HOSTNAME: &str = r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$";
 /// The lengths of a host name's labels.
-const LABELS: &str = r"^[^.]{1,63}(\.[^.]{1,63})*$";
+pub(super) const LABELS: &str = r"^[^.]{1,63}(\.[^.]{1,63})*$";
 /// Characters of a text that a message repeats.
 const MAX_SHOWN: usize = 100;
 /// Characters of a host name, at most.
-const MAX_HOSTNAME: u64 = 253;
+pub(super) const MAX_HOSTNAME: u64 = 253;
 
 /// The keywords for the library.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use llguidance::derivre::RegexAst;
 use serde_json::{Value, json};
 
-use super::keywords::{FORMATS, TYPES, has_type, shown};
+use super::keywords::{FORMATS, HOSTNAME, LABELS, MAX_HOSTNAME, TYPES, has_type, shown};
 use super::leaf::{self, Condition};
 use super::{COMBINED, Members, Pass, is_constraint, number, pattern, pointer};
 use crate::error::Result;
@@ -108,7 +108,11 @@ impl<'a> Pass<'a> {
         })?;
         match members.get("format").and_then(Value::as_str) {
             Some("email") => conditions.push(Condition { regex: "^[^@]+@[^@]+$".into(), must_match: true }),
-            Some(format) if FORMATS.contains(&format) || format == "hostname" => {
+            Some("hostname") => {
+                let condition = |regex: &str| Condition { regex: regex.into(), must_match: true };
+                conditions.extend([HOSTNAME, LABELS].map(condition));
+            }
+            Some(format) if FORMATS.contains(&format) => {
                 let why = "this format is not supported beside a pattern that looks ahead";
                 return self.at(&["format"], |pass| Err(pass.refusal(why)));
             }
@@ -121,7 +125,9 @@ impl<'a> Pass<'a> {
                 None => self.at(&[keyword], |pass| Err(pass.refusal("must be a whole number that is not negative"))),
             },
         };
-        let (least, most) = (length("minLength")?.unwrap_or(0), length("maxLength")?);
+        let bound = members.get("format").is_some_and(|format| format == "hostname").then_some(MAX_HOSTNAME);
+        let most = length("maxLength")?.into_iter().chain(bound).min();
+        let least = length("minLength")?.unwrap_or(0);
         if most.is_some_and(|most| most < least) {
             return Err(self.refusal("minLength is greater than maxLength"));
         }
