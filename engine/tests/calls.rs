@@ -22,8 +22,8 @@ fn generated_calls_are_read_as_calls() {
         "properties": {"unit": {"$ref": "#/$defs/unit"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
         "required": ["unit", "days"]});
     let tools = [
-        Tool { name: "get_weather".into(), parameters: Some(parameters) },
-        Tool { name: "say \"hi\"".into(), parameters: None },
+        Tool { name: "get_weather".into(), parameters: Some(parameters), strict: true },
+        Tool { name: "say \"hi\"".into(), parameters: None, strict: false },
     ];
     let names: Vec<String> = tools.iter().map(|tool| tool.name.clone()).collect();
     for format in ToolFormat::ALL {

@@ -4,7 +4,7 @@
 
 mod oracle;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::group::{OwnerId, RequestId};
@@ -22,6 +22,8 @@ const LONG: usize = 40;
 const OWNERS: usize = 5;
 /// Tokens per output of a small request.
 const SHORT: usize = 3;
+/// Tokens of a prompt in random schedules, at most.
+const PROMPT: usize = 24;
 
 fn roomy() -> EngineConfig {
     EngineConfig {
@@ -301,17 +303,37 @@ fn blocks_beyond_an_owners_share_are_given_up_first() {
     }
 }
 
-/// Random requests: arrival step, owner, number of outputs, tokens, and whether it is a beam search.
-fn arrivals() -> impl Strategy<Value = Vec<(usize, usize, usize, usize, bool)>> {
-    prop::collection::vec((0..80usize, 0..OWNERS, 1..9usize, 1..LONG, prop::bool::weighted(0.1)), 1..60)
+/// A random request, which arrives before a step.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    step: usize,
+    owner: usize,
+    prompt: usize,
+    n: usize,
+    max_tokens: usize,
+    search: bool,
+}
+
+fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
+    let arrival = (0..80usize, 0..OWNERS, 1..=PROMPT, 1..9usize, 1..LONG, prop::bool::weighted(0.1));
+    let arrival = arrival.prop_map(|(step, owner, prompt, n, max_tokens, search)| Arrival {
+        step,
+        owner,
+        prompt,
+        n,
+        max_tokens,
+        search,
+    });
+    prop::collection::vec(arrival, 1..60)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Bounds the wait of a newly arrived owner, whatever the memory and the other requests. It waits for the groups
-    /// that are admitted, for the owners that came before it, and for one turn of another owner after each of these.
-    /// Every group takes at most as many steps as it takes alone, because the first group always progresses.
+    /// Bounds the wait of a newly arrived owner, whatever the memory, the prompts and the other requests. It waits for the
+    /// groups that are admitted, for the owners that came before it, and for one turn of another owner after each of these.
+    /// Owners are admitted in the order of their arrival. Every group takes at most as many steps as it takes alone,
+    /// because the first group always progresses.
     #[test]
     fn no_owner_starves(
         requests in arrivals(),
@@ -319,18 +341,21 @@ proptest! {
     ) {
         let preemption = [Preemption::Auto, Preemption::Swap, Preemption::Recompute][preemption];
         // All beams of the widest search fit, with little to spare.
-        let num_blocks = 2 + 8 * 11 + spare;
+        let num_blocks = 2 + PROMPT / 4 + 8 * 11 + spare;
         let mut engine =
             engine(EngineConfig { num_blocks, swap_blocks: 20, scheduler: SchedulerOptions { preemption, max_request_share: share, ..roomy().scheduler }, ..roomy() });
         let owners: Vec<OwnerId> = (0..OWNERS).map(|_| engine.new_owner()).collect();
         let (mut waiting, mut in_progress, mut answered) = (BTreeMap::new(), BTreeSet::new(), 0);
+        // Requests of owners who had nothing in progress, in the order in which they came.
+        let mut newcomers = VecDeque::new();
         for at in 0.. {
-            for &(_, owner, n, max_tokens, search) in requests.iter().filter(|r| r.0 == at) {
+            for &Arrival { owner, prompt: len, n, max_tokens, search, .. } in requests.iter().filter(|r| r.step == at) {
                 let params = if search { beams(n, max_tokens) } else { sampled(n, max_tokens) };
                 let is_newcomer = !is_in_progress(&engine, owners[owner]);
                 let waits: BTreeSet<OwnerId> = engine.scheduler().waiting().map(|group| group.owner).collect();
-                let id = engine.add_for(owners[owner], prompt(n, 9), params).unwrap();
+                let id = engine.add_for(owners[owner], prompt(n, len), params).unwrap();
                 if is_newcomer {
+                    newcomers.push_back(id);
                     let groups = in_progress.len() + 2 * (waits.len() + 1);
                     waiting.insert(id, at + groups * (LONG + 1));
                 }
@@ -340,6 +365,8 @@ proptest! {
                 answered += 1;
             }
             for id in engine.admitted() {
+                prop_assert!(!newcomers.iter().skip(1).any(|other| other == id), "{} before {:?}", id, newcomers);
+                newcomers.pop_front_if(|first| first == id);
                 waiting.remove(id);
                 in_progress.extend(engine.scheduler().contains(*id).then_some(*id));
             }

@@ -41,7 +41,20 @@ async fn not_json() {
         assert_eq!(error["type"], "invalid_request_error", "{body}");
     }
     let nested = format!("{{\"prompt\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    error_of(send_bytes(&server, nested).await, 400).await;
+    let error = error_of(send_bytes(&server, nested).await, 400).await;
+    let what = "the body is nested more than 256 levels deep, from line 1, column 268 on";
+    assert_eq!(error["message"], what);
+    // The innermost arrays are no tokens, which is found out by reading them all.
+    let nested = format!(
+        "{{\"prompt\": \"a\", \"max_tokens\": 1, \"metadata\": {{\"a\": {}1{}}}}}",
+        "[".repeat(254),
+        "]".repeat(254)
+    );
+    assert_eq!(send_bytes(&server, nested).await.status(), 200);
+    let schema =
+        |levels: usize| (0..levels).fold(json!({"type": "null"}), |inner, _| json!({"type": "array", "items": inner}));
+    let deep = format!("{{\"prompt\": \"a\", \"max_tokens\": 1, \"guided_json\": {}}}", schema(200));
+    assert_eq!(send_bytes(&server, deep).await.status(), 200);
     let form = server.client.post(server.url(COMPLETIONS)).header("content-type", "text/plain").body("{}");
     error_of(form.send().await.unwrap(), 415).await;
     server.assert_unharmed().await;
@@ -170,7 +183,9 @@ async fn invalid_utf8() {
     let mut body = b"{\"prompt\": \"caf".to_vec();
     body.extend([0xe9, b'"', b'}']);
     error_of(send_bytes(&server, body).await, 400).await;
-    error_of(send_bytes(&server, r#"{"prompt": "\ud800"}"#).await, 400).await;
+    let error = error_of(send_bytes(&server, r#"{"prompt": "\ud800"}"#).await, 400).await;
+    let what = "prompt has an escape (\\u) of half a surrogate pair at line 1, column 19";
+    assert_eq!((&error["param"], &error["message"]), (&json!("prompt"), &json!(what)));
     server.assert_unharmed().await;
 }
 

@@ -145,6 +145,63 @@ async fn every_beam_keeps_to_the_schema() {
     server.stop().await.unwrap();
 }
 
+/// What a schema says and cannot be kept to is refused with its place, unless the request is not strict.
+#[tokio::test]
+async fn only_strict_requests_are_held_to_everything() {
+    let server = TestServer::start().await;
+    let schema = json!({"type": "object", "properties": {"all": {"type": "array", "items": {"type": "boolean"}},
+        "set": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "uniqueItems": true, "maxItems": 3}},
+        "required": ["set"], "additionalProperties": false});
+    let named = |strict: Value| json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}}});
+    let body = json!({"prompt": PROMPT, "max_tokens": 200, "seed": 3});
+    for (way, field) in [
+        (named(json!(true)), "response_format.json_schema.schema"),
+        (json!({"guided_json": schema}), "guided_json"),
+        (json!({"guided_json": schema.to_string()}), "guided_json"),
+        (json!({"structured_outputs": {"json": schema}}), "structured_outputs.json"),
+    ] {
+        let error = server.refused(COMPLETIONS, &with(&body, &way), 400).await;
+        let message = error["message"].as_str().unwrap();
+        assert!(error["param"] == field && message.contains("#/properties/set/uniqueItems: "), "{error}");
+    }
+    for strict in [json!(false), Value::Null] {
+        let answer = server.post(COMPLETIONS, &with(&body, &named(strict))).await;
+        let text = answer["choices"][0]["text"].as_str().unwrap();
+        assert!(serde_json::from_str::<Value>(text).unwrap()["set"].is_array(), "{text}");
+    }
+    let format = |strict: bool| json!({"input": PROMPT, "max_output_tokens": 200, "text": {"format": {"type": "json_schema", "name": "x", "strict": strict, "schema": schema}}});
+    assert_eq!(server.refused("/v1/responses", &format(true), 400).await["param"], "text.format.schema");
+    let response = server.post("/v1/responses", &format(false)).await;
+    assert_eq!(response["text"]["format"]["schema"], schema);
+    server.assert_unharmed().await;
+    server.stop().await.unwrap();
+}
+
+/// Numbers come out as the request writes them, which a parser of JSON would round.
+#[tokio::test]
+async fn constants_are_literal() {
+    let server = TestServer::start().await;
+    let number = "12345678901234567890123";
+    let schema = format!("{{\"const\": {number}}}");
+    for (path, body) in [
+        (COMPLETIONS, format!("{{\"prompt\": \"x\", \"max_tokens\": 60, \"guided_json\": {schema}}}")),
+        (COMPLETIONS, format!("{{\"prompt\": \"x\", \"max_tokens\": 60, \"guided_json\": {}}}", json!(schema))),
+        (
+            CHAT,
+            format!(
+                "{{\"messages\": [{{\"role\": \"user\", \"content\": \"x\"}}], \"max_tokens\": 60, \"response_format\": \
+            {{\"type\": \"json_schema\", \"json_schema\": {{\"name\": \"x\", \"schema\": {schema}}}}}}}"
+            ),
+        ),
+    ] {
+        let request = server.client.post(server.url(path)).header("content-type", "application/json").body(body);
+        let answer: Value = request.send().await.unwrap().json().await.unwrap();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["text"].as_str().or(choice["message"]["content"].as_str()), Some(number), "{answer}");
+    }
+    server.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn two_grammars_are_refused() {
     let server = TestServer::start().await;

@@ -197,13 +197,48 @@ async fn thoughts_are_split_off() {
     server.stop().await.unwrap();
 }
 
+/// Tools that Codex sends beside its functions.
+#[tokio::test]
+async fn tools_that_a_model_cannot_be_offered_are_left_out() {
+    let server = server(None).await;
+    let function = &tools()[1];
+    let namespace = json!({"type": "namespace", "name": "agents", "description": "Others.", "tools": [function]});
+    let elsewhere =
+        [namespace, json!({"type": "web_search", "external_web_access": false}), json!({"type": "web_search_preview"})];
+    let body = ask(json!({"tools": [function], "max_tokens": 5}));
+    let want = said(&server.post(CHAT, &body).await);
+    for tool in &elsewhere {
+        let mut more = body.clone();
+        more["tools"] = json!([tool, function]);
+        assert_eq!(said(&server.post(CHAT, &more).await), want, "{tool}");
+        let error = server.refused(CHAT, &ask(json!({"tools": [tool], "tool_choice": tool})), 400).await;
+        let named = tool.get("name").unwrap_or(&tool["type"]).as_str().unwrap();
+        assert!(error["param"] == "tool_choice" && error["message"].as_str().unwrap().contains(named), "{error}");
+    }
+    let none = said(&server.post(CHAT, &ask(json!({"max_tokens": 5}))).await);
+    assert_eq!(said(&server.post(CHAT, &ask(json!({"max_tokens": 5, "tools": elsewhere}))).await), none);
+    let now = json!({"type": "function", "name": "now"});
+    let response = |tools: Value| json!({"input": "What now?", "max_output_tokens": 5, "seed": 4, "tools": tools});
+    let want = server.post("/v1/responses", &response(json!([now]))).await["output"][0]["content"].clone();
+    let mut all = elsewhere.to_vec();
+    all.push(now);
+    assert_eq!(server.post("/v1/responses", &response(json!(all))).await["output"][0]["content"], want);
+    server.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_tools_is_named() {
     let server = server(None).await;
     let function = |function: Value| json!([{"type": "function", "function": function}]);
     let many: Value = (0..200).map(|i| json!({"type": "function", "function": {"name": format!("f{i}")}})).collect();
     for (fields, param) in [
-        (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
+        (json!({"tools": [{"type": "web_serach"}]}), "tools[0].type"),
+        (json!({"tools": [{"type": "web_search"}], "tool_choice": "required"}), "tool_choice"),
+        (json!({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}), "tool_choice"),
+        (
+            json!({"tools": [{"type": "custom", "name": "sh"}], "tool_choice": {"type": "custom", "name": "sh"}}),
+            "tool_choice",
+        ),
         (json!({"tools": function(json!({"name": "a b"}))}), "tools[0].function.name"),
         (json!({"tools": function(json!({}))}), "tools[0].function.name"),
         (json!({"tools": function(json!({"name": "f", "parameters": "x"}))}), "tools[0].function.parameters"),

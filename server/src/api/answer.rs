@@ -52,6 +52,12 @@ impl Usage {
         usage
     }
 
+    /// The tokens of one choice and its prompt.
+    pub fn of_choice(prompt_tokens: usize, completion_tokens: usize) -> Self {
+        let total_tokens = prompt_tokens + completion_tokens;
+        Usage { prompt_tokens, completion_tokens, total_tokens, ..Usage::default() }
+    }
+
     /// Adds an answered request of the engine.
     pub fn add(&mut self, completion: &Completion) {
         self.prompt_tokens += completion.prompt_tokens.len();

@@ -16,9 +16,9 @@ use super::answer::{Heading, Usage, collect};
 use super::conversation::Conversation;
 use super::decoding::Decoding;
 use super::dialogue::Dialogue;
-use super::logprobs::{ChatLogprobs, ScoredPrompt, scored_prompt};
+use super::logprobs::{ChatLogprobs, Names, ScoredPrompt, scored_prompt};
 use super::message::{AnswerForm, Delta, Said, Telling};
-use super::stream::{Format, Frames, Piece, respond};
+use super::stream::{Format, Frames, Piece, Reports, respond, tokens};
 use super::tools::ToolFields;
 use crate::app::{Admission, App};
 use crate::body::GenerationBody;
@@ -64,6 +64,8 @@ struct Answer<'a, C> {
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_logprobs: Option<ScoredPrompt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,6 +75,8 @@ struct Choice<'a> {
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
     stop_reason: Option<&'a StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [u32]>,
 }
 
 #[derive(Debug, Serialize)]
@@ -82,6 +86,8 @@ struct ChunkChoice<'a> {
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
     stop_reason: Option<&'a StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [u32]>,
 }
 
 /// Answers a conversation.
@@ -100,8 +106,9 @@ pub async fn create(
     let shows_thoughts = fields.include_reasoning.unwrap_or(true);
     let calling = fields.tool_fields().calling(&app)?;
     let tools = calling.as_ref().map(|calling| calling.schemas.clone());
-    let (stream, options) = (decoding.stream.unwrap_or(false), decoding.stream_options);
-    let include_usage = options.and_then(|o| o.include_usage).unwrap_or(false);
+    let (stream, mut reports) = (decoding.stream.unwrap_or(false), decoding.reports());
+    // The ids of thoughts say as much as the thoughts.
+    reports.token_ids &= shows_thoughts;
     let conversation = fields.conversation(decoding.add_special_tokens, tools);
     let (grammar, field) = (None, "messages");
     let dialogue =
@@ -109,10 +116,11 @@ pub async fn create(
     let (work, form) = dialogue.work(&app, &admission).await?;
     let heading = Heading::new(&app, "chatcmpl", &request);
     let n = work.params.n;
+    let prompt_ids = work.prompts.first().filter(|_| reports.token_ids).map(|prompt| tokens(prompt).to_vec());
     if stream {
         let told = vec![Telling::new(&form); n];
-        let chunks = Chunks { app: app.clone(), heading, include_usage, told };
-        return respond(&app, work, admission, include_usage, chunks).await;
+        let chunks = Chunks { app: app.clone(), heading, reports, told, prompt_ids };
+        return respond(&app, work, admission, reports, chunks).await;
     }
     let answers = collect(&app, work, &admission).await?;
     let usage = Usage::of(&answers);
@@ -124,21 +132,24 @@ pub async fn create(
         object: "chat.completion",
         created: heading.created,
         model: &heading.model,
-        choices: outputs.map(|(index, output)| choice(&app, &form, index, output)).collect(),
+        choices: outputs.map(|(index, output)| choice(&app, &form, reports, index, output)).collect(),
         usage: Some(Some(usage)),
         prompt_logprobs: answers.iter().find_map(|answer| answer.prompt_logprobs.as_ref()).map(scored),
+        prompt_token_ids: prompt_ids,
     };
     Ok(Json(answer).into_response())
 }
 
-fn choice<'a>(app: &App, form: &AnswerForm, index: usize, output: &'a Continuation) -> Choice<'a> {
+fn choice<'a>(app: &App, form: &AnswerForm, reports: Reports, index: usize, output: &'a Continuation) -> Choice<'a> {
+    let names = Names { tokenizer: &app.tokenizer, as_ids: reports.tokens_as_ids };
     let (message, finish_reason) = Said::new(form, &output.text, reason(output.finish_reason));
     Choice {
         index,
         message,
-        logprobs: output.logprobs.as_ref().map(|l| ChatLogprobs::new(l, &app.tokenizer)),
+        logprobs: output.logprobs.as_ref().map(|l| ChatLogprobs::new(l, names)),
         finish_reason,
         stop_reason: output.stop_reason.as_ref(),
+        token_ids: reports.token_ids.then_some(output.tokens.as_slice()),
     }
 }
 
@@ -177,45 +188,54 @@ impl ChatFields {
 struct Chunks {
     app: Arc<App>,
     heading: Heading,
-    include_usage: bool,
+    reports: Reports,
     /// What of each choice was told.
     told: Vec<Telling>,
+    /// The prompt's tokens, until the first chunk has them.
+    prompt_ids: Option<Vec<u32>>,
 }
 
 impl Chunks {
-    fn push(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<Usage>, frames: &mut Frames) {
+    fn push(&mut self, choices: Vec<ChunkChoice<'_>>, usage: Option<Usage>, frames: &mut Frames) {
+        let prompt_token_ids = self.prompt_ids.take();
         let Heading { id, created, model } = &self.heading;
-        let usage = self.include_usage.then_some(usage);
+        let usage = self.reports.usage.then_some(usage);
         let (object, prompt_logprobs) = ("chat.completion.chunk", None);
-        frames.push(&Answer { id, object, created: *created, model, choices, usage, prompt_logprobs });
+        let created = *created;
+        frames.push(&Answer { id, object, created, model, choices, usage, prompt_logprobs, prompt_token_ids });
     }
 
     fn logprobs(&self, tokens: &[TokenLogprob]) -> Option<ChatLogprobs> {
-        (!tokens.is_empty()).then(|| ChatLogprobs::new(tokens, &self.app.tokenizer))
+        let names = Names { tokenizer: &self.app.tokenizer, as_ids: self.reports.tokens_as_ids };
+        (!tokens.is_empty()).then(|| ChatLogprobs::new(tokens, names))
     }
 }
 
 impl Format for Chunks {
-    fn begin(&mut self, choice: usize, frames: &mut Frames) {
+    fn begin(&mut self, choice: usize, usage: Option<Usage>, frames: &mut Frames) {
         let delta = Delta::begin();
-        let (logprobs, finish_reason, stop_reason) = (None, None, None);
-        self.push(vec![ChunkChoice { index: choice, delta, logprobs, finish_reason, stop_reason }], None, frames);
+        let (logprobs, finish_reason, stop_reason, token_ids) = (None, None, None, None);
+        let choice = ChunkChoice { index: choice, delta, logprobs, finish_reason, stop_reason, token_ids };
+        self.push(vec![choice], usage, frames);
     }
 
     fn more(&mut self, piece: Piece<'_>, frames: &mut Frames) {
-        let Piece { choice: index, text, finish_reason, stop_reason, .. } = piece;
+        let Piece { choice: index, text, tokens, usage, finish_reason, stop_reason, .. } = piece;
         let telling = &mut self.told[index];
         let mut deltas = telling.more(text, finish_reason.is_some());
         let finish_reason = finish_reason.map(|reason| telling.reason(reason));
         let mut logprobs = self.logprobs(piece.logprobs);
-        if deltas.is_empty() && (finish_reason.is_some() || logprobs.is_some()) {
+        let mut token_ids = self.reports.token_ids.then_some(tokens);
+        let has_tokens = logprobs.is_some() || token_ids.is_some_and(|ids| !ids.is_empty());
+        if deltas.is_empty() && (finish_reason.is_some() || has_tokens) {
             deltas.push(Delta::default());
         }
         let last = deltas.len().saturating_sub(1);
         for (at, delta) in deltas.into_iter().enumerate() {
             let (finish_reason, stop_reason) = if at == last { (finish_reason, stop_reason) } else { (None, None) };
-            let logprobs = logprobs.take();
-            self.push(vec![ChunkChoice { index, delta, logprobs, finish_reason, stop_reason }], None, frames);
+            let (logprobs, token_ids) = (logprobs.take(), token_ids.take());
+            let choice = ChunkChoice { index, delta, logprobs, finish_reason, stop_reason, token_ids };
+            self.push(vec![choice], usage, frames);
         }
     }
 

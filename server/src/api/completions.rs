@@ -8,15 +8,14 @@ use axum::response::{IntoResponse, Response};
 use engine::llm::{Completion, Prompt, StopReason};
 use engine::sampling::MAX_LOGPROBS;
 use engine::sequence::PromptLogprobs;
-use engine::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
 
 use super::answer::{Heading, Usage, collect, max_tokens};
 use super::decoding::{Decoding, Outputs};
-use super::logprobs::{CompletionLogprobs, Place, ScoredPrompt, scored_prompt};
+use super::logprobs::{CompletionLogprobs, Names, Place, ScoredPrompt, scored_prompt};
 use super::prompt::PromptField;
-use super::stream::{Format, Frames, Piece, respond};
+use super::stream::{Format, Frames, Piece, Reports, respond, tokens};
 use crate::app::{Admission, App};
 use crate::body::GenerationBody;
 use crate::error::{ApiError, check};
@@ -57,6 +56,10 @@ struct Choice<'a> {
     stop_reason: Option<&'a StopReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_logprobs: Option<ScoredPrompt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [u32]>,
 }
 
 /// Continues texts.
@@ -76,7 +79,7 @@ pub async fn create(
     let least = if echo { 0 } else { 1 };
     let max_tokens = max_tokens(&app, ("max_tokens", fields.max_tokens), ("prompt", longest), least, MAX_TOKENS)?;
     let stream = decoding.stream.unwrap_or(false);
-    let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
+    let reports = decoding.reports();
     let scores = decoding.prompt_logprobs.is_some();
     let outputs = Outputs { max_tokens, logprobs: fields.logprobs, echo, ..Outputs::default() };
     let params = admission.within(decoding.params(&app, outputs)).await??;
@@ -88,20 +91,23 @@ pub async fn create(
     if stream {
         let echoes = vec![Echo::none(skip_special); work.prompts.len()];
         let places = vec![Place::new(skip_special); work.prompts.len() * n];
-        let chunks = Chunks { app: app.clone(), heading, echo, skip_special, echoes, n, include_usage, places };
-        return respond(&app, work, admission, include_usage, chunks).await;
+        let ids = |prompt: &Prompt| vec![reports.token_ids.then(|| tokens(prompt).to_vec()); n];
+        let prompt_ids = work.prompts.iter().flat_map(ids).collect();
+        let chunks = Chunks { app: app.clone(), heading, echo, skip_special, echoes, n, reports, places, prompt_ids };
+        return respond(&app, work, admission, reports, chunks).await;
     }
     let answers = collect(&app, work, &admission).await?;
     let usage = Usage::of(&answers);
     heading.log(&usage, false);
+    let names = Names { tokenizer: &app.tokenizer, as_ids: reports.tokens_as_ids };
     let choices = answers.iter().enumerate().flat_map(|(prompt, answer)| {
         let Completion { prompt: text, prompt_tokens, prompt_logprobs, .. } = answer;
         let echo = match echo {
-            true => Echo::new(text, prompt_tokens, prompt_logprobs.as_ref(), skip_special, &app.tokenizer),
+            true => Echo::new(text, prompt_tokens, prompt_logprobs.as_ref(), skip_special, names),
             false => Echo::none(skip_special),
         };
         let scored = prompt_logprobs.as_ref().filter(|_| scores);
-        choices(&app, prompt * n, answer, &echo, scored)
+        choices(names, reports, prompt * n, answer, &echo, scored)
     });
     let answer = Answer {
         id: &heading.id,
@@ -116,7 +122,8 @@ pub async fn create(
 
 /// The choices of one prompt, numbered from `first`, that begin with `echo`.
 fn choices<'a>(
-    app: &App,
+    names: Names<'_>,
+    reports: Reports,
     first: usize,
     answer: &'a Completion,
     echo: &Echo,
@@ -126,13 +133,16 @@ fn choices<'a>(
         let Echo { text, logprobs, mut end } = echo.clone();
         let logprobs = output.logprobs.as_ref().map(|own| {
             let mut all = logprobs.unwrap_or_default();
-            all.extend(own, &app.tokenizer, &mut end);
+            all.extend(own, names, &mut end);
             all
         });
         let finish_reason = Some(reason(output.finish_reason));
         let (text, stop_reason) = ((text + &output.text).into(), output.stop_reason.as_ref());
-        let prompt_logprobs = scored.map(|entries| scored_prompt(entries, &app.tokenizer));
-        Choice { index: first + i, text, logprobs, finish_reason, stop_reason, prompt_logprobs }
+        let prompt_logprobs = scored.map(|entries| scored_prompt(entries, names.tokenizer));
+        let token_ids = reports.token_ids.then_some(output.tokens.as_slice());
+        let prompt_token_ids = reports.token_ids.then(|| answer.prompt_tokens.clone());
+        let index = first + i;
+        Choice { index, text, logprobs, finish_reason, stop_reason, prompt_logprobs, prompt_token_ids, token_ids }
     };
     answer.outputs.iter().enumerate().map(choice).collect()
 }
@@ -156,10 +166,10 @@ impl Echo {
         tokens: &[u32],
         logprobs: Option<&PromptLogprobs>,
         skip_special: bool,
-        tokenizer: &Tokenizer,
+        names: Names<'_>,
     ) -> Self {
         let mut end = Place::new(skip_special);
-        let logprobs = logprobs.map(|l| CompletionLogprobs::of_prompt(tokens, l, tokenizer, &mut end));
+        let logprobs = logprobs.map(|l| CompletionLogprobs::of_prompt(tokens, l, names, &mut end));
         Echo { text: text.into(), logprobs, end }
     }
 }
@@ -175,46 +185,81 @@ struct Chunks {
     /// The prompts.
     echoes: Vec<Echo>,
     n: usize,
-    include_usage: bool,
+    reports: Reports,
     /// For each choice, where its next token begins.
     places: Vec<Place>,
+    /// For each choice, its prompt's tokens until a chunk has them.
+    prompt_ids: Vec<Option<Vec<u32>>>,
 }
 
 impl Chunks {
     fn push(&self, choices: Vec<Choice<'_>>, usage: Option<Usage>, frames: &mut Frames) {
         let Heading { id, created, model } = &self.heading;
-        let usage = self.include_usage.then_some(usage);
+        let usage = self.reports.usage.then_some(usage);
         frames.push(&Answer { id, object: "text_completion", created: *created, model, choices, usage });
+    }
+
+    fn names(&self) -> Names<'_> {
+        Names { tokenizer: &self.app.tokenizer, as_ids: self.reports.tokens_as_ids }
     }
 }
 
 impl Format for Chunks {
     fn prompt(&mut self, prompt: usize, text: &str, tokens: &[u32], logprobs: Option<&PromptLogprobs>) {
         if self.echo {
-            self.echoes[prompt] = Echo::new(text, tokens, logprobs, self.skip_special, &self.app.tokenizer);
+            self.echoes[prompt] = Echo::new(text, tokens, logprobs, self.skip_special, self.names());
         }
     }
 
-    fn begin(&mut self, choice: usize, frames: &mut Frames) {
+    fn begin(&mut self, choice: usize, usage: Option<Usage>, frames: &mut Frames) {
         if self.echo {
             let Echo { text, logprobs, end } = self.echoes[choice / self.n].clone();
             self.places[choice] = end;
-            let (text, finish_reason, stop_reason) = (text.into(), None, None);
-            let choice = Choice { index: choice, text, logprobs, finish_reason, stop_reason, prompt_logprobs: None };
-            self.push(vec![choice], None, frames);
+            let (index, text, prompt_token_ids) = (choice, text.into(), self.prompt_ids[choice].take());
+            let (finish_reason, stop_reason, prompt_logprobs) = (None, None, None);
+            let token_ids = self.reports.token_ids.then_some(&[][..]);
+            self.push(
+                vec![Choice {
+                    index,
+                    text,
+                    logprobs,
+                    finish_reason,
+                    stop_reason,
+                    prompt_logprobs,
+                    prompt_token_ids,
+                    token_ids,
+                }],
+                usage,
+                frames,
+            );
         }
     }
 
     fn more(&mut self, piece: Piece<'_>, frames: &mut Frames) {
+        let names = Names { tokenizer: &self.app.tokenizer, as_ids: self.reports.tokens_as_ids };
         let place = &mut self.places[piece.choice];
         let logprobs = (!piece.logprobs.is_empty()).then(|| {
             let mut logprobs = CompletionLogprobs::default();
-            logprobs.extend(piece.logprobs, &self.app.tokenizer, place);
+            logprobs.extend(piece.logprobs, names, place);
             logprobs
         });
-        let Piece { choice: index, text, finish_reason, stop_reason, .. } = piece;
-        let (text, prompt_logprobs) = (text.into(), None);
-        self.push(vec![Choice { index, text, logprobs, finish_reason, stop_reason, prompt_logprobs }], None, frames);
+        let Piece { choice: index, text, usage, finish_reason, stop_reason, .. } = piece;
+        let (text, prompt_logprobs, prompt_token_ids) = (text.into(), None, self.prompt_ids[index].take());
+        let token_ids = self.reports.token_ids.then_some(piece.tokens);
+        self.push(
+            vec![Choice {
+                index,
+                text,
+                logprobs,
+                finish_reason,
+                stop_reason,
+                prompt_logprobs,
+                prompt_token_ids,
+                token_ids,
+            }],
+            usage,
+            frames,
+        );
     }
 
     fn usage(&mut self, usage: &Usage, frames: &mut Frames) {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use engine::constraint::{Grammar, Thoughts};
 use engine::sampling::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingOptions, SamplingParams};
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::stop::{Stop, StopBeams, stop_tokens};
-use super::structured::{FormFields, ResponseFormat, StructuredOutputs};
+use super::stream::Reports;
+use super::structured::{FormFields, ResponseFormat, Schema, StructuredOutputs};
 use crate::app::App;
 use crate::error::{ApiError, check};
 
@@ -69,7 +69,7 @@ pub struct Decoding {
     /// vLLM's way to ask for texts of a form.
     pub structured_outputs: Option<StructuredOutputs>,
     /// Its older ways, a field for each: a JSON schema,
-    pub guided_json: Option<Value>,
+    pub guided_json: Option<Schema>,
     /// a regular expression,
     pub guided_regex: Option<String>,
     /// texts to choose from,
@@ -78,6 +78,10 @@ pub struct Decoding {
     pub guided_grammar: Option<String>,
     /// Report the logprobs of the prompt's tokens, and this many of the likeliest in the place of each.
     pub prompt_logprobs: Option<usize>,
+    /// Report the ids of the prompt's and the outputs' tokens.
+    pub return_token_ids: Option<bool>,
+    /// Name tokens by their ids where logprobs are reported.
+    pub return_tokens_as_token_ids: Option<bool>,
     /// Send tokens as they come.
     pub stream: Option<bool>,
     /// How.
@@ -105,7 +109,7 @@ pub struct Outputs {
 pub struct StreamOptions {
     /// End with a chunk that counts tokens.
     pub include_usage: Option<bool>,
-    /// Count them in every chunk; not supported.
+    /// Count them in every chunk, if the stream ends with a count.
     pub continuous_usage_stats: Option<bool>,
     /// Whether chunks may be padded; they are not.
     pub include_obfuscation: Option<bool>,
@@ -139,10 +143,6 @@ impl Decoding {
         check(scored.is_none() || !(echo && logprobs.is_some_and(|k| Some(k) != scored)), "prompt_logprobs", || {
             "prompt_logprobs and logprobs must be the same number where the prompt is repeated with its logprobs".into()
         })?;
-        let continuous = self.stream_options.and_then(|o| o.continuous_usage_stats) == Some(true);
-        check(!continuous, "stream_options.continuous_usage_stats", || {
-            "stream_options.continuous_usage_stats is not supported; it may only be false or null".into()
-        })?;
         within(self.temperature, "temperature", 0.0, 100.0)?;
         within(self.top_p, "top_p", f32::MIN_POSITIVE, 1.0)?;
         within(self.min_p, "min_p", 0.0, 1.0)?;
@@ -158,7 +158,12 @@ impl Decoding {
         check(beams || length_penalty == 1.0, "length_penalty", || needs_beams("length_penalty"))?;
         check(beams || early_stopping == EarlyStopping::No, "early_stopping", || needs_beams("early_stopping"))?;
         let constraint = match grammar {
-            Some((field, grammar)) => Some(app.grammars.compile(field, grammar).await?.after(thoughts)),
+            Some((field, grammar)) => {
+                for place in grammar.unchecked() {
+                    tracing::warn!(field, %place, "the answer is not checked for a part of its schema");
+                }
+                Some(app.grammars.compile(field, grammar).await?.after(thoughts))
+            }
             None => None,
         };
         let beam = beams.then_some(Beam { width, length_penalty, early_stopping });
@@ -187,7 +192,11 @@ impl Decoding {
         // OpenAI's temperature is 1 where neither the request nor the model says anything.
         let samples = app.defaults.do_sample == Some(true) || beam.is_some();
         let options = SamplingOptions {
-            temperature: self.temperature.or((!samples).then_some(1.0)),
+            // Beams have no temperature, and clients send OpenAI's default.
+            temperature: match self.temperature.filter(|&temperature| beam.is_none() || temperature != 1.0) {
+                None if !samples => Some(1.0),
+                temperature => temperature,
+            },
             top_k,
             top_p: self.top_p,
             min_p: self.min_p,
@@ -200,6 +209,18 @@ impl Decoding {
 }
 
 impl Decoding {
+    /// What the answer reports besides its text.
+    pub fn reports(&self) -> Reports {
+        let usage = self.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
+        let continuous = self.stream_options.and_then(|options| options.continuous_usage_stats).unwrap_or(false);
+        Reports {
+            usage,
+            usage_in_chunks: usage && continuous,
+            token_ids: self.return_token_ids.unwrap_or(false),
+            tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
+        }
+    }
+
     /// Takes out what says which form outputs have.
     fn form_fields(&mut self) -> FormFields {
         FormFields {

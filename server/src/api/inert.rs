@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::json::integer;
+use crate::json::{self, integer};
 
 /// The fields of a body that change nothing.
 #[derive(Debug)]
@@ -18,8 +18,6 @@ enum Rule {
     /// Nothing else.
     Null,
     Boolean,
-    /// False alone.
-    False,
     /// True alone.
     True,
     /// 0 alone.
@@ -38,6 +36,8 @@ enum Rule {
 const FIELDS: &[(&str, Rule)] = &[
     // OpenAI's. They are about sounds, images and accounts, which this server does not have.
     ("audio", Rule::Null),
+    // Codex's.
+    ("client_metadata", Rule::Object),
     ("function_call", Rule::Word(&["none", "auto"])),
     ("functions", Rule::EmptyArray),
     ("metadata", Rule::Object),
@@ -70,8 +70,6 @@ const FIELDS: &[(&str, Rule)] = &[
     ("priority", Rule::Zero),
     ("prompt_embeds", Rule::Null),
     ("request_id", Rule::Null),
-    ("return_token_ids", Rule::False),
-    ("return_tokens_as_token_ids", Rule::False),
     // Of tokenizers written in Python; those of the crate put no spaces there.
     ("spaces_between_special_tokens", Rule::Boolean),
     ("structural_tag", Rule::Null),
@@ -81,7 +79,7 @@ const FIELDS: &[(&str, Rule)] = &[
 ];
 
 /// Fields that one endpoint has and another has not. There they are accepted with values that would change nothing.
-const ELSEWHERE: [&str; 12] = [
+const ELSEWHERE: [&str; 14] = [
     "add_generation_prompt",
     "chat_template",
     "chat_template_kwargs",
@@ -91,6 +89,8 @@ const ELSEWHERE: [&str; 12] = [
     "max_completion_tokens",
     "parallel_tool_calls",
     "prompt_logprobs",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
     "tool_choice",
     "tools",
     "top_logprobs",
@@ -99,7 +99,7 @@ const ELSEWHERE: [&str; 12] = [
 /// Whether a field that an endpoint does not have would change nothing in this body.
 pub fn says_nothing(name: &str, body: &[u8]) -> bool {
     ELSEWHERE.contains(&name)
-        && serde_json::from_slice::<Value>(body).is_ok_and(|body| match &body[name] {
+        && json::parse::<Value>(body).is_ok_and(|(body, _)| match &body[name] {
             // Without tools these say nothing.
             Value::Bool(_) if name == "parallel_tool_calls" => true,
             Value::String(word) if name == "tool_choice" => ["none", "auto"].contains(&word.as_str()),
@@ -166,7 +166,6 @@ impl fmt::Display for Rule {
         let or_null = match self {
             Rule::Null => return f.write_str("null"),
             Rule::Boolean => "true, false",
-            Rule::False => "false",
             Rule::True => "true",
             Rule::Zero => "0",
             Rule::Text => "a string",
@@ -206,7 +205,6 @@ impl<'de> Visitor<'de> for Rule {
     fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
         self.check(match self {
             Rule::Boolean => true,
-            Rule::False => !value,
             Rule::True => value,
             _ => false,
         })

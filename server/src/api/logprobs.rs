@@ -10,6 +10,21 @@ use serde::{Serialize, Serializer};
 /// What stands for the logprob of an impossible token, since JSON has no infinities; vLLM's number.
 const IMPOSSIBLE: f32 = -9999.0;
 
+/// How tokens are named.
+#[derive(Clone, Copy, Debug)]
+pub struct Names<'a> {
+    /// The tokens.
+    pub tokenizer: &'a Tokenizer,
+    /// Whether names are `token_id:` and the id in place of the text.
+    pub as_ids: bool,
+}
+
+impl Names<'_> {
+    fn name(self, id: u32) -> String {
+        if self.as_ids { format!("token_id:{id}") } else { text(self.tokenizer, id) }
+    }
+}
+
 /// Logprobs of a completion.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CompletionLogprobs {
@@ -88,27 +103,27 @@ struct NamedToken {
 
 impl CompletionLogprobs {
     /// Of a prompt's `tokens`, which begin at `place`. Moves `place` past them.
-    pub fn of_prompt(tokens: &[u32], logprobs: &PromptLogprobs, tokenizer: &Tokenizer, place: &mut Place) -> Self {
+    pub fn of_prompt(tokens: &[u32], logprobs: &PromptLogprobs, names: Names<'_>, place: &mut Place) -> Self {
         let mut all = CompletionLogprobs::default();
         for (&token, entry) in tokens.iter().zip(logprobs) {
-            all.push(token, entry.as_ref(), tokenizer, place);
+            all.push(token, entry.as_ref(), names, place);
         }
         all
     }
 
     /// Adds `tokens`, which begin at `place`. Moves `place` past them.
-    pub fn extend(&mut self, tokens: &[TokenLogprob], tokenizer: &Tokenizer, place: &mut Place) {
+    pub fn extend(&mut self, tokens: &[TokenLogprob], names: Names<'_>, place: &mut Place) {
         for entry in tokens {
-            self.push(entry.token, Some(entry), tokenizer, place);
+            self.push(entry.token, Some(entry), names, place);
         }
     }
 
-    fn push(&mut self, token: u32, entry: Option<&TokenLogprob>, tokenizer: &Tokenizer, place: &mut Place) {
-        let name = text(tokenizer, token);
+    fn push(&mut self, token: u32, entry: Option<&TokenLogprob>, names: Names<'_>, place: &mut Place) {
+        let name = names.name(token);
         self.top_logprobs.push(entry.map(|entry| {
             let mut top = Likeliest::default();
             for &(id, logprob) in &entry.top {
-                top.add(text(tokenizer, id), logprob);
+                top.add(names.name(id), logprob);
             }
             top.add(name.clone(), entry.logprob);
             top
@@ -116,7 +131,7 @@ impl CompletionLogprobs {
         self.token_logprobs.push(entry.map(|entry| finite(entry.logprob)));
         self.tokens.push(name);
         self.text_offset.push(place.offset);
-        place.pass(token, tokenizer);
+        place.pass(token, names.tokenizer);
     }
 }
 
@@ -150,11 +165,11 @@ impl Serialize for Likeliest {
 
 impl ChatLogprobs {
     /// Of `tokens`.
-    pub fn new<'a>(tokens: impl IntoIterator<Item = &'a TokenLogprob>, tokenizer: &Tokenizer) -> Self {
+    pub fn new<'a>(tokens: impl IntoIterator<Item = &'a TokenLogprob>, names: Names<'_>) -> Self {
         let named = |id: u32, logprob: f32| {
-            let token = text(tokenizer, id);
-            let bytes = (!token.contains(char::REPLACEMENT_CHARACTER)).then(|| token.as_bytes().to_vec());
-            NamedToken { token, logprob: finite(logprob), bytes }
+            let text = text(names.tokenizer, id);
+            let bytes = (!text.contains(char::REPLACEMENT_CHARACTER)).then(|| text.as_bytes().to_vec());
+            NamedToken { token: names.name(id), logprob: finite(logprob), bytes }
         };
         let entry = |t: &TokenLogprob| ChatToken {
             token: named(t.token, t.logprob),

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use engine::llm::{Completion, RequestEvent, StopReason};
+use engine::llm::{Completion, Prompt, RequestEvent, StopReason};
 use engine::sequence::{PromptLogprobs, TokenLogprob};
 use futures_util::stream;
 use serde::Serialize;
@@ -16,12 +16,25 @@ use crate::error::ApiError;
 use crate::metrics::reason;
 use crate::worker::{Job, Work};
 
+/// What an answer reports besides its text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reports {
+    /// Whether a stream ends with the number of its tokens.
+    pub usage: bool,
+    /// Whether each chunk has the number of its choice's tokens so far.
+    pub usage_in_chunks: bool,
+    /// Whether the ids of tokens are reported.
+    pub token_ids: bool,
+    /// Whether tokens are named by their ids where logprobs are reported.
+    pub tokens_as_ids: bool,
+}
+
 /// What is particular to streams of completions, of chats and of responses.
 pub trait Format: Send + 'static {
     /// Takes in a prompt with its logprobs, if they were asked for, before anything of its choices is sent.
     fn prompt(&mut self, _prompt: usize, _text: &str, _tokens: &[u32], _logprobs: Option<&PromptLogprobs>) {}
-    /// Chunks that come before anything is generated for `choice`.
-    fn begin(&mut self, choice: usize, frames: &mut Frames);
+    /// Chunks that come before anything is generated for `choice`, with its number of tokens if chunks have one.
+    fn begin(&mut self, choice: usize, usage: Option<Usage>, frames: &mut Frames);
     /// A chunk with more of a choice: text, the logprobs of its tokens, and at its end the reason.
     fn more(&mut self, piece: Piece<'_>, frames: &mut Frames);
     /// The chunk that counts tokens.
@@ -45,8 +58,12 @@ pub struct Piece<'a> {
     pub choice: usize,
     /// Its new text.
     pub text: &'a str,
+    /// The new tokens' ids.
+    pub tokens: &'a [u32],
     /// The new tokens' logprobs.
     pub logprobs: &'a [TokenLogprob],
+    /// The number of the choice's tokens so far, if chunks have one.
+    pub usage: Option<Usage>,
     /// Why it ended, if it did.
     pub finish_reason: Option<&'static str>,
     /// What ended it, if the request named that.
@@ -85,7 +102,9 @@ struct Streaming<F> {
     /// What of each choice was sent.
     sent: Vec<Sent>,
     usage: Usage,
-    include_usage: bool,
+    reports: Reports,
+    /// The number of tokens of each prompt.
+    prompt_tokens: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -93,6 +112,8 @@ struct Sent {
     begun: bool,
     bytes: usize,
     logprobs: usize,
+    /// Tokens that were generated, with or without text.
+    tokens: usize,
 }
 
 type Events = Vec<(usize, RequestEvent)>;
@@ -105,13 +126,14 @@ pub async fn respond<F: Format>(
     app: &App,
     work: Work,
     admission: Admission,
-    include_usage: bool,
+    reports: Reports,
     format: F,
 ) -> Result<Response, ApiError> {
     let (n, left) = (work.params.n, work.prompts.len());
+    let prompt_tokens = work.prompts.iter().map(|prompt| tokens(prompt).len()).collect();
     let job = app.worker.submit(work);
-    let sent = vec![Sent::default(); left * n];
-    let mut streaming = Streaming { admission, job, format, n, left, sent, usage: Usage::default(), include_usage };
+    let (sent, usage) = (vec![Sent::default(); left * n], Usage::default());
+    let mut streaming = Streaming { admission, job, format, n, left, sent, usage, reports, prompt_tokens };
     let first = streaming.next().await?;
     let body = stream::unfold(Some((streaming, Some(first))), |state| async {
         let (mut streaming, mut ready) = state?;
@@ -138,6 +160,14 @@ pub async fn respond<F: Format>(
     Ok(([kind, no_cache], Body::from_stream(body)).into_response())
 }
 
+/// The tokens of a prompt, which the server always encodes.
+pub fn tokens(prompt: &Prompt) -> &[u32] {
+    match prompt {
+        Prompt::Encoded { tokens, .. } | Prompt::Tokens(tokens) => tokens,
+        Prompt::Text(_) => &[],
+    }
+}
+
 impl From<Frames> for Result<Bytes, Infallible> {
     fn from(frames: Frames) -> Self {
         Ok(frames.0.into())
@@ -156,21 +186,20 @@ impl<F: Format> Streaming<F> {
                 RequestEvent::Prompt { text, tokens, logprobs, .. } => {
                     self.format.prompt(prompt, &text, &tokens, logprobs.as_ref());
                 }
-                RequestEvent::Token { index, text, logprob, .. } => {
-                    let logprobs = logprob.as_slice();
-                    if !text.is_empty() || !logprobs.is_empty() {
-                        let choice = prompt * self.n + index;
-                        self.send(
-                            Piece { choice, text: &text, logprobs, finish_reason: None, stop_reason: None },
-                            frames,
-                        );
+                RequestEvent::Token { index, text, token, logprob, .. } => {
+                    let (choice, logprobs) = (prompt * self.n + index, logprob.as_slice());
+                    self.sent[choice].tokens += 1;
+                    if !text.is_empty() || !logprobs.is_empty() || self.reports.token_ids {
+                        let (tokens, text) = (&[token][..], text.as_str());
+                        let (finish_reason, stop_reason, usage) = (None, None, None);
+                        self.send(Piece { choice, text, tokens, logprobs, usage, finish_reason, stop_reason }, frames);
                     }
                 }
                 RequestEvent::Done(completion) => self.finish(prompt, &completion, frames),
             }
         }
         if self.left == 0 {
-            if self.include_usage {
+            if self.reports.usage {
                 self.format.usage(&self.usage, frames);
             }
             self.format.end(frames);
@@ -191,20 +220,26 @@ impl<F: Format> Streaming<F> {
             let text = output.text.get(sent.bytes..).unwrap_or_default();
             let logprobs = output.logprobs.as_deref().unwrap_or_default();
             let logprobs = logprobs.get(sent.logprobs..).unwrap_or_default();
+            let tokens = output.tokens.get(sent.tokens..).unwrap_or_default();
+            self.sent[choice].tokens = output.tokens.len();
             let (finish_reason, stop_reason) = (Some(reason(output.finish_reason)), output.stop_reason.as_ref());
-            self.send(Piece { choice, text, logprobs, finish_reason, stop_reason }, frames);
+            self.send(Piece { choice, text, tokens, logprobs, usage: None, finish_reason, stop_reason }, frames);
         }
         self.usage.add(completion);
         self.left -= 1;
     }
 
-    fn send(&mut self, piece: Piece<'_>, frames: &mut Frames) {
+    fn send(&mut self, mut piece: Piece<'_>, frames: &mut Frames) {
+        let prompt_tokens = self.prompt_tokens[piece.choice / self.n];
+        let counted = self.reports.usage_in_chunks;
+        let usage = |tokens: usize| counted.then(|| Usage::of_choice(prompt_tokens, tokens));
         let sent = &mut self.sent[piece.choice];
         if !std::mem::replace(&mut sent.begun, true) {
-            self.format.begin(piece.choice, frames);
+            self.format.begin(piece.choice, usage(0), frames);
         }
         sent.bytes += piece.text.len();
         sent.logprobs += piece.logprobs.len();
+        piece.usage = usage(sent.tokens);
         self.format.more(piece, frames);
     }
 }

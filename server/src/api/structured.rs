@@ -1,11 +1,39 @@
 //! Fields that say what an output must be: OpenAI's `response_format`, vLLM's `structured_outputs`, and its older `guided_`
 //! fields.
 
-use engine::constraint::Grammar;
+use engine::constraint::{Grammar, exact_numbers};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::error::{ApiError, check};
+use crate::json;
+
+/// A JSON schema as it was sent, in which numbers have all their digits.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(transparent)]
+pub struct Schema(Box<RawValue>);
+
+impl Schema {
+    /// The grammar of what the schema describes. If `strict`, everything that it says is kept to or refused.
+    ///
+    /// # Errors
+    /// 400 about `field` if this is not JSON.
+    pub fn grammar(self, field: &'static str, strict: bool) -> Result<Grammar, ApiError> {
+        let (schema, _) = json::parse(exact_numbers(self.0.get()).as_bytes())
+            .map_err(|problem| ApiError::field(field, format!("{field}: {problem}")))?;
+        Ok(if strict { Grammar::JsonSchema(schema) } else { Grammar::LenientJsonSchema(schema) })
+    }
+
+    /// The same schema, if it was sent as a string of JSON.
+    fn unquoted(self, field: &'static str) -> Result<Self, ApiError> {
+        if !self.0.get().starts_with('"') {
+            return Ok(self);
+        }
+        let not_json = |error: serde_json::Error| ApiError::field(field, format!("{field} is not JSON: {error}"));
+        let text: String = serde_json::from_str(self.0.get()).map_err(not_json)?;
+        RawValue::from_string(text).map(Schema).map_err(not_json)
+    }
+}
 
 /// OpenAI's way to ask for JSON.
 #[derive(Debug, Deserialize)]
@@ -26,23 +54,22 @@ pub enum FormatType {
     JsonSchema,
 }
 
-/// A schema with what is only said about it: it is always kept to, `strict` or not.
+/// A schema and its name. If it is not strict, a few conditions that outputs cannot be held to are left unchecked.
 #[derive(Debug, Deserialize)]
 struct NamedSchema {
     #[serde(rename = "name")]
     _name: Option<String>,
     #[serde(rename = "description")]
     _description: Option<String>,
-    #[serde(rename = "strict")]
-    _strict: Option<bool>,
-    schema: Option<Value>,
+    strict: Option<bool>,
+    schema: Option<Schema>,
 }
 
 /// vLLM's way to ask for texts of any form: one of these.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct StructuredOutputs {
-    json: Option<Value>,
+    json: Option<Schema>,
     json_object: Option<bool>,
     regex: Option<String>,
     choice: Option<Vec<String>>,
@@ -57,7 +84,7 @@ pub struct FormFields {
     /// vLLM's.
     pub structured_outputs: Option<StructuredOutputs>,
     /// Its older ones.
-    pub guided_json: Option<Value>,
+    pub guided_json: Option<Schema>,
     /// A regular expression.
     pub guided_regex: Option<String>,
     /// Texts to choose from.
@@ -106,21 +133,18 @@ impl ResponseFormat {
             FormatType::JsonObject => Ok(Some(("response_format", Grammar::JsonObject))),
             FormatType::JsonSchema => {
                 let place = "response_format.json_schema.schema";
-                let value = self.json_schema.and_then(|named| named.schema);
-                let value = value.ok_or_else(|| ApiError::field(place, format!("{place} is missing")))?;
-                Ok(Some((place, Grammar::JsonSchema(value))))
+                let named = self.json_schema.map(|named| (named.strict.unwrap_or(false), named.schema));
+                let Some((strict, Some(schema))) = named else {
+                    return Err(ApiError::field(place, format!("{place} is missing")));
+                };
+                Ok(Some((place, schema.grammar(place, strict)?)))
             }
         }
     }
 }
 
-/// A schema, which may be written as a text.
-fn schema(field: &'static str, value: Option<Value>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
-    let value = match value {
-        Some(Value::String(text)) => serde_json::from_str(&text)
-            .map(Some)
-            .map_err(|error| ApiError::field(field, format!("{field} is not JSON: {error}")))?,
-        other => other,
-    };
-    Ok(value.map(|value| (field, Grammar::JsonSchema(value))))
+/// A schema that a field of its own asks for, which makes it strict. It may be a string of JSON.
+fn schema(field: &'static str, schema: Option<Schema>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+    let grammar = schema.map(|schema| schema.unquoted(field)?.grammar(field, true)).transpose()?;
+    Ok(grammar.map(|grammar| (field, grammar)))
 }

@@ -8,12 +8,30 @@ use engine::constraint::Grammar;
 use serde_json::Value;
 
 use crate::app::App;
-use crate::error::{ApiError, check};
+use crate::error::{ApiError, check, cut};
 
 /// Tools in a request, at most.
 const MAX_TOOLS: usize = 128;
 /// Characters of a tool's name, at most.
 const MAX_NAME: usize = 64;
+/// Tools of OpenAI's that a model cannot be offered here: OpenAI runs them, or they are called in other forms than JSON.
+const ELSEWHERE: [&str; 13] = [
+    "apply_patch",
+    "code_interpreter",
+    "computer",
+    "computer_use_preview",
+    "custom",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "namespace",
+    "shell",
+    "tool_search",
+    "web_search",
+];
+/// The beginning of a tool's type that a date or a stage follows.
+const WEB_SEARCH: &str = "web_search_";
 
 /// The fields as they were sent.
 #[derive(Debug, Default)]
@@ -58,8 +76,16 @@ impl ToolFields {
         let choice = ToolChoice::of(self.tool_choice.as_ref())?;
         let schemas = self.tools.unwrap_or_default();
         check(schemas.len() <= MAX_TOOLS, "tools", || format!("there may be at most {MAX_TOOLS} tools"))?;
-        let tools: Vec<Tool> =
-            schemas.iter().enumerate().map(|(at, schema)| tool(at, schema)).collect::<Result<_, _>>()?;
+        let (mut offered, mut tools) = (Vec::new(), Vec::new());
+        for (at, schema) in schemas.into_iter().enumerate() {
+            match left_out(&schema) {
+                Some(kind) => tracing::warn!(kind, "a tool is left out: the model cannot be offered it"),
+                None => {
+                    tools.push(tool(at, &schema)?);
+                    offered.push(schema);
+                }
+            }
+        }
         let names: BTreeSet<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
         check(names.len() == tools.len(), "tools", || "no two tools may have the same name".into())?;
         let required = match &choice {
@@ -69,8 +95,11 @@ impl ToolFields {
             ToolChoice::Named(name) => tools.iter().filter(|tool| tool.name == *name).cloned().collect(),
         };
         let must = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
-        check(!must || !required.is_empty(), "tool_choice", || {
-            "tool_choice asks for a call, but there is no such tool among tools".into()
+        check(!must || !required.is_empty(), "tool_choice", || match &choice {
+            ToolChoice::Named(name) => {
+                format!("tool_choice asks for a call of {:?}, and tools has no function of that name", cut(name))
+            }
+            _ => "tool_choice asks for a call, and tools has no function".into(),
         })?;
         if tools.is_empty() {
             return Ok(None);
@@ -84,7 +113,7 @@ impl ToolFields {
         let is_named = matches!(choice, ToolChoice::Named(_));
         // An answer that the template refuses to read again ends the conversation.
         let parallel = self.parallel_tool_calls.unwrap_or(true) && !is_named && template.takes_several_calls();
-        let schemas = schemas.into_iter().map(chat::Value::from_serialize).collect();
+        let schemas = offered.into_iter().map(chat::Value::from_serialize).collect();
         Ok(Some(Calling { format, schemas, is_named, tools, required, parallel }))
     }
 }
@@ -111,12 +140,23 @@ impl ToolChoice {
             (Some("auto"), _) => Ok(ToolChoice::Auto),
             (Some("required"), _) => Ok(ToolChoice::Required),
             (None, Some(name)) => Ok(ToolChoice::Named(name.to_owned())),
+            (None, None) if value.and_then(left_out).is_some() => {
+                let kind = value.and_then(left_out).unwrap_or_default();
+                let why = format!("tool_choice forces {kind:?}, which the model cannot be offered");
+                Err(ApiError::field("tool_choice", why))
+            }
             _ => {
                 let why = "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}";
                 Err(ApiError::field("tool_choice", why))
             }
         }
     }
+}
+
+/// The type of a tool that the model is not offered.
+fn left_out(tool: &Value) -> Option<&str> {
+    let kind = tool.get("type")?.as_str()?;
+    (ELSEWHERE.contains(&kind) || kind.starts_with(WEB_SEARCH)).then_some(kind)
 }
 
 /// The tool that one of `tools` describes.
@@ -138,7 +178,8 @@ fn tool(at: usize, schema: &Value) -> Result<Tool, ApiError> {
                 schema @ Value::Object(_) => Some(schema.clone()),
                 _ => return refused(".function.parameters", "must be a JSON schema"),
             };
-            Ok(Tool { name: name.to_owned(), parameters })
+            let strict = function["strict"] == true;
+            Ok(Tool { name: name.to_owned(), parameters, strict })
         }
         _ => refused(".function.name", &format!("must be up to {MAX_NAME} letters, digits, _, - and .")),
     }

@@ -2,30 +2,42 @@
 //!
 //! Two things are as in JSON and not as serde has them: 4.0 is an integer, and an array is no object.
 
+mod nesting;
 mod problem;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use serde::de::{
-    DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess,
+    Visitor,
 };
 use serde::forward_to_deserialize_any;
+use serde_json::value::RawValue;
 
 pub use problem::BodyError;
+
+/// Levels of nesting that one deserializer reads, below `serde_json`'s own limit of 128. A new one reads the next levels.
+const LEVELS: usize = 100;
+/// The name by which `serde_json` recognises [`RawValue`].
+const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 /// A value, and the paths of the fields in the JSON that its type does not have.
 ///
 /// # Errors
 /// The first thing that is wrong.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>), BodyError> {
+    nesting::check(bytes)?;
     let reading = Reading::default();
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = T::deserialize(Json { inner: &mut json, at: Place { path: &Path::Root, reading: &reading } });
+    let value = T::deserialize(Json { inner: &mut json, at: Place { path: &Path::Root, depth: 0, reading: &reading } });
     match value {
         Ok(value) if json.end().is_ok() => Ok((value, reading.unknown.take())),
         Err(problem) if reading.unreadable.borrow().is_none() => Err(problem),
-        _ => Err(BodyError::unreadable(bytes, reading.unreadable.take().unwrap_or_default())),
+        _ => {
+            let (field, reason) = reading.unreadable.take().unwrap_or_default();
+            Err(BodyError::unreadable(bytes, field, &reason))
+        }
     }
 }
 
@@ -35,8 +47,9 @@ struct Reading {
     /// What is wrong, on its way through a deserializer that has errors of its own.
     problem: RefCell<Option<BodyError>>,
     unknown: RefCell<BTreeSet<String>>,
-    /// Where the deserializer found something wrong, if it did: this is not JSON, or no text or number that can be.
-    unreadable: RefCell<Option<String>>,
+    /// The field in which the deserializer found something wrong, and its reason: this is not JSON, or no string or number
+    /// can represent it.
+    unreadable: RefCell<Option<(String, String)>>,
 }
 
 /// The way from the whole to a value.
@@ -75,17 +88,31 @@ impl Path<'_> {
 #[derive(Clone, Copy)]
 struct Place<'a> {
     path: &'a Path<'a>,
+    /// Arrays and objects around the value.
+    depth: usize,
     reading: &'a Reading,
 }
 
 impl Place<'_> {
     /// What the deserializer's error is about.
-    fn problem<E>(self, _: E) -> BodyError {
+    fn problem<E: Error>(self, error: E) -> BodyError {
         self.reading.problem.take().unwrap_or_else(|| {
             // What is around the place says so too, later.
-            self.reading.unreadable.borrow_mut().get_or_insert_with(|| self.path.field().to_string());
+            self.reading.unreadable.borrow_mut().get_or_insert_with(|| {
+                let reason = error.to_string();
+                // A deserializer of inner levels counts lines from its own beginning.
+                let has_place = self.depth < LEVELS;
+                let reason =
+                    if has_place { reason.as_str() } else { reason.split(" at line ").next().unwrap_or_default() };
+                (self.path.field().to_string(), reason.to_owned())
+            });
             BodyError::custom("this is not JSON")
         })
+    }
+
+    /// The place of a member or an item.
+    fn inner<'b>(&'b self, path: &'b Path<'b>) -> Place<'b> {
+        Place { path, depth: self.depth + 1, reading: self.reading }
     }
 
     /// Names the place in a problem that was found at it.
@@ -120,6 +147,11 @@ struct Json<'a, D> {
 impl<'a, 'de, D: Deserializer<'de>> Json<'a, D> {
     fn read<V: Visitor<'de>>(self, kind: Kind, visitor: V) -> Result<V::Value, BodyError> {
         let at = self.at;
+        if at.depth > 0 && at.depth.is_multiple_of(LEVELS) {
+            let raw = <&RawValue>::deserialize(self.inner).map_err(|e| at.problem(e))?;
+            let mut json = serde_json::Deserializer::from_str(raw.get());
+            return json.deserialize_any(Reader { visitor, kind, at }).map_err(|e| at.problem(e));
+        }
         self.inner.deserialize_any(Reader { visitor, kind, at }).map_err(|e| at.problem(e))
     }
 }
@@ -170,7 +202,14 @@ impl<'a, 'de, D: Deserializer<'de>> Deserializer<'de> for Json<'a, D> {
         visitor.visit_enum(word.into_deserializer()).map_err(|problem| at.found(problem))
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, BodyError> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, BodyError> {
+        if name == RAW_VALUE {
+            return self.inner.deserialize_newtype_struct(name, visitor).map_err(|e| self.at.problem(e));
+        }
         visitor.visit_newtype_struct(self)
     }
 
@@ -271,7 +310,7 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Items<'_, A> {
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, BodyError> {
         let path = Path::Item(self.at.path, self.next);
         self.next += 1;
-        let at = Place { path: &path, ..self.at };
+        let at = self.at.inner(&path);
         self.inner.next_element_seed(Seed { seed, at }).map_err(|e| self.at.problem(e))
     }
 }
@@ -304,7 +343,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<'_, A> {
             Some(_) => Path::Field(self.at.path, &self.key),
             None => Path::Entry(self.at.path, &self.key),
         };
-        let at = Place { path: &path, ..self.at };
+        let at = self.at.inner(&path);
         self.inner.next_value_seed(Seed { seed, at }).map_err(|e| self.at.problem(e))
     }
 }

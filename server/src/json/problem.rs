@@ -27,17 +27,31 @@ impl BodyError {
         BodyError { member: Some(member.into()), ..Self::new(what.into()) }
     }
 
-    /// The problem that the bytes are not JSON, or that `field` has something which JSON allows and which cannot be
-    /// represented.
-    pub fn unreadable(bytes: &[u8], field: String) -> Self {
-        let what = match serde_json::from_slice::<IgnoredAny>(bytes) {
-            Err(error) if error.is_eof() => " is not JSON: it ends too early".into(),
-            Err(error) => format!(" is not JSON from line {}, column {} on", error.line(), error.column()),
-            Ok(_) => {
-                let what = " cannot be read: it is nested too deeply, or has text or numbers that cannot be";
-                return Self::new(what.into()).at(|| (field.clone(), field));
+    /// The bytes are not JSON, or JSON allows the contents of `field` and no string or number can represent them for the
+    /// `reason` of the deserializer.
+    pub fn unreadable(bytes: &[u8], field: String, reason: &str) -> Self {
+        match serde_json::from_slice::<IgnoredAny>(bytes) {
+            Err(error) if error.is_eof() => Self::of_body(" is not JSON: it ends too early".into()),
+            Err(error) => {
+                let place = format!("line {}, column {}", error.line(), error.column());
+                let reason = error.to_string();
+                let reason = reason.split(" at line ").next().unwrap_or_default();
+                Self::of_body(format!(" is not JSON at {place}: {reason}"))
             }
-        };
+            Ok(_) => {
+                let (reason, place) = reason.split_once(" at line ").unwrap_or((reason, ""));
+                let what = match reason {
+                    "number out of range" => "a number that is out of range",
+                    _ => "an escape (\\u) of half a surrogate pair",
+                };
+                let at = place.split_once(" column ").map(|(line, column)| format!(" at line {line}, column {column}"));
+                Self::new(format!(" has {what}{}", at.unwrap_or_default())).at(|| (field.clone(), field))
+            }
+        }
+    }
+
+    /// A problem of the body as a whole.
+    pub fn of_body(what: String) -> Self {
         Self::new(what).at(Default::default)
     }
 
@@ -231,14 +245,51 @@ mod tests {
     #[test]
     fn what_is_not_json_is_named_by_its_place() {
         assert_eq!(problem("{\"whole\": 7").0, "the body is not JSON: it ends too early");
-        assert_eq!(problem("{\"whole\": 7}\n\n x").0, "the body is not JSON from line 3, column 2 on");
-        assert_eq!(problem("{\"inner\": {\"size\": NaN}}").0, "the body is not JSON from line 1, column 20 on");
-        let deep = format!("{{\"anything\": {}{}}}", "[".repeat(1000), "]".repeat(1000));
-        assert!(problem(&deep).0.contains("nested too deeply"));
-        for json in [r#"{"flag": true, "texts": ["\ud800"]}"#, r#"{"texts": [], "ratio": 1e400}"#] {
-            let (message, field) = problem(json);
-            assert!(field.is_some_and(|field| message.starts_with(&field)), "{message}");
+        let trailing = "the body is not JSON at line 3, column 2: trailing characters";
+        assert_eq!(problem("{\"whole\": 7}\n\n x").0, trailing);
+        let word = "the body is not JSON at line 1, column 20: expected value";
+        assert_eq!(problem("{\"inner\": {\"size\": NaN}}").0, word);
+    }
+
+    #[test]
+    fn what_json_cannot_represent_is_named_with_its_place() {
+        for (json, message, field) in [
+            (
+                r#"{"flag": true, "texts": ["\ud800"]}"#,
+                "texts has an escape (\\u) of half a surrogate pair at line 1, column 34",
+                "texts",
+            ),
+            (
+                r#"{"anything": {"a": ["\udc00\ud800"]}}"#,
+                "anything has an escape (\\u) of half a surrogate pair at line 1, column 28",
+                "anything",
+            ),
+            (
+                r#"{"texts": [], "ratio": 1e400}"#,
+                "ratio has a number that is out of range at line 1, column 28",
+                "ratio",
+            ),
+        ] {
+            assert_eq!(problem(json), (message.into(), Some(field.into())), "{json}");
         }
+        let problem = parse::<Outer>(b"{\"flag\": true,\n \"texts\": [\"\xc3(\"]}").unwrap_err();
+        assert_eq!(problem.to_string(), "the body is not UTF-8: line 2, column 13 has a byte that is no character");
+    }
+
+    #[test]
+    fn nesting_has_a_limit_that_is_named() {
+        let nested =
+            |levels: usize| format!("{{\"flag\": true,\n \"anything\": {}{}}}", "[".repeat(levels), "]".repeat(levels));
+        let (outer, _) = parse::<Outer>(nested(255).as_bytes()).unwrap();
+        assert_eq!(outer.anything.to_string(), format!("{}{}", "[".repeat(255), "]".repeat(255)));
+        let deep = "the body is nested more than 256 levels deep, from line 2, column 269 on";
+        assert_eq!(problem(&nested(256)).0, deep);
+        assert_eq!(problem(&nested(100_000)).0, deep);
+        let text = format!("{{\"texts\": [\"{}\\\"{}\"]}}", "[".repeat(300), "[".repeat(300));
+        assert!(parse::<Outer>(text.as_bytes()).is_ok(), "brackets in strings nest nothing");
+        let objects = format!("{{\"anything\": {}1{}}}", "{\"a\": ".repeat(250), "}".repeat(250));
+        let (outer, _) = parse::<Outer>(objects.as_bytes()).unwrap();
+        assert_eq!(format!("{{\"anything\":{}}}", outer.anything), objects.replace(' ', ""));
     }
 
     #[test]

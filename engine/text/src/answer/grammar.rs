@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::ToolFormat;
-use crate::constraint::Grammar;
+use crate::constraint::{DocumentRule, Documents, Grammar};
 use crate::tokenizer::Tokenizer;
 
 /// A tool that can be called.
@@ -13,6 +13,8 @@ pub struct Tool {
     pub name: String,
     /// The JSON schema of the arguments. `None` means no arguments.
     pub parameters: Option<Value>,
+    /// Whether everything that the schema says is kept to or refused.
+    pub strict: bool,
 }
 
 /// The grammar of answers that call one tool of `tools`, or several times if `parallel`. `tokenizer` tells whether the
@@ -30,14 +32,17 @@ pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tok
         _ => all,
     };
     let names: Vec<String> = (0..tools.len()).map(|i| format!("call{i}")).collect();
-    let mut rules = vec![format!("start: {all}"), format!("one: {start}"), format!("call: {}", names.join(" | "))];
+    let mut lark = vec![format!("start: {all}"), format!("one: {start}"), format!("call: {}", names.join(" | "))];
+    let mut rules = Vec::new();
     for (i, tool) in tools.iter().enumerate() {
         let begin = Value::from(format!("{{\"name\": {}, \"{key}\": ", Value::from(tool.name.as_str())));
-        rules.push(format!("call{i}: {begin} arguments{i} \"}}\""));
+        lark.push(format!("call{i}: {begin} arguments{i} \"}}\""));
         let none = || json!({"type": "object", "properties": {}, "additionalProperties": false});
-        rules.push(format!("arguments{i}: {}", Grammar::json_rule(tool.parameters.clone().unwrap_or_else(none))));
+        let schema = tool.parameters.clone().unwrap_or_else(none);
+        let origin = format!("the parameters of {}: ", tool.name);
+        rules.push(DocumentRule { name: format!("arguments{i}"), origin, schema, strict: tool.strict });
     }
-    Grammar::Lark(rules.join("\n"))
+    Grammar::Documents(Documents { lark: lark.join("\n"), rules })
 }
 
 /// The marker before calls, as a special token or as text.

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::api::ParserLimits;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::{Matcher, ParserFactory, TokenParser};
 
 use super::bounds::{self, Weight};
 use super::deadline::within_deadline;
 use super::grammar::{Grammar, refused};
 use super::matcher::{Constraint, LiveConstraint};
+use super::reason::sentence;
 use super::stop::Stop;
 use super::trial::Trial;
 use crate::tokenizer::{TokenBytes, Tokenizer};
@@ -31,8 +32,6 @@ pub(super) const LIMITS: ParserLimits = ParserLimits {
     precompute_large_lexemes: false,
     verbose_errors: false,
 };
-/// Characters of the library's reasons that a message repeats.
-const MAX_REASON: usize = 600;
 
 /// The name of the token behind the vocabulary that ends a text.
 pub(super) const END: &str = "<|end of the output|>";
@@ -40,7 +39,7 @@ pub(super) const END: &str = "<|end of the output|>";
 /// A grammar within the bounds.
 pub struct PreparedGrammar {
     text: String,
-    grammar: TopLevelGrammar,
+    grammar: Grammar,
     weight: Weight,
 }
 
@@ -96,9 +95,8 @@ impl GrammarCompiler {
     /// As [`GrammarCompiler::compile`].
     pub fn prepare(&self, grammar: &Grammar) -> Result<PreparedGrammar> {
         let prepare = || {
-            let compiled = grammar.compile()?;
-            let weight = bounds::check(&compiled).map_err(refused)?;
-            Ok(PreparedGrammar { text: format!("{grammar:?}"), grammar: compiled, weight })
+            let weight = bounds::check(&grammar.sources()?).map_err(refused)?;
+            Ok(PreparedGrammar { text: format!("{grammar:?}"), grammar: grammar.clone(), weight })
         };
         bounds::on_large_stack(prepare).map_err(refused)?
     }
@@ -108,7 +106,7 @@ impl GrammarCompiler {
     /// # Errors
     /// As [`GrammarCompiler::compile`].
     pub fn build(&self, prepared: &PreparedGrammar, stop: &Stop) -> Result<Constraint> {
-        let build = || self.build_here(prepared.grammar.clone(), stop);
+        let build = || self.build_here(&prepared.grammar, stop);
         let constraint = bounds::on_large_stack(build).map_err(refused)??;
         let mut live = self.live();
         live.retain(|(_, live)| live.is_there());
@@ -116,11 +114,11 @@ impl GrammarCompiler {
         Ok(constraint)
     }
 
-    fn build_here(&self, grammar: TopLevelGrammar, stop: &Stop) -> Result<Constraint> {
+    fn build_here(&self, grammar: &Grammar, stop: &Stop) -> Result<Constraint> {
         let go_on = || if stop.is_set() { Err(refused("the compilation was stopped".into())) } else { Ok(()) };
         go_on()?;
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(|why| refused(why.clone()))?;
-        let parser = factory.create_parser(grammar).map_err(|error| refused(sentence(&format!("{error:#}"))))?;
+        let parser = parser(factory, grammar)?;
         go_on()?;
         let mut matcher = Matcher::new(Ok(parser)).into_cancellable();
         stop.watch(matcher.cancellation_handle());
@@ -184,6 +182,15 @@ impl fmt::Debug for PreparedGrammar {
     }
 }
 
+/// Compiles `grammar` into a parser.
+///
+/// # Errors
+/// [`Error::Request`](checkpoint::Error::Request) with the place of the fault.
+pub(super) fn parser(factory: &ParserFactory, grammar: &Grammar) -> Result<TokenParser> {
+    let compiled = grammar.compile(factory)?;
+    factory.create_parser_from_init_default(compiled).map_err(|error| refused(sentence(&format!("{error:#}"))))
+}
+
 /// Special tokens as the library has them.
 pub(super) fn marked(name: &str) -> Vec<u8> {
     [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
@@ -198,21 +205,6 @@ pub(super) fn factory(words: Vec<Vec<u8>>, end: usize, limits: &ParserLimits) ->
     let mut factory = ParserFactory::new_simple(&env).map_err(|error| error.to_string())?;
     *factory.quiet().limits_mut() = limits.clone();
     Ok(factory)
-}
-
-/// The library's reason as one sentence: its lines joined, as long as a message may be.
-pub(super) fn sentence(reason: &str) -> String {
-    if let Some(panic) = reason.strip_prefix("panic: ") {
-        let why = panic.lines().next().unwrap_or_default();
-        return format!("the grammar is too large, or has a part that is not supported ({why})");
-    }
-    let lines: Vec<&str> =
-        reason.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "<non-verbose/>").collect();
-    let joined = lines.join("; ");
-    match joined.char_indices().nth(MAX_REASON) {
-        Some((end, _)) => format!("{}...", &joined[..end]),
-        None => joined,
-    }
 }
 
 #[cfg(test)]

@@ -1,26 +1,39 @@
 //! What an output may be, as a user says it.
 
-use llguidance::api::TopLevelGrammar;
-use llguidance::regex_to_lark;
+use std::time::{Duration, Instant};
+
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use llguidance::{ParserFactory, regex_to_lark};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::reason::sentence;
+use super::schema::{self, Rewritten};
 use checkpoint::error::{Error, Result};
 
 /// Bytes of a grammar's text, at most.
 pub const MAX_BYTES: usize = 512 << 10;
 /// Texts to choose from, at most.
 const MAX_CHOICES: usize = 10_000;
-/// White space between two parts of a JSON document: a space, or a line break and an indentation. Models that may write any
-/// white space can go on with it for ever.
-const SPACE: &str = r"\x20|\n[\x20\t]{0,20}";
+/// White space between two tokens of a JSON document: one space or none. A model that may write more can write it for ever.
+const SPACE: &str = r"\x20";
+/// Parts of a schema that are compiled to find the one that is refused, at most, and the time for that.
+const MAX_PARTS: usize = 64;
+const MAX_SEARCH: Duration = Duration::from_millis(100);
+/// The character that begins strings for what the library cannot express. Schemas hardly have it.
+const MARK: char = '\u{e000}';
 
 /// What an output may be.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub enum Grammar {
     /// A JSON object.
     JsonObject,
-    /// A JSON document that is valid under this schema.
+    /// A JSON document that is valid under this schema. What outputs cannot be held to is refused. Read the schema with
+    /// [`exact_numbers`](super::exact_numbers) to keep numbers that 64 bits do not hold.
     JsonSchema(Value),
+    /// The same, except that a few conditions which outputs cannot be held to are left unchecked: `uniqueItems` of items
+    /// without few values, branches of `oneOf` that may overlap, and some conditions of property names.
+    LenientJsonSchema(Value),
     /// A text that as a whole matches this regular expression, in the form of Rust's crate `regex`, but that `\d` and `\w` are
     /// of ASCII, as in JSON schemas.
     Regex(String),
@@ -28,24 +41,122 @@ pub enum Grammar {
     Choice(Vec<String>),
     /// A sentence of this grammar, in Lark's form as `llguidance` has it. It begins with the rule `start`.
     Lark(String),
+    /// A sentence that has JSON documents in it.
+    Documents(Documents),
+}
+
+/// A sentence of a grammar in Lark's form, in which rules are JSON documents.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Documents {
+    /// The grammar. It begins with the rule `start`.
+    pub lark: String,
+    /// The rules.
+    pub rules: Vec<DocumentRule>,
+}
+
+/// A rule of a JSON document.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct DocumentRule {
+    /// The rule's name.
+    pub name: String,
+    /// Where the schema is from, for errors.
+    pub origin: String,
+    /// Its schema.
+    pub schema: Value,
+    /// Whether everything that the schema says is kept to or refused.
+    pub strict: bool,
+}
+
+/// A schema among a grammar's.
+struct Part<'a> {
+    /// What comes before the place in errors.
+    origin: &'a str,
+    schema: &'a Value,
+    strict: bool,
 }
 
 impl Grammar {
-    /// JSON that is valid under a schema, as the right side of a rule of a grammar in Lark's form. References within the schema
-    /// are from its root.
-    pub(crate) fn json_rule(mut schema: Value) -> String {
-        if let Value::Object(members) = &mut schema {
-            members.insert("x-guidance".into(), options());
+    /// What the grammar's schemas say and outputs are not checked for, each after its place. Empty if a schema is refused.
+    pub fn unchecked(&self) -> Vec<String> {
+        let rewritten = self.parts().into_iter().filter(|part| !part.strict).map(|part| {
+            let unchecked = schema::rewrite(part.schema, &[], &MARK.to_string(), false).map(|schema| schema.unchecked);
+            let name = |place: String| format!("{}{place}", part.origin);
+            unchecked.unwrap_or_default().into_iter().map(name).collect::<Vec<_>>()
+        });
+        rewritten.flatten().collect()
+    }
+
+    /// The grammar and its schemas as the user wrote them, for checks before they are compiled.
+    ///
+    /// # Errors
+    /// If a text is too large or cannot be a grammar.
+    pub(super) fn sources(&self) -> Result<Vec<TopLevelGrammar>> {
+        let schemas = self.parts().into_iter().map(|part| TopLevelGrammar::from_json_schema(part.schema.clone()));
+        let mut sources: Vec<TopLevelGrammar> = schemas.collect();
+        match self {
+            Grammar::Regex(_) | Grammar::Choice(_) | Grammar::Lark(_) => sources.push(self.text()?),
+            Grammar::Documents(documents) => sources.push(TopLevelGrammar::from_lark(documents.lark.clone())),
+            Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::LenientJsonSchema(_) => {}
         }
-        format!("%json {schema}")
+        Ok(sources)
+    }
+
+    fn parts(&self) -> Vec<Part<'_>> {
+        match self {
+            Grammar::JsonSchema(schema) => vec![Part { origin: "", schema, strict: true }],
+            Grammar::LenientJsonSchema(schema) => vec![Part { origin: "", schema, strict: false }],
+            Grammar::Documents(documents) => {
+                let rules = documents.rules.iter();
+                rules.map(|rule| Part { origin: &rule.origin, schema: &rule.schema, strict: rule.strict }).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// The grammar in the form of `llguidance`.
-    pub(super) fn compile(&self) -> Result<TopLevelGrammar> {
+    ///
+    /// # Errors
+    /// What is wrong with it, after the place in a schema.
+    pub(super) fn compile(&self, factory: &ParserFactory) -> Result<GrammarInit> {
+        let (parts, mut leaves, mut schemas) = (self.parts(), Vec::new(), Vec::new());
+        let mark = mark(&parts);
+        for (at, part) in parts.iter().enumerate() {
+            small(part.schema.to_string().len())?;
+            let Rewritten { schema, leaves: new, .. } = part.rewrite(&[], &format!("{mark}{at}."))?;
+            leaves.extend(new);
+            schemas.push(with_options(schema));
+        }
+        let grammar = match self {
+            Grammar::JsonObject => TopLevelGrammar::from_json_schema(with_options(json!({"type": "object"}))),
+            Grammar::JsonSchema(_) | Grammar::LenientJsonSchema(_) => {
+                TopLevelGrammar::from_json_schema(schemas.pop().unwrap_or_default())
+            }
+            Grammar::Documents(Documents { lark, rules }) => {
+                let rules = rules.iter().zip(&schemas).map(|(rule, schema)| format!("\n{}: %json {schema}", rule.name));
+                TopLevelGrammar::from_lark(format!("{lark}{}", rules.collect::<String>()))
+            }
+            Grammar::Regex(_) | Grammar::Choice(_) | Grammar::Lark(_) => self.text()?,
+        };
+        let internal = |grammar: TopLevelGrammar| {
+            GrammarInit::Serialized(grammar).to_internal(Some(factory.tok_env().clone()), factory.limits().clone())
+        };
+        let (grammar, mut lexer) = internal(grammar).map_err(|error| {
+            let reason = sentence(&format!("{error:#}"));
+            let is_refused = |part: &Part<'_>, path: &[String]| {
+                let rewritten = part.rewrite(path, &mark);
+                rewritten.is_err()
+                    || rewritten
+                        .is_ok_and(|r| internal(TopLevelGrammar::from_json_schema(with_options(r.schema))).is_err())
+            };
+            refused(located(&parts, is_refused).map_or_else(|| reason.clone(), |place| format!("{place}: {reason}")))
+        })?;
+        schema::substitute(&mut lexer, &leaves)?;
+        Ok(GrammarInit::Internal(grammar, lexer))
+    }
+
+    /// A grammar that is no JSON.
+    fn text(&self) -> Result<TopLevelGrammar> {
         match self {
-            Grammar::JsonObject => schema(json!({"type": "object"})),
-            Grammar::JsonSchema(Value::Bool(true)) => schema(json!({})),
-            Grammar::JsonSchema(value) => schema(value.clone()),
             Grammar::Regex(regex) => {
                 small(regex.len())?;
                 Ok(TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(regex, "dw"))))
@@ -66,23 +177,56 @@ impl Grammar {
                 }
                 Ok(TopLevelGrammar::from_lark(text.clone()))
             }
+            _ => Err(refused("this is not a text".into())),
         }
     }
 }
 
-fn schema(mut schema: Value) -> Result<TopLevelGrammar> {
-    let Value::Object(members) = &mut schema else {
-        return Err(refused("a JSON schema must be an object".into()));
-    };
-    // The options of the library are not part of a schema.
-    members.insert("x-guidance".into(), options());
-    small(schema.to_string().len())?;
-    Ok(TopLevelGrammar::from_json_schema(schema))
+impl Part<'_> {
+    fn rewrite(&self, path: &[String], mark: &str) -> Result<Rewritten> {
+        schema::rewrite(self.schema, path, mark, self.strict).map_err(|error| match error {
+            Error::Request(refusal) => refused(format!("{}{}", self.origin, refusal.why)),
+            other => other,
+        })
+    }
 }
 
-/// The options by which the library reads schemas.
-fn options() -> Value {
-    json!({"whitespace_pattern": SPACE})
+/// A string that no schema has.
+fn mark(parts: &[Part<'_>]) -> String {
+    let text: String = parts.iter().map(|part| part.schema.to_string()).collect();
+    let longest = text.split(|c| c != MARK).map(|run| run.chars().count()).max().unwrap_or(0);
+    std::iter::repeat_n(MARK, longest + 1).collect()
+}
+
+/// The innermost place of which `is_refused` is true.
+fn located(parts: &[Part<'_>], is_refused: impl Fn(&Part<'_>, &[String]) -> bool) -> Option<String> {
+    let (begun, mut tries) = (Instant::now(), 0);
+    let mut is_wrong = |part: &Part<'_>, path: &[String]| {
+        tries += 1;
+        tries <= MAX_PARTS && begun.elapsed() < MAX_SEARCH && is_refused(part, path)
+    };
+    let part = match parts {
+        [part] => part,
+        _ => parts.iter().find(|part| is_wrong(part, &[]))?,
+    };
+    let mut path = Vec::new();
+    loop {
+        let schema = schema::find(part.schema, &path)?;
+        let inner = schema::children(schema).into_iter().map(|keys| [path.clone(), keys].concat());
+        let next = inner.chain(schema::target_of(schema)).find(|path| is_wrong(part, path));
+        match next {
+            Some(next) => path = next,
+            None => return Some(format!("{}{}", part.origin, schema::place(&path))),
+        }
+    }
+}
+
+/// The schema with the options by which the library reads it. They are not part of a schema.
+fn with_options(mut schema: Value) -> Value {
+    if let Value::Object(members) = &mut schema {
+        members.insert("x-guidance".into(), json!({"whitespace_pattern": SPACE}));
+    }
+    schema
 }
 
 fn small(bytes: usize) -> Result<()> {

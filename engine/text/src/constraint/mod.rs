@@ -13,10 +13,13 @@ mod compiler;
 mod deadline;
 mod grammar;
 mod matcher;
+mod reason;
+mod schema;
 mod stop;
 pub mod trial;
 
 pub use compiler::{GrammarCompiler, PreparedGrammar};
-pub use grammar::Grammar;
+pub use grammar::{DocumentRule, Documents, Grammar};
 pub use matcher::{Constraint, Matcher, Reading, Thoughts, compute_masks};
+pub use schema::exact_numbers;
 pub use stop::Stop;

@@ -8,11 +8,13 @@ use std::io::{Read, Write};
 use std::process::ExitCode;
 
 use llguidance::Matcher;
-use llguidance::api::TopLevelGrammar;
+use checkpoint::Error;
 use serde::{Deserialize, Serialize};
 
 use super::bounds::on_large_stack;
-use super::compiler::{LIMITS, factory, sentence};
+use super::compiler::{LIMITS, factory, parser};
+use super::grammar::Grammar;
+use super::reason::sentence;
 
 /// A program started with this argument must call [`run`].
 pub const ARGUMENT: &str = "--try-grammar";
@@ -20,7 +22,7 @@ pub const ARGUMENT: &str = "--try-grammar";
 /// The standard input of a trial.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Trial {
-    pub grammar: TopLevelGrammar,
+    pub grammar: Grammar,
     pub vocab_size: usize,
     /// The vocabulary's special tokens. Other tokens make no difference to the parser.
     pub special: Vec<(usize, String)>,
@@ -52,7 +54,10 @@ fn compile() -> Result<(), String> {
     drop(input);
     let factory = factory(trial.words(), trial.vocab_size, &LIMITS)?;
     limit(trial.memory, trial.seconds).map_err(|error| format!("the compilation cannot be bounded: {error}"))?;
-    let parser = factory.create_parser(trial.grammar).map_err(|error| sentence(&format!("{error:#}")))?;
+    let parser = parser(&factory, &trial.grammar).map_err(|error| match error {
+        Error::Request(refusal) => refusal.why,
+        other => other.to_string(),
+    })?;
     let mut matcher = Matcher::new(Ok(parser));
     matcher.compute_mask_or_eos().map_err(|error| sentence(&error.to_string()))?;
     // A constraint has two lexers.

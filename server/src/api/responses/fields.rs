@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::api::decoding::Decoding;
-use crate::api::structured::FormatType;
+use crate::api::structured::{FormatType, Schema};
 use crate::api::tools::{Calling, ToolFields};
 use crate::app::App;
 use crate::error::{ApiError, check};
@@ -68,11 +68,11 @@ struct TextFormat {
     name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// A schema is always kept to.
+    /// Whether all that the schema says is kept to or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     strict: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    schema: Option<Value>,
+    schema: Option<Schema>,
 }
 
 /// How the model is to think. Summaries are not made: thoughts come as they are.
@@ -105,6 +105,10 @@ impl ResponseFields {
         only(decoding.n.is_none_or(|n| n == 1), "n", "1")?;
         only(decoding.best_of.is_none_or(|n| n == 1), "best_of", "1")?;
         only(decoding.use_beam_search != Some(true), "use_beam_search", "false")?;
+        let continuous = decoding.stream_options.and_then(|options| options.continuous_usage_stats);
+        only(continuous != Some(true), "stream_options.continuous_usage_stats", "false")?;
+        only(decoding.return_token_ids != Some(true), "return_token_ids", "false")?;
+        only(decoding.return_tokens_as_token_ids != Some(true), "return_tokens_as_token_ids", "false")?;
         only(decoding.response_format.is_none(), "response_format", "left out, since text.format says it,")?;
         let other = self.include.iter().flatten().find(|name| !INCLUDED.contains(&name.as_str()));
         check(other.is_none(), "include", || "include asks for something that responses cannot have".into())
@@ -141,7 +145,9 @@ impl ResponseFields {
         let field = "text.format.schema";
         let Some(format) = self.text.as_ref().and_then(|text| text.format.as_ref()) else { return Ok(None) };
         match (format.r#type, &format.schema) {
-            (FormatType::JsonSchema, Some(schema)) => Ok(Some((field, Grammar::JsonSchema(schema.clone())))),
+            (FormatType::JsonSchema, Some(schema)) => {
+                Ok(Some((field, schema.clone().grammar(field, format.strict.unwrap_or(false))?)))
+            }
             (FormatType::JsonSchema, None) => Err(ApiError::field(field, format!("{field} is missing"))),
             (_, Some(_)) => {
                 let why = format!("{field} can only be used with the type \"json_schema\"");
@@ -169,7 +175,8 @@ impl ResponseFields {
             "previous_response_id": null,
             "reasoning": self.reasoning,
             "store": false,
-            "text": with_format.map_or(text, |text| json!(text)),
+            // A schema of numbers or levels that a value cannot have is not repeated.
+            "text": with_format.and_then(|text| serde_json::to_value(text).ok()).unwrap_or(text),
             "tool_choice": self.tool_choice.clone().unwrap_or_else(|| json!("auto")),
             "tools": self.tools.clone().unwrap_or_default(),
             "truncation": "disabled",

@@ -18,7 +18,7 @@ use super::answer::{Heading, Usage, collect};
 use super::conversation::Conversation;
 use super::decoding::Decoding;
 use super::dialogue::Dialogue;
-use super::stream::{Format, Frames, Piece, respond};
+use super::stream::{Format, Frames, Piece, Reports, respond};
 use crate::app::{Admission, App};
 use crate::body::GenerationBody;
 use crate::error::ApiError;
@@ -72,7 +72,8 @@ pub async fn create(
     let mut answer =
         Answer { app: app.clone(), heading, response, output: ResponseOutput::new(form), end: "stop", events: 0 };
     if work.stream {
-        return respond(&app, work, admission, true, answer).await;
+        let reports = Reports { usage: true, ..Reports::default() };
+        return respond(&app, work, admission, reports, answer).await;
     }
     let answers = collect(&app, work, &admission).await?;
     let usage = Usage::of(&answers);
@@ -152,7 +153,7 @@ impl Answer {
 }
 
 impl Format for Answer {
-    fn begin(&mut self, _: usize, frames: &mut Frames) {
+    fn begin(&mut self, _: usize, _: Option<Usage>, frames: &mut Frames) {
         for name in ["response.created", "response.in_progress"] {
             self.send(OutputEvent(name, json!({"response": self.begun()})), frames);
         }

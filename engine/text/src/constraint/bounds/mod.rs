@@ -25,13 +25,13 @@ pub(super) enum Weight {
     Heavy,
 }
 
-/// The weight of `grammar`.
+/// The weight of the grammar that `sources` make up.
 ///
 /// # Errors
 /// A sentence, if it exceeds a bound.
-pub(super) fn check(grammar: &TopLevelGrammar) -> Result<Weight, String> {
+pub(super) fn check(sources: &[TopLevelGrammar]) -> Result<Weight, String> {
     let mut tally = Tally::default();
-    for part in &grammar.grammars {
+    for part in sources.iter().flat_map(|source| &source.grammars) {
         if let Some(value) = &part.json_schema {
             schema::count(value, &mut tally)?;
         }

@@ -1,0 +1,215 @@
+//! Whether JSON schemas exclude each other, as far as that is easily proved.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::number;
+use super::pointer;
+
+/// Comparisons of two schemas that one proof may take.
+const MAX_STEPS: usize = 2000;
+/// Properties and references that a proof follows into each other.
+const MAX_DEPTH: usize = 8;
+
+type Members = Map<String, Value>;
+
+/// The work on one proof.
+struct Proof<'a> {
+    root: &'a Value,
+    /// Keywords that hold for all branches.
+    shared: &'a Members,
+    steps: usize,
+}
+
+/// Whether no two of `branches` have a document in common, each together with `shared`. References are from `root`.
+pub(super) fn are_disjoint(root: &Value, shared: &Members, branches: &[Value]) -> bool {
+    let mut proof = Proof { root, shared, steps: 0 };
+    let pairs = branches.iter().enumerate().flat_map(|(at, a)| branches[at + 1..].iter().map(move |b| (a, b)));
+    pairs.into_iter().all(|(a, b)| proof.disjoint(a, b, 0))
+}
+
+impl<'a> Proof<'a> {
+    fn disjoint(&mut self, a: &'a Value, b: &'a Value, depth: usize) -> bool {
+        self.steps += 1;
+        if self.steps > MAX_STEPS || depth > MAX_DEPTH {
+            return false;
+        }
+        let (a, b) = (self.resolve(a), self.resolve(b));
+        let (Some(one), Some(other)) = (a.as_object(), b.as_object()) else {
+            return *a == Value::Bool(false) || *b == Value::Bool(false);
+        };
+        types(one).is_disjoint(&types(other))
+            || excludes(one, other)
+            || excludes(other, one)
+            || self.numbers_are_apart(one, other)
+            || self.objects_differ(one, other, depth)
+            || self.options(one).is_some_and(|all| all.iter().all(|option| self.disjoint(option, b, depth + 1)))
+            || self.options(other).is_some_and(|all| all.iter().all(|option| self.disjoint(a, option, depth + 1)))
+    }
+
+    /// The schema that a reference leads to.
+    fn resolve(&self, mut schema: &'a Value) -> &'a Value {
+        for _ in 0..MAX_DEPTH {
+            let target =
+                schema.get("$ref").and_then(Value::as_str).and_then(|reference| pointer::parse(reference).ok());
+            match target.and_then(|path| pointer::find(self.root, &path)) {
+                Some(target) => schema = target,
+                None => break,
+            }
+        }
+        schema
+    }
+
+    /// The alternatives of a schema, one of which must hold.
+    fn options(&self, schema: &'a Members) -> Option<&'a [Value]> {
+        let options = ["anyOf", "oneOf"].into_iter().find_map(|keyword| schema.get(keyword)?.as_array());
+        options.filter(|options| !options.is_empty()).map(Vec::as_slice)
+    }
+
+    /// Whether no number is in both ranges. Other types must be excluded.
+    fn numbers_are_apart(&self, a: &Members, b: &Members) -> bool {
+        let only_numbers = |schema: &Members| types(schema).iter().all(|kind| *kind == "number");
+        let number = |schema: &Members, keyword: &str| schema.get(keyword).and_then(number::double);
+        let below = |a: &Members, b: &Members| {
+            let pairs = [
+                (number(a, "maximum"), number(b, "minimum"), false),
+                (number(a, "exclusiveMaximum"), number(b, "minimum"), true),
+                (number(a, "maximum"), number(b, "exclusiveMinimum"), true),
+                (number(a, "exclusiveMaximum"), number(b, "exclusiveMinimum"), true),
+            ];
+            pairs.into_iter().any(|(most, least, or_equal)| match (most, least) {
+                (Some(most), Some(least)) => most < least || or_equal && most == least,
+                _ => false,
+            })
+        };
+        (only_numbers(a) || only_numbers(b)) && (below(a, b) || below(b, a))
+    }
+
+    /// Whether a property that one of them requires cannot be what both want. Other types must be excluded.
+    fn objects_differ(&mut self, a: &'a Members, b: &'a Members, depth: usize) -> bool {
+        let top = (depth == 0).then_some(self.shared);
+        let is_object = |schema: &Members| types(schema).iter().all(|kind| *kind == "object");
+        if !is_object(a) && !is_object(b) && !top.is_some_and(is_object) {
+            return false;
+        }
+        let required: BTreeSet<&'a str> =
+            [Some(a), Some(b), top].into_iter().flatten().flat_map(|schema| names(schema.get("required"))).collect();
+        required.into_iter().any(|name| match (property(a, name), property(b, name)) {
+            (Some(one), Some(other)) => self.disjoint(one, other, depth + 1),
+            _ => false,
+        })
+    }
+}
+
+/// The strings of an array.
+fn names(list: Option<&Value>) -> impl Iterator<Item = &str> {
+    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// The schema of a property, if it is known.
+fn property<'a>(schema: &'a Members, name: &str) -> Option<&'a Value> {
+    let named = schema.get("properties").and_then(|all| all.get(name));
+    let has_patterns = schema.contains_key("patternProperties");
+    named.or_else(|| schema.get("additionalProperties").filter(|_| !has_patterns))
+}
+
+/// The types that a document may have; an integer is a number.
+fn types(schema: &Members) -> BTreeSet<&str> {
+    let all = || BTreeSet::from(["null", "boolean", "number", "string", "array", "object"]);
+    let name = |name: &'static str| name;
+    let mut types = match schema.get("type") {
+        Some(Value::String(kind)) => BTreeSet::from([kind.as_str()]),
+        Some(list @ Value::Array(_)) => names(Some(list)).collect(),
+        _ => all(),
+    };
+    if types.remove("integer") {
+        types.insert(name("number"));
+    }
+    match values(schema) {
+        Some(values) => {
+            let kinds: BTreeSet<&str> = values.iter().map(|value| kind(value)).collect();
+            types.into_iter().filter(|kind| kinds.contains(kind)).collect()
+        }
+        None => types,
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        _ if number::text(value).is_some() => "number",
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// The only documents of a schema, if it lists them.
+fn values(schema: &Members) -> Option<Vec<&Value>> {
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => Some(vec![value]),
+        (None, Some(Value::Array(values))) => Some(values.iter().collect()),
+        _ => None,
+    }
+}
+
+/// Whether none of the documents that `a` lists is among those that `b` lists.
+fn excludes(a: &Members, b: &Members) -> bool {
+    let (Some(a), Some(b)) = (values(a), values(b)) else { return false };
+    let same = |one: &Value, other: &Value| match (number::double(one), number::double(other)) {
+        // Equal doubles may be of different numbers, which proves nothing.
+        (Some(one), Some(other)) => one == other,
+        _ => one == other || kind(one) == kind(other) && !matches!(kind(one), "string" | "boolean" | "null"),
+    };
+    a.iter().all(|one| b.iter().all(|other| !same(one, other)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn branches_that_share_a_document_are_never_disjoint() {
+        let root = json!({"$defs": {
+            "cat": {"type": "object", "properties": {"kind": {"const": "cat"}}, "required": ["kind"]},
+            "dog": {"type": "object", "properties": {"kind": {"enum": ["dog", "puppy"]}}},
+            "any": {"properties": {"kind": {"const": "dog"}}, "required": ["kind"]},
+            "loop": {"$ref": "#/$defs/loop"},
+        }});
+        let reference = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
+        let none = Members::new();
+        for (a, b, expected) in [
+            (json!({"type": "string"}), json!({"type": ["integer", "null"]}), true),
+            (json!({"type": "number"}), json!({"type": "integer"}), false),
+            (json!({"const": "a"}), json!({"enum": ["b", 1]}), true),
+            (json!({"const": 1}), json!({"enum": [1.0]}), false),
+            (json!({"const": [1]}), json!({"const": [2]}), false),
+            (json!({"enum": ["a", 1]}), json!({"type": "boolean"}), true),
+            (json!({"type": "integer", "maximum": 3}), json!({"minimum": 4}), true),
+            (json!({"maximum": 3}), json!({"minimum": 4}), false),
+            (json!({"type": "integer", "maximum": 3}), json!({"minimum": 3}), false),
+            (json!({"type": "integer", "exclusiveMaximum": 3}), json!({"minimum": 3}), true),
+            (reference("cat"), reference("dog"), true),
+            (reference("dog"), reference("any"), false),
+            (reference("cat"), json!({"type": "object", "properties": {}}), false),
+            (reference("cat"), json!({"type": "object", "additionalProperties": false}), true),
+            (reference("cat"), json!({"anyOf": [reference("dog"), {"type": "null"}]}), true),
+            (reference("cat"), json!({"anyOf": [reference("dog"), {}]}), false),
+            (reference("loop"), reference("loop"), false),
+            (json!({"properties": {"a": {"const": "x"}}}), json!({"properties": {"a": {"const": "y"}}}), false),
+            (json!(false), json!({}), true),
+            (json!(true), json!({"type": "null"}), false),
+        ] {
+            assert_eq!(are_disjoint(&root, &none, &[a.clone(), b.clone()]), expected, "{a} {b}");
+            assert_eq!(are_disjoint(&root, &none, &[b.clone(), a.clone()]), expected, "{b} {a}");
+        }
+        let shared = json!({"type": "object", "required": ["a"]});
+        let branches = ["x", "y"].map(|word| json!({"properties": {"a": {"const": word}}}));
+        assert!(are_disjoint(&root, shared.as_object().unwrap(), &branches));
+    }
+}

@@ -1,0 +1,284 @@
+//! Schemas that become regular expressions of their documents.
+
+use llguidance::derivre::RegexAst;
+use serde_json::{Value, json};
+
+use super::keywords::{FORMATS, HOSTNAME, LABELS, MAX_HOSTNAME, TYPES, has_type, shown};
+use super::leaf::{self, Condition};
+use super::{COMBINED, Members, Pass, is_constraint, number, pattern, pointer};
+use checkpoint::error::Result;
+
+/// Values of the items of an array that may have to be different.
+const MAX_UNIQUE: usize = 8;
+/// References and alternatives that the search for an array's values follows.
+const MAX_STEPS: usize = 8;
+const STRINGS: [&str; 5] = ["type", "pattern", "format", "minLength", "maxLength"];
+const NUMBERS: [&str; 7] =
+    ["type", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+const ARRAYS: [&str; 5] = ["type", "items", "minItems", "maxItems", "uniqueItems"];
+
+impl<'a> Pass<'a> {
+    /// The schema, if only a regular expression can describe its documents, or some of them.
+    pub(super) fn leaf(&mut self, members: &'a Members) -> Result<Option<Value>> {
+        let only =
+            |keywords: &[&str]| members.keys().all(|key| !is_constraint(key) || keywords.contains(&key.as_str()));
+        if only(&["type", "const", "enum"])
+            && ["const", "enum"].iter().any(|key| members.get(*key).is_some_and(has_inexact))
+        {
+            return self.constants_apart(members).map(Some);
+        }
+        let bounds = || NUMBERS[2..6].iter().filter_map(|keyword| members.get(*keyword));
+        if only(&NUMBERS) && has_type(members, "integer") && bounds().any(number::is_inexact) {
+            return self.for_each_type(members, "integer", Self::integer).map(Some);
+        }
+        let text = members.get("pattern").and_then(Value::as_str).unwrap_or_default();
+        let may_be_string = !members.contains_key("type") || has_type(members, "string");
+        if only(&STRINGS) && may_be_string && pattern::looks_around(text) && !pattern::is_duration(text) {
+            return self.for_each_type(members, "string", Self::string).map(Some);
+        }
+        if only(&ARRAYS) && members.get("type").is_some_and(|kind| kind == "array") {
+            return self.unique_array(members);
+        }
+        Ok(None)
+    }
+
+    /// The types of a schema as alternatives, of which `name` is a leaf.
+    fn for_each_type(
+        &mut self,
+        members: &'a Members,
+        name: &str,
+        leaf: fn(&mut Self, &'a Members) -> Result<Value>,
+    ) -> Result<Value> {
+        let leaf = leaf(self, members)?;
+        let others: Vec<&str> = match members.get("type") {
+            Some(Value::String(_)) => return Ok(leaf),
+            Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).filter(|kind| *kind != name).collect(),
+            // An integer is a number.
+            _ => TYPES.into_iter().filter(|kind| *kind != name && *kind != "integer").collect(),
+        };
+        // The other types have no keywords among the ones that the leaf has, except numbers among an integer's.
+        if name == "integer" && others.contains(&"number") {
+            return Err(self.refusal(COMBINED));
+        }
+        Ok(if others.is_empty() { leaf } else { json!({"anyOf": [leaf, {"type": others}]}) })
+    }
+
+    fn integer(&mut self, members: &'a Members) -> Result<Value> {
+        let get = |keyword: &str| members.get(keyword).filter(|value| !value.is_boolean());
+        // In old drafts these say whether the bound itself is excluded.
+        let excludes = |keyword: &str| members.get(keyword) == Some(&Value::Bool(true));
+        let bounds = [
+            ("minimum", get("minimum").map(|value| number::least(value, excludes("exclusiveMinimum")))),
+            ("exclusiveMinimum", get("exclusiveMinimum").map(|value| number::least(value, true))),
+            ("maximum", get("maximum").map(|value| number::greatest(value, excludes("exclusiveMaximum")))),
+            ("exclusiveMaximum", get("exclusiveMaximum").map(|value| number::greatest(value, true))),
+        ];
+        let mut found = [None; 4];
+        for ((keyword, bound), found) in bounds.into_iter().zip(&mut found) {
+            *found = match bound {
+                Some(None) => {
+                    return self.at(&[keyword], |pass| Err(pass.refusal("must be a number of up to 30 digits")));
+                }
+                Some(bound) => bound,
+                None => None,
+            };
+        }
+        let [minimum, above, maximum, below] = found;
+        let least = minimum.into_iter().chain(above).max();
+        let greatest = maximum.into_iter().chain(below).min();
+        if least.zip(greatest).is_some_and(|(least, greatest)| least > greatest) {
+            return Err(self.refusal("no integer is between these bounds"));
+        }
+        let multiple = match members.get("multipleOf") {
+            None => None,
+            Some(value) => {
+                let multiple =
+                    number::count(value).and_then(|count| u32::try_from(count).ok()).filter(|&count| count > 0);
+                let why = "must be a whole number up to 4294967295 beside bounds as large as these";
+                Some(multiple.ok_or(()).or_else(|()| self.at(&["multipleOf"], |pass| Err(pass.refusal(why))))?)
+            }
+        };
+        self.stand_in(leaf::integer(least, greatest, multiple))
+    }
+
+    fn string(&mut self, members: &'a Members) -> Result<Value> {
+        let text = members.get("pattern").and_then(Value::as_str).unwrap_or_default();
+        let mut conditions = self.at(&["pattern"], |pass| {
+            pattern::conditions(text).map_err(|why| pass.refusal(format!("the pattern {} {why}", shown(text))))
+        })?;
+        match members.get("format").and_then(Value::as_str) {
+            Some("email") => conditions.push(Condition { regex: "^[^@]+@[^@]+$".into(), must_match: true }),
+            Some("hostname") => {
+                let condition = |regex: &str| Condition { regex: regex.into(), must_match: true };
+                conditions.extend([HOSTNAME, LABELS].map(condition));
+            }
+            Some(format) if FORMATS.contains(&format) => {
+                let why = "this format is not supported beside a pattern that looks ahead";
+                return self.at(&["format"], |pass| Err(pass.refusal(why)));
+            }
+            _ => {}
+        }
+        let mut length = |keyword: &str| match members.get(keyword) {
+            None => Ok(None),
+            Some(value) => match number::count(value) {
+                Some(count) => Ok(Some(count)),
+                None => self.at(&[keyword], |pass| Err(pass.refusal("must be a whole number that is not negative"))),
+            },
+        };
+        let bound = members.get("format").is_some_and(|format| format == "hostname").then_some(MAX_HOSTNAME);
+        let most = length("maxLength")?.into_iter().chain(bound).min();
+        let least = length("minLength")?.unwrap_or(0);
+        if most.is_some_and(|most| most < least) {
+            return Err(self.refusal("minLength is greater than maxLength"));
+        }
+        self.stand_in(leaf::string(&conditions, least, most))
+    }
+
+    /// Constants of which the library would round some: these are leaves.
+    fn constants_apart(&mut self, members: &'a Members) -> Result<Value> {
+        let listed = match (members.get("const"), members.get("enum")) {
+            (Some(value), None) => vec![("const".to_owned(), value)],
+            (None, Some(Value::Array(values))) => {
+                values.iter().enumerate().map(|(at, value)| (format!("enum/{at}"), value)).collect()
+            }
+            (None, _) => return self.at(&["enum"], |pass| Err(pass.refusal("must be an array"))),
+            _ => return Err(self.refusal(COMBINED)),
+        };
+        let is_of_type = |value: &Value| match members.get("type") {
+            None => true,
+            Some(Value::Array(kinds)) => kinds.iter().any(|kind| is_of(value, kind)),
+            Some(kind) => is_of(value, kind),
+        };
+        let (mut options, mut plain) = (Vec::new(), Vec::new());
+        for (place, value) in listed.into_iter().filter(|(_, value)| is_of_type(value)) {
+            if has_inexact(value) {
+                let keys: Vec<&str> = place.split('/').collect();
+                options.push(self.at(&keys, |pass| pass.constant(value))?);
+            } else {
+                plain.push(value.clone());
+            }
+        }
+        if !plain.is_empty() {
+            options.push(json!({"enum": plain}));
+        }
+        match options.len() {
+            0 => Err(self.refusal("no value is of the type")),
+            1 => Ok(options.swap_remove(0)),
+            _ => Ok(json!({"anyOf": options})),
+        }
+    }
+
+    /// A schema of one value.
+    fn constant(&mut self, value: &Value) -> Result<Value> {
+        if let (true, Some(text)) = (number::is_inexact(value), number::text(value)) {
+            return self.stand_in(RegexAst::Literal(text));
+        }
+        match value {
+            _ if !has_inexact(value) => Ok(json!({"const": value})),
+            Value::Array(items) => {
+                let all: Vec<Value> = items.iter().map(|item| self.constant(item)).collect::<Result<_>>()?;
+                Ok(
+                    json!({"type": "array", "minItems": all.len(), "maxItems": all.len(), "prefixItems": all, "items": false}),
+                )
+            }
+            Value::Object(members) => {
+                let mut properties = Members::new();
+                for (name, value) in members {
+                    properties.insert(name.clone(), self.constant(value)?);
+                }
+                let required: Vec<&String> = members.keys().collect();
+                Ok(
+                    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false}),
+                )
+            }
+            _ => Ok(json!({"const": value})),
+        }
+    }
+
+    /// An array of different items out of a few.
+    fn unique_array(&mut self, members: &'a Members) -> Result<Option<Value>> {
+        if members.get("uniqueItems") != Some(&Value::Bool(true)) || self.is_combined {
+            return Ok(None);
+        }
+        let values = members.get("items").and_then(|items| finite(self.root, items, 0));
+        let Some(values) = values.filter(|values| (2..=MAX_UNIQUE).contains(&values.len())) else { return Ok(None) };
+        let count = |keyword: &str| match members.get(keyword) {
+            None => Some(None),
+            Some(value) => number::count(value).map(|count| Some(usize::try_from(count).unwrap_or(usize::MAX))),
+        };
+        let (Some(least), Some(most)) = (count("minItems"), count("maxItems")) else { return Ok(None) };
+        let (least, most) = (least.unwrap_or(0), most.unwrap_or(usize::MAX).min(values.len()));
+        if least > most {
+            return Err(self.refusal(format!("there are only {most} different items")));
+        }
+        self.stand_in(leaf::unique_array(&values, least, most)).map(Some)
+    }
+}
+
+/// Whether the library would round a number of this value.
+pub(super) fn has_inexact(value: &Value) -> bool {
+    let mut rest = vec![value];
+    while let Some(value) = rest.pop() {
+        match value {
+            _ if number::is_inexact(value) => return true,
+            Value::Array(items) => rest.extend(items),
+            Value::Object(members) => rest.extend(members.values()),
+            _ => {}
+        }
+    }
+    false
+}
+
+fn is_of(value: &Value, kind: &Value) -> bool {
+    match kind.as_str() {
+        Some("integer") => number::is_whole(value),
+        Some("number") => number::text(value).is_some(),
+        Some("string") => value.is_string(),
+        Some("boolean") => value.is_boolean(),
+        Some("null") => value.is_null(),
+        Some("array") => value.is_array(),
+        Some("object") => value.is_object() && number::text(value).is_none(),
+        _ => false,
+    }
+}
+
+/// The only documents of a schema, each once, if they are few and easily found.
+pub(super) fn finite(root: &Value, schema: &Value, steps: usize) -> Option<Vec<Value>> {
+    let members = schema.as_object().filter(|_| steps < MAX_STEPS)?;
+    let mut said = members.keys().filter(|keyword| is_constraint(keyword) && *keyword != "type");
+    let keyword = said.next().map(String::as_str);
+    if said.next().is_some() {
+        return None;
+    }
+    let listed: Vec<Value> = match (keyword, keyword.and_then(|keyword| members.get(keyword))) {
+        (Some("const"), Some(value)) => vec![value.clone()],
+        (Some("enum"), Some(Value::Array(values))) => values.clone(),
+        (Some("$ref"), Some(Value::String(reference))) => {
+            let target = pointer::find(root, &pointer::parse(reference).ok()?)?;
+            finite(root, target, steps + 1)?
+        }
+        (Some("anyOf" | "oneOf"), Some(Value::Array(options))) => {
+            let options: Option<Vec<Vec<Value>>> =
+                options.iter().map(|option| finite(root, option, steps + 1)).collect();
+            options?.concat()
+        }
+        (None, None) if has_only_type(members, "boolean") => vec![false.into(), true.into()],
+        (None, None) if has_only_type(members, "null") => vec![Value::Null],
+        _ => return None,
+    };
+    let mut different: Vec<Value> = Vec::new();
+    for value in listed {
+        let is_of_type = members.get("type").is_none_or(|kind| match kind {
+            Value::Array(kinds) => kinds.iter().any(|kind| is_of(&value, kind)),
+            kind => is_of(&value, kind),
+        });
+        if is_of_type && !different.contains(&value) {
+            different.push(value);
+        }
+    }
+    Some(different)
+}
+
+fn has_only_type(members: &Members, name: &str) -> bool {
+    members.get("type").is_some_and(|kind| kind == name)
+}

@@ -1,0 +1,242 @@
+//! Numbers of JSON schemas as they are written: `serde_json` rounds those that no 64 bits can hold.
+
+use std::borrow::Cow;
+
+use llguidance::derivre::RegexAst;
+use serde::de::IgnoredAny;
+use serde_json::{Number, Value};
+
+/// The only key of an object that stands for a number with this text. No schema has it by accident.
+const KEY: &str = "\u{0}number";
+/// Significant digits that a double keeps.
+const DOUBLE_DIGITS: usize = 15;
+/// Doubles below this have neighbours that are at most one apart, and the library compares with doubles.
+const MAX_EXACT: i128 = 1 << 53;
+/// Digits of a bound, at most.
+const MAX_DIGITS: usize = 30;
+
+/// The same JSON, in which an object stands for each number that a [`Value`] would round. Schemas are read from it so
+/// that a constant comes out as it is written. What is not JSON stays unchanged.
+pub fn exact_numbers(json: &str) -> Cow<'_, str> {
+    let bytes = json.as_bytes();
+    let mut exact = String::new();
+    let (mut copied, mut at) = (0, 0);
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'"' => at = end_of_string(bytes, at),
+            b'-' | b'0'..=b'9' => {
+                let is_number = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+                let end = at + bytes.iter().skip(at).take_while(|byte| is_number(byte)).count();
+                let text = &json[at..end];
+                if is_rounded(text) {
+                    exact.push_str(&json[copied..at]);
+                    exact.push_str(&stand_in(text).to_string());
+                    copied = end;
+                }
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    if copied == 0 {
+        return Cow::Borrowed(json);
+    }
+    exact.push_str(&json[copied..]);
+    Cow::Owned(exact)
+}
+
+/// The index after the string that begins at `at`.
+fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
+    at += 1;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// Whether a [`Value`] has another number than this text, which may be none.
+fn is_rounded(text: &str) -> bool {
+    if serde_json::from_str::<IgnoredAny>(text).is_err() {
+        return false;
+    }
+    if text.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit()) {
+        return text.parse::<i64>().is_err() && text.parse::<u64>().is_err();
+    }
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
+    digits.trim_start_matches('0').len() > DOUBLE_DIGITS || text.parse::<f64>().is_ok_and(f64::is_infinite)
+}
+
+fn stand_in(text: &str) -> Value {
+    Value::Object([(KEY.to_owned(), Value::from(text))].into_iter().collect())
+}
+
+/// The text of a number, as it is written where the library would round it.
+pub(super) fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Number(number) => Some(number.to_string()),
+        Value::Object(members) if members.len() == 1 => {
+            let text = members.get(KEY)?.as_str()?;
+            is_rounded(text).then(|| text.to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// Whether the library would write another number than this.
+pub(super) fn is_inexact(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => match integer(number) {
+            Some(integer) => integer.abs() >= MAX_EXACT,
+            None => number.as_f64().is_some_and(|double| double.abs() >= MAX_EXACT as f64),
+        },
+        _ => text(value).is_some(),
+    }
+}
+
+fn integer(number: &Number) -> Option<i128> {
+    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
+}
+
+/// The nearest double; `None` if it is none, or the value no number.
+pub(super) fn double(value: &Value) -> Option<f64> {
+    text(value)?.parse::<f64>().ok().filter(|double| double.is_finite())
+}
+
+/// Whether the value is a whole number.
+pub(super) fn is_whole(value: &Value) -> bool {
+    match text(value) {
+        Some(text) if text.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit()) => true,
+        _ => double(value).is_some_and(|double| double.fract() == 0.0),
+    }
+}
+
+/// A whole number that is not negative.
+pub(super) fn count(value: &Value) -> Option<u64> {
+    let double = || value.as_f64().filter(|double| double.fract() == 0.0 && (0.0..=MAX_EXACT as f64).contains(double));
+    value.as_u64().or_else(|| double().map(|double| double as u64))
+}
+
+/// A lower bound of integers as the least of them.
+pub(super) fn least(value: &Value, is_exclusive: bool) -> Option<i128> {
+    let least = whole(value, f64::ceil)?;
+    let excludes = is_exclusive && is_whole(value);
+    Some(least + i128::from(excludes))
+}
+
+/// An upper bound of integers as the greatest of them.
+pub(super) fn greatest(value: &Value, is_exclusive: bool) -> Option<i128> {
+    let greatest = whole(value, f64::floor)?;
+    let excludes = is_exclusive && is_whole(value);
+    Some(greatest - i128::from(excludes))
+}
+
+fn whole(value: &Value, round: fn(f64) -> f64) -> Option<i128> {
+    let text = text(value)?;
+    let is_short = |text: &str| text.trim_start_matches('-').len() <= MAX_DIGITS;
+    if let Ok(whole) = text.parse::<i128>() {
+        return is_short(&text).then_some(whole);
+    }
+    let rounded = round(text.parse().ok()?);
+    (rounded.abs() < 1e30).then_some(rounded as i128)
+}
+
+/// The integers between two bounds, both included, in JSON.
+pub(super) fn range(least: Option<i128>, greatest: Option<i128>) -> RegexAst {
+    let not_negative = between(least.unwrap_or(0).max(0), greatest);
+    let below = greatest.map_or(1, |greatest| (-greatest).max(1));
+    let negative = between(below, least.map(|least| -least));
+    let mut all = Vec::new();
+    if greatest.is_none_or(|greatest| greatest >= 0) {
+        all.push(not_negative);
+    }
+    if least.is_none_or(|least| least < 0) {
+        all.push(RegexAst::Concat(vec![RegexAst::Literal("-".into()), negative]));
+    }
+    RegexAst::Or(all)
+}
+
+/// The integers between two bounds, the lower not negative, as digits without a leading zero.
+fn between(least: i128, greatest: Option<i128>) -> RegexAst {
+    let mut all = vec![RegexAst::Regex("0|[1-9][0-9]*".into()), RegexAst::Regex(bound(least, false))];
+    if let Some(greatest) = greatest {
+        all.push(if greatest < 0 { RegexAst::NoMatch } else { RegexAst::Regex(bound(greatest, true)) });
+    }
+    RegexAst::And(all)
+}
+
+/// Digits of numbers up to `bound`, or from it on; the first digit may be 0 only if it is the only one.
+fn bound(bound: i128, is_upper: bool) -> String {
+    let digits = bound.to_string();
+    let mut all = vec![digits.clone()];
+    for (at, digit) in digits.bytes().enumerate() {
+        let (prefix, rest) = (&digits[..at], digits.len() - at - 1);
+        let others = match digit {
+            b'0' if is_upper => continue,
+            b'9' if !is_upper => continue,
+            _ if is_upper => format!("[0-{}]", char::from(digit - 1)),
+            _ => format!("[{}-9]", char::from(digit + 1)),
+        };
+        all.push(format!("{prefix}{others}[0-9]{{{rest}}}"));
+    }
+    match (is_upper, digits.len()) {
+        (true, 1) => {}
+        (true, length) => all.push(format!("[0-9]{{1,{}}}", length - 1)),
+        (false, length) => all.push(format!("[0-9]{{{},}}", length + 1)),
+    }
+    all.join("|")
+}
+
+#[cfg(test)]
+mod tests {
+    use llguidance::derivre::RegexBuilder;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_rounded_numbers_are_replaced() {
+        let kept = r#"{"a\"1e400": [1, -0, 9223372036854775807, -9223372036854775808, 18446744073709551615, 0.1, 1e22], "b": "1e400"}"#;
+        assert_eq!(exact_numbers(kept), kept);
+        for broken in ["-", "1.2.3.4", "01e400", "[\"1e400", "\"\\"] {
+            assert_eq!(exact_numbers(broken), broken);
+        }
+        for number in ["12345678901234567890123", "-9223372036854775809", "1e400", "0.1234567890123456789"] {
+            let json = format!("[1, {number}]");
+            let value: Value = serde_json::from_str(&exact_numbers(&json)).unwrap();
+            assert_eq!((value[0].clone(), text(&value[1]).as_deref()), (json!(1), Some(number)));
+        }
+    }
+
+    #[test]
+    fn ranges_have_their_bounds_and_no_more() {
+        let bounds = [-130, -129, -100, -99, -10, -9, -1, 0, 1, 9, 10, 19, 99, 100, 130];
+        for least in bounds.iter().copied().map(Some).chain([None]) {
+            for greatest in bounds.iter().copied().map(Some).chain([None]) {
+                let mut builder = RegexBuilder::new();
+                let expr = builder.mk(&range(least, greatest)).unwrap();
+                let mut regex = builder.to_regex(expr);
+                for n in -1200_i128..1200 {
+                    let is_inside = least.is_none_or(|least| n >= least) && greatest.is_none_or(|most| n <= most);
+                    assert_eq!(regex.is_match(&n.to_string()), is_inside, "{least:?} <= {n} <= {greatest:?}");
+                }
+                assert!(!regex.is_match("-0") && !regex.is_match("00") && !regex.is_match("007"));
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_of_64_bits_are_exact() {
+        let (least, greatest) = (i128::from(i64::MIN), i128::from(i64::MAX));
+        let mut builder = RegexBuilder::new();
+        let expr = builder.mk(&range(Some(least), Some(greatest))).unwrap();
+        let mut regex = builder.to_regex(expr);
+        for (n, is_inside) in [(least, true), (least - 1, false), (greatest, true), (greatest + 1, false), (0, true)] {
+            assert_eq!(regex.is_match(&n.to_string()), is_inside, "{n}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! JSON pointers, which name places in schemas.
+
+use serde_json::Value;
+
+/// The keys of a reference into the schema itself: `#`, then a JSON pointer in the form of a URI's fragment.
+///
+/// # Errors
+/// Why it is none.
+pub(super) fn parse(reference: &str) -> Result<Vec<String>, &'static str> {
+    let fragment = reference.strip_prefix('#').ok_or("is not within this schema: it must begin with #/")?;
+    let decoded = percent_decoded(fragment).ok_or("has a % that encodes no character")?;
+    if decoded.is_empty() || decoded == "/" {
+        return Ok(Vec::new());
+    }
+    let path = decoded.strip_prefix('/').ok_or("names an anchor: it must be a JSON pointer, which begins with #/")?;
+    // In this order, so that ~01 is ~1.
+    Ok(path.split('/').map(|key| key.replace("~1", "/").replace("~0", "~")).collect())
+}
+
+/// The value with these keys.
+pub(super) fn find<'a>(root: &'a Value, path: &[String]) -> Option<&'a Value> {
+    path.iter().try_fold(root, |value, key| match value {
+        Value::Object(members) => members.get(key),
+        Value::Array(items) => items.get(key.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
+/// A key as it is written in a pointer.
+pub(super) fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = after.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
+        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+        rest = &after[2..];
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn escaped_keys_are_found() {
+        let root = json!({"$defs": {"a/b": 1, "a~b": 2, "a%b": 3, "a~1b": 4, "\u{e9} \"": [5, {"": 6}]}});
+        for (reference, expected) in [
+            ("#/$defs/a~1b", json!(1)),
+            ("#/$defs/a~0b", json!(2)),
+            ("#/$defs/a%25b", json!(3)),
+            ("#/$defs/a~01b", json!(4)),
+            ("#/%24defs/%C3%A9%20%22/1/", json!(6)),
+            ("#/$defs/\u{e9} \"/0", json!(5)),
+            ("#", root.clone()),
+            ("#/", root.clone()),
+        ] {
+            assert_eq!(find(&root, &parse(reference).unwrap()), Some(&expected), "{reference}");
+        }
+        for reference in ["other.json#/a", "#anchor", "#/a%2", "#/a%zz", "#/%ff", ""] {
+            assert!(parse(reference).is_err(), "{reference}");
+        }
+    }
+}
