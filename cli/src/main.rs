@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod chat;
+mod choices;
 mod command;
 mod commands;
 mod completions;
