@@ -9,7 +9,10 @@ use crate::command::Command;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// These words, and files if there are others.
-    Words { words: Vec<&'static str>, or_files: bool },
+    Words {
+        words: Vec<&'static str>,
+        or_files: bool,
+    },
     Files,
     Folders,
     /// Nothing: a number, for example.
@@ -89,7 +92,8 @@ mod tests {
     #[test]
     fn every_choice_is_accepted() {
         fn check<T: FromArgs>(command: &Command, own: bool) {
-            let flags: Vec<_> = if own { command.own_flags().iter().collect() } else { command.engine_flags().collect() };
+            let flags: Vec<_> =
+                if own { command.own_flags().iter().collect() } else { command.engine_flags().collect() };
             for flag in flags {
                 let Some(Offer::Words { words, or_files: false }) = of(command, flag) else { continue };
                 for word in words {

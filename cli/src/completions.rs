@@ -148,7 +148,7 @@ compdef _quire quire
 /// What `_arguments` takes for an option, by each of its names.
 fn zsh_specs(command: &Command, flag: &FlagInfo<'static>) -> Vec<String> {
     let meaning: String = flag.description.replace(['[', ']'], "").replace(':', "\\:");
-    let value = match (choices::of(command, flag), flag.kind) {
+    let value = match (choices::of(command, flag), &flag.kind) {
         (Some(offer), FlagInfoKind::Option { arg_name }) => {
             let action = match offer {
                 Offer::Words { words, or_files: false } => format!("({})", words.join(" ")),

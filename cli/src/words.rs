@@ -210,11 +210,7 @@ pub fn no_command(commands: &[&Command], wrong: &str, name: &str) -> UsageError 
     // A command of its own that was looked for among the benchmarks.
     let own = name.strip_prefix("bench ").filter(|own| commands.iter().any(|command| command.name == *own));
     let meant = own.or_else(|| nearest(name, top)).map_or(String::new(), |name| format!("; did you mean {name}?"));
-    let all = if name.starts_with("bench ") {
-        names(commands, "bench ")
-    } else {
-        listed(first_words(commands))
-    };
+    let all = if name.starts_with("bench ") { names(commands, "bench ") } else { listed(first_words(commands)) };
     UsageError::new(format!("{wrong}; commands are {all}{meant}"))
 }
 

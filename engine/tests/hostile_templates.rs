@@ -228,7 +228,6 @@ fn work_without_memory_is_bounded() {
         assert_refused(&format!("{{% set x %}}{{% for i in range(99999) %}}{raw}{{% endfor %}}{{% endset %}}"), BUDGET);
         let macros = "{% for i in range(99999) %}{% macro m() %}{% macro n() %}{% endmacro %}{% endmacro %}{{ m() }}{% endfor %}";
         assert_refused(macros, BUDGET);
-        assert_refused("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "fuel");
         assert_refused("{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}", "recursion limit");
         assert_refused("{% include 'chat' %}", "no other templates");
     });

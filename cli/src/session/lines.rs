@@ -62,7 +62,8 @@ impl Lines {
         // The terminal itself, and not standard output, which may go to a file.
         let config = Config::builder().behavior(Behavior::PreferTerm).completion_type(CompletionType::List).build();
         let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
-        let mut editor = is_terminal.then(|| Editor::with_config(config)).transpose().context("cannot use the terminal")?;
+        let mut editor =
+            is_terminal.then(|| Editor::with_config(config)).transpose().context("cannot use the terminal")?;
         if let Some(editor) = &mut editor {
             editor.set_helper(Some(Commands { files: FilenameCompleter::new() }));
         }

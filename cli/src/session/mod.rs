@@ -278,11 +278,8 @@ impl Screen {
 /// How fast an answer came, in one short line. `first` is the time to the first token, `others` that of the others.
 fn statistics(completion: &Completion, first: f64, others: f64) -> String {
     let tokens: usize = completion.outputs.iter().map(|output| output.tokens.len()).sum();
-    let rate = if tokens > 1 && others > 0.0 {
-        format!(", {:.1}/s", (tokens - 1) as f64 / others)
-    } else {
-        String::new()
-    };
+    let rate =
+        if tokens > 1 && others > 0.0 { format!(", {:.1}/s", (tokens - 1) as f64 / others) } else { String::new() };
     let (prompt, cached) = (completion.prompt_tokens.len(), completion.cached_tokens);
     format!("[{tokens} tokens{rate}; {cached} of {prompt} cached; first after {first:.2} s]")
 }

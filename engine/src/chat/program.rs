@@ -25,7 +25,7 @@ pub(super) struct Bounds {
 pub(super) const FULL: Bounds = Bounds { instructions: 10_000_000, bytes: budget::BASE };
 /// Bounds of the conversations of two or three messages that show the forms a template takes. There are dozens, so that a
 /// template that never ends must end soon here.
-pub(super) const PROBE: Bounds = Bounds { instructions: 200_000, bytes: 2 << 20 };
+pub(super) const PROBE: Bounds = Bounds { instructions: 100_000, bytes: 2 << 20 };
 
 /// Bytes of a template's source. The longest known is a tenth of it.
 const MAX_SOURCE: usize = 512 << 10;

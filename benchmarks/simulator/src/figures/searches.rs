@@ -5,6 +5,7 @@ use engine::llm::{Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 
+use crate::jobs::Progress;
 use crate::lab::Lab;
 use crate::lineage::Lineages;
 
@@ -23,7 +24,8 @@ pub fn record(width: usize, lab: &Lab<'_>) -> Result<Lineages> {
         let seed = lab.seed.wrapping_add(at as u64);
         let prompt = text(&mut llm, seed)?;
         let children = search(&mut llm, prompt, width);
-        (lab.progress)(&format!("search {at} of {width} beams"));
+        let name = format!("a search of {width} beams");
+        (lab.progress)(Progress { name: &name, done: at + 1, of: SEARCHES, unit: "searches" });
         children
     });
     searches.collect::<Result<_>>().map(Lineages::new)
