@@ -46,6 +46,9 @@ pub fn of(command: &Command, flag: &FlagInfo<'_>) -> Option<Offer> {
     if let Some((_, _, words)) = CHOICES.iter().find(is_meant) {
         return Some(Offer::Words { words: words.to_vec(), or_files: false });
     }
+    if (command.name, flag.long) == ("plan", "--workload") {
+        return Some(Offer::Words { words: vec!["chat", "code", "long-document"], or_files: true });
+    }
     Some(match arg_name {
         "on|off" => Offer::Words { words: vec!["on", "off"], or_files: false },
         "model" => Offer::Words { words: models(), or_files: true },
