@@ -1,25 +1,25 @@
-//! Values that options take, so that shells can complete them.
+//! Values of options, for the completion scripts of shells.
 
 use argh::{FlagInfo, FlagInfoKind};
 use engine::load::SHORT_NAMES;
 
 use crate::command::Command;
 
-/// What a shell offers for an option's value.
+/// Completions of an option's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// These words, and files if there are others.
+    /// Words, and file names if other values are possible.
     Words {
         words: Vec<&'static str>,
         or_files: bool,
     },
     Files,
     Folders,
-    /// Nothing: a number, for example.
+    /// No completion, as for a number.
     Nothing,
 }
 
-/// Options with a fixed set of values. Those of one command come before those of all.
+/// Options with a fixed set of values. Entries for one command precede entries for all commands.
 const CHOICES: &[(Option<&str>, &str, &[&str])] = &[
     (Some("bench floor"), "--dtype", &["f16", "bf16"]),
     (Some("bench floor"), "--kv-dtype", &["int8", "fp8"]),
@@ -38,7 +38,7 @@ const CHOICES: &[(Option<&str>, &str, &[&str])] = &[
     (None, "--to", &["q8_0", "q4_0"]),
 ];
 
-/// What a shell offers for the value of a command's option; `None` for a switch.
+/// Completions of a value of a command's option. `None` for a switch.
 pub fn of(command: &Command, flag: &FlagInfo<'_>) -> Option<Offer> {
     let FlagInfoKind::Option { arg_name } = flag.kind else { return None };
     let is_meant =

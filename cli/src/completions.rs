@@ -63,7 +63,7 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Cases of bash that set what is offered for the value of an option.
+/// Cases of bash that set the completions of an option's value.
 fn bash_values(command: &Command) -> String {
     let mut cases = String::new();
     for flag in command.flags() {
@@ -85,7 +85,7 @@ fn bash(all: &[&Command]) -> String {
     let (first, second) = (first_words(all).join(" "), second_words(all).join(" "));
     let mut cases = String::new();
     let mut commands = all.to_vec();
-    // The command that is meant when none is named comes last.
+    // The default command matches any line, so it comes last.
     commands.sort_by_key(|command| command.is_default());
     for command in commands {
         let pattern = if command.is_default() { "*".into() } else { format!("\"{} \"*", command.name) };

@@ -92,7 +92,7 @@ pub fn context_ended(args: &Args, llm: &Llm, params: &SamplingParams, completion
     })
 }
 
-/// A warning about outputs that end before they are complete in the form that `option` asks for, if there are any.
+/// A warning about outputs that end before they satisfy `option`. `None` if all are complete.
 pub fn cut(option: &str, params: &SamplingParams, completions: &[Completion]) -> Option<String> {
     let constraint = params.constraint.as_ref()?;
     let is_cut = |tokens: &[u32]| {

@@ -188,7 +188,9 @@ fn pipes_and_directories_are_no_model_files() {
         engine::chat::ChatTemplate::of_model(&files, None)?;
         files.weights(None).map(drop)
     };
-    for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"] {
+    for file in
+        ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"]
+    {
         let directory = copy("llama2");
         load(directory.path()).unwrap();
         let path = directory.path().join(file);

@@ -1,6 +1,6 @@
-//! Chat templates come with downloaded models. None may exhaust memory, the stack or time, when loaded or when rendered.
+//! Chat templates come with downloaded models. Loading and rendering them must not exhaust memory, the stack or time.
 //!
-//! Each test runs itself again in a process with little memory, in which a failed allocation or a stack overflow is fatal.
+//! Each test runs itself again in a process with little memory. A failed allocation or a stack overflow ends that process.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
@@ -40,7 +40,7 @@ fn render(template: &str) -> Result<String, String> {
     load(template)?.render(&messages, &RenderOptions::default()).map_err(|error| error.to_string())
 }
 
-/// Asserts that a template is refused when loaded or rendered, with one of the bounds as the reason.
+/// Asserts that a template is refused when loaded or rendered, for this reason.
 fn assert_refused(template: &str, reason: &str) {
     let start: String = template.chars().take(200).collect();
     let error = render(template).map(|text| text.len()).expect_err(&start);

@@ -40,8 +40,8 @@ pub fn all<T: Sync, R: Send>(
     in_order(items, &(0..items.len()).collect::<Vec<_>>(), report, work)
 }
 
-/// As [`all`], for curves of several panels. The items with the most `work_in` start first, so that no long one is left for
-/// a single processor at the end.
+/// As [`all`], for curves of several panels. Items with more `work_in` start earlier. Otherwise a long
+/// one could be left for a single processor at the end.
 ///
 /// # Errors
 /// The first error of any item.

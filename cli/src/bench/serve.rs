@@ -105,7 +105,7 @@ fn process(s: &str) -> Result<Process, String> {
     }
 }
 
-/// Requests from which on a rate means something: with fewer, the first and the last ones count too much.
+/// The fewest requests that measure a rate. With fewer, the first and the last ones weigh too much.
 const ENOUGH: usize = 50;
 
 /// Runs the command.

@@ -15,7 +15,7 @@ use super::talk::COMMANDS;
 
 /// Standard input. An entry that ends with a backslash goes on in the next line.
 pub struct Lines {
-    /// Where a person types: lines can be edited, earlier ones come back with the arrow keys, and Tab completes commands.
+    /// The editor of a terminal, with a history and completion of commands.
     editor: Option<Editor<Commands, DefaultHistory>>,
 }
 
@@ -75,7 +75,7 @@ impl Lines {
         Some(self.editor.as_mut()?.dimensions()?.0.into()).filter(|width| *width > 0)
     }
 
-    /// Asks a question. Anything but yes is no, and so is the answer if nobody types.
+    /// Asks a question. Any answer but yes is no, as is every answer that is piped.
     ///
     /// # Errors
     /// If standard input cannot be read.

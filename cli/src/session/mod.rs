@@ -218,7 +218,7 @@ fn finish(screen: &mut Screen, reader: &mut AnswerReader, completion: &Completio
     Ok(said)
 }
 
-/// Where an answer is printed.
+/// Prints an answer.
 struct Screen {
     /// Breaks lines, on a terminal.
     wrap: Option<Wrap>,
@@ -275,7 +275,7 @@ impl Screen {
     }
 }
 
-/// How fast an answer came, in one short line. `first` is the time to the first token, `others` that of the others.
+/// An answer's speed and reuse in one short line. `first` is the time to the first token, `others` the time of the rest.
 fn statistics(completion: &Completion, first: f64, others: f64) -> String {
     let tokens: usize = completion.outputs.iter().map(|output| output.tokens.len()).sum();
     let rate =

@@ -219,7 +219,7 @@ fn a_second_interrupt_ends_at_once() {
     assert_eq!(status.code(), Some(130));
 }
 
-/// Types lines into a talk, each when its prompt or question is there. Returns what was on the screen, and the status.
+/// Types lines into a talk, each after its prompt or question. Returns the screen's contents and the exit status.
 fn type_into_talk(words: &[&str], typed: &[&str]) -> (String, Option<i32>) {
     let mut child = start_on_terminal(words, &[]);
     let (mut screen, mut keys) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
@@ -245,7 +245,7 @@ fn what_is_typed_in_a_talk_is_edited() {
     fs::write(dir.path().join("chat_template.jinja"), "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
     let file = dir.path().join("said.json");
     let words = ["chat", model(&dir), "--temperature=0", "-n1"];
-    // A mistake is taken back; a line is dropped; the line before comes back, and gets an end.
+    // One line has a correction, one is dropped, and one extends the first from the history.
     let save = format!("/save {}\r", file.display());
     let (screen, status) = type_into_talk(&words, &["Hx\x7fi\r", "nonsense\x03", "\x1b[A!\r", &save, "\x04"]);
     assert_eq!(status, Some(0), "{screen}");
@@ -261,7 +261,7 @@ fn commands_of_a_talk_are_completed_and_confirmed() {
     let file = dir.path().join("said.json");
     fs::write(&file, "mine").unwrap();
     let save = format!("/sa\t{}\r", file.display());
-    // The file is kept, then overwritten; Tab completes /quit.
+    // The first answer keeps the file, the second overwrites it. Tab completes /save and /quit.
     let words = ["chat", model(&dir), "--temperature=0", "-n1"];
     let (screen, status) = type_into_talk(&words, &["Hi\r", &save, "\r", "/q\t\r"]);
     assert_eq!((status, fs::read_to_string(&file).unwrap().as_str()), (Some(0), "mine"), "{screen}");

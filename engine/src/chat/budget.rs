@@ -131,7 +131,7 @@ pub(super) fn list(items: impl Iterator<Item = Value>) -> Result<Value, Error> {
     Ok(list)
 }
 
-/// The items of two lists in one, paid for. Does not weigh the items again, so that appending is cheap.
+/// The items of two lists in one, paid for. Appending is cheap, since items are not weighed again.
 ///
 /// # Errors
 /// If the budget is exceeded, or the list weighs more than all of it.
@@ -213,7 +213,7 @@ fn is_data(map: &Value) -> bool {
     map.as_object().is_some_and(|object| is_collection(object.type_name()))
 }
 
-/// Where the list's items are, which identifies it.
+/// The address of a list's items, which identifies it.
 fn address(value: &Value) -> Option<usize> {
     let items = value.as_object()?.downcast_ref::<Vec<Value>>()?;
     Some(std::ptr::from_ref(items).addr())

@@ -9,7 +9,7 @@ use super::{json, python};
 /// How a filter pays.
 #[derive(Clone, Copy)]
 enum Cost {
-    /// For reading its arguments, without their items. The result is one of them, or small.
+    /// For reading its arguments, without their items. The result is small or an argument.
     Read,
     /// For its result, too.
     Make,
@@ -105,7 +105,7 @@ fn of_minijinja() -> Filters {
 /// Digits of a width or a precision in a format.
 const MAX_WIDTH_DIGITS: usize = 4;
 
-/// Pays for a formatted text before it is made, in which every `mark` may begin an argument.
+/// Pays for a formatted text before it is made. Every `mark` in the format may insert all arguments.
 ///
 /// # Errors
 /// If the budget is exceeded, or a width has too many digits.

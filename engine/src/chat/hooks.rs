@@ -1,8 +1,8 @@
-//! A template's compiled instructions, with checks of what they cost.
+//! Checks of costs in a template's compiled instructions.
 //!
-//! minijinja bounds how many instructions run, but not what each costs. Here every instruction whose cost depends on its
-//! operands is replaced by one of ours, or has one before or after it. They are filters, since a template cannot
-//! define those itself. Their names are no identifiers, so that no filter of Jinja's has them.
+//! minijinja bounds how many instructions run, but not what each costs. Here each instruction whose cost depends on its
+//! operands is replaced by a filter of ours, or gets one before or after it. Templates cannot define filters. The names
+//! are not identifiers, so they cannot clash with Jinja's.
 
 use std::collections::HashSet;
 
@@ -74,7 +74,7 @@ fn checked<'a>(instructions: &Instructions<'a>) -> Result<Instructions<'a>, Erro
     Ok(out)
 }
 
-/// Whether a comparison with this constant costs next to nothing.
+/// Whether a comparison with this constant is cheap.
 fn is_small(constant: &Value) -> bool {
     const FEW: usize = 64;
     let is_short = |value: &Value| value.as_str().is_none_or(|text| text.len() <= 4 * FEW);
@@ -93,7 +93,7 @@ fn filter(name: &'static str, arguments: u16) -> Instruction<'static> {
     Instruction::ApplyFilter(name, Some(arguments), UNCACHED)
 }
 
-/// An instruction and its checks; `constant` is its last operand if known.
+/// An instruction and its checks. `constant` is its last operand if known.
 fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> Result<Vec<Instruction<'a>>, Error> {
     let own = || instruction.clone();
     let read = |value| [Instruction::DupTop, filter(READ, 1), Instruction::DiscardTop, value];
@@ -104,7 +104,7 @@ fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> R
         Instruction::Rem => vec![filter(REMAINDER, 2)],
         Instruction::StringConcat => vec![filter(CONCAT, 2)],
         Instruction::Slice => vec![filter(SLICE, 4)],
-        // A field by its name is the usual case, and costs nothing.
+        // A field by its name is the usual case, and is cheap.
         Instruction::GetItem if constant.is_none_or(|key| key.as_str().is_none()) => vec![filter(ITEM, 2)],
         Instruction::BuildList(_) | Instruction::BuildMap(_) => vec![own(), filter(KEPT, 1)],
         // Comparing with a constant costs no more than the constant's length.
@@ -139,7 +139,7 @@ fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> R
     })
 }
 
-/// Where an instruction may jump.
+/// The target of a jump.
 fn target(instruction: &Instruction<'_>) -> Option<u32> {
     target_mut(&mut instruction.clone()).copied()
 }

@@ -44,7 +44,7 @@ pub(super) fn to_json(value: &Value, arguments: Rest<Value>) -> Result<String, E
         sort_keys: argument(sort_keys, "sort_keys")?.is_some_and(|value| value.is_true()),
     };
     named.assert_all_used()?;
-    // Nothing nests too deep to be written.
+    // Refuses values that nest too deep.
     budget::weigh(value)?;
     let mut out = String::new();
     style.write(value, 0, &mut out)?;

@@ -8,7 +8,7 @@
 //!
 //! What a template is told, and what its language does, are those of `apply_chat_template` in Hugging Face's
 //! transformers. The language is minijinja's; `source`, `filters`, `methods` and `operators` add what Python has and
-//! minijinja has not. `program`, `hooks` and `budget` bound what a template may cost. What is known to differ: tuples and views of dicts print as lists, and `none` can be iterated.
+//! minijinja has not. `program`, `hooks` and `budget` bound a template's costs. What is known to differ: tuples and views of dicts print as lists, and `none` can be iterated.
 
 mod budget;
 mod environment;

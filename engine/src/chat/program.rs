@@ -1,4 +1,4 @@
-//! A compiled template with bounds on what it may cost.
+//! A compiled template with bounds on its costs.
 //!
 //! Templates come with downloaded models and run for each request. Their source is bounded before it is parsed, since the
 //! parser and the compiler recurse. A rendering is bounded by the number of its instructions and by a budget of bytes.
@@ -23,8 +23,8 @@ pub(super) struct Bounds {
 
 /// Bounds of the renderings that clients ask for.
 pub(super) const FULL: Bounds = Bounds { instructions: 10_000_000, bytes: budget::BASE };
-/// Bounds of the conversations of two or three messages that show the forms a template takes. There are dozens, so that a
-/// template that never ends must end soon here.
+/// Bounds of a rendering that tries a form of messages when the template is loaded. Dozens run, so an endless template must
+/// fail soon.
 pub(super) const PROBE: Bounds = Bounds { instructions: 100_000, bytes: 2 << 20 };
 
 /// Bytes of a template's source. The longest known is a tenth of it.

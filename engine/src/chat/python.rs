@@ -19,7 +19,7 @@ pub(super) fn text(value: &Value) -> Result<String, Error> {
         }
         None if value.is_undefined() => Ok(String::new()),
         None => {
-            // Nothing nests too deep to be printed.
+            // Refuses values that nest too deep.
             budget::weigh(value)?;
             let mut out = String::new();
             write_repr(value, &mut out)?;

@@ -169,7 +169,7 @@ impl ChatTemplate {
             let RenderOptions { add_generation_prompt, tools, documents, .. } = options;
             let arguments: minijinja::Value = options.arguments.clone().into_iter().collect();
             let given = [Some(messages.clone()), tools.clone(), documents.clone(), Some(arguments.clone())];
-            // A missing value is None, not undefined.
+            // Missing values are `None`, not undefined.
             let own = context! { messages, add_generation_prompt, tools, documents };
             let globals = context! { strftime_now => strftime_now(options.now) };
             let variables =
