@@ -61,7 +61,8 @@ impl Wrap {
             return;
         }
         let (space, word) = (mem::take(&mut self.space), mem::take(&mut self.word));
-        if self.column > 0 && self.column + columns(&space) + columns(&word) > self.width {
+        let may_break = self.column > 0 && (!space.is_empty() || word.chars().any(|c| c.width() == Some(2)));
+        if may_break && self.column + columns(&space) + columns(&word) > self.width {
             out.push('\n');
             self.column = 0;
         } else {
@@ -69,6 +70,10 @@ impl Wrap {
             out.push_str(&space);
         }
         self.column += columns(&word);
+        // The terminal has broken a word that is longer than a line.
+        if self.column > self.width {
+            self.column = (self.column - 1) % self.width + 1;
+        }
         out.push_str(&word);
     }
 }
@@ -102,7 +107,7 @@ mod tests {
 
     #[test]
     fn long_words_and_wide_characters_break_anywhere() {
-        assert_eq!(wrapped(4, &["ab abcdefghij k"]), "ab\nabcdefghij\nk");
+        assert_eq!(wrapped(4, &["ab abcdefghij k"]), "ab\nabcdefghij k");
         assert_eq!(wrapped(4, &["日本語"]), "日本\n語");
     }
 
