@@ -37,13 +37,13 @@ pub struct Args {
     /// texts that end an output; repeatable
     #[argh(option, arg_name = "text")]
     pub stop: Vec<String>,
-    /// outputs are JSON that is valid under the schema in a file
+    /// outputs are JSON, valid under the schema in a file (- is standard input)
     #[argh(option, arg_name = "file")]
     pub json_schema: Option<String>,
     /// outputs match a regular expression as a whole
     #[argh(option, arg_name = "r")]
     pub regex: Option<String>,
-    /// outputs are of the grammar in a file, in Lark's form
+    /// outputs match the Lark grammar in a file (- is standard input)
     #[argh(option, arg_name = "file")]
     pub grammar: Option<String>,
     /// generate past end-of-sequence tokens

@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use anyhow::Result;
 use argh::{ArgsInfo, FlagInfo, FlagInfoKind, FromArgs};
 
+use crate::choices::{self, Offer};
 use crate::command::{Command, Positionals, Words};
 use crate::suggest::shown;
 use crate::words::UsageError;
@@ -21,7 +22,7 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Print a script that lets a shell complete quire's commands and options.
+/// Print a script that lets a shell complete quire's commands, options and their values.
 #[derive(ArgsInfo, FromArgs)]
 struct Args {}
 
@@ -39,14 +40,15 @@ fn run(words: &Words) -> Result<()> {
     Ok(io::stdout().write_all(script.as_bytes())?)
 }
 
-/// The first words of commands, and the second ones of those that have two.
-fn first_words(all: &[&Command]) -> Vec<&'static str> {
+/// The first words of commands.
+pub fn first_words(all: &[&Command]) -> Vec<&'static str> {
     let mut words: Vec<&str> = all.iter().map(|command| command.name.split(' ').next().unwrap_or_default()).collect();
     words.push("help");
     words.dedup();
     words
 }
 
+/// The second words of those that have two.
 fn second_words(all: &[&Command]) -> Vec<&'static str> {
     all.iter().filter_map(|command| command.name.strip_prefix("bench ")).collect()
 }
@@ -61,28 +63,59 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
+/// Cases of bash that set the completions of an option's value.
+fn bash_values(command: &Command) -> String {
+    let mut cases = String::new();
+    for flag in command.flags() {
+        let Some(offer) = choices::of(command, flag) else { continue };
+        let names = flag.short.map_or(flag.long.to_owned(), |short| format!("{}|-{short}", flag.long));
+        let _ = match offer {
+            Offer::Words { words, or_files } => {
+                let only = if or_files { "" } else { "compopt +o default 2>/dev/null; " };
+                write!(cases, " {names}) {only}values=\"{}\" ;;", words.join(" "))
+            }
+            Offer::Files | Offer::Folders => write!(cases, " {names}) values=\" \" ;;"),
+            Offer::Nothing => write!(cases, " {names}) compopt +o default 2>/dev/null; values=\" \" ;;"),
+        };
+    }
+    cases
+}
+
 fn bash(all: &[&Command]) -> String {
     let (first, second) = (first_words(all).join(" "), second_words(all).join(" "));
     let mut cases = String::new();
-    for command in all.iter().filter(|command| !command.is_default()) {
-        let _ = writeln!(cases, "        \"{} \"*) words=\"{}\" ;;", command.name, names(command));
+    let mut commands = all.to_vec();
+    // The default command matches any line, so it comes last.
+    commands.sort_by_key(|command| command.is_default());
+    for command in commands {
+        let pattern = if command.is_default() { "*".into() } else { format!("\"{} \"*", command.name) };
+        let (words, values) = (names(command), bash_values(command));
+        let _ = writeln!(cases, "        {pattern}) words=\"{words}\"; case \"$option\" in{values} esac ;;");
     }
-    let default = all.iter().find(|command| command.is_default()).map(|command| names(command)).unwrap_or_default();
     format!(
         r#"_quire() {{
-    local words line="${{COMP_WORDS[*]:1:COMP_CWORD}}"
+    local words values="" line="${{COMP_WORDS[*]:1:COMP_CWORD}}"
+    local word="${{COMP_WORDS[COMP_CWORD]}}" option="${{COMP_WORDS[COMP_CWORD-1]}}"
+    # The shell takes --name=value for three words.
+    if [[ $word == = ]]; then
+        word=""
+    elif [[ $option == = ]]; then
+        option="${{COMP_WORDS[COMP_CWORD-2]}}"
+    fi
     case "$line" in
-{cases}        *) words="{default}" ;;
-    esac
-    if [[ ${{COMP_WORDS[COMP_CWORD]}} != -* ]]; then
+{cases}    esac
+    if [[ $values ]]; then
+        words="$values"
+    elif [[ $word != -* ]]; then
         words=""
-        [[ $COMP_CWORD == 1 ]] && words="{first}"
+        [[ $COMP_CWORD == 1 ]] && words="{first} {models}"
         [[ $COMP_CWORD == 2 && ${{COMP_WORDS[1]}} == bench ]] && words="{second}"
     fi
-    COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
 }}
 complete -o default -F _quire quire
-"#
+"#,
+        models = choices::models().join(" ")
     )
 }
 
@@ -92,7 +125,7 @@ fn zsh(all: &[&Command]) -> String {
     // The command that is meant when none is named comes last.
     commands.sort_by_key(|command| command.is_default());
     for command in commands {
-        let specs: Vec<String> = command.flags().flat_map(zsh_specs).collect();
+        let specs: Vec<String> = command.flags().flat_map(|flag| zsh_specs(command, flag)).collect();
         let pattern = if command.is_default() { "*".into() } else { format!("'{} '*", command.name) };
         let _ = writeln!(cases, "        {pattern}) _arguments -S '*:file:_files' {} ;;", specs.join(" "));
     }
@@ -113,11 +146,22 @@ compdef _quire quire
 }
 
 /// What `_arguments` takes for an option, by each of its names.
-fn zsh_specs(flag: &FlagInfo<'static>) -> Vec<String> {
+fn zsh_specs(command: &Command, flag: &FlagInfo<'static>) -> Vec<String> {
     let meaning: String = flag.description.replace(['[', ']'], "").replace(':', "\\:");
-    let value = match flag.kind {
-        FlagInfoKind::Option { arg_name } => format!(":{arg_name}:_files"),
-        FlagInfoKind::Switch => String::new(),
+    let value = match (choices::of(command, flag), &flag.kind) {
+        (Some(offer), FlagInfoKind::Option { arg_name }) => {
+            let action = match offer {
+                Offer::Words { words, or_files: false } => format!("({})", words.join(" ")),
+                Offer::Words { words, or_files: true } => {
+                    format!("{{_alternative \"words:{arg_name}:({})\" \"files:file:_files\"}}", words.join(" "))
+                }
+                Offer::Files => "_files".into(),
+                Offer::Folders => "_files -/".into(),
+                Offer::Nothing => " ".into(),
+            };
+            format!(":{arg_name}:{action}")
+        }
+        _ => String::new(),
     };
     let short = flag.short.map(|short| format!("-{short}"));
     let names = short.into_iter().chain([flag.long.to_owned()]);
@@ -141,7 +185,16 @@ fn fish(all: &[&Command]) -> String {
         };
         for flag in command.flags() {
             let short = flag.short.map_or(String::new(), |short| format!(" -s {short}"));
-            let value = if matches!(flag.kind, FlagInfoKind::Option { .. }) { " -r" } else { "" };
+            let value = match choices::of(command, flag) {
+                None => String::new(),
+                Some(Offer::Words { words, or_files }) => {
+                    let files = if or_files { "-F" } else { "-f" };
+                    format!(" -r {files} -a {}", quoted(&words.join(" ")))
+                }
+                Some(Offer::Files) => " -r -F".into(),
+                Some(Offer::Folders) => " -x -a '(__fish_complete_directories)'".into(),
+                Some(Offer::Nothing) => " -x".into(),
+            };
             let (condition, long) = (quoted(&condition), flag.long.trim_start_matches('-'));
             let meaning = quoted(flag.description);
             let _ = writeln!(script, "complete -c quire -n {condition} -l {long}{short}{value} -d {meaning}");

@@ -115,7 +115,9 @@ fn run(words: &Words) -> Result<()> {
     if let Some(trace) = trace {
         trace.finish()?;
     }
-    for note in report::exhausted(&llm).into_iter().chain(report::context_ended(args, &llm, &params, &completions)) {
+    let cut = grammar.and_then(|(option, _)| report::cut(option, &params, &completions));
+    let ended = report::context_ended(args, &llm, &params, &completions);
+    for note in report::exhausted(&llm).into_iter().chain(ended).chain(cut) {
         eprintln!("{note}");
     }
     if args.stats {

@@ -1,14 +1,17 @@
 //! Ctrl-C while text is generated: the first ends it in good order, one that comes before the first is heeded ends the
 //! process.
 
-use std::fmt;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::{fmt, io, thread};
 
 use anyhow::Result;
-use tokio::signal::unix::{SignalKind, signal};
+
+#[cfg(unix)]
+pub type CtrlC = tokio::signal::unix::Signal;
+#[cfg(windows)]
+pub type CtrlC = tokio::signal::windows::CtrlC;
 
 /// The exit status of a process that Ctrl-C has ended: 128 and the signal's number.
 pub const STATUS: u8 = 130;
@@ -16,6 +19,17 @@ pub const STATUS: u8 = 130;
 /// The error of a command that Ctrl-C has ended.
 #[derive(Debug)]
 pub struct Interrupted;
+
+/// Starts to listen for Ctrl-C.
+///
+/// # Errors
+/// If the system refuses.
+pub fn ctrl_c() -> io::Result<CtrlC> {
+    #[cfg(unix)]
+    return tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt());
+    #[cfg(windows)]
+    return tokio::signal::windows::ctrl_c();
+}
 
 /// Whether there was a Ctrl-C.
 #[derive(Clone, Debug)]
@@ -30,7 +44,7 @@ impl Interrupt {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let mut signals = {
             let _entered = runtime.enter();
-            signal(SignalKind::interrupt())?
+            ctrl_c()?
         };
         let seen = Interrupt(Arc::new(AtomicBool::new(false)));
         let flag = seen.clone();

@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod chat;
+mod choices;
 mod command;
 mod commands;
 mod completions;
@@ -25,6 +26,7 @@ mod report;
 mod request;
 mod serve;
 mod session;
+#[cfg(unix)]
 mod sigaction;
 mod signals;
 mod suggest;
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
+    #[cfg(unix)]
     sigaction::explain_lost_files();
     let words: Vec<String> = match std::env::args_os().skip(1).map(OsString::into_string).collect() {
         Ok(words) => words,

@@ -7,6 +7,7 @@ use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
 use indicatif::{ProgressBar, ProgressStyle};
 use simulator::figures::{self, ALL};
+use simulator::jobs::Progress;
 use simulator::lab::{HOUR, Lab};
 use simulator::page;
 use simulator::traces::PublishedLengths;
@@ -70,12 +71,12 @@ fn run(words: &Words) -> Result<()> {
     }
     // Hidden by itself where standard error is no terminal.
     let bar = ProgressBar::new_spinner();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} figure {prefix}: {pos} done, {msg}") {
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} figure {prefix}: {msg}") {
         bar.set_style(style);
     }
-    let progress = |done: &str| {
-        bar.inc(1);
-        bar.set_message(done.to_owned());
+    let progress = |Progress { name, done, of, unit }: Progress<'_>| {
+        bar.set_message(format!("{done} of {of} {unit} done, {name}"));
+        bar.tick();
     };
     let [sharegpt, alpaca] = [&args.sharegpt, &args.alpaca].map(|file| file.as_deref().map(listed).transpose());
     let (sharegpt, alpaca) = (sharegpt?, alpaca?);
@@ -84,7 +85,7 @@ fn run(words: &Words) -> Result<()> {
     let mut figures = Vec::new();
     for (number, make) in wanted {
         bar.set_prefix(number);
-        bar.set_message("");
+        bar.set_message("0 done");
         bar.tick();
         let figure = make(&lab)?;
         page::write_figure(&args.out, &figure)?;

@@ -92,6 +92,25 @@ pub fn context_ended(args: &Args, llm: &Llm, params: &SamplingParams, completion
     })
 }
 
+/// A warning about outputs that end before they satisfy `option`. `None` if all are complete.
+pub fn cut(option: &str, params: &SamplingParams, completions: &[Completion]) -> Option<String> {
+    let constraint = params.constraint.as_ref()?;
+    let is_cut = |tokens: &[u32]| {
+        let mut matcher = constraint.matcher();
+        for &token in tokens {
+            matcher.read(token);
+        }
+        !matcher.may_end()
+    };
+    let n = completions.iter().flat_map(|c| &c.outputs).filter(|output| is_cut(&output.tokens)).count();
+    let outputs = match n {
+        0 => return None,
+        1 => "an output was cut and is".into(),
+        n => format!("{n} outputs were cut and are"),
+    };
+    Some(format!("warning: {outputs} incomplete under --{option} (--max-tokens is {})", params.max_tokens))
+}
+
 /// Times, rates and memory of a run that took `time`.
 pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
     let s = llm.stats();

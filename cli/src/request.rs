@@ -19,9 +19,11 @@ const MAX_INPUT: u64 = 256 << 20;
 /// The prompts, in the order of the options: texts, lines of the file, ids. Where no option gives one, a text that is piped
 /// to standard input is the prompt.
 pub fn prompts(args: &Args) -> Result<Vec<Prompt>> {
+    let grammars = args.json_schema.iter().chain(&args.grammar).filter(|file| *file == "-").count();
     let readers = args.prompt.iter().chain(&args.prompts).filter(|name| *name == "-").count();
-    if readers > 1 {
-        return Err(UsageError::new("standard input can be read once, by one --prompt - or --prompts -".into()).into());
+    if readers + grammars > 1 {
+        let why = "standard input can be read once, by one of --prompt -, --prompts -, --json-schema - and --grammar -";
+        return Err(UsageError::new(why.into()).into());
     }
     let text = |prompt: &String| match prompt.as_str() {
         "-" => match piped("the prompt")? {
@@ -43,7 +45,7 @@ pub fn prompts(args: &Args) -> Result<Vec<Prompt>> {
     if let (true, Some(file)) = (prompts.is_empty(), &args.prompts) {
         bail!("nothing to continue: {file} has no line with a prompt");
     }
-    if prompts.is_empty() && !io::stdin().is_terminal() {
+    if prompts.is_empty() && grammars == 0 && !io::stdin().is_terminal() {
         prompts.extend(piped("the prompt")?.map(Prompt::Text));
     }
     if prompts.is_empty() {
@@ -118,17 +120,21 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
 /// # Errors
 /// If several do, or if a file cannot be read or is no JSON.
 pub fn grammar(args: &Args) -> Result<Option<(&'static str, Grammar)>> {
-    let read = |file: &String| std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"));
+    let read = |file: &String, what: &str| match file.as_str() {
+        "-" => standard_input(what),
+        _ => std::fs::read_to_string(file).with_context(|| format!("cannot read {file}")),
+    };
     let mut asked = Vec::new();
     if let Some(file) = &args.json_schema {
-        let schema = serde_json::from_str(&read(file)?).with_context(|| format!("{file} is not JSON"))?;
+        let name = if file == "-" { "standard input" } else { file };
+        let schema = serde_json::from_str(&read(file, "the schema")?).with_context(|| format!("{name} is not JSON"))?;
         asked.push(("json-schema", Grammar::JsonSchema(schema)));
     }
     if let Some(regex) = &args.regex {
         asked.push(("regex", Grammar::Regex(regex.clone())));
     }
     if let Some(file) = &args.grammar {
-        asked.push(("grammar", Grammar::Lark(read(file)?)));
+        asked.push(("grammar", Grammar::Lark(read(file, "the grammar")?)));
     }
     if let [(first, _), (second, _), ..] = asked.as_slice() {
         return Err(UsageError::new(format!("--{first} and --{second} exclude each other")).into());

@@ -1,28 +1,24 @@
 //! What the process does when it is told to end.
 
 use std::future::Future;
-use std::process;
+use std::{io, process};
 
 use anyhow::Result;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::interrupt::STATUS;
-use crate::sigaction::ignores_hangup;
+use crate::interrupt::{STATUS, ctrl_c};
 
-/// Ready when the process is asked to end: by SIGTERM, by Ctrl-C, or by SIGHUP, as when its terminal is closed, unless
-/// that is ignored, as under nohup. From then on Ctrl-C ends the process at once.
+/// Ready when the process is asked to end: by Ctrl-C or by the system (see [`Requests`]). From then on Ctrl-C ends the
+/// process at once.
 ///
 /// # Errors
 /// If signals cannot be waited for.
 pub fn stop_signal() -> Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = if ignores_hangup() { None } else { Some(signal(SignalKind::hangup())?) };
+    let mut requests = Requests::listen()?;
+    let mut interrupt = ctrl_c()?;
     Ok(async move {
         tokio::select! {
-            _ = terminate.recv() => {}
+            () = requests.received() => {}
             _ = interrupt.recv() => {}
-            () = received(hangup.as_mut()) => {}
         }
         tokio::spawn(async move {
             interrupt.recv().await;
@@ -31,10 +27,57 @@ pub fn stop_signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// Waits for a signal; for ever without one.
-async fn received(signal: Option<&mut Signal>) {
-    match signal {
-        Some(signal) => drop(signal.recv().await),
-        None => std::future::pending().await,
+/// The system's requests to end: SIGTERM, and SIGHUP, as when the terminal is closed, unless that is ignored, as under nohup.
+#[cfg(unix)]
+struct Requests {
+    terminate: tokio::signal::unix::Signal,
+    hangup: Option<tokio::signal::unix::Signal>,
+}
+
+#[cfg(unix)]
+impl Requests {
+    fn listen() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+
+        let hangup = (!crate::sigaction::ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose()?;
+        Ok(Requests { terminate: signal(SignalKind::terminate())?, hangup })
+    }
+
+    async fn received(&mut self) {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => drop(hangup.recv().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            () = hangup => {}
+        }
+    }
+}
+
+/// The system's requests to end: Ctrl-Break, a closed console, and a shutdown.
+#[cfg(windows)]
+struct Requests {
+    ctrl_break: tokio::signal::windows::CtrlBreak,
+    close: tokio::signal::windows::CtrlClose,
+    shutdown: tokio::signal::windows::CtrlShutdown,
+}
+
+#[cfg(windows)]
+impl Requests {
+    fn listen() -> io::Result<Self> {
+        use tokio::signal::windows::{ctrl_break, ctrl_close, ctrl_shutdown};
+
+        Ok(Requests { ctrl_break: ctrl_break()?, close: ctrl_close()?, shutdown: ctrl_shutdown()? })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.ctrl_break.recv() => {}
+            _ = self.close.recv() => {}
+            _ = self.shutdown.recv() => {}
+        }
     }
 }

@@ -9,6 +9,7 @@ use argh::{FlagInfo, FlagInfoKind, FromArgs, Optionality};
 use engine::load::{ModelFiles, SHORT_NAMES};
 
 use crate::command::{Command, Positionals, Words};
+use crate::completions::first_words;
 use crate::engine_args::EngineArgs;
 use crate::suggest::{nearest, shown};
 
@@ -209,19 +210,17 @@ pub fn no_command(commands: &[&Command], wrong: &str, name: &str) -> UsageError 
     // A command of its own that was looked for among the benchmarks.
     let own = name.strip_prefix("bench ").filter(|own| commands.iter().any(|command| command.name == *own));
     let meant = own.or_else(|| nearest(name, top)).map_or(String::new(), |name| format!("; did you mean {name}?"));
-    let all = if name.starts_with("bench ") {
-        names(commands, "bench ")
-    } else if cfg!(feature = "cuda") {
-        "serve, quantize, bench, plan, paper, kernels and help".into()
-    } else {
-        "serve, quantize, bench and help".into()
-    };
+    let all = if name.starts_with("bench ") { names(commands, "bench ") } else { listed(first_words(commands)) };
     UsageError::new(format!("{wrong}; commands are {all}{meant}"))
 }
 
 /// The names of the commands that begin so, without the beginning.
 pub fn names(commands: &[&Command], beginning: &str) -> String {
-    let mut names: Vec<_> = commands.iter().filter_map(|command| command.name.strip_prefix(beginning)).collect();
+    listed(commands.iter().filter_map(|command| command.name.strip_prefix(beginning)).collect())
+}
+
+/// Names in a sentence.
+fn listed(mut names: Vec<&str>) -> String {
     let last = names.pop().unwrap_or_default();
     format!("{} and {last}", names.join(", "))
 }

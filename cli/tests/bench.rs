@@ -196,3 +196,15 @@ fn several_outputs_are_counted_with_their_requests() {
     assert_eq!(tokens(&["--n", "2", "--beam-width", "4"]), 24);
     assert!(!bench(&["throughput", "--n", "3", "--best-of", "2"]).status.success());
 }
+
+#[test]
+fn few_requests_are_noted() {
+    let url = server(1000);
+    let note = |requests: &str| {
+        let args = ["bench", "serve", "--url", &url, "--rate", "1000", "--lengths", "5,2", "--requests", requests];
+        let output = Command::new(env!("CARGO_BIN_EXE_quire")).args(args).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap().contains("too few to measure a rate")
+    };
+    assert!(note("10") && !note("50"));
+}

@@ -177,3 +177,35 @@ fn pickles_without_weights_are_refused() {
         message(weights(directory.path()));
     }
 }
+
+/// A named pipe would block for ever if it was opened.
+#[cfg(unix)]
+#[test]
+fn pipes_and_directories_are_no_model_files() {
+    let load = |path: &Path| -> engine::Result<()> {
+        let files = ModelFiles::directory(path)?;
+        files.tokenizer(&files.config()?)?;
+        files.generation_config()?;
+        engine::chat::ChatTemplate::of_model(&files, None)?;
+        files.weights(None).map(drop)
+    };
+    for file in
+        ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"]
+    {
+        let directory = copy("llama2");
+        load(directory.path()).unwrap();
+        let path = directory.path().join(file);
+        fs::remove_file(&path).unwrap_or_default();
+        fs::create_dir(&path).unwrap();
+        let why = message(load(directory.path()));
+        assert!(why.contains(file) && why.contains("directory"), "{why}");
+        fs::remove_dir(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let why = message(load(directory.path()));
+        assert!(why.contains(file) && why.contains("not a regular file"), "{why}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("model.gguf");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(message(ModelFiles::resolve(pipe.to_str(), false)).contains("not a regular file"));
+}

@@ -155,6 +155,16 @@ async fn what_is_no_text_is_refused_where_it_stands() {
 }
 
 #[tokio::test]
+async fn templates_that_cost_too_much_are_refused() {
+    let template = "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}";
+    let server = server(template).await;
+    let error = server.refused(CHAT, &json!({"messages": [{"role": "user", "content": "x"}]}), 400).await;
+    assert_eq!(error["param"], "messages");
+    assert!(error["message"].as_str().unwrap().contains("reads and writes more than 64 MiB"), "{error}");
+    server.assert_unharmed().await;
+}
+
+#[tokio::test]
 async fn templates_refuse_in_their_own_words() {
     let server = server(TEMPLATE).await;
     let error = server.refused(CHAT, &json!({"messages": [{"role": "nobody", "content": "x"}]}), 400).await;

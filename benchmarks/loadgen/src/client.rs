@@ -5,6 +5,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, Uri};
+#[cfg(feature = "tls")]
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -14,9 +15,20 @@ use serde::Serialize;
 /// A server's response: a status, and a body that is read as it arrives.
 pub(crate) type Answered = Response<Incoming>;
 
+#[cfg(feature = "tls")]
+type Connector = HttpsConnector<HttpConnector>;
+#[cfg(not(feature = "tls"))]
+type Connector = HttpConnector;
+
+/// Accepted URL schemes.
+#[cfg(feature = "tls")]
+const SCHEMES: [&str; 2] = ["http", "https"];
+#[cfg(not(feature = "tls"))]
+const SCHEMES: [&str; 1] = ["http"];
+
 /// An HTTP client that reuses its connections. It ignores proxies, whose time would be measured too.
 pub(crate) struct Client {
-    client: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: legacy::Client<Connector, Full<Bytes>>,
     /// The authorization header of every request, if there is a key.
     authorization: Option<HeaderValue>,
 }
@@ -37,11 +49,12 @@ impl Client {
             None => None,
         };
         let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
+        tcp.enforce_http(cfg!(not(feature = "tls")));
         // Send every request at once, however small.
         tcp.set_nodelay(true);
-        let connector = HttpsConnectorBuilder::new().with_webpki_roots().https_or_http().enable_http1();
-        let client = legacy::Client::builder(TokioExecutor::new()).build(connector.wrap_connector(tcp));
+        #[cfg(feature = "tls")]
+        let tcp = HttpsConnectorBuilder::new().with_webpki_roots().https_or_http().enable_http1().wrap_connector(tcp);
+        let client = legacy::Client::builder(TokioExecutor::new()).build(tcp);
         Ok(Client { client, authorization })
     }
 
@@ -63,7 +76,8 @@ impl Client {
 
     async fn send(&self, method: Method, url: &str, body: Bytes) -> Result<Answered> {
         let uri: Uri = url.parse().context("it is not a valid address")?;
-        ensure!(matches!(uri.scheme_str(), Some("http" | "https")), "it does not begin with http:// or https://");
+        let is_supported = uri.scheme_str().is_some_and(|scheme| SCHEMES.contains(&scheme));
+        ensure!(is_supported, "it does not begin with {}://", SCHEMES.join(":// or "));
         let mut request = Request::builder().method(method).uri(uri).header(ACCEPT, "*/*");
         if !body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");

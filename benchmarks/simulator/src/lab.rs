@@ -130,10 +130,19 @@ impl Lab<'_> {
             }
         }
         let name = |curve: &Curve| format!("{} on {}", curve.system.name(), curve.deployment.model);
-        jobs::all(curves, self.progress, name, |curve| {
-            let cost = costs.iter().find(|(deployment, _)| *deployment == curve.deployment);
-            let (_, cost) = cost.ok_or_else(|| anyhow::anyhow!("{} has no cost model", curve.deployment.model))?;
-            curve.sustained(self, cost, beam_record)
-        })
+        // Requests of the trace at the first rate.
+        let requests = |curve: &Curve| curve.guess * curve.seconds;
+        jobs::panels(
+            curves,
+            self.progress,
+            name,
+            |curve| curve.panel,
+            requests,
+            |curve| {
+                let cost = costs.iter().find(|(deployment, _)| *deployment == curve.deployment);
+                let (_, cost) = cost.ok_or_else(|| anyhow::anyhow!("{} has no cost model", curve.deployment.model))?;
+                curve.sustained(self, cost, beam_record)
+            },
+        )
     }
 }

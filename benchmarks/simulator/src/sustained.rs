@@ -1,6 +1,8 @@
 //! A search for the highest request rate that a system sustains.
 
-use anyhow::Result;
+use std::thread;
+
+use anyhow::{Error, Result};
 
 /// The highest mean normalized latency, in seconds per token, at which a system counts as sustaining a rate. It is the top
 /// of the axes in the paper's figures 12, 14, 16 and 17, and the same for all systems.
@@ -27,7 +29,7 @@ pub struct Sustained {
 ///
 /// # Errors
 /// The first error of `latency`.
-pub fn search(bound: f64, guess: f64, mut latency: impl FnMut(f64) -> Result<Option<f64>>) -> Result<Sustained> {
+pub fn search(bound: f64, guess: f64, latency: impl Fn(f64) -> Result<Option<f64>> + Sync) -> Result<Sustained> {
     let mut points = Vec::new();
     let mut sustains = |rate: f64| -> Result<bool> {
         let value = latency(rate)?;
@@ -53,9 +55,16 @@ pub fn search(bound: f64, guess: f64, mut latency: impl FnMut(f64) -> Result<Opt
         let middle = (low * high).sqrt();
         if sustains(middle)? { low = middle } else { high = middle }
     }
-    for part in BELOW {
-        sustains(part * low)?;
-    }
+    // These rates do not depend on each other.
+    thread::scope(|scope| {
+        let latency = &latency;
+        let below = BELOW.map(|part| (part * low, scope.spawn(move || latency(part * low))));
+        for (rate, known) in below {
+            let known = known.join().map_err(|_| Error::msg("a simulation has panicked"))??;
+            points.extend(known.map(|value| (rate, value)));
+        }
+        Ok::<(), Error>(())
+    })?;
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     Ok(Sustained { rate: low, points })
 }

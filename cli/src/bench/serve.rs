@@ -105,6 +105,9 @@ fn process(s: &str) -> Result<Process, String> {
     }
 }
 
+/// The fewest requests that measure a rate. With fewer, the first and the last ones weigh too much.
+const ENOUGH: usize = 50;
+
 /// Runs the command.
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
@@ -138,6 +141,9 @@ fn run(words: &Words) -> Result<()> {
             .collect(),
     };
     measured::show(&report, args.json.as_deref())?;
+    if let Some(few) = report.points.iter().map(|point| point.summary.requests).filter(|n| *n < ENOUGH).min() {
+        eprintln!("note: {few} requests are too few to measure a rate; give --requests {ENOUGH} or more");
+    }
     if let Some(file) = &args.svg {
         measured::write_file(file, &plot::svg(&report))?;
     }

@@ -3,14 +3,47 @@
 use std::io::{self, IsTerminal};
 
 use anyhow::{Context, Result};
+use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
-use rustyline::{Behavior, Config, DefaultEditor};
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::DefaultHistory;
+use rustyline::validate::Validator;
+use rustyline::{Behavior, CompletionType, Config, Context as Completed, Editor, Helper};
+
+use super::talk::COMMANDS;
 
 /// Standard input. An entry that ends with a backslash goes on in the next line.
 pub struct Lines {
-    /// Where a person types: lines can be edited, and those from before come back with the arrow keys.
-    editor: Option<DefaultEditor>,
+    /// The editor of a terminal, with a history and completion of commands.
+    editor: Option<Editor<Commands, DefaultHistory>>,
 }
+
+/// Completes commands and the file that `/save` takes.
+struct Commands {
+    files: FilenameCompleter,
+}
+
+impl Completer for Commands {
+    type Candidate = Pair;
+
+    fn complete(&self, line: &str, at: usize, context: &Completed<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let typed = line.get(..at).unwrap_or_default();
+        if typed.starts_with("/save ") {
+            return self.files.complete(line, at, context);
+        }
+        let names = COMMANDS.iter().filter(|name| typed.starts_with('/') && name.starts_with(typed));
+        Ok((0, names.map(|name| Pair { display: name.trim().into(), replacement: (*name).into() }).collect()))
+    }
+}
+
+impl Hinter for Commands {
+    type Hint = String;
+}
+
+impl Highlighter for Commands {}
+impl Validator for Commands {}
+impl Helper for Commands {}
 
 /// How the reading of a line ended.
 enum Line {
@@ -27,10 +60,32 @@ impl Lines {
     /// If it is a terminal that cannot be used.
     pub fn new() -> Result<Self> {
         // The terminal itself, and not standard output, which may go to a file.
-        let config = Config::builder().behavior(Behavior::PreferTerm).build();
+        let config = Config::builder().behavior(Behavior::PreferTerm).completion_type(CompletionType::List).build();
         let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
-        let editor = is_terminal.then(|| DefaultEditor::with_config(config)).transpose();
-        Ok(Lines { editor: editor.context("cannot use the terminal")? })
+        let mut editor =
+            is_terminal.then(|| Editor::with_config(config)).transpose().context("cannot use the terminal")?;
+        if let Some(editor) = &mut editor {
+            editor.set_helper(Some(Commands { files: FilenameCompleter::new() }));
+        }
+        Ok(Lines { editor })
+    }
+
+    /// The width of the terminal, if a person types there.
+    pub fn width(&mut self) -> Option<usize> {
+        Some(self.editor.as_mut()?.dimensions()?.0.into()).filter(|width| *width > 0)
+    }
+
+    /// Asks a question. Any answer but yes is no, as is every answer that is piped.
+    ///
+    /// # Errors
+    /// If standard input cannot be read.
+    pub fn confirm(&mut self, question: &str) -> Result<bool> {
+        let Some(editor) = &mut self.editor else { return Ok(false) };
+        match editor.readline(&format!("{question} [y/N] ")) {
+            Ok(answer) => Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")),
+            Err(ReadlineError::Interrupted | ReadlineError::Eof) => Ok(false),
+            Err(error) => Err(error).context("cannot read standard input"),
+        }
     }
 
     /// Whether a person types.

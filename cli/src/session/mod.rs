@@ -2,8 +2,10 @@
 
 mod lines;
 mod talk;
+mod wrap;
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -16,6 +18,7 @@ use engine::sampling::{SamplingOptions, SamplingParams};
 
 use self::lines::Lines;
 use self::talk::{Talk, Typed};
+use self::wrap::Wrap;
 use crate::chat::template_file;
 use crate::command::{Command, Positionals, Words};
 use crate::interrupt::Interrupt;
@@ -38,10 +41,11 @@ pub const COMMAND: Command = Command {
 };
 
 const HELP: &str = "\
-/help       this page
-/reset      begin anew, with the same system message
-/save FILE  write what was said, as JSON
-A line that ends with \\ goes on in the next one. Ctrl-C ends the answer, Ctrl-D the program.";
+/help         this page
+/reset        start again, with the same system message
+/save FILE    write the messages to a file, as JSON
+/quit, /exit  end the program, as Ctrl-D does
+A line that ends with \\ continues in the next one. Tab completes commands. Ctrl-C stops the answer.";
 
 /// Talk to a language model in the terminal.
 #[derive(ArgsInfo, FromArgs, Debug)]
@@ -101,16 +105,14 @@ fn run(words: &Words) -> Result<()> {
             Typed::Nothing => {}
             Typed::Help => writeln!(io::stdout(), "{HELP}")?,
             Typed::Reset => talk.reset(),
-            Typed::Save(file) => match talk.save(file) {
-                Ok(()) => eprintln!("saved in {file}"),
-                Err(error) => eprintln!("error: {error:#}"),
-            },
+            Typed::Quit => break,
+            Typed::Save(file) => save(&talk, file, &mut lines)?,
             Typed::Unknown(command) => eprintln!("error: there is no command {command}; /help shows all"),
             Typed::Message(text) => {
                 // A Ctrl-C from before is about nothing that is to come.
                 interrupt.take();
                 talk.ask(text);
-                match answer(&mut llm, &talk, &params, &interrupt) {
+                match answer(&mut llm, &talk, &params, &interrupt, Screen::new(lines.width())) {
                     Ok(text) => talk.answered(text),
                     Err(error) if error.is::<Refused>() => {
                         talk.take_back();
@@ -152,8 +154,27 @@ fn sampling(args: &ChatArgs, files: &ModelFiles) -> Result<SamplingParams> {
     Ok(params)
 }
 
+/// Writes the messages to a file, after a question if it exists.
+fn save(talk: &Talk, file: &str, lines: &mut Lines) -> Result<()> {
+    if Path::new(file).exists() && !lines.confirm(&format!("{file} exists. Overwrite it?"))? {
+        eprintln!("error: not saved, since {file} exists");
+        return Ok(());
+    }
+    match talk.save(file) {
+        Ok(()) => eprintln!("saved in {file}"),
+        Err(error) => eprintln!("error: {error:#}"),
+    }
+    Ok(())
+}
+
 /// Prints the answer as it comes, and returns it without thoughts.
-fn answer(llm: &mut Llm, talk: &Talk, params: &SamplingParams, interrupt: &Interrupt) -> Result<String> {
+fn answer(
+    llm: &mut Llm,
+    talk: &Talk,
+    params: &SamplingParams,
+    interrupt: &Interrupt,
+    mut screen: Screen,
+) -> Result<String> {
     let text = talk.prompt().map_err(|error| Refused(format!("the chat template refuses this: {error}")))?;
     // The template has written the special tokens itself.
     let tokens = llm.tokenizer().encode_plain(&text)?;
@@ -161,7 +182,7 @@ fn answer(llm: &mut Llm, talk: &Talk, params: &SamplingParams, interrupt: &Inter
     let begun = Instant::now();
     let id = llm
         .add(&Prompt::Encoded { text, tokens }, params.clone())
-        .map_err(|error| Refused(format!("{error}; /reset begins anew")))?;
+        .map_err(|error| Refused(format!("{error}; /reset starts again")))?;
     let (mut said, mut sent) = (String::new(), 0);
     let mut first = None;
     while llm.has_work() {
@@ -174,10 +195,10 @@ fn answer(llm: &mut Llm, talk: &Talk, params: &SamplingParams, interrupt: &Inter
                 RequestEvent::Token { text, .. } => {
                     first.get_or_insert_with(Instant::now);
                     sent += text.len();
-                    said += &print(reader.push(&text))?;
+                    said += &screen.print(reader.push(&text))?;
                 }
                 RequestEvent::Done(completion) => {
-                    said += &finish(&mut reader, &completion, sent)?;
+                    said += &finish(&mut screen, &mut reader, &completion, sent)?;
                     let seconds = first.map_or(0.0, |first| first.elapsed().as_secs_f64());
                     eprintln!("{}", statistics(&completion, (first.unwrap_or(begun) - begun).as_secs_f64(), seconds));
                 }
@@ -187,42 +208,78 @@ fn answer(llm: &mut Llm, talk: &Talk, params: &SamplingParams, interrupt: &Inter
     Ok(said)
 }
 
-/// Prints what is left of an answer.
-fn finish(reader: &mut AnswerReader, completion: &Completion, sent: usize) -> Result<String> {
+/// Prints the rest of an answer.
+fn finish(screen: &mut Screen, reader: &mut AnswerReader, completion: &Completion, sent: usize) -> Result<String> {
     let rest = completion.outputs.first().and_then(|output| output.text.get(sent..)).unwrap_or_default();
     let mut parts = reader.push(rest);
     parts.extend(reader.finish());
-    let said = print(parts)?;
-    writeln!(io::stdout())?;
+    let said = screen.print(parts)?;
+    screen.end()?;
     Ok(said)
 }
 
-/// Prints parts of an answer, thoughts in grey on a terminal. Returns what of it is not thought.
-fn print(parts: Vec<Part>) -> Result<String> {
-    let (mut out, mut said) = (io::stdout().lock(), String::new());
-    let is_terminal = out.is_terminal();
-    for part in parts {
-        match part {
-            Part::Thought(text) if is_terminal => write!(out, "\x1b[90m{text}\x1b[0m")?,
-            Part::Thought(text) => write!(out, "{text}")?,
-            Part::Text(text) | Part::Call(text) | Part::Arguments(text) => {
-                write!(out, "{text}")?;
+/// Prints an answer.
+struct Screen {
+    /// Breaks lines, on a terminal.
+    wrap: Option<Wrap>,
+    /// Whether the text so far ends with a thought, which a terminal shows in grey.
+    is_thought: bool,
+}
+
+impl Screen {
+    /// Standard output, with the width of its terminal if it has one.
+    fn new(width: Option<usize>) -> Self {
+        Screen { wrap: width.filter(|_| io::stdout().is_terminal()).map(Wrap::new), is_thought: false }
+    }
+
+    /// Prints parts of an answer. Returns the parts that are no thoughts.
+    fn print(&mut self, parts: Vec<Part>) -> Result<String> {
+        let mut said = String::new();
+        for part in parts {
+            let is_thought = matches!(part, Part::Thought(_));
+            if is_thought != self.is_thought {
+                let rest = self.wrap.as_mut().map(Wrap::flush).unwrap_or_default();
+                self.put(&rest)?;
+                self.is_thought = is_thought;
+            }
+            let (Part::Thought(text) | Part::Text(text) | Part::Call(text) | Part::Arguments(text)) = part;
+            match &mut self.wrap {
+                Some(wrap) => {
+                    let wrapped = wrap.push(&text);
+                    self.put(&wrapped)?;
+                }
+                None => self.put(&text)?,
+            }
+            if !is_thought {
                 said += &text;
             }
         }
+        io::stdout().flush()?;
+        Ok(said)
     }
-    out.flush()?;
-    Ok(said)
+
+    /// Ends the answer's last line.
+    fn end(&mut self) -> Result<()> {
+        let rest = self.wrap.as_mut().map(Wrap::flush).unwrap_or_default();
+        self.put(&rest)?;
+        Ok(writeln!(io::stdout())?)
+    }
+
+    fn put(&self, text: &str) -> Result<()> {
+        let mut out = io::stdout().lock();
+        match self.is_thought && !text.is_empty() && out.is_terminal() {
+            true => write!(out, "\x1b[90m{text}\x1b[0m")?,
+            false => write!(out, "{text}")?,
+        }
+        Ok(())
+    }
 }
 
-/// How fast an answer came: its first token after so many seconds, and the others in so many.
+/// An answer's speed and reuse in one short line. `first` is the time to the first token, `others` the time of the rest.
 fn statistics(completion: &Completion, first: f64, others: f64) -> String {
     let tokens: usize = completion.outputs.iter().map(|output| output.tokens.len()).sum();
-    let rate = if tokens > 1 && others > 0.0 {
-        format!(", {:.1} tokens/s", (tokens - 1) as f64 / others)
-    } else {
-        String::new()
-    };
+    let rate =
+        if tokens > 1 && others > 0.0 { format!(", {:.1}/s", (tokens - 1) as f64 / others) } else { String::new() };
     let (prompt, cached) = (completion.prompt_tokens.len(), completion.cached_tokens);
-    format!("[{tokens} tokens{rate}; {cached} of {prompt} before it were cached, the first came after {first:.2} s]")
+    format!("[{tokens} tokens{rate}; {cached} of {prompt} cached; first after {first:.2} s]")
 }

@@ -7,6 +7,9 @@ use engine::answer::AnswerReader;
 use engine::chat::{ChatTemplate, Message, RenderOptions};
 use serde_json::{Value, json};
 
+/// The commands, with a space after those that take more.
+pub const COMMANDS: [&str; 5] = ["/help", "/reset", "/save ", "/quit", "/exit"];
+
 /// What a person typed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Typed<'a> {
@@ -18,6 +21,8 @@ pub enum Typed<'a> {
     Reset,
     /// Writes the conversation to a file.
     Save(&'a str),
+    /// Ends the program.
+    Quit,
     /// Looks like a command, and is none.
     Unknown(&'a str),
     /// Something for the model.
@@ -41,6 +46,7 @@ impl<'a> Typed<'a> {
             ("", _) => Typed::Nothing,
             ("/help", "") => Typed::Help,
             ("/reset", "") => Typed::Reset,
+            ("/quit" | "/exit", "") => Typed::Quit,
             ("/save", file) if !file.is_empty() => Typed::Save(file),
             _ if text.starts_with('/') => Typed::Unknown(text),
             _ => Typed::Message(text),
@@ -110,12 +116,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_command_that_is_completed_exists() {
+        for command in COMMANDS {
+            let typed = format!("{command}{}", if command.ends_with(' ') { "file" } else { "" });
+            assert!(!matches!(Typed::of(&typed), Typed::Unknown(_) | Typed::Message(_)), "{command}");
+        }
+    }
+
+    #[test]
     fn what_is_typed_is_a_message_or_a_command() {
         assert_eq!(Typed::of(" \t"), Typed::Nothing);
         assert_eq!(Typed::of("/help "), Typed::Help);
         assert_eq!(Typed::of("/reset"), Typed::Reset);
         assert_eq!(Typed::of("/save my file.json"), Typed::Save("my file.json"));
         assert_eq!(Typed::of("/save"), Typed::Unknown("/save"));
+        assert_eq!([Typed::of("/quit"), Typed::of("/exit")], [Typed::Quit, Typed::Quit]);
         assert_eq!(Typed::of("/quit now"), Typed::Unknown("/quit now"));
         assert_eq!(Typed::of(" What is /help?\nTell me. "), Typed::Message("What is /help?\nTell me."));
     }

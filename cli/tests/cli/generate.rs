@@ -1,6 +1,6 @@
 //! Text as it is generated.
 
-use crate::support::{fixture, json, misused, stdout};
+use crate::support::{fed, fixture, json, misused, quire, stdout};
 
 #[test]
 fn the_demo_tells_a_story() {
@@ -26,6 +26,37 @@ fn beams_keep_to_a_grammar() {
     let texts: Vec<&str> = texts.collect();
     let is_one = |text: &&str| text[1..3].parse::<u32>().is_ok() && text[3..] == *" years";
     assert!(texts.len() == 3 && texts.iter().all(is_one), "{texts:?}");
+}
+
+#[test]
+fn outputs_that_are_cut_under_a_grammar_are_warned_of() {
+    let warnings = |args: &[&str]| {
+        let output = quire(&[&["-p", "Tom is", "--temperature", "0"], args].concat());
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let cut = warnings(&["--regex", " [a-z ]{40}\\.", "-n", "3"]);
+    assert!(cut.contains("warning: an output was cut and is incomplete under --regex (--max-tokens is 3)"), "{cut}");
+    let two = warnings(&["--regex", " [a-z ]{40}\\.", "-n", "3", "--n", "2"]);
+    assert!(two.contains("2 outputs were cut"), "{two}");
+    let whole = warnings(&["--regex", " [0-9]{2} years", "-n", "30"]);
+    // At its bound, but complete.
+    let ended = warnings(&["--regex", " [a-z ]+", "-n", "3"]);
+    assert!(!whole.contains("warning") && !ended.contains("warning"), "{whole}{ended}");
+}
+
+#[test]
+fn a_schema_and_a_grammar_are_read_from_standard_input() {
+    let schema = br#"{"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"], "additionalProperties": false}"#;
+    let output = fed(schema, &["-p", "JSON:", "--json-schema", "-", "--json"]);
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = line["outputs"][0]["text"].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(text).unwrap(), serde_json::json!({"a": "x"}));
+    let output = fed(b"start: \" yes\"", &["-p", "Is it?", "--grammar", "-"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "Is it? yes\n");
+    misused(&["--prompts", "-", "--json-schema", "-"], "standard input can be read once");
+    // Standard input has the schema, not a prompt.
+    misused(&["--json-schema", "-"], "nothing to continue");
 }
 
 #[test]

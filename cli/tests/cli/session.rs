@@ -58,6 +58,50 @@ fn what_was_said_is_cached() {
     assert!(cached.len() == 2 && cached[0] == 0 && cached[1] >= 24, "{notes}");
 }
 
+/// Tokens of an answer, and of its prompt the cached ones and all.
+fn figures(notes: &str) -> Vec<(usize, usize, usize)> {
+    let number = |text: &str| text.trim_start_matches('[').split(' ').next().unwrap().parse().unwrap();
+    let lines = notes.lines().filter(|line| line.starts_with('['));
+    let of = |line: &str| {
+        assert!(line.len() < 80, "{line}");
+        let cached = line.split("; ").nth(1).unwrap();
+        (number(line), number(cached), number(cached.split("of ").nth(1).unwrap()))
+    };
+    lines.map(of).collect()
+}
+
+#[test]
+fn earlier_turns_with_the_bundled_model_are_reused() {
+    let typed = b"Once upon a time there was a fox who lived in a wood\nAnd then?\nWhat did the fox say?\n";
+    let output = fed(typed, &["chat", "--temperature=0", "-n40", "--block-size=4"]);
+    let notes = String::from_utf8(output.stderr).unwrap();
+    let turns = figures(&notes);
+    assert_eq!(turns.len(), 3, "{notes}");
+    for pair in turns.windows(2) {
+        let (tokens, _, prompt) = pair[0];
+        // The last token of an answer is never computed, and only whole blocks are kept.
+        assert!(pair[1].1 >= (prompt + tokens - 1) / 4 * 4, "{notes}");
+    }
+}
+
+#[test]
+fn a_file_is_not_overwritten_unasked() {
+    let dir = talker();
+    let file = dir.path().join("mine.txt");
+    fs::write(&file, "mine").unwrap();
+    let (_, notes) = talk(&dir, &format!("/save {}\n", file.display()), &[]);
+    assert!(notes.contains("exists") && fs::read_to_string(&file).unwrap() == "mine", "{notes}");
+}
+
+#[test]
+fn quit_and_exit_end_the_program() {
+    let dir = talker();
+    for command in ["/quit", "/exit"] {
+        let (said, notes) = talk(&dir, &format!("{command}\nHi\n"), &[]);
+        assert!(said.is_empty() && !notes.contains("error"), "{said} {notes}");
+    }
+}
+
 #[test]
 fn what_cannot_be_answered_costs_nothing_else() {
     let dir = talker();

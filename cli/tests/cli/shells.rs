@@ -28,6 +28,29 @@ fn bash_completes_commands_and_their_options() {
 }
 
 #[test]
+fn bash_completes_values_of_options() {
+    assert_eq!(bash_offers(&["--device", "c"]), ["cpu", "cuda"]);
+    assert_eq!(bash_offers(&["--device", "="]), ["auto", "cpu", "cuda", "emulator"]);
+    assert_eq!(bash_offers(&["--device", "=", "em"]), ["emulator"]);
+    assert_eq!(bash_offers(&["serve", "--kv-dtype", "f"]), ["f32", "f16", "fp8"]);
+    assert_eq!(bash_offers(&["bench", "floor", "--dtype", ""]), ["f16", "bf16"]);
+    assert_eq!(bash_offers(&["quantize", "--to", "q8"]), ["q8_0"]);
+    assert_eq!(bash_offers(&["--mmap", ""]), ["on", "off"]);
+    assert_eq!(bash_offers(&["-m", "opt-1.3"]), ["opt-1.3b"]);
+    assert_eq!(bash_offers(&["opt-1.3"]), ["opt-1.3b"]);
+    // A number is not completed, nor with the names of commands.
+    assert!(bash_offers(&["-n", ""]).is_empty() && bash_offers(&["serve", "--port", ""]).is_empty());
+}
+
+#[test]
+fn zsh_and_fish_complete_values_of_options() {
+    let zsh = stdout(&["completions", "zsh"]);
+    assert!(zsh.contains(":device:(auto cpu cuda emulator)'") && zsh.contains(":file:_files'"));
+    let fish = stdout(&["completions", "fish"]);
+    assert!(fish.contains("-l device -r -f -a 'auto cpu cuda emulator'") && fish.contains("-l port -x"));
+}
+
+#[test]
 fn every_shell_and_the_manual_know_every_option_of_a_page() {
     let pages = [&["--help"][..], &["serve", "--help"], &["bench", "latency", "--help"]].map(stdout);
     let is_name = |word: &&str| word.starts_with("--") && word.len() > 2;

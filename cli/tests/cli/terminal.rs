@@ -219,6 +219,25 @@ fn a_second_interrupt_ends_at_once() {
     assert_eq!(status.code(), Some(130));
 }
 
+/// Types lines into a talk, each after its prompt or question. Returns the screen's contents and the exit status.
+fn type_into_talk(words: &[&str], typed: &[&str]) -> (String, Option<i32>) {
+    let mut child = start_on_terminal(words, &[]);
+    let (mut screen, mut keys) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
+    let mut seen = Vec::new();
+    for line in typed {
+        // An editor that begins asks the terminal to mark what is pasted.
+        let from = seen.len();
+        while !seen[from..].ends_with(b"\x1b[?2004h") {
+            let mut byte = [0];
+            screen.read_exact(&mut byte).unwrap();
+            seen.push(byte[0]);
+        }
+        keys.write_all(line.as_bytes()).unwrap();
+    }
+    screen.read_to_end(&mut seen).unwrap();
+    (String::from_utf8_lossy(&seen).into_owned(), child.wait().unwrap().code())
+}
+
 /// Lines of a talk can be edited and called back, and Ctrl-C drops what was typed.
 #[test]
 fn what_is_typed_in_a_talk_is_edited() {
@@ -226,24 +245,42 @@ fn what_is_typed_in_a_talk_is_edited() {
     fs::write(dir.path().join("chat_template.jinja"), "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
     let file = dir.path().join("said.json");
     let words = ["chat", model(&dir), "--temperature=0", "-n1"];
-    let mut child = start_on_terminal(&words, &[]);
-    let (mut screen, mut keys) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
-    // A mistake is taken back; a line is dropped; the line before comes back, and gets an end.
-    let typed = ["Hx\x7fi\r".into(), "nonsense\x03".into(), "\x1b[A!\r".into(), format!("/save {}\r", file.display())];
-    for line in typed.iter().map(String::as_str).chain(["\x04"]) {
-        // An editor that begins asks the terminal to mark what is pasted.
-        let mut seen = Vec::new();
-        while !seen.ends_with(b"\x1b[?2004h") {
-            let mut byte = [0];
-            screen.read_exact(&mut byte).unwrap();
-            seen.push(byte[0]);
-        }
-        keys.write_all(line.as_bytes()).unwrap();
-    }
-    let mut rest = Vec::new();
-    screen.read_to_end(&mut rest).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0), "{}", String::from_utf8_lossy(&rest));
+    // One line has a correction, one is dropped, and one extends the first from the history.
+    let save = format!("/save {}\r", file.display());
+    let (screen, status) = type_into_talk(&words, &["Hx\x7fi\r", "nonsense\x03", "\x1b[A!\r", &save, "\x04"]);
+    assert_eq!(status, Some(0), "{screen}");
     let said: Vec<serde_json::Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     let users = said.iter().filter(|message| message["role"] == "user").map(|message| &message["content"]);
     assert_eq!(users.collect::<Vec<_>>(), ["Hi", "Hi!"]);
+}
+
+#[test]
+fn commands_of_a_talk_are_completed_and_confirmed() {
+    let dir = copy_of("gpt2");
+    fs::write(dir.path().join("chat_template.jinja"), "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
+    let file = dir.path().join("said.json");
+    fs::write(&file, "mine").unwrap();
+    let save = format!("/sa\t{}\r", file.display());
+    // The first answer keeps the file, the second overwrites it. Tab completes /save and /quit.
+    let words = ["chat", model(&dir), "--temperature=0", "-n1"];
+    let (screen, status) = type_into_talk(&words, &["Hi\r", &save, "\r", "/q\t\r"]);
+    assert_eq!((status, fs::read_to_string(&file).unwrap().as_str()), (Some(0), "mine"), "{screen}");
+    assert!(screen.contains("Overwrite it? [y/N]"), "{screen}");
+    let (screen, status) = type_into_talk(&words, &["Hi\r", &save, "y\r", "/q\t\r"]);
+    assert_eq!(status, Some(0), "{screen}");
+    assert!(fs::read_to_string(&file).unwrap().contains("\"Hi\""), "{screen}");
+}
+
+#[test]
+fn answers_break_between_words() {
+    let words = ["chat", "--temperature=0", "-n120"];
+    let (screen, status) = type_into_talk(&words, &["Once upon a time\r", "\x04"]);
+    assert_eq!(status, Some(0), "{screen}");
+    let end = screen.find("\n[120 tokens").or_else(|| screen.find(" tokens, ")).unwrap();
+    let answer = &screen[..end];
+    let lines: Vec<&str> = answer.lines().filter(|line| line.len() > 80 && !line.contains('\x1b')).collect();
+    assert!(lines.len() >= 2, "{screen}");
+    for line in lines {
+        assert!(line.len() <= 100, "{line:?} is longer than the terminal's 100 columns");
+    }
 }

@@ -92,7 +92,10 @@ fn what_was_probably_meant_is_said() {
 #[test]
 fn a_word_that_is_no_command_is_answered_as_one() {
     misused(&["generat"], "there is no command \"generat\"");
-    misused(&["generat"], "commands are serve, quantize, bench, plan, paper, kernels and help; did you mean generate?");
+    misused(
+        &["generat"],
+        "commands are generate, chat, serve, quantize, bench, plan, paper, kernels, completions, man and help; did you mean generate?",
+    );
     misused(&["srve", "--port", "0"], "did you mean serve?");
     misused(&["help", "srve"], "did you mean serve?");
     misused(&["bench", "latancy"], "did you mean bench latency?");

@@ -10,6 +10,7 @@ use crate::chart::Chart;
 use crate::deployment::Deployment;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::fitted::FittedCost;
+use crate::jobs::Progress;
 use crate::lab::Lab;
 use crate::real_engine::{self, Gate};
 use crate::request::Method;
@@ -72,7 +73,9 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let config = ModelFiles::bundled().config()?;
     let token_bytes = 2 * 4 * config.layers * config.kv_heads * config.head_dim;
     let cost = FittedCost::measure(&mut load(4 * SLOTS, token_bytes)?)?;
-    (lab.progress)("single steps");
+    let measurements = SYSTEMS.len() * PARTS.len();
+    let report = |name: &str, done| (lab.progress)(Progress { name, done, of: measurements, unit: "measurements" });
+    report("single steps", 0);
     let trace = Trace {
         workload: QUARTER,
         method: Method::Single,
@@ -110,7 +113,8 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
                 error.map_or("-".into(), |error| format!("{:+.0} %", 100.0 * error)),
             ]);
             points.push((rate, measured));
-            (lab.progress)(&format!("{} at {rate:.1} req/s", system.name()));
+            let done = lines.len() * PARTS.len() + points.len();
+            report(&format!("{} at {rate:.1} req/s", system.name()), done);
         }
         lines.push((system.name().to_owned(), points));
     }

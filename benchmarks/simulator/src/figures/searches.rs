@@ -6,6 +6,7 @@ use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 
 use crate::beam_record::BeamRecord;
+use crate::jobs::Progress;
 use crate::lab::Lab;
 
 /// Number of recorded searches, tokens before each search begins, and tokens that it generates.
@@ -23,7 +24,8 @@ pub fn record(width: usize, lab: &Lab<'_>) -> Result<BeamRecord> {
         let seed = lab.seed.wrapping_add(at as u64);
         let prompt = text(&mut llm, seed)?;
         let children = search(&mut llm, prompt, width);
-        (lab.progress)(&format!("search {at} of {width} beams"));
+        let name = format!("a search of {width} beams");
+        (lab.progress)(Progress { name: &name, done: at + 1, of: SEARCHES, unit: "searches" });
         children
     });
     searches.collect::<Result<_>>().map(BeamRecord::new)

@@ -1,14 +1,13 @@
 //! Finding the files with the weights in a directory: one file, or shards listed in an index.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path};
 
 use serde::Deserialize;
 
 use super::stored::StoredTensor;
-use super::text::read_small;
+use super::text::{open_file, read_small};
 use super::weights::Weights;
 use super::{packed, pickle, safetensors};
 use crate::config::Quantization;
@@ -45,7 +44,7 @@ impl Format {
     fn open(self, path: &Path) -> Result<Vec<(String, StoredTensor)>> {
         const POINTER: &[u8] = b"version https://git-lfs";
         let mut start = Vec::new();
-        let file = File::open(path).map_err(|error| Error::io(path, error))?;
+        let file = open_file(path).map_err(|error| Error::io(path, error))?;
         file.take(POINTER.len() as u64).read_to_end(&mut start).map_err(|error| Error::io(path, error))?;
         if start == POINTER {
             return Err(Error::weights(

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
+use super::text::open_file;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::quantised::QuantType;
@@ -176,7 +177,7 @@ impl StoredTensor {
 /// # Errors
 /// If the file cannot be read or is empty.
 pub(super) fn open_mapped(path: &Path) -> Result<(File, Mapping)> {
-    let file = File::open(path).map_err(|error| Error::io(path, error))?;
+    let file = open_file(path).map_err(|error| Error::io(path, error))?;
     let length = file.metadata().map_err(|error| Error::io(path, error))?.len();
     if length == 0 {
         return Err(Error::weights(path, "the file is empty"));

@@ -1,36 +1,67 @@
 //! Jinja as `apply_chat_template` sets it up.
 
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::value::{Kwargs, Rest, from_args};
+use minijinja::{Environment, Error, ErrorKind, Value, functions};
 
-use super::{Time, filters, methods, operators, python, source};
+use super::{Time, budget, filters, methods, operators, python, tests};
 
-/// Instructions that a template may execute. Templates come with models, and must not hang the server.
-pub(super) const FUEL: u64 = 10_000_000;
+/// A variable that is one.
+pub(super) const ONE: &str = "python_one";
 
-/// An environment with the one template `name`.
-///
-/// # Errors
-/// If it is not valid Jinja.
-pub(super) fn with_template(name: &'static str, template: &str) -> Result<Environment<'static>, Error> {
-    let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.set_fuel(Some(FUEL));
+/// An environment without templates. It has no filter, test or function but those added here, since each must pay for its
+/// work.
+pub(super) fn new() -> Environment<'static> {
+    let mut environment = Environment::empty();
+    environment.set_debug(false);
     environment.set_unknown_method_callback(methods::call);
-    environment.set_formatter(|out, _, value| Ok(out.write_str(&python::text(value))?));
-    environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, python::text(message)))
+    environment.set_formatter(|out, _, value| match value.as_str() {
+        Some(text) => {
+            budget::spend(text.len())?;
+            Ok(out.write_str(text)?)
+        }
+        None => Ok(out.write_str(&python::text(value)?)?),
     });
-    minijinja_contrib::add_to_environment(&mut environment);
+    environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, python::text(message)?))
+    });
+    environment.add_function("range", functions::range);
+    environment.add_function("dict", |arguments: Rest<Value>| {
+        check_arguments(&arguments)?;
+        let (value, update): (Option<Value>, Kwargs) = from_args(&arguments)?;
+        budget::kept(functions::dict(value, update)?)
+    });
+    environment.add_function("namespace", |defaults: Option<Value>| {
+        check_arguments(defaults.as_slice())?;
+        functions::namespace(defaults)
+    });
+    environment.add_function("joiner", minijinja_contrib::globals::joiner);
+    environment.add_function("cycler", |arguments: Rest<Value>| {
+        check_arguments(&arguments)?;
+        minijinja_contrib::globals::cycler(arguments.0)
+    });
+    environment.add_global(ONE, 1);
     filters::add(&mut environment);
+    tests::add(&mut environment);
     operators::add(&mut environment);
-    environment.add_template_owned(name, source::translate(template))?;
-    Ok(environment)
+    environment
+}
+
+/// Refuses arguments that may not be kept in a mapping or a namespace.
+fn check_arguments(arguments: &[Value]) -> Result<(), Error> {
+    for argument in arguments {
+        match argument.is_kwargs() {
+            true => python::pairs(argument).try_for_each(|(_, value)| budget::check_item(&value))?,
+            false => budget::check_item(argument)?,
+        }
+    }
+    Ok(())
 }
 
 /// `strftime_now` at the time `now`, or at that of the system.
 pub(super) fn strftime_now(now: Option<Time>) -> Value {
     Value::from_function(move |format: &str| {
+        // Each directive writes a few dozen characters.
+        budget::spend(format.len().saturating_mul(64))?;
         let now = now.unwrap_or_else(|| chrono::Local::now().naive_local());
         // Python's time has microseconds, and no zone.
         let format = format.replace("%f", "%6f").replace("%Z", "").replace("%z", "");

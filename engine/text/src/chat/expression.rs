@@ -5,7 +5,7 @@
 
 use super::operators::{CONCAT, FORMAT, PERCENT};
 
-/// Brackets within brackets, at most; what is deeper is left as it is.
+/// Brackets within brackets. Tags with more are left as they are.
 const MAX_DEPTH: usize = 100;
 
 /// A word of an expression.
@@ -143,6 +143,9 @@ fn level<'a>(
     is_block: bool,
     depth: usize,
 ) -> Option<Vec<Unit<'a>>> {
+    if depth > MAX_DEPTH {
+        return None;
+    }
     let mut units: Vec<Unit<'a>> = Vec::new();
     let mut i = 0;
     while let Some(token) = tokens.get(i) {
@@ -154,8 +157,7 @@ fn level<'a>(
         let role = match (token.kind, token.text) {
             (TokenKind::Open, open) => {
                 let close = i + matching(&tokens[i..])?;
-                let inside =
-                    level(source, &tokens[i + 1..close], from, false, depth + 1).filter(|_| depth < MAX_DEPTH)?;
+                let inside = level(source, &tokens[i + 1..close], from, false, depth + 1)?;
                 let is_tuple = open == "(" && !follows_operand && inside.iter().any(|unit| unit.text.trim() == ",");
                 inside.iter().for_each(|unit| text.push_str(&unit.text));
                 let end = tokens[close].start + 1;

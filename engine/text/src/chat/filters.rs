@@ -1,43 +1,142 @@
 //! Filters and tests of Jinja's that minijinja lacks, or that do not do there what they do in Python.
 
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
-use minijinja::{Environment, Error, ErrorKind, FormatStyle, Value, format_filter};
+use minijinja::{Environment, Error, ErrorKind, FormatStyle, State, Value, filters, format_filter};
 
+use super::budget::{self, ITEM, spend};
 use super::{json, python};
 
-/// Adds them.
+/// How a filter pays.
+#[derive(Clone, Copy)]
+enum Cost {
+    /// For reading its arguments, without their items. The result is small or an argument.
+    Read,
+    /// For its result, too.
+    Make,
+    /// For reading its arguments with all their items, and for its result.
+    Compare,
+}
+
+/// Adds all filters.
 pub(super) fn add(environment: &mut Environment<'_>) {
-    environment.add_filter("tojson", json::to_json);
-    environment.add_filter("string", |value: &Value| python::text(value));
-    environment.add_filter("join", join);
-    environment.add_filter("length", length);
-    environment.add_filter("count", length);
-    environment.add_filter("int", int);
-    environment.add_filter("float", float);
-    environment.add_filter("round", round);
-    environment.add_filter("replace", replace);
-    environment.add_filter("escape", |value: &Value| escape(value));
-    environment.add_filter("e", |value: &Value| escape(value));
-    environment.add_filter("forceescape", |value: &Value| escape(value));
-    environment.add_filter("wordcount", word_count);
-    environment.add_filter("center", center);
-    environment.add_filter("indent", indent);
-    environment.add_filter("format", |format: &str, arguments: Rest<Value>| printf(format, &arguments));
-    environment.add_test("sequence", is_sequence);
-    environment.add_test("iterable", is_iterable);
-    environment.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
-    environment.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
+    for (names, cost, filter) in own().into_iter().chain(of_minijinja()) {
+        for name in names {
+            let filter = filter.clone();
+            environment.add_filter(*name, move |state: &State<'_, '_>, arguments: Rest<Value>| {
+                pay(cost, &arguments)?;
+                let result = filter.call(state, &arguments)?;
+                if let Cost::Read = cost { Ok(result) } else { budget::kept(result) }
+            });
+        }
+    }
+}
+
+fn pay(cost: Cost, arguments: &[Value]) -> Result<(), Error> {
+    for argument in arguments {
+        match cost {
+            Cost::Compare => spend(budget::weigh(argument)?.bytes as usize)?,
+            Cost::Read | Cost::Make => budget::spend_on(argument)?,
+        }
+    }
+    Ok(())
+}
+
+type Filters = Vec<(&'static [&'static str], Cost, Value)>;
+
+/// Filters that differ from minijinja's, or that it lacks.
+fn own() -> Filters {
+    let string = Value::from_function(|value: &Value| python::text(value));
+    let format = Value::from_function(|format: &str, arguments: Rest<Value>| printf(format, &arguments));
+    vec![
+        (&["tojson"], Cost::Make, Value::from_function(json::to_json)),
+        (&["string"], Cost::Make, string.clone()),
+        (&["pprint"], Cost::Make, string),
+        (&["join"], Cost::Make, Value::from_function(join)),
+        (&["length", "count"], Cost::Read, Value::from_function(length)),
+        (&["int"], Cost::Read, Value::from_function(int)),
+        (&["float"], Cost::Read, Value::from_function(float)),
+        (&["round"], Cost::Read, Value::from_function(round)),
+        (&["replace"], Cost::Make, Value::from_function(replace)),
+        (&["escape", "e", "forceescape"], Cost::Make, Value::from_function(escape)),
+        (&["wordcount"], Cost::Read, Value::from_function(word_count)),
+        (&["center"], Cost::Make, Value::from_function(center)),
+        (&["indent"], Cost::Make, Value::from_function(indent)),
+        (&["format"], Cost::Make, format),
+        (&["batch"], Cost::Make, Value::from_function(batch)),
+        (&["slice"], Cost::Make, Value::from_function(slices)),
+    ]
+}
+
+fn of_minijinja() -> Filters {
+    use minijinja_contrib::filters as contrib;
+    vec![
+        (&["default", "d"], Cost::Read, Value::from_function(filters::default)),
+        (&["attr"], Cost::Read, Value::from_function(filters::attr)),
+        (&["first"], Cost::Read, Value::from_function(filters::first)),
+        (&["last"], Cost::Read, Value::from_function(filters::last)),
+        (&["abs"], Cost::Read, Value::from_function(filters::abs)),
+        (&["sum"], Cost::Read, Value::from_function(filters::sum)),
+        (&["safe"], Cost::Make, Value::from_function(filters::safe)),
+        (&["lower"], Cost::Make, Value::from_function(filters::lower)),
+        (&["upper"], Cost::Make, Value::from_function(filters::upper)),
+        (&["title"], Cost::Make, Value::from_function(filters::title)),
+        (&["capitalize"], Cost::Make, Value::from_function(filters::capitalize)),
+        (&["trim"], Cost::Make, Value::from_function(filters::trim)),
+        (&["items"], Cost::Make, Value::from_function(filters::items)),
+        (&["reverse"], Cost::Make, Value::from_function(filters::reverse)),
+        (&["list"], Cost::Make, Value::from_function(filters::list)),
+        (&["select"], Cost::Make, Value::from_function(filters::select)),
+        (&["reject"], Cost::Make, Value::from_function(filters::reject)),
+        (&["selectattr"], Cost::Make, Value::from_function(filters::selectattr)),
+        (&["rejectattr"], Cost::Make, Value::from_function(filters::rejectattr)),
+        (&["map"], Cost::Make, Value::from_function(filters::map)),
+        (&["dictsort"], Cost::Compare, Value::from_function(filters::dictsort)),
+        (&["sort"], Cost::Compare, Value::from_function(filters::sort)),
+        (&["min"], Cost::Compare, Value::from_function(filters::min)),
+        (&["max"], Cost::Compare, Value::from_function(filters::max)),
+        (&["groupby"], Cost::Compare, Value::from_function(filters::groupby)),
+        (&["unique"], Cost::Compare, Value::from_function(filters::unique)),
+        (&["filesizeformat"], Cost::Make, Value::from_function(contrib::filesizeformat)),
+        (&["truncate"], Cost::Make, Value::from_function(contrib::truncate)),
+        (&["striptags"], Cost::Make, Value::from_function(contrib::striptags)),
+    ]
+}
+
+/// Digits of a width or a precision in a format.
+const MAX_WIDTH_DIGITS: usize = 4;
+
+/// Pays for a formatted text before it is made. Every `mark` in the format may insert all arguments.
+///
+/// # Errors
+/// If the budget is exceeded, or a width has too many digits.
+pub(super) fn pay_for_format(format: &str, mark: char, arguments: &[Value]) -> Result<(), Error> {
+    if format.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > MAX_WIDTH_DIGITS) {
+        let why = format!("a number in a format has more than {MAX_WIDTH_DIGITS} digits");
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
+    let mut longest = 10_usize.pow(MAX_WIDTH_DIGITS as u32);
+    if format.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() < MAX_WIDTH_DIGITS) {
+        longest /= 10;
+    }
+    for argument in arguments {
+        longest = longest.saturating_add(budget::weigh(argument)?.bytes as usize);
+    }
+    spend(format.len() + format.matches(mark).count().saturating_mul(longest))
 }
 
 /// `format % arguments`, each argument a value of its own.
 pub(super) fn printf(format: &str, arguments: &[Value]) -> Result<String, Error> {
+    pay_for_format(format, '%', arguments)?;
     // The library would print lists and dicts in Rust's form. A dict may also hold arguments by their names.
     let named = format.contains("%(");
     let is_compound = |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) || (value.kind() == ValueKind::Map && !named)
     };
-    let as_text = |value: &Value| if is_compound(value) { python::text(value).into() } else { value.clone() };
-    let arguments: Vec<Value> = arguments.iter().map(as_text).collect();
+    let as_text = |value: &Value| match is_compound(value) {
+        true => python::text(value).map(Value::from),
+        false => Ok(value.clone()),
+    };
+    let arguments = arguments.iter().map(as_text).collect::<Result<Vec<Value>, Error>>()?;
     format_filter(FormatStyle::Printf, format, &arguments)
 }
 
@@ -45,10 +144,13 @@ fn join(list: &Value, separator: Option<Value>, attribute: Option<String>, named
     let separator = if separator.is_some() { separator } else { named.get("d")? };
     let attribute = if attribute.is_some() { attribute } else { named.get("attribute")? };
     named.assert_all_used()?;
-    let separator = separator.map_or_else(String::new, |separator| python::text(&separator));
-    let item = |item: Value| match &attribute {
-        Some(name) => item.get_attr(name).map(|value| python::text(&value)),
-        None => Ok(python::text(&item)),
+    let separator = separator.map_or_else(|| Ok(String::new()), |separator| python::text(&separator))?;
+    let item = |item: Value| {
+        spend(ITEM + separator.len())?;
+        match &attribute {
+            Some(name) => python::text(&item.get_attr(name)?),
+            None => python::text(&item),
+        }
     };
     Ok(list.try_iter()?.map(item).collect::<Result<Vec<_>, _>>()?.join(&separator))
 }
@@ -113,17 +215,23 @@ fn round(value: Value, precision: Option<i32>, method: Option<String>, named: Kw
     }))
 }
 
-fn replace(value: &Value, old: &Value, new: &Value, count: Option<usize>) -> String {
-    let (text, old, new) = (python::text(value), python::text(old), python::text(new));
-    match count {
-        Some(count) => text.replacen(&old, &new, count),
-        None => text.replace(&old, &new),
-    }
+fn replace(value: &Value, old: &Value, new: &Value, count: Option<usize>) -> Result<String, Error> {
+    replaced(&python::text(value)?, &python::text(old)?, &python::text(new)?, count)
 }
 
-fn escape(value: &Value) -> Value {
+/// A text with up to `count` occurrences of `old` replaced.
+///
+/// # Errors
+/// If the budget is exceeded.
+pub(super) fn replaced(text: &str, old: &str, new: &str, count: Option<usize>) -> Result<String, Error> {
+    let occurrences = text.matches(old).count().min(count.unwrap_or(usize::MAX));
+    spend(text.len().saturating_add(occurrences.saturating_mul(new.len())))?;
+    Ok(text.replacen(old, new, occurrences))
+}
+
+fn escape(value: &Value) -> Result<Value, Error> {
     let mut escaped = String::new();
-    for c in python::text(value).chars() {
+    for c in python::text(value)?.chars() {
         match c {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
@@ -133,19 +241,19 @@ fn escape(value: &Value) -> Value {
             c => escaped.push(c),
         }
     }
-    escaped.into()
+    Ok(escaped.into())
 }
 
-fn word_count(value: &Value) -> usize {
-    let text = python::text(value);
-    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count()
+fn word_count(value: &Value) -> Result<usize, Error> {
+    let text = python::text(value)?;
+    Ok(text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count())
 }
 
-fn center(value: &Value, width: Option<usize>) -> String {
-    let (text, width) = (python::text(value), width.unwrap_or(80).min(10_000));
+fn center(value: &Value, width: Option<usize>) -> Result<String, Error> {
+    let (text, width) = (python::text(value)?, width.unwrap_or(80).min(10_000));
     let missing = width.saturating_sub(text.chars().count());
     let left = missing / 2 + (missing & width & 1);
-    format!("{}{text}{}", " ".repeat(left), " ".repeat(missing - left))
+    Ok(format!("{}{text}{}", " ".repeat(left), " ".repeat(missing - left)))
 }
 
 fn indent(text: &str, arguments: Rest<Value>) -> Result<String, Error> {
@@ -160,7 +268,8 @@ fn indent(text: &str, arguments: Rest<Value>) -> Result<String, Error> {
     };
     let mut out = String::new();
     // A break at the end is the beginning of a line.
-    for (i, line) in python::lines(&format!("{text}\n")).into_iter().enumerate() {
+    for (i, line) in python::lines(&format!("{text}\n"))?.into_iter().enumerate() {
+        spend(indentation.len())?;
         out.push_str(if i > 0 { "\n" } else { "" });
         let line = python::without_break(line);
         let is_indented = if i > 0 { blank || !line.is_empty() } else { first };
@@ -170,16 +279,14 @@ fn indent(text: &str, arguments: Rest<Value>) -> Result<String, Error> {
     Ok(out)
 }
 
-fn is_iterable(value: &Value) -> bool {
-    use ValueKind::{Iterable, Map, Seq, String, Undefined};
-    matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
+/// `batch(count, fill_with=None)`: lists of `count` items.
+fn batch(state: &State<'_, '_>, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
+    spend(count.saturating_mul(ITEM))?;
+    filters::batch(state, value, count, fill)
 }
 
-/// What has a length and items by number or key.
-fn is_sequence(value: &Value) -> bool {
-    match value.kind() {
-        ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined => true,
-        ValueKind::Iterable => value.len().is_some(),
-        _ => false,
-    }
+/// `slice(count, fill_with=None)`: as many lists.
+fn slices(state: &State<'_, '_>, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
+    spend(count.saturating_mul(2 * ITEM).saturating_add(value.len().unwrap_or(0).saturating_mul(ITEM)))?;
+    filters::slice(state, value, count, fill)
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::budget::{self, ITEM, spend};
 use super::python;
 
 /// How JSON is written.
@@ -32,7 +33,7 @@ pub(super) fn to_json(value: &Value, arguments: Rest<Value>) -> Result<String, E
     });
     let indent = indent.transpose()?;
     let (item_separator, key_separator) = match argument(separators, "separators")? {
-        Some(two) => (two.get_item_by_index(0)?.to_string(), two.get_item_by_index(1)?.to_string()),
+        Some(two) => (python::text(&two.get_item_by_index(0)?)?, python::text(&two.get_item_by_index(1)?)?),
         None => ((if indent.is_some() { "," } else { ", " }).into(), ": ".into()),
     };
     let style = Style {
@@ -43,6 +44,8 @@ pub(super) fn to_json(value: &Value, arguments: Rest<Value>) -> Result<String, E
         sort_keys: argument(sort_keys, "sort_keys")?.is_some_and(|value| value.is_true()),
     };
     named.assert_all_used()?;
+    // Refuses values that nest too deep.
+    budget::weigh(value)?;
     let mut out = String::new();
     style.write(value, 0, &mut out)?;
     Ok(out)
@@ -69,20 +72,25 @@ impl Style {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => out.push_str(&number(value)),
-            ValueKind::String => self.write_text(value.as_str().unwrap_or_default(), out),
+            ValueKind::String => self.write_text(value.as_str().unwrap_or_default(), out)?,
             ValueKind::Seq | ValueKind::Iterable => {
+                spend(value.len().unwrap_or(0).saturating_mul(ITEM))?;
                 let items: Vec<Value> = value.try_iter()?.collect();
                 self.write_all('[', ']', &items, level, out, |item, out| self.write(item, level + 1, out))?;
             }
             ValueKind::Map => {
                 let mut pairs: Vec<(String, Value)> = python::pairs(value)
-                    .map(|(key, item)| Ok((key_text(&key)?, item)))
+                    .map(|(key, item)| {
+                        spend(2 * ITEM + key.as_str().map_or(0, str::len))?;
+                        Ok((key_text(&key)?, item))
+                    })
                     .collect::<Result<_, Error>>()?;
                 if self.sort_keys {
                     pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
                 }
                 self.write_all('{', '}', &pairs, level, out, |(key, item), out| {
-                    self.write_text(key, out);
+                    self.write_text(key, out)?;
+                    spend(self.key_separator.len())?;
                     out.push_str(&self.key_separator);
                     self.write(item, level + 1, out)
                 })?;
@@ -103,25 +111,31 @@ impl Style {
     ) -> Result<(), Error> {
         out.push(open);
         for (i, item) in items.iter().enumerate() {
+            spend(self.item_separator.len() + 1)?;
             out.push_str(if i > 0 { &self.item_separator } else { "" });
-            self.begin_line(level + 1, out);
+            self.begin_line(level + 1, out)?;
             write(item, out)?;
         }
         if !items.is_empty() {
-            self.begin_line(level, out);
+            self.begin_line(level, out)?;
         }
         out.push(close);
         Ok(())
     }
 
-    fn begin_line(&self, level: usize, out: &mut String) {
+    fn begin_line(&self, level: usize, out: &mut String) -> Result<(), Error> {
         if let Some(indent) = &self.indent {
+            spend(1 + level.saturating_mul(indent.len()))?;
             out.push('\n');
             (0..level).for_each(|_| out.push_str(indent));
         }
+        Ok(())
     }
 
-    fn write_text(&self, text: &str, out: &mut String) {
+    fn write_text(&self, text: &str, out: &mut String) -> Result<(), Error> {
+        // An escape is up to six bytes for each of the text's.
+        let escaped = text.chars().filter(|c| matches!(c, '"' | '\\') || *c < ' ' || !c.is_ascii()).count();
+        spend(text.len() + escaped.saturating_mul(12))?;
         out.push('"');
         for c in text.chars() {
             match c {
@@ -142,6 +156,7 @@ impl Style {
             }
         }
         out.push('"');
+        Ok(())
     }
 }
 

@@ -4,30 +4,47 @@ use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
+use super::budget::{self, ITEM, spend};
+use super::filters::{pay_for_format, replaced};
 use super::python::{self, is_space};
+use super::tests;
 
 /// Calls `value.method(args)`.
 pub(super) fn call(state: &State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    budget::spend_on(value)?;
+    args.iter().try_for_each(budget::spend_on)?;
     let own = match value.kind() {
         ValueKind::String => of_string(value.as_str().unwrap_or_default(), method, args),
         ValueKind::Map | ValueKind::Seq | ValueKind::Iterable => of_collection(value, method, args),
         _ => None,
     };
-    own.unwrap_or_else(|| pycompat::unknown_method_callback(state, value, method, args))
+    let result = own.unwrap_or_else(|| pycompat::unknown_method_callback(state, value, method, args))?;
+    match method {
+        // These return a value that exists.
+        "get" | "copy" => Ok(result),
+        _ => budget::kept(result),
+    }
 }
 
 fn of_collection(value: &Value, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
     Some(match method {
         "copy" => from_args::<()>(args).map(|()| value.clone()),
-        "index" => index_in(value, args),
+        "index" => tests::read(value).and_then(|()| index_in(value, args)),
+        // minijinja's compares, too.
+        "count" => match tests::read(value) {
+            Ok(()) => return None,
+            Err(error) => Err(error),
+        },
         _ => return None,
     })
 }
 
 fn index_in(list: &Value, args: &[Value]) -> Result<Value, Error> {
     let (wanted,): (&Value,) = from_args(args)?;
-    let index = list.try_iter()?.position(|item| item == *wanted);
-    index.map(Value::from).ok_or_else(|| failed(format!("{} is not in list", python::text(wanted))))
+    match list.try_iter()?.position(|item| item == *wanted) {
+        Some(index) => Ok(index.into()),
+        None => Err(failed(format!("{} is not in list", python::text(wanted)?))),
+    }
 }
 
 fn of_string(s: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
@@ -45,6 +62,12 @@ fn of_string(s: &str, method: &str, args: &[Value]) -> Option<Result<Value, Erro
         "find" | "index" => find(s, method == "index", args, |s, part| s.find(part)),
         "rfind" | "rindex" => find(s, method == "rindex", args, |s, part| s.rfind(part)),
         "join" => join(s, args),
+        "replace" => replace(s, args),
+        "count" => count(s, args),
+        "format" => match pay_for_format(s, '{', args) {
+            Ok(()) => return None,
+            Err(error) => Err(error),
+        },
         "swapcase" => without(args, || s.chars().map(swap_case).collect::<String>().into()),
         "casefold" => without(args, || s.to_lowercase().replace('ß', "ss").into()),
         "center" | "ljust" | "rjust" => justify(s, method, args),
@@ -86,7 +109,7 @@ fn split(s: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
     let most = if most.is_some() { most } else { named.get("maxsplit")? };
     named.assert_all_used()?;
     let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
-    let separator = separator.map(|separator| python::text(&separator));
+    let separator = separator.map(|separator| python::text(&separator)).transpose()?;
     let mut parts = Vec::new();
     let mut rest = s;
     match &separator {
@@ -102,6 +125,7 @@ fn split(s: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
             while parts.len() < most
                 && let Some((part, others)) = cut(rest)
             {
+                spend(2 * ITEM)?;
                 parts.push(part);
                 rest = others;
             }
@@ -127,6 +151,7 @@ fn split(s: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
                     Some(at) => rest.split_at(at),
                     None => (rest, ""),
                 };
+                spend(2 * ITEM)?;
                 parts.push(part);
                 rest = others;
             }
@@ -154,7 +179,7 @@ fn split_lines(s: &str, args: &[Value]) -> Result<Value, Error> {
     let (positional, named): (Option<bool>, Kwargs) = from_args(args)?;
     let keep = if positional.is_some() { positional } else { named.get("keepends")? }.unwrap_or(false);
     named.assert_all_used()?;
-    let lines = python::lines(s).into_iter();
+    let lines = python::lines(s)?.into_iter();
     Ok(match keep {
         true => lines.map(Value::from).collect(),
         false => lines.map(|line| Value::from(python::without_break(line))).collect(),
@@ -212,9 +237,27 @@ fn find(
 
 fn join(separator: &str, args: &[Value]) -> Result<Value, Error> {
     let (parts,): (&Value,) = from_args(args)?;
-    let parts: Vec<Value> = parts.try_iter()?.collect();
-    let text = |part: &Value| part.as_str().map(str::to_owned).ok_or_else(|| failed("join() takes texts alone"));
-    Ok(parts.iter().map(text).collect::<Result<Vec<_>, _>>()?.join(separator).into())
+    let mut joined = String::new();
+    for (i, part) in parts.try_iter()?.enumerate() {
+        let part = part.as_str().ok_or_else(|| failed("join() takes texts alone"))?;
+        spend(separator.len() + part.len())?;
+        joined.push_str(if i > 0 { separator } else { "" });
+        joined.push_str(part);
+    }
+    Ok(joined.into())
+}
+
+/// `replace(old, new, count=-1)`.
+fn replace(s: &str, args: &[Value]) -> Result<Value, Error> {
+    let (old, new, count): (&str, &str, Option<i64>) = from_args(args)?;
+    let count = count.and_then(|count| usize::try_from(count).ok());
+    replaced(s, old, new, count).map(Value::from)
+}
+
+/// How often a part occurs. An empty one does so before and after each character.
+fn count(s: &str, args: &[Value]) -> Result<Value, Error> {
+    let (part,): (&str,) = from_args(args)?;
+    Ok(s.matches(part).count().into())
 }
 
 fn swap_case(c: char) -> String {

@@ -109,14 +109,15 @@ fn as_result(mut message: Message, call: usize) -> Message {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-    use super::super::environment::with_template;
+    use super::super::program::{Inputs, Program};
     use super::*;
 
     fn forms(template: &str) -> Forms {
-        let environment = with_template("chat", template).unwrap();
+        let program = Program::new(template).unwrap();
         Forms::of(|messages, forms| {
             let messages: Vec<Value> = messages.iter().map(|message| message.value(forms)).collect();
-            environment.get_template("chat").unwrap().render(minijinja::context! { messages }).ok()
+            let variables = minijinja::context! { messages };
+            program.render(|| Inputs { variables, weighed: Vec::new() }).ok()
         })
     }
 

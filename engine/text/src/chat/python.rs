@@ -2,48 +2,66 @@
 
 use std::fmt::Write;
 
-use minijinja::Value;
 use minijinja::value::ValueKind;
+use minijinja::{Error, Value};
+
+use super::budget::{self, ITEM, spend};
 
 /// `str(value)`.
-pub(super) fn text(value: &Value) -> String {
+///
+/// # Errors
+/// If the budget is exceeded.
+pub(super) fn text(value: &Value) -> Result<String, Error> {
     match value.as_str() {
-        Some(text) => text.to_owned(),
-        None if value.is_undefined() => String::new(),
+        Some(text) => {
+            spend(text.len())?;
+            Ok(text.to_owned())
+        }
+        None if value.is_undefined() => Ok(String::new()),
         None => {
+            // Refuses values that nest too deep.
+            budget::weigh(value)?;
             let mut out = String::new();
-            write_repr(value, &mut out);
-            out
+            write_repr(value, &mut out)?;
+            Ok(out)
         }
     }
 }
 
 /// Writes `repr(value)`.
-fn write_repr(value: &Value, out: &mut String) {
+fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {
-        ValueKind::String => write_quoted(value.as_str().unwrap_or_default(), out),
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            // An escape is up to ten bytes.
+            spend(text.len().saturating_mul(10))?;
+            write_quoted(text, out);
+        }
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::Number => out.push_str(&number(value)),
         ValueKind::Seq | ValueKind::Iterable => {
             out.push('[');
             for (i, item) in value.try_iter().into_iter().flatten().enumerate() {
+                spend(ITEM)?;
                 out.push_str(if i > 0 { ", " } else { "" });
-                write_repr(&item, out);
+                write_repr(&item, out)?;
             }
             out.push(']');
         }
         ValueKind::Map => {
             out.push('{');
             for (i, (key, item)) in pairs(value).enumerate() {
+                spend(ITEM)?;
                 out.push_str(if i > 0 { ", " } else { "" });
-                write_repr(&key, out);
+                write_repr(&key, out)?;
                 out.push_str(": ");
-                write_repr(&item, out);
+                write_repr(&item, out)?;
             }
             out.push('}');
         }
         _ => out.push_str(&value.to_string()),
     }
+    Ok(())
 }
 
 /// The keys of a map with their values, in their order.
@@ -107,7 +125,11 @@ pub(super) fn is_space(c: char) -> bool {
 const BREAKS: [char; 10] = ['\n', '\r', '\x0b', '\x0c', '\x1c', '\x1d', '\x1e', '\u{85}', '\u{2028}', '\u{2029}'];
 
 /// The lines of a text with what ends them, as `splitlines` finds them.
-pub(super) fn lines(text: &str) -> Vec<&str> {
+///
+/// # Errors
+/// If the budget is exceeded.
+pub(super) fn lines(text: &str) -> Result<Vec<&str>, Error> {
+    spend(text.len() + text.matches(BREAKS).count().saturating_mul(2 * ITEM))?;
     let mut lines = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(BREAKS) {
@@ -119,7 +141,7 @@ pub(super) fn lines(text: &str) -> Vec<&str> {
     if !rest.is_empty() {
         lines.push(rest);
     }
-    lines
+    Ok(lines)
 }
 
 /// A line without what ends it.

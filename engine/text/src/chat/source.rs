@@ -6,6 +6,9 @@
 
 use super::expression::{self, Token, TokenKind};
 
+/// Words of a tag. Longer tags are left as they are, since the translation of one takes quadratic time.
+const MAX_WORDS: usize = 2_000;
+
 /// The source that minijinja is given.
 pub(super) fn translate(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
@@ -36,6 +39,10 @@ fn find_tag(source: &str) -> Option<usize> {
 fn translate_tag(source: &str, out: &mut String) -> usize {
     let is_block = source.starts_with("{%");
     let (tokens, end) = expression::tokens(source, if is_block { "%}" } else { "}}" });
+    if tokens.len() > MAX_WORDS {
+        out.push_str(&source[..end]);
+        return end;
+    }
     let keyword = tokens.iter().find(|token| token.kind == TokenKind::Name).filter(|_| is_block);
     match keyword {
         Some(Token { text: "raw", .. }) => {

@@ -1,19 +1,16 @@
 //! A model's chat template.
 
-use std::collections::HashSet;
+use minijinja::context;
 
-use minijinja::{Environment, context};
-
-use super::environment::{FUEL, strftime_now, with_template};
+use super::environment::strftime_now;
 use super::forms::Forms;
-use super::{Message, MessageProblem, RenderOptions};
+use super::program::{Inputs, Program};
+use super::{Message, MessageProblem, RenderOptions, program};
 use checkpoint::error::{Error, Result};
 use checkpoint::load::ModelFiles;
 
-const NAME: &str = "chat";
-/// Instructions that a template may execute on each of the conversations of two or three messages by which its forms are
-/// found when it is loaded: one that never ends should not hold up the start for each of them.
-const PROBE_FUEL: u64 = 100_000;
+/// Characters of an error that may be the template's own words.
+const MAX_REASON: usize = 2_000;
 /// What a message that is to be continued is made to end with, so that its end is found in the prompt.
 const END_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// The special tokens that templates are told.
@@ -23,11 +20,9 @@ const SPECIAL_TOKENS: [&str; 7] =
 /// Turns conversations into prompts. Contents of messages are data: no Jinja in them is executed.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    program: Program,
     /// `bos_token` and so on.
     special_tokens: minijinja::Value,
-    /// What it reads, beside what it defines itself.
-    variables: HashSet<String>,
     source: String,
     forms: Forms,
 }
@@ -61,21 +56,19 @@ impl ChatTemplate {
 
     fn new(template: &str, special_tokens: minijinja::Value) -> Result<Self> {
         let invalid = |error| Error::Tokenizer(format!("the chat template is not valid: {error}"));
-        let mut environment = with_template(NAME, template).map_err(invalid)?;
-        let variables = environment.get_template(NAME).map_err(invalid)?.undeclared_variables(false);
+        let program = Program::new(template).map_err(invalid)?.within(program::PROBE);
         let source = template.to_owned();
         let forms = Forms::default();
-        environment.set_fuel(Some(PROBE_FUEL));
-        let mut template = ChatTemplate { environment, special_tokens, variables, source, forms };
+        let mut template = ChatTemplate { program, special_tokens, source, forms };
         let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
         template.forms = Forms::of(|messages, forms| template.render_as(messages, &options, forms).ok());
-        template.environment.set_fuel(Some(FUEL));
+        template.program = template.program.within(program::FULL);
         Ok(template)
     }
 
     /// Whether the template reads a variable of this name.
     pub fn reads(&self, variable: &str) -> bool {
-        self.variables.contains(variable)
+        self.program.reads(variable)
     }
 
     /// Whether a message that calls several functions is shown with all of them. Templates of Llama 3 refuse it.
@@ -158,17 +151,22 @@ impl ChatTemplate {
                 return Err(RenderError(format!("messages[{index}].{place}: {what}")));
             }
         }
-        let messages: Vec<_> = messages.iter().map(|message| message.value(forms)).collect();
-        let RenderOptions { add_generation_prompt, tools, documents, .. } = options;
-        // What is not there is None, not undefined.
-        let own = context! { messages, add_generation_prompt, tools, documents };
-        let arguments: minijinja::Value = options.arguments.clone().into_iter().collect();
-        let globals = context! { strftime_now => strftime_now(options.now) };
-        let all =
-            context! { ..own, ..context! { ..arguments, ..context! { ..self.special_tokens.clone(), ..globals } } };
-        let render = || self.environment.get_template(NAME)?.render(all);
-        render().map_err(|error: minijinja::Error| {
-            RenderError(error.detail().map_or_else(|| error.to_string(), str::to_owned))
+        let inputs = || {
+            let messages: minijinja::Value = messages.iter().map(|message| message.value(forms)).collect();
+            let RenderOptions { add_generation_prompt, tools, documents, .. } = options;
+            let arguments: minijinja::Value = options.arguments.clone().into_iter().collect();
+            let given = [Some(messages.clone()), tools.clone(), documents.clone(), Some(arguments.clone())];
+            // Missing values are `None`, not undefined.
+            let own = context! { messages, add_generation_prompt, tools, documents };
+            let globals = context! { strftime_now => strftime_now(options.now) };
+            let variables =
+                context! { ..own, ..context! { ..arguments, ..context! { ..self.special_tokens.clone(), ..globals } } };
+            Inputs { variables, weighed: given.into_iter().flatten().collect() }
+        };
+        self.program.render(inputs).map_err(|error| {
+            let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+            let end = reason.char_indices().nth(MAX_REASON).map_or(reason.len(), |(end, _)| end);
+            RenderError(reason[..end].to_owned())
         })
     }
 }

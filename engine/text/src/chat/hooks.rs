@@ -1,0 +1,157 @@
+//! Checks of costs in a template's compiled instructions.
+//!
+//! minijinja bounds how many instructions run, but not what each costs. Here each instruction whose cost depends on its
+//! operands is replaced by a filter of ours, or gets one before or after it. Templates cannot define filters. The names
+//! are not identifiers, so they cannot clash with Jinja's.
+
+use std::collections::HashSet;
+
+use minijinja::machinery::{CompiledTemplate, Instruction, Instructions};
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Value};
+
+/// Filters that stand for operators.
+pub(super) mod names {
+    pub(in super::super) const ADD: &str = "+";
+    pub(in super::super) const MULTIPLY: &str = "*";
+    pub(in super::super) const REMAINDER: &str = "%";
+    pub(in super::super) const CONCAT: &str = "~";
+    pub(in super::super) const SLICE: &str = "[:]";
+    pub(in super::super) const ITEM: &str = "[]";
+    /// Pays for a list or a mapping that was just built.
+    pub(in super::super) const KEPT: &str = "{}";
+    /// Pays for reading a value, such as for a comparison.
+    pub(in super::super) const READ: &str = "==";
+    /// Pays for running over a value.
+    pub(in super::super) const ITERATED: &str = "for";
+    /// Checks a value that becomes an attribute of a namespace.
+    pub(in super::super) const ATTRIBUTE: &str = ".=";
+    /// Pays for a macro.
+    pub(in super::super) const MACRO: &str = "macro";
+}
+use names::{ADD, ATTRIBUTE, CONCAT, ITEM, ITERATED, KEPT, MACRO, MULTIPLY, READ, REMAINDER, SLICE};
+
+/// No place in the cache of filters.
+const UNCACHED: u8 = u8::MAX;
+
+/// Puts checks into a compiled template.
+///
+/// # Errors
+/// If it has an instruction that chat templates cannot have.
+pub(super) fn add<'a>(template: &mut CompiledTemplate<'a>) -> Result<(), Error> {
+    template.instructions = checked(&template.instructions)?;
+    for block in template.blocks.values_mut() {
+        *block = checked(block)?;
+    }
+    Ok(())
+}
+
+fn checked<'a>(instructions: &Instructions<'a>) -> Result<Instructions<'a>, Error> {
+    let all = || (0..).map_while(|at| instructions.get(at));
+    let targets: HashSet<u32> = all().filter_map(target).collect();
+    let mut out = Instructions::new(instructions.name(), instructions.source());
+    let mut starts = Vec::with_capacity(instructions.len() + 1);
+    let mut before: Option<&Instruction<'a>> = None;
+    for (at, instruction) in (0..).zip(all()) {
+        starts.push(out.len() as u32);
+        // Where jumps arrive, the operands need not be of the instruction before.
+        let constant = match before {
+            Some(Instruction::LoadConst(value)) if !targets.contains(&at) && is_small(value) => Some(value),
+            _ => None,
+        };
+        let line = instructions.get_line(at).unwrap_or(0) as u16;
+        for instruction in with_checks(instruction, constant)? {
+            out.add_with_line(instruction, line);
+        }
+        before = Some(instruction);
+    }
+    starts.push(out.len() as u32);
+    for at in 0..out.len() as u32 {
+        if let Some(target) = out.get_mut(at).and_then(target_mut) {
+            *target = starts.get(*target as usize).copied().unwrap_or(*target);
+        }
+    }
+    Ok(out)
+}
+
+/// Whether a comparison with this constant is cheap.
+fn is_small(constant: &Value) -> bool {
+    const FEW: usize = 64;
+    let is_short = |value: &Value| value.as_str().is_none_or(|text| text.len() <= 4 * FEW);
+    match constant.kind() {
+        ValueKind::Seq => {
+            constant.len().is_some_and(|len| len <= FEW)
+                && constant
+                    .try_iter()
+                    .is_ok_and(|mut items| items.all(|item| item.as_object().is_none() && is_short(&item)))
+        }
+        _ => constant.as_object().is_none() && is_short(constant),
+    }
+}
+
+fn filter(name: &'static str, arguments: u16) -> Instruction<'static> {
+    Instruction::ApplyFilter(name, Some(arguments), UNCACHED)
+}
+
+/// An instruction and its checks. `constant` is its last operand if known.
+fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> Result<Vec<Instruction<'a>>, Error> {
+    let own = || instruction.clone();
+    let read = |value| [Instruction::DupTop, filter(READ, 1), Instruction::DiscardTop, value];
+    let refused = |what: &str| Err(Error::new(ErrorKind::InvalidOperation, format!("{what} in a chat template")));
+    Ok(match instruction {
+        Instruction::Add => vec![filter(ADD, 2)],
+        Instruction::Mul => vec![filter(MULTIPLY, 2)],
+        Instruction::Rem => vec![filter(REMAINDER, 2)],
+        Instruction::StringConcat => vec![filter(CONCAT, 2)],
+        Instruction::Slice => vec![filter(SLICE, 4)],
+        // A field by its name is the usual case, and is cheap.
+        Instruction::GetItem if constant.is_none_or(|key| key.as_str().is_none()) => vec![filter(ITEM, 2)],
+        Instruction::BuildList(_) | Instruction::BuildMap(_) => vec![own(), filter(KEPT, 1)],
+        // Comparing with a constant costs no more than the constant's length.
+        Instruction::Eq
+        | Instruction::Ne
+        | Instruction::Lt
+        | Instruction::Lte
+        | Instruction::Gt
+        | Instruction::Gte
+        | Instruction::In
+        | Instruction::CompareAndPreserve(_)
+            if constant.is_none() =>
+        {
+            read(own()).into()
+        }
+        Instruction::SetAttr(_) => vec![Instruction::Swap, filter(ATTRIBUTE, 1), Instruction::Swap, own()],
+        Instruction::EmitRaw(text) => vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit],
+        // A call with one argument may be a recursive loop's.
+        Instruction::PushLoop(_) | Instruction::FastRecurse | Instruction::CallFunction(_, Some(1)) => {
+            vec![filter(ITERATED, 1), own()]
+        }
+        // `loop.changed(value)` compares.
+        Instruction::CallMethod("changed", arguments) => match arguments {
+            Some(2) => read(own()).into(),
+            _ => return refused("loop.changed() must have one argument"),
+        },
+        Instruction::BuildMacro(..) => vec![own(), filter(MACRO, 1)],
+        Instruction::LoadBlocks | Instruction::Include(_) | Instruction::ExportLocals => {
+            return refused("there are no other templates to extend, include or import");
+        }
+        _ => vec![own()],
+    })
+}
+
+/// The target of a jump.
+fn target(instruction: &Instruction<'_>) -> Option<u32> {
+    target_mut(&mut instruction.clone()).copied()
+}
+
+fn target_mut<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
+    match instruction {
+        Instruction::Iterate(target)
+        | Instruction::Jump(target)
+        | Instruction::JumpIfFalse(target)
+        | Instruction::JumpIfFalseOrPop(target)
+        | Instruction::JumpIfTrueOrPop(target)
+        | Instruction::BuildMacro(_, target, _) => Some(target),
+        _ => None,
+    }
+}

@@ -1,0 +1,183 @@
+//! A compiled template with bounds on its costs.
+//!
+//! Templates come with downloaded models and run for each request. Their source is bounded before it is parsed, since the
+//! parser and the compiler recurse. A rendering is bounded by the number of its instructions and by a budget of bytes.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use minijinja::machinery::{
+    CompiledTemplate, TemplateConfig, Token, Vm, WhitespaceConfig, make_string_output, tokenize,
+};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+
+use super::{budget, environment, hooks, source};
+
+/// Bounds of a rendering.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    instructions: u64,
+    /// Bytes read and written, without the share for the conversation.
+    bytes: u64,
+}
+
+/// Bounds of the renderings that clients ask for.
+pub(super) const FULL: Bounds = Bounds { instructions: 10_000_000, bytes: budget::BASE };
+/// Bounds of a rendering that tries a form of messages when the template is loaded. Dozens run, so an endless template must
+/// fail soon.
+pub(super) const PROBE: Bounds = Bounds { instructions: 100_000, bytes: 2 << 20 };
+
+/// Bytes of a template's source. The longest known is a tenth of it.
+const MAX_SOURCE: usize = 512 << 10;
+/// Words of one tag: `{{ 1 + 1 }}` has three.
+const MAX_TAG_WORDS: usize = 2_000;
+/// Brackets within each other in one tag.
+const MAX_BRACKETS: usize = 100;
+/// `elif` in a template. The parser recurses at each.
+const MAX_BRANCHES: usize = 2_000;
+/// Stack of the thread that compiles. Each word of a tag may be a level of recursion.
+const COMPILE_STACK: usize = 64 << 20;
+/// Stack of the thread that renders. Macros may call each other 125 levels deep.
+const RENDER_STACK: usize = 16 << 20;
+
+const NAME: &str = "chat";
+const WHITESPACE: WhitespaceConfig =
+    WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
+
+/// A compiled template.
+#[derive(Debug)]
+pub(super) struct Program {
+    environment: Environment<'static>,
+    /// Borrows from `source`, so must be dropped first.
+    template: CompiledTemplate<'static>,
+    /// Variables that it reads without having set them.
+    variables: HashSet<String>,
+    bounds: Bounds,
+    _source: Arc<str>,
+}
+
+/// The variables of a rendering.
+pub(super) struct Inputs {
+    pub(super) variables: Value,
+    /// Values that the budget grows with.
+    pub(super) weighed: Vec<Value>,
+}
+
+impl Program {
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// If it is not valid Jinja, or too large.
+    pub(super) fn new(template: &str) -> Result<Self, Error> {
+        if template.len() > MAX_SOURCE {
+            return Err(invalid(format!("it has {} bytes; the bound is {MAX_SOURCE}", template.len())));
+        }
+        on_stack(COMPILE_STACK, || {
+            check_tags(template)?;
+            let source: Arc<str> = unfolded(&source::translate(template))?.into();
+            check_tags(&source)?;
+            // SAFETY: the text is on the heap, is never changed, and is dropped after `template`, the only borrower.
+            let text: &'static str = unsafe { &*Arc::as_ptr(&source) };
+            let config = TemplateConfig {
+                syntax_config: Default::default(),
+                ws_config: WHITESPACE,
+                default_auto_escape: Arc::new(|_| AutoEscape::None),
+            };
+            let mut template = CompiledTemplate::new(NAME, text, &config)?;
+            hooks::add(&mut template)?;
+            let variables = Environment::empty().template_from_str(text)?.undeclared_variables(false);
+            Ok(Program { environment: environment::new(), template, variables, bounds: FULL, _source: source })
+        })
+        .map(|program| program.within(FULL))
+    }
+
+    /// The same with other bounds.
+    pub(super) fn within(mut self, bounds: Bounds) -> Self {
+        self.bounds = bounds;
+        self.environment.set_fuel(Some(bounds.instructions));
+        self
+    }
+
+    /// Whether the template reads a variable without having set it.
+    pub(super) fn reads(&self, variable: &str) -> bool {
+        self.variables.contains(variable)
+    }
+
+    /// Renders the template. `inputs` runs on the thread that renders.
+    ///
+    /// # Errors
+    /// If the template refuses its inputs, fails, or exceeds a bound.
+    pub(super) fn render(&self, inputs: impl FnOnce() -> Inputs + Send) -> Result<String, Error> {
+        on_stack(RENDER_STACK, || {
+            budget::lift();
+            let Inputs { variables, weighed } = inputs();
+            budget::start(self.bounds.bytes, &weighed)?;
+            let mut text = String::with_capacity(self.template.buffer_size_hint);
+            let vm = Vm::new(&self.environment);
+            let CompiledTemplate { instructions, blocks, .. } = &self.template;
+            vm.eval(instructions, variables, blocks, &mut make_string_output(&mut text), AutoEscape::None)?;
+            Ok(text)
+        })
+    }
+}
+
+fn invalid(why: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, why)
+}
+
+/// Runs `work` on a thread with a stack of this size.
+fn on_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("chat-template".into()).stack_size(bytes);
+        let thread =
+            thread.spawn_scoped(scope, work).map_err(|error| invalid(format!("no thread to run on: {error}")))?;
+        thread.join().unwrap_or_else(|_| Err(invalid("it made the template engine panic".into())))
+    })
+}
+
+/// Refuses tags that are too long or nest too deep for the recursion of the parser.
+fn check_tags(source: &str) -> Result<(), Error> {
+    let (mut words, mut brackets, mut branches) = (0, 0_usize, 0);
+    for token in tokenize(source, false, Default::default(), WHITESPACE) {
+        let (token, span) = token?;
+        words += 1;
+        match token {
+            Token::VariableStart | Token::BlockStart => (words, brackets) = (0, 0),
+            Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => brackets += 1,
+            Token::ParenClose | Token::BracketClose | Token::BraceClose => brackets = brackets.saturating_sub(1),
+            Token::Ident("elif") => branches += 1,
+            _ => {}
+        }
+        let bounds = [
+            (words, MAX_TAG_WORDS, "words in a tag"),
+            (brackets, MAX_BRACKETS, "brackets within each other"),
+            (branches, MAX_BRANCHES, "times elif"),
+        ];
+        if let Some((_, most, what)) = bounds.iter().find(|(n, most, _)| n > most) {
+            return Err(invalid(format!("line {} has more than {most} {what}", span.start_line)));
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the compiler from computing products of constants, which may be long: `'a' * 9` becomes `'a' * python_one * 9`.
+fn unfolded(source: &str) -> Result<String, Error> {
+    let mut out = String::with_capacity(source.len());
+    let mut copied = 0;
+    let mut before = None;
+    for token in tokenize(source, false, Default::default(), WHITESPACE) {
+        let (token, span) = token?;
+        // After an opening bracket or a comma it unpacks arguments.
+        if matches!(token, Token::Mul) && !matches!(before, Some(Token::ParenOpen | Token::Comma)) {
+            let at = span.start_offset as usize;
+            out.push_str(source.get(copied..at).unwrap_or_default());
+            out.push_str("* ");
+            out.push_str(environment::ONE);
+            out.push(' ');
+            copied = at;
+        }
+        before = Some(token);
+    }
+    out.push_str(source.get(copied..).unwrap_or_default());
+    Ok(out)
+}
