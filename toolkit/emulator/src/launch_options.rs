@@ -35,7 +35,9 @@ pub struct LaunchOptions {
     pub early_accesses: bool,
     /// Names of buffers that no launch writes, such as weights. Without `early_accesses` threads may still read these before they wait.
     pub early_reads: &'static [&'static str],
-    /// The most warp instructions of a launch. One with more is taken to be endless.
+    /// The most warp instructions of a launch. A launch with more ends with a fault, since its loop may be endless.
+    /// An atomic or volatile access counts as 64 instructions, since it takes as long. The default is 2^28, a few seconds of an
+    /// endless loop.
     pub instruction_limit: u64,
     /// The most cores on which blocks run that do not communicate, in the natural order. Memory, reports and faults are the
     /// same whatever their number; from the start it is that of the machine.
@@ -55,7 +57,7 @@ impl Default for LaunchOptions {
             dependent: false,
             early_accesses: true,
             early_reads: &[],
-            instruction_limit: 1 << 34,
+            instruction_limit: 1 << 28,
             cores: *CORES,
         }
     }

@@ -90,6 +90,10 @@ impl Settings {
                 let wanted = || "a seed is a number; 0 is the order without chance".to_owned();
                 self.launches.seed = value.parse().map_err(|_| wanted())?;
             }
+            "INSTRUCTION_LIMIT" => {
+                let limit = value.parse().ok().filter(|&limit| limit > 0);
+                self.launches.instruction_limit = limit.ok_or("the limit is a number of warp instructions")?;
+            }
             "REPORT" => self.report = Some(value.into()),
             "EXIT_CODE" => {
                 self.exit_code = value.parse().map_err(|_| "an exit code is a number from 0 to 255".to_owned())?;
@@ -138,6 +142,9 @@ mod tests {
         assert_eq!((settings.device.capability, settings.device.devices), ((8, 0), 3));
         assert_eq!((settings.launches.seed, settings.exit_code), (7, 9));
         assert_eq!(settings.report, Some("x".into()));
+        let limit = |variables| read(variables).unwrap().launches.instruction_limit;
+        assert_eq!(limit(&[("INSTRUCTION_LIMIT", "17179869184")]), 1 << 34);
+        assert_eq!(limit(&[]), LaunchOptions::default().instruction_limit);
         assert_eq!(read(&[]).unwrap(), read(&[("DEVICE", ""), ("CHECKS", DEFAULT_CHECKS)]).unwrap());
         assert_eq!(read(&[("DEVICE", "sm_90a")]).unwrap().device.capability, (9, 0));
     }
@@ -165,6 +172,8 @@ mod tests {
             ("DEVICES", "17"),
             ("SEED", "x"),
             ("EXIT_CODE", "256"),
+            ("INSTRUCTION_LIMIT", "0"),
+            ("INSTRUCTION_LIMIT", "many"),
             ("CHECKS", "race"),
             ("SEEDS", "1"),
         ] {

@@ -2,6 +2,9 @@
 
 use crate::report::Counts;
 
+/// The instructions that a polling access counts for. It takes about as long, since it ends the warp's turn early.
+const POLL: u64 = 64;
+
 /// What a launch has executed so far, and the instruction that it executes now.
 pub(crate) struct Meter {
     /// The counts of each instruction of the program.
@@ -26,6 +29,11 @@ impl Meter {
     #[inline(always)]
     pub fn current(&mut self) -> &mut Counts {
         &mut self.counts[self.pc]
+    }
+
+    /// Instructions executed so far for `LaunchOptions::instruction_limit`.
+    pub fn work(&self) -> u64 {
+        self.executed + POLL * self.polls
     }
 
     /// Adds what another meter of the same program has counted.
