@@ -1,12 +1,14 @@
 //! What can go wrong.
 
+use std::fmt;
+
 use crate::code::Code;
 
 /// The result of an operation on a device.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong on the way to a kernel, or in it.
-#[derive(Debug, thiserror::Error)]
+/// What went wrong on the way to a kernel, or in it. `Debug` prints the same sentence as `Display`, for `unwrap` in tests.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The machine has no NVIDIA driver.
@@ -104,4 +106,10 @@ pub enum Error {
         /// Elements of the target.
         to: usize,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
