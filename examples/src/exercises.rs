@@ -100,7 +100,7 @@ pub unsafe fn sum_by_last(x: *const u32, parts: *mut u32, count: *mut u32, sum: 
     // SAFETY: one lane of each block stores that block's part. The lane that counts last reads the parts. The fences
     // order the stores before the counts, and the counts before the loads.
     unsafe {
-        let part = warp::warp_reduce_add(warp::FULL_MASK, *x.add(thread::index_1d() as usize));
+        let part = warp::warp_sum(*x.add(thread::index_1d() as usize));
         if warp::lane_id() == 0 {
             *parts.add(thread::block_idx_x() as usize) = part;
             thread::device_fence();

@@ -4,7 +4,7 @@ import { element, say } from "./element.js";
 import { count, duration } from "./format.js";
 
 const SHOWN = 20;
-const WORDS = { stop: "stop", length: "length", abort: "cancelled", error: "failed" };
+const WORDS = { stop: "complete", length: "cut off", abort: "cancelled", error: "failed" };
 
 export class Finished {
   #summary;
@@ -17,7 +17,7 @@ export class Finished {
 
   show({ finished }) {
     const latest = finished.slice(0, SHOWN);
-    say(this.#summary, latest.length > 0 ? "The latest first; lengths in tokens." : "None yet.");
+    say(this.#summary, latest.length > 0 ? "The latest first." : "None yet.");
     this.#table.hidden = latest.length === 0;
     const key = JSON.stringify(latest);
     if (this.#table.dataset.shown !== key) {

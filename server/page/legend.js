@@ -24,15 +24,15 @@ export class Legend {
     this.#size = size;
     const drawn = style(size);
     const shared = drawn.count
-      ? "shared: a stripe for each sequence; the number is the reference count"
+      ? "shared: one stripe per sequence, and the number of sequences"
       : drawn.outline
-        ? "shared: outlined, a stripe for each sequence"
+        ? "shared: outlined, one stripe per sequence"
         : "shared by several sequences: dotted";
     const [[first, second], [other]] = SHADES;
     this.#list.replaceChildren(
       this.#entry("free", "free", [{ colours: [], refs: 0 }]),
-      this.#entry("cached", "free, kept for a prefix", [{ colours: [], refs: 0, cached: true }]),
-      this.#entry("held", `in use: a colour for each request (${DISTINCT} in turn), three shades of it for its sequences in turn`, [
+      this.#entry("cached", "free, kept for reuse", [{ colours: [], refs: 0, cached: true }]),
+      this.#entry("held", `in use: one colour per request (they repeat after ${DISTINCT}), a shade of it per sequence`, [
         { colours: [first], refs: 1 },
         { colours: [other], refs: 1 },
       ]),

@@ -11,6 +11,7 @@ import { Overview } from "./overview.js";
 import { Plots } from "./plots.js";
 import { Pointing } from "./pointing.js";
 import { PromptBox } from "./prompt.js";
+import { Refused } from "./refused.js";
 import { Requests } from "./requests.js";
 import { Server } from "./server.js";
 import { State } from "./state.js";
@@ -33,6 +34,7 @@ const parts = [
   new Memory(place("memory"), colours, pointing),
   new Requests(place("requests"), api, colours, pointing),
   new Finished(place("finished")),
+  new Refused(place("refused")),
 ];
 
 /** Says how the server does, as far as is known: `how` is "live", "error" or neither. */

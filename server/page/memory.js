@@ -41,8 +41,8 @@ export class Memory {
     this.#state = state;
     const { used, shared, cached, highest } = state.counted;
     const text =
-      `${used === 0 ? "All free: " : ""}${count(used)} of ${count(state.numBlocks)} blocks of ${state.blockSize} tokens used, ${count(shared)} shared` +
-      `${shared > 0 ? ` (by up to ${highest})` : ""}, ${count(cached)} kept for prefixes`;
+      `${used === 0 ? "All free: " : ""}${count(used)} of ${count(state.numBlocks)} blocks of ${state.blockSize} tokens in use, ${count(shared)} shared` +
+      `${shared > 0 ? ` (by up to ${counted(highest, "sequence")})` : ""}, ${count(cached)} free and kept for reuse`;
     say(this.#summary, text);
     this.#canvas.setAttribute("aria-label", `A map of the KV memory: ${text}`);
     this.#draw();
@@ -117,13 +117,13 @@ export class Memory {
       return;
     }
     const owners = this.#state.owners.get(block) ?? [];
-    const lines = [`block ${block}: ${counted(this.#state.refs[block], "reference")}`];
+    const lines = [`block ${block}: used by ${counted(this.#state.refs[block], "sequence")}`];
     lines.push(...owners.slice(0, 8).map(([request, sequence]) => `request ${request}, sequence ${sequence}`));
     if (owners.length > 8) {
       lines.push(`and ${owners.length - 8} more`);
     }
     if (this.#state.cached[block]) {
-      lines.push("kept for a prefix");
+      lines.push("kept for reuse");
     }
     say(this.#tip, lines.join("\n"));
     const left = Math.min(this.#pointer.x + 14, this.#canvas.clientWidth - this.#tip.offsetWidth);

@@ -15,10 +15,10 @@ export class Overview {
     this.#tile(
       "speed",
       rough(now.generated_tokens),
-      `${rough(now.computed_tokens)} with those of prompts; ${rough(now.requests)} requests answered a second`,
+      `${rough(now.computed_tokens)} per second with prompt tokens; ${rough(now.requests)} requests answered per second`,
     );
 
-    this.#tile("queue", count(now.waiting), `${queue(state.waiting)}; ${count(now.running)} running`);
+    this.#tile("queue", count(now.waiting), `${count(now.running)} running; ${queue(state.waiting)}`);
 
     const { used } = state.counted;
     const size = state.engine.block_bytes;
@@ -41,20 +41,20 @@ export class Overview {
 
   #count({ counts, totals }) {
     const [begin, failed, rest] = this.#section.querySelectorAll("#counts span");
-    say(begin, `Since the start: ${counted(counts.finished, "request")} ended, `);
+    say(begin, `Since the server started: ${counted(counts.finished, "request")} finished, `);
     say(failed, `${count(counts.failed)} failed`);
     failed.classList.toggle("error", counts.failed > 0);
     say(
       rest,
-      `, ${count(counts.refused)} refused for lack of room, ${count(counts.invalid)} invalid, ` +
-        `${count(counts.aborted)} cancelled; ${counted(totals.preemptions, "preemption")}, ` +
-        `${counted(totals.copied_blocks, "block")} copied on write, ${count(totals.offloaded_blocks)} offloaded to the swap space, ` +
-        `${count(totals.restored_blocks)} restored.`,
+      `, ${count(counts.refused)} refused because the server was full, ${count(counts.invalid)} invalid, ` +
+        `${count(counts.aborted)} cancelled. ${counted(totals.preemptions, "preemption")}, ` +
+        `${counted(totals.copied_blocks, "block")} copied on write, ${count(totals.offloaded_blocks)} moved to swap space, ` +
+        `${count(totals.restored_blocks)} restored from it.`,
     );
   }
 }
 
-/** Who waits, and how long those have waited of whom nothing was begun. */
+/** How many requests of each kind wait, and the age of the oldest that has not started. */
 function queue(waiting) {
   if (waiting.length === 0) {
     return "the queue is empty";
@@ -65,7 +65,7 @@ function queue(waiting) {
   const words = [];
   if (fresh.length > 0) {
     const oldest = Math.max(...fresh.map((request) => request.age));
-    words.push(`${count(fresh.length)} not begun, the oldest came ${duration(oldest)} ago`);
+    words.push(`${count(fresh.length)} not started, the oldest arrived ${duration(oldest)} ago`);
   }
   if (swapped > 0) {
     words.push(`${count(swapped)} swapped out`);
@@ -80,8 +80,8 @@ function queue(waiting) {
 function latency({ latency, running, waiting }) {
   const { requests, first_token_p95: first, per_token_p95: further, whole_p95: whole } = latency;
   if (requests > 0) {
-    const rest = `${time(further)} to each further one, ${time(whole)} for a whole request`;
-    return first === null ? "none that ended in the last minute had a token" : rest;
+    const rest = `${time(further)} per further token, ${time(whole)} for a whole request`;
+    return first === null ? "no request that ended in the last minute had a token" : rest;
   }
   const requestsNow = running.length + waiting.length;
   const now = requestsNow > 0 ? `; ${counted(requestsNow, "is", "are")} in progress` : "";

@@ -6,14 +6,14 @@ import { Plot } from "./plot.js";
 
 /** What each shows, its field, how its values are written, and how high its axis is at least. */
 const PLOTS = [
-  ["tokens generated / s", "generated_tokens", rough, 10],
-  ["tokens computed / s", "computed_tokens", rough, 10],
-  ["requests answered / s", "requests", rough, 1],
+  ["tokens generated per second", "generated_tokens", rough, 10],
+  ["tokens computed per second", "computed_tokens", rough, 10],
+  ["requests answered per second", "requests", rough, 1],
   ["KV memory in use", "kv_used", percent, 1],
   ["requests running", "running", count, 2],
   ["requests waiting", "waiting", count, 2],
-  ["first token, p95", "first_token_p95", duration, 0.001],
-  ["further token, p95", "per_token_p95", duration, 0.001],
+  ["time to first token, p95, last minute", "first_token_p95", duration, 0.001],
+  ["time per further token, p95, last minute", "per_token_p95", duration, 0.001],
 ];
 export class Plots {
   #plots;

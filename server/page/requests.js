@@ -22,15 +22,22 @@ export class Requests {
   /** By the ids of the requests. */
   #rows = new Map();
   #state = null;
+  /** Whether the keyboard's focus is what points, and not a pointer. */
+  #isFocus = false;
 
   constructor(section, api, colours, pointing) {
     [this.#api, this.#colours, this.#pointing] = [api, colours, pointing];
     this.#summary = section.querySelector(".summary");
     this.#error = section.querySelector(".error");
     this.#place = section.querySelector(".rows");
-    follow(this.#place, (event) => this.#point(event.target), () => this.#leave());
-    this.#place.addEventListener("focusin", (event) => this.#point(event.target));
-    this.#place.addEventListener("focusout", () => this.#leave());
+    const point = (isFocus) => (event) => {
+      this.#isFocus = isFocus;
+      this.#point(event.target);
+    };
+    follow(this.#place, point(false), () => this.#leave());
+    this.#place.addEventListener("focusin", point(true));
+    // A finger moves the focus away after it has pointed at something else.
+    this.#place.addEventListener("focusout", () => this.#isFocus && this.#leave());
     pointing.onChange(() => this.#light());
   }
 
@@ -66,6 +73,7 @@ export class Requests {
       if (!shown.has(id) && isHeld) {
         row.end();
       } else if (!shown.has(id)) {
+        row.remove();
         this.#rows.delete(id);
       }
     }

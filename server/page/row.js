@@ -7,6 +7,8 @@ import { standing } from "./state.js";
 /** Sequences of a request whose tables are spelled out, and blocks of a table. */
 const MAX_TABLES = 4;
 const MAX_BLOCKS = 64;
+/** Whether the screen is so narrow that style.css shows one column. */
+const NARROW = matchMedia("(max-width: 700px)");
 
 export class Row {
   element = element("article", "request");
@@ -15,6 +17,8 @@ export class Row {
   #what = element("b");
   #how = element("span", "how");
   #cancel = element("button", "", "Cancel");
+  #fold = document.createElement("details");
+  #summary = element("summary");
   #tables = element("div", "tables");
   /** What the tables were made of. */
   #drawn = "";
@@ -31,8 +35,16 @@ export class Row {
     });
     const head = element("div", "head");
     head.append(this.#colour, this.#what, this.#how, this.#cancel);
-    this.element.append(head, this.#tables);
+    this.#fold.append(this.#summary, this.#tables);
+    this.#unfold();
+    NARROW.addEventListener("change", this.#unfold);
+    this.element.append(head, this.#fold);
   }
+
+  /** Folds the tables away on a narrow screen, where a summary opens them. */
+  #unfold = () => {
+    this.#fold.open = !NARROW.matches;
+  };
 
   /** Shows the request as it is in `state`, with no more than `room` block tables. Says how many it took. */
   show(request, state, colours, room) {
@@ -43,8 +55,8 @@ export class Row {
     const made = Math.max(0, ...sequences.map((sequence) => sequence.tokens - request.prompt_tokens));
     say(
       this.#how,
-      `${standing(request, state)}; came ${duration(request.age)} ago; ${counted(request.prompt_tokens, "prompt token")}, ` +
-        `${count(made)} of ${count(request.max_tokens)} generated${holding.length === 0 ? "; it holds no blocks" : ""}`,
+      `${standing(request, state)}; arrived ${duration(request.age)} ago; ${counted(request.prompt_tokens, "prompt token")}, ` +
+        `${count(made)} of ${counted(request.max_tokens, "token")} generated${holding.length === 0 ? "; no KV blocks" : ""}`,
     );
     const shown = holding.slice(0, Math.min(MAX_TABLES, room));
     const rest = holding.length > 0 ? sequences.length - shown.length : 0;
@@ -55,8 +67,15 @@ export class Row {
       const tables = shown.map((sequence) => table(request, sequence, refs, colours));
       const more = `${shown.length > 0 ? "and " : ""}${count(rest)}${shown.length > 0 ? " more" : ""} ${rest === 1 ? "sequence" : "sequences"}`;
       this.#tables.replaceChildren(...tables, ...(rest > 0 ? [element("p", "note", more)] : []));
+      say(this.#summary, `KV blocks of ${counted(holding.length, "sequence")}`);
+      this.#fold.hidden = holding.length === 0;
     }
     return shown.length;
+  }
+
+  /** Takes it off the page. */
+  remove() {
+    NARROW.removeEventListener("change", this.#unfold);
   }
 
   /** Shows that it has ended. */

@@ -20,6 +20,7 @@ use crate::grammars::Grammars;
 use crate::history::History;
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
+use crate::refused::RefusedRequests;
 use crate::text::Texts;
 use crate::worker::{Status, Worker};
 
@@ -50,6 +51,8 @@ pub struct App {
     pub thinks: bool,
     /// Counters.
     pub metrics: Metrics,
+    /// The requests that were refused lately.
+    pub refused: RefusedRequests,
     /// The samples of the last ten minutes.
     pub history: History,
     /// Texts to tokens and back.
@@ -109,6 +112,7 @@ impl App {
             tool_format,
             thinks,
             metrics,
+            refused: RefusedRequests::default(),
             history: History::new(),
             texts,
             grammars,

@@ -28,6 +28,10 @@ pub struct ApiError {
     pub code: Option<&'static str>,
 }
 
+/// Why a request was refused, as an extension of the response, for those who look at answers on their way out.
+#[derive(Clone, Debug)]
+pub struct Reason(pub String);
+
 /// `{"error": {..}}`, the body of every error, also within a stream.
 #[derive(Debug, Serialize)]
 pub struct ErrorBody {
@@ -130,7 +134,9 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = self.status;
+        let reason = Reason(self.message.clone());
         let mut response = (status, Json(self.body())).into_response();
+        response.extensions_mut().insert(reason);
         let headers = response.headers_mut();
         match status {
             StatusCode::UNAUTHORIZED => {

@@ -179,7 +179,8 @@ impl Log {
     }
 }
 
-fn seconds_since_1970() -> f64 {
+/// The time now.
+pub fn seconds_since_1970() -> f64 {
     // A clock that is set to a time before 1970 counts as 1970.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }

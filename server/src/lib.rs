@@ -32,6 +32,7 @@ pub mod options;
 mod overview;
 mod page;
 mod receive;
+mod refused;
 mod router;
 pub mod server;
 mod text;

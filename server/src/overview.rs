@@ -15,6 +15,9 @@
 //!      "prompt_tokens": 9, "output_tokens": 80, "first_token": 0.1, "per_token": 0.006, "time": 0.5,
 //!      "ended": {"stop": 1, "length": 1}} // how its outputs ended; also "abort" and "error"
 //!   ],
+//!   "refused": [                        // the last refusals, the latest first, with equal ones counted
+//!     {"at": 1764000000.5, "times": 3, "status": 400, "endpoint": "/v1/completions", "reason": "n must be .."}
+//!   ],
 //!   ..                                  // the fields of `Snapshot`
 //! }
 //! ```
@@ -28,6 +31,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::finished::{FinishedRequest, Latency};
 use crate::options::RequestLimits;
+use crate::refused::RefusedRequest;
 use crate::worker::{Snapshot, Status};
 
 /// A client that asks within this time of another gets the same.
@@ -42,6 +46,7 @@ struct Overview<'a> {
     counts: Counts,
     latency: Latency,
     finished: Vec<FinishedRequest>,
+    refused: Vec<RefusedRequest>,
     #[serde(flatten)]
     snapshot: &'a Snapshot,
 }
@@ -114,6 +119,7 @@ impl<'a> Overview<'a> {
             },
             latency: metrics.finished.latency(Instant::now()),
             finished: metrics.finished.latest(FINISHED),
+            refused: app.refused.latest(),
             snapshot,
         }
     }

@@ -15,7 +15,7 @@ const INDEX: &str = include_str!("../page/index.html");
 const CSS: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 /// What is served under `/page/`: name, content type, text.
-const FILES: [(&str, &str, &str); 28] = [
+const FILES: [(&str, &str, &str); 29] = [
     ("favicon.svg", "image/svg+xml", include_str!("../page/favicon.svg")),
     ("parts.css", CSS, include_str!("../page/parts.css")),
     ("style.css", CSS, include_str!("../page/style.css")),
@@ -39,6 +39,7 @@ const FILES: [(&str, &str, &str); 28] = [
     ("plots.js", JAVASCRIPT, include_str!("../page/plots.js")),
     ("pointing.js", JAVASCRIPT, include_str!("../page/pointing.js")),
     ("prompt.js", JAVASCRIPT, include_str!("../page/prompt.js")),
+    ("refused.js", JAVASCRIPT, include_str!("../page/refused.js")),
     ("requests.js", JAVASCRIPT, include_str!("../page/requests.js")),
     ("row.js", JAVASCRIPT, include_str!("../page/row.js")),
     ("server.js", JAVASCRIPT, include_str!("../page/server.js")),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderName, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -17,7 +17,7 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId
 
 use crate::api::{chat, completions, debug, embeddings, operate, responses, tokenize};
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, Reason};
 use crate::guard::{Guard, check_host, check_origin};
 use crate::page;
 
@@ -103,10 +103,15 @@ async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) ->
     Ok(next.run(request).await)
 }
 
-/// Counts answers that are errors.
+/// Counts answers that are errors, and notes why requests were refused.
 async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let endpoint = request.extensions().get::<MatchedPath>().cloned();
     let response = next.run(request).await;
-    app.metrics.error(response.status());
+    let status = response.status();
+    app.metrics.error(status);
+    if let (true, Some(reason)) = (status.is_client_error(), response.extensions().get::<Reason>()) {
+        app.refused.push(endpoint.as_ref().map_or("?", MatchedPath::as_str), status, reason);
+    }
     response
 }
 

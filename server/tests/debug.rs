@@ -186,6 +186,39 @@ async fn the_state_says_what_runs_here_and_what_was_done() {
 }
 
 #[tokio::test]
+async fn refused_requests_are_listed_with_their_reasons_and_without_their_texts() {
+    let server = TestServer::start().await;
+    let secret = "a prompt that is nobody's business";
+    let unknown = json!({"prompt": secret, "unheard_of": secret});
+    let why = server.refused(COMPLETIONS, &unknown, 400).await["message"].clone();
+    server.refused(COMPLETIONS, &json!({"prompt": secret, "n": secret}), 400).await;
+    server.refused(COMPLETIONS, &unknown, 400).await;
+    let picture = json!({"type": "image_url", "image_url": {"url": secret}});
+    let chat = json!({"messages": [{"role": "user", "content": [{"type": "text", "text": secret}, picture]}]});
+    server.refused("/v1/chat/completions", &chat, 400).await;
+    server.refused(COMPLETIONS, &json!({"prompt": secret.repeat(200)}), 400).await;
+    error_of(server.get("/v1/models/none").await, 404).await;
+
+    let state = state(&server).await;
+    let refused = state["refused"].as_array().unwrap();
+    let found: Vec<_> = refused.iter().map(|r| (r["endpoint"].as_str().unwrap(), &r["status"], &r["times"])).collect();
+    let (one, two) = (&json!(1), &json!(2));
+    let (bad, missing) = (&json!(400), &json!(404));
+    let wanted = [
+        ("/v1/models/{*model}", missing, one),
+        (COMPLETIONS, bad, one),
+        ("/v1/chat/completions", bad, one),
+        (COMPLETIONS, bad, two),
+        (COMPLETIONS, bad, one),
+    ];
+    assert_eq!(found, wanted, "{state}");
+    assert_eq!(refused[3]["reason"], why);
+    assert!(refused[3]["at"].as_f64().unwrap() > 1e9);
+    assert!(!state.to_string().contains("nobody"), "{state}");
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn history_is_kept_whoever_looks() {
     let server = TestServer::start().await;
     server.post(COMPLETIONS, &json!({"prompt": PROMPT, "max_tokens": 20, "ignore_eos": true})).await;

@@ -5,7 +5,7 @@ use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
 use cuda_std::unroll::unroll;
-use cuda_std::warp::warp_sum_u64;
+use cuda_std::warp::warp_sum;
 
 /// Threads per block.
 pub const THREADS: u32 = 512;
@@ -134,7 +134,7 @@ impl Team {
         // SAFETY: all lanes are here. A warp writes only its own elements, and reads the others' after the barrier.
         unsafe {
             unroll::<N>(|i| {
-                let sum = warp_sum_u64(own[i]);
+                let sum = warp_sum(own[i]);
                 if lane == 0 {
                     *memory.add(i * WARPS as usize + warp_id as usize) = sum;
                 }
@@ -142,7 +142,7 @@ impl Team {
             thread::sync_threads();
             let mut sums = [0; N];
             unroll::<N>(|i| {
-                sums[i] = warp_sum_u64(if lane < WARPS { *memory.add(i * WARPS as usize + lane as usize) } else { 0 });
+                sums[i] = warp_sum(if lane < WARPS { *memory.add(i * WARPS as usize + lane as usize) } else { 0 });
             });
             sums
         }
@@ -191,7 +191,7 @@ impl Team {
                 *memory.add(warp_id as usize) = upto;
             }
             thread::sync_threads();
-            upto - own + warp_sum_u64(if lane < warp_id { *memory.add(lane as usize) } else { 0 })
+            upto - own + warp_sum(if lane < warp_id { *memory.add(lane as usize) } else { 0 })
         }
     }
 }
@@ -204,8 +204,8 @@ impl Team {
 unsafe fn warp_max_u64(value: u64) -> u64 {
     // SAFETY: all lanes of the warp are here together, by this function's contract.
     unsafe {
-        let high = warp::warp_reduce_max(FULL_MASK, (value >> 32) as u32);
+        let high = warp::warp_max((value >> 32) as u32);
         let low = if (value >> 32) as u32 == high { value as u32 } else { 0 };
-        u64::from(high) << 32 | u64::from(warp::warp_reduce_max(FULL_MASK, low))
+        u64::from(high) << 32 | u64::from(warp::warp_max(low))
     }
 }

@@ -91,7 +91,7 @@ def shown(page, state):
                    "max_batch_tokens": 2048, "max_request_share": 0.5, "swap_blocks": 0, "block_bytes": 1024},
         "counts": {"finished": 0, "failed": 0, "refused": 0, "invalid": 0, "aborted": 0},
         "latency": {"requests": 0, "first_token_p95": None, "per_token_p95": None, "whole_p95": None},
-        "finished": [], "time": 1, "block_size": 16, "cached": [], "swap_used": 0, "swap_cached": 0, "waiting": [], "running": [],
+        "finished": [], "refused": [], "time": 1, "block_size": 16, "cached": [], "swap_used": 0, "swap_cached": 0, "waiting": [], "running": [],
         "totals": {"steps": 0, "computed_tokens": 0, "generated_tokens": 0, "preemptions": 0, "copied_blocks": 0,
                    "offloaded_blocks": 0, "restored_blocks": 0},
         **state,

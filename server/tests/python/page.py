@@ -3,8 +3,10 @@
     python page.py <quire> <chromium> <screenshot>
 """
 
+import json
 import re
 import sys
+from urllib.error import HTTPError
 
 from playwright.sync_api import expect, sync_playwright
 
@@ -41,7 +43,7 @@ def test_live(browser, address, screenshot):
             expect(page.locator("#speed b")).to_have_text(re.compile(r"^[1-9]"))
             expect(page.locator("#used b")).to_have_text(re.compile(r"^[1-9].* %$"))
             expect(page.locator("#latency b")).to_have_text(re.compile(r"^[1-9].* m?s$"))
-            expect(page.locator("#finished tbody tr").first).to_contain_text("length")
+            expect(page.locator("#finished tbody tr").first).to_contain_text("cut off")
             page.locator("h1").scroll_into_view_if_needed()
             page.screenshot(path=screenshot)
             expect(page.locator("#prompt [name=run]")).to_be_enabled()
@@ -145,7 +147,7 @@ def test_chat(browser, address):
 
 def test_cancel(browser, address):
     with opened(browser, address) as page:
-        expect(page.locator("#counts")).to_contain_text("Since the start")
+        expect(page.locator("#counts")).to_contain_text("Since the server started")
         before = int(re.search(r"(\d+) cancelled", page.locator("#counts").inner_text())[1])
         with asked(address, LONG) as answers:
             expect(page.locator("#requests .request")).to_have_count(2)
@@ -159,7 +161,7 @@ def test_cancel(browser, address):
         choices = sorted((c["index"], c["finish_reason"], len(c["text"]) > 0) for c in answers[0]["choices"])
         assert [c[0] for c in choices] == [0, 1, 2, 3], choices
         assert [c[1] for c in choices] == ["abort", "abort", "length", "length"], choices
-        expect(page.locator("#finished tbody tr").nth(0)).to_contain_text("length")
+        expect(page.locator("#finished tbody tr").nth(0)).to_contain_text("cut off")
         expect(page.locator("#finished tbody tr").nth(1)).to_contain_text("cancelled")
         expect(page.locator("#counts")).to_contain_text(f"{before + 1} cancelled")
         # What the page itself asked for says that it was cancelled.
@@ -288,7 +290,7 @@ def test_facts_and_links(browser, address):
     with opened(browser, address) as page:
         expect(page.locator("#facts")).to_have_text(re.compile(r"^\d.* · up (\d+ min ?)?(\d+ s)? · CPU · weights f16 · context 512$"))
         facts = dict(zip(page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts()))
-        assert facts["context length"] == "512 tokens" and facts["requests waiting at most"] == "4,096", facts
+        assert facts["context length"] == "512 tokens" and facts["most waiting requests"] == "4,096", facts
         assert facts["KV memory"] == "113 blocks of 16 tokens in f32, 16 MiB", facts
         for link in page.locator("header a").all():
             assert page.request.get(address + link.get_attribute("href")).ok
@@ -304,9 +306,57 @@ def test_facts_and_links(browser, address):
                    request(id=3, age=0.5, begun=False, sequences=fresh),
                    request([], id=4, age=7.5)]
         shown(page, {"num_blocks": 4, "refs": [[0, 4]], "waiting": waiting})
-        words = "^4 waiting.*2 not begun, the oldest came 2.5 s ago; 1 swapped out; 1 preempted; 0 running"
+        words = "^4 requests waiting.*0 running; 2 not started, the oldest arrived 2.5 s ago; 1 swapped out; 1 preempted"
         expect(page.locator("#queue")).to_have_text(re.compile(words, re.S))
         expect(page.locator("#latency .note")).to_have_text("no request ended in the last minute; 4 are in progress")
+
+
+def test_invalid_requests_are_listed_with_their_reason(browser, address):
+    with opened(browser, address) as page:
+        expect(page.locator("#refused .summary")).to_have_text("None yet.")
+        reasons = []
+        for body in [{"prompt": "Once", "n": 0}, {"prompt": "Once", "best": 3}, {"prompt": "Once", "best": 3}]:
+            try:
+                ask(address, body)
+            except HTTPError as error:
+                reasons.append(json.load(error)["error"]["message"])
+        assert len(reasons) == 3, reasons
+        expect(page.locator("#refused .why")).to_have_text(reasons[1::-1])
+        where = page.locator("#refused .note")
+        expect(where).to_have_text([re.compile(r" /v1/completions, status 400, 2 times$"), re.compile(r" /v1/completions, status 400$")])
+        # What a client sent is text.
+        refusal = {"at": 1764000000.5, "times": 1, "status": 400, "endpoint": "/v1/completions", "reason": "<img src=x> is no n"}
+        shown(page, {"num_blocks": 4, "refs": [[0, 4]], "refused": [refusal]})
+        expect(page.locator("#refused .why")).to_have_text("<img src=x> is no n")
+
+
+def test_the_first_screen_is_full(browser, address):
+    """On a wide screen no column is empty, whether or not requests run."""
+    width, height = 1440, 900
+    with opened(browser, address, width, height) as page:
+        pool = {"num_blocks": 112, "refs": [[0, 112]]}
+        running = [request([8 * block + i for i in range(8)], id=block) for block in range(6)]
+        for state in [pool, {"num_blocks": 113, "refs": [[1, 48], [0, 65]], "running": running}]:
+            shown(page, state)
+            boxes = lambda selector: [part.bounding_box() for part in page.locator(selector).all()]
+            for column in ["#side > section", "#engine > section"]:
+                assert max(box["y"] + box["height"] for box in boxes(column)) > 0.95 * height, column
+            plots = boxes("#plots figure")
+            right = max(box["x"] + box["width"] for box in boxes("#engine"))
+            rows = {box["y"]: 0 for box in plots}
+            for box in plots:
+                rows[box["y"]] = max(rows[box["y"]], box["x"] + box["width"])
+            assert all(abs(end - right) < 2 for end in rows.values()), (rows, right)
+
+
+def test_labels_are_words(browser, address):
+    with opened(browser, address) as page:
+        expect(page.locator("#latency p").first).to_have_text(re.compile("time to first token, p95, last minute$"))
+        labels = page.locator("#plots figcaption span").all_inner_texts()
+        assert labels[0] == "tokens generated per second" and "time to first token, p95, last minute" in labels, labels
+        expect(page.locator("#finished th")).to_have_text(
+            ["finished at", "request", "prompt tokens", "output tokens", "time to first token", "total time", "ended"])
+        expect(page.locator("#server dt", has_text="most tokens in a step")).to_have_count(1)
 
 
 def test_hidden_page_asks_nothing(browser, address):
@@ -378,9 +428,10 @@ def main():
         expect.set_options(timeout=60_000)
         with server(quire, *POOL) as address:
             wait_until_ready(address)
+            test_invalid_requests_are_listed_with_their_reason(browser, address)
             test_live(browser, address, screenshot)
             for test in [test_prompt_box, test_the_prompt_box_follows_the_context, test_chat, test_every_request_can_be_cancelled,
-                         test_rows_stay_under_the_pointer, test_history_is_there_at_once, test_plots_do_not_smear, test_history_goes_on, test_facts_and_links, test_hidden_page_asks_nothing,
+                         test_rows_stay_under_the_pointer, test_history_is_there_at_once, test_plots_do_not_smear, test_history_goes_on, test_facts_and_links, test_the_first_screen_is_full, test_labels_are_words, test_hidden_page_asks_nothing,
                          *page_map.ALL, *page_phone.ALL, *colours.ALL]:
                 test(browser, address)
         with server(quire, *SLOW) as address:

@@ -22,12 +22,12 @@ def contrast(a, b):
 def test_four_blocks(browser, address):
     with opened(browser, address) as page:
         shown(page, {"num_blocks": 4, "refs": [[0, 1], [2, 1], [1, 1], [0, 1]], "cached": [[3, 1]], "running": [request([1, 2], [1])]})
-        expect(page.locator(SUMMARY)).to_have_text("2 of 4 blocks of 16 tokens used, 1 shared (by up to 2), 1 kept for prefixes")
+        expect(page.locator(SUMMARY)).to_have_text("2 of 4 blocks of 16 tokens in use, 1 shared (by up to 2 sequences), 1 free and kept for reuse")
         size = 56
-        assert point(page, 0, size) == ["block 0: 0 references"]
-        assert point(page, 1, size) == ["block 1: 2 references", "request 6, sequence 0", "request 6, sequence 1"]
-        assert point(page, 2, size) == ["block 2: 1 reference", "request 6, sequence 0"]
-        assert point(page, 3, size) == ["block 3: 0 references", "kept for a prefix"]
+        assert point(page, 0, size) == ["block 0: used by 0 sequences"]
+        assert point(page, 1, size) == ["block 1: used by 2 sequences", "request 6, sequence 0", "request 6, sequence 1"]
+        assert point(page, 2, size) == ["block 2: used by 1 sequence", "request 6, sequence 0"]
+        assert point(page, 3, size) == ["block 3: used by 0 sequences", "kept for reuse"]
         page.mouse.move(0, 0)
         expect(page.locator("#memory .tip")).to_be_hidden()
         # Free; shared, with two colours; held by the first; cached.
@@ -44,10 +44,10 @@ def test_swapped_requests_hold_no_blocks_of_the_map(browser, address):
     with opened(browser, address) as page:
         waiting = [request([1], id=7, swapped=True), request(id=8)]
         shown(page, {"num_blocks": 4, "refs": [[0, 1], [1, 1], [0, 2]], "running": [request([1])], "waiting": waiting})
-        assert point(page, 1, 56) == ["block 1: 1 reference", "request 6, sequence 0"]
+        assert point(page, 1, 56) == ["block 1: used by 1 sequence", "request 6, sequence 0"]
         expect(page.locator("[data-request='7'] .blocks")).to_have_text("swapped out: 1")
         expect(page.locator("[data-request='7'] .how")).to_have_text(re.compile("^swapped out; "))
-        expect(page.locator("[data-request='8'] .how")).to_have_text(re.compile("; it holds no blocks$"))
+        expect(page.locator("[data-request='8'] .how")).to_have_text(re.compile("; no KV blocks$"))
 
 
 def test_forty_thousand_blocks(browser, address):
@@ -56,9 +56,9 @@ def test_forty_thousand_blocks(browser, address):
     for width in [1200, 400]:
         with opened(browser, address, width=width) as page:
             shown(page, {"num_blocks": 40_000, "refs": refs, "cached": [[39_500, 500]], "running": [request(*tables)]})
-            expect(page.locator(SUMMARY)).to_have_text("38,990 of 40,000 blocks of 16 tokens used, 10 shared (by up to 2), 500 kept for prefixes")
-            assert point(page, 15, 3)[0] == "block 15: 2 references"
-            assert point(page, 39_999, 3) == ["block 39999: 0 references", "kept for a prefix"]
+            expect(page.locator(SUMMARY)).to_have_text("38,990 of 40,000 blocks of 16 tokens in use, 10 shared (by up to 2 sequences), 500 free and kept for reuse")
+            assert point(page, 15, 3)[0] == "block 15: used by 2 sequences"
+            assert point(page, 39_999, 3) == ["block 39999: used by 0 sequences", "kept for reuse"]
             expect(page.locator("#requests .sequence").first).to_contain_text("and 29,926 more")
             assert page.locator("html").evaluate("html => html.scrollWidth <= html.clientWidth"), width
 
@@ -70,7 +70,7 @@ def test_legend_of_a_large_pool(browser, address):
             refs = [[2, 2], [1, 2], [0, 8188]]
             shown(page, {"num_blocks": 8192, "refs": refs, "cached": [[10, 5]], "running": [request([0, 1, 2], [0, 1, 3])]})
             legend = page.locator("#memory .legend li")
-            expect(legend).to_have_text(["free", "free, kept for a prefix", re.compile("in use: a colour for each request.*, three shades"),
+            expect(legend).to_have_text(["free", "free, kept for reuse", re.compile("in use: one colour per request.*, a shade of it per sequence"),
                                          "shared by several sequences: dotted"])
             kinds = {"free": 100, "cached": 10, "held": 2, "shared": 0}
             size = 5
@@ -90,7 +90,7 @@ def test_idle_looks_idle(browser, address):
             shown(page, {"num_blocks": 8192, "refs": [[1, 1], [0, 8191]], "cached": [[10, 4000]], "running": [request([0])]})
             held, = set(pixels(page.locator(MAP), 1, 1))
             shown(page, {"num_blocks": 8192, "refs": [[0, 8192]], "cached": [[10, 4000]]})
-            expect(page.locator(SUMMARY)).to_have_text("All free: 0 of 8,192 blocks of 16 tokens used, 0 shared, 4,000 kept for prefixes")
+            expect(page.locator(SUMMARY)).to_have_text("All free: 0 of 8,192 blocks of 16 tokens in use, 0 shared, 4,000 free and kept for reuse")
             free, cached = [pixels(page.locator(MAP), *cell(page, block, 5))[0] for block in (0, 10)]
             drawn = {colour for colour in palette(page.locator(MAP)) if colour[3] > 0}
             assert drawn == {free, cached} and free != cached, drawn

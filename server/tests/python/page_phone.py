@@ -49,6 +49,16 @@ def test_block_tables(browser, address):
         fits(page)
         cells = page.locator("#requests code")
         expect(cells).to_have_count(86)
+        # The tables are folded and come after the plots.
+        summaries = page.locator("#requests summary")
+        expect(summaries).to_have_text(["KV blocks of 2 sequences", "KV blocks of 1 sequence"])
+        expect(cells.first).to_be_hidden()
+        plots = page.locator("#plots").bounding_box()
+        assert plots["y"] + plots["height"] <= page.locator("#requests").bounding_box()["y"], plots
+        for summary in summaries.all():
+            summary.tap()
+        expect(cells.last).to_be_visible()
+        fits(page)
         for box, size in [(cell.bounding_box(), cell.evaluate("c => parseFloat(getComputedStyle(c).fontSize)")) for cell in cells.all()[::9]]:
             assert size >= 12 and box["height"] >= 18 and box["x"] >= 0 and box["x"] + box["width"] <= WIDTH, (box, size)
         # A finger lights, too, until it touches something else.
@@ -58,4 +68,19 @@ def test_block_tables(browser, address):
         expect(page.locator("[data-request='6']")).to_have_class("request")
 
 
-ALL = [test_first_screen, test_answers_are_shown_in_full, test_block_tables]
+# What can be touched and is too small for a finger. A checkbox is as large as its label.
+SMALL = """() => [...document.querySelectorAll("a, button, input:not([type=checkbox]), label.check, textarea, summary")]
+    .filter((e) => e.checkVisibility()).map((e) => [e.outerHTML.slice(0, 80), e.getBoundingClientRect()])
+    .filter(([, box]) => box.width < 44 || box.height < 44).map(([html, box]) => [html, box.width, box.height])"""
+
+
+def test_everything_can_be_touched(browser, address):
+    with opened(browser, address, WIDTH, HEIGHT, is_mobile=True, has_touch=True) as page:
+        shown(page, {"num_blocks": 4, "refs": [[1, 2], [0, 2]], "running": [request([0], id=1), request([1], id=2)]})
+        page.locator("[data-request='2'] button").wait_for()
+        assert page.evaluate(SMALL) == []
+        page.tap("#chat-tab")
+        assert page.evaluate(SMALL) == []
+
+
+ALL = [test_everything_can_be_touched, test_first_screen, test_answers_are_shown_in_full, test_block_tables]

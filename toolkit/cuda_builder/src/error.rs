@@ -7,8 +7,7 @@ use std::process::ExitStatus;
 
 use crate::{RUSTC_VARIABLE, SOURCE_VARIABLE};
 
-/// The reason why a build failed.
-#[derive(Debug)]
+/// The reason why a build failed. `Debug` prints the same sentence as `Display`, for `unwrap` in build scripts.
 pub enum Error {
     /// A file could not be read or written, or a program could not be started.
     Io {
@@ -73,8 +72,13 @@ impl fmt::Display for Error {
                 )
             }
             Error::NoToolchain { prebuilt } => {
-                write!(f, "{} was not made from these kernel sources, and no compiler", prebuilt.display())?;
-                write!(f, " for them was found: {REMEDY}, or name a rustc that has them in {RUSTC_VARIABLE}")
+                if prebuilt.exists() {
+                    write!(f, "{} was not made from these kernel sources, and ", prebuilt.display())?;
+                }
+                write!(
+                    f,
+                    "no compiler for kernels was found: {REMEDY}, or name a rustc that has them in {RUSTC_VARIABLE}"
+                )
             }
             Error::NoSources { rustc } => {
                 write!(f, "{}, named by {RUSTC_VARIABLE}, cannot compile kernels: {REMEDY}", rustc.display())
@@ -86,6 +90,12 @@ impl fmt::Display for Error {
             Error::Failed(status) => write!(f, "the kernels do not compile ({status}): see cargo's errors above"),
             Error::Unexpected(what) => f.write_str(what),
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use cuda_builder::{Arch, CudaBuilder, Error, Origin, Source, Toolchain};
+use cuda_builder::{Arch, CudaBuilder, Error, Origin, Source};
 use tempfile::TempDir;
 
 const MANIFEST: &str = "[package]\nname = \"tiny\"\nedition = \"2024\"\n[dependencies]\nhelp = { path = \"help\" }\n\
@@ -162,16 +162,52 @@ fn an_explicit_source_never_falls_back_to_another() {
 }
 
 #[test]
-fn kernel_compile_errors_are_reported_as_cargo_failures() {
-    let Some(toolchain) = Toolchain::find().unwrap() else {
-        eprintln!("skipped: no compiler for kernels was found");
-        return;
+fn without_prebuilt_ptx_only_the_compiler_is_missing() {
+    let dir = tiny();
+    let error = bare(dir.path()).build().unwrap_err();
+    let message = error.to_string();
+    assert!(message.starts_with("no compiler for kernels was found: ") && message.contains("rust-src"), "{message}");
+    assert_eq!(format!("{error:?}"), message, "what `unwrap` prints");
+}
+
+/// A rustc that knows its sysroot and its version.
+#[cfg(unix)]
+fn rustc(sysroot: &Path) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let path = sysroot.join("rustc");
+    let script = format!("#!/bin/sh\n[ \"$1\" = --version ] && echo rustc 9.9.9 || echo '{}'\n", sysroot.display());
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+#[cfg(unix)]
+fn the_template_checks_for_the_sources_before_it_builds() {
+    let sysroot = tempfile::tempdir().unwrap();
+    let check = || {
+        let mut command = std::process::Command::new("../template/check");
+        let output = command.env("QUIRE_DEVICE_RUSTC", rustc(sysroot.path())).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     };
-    // The crate always has the same path, so `core` is compiled once for all test runs.
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken");
-    let target = dir.join("device");
-    write(&dir, "Cargo.toml", "[package]\nname = \"broken\"\nedition = \"2024\"\n[workspace]\n");
-    write(&dir, "src/lib.rs", "#![no_std]\nthis is no Rust\n");
-    let build = bare(&dir).toolchain(Some(toolchain)).source(Source::Build).target_dir(target);
-    assert!(matches!(build.build().unwrap_err(), Error::Failed(_)));
+    let (ready, _, error) = check();
+    assert!(!ready && error.contains("rust-src") && error.contains("rustup component add rust-src"), "{error}");
+    write(sysroot.path(), "lib/rustlib/src/rust/library/core/src/lib.rs", "");
+    let (ready, said, error) = check();
+    assert!(ready && said.contains("rustc 9.9.9"), "{said}{error}");
+}
+
+#[test]
+fn the_template_is_optimised_as_this_repository() {
+    let profile = |manifest: &str, package: &str| {
+        let text = fs::read_to_string(manifest).unwrap();
+        let header = format!("[profile.dev.package.{package}]");
+        let lines = text.lines().skip_while(|line| *line != header).skip(1);
+        lines.take_while(|line| line.contains('=')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    for package in ["quire-emulator", "quire-launch", "half"] {
+        let own = profile("../../Cargo.toml", package);
+        assert_eq!(profile("../template/Cargo.toml", package), own, "{package}");
+        assert!(own.contains(&"opt-level = 3".to_owned()), "{package}: {own:?}");
+    }
 }

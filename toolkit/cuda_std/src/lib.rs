@@ -136,10 +136,23 @@ pub fn device_only<T>() -> T {
     panic!("device only: this runs in kernels, not on the host")
 }
 
-/// Ends the launch with a trap. A panic message would add formatting code to every kernel.
+/// Ends the launch through the function that `assert` calls in CUDA C++. The driver and the emulator then name the line
+/// of the panic. A panic message would add formatting code to every kernel.
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: a trap ends the launch and accesses no memory.
-    unsafe { core::arch::nvptx::trap() }
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    use core::ffi::c_char;
+
+    unsafe extern "C" {
+        fn __assertfail(condition: *const c_char, file: *const c_char, line: u32, function: *const c_char, size: usize);
+    }
+    let location = info.location();
+    let file = location.map_or(c"?", |location| location.file_as_c_str());
+    let line = location.map_or(0, |location| location.line());
+    // SAFETY: the texts end with a zero and are constants. Every driver has the function, and the trap ends the launch
+    // even if it returned.
+    unsafe {
+        __assertfail(c"no panic".as_ptr(), file.as_ptr(), line, c"Rust".as_ptr(), size_of::<c_char>());
+        core::arch::nvptx::trap()
+    }
 }

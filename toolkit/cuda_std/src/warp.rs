@@ -67,6 +67,7 @@ pub unsafe fn sync_warp(mask: u32) {
 }
 
 /// A 32-bit value that shuffles can exchange.
+#[diagnostic::on_unimplemented(message = "shuffles carry `u32`, `i32` and `f32`, not `{Self}`")]
 pub trait WarpValue: Copy {
     /// Returns the value's bits.
     fn to_bits(self) -> u32;
@@ -193,36 +194,6 @@ pub unsafe fn warp_match_any(mask: u32, value: u32) -> u32 {
     device!((mask, value) => unsafe { match_any(mask, value) })
 }
 
-/// Returns the wrapping sum over the lanes of `mask`, in one instruction.
-///
-/// # Safety
-/// As for [`warp_vote_all`].
-#[inline(always)]
-pub unsafe fn warp_reduce_add(mask: u32, value: u32) -> u32 {
-    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
-    device!((mask, value) => unsafe { redux_add(value, mask) })
-}
-
-/// Returns the minimum over the lanes of `mask`, in one instruction.
-///
-/// # Safety
-/// As for [`warp_vote_all`].
-#[inline(always)]
-pub unsafe fn warp_reduce_min(mask: u32, value: u32) -> u32 {
-    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
-    device!((mask, value) => unsafe { redux_min(value, mask) })
-}
-
-/// Returns the maximum over the lanes of `mask`, in one instruction.
-///
-/// # Safety
-/// As for [`warp_vote_all`].
-#[inline(always)]
-pub unsafe fn warp_reduce_max(mask: u32, value: u32) -> u32 {
-    // SAFETY: this function's contract requires that all lanes in `mask` call it together.
-    device!((mask, value) => unsafe { redux_max(value, mask) })
-}
-
 /// Combines the values of the whole warp pairwise and returns the result to every lane. `combine` must be commutative.
 ///
 /// # Safety
@@ -238,36 +209,136 @@ pub unsafe fn warp_all_reduce<T: WarpValue>(mut value: T, combine: impl Fn(T, T)
     value
 }
 
-/// Returns the sum over the warp to every lane.
+/// A number that [`warp_sum`] adds.
+#[diagnostic::on_unimplemented(message = "`warp_sum` adds `u32`, `i32`, `u64`, `i64` and `f32`, not `{Self}`")]
+pub trait WarpSum: Copy {
+    /// Returns the sum over the warp.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together.
+    unsafe fn warp_sum(self) -> Self;
+}
+
+/// A number that [`warp_min`] and [`warp_max`] compare.
+#[diagnostic::on_unimplemented(message = "`warp_min` and `warp_max` compare `u32` and `f32`, not `{Self}`")]
+pub trait WarpOrder: Copy {
+    /// Returns the least value of the warp.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together.
+    unsafe fn warp_min(self) -> Self;
+
+    /// Returns the greatest value of the warp.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together.
+    unsafe fn warp_max(self) -> Self;
+}
+
+/// Returns the sum over the warp, in every lane. 32-bit integers take one instruction and 64-bit ones three. `f32` takes five
+/// shuffles. Integers wrap.
+///
+/// Other types are refused:
+///
+/// ```compile_fail,E0277
+/// unsafe { cuda_std::warp::warp_sum(1.0f64) };
+/// ```
 ///
 /// # Safety
 /// As for [`warp_all_reduce`].
 #[inline(always)]
-pub unsafe fn warp_sum(value: f32) -> f32 {
+pub unsafe fn warp_sum<T: WarpSum>(value: T) -> T {
     // SAFETY: this function's contract requires that all lanes of the warp call it together.
-    unsafe { warp_all_reduce(value, |a, b| a + b) }
+    unsafe { value.warp_sum() }
 }
 
-/// Returns the maximum over the warp to every lane.
+/// Returns the least value of the warp, in every lane. NaNs are ignored.
 ///
 /// # Safety
 /// As for [`warp_all_reduce`].
 #[inline(always)]
-pub unsafe fn warp_max(value: f32) -> f32 {
+pub unsafe fn warp_min<T: WarpOrder>(value: T) -> T {
     // SAFETY: this function's contract requires that all lanes of the warp call it together.
-    unsafe { warp_all_reduce(value, f32::max) }
+    unsafe { value.warp_min() }
 }
 
-/// Returns the sum over the warp to every lane. The sum must be below 2^64, so values below 2^59 are safe.
+/// Returns the greatest value of the warp, in every lane. NaNs are ignored.
 ///
 /// # Safety
-/// All lanes of the warp call this together.
+/// As for [`warp_all_reduce`].
 #[inline(always)]
-pub unsafe fn warp_sum_u64(value: u64) -> u64 {
-    // Digits have 27 bits, so their sums over 32 lanes fit in 32 bits.
-    const DIGIT: u32 = 27;
-    let digit = |i: u32| (value >> (i * DIGIT)) as u32 & ((1 << DIGIT) - 1);
+pub unsafe fn warp_max<T: WarpOrder>(value: T) -> T {
     // SAFETY: this function's contract requires that all lanes of the warp call it together.
-    let sum = |i: u32| u64::from(unsafe { warp_reduce_add(FULL_MASK, digit(i)) });
-    sum(0) + (sum(1) << DIGIT) + (sum(2) << (2 * DIGIT))
+    unsafe { value.warp_max() }
+}
+
+impl WarpSum for u32 {
+    #[inline(always)]
+    unsafe fn warp_sum(self) -> u32 {
+        // SAFETY: this function's contract requires that all lanes of the warp call it together.
+        device!((self) => unsafe { redux_add(self, FULL_MASK) })
+    }
+}
+
+impl WarpSum for u64 {
+    #[inline(always)]
+    unsafe fn warp_sum(self) -> u64 {
+        // Digits of 27 bits, whose sums over 32 lanes fit 32 bits.
+        const DIGIT: u32 = 27;
+        let digit = |i: u32| (self >> (i * DIGIT)) as u32 & ((1 << DIGIT) - 1);
+        // SAFETY: this function's contract requires that all lanes of the warp call it together.
+        let sum = |i: u32| u64::from(unsafe { digit(i).warp_sum() });
+        sum(0).wrapping_add(sum(1) << DIGIT).wrapping_add(sum(2) << (2 * DIGIT))
+    }
+}
+
+/// Implements sums of signed numbers. They have the same bits as unsigned sums.
+macro_rules! signed_sums {
+    ($($signed:ty as $unsigned:ty)*) => {$(
+        impl WarpSum for $signed {
+            #[inline(always)]
+            unsafe fn warp_sum(self) -> $signed {
+                // SAFETY: this function's contract requires that all lanes of the warp call it together.
+                unsafe { (self as $unsigned).warp_sum() as $signed }
+            }
+        }
+    )*};
+}
+
+signed_sums!(i32 as u32 i64 as u64);
+
+impl WarpSum for f32 {
+    #[inline(always)]
+    unsafe fn warp_sum(self) -> f32 {
+        // SAFETY: this function's contract requires that all lanes of the warp call it together.
+        unsafe { warp_all_reduce(self, |a, b| a + b) }
+    }
+}
+
+impl WarpOrder for u32 {
+    #[inline(always)]
+    unsafe fn warp_min(self) -> u32 {
+        // SAFETY: this function's contract requires that all lanes of the warp call it together.
+        device!((self) => unsafe { redux_min(self, FULL_MASK) })
+    }
+
+    #[inline(always)]
+    unsafe fn warp_max(self) -> u32 {
+        // SAFETY: this function's contract requires that all lanes of the warp call it together.
+        device!((self) => unsafe { redux_max(self, FULL_MASK) })
+    }
+}
+
+impl WarpOrder for f32 {
+    #[inline(always)]
+    unsafe fn warp_min(self) -> f32 {
+        // SAFETY: this function's contract requires that all lanes of the warp call it together.
+        unsafe { warp_all_reduce(self, f32::min) }
+    }
+
+    #[inline(always)]
+    unsafe fn warp_max(self) -> f32 {
+        // SAFETY: this function's contract requires that all lanes of the warp call it together.
+        unsafe { warp_all_reduce(self, f32::max) }
+    }
 }

@@ -30,9 +30,9 @@ pub enum FaultKind {
     MissingProxyFence,
     /// A wrong use of an mbarrier.
     Mbarrier,
-    /// A `trap` instruction. A Rust panic ends in one.
+    /// A `trap` instruction, which ends the launch.
     Trap,
-    /// A failed `assert` of CUDA C++.
+    /// A Rust panic, or a failed `assert` of CUDA C++.
     Assertion,
     /// More instructions than the limit, which suggests an endless loop.
     InstructionLimit,
@@ -132,12 +132,19 @@ pub(crate) struct Violation {
     pub lane: Option<usize>,
     pub address: Option<u64>,
     pub buffer: Option<String>,
+    /// The file and line that the kernel itself names.
+    pub source: Option<(String, u32)>,
 }
 
 impl Violation {
     #[cold]
     pub fn new(kind: FaultKind, message: impl Into<String>) -> Box<Self> {
-        Box::new(Self { kind, message: message.into(), lane: None, address: None, buffer: None })
+        Box::new(Self { kind, message: message.into(), lane: None, address: None, buffer: None, source: None })
+    }
+
+    pub fn source(mut self: Box<Self>, file: String, line: u32) -> Box<Self> {
+        self.source = Some((file, line));
+        self
     }
 
     pub fn lane(mut self: Box<Self>, lane: usize) -> Box<Self> {

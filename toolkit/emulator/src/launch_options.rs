@@ -42,7 +42,8 @@ pub struct LaunchOptions {
     /// Names of buffers that no launch writes, such as weights. Threads may read these before they wait even without
     /// `early_accesses`.
     pub early_reads: &'static [&'static str],
-    /// The most warp instructions of a launch. A launch with more counts as endless.
+    /// The most warp instructions of a launch. A launch with more ends with a fault, because its loop may be endless. An atomic or
+    /// volatile access counts as 64 instructions, which take as long. The default is 2^28, a few seconds of an endless loop.
     pub instruction_limit: u64,
     /// The most CPU cores that run blocks in parallel. This needs the natural order and blocks that do not communicate.
     ///
@@ -63,7 +64,7 @@ impl Default for LaunchOptions {
             dependent: false,
             early_accesses: true,
             early_reads: &[],
-            instruction_limit: 1 << 34,
+            instruction_limit: 1 << 28,
             cores: *CORES,
         }
     }

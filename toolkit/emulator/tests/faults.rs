@@ -220,6 +220,20 @@ fn trap_and_endless_loop() {
     let data = device.alloc(4);
     let fault = device.launch_with(&options, &module, "planted", [1; 3], [1; 3], 0, &[Arg::Ptr(data)]).unwrap_err();
     assert_eq!(fault.kind, FaultKind::InstructionLimit);
+    for part in ["LaunchOptions::instruction_limit", "set_launch_options", "QUIRE_EMULATOR_INSTRUCTION_LIMIT"] {
+        assert!(fault.message.contains(part), "{part} is not in: {fault}");
+    }
+}
+
+#[test]
+fn an_endless_loop_ends_within_seconds_by_default() {
+    for body in ["", "ld.volatile.global.u32 %r5, [%rd1];\n"] {
+        let module = module(&format!("$again:\n{body}bra $again;\n"));
+        let mut device = EmulatedDevice::new();
+        let data = device.alloc_from("data", &[0; 4]);
+        let fault = device.launch(&module, "planted", [1; 3], [1; 3], 0, &[Arg::Ptr(data)]).unwrap_err();
+        assert_eq!(fault.kind, FaultKind::InstructionLimit, "{fault}");
+    }
 }
 
 #[test]

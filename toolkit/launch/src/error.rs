@@ -1,12 +1,15 @@
 //! The errors of this crate.
 
+use std::fmt;
+
 use crate::code::Code;
 
 /// The result of an operation on a device.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error in loading or running a kernel, or in another device operation.
-#[derive(Debug, thiserror::Error)]
+/// An error in loading or running a kernel, or in another device operation. `Debug` prints the same sentence as `Display`, for
+/// `unwrap` in tests.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The machine has no NVIDIA driver.
@@ -104,4 +107,10 @@ pub enum Error {
         /// The number of elements of the target.
         to: usize,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }

@@ -91,6 +91,10 @@ impl Settings {
                 let wanted = || "the seed must be a number, where 0 is the natural order".to_owned();
                 self.launches.seed = value.parse().map_err(|_| wanted())?;
             }
+            "INSTRUCTION_LIMIT" => {
+                let limit = value.parse().ok().filter(|&limit| limit > 0);
+                self.launches.instruction_limit = limit.ok_or("the limit is a number of warp instructions")?;
+            }
             "REPORT" => self.report = Some(value.into()),
             "EXIT_CODE" => {
                 self.exit_code =
@@ -140,6 +144,9 @@ mod tests {
         assert_eq!((settings.device.capability, settings.device.devices), ((8, 0), 3));
         assert_eq!((settings.launches.seed, settings.exit_code), (7, 9));
         assert_eq!(settings.report, Some("x".into()));
+        let limit = |variables| read(variables).unwrap().launches.instruction_limit;
+        assert_eq!(limit(&[("INSTRUCTION_LIMIT", "17179869184")]), 1 << 34);
+        assert_eq!(limit(&[]), LaunchOptions::default().instruction_limit);
         assert_eq!(read(&[]).unwrap(), read(&[("DEVICE", ""), ("CHECKS", DEFAULT_CHECKS)]).unwrap());
         assert_eq!(read(&[("DEVICE", "sm_90a")]).unwrap().device.capability, (9, 0));
     }
@@ -167,6 +174,8 @@ mod tests {
             ("DEVICES", "17"),
             ("SEED", "x"),
             ("EXIT_CODE", "256"),
+            ("INSTRUCTION_LIMIT", "0"),
+            ("INSTRUCTION_LIMIT", "many"),
             ("CHECKS", "race"),
             ("SEEDS", "1"),
         ] {

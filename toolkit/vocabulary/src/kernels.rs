@@ -62,9 +62,9 @@ kernels! {
     v_reduce(a: *const u32, out: *mut u32) {
         let i = warp::lane_id() as usize;
         let (x, out) = (*a.add(i), out.add(3 * i));
-        *out = warp::warp_reduce_add(FULL_MASK, x);
-        *out.add(1) = warp::warp_reduce_min(FULL_MASK, x);
-        *out.add(2) = warp::warp_reduce_max(FULL_MASK, x);
+        *out = warp::warp_sum(x);
+        *out.add(1) = warp::warp_min(x);
+        *out.add(2) = warp::warp_max(x);
     }
 
     /// Sum and maximum over the warp with shuffles, in `out[2 * i ..]`.

@@ -43,7 +43,7 @@ pub(super) fn fault(
 ) -> Box<Fault> {
     let instruction = &program.code[pc];
     let place_of = |pc: usize| program.code[pc].place.map(|place| (module.file(place.file), place.line));
-    let source = place_of(pc);
+    let source = violation.source.or_else(|| place_of(pc));
     let reached_from = match &source {
         Some((file, _)) if is_library(file) => {
             let calls: Vec<usize> = calls.collect();

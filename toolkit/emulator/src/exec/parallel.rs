@@ -88,8 +88,8 @@ pub(super) fn divide(
             stop.fetch_or(!fits, Ordering::Relaxed);
             let ahead = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             match ahead.filter(|(memory, meter)| {
-                let executed = run.meter.executed + meter.executed;
-                fits && executed <= launch.options.instruction_limit && !shared.memory.conflicts(memory)
+                let work = run.meter.work() + meter.work();
+                fits && work <= launch.options.instruction_limit && !shared.memory.conflicts(memory)
             }) {
                 Some((memory, meter)) => {
                     shared.memory.take_over(&memory);

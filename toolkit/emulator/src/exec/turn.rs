@@ -104,7 +104,7 @@ fn advance(env: &mut BlockEnv<'_>, warp: &mut Warp, mut limit: TurnLimit) -> Che
                 continue 'part;
             }
             let (instruction, mask) = (&code[pc as usize], next.mask);
-            if env.meter.executed > env.launch.options.instruction_limit {
+            if env.meter.work() > env.launch.options.instruction_limit {
                 return Err(endless(env.launch.options.instruction_limit));
             }
             if warp.poison.is_some() && mask == 0 {
@@ -193,7 +193,11 @@ fn run_poisoned_operations(env: &mut BlockEnv<'_>, warp: &mut Warp, mut part: Pa
 
 #[cold]
 fn endless(limit: u64) -> Box<Violation> {
-    Violation::new(FaultKind::InstructionLimit, format!("more than {limit} instructions: an endless loop?"))
+    let message = format!(
+        "more than {limit} instructions: an endless loop? If not, raise `LaunchOptions::instruction_limit` \
+         (`emulator::driver::set_launch_options`) or, with libcuda, QUIRE_EMULATOR_INSTRUCTION_LIMIT"
+    );
+    Violation::new(FaultKind::InstructionLimit, message)
 }
 
 /// Executes an instruction other than an operation on lanes, for the lanes of `mask`, and advances `pc`. Without the
@@ -253,7 +257,7 @@ fn step(
         Op::Trap => {
             let message = match env.launch.program.opcodes[instruction.opcode as usize].as_str() {
                 "brkpt" => "a breakpoint, with no debugger to stop for",
-                _ => "a trap: a Rust panic (an index out of bounds, an `unwrap`, an `assert!`), or an explicit abort",
+                _ => "a trap: an explicit abort, or a Rust panic with another handler than that of `cuda_std`",
             };
             return Err(Violation::new(FaultKind::Trap, message).lane(mask.trailing_zeros() as usize));
         }

@@ -12,6 +12,8 @@ use crate::ptx::ast::Space;
 const LONGEST: u64 = 4096;
 /// The most bytes of one `malloc`. This is the whole heap of a GPU, unless a program asks for more.
 const HEAP: u64 = 8 << 20;
+/// The function name that `cuda_std` passes to `__assertfail` when a kernel panics.
+const RUST: &str = "Rust";
 /// The name of memory from `malloc` in faults.
 const ALLOCATED: &str = "memory from malloc";
 
@@ -25,8 +27,11 @@ pub(crate) fn call(env: &mut BlockEnv<'_>, warp: &mut Warp, call: &SystemCall, m
                 let at = |index| argument(warp, index);
                 let (text, file) = (text(env, warp, lane, at(0))?, self::text(env, warp, lane, at(1))?);
                 let (line, function) = (at(2) as u32, self::text(env, warp, lane, at(3))?);
-                let message = format!("the assertion `{text}` of `{function}` does not hold, at {file}:{line}");
-                return Err(Violation::new(FaultKind::Assertion, message).lane(lane));
+                let message = match function.as_str() {
+                    RUST => "a Rust panic (an index out of bounds, an `unwrap`, an `assert!`)".to_owned(),
+                    _ => format!("the assertion `{text}` of `{function}` does not hold, at {file}:{line}"),
+                };
+                return Err(Violation::new(FaultKind::Assertion, message).lane(lane).source(file, line));
             }
             SystemFunction::Print => {
                 let (format, arguments) = (argument(warp, 0), argument(warp, 1));

@@ -2,6 +2,9 @@
 
 use crate::report::Counts;
 
+/// Instructions that a polling access counts as. It takes about as long, because it ends the warp's turn early.
+const POLL: u64 = 64;
+
 /// The counts of a launch so far, and the instruction that it executes now.
 pub(crate) struct Meter {
     /// The counts of each instruction of the program.
@@ -26,6 +29,11 @@ impl Meter {
     #[inline(always)]
     pub fn current(&mut self) -> &mut Counts {
         &mut self.counts[self.pc]
+    }
+
+    /// Instructions executed so far for `LaunchOptions::instruction_limit`.
+    pub fn work(&self) -> u64 {
+        self.executed + POLL * self.polls
     }
 
     /// Adds the counts of another meter of the same program.
