@@ -92,7 +92,8 @@ mod tests {
         let demand = Demand { bytes: 4.5e12, flops: 79e12, ..Demand::default() };
         assert_eq!(demand.on(h200).longest(), ("memory", 1.0));
         assert_eq!(demand.on(h200).to_string(), "memory; busy meanwhile: tensor cores 10 %");
-        // A warp instruction a cycle for each of four schedulers, and a pass over shared memory for each multiprocessor.
+        // Per cycle, each of four schedulers issues a warp instruction, and each multiprocessor makes half a pass over shared
+        // memory.
         let instructions = 4.0 * 132.0 * 1.83e9;
         let bound = Demand { instructions, wavefronts: instructions / 8.0, ..Demand::default() }.on(h200);
         assert_eq!(bound.to_string(), "issue slots; busy meanwhile: shared memory 50 %");

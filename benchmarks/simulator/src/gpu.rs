@@ -92,7 +92,7 @@ const fn a100(name: &'static str, gib: f64, bandwidth: f64) -> GpuSpec {
 
 /// The known GPUs. The H100 and both A100s (80 and 40 GB) have SXM.
 pub const GPUS: [GpuSpec; 7] = [
-    hopper("h200", 131.0, 4.8e12), // 141 GB
+    hopper("h200", 131.0, 4.8e12), // sold as 141 GB
     hopper("h100", 80.0, 3.35e12),
     a100("a100", 80.0, 2.039e12),
     a100("a100-40gb", 40.0, 1.555e12),

@@ -97,7 +97,7 @@ pub fn workload(name: &str) -> Result<TraceWorkload, String> {
     Ok(match name {
         // openchat_sharegpt4 in Sarathi-Serve (Agrawal et al., OSDI 2024), table 2: medians and 90th percentiles.
         "chat" => TraceWorkload::LogNormal([(1730.0, spread(1730.0, 5696.0)), (415.0, spread(415.0, 834.0))]),
-        // Medians of the coding service in Splitwise (Patel et al., ISCA 2024); the spread is assumed.
+        // Medians of the coding service in Splitwise (Patel et al., ISCA 2024). The spread is assumed.
         "code" => TraceWorkload::LogNormal([(1500.0, 0.8), (13.0, 0.8)]),
         // arxiv_summarization in Sarathi-Serve, table 2.
         "long-document" => TraceWorkload::LogNormal([(7059.0, spread(7059.0, 12985.0)), (208.0, spread(208.0, 371.0))]),

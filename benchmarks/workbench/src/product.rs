@@ -235,7 +235,7 @@ impl PlacedProduct {
     /// # Errors
     /// [`launch::Error`] if the kernel and the device do not match.
     pub fn launch(&self, gpu: &mut Gpu) -> Result<()> {
-        // SAFETY: the matrices are of the plan's shapes, and the workspace has its size.
+        // SAFETY: the matrices have the plan's shapes, and the workspace has its size.
         unsafe { gpu.launch(self.shape, self.call) }
     }
 }

@@ -97,7 +97,7 @@ fn cpu_workers_have_the_same_bits_with_two_sums_per_layer() {
         for workers in [2, 4] {
             let group = RankGroup::new(workers);
             let worker = |rank| CpuBackend::new(Some(1)).unwrap().with_rank(group.rank(rank));
-            let parts = (0..of).map(|rank| part(&files, &config, worker(rank), DType::F32)).collect();
+            let parts = (0..workers).map(|rank| part(&files, &config, worker(rank), DType::F32)).collect();
             assert_same(&format!("{name}, {workers} workers"), &on_all(parts), &whole, 1e-4);
             assert_eq!(group.sums(), 1 + 2 * LAYERS, "{name}, {workers} workers");
         }
@@ -123,7 +123,7 @@ fn emulated_workers_have_the_same_bits_with_two_sums_per_layer() {
                 let types = (DType::F16, DType::F16.into());
                 CudaBackend::new(driver, rank as u32, &own, shard, &options, types, false).unwrap()
             };
-            let mut backends: Vec<_> = (0..of).map(worker).collect();
+            let mut backends: Vec<_> = (0..workers).map(worker).collect();
             let _group = CudaBackend::connect(&mut backends).unwrap();
             let ready = |backend| {
                 let part = part(&files, &config, backend, DType::F16);

@@ -83,7 +83,7 @@ fn write(pages: Pages, tokens: u32, decode: bool) -> Case {
                 }
             }
             Ok(Prepared {
-                // SAFETY: the arrays are of these shapes, and slots are within the cache, each once.
+                // SAFETY: the arrays have these shapes, and each slot is within the cache and occurs once.
                 launch: Box::new(move |gpu| unsafe { gpu.launch(write_shape(pages, tokens), call) }),
                 error: Box::new(move |gpu| Ok(exact(&gpu.download(cache)?, &words(&truth)))),
             })
@@ -117,7 +117,7 @@ fn copy(pages: Pages, count: u32, layers: u32) -> Case {
                 layer_stride: layer,
             };
             Ok(Prepared {
-                // SAFETY: blocks are of the cache, and each is in one pair.
+                // SAFETY: each block is within the cache and in one pair.
                 launch: Box::new(move |gpu| unsafe {
                     gpu.launch(copy_shape(pages.page_vectors(), count, layers), call)
                 }),
@@ -169,7 +169,7 @@ fn swap(pages: Pages, count: u32, layers: u32, swap: Swap) -> Case {
                 }
             };
             Ok(Prepared {
-                // SAFETY: blocks are of the cache, each once, and the staging buffer has room for all.
+                // SAFETY: each block is within the cache and occurs once, and the staging buffer has room for all.
                 launch: Box::new(move |gpu| unsafe { gpu.launch(shape, call) }),
                 error: Box::new(move |gpu| {
                     let right = exact(&gpu.download(cache)?, &words(&cached));

@@ -130,7 +130,7 @@ impl SumAlone {
         };
         let call: KernelCall = with_element!(ty.element(), T => args.instance::<T>());
         Ok(Prepared {
-            // SAFETY: the mailbox, the epochs and the numbers are as large as the kernel asks for.
+            // SAFETY: the mailbox, the epochs and the numbers have the sizes that the kernel requires.
             launch: Box::new(move |gpu| unsafe { gpu.launch(launch, call) }),
             error: Box::new(move |gpu| {
                 let wrong_sum = exact(&gpu.download(x)?, &numbers);
@@ -173,7 +173,7 @@ fn gather(rows: usize, vocab: usize, blocks: u32) -> Case {
             };
             let truth = columns(&logits);
             Ok(Prepared {
-                // SAFETY: the mailbox, the epochs and the rows are as large as the kernel asks for.
+                // SAFETY: the mailbox, the epochs and the rows have the sizes that the kernel requires.
                 launch: Box::new(move |gpu| unsafe { gpu.launch(launch, call) }),
                 error: Box::new(move |gpu| Ok(exact(&columns(&gpu.download(out)?), &truth))),
             })

@@ -109,7 +109,7 @@ impl NormProblem {
             with_element!(ty.element(), T => args.instance::<T>())
         };
         Ok(Prepared {
-            // SAFETY: there is a row for each block, of the width that the shape was made for.
+            // SAFETY: each block has a row of the shape's width.
             launch: Box::new(move |gpu| unsafe { gpu.launch(launch, call) }),
             error: Box::new(move |gpu| {
                 let numbers = gpu.download(out)?.into_iter().map(|v| ty.number(v));
