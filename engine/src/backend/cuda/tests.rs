@@ -1,4 +1,4 @@
-//! The backend over the emulator.
+//! Tests of the backend on the emulator.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -24,7 +24,7 @@ use crate::runner::{ModelRunner, Runner};
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::scheduler::SchedulerOptions;
 
-/// A golden model on the emulator, ready for steps.
+/// A golden model on the emulator, ready to run steps.
 struct Loaded {
     backend: CudaBackend,
     model: Box<dyn Model<CudaBackend>>,
@@ -44,7 +44,7 @@ fn load_with(name: &str, options: &Options, swap_blocks: usize) -> Loaded {
     ready(name, backend, swap_blocks, kv(options))
 }
 
-/// The type of keys and values beside activations in f16.
+/// The type of keys and values with f16 activations.
 fn kv(options: &Options) -> KvDtype {
     options.kv_dtype.unwrap_or(DType::F16.into())
 }
@@ -56,7 +56,7 @@ fn open(name: &str) -> (ModelFiles, ModelConfig) {
     (files, config)
 }
 
-/// A model's part on a backend, with its cache.
+/// Loads a model's part on a backend and creates its cache.
 fn ready(name: &str, backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype) -> Loaded {
     let (files, config) = open(name);
     let mut weights = files.weights(Some(DType::F16)).unwrap();
@@ -71,7 +71,7 @@ fn ready(name: &str, backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype
     Loaded { backend, model, layout, cache }
 }
 
-/// A step of sequences with blocks of their own, each with so many new tokens of so many.
+/// Returns a step of sequences with separate blocks. Each pair is the number of new tokens and of all tokens.
 fn batch(sequences: &[(usize, usize)]) -> Batch {
     let mut batch = Batch::default();
     for (i, &(len, context)) in sequences.iter().enumerate() {
@@ -88,7 +88,7 @@ fn batch(sequences: &[(usize, usize)]) -> Batch {
     batch
 }
 
-/// A step whose tokens are all followed by a sample, as those of drafts are.
+/// Like [`batch`], but every token is followed by a sample, as in drafts.
 fn sampled_everywhere(sequences: &[(usize, usize)]) -> Batch {
     let batch = batch(sequences);
     Batch { logit_rows: (0..batch.tokens.len() as u32).collect(), ..batch }
@@ -144,7 +144,8 @@ fn a_rehearsal_asks_for_what_a_step_asks_for() {
             }
             products = rehearsed.iter().map(|launch| launch.kernel).filter(|name| name.starts_with("gem")).collect();
         }
-        // Seven tokens are otherwise too few for the kernel of many, and three rows of logits for that of some.
+        // By default, seven tokens would be too few for the prefill kernel, and three rows of logits too few for the
+        // decode kernel.
         let are_as_asked = |name: &&str| match (hopper_from, hopper_decode_from) {
             (None, None) => name.starts_with("gemm_hopper_decode") || name.starts_with("gemv"),
             (None, _) => name.starts_with("gemm_hopper_decode"),
@@ -154,7 +155,7 @@ fn a_rehearsal_asks_for_what_a_step_asks_for() {
     }
 }
 
-/// All launches of a step may begin early, unless the options say that none may.
+/// Checks that all launches of a step are dependent launches, unless the options disable them.
 #[test]
 fn launches_begin_early_as_the_options_say() {
     for attention in [AttentionKernels::Quire, AttentionKernels::V1] {
@@ -171,8 +172,8 @@ fn launches_begin_early_as_the_options_say() {
     }
 }
 
-/// Products of some tokens normalise the rows that they add to: all norms but the first and the last, which follows the choice of
-/// rows, have no launch of their own.
+/// Products of few tokens also normalise the rows that they add to. Only the first norm and the last, which follows the
+/// selection of rows, have a launch of their own.
 #[test]
 fn norms_are_made_by_the_products_before_them() {
     for (name, first_and_last) in [("opt-pre", 2), ("opt-350m-like", 0), ("llama3", 2), ("gpt2", 2)] {
@@ -186,7 +187,7 @@ fn norms_are_made_by_the_products_before_them() {
     }
 }
 
-/// Prompts are attended to by Hopper's kernel where it serves their heads, and elsewhere by that of all GPUs.
+/// Checks that prompts use Hopper's attention kernel if it supports their heads, and otherwise the kernel for all GPUs.
 #[test]
 fn prompts_have_hoppers_attention_where_it_serves_their_heads() {
     for (name, kv_dtype, kernel) in [
@@ -258,7 +259,7 @@ fn a_step_is_recorded_once_a_bucket() {
         assert_eq!(loaded.step(batch(sequences)), eager.step(batch(sequences)), "{sequences:?}");
         recorded.push(loaded.backend.num_recordings());
     }
-    // Three sequences are padded to four, and found again.
+    // Three sequences are padded to four and reuse that recording.
     assert_eq!(recorded, [0, 1, 1, 2, 3]);
     assert_eq!(eager.backend.num_recordings(), 0);
 }
@@ -268,7 +269,7 @@ fn after_a_warm_up_nothing_is_recorded_any_more() {
     let (Loaded { backend, model, layout, cache }, mut eager) = (load("mistral", true, 0), load("mistral", false, 0));
     let mut runner = ModelRunner::new(backend, model, cache);
     runner.warm_up(5, 16, layout.block_size).unwrap();
-    // Of 1, 2, 4 and 8 sequences: five are padded to eight.
+    // The recordings are for 1, 2, 4 and 8 sequences, because five are padded to eight.
     assert_eq!(runner.backend.num_recordings(), 4);
     let params = SamplingParams::default();
     let steps = [&[(4, 4), (6, 6), (2, 2)][..], &[(1, 5), (1, 7), (1, 3)], &[(1, 6)], &[(1, 7), (1, 8)], &[(1, 1); 5]];
@@ -308,7 +309,7 @@ fn blocks_move_in_the_papers_layouts_too() {
     assert_moves(AttentionKernels::V1, 2, None);
 }
 
-/// Moves reach every page of a block, of which a layer has so many.
+/// Checks that moves reach every page of a block. A layer has `pages` pages per block.
 fn assert_moves(attention: AttentionKernels, pages: usize, kv_dtype: Option<KvDtype>) {
     let options = Options { attention, cuda_graphs: false, kv_dtype, ..Options::default() };
     let mut loaded = load_with("llama3", &options, 6);
@@ -326,7 +327,7 @@ fn assert_moves(attention: AttentionKernels, pages: usize, kv_dtype: Option<KvDt
             [out, back, copies].map(|list| list.iter().map(|&(src, dst)| BlockCopy { src, dst }).collect());
         BlockMoves { swap_out, swap_in, copies }
     };
-    // Of the sequence itself block 0 alone is written, by the step's token.
+    // The step's token only writes to block 0.
     loaded.step(Batch { moves: moves(&[(3, 5), (4, 0), (5, 1)], &[], &[(7, 3)]), ..batch(&[(1, 1)]) });
     // A step without tokens.
     let only_moves = moves(&[(9, 2)], &[(0, 9), (1, 4), (5, 10)], &[(8, 5), (10, 11)]);

@@ -5,7 +5,7 @@ use kernels::eight_bit::{EightBit, Fp8};
 use super::*;
 use crate::tensor::DType;
 
-/// Groups of random codes and scales, none of which is large or no number.
+/// Returns groups of random codes and moderate, finite scales.
 fn matrix(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
     let mut state = 1u64;
     let mut random = move || {
@@ -44,7 +44,7 @@ fn rows(tensor: &HostTensor) -> Vec<QuantisedRow<'_>> {
     tensor.bytes().chunks(row).map(|bytes| Some((tensor.quantised().unwrap(), bytes))).collect()
 }
 
-/// The elements that the kernel computes with, read back from where it reads them, and of each the number of its code times its scale.
+/// Decodes the elements as the kernel does. For each element it also returns the magnitude of its code times its scale.
 fn read(matrix: &CodedMatrix, element: ElementType) -> Vec<(f64, f64)> {
     let CodedMatrix { shape, factor, codes, scales } = matrix;
     let round = |x: f32| match element {
@@ -72,7 +72,7 @@ fn read(matrix: &CodedMatrix, element: ElementType) -> Vec<(f64, f64)> {
     places.map(element).collect()
 }
 
-/// What the table in the module's documentation says of each type.
+/// Checks the errors stated in the module's documentation for each type.
 #[test]
 fn elements_are_within_what_is_stated() {
     for kind in QuantType::all() {
@@ -91,7 +91,7 @@ fn elements_are_within_what_is_stated() {
                 let want = f64::from(want);
                 let bound = match kind {
                     QuantType::Q8_0 | QuantType::Q4_0 => 0.0,
-                    // The scale was rounded, or also the minimum and the difference.
+                    // The scale is rounded. With a minimum, the offset and the difference are rounded too.
                     QuantType::Q4_K | QuantType::Q5_K => unit * (code + (code - want).abs() + want.abs()),
                     _ => unit * want.abs(),
                 };
@@ -103,7 +103,7 @@ fn elements_are_within_what_is_stated() {
 
 #[test]
 fn scales_of_every_size_keep_their_bits() {
-    // As small as scales of f32 weights, and as large.
+    // From smaller than scales of f32 weights to larger.
     for exponent in [-100, -40, 0, 60] {
         let mut bytes = Vec::new();
         for i in 0..8u8 {
@@ -119,7 +119,7 @@ fn scales_of_every_size_keep_their_bits() {
     }
 }
 
-/// Groups of which nothing but the minimum is left, and groups of zeros.
+/// Groups with only a minimum, and groups of zeros.
 #[test]
 fn groups_of_one_number_are_that_number() {
     let mut bytes = vec![0x77; QuantType::Q4_K.group_bytes()];
@@ -149,7 +149,7 @@ fn types_that_go_together_are_packed_together() {
     assert_eq!(CodePacking::of(&[&ordered], ElementType::F16), None);
     let plain = HostTensor::from_f32(vec![1, 32], vec![0.0; 32]);
     assert_eq!(CodePacking::of(&[&matrix(Q8_0, 1, 32), &plain], ElementType::F16), None);
-    // Signs are those of the codes' own zero, whatever they are packed with.
+    // Each code is relative to its own type's zero, whatever it is packed with.
     let (four, eight) = (matrix(Int4G128, 3, 256), matrix(Q6_K, 3, 256));
     let packing = CodePacking::of(&[&four, &eight], ElementType::F16).unwrap();
     let both: Vec<_> = rows(&four).into_iter().chain([None]).chain(rows(&eight)).collect();
