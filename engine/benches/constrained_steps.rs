@@ -1,9 +1,9 @@
-//! What structured output adds to a decode step of the bundled model on the CPU.
+//! The cost of structured output in a decode step of the bundled model on the CPU.
 //!
 //!     cargo bench -p engine --bench constrained_steps
 //!
-//! Two engines step in turns: one with free sequences, and one with as many that write documents of a JSON schema. So what
-//! else the machine does is felt by both alike.
+//! Two engines step alternately. One has free sequences, the other as many sequences that write documents of a JSON
+//! schema. Other activity on the machine therefore affects both alike.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use serde_json::json;
 
-/// Sequences of a step.
+/// Sequences per step.
 const SEQUENCES: usize = 32;
-/// Steps from the first token of each sequence to its last.
+/// Steps per sequence, from its first token to its last.
 const STEPS: usize = 200;
-/// How often sequences begin anew.
+/// How often the sequences are restarted.
 const ROUNDS: usize = 15;
 
 fn main() {
@@ -26,7 +26,7 @@ fn main() {
     let schema = json!({
         "type": "object",
         "properties": {"title": text, "chapters": {
-            // So many that no document ends while steps are measured.
+            // Enough that no document ends while steps are measured.
             "type": "array", "minItems": 100, "items": {
                 "type": "object", "properties": {"text": text, "long": {"type": "boolean"}},
                 "required": ["text", "long"], "additionalProperties": false}}},
@@ -64,11 +64,11 @@ fn main() {
     println!("more, %      {median:7.2} {mean:7.2} {:7.2}", more(constrained.tenth, free.tenth));
 }
 
-/// Milliseconds of many steps.
+/// Statistics of step times in milliseconds.
 struct Times {
     median: f64,
     mean: f64,
-    /// Of ten steps one is faster.
+    /// The 10th percentile: one step in ten is faster.
     tenth: f64,
 }
 

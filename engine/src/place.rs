@@ -1,4 +1,4 @@
-//! Where a model runs: the device is chosen, the weights are taken there, and what memory is left becomes the KV cache.
+//! Loading a model onto a device: chooses the device, loads the weights and uses the remaining memory for the KV cache.
 
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -14,25 +14,25 @@ use crate::options::Device;
 use crate::options::Options;
 use crate::runner::Runner;
 
-/// A model on its device.
+/// A model on its device, ready to run.
 pub struct PlacedModel {
     /// Executes its steps.
     pub runner: Box<dyn Runner>,
     /// The shape of its KV cache.
     pub layout: KvLayout,
-    /// Blocks of the KV cache.
+    /// Number of blocks in the KV cache.
     pub num_blocks: usize,
-    /// Blocks of its swap space.
+    /// Number of blocks in the swap space.
     pub swap_blocks: usize,
-    /// What the device is.
+    /// A description of the device.
     pub device: DeviceInfo,
 }
 
-/// Takes a model to the device that the options say. `open` opens its weights, once for each worker.
+/// Loads a model onto the device that the options select. `open` opens its weights, once for each worker.
 ///
 /// # Errors
-/// [`crate::Error::Device`], [`crate::Error::Unsupported`], [`crate::Error::Option`] and [`crate::Error::Memory`] if it cannot run there, and what
-/// `open` returns.
+/// [`crate::Error::Device`], [`crate::Error::Unsupported`], [`crate::Error::Option`] or [`crate::Error::Memory`] if the
+/// model cannot run there, and errors of `open`.
 pub fn place(
     config: &ModelConfig,
     mut open: impl FnMut() -> Result<Weights>,

@@ -1,38 +1,38 @@
-//! Workers of one process that sum up and gather through shared memory.
+//! Sums and gathers between workers of one process, through shared memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use super::{Shard, WorkerGroup};
 
-/// Looks at the round before a worker goes to sleep: others are mostly about to come.
+/// How often a worker checks for the others before it sleeps. Usually they arrive soon.
 const SPINS: usize = 2000;
 
-/// What the workers of a model share.
+/// State shared by the workers of a model.
 #[derive(Debug)]
 pub struct RankGroup {
-    /// What each worker has brought to the present sum or gathering.
+    /// Each worker's input for the current sum or gather.
     parts: Vec<RwLock<Vec<f32>>>,
     meeting: Mutex<Meeting>,
     changed: Condvar,
-    /// Meetings that are over, to be looked at without the lock.
+    /// Number of completed meetings. It can be read without the lock.
     over: AtomicUsize,
-    /// Sums so far.
+    /// Number of sums so far.
     sums: AtomicUsize,
 }
 
-/// A point that all workers must have reached before one goes on.
+/// A barrier: all workers must arrive before any continues.
 #[derive(Debug, Default)]
 struct Meeting {
     arrived: usize,
-    /// Meetings that are over.
+    /// Number of completed meetings.
     over: usize,
-    /// A worker will never arrive.
+    /// Whether a worker has failed and will never arrive.
     failed: bool,
 }
 
 impl RankGroup {
-    /// A group of `of` workers.
+    /// Creates a group of `of` workers.
     pub fn new(of: usize) -> Arc<Self> {
         Arc::new(RankGroup {
             parts: (0..of).map(|_| RwLock::default()).collect(),
@@ -43,17 +43,17 @@ impl RankGroup {
         })
     }
 
-    /// The worker with this number.
+    /// Returns the worker with this number.
     pub fn rank(self: &Arc<Self>, rank: usize) -> WorkerRank {
         WorkerRank { group: Arc::clone(self), shard: Shard { rank, of: self.parts.len() } }
     }
 
-    /// Sums so far: each of them is one, however many workers take part.
+    /// Number of sums so far. A sum counts once, however many workers take part.
     pub fn sums(&self) -> usize {
         self.sums.load(Ordering::Relaxed)
     }
 
-    /// Waits until all workers are here; false if one of them has failed.
+    /// Waits until all workers have arrived. Returns false if one has failed.
     pub(crate) fn meet(&self) -> bool {
         let lock = || self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut meeting = lock();
@@ -98,7 +98,7 @@ impl WorkerGroup for RankGroup {
     }
 }
 
-/// A worker's place in its group.
+/// A worker's membership in its group.
 #[derive(Clone, Debug)]
 pub struct WorkerRank {
     group: Arc<RankGroup>,
@@ -111,8 +111,8 @@ impl WorkerRank {
         self.shard
     }
 
-    /// Replaces `x` by the sum of what all workers bring, which must be as long for all. The sum is in `f32` and in the
-    /// order of the workers, so that all get the same bits.
+    /// Replaces `x` by the sum of all workers' `x`, which must have the same length. The sum is computed in f32 in the
+    /// order of the workers, so all get the same bits.
     pub fn sum(&self, x: &mut [f32]) {
         self.bring(x);
         if !self.group.meet() {
@@ -129,12 +129,12 @@ impl WorkerRank {
                 x.iter_mut().zip(&*part).for_each(|(x, y)| *x += y);
             }
         }
-        // What the others have not read yet must stay.
+        // Parts must not change until all workers have read them.
         self.group.meet();
     }
 
-    /// Puts the columns of all workers' matrices of `rows` rows side by side, and gives the result to the first worker.
-    /// `make` provides room for so many columns.
+    /// Concatenates the columns of all workers' matrices of `rows` rows, and returns the result on the first worker.
+    /// `make` allocates it for a number of columns.
     pub fn gather<T>(&self, rows: usize, part: &[f32], make: impl FnOnce(usize) -> T) -> Option<T>
     where
         T: AsMut<[f32]>,
@@ -162,7 +162,7 @@ impl WorkerRank {
         gathered
     }
 
-    /// Leaves a copy for the others.
+    /// Stores a copy of this worker's input for the others.
     fn bring(&self, part: &[f32]) {
         let mut own = self.group.parts[self.shard.rank].write().unwrap_or_else(PoisonError::into_inner);
         own.clear();
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// What each worker's `work` gives.
+    /// Runs `work` on `of` workers and returns the results.
     fn on_all<T: Send>(of: usize, work: impl Fn(WorkerRank) -> T + Sync) -> Vec<T> {
         let group = RankGroup::new(of);
         thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! A model on the CPU, whole or divided among workers.
+//! Loading a model onto the CPU, whole or divided among workers.
 
 use super::{PlacedModel, kv_layout};
 use crate::backend::Backend;
@@ -14,11 +14,11 @@ use crate::parallel::{ParallelRunner, RankGroup, Shard};
 use crate::runner::{ModelRunner, Runner};
 use crate::tensor::DType;
 
-/// Takes a model to the CPU, whose weights are `weights`, and for each further worker those that `open` opens. `note` says
-/// what a user may not expect.
+/// Loads a model onto the CPU. The first worker loads `weights`, and every other worker calls `open` for its own.
+/// `note` is a note for the user, for example why no GPU is used.
 ///
 /// # Errors
-/// [`Error::Unsupported`], [`Error::Option`] and [`Error::Memory`] if it cannot run there.
+/// [`Error::Unsupported`], [`Error::Option`] or [`Error::Memory`] if the model cannot run there.
 pub(super) fn place(
     config: &ModelConfig,
     weights: Weights,
@@ -45,7 +45,7 @@ pub(super) fn place(
     let Reserved { mut caches, num_blocks, swap_blocks, note: fewer } =
         reserve(&first, part, of, (num_blocks, swap_blocks), options)?;
     let longest = match config.window() {
-        // Blocks are given back as the window slides on.
+        // With a window, sequences can be longer than the cache, because blocks are freed as the window slides.
         Some(_) => config.max_positions,
         None => config.max_positions.min(num_blocks * options.block_size),
     };
@@ -85,13 +85,13 @@ pub(super) fn place(
     Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
 }
 
-/// Threads of each of several workers, so that all together have as many as the options say.
+/// Threads per worker, such that all workers together use as many as the options specify.
 fn threads_of_a_worker(options: &Options) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     (options.threads.unwrap_or_else(cores) / options.tensor_parallel_size).max(1)
 }
 
-/// The workers' caches, the blocks that each and its swap space have, and a note if they are fewer than wanted.
+/// The workers' caches, their numbers of blocks, and a note if these are fewer than requested.
 struct Reserved {
     caches: Vec<CpuKvCache>,
     num_blocks: usize,
@@ -99,8 +99,8 @@ struct Reserved {
     note: Option<String>,
 }
 
-/// Caches for `of` workers with so many blocks and so many in the swap space; with fewer where the system refuses them and
-/// the options do not insist. Then there is a note, too.
+/// Allocates caches for `of` workers with the requested numbers of blocks in the cache and the swap space. If the
+/// system refuses and the options do not insist on the sizes, allocates fewer and returns a note.
 fn reserve(
     backend: &CpuBackend,
     layout: KvLayout,

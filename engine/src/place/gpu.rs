@@ -1,4 +1,4 @@
-//! A model on a GPU, or divided among several.
+//! Loading a model onto one GPU or several.
 
 use std::sync::Arc;
 
@@ -22,27 +22,28 @@ use crate::tensor::DType;
 
 const GIB: f64 = (1 << 30) as f64;
 
-/// The GPUs that a model may be taken to: one, or one for each worker.
+/// Open GPUs for a model: one, or one for each worker.
 pub(super) struct OpenGpus {
     workers: Vec<CudaBackend>,
-    /// With several workers what they share.
+    /// State shared by several workers.
     group: Option<Arc<GpuGroup>>,
     dtype: DType,
     kv_dtype: KvDtype,
 }
 
-/// The GPUs that the options say; none if the model is to run on the CPU.
+/// Opens the GPUs that the options select. Returns `None` if the model is to run on the CPU.
 ///
 /// # Errors
-/// [`Error::Device`], [`Error::Unsupported`] and [`Error::Option`] if there are some that the model cannot run on, or the
-/// options insist on some that are not there.
+/// [`Error::Device`], [`Error::Unsupported`] or [`Error::Option`] if a GPU exists but cannot run the model, or the
+/// options require a GPU that does not exist.
 pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -> Result<Option<OpenGpus>> {
     let (driver, ordinal) = match options.device {
         Device::Cpu => return Ok(None),
         Device::Cuda(ordinal) => (Driver::machine(), ordinal),
         Device::Emulator => (Driver::emulator(), 0),
         Device::Auto => match Driver::machine() {
-            // There is no driver, or the process uses the emulator: a user expects no GPU then, and needs no note.
+            // There is no driver, or the process uses the emulator. The user does not expect a GPU then, so no note is
+            // needed.
             Err(_) => return Ok(None),
             driver => (driver, 0),
         },
@@ -65,7 +66,7 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
     Ok(Some(OpenGpus { workers, group, dtype, kv_dtype }))
 }
 
-/// Sees to it that there are GPUs for so many workers from `ordinal` on: the emulator makes them.
+/// Checks that there are GPUs for `workers` workers from `ordinal` on. The emulator creates them.
 fn provide(driver: &Driver, ordinal: u32, workers: usize) -> Result<()> {
     check_workers(workers)?;
     let count = driver.emulate_devices(workers as u32).and_then(|()| driver.num_devices());
@@ -79,7 +80,7 @@ fn provide(driver: &Driver, ordinal: u32, workers: usize) -> Result<()> {
     Ok(())
 }
 
-/// The type in which a GPU computes.
+/// Selects the type that a GPU computes in.
 fn gpu_dtype(options: &Options, weights: &Weights) -> Result<DType> {
     match options.dtype {
         Some(DType::F32) => Err(Error::Option("dtype: the GPU computes in f16 and bf16, not in f32".into())),
@@ -89,7 +90,7 @@ fn gpu_dtype(options: &Options, weights: &Weights) -> Result<DType> {
     }
 }
 
-/// The type of keys and values beside activations of this type.
+/// Selects the type of keys and values for activations of type `dtype`.
 fn gpu_kv_dtype(options: &Options, dtype: DType) -> Result<KvDtype> {
     match options.kv_dtype {
         None => Ok(dtype.into()),
@@ -106,10 +107,10 @@ fn gpu_kv_dtype(options: &Options, dtype: DType) -> Result<KvDtype> {
 }
 
 impl OpenGpus {
-    /// Takes a model to the GPUs: its weights are `weights` for the first, and for each other those that `open` opens.
+    /// Loads a model onto the GPUs. The first worker loads `weights`, and every other worker calls `open` for its own.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] and [`Error::Memory`] if it cannot run there, and what `open` returns.
+    /// [`Error::Unsupported`] or [`Error::Memory`] if the model cannot run there, and errors of `open`.
     pub(super) fn place(
         self,
         config: &ModelConfig,
@@ -119,7 +120,7 @@ impl OpenGpus {
     ) -> Result<PlacedModel> {
         let OpenGpus { workers, group, dtype, kv_dtype } = self;
         let of = workers.len();
-        // Of each worker, and of all.
+        // The layouts of each worker's cache and of all together.
         let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, kv_dtype);
         let layout = KvLayout { heads: of * part.heads, ..part };
 
@@ -155,13 +156,13 @@ impl OpenGpus {
     }
 }
 
-/// Whether quantised projections stay so. A type that is asked for undoes quantisation, as on the CPU; and columns that workers have
-/// might cut groups.
+/// Whether quantised projections stay quantised. Requesting a type decodes them, as on the CPU. With several workers
+/// they are decoded too, because dividing columns might cut groups.
 fn stays_quantised(options: &Options) -> bool {
     options.dtype.is_none() && options.tensor_parallel_size == 1
 }
 
-/// What is said of quantised weights that do not stay so.
+/// Returns a note about quantised weights that are not quantised on the GPU.
 fn widened(worker: &Loaded, dtype: DType) -> Option<String> {
     let list = |kinds: &[QuantType]| kinds.iter().map(QuantType::to_string).collect::<Vec<_>>().join(", ");
     match &worker.rounded[..] {
@@ -179,7 +180,7 @@ struct Loaded {
     backend: CudaBackend,
     model: Box<dyn Model<CudaBackend>>,
     memory: MemoryPlan,
-    /// The types of quantised weights, if none stays so.
+    /// The types of quantised weights, if all of them are decoded.
     rounded: Vec<QuantType>,
 }
 
@@ -212,7 +213,7 @@ impl Loaded {
         Ok(Loaded { backend, model, memory, rounded })
     }
 
-    /// What is said of too little memory, with what it is used for.
+    /// Extends an error about too little memory with the current use of memory.
     fn explain(&self, error: Error, options: &Options) -> Error {
         let memory = &self.memory;
         match error {
