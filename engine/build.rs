@@ -31,9 +31,9 @@ fn images() -> Result<(), Box<dyn Error>> {
     for arch in Arch::ALL {
         built.push(CudaBuilder::new("../kernels").arch(arch).build()?.ptx);
     }
-    for (image, papers) in [("engine", false), ("paper", true)] {
+    for (image, paper) in [("engine", false), ("paper", true)] {
         let texts: Vec<_> =
-            built.iter().map(|ptx| ptx::with_entries(ptx, |entry| is_papers(entry) == papers)).collect();
+            built.iter().map(|ptx| ptx::with_entries(ptx, |entry| is_paper_kernel(entry) == paper)).collect();
         fs::write(out.join(format!("{image}.ptx.lzma")), compressed(texts.join(END).as_bytes())?)?;
     }
     Ok(())
@@ -53,6 +53,6 @@ fn compressed(text: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Whether an entry is in `kernels::attention::paper`. A test compares the images with the crate's own list.
-fn is_papers(entry: &str) -> bool {
+fn is_paper_kernel(entry: &str) -> bool {
     ["paged_attention_v1", "paged_attention_v2", "paper_"].iter().any(|name| entry.starts_with(name))
 }

@@ -33,7 +33,7 @@ fn main() {
         "required": ["title", "chapters"],
         "additionalProperties": false,
     });
-    let constraint = made(constrained.compile(&Grammar::JsonSchema(schema)));
+    let constraint = expect_ok(constrained.compile(&Grammar::JsonSchema(schema)));
     let mut times = [Vec::new(), Vec::new()];
     for round in 0..ROUNDS {
         begin(&mut free, round, None);
@@ -45,17 +45,17 @@ fn main() {
             }
             for (at, llm) in engines {
                 let start = Instant::now();
-                made(llm.step());
+                expect_ok(llm.step());
                 times[at].push(start.elapsed());
             }
         }
         for llm in [&free, &constrained] {
-            assert!(llm.engine().scheduler().running().is_empty(), "a sequence has not ended in time");
+            assert!(llm.engine().scheduler().running().is_empty(), "a sequence did not end in time");
         }
     }
-    let [free, constrained] = times.map(Times::of);
-    println!("{SEQUENCES} sequences of the bundled model, {ROUNDS} times {STEPS} steps; milliseconds a step:");
-    println!("              median    mean    a tenth below");
+    let [free, constrained] = times.map(Times::new);
+    println!("{SEQUENCES} sequences of the bundled model, {ROUNDS} times {STEPS} steps, milliseconds per step:");
+    println!("              median    mean    10th percentile");
     for (name, times) in [("free", &free), ("constrained", &constrained)] {
         println!("{name:12} {:7.3} {:7.3} {:7.3}", times.median, times.mean, times.tenth);
     }
@@ -73,7 +73,7 @@ struct Times {
 }
 
 impl Times {
-    fn of(mut times: Vec<Duration>) -> Self {
+    fn new(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let sum: Duration = times.iter().sum();
@@ -83,7 +83,7 @@ impl Times {
 }
 
 fn load() -> Llm {
-    made(Llm::load(&ModelFiles::bundled(), &Options { device: Device::Cpu, ..Options::default() }))
+    expect_ok(Llm::load(&ModelFiles::bundled(), &Options { device: Device::Cpu, ..Options::default() }))
 }
 
 /// Adds sequences and computes their prompts.
@@ -97,12 +97,12 @@ fn begin(llm: &mut Llm, round: usize, constraint: Option<&Constraint>) {
             constraint: constraint.cloned(),
             ..SamplingParams::default()
         };
-        made(llm.add(&Prompt::Text("Once upon a time".into()), params));
+        expect_ok(llm.add(&Prompt::Text("Once upon a time".into()), params));
     }
-    made(llm.step());
+    expect_ok(llm.step());
     assert_eq!(llm.engine().scheduler().running().len(), SEQUENCES);
 }
 
-fn made<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+fn expect_ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -57,9 +57,9 @@ fn projections() -> Vec<Projection> {
 /// Measures `x W^T`, with one thread per core.
 #[divan::bench(args = projections(), max_time = 1)]
 fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projection) {
-    let backend = made(CpuBackend::new(None));
+    let backend = expect_ok(CpuBackend::new(None));
     let bytes = n * k * dtype.size();
-    let matrix = || made(backend.to_projection(weight(&backend, n, k, dtype), false));
+    let matrix = || expect_ok(backend.to_projection(weight(&backend, n, k, dtype), false));
     let weights: Vec<CpuWeight> = (0..(FOOTPRINT / bytes).max(1)).map(|_| matrix()).collect();
     let table = weight(&backend, 1, k, DType::F32);
     let x = backend.embed_tokens(
@@ -76,13 +76,13 @@ fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projectio
 /// Measures one layer's attention in a step where every sequence decodes, on one thread.
 #[divan::bench(args = KV_DTYPES, max_time = 2)]
 fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
-    let backend = made(CpuBackend::new(Some(1)));
+    let backend = expect_ok(CpuBackend::new(Some(1)));
     let width = HEADS * HEAD_DIM;
     let layout = KvLayout { layers: 1, heads: HEADS, head_dim: HEAD_DIM, block_size: BLOCK_SIZE, dtype };
     let blocks = blocks_for(CONTEXT, BLOCK_SIZE);
-    let mut cache = made(backend.kv_cache(layout, SEQUENCES * blocks, 0));
+    let mut cache = expect_ok(backend.kv_cache(layout, SEQUENCES * blocks, 0));
     let host = || HostLinear { weight: HostTensor::from_f32(vec![width, width], noise(width * width)), bias: None };
-    let qkv = made(backend.qkv_weight([host(), host(), host()]));
+    let qkv = expect_ok(backend.qkv_weight([host(), host(), host()]));
     let table = weight(&backend, 1, width, DType::F32);
     let project = |rows: usize| {
         let x = backend.embed_tokens(
@@ -98,7 +98,13 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     for sequence in 0..SEQUENCES {
         let slots = (0..CONTEXT).map(|p| block(sequence, p / BLOCK_SIZE) * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32);
         let batch = backend.upload(Batch { slots: slots.collect(), ..Batch::default() }, &[]);
-        backend.write_kv(&mut project(CONTEXT), QkNormRope { norms: None, rope: None }, &mut cache, 0, &batch);
+        backend.norm_rope_and_write_kv(
+            &mut project(CONTEXT),
+            QkNormRope { norms: None, rope: None },
+            &mut cache,
+            0,
+            &batch,
+        );
     }
     let spans = (0..SEQUENCES).map(|s| Span { start: s, len: 1, context: CONTEXT, table: s * blocks });
     let tables = (0..SEQUENCES).flat_map(|s| (0..blocks).map(move |i| block(s, i)));
@@ -113,7 +119,7 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
 
 /// Returns a matrix of reproducible numbers around zero.
 fn weight(backend: &CpuBackend, rows: usize, columns: usize, dtype: DType) -> CpuWeight {
-    made(backend.weight(HostTensor::from_f32(vec![rows, columns], noise(rows * columns)).to_dtype(dtype)))
+    expect_ok(backend.weight(HostTensor::from_f32(vec![rows, columns], noise(rows * columns)).to_dtype(dtype)))
 }
 
 fn noise(n: usize) -> Vec<f32> {
@@ -121,6 +127,6 @@ fn noise(n: usize) -> Vec<f32> {
 }
 
 /// Unwraps a result that the benchmark needs.
-fn made<T>(result: engine::Result<T>) -> T {
+fn expect_ok<T>(result: engine::Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -35,7 +35,7 @@ fn admission(bencher: Bencher<'_, '_>, n: usize) {
     let inputs = bencher.counter(ItemsCount::new(n)).with_inputs(|| scheduler(n, true));
     inputs.bench_local_refs(|scheduler| {
         let step = scheduler.schedule(false);
-        assert_eq!(step.admitted.len(), n, "every request is to be admitted");
+        assert_eq!(step.admitted.len(), n, "every request should be admitted");
     });
 }
 
@@ -49,7 +49,7 @@ fn step(bencher: Bencher<'_, '_>, n: usize, prefix_caching: bool) {
             scheduler.running_mut()[at].advance(&sampled, &mut tokens);
         }
         let finished = scheduler.take_finished();
-        assert!(tokens.len() == n && finished.is_empty(), "every sequence is to run in every step");
+        assert!(tokens.len() == n && finished.is_empty(), "every sequence should run in every step");
         tokens.clear();
     };
     // The first step computes the prompts.

@@ -37,18 +37,18 @@ fn bundled(bencher: Bencher<'_, '_>) {
 
 #[divan::bench(sample_count = STEPS as u32, sample_size = 1)]
 fn of_128000_tokens(bencher: Bencher<'_, '_>) {
-    let folder = made(tempfile::tempdir());
-    made(write_model(folder.path()));
-    steps(bencher, &made(ModelFiles::directory(folder.path())), 635);
+    let folder = expect_ok(tempfile::tempdir());
+    expect_ok(write_model(folder.path()));
+    steps(bencher, &expect_ok(ModelFiles::directory(folder.path())), 635);
 }
 
 /// Measures all masks of a step. Between two steps each sequence reads a token that its mask allows. That is not part
 /// of the measurement.
 fn steps(bencher: Bencher<'_, '_>, files: &ModelFiles, eos: u32) {
-    let config = made(files.config());
-    let tokenizer: Arc<Tokenizer> = Arc::new(made(Tokenizer::of_model(&files, &config)));
+    let config = expect_ok(files.config());
+    let tokenizer: Arc<Tokenizer> = Arc::new(expect_ok(Tokenizer::of_model(&files, &config)));
     let compiler = GrammarCompiler::new(tokenizer, config.vocab_size, &[eos]);
-    let constraint = made(compiler.compile(&Grammar::JsonSchema(schema())));
+    let constraint = expect_ok(compiler.compile(&Grammar::JsonSchema(schema())));
     let mut state = 1;
     let matchers: RefCell<Vec<Matcher>> = RefCell::new((0..SEQUENCES).map(|_| constraint.matcher()).collect());
     compute_masks(matchers.borrow_mut().iter_mut().collect());
@@ -102,7 +102,7 @@ fn write_model(folder: &Path) -> std::io::Result<()> {
         .filter(|(_, id)| *id < 256)
         .map(|(word, _)| word)
         .collect();
-    let mut words = bytes.into_iter().chain(made_up());
+    let mut words = bytes.into_iter().chain(synthetic_words());
     let vocab: serde_json::Map<String, Value> =
         (0..LARGE as u64).filter(|id| !special.contains(id)).map_while(|id| Some((words.next()?, id.into()))).collect();
     tokenizer["model"]["vocab"] = vocab.into();
@@ -117,7 +117,7 @@ fn vocabulary(vocab: &Value) -> Vec<(String, u64)> {
 }
 
 /// Generates distinct synthetic words. `Ġ` represents a space.
-fn made_up() -> impl Iterator<Item = String> {
+fn synthetic_words() -> impl Iterator<Item = String> {
     const SYLLABLES: [&str; 40] = [
         "ba", "con", "der", "est", "fi", "gra", "hel", "ing", "jo", "ka", "lo", "men", "no", "or", "pre", "qu", "re",
         "sta", "tion", "un", "ve", "wa", "xi", "yo", "za", "ch", "sh", "th", "ed", "er", "al", "ic", "ous", "ly",
@@ -137,6 +137,6 @@ fn made_up() -> impl Iterator<Item = String> {
     numbers.chain(marks).chain(spaced).filter(move |word| word.chars().count() > 1 && seen.insert(word.clone()))
 }
 
-fn made<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+fn expect_ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -44,12 +44,13 @@ fn projections() -> Vec<Projection> {
 #[divan::bench(args = projections(), max_time = 1)]
 fn projection(bencher: Bencher<'_, '_>, Projection { kind, m }: Projection) {
     let [n, k] = SHAPE;
-    let backend = made(CpuBackend::new(None));
+    let backend = expect_ok(CpuBackend::new(None));
     let bytes = n * k / kind.group() * kind.group_bytes();
     // These bytes give small scales in each type.
     let groups = || HostTensor::owned_groups(kind, SHAPE.to_vec(), vec![0x11; bytes]);
-    let weights: Vec<CpuWeight> = (0..FOOTPRINT / bytes).map(|_| made(backend.weight(groups()))).collect();
-    let table = made(backend.weight(HostTensor::from_f32(vec![1, k], (0..k).map(|i| i as f32 / k as f32).collect())));
+    let weights: Vec<CpuWeight> = (0..FOOTPRINT / bytes).map(|_| expect_ok(backend.weight(groups()))).collect();
+    let table =
+        expect_ok(backend.weight(HostTensor::from_f32(vec![1, k], (0..k).map(|i| i as f32 / k as f32).collect())));
     let x = backend.embed_tokens(
         &table,
         0..usize::MAX,
@@ -62,6 +63,6 @@ fn projection(bencher: Bencher<'_, '_>, Projection { kind, m }: Projection) {
 }
 
 /// Unwraps a result that the benchmark needs.
-fn made<T>(result: engine::Result<T>) -> T {
+fn expect_ok<T>(result: engine::Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -220,7 +220,7 @@ pub trait Backend: Send + 'static {
     fn norm(&self, x: &Self::Tensor, norm: &Norm<Self::Weight>) -> Self::Tensor;
     /// Normalises and rotates the query and key heads in place as `heads` specifies, then writes the new tokens' keys
     /// and values to their slots in one layer of the cache.
-    fn write_kv(
+    fn norm_rope_and_write_kv(
         &self,
         qkv: &mut Self::Qkv,
         heads: QkNormRope<'_, Self::Weight>,

@@ -137,11 +137,11 @@ impl<B: Backend> Linear<B> {
 /// follows.
 pub struct Residual<B: Backend> {
     x: B::Tensor,
-    rest: Rest<B>,
+    pending: Pending<B>,
 }
 
 /// An addition to the stream that has not been computed yet.
-enum Rest<B: Backend> {
+enum Pending<B: Backend> {
     /// No addition.
     None,
     /// Add a projection of this tensor.
@@ -155,39 +155,39 @@ enum Rest<B: Backend> {
 impl<B: Backend> Residual<B> {
     /// Creates a stream from `x`, which is the same for all workers.
     pub fn new(x: B::Tensor) -> Self {
-        Residual { x, rest: Rest::None }
+        Residual { x, pending: Pending::None }
     }
 
     /// Creates a stream from the sum of all workers' `x`.
     fn of_parts(b: &B, x: B::Tensor) -> Self {
-        Residual { x, rest: if b.shard().is_whole() { Rest::None } else { Rest::Sum } }
+        Residual { x, pending: if b.shard().is_whole() { Pending::None } else { Pending::Sum } }
     }
 
     /// Completes the pending addition and returns the stream.
     pub fn sum(&mut self, b: &B) -> &B::Tensor {
-        match std::mem::replace(&mut self.rest, Rest::None) {
-            Rest::None => {}
-            Rest::Projection(y, linear) => b.linear_add(&mut self.x, &y, &linear.weight, linear.bias.as_ref()),
-            Rest::Part(part) => b.all_reduce(&mut self.x, Some(part)),
-            Rest::Sum => b.all_reduce(&mut self.x, None),
+        match std::mem::replace(&mut self.pending, Pending::None) {
+            Pending::None => {}
+            Pending::Projection(y, linear) => b.linear_add(&mut self.x, &y, &linear.weight, linear.bias.as_ref()),
+            Pending::Part(part) => b.all_reduce(&mut self.x, Some(part)),
+            Pending::Sum => b.all_reduce(&mut self.x, None),
         }
         &self.x
     }
 
     /// Completes the pending addition and returns the norm of the stream.
     pub fn norm(&mut self, b: &B, norm: &Norm<B::Weight>) -> B::Tensor {
-        match std::mem::replace(&mut self.rest, Rest::None) {
-            Rest::None => b.norm(&self.x, norm),
-            Rest::Projection(y, linear) => {
+        match std::mem::replace(&mut self.pending, Pending::None) {
+            Pending::None => b.norm(&self.x, norm),
+            Pending::Projection(y, linear) => {
                 let Linear { weight, bias } = &linear;
                 if let Some(normed) = b.linear_add_norm(&mut self.x, &y, weight, bias.as_ref(), norm) {
                     return normed;
                 }
-                self.rest = Rest::Projection(y, linear);
+                self.pending = Pending::Projection(y, linear);
                 b.norm(self.sum(b), norm)
             }
-            Rest::Part(part) => b.all_reduce_norm(&mut self.x, Some(part), norm),
-            Rest::Sum => b.all_reduce_norm(&mut self.x, None, norm),
+            Pending::Part(part) => b.all_reduce_norm(&mut self.x, Some(part), norm),
+            Pending::Sum => b.all_reduce_norm(&mut self.x, None, norm),
         }
     }
 
@@ -212,8 +212,11 @@ impl<B: Backend> ResidualLinear<B> {
     /// Adds `self(x)` to the residual stream.
     pub fn add_to(&self, b: &B, residual: &mut Residual<B>, x: B::Tensor) {
         residual.sum(b);
-        residual.rest =
-            if b.shard().is_whole() { Rest::Projection(x, self.0.clone()) } else { Rest::Part(self.0.apply(b, &x)) };
+        residual.pending = if b.shard().is_whole() {
+            Pending::Projection(x, self.0.clone())
+        } else {
+            Pending::Part(self.0.apply(b, &x))
+        };
     }
 }
 

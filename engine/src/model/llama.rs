@@ -94,7 +94,7 @@ impl<B: Backend> Model<B> for Llama<B> {
             let h = x.norm(b, &layer.attention_norm);
             let mut qkv = b.qkv(&h, &layer.qkv);
             let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key, self.eps));
-            b.write_kv(&mut qkv, QkNormRope { norms, rope: Some(&self.rope) }, cache, i, inputs);
+            b.norm_rope_and_write_kv(&mut qkv, QkNormRope { norms, rope: Some(&self.rope) }, cache, i, inputs);
             let params = Attention { layer: i, scale: self.scale, window: layer.window };
             let attended = b.attention(&qkv, cache, params, inputs);
             layer.out.add_to(b, &mut x, attended);

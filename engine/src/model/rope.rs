@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_holds_cosines_then_sines() {
+    fn a_row_contains_cosines_then_sines() {
         let table = table(&Rope { theta: 100.0, scaling: RopeScaling::None }, 4, 3);
         let Elements::F32(t) = table.elements() else { panic!("the table is f32") };
         let want = [2f32.cos(), 0.2f32.cos(), 2f32.sin(), 0.2f32.sin()];

@@ -16,7 +16,7 @@ pub struct RankGroup {
     meeting: Mutex<Meeting>,
     changed: Condvar,
     /// Number of completed meetings. It can be read without the lock.
-    over: AtomicUsize,
+    completed: AtomicUsize,
     /// Number of sums so far.
     sums: AtomicUsize,
 }
@@ -26,7 +26,7 @@ pub struct RankGroup {
 struct Meeting {
     arrived: usize,
     /// Number of completed meetings.
-    over: usize,
+    completed: usize,
     /// Whether a worker has failed and will never arrive.
     failed: bool,
 }
@@ -38,7 +38,7 @@ impl RankGroup {
             parts: (0..of).map(|_| RwLock::default()).collect(),
             meeting: Mutex::default(),
             changed: Condvar::new(),
-            over: AtomicUsize::new(0),
+            completed: AtomicUsize::new(0),
             sums: AtomicUsize::new(0),
         })
     }
@@ -60,25 +60,25 @@ impl RankGroup {
         if meeting.failed {
             return false;
         }
-        let round = meeting.over;
+        let round = meeting.completed;
         meeting.arrived += 1;
         if meeting.arrived == self.parts.len() {
             meeting.arrived = 0;
-            meeting.over += 1;
-            self.over.fetch_add(1, Ordering::Release);
+            meeting.completed += 1;
+            self.completed.fetch_add(1, Ordering::Release);
             self.changed.notify_all();
             return true;
         }
-        let seen = self.over.load(Ordering::Acquire);
+        let seen = self.completed.load(Ordering::Acquire);
         drop(meeting);
         for _ in 0..SPINS {
-            if self.over.load(Ordering::Acquire) != seen {
+            if self.completed.load(Ordering::Acquire) != seen {
                 break;
             }
             std::hint::spin_loop();
         }
         let mut meeting = lock();
-        while meeting.over == round && !meeting.failed {
+        while meeting.completed == round && !meeting.failed {
             meeting = self.changed.wait(meeting).unwrap_or_else(PoisonError::into_inner);
         }
         !meeting.failed
@@ -89,7 +89,7 @@ impl WorkerGroup for RankGroup {
     fn fail(&self) {
         let mut meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
         meeting.failed = true;
-        self.over.fetch_add(1, Ordering::Release);
+        self.completed.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
     }
 
@@ -114,7 +114,7 @@ impl WorkerRank {
     /// Replaces `x` by the sum of all workers' `x`, which must have the same length. The sum is computed in f32 in the
     /// order of the workers, so all get the same bits.
     pub fn sum(&self, x: &mut [f32]) {
-        self.bring(x);
+        self.store_part(x);
         if !self.group.meet() {
             return;
         }
@@ -139,7 +139,7 @@ impl WorkerRank {
     where
         T: AsMut<[f32]>,
     {
-        self.bring(part);
+        self.store_part(part);
         if !self.group.meet() {
             return None;
         }
@@ -163,7 +163,7 @@ impl WorkerRank {
     }
 
     /// Stores a copy of this worker's input for the others.
-    fn bring(&self, part: &[f32]) {
+    fn store_part(&self, part: &[f32]) {
         let mut own = self.group.parts[self.shard.rank].write().unwrap_or_else(PoisonError::into_inner);
         own.clear();
         own.extend_from_slice(part);
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     /// Runs `work` on `of` workers and returns the results.
-    fn on_all<T: Send>(of: usize, work: impl Fn(WorkerRank) -> T + Sync) -> Vec<T> {
+    fn run_on_all<T: Send>(of: usize, work: impl Fn(WorkerRank) -> T + Sync) -> Vec<T> {
         let group = RankGroup::new(of);
         thread::scope(|scope| {
             let threads: Vec<_> = (0..of)
@@ -195,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn all_get_the_same_sum_again_and_again() {
+    fn all_workers_get_the_same_sums() {
         for of in [1, 2, 3, 4, 8] {
-            let sums = on_all(of, |rank| {
+            let sums = run_on_all(of, |rank| {
                 let own = rank.shard().rank as f32;
                 (0..200)
                     .map(|round| {
@@ -219,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn columns_come_to_the_first_worker_in_order() {
-        let gathered = on_all(3, |rank| {
+    fn the_first_worker_gathers_columns_in_order() {
+        let gathered = run_on_all(3, |rank| {
             let widths = [2, 2, 1];
             let (own, width) = (rank.shard().rank, widths[rank.shard().rank]);
             let part: Vec<f32> = (0..2 * width).map(|i| (own * 10 + i) as f32).collect();
@@ -231,8 +231,8 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_fails_releases_the_others() {
-        let done = on_all(4, |rank| {
+    fn a_failing_worker_releases_the_others() {
+        let done = run_on_all(4, |rank| {
             for round in 0.. {
                 if rank.shard().rank == 2 && round == 5 {
                     rank.group.fail();
@@ -243,7 +243,7 @@ mod tests {
                     return round;
                 }
             }
-            unreachable!("rounds do not end")
+            unreachable!("the loop is infinite")
         });
         assert_eq!(done[2], 5);
         assert!(done.iter().all(|&round| (4..=6).contains(&round)), "{done:?}");

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_repeated_where_there_are_fewer_than_workers() {
+    fn heads_are_repeated_if_there_are_fewer_than_workers() {
         assert_eq!(all(4, |shard| shard.heads(8)), [0..2, 2..4, 4..6, 6..8]);
         assert_eq!(all(4, |shard| shard.heads(2)), [0..1, 0..1, 1..2, 1..2]);
         assert_eq!(all(2, |shard| shard.heads(1)), [0..1, 0..1]);

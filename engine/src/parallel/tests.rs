@@ -74,7 +74,7 @@ fn compute((backend, model, layout): Part) -> (Vec<f32>, Vec<f32>) {
 }
 
 #[test]
-fn workers_compute_what_the_whole_model_does_in_two_sums_a_layer() {
+fn workers_match_the_whole_model_with_two_sums_per_layer() {
     for (name, of) in [("llama3", 2), ("llama3", 8), ("opt-350m-like", 2), ("gpt2", 3), ("mistral", 4), ("qwen3", 2)] {
         let (hidden, logits) = compute(part(name, CpuBackend::new(Some(1)).unwrap()));
         let group = RankGroup::new(of);
@@ -88,7 +88,7 @@ fn workers_compute_what_the_whole_model_does_in_two_sums_a_layer() {
         });
         let layers = config(name).1.layers;
         assert_eq!(group.sums(), 1 + 2 * layers, "{name}, {of} workers");
-        assert!(parts.iter().all(|(own, _)| *own == parts[0].0), "{name}, {of} workers: other bits");
+        assert!(parts.iter().all(|(own, _)| *own == parts[0].0), "{name}, {of} workers: different bits");
         let near = |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 2e-3);
         assert!(near(&parts[0].0, &hidden) && near(&parts[0].1, &logits), "{name}, {of} workers");
     }
@@ -102,7 +102,7 @@ fn a_worker_has_its_heads_of_every_block() {
 }
 
 #[test]
-fn what_cannot_be_divided_is_refused_with_its_numbers() {
+fn an_indivisible_model_is_refused_with_its_numbers() {
     let refusal = |name: &str, of| Shard { rank: 0, of }.config(&config(name).1).unwrap_err().to_string();
     assert!(refusal("llama2", 2).contains("3 attention heads cannot be divided among 2 workers"));
     assert!(refusal("llama2", 3).contains("256 elements cannot be divided among 3 workers"));
@@ -136,7 +136,7 @@ fn a_step_is_sampled_once() {
 }
 
 #[test]
-fn a_worker_that_panics_fails_the_step_and_keeps_nobody_waiting() {
+fn a_panicking_worker_fails_the_step_and_blocks_no_other() {
     let params = SamplingParams::default();
     // Block 3 does not exist.
     let mut runner = runner(3);

@@ -183,7 +183,7 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn write_kv(
+    fn norm_rope_and_write_kv(
         &self,
         qkv: &mut Qkv,
         heads: QkNormRope<'_, CpuWeight>,

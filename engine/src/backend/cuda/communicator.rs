@@ -109,7 +109,7 @@ impl CudaBackend {
     /// [`Error::Gpu`] if a driver call fails, for example for lack of memory.
     pub fn connect(workers: &mut [CudaBackend]) -> Result<Arc<GpuGroup>> {
         let devices: Vec<_> = workers.iter().filter_map(|worker| worker.queue.device()).collect();
-        let [first, ..] = devices[..] else { return Err(Error::Device("there is no GPU to connect".into())) };
+        let [first, ..] = devices[..] else { return Err(Error::Device("there are no GPUs to connect".into())) };
         let pairs = || devices.iter().flat_map(|a| devices.iter().map(move |b| (&a.context, &b.context)));
         let pairs = || pairs().filter(|(a, b)| !std::ptr::eq(*a, *b));
         let mut has_access = true;
@@ -162,8 +162,8 @@ impl CudaBackend {
 
     /// Launches an all-reduce as described at [`Backend::all_reduce`](crate::backend::Backend::all_reduce), followed by
     /// a norm if one is given.
-    pub(super) fn sum_up(&self, x: &CudaTensor, part: Option<&CudaTensor>, norm: Option<NormOfSum<'_>>) {
-        debug_assert!(!self.shard.is_whole(), "there is nobody to add anything up with");
+    pub(super) fn launch_all_reduce(&self, x: &CudaTensor, part: Option<&CudaTensor>, norm: Option<NormOfSum<'_>>) {
+        debug_assert!(!self.shard.is_whole(), "a single worker needs no all-reduce");
         // Each worker sums up a part of the rows and receives the sums of the other parts.
         let (bytes, of) = (2 * u64::from(x.rows) * u64::from(x.cols), self.shard.of as u64);
         let passes = 2 + u64::from(part.is_some()) + u64::from(norm.is_some());
@@ -188,7 +188,7 @@ impl Communicator {
         self.group.threads.meet();
     }
 
-    fn place(&self) -> (u32, u32) {
+    fn rank_and_count(&self) -> (u32, u32) {
         (self.shard.rank as u32, self.shard.of as u32)
     }
 
@@ -199,7 +199,7 @@ impl Communicator {
         part: Option<&CudaTensor>,
         then: Option<NormOfSum<'_>>,
     ) -> (LaunchShape, all_reduce) {
-        let (rank, ranks) = self.place();
+        let (rank, ranks) = self.rank_and_count();
         let vectors = x.rows * x.cols / VECTOR;
         let ExchangeShape { launch, chunk } = match then {
             Some(NormOfSum { shape, .. }) => ExchangeShape::of_rows(x.rows, shape, self.group.blocks),
@@ -230,7 +230,7 @@ impl Communicator {
 
     /// Launches a gather of the columns of all workers into `all` on the first worker.
     pub fn gather(&self, queue: &LaunchQueue, part: &CudaTensor, all: &CudaTensor, vocab: u32, cost: LaunchCost) {
-        let (rank, ranks) = self.place();
+        let (rank, ranks) = self.rank_and_count();
         let rows = part.rows;
         let ExchangeShape { launch, chunk } = ExchangeShape::of_logits(rows, vocab, ranks, self.group.blocks);
         let (part, out) = (part.ptr().cast_const(), all.ptr());

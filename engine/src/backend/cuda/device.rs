@@ -48,12 +48,12 @@ impl CudaDevice {
         let context = Context::new(driver, ordinal).map_err(|error| Error::Device(error.to_string()))?;
         let (image, version) = (image(&context)?, launch::cust::CudaApiVersion::get());
         let version =
-            version.map_err(|error| Error::Device(format!("the driver does not tell its version: {error}")))?;
+            version.map_err(|error| Error::Device(format!("the driver does not report its version: {error}")))?;
         let ptx = image.engine();
         check_version(ptx, (version.major(), version.minor()))?;
         let mut wanted = kernels(element, heads, image.arch);
         if is_quantised {
-            wanted.extend(of::<gemm_quantised>(&[element.label()]));
+            wanted.extend(instances::<gemm_quantised>(&[element.label()]));
         }
         let load = |ptx: &str, wanted: &[&'static Descriptor]| {
             let module = Module::load(&context, ptx, wanted)?;
@@ -63,7 +63,7 @@ impl CudaDevice {
         let paper = match options.attention {
             AttentionKernels::Quire => None,
             AttentionKernels::V1 | AttentionKernels::V2 => {
-                Some(load(image.paper(), &papers_kernels(element, heads)).map_err(gpu)?)
+                Some(load(image.paper(), &paper_kernels(element, heads)).map_err(gpu)?)
             }
         };
         Ok(CudaDevice {
@@ -113,18 +113,18 @@ fn check_version(ptx: &str, driver: (i32, i32)) -> Result<()> {
 }
 
 /// Returns the instances of a kernel whose types and constants begin with `labels`.
-fn of<F: Family>(labels: &[&str]) -> impl Iterator<Item = &'static Descriptor> {
+fn instances<F: Family>(labels: &[&str]) -> impl Iterator<Item = &'static Descriptor> {
     F::INSTANCES.iter().copied().filter(|entry| entry.labels.starts_with(labels))
 }
 
 /// Returns the paper's kernels for a model with these heads.
-fn papers_kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descriptor> {
+fn paper_kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descriptor> {
     let (size, block) = (heads.head_size().to_string(), heads.pages().block_size.to_string());
     let (typed, sized) = ([element.label()], [element.label(), size.as_str(), block.as_str()]);
-    of::<paper::paged_attention_v1>(&sized)
-        .chain(of::<paper::paged_attention_v2>(&sized))
-        .chain(of::<paper::paged_attention_v2_reduce>(&typed))
-        .chain(of::<paper::paper_rope_and_cache>(&typed))
+    instances::<paper::paged_attention_v1>(&sized)
+        .chain(instances::<paper::paged_attention_v2>(&sized))
+        .chain(instances::<paper::paged_attention_v2_reduce>(&typed))
+        .chain(instances::<paper::paper_rope_and_cache>(&typed))
         .collect()
 }
 
@@ -144,21 +144,21 @@ fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'s
         &sampling::sample::DESCRIPTOR,
     ]
     .into_iter()
-    .chain(of::<paged_attention>(&headed))
-    .chain(of::<paged_prefill>(&headed))
-    .chain(of::<paged_prefill_hopper>(&headed))
-    .chain(of::<gemm>(&typed))
-    .chain(of::<gemm_hopper>(&typed))
-    .chain(of::<gemm_hopper_decode>(&typed))
-    .chain(of::<gemm_decode>(&typed))
-    .chain(of::<gemv>(&typed))
-    .chain(of::<communicator::all_reduce>(&typed))
-    .chain(of::<embedding::embed>(&typed))
-    .chain(of::<embedding::embed_part>(&typed))
-    .chain(of::<embedding::add_positions>(&typed))
-    .chain(of::<norm::layer_norm>(&typed))
-    .chain(of::<norm::rms_norm>(&typed))
-    .chain(of::<rope::rope_and_cache>(&[cached]))
+    .chain(instances::<paged_attention>(&headed))
+    .chain(instances::<paged_prefill>(&headed))
+    .chain(instances::<paged_prefill_hopper>(&headed))
+    .chain(instances::<gemm>(&typed))
+    .chain(instances::<gemm_hopper>(&typed))
+    .chain(instances::<gemm_hopper_decode>(&typed))
+    .chain(instances::<gemm_decode>(&typed))
+    .chain(instances::<gemv>(&typed))
+    .chain(instances::<communicator::all_reduce>(&typed))
+    .chain(instances::<embedding::embed>(&typed))
+    .chain(instances::<embedding::embed_part>(&typed))
+    .chain(instances::<embedding::add_positions>(&typed))
+    .chain(instances::<norm::layer_norm>(&typed))
+    .chain(instances::<norm::rms_norm>(&typed))
+    .chain(instances::<rope::rope_and_cache>(&[cached]))
     .filter(|kernel| kernel.is_for(target))
     .collect()
 }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_that_is_too_old_is_named_with_what_it_lacks() {
+    fn an_old_driver_is_refused_with_the_versions() {
         let error = check_version(ptx::SM_90A.engine(), (11, 8)).unwrap_err().to_string();
         assert!(error.contains("CUDA 11.8") && error.contains("PTX 8.0") && error.contains("CUDA 12.0"), "{error}");
         assert!(check_version(ptx::SM_90A.engine(), (12, 0)).is_ok());

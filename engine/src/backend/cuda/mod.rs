@@ -252,7 +252,7 @@ impl CudaBackend {
     pub(crate) fn provide_activations(&self) -> Result<(usize, (usize, usize))> {
         let activations = self.arena.peak();
         let Some(device) = self.queue.device() else {
-            return Err(Error::Device("there is no GPU whose memory could be shared out".into()));
+            return Err(Error::Device("there is no GPU whose memory could be planned".into()));
         };
         let memory: DeviceBuffer<u8> = self.allocate(activations, "the activations")?;
         // Padding rows are computed too, and first read whatever this memory contains. So it is cleared.
@@ -283,10 +283,12 @@ impl CudaBackend {
         if let Some(lease) = self.arena.lease(bytes) {
             return lease;
         }
-        self.queue
-            .fail(Error::Memory(format!("a step needs more than the {} bytes of all activations", self.arena.peak())));
+        self.queue.fail(Error::Memory(format!(
+            "a step needs more than the {} bytes planned for activations",
+            self.arena.peak()
+        )));
         // A lease without memory. It is never used, because nothing is launched after a failure.
-        Arc::new(Arena::default()).lease(bytes).unwrap_or_else(|| unreachable!("an arena without memory has no bounds"))
+        Arc::new(Arena::default()).lease(bytes).unwrap_or_else(|| unreachable!("an arena without memory has no limit"))
     }
 
     /// Allocates a matrix of activations.
@@ -305,7 +307,7 @@ impl CudaBackend {
     /// Returns the address of `count` counters, which are zero.
     fn counters(&self, count: u32) -> DevicePtrMut<u32> {
         if count as usize > COUNTERS {
-            self.queue.fail(Error::Unsupported(format!("a launch with {count} counters; {COUNTERS} at most")));
+            self.queue.fail(Error::Unsupported(format!("a launch needs {count} counters, but there are {COUNTERS}")));
         }
         DevicePtrMut::from_address(self.counters.as_ref().map_or(0, DeviceBuffer::address))
     }
@@ -321,7 +323,7 @@ impl CudaBackend {
 /// hidden size.
 fn shape(config: &ModelConfig, block_size: usize, kv_dtype: KvDtype) -> Result<AttentionShape> {
     NormShape::of(u32::try_from(config.hidden).unwrap_or(u32::MAX))
-        .map_err(|error| Error::Unsupported(format!("a hidden size on the GPU: {error}")))?;
+        .map_err(|error| Error::Unsupported(format!("the hidden size on the GPU: {error}")))?;
     let [heads, kv_heads, size, block_size] =
         [config.heads, config.kv_heads, config.head_dim, block_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
     AttentionShape::new(heads, kv_heads, size, block_size)

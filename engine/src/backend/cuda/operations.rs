@@ -103,7 +103,7 @@ impl Backend for CudaBackend {
     }
 
     fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<CudaProjection> {
-        self.fuse(parts, weights::one_after_the_other)
+        self.fuse(parts, weights::concatenated)
     }
 
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<CudaProjection> {
@@ -154,13 +154,13 @@ impl Backend for CudaBackend {
     }
 
     fn all_reduce(&self, x: &mut CudaTensor, part: Option<CudaTensor>) {
-        self.sum_up(x, part.as_ref(), None);
+        self.launch_all_reduce(x, part.as_ref(), None);
     }
 
     fn all_reduce_norm(&self, x: &mut CudaTensor, part: Option<CudaTensor>, norm: &Norm<CudaWeight>) -> CudaTensor {
         let out = self.tensor(x.rows, x.cols);
         let Some(shape) = self.norm_shape(x.cols) else { return out };
-        self.sum_up(x, part.as_ref(), Some(NormOfSum { norm, shape, out: &out }));
+        self.launch_all_reduce(x, part.as_ref(), Some(NormOfSum { norm, shape, out: &out }));
         out
     }
 
@@ -233,7 +233,7 @@ impl Backend for CudaBackend {
         bias: Option<&CudaWeight>,
         act: Option<Activation>,
     ) -> CudaTensor {
-        let out = self.tensor(x.rows, weights::whole(weight.rows as usize) as u32);
+        let out = self.tensor(x.rows, weights::padded_rows(weight.rows as usize) as u32);
         self.project(x, weight, bias, Epilogue::Half(act), &out);
         out
     }
@@ -284,7 +284,7 @@ impl Backend for CudaBackend {
         out
     }
 
-    fn write_kv(
+    fn norm_rope_and_write_kv(
         &self,
         qkv: &mut CudaTensor,
         heads: QkNormRope<'_, CudaWeight>,
@@ -292,7 +292,7 @@ impl Backend for CudaBackend {
         layer: usize,
         inputs: &StepInputs,
     ) {
-        CudaBackend::write_kv(self, qkv, heads, cache, layer, inputs);
+        CudaBackend::norm_rope_and_write_kv(self, qkv, heads, cache, layer, inputs);
     }
 
     fn attention(&self, qkv: &CudaTensor, cache: &CudaKvCache, params: Attention, inputs: &StepInputs) -> CudaTensor {

@@ -28,7 +28,7 @@ impl Packed {
                 .and_then(|reader| reader.split(0).nth(at).unwrap_or_else(|| Err(ErrorKind::UnexpectedEof.into())));
             match text.map(String::from_utf8) {
                 Ok(Ok(text)) => text,
-                other => unreachable!("the build script has compressed texts: {other:?}"),
+                other => unreachable!("the build script compresses UTF-8 texts: {other:?}"),
             }
         })
     }
@@ -63,7 +63,7 @@ pub fn version(ptx: &str) -> (&str, (i32, i32)) {
     let isa = ptx.lines().find_map(|line| line.strip_prefix(".version ")).unwrap_or_default().trim();
     let number = |text: &str| text.parse::<i32>().ok();
     let Some((major, minor)) = isa.split_once('.').and_then(|(a, b)| number(a).zip(number(b))) else {
-        panic!("the PTX names no version");
+        panic!("the PTX has no version");
     };
     // PTX 6.3 came with CUDA 10.0, 7.0 with 11.0, and 8.0 with 12.0. Minor versions have increased together since.
     (isa, (major + 4, minor))
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn images_say_what_cuda_they_need() {
+    fn images_need_the_right_cuda_version() {
         let versions = [SM_80.engine(), SM_80.paper(), SM_90A.engine(), SM_90A.paper()].map(|ptx| version(ptx).1);
         assert_eq!(versions, [(11, 0), (11, 0), (12, 0), (12, 0)]);
         assert_eq!(version(SM_80.engine()).0, "7.0");

@@ -14,9 +14,9 @@ use launch::Driver;
 use super::*;
 use crate::backend::Backend;
 use crate::batch::{Batch, Span};
-use crate::fit::{Rehearsal, fit, rehearse};
 use crate::kv::{BlockCopy, BlockMoves, KvDtype, KvLayout};
 use crate::load::ModelFiles;
+use crate::memory_plan::{Rehearsal, plan_memory, rehearse};
 use crate::model::{self, Model};
 use crate::options::{AttentionKernels, Options};
 use crate::parallel::Shard;
@@ -66,7 +66,7 @@ fn ready(name: &str, backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype
     let layout =
         KvLayout { layers: own.layers, heads: own.kv_heads, head_dim: own.head_dim, block_size: 16, dtype: kv_dtype };
     let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 16, ..SchedulerOptions::default() };
-    fit(&backend, &*model, layout, options, 0.9).unwrap();
+    plan_memory(&backend, &*model, layout, options, 0.9).unwrap();
     let cache = backend.kv_cache(layout, 16, swap_blocks).unwrap();
     Loaded { backend, model, layout, cache }
 }
@@ -115,7 +115,7 @@ impl Loaded {
 }
 
 #[test]
-fn a_rehearsal_asks_for_what_a_step_asks_for() {
+fn a_rehearsal_notes_the_launches_of_the_step() {
     for (name, attention, hopper_from, hopper_decode_from, kv_dtype) in [
         ("opt-350m-like", AttentionKernels::Quire, None, None, None),
         ("opt-350m-like", AttentionKernels::Quire, None, None, Some(KvDtype::Int8)),
@@ -146,18 +146,18 @@ fn a_rehearsal_asks_for_what_a_step_asks_for() {
         }
         // By default, seven tokens would be too few for the prefill kernel, and three rows of logits too few for the
         // decode kernel.
-        let are_as_asked = |name: &&str| match (hopper_from, hopper_decode_from) {
+        let is_expected = |name: &&str| match (hopper_from, hopper_decode_from) {
             (None, None) => name.starts_with("gemm_hopper_decode") || name.starts_with("gemv"),
             (None, _) => name.starts_with("gemm_hopper_decode"),
             _ => name.starts_with("gemm_hopper_") && !name.starts_with("gemm_hopper_decode"),
         };
-        assert!(!products.is_empty() && products.iter().all(are_as_asked), "{products:?}");
+        assert!(!products.is_empty() && products.iter().all(is_expected), "{products:?}");
     }
 }
 
 /// Checks that all launches of a step are dependent launches, unless the options disable them.
 #[test]
-fn launches_begin_early_as_the_options_say() {
+fn launches_are_dependent_unless_the_options_disable_it() {
     for attention in [AttentionKernels::Quire, AttentionKernels::V1] {
         for (dependent_launches, cuda_graphs) in [(true, true), (true, false), (false, true), (false, false)] {
             let options = Options { dependent_launches, cuda_graphs, attention, ..Options::default() };
@@ -175,7 +175,7 @@ fn launches_begin_early_as_the_options_say() {
 /// Products of few tokens also normalise the rows that they add to. Only the first norm and the last, which follows the
 /// selection of rows, have a launch of their own.
 #[test]
-fn norms_are_made_by_the_products_before_them() {
+fn products_compute_the_norms_that_follow_them() {
     for (name, first_and_last) in [("opt-pre", 2), ("opt-350m-like", 0), ("llama3", 2), ("gpt2", 2)] {
         let loaded = load(name, false, 0);
         let norms = |decodes| {
@@ -189,7 +189,7 @@ fn norms_are_made_by_the_products_before_them() {
 
 /// Checks that prompts use Hopper's attention kernel if it supports their heads, and otherwise the kernel for all GPUs.
 #[test]
-fn prompts_have_hoppers_attention_where_it_serves_their_heads() {
+fn prompts_use_hoppers_attention_if_it_supports_their_heads() {
     for (name, kv_dtype, kernel) in [
         ("opt-350m-like", None, "paged_prefill_hopper_f16_64"),
         ("qwen3", None, "paged_prefill_hopper_f16_128"),
@@ -221,7 +221,7 @@ fn steps_allocate_nothing() {
 }
 
 #[test]
-fn the_papers_kernels_compute_the_same() {
+fn the_papers_kernels_compute_the_same_attention() {
     let [mut own, mut v1, mut v2] = [AttentionKernels::Quire, AttentionKernels::V1, AttentionKernels::V2]
         .map(|attention| load_with("mistral", &Options { attention, ..Options::default() }, 0));
     for sequences in [&[(20, 20), (3, 3)][..], &[(1, 21), (7, 10)], &[(1, 22), (1, 11)]] {
@@ -236,7 +236,7 @@ fn the_papers_kernels_compute_the_same() {
 }
 
 #[test]
-fn v1_takes_no_sequence_that_its_shared_memory_has_no_room_for() {
+fn v1_refuses_sequences_that_exceed_its_shared_memory() {
     assert!(PaperAttention::new(AttentionKernels::V1, 8192).unwrap().is_some());
     assert!(PaperAttention::new(AttentionKernels::V2, 131_072).unwrap().is_some());
     let error = PaperAttention::new(AttentionKernels::V1, 8193).unwrap_err().to_string();
@@ -244,7 +244,7 @@ fn v1_takes_no_sequence_that_its_shared_memory_has_no_room_for() {
 }
 
 #[test]
-fn a_step_is_recorded_once_a_bucket() {
+fn a_step_is_recorded_once_per_bucket() {
     let mut loaded = load("gpt2", true, 0);
     let mut eager = load("gpt2", false, 0);
     let steps = [
@@ -265,7 +265,7 @@ fn a_step_is_recorded_once_a_bucket() {
 }
 
 #[test]
-fn after_a_warm_up_nothing_is_recorded_any_more() {
+fn after_a_warm_up_nothing_more_is_recorded() {
     let (Loaded { backend, model, layout, cache }, mut eager) = (load("mistral", true, 0), load("mistral", false, 0));
     let mut runner = ModelRunner::new(backend, model, cache);
     runner.warm_up(5, 16, layout.block_size).unwrap();
@@ -282,7 +282,7 @@ fn after_a_warm_up_nothing_is_recorded_any_more() {
 }
 
 #[test]
-fn larger_inputs_end_the_recordings_that_read_the_old_ones() {
+fn larger_inputs_drop_the_recordings() {
     let mut loaded = load("gpt2", true, 0);
     loaded.step(batch(&[(3, 3)]));
     loaded.step(batch(&[(1, 4)]));

@@ -78,7 +78,7 @@ impl Case {
         let inputs = backend.upload(self.batch(parts), &[]);
         let [query, key, value] = [0, 1, 2].map(|kind| self.rows(backend, kind, parts));
         let mut qkv = Qkv { query, key, value };
-        backend.write_kv(&mut qkv, PLAIN, cache, LAYER, &inputs);
+        backend.norm_rope_and_write_kv(&mut qkv, PLAIN, cache, LAYER, &inputs);
         backend.attention(&qkv, cache, self.params(), &inputs)
     }
 
@@ -206,7 +206,7 @@ fn assert_copies(dtype: KvDtype) {
     let [query, key, value] = [0, 1, 2].map(|seed| tensor(&backend, 8, &noise(seed, 16)));
     let mut qkv = Qkv { query, key, value };
     for layer in 0..3 {
-        backend.write_kv(&mut qkv, PLAIN, &mut cache, layer, &inputs);
+        backend.norm_rope_and_write_kv(&mut qkv, PLAIN, &mut cache, layer, &inputs);
     }
     let before: Vec<Vec<u8>> = (0..3).map(|l| cache.layer(l).to_vec()).collect();
     let bytes = layout.block_bytes() / 3;

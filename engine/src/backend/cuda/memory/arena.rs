@@ -50,7 +50,7 @@ impl Arena {
     pub fn lease_at(self: &Arc<Self>, begin: usize, bytes: usize) -> Option<Lease> {
         let mut state = self.state();
         let len = bytes.max(1).next_multiple_of(ALIGNMENT);
-        let at = state.used.partition_point(|place| place.0 < begin);
+        let at = state.used.partition_point(|range| range.0 < begin);
         let is_free = at.checked_sub(1).is_none_or(|before| state.used[before].1 <= begin)
             && state.used.get(at).is_none_or(|after| begin + len <= after.0);
         if is_free { self.occupy(&mut state, at, begin, len) } else { None }
@@ -113,7 +113,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut state = self.arena.state();
-        if let Ok(at) = state.used.binary_search_by_key(&self.begin, |place| place.0) {
+        if let Ok(at) = state.used.binary_search_by_key(&self.begin, |range| range.0) {
             state.used.remove(at);
         }
     }
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_place_that_is_large_enough_is_taken() {
+    fn the_first_range_that_is_large_enough_is_leased() {
         let arena = Arc::new(Arena::default());
         let [a, b, c] = [100, 300, 1].map(|bytes| arena.lease(bytes).unwrap());
         assert_eq!([&a, &b, &c].map(Lease::begin), [0, 256, 768]);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_can_be_taken_again_if_it_is_free() {
+    fn a_freed_range_can_be_leased_again() {
         let arena = Arc::new(Arena::default());
         let first = arena.lease(256).unwrap();
         assert_eq!(arena.lease_at(256, 512).unwrap().begin(), 256);

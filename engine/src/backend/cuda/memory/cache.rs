@@ -42,7 +42,7 @@ pub struct CudaKvCache {
 struct SwapSpace {
     memory: PinnedBuffer<u8>,
     /// Number of blocks that fit a staging buffer.
-    room: usize,
+    capacity: usize,
     out: Staging,
     back: Staging,
 }
@@ -91,12 +91,12 @@ impl CudaKvCache {
             None
         } else {
             // Limited to a small part of the pool, because it uses device memory that was left free outside the pool.
-            let room = (STAGING / block).min(num_blocks / 64).clamp(1, swap_blocks);
+            let capacity = (STAGING / block).min(num_blocks / 64).clamp(1, swap_blocks);
             Some(SwapSpace {
                 memory: PinnedBuffer::zeroed(&device.context, swap_blocks * block).map_err(gpu)?,
-                room,
-                out: Staging::new(device, room * block).map_err(gpu)?,
-                back: Staging::new(device, room * block).map_err(gpu)?,
+                capacity,
+                out: Staging::new(device, capacity * block).map_err(gpu)?,
+                back: Staging::new(device, capacity * block).map_err(gpu)?,
             })
         };
         Ok(CudaKvCache { num_blocks, memory: Some(memory), swap, ..rehearsed })
@@ -113,7 +113,7 @@ impl CudaKvCache {
     }
 
     /// Pages per block: one per layer, or two if keys and values are separate.
-    fn pages_of_a_block(&self) -> u32 {
+    fn pages_per_block(&self) -> u32 {
         match self.arrays {
             Arrays::One => self.layers,
             Arrays::Two => 2 * self.layers,
@@ -172,12 +172,12 @@ impl CudaKvCache {
     pub fn move_blocks(&mut self, queue: &LaunchQueue, inputs: &StepInputs) {
         let moves = &inputs.moves;
         if let Some(swap) = &self.swap {
-            for (i, chunk) in moves.swap_out.chunks(swap.room).enumerate() {
-                let blocks = inputs.swapped_out().offset(i * swap.room).cast_const();
+            for (i, chunk) in moves.swap_out.chunks(swap.capacity).enumerate() {
+                let blocks = inputs.swapped_out().offset(i * swap.capacity).cast_const();
                 self.swap_out(queue, swap, chunk, blocks);
             }
-            for (i, chunk) in moves.swap_in.chunks(swap.room).enumerate() {
-                let blocks = inputs.swapped_in().offset(i * swap.room).cast_const();
+            for (i, chunk) in moves.swap_in.chunks(swap.capacity).enumerate() {
+                let blocks = inputs.swapped_in().offset(i * swap.capacity).cast_const();
                 self.swap_in(queue, swap, chunk, blocks);
             }
         }
@@ -195,7 +195,7 @@ impl CudaKvCache {
     }
 
     fn shape(&self, moved: &[BlockCopy]) -> LaunchShape {
-        copy_shape(self.page_vectors(), moved.len() as u32, self.pages_of_a_block())
+        copy_shape(self.page_vectors(), moved.len() as u32, self.pages_per_block())
     }
 
     fn floor(&self, moved: &[BlockCopy]) -> Floor {
@@ -214,7 +214,7 @@ impl CudaKvCache {
             page_vectors: self.page_vectors(),
             layer_stride: self.page_stride(),
         };
-        // SAFETY: the block pool has no block beyond the end of the cache, and a chunk has at most the buffer's `room`.
+        // SAFETY: the block pool has no block beyond the end of the cache, and a chunk has at most the buffer's `capacity`.
         unsafe { queue.launch(self.shape(moves), call, || self.floor(moves)) };
         let bytes = self.block_bytes();
         queue.run(|device| {
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_moved_together() {
+    fn consecutive_blocks_form_runs() {
         assert_eq!(runs([3, 4, 5, 9, 8, 0].into_iter()), [(0, 3, 3), (3, 9, 1), (4, 8, 1), (5, 0, 1)]);
         assert_eq!(runs([].into_iter()), []);
     }

@@ -61,7 +61,7 @@ const LARGEST_OFFSET: f32 = 30_000.0;
 impl CodePacking {
     /// Selects a form for projections with these weights and this type of activations. Returns `None` if they need
     /// 16-bit elements: if a weight is not quantised or has reordered columns, or the types cannot be combined.
-    pub fn of(weights: &[&HostTensor], element: ElementType) -> Option<CodePacking> {
+    pub fn for_weights(weights: &[&HostTensor], element: ElementType) -> Option<CodePacking> {
         let one = |tensor: &&HostTensor| {
             let is_matrix = matches!(*tensor.shape(), [rows, cols] if rows > 0 && cols > 0);
             let kind = tensor.quantised().filter(|_| is_matrix && tensor.order().is_none())?;
@@ -97,8 +97,8 @@ impl CodePacking {
         let fragments = codes.par_chunks_mut(shape.fragment_code_bytes());
         let fragments = fragments.zip(groups.par_chunks_mut(shape.fragment_scales()));
         fragments.zip(rows.par_chunks(FRAGMENT_ROWS as usize)).for_each(|((codes, groups), rows)| {
-            for (row, of_row) in (0..).zip(rows) {
-                if let Some((kind, bytes)) = of_row {
+            for (row, groups_of_row) in (0..).zip(rows) {
+                if let Some((kind, bytes)) = groups_of_row {
                     put_row(shape, row, *kind, bytes, codes, groups);
                 }
             }
@@ -106,14 +106,14 @@ impl CodePacking {
         let size = |group: &GroupScale| group.scale.abs();
         let is_finite = groups.par_iter().all(|group| group.scale.is_finite() && group.min.is_finite());
         let largest = groups.par_iter().map(size).reduce(|| 0.0, f32::max);
-        let factor = factor_of(largest).filter(|_| is_finite)?;
+        let factor = common_factor(largest).filter(|_| is_finite)?;
         let scales = groups.par_iter().map(|group| group.word(factor, element)).collect();
         Some(CodedMatrix { shape, factor, codes, scales })
     }
 }
 
 /// Returns the power of two that scales the largest scale close to the maximum of f16.
-fn factor_of(largest: f32) -> Option<f32> {
+fn common_factor(largest: f32) -> Option<f32> {
     if largest == 0.0 {
         return Some(1.0);
     }

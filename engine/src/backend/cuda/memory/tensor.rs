@@ -53,7 +53,7 @@ pub struct CodedWeight {
 impl CudaWeight {
     /// The address of the first element.
     pub(in crate::backend::cuda) fn ptr<T>(&self) -> DevicePtr<T> {
-        debug_assert!(self.coded.is_none(), "codes are no elements");
+        debug_assert!(self.coded.is_none(), "a coded weight has no elements");
         DevicePtr::from_address(self.address())
     }
 

@@ -34,7 +34,7 @@ impl CudaBackend {
             tensor.bytes().chunks(row).flat_map(|row| [row, gap]).collect()
         };
         if tensor.shape().len() > 1 {
-            parts.push(&zeros[..(whole(rows) - rows) * padded * tensor.dtype().size()]);
+            parts.push(&zeros[..(padded_rows(rows) - rows) * padded * tensor.dtype().size()]);
         }
         self.upload(&parts, rows, padded)
     }
@@ -43,7 +43,7 @@ impl CudaBackend {
     /// elements.
     pub(in crate::backend::cuda) fn load_projection(&self, tensor: HostTensor) -> Result<CudaWeight> {
         if tensor.quantised().is_some() {
-            let parts = one_after_the_other(&[&tensor]);
+            let parts = concatenated(&[&tensor]);
             if let Some(weight) = self.load_codes(&[&tensor], &parts)? {
                 return Ok(weight);
             }
@@ -54,7 +54,7 @@ impl CudaBackend {
 
     /// Copies the rows of quantised weights to the device as codes. Returns `None` if no kernel supports them.
     fn load_codes(&self, weights: &[&HostTensor], parts: &[ProjectionRows]) -> Result<Option<CudaWeight>> {
-        let Some(packing) = CodePacking::of(weights, self.element) else { return Ok(None) };
+        let Some(packing) = CodePacking::for_weights(weights, self.element) else { return Ok(None) };
         let rows: Vec<QuantisedRow<'_>> = parts.iter().flat_map(|part| part.quantised(weights)).collect();
         let cols = weights[0].shape()[1];
         let Some(CodedMatrix { shape, factor, codes, scales }) = packing.pack(&rows, cols, self.element) else {
@@ -88,7 +88,7 @@ impl CudaBackend {
                 Some(Arc::new(memory))
             }
             (Some(_), None) => {
-                return Err(Error::Device("the GPU takes no more weights once its memory is shared out".into()));
+                return Err(Error::Device("no more weights can be loaded after the memory plan is made".into()));
             }
             (None, _) => None,
         };
@@ -107,7 +107,7 @@ impl CudaBackend {
             projections.into().into_iter().map(|HostLinear { weight, bias }| (weight, bias)).unzip();
         let biases: Vec<&HostTensor> = biases.iter().flatten().collect();
         if !biases.is_empty() && biases.len() < weights.len() {
-            return Err(Error::Unsupported("a bias for some of several projections that are computed as one".into()));
+            return Err(Error::Unsupported("biases on only some of several fused projections".into()));
         }
         let all: Vec<&HostTensor> = weights.iter().collect();
         let parts = parts(&all);
@@ -118,7 +118,7 @@ impl CudaBackend {
             let row = cols * self.dtype.size();
             let zeros = vec![0; parts.iter().map(|part| part.zeros * row).max().unwrap_or(0)];
             let bytes: Vec<&[u8]> =
-                parts.iter().flat_map(|part| [part.of(tensors), &zeros[..part.zeros * row]]).collect();
+                parts.iter().flat_map(|part| [part.bytes(tensors), &zeros[..part.zeros * row]]).collect();
             self.upload(&bytes, rows, cols)
         };
         let weight = match coded {
@@ -157,7 +157,7 @@ impl CudaBackend {
 }
 
 /// Number of rows including padding: a multiple of the vector length of a projection's results.
-pub fn whole(rows: usize) -> usize {
+pub fn padded_rows(rows: usize) -> usize {
     rows.next_multiple_of(VECTOR as usize)
 }
 
@@ -170,7 +170,7 @@ pub struct ProjectionRows {
 
 impl ProjectionRows {
     /// Returns the bytes of these rows. Each element of a vector is a row.
-    fn of<'a>(&self, tensors: &[&'a HostTensor]) -> &'a [u8] {
+    fn bytes<'a>(&self, tensors: &[&'a HostTensor]) -> &'a [u8] {
         let tensor = tensors[self.projection];
         let row = tensor.dtype().size() * tensor.shape()[1..].iter().product::<usize>();
         &tensor.bytes()[self.rows.start * row..self.rows.end * row]
@@ -186,7 +186,7 @@ impl ProjectionRows {
 }
 
 /// Concatenates the rows of several projections.
-pub fn one_after_the_other(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
+pub fn concatenated(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
     weights
         .iter()
         .enumerate()

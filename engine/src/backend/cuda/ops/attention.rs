@@ -22,7 +22,7 @@ use crate::backend::{Attention, QkNormRope};
 impl CudaBackend {
     /// Processes rows `[query | key | value]`: normalises and rotates heads in place, and writes keys and values to the
     /// cache in the layout that attention reads.
-    pub(in crate::backend::cuda) fn write_kv(
+    pub(in crate::backend::cuda) fn norm_rope_and_write_kv(
         &self,
         qkv: &CudaTensor,
         heads: QkNormRope<'_, CudaWeight>,
@@ -97,7 +97,7 @@ impl CudaBackend {
         inputs: &StepInputs,
     ) -> CudaTensor {
         if let Some(paper) = self.paper {
-            return self.attend_as_in_the_paper(paper, qkv, cache, params, inputs);
+            return self.paper_attention(paper, qkv, cache, params, inputs);
         }
         let shape = self.heads;
         let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());

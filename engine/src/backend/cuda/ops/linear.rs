@@ -58,7 +58,7 @@ impl CudaBackend {
     ) {
         let n = if matches!(epilogue, Epilogue::Gated(_)) { 2 * out.cols } else { out.cols };
         debug_assert_eq!((x.cols, x.rows), (weight.cols, out.rows));
-        debug_assert!((weight.rows..=weights::whole(weight.rows as usize) as u32).contains(&n));
+        debug_assert!((weight.rows..=weights::padded_rows(weight.rows as usize) as u32).contains(&n));
         let product = Product { m: x.rows, n, k: weight.cols, epilogue };
         if let Some(coded) = weight.coded {
             return self.project_codes(x, (weight, coded), bias, product, out);

@@ -46,7 +46,7 @@ impl PaperAttention {
         if is_v1 && max_len > V1_MAX_LENGTH as usize {
             return Err(Error::Unsupported(format!(
                 "attention v1 keeps a sequence's logits in shared memory, which has room for {V1_MAX_LENGTH} tokens, but \
-                 the model's sequences have up to {max_len}; v2 takes them"
+                 the model's sequences have up to {max_len}; v2 supports them"
             )));
         }
         Ok(Some(PaperAttention { is_v1, max_len: max_len as u32 }))
@@ -66,7 +66,7 @@ impl PaperAttention {
     }
 
     /// Maximum number of rows per launch.
-    fn most_rows(self, shape: AttentionShape) -> u32 {
+    fn max_rows(self, shape: AttentionShape) -> u32 {
         let row = self.partials(shape, 1) as u64 * partial_bytes(shape);
         PARTIAL_BYTES.checked_div(row).unwrap_or(MAX_ROWS).clamp(1, MAX_ROWS) as u32
     }
@@ -79,7 +79,7 @@ fn partial_bytes(shape: AttentionShape) -> u64 {
 
 impl CudaBackend {
     /// Computes attention for all rows. Each row sees the tokens up to its own.
-    pub(in crate::backend::cuda) fn attend_as_in_the_paper(
+    pub(in crate::backend::cuda) fn paper_attention(
         &self,
         paper: PaperAttention,
         qkv: &CudaTensor,
@@ -91,7 +91,7 @@ impl CudaBackend {
         let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
         let longest = inputs.spans.iter().map(|&(_, context)| context).max().unwrap_or(0);
         let lengths: Vec<u32> = inputs.spans.iter().flat_map(|&(new, context)| context - new + 1..=context).collect();
-        let step = paper.most_rows(shape);
+        let step = paper.max_rows(shape);
         for first in (0..qkv.rows).step_by(step as usize) {
             let at = first as usize;
             let args = paged_attention_v1 {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::sampling::{SampleRow, Sampled};
 
 /// Initial size of the result buffers in words.
-const ROOM: usize = 16 << 10;
+const INITIAL_WORDS: usize = 16 << 10;
 
 /// Buffers for results on the device and in pinned host memory. Results are tokens, their logprobs, the most likely
 /// tokens, and the logprobs of those, one array after the other.
@@ -29,10 +29,10 @@ impl Results {
         if buffers.as_ref().is_some_and(|(results, _)| results.len() >= words) {
             return Ok(());
         }
-        let room = words.next_power_of_two().max(ROOM);
+        let capacity = words.next_power_of_two().max(INITIAL_WORDS);
         // Cleared because rows that cannot be sampled do not write their logprobs.
-        let results = DeviceBuffer::zeroed(&device.stream, room)?.named("sampled");
-        *buffers = Some((results, PinnedBuffer::zeroed(&device.context, room)?));
+        let results = DeviceBuffer::zeroed(&device.stream, capacity)?.named("sampled");
+        *buffers = Some((results, PinnedBuffer::zeroed(&device.context, capacity)?));
         Ok(())
     }
 
@@ -104,12 +104,12 @@ impl CudaBackend {
             return Err(Error::NotANumber);
         }
         // A mask may allow fewer tokens than requested.
-        let is_there = |top: &(u32, f32)| top.0 != NO_TOKEN;
+        let exists = |top: &(u32, f32)| top.0 != NO_TOKEN;
         let mut likeliest = top_tokens.iter().zip(top_logprobs).map(|(&token, &bits)| (token, f32::from_bits(bits)));
         let sampled = rows.iter().zip(tokens.iter().zip(logprobs)).map(|(row, (&token, &bits))| Sampled {
             token,
             logprob: f32::from_bits(bits),
-            top: likeliest.by_ref().take(row.top.min(logits.cols as usize)).filter(is_there).collect(),
+            top: likeliest.by_ref().take(row.top.min(logits.cols as usize)).filter(exists).collect(),
         });
         Ok(sampled.collect())
     }

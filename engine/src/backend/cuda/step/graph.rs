@@ -93,7 +93,7 @@ impl CudaBackend {
         // addresses where the recording reads them.
         self.queue.run(|device| unsafe { graph.launch(&device.stream) });
         let Some(lease) = self.arena.lease_at(*begin, 4 * *rows as usize * *stride as usize) else {
-            self.queue.fail(Error::Memory("activations are in use where a recorded step puts its logits".into()));
+            self.queue.fail(Error::Memory("the memory for the logits of a recorded step is in use".into()));
             return Some(self.floats(*rows, *cols));
         };
         Some(CudaTensor { lease: Arc::new(lease), rows: *rows, cols: *cols, stride: *stride })

@@ -166,7 +166,7 @@ impl StepInputs {
     pub fn pack(batch: Batch, rows: &[SampleRow<'_>], packing: Packing, bytes: &mut Vec<u8>) -> StepInputs {
         let Packing { vocab, pads, row_tables, drafts } = packing;
         let all = batch.tokens.len();
-        let mut sequences = StepSequences::of(&batch.spans, drafts);
+        let mut sequences = StepSequences::new(&batch.spans, drafts);
         let wants_all = batch.logit_rows.iter().copied().eq(0..all as u32);
         let is_decode = sequences.prefills == 0 && wants_all && batch.hidden_rows.is_empty();
         let bucket = bucket(all).filter(|_| pads && is_decode);

@@ -56,8 +56,9 @@ impl LaunchQueue {
     /// Creates a queue for a GPU. `hopper_from` and `hopper_decode_from` override the numbers of tokens from which
     /// Hopper's prefill and decode kernels for products are used, on GPUs that have them.
     pub fn new(device: CudaDevice, hopper_from: Option<u32>, hopper_decode_from: Option<u32>) -> Self {
-        let of = device.context.limits();
-        let own = GpuLimits::new(of.multiprocessors, of.shared_opt_in as u32, of.capability);
+        let device_limits = device.context.limits();
+        let own =
+            GpuLimits::new(device_limits.multiprocessors, device_limits.shared_opt_in as u32, device_limits.capability);
         let limits = GpuLimits {
             hopper_from: own.hopper_from.map(|best| hopper_from.unwrap_or(best)),
             hopper_decode_from: hopper_decode_from.unwrap_or(own.hopper_decode_from),

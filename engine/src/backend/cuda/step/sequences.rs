@@ -31,7 +31,7 @@ pub struct StepSequences {
 impl StepSequences {
     /// Arranges the sequences of a batch. `drafts` computes sequences with drafts if that is
     /// [suitable](DecodeLaunch::suits).
-    pub fn of(spans: &[Span], drafts: Option<DecodeLaunch>) -> StepSequences {
+    pub fn new(spans: &[Span], drafts: Option<DecodeLaunch>) -> StepSequences {
         let lengths = |span: &Span| (span.len as u32, span.context as u32);
         let drafts = drafts.filter(|launch| launch.suits(spans.iter().map(lengths)));
         let is_decode = |span: &Span| span.len == 1 || drafts.is_some() && is_draft(span.len as u32);

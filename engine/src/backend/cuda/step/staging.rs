@@ -10,7 +10,7 @@ use crate::backend::cuda::step::inputs::StepInputs;
 use crate::backend::cuda::step::queue::LaunchQueue;
 
 /// Initial size of the buffers in bytes.
-const ROOM: usize = 1 << 20;
+const INITIAL_BYTES: usize = 1 << 20;
 
 /// Buffers that all steps use, one after the other.
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl Staging {
             if buffers.as_ref().is_none_or(|buffers| buffers.memory.len() < bytes) {
                 device.stream.synchronize()?;
                 recordings.clear();
-                *buffers = Some(Buffers::new(device, bytes.next_power_of_two().max(ROOM))?);
+                *buffers = Some(Buffers::new(device, bytes.next_power_of_two().max(INITIAL_BYTES))?);
             }
             if let Some(Buffers { pinned, memory, taken }) = buffers {
                 taken.synchronize()?;

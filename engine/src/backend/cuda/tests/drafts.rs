@@ -33,7 +33,7 @@ fn drafts_are_rows_of_decode_attention() {
 /// Checks that a draft's tokens give the same samples as single-token steps: with and without a window, in several
 /// parts, and together with prompts and sequences without a draft.
 #[test]
-fn drafts_compute_what_single_tokens_do() {
+fn drafts_give_the_same_samples_as_single_tokens() {
     for (name, kv_dtype) in [
         ("gpt2", None),
         ("llama3", None),
@@ -76,7 +76,7 @@ fn drafts_compute_what_single_tokens_do() {
 
 /// Checks that one recording serves all steps with the same number of rows, whatever their drafts.
 #[test]
-fn steps_with_drafts_are_recorded_once_a_bucket() {
+fn steps_with_drafts_are_recorded_once_per_bucket() {
     for (name, kv_dtype) in [("llama3", None), ("mistral", Some(KvDtype::Int8))] {
         let [mut loaded, mut eager] = [true, false]
             .map(|cuda_graphs| load_with(name, &Options { cuda_graphs, kv_dtype, ..Options::default() }, 0));

@@ -49,7 +49,7 @@ fn drafts_come_in_parts_among_the_sequences_with_one_token() {
     assert_eq!(words(inputs.table_starts(), 5), [2, 2, 4, 5, 0]);
     assert_eq!(words(inputs.logit_rows(), 4), [28, 5, 6, 8]);
     assert_eq!((inputs.decode_spans(), inputs.prefill_spans()), (&[(6, 20), (1, 9), (2, 2)][..], &[(20, 20)][..]));
-    // On a device with so few slots that prefill occupies them all, drafts use prefill attention.
+    // With one slot, a block would read more than the longest sequence. So drafts use prefill attention.
     let inputs = StepInputs::pack(four, &rows, packing(1), &mut bytes);
     assert_eq!((inputs.decodes, inputs.decode_rows, inputs.prefills, inputs.has_drafts), (1, 1, 3, false));
     // If all rows are sampled, rows and parts are padded to a bucket.

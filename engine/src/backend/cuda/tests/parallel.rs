@@ -40,7 +40,7 @@ fn step(workers: &mut [Loaded], batch: &Batch) -> Vec<Sampled> {
 }
 
 #[test]
-fn each_worker_has_its_part_and_sums_up_twice_a_layer() {
+fn each_worker_has_its_part_and_two_sums_per_layer() {
     let whole = load("llama3", true, 0);
     for of in [2, 4] {
         let layers = open("llama3").1.layers;
@@ -63,7 +63,7 @@ fn each_worker_has_its_part_and_sums_up_twice_a_layer() {
 }
 
 #[test]
-fn steps_of_several_gpus_compute_what_one_does_and_allocate_nothing() {
+fn steps_on_several_gpus_match_one_gpu_and_allocate_nothing() {
     let mut whole = load("qwen3", false, 0);
     let mut workers = workers("qwen3", 2);
     let first = batch(&[(1, 1)]);

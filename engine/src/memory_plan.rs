@@ -77,7 +77,7 @@ pub fn rehearse(
 ///
 /// # Errors
 /// Errors of [`rehearse`], and [`Error::Memory`](crate::Error::Memory).
-pub fn fit(
+pub fn plan_memory(
     backend: &CudaBackend,
     model: &dyn Model<CudaBackend>,
     layout: KvLayout,

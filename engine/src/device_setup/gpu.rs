@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use launch::Driver;
 
-use super::{PlacedModel, kv_layout};
+use super::{LoadedModel, kv_layout};
 use crate::backend::Backend;
 use crate::backend::cuda::{CudaBackend, GpuGroup, check_workers};
 use crate::config::ModelConfig;
 use crate::device_info::{DeviceInfo, MemoryPlan};
 use crate::error::{Error, Result};
-use crate::fit;
 use crate::kv::{KvDtype, KvLayout};
 use crate::load::Weights;
+use crate::memory_plan::plan_memory;
 use crate::model::{self, Model};
 use crate::options::{AttentionKernels, Device, Options};
 use crate::parallel::{ParallelRunner, Shard};
@@ -53,9 +53,9 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
     let kv_dtype = gpu_kv_dtype(options, dtype)?;
     let of = options.tensor_parallel_size;
     if of > 1 {
-        provide(driver, ordinal, of)?;
+        ensure_gpus(driver, ordinal, of)?;
     }
-    let is_quantised = stays_quantised(options) && !weights.quantised().is_empty();
+    let is_quantised = keeps_quantised(options) && !weights.quantised().is_empty();
     let open = |rank: usize| {
         let shard = Shard { rank, of };
         let own = shard.config(config)?;
@@ -67,14 +67,14 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
 }
 
 /// Checks that there are GPUs for `workers` workers from `ordinal` on. The emulator creates them.
-fn provide(driver: &Driver, ordinal: u32, workers: usize) -> Result<()> {
+fn ensure_gpus(driver: &Driver, ordinal: u32, workers: usize) -> Result<()> {
     check_workers(workers)?;
     let count = driver.emulate_devices(workers as u32).and_then(|()| driver.num_devices());
     let count = count.map_err(|error| Error::Device(error.to_string()))?;
     if (count as usize) < ordinal as usize + workers {
         let from = if ordinal > 0 { format!(" from GPU {ordinal} on") } else { String::new() };
         return Err(Error::Option(format!(
-            "tensor-parallel-size: {workers} workers need {workers} GPUs{from}, and the machine has {count}"
+            "tensor-parallel-size: {workers} workers need {workers} GPUs{from}, but the machine has {count}"
         )));
     }
     Ok(())
@@ -96,11 +96,11 @@ fn gpu_kv_dtype(options: &Options, dtype: DType) -> Result<KvDtype> {
         None => Ok(dtype.into()),
         Some(eight @ (KvDtype::Int8 | KvDtype::Fp8)) if options.attention != AttentionKernels::Quire => {
             Err(Error::Option(format!(
-                "kv-dtype: the paper's kernels read keys and values of the weights' type, {dtype}, and not {eight}"
+                "kv-dtype: the paper's kernels need keys and values of the weights' type, {dtype}, not {eight}"
             )))
         }
         Some(KvDtype::Float(other)) if other != dtype => Err(Error::Option(format!(
-            "kv-dtype: on the GPU it is that of the weights, {dtype}, or int8 or fp8, and not {other}"
+            "kv-dtype: on the GPU it must be the type of the weights ({dtype}), int8 or fp8, not {other}"
         ))),
         Some(dtype) => Ok(dtype),
     }
@@ -111,13 +111,13 @@ impl OpenGpus {
     ///
     /// # Errors
     /// [`Error::Unsupported`] or [`Error::Memory`] if the model cannot run there, and errors of `open`.
-    pub(super) fn place(
+    pub(super) fn load_model(
         self,
         config: &ModelConfig,
         weights: Weights,
         mut open: impl FnMut() -> Result<Weights>,
         options: &Options,
-    ) -> Result<PlacedModel> {
+    ) -> Result<LoadedModel> {
         let OpenGpus { workers, group, dtype, kv_dtype } = self;
         let of = workers.len();
         // The layouts of each worker's cache and of all together.
@@ -128,42 +128,42 @@ impl OpenGpus {
         let mut loaded = Vec::with_capacity(of);
         for backend in workers {
             let weights = first.take().map_or_else(&mut open, Ok)?;
-            loaded.push(Loaded::new(backend, config, weights, part, options, dtype)?);
+            loaded.push(LoadedWorker::new(backend, config, weights, part, options, dtype)?);
         }
-        let fewest = |worker: &Loaded| {
+        let blocks_of = |worker: &LoadedWorker| {
             options
                 .num_blocks(&part, config.max_positions, worker.memory.kv_cache)
                 .map_err(|error| worker.explain(error, options))
         };
-        let num_blocks = loaded.iter().map(fewest).collect::<Result<Vec<_>>>()?.into_iter().min().unwrap_or(0);
+        let num_blocks = loaded.iter().map(blocks_of).collect::<Result<Vec<_>>>()?.into_iter().min().unwrap_or(0);
         let swap_blocks = options.swap_blocks(&layout, num_blocks);
         let tightest = loaded.iter().min_by_key(|worker| worker.memory.kv_cache).unwrap_or(&loaded[0]);
         let name = if of == 1 { tightest.backend.name().into() } else { format!("{of} x {}", tightest.backend.name()) };
-        let (quantised, notes) = (tightest.backend.quantised(), widened(tightest, dtype).into_iter().collect());
+        let (quantised, notes) = (tightest.backend.quantised(), widening_note(tightest, dtype).into_iter().collect());
         let device = DeviceInfo { name, dtype, quantised, memory: Some(tightest.memory), notes };
 
-        let runner = |Loaded { backend, model, .. }: Loaded| -> Result<ModelRunner<CudaBackend>> {
+        let runner = |LoadedWorker { backend, model, .. }: LoadedWorker| -> Result<ModelRunner<CudaBackend>> {
             let cache = backend.kv_cache(part, num_blocks, swap_blocks)?;
             Ok(ModelRunner::new(backend, model, cache))
         };
         let mut runners = loaded.into_iter().map(runner).collect::<Result<Vec<_>>>()?.into_iter();
-        let first = runners.next().unwrap_or_else(|| unreachable!("there is a first worker"));
+        let first = runners.next().unwrap_or_else(|| unreachable!("there is at least one worker"));
         let runner: Box<dyn Runner> = match group {
             Some(group) => Box::new(ParallelRunner::new(first, runners.collect(), group)?),
             None => Box::new(first),
         };
-        Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
+        Ok(LoadedModel { runner, layout, num_blocks, swap_blocks, device })
     }
 }
 
 /// Whether quantised projections stay quantised. Requesting a type decodes them, as on the CPU. With several workers
 /// they are decoded too, because dividing columns might cut groups.
-fn stays_quantised(options: &Options) -> bool {
+fn keeps_quantised(options: &Options) -> bool {
     options.dtype.is_none() && options.tensor_parallel_size == 1
 }
 
 /// Returns a note about quantised weights that are not quantised on the GPU.
-fn widened(worker: &Loaded, dtype: DType) -> Option<String> {
+fn widening_note(worker: &LoadedWorker, dtype: DType) -> Option<String> {
     let list = |kinds: &[QuantType]| kinds.iter().map(QuantType::to_string).collect::<Vec<_>>().join(", ");
     match &worker.rounded[..] {
         [] => {
@@ -176,7 +176,7 @@ fn widened(worker: &Loaded, dtype: DType) -> Option<String> {
 }
 
 /// A worker with its weights.
-struct Loaded {
+struct LoadedWorker {
     backend: CudaBackend,
     model: Box<dyn Model<CudaBackend>>,
     memory: MemoryPlan,
@@ -184,7 +184,7 @@ struct Loaded {
     rounded: Vec<QuantType>,
 }
 
-impl Loaded {
+impl LoadedWorker {
     fn new(
         backend: CudaBackend,
         config: &ModelConfig,
@@ -194,7 +194,7 @@ impl Loaded {
         dtype: DType,
     ) -> Result<Self> {
         weights.round_to(dtype);
-        let stays = stays_quantised(options);
+        let stays = keeps_quantised(options);
         let mut rounded = Vec::new();
         if stays {
             weights.keep_quantised();
@@ -209,8 +209,8 @@ impl Loaded {
             }
             error => error,
         })?;
-        let memory = fit::fit(&backend, &*model, layout, options.scheduler, options.gpu_memory_utilization)?;
-        Ok(Loaded { backend, model, memory, rounded })
+        let memory = plan_memory(&backend, &*model, layout, options.scheduler, options.gpu_memory_utilization)?;
+        Ok(LoadedWorker { backend, model, memory, rounded })
     }
 
     /// Extends an error about too little memory with the current use of memory.

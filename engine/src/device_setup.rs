@@ -15,7 +15,7 @@ use crate::options::Options;
 use crate::runner::Runner;
 
 /// A model on its device, ready to run.
-pub struct PlacedModel {
+pub struct LoadedModel {
     /// Executes its steps.
     pub runner: Box<dyn Runner>,
     /// The shape of its KV cache.
@@ -33,22 +33,22 @@ pub struct PlacedModel {
 /// # Errors
 /// [`crate::Error::Device`], [`crate::Error::Unsupported`], [`crate::Error::Option`] or [`crate::Error::Memory`] if the
 /// model cannot run there, and errors of `open`.
-pub fn place(
+pub fn load_model(
     config: &ModelConfig,
     mut open: impl FnMut() -> Result<Weights>,
     options: &Options,
-) -> Result<PlacedModel> {
+) -> Result<LoadedModel> {
     let weights = open()?;
     #[cfg(feature = "cuda")]
     let note = match gpu::open(config, &weights, options) {
-        Ok(Some(gpus)) => return gpus.place(config, weights, open, options),
+        Ok(Some(gpus)) => return gpus.load_model(config, weights, open, options),
         Ok(None) => None,
-        Err(error) if options.device == Device::Auto => Some(format!("runs on the CPU, since {error}")),
+        Err(error) if options.device == Device::Auto => Some(format!("runs on the CPU because {error}")),
         Err(error) => return Err(error),
     };
     #[cfg(not(feature = "cuda"))]
     let note = None;
-    cpu::place(config, weights, open, options, note)
+    cpu::load_model(config, weights, open, options, note)
 }
 
 fn kv_layout(config: &ModelConfig, options: &Options, dtype: KvDtype) -> KvLayout {
