@@ -1,4 +1,4 @@
-//! Quantised matrices, converted to one of three forms of codes in the order in which the GPU's kernel reads them.
+//! Quantised matrices, converted to one of three forms of codes, in the order of the GPU kernel's reads.
 //!
 //! | types | codes | rounding |
 //! | --- | --- | --- |
