@@ -1,6 +1,6 @@
-//! The kernels' PTX, for `backend::cuda::ptx` to embed: compiled, or taken from `kernels/prebuilt/`; as two images, one of
-//! what the engine runs and one of the paper's kernels; and compressed, since it is text. The texts for all kinds of GPU are
-//! compressed as one, because they differ in little.
+//! Builds the kernels' PTX for `backend::cuda::ptx` to embed: compiles it, or takes it from `kernels/prebuilt/`. Writes
+//! two images, one of the engine's kernels and one of the paper's. They are compressed because PTX is text. The texts
+//! for all kinds of GPU are compressed together, because they are similar.
 
 use std::env;
 use std::error::Error;
@@ -31,28 +31,28 @@ fn images() -> Result<(), Box<dyn Error>> {
     for arch in Arch::ALL {
         built.push(CudaBuilder::new("../kernels").arch(arch).build()?.ptx);
     }
-    for (image, papers) in [("engine", false), ("paper", true)] {
+    for (image, paper) in [("engine", false), ("paper", true)] {
         let texts: Vec<_> =
-            built.iter().map(|ptx| ptx::with_entries(ptx, |entry| is_papers(entry) == papers)).collect();
+            built.iter().map(|ptx| ptx::with_entries(ptx, |entry| is_paper_kernel(entry) == paper)).collect();
         fs::write(out.join(format!("{image}.ptx.lzma")), compressed(texts.join(END).as_bytes())?)?;
     }
     Ok(())
 }
 
-/// What stands between the texts for two kinds of GPU.
+/// Separates the texts for two kinds of GPU.
 const END: &str = "\0";
 
-/// A text, compressed: well in a release, and quickly in development.
+/// Compresses a text: well for a release, quickly for development.
 fn compressed(text: &[u8]) -> io::Result<Vec<u8>> {
     let preset = if env::var("PROFILE").as_deref() == Ok("release") { 6 } else { 1 };
-    // A kernel for one kind of GPU is found again among those of another, however far it is away.
+    // The dictionary covers the whole text, so a kernel compresses against its version for another GPU.
     let options = LzmaOptions { dict_size: 1 << 25, ..LzmaOptions::with_preset(preset) };
     let mut writer = LzmaWriter::new_use_header(Vec::new(), &options, Some(text.len() as u64))?;
     writer.write_all(text)?;
     writer.finish()
 }
 
-/// Whether an entry is one of `kernels::attention::paper`; a test compares the images with the crate's own list.
-fn is_papers(entry: &str) -> bool {
+/// Whether an entry is in `kernels::attention::paper`. A test compares the images with the crate's own list.
+fn is_paper_kernel(entry: &str) -> bool {
     ["paged_attention_v1", "paged_attention_v2", "paper_"].iter().any(|name| entry.starts_with(name))
 }

@@ -1,9 +1,9 @@
-//! What structured output adds to a decode step of the bundled model on the CPU.
+//! The cost of structured output in a decode step of the bundled model on the CPU.
 //!
 //!     cargo bench -p engine --bench constrained_steps
 //!
-//! Two engines step in turns: one with free sequences, and one with as many that write documents of a JSON schema. So what
-//! else the machine does is felt by both alike.
+//! Two engines step alternately. One has free sequences, the other as many sequences that write documents of a JSON
+//! schema. Other activity on the machine therefore affects both alike.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use serde_json::json;
 
-/// Sequences of a step.
+/// Sequences per step.
 const SEQUENCES: usize = 32;
-/// Steps from the first token of each sequence to its last.
+/// Steps per sequence, from its first token to its last.
 const STEPS: usize = 200;
-/// How often sequences begin anew.
+/// How often the sequences are restarted.
 const ROUNDS: usize = 15;
 
 fn main() {
@@ -26,14 +26,14 @@ fn main() {
     let schema = json!({
         "type": "object",
         "properties": {"title": text, "chapters": {
-            // So many that no document ends while steps are measured.
+            // Enough that no document ends while steps are measured.
             "type": "array", "minItems": 100, "items": {
                 "type": "object", "properties": {"text": text, "long": {"type": "boolean"}},
                 "required": ["text", "long"], "additionalProperties": false}}},
         "required": ["title", "chapters"],
         "additionalProperties": false,
     });
-    let constraint = made(constrained.compile(&Grammar::JsonSchema(schema)));
+    let constraint = expect_ok(constrained.compile(&Grammar::JsonSchema(schema)));
     let mut times = [Vec::new(), Vec::new()];
     for round in 0..ROUNDS {
         begin(&mut free, round, None);
@@ -45,17 +45,17 @@ fn main() {
             }
             for (at, llm) in engines {
                 let start = Instant::now();
-                made(llm.step());
+                expect_ok(llm.step());
                 times[at].push(start.elapsed());
             }
         }
         for llm in [&free, &constrained] {
-            assert!(llm.engine().scheduler().running().is_empty(), "a sequence has not ended in time");
+            assert!(llm.engine().scheduler().running().is_empty(), "a sequence did not end in time");
         }
     }
-    let [free, constrained] = times.map(Times::of);
-    println!("{SEQUENCES} sequences of the bundled model, {ROUNDS} times {STEPS} steps; milliseconds a step:");
-    println!("              median    mean    a tenth below");
+    let [free, constrained] = times.map(Times::new);
+    println!("{SEQUENCES} sequences of the bundled model, {ROUNDS} times {STEPS} steps, milliseconds per step:");
+    println!("              median    mean    10th percentile");
     for (name, times) in [("free", &free), ("constrained", &constrained)] {
         println!("{name:12} {:7.3} {:7.3} {:7.3}", times.median, times.mean, times.tenth);
     }
@@ -64,16 +64,16 @@ fn main() {
     println!("more, %      {median:7.2} {mean:7.2} {:7.2}", more(constrained.tenth, free.tenth));
 }
 
-/// Milliseconds of many steps.
+/// Statistics of step times in milliseconds.
 struct Times {
     median: f64,
     mean: f64,
-    /// Of ten steps one is faster.
+    /// The 10th percentile: one step in ten is faster.
     tenth: f64,
 }
 
 impl Times {
-    fn of(mut times: Vec<Duration>) -> Self {
+    fn new(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let sum: Duration = times.iter().sum();
@@ -83,7 +83,7 @@ impl Times {
 }
 
 fn load() -> Llm {
-    made(Llm::load(&ModelFiles::bundled(), &Options { device: Device::Cpu, ..Options::default() }))
+    expect_ok(Llm::load(&ModelFiles::bundled(), &Options { device: Device::Cpu, ..Options::default() }))
 }
 
 /// Adds sequences and computes their prompts.
@@ -97,12 +97,12 @@ fn begin(llm: &mut Llm, round: usize, constraint: Option<&Constraint>) {
             constraint: constraint.cloned(),
             ..SamplingParams::default()
         };
-        made(llm.add(&Prompt::Text("Once upon a time".into()), params));
+        expect_ok(llm.add(&Prompt::Text("Once upon a time".into()), params));
     }
-    made(llm.step());
+    expect_ok(llm.step());
     assert_eq!(llm.engine().scheduler().running().len(), SEQUENCES);
 }
 
-fn made<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+fn expect_ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -1,5 +1,5 @@
-//! The CPU backend's two costly operations: projections, beside what memory can deliver, and attention of a decode step.
-//! An item is a floating-point operation; bytes are those of the weight, or of the keys and values.
+//! The CPU backend's two most expensive operations: projections, to compare with memory bandwidth, and attention in a
+//! decode step. Items are floating-point operations. Bytes are the size of the weight, or of the keys and values.
 //!
 //!     cargo bench -p engine --bench cpu
 
@@ -13,19 +13,19 @@ use engine::batch::{Batch, Span};
 use engine::kv::{KvDtype, KvLayout, blocks_for};
 use engine::tensor::{DType, HostTensor};
 
-/// Weights of this many bytes take turns, so that no cache holds them, as in a model.
+/// Weights of this total size are used in turn, so that they are not cached, as in a model.
 const FOOTPRINT: usize = 400 << 20;
-/// `(N, K)` of OPT-125m's projections: the two of the feed-forward block, and the vocabulary's.
+/// `(N, K)` of OPT-125m's projections: the two of the feed-forward block, and the output matrix.
 const SHAPES: [(usize, usize); 3] = [(3072, 768), (768, 3072), (50272, 768)];
 const TOKENS: [usize; 4] = [1, 8, 32, 512];
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 const KV_DTYPES: [KvDtype; 5] =
     [KvDtype::Float(DType::F32), KvDtype::Float(DType::F16), KvDtype::Float(DType::Bf16), KvDtype::Int8, KvDtype::Fp8];
 
-/// Sequences of the decode step, and the tokens that each of them sees.
+/// Number of sequences in the decode step, and tokens that each sequence sees.
 const SEQUENCES: usize = 32;
 const CONTEXT: usize = 1000;
-/// QkNormRope of OPT-125m, and their elements.
+/// OPT-125m's number of heads and elements per head.
 const HEADS: usize = 12;
 const HEAD_DIM: usize = 64;
 const BLOCK_SIZE: usize = 16;
@@ -54,12 +54,12 @@ fn projections() -> Vec<Projection> {
     shapes.flat_map(|(dtype, n, k)| TOKENS.map(|m| Projection { dtype, n, k, m })).collect()
 }
 
-/// `x W^T`, on a thread for each core.
+/// Measures `x W^T`, with one thread per core.
 #[divan::bench(args = projections(), max_time = 1)]
 fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projection) {
-    let backend = made(CpuBackend::new(None));
+    let backend = expect_ok(CpuBackend::new(None));
     let bytes = n * k * dtype.size();
-    let matrix = || made(backend.to_projection(weight(&backend, n, k, dtype), false));
+    let matrix = || expect_ok(backend.to_projection(weight(&backend, n, k, dtype), false));
     let weights: Vec<CpuWeight> = (0..(FOOTPRINT / bytes).max(1)).map(|_| matrix()).collect();
     let table = weight(&backend, 1, k, DType::F32);
     let x = backend.embed_tokens(
@@ -73,16 +73,16 @@ fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projectio
     bencher.with_inputs(|| turns.next()).bench_local_values(|weight| weight.map(|w| backend.linear(&x, w, None, None)));
 }
 
-/// One layer's attention of a step in which every sequence decodes, on one thread.
+/// Measures one layer's attention in a step where every sequence decodes, on one thread.
 #[divan::bench(args = KV_DTYPES, max_time = 2)]
 fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
-    let backend = made(CpuBackend::new(Some(1)));
+    let backend = expect_ok(CpuBackend::new(Some(1)));
     let width = HEADS * HEAD_DIM;
     let layout = KvLayout { layers: 1, heads: HEADS, head_dim: HEAD_DIM, block_size: BLOCK_SIZE, dtype };
     let blocks = blocks_for(CONTEXT, BLOCK_SIZE);
-    let mut cache = made(backend.kv_cache(layout, SEQUENCES * blocks, 0));
+    let mut cache = expect_ok(backend.kv_cache(layout, SEQUENCES * blocks, 0));
     let host = || HostLinear { weight: HostTensor::from_f32(vec![width, width], noise(width * width)), bias: None };
-    let qkv = made(backend.qkv_weight([host(), host(), host()]));
+    let qkv = expect_ok(backend.qkv_weight([host(), host(), host()]));
     let table = weight(&backend, 1, width, DType::F32);
     let project = |rows: usize| {
         let x = backend.embed_tokens(
@@ -93,12 +93,18 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
         );
         backend.qkv(&x, &qkv)
     };
-    // The blocks of a sequence lie apart: its neighbours in memory are those of the others.
+    // The blocks of a sequence are interleaved with those of other sequences.
     let block = |sequence: usize, i: usize| (i * SEQUENCES + sequence) as u32;
     for sequence in 0..SEQUENCES {
         let slots = (0..CONTEXT).map(|p| block(sequence, p / BLOCK_SIZE) * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32);
         let batch = backend.upload(Batch { slots: slots.collect(), ..Batch::default() }, &[]);
-        backend.write_kv(&mut project(CONTEXT), QkNormRope { norms: None, rope: None }, &mut cache, 0, &batch);
+        backend.norm_rope_and_write_kv(
+            &mut project(CONTEXT),
+            QkNormRope { norms: None, rope: None },
+            &mut cache,
+            0,
+            &batch,
+        );
     }
     let spans = (0..SEQUENCES).map(|s| Span { start: s, len: 1, context: CONTEXT, table: s * blocks });
     let tables = (0..SEQUENCES).flat_map(|s| (0..blocks).map(move |i| block(s, i)));
@@ -111,16 +117,16 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     bencher.bench_local(|| backend.attention(&queries, &cache, params, &step));
 }
 
-/// A matrix of reproducible numbers around zero.
+/// Returns a matrix of reproducible numbers around zero.
 fn weight(backend: &CpuBackend, rows: usize, columns: usize, dtype: DType) -> CpuWeight {
-    made(backend.weight(HostTensor::from_f32(vec![rows, columns], noise(rows * columns)).to_dtype(dtype)))
+    expect_ok(backend.weight(HostTensor::from_f32(vec![rows, columns], noise(rows * columns)).to_dtype(dtype)))
 }
 
 fn noise(n: usize) -> Vec<f32> {
     (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 24) as f32 - 0.5).collect()
 }
 
-/// What was made, since a benchmark can do nothing without it.
-fn made<T>(result: engine::Result<T>) -> T {
+/// Unwraps a result that the benchmark needs.
+fn expect_ok<T>(result: engine::Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

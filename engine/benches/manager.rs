@@ -1,5 +1,5 @@
-//! What the scheduler and the bookkeeping of blocks cost in a step in which every sequence decodes: no model, one core.
-//! An item is a sequence.
+//! The cost of the scheduler and of managing blocks in a step where every sequence decodes, without a model, on one
+//! core. Items are sequences.
 //!
 //!     cargo bench -p engine --bench manager
 
@@ -29,13 +29,13 @@ fn step_without(bencher: Bencher<'_, '_>, n: usize) {
     step(bencher, n, false);
 }
 
-/// The step in which as many new requests are admitted at once, and their prompts scheduled.
+/// Measures the step that admits `n` new requests at once and schedules their prompts.
 #[divan::bench(args = SEQUENCES, sample_count = 8, sample_size = 1)]
 fn admission(bencher: Bencher<'_, '_>, n: usize) {
     let inputs = bencher.counter(ItemsCount::new(n)).with_inputs(|| scheduler(n, true));
     inputs.bench_local_refs(|scheduler| {
         let step = scheduler.schedule(false);
-        assert_eq!(step.admitted.len(), n, "every request is to be admitted");
+        assert_eq!(step.admitted.len(), n, "every request should be admitted");
     });
 }
 
@@ -49,7 +49,7 @@ fn step(bencher: Bencher<'_, '_>, n: usize, prefix_caching: bool) {
             scheduler.running_mut()[at].advance(&sampled, &mut tokens);
         }
         let finished = scheduler.take_finished();
-        assert!(tokens.len() == n && finished.is_empty(), "every sequence is to run in every step");
+        assert!(tokens.len() == n && finished.is_empty(), "every sequence should run in every step");
         tokens.clear();
     };
     // The first step computes the prompts.
@@ -57,7 +57,7 @@ fn step(bencher: Bencher<'_, '_>, n: usize, prefix_caching: bool) {
     bencher.counter(ItemsCount::new(n)).bench_local(step);
 }
 
-/// A scheduler with `n` new requests that fit its cache until they have seen all steps.
+/// Returns a scheduler with `n` new requests. They fit the cache for the whole benchmark.
 fn scheduler(n: usize, prefix_caching: bool) -> Scheduler {
     let pool = BlockPool::new(n * ((PROMPT + STEPS) / BLOCK_SIZE + 2), BLOCK_SIZE);
     let options = SchedulerOptions {
@@ -69,7 +69,7 @@ fn scheduler(n: usize, prefix_caching: bool) -> Scheduler {
     let mut scheduler = Scheduler::new(pool.clone(), BlockPool::new(0, BLOCK_SIZE), 0, options);
     for id in 0..n as u64 {
         let params = SamplingParams { max_tokens: 2 * STEPS, ..SamplingParams::default() };
-        // All prompts differ from their first token on.
+        // All prompts differ from the first token on.
         let prompt = (0..PROMPT as u32).map(|i| id as u32 + i).collect();
         scheduler.add(SequenceGroup::new(id, prompt, params, id, 2 * STEPS, &[], &pool));
     }

@@ -1,9 +1,10 @@
-//! The masks of one decode step of constrained sequences. An item is a sequence; `constrained_steps` measures whole steps.
+//! The masks of one decode step of constrained sequences. Items are sequences. The benchmark `constrained_steps`
+//! measures whole steps.
 //!
 //!     cargo bench -p engine --bench masks
 //!
-//! The vocabulary of 128,000 tokens is made up: words of syllables, with and without a space before them, numbers of up to
-//! three digits, and runs of punctuation, in the proportions of Llama 3's.
+//! The vocabulary of 128,000 tokens is synthetic. It contains words of syllables with and without a leading space,
+//! numbers of up to three digits, and runs of punctuation, in the proportions of Llama 3's vocabulary.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -16,11 +17,11 @@ use engine::load::ModelFiles;
 use engine::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-/// Tokens of the made-up vocabulary.
+/// Tokens in the synthetic vocabulary.
 const LARGE: usize = 128_000;
-/// Sequences of a step.
+/// Sequences per step.
 const SEQUENCES: usize = 32;
-/// Tokens that each sequence gets, from documents of noise: a step's masks are in the middle of these.
+/// Tokens per sequence, from random documents. A step's masks are in the middle of these.
 const STEPS: usize = 200;
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/golden/llama3");
 
@@ -36,17 +37,18 @@ fn bundled(bencher: Bencher<'_, '_>) {
 
 #[divan::bench(sample_count = STEPS as u32, sample_size = 1)]
 fn of_128000_tokens(bencher: Bencher<'_, '_>) {
-    let folder = made(tempfile::tempdir());
-    made(write_model(folder.path()));
-    steps(bencher, &made(ModelFiles::directory(folder.path())), 635);
+    let folder = expect_ok(tempfile::tempdir());
+    expect_ok(write_model(folder.path()));
+    steps(bencher, &expect_ok(ModelFiles::directory(folder.path())), 635);
 }
 
-/// All masks of a step. Between two steps each sequence reads a token that its mask allows, which is measured with whole steps.
+/// Measures all masks of a step. Between two steps each sequence reads a token that its mask allows. That is not part
+/// of the measurement.
 fn steps(bencher: Bencher<'_, '_>, files: &ModelFiles, eos: u32) {
-    let config = made(files.config());
-    let tokenizer: Arc<Tokenizer> = Arc::new(made(Tokenizer::of_model(&files, &config)));
+    let config = expect_ok(files.config());
+    let tokenizer: Arc<Tokenizer> = Arc::new(expect_ok(Tokenizer::of_model(&files, &config)));
     let compiler = GrammarCompiler::new(tokenizer, config.vocab_size, &[eos]);
-    let constraint = made(compiler.compile(&Grammar::JsonSchema(schema())));
+    let constraint = expect_ok(compiler.compile(&Grammar::JsonSchema(schema())));
     let mut state = 1;
     let matchers: RefCell<Vec<Matcher>> = RefCell::new((0..SEQUENCES).map(|_| constraint.matcher()).collect());
     compute_masks(matchers.borrow_mut().iter_mut().collect());
@@ -55,7 +57,7 @@ fn steps(bencher: Bencher<'_, '_>, files: &ModelFiles, eos: u32) {
     bencher.counter(ItemsCount::new(SEQUENCES)).with_inputs(read).bench_local_values(masks);
 }
 
-/// Reads one of the tokens that may follow, and begins a new document where one is complete.
+/// Reads a random allowed token. If the document is complete, begins a new one.
 fn follow(matcher: &mut Matcher, constraint: &Constraint, state: &mut u64) {
     let allowed: u32 = matcher.mask().iter().map(|word| word.count_ones()).sum();
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -73,7 +75,7 @@ fn follow(matcher: &mut Matcher, constraint: &Constraint, state: &mut u64) {
     }
 }
 
-/// Text in the main, as documents are.
+/// Returns a schema that consists mainly of text, like typical documents.
 fn schema() -> Value {
     let text = json!({"type": "string", "maxLength": 400});
     json!({
@@ -86,7 +88,7 @@ fn schema() -> Value {
     })
 }
 
-/// A model's configuration and tokenizer, with [`LARGE`] tokens.
+/// Writes a model's configuration and tokenizer with [`LARGE`] tokens.
 fn write_model(folder: &Path) -> std::io::Result<()> {
     let read = |name: &str| -> std::io::Result<Value> {
         Ok(serde_json::from_slice(&std::fs::read(Path::new(GOLDEN).join(name))?)?)
@@ -100,7 +102,7 @@ fn write_model(folder: &Path) -> std::io::Result<()> {
         .filter(|(_, id)| *id < 256)
         .map(|(word, _)| word)
         .collect();
-    let mut words = bytes.into_iter().chain(made_up());
+    let mut words = bytes.into_iter().chain(synthetic_words());
     let vocab: serde_json::Map<String, Value> =
         (0..LARGE as u64).filter(|id| !special.contains(id)).map_while(|id| Some((words.next()?, id.into()))).collect();
     tokenizer["model"]["vocab"] = vocab.into();
@@ -114,8 +116,8 @@ fn vocabulary(vocab: &Value) -> Vec<(String, u64)> {
     entries.filter_map(|(word, id)| Some((word.clone(), id.as_u64()?))).collect()
 }
 
-/// Words that no tokenizer has learnt, each once; `Ġ` stands for a space.
-fn made_up() -> impl Iterator<Item = String> {
+/// Generates distinct synthetic words. `Ġ` represents a space.
+fn synthetic_words() -> impl Iterator<Item = String> {
     const SYLLABLES: [&str; 40] = [
         "ba", "con", "der", "est", "fi", "gra", "hel", "ing", "jo", "ka", "lo", "men", "no", "or", "pre", "qu", "re",
         "sta", "tion", "un", "ve", "wa", "xi", "yo", "za", "ch", "sh", "th", "ed", "er", "al", "ic", "ous", "ly",
@@ -135,6 +137,6 @@ fn made_up() -> impl Iterator<Item = String> {
     numbers.chain(marks).chain(spaced).filter(move |word| word.chars().count() > 1 && seen.insert(word.clone()))
 }
 
-fn made<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+fn expect_ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -1,5 +1,5 @@
-//! Projections by quantised weights on the CPU, beside what memory can deliver. An item is a floating-point operation; bytes
-//! are those of the weight.
+//! Projections with quantised weights on the CPU, to compare with memory bandwidth. Items are floating-point
+//! operations. Bytes are the size of the weight.
 //!
 //!     cargo bench -p engine --bench quantised
 
@@ -13,9 +13,9 @@ use engine::batch::Batch;
 use engine::quantised::QuantType;
 use engine::tensor::HostTensor;
 
-/// Weights of this many bytes take turns, so that no cache holds them, as in a model.
+/// Weights of this total size are used in turn, so that they are not cached, as in a model.
 const FOOTPRINT: usize = 200 << 20;
-/// `[N, K]` of a feed-forward layer of a model of a billion parameters.
+/// `[N, K]` of a feed-forward layer in a model with a billion parameters.
 const SHAPE: [usize; 2] = [5632, 2048];
 const TOKENS: [usize; 4] = [1, 8, 32, 512];
 
@@ -40,16 +40,17 @@ fn projections() -> Vec<Projection> {
     QuantType::all().flat_map(|kind| TOKENS.map(|m| Projection { kind, m })).collect()
 }
 
-/// `x W^T`, on a thread for each core.
+/// Measures `x W^T`, with one thread per core.
 #[divan::bench(args = projections(), max_time = 1)]
 fn projection(bencher: Bencher<'_, '_>, Projection { kind, m }: Projection) {
     let [n, k] = SHAPE;
-    let backend = made(CpuBackend::new(None));
+    let backend = expect_ok(CpuBackend::new(None));
     let bytes = n * k / kind.group() * kind.group_bytes();
-    // Scales that are small numbers, in each type.
+    // These bytes give small scales in each type.
     let groups = || HostTensor::owned_groups(kind, SHAPE.to_vec(), vec![0x11; bytes]);
-    let weights: Vec<CpuWeight> = (0..FOOTPRINT / bytes).map(|_| made(backend.weight(groups()))).collect();
-    let table = made(backend.weight(HostTensor::from_f32(vec![1, k], (0..k).map(|i| i as f32 / k as f32).collect())));
+    let weights: Vec<CpuWeight> = (0..FOOTPRINT / bytes).map(|_| expect_ok(backend.weight(groups()))).collect();
+    let table =
+        expect_ok(backend.weight(HostTensor::from_f32(vec![1, k], (0..k).map(|i| i as f32 / k as f32).collect())));
     let x = backend.embed_tokens(
         &table,
         0..usize::MAX,
@@ -61,7 +62,7 @@ fn projection(bencher: Bencher<'_, '_>, Projection { kind, m }: Projection) {
     bencher.with_inputs(|| turns.next()).bench_local_values(|weight| weight.map(|w| backend.linear(&x, w, None, None)));
 }
 
-/// What was made, since a benchmark can do nothing without it.
-fn made<T>(result: engine::Result<T>) -> T {
+/// Unwraps a result that the benchmark needs.
+fn expect_ok<T>(result: engine::Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

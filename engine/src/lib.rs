@@ -13,22 +13,22 @@ pub mod batch;
 mod completion;
 mod delay;
 mod device_info;
+mod device_setup;
 pub mod embedding;
 #[doc(hidden)]
 pub mod engine;
-#[cfg(feature = "cuda")]
-#[doc(hidden)]
-pub mod fit;
 pub mod group;
 pub mod kv;
 pub mod llm;
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub mod memory_plan;
 #[doc(hidden)]
 pub mod model;
 mod options;
 mod output_text;
 #[doc(hidden)]
 pub mod parallel;
-mod place;
 mod quantize;
 #[doc(hidden)]
 pub mod runner;

@@ -9,6 +9,7 @@ use crate::config::{GenerationConfig, ModelConfig};
 use crate::constraint::{Constraint, Grammar, GrammarCompiler};
 use crate::detokenizer::Detokenizer;
 pub use crate::device_info::{DeviceInfo, MemoryPlan};
+use crate::device_setup::{LoadedModel, load_model};
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
 use crate::group::{OwnerId, RequestId};
@@ -16,7 +17,6 @@ use crate::kv::{KvLayout, SharedLog};
 use crate::load::ModelFiles;
 pub use crate::options::{AttentionKernels, Device, Options, Preemption, SchedulerOptions};
 use crate::output_text::OutputText;
-use crate::place::{PlacedModel, place};
 use crate::sampling::SamplingParams;
 use crate::sequence::{FinishReason, PromptLogprobs};
 use crate::stats::Stats;
@@ -92,7 +92,7 @@ impl Llm {
             }
             Ok(weights)
         };
-        let PlacedModel { mut runner, layout, num_blocks, swap_blocks, device } = place(&config, open, options)?;
+        let LoadedModel { mut runner, layout, num_blocks, swap_blocks, device } = load_model(&config, open, options)?;
         if options.warmup {
             runner.warm_up(options.scheduler.max_num_seqs, num_blocks, options.block_size)?;
         }

@@ -8,9 +8,9 @@
 use anyhow::Result;
 use engine::backend::cuda::{CudaBackend, NotedLaunch};
 use engine::config::ModelConfig;
-use engine::fit::{Rehearsal, rehearse};
 use engine::kv::{KvDtype, KvLayout};
 use engine::load::Weights;
+use engine::memory_plan::{Rehearsal, rehearse};
 use engine::model::Model;
 use engine::parallel::Shard;
 use engine::tensor::DType;

@@ -1,4 +1,4 @@
-//! A projection's weight, stored in panels of 64 rows in the order in which the inner loop reads it.
+//! A projection's weight, stored in panels of 64 rows, in the inner loop's order.
 //!
 //! In a file, the `K` elements of one row are contiguous. Reading four rows at a time would be four streams of a few
 //! kilobytes each. These are too short for the hardware prefetcher, and would reach half the memory bandwidth. In a

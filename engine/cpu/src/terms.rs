@@ -145,7 +145,7 @@ fn finish(sums: &[Sums], terms: usize, start: usize, add: bool, out: &mut [&mut 
 
 /// Splits up to sixteen tokens into rows and writes them into the lines of their blocks.
 ///
-/// The loops over elements use no closures, because those might not be compiled for the instruction set.
+/// The loops over elements use no closures, because closures might not be compiled for the instruction set.
 #[inline(always)]
 fn split(x: &[f32], cols: usize, terms: usize, lines: &mut [Line]) {
     let chunks = cols.div_ceil(DEPTH);

@@ -1,8 +1,8 @@
-//! What a device must be able to do: a small set of operations over device tensors, over which every model is
-//! written once.
+//! The operations that a device must implement. Every model is written once in terms of these operations on device
+//! tensors.
 //!
-//! One forward pass serves prefill, chunked prefill and decode alike: a [`Batch`] is a list of sequences with the
-//! number of new tokens of each, and attention reads keys and values through the block tables.
+//! The same forward pass serves prefill, chunked prefill and decode. A [`Batch`] is a list of sequences with the number
+//! of new tokens of each, and attention reads keys and values through the block tables.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -18,18 +18,18 @@ use crate::parallel::Shard;
 use crate::sampling::{SampleRow, Sampled};
 use crate::tensor::HostTensor;
 
-/// What one attention call needs to know beside its tensors.
+/// The parameters of an attention call besides its tensors.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
-    /// Which layer's part of the cache is read.
+    /// The layer of the cache to read.
     pub layer: usize,
     /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// With `Some(w)` a position sees the last `w` positions, itself included; with `None` all before it.
+    /// With `Some(w)` a position sees the last `w` positions, including itself. With `None` it sees all earlier ones.
     pub window: Option<usize>,
 }
 
-/// A projection as it was loaded: `weight [N, K]` and, if there is to be one, `bias [N]`.
+/// A projection as it was loaded: `weight [N, K]` and, optionally, `bias [N]`.
 pub struct HostLinear {
     /// `[N, K]`
     pub weight: HostTensor,
@@ -38,12 +38,13 @@ pub struct HostLinear {
 }
 
 impl HostLinear {
-    /// The part that gives some of the outputs: rows of the weight, and their biases.
+    /// Returns the part that computes some of the outputs: rows of the weight, and their biases.
     pub fn outputs(self, range: Range<usize>) -> Self {
         HostLinear { weight: self.weight.into_rows(range.clone()), bias: self.bias.map(|bias| bias.into_rows(range)) }
     }
 
-    /// The part that takes some of the inputs: columns of the weight. The bias is added once: by the part that has it.
+    /// Returns the part that uses some of the inputs: columns of the weight. Only one part may have the bias, so that
+    /// it is added once.
     ///
     /// # Errors
     /// See [`HostTensor::into_cols`].
@@ -54,7 +55,7 @@ impl HostLinear {
 
 /// A normalisation of rows.
 pub enum Norm<W> {
-    /// Layer normalisation; without `weight` and `bias` the affine part is left out.
+    /// Layer normalisation. Without `weight` and `bias` there is no affine transformation.
     Layer {
         /// `[H]`
         weight: Option<W>,
@@ -72,81 +73,82 @@ pub enum Norm<W> {
     },
 }
 
-/// What happens to the heads of queries and keys before attention.
+/// The processing of query and key heads before attention.
 pub struct QkNormRope<'a, W> {
-    /// Root-mean-square norms of each query head and each key head, `[D]` each, and their epsilon.
+    /// The weights of the root-mean-square norms for query heads and for key heads, `[D]` each, and their epsilon.
     pub norms: Option<(&'a W, &'a W, f32)>,
-    /// The angles by which heads are rotated, `[positions, D]`: row `p` holds the `D/2` cosines of position `p`, then the
-    /// `D/2` sines. Halves convention: element `i` pairs with `i + D/2`.
+    /// The angles by which heads are rotated, `[positions, D]`. Row `p` contains the `D/2` cosines of position `p`,
+    /// then the `D/2` sines. Element `i` pairs with `i + D/2`, the half-split convention.
     pub rope: Option<&'a W>,
 }
 
-/// A device. Operations are queued in order and cannot fail by themselves; what fails on the device is reported by
-/// [`Backend::sample`], which waits, and by [`Backend::finish`].
+/// A device. Operations are queued in order and report no errors themselves. [`Backend::sample`] and
+/// [`Backend::finish`] wait for the device and report its failures.
 ///
-/// Shapes: `T` new tokens, `H` hidden size, `D` head size, `R` rows whose logits are wanted.
+/// Shapes: `T` new tokens, `H` hidden size, `D` head size, `R` rows whose logits are needed.
 pub trait Backend: Send + 'static {
     /// An activation: a row-major matrix. Dropping it returns its memory to the backend.
     type Tensor: Send;
-    /// A weight as it lies on the device. Cloning shares it.
+    /// A weight on the device. Cloning shares it.
     type Weight: Clone + Send + Sync;
     /// The pool of KV blocks.
     type KvCache: Send;
-    /// The projections to query, key and value.
+    /// The fused projections to query, key and value.
     type QkvWeight: Send;
-    /// The projections to gate and up of a gated unit.
+    /// The fused gate and up projections of a gated unit.
     type GatedWeight: Send;
     /// Queries, keys and values of the new tokens.
     type Qkv: Send;
     /// A [`Batch`] on the device.
     type Inputs;
 
-    /// Takes a weight to the device, keeping its element type.
+    /// Copies a weight to the device and keeps its element type.
     fn weight(&self, tensor: HostTensor) -> Result<Self::Weight>;
-    /// Makes a weight one that projections are computed with; an embedding that is one remains an embedding, too.
+    /// Converts a weight for use in projections. If it is also an embedding, it can still be used as one.
     fn to_projection(&self, weight: Self::Weight, is_embedding: bool) -> Result<Self::Weight> {
         let _ = is_embedding;
         Ok(weight)
     }
-    /// Takes a weight to the device that projections are computed with, and nothing else.
+    /// Copies a weight to the device that is used only in projections.
     fn projection_weight(&self, tensor: HostTensor) -> Result<Self::Weight> {
         self.to_projection(self.weight(tensor)?, false)
     }
-    /// Takes the projections to query, key and value to the device.
+    /// Copies the projections to query, key and value to the device.
     fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<Self::QkvWeight>;
-    /// Takes the projections to gate and up to the device.
+    /// Copies the gate and up projections to the device.
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<Self::GatedWeight>;
-    /// Allocates a pool of `num_blocks` blocks, and room for `swap_blocks` more in the host's memory.
+    /// Allocates a pool of `num_blocks` blocks, and space for `swap_blocks` more in host memory.
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self::KvCache>;
 
-    /// Takes a step's inputs to the device: its tokens, and how the rows of its logits are to be sampled.
+    /// Copies a step's inputs to the device: its tokens, and how to sample the rows of its logits.
     fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> Self::Inputs;
-    /// Moves the step's blocks.
+    /// Performs the step's swaps and copies of blocks.
     fn move_blocks(&self, cache: &mut Self::KvCache, inputs: &Self::Inputs);
-    /// Computes a step. `compute` only asks for operations of this trait, and for the same ones whenever the number of
-    /// tokens is the same, so that a backend may record them and repeat the recording instead, unless hidden states are
-    /// wanted.
+    /// Computes a step. `compute` may only call operations of this trait, and must call the same ones whenever the
+    /// number of tokens is the same. A backend can therefore record them once and replay the recording. Steps that need
+    /// hidden states are not recorded.
     fn compute(&self, inputs: &Self::Inputs, compute: impl FnOnce() -> Option<Self::Tensor>) -> Option<Self::Tensor> {
         let _ = inputs;
         compute()
     }
 
-    /// Numbers of sequences whose decode steps are to be computed before any request, where up to `most` run at a time. By
-    /// default a single one, which touches all weights.
+    /// Returns numbers of sequences whose decode steps should be computed before the first request, if up to `most`
+    /// sequences run at a time. The default is a single sequence, whose step reads all weights.
     fn decode_sizes(&self, most: usize) -> Vec<usize> {
         vec![most.min(1)]
     }
 
-    /// The part of the model that this backend computes. What it computes of a sum, [`Backend::all_reduce`] completes.
+    /// The part of the model that this backend computes. It may compute only a part of a sum, which
+    /// [`Backend::all_reduce`] completes.
     fn shard(&self) -> Shard {
         Shard::WHOLE
     }
 
-    /// Adds the sum of all workers' `part` to `x`, which is the same for all; without a `part`, replaces `x` by the sum of
-    /// all workers' `x`. All get the same bits.
+    /// Adds the sum of all workers' `part` to `x`, which is the same on all workers. Without a `part`, replaces `x` by
+    /// the sum of all workers' `x`. All workers get the same bits.
     fn all_reduce(&self, x: &mut Self::Tensor, part: Option<Self::Tensor>);
 
-    /// The same, and then the norm of `x`.
+    /// Like [`Backend::all_reduce`], and returns the norm of the new `x`.
     fn all_reduce_norm(
         &self,
         x: &mut Self::Tensor,
@@ -157,22 +159,22 @@ pub trait Backend: Send + 'static {
         self.norm(x, norm)
     }
 
-    /// Waits until everything that was queued is done, as a worker that does not sample does at the end of a step.
+    /// Waits until all queued operations are done. Workers that do not sample call this at the end of a step.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// If an operation failed on the device.
     fn finish(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The logits of all workers' parts of the vocabulary, `[R, vocab]`, for the first worker; the others' result is not
-    /// used.
+    /// Gathers the logits of all workers' parts of the vocabulary as `[R, vocab]` on the first worker. The result on
+    /// the other workers is not used.
     fn gather_logits(&self, part: Self::Tensor) -> Self::Tensor {
         part
     }
 
-    /// `[T, H]`: the row of every new token in `table`, which has those of the tokens `vocab`; of another token zeros. If
-    /// there is a table of positions, row `positions[t] + offset` of it added.
+    /// Returns the embeddings of the new tokens, `[T, H]`. `table` has rows for the tokens in `vocab`, and other tokens
+    /// give zeros. If `positions` is set, adds row `positions[t] + offset` of its table.
     fn embed_tokens(
         &self,
         table: &Self::Weight,
@@ -182,7 +184,7 @@ pub trait Backend: Send + 'static {
     ) -> Self::Tensor;
     /// Adds row `positions[t] + offset` of `table` to every row of `x`.
     fn add_positions(&self, x: &mut Self::Tensor, table: &Self::Weight, offset: usize, inputs: &Self::Inputs);
-    /// `act(x weight^T + bias)`: `x [M, K]`, `weight [N, K]`, `bias [N]`, result `[M, N]`.
+    /// Returns `act(x weight^T + bias)` with `x [M, K]`, `weight [N, K]`, `bias [N]` and result `[M, N]`.
     fn linear(
         &self,
         x: &Self::Tensor,
@@ -190,7 +192,7 @@ pub trait Backend: Send + 'static {
         bias: Option<&Self::Weight>,
         act: Option<Activation>,
     ) -> Self::Tensor;
-    /// `residual += x weight^T + bias`.
+    /// Computes `residual += x weight^T + bias`.
     fn linear_add(
         &self,
         residual: &mut Self::Tensor,
@@ -198,7 +200,8 @@ pub trait Backend: Send + 'static {
         weight: &Self::Weight,
         bias: Option<&Self::Weight>,
     );
-    /// The same, and then the norm of `residual`, if there is one operation for both; else nothing is done.
+    /// Like [`Backend::linear_add`], and returns the norm of the new `residual`, if the device can do both in one
+    /// operation. Otherwise does nothing and returns `None`.
     fn linear_add_norm(
         &self,
         _residual: &mut Self::Tensor,
@@ -209,15 +212,15 @@ pub trait Backend: Send + 'static {
     ) -> Option<Self::Tensor> {
         None
     }
-    /// `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
+    /// Returns `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
-    /// Queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.
+    /// Returns the queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.
     fn qkv(&self, x: &Self::Tensor, weight: &Self::QkvWeight) -> Self::Qkv;
-    /// Each row of `x` normalised.
+    /// Normalises each row of `x`.
     fn norm(&self, x: &Self::Tensor, norm: &Norm<Self::Weight>) -> Self::Tensor;
-    /// Normalises and rotates the heads of queries and keys as `heads` says, then writes the new tokens' keys and values
-    /// to their slots in one layer of the cache.
-    fn write_kv(
+    /// Normalises and rotates the query and key heads in place as `heads` specifies, then writes the new tokens' keys
+    /// and values to their slots in one layer of the cache.
+    fn norm_rope_and_write_kv(
         &self,
         qkv: &mut Self::Qkv,
         heads: QkNormRope<'_, Self::Weight>,
@@ -225,8 +228,8 @@ pub trait Backend: Send + 'static {
         layer: usize,
         inputs: &Self::Inputs,
     );
-    /// Causal attention of the new tokens' queries over the cache, read through the block tables. Query head `h` reads
-    /// key/value head `h / (heads / kv_heads)`. Result `[T, heads * D]` (4.1, 5.1 of the paper).
+    /// Computes causal attention of the new tokens' queries over the cache, read through the block tables. Query head
+    /// `h` reads key/value head `h / (heads / kv_heads)`. The result is `[T, heads * D]` (4.1, 5.1 of the paper).
     fn attention(
         &self,
         qkv: &Self::Qkv,
@@ -234,17 +237,18 @@ pub trait Backend: Send + 'static {
         params: Attention,
         inputs: &Self::Inputs,
     ) -> Self::Tensor;
-    /// `[R, H]`: the rows of `x` whose logits are wanted.
+    /// Returns the rows of `x` whose logits are needed, `[R, H]`.
     fn logit_rows(&self, x: &Self::Tensor, inputs: &Self::Inputs) -> Self::Tensor;
-    /// The rows of `x` whose final hidden states are wanted.
+    /// Returns the rows of `x` whose final hidden states are needed.
     fn hidden_rows(&self, x: &Self::Tensor, inputs: &Self::Inputs) -> Self::Tensor;
-    /// The elements of `x`, row by row, for which it waits.
+    /// Waits for the elements of `x` and returns them, row by row.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// If an operation failed on the device.
     fn download(&self, x: &Self::Tensor) -> Result<Vec<f32>>;
-    /// `[R, vocab]`, in f32 whatever the type of activations: `x weight^T`, with `weight [vocab, H]`.
+    /// Returns `x weight^T` with `weight [vocab, H]`: `[R, vocab]` in f32, whatever the type of activations.
     fn logits(&self, x: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor;
-    /// Chooses a token for every row of `logits [R, vocab]` and waits for the result. The rows are those that were uploaded.
+    /// Chooses a token for every row of `logits [R, vocab]` and waits for the result. `rows` must be the rows passed to
+    /// [`Backend::upload`].
     fn sample(&self, logits: &Self::Tensor, inputs: &Self::Inputs, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>>;
 }

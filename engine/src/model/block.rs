@@ -1,10 +1,10 @@
-//! The transformer block that OPT and GPT-2 have in common: multi-head attention, then two matrices with a function
-//! between them, each behind a layer norm and added to the residual stream.
+//! The transformer block of OPT and GPT-2: multi-head attention, then two matrices with an activation function between
+//! them. Each part has a layer norm and is added to the residual stream.
 
 use super::layers::{Linear, Residual, ResidualLinear};
 use crate::backend::{Activation, Attention, Backend, Norm, QkNormRope};
 
-/// One block's weights.
+/// The weights of one block.
 pub struct Block<B: Backend> {
     pub attention_norm: Norm<B::Weight>,
     pub qkv: B::QkvWeight,
@@ -17,7 +17,7 @@ pub struct Block<B: Backend> {
 }
 
 impl<B: Backend> Block<B> {
-    /// Normalises before attention and feed-forward.
+    /// Computes a block that normalises before attention and feed-forward.
     pub fn norm_first(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &mut Residual<B>, inputs: &B::Inputs) {
         let attended = self.attend(b, cache, layer, &x.norm(b, &self.attention_norm), inputs);
         self.out.add_to(b, x, attended);
@@ -25,7 +25,7 @@ impl<B: Backend> Block<B> {
         self.down.add_to(b, x, up);
     }
 
-    /// Normalises after the residual sums.
+    /// Computes a block that normalises after the residual sums.
     pub fn norm_last(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &mut Residual<B>, inputs: &B::Inputs) {
         let attended = self.attend(b, cache, layer, x.sum(b), inputs);
         self.out.add_to(b, x, attended);
@@ -37,7 +37,7 @@ impl<B: Backend> Block<B> {
 
     fn attend(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
         let mut qkv = b.qkv(x, &self.qkv);
-        b.write_kv(&mut qkv, QkNormRope { norms: None, rope: None }, cache, layer, inputs);
+        b.norm_rope_and_write_kv(&mut qkv, QkNormRope { norms: None, rope: None }, cache, layer, inputs);
         b.attention(&qkv, cache, Attention { layer, scale: self.scale, window: None }, inputs)
     }
 }

@@ -1,5 +1,5 @@
-//! GPT-2 (Radford et al., 2019): learned positions, multi-head attention, GELU feed-forward, projections stored
-//! transposed and query, key and value fused.
+//! GPT-2 (Radford et al., 2019): learned positions, multi-head attention and a GELU feed-forward block. Checkpoints
+//! store projections transposed, and query, key and value fused.
 
 use super::Model;
 use super::block::Block;
@@ -25,7 +25,7 @@ impl<B: Backend> Gpt2<B> {
         let (hidden, inner, eps) = (config.hidden, gpt2.n_inner, gpt2.layer_norm_epsilon);
         let tokens = l.embedding("wte.weight", config.vocab_size, hidden)?;
         let shard = backend.shard();
-        // Heads are whole: the model's number of them is a multiple of the workers'.
+        // The number of heads is a multiple of the number of workers, so no head is divided.
         let heads = shard.even(hidden);
         let mut blocks = Vec::with_capacity(config.layers);
         for i in 0..config.layers {
@@ -52,7 +52,7 @@ impl<B: Backend> Gpt2<B> {
     }
 }
 
-/// Query, key and value, which GPT-2 stores as one projection.
+/// Splits GPT-2's fused projection into query, key and value.
 fn thirds(qkv: &HostLinear) -> [HostLinear; 3] {
     let third = |t: &HostTensor, i: usize| t.rows(i * t.shape()[0] / 3..(i + 1) * t.shape()[0] / 3);
     let part = |i| HostLinear { weight: third(&qkv.weight, i), bias: qkv.bias.as_ref().map(|bias| third(bias, i)) };

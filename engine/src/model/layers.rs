@@ -1,4 +1,4 @@
-//! What the architectures are built from, and how its weights are taken.
+//! The building blocks of the architectures, and loading their weights.
 
 use std::ops::Range;
 
@@ -7,57 +7,57 @@ use crate::error::Result;
 use crate::load::Weights;
 use crate::tensor::HostTensor;
 
-/// Takes weights by name, checks their shapes and moves them to the backend.
+/// Takes weights by name, checks their shapes and copies them to the backend.
 pub struct Loader<'a, B: Backend> {
     pub backend: &'a B,
     pub weights: &'a mut Weights,
 }
 
 impl<B: Backend> Loader<'_, B> {
-    /// A tensor that is no projection's. If it is quantised, it no longer is: such tensors are small.
+    /// Takes a tensor that is not a projection. If it is quantised it is decoded, because such tensors are small.
     pub fn weight(&mut self, name: &str, shape: &[usize]) -> Result<B::Weight> {
         self.backend.weight(self.weights.take_elements(name, shape)?)
     }
 
-    /// `name.weight [outputs, inputs]` and, if there is to be one, `name.bias [outputs]`.
+    /// Takes a projection: `name.weight [outputs, inputs]` and, if `bias` is set, `name.bias [outputs]`.
     pub fn linear(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<Linear<B>> {
         let host = self.host_linear(name, outputs, inputs, bias)?;
         Linear::new(self.backend, host)
     }
 
-    /// The worker's even part of a projection's outputs.
+    /// Takes the worker's part of a projection's outputs, divided evenly.
     pub fn share(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<HostLinear> {
         let own = self.backend.shard().even(outputs);
         Ok(self.host_linear(name, outputs, inputs, bias)?.outputs(own))
     }
 
-    /// The worker's even part of a projection's inputs, whose results are added to the residual stream. Inputs are those of
-    /// heads, or of a feed-forward layer.
+    /// Takes the worker's part of a projection's inputs, divided evenly. The results are added to the residual stream.
+    /// The inputs are heads or elements of a feed-forward layer.
     pub fn residual(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<ResidualLinear<B>> {
         let host = self.host_linear(name, outputs, inputs, bias)?;
         ResidualLinear::new(self.backend, host)
     }
 
-    /// A worker's heads among `heads` heads: the part of a projection to them that gives these.
+    /// Takes the part of a projection that computes the worker's heads among `heads` heads.
     pub fn heads(&mut self, name: &str, heads: usize, dim: usize, inputs: usize, bias: bool) -> Result<HostLinear> {
         let own = self.backend.shard().heads(heads);
         let linear = self.host_linear(name, heads * dim, inputs, bias)?;
         Ok(linear.outputs(own.start * dim..own.end * dim))
     }
 
-    /// The rows of the embedding of the worker's part of the vocabulary.
+    /// Takes the rows of an embedding for the worker's part of the vocabulary.
     pub fn embedding(&mut self, name: &str, vocab: usize, width: usize) -> Result<Embedding<B>> {
         let tokens = self.backend.shard().rows(vocab);
         Ok(Embedding { table: self.backend.weight(self.vocab_rows(name, vocab, width)?)?, tokens })
     }
 
-    /// The rows of a matrix for the worker's part of the vocabulary.
+    /// Takes the rows of a matrix for the worker's part of the vocabulary.
     fn vocab_rows(&mut self, name: &str, vocab: usize, width: usize) -> Result<HostTensor> {
         let tokens = self.backend.shard().rows(vocab);
         Ok(self.weights.take(name, &[vocab, width])?.into_rows(tokens))
     }
 
-    /// As [`Loader::linear`], still on the host.
+    /// Like [`Loader::linear`], but keeps the projection on the host.
     pub fn host_linear(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<HostLinear> {
         let weight = self.weights.take(&format!("{name}.weight"), &[outputs, inputs])?;
         let bias = if bias { Some(self.bias(name, outputs)?) } else { None };
@@ -68,8 +68,8 @@ impl<B: Backend> Loader<'_, B> {
         self.weights.take_elements(&format!("{name}.bias"), &[outputs])
     }
 
-    /// GPT-2 stores its projections transposed (`Conv1D`): `name.weight [inputs, outputs]`, `name.bias [outputs]`. In GGUF
-    /// files, and where they are quantised, they are not.
+    /// Takes one of GPT-2's projections, which are stored transposed (`Conv1D`): `name.weight [inputs, outputs]`,
+    /// `name.bias [outputs]`. In GGUF files and in quantised checkpoints they are not transposed.
     pub fn conv1d(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<HostLinear> {
         if self.weights.rows_are_outputs(&format!("{name}.weight")) {
             return self.host_linear(name, outputs, inputs, true);
@@ -78,7 +78,7 @@ impl<B: Backend> Loader<'_, B> {
         Ok(HostLinear { weight, bias: Some(self.bias(name, outputs)?) })
     }
 
-    /// `name.weight [width]` and `name.bias [width]`, or neither.
+    /// Takes `name.weight [width]` and `name.bias [width]`, or neither if `affine` is false.
     pub fn layer_norm(&mut self, name: &str, width: usize, affine: bool, eps: f32) -> Result<Norm<B::Weight>> {
         if !affine {
             return Ok(Norm::Layer { weight: None, bias: None, eps });
@@ -88,12 +88,12 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Norm::Layer { weight, bias, eps })
     }
 
-    /// `name.weight [width]`
+    /// Takes `name.weight [width]`.
     pub fn rms_norm(&mut self, name: &str, width: usize, eps: f32) -> Result<Norm<B::Weight>> {
         Ok(Norm::Rms { weight: self.weight(&format!("{name}.weight"), &[width])?, eps })
     }
 
-    /// The output matrix, of the worker's part of the vocabulary: `embedding` itself if the two are tied.
+    /// Takes the output matrix for the worker's part of the vocabulary. If it is tied, this is `embedding` itself.
     pub fn output(&mut self, tied: bool, embedding: &Embedding<B>, vocab: usize, width: usize) -> Result<B::Weight> {
         if tied {
             return self.backend.to_projection(embedding.table.clone(), true);
@@ -109,7 +109,7 @@ pub struct Linear<B: Backend> {
     pub bias: Option<B::Weight>,
 }
 
-// Derived, it would ask the same of the backend.
+// A derived implementation would require `B: Clone`.
 impl<B: Backend> Clone for Linear<B> {
     fn clone(&self) -> Self {
         Linear { weight: self.weight.clone(), bias: self.bias.clone() }
@@ -131,88 +131,92 @@ impl<B: Backend> Linear<B> {
     }
 }
 
-/// The residual stream, `[T, H]`: what layers read, each through a norm, and add their results to.
+/// The residual stream, `[T, H]`. Layers read it through a norm and add their results to it.
 ///
-/// What was added last is computed when the stream is read: together with the norm, since that is how it is mostly read.
+/// The last addition is pending until the stream is read. It can then be computed together with the norm that usually
+/// follows.
 pub struct Residual<B: Backend> {
     x: B::Tensor,
-    rest: Rest<B>,
+    pending: Pending<B>,
 }
 
-/// What is still to be done to a stream.
-enum Rest<B: Backend> {
-    /// Nothing.
+/// An addition to the stream that has not been computed yet.
+enum Pending<B: Backend> {
+    /// No addition.
     None,
-    /// To add a projection of this tensor.
+    /// Add a projection of this tensor.
     Projection(B::Tensor, Linear<B>),
-    /// To add the sum of all workers' parts, of which this is the worker's.
+    /// Add the sum of all workers' parts. This is the worker's part.
     Part(B::Tensor),
-    /// To add up all workers' streams.
+    /// Replace the stream by the sum of all workers' streams.
     Sum,
 }
 
 impl<B: Backend> Residual<B> {
-    /// A stream that begins with `x`, the same for all workers.
+    /// Creates a stream from `x`, which is the same for all workers.
     pub fn new(x: B::Tensor) -> Self {
-        Residual { x, rest: Rest::None }
+        Residual { x, pending: Pending::None }
     }
 
-    /// A stream that begins with the sum of all workers' `x`.
+    /// Creates a stream from the sum of all workers' `x`.
     fn of_parts(b: &B, x: B::Tensor) -> Self {
-        Residual { x, rest: if b.shard().is_whole() { Rest::None } else { Rest::Sum } }
+        Residual { x, pending: if b.shard().is_whole() { Pending::None } else { Pending::Sum } }
     }
 
-    /// What is in the stream.
+    /// Completes the pending addition and returns the stream.
     pub fn sum(&mut self, b: &B) -> &B::Tensor {
-        match std::mem::replace(&mut self.rest, Rest::None) {
-            Rest::None => {}
-            Rest::Projection(y, linear) => b.linear_add(&mut self.x, &y, &linear.weight, linear.bias.as_ref()),
-            Rest::Part(part) => b.all_reduce(&mut self.x, Some(part)),
-            Rest::Sum => b.all_reduce(&mut self.x, None),
+        match std::mem::replace(&mut self.pending, Pending::None) {
+            Pending::None => {}
+            Pending::Projection(y, linear) => b.linear_add(&mut self.x, &y, &linear.weight, linear.bias.as_ref()),
+            Pending::Part(part) => b.all_reduce(&mut self.x, Some(part)),
+            Pending::Sum => b.all_reduce(&mut self.x, None),
         }
         &self.x
     }
 
-    /// The norm of what is in the stream.
+    /// Completes the pending addition and returns the norm of the stream.
     pub fn norm(&mut self, b: &B, norm: &Norm<B::Weight>) -> B::Tensor {
-        match std::mem::replace(&mut self.rest, Rest::None) {
-            Rest::None => b.norm(&self.x, norm),
-            Rest::Projection(y, linear) => {
+        match std::mem::replace(&mut self.pending, Pending::None) {
+            Pending::None => b.norm(&self.x, norm),
+            Pending::Projection(y, linear) => {
                 let Linear { weight, bias } = &linear;
                 if let Some(normed) = b.linear_add_norm(&mut self.x, &y, weight, bias.as_ref(), norm) {
                     return normed;
                 }
-                self.rest = Rest::Projection(y, linear);
+                self.pending = Pending::Projection(y, linear);
                 b.norm(self.sum(b), norm)
             }
-            Rest::Part(part) => b.all_reduce_norm(&mut self.x, Some(part), norm),
-            Rest::Sum => b.all_reduce_norm(&mut self.x, None, norm),
+            Pending::Part(part) => b.all_reduce_norm(&mut self.x, Some(part), norm),
+            Pending::Sum => b.all_reduce_norm(&mut self.x, None, norm),
         }
     }
 
-    /// What is in the stream at its end.
+    /// Completes the pending addition and returns the stream by value.
     pub fn into_sum(mut self, b: &B) -> B::Tensor {
         self.sum(b);
         self.x
     }
 }
 
-/// A projection whose inputs are divided among workers, added to the residual stream. Each computes a part of the sum; the
-/// first one's includes the bias.
+/// A projection whose inputs are divided among workers, added to the residual stream. Each worker computes a part of
+/// the sum. The first worker's part includes the bias.
 pub struct ResidualLinear<B: Backend>(Linear<B>);
 
 impl<B: Backend> ResidualLinear<B> {
-    /// The worker's even part of the inputs.
+    /// Takes the worker's part of the inputs, divided evenly.
     pub fn new(backend: &B, host: HostLinear) -> Result<Self> {
         let (shard, inputs) = (backend.shard(), host.weight.shape()[1]);
         Ok(ResidualLinear(Linear::new(backend, host.inputs(shard.even(inputs), shard.is_first())?)?))
     }
 
-    /// `residual += self(x)`
+    /// Adds `self(x)` to the residual stream.
     pub fn add_to(&self, b: &B, residual: &mut Residual<B>, x: B::Tensor) {
         residual.sum(b);
-        residual.rest =
-            if b.shard().is_whole() { Rest::Projection(x, self.0.clone()) } else { Rest::Part(self.0.apply(b, &x)) };
+        residual.pending = if b.shard().is_whole() {
+            Pending::Projection(x, self.0.clone())
+        } else {
+            Pending::Part(self.0.apply(b, &x))
+        };
     }
 }
 
@@ -223,7 +227,8 @@ pub struct Embedding<B: Backend> {
 }
 
 impl<B: Backend> Embedding<B> {
-    /// `[T, H]` of the new tokens; with a table of positions, whose rows are added, and what is added to a position there.
+    /// Embeds the new tokens: `[T, H]`. `positions` is an optional table whose rows are added, and the offset from
+    /// positions to its rows.
     pub fn apply(&self, b: &B, positions: Option<(&B::Weight, usize)>, inputs: &B::Inputs) -> Residual<B> {
         let positions = positions.filter(|_| b.shard().is_first());
         Residual::of_parts(b, b.embed_tokens(&self.table, self.tokens.clone(), positions, inputs))

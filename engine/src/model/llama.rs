@@ -1,6 +1,6 @@
-//! LLaMA (Touvron et al., 2023) and the models built like it: rotary positions, grouped-query attention, RMS norms,
-//! gated feed-forward. Mistral adds a sliding window, Qwen2 biases on query, key and value, Qwen3 norms on each query
-//! and key head.
+//! LLaMA (Touvron et al., 2023) and similar models: rotary positions, grouped-query attention, RMS norms, and a gated
+//! feed-forward block. Mistral adds a sliding window, Qwen2 biases on query, key and value, and Qwen3 norms on each
+//! query and key head.
 
 use super::Model;
 use super::layers::{Embedding, Loader, ResidualLinear};
@@ -26,7 +26,7 @@ pub struct Llama<B: Backend> {
 struct Layer<B: Backend> {
     attention_norm: Norm<B::Weight>,
     qkv: B::QkvWeight,
-    /// Norms of each query head and each key head.
+    /// The norms for query heads and for key heads.
     head_norms: Option<(B::Weight, B::Weight)>,
     out: ResidualLinear<B>,
     ffn_norm: Norm<B::Weight>,
@@ -94,7 +94,7 @@ impl<B: Backend> Model<B> for Llama<B> {
             let h = x.norm(b, &layer.attention_norm);
             let mut qkv = b.qkv(&h, &layer.qkv);
             let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key, self.eps));
-            b.write_kv(&mut qkv, QkNormRope { norms, rope: Some(&self.rope) }, cache, i, inputs);
+            b.norm_rope_and_write_kv(&mut qkv, QkNormRope { norms, rope: Some(&self.rope) }, cache, i, inputs);
             let params = Attention { layer: i, scale: self.scale, window: layer.window };
             let attended = b.attention(&qkv, cache, params, inputs);
             layer.out.add_to(b, &mut x, attended);

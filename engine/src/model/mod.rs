@@ -1,4 +1,4 @@
-//! The models, written once over [`Backend`]. One file per architecture; each mirrors its paper's equations.
+//! The models, written once over [`Backend`]. Each architecture has a file that follows its paper's equations.
 
 mod block;
 mod gpt2;
@@ -14,16 +14,16 @@ use crate::load::Weights;
 
 /// A causal language model on a backend.
 pub trait Model<B: Backend>: Send {
-    /// Runs the layers over the step's new tokens: writes their keys and values to the cache, and returns the hidden
+    /// Runs the layers over the step's new tokens. Writes their keys and values to the cache, and returns the hidden
     /// states `[T, hidden]` before the output matrix.
     fn forward(&self, backend: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor;
-    /// The final hidden states, as the output matrix takes them, of rows of what [`Model::forward`] returns.
+    /// Converts rows of the result of [`Model::forward`] to final hidden states, the input of the output matrix.
     fn final_hidden(&self, backend: &B, rows: B::Tensor) -> B::Tensor;
-    /// `[R, vocab]`: the logits of `R` such rows.
+    /// Computes the logits of `R` rows of the result of [`Model::forward`]: `[R, vocab]`.
     fn logits(&self, backend: &B, rows: B::Tensor) -> B::Tensor;
 }
 
-/// Takes a model's weights to the backend. `max_len` is the longest sequence that will be run.
+/// Loads a model's weights to the backend. `max_len` is the maximum sequence length.
 pub fn load<B: Backend>(
     backend: &B,
     config: &ModelConfig,

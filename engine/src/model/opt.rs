@@ -1,5 +1,5 @@
-//! OPT (Zhang et al., 2022): learned positions, multi-head attention, ReLU feed-forward. OPT-350m alone normalises after
-//! each residual sum and embeds tokens in fewer dimensions.
+//! OPT (Zhang et al., 2022): learned positions, multi-head attention and a ReLU feed-forward block. Only OPT-350m
+//! normalises after each residual sum and embeds tokens in fewer dimensions.
 
 use super::Model;
 use super::block::Block;

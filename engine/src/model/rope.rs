@@ -3,8 +3,9 @@
 use crate::config::{Rope, RopeScaling};
 use crate::tensor::HostTensor;
 
-/// `[positions, head_dim]`: row `p` holds the cosines of position `p`'s angles, then the sines. Frequencies and angles are
-/// rounded to f32 where Hugging Face rounds them, since far positions turn a rounding into an angle.
+/// Returns the table `[positions, head_dim]`. Row `p` contains the cosines of position `p`'s angles, then the sines.
+/// Frequencies and angles are rounded to f32 in the same places as in Hugging Face's code, because at large positions a
+/// rounding error becomes a noticeable angle.
 pub(super) fn table(rope: &Rope, head_dim: usize, positions: usize) -> HostTensor {
     let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| frequency(rope, i, head_dim)).collect();
     let mut table = Vec::with_capacity(positions * head_dim);
@@ -26,7 +27,7 @@ fn frequency(rope: &Rope, i: usize, head_dim: usize) -> f32 {
         &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
             let wavelength = 2.0 * std::f64::consts::PI / f64::from(f);
             let turns = original_max_position_embeddings as f64 / wavelength;
-            // 0 where the frequency is divided by the factor, 1 where it is kept, a blend between.
+            // 0 means dividing the frequency by the factor, 1 means keeping it. Values between interpolate.
             let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
             ((1.0 - keep) * f64::from(f) / factor + keep * f64::from(f)) as f32
         }
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_holds_cosines_then_sines() {
+    fn a_row_contains_cosines_then_sines() {
         let table = table(&Rope { theta: 100.0, scaling: RopeScaling::None }, 4, 3);
         let Elements::F32(t) = table.elements() else { panic!("the table is f32") };
         let want = [2f32.cos(), 0.2f32.cos(), 2f32.sin(), 0.2f32.sin()];

@@ -1,14 +1,15 @@
-//! Tensor parallelism (4.6 of the paper): a model divided among workers, which run the same program on their parts of it.
+//! Tensor parallelism (4.6 of the paper): a model is divided among workers that run the same program on different
+//! parts.
 //!
-//! | file | |
+//! | file | contents |
 //! | --- | --- |
-//! | `shard` | which heads, rows and columns are a worker's, as in Megatron-LM (Shoeybi et al., 2019) |
-//! | `ranks` | how workers of one process sum up and gather: through shared memory |
-//! | `workers` | a step on all workers: the same batch to each, and the sampled tokens back from the first |
+//! | `shard` | a worker's heads, rows and columns, as in Megatron-LM (Shoeybi et al., 2019) |
+//! | `ranks` | sums and gathers between workers of one process, through shared memory |
+//! | `workers` | a step on all workers: each gets the same batch, and the first returns the sampled tokens |
 //!
-//! There is one scheduler and one block manager. Physical blocks have the same numbers for all workers, each of which has
-//! its heads' part of every block, so that a step's batch, block tables and moves included, is the same for all. Beside
-//! it workers need nothing from the scheduler.
+//! There is one scheduler and one block manager. Physical blocks have the same numbers on all workers. Each worker
+//! stores its heads' part of every block. So a step's batch, including block tables and moves, is the same for all, and
+//! workers need no other data from the scheduler.
 
 mod ranks;
 mod shard;

@@ -1,84 +1,84 @@
-//! Workers of one process that sum up and gather through shared memory.
+//! Sums and gathers between workers of one process, through shared memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use super::{Shard, WorkerGroup};
 
-/// Looks at the round before a worker goes to sleep: others are mostly about to come.
+/// How often a worker checks for the others before it sleeps. Usually they arrive soon.
 const SPINS: usize = 2000;
 
-/// What the workers of a model share.
+/// State shared by the workers of a model.
 #[derive(Debug)]
 pub struct RankGroup {
-    /// What each worker has brought to the present sum or gathering.
+    /// Each worker's input for the current sum or gather.
     parts: Vec<RwLock<Vec<f32>>>,
     meeting: Mutex<Meeting>,
     changed: Condvar,
-    /// Meetings that are over, to be looked at without the lock.
-    over: AtomicUsize,
-    /// Sums so far.
+    /// Number of completed meetings. It can be read without the lock.
+    completed: AtomicUsize,
+    /// Number of sums so far.
     sums: AtomicUsize,
 }
 
-/// A point that all workers must have reached before one goes on.
+/// A barrier: all workers must arrive before any continues.
 #[derive(Debug, Default)]
 struct Meeting {
     arrived: usize,
-    /// Meetings that are over.
-    over: usize,
-    /// A worker will never arrive.
+    /// Number of completed meetings.
+    completed: usize,
+    /// Whether a worker has failed and will never arrive.
     failed: bool,
 }
 
 impl RankGroup {
-    /// A group of `of` workers.
+    /// Creates a group of `of` workers.
     pub fn new(of: usize) -> Arc<Self> {
         Arc::new(RankGroup {
             parts: (0..of).map(|_| RwLock::default()).collect(),
             meeting: Mutex::default(),
             changed: Condvar::new(),
-            over: AtomicUsize::new(0),
+            completed: AtomicUsize::new(0),
             sums: AtomicUsize::new(0),
         })
     }
 
-    /// The worker with this number.
+    /// Returns the worker with this number.
     pub fn rank(self: &Arc<Self>, rank: usize) -> WorkerRank {
         WorkerRank { group: Arc::clone(self), shard: Shard { rank, of: self.parts.len() } }
     }
 
-    /// Sums so far: each of them is one, however many workers take part.
+    /// Number of sums so far. A sum counts once, however many workers take part.
     pub fn sums(&self) -> usize {
         self.sums.load(Ordering::Relaxed)
     }
 
-    /// Waits until all workers are here; false if one of them has failed.
+    /// Waits until all workers have arrived. Returns false if one has failed.
     pub(crate) fn meet(&self) -> bool {
         let lock = || self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut meeting = lock();
         if meeting.failed {
             return false;
         }
-        let round = meeting.over;
+        let round = meeting.completed;
         meeting.arrived += 1;
         if meeting.arrived == self.parts.len() {
             meeting.arrived = 0;
-            meeting.over += 1;
-            self.over.fetch_add(1, Ordering::Release);
+            meeting.completed += 1;
+            self.completed.fetch_add(1, Ordering::Release);
             self.changed.notify_all();
             return true;
         }
-        let seen = self.over.load(Ordering::Acquire);
+        let seen = self.completed.load(Ordering::Acquire);
         drop(meeting);
         for _ in 0..SPINS {
-            if self.over.load(Ordering::Acquire) != seen {
+            if self.completed.load(Ordering::Acquire) != seen {
                 break;
             }
             std::hint::spin_loop();
         }
         let mut meeting = lock();
-        while meeting.over == round && !meeting.failed {
+        while meeting.completed == round && !meeting.failed {
             meeting = self.changed.wait(meeting).unwrap_or_else(PoisonError::into_inner);
         }
         !meeting.failed
@@ -89,7 +89,7 @@ impl WorkerGroup for RankGroup {
     fn fail(&self) {
         let mut meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
         meeting.failed = true;
-        self.over.fetch_add(1, Ordering::Release);
+        self.completed.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
     }
 
@@ -98,7 +98,7 @@ impl WorkerGroup for RankGroup {
     }
 }
 
-/// A worker's place in its group.
+/// A worker's membership in its group.
 #[derive(Clone, Debug)]
 pub struct WorkerRank {
     group: Arc<RankGroup>,
@@ -111,10 +111,10 @@ impl WorkerRank {
         self.shard
     }
 
-    /// Replaces `x` by the sum of what all workers bring, which must be as long for all. The sum is in `f32` and in the
-    /// order of the workers, so that all get the same bits.
+    /// Replaces `x` by the sum of all workers' `x`, which must have the same length. The sum is computed in f32 in the
+    /// order of the workers, so all get the same bits.
     pub fn sum(&self, x: &mut [f32]) {
-        self.bring(x);
+        self.store_part(x);
         if !self.group.meet() {
             return;
         }
@@ -129,17 +129,17 @@ impl WorkerRank {
                 x.iter_mut().zip(&*part).for_each(|(x, y)| *x += y);
             }
         }
-        // What the others have not read yet must stay.
+        // Parts must not change until all workers have read them.
         self.group.meet();
     }
 
-    /// Puts the columns of all workers' matrices of `rows` rows side by side, and gives the result to the first worker.
-    /// `make` provides room for so many columns.
+    /// Concatenates the columns of all workers' matrices of `rows` rows, and returns the result on the first worker.
+    /// `make` allocates it for a number of columns.
     pub fn gather<T>(&self, rows: usize, part: &[f32], make: impl FnOnce(usize) -> T) -> Option<T>
     where
         T: AsMut<[f32]>,
     {
-        self.bring(part);
+        self.store_part(part);
         if !self.group.meet() {
             return None;
         }
@@ -162,8 +162,8 @@ impl WorkerRank {
         gathered
     }
 
-    /// Leaves a copy for the others.
-    fn bring(&self, part: &[f32]) {
+    /// Stores a copy of this worker's input for the others.
+    fn store_part(&self, part: &[f32]) {
         let mut own = self.group.parts[self.shard.rank].write().unwrap_or_else(PoisonError::into_inner);
         own.clear();
         own.extend_from_slice(part);
@@ -178,8 +178,8 @@ mod tests {
 
     use super::*;
 
-    /// What each worker's `work` gives.
-    fn on_all<T: Send>(of: usize, work: impl Fn(WorkerRank) -> T + Sync) -> Vec<T> {
+    /// Runs `work` on `of` workers and returns the results.
+    fn run_on_all<T: Send>(of: usize, work: impl Fn(WorkerRank) -> T + Sync) -> Vec<T> {
         let group = RankGroup::new(of);
         thread::scope(|scope| {
             let threads: Vec<_> = (0..of)
@@ -195,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn all_get_the_same_sum_again_and_again() {
+    fn all_workers_get_the_same_sums() {
         for of in [1, 2, 3, 4, 8] {
-            let sums = on_all(of, |rank| {
+            let sums = run_on_all(of, |rank| {
                 let own = rank.shard().rank as f32;
                 (0..200)
                     .map(|round| {
@@ -219,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn columns_come_to_the_first_worker_in_order() {
-        let gathered = on_all(3, |rank| {
+    fn the_first_worker_gathers_columns_in_order() {
+        let gathered = run_on_all(3, |rank| {
             let widths = [2, 2, 1];
             let (own, width) = (rank.shard().rank, widths[rank.shard().rank]);
             let part: Vec<f32> = (0..2 * width).map(|i| (own * 10 + i) as f32).collect();
@@ -231,8 +231,8 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_fails_releases_the_others() {
-        let done = on_all(4, |rank| {
+    fn a_failing_worker_releases_the_others() {
+        let done = run_on_all(4, |rank| {
             for round in 0.. {
                 if rank.shard().rank == 2 && round == 5 {
                     rank.group.fail();
@@ -243,7 +243,7 @@ mod tests {
                     return round;
                 }
             }
-            unreachable!("rounds do not end")
+            unreachable!("the loop is infinite")
         });
         assert_eq!(done[2], 5);
         assert!(done.iter().all(|&round| (4..=6).contains(&round)), "{done:?}");

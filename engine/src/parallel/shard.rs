@@ -5,36 +5,37 @@ use std::ops::Range;
 use crate::config::{ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
 
-/// Which part of a model a worker has: that of `rank`, of so many workers.
+/// A worker's part of a model, identified by the worker's number and the number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// The worker's number, from 0.
     pub rank: usize,
-    /// How many workers there are.
+    /// The number of workers.
     pub of: usize,
 }
 
 impl Shard {
-    /// All of the model.
+    /// The whole model on a single worker.
     pub const WHOLE: Shard = Shard { rank: 0, of: 1 };
 
-    /// Whether it is all of the model.
+    /// Whether this is the whole model.
     pub fn is_whole(self) -> bool {
         self.of == 1
     }
 
-    /// Whether it is the first worker's, which adds what must be added once.
+    /// Whether this is the first worker's part, which adds terms that must be added once.
     pub fn is_first(self) -> bool {
         self.rank == 0
     }
 
-    /// The worker's part of `count` things, of which all workers have the same number.
+    /// Returns the worker's part of `count` items, of which all workers have equally many.
     pub fn even(self, count: usize) -> Range<usize> {
         let each = count / self.of;
         self.rank * each..(self.rank + 1) * each
     }
 
-    /// The worker's heads, of `count` heads. Where there are fewer heads than workers several workers have the same one.
+    /// Returns the worker's part of `count` heads. If there are fewer heads than workers, several workers have the same
+    /// head.
     pub fn heads(self, count: usize) -> Range<usize> {
         if count < self.of {
             let head = self.rank * count / self.of;
@@ -43,16 +44,16 @@ impl Shard {
         self.even(count)
     }
 
-    /// The worker's part of `count` rows of the vocabulary, of which the last worker may have fewer than the others.
+    /// Returns the worker's part of `count` rows of the vocabulary. The last worker may have fewer than the others.
     pub fn rows(self, count: usize) -> Range<usize> {
         let each = count.div_ceil(self.of);
         (self.rank * each).min(count)..((self.rank + 1) * each).min(count)
     }
 
-    /// The model as one of `of` workers sees it: with its number of heads.
+    /// Returns the model's configuration for one worker, with its number of heads.
     ///
     /// # Errors
-    /// [`Error::Option`] if the model cannot be divided among so many workers.
+    /// [`Error::Option`] if the model cannot be divided among this many workers.
     pub fn config(self, config: &ModelConfig) -> Result<ModelConfig> {
         let of = self.of;
         let refuse = |what: String| Err(Error::Option(format!("tensor-parallel-size: {what}")));
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_repeated_where_there_are_fewer_than_workers() {
+    fn heads_are_repeated_if_there_are_fewer_than_workers() {
         assert_eq!(all(4, |shard| shard.heads(8)), [0..2, 2..4, 4..6, 6..8]);
         assert_eq!(all(4, |shard| shard.heads(2)), [0..1, 0..1, 1..2, 1..2]);
         assert_eq!(all(2, |shard| shard.heads(1)), [0..1, 0..1]);

@@ -1,4 +1,4 @@
-//! Workers on the CPU beside the whole model.
+//! Compares workers on the CPU with the whole model.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -50,7 +50,7 @@ fn worker(name: &str, group: &Arc<RankGroup>, rank: usize) -> Part {
     part(name, CpuBackend::new(Some(1)).unwrap().with_rank(group.rank(rank)))
 }
 
-/// A step of two prompts.
+/// Returns a step of two prompts.
 fn batch() -> Batch {
     let mut batch = Batch::default();
     for (first, len) in [(1u32, 19), (3, 5)] {
@@ -64,7 +64,7 @@ fn batch() -> Batch {
     batch
 }
 
-/// The hidden states and the gathered logits of [`batch`].
+/// Computes the hidden states and the gathered logits of [`batch`].
 fn compute((backend, model, layout): Part) -> (Vec<f32>, Vec<f32>) {
     let mut cache = backend.kv_cache(layout, BLOCKS, 0).unwrap();
     let inputs = backend.upload(batch(), &[]);
@@ -74,7 +74,7 @@ fn compute((backend, model, layout): Part) -> (Vec<f32>, Vec<f32>) {
 }
 
 #[test]
-fn workers_compute_what_the_whole_model_does_in_two_sums_a_layer() {
+fn workers_match_the_whole_model_with_two_sums_per_layer() {
     for (name, of) in [("llama3", 2), ("llama3", 8), ("opt-350m-like", 2), ("gpt2", 3), ("mistral", 4), ("qwen3", 2)] {
         let (hidden, logits) = compute(part(name, CpuBackend::new(Some(1)).unwrap()));
         let group = RankGroup::new(of);
@@ -88,7 +88,7 @@ fn workers_compute_what_the_whole_model_does_in_two_sums_a_layer() {
         });
         let layers = config(name).1.layers;
         assert_eq!(group.sums(), 1 + 2 * layers, "{name}, {of} workers");
-        assert!(parts.iter().all(|(own, _)| *own == parts[0].0), "{name}, {of} workers: other bits");
+        assert!(parts.iter().all(|(own, _)| *own == parts[0].0), "{name}, {of} workers: different bits");
         let near = |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 2e-3);
         assert!(near(&parts[0].0, &hidden) && near(&parts[0].1, &logits), "{name}, {of} workers");
     }
@@ -97,12 +97,12 @@ fn workers_compute_what_the_whole_model_does_in_two_sums_a_layer() {
 #[test]
 fn a_worker_has_its_heads_of_every_block() {
     let kv_heads = |of| Shard { rank: 0, of }.config(&config("llama3").1).unwrap().kv_heads;
-    // Eight query heads and two key-value heads: from two workers on each has one.
+    // The model has eight query heads and two key-value heads, so with two or more workers each has one key-value head.
     assert_eq!([1, 2, 4, 8].map(kv_heads), [2, 1, 1, 1]);
 }
 
 #[test]
-fn what_cannot_be_divided_is_refused_with_its_numbers() {
+fn an_indivisible_model_is_refused_with_its_numbers() {
     let refusal = |name: &str, of| Shard { rank: 0, of }.config(&config(name).1).unwrap_err().to_string();
     assert!(refusal("llama2", 2).contains("3 attention heads cannot be divided among 2 workers"));
     assert!(refusal("llama2", 3).contains("256 elements cannot be divided among 3 workers"));
@@ -112,7 +112,7 @@ fn rows<'a>(params: &'a SamplingParams, batch: &Batch) -> Vec<SampleRow<'a>> {
     vec![SampleRow::new(params, 0); batch.logit_rows.len()]
 }
 
-/// A runner of two workers, of which the second has so many blocks.
+/// Returns a runner of two workers. The second has `blocks` blocks.
 fn runner(blocks: usize) -> ParallelRunner<CpuBackend> {
     let group = RankGroup::new(2);
     let [first, second] = [(0, BLOCKS), (1, blocks)].map(|(rank, blocks)| {
@@ -129,16 +129,16 @@ fn a_step_is_sampled_once() {
     let mut runner = runner(BLOCKS);
     let computed = runner.run(batch(), &rows(&params, &batch())).unwrap();
     assert_eq!(computed.sampled.len(), 2);
-    // Without logits, and without tokens.
+    // A step without logits, and a step without tokens.
     assert!(runner.run(Batch { logit_rows: Vec::new(), ..batch() }, &[]).unwrap().sampled.is_empty());
     assert!(runner.run(Batch::default(), &[]).unwrap().sampled.is_empty());
     assert_eq!(runner.run(batch(), &rows(&params, &batch())).unwrap(), computed);
 }
 
 #[test]
-fn a_worker_that_panics_fails_the_step_and_keeps_nobody_waiting() {
+fn a_panicking_worker_fails_the_step_and_blocks_no_other() {
     let params = SamplingParams::default();
-    // Block 3 is not there.
+    // Block 3 does not exist.
     let mut runner = runner(3);
     for _ in 0..2 {
         let error = runner.run(batch(), &rows(&params, &batch())).unwrap_err().to_string();

@@ -11,36 +11,36 @@ use crate::error::{Error, Result};
 use crate::runner::{Computed, ModelRunner, Runner};
 use crate::sampling::SampleRow;
 
-/// What workers share by which they wait for each other.
+/// The synchronisation that workers share.
 pub trait WorkerGroup: Send + Sync {
-    /// Releases all who wait, for good: a worker has failed. What they compute from then on is worth nothing.
+    /// Marks the group as failed and releases all waiting workers permanently. Results computed afterwards are invalid.
     fn fail(&self);
 
     /// Whether a worker has failed.
     fn has_failed(&self) -> bool;
 }
 
-/// A model divided among workers. The first runs in the caller's thread and samples; each other has a thread of its own.
-/// Between steps no worker computes anything.
+/// A model divided among workers. The first runs in the caller's thread and samples. Each other worker has its own
+/// thread. Between steps all workers are idle.
 pub struct ParallelRunner<B: Backend> {
-    /// Gone before the first is: they may still compute if that has panicked.
+    /// Dropped before `first`, because these threads may still be computing after a panic of the first worker.
     others: Vec<Worker>,
     first: ModelRunner<B>,
     group: Arc<dyn WorkerGroup>,
-    /// The worker that has failed: there are no more steps.
+    /// The worker that has failed. Afterwards no more steps can run.
     lost: Option<usize>,
 }
 
 /// A worker other than the first.
 struct Worker {
-    /// None once there are no more steps.
+    /// `None` once there are no more steps.
     steps: Option<Sender<WorkerStep>>,
-    /// How its part of a step ended.
+    /// The result of each step.
     done: Receiver<Result<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The thread ends before its worker is gone, so that the device's memory is free again.
+/// Waits for the thread, so that the device's memory is free afterwards.
 impl Drop for Worker {
     fn drop(&mut self) {
         self.steps = None;
@@ -50,15 +50,15 @@ impl Drop for Worker {
     }
 }
 
-/// What a worker is told of a step.
+/// A step, as sent to a worker.
 struct WorkerStep {
     batch: Batch,
-    /// Whether logits are wanted.
+    /// Whether to compute logits.
     logits: bool,
 }
 
 impl<B: Backend> ParallelRunner<B> {
-    /// A runner of these workers, which are of `group`, in the order of their ranks.
+    /// Creates a runner from the workers of `group`, in the order of their ranks.
     ///
     /// # Errors
     /// [`Error::Device`] if a thread cannot be started.
@@ -69,7 +69,7 @@ impl<B: Backend> ParallelRunner<B> {
     }
 }
 
-/// Starts the thread of a worker, which ends when nobody can send it a step any more, or when a step fails.
+/// Starts the thread of a worker. It ends when the channel is closed or a step fails.
 fn start<B: Backend>(
     (rank, of): (usize, usize),
     mut runner: ModelRunner<B>,
@@ -83,7 +83,7 @@ fn start<B: Backend>(
                 drop(runner.compute(batch, &[], logits));
                 runner.backend.finish()
             };
-            // What a panic leaves half done is not used again: the group has failed then, and the thread ends.
+            // State left by a panic is not used again, because the group fails and the thread ends.
             let end = catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|_| Err(failed(rank, of)));
             let ok = end.is_ok();
             if !ok {
@@ -105,7 +105,7 @@ fn failed(rank: usize, of: usize) -> Error {
     Error::Device(format!("worker {rank} of {of} has failed"))
 }
 
-/// Fails the group unless the step gets to its end: nobody must wait for a first worker that panics.
+/// Fails the group on drop unless the step has ended, so that no worker waits for a first worker that has panicked.
 struct StepGuard<'a>(Option<&'a dyn WorkerGroup>);
 
 impl Drop for StepGuard<'_> {
@@ -138,7 +138,7 @@ impl<B: Backend> Runner for ParallelRunner<B> {
         guard.0 = None;
         let others_failed = self.group.has_failed();
         let computed = match (computed, finished) {
-            // Its logits are no numbers, but the device is as it was.
+            // The logits are NaN, but the device still works.
             (Err(Error::NotANumber), Ok(())) => Err(Error::NotANumber),
             (Err(error), _) | (Ok(_), Err(error)) => {
                 self.group.fail();
@@ -146,7 +146,7 @@ impl<B: Backend> Runner for ParallelRunner<B> {
             }
             (Ok(computed), Ok(())) => Ok(computed),
         };
-        // If one has failed, what the others have computed is worth nothing, and their errors come of it.
+        // If one worker has failed, the others' results are invalid, and their errors are consequences.
         let ends = self.others.iter().enumerate();
         let ends = ends.map(|(i, worker)| worker.done.recv().unwrap_or_else(|_| Err(failed(i + 1, of))));
         let ends: Vec<Result<()>> = ends.collect();

@@ -272,7 +272,7 @@ impl Backend for HeadBackend {
     fn norm(&self, _: &Vec<f32>, _: &Norm<()>) -> Vec<f32> {
         unreachable!()
     }
-    fn write_kv(&self, _: &mut (), _: QkNormRope<'_, ()>, _: &mut Vec<Memory>, _: usize, _: &Batch) {
+    fn norm_rope_and_write_kv(&self, _: &mut (), _: QkNormRope<'_, ()>, _: &mut Vec<Memory>, _: usize, _: &Batch) {
         unreachable!()
     }
     fn attention(&self, _: &(), _: &Vec<Memory>, _: Attention, _: &Batch) -> Vec<f32> {

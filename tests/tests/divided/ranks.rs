@@ -7,10 +7,10 @@ use engine::backend::cpu::CpuBackend;
 use engine::backend::cuda::CudaBackend;
 use engine::batch::{Batch, Span};
 use engine::config::ModelConfig;
-use engine::fit::{Rehearsal, fit, rehearse};
 use engine::kv::KvLayout;
 use engine::llm::{Options, SchedulerOptions};
 use engine::load::ModelFiles;
+use engine::memory_plan::{Rehearsal, plan_memory, rehearse};
 use engine::model::{self, Model};
 use engine::parallel::{RankGroup, Shard};
 use engine::tensor::DType;
@@ -127,7 +127,7 @@ fn emulated_workers_have_the_same_bits_with_two_sums_per_layer() {
             let _group = CudaBackend::connect(&mut backends).unwrap();
             let ready = |backend| {
                 let part = part(&files, &config, backend, DType::F16);
-                fit(&part.backend, &*part.model, part.layout, scheduler, 0.9).unwrap();
+                plan_memory(&part.backend, &*part.model, part.layout, scheduler, 0.9).unwrap();
                 let step = Rehearsal { decodes: 2, context: 10, drafted: 0, prompt: 5, logits: 3 };
                 let launches = rehearse(&part.backend, &*part.model, part.layout, step).unwrap();
                 let count = |name: &str| launches.iter().filter(|launch| launch.kernel.starts_with(name)).count();

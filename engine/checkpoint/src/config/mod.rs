@@ -110,7 +110,7 @@ enum Class {
 }
 
 impl Class {
-    fn of(fields: &Fields<'_>) -> Result<(Self, String)> {
+    fn read(fields: &Fields<'_>) -> Result<(Self, String)> {
         let architecture = fields.first_string("architectures")?;
         let name = match (&architecture, fields.string("model_type")?) {
             (Some(name), _) => name.clone(),
@@ -138,8 +138,8 @@ impl ModelConfig {
     pub fn from_json(text: &[u8]) -> Result<Self> {
         let object = fields::parse(text, "config.json")?;
         let fields = Fields::new(&object);
-        let (class, name) = Class::of(&fields)?;
-        let quantization = Quantization::of(&fields)?;
+        let (class, name) = Class::read(&fields)?;
+        let quantization = Quantization::read(&fields)?;
         let mut config = match class {
             Class::Opt => opt::read(&fields)?,
             Class::Gpt2 => gpt2::read(&fields)?,

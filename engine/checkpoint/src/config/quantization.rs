@@ -74,10 +74,10 @@ impl Quantization {
     /// If the quantisation is not supported.
     pub fn from_json(text: &[u8]) -> Result<Option<Self>> {
         let object = fields::parse(text, "config.json")?;
-        Self::of(&Fields::new(&object))
+        Self::read(&Fields::new(&object))
     }
 
-    pub(super) fn of(config: &Fields<'_>) -> Result<Option<Self>> {
+    pub(super) fn read(config: &Fields<'_>) -> Result<Option<Self>> {
         // The first versions of compressed-tensors used another name.
         let fields = match config.object("quantization_config")? {
             Some(fields) => fields,

@@ -111,7 +111,7 @@ impl Projector<'_> {
         });
     }
 
-    /// Returns the columns of `x` in the order in which the weight stores its columns.
+    /// Returns the columns of `x` in the weight's column order.
     fn reordered(&self, x: &CpuTensor, order: &[u32]) -> CpuTensor {
         let mut out = self.pool.tensor(x.rows(), x.cols());
         let rows = out.as_mut_slice().chunks_exact_mut(order.len()).zip(x.as_slice().chunks_exact(order.len()));

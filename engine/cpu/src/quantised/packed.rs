@@ -146,7 +146,7 @@ impl PackedMatrix {
         Ok(packed)
     }
 
-    /// The order in which columns are stored, or `None` if it is the matrix's own order.
+    /// The stored order of columns, or `None` if it is the matrix's own order.
     pub fn order(&self) -> Option<&[u32]> {
         self.order.as_deref()
     }

@@ -1,4 +1,5 @@
-//! The pool of KV blocks on a CPU: layers one after the other, each a run of blocks as [`cpu::KvShape`] lays them out.
+//! The pool of KV blocks on a CPU. Layers are consecutive, and each is an array of blocks in the layout of
+//! [`cpu::KvShape`].
 
 use cpu::pages;
 use memmap2::MmapMut;
@@ -6,14 +7,16 @@ use memmap2::MmapMut;
 use crate::error::{Error, Result};
 use crate::kv::{BlockCopy, BlockMoves, KvLayout};
 
-/// Keys and values of all blocks. Memory is committed by the system as blocks are first written, in large pages where it has
-/// them: a head's keys in a block are as many bytes as a small page, whose address would be looked up each time.
+/// Keys and values of all blocks. The system commits memory when blocks are first written, in large pages where it has
+/// them. A head's keys in a block are as large as a small page, so with small pages each would need an address
+/// translation of its own.
 pub struct CpuKvCache {
     pub(super) layout: KvLayout,
     pub(super) num_blocks: usize,
-    /// Anonymous memory: zeroed, page-aligned, and refused rather than fatal when there is too little.
+    /// Anonymous memory. It is zeroed and page-aligned, and the system refuses the mapping if there is too little
+    /// memory.
     pub(super) data: MmapMut,
-    /// The swap space: blocks by themselves, each with its layers one after the other.
+    /// The swap space: an array of blocks, each with its layers one after the other.
     swap: MmapMut,
 }
 
@@ -66,7 +69,7 @@ impl CpuKvCache {
     }
 }
 
-/// Memory for `blocks` blocks.
+/// Maps memory for `blocks` blocks.
 fn reserve(layout: KvLayout, blocks: usize) -> Result<MmapMut> {
     let KvLayout { layers, heads, head_dim, block_size, dtype } = layout;
     let bytes = [2, layers, heads, block_size, dtype.head_bytes(head_dim), blocks]

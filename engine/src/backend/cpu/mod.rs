@@ -1,4 +1,5 @@
-//! The [`Backend`] over the crate `cpu`: the reference, and the device where there is no GPU.
+//! The [`Backend`] for a CPU, implemented with the crate `cpu`. It is the reference, and the device of machines without
+//! a GPU.
 
 mod cache;
 #[cfg(test)]
@@ -31,14 +32,15 @@ pub struct Qkv {
     value: CpuTensor,
 }
 
-/// A batch, with its sequences as the arithmetic takes them.
+/// A batch, and its sequences in the form that the crate `cpu` uses.
 pub struct Inputs {
     batch: Batch,
     spans: Vec<cpu::Span>,
 }
 
 impl CpuBackend {
-    /// A backend that computes on `threads` threads, the caller's included; by default one for each available core.
+    /// Creates a backend that computes on `threads` threads, including the caller's. The default is one for each
+    /// available core.
     ///
     /// # Errors
     /// See [`Cpu::new`].
@@ -56,7 +58,7 @@ impl CpuBackend {
         self.cpu.rounds_activations()
     }
 
-    /// The same as one of several workers, which compute a model's parts.
+    /// Makes this backend one of several workers that compute parts of a model.
     pub fn with_rank(self, rank: WorkerRank) -> Self {
         CpuBackend { rank: Some(rank), ..self }
     }
@@ -181,7 +183,7 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn write_kv(
+    fn norm_rope_and_write_kv(
         &self,
         qkv: &mut Qkv,
         heads: QkNormRope<'_, CpuWeight>,

@@ -1,9 +1,10 @@
-//! How the GPUs of a divided model exchange data: mailboxes that all of them read, by the kernels of
-//! [`kernels::communicator`], and a word in the host's memory that releases all who wait.
+//! Data exchange between the GPUs of a divided model. The kernels of [`kernels::communicator`] read mailboxes that all
+//! GPUs can access. If a worker fails, a word in host memory releases all waiting kernels.
 //!
-//! While a kernel waits for other GPUs the driver must not be asked for anything that waits for the device, or two workers
-//! may wait for each other: memory is neither allocated nor freed, and nothing is recorded. All of this happens before
-//! the workers [meet](Communicator::meet) on the host, which they do in every step before its first exchange.
+//! While a kernel waits for other GPUs, the host must not call driver functions that wait for the device, or two
+//! workers might wait for each other. So in that time no memory is allocated or freed, and nothing is recorded. All of
+//! this happens before the workers [meet](Communicator::meet) on the host, which they do in every step before its first
+//! exchange.
 
 use super::gpu;
 use std::sync::Arc;
@@ -25,29 +26,29 @@ use crate::backend::Norm;
 use crate::error::{Error, Result};
 use crate::parallel::{RankGroup, Shard, WorkerGroup};
 
-/// What the GPUs of a model share.
+/// State shared by the GPUs of a model.
 #[derive(Debug)]
 pub struct GpuGroup {
-    /// Where the workers' threads wait for each other.
+    /// The barrier for the workers' threads.
     threads: Arc<RankGroup>,
-    /// Set when a worker has failed: no kernel waits any longer.
+    /// Set when a worker has failed. All waiting kernels then stop waiting.
     abort: MappedBuffer,
     mailboxes: Vec<Mailbox>,
-    /// Blocks that are resident together on any of the GPUs.
+    /// Blocks that can be resident at the same time on each of the GPUs.
     blocks: u32,
 }
 
-/// What a worker's GPU gives to the others.
+/// The buffer for data that a worker's GPU sends to the others.
 #[derive(Debug)]
 enum Mailbox {
-    /// In its own memory, where GPUs have access to each other's.
+    /// In the GPU's memory, if the GPUs have peer access.
     Device(DeviceBuffer<u8>),
     /// In the host's memory.
     Host(MappedBuffer),
 }
 
 impl Mailbox {
-    /// Its address for kernels of a context.
+    /// The mailbox's address for kernels of a context.
     fn address_in(&self, context: &Context) -> launch::Result<u64> {
         match self {
             Mailbox::Device(memory) => Ok(memory.address()),
@@ -67,33 +68,33 @@ impl WorkerGroup for GpuGroup {
     }
 }
 
-/// A worker's way to the others.
+/// A worker's connection to the others.
 #[derive(Debug)]
 pub struct Communicator {
     group: Arc<GpuGroup>,
     shard: Shard,
     /// The addresses of all mailboxes.
     mailboxes: DeviceBuffer<u64>,
-    /// How many exchanges each block has made.
+    /// Number of exchanges that each block has made.
     epochs: DeviceBuffer<u32>,
     abort: DevicePtr<u32>,
 }
 
-/// The norm that follows a sum, in the same launch.
+/// A norm that follows a sum in the same launch.
 #[derive(Clone, Copy)]
 pub struct NormOfSum<'a> {
     /// The norm.
     pub norm: &'a Norm<CudaWeight>,
-    /// The launch that it would have by itself.
+    /// The shape of the norm's launch if it were separate.
     pub shape: NormShape,
-    /// Where its result goes.
+    /// The output of the norm.
     pub out: &'a CudaTensor,
 }
 
-/// How many workers there can be.
+/// Checks that this many workers are supported.
 ///
 /// # Errors
-/// [`Error::Option`] if it is fewer than `workers`.
+/// [`Error::Option`] if there are too many `workers`.
 pub fn check_workers(workers: usize) -> Result<()> {
     if workers <= MAX_RANKS as usize {
         return Ok(());
@@ -102,13 +103,13 @@ pub fn check_workers(workers: usize) -> Result<()> {
 }
 
 impl CudaBackend {
-    /// Makes the backends of all workers, in the order of their ranks, exchange data with each other.
+    /// Connects the backends of all workers, given in the order of their ranks.
     ///
     /// # Errors
-    /// [`Error::Gpu`], if there is not enough memory, too.
+    /// [`Error::Gpu`] if a driver call fails, for example for lack of memory.
     pub fn connect(workers: &mut [CudaBackend]) -> Result<Arc<GpuGroup>> {
         let devices: Vec<_> = workers.iter().filter_map(|worker| worker.queue.device()).collect();
-        let [first, ..] = devices[..] else { return Err(Error::Device("there is no GPU to connect".into())) };
+        let [first, ..] = devices[..] else { return Err(Error::Device("there are no GPUs to connect".into())) };
         let pairs = || devices.iter().flat_map(|a| devices.iter().map(move |b| (&a.context, &b.context)));
         let pairs = || pairs().filter(|(a, b)| !std::ptr::eq(*a, *b));
         let mut has_access = true;
@@ -123,7 +124,7 @@ impl CudaBackend {
                 return Ok(Mailbox::Host(MappedBuffer::zeroed(&device.context, MAILBOX_BYTES / 4).map_err(gpu)?));
             }
             let memory = DeviceBuffer::zeroed(&device.stream, MAILBOX_BYTES).map_err(gpu)?.named("mailbox");
-            // The others write to it.
+            // Wait before the other GPUs write to it.
             device.stream.synchronize().map_err(gpu)?;
             Ok(Mailbox::Device(memory))
         };
@@ -133,7 +134,8 @@ impl CudaBackend {
             mailboxes: devices.iter().map(mailbox).collect::<Result<_>>()?,
             blocks: devices.iter().map(|device| device.context.limits().multiprocessors).min().unwrap_or(1),
         });
-        // Whether drafts are attended to as rows of decode attention depends on the grid, and decides which rows a step has.
+        // The grid decides whether drafts are rows of decode attention, and therefore the rows of a step. All workers
+        // must use the same.
         let grid = workers.iter().map(|worker| worker.drafts.arrivals()).min().unwrap_or(1);
         for worker in workers {
             worker.drafts = DecodeLaunch::with_drafts(worker.heads, grid);
@@ -158,11 +160,11 @@ impl CudaBackend {
         Ok(group)
     }
 
-    /// Adds up what all workers have, as [`Backend::all_reduce`](crate::backend::Backend::all_reduce) says, and normalises it
-    /// if a norm follows.
-    pub(super) fn sum_up(&self, x: &CudaTensor, part: Option<&CudaTensor>, norm: Option<NormOfSum<'_>>) {
-        debug_assert!(!self.shard.is_whole(), "there is nobody to add anything up with");
-        // Each worker sums up a part of the rows, and takes the sums of the others.
+    /// Launches an all-reduce as described at [`Backend::all_reduce`](crate::backend::Backend::all_reduce), followed by
+    /// a norm if one is given.
+    pub(super) fn launch_all_reduce(&self, x: &CudaTensor, part: Option<&CudaTensor>, norm: Option<NormOfSum<'_>>) {
+        debug_assert!(!self.shard.is_whole(), "a single worker needs no all-reduce");
+        // Each worker sums up a part of the rows and receives the sums of the other parts.
         let (bytes, of) = (2 * u64::from(x.rows) * u64::from(x.cols), self.shard.of as u64);
         let passes = 2 + u64::from(part.is_some()) + u64::from(norm.is_some());
         let floor = Floor { bytes: passes * bytes, flops: 0 };
@@ -173,31 +175,31 @@ impl CudaBackend {
         };
         let (shape, args) = communicator.all_reduce(x, part, norm);
         let call: KernelCall = with_element!(self.element, T => args.instance::<T>());
-        // SAFETY: the mailboxes were made for these ranks, and live as long as any of them; workers run the same steps, so
-        // that they launch the same exchanges in the same order, each in one stream; the grid fits all devices.
+        // SAFETY: the mailboxes were made for these ranks and live as long as any of them. Workers run the same steps,
+        // so they launch the same exchanges in the same order, each in one stream. The grid fits all devices.
         unsafe { self.queue.launch(shape, call, || cost) };
     }
 }
 
 impl Communicator {
-    /// Waits on the host until all workers are here, or one has failed.
+    /// Waits on the host until all workers have arrived or one has failed.
     pub fn meet(&self) {
-        // Of a failure the step's end tells.
+        // A failure is reported at the end of the step.
         self.group.threads.meet();
     }
 
-    fn place(&self) -> (u32, u32) {
+    fn rank_and_count(&self) -> (u32, u32) {
         (self.shard.rank as u32, self.shard.of as u32)
     }
 
-    /// The launch of a sum, and of the norm that follows.
+    /// Prepares the launch of a sum and of the norm that follows, if any.
     fn all_reduce(
         &self,
         x: &CudaTensor,
         part: Option<&CudaTensor>,
         then: Option<NormOfSum<'_>>,
     ) -> (LaunchShape, all_reduce) {
-        let (rank, ranks) = self.place();
+        let (rank, ranks) = self.rank_and_count();
         let vectors = x.rows * x.cols / VECTOR;
         let ExchangeShape { launch, chunk } = match then {
             Some(NormOfSum { shape, .. }) => ExchangeShape::of_rows(x.rows, shape, self.group.blocks),
@@ -226,15 +228,15 @@ impl Communicator {
         (launch, args)
     }
 
-    /// Puts the columns of all workers side by side in `all`, which is the first worker's.
+    /// Launches a gather of the columns of all workers into `all` on the first worker.
     pub fn gather(&self, queue: &LaunchQueue, part: &CudaTensor, all: &CudaTensor, vocab: u32, cost: LaunchCost) {
-        let (rank, ranks) = self.place();
+        let (rank, ranks) = self.rank_and_count();
         let rows = part.rows;
         let ExchangeShape { launch, chunk } = ExchangeShape::of_logits(rows, vocab, ranks, self.group.blocks);
         let (part, out) = (part.ptr().cast_const(), all.ptr());
         let (mailboxes, epochs, abort) = (self.mailboxes.as_ptr(), self.epochs.as_mut_ptr(), self.abort);
         let call = gather_logits { part, out, rows, vocab, chunk, mailboxes, epochs, abort, rank, ranks };
-        // SAFETY: as in `sum_up`; the parts' columns are those of `Shard::rows`.
+        // SAFETY: as in `launch_all_reduce`. The parts have the columns given by `Shard::rows`.
         unsafe { queue.launch(launch, call, || cost) };
     }
 }

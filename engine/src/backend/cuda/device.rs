@@ -1,4 +1,4 @@
-//! The GPU: found, checked, and loaded with the kernels that one model needs.
+//! Opening and checking a GPU, and loading the kernels that a model needs.
 
 use super::gpu;
 use cuda_std::launch::{Descriptor, Family, Kernel, KernelCall, LaunchShape};
@@ -16,23 +16,24 @@ use super::ptx::{self, Image};
 use crate::error::{Error, Result};
 use crate::options::{AttentionKernels, Options};
 
-/// A GPU, or the emulator in its place.
+/// A GPU or an emulated one.
 #[derive(Debug)]
 pub struct CudaDevice {
     pub(super) context: Context,
-    /// The stream in which everything is computed.
+    /// The stream of all computation.
     pub(super) stream: Stream,
-    /// The stream that moves blocks to and from the host's memory while the other one computes.
+    /// The stream for swapping blocks to and from host memory, concurrently with the computation.
     pub(super) transfers: Stream,
-    /// What the engine runs.
+    /// The engine's kernels.
     pub(super) module: Module,
-    /// The paper's kernels, where they attend.
+    /// The paper's kernels, if they are used for attention.
     paper: Option<Module>,
 }
 
 impl CudaDevice {
-    /// The GPU with this number, loaded with the kernels for a model with such heads and elements of such a type; with those for
-    /// quantised weights too, if they are wanted. Of the options it reads which kernels attend, and whether launches may begin early.
+    /// Opens GPU number `ordinal` and loads the kernels for the model's heads and element type. If `is_quantised` is
+    /// set, this includes kernels for quantised weights. Uses the options for attention kernels and for dependent
+    /// launches.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no driver, no such GPU, or either is too old.
@@ -47,12 +48,12 @@ impl CudaDevice {
         let context = Context::new(driver, ordinal).map_err(|error| Error::Device(error.to_string()))?;
         let (image, version) = (image(&context)?, launch::cust::CudaApiVersion::get());
         let version =
-            version.map_err(|error| Error::Device(format!("the driver does not tell its version: {error}")))?;
+            version.map_err(|error| Error::Device(format!("the driver does not report its version: {error}")))?;
         let ptx = image.engine();
         check_version(ptx, (version.major(), version.minor()))?;
         let mut wanted = kernels(element, heads, image.arch);
         if is_quantised {
-            wanted.extend(of::<gemm_quantised>(&[element.label()]));
+            wanted.extend(instances::<gemm_quantised>(&[element.label()]));
         }
         let load = |ptx: &str, wanted: &[&'static Descriptor]| {
             let module = Module::load(&context, ptx, wanted)?;
@@ -62,7 +63,7 @@ impl CudaDevice {
         let paper = match options.attention {
             AttentionKernels::Quire => None,
             AttentionKernels::V1 | AttentionKernels::V2 => {
-                Some(load(image.paper(), &papers_kernels(element, heads)).map_err(gpu)?)
+                Some(load(image.paper(), &paper_kernels(element, heads)).map_err(gpu)?)
             }
         };
         Ok(CudaDevice {
@@ -74,21 +75,21 @@ impl CudaDevice {
         })
     }
 
-    /// Asks the stream to run a kernel.
+    /// Queues a kernel in the stream.
     ///
     /// # Safety
-    /// The kernel's contract holds, until it has run.
+    /// The kernel's contract must hold until it has run.
     ///
     /// # Errors
-    /// As [`Module::launch`].
+    /// See [`Module::launch`].
     pub(super) unsafe fn launch(&self, shape: LaunchShape, call: KernelCall) -> launch::Result<()> {
         let paper = self.paper.as_ref().filter(|paper| paper.has(call.descriptor()));
-        // SAFETY: the kernel's contract holds until it has run, as this function's `# Safety` demands.
+        // SAFETY: the caller ensures that the kernel's contract holds until it has run.
         unsafe { paper.unwrap_or(&self.module).launch(&self.stream, shape, call) }
     }
 }
 
-/// The PTX that a device runs.
+/// Selects the PTX for a device.
 fn image(context: &Context) -> Result<Image> {
     let (major, minor) = context.limits().capability;
     ptx::for_capability(major, minor).ok_or_else(|| {
@@ -99,7 +100,7 @@ fn image(context: &Context) -> Result<Image> {
     })
 }
 
-/// Refuses a driver that is older than the PTX; `driver` is the version of CUDA that it supports.
+/// Refuses a driver that is too old for the PTX. `driver` is the version of CUDA that it supports.
 fn check_version(ptx: &str, driver: (i32, i32)) -> Result<()> {
     let (isa, needed) = ptx::version(ptx);
     if driver < needed {
@@ -111,23 +112,23 @@ fn check_version(ptx: &str, driver: (i32, i32)) -> Result<()> {
     Ok(())
 }
 
-/// The instances of a kernel whose types and constants begin so.
-fn of<F: Family>(labels: &[&str]) -> impl Iterator<Item = &'static Descriptor> {
+/// Returns the instances of a kernel whose types and constants begin with `labels`.
+fn instances<F: Family>(labels: &[&str]) -> impl Iterator<Item = &'static Descriptor> {
     F::INSTANCES.iter().copied().filter(|entry| entry.labels.starts_with(labels))
 }
 
-/// The paper's kernels for a model with such heads.
-fn papers_kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descriptor> {
+/// Returns the paper's kernels for a model with these heads.
+fn paper_kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descriptor> {
     let (size, block) = (heads.head_size().to_string(), heads.pages().block_size.to_string());
     let (typed, sized) = ([element.label()], [element.label(), size.as_str(), block.as_str()]);
-    of::<paper::paged_attention_v1>(&sized)
-        .chain(of::<paper::paged_attention_v2>(&sized))
-        .chain(of::<paper::paged_attention_v2_reduce>(&typed))
-        .chain(of::<paper::paper_rope_and_cache>(&typed))
+    instances::<paper::paged_attention_v1>(&sized)
+        .chain(instances::<paper::paged_attention_v2>(&sized))
+        .chain(instances::<paper::paged_attention_v2_reduce>(&typed))
+        .chain(instances::<paper::paper_rope_and_cache>(&typed))
         .collect()
 }
 
-/// The kernels of a target that a model with such heads and plain weights may launch.
+/// Returns the kernels that a model with these heads and unquantised weights may launch on a target.
 fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'static Descriptor> {
     let size = heads.head_size().to_string();
     let cached = kv_element::label(element, heads.pages().format);
@@ -143,21 +144,21 @@ fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'s
         &sampling::sample::DESCRIPTOR,
     ]
     .into_iter()
-    .chain(of::<paged_attention>(&headed))
-    .chain(of::<paged_prefill>(&headed))
-    .chain(of::<paged_prefill_hopper>(&headed))
-    .chain(of::<gemm>(&typed))
-    .chain(of::<gemm_hopper>(&typed))
-    .chain(of::<gemm_hopper_decode>(&typed))
-    .chain(of::<gemm_decode>(&typed))
-    .chain(of::<gemv>(&typed))
-    .chain(of::<communicator::all_reduce>(&typed))
-    .chain(of::<embedding::embed>(&typed))
-    .chain(of::<embedding::embed_part>(&typed))
-    .chain(of::<embedding::add_positions>(&typed))
-    .chain(of::<norm::layer_norm>(&typed))
-    .chain(of::<norm::rms_norm>(&typed))
-    .chain(of::<rope::rope_and_cache>(&[cached]))
+    .chain(instances::<paged_attention>(&headed))
+    .chain(instances::<paged_prefill>(&headed))
+    .chain(instances::<paged_prefill_hopper>(&headed))
+    .chain(instances::<gemm>(&typed))
+    .chain(instances::<gemm_hopper>(&typed))
+    .chain(instances::<gemm_hopper_decode>(&typed))
+    .chain(instances::<gemm_decode>(&typed))
+    .chain(instances::<gemv>(&typed))
+    .chain(instances::<communicator::all_reduce>(&typed))
+    .chain(instances::<embedding::embed>(&typed))
+    .chain(instances::<embedding::embed_part>(&typed))
+    .chain(instances::<embedding::add_positions>(&typed))
+    .chain(instances::<norm::layer_norm>(&typed))
+    .chain(instances::<norm::rms_norm>(&typed))
+    .chain(instances::<rope::rope_and_cache>(&[cached]))
     .filter(|kernel| kernel.is_for(target))
     .collect()
 }
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_that_is_too_old_is_named_with_what_it_lacks() {
+    fn an_old_driver_is_refused_with_the_versions() {
         let error = check_version(ptx::SM_90A.engine(), (11, 8)).unwrap_err().to_string();
         assert!(error.contains("CUDA 11.8") && error.contains("PTX 8.0") && error.contains("CUDA 12.0"), "{error}");
         assert!(check_version(ptx::SM_90A.engine(), (12, 0)).is_ok());

@@ -1,15 +1,15 @@
-//! The GPU: every operation is a Rust kernel from `kernels`, launched in one stream through `launch`.
+//! The GPU backend. Every operation is a Rust kernel from `kernels`, launched in one stream through `launch`.
 //!
-//! | file or folder | |
+//! | file or folder | contents |
 //! | --- | --- |
-//! | `device`, `ptx` | the GPU, found and loaded with kernels; their code, as it lies in the binary |
-//! | `communicator` | what the GPUs of a divided model exchange |
-//! | `memory` | activations in an arena, weights as kernels read them, KV blocks and their moves |
-//! | `step` | a step's inputs, packed into one upload; its launches, made or only noted; decode steps as CUDA graphs |
-//! | `operations`, `ops` | the backend's operations, each a launch; the larger ones: attention, projections, sampling |
+//! | `device`, `ptx` | opening the GPU and loading kernels; the embedded PTX |
+//! | `communicator` | data exchange between the GPUs of a divided model |
+//! | `memory` | activations in an arena, weights in the kernels' layout, KV blocks and their moves |
+//! | `step` | a step's inputs, packed into one upload; its launches, executed or only recorded as notes; decode steps as CUDA graphs |
+//! | `operations`, `ops` | the backend's operations, one launch each; the larger ones: attention, projections, sampling |
 //!
-//! Activations are of the weights' 16-bit type, sums in f32. A step allocates no memory on the device: its tensors are
-//! places in one `arena`.
+//! Activations have the weights' 16-bit type, and sums are f32. A step allocates no device memory: its tensors are
+//! parts of one `arena`.
 
 mod communicator;
 mod device;
@@ -56,58 +56,59 @@ use crate::parallel::Shard;
 use crate::quantised::QuantType;
 use crate::tensor::DType;
 
-/// A failure of the GPU or its driver as the engine's error.
+/// Converts a failure of the GPU or its driver to the engine's error.
 fn gpu(error: launch::Error) -> Error {
     Error::Gpu(Box::new(error))
 }
 
-/// Counters that there are for a launch. With them the blocks of a kernel find out which of them is the last to arrive,
-/// and that one sets them to zero again.
+/// Maximum number of counters per launch. With a counter, a kernel's blocks determine which of them arrives last. That
+/// block resets the counter to zero.
 const COUNTERS: usize = 64 << 10;
 
-/// A GPU as a device for one model.
+/// A GPU, set up for one model.
 pub struct CudaBackend {
     queue: LaunchQueue,
     arena: Arc<Arena>,
     dtype: DType,
-    /// The same type as kernels know it.
+    /// The kernels' name for `dtype`.
     element: ElementType,
     heads: AttentionShape,
     decode: DecodeLaunch,
     /// Decode attention in steps with drafts.
     drafts: DecodeLaunch,
-    /// With `Some` the paper's kernels attend.
+    /// With `Some` the paper's kernels compute attention.
     paper: Option<PaperAttention>,
     vocab: usize,
     counters: Option<DeviceBuffer<u32>>,
     staging: Staging,
     results: Results,
     recordings: Recordings,
-    /// Whether decode steps are recorded.
+    /// Whether decode steps are recorded as CUDA graphs.
     records: bool,
-    /// The part of the model.
+    /// This worker's part of the model.
     shard: Shard,
-    /// None with all of the model, and where there is no device.
+    /// `None` if this worker has the whole model, or there is no device.
     communicator: Option<Communicator>,
-    /// None once all weights are on the device.
+    /// `None` once all weights are on the device.
     upload: RefCell<Option<Upload>>,
     weight_bytes: Cell<usize>,
-    /// The types of quantised projections, each once: of those that are so on the device, and of those that are not.
+    /// The quantised types of projections, without repetition: first those kept on the device, then those that were
+    /// widened.
     quantised: RefCell<Vec<QuantType>>,
     widened: RefCell<Vec<QuantType>>,
 }
 
 impl CudaBackend {
-    /// A GPU of `driver`, or the emulator, for a model whose weights and activations are of a 16-bit type. `config` is the
-    /// model's [as this worker sees it](Shard::config); several workers are [connected](Self::connect) afterwards. Of the
-    /// options it reads the block size, which kernels attend and multiply, whether decode steps are recorded as CUDA graphs, and whether
-    /// launches may begin early.
-    /// `kv_dtype` is that of keys and values: that of the activations, or of 8 bits. `is_quantised` says whether there are
-    /// kernels to be loaded for quantised weights.
+    /// Opens a GPU of `driver`, or the emulator, for a model with 16-bit weights and activations.
+    ///
+    /// `config` is the model's configuration [for this worker](Shard::config). Several workers must be
+    /// [connected](Self::connect) afterwards. The options used are the block size, the attention and matrix kernels,
+    /// CUDA graphs, and dependent launches. `kv_dtype` is the type of keys and values: the activations' type or an
+    /// 8-bit type. If `is_quantised` is set, kernels for quantised weights are loaded.
     ///
     /// # Errors
-    /// [`Error::Device`] if there is no such GPU or it cannot be used; [`Error::Unsupported`] if there are no kernels for
-    /// the model.
+    /// [`Error::Device`] if the GPU does not exist or cannot be used. [`Error::Unsupported`] if there are no kernels
+    /// for the model.
     pub fn new(
         driver: &'static Driver,
         ordinal: u32,
@@ -136,7 +137,7 @@ impl CudaBackend {
             upload: RefCell::new(Some(upload)),
             paper,
             shard,
-            // Launches of the paper's kernels depend on the longest sequence of a step.
+            // The paper's kernels cannot be recorded, because their launches depend on the longest sequence of a step.
             records: options.cuda_graphs && paper.is_none(),
             ..Self::with_queue(
                 LaunchQueue::new(device, options.hopper_from, options.hopper_decode_from),
@@ -148,8 +149,9 @@ impl CudaBackend {
         })
     }
 
-    /// A GPU that is not there, to [rehearse](crate::fit::rehearse()) on. Decode steps are those that would be recorded as CUDA
-    /// graphs. `config` is the model's [as this worker sees it](Shard::config). `attention_blocks` says how many blocks of decode attention a multiprocessor holds.
+    /// Creates a backend without a GPU, only for [rehearsals](crate::memory_plan::rehearse()). Decode steps are padded
+    /// as for CUDA graphs. `config` is the model's configuration [for this worker](Shard::config). `attention_blocks`
+    /// returns how many blocks of decode attention fit a multiprocessor.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there are no kernels for the model.
@@ -204,68 +206,68 @@ impl CudaBackend {
         self.queue.device().map_or("no GPU", |device| device.context.name())
     }
 
-    /// Bytes of the weights that were taken to the device.
+    /// Bytes of the weights copied to the device so far.
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes.get()
     }
 
-    /// The types of the projections that are quantised on the device.
+    /// The types of projections that are quantised on the device.
     pub fn quantised(&self) -> Vec<QuantType> {
         self.quantised.borrow().clone()
     }
 
-    /// The types of projections that are quantised in their files, and not on the device.
+    /// The types of projections that are quantised in their files but not on the device.
     pub fn widened(&self) -> Vec<QuantType> {
         self.widened.borrow().clone()
     }
 
-    /// Steps that are recorded so far.
+    /// Number of recorded steps so far.
     pub fn num_recordings(&self) -> usize {
         self.recordings.len()
     }
 
-    /// Runs `work` as a rehearsal, without the device, and returns the launches it would have made.
+    /// Runs `work` as a rehearsal: nothing is launched. Returns the launches that it would have made.
     ///
     /// # Errors
-    /// What would have gone wrong before anything was launched.
+    /// An error that would have occurred before the launches.
     pub(crate) fn rehearse(&self, work: impl FnOnce()) -> Result<Vec<NotedLaunch>> {
         self.queue.rehearse(work)
     }
 
-    /// A cache without memory, for rehearsals.
+    /// Creates a cache without memory, for rehearsals.
     pub(crate) fn rehearsed_cache(&self, layout: KvLayout) -> CudaKvCache {
         CudaKvCache::rehearsed(layout, if self.paper.is_some() { Arrays::Two } else { Arrays::One })
     }
 
-    /// Notes that something went wrong in a step.
+    /// Records an error of the current step.
     pub(crate) fn fail(&self, error: Error) {
         self.queue.fail(error);
     }
 
-    /// Allocates memory for the activations of all steps that were rehearsed, and ends loading. Returns the bytes of the
-    /// activations, and the device's memory: the bytes that are free, and all.
+    /// Allocates memory for the activations of all rehearsed steps, and ends loading. Returns the bytes of the
+    /// activations, and the free and total bytes of device memory.
     ///
     /// # Errors
     /// [`Error::Memory`] if there is not enough, and [`Error::Device`] if there is no device.
     pub(crate) fn provide_activations(&self) -> Result<(usize, (usize, usize))> {
         let activations = self.arena.peak();
         let Some(device) = self.queue.device() else {
-            return Err(Error::Device("there is no GPU whose memory could be shared out".into()));
+            return Err(Error::Device("there is no GPU whose memory could be planned".into()));
         };
         let memory: DeviceBuffer<u8> = self.allocate(activations, "the activations")?;
-        // Cleared, since rows of padding are computed, too, with what is in this memory at first.
+        // Padding rows are computed too, and first read whatever this memory contains. So it is cleared.
         device.stream.clear(&memory).map_err(gpu)?;
         self.arena.provide(memory.named("activations"));
         self.finish_loading()?;
         Ok((activations, device.context.memory().map_err(gpu)?))
     }
 
-    /// The most bytes of activations that a step has taken or was rehearsed to take.
+    /// The maximum number of bytes of activations in any step so far, including rehearsed ones.
     pub fn activation_bytes(&self) -> usize {
         self.arena.peak()
     }
 
-    /// Memory of the device.
+    /// Allocates device memory.
     fn allocate(&self, bytes: usize, what: &str) -> Result<DeviceBuffer<u8>> {
         let Some(device) = self.queue.device() else {
             return Err(Error::Device("there is no GPU to allocate memory on".into()));
@@ -276,48 +278,52 @@ impl CudaBackend {
         })
     }
 
-    /// A place in the arena.
+    /// Leases memory from the arena.
     fn lease(&self, bytes: usize) -> Lease {
         if let Some(lease) = self.arena.lease(bytes) {
             return lease;
         }
-        self.queue
-            .fail(Error::Memory(format!("a step needs more than the {} bytes of all activations", self.arena.peak())));
-        // A place without memory, which is never used: after a failure nothing is launched.
-        Arc::new(Arena::default()).lease(bytes).unwrap_or_else(|| unreachable!("an arena without memory has no bounds"))
+        self.queue.fail(Error::Memory(format!(
+            "a step needs more than the {} bytes planned for activations",
+            self.arena.peak()
+        )));
+        // A lease without memory. It is never used, because nothing is launched after a failure.
+        Arc::new(Arena::default()).lease(bytes).unwrap_or_else(|| unreachable!("an arena without memory has no limit"))
     }
 
-    /// A matrix of activations.
+    /// Allocates a matrix of activations.
     fn tensor(&self, rows: u32, cols: u32) -> CudaTensor {
         let lease = Arc::new(self.lease(2 * rows as usize * cols as usize));
         CudaTensor { lease, rows, cols, stride: cols }
     }
 
-    /// A matrix in f32, its rows aligned to 16 bytes.
+    /// Allocates an f32 matrix with rows aligned to 16 bytes.
     fn floats(&self, rows: u32, cols: u32) -> CudaTensor {
         let stride = cols.next_multiple_of(4);
         let lease = Arc::new(self.lease(4 * rows as usize * stride as usize));
         CudaTensor { lease, rows, cols, stride }
     }
 
-    /// The address of `count` counters that are zero.
+    /// Returns the address of `count` counters, which are zero.
     fn counters(&self, count: u32) -> DevicePtrMut<u32> {
         if count as usize > COUNTERS {
-            self.queue.fail(Error::Unsupported(format!("a launch with {count} counters; {COUNTERS} at most")));
+            self.queue.fail(Error::Unsupported(format!("a launch needs {count} counters, but there are {COUNTERS}")));
         }
         DevicePtrMut::from_address(self.counters.as_ref().map_or(0, DeviceBuffer::address))
     }
 
-    /// The address of the word behind the counters, by which the blocks of a product find that all its rows are stored.
+    /// Returns the address of the word after the counters. A product's blocks use it to determine when all its rows are
+    /// stored.
     fn arrivals(&self) -> DevicePtrMut<u32> {
         self.counters(COUNTERS as u32).offset(COUNTERS)
     }
 }
 
-/// The model's heads, if there are kernels for them and for such keys and values, and for its hidden size.
+/// Returns the model's heads. Fails if there are no kernels for them, for the type of keys and values, or for the
+/// hidden size.
 fn shape(config: &ModelConfig, block_size: usize, kv_dtype: KvDtype) -> Result<AttentionShape> {
     NormShape::of(u32::try_from(config.hidden).unwrap_or(u32::MAX))
-        .map_err(|error| Error::Unsupported(format!("a hidden size on the GPU: {error}")))?;
+        .map_err(|error| Error::Unsupported(format!("the hidden size on the GPU: {error}")))?;
     let [heads, kv_heads, size, block_size] =
         [config.heads, config.kv_heads, config.head_dim, block_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
     AttentionShape::new(heads, kv_heads, size, block_size)
@@ -325,7 +331,7 @@ fn shape(config: &ModelConfig, block_size: usize, kv_dtype: KvDtype) -> Result<A
         .map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))
 }
 
-/// The type of elements as kernels know it.
+/// Returns the kernels' name for a type.
 ///
 /// # Errors
 /// [`Error::Option`] for `f32`, which kernels do not compute in.

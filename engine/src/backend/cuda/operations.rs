@@ -1,4 +1,4 @@
-//! The backend's operations: each asks for a launch.
+//! The backend's operations. Most queue a single launch.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ use crate::sampling::{SampleRow, Sampled};
 use crate::tensor::HostTensor;
 
 impl CudaBackend {
-    /// Vectors in rows of so many elements.
+    /// Vectors per row of `cols` elements.
     fn vectors(&self, cols: u32) -> u32 {
         row_vectors(cols).unwrap_or_else(|error| {
             self.queue.fail(Error::Unsupported(format!("on the GPU: {error}")));
@@ -44,7 +44,7 @@ impl CudaBackend {
         }
     }
 
-    /// The rows of the tokens `vocab`, of others zeros.
+    /// Embeds tokens with a part of the vocabulary. Tokens outside `vocab` give zeros.
     fn embed_part(
         &self,
         table: &CudaWeight,
@@ -67,7 +67,7 @@ impl CudaBackend {
         let tables = 1 + u64::from(positions.is_some());
         let floor = || Floor { bytes: embedding::floor_bytes(inputs.rows.into(), vectors.into(), tables), flops: 0 };
         let call = with_element!(self.element, T => args.instance::<T>());
-        // SAFETY: the table has the rows of these tokens, and no sequence is longer than the model has positions.
+        // SAFETY: the table has the rows of `vocab`, and no sequence is longer than the model's positions.
         unsafe { self.queue.launch(embedding::shape(inputs.rows, vectors), call, floor) };
         out
     }
@@ -76,7 +76,7 @@ impl CudaBackend {
         let (out, vectors) = (self.tensor(count, cols), self.vectors(cols));
         let floor = || Floor { bytes: embedding::floor_bytes(count.into(), vectors.into(), 1), flops: 0 };
         let call = gather_rows { x, rows, out: out.ptr(), vectors };
-        // SAFETY: the row numbers are tokens, which the engine has found to be in the vocabulary, or rows of the step.
+        // SAFETY: the row numbers are tokens, which the engine has checked against the vocabulary, or rows of the step.
         unsafe { self.queue.launch(embedding::shape(count, vectors), call, floor) };
         out
     }
@@ -103,7 +103,7 @@ impl Backend for CudaBackend {
     }
 
     fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<CudaProjection> {
-        self.fuse(parts, weights::one_after_the_other)
+        self.fuse(parts, weights::concatenated)
     }
 
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<CudaProjection> {
@@ -127,7 +127,7 @@ impl Backend for CudaBackend {
         let packing = Packing { vocab: self.vocab, pads: self.records, row_tables, drafts };
         let inputs =
             self.staging.upload(&self.queue, &self.recordings, |bytes| StepInputs::pack(batch, rows, packing, bytes));
-        // Before anything of the step is queued: other workers may wait for what is.
+        // Must precede the step's launches: other workers may wait for a launch, and allocation could wait for it too.
         self.reserve_results(rows.len(), inputs.top as usize);
         inputs
     }
@@ -154,13 +154,13 @@ impl Backend for CudaBackend {
     }
 
     fn all_reduce(&self, x: &mut CudaTensor, part: Option<CudaTensor>) {
-        self.sum_up(x, part.as_ref(), None);
+        self.launch_all_reduce(x, part.as_ref(), None);
     }
 
     fn all_reduce_norm(&self, x: &mut CudaTensor, part: Option<CudaTensor>, norm: &Norm<CudaWeight>) -> CudaTensor {
         let out = self.tensor(x.rows, x.cols);
         let Some(shape) = self.norm_shape(x.cols) else { return out };
-        self.sum_up(x, part.as_ref(), Some(NormOfSum { norm, shape, out: &out }));
+        self.launch_all_reduce(x, part.as_ref(), Some(NormOfSum { norm, shape, out: &out }));
         out
     }
 
@@ -205,7 +205,7 @@ impl Backend for CudaBackend {
         };
         let floor = || Floor { bytes: embedding::floor_bytes(inputs.rows.into(), vectors.into(), 2), flops: 0 };
         let call = with_element!(self.element, T => args.instance::<T>());
-        // SAFETY: the engine has found the tokens to be in the vocabulary, and no sequence is longer than the model has
+        // SAFETY: the engine has checked the tokens against the vocabulary, and no sequence is longer than the model's
         // positions.
         unsafe { self.queue.launch(embedding::shape(inputs.rows, vectors), call, floor) };
         out
@@ -222,7 +222,7 @@ impl Backend for CudaBackend {
         };
         let floor = || Floor { bytes: embedding::floor_bytes(x.rows.into(), vectors.into(), 2), flops: 0 };
         let call = with_element!(self.element, T => args.instance::<T>());
-        // SAFETY: no sequence is longer than the model has positions.
+        // SAFETY: no sequence is longer than the model's positions.
         unsafe { self.queue.launch(embedding::shape(x.rows, vectors), call, floor) };
     }
 
@@ -233,7 +233,7 @@ impl Backend for CudaBackend {
         bias: Option<&CudaWeight>,
         act: Option<Activation>,
     ) -> CudaTensor {
-        let out = self.tensor(x.rows, weights::whole(weight.rows as usize) as u32);
+        let out = self.tensor(x.rows, weights::padded_rows(weight.rows as usize) as u32);
         self.project(x, weight, bias, Epilogue::Half(act), &out);
         out
     }
@@ -279,12 +279,12 @@ impl Backend for CudaBackend {
             }
         };
         let floor = || Floor { bytes: norms::floor_bytes(x.rows.into(), x.cols.into(), false), flops: 0 };
-        // SAFETY: rows are of whole vectors, which the shape was made for.
+        // SAFETY: rows consist of whole vectors, and the shape was made for them.
         unsafe { self.queue.launch(LaunchShape::linear(x.rows, threads), call, floor) };
         out
     }
 
-    fn write_kv(
+    fn norm_rope_and_write_kv(
         &self,
         qkv: &mut CudaTensor,
         heads: QkNormRope<'_, CudaWeight>,
@@ -292,7 +292,7 @@ impl Backend for CudaBackend {
         layer: usize,
         inputs: &StepInputs,
     ) {
-        CudaBackend::write_kv(self, qkv, heads, cache, layer, inputs);
+        CudaBackend::norm_rope_and_write_kv(self, qkv, heads, cache, layer, inputs);
     }
 
     fn attention(&self, qkv: &CudaTensor, cache: &CudaKvCache, params: Attention, inputs: &StepInputs) -> CudaTensor {

@@ -1,5 +1,5 @@
-//! The kernels' PTX, embedded by the build script: compressed, and as two images, since the paper's kernels are loaded only
-//! where they are asked for. Each has the texts for all kinds of GPU, one after the other.
+//! The kernels' PTX, embedded by the build script in compressed form. There are two images, because the paper's kernels
+//! are loaded only on request. Each image contains a text for each kind of GPU.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use lzma_rust2::LzmaReader;
 static ENGINE: Packed = Packed::new(include_bytes!(concat!(env!("OUT_DIR"), "/engine.ptx.lzma")));
 static PAPER: Packed = Packed::new(include_bytes!(concat!(env!("OUT_DIR"), "/paper.ptx.lzma")));
 
-/// The texts of an image, compressed. One that was asked for is kept: each GPU of several loads the same.
+/// The compressed texts of an image. Decompressed texts are kept, because each of several GPUs loads the same one.
 struct Packed {
     compressed: &'static [u8],
     texts: [OnceLock<String>; 2],
@@ -20,7 +20,7 @@ impl Packed {
         Packed { compressed, texts: [const { OnceLock::new() }; 2] }
     }
 
-    /// One of the texts that the build script compressed. Those after it are not decompressed.
+    /// Returns a text by its index. Later texts are not decompressed.
     fn text(&self, at: usize) -> &str {
         self.texts[at].get_or_init(|| {
             let reader = LzmaReader::new_mem_limit(self.compressed, u32::MAX, None).map(BufReader::new);
@@ -28,7 +28,7 @@ impl Packed {
                 .and_then(|reader| reader.split(0).nth(at).unwrap_or_else(|| Err(ErrorKind::UnexpectedEof.into())));
             match text.map(String::from_utf8) {
                 Ok(Ok(text)) => text,
-                other => unreachable!("the build script has compressed texts: {other:?}"),
+                other => unreachable!("the build script compresses UTF-8 texts: {other:?}"),
             }
         })
     }
@@ -37,45 +37,45 @@ impl Packed {
 /// PTX for one kind of GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// The GPU it is for, as compilers name it.
+    /// The compilers' name of the target GPU.
     pub arch: &'static str,
-    /// Which of an image's texts is for it.
+    /// The index of its text in an image.
     at: usize,
 }
 
 impl Image {
-    /// The PTX of the kernels that the engine runs.
+    /// Returns the PTX of the engine's kernels.
     pub fn engine(&self) -> &'static str {
         ENGINE.text(self.at)
     }
 
-    /// The PTX of the paper's kernels.
+    /// Returns the PTX of the paper's kernels.
     pub fn paper(&self) -> &'static str {
         PAPER.text(self.at)
     }
 }
 
-/// The version of the PTX language that a text is written in, and the first version of CUDA that knows it.
+/// Returns the version of the PTX language of a text, and the first version of CUDA that supports it.
 ///
 /// # Panics
-/// If the text does not say: the build script's would not be PTX.
+/// If the text contains no version. The build script's texts always do.
 pub fn version(ptx: &str) -> (&str, (i32, i32)) {
     let isa = ptx.lines().find_map(|line| line.strip_prefix(".version ")).unwrap_or_default().trim();
     let number = |text: &str| text.parse::<i32>().ok();
     let Some((major, minor)) = isa.split_once('.').and_then(|(a, b)| number(a).zip(number(b))) else {
-        panic!("the PTX names no version");
+        panic!("the PTX has no version");
     };
-    // PTX 6.3 came with CUDA 10.0, 7.0 with 11.0, and 8.0 with 12.0; each has gone along with CUDA's minor versions since.
+    // PTX 6.3 came with CUDA 10.0, 7.0 with 11.0, and 8.0 with 12.0. Minor versions have increased together since.
     (isa, (major + 4, minor))
 }
 
-/// For Ampere and everything after it.
+/// For Ampere and all later GPUs.
 pub static SM_80: Image = Image { arch: "sm_80", at: 0 };
 
-/// For Hopper alone: what an `a` target has is in no later GPU.
+/// For Hopper only: later GPUs do not support the features of an `a` target.
 pub static SM_90A: Image = Image { arch: "sm_90a", at: 1 };
 
-/// The images for a GPU of this compute capability, or none if it is too old to run the kernels.
+/// Returns the images for a GPU of this compute capability, or `None` if it is too old for the kernels.
 pub fn for_capability(major: u32, minor: u32) -> Option<Image> {
     match (major, minor) {
         (9, 0) => Some(SM_90A),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn images_say_what_cuda_they_need() {
+    fn images_need_the_right_cuda_version() {
         let versions = [SM_80.engine(), SM_80.paper(), SM_90A.engine(), SM_90A.paper()].map(|ptx| version(ptx).1);
         assert_eq!(versions, [(11, 0), (11, 0), (12, 0), (12, 0)]);
         assert_eq!(version(SM_80.engine()).0, "7.0");

@@ -1,4 +1,4 @@
-//! The backend over the emulator.
+//! Tests of the backend on the emulator.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,9 +14,9 @@ use launch::Driver;
 use super::*;
 use crate::backend::Backend;
 use crate::batch::{Batch, Span};
-use crate::fit::{Rehearsal, fit, rehearse};
 use crate::kv::{BlockCopy, BlockMoves, KvDtype, KvLayout};
 use crate::load::ModelFiles;
+use crate::memory_plan::{Rehearsal, plan_memory, rehearse};
 use crate::model::{self, Model};
 use crate::options::{AttentionKernels, Options};
 use crate::parallel::Shard;
@@ -24,7 +24,7 @@ use crate::runner::{ModelRunner, Runner};
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::scheduler::SchedulerOptions;
 
-/// A golden model on the emulator, ready for steps.
+/// A golden model on the emulator, ready to run steps.
 struct Loaded {
     backend: CudaBackend,
     model: Box<dyn Model<CudaBackend>>,
@@ -44,7 +44,7 @@ fn load_with(name: &str, options: &Options, swap_blocks: usize) -> Loaded {
     ready(name, backend, swap_blocks, kv(options))
 }
 
-/// The type of keys and values beside activations in f16.
+/// The type of keys and values with f16 activations.
 fn kv(options: &Options) -> KvDtype {
     options.kv_dtype.unwrap_or(DType::F16.into())
 }
@@ -56,7 +56,7 @@ fn open(name: &str) -> (ModelFiles, ModelConfig) {
     (files, config)
 }
 
-/// A model's part on a backend, with its cache.
+/// Loads a model's part on a backend and creates its cache.
 fn ready(name: &str, backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype) -> Loaded {
     let (files, config) = open(name);
     let mut weights = files.weights(Some(DType::F16)).unwrap();
@@ -66,12 +66,12 @@ fn ready(name: &str, backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype
     let layout =
         KvLayout { layers: own.layers, heads: own.kv_heads, head_dim: own.head_dim, block_size: 16, dtype: kv_dtype };
     let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 16, ..SchedulerOptions::default() };
-    fit(&backend, &*model, layout, options, 0.9).unwrap();
+    plan_memory(&backend, &*model, layout, options, 0.9).unwrap();
     let cache = backend.kv_cache(layout, 16, swap_blocks).unwrap();
     Loaded { backend, model, layout, cache }
 }
 
-/// A step of sequences with blocks of their own, each with so many new tokens of so many.
+/// Returns a step of sequences with separate blocks. Each pair is the number of new tokens and of all tokens.
 fn batch(sequences: &[(usize, usize)]) -> Batch {
     let mut batch = Batch::default();
     for (i, &(len, context)) in sequences.iter().enumerate() {
@@ -88,7 +88,7 @@ fn batch(sequences: &[(usize, usize)]) -> Batch {
     batch
 }
 
-/// A step whose tokens are all followed by a sample, as those of drafts are.
+/// Like [`batch`], but every token is followed by a sample, as in drafts.
 fn sampled_everywhere(sequences: &[(usize, usize)]) -> Batch {
     let batch = batch(sequences);
     Batch { logit_rows: (0..batch.tokens.len() as u32).collect(), ..batch }
@@ -115,7 +115,7 @@ impl Loaded {
 }
 
 #[test]
-fn a_rehearsal_asks_for_what_a_step_asks_for() {
+fn a_rehearsal_notes_the_launches_of_the_step() {
     for (name, attention, hopper_from, hopper_decode_from, kv_dtype) in [
         ("opt-350m-like", AttentionKernels::Quire, None, None, None),
         ("opt-350m-like", AttentionKernels::Quire, None, None, Some(KvDtype::Int8)),
@@ -144,19 +144,20 @@ fn a_rehearsal_asks_for_what_a_step_asks_for() {
             }
             products = rehearsed.iter().map(|launch| launch.kernel).filter(|name| name.starts_with("gem")).collect();
         }
-        // Seven tokens are otherwise too few for the kernel of many, and three rows of logits for that of some.
-        let are_as_asked = |name: &&str| match (hopper_from, hopper_decode_from) {
+        // By default, seven tokens would be too few for the prefill kernel, and three rows of logits too few for the
+        // decode kernel.
+        let is_expected = |name: &&str| match (hopper_from, hopper_decode_from) {
             (None, None) => name.starts_with("gemm_hopper_decode") || name.starts_with("gemv"),
             (None, _) => name.starts_with("gemm_hopper_decode"),
             _ => name.starts_with("gemm_hopper_") && !name.starts_with("gemm_hopper_decode"),
         };
-        assert!(!products.is_empty() && products.iter().all(are_as_asked), "{products:?}");
+        assert!(!products.is_empty() && products.iter().all(is_expected), "{products:?}");
     }
 }
 
-/// All launches of a step may begin early, unless the options say that none may.
+/// Checks that all launches of a step are dependent launches, unless the options disable them.
 #[test]
-fn launches_begin_early_as_the_options_say() {
+fn launches_are_dependent_unless_the_options_disable_it() {
     for attention in [AttentionKernels::Quire, AttentionKernels::V1] {
         for (dependent_launches, cuda_graphs) in [(true, true), (true, false), (false, true), (false, false)] {
             let options = Options { dependent_launches, cuda_graphs, attention, ..Options::default() };
@@ -171,10 +172,10 @@ fn launches_begin_early_as_the_options_say() {
     }
 }
 
-/// Products of some tokens normalise the rows that they add to: all norms but the first and the last, which follows the choice of
-/// rows, have no launch of their own.
+/// Products of few tokens also normalise the rows that they add to. Only the first norm and the last, which follows the
+/// selection of rows, have a launch of their own.
 #[test]
-fn norms_are_made_by_the_products_before_them() {
+fn products_compute_the_norms_that_follow_them() {
     for (name, first_and_last) in [("opt-pre", 2), ("opt-350m-like", 0), ("llama3", 2), ("gpt2", 2)] {
         let loaded = load(name, false, 0);
         let norms = |decodes| {
@@ -186,9 +187,9 @@ fn norms_are_made_by_the_products_before_them() {
     }
 }
 
-/// Prompts are attended to by Hopper's kernel where it serves their heads, and elsewhere by that of all GPUs.
+/// Checks that prompts use Hopper's attention kernel if it supports their heads, and otherwise the kernel for all GPUs.
 #[test]
-fn prompts_have_hoppers_attention_where_it_serves_their_heads() {
+fn prompts_use_hoppers_attention_if_it_supports_their_heads() {
     for (name, kv_dtype, kernel) in [
         ("opt-350m-like", None, "paged_prefill_hopper_f16_64"),
         ("qwen3", None, "paged_prefill_hopper_f16_128"),
@@ -220,7 +221,7 @@ fn steps_allocate_nothing() {
 }
 
 #[test]
-fn the_papers_kernels_compute_the_same() {
+fn the_papers_kernels_compute_the_same_attention() {
     let [mut own, mut v1, mut v2] = [AttentionKernels::Quire, AttentionKernels::V1, AttentionKernels::V2]
         .map(|attention| load_with("mistral", &Options { attention, ..Options::default() }, 0));
     for sequences in [&[(20, 20), (3, 3)][..], &[(1, 21), (7, 10)], &[(1, 22), (1, 11)]] {
@@ -235,7 +236,7 @@ fn the_papers_kernels_compute_the_same() {
 }
 
 #[test]
-fn v1_takes_no_sequence_that_its_shared_memory_has_no_room_for() {
+fn v1_refuses_sequences_that_exceed_its_shared_memory() {
     assert!(PaperAttention::new(AttentionKernels::V1, 8192).unwrap().is_some());
     assert!(PaperAttention::new(AttentionKernels::V2, 131_072).unwrap().is_some());
     let error = PaperAttention::new(AttentionKernels::V1, 8193).unwrap_err().to_string();
@@ -243,7 +244,7 @@ fn v1_takes_no_sequence_that_its_shared_memory_has_no_room_for() {
 }
 
 #[test]
-fn a_step_is_recorded_once_a_bucket() {
+fn a_step_is_recorded_once_per_bucket() {
     let mut loaded = load("gpt2", true, 0);
     let mut eager = load("gpt2", false, 0);
     let steps = [
@@ -258,17 +259,17 @@ fn a_step_is_recorded_once_a_bucket() {
         assert_eq!(loaded.step(batch(sequences)), eager.step(batch(sequences)), "{sequences:?}");
         recorded.push(loaded.backend.num_recordings());
     }
-    // Three sequences are padded to four, and found again.
+    // Three sequences are padded to four and reuse that recording.
     assert_eq!(recorded, [0, 1, 1, 2, 3]);
     assert_eq!(eager.backend.num_recordings(), 0);
 }
 
 #[test]
-fn after_a_warm_up_nothing_is_recorded_any_more() {
+fn after_a_warm_up_nothing_more_is_recorded() {
     let (Loaded { backend, model, layout, cache }, mut eager) = (load("mistral", true, 0), load("mistral", false, 0));
     let mut runner = ModelRunner::new(backend, model, cache);
     runner.warm_up(5, 16, layout.block_size).unwrap();
-    // Of 1, 2, 4 and 8 sequences: five are padded to eight.
+    // The recordings are for 1, 2, 4 and 8 sequences, because five are padded to eight.
     assert_eq!(runner.backend.num_recordings(), 4);
     let params = SamplingParams::default();
     let steps = [&[(4, 4), (6, 6), (2, 2)][..], &[(1, 5), (1, 7), (1, 3)], &[(1, 6)], &[(1, 7), (1, 8)], &[(1, 1); 5]];
@@ -281,7 +282,7 @@ fn after_a_warm_up_nothing_is_recorded_any_more() {
 }
 
 #[test]
-fn larger_inputs_end_the_recordings_that_read_the_old_ones() {
+fn larger_inputs_drop_the_recordings() {
     let mut loaded = load("gpt2", true, 0);
     loaded.step(batch(&[(3, 3)]));
     loaded.step(batch(&[(1, 4)]));
@@ -308,7 +309,7 @@ fn blocks_move_in_the_papers_layouts_too() {
     assert_moves(AttentionKernels::V1, 2, None);
 }
 
-/// Moves reach every page of a block, of which a layer has so many.
+/// Checks that moves reach every page of a block. A layer has `pages` pages per block.
 fn assert_moves(attention: AttentionKernels, pages: usize, kv_dtype: Option<KvDtype>) {
     let options = Options { attention, cuda_graphs: false, kv_dtype, ..Options::default() };
     let mut loaded = load_with("llama3", &options, 6);
@@ -326,7 +327,7 @@ fn assert_moves(attention: AttentionKernels, pages: usize, kv_dtype: Option<KvDt
             [out, back, copies].map(|list| list.iter().map(|&(src, dst)| BlockCopy { src, dst }).collect());
         BlockMoves { swap_out, swap_in, copies }
     };
-    // Of the sequence itself block 0 alone is written, by the step's token.
+    // The step's token only writes to block 0.
     loaded.step(Batch { moves: moves(&[(3, 5), (4, 0), (5, 1)], &[], &[(7, 3)]), ..batch(&[(1, 1)]) });
     // A step without tokens.
     let only_moves = moves(&[(9, 2)], &[(0, 9), (1, 4), (5, 10)], &[(8, 5), (10, 11)]);

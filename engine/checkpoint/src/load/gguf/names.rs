@@ -90,7 +90,7 @@ impl Architecture {
     }
 
     /// Returns the architecture of a model's GGUF file.
-    pub fn of(family: &ModelFamily) -> Self {
+    pub fn for_family(family: &ModelFamily) -> Self {
         match family {
             ModelFamily::Opt(_) => Architecture::Opt,
             ModelFamily::Gpt2(_) => Architecture::Gpt2,

@@ -38,7 +38,7 @@ pub fn save(
     progress: impl FnMut(usize, usize) + 'static,
 ) -> Result<()> {
     let config = files.config()?;
-    let architecture = Architecture::of(&config.family);
+    let architecture = Architecture::for_family(&config.family);
     let mut weights = files.weights(None)?;
     weights.strip_prefix(config.family.weight_prefixes());
     weights.on_progress(progress);

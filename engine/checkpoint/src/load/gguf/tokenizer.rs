@@ -24,7 +24,7 @@ struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    fn of(metadata: &'a Metadata) -> Result<Self> {
+    fn new(metadata: &'a Metadata) -> Result<Self> {
         let texts = metadata.texts("tokenizer.ggml.tokens")?;
         let texts = texts.ok_or_else(|| missing("tokens"))?;
         let kinds = metadata.integers("tokenizer.ggml.token_type")?;
@@ -115,7 +115,7 @@ fn pre(metadata: &Metadata) -> Result<Option<&str>> {
 
 /// Builds the `tokenizer.json`.
 pub(super) fn tokenizer(metadata: &Metadata) -> Result<Value> {
-    let tokens = Tokens::of(metadata)?;
+    let tokens = Tokens::new(metadata)?;
     let model = metadata.text("tokenizer.ggml.model")?.ok_or_else(|| missing("model"))?;
     let mut json = match model {
         "gpt2" => byte_level(&tokens)?,
@@ -136,7 +136,7 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Value> {
 /// Builds the `tokenizer_config.json`: special tokens and the chat template.
 pub(super) fn settings(metadata: &Metadata) -> Result<Value> {
     let mut json = Map::new();
-    if let Ok(tokens) = Tokens::of(metadata) {
+    if let Ok(tokens) = Tokens::new(metadata) {
         for (name, key) in [("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")] {
             if let Some((_, text)) = tokens.special(key)? {
                 json.insert(format!("{name}_token"), json!(text));

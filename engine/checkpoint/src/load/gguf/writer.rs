@@ -9,7 +9,7 @@ use crate::tensor::DType;
 /// Alignment of tensors in bytes.
 const ALIGNMENT: u64 = 32;
 
-/// A file's metadata, in the order in which it is written.
+/// A file's metadata, in the order of writing.
 #[derive(Default)]
 pub(super) struct Entries {
     count: u64,

@@ -3,15 +3,15 @@ use crate::batch::Span;
 use crate::error::Error;
 use crate::kv::{BlockCopy, BlockMoves, KvDtype};
 
-/// Heads that go into attention as they are.
+/// Heads are neither normalised nor rotated.
 const PLAIN: QkNormRope<'_, CpuWeight> = QkNormRope { norms: None, rope: None };
 
-/// A model's attention, its sequences with all their keys, values and queries, and a scattered cache.
+/// A model's attention: its sequences with random keys, values and queries, and scattered block tables.
 struct Case {
     layout: KvLayout,
     group: usize,
     window: Option<usize>,
-    /// `[context]` by sequence.
+    /// Context lengths by sequence.
     contexts: Vec<usize>,
     num_blocks: usize,
     tables: Vec<Vec<u32>>,
@@ -42,13 +42,13 @@ impl Case {
         self.kv_width() * self.group
     }
 
-    /// Row `position` of what `kind` (query, key, value) the sequence has.
+    /// Returns row `position` of a sequence's queries (`kind` 0), keys (1) or values (2).
     fn row(&self, kind: u64, sequence: usize, position: usize) -> Vec<f32> {
         let width = if kind == 0 { self.width() } else { self.kv_width() };
         noise(kind + 3 * (sequence * 10_000 + position) as u64, width).iter().map(|v| v * 2.0).collect()
     }
 
-    /// The batch of `(sequence, first new token, one past the last)`.
+    /// Returns a batch with the given `(sequence, first new token, one past the last)`.
     fn batch(&self, parts: &[(usize, usize, usize)]) -> Batch {
         let mut batch = Batch::default();
         for &(s, from, to) in parts {
@@ -67,7 +67,7 @@ impl Case {
         tensor(backend, rows.len(), &rows.concat())
     }
 
-    /// A cache of NaN, so that whatever is read but was not written shows.
+    /// Returns a cache filled with NaN, which reveals reads of slots that were not written.
     fn cache(&self, backend: &CpuBackend) -> CpuKvCache {
         let mut cache = backend.kv_cache(self.layout, self.num_blocks, 0).unwrap();
         cache.poison();
@@ -78,7 +78,7 @@ impl Case {
         let inputs = backend.upload(self.batch(parts), &[]);
         let [query, key, value] = [0, 1, 2].map(|kind| self.rows(backend, kind, parts));
         let mut qkv = Qkv { query, key, value };
-        backend.write_kv(&mut qkv, PLAIN, cache, LAYER, &inputs);
+        backend.norm_rope_and_write_kv(&mut qkv, PLAIN, cache, LAYER, &inputs);
         backend.attention(&qkv, cache, self.params(), &inputs)
     }
 
@@ -90,7 +90,7 @@ impl Case {
         self.contexts.iter().enumerate().map(|(s, &c)| (s, 0, c)).collect()
     }
 
-    /// The result for one query token.
+    /// Computes the attention of one query token.
     fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
         let dim = self.layout.head_dim;
         let round = |x: Vec<f32>| {
@@ -139,7 +139,7 @@ fn attention_matches_the_reference() {
         let out = case.step(&backend, &mut case.cache(&backend), &case.whole());
         let positions = case.contexts.iter().enumerate().flat_map(|(s, &c)| (0..c).map(move |p| (s, p)));
         for ((s, p), got) in positions.zip(out.as_slice().chunks(case.width())) {
-            // All positions of the short sequences, some of the long one.
+            // Check all positions of the short sequences and some of the long one.
             if p < 40 || p % 13 == 0 || p == 149 {
                 let what = format!("{:?} window {:?} sequence {s} position {p}", case.layout, case.window);
                 assert_close(got, &case.reference(s, p), 1e-5, &what);
@@ -158,7 +158,7 @@ fn a_query_does_not_depend_on_chunks_batch_or_threads() {
             let before: usize = case.contexts[..s].iter().sum();
             &whole[(before + from) * width..(before + to) * width]
         };
-        // The long sequence in pieces, with decodes of others beside it.
+        // Compute the long sequence in pieces, together with decodes of other sequences.
         let mut cache = case.cache(&one);
         case.step(&one, &mut cache, &[(1, 0, 15), (2, 0, 32)]);
         let mut from = 0;
@@ -206,19 +206,19 @@ fn assert_copies(dtype: KvDtype) {
     let [query, key, value] = [0, 1, 2].map(|seed| tensor(&backend, 8, &noise(seed, 16)));
     let mut qkv = Qkv { query, key, value };
     for layer in 0..3 {
-        backend.write_kv(&mut qkv, PLAIN, &mut cache, layer, &inputs);
+        backend.norm_rope_and_write_kv(&mut qkv, PLAIN, &mut cache, layer, &inputs);
     }
     let before: Vec<Vec<u8>> = (0..3).map(|l| cache.layer(l).to_vec()).collect();
     let bytes = layout.block_bytes() / 3;
     let copy = |src, dst| BlockCopy { src, dst };
-    // Blocks go out before copies are made.
+    // Blocks are swapped out before they are overwritten by copies.
     let out = vec![copy(2, 0), copy(1, 1)];
     cache.move_blocks(&BlockMoves { swap_out: out, copies: vec![copy(0, 3), copy(0, 1)], ..BlockMoves::default() });
     for (layer, before) in before.iter().enumerate() {
         let block = |i: usize| &before[i * bytes..(i + 1) * bytes];
         assert_eq!(cache.layer(layer), [block(0), block(0), block(2), block(0)].concat());
     }
-    // In comes after out, and copies after both.
+    // Swapping in follows swapping out, and copies follow both.
     let moves =
         BlockMoves { swap_out: vec![copy(3, 0)], swap_in: vec![copy(1, 2), copy(0, 3)], copies: vec![copy(2, 0)] };
     cache.move_blocks(&moves);
@@ -228,7 +228,7 @@ fn assert_copies(dtype: KvDtype) {
     }
 }
 
-/// What is stored for a token is what is stored for it alone, in one step with others or in several.
+/// Checks that a token's stored bytes do not depend on whether it is computed with others in one step or in several.
 #[test]
 fn the_bytes_of_a_token_do_not_depend_on_the_way_there() {
     let backend = backend(2);

@@ -1,4 +1,4 @@
-//! The adapter: attention through block tables, moves of blocks, sampling.
+//! Tests of the backend: attention through block tables, block moves, sampling.
 
 mod attention;
 mod sampling;
@@ -10,7 +10,7 @@ fn backend(threads: usize) -> CpuBackend {
     CpuBackend::new(Some(threads)).unwrap()
 }
 
-/// `n` reproducible numbers in `[-1, 1)`.
+/// Returns `n` reproducible numbers in `[-1, 1)`.
 fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
     let next = || {
@@ -34,7 +34,7 @@ fn weight(backend: &CpuBackend, shape: &[usize], data: Vec<f32>, dtype: DType) -
 fn assert_close(got: &[f32], want: &[f64], tolerance: f64, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
-        // Not `>`, which NaN would pass.
+        // A comparison with `>` would accept NaN.
         let close = (f64::from(g) - w).abs() <= tolerance * (1.0 + w.abs());
         assert!(close, "{what}: element {i} is {g}, not {w}");
     }

@@ -1,24 +1,25 @@
-//! Memory for activations: one allocation, made once, that a step's tensors share.
+//! Memory for activations: a single allocation that a step's tensors share.
 //!
-//! The same requests in the same order get the same places, so that a recorded step finds its tensors where they were.
-//! The device does everything in order, so a place may be given away again as soon as the last operation on it is
-//! queued.
+//! The same requests in the same order get the same addresses, so that a recorded step finds its tensors at the same
+//! addresses. The device executes operations in order. A range can therefore be leased again as soon as the last
+//! operation on it is queued.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use launch::{DeviceBuffer, Stream};
 
-/// Places begin at multiples of this many bytes.
+/// Alignment of leased ranges in bytes.
 const ALIGNMENT: usize = 256;
 
-/// The memory. It has no bounds and no address until it is [given some](Arena::provide); meanwhile it only counts.
+/// The arena. Until it is [given memory](Arena::provide), it has no limit and no address, and only computes the memory
+/// needed.
 #[derive(Debug, Default)]
 pub struct Arena(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     memory: Option<DeviceBuffer<u8>>,
-    /// Begin and end of the places in use, in order.
+    /// Begin and end of the leased ranges, in order.
     used: Vec<(usize, usize)>,
     /// The greatest end so far.
     peak: usize,
@@ -29,7 +30,7 @@ impl Arena {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place of `bytes` bytes: the first that is free. None if there is none.
+    /// Leases the first free range of `bytes` bytes. Returns `None` if there is none.
     pub fn lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
         let mut state = self.state();
         let len = bytes.max(1).next_multiple_of(ALIGNMENT);
@@ -45,11 +46,11 @@ impl Arena {
         self.occupy(&mut state, at, begin, len)
     }
 
-    /// The place at `begin`, which must be free.
+    /// Leases the range at `begin`. Returns `None` if it is not free.
     pub fn lease_at(self: &Arc<Self>, begin: usize, bytes: usize) -> Option<Lease> {
         let mut state = self.state();
         let len = bytes.max(1).next_multiple_of(ALIGNMENT);
-        let at = state.used.partition_point(|place| place.0 < begin);
+        let at = state.used.partition_point(|range| range.0 < begin);
         let is_free = at.checked_sub(1).is_none_or(|before| state.used[before].1 <= begin)
             && state.used.get(at).is_none_or(|after| begin + len <= after.0);
         if is_free { self.occupy(&mut state, at, begin, len) } else { None }
@@ -65,12 +66,12 @@ impl Arena {
         Some(Lease { arena: self.clone(), begin })
     }
 
-    /// Bytes that suffice for all that was asked for so far.
+    /// The number of bytes that suffices for all leases so far.
     pub fn peak(&self) -> usize {
         self.state().peak
     }
 
-    /// Gives the arena its memory. No place is in use.
+    /// Gives the arena its memory. There must be no leases.
     pub fn provide(&self, memory: DeviceBuffer<u8>) {
         let mut state = self.state();
         debug_assert!(state.used.is_empty());
@@ -78,7 +79,7 @@ impl Arena {
     }
 }
 
-/// A place in an arena, free again when it is dropped.
+/// A leased range of an arena. Dropping it frees the range.
 #[derive(Debug)]
 pub struct Lease {
     arena: Arc<Arena>,
@@ -86,21 +87,21 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Where it begins, in bytes from the arena's begin.
+    /// The offset of the range in bytes.
     pub fn begin(&self) -> usize {
         self.begin
     }
 
-    /// Its address on the device; without memory, as if the arena began at 0.
+    /// Its device address. Without memory, the arena's address counts as 0.
     pub fn address(&self) -> u64 {
         let base = self.arena.state().memory.as_ref().map_or(0, DeviceBuffer::address);
         base + self.begin as u64
     }
 
-    /// Copies its first bytes to `to`, when the stream has come to its end.
+    /// Waits for the stream and copies the first bytes to `to`.
     ///
     /// # Errors
-    /// What the driver says, also of what was asked of the stream before.
+    /// An error of the driver, possibly caused by an earlier operation of the stream.
     pub fn download(&self, stream: &Stream, to: &mut [u8]) -> launch::Result<()> {
         match &self.arena.state().memory {
             Some(memory) => stream.download(memory.slice(self.begin..self.begin + to.len()), to),
@@ -112,7 +113,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut state = self.arena.state();
-        if let Ok(at) = state.used.binary_search_by_key(&self.begin, |place| place.0) {
+        if let Ok(at) = state.used.binary_search_by_key(&self.begin, |range| range.0) {
             state.used.remove(at);
         }
     }
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_place_that_is_large_enough_is_taken() {
+    fn the_first_range_that_is_large_enough_is_leased() {
         let arena = Arc::new(Arena::default());
         let [a, b, c] = [100, 300, 1].map(|bytes| arena.lease(bytes).unwrap());
         assert_eq!([&a, &b, &c].map(Lease::begin), [0, 256, 768]);
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_can_be_taken_again_if_it_is_free() {
+    fn a_freed_range_can_be_leased_again() {
         let arena = Arc::new(Arena::default());
         let first = arena.lease(256).unwrap();
         assert_eq!(arena.lease_at(256, 512).unwrap().begin(), 256);

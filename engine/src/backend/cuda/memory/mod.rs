@@ -1,4 +1,4 @@
-//! What lies in the GPU's memory: activations, weights, the KV cache.
+//! The contents of the GPU's memory: activations, weights, the KV cache.
 
 pub(super) mod arena;
 pub(super) mod cache;

@@ -1,16 +1,17 @@
-//! Quantised matrices as the kernel for them reads them: brought to one of three forms of codes, in its order.
+//! Quantised matrices, converted to one of three forms of codes, in the order of the GPU kernel's reads.
 //!
-//! | types | codes | what is rounded |
+//! | types | codes | rounding |
 //! | --- | --- | --- |
-//! | Q4_0, int4 | 4 bits | nothing; of int4 the scales, which are in f32 in memory, to f16 (most files have them in 16 bits) |
-//! | Q8_0 | 8 bits | nothing |
-//! | Q4_K | 4 bits | scales, and minima over scales, to f16; then the codes less these |
-//! | Q5_K, Q6_K | 8 bits | the same |
+//! | Q4_0, int4 | 4 bits | none for Q4_0; scales of int4, f32 in memory, to f16 (most files store them in 16 bits) |
+//! | Q8_0 | 8 bits | none |
+//! | Q4_K | 4 bits | scales and offsets (minimum / scale) to f16; then code minus offset to f16 |
+//! | Q5_K, Q6_K | 8 bits | like Q4_K |
 //! | FP8 | FP8 | scales to f16 |
 //!
-//! So an element is off by `2^-11` of its code's number times its scale at most, for a rounded scale; with a minimum by `2^-11` of
-//! that and of itself besides. Scales are stored over a power of two of the whole matrix, so that the range of f16 costs nothing but those
-//! of `2^-28` of the largest. Projections of one input that differ in type are all in 8 bits.
+//! A rounded scale causes an error of at most `2^-11` of an element's code times its scale. With a minimum, `2^-11` of
+//! the minimum and of the element itself are added. Scales are stored divided by a common power of two. So the range of
+//! f16 only affects scales below `2^-28` of the matrix's largest scale. If projections of one input have different
+//! types, all use 8 bits.
 
 use half::{bf16, f16};
 use kernels::element::ElementType;
@@ -20,51 +21,52 @@ use rayon::prelude::*;
 use crate::quantised::{Group, QuantType};
 use crate::tensor::HostTensor;
 
-/// How the matrices of a projection are coded.
+/// The form of a projection's coded matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodePacking {
     form: CodeForm,
-    /// Columns of a group.
+    /// Columns per group.
     group: u32,
 }
 
-/// A row of a quantised matrix, its groups one after the other; none for a row of zeros.
+/// A row of a quantised matrix with its groups one after the other, or `None` for a row of zeros.
 pub type QuantisedRow<'a> = Option<(QuantType, &'a [u8])>;
 
 /// A matrix in the kernel's form.
 pub struct CodedMatrix {
     /// Its shape.
     pub shape: PackedShape,
-    /// What all elements are multiplied by: a power of two.
+    /// The factor of all elements, a power of two.
     pub factor: f32,
-    /// [`PackedShape::code_bytes`].
+    /// The codes, [`PackedShape::code_bytes`] bytes.
     pub codes: Vec<u8>,
-    /// [`PackedShape::scales`].
+    /// The words of all groups, [`PackedShape::scales`] of them.
     pub scales: Vec<u32>,
 }
 
-/// The scale of a group, and what is taken off its numbers.
+/// The scale of a group, and the amount subtracted from its elements or codes.
 #[derive(Clone, Copy, Default)]
 struct GroupScale {
     scale: f32,
-    /// What is taken off, in elements.
+    /// Subtracted from elements.
     min: f32,
-    /// What is taken off, in codes.
+    /// Subtracted from codes.
     zero: f32,
 }
 
-/// Beyond so many scales a minimum hides what codes say, in f16.
+/// If a minimum exceeds this many scales, adding it in f16 would lose the codes. The group is then stored as a
+/// constant.
 const LARGEST_OFFSET: f32 = 30_000.0;
 
 impl CodePacking {
-    /// How projections with these weights, and activations of this type, can be computed without elements of 16 bits; `None` if
-    /// they cannot: they are not quantised, not in forms that go together, or have their columns in an order of their own.
-    pub fn of(weights: &[&HostTensor], element: ElementType) -> Option<CodePacking> {
+    /// Selects a form for projections with these weights and this type of activations. Returns `None` if they need
+    /// 16-bit elements: if a weight is not quantised or has reordered columns, or the types cannot be combined.
+    pub fn for_weights(weights: &[&HostTensor], element: ElementType) -> Option<CodePacking> {
         let one = |tensor: &&HostTensor| {
             let is_matrix = matches!(*tensor.shape(), [rows, cols] if rows > 0 && cols > 0);
             let kind = tensor.quantised().filter(|_| is_matrix && tensor.order().is_none())?;
             let form = match kind {
-                // Minima are no whole number of scales, and bf16 has too few bits for them.
+                // Minima are not multiples of the scales, and bf16 has too few bits for the offsets.
                 QuantType::Q4_K | QuantType::Q5_K if element == ElementType::Bf16 => return None,
                 QuantType::Q8_0 | QuantType::Q5_K | QuantType::Q6_K => CodeForm::Int8,
                 QuantType::Q4_0 | QuantType::Q4_K => CodeForm::Int4,
@@ -86,7 +88,8 @@ impl CodePacking {
         rest.iter().try_fold(*first, |a, &b| both(a, b))
     }
 
-    /// A matrix of these rows, of `cols` columns each. `None` if a scale is no number.
+    /// Packs a matrix of these rows with `cols` columns. Returns `None` if a scale is not finite, or too large or
+    /// small.
     pub fn pack(self, rows: &[QuantisedRow<'_>], cols: usize, element: ElementType) -> Option<CodedMatrix> {
         let shape = PackedShape { form: self.form, n: rows.len() as u32, k: cols as u32, group: self.group };
         let mut codes = vec![0; shape.code_bytes()];
@@ -94,8 +97,8 @@ impl CodePacking {
         let fragments = codes.par_chunks_mut(shape.fragment_code_bytes());
         let fragments = fragments.zip(groups.par_chunks_mut(shape.fragment_scales()));
         fragments.zip(rows.par_chunks(FRAGMENT_ROWS as usize)).for_each(|((codes, groups), rows)| {
-            for (row, of_row) in (0..).zip(rows) {
-                if let Some((kind, bytes)) = of_row {
+            for (row, groups_of_row) in (0..).zip(rows) {
+                if let Some((kind, bytes)) = groups_of_row {
                     put_row(shape, row, *kind, bytes, codes, groups);
                 }
             }
@@ -103,30 +106,30 @@ impl CodePacking {
         let size = |group: &GroupScale| group.scale.abs();
         let is_finite = groups.par_iter().all(|group| group.scale.is_finite() && group.min.is_finite());
         let largest = groups.par_iter().map(size).reduce(|| 0.0, f32::max);
-        let factor = factor_of(largest).filter(|_| is_finite)?;
+        let factor = common_factor(largest).filter(|_| is_finite)?;
         let scales = groups.par_iter().map(|group| group.word(factor, element)).collect();
         Some(CodedMatrix { shape, factor, codes, scales })
     }
 }
 
-/// The power of two over which the largest scale is near the largest that f16 has.
-fn factor_of(largest: f32) -> Option<f32> {
+/// Returns the power of two that scales the largest scale close to the maximum of f16.
+fn common_factor(largest: f32) -> Option<f32> {
     if largest == 0.0 {
         return Some(1.0);
     }
     let exponent = largest.log2().floor() as i32 - 14;
-    // A power of two that is no subnormal number, nor its inverse.
+    // Neither the power of two nor its inverse may be subnormal.
     (-126..=126).contains(&exponent).then(|| 2f32.powi(exponent))
 }
 
-/// Puts a row of quantised groups into its fragment.
+/// Packs a row of quantised groups into its fragment.
 fn put_row(shape: PackedShape, row: u32, kind: QuantType, bytes: &[u8], codes: &mut [u8], groups: &mut [GroupScale]) {
     let mut column = 0;
     for bytes in bytes.chunks_exact(kind.group_bytes()) {
         let group = Group::read(kind, bytes);
         for (part, quants) in group.quants[..kind.group()].chunks_exact(kind.part()).enumerate() {
             let (scale, min) = group.scale_and_min(kind, part);
-            // Signed codes are counted from their zero already.
+            // Codes of 8 bits are signed, so their zero is already subtracted.
             let zero = if shape.form == CodeForm::Int4 { f32::from(group.zero) } else { 0.0 };
             let is_constant = min.abs() > LARGEST_OFFSET * scale.abs();
             let scale = if is_constant {
@@ -153,11 +156,11 @@ fn put_row(shape: PackedShape, row: u32, kind: QuantType, bytes: &[u8], codes: &
 }
 
 impl GroupScale {
-    /// The group's word, see [`kernels::gemm::quantised::layout`].
+    /// Returns the group's word (see [`kernels::gemm::quantised::layout`]).
     fn word(self, factor: f32, element: ElementType) -> u32 {
         let scale = f16::from_f32(self.scale / factor);
         let rounded = scale.to_f32() * factor;
-        // Over the rounded scale, so that the minimum is what it was.
+        // Divided by the rounded scale, so that the kernel reproduces the original minimum.
         let over = if rounded == 0.0 { self.scale } else { rounded };
         let offset = -self.zero - if self.min == 0.0 { 0.0 } else { self.min / over };
         let offset = match element {

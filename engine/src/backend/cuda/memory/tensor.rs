@@ -1,4 +1,4 @@
-//! Activations and weights in the device's memory.
+//! Activations and weights in device memory.
 
 use std::sync::Arc;
 
@@ -18,48 +18,48 @@ pub struct CudaTensor {
     pub(in crate::backend::cuda) lease: Arc<Lease>,
     pub(in crate::backend::cuda) rows: u32,
     pub(in crate::backend::cuda) cols: u32,
-    /// Elements from one row to the next.
+    /// Distance in elements between rows.
     pub(in crate::backend::cuda) stride: u32,
 }
 
 impl CudaTensor {
-    /// The address of its first element.
+    /// The address of the first element.
     pub(in crate::backend::cuda) fn ptr<T>(&self) -> DevicePtrMut<T> {
         DevicePtrMut::from_address(self.lease.address())
     }
 }
 
-/// A weight in memory of its own. Cloning shares it.
+/// A weight in its own memory. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct CudaWeight {
-    /// None where there is no device: then only shapes count.
+    /// `None` without a device. Only shapes are used then.
     pub(in crate::backend::cuda) memory: Option<Arc<DeviceBuffer<u8>>>,
-    /// Of a vector, 1. Rows of zeros that fill a matrix up are not counted.
+    /// 1 for a vector. Padding rows of a matrix do not count.
     pub(in crate::backend::cuda) rows: u32,
-    /// Of whole vectors: zeros that fill a row up are counted.
+    /// A multiple of the vector length. Padding elements of a row count.
     pub(in crate::backend::cuda) cols: u32,
-    /// With `Some` the memory holds codes and then scales. Only a projection is computed with such a weight.
+    /// With `Some` the memory contains codes, then scales. Such a weight can only be used in a projection.
     pub(in crate::backend::cuda) coded: Option<CodedWeight>,
 }
 
-/// How a quantised weight lies in memory.
+/// The layout of a quantised weight in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct CodedWeight {
     pub(in crate::backend::cuda) shape: PackedShape,
-    /// What all elements are multiplied by.
+    /// The factor of all elements.
     pub(in crate::backend::cuda) factor: f32,
 }
 
 impl CudaWeight {
-    /// The address of its first element.
+    /// The address of the first element.
     pub(in crate::backend::cuda) fn ptr<T>(&self) -> DevicePtr<T> {
-        debug_assert!(self.coded.is_none(), "codes are no elements");
+        debug_assert!(self.coded.is_none(), "a coded weight has no elements");
         DevicePtr::from_address(self.address())
     }
 
-    /// Where the codes and scales of a quantised weight are.
+    /// The addresses of a quantised weight's codes and scales.
     pub(in crate::backend::cuda) fn operand(&self, coded: CodedWeight) -> PackedOperand {
-        // Codes are a multiple of 512 bytes.
+        // The codes take a multiple of 512 bytes, so the scales are aligned.
         let scales = self.address() + coded.shape.code_bytes() as u64;
         PackedOperand {
             codes: DevicePtr::from_address(self.address()),
@@ -74,8 +74,8 @@ impl CudaWeight {
 }
 
 impl Norm<CudaWeight> {
-    /// What kernels take of it: which norm it is, the addresses of its factors and its bias, null where it has none, and what is added
-    /// to the variance.
+    /// Returns the kernels' arguments: which norm it is, the addresses of its weight and bias (null if absent), and its
+    /// epsilon.
     pub(in crate::backend::cuda) fn arguments(&self) -> (SumNorm, [DevicePtr<Vector>; 2], f32) {
         let (norm, affine, eps) = match self {
             Norm::Layer { weight, bias, eps } => (SumNorm::Layer, [weight.as_ref(), bias.as_ref()], *eps),
@@ -85,7 +85,7 @@ impl Norm<CudaWeight> {
     }
 }
 
-/// A projection: its weight `[N, K]` and, if it has one, its bias `[N]`.
+/// A projection: its weight `[N, K]` and its optional bias `[N]`.
 #[derive(Clone, Debug)]
 pub struct CudaProjection {
     pub(in crate::backend::cuda) weight: CudaWeight,

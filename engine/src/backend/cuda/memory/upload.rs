@@ -1,15 +1,15 @@
-//! Weights on their way to the device: read where they are mapped, copied through pinned memory.
+//! Uploading weights to the device: from mapped files through pinned memory.
 
 use launch::{Context, DeviceBuffer, Event, PinnedBuffer, Stream};
 use rayon::prelude::*;
 
-/// Bytes of each of the two staging buffers: one is filled while the device takes the other.
+/// Bytes of each of the two staging buffers. One is filled while the device reads the other.
 const STAGING: usize = 32 << 20;
 
 /// Bytes that a thread copies at a time.
 const PIECE: usize = 1 << 20;
 
-/// Two pinned buffers that take turns.
+/// Two pinned buffers that are used alternately.
 #[derive(Debug)]
 pub struct Upload {
     buffers: [(PinnedBuffer<u8>, Event); 2],
@@ -17,20 +17,20 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Buffers for a device.
+    /// Allocates the buffers for a device.
     ///
     /// # Errors
-    /// [`launch::Error`] if there is no memory for them.
+    /// [`launch::Error`] if there is not enough memory for them.
     pub fn new(context: &Context) -> launch::Result<Self> {
         let buffer = || Ok((PinnedBuffer::zeroed(context, STAGING)?, Event::new(context)?));
         Ok(Upload { buffers: [buffer()?, buffer()?], next: 0 })
     }
 
-    /// Copies `parts`, one after the other, to `to`, which has room for all. What is still on its way when this returns is
-    /// in the staging buffers.
+    /// Copies `parts`, one after the other, to `to`, which must be large enough. When this returns, the last transfers
+    /// from the staging buffers may still be in progress.
     ///
     /// # Errors
-    /// [`launch::Error`].
+    /// [`launch::Error`] if a driver call fails.
     pub fn copy(&mut self, stream: &Stream, parts: &[&[u8]], to: &DeviceBuffer<u8>) -> launch::Result<()> {
         let mut pieces = parts.iter().flat_map(|part| part.chunks(PIECE)).peekable();
         let mut done = 0;
@@ -45,9 +45,9 @@ impl Upload {
                 len += piece.len();
                 room = rest;
             }
-            // In parallel, since a page of a mapped file that is touched first costs more than its copy.
+            // In parallel, because the first access to a page of a mapped file takes longer than copying the page.
             copies.into_par_iter().for_each(|(place, piece)| place.copy_from_slice(piece));
-            // SAFETY: the buffer is not touched again before its event.
+            // SAFETY: the buffer is not accessed again before its event.
             unsafe { stream.upload_async(&staging[..len], to.slice(done..done + len)) }?;
             free.record(stream)?;
             done += len;

@@ -1,6 +1,6 @@
-//! Weights as kernels read them: projections of the same input are one, with their rows in the order that the kernel's
-//! epilogue wants; rows are filled up with zeros to whole vectors, and matrices with rows of zeros to whole vectors of
-//! results. What is computed with the zeros is zero, and adds nothing.
+//! Weights in the kernels' layout. Projections of the same input are fused, with their rows in the order that the
+//! kernel's epilogue expects. Rows are padded with zeros to whole vectors, and matrices are padded with rows of zeros
+//! to whole vectors of results. The padding gives zeros and does not change any result.
 
 use crate::backend::cuda::gpu;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::tensor::HostTensor;
 
 impl CudaBackend {
-    /// Takes a matrix to the device, or a vector.
+    /// Copies a matrix or vector to the device.
     pub(in crate::backend::cuda) fn load(&self, tensor: &HostTensor) -> Result<CudaWeight> {
         let (rows, cols) = match *tensor.shape() {
             [rows, cols] => (rows, cols),
@@ -34,15 +34,16 @@ impl CudaBackend {
             tensor.bytes().chunks(row).flat_map(|row| [row, gap]).collect()
         };
         if tensor.shape().len() > 1 {
-            parts.push(&zeros[..(whole(rows) - rows) * padded * tensor.dtype().size()]);
+            parts.push(&zeros[..(padded_rows(rows) - rows) * padded * tensor.dtype().size()]);
         }
         self.upload(&parts, rows, padded)
     }
 
-    /// Takes a projection's weight to the device, as codes if it is quantised and there is a kernel for these.
+    /// Copies a projection's weight to the device: as codes if it is quantised and a kernel supports them, otherwise as
+    /// elements.
     pub(in crate::backend::cuda) fn load_projection(&self, tensor: HostTensor) -> Result<CudaWeight> {
         if tensor.quantised().is_some() {
-            let parts = one_after_the_other(&[&tensor]);
+            let parts = concatenated(&[&tensor]);
             if let Some(weight) = self.load_codes(&[&tensor], &parts)? {
                 return Ok(weight);
             }
@@ -51,9 +52,9 @@ impl CudaBackend {
         self.load(&tensor.to_dtype(self.dtype))
     }
 
-    /// Takes the rows of quantised weights to the device as codes; nothing if there is no kernel for them.
+    /// Copies the rows of quantised weights to the device as codes. Returns `None` if no kernel supports them.
     fn load_codes(&self, weights: &[&HostTensor], parts: &[ProjectionRows]) -> Result<Option<CudaWeight>> {
-        let Some(packing) = CodePacking::of(weights, self.element) else { return Ok(None) };
+        let Some(packing) = CodePacking::for_weights(weights, self.element) else { return Ok(None) };
         let rows: Vec<QuantisedRow<'_>> = parts.iter().flat_map(|part| part.quantised(weights)).collect();
         let cols = weights[0].shape()[1];
         let Some(CodedMatrix { shape, factor, codes, scales }) = packing.pack(&rows, cols, self.element) else {
@@ -69,7 +70,7 @@ impl CudaBackend {
         Ok(Some(CudaWeight { coded: Some(CodedWeight { shape, factor }), ..weight }))
     }
 
-    /// Notes that a projection's weight is quantised in its file, and has elements on the device.
+    /// Records that a projection's weight is quantised in its file but not on the device.
     fn note_widened(&self, tensor: &HostTensor) {
         let mut kinds = self.widened.borrow_mut();
         if let Some(kind) = tensor.quantised().filter(|kind| !kinds.contains(kind)) {
@@ -77,7 +78,7 @@ impl CudaBackend {
         }
     }
 
-    /// Takes the rows of a weight to the device: `parts` one after the other.
+    /// Copies the rows of a weight to the device: `parts`, one after the other.
     fn upload(&self, parts: &[&[u8]], rows: usize, cols: usize) -> Result<CudaWeight> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let memory = match (self.queue.device(), &mut *self.upload.borrow_mut()) {
@@ -87,7 +88,7 @@ impl CudaBackend {
                 Some(Arc::new(memory))
             }
             (Some(_), None) => {
-                return Err(Error::Device("the GPU takes no more weights once its memory is shared out".into()));
+                return Err(Error::Device("no more weights can be loaded after the memory plan is made".into()));
             }
             (None, _) => None,
         };
@@ -95,8 +96,8 @@ impl CudaBackend {
         Ok(CudaWeight { memory, rows: rows as u32, cols: cols as u32, coded: None })
     }
 
-    /// Takes several projections of the same input to the device as one, whose rows are `parts` of the projections' rows,
-    /// one after the other.
+    /// Fuses several projections of the same input and copies them to the device. `parts` returns the rows of the fused
+    /// matrix as ranges of the projections' rows.
     pub(in crate::backend::cuda) fn fuse(
         &self,
         projections: impl Into<Vec<HostLinear>>,
@@ -106,7 +107,7 @@ impl CudaBackend {
             projections.into().into_iter().map(|HostLinear { weight, bias }| (weight, bias)).unzip();
         let biases: Vec<&HostTensor> = biases.iter().flatten().collect();
         if !biases.is_empty() && biases.len() < weights.len() {
-            return Err(Error::Unsupported("a bias for some of several projections that are computed as one".into()));
+            return Err(Error::Unsupported("biases on only some of several fused projections".into()));
         }
         let all: Vec<&HostTensor> = weights.iter().collect();
         let parts = parts(&all);
@@ -117,7 +118,7 @@ impl CudaBackend {
             let row = cols * self.dtype.size();
             let zeros = vec![0; parts.iter().map(|part| part.zeros * row).max().unwrap_or(0)];
             let bytes: Vec<&[u8]> =
-                parts.iter().flat_map(|part| [part.of(tensors), &zeros[..part.zeros * row]]).collect();
+                parts.iter().flat_map(|part| [part.bytes(tensors), &zeros[..part.zeros * row]]).collect();
             self.upload(&bytes, rows, cols)
         };
         let weight = match coded {
@@ -145,7 +146,7 @@ impl CudaBackend {
         }
     }
 
-    /// Waits until all weights are on the device, and frees the staging buffers: no weight may follow.
+    /// Waits until all weights are on the device and frees the staging buffers. No weight can be copied afterwards.
     pub(in crate::backend::cuda) fn finish_loading(&self) -> Result<()> {
         if let Some(device) = self.queue.device() {
             device.stream.synchronize().map_err(gpu)?;
@@ -155,12 +156,12 @@ impl CudaBackend {
     }
 }
 
-/// Rows of zeros included: as many as make whole vectors of a projection's results.
-pub fn whole(rows: usize) -> usize {
+/// Number of rows including padding: a multiple of the vector length of a projection's results.
+pub fn padded_rows(rows: usize) -> usize {
     rows.next_multiple_of(VECTOR as usize)
 }
 
-/// Rows of one of several projections, and rows of zeros after them.
+/// Rows of one of several projections, followed by rows of zeros.
 pub struct ProjectionRows {
     projection: usize,
     rows: Range<usize>,
@@ -168,14 +169,14 @@ pub struct ProjectionRows {
 }
 
 impl ProjectionRows {
-    /// The bytes of these rows; of a vector, each element is a row.
-    fn of<'a>(&self, tensors: &[&'a HostTensor]) -> &'a [u8] {
+    /// Returns the bytes of these rows. Each element of a vector is a row.
+    fn bytes<'a>(&self, tensors: &[&'a HostTensor]) -> &'a [u8] {
         let tensor = tensors[self.projection];
         let row = tensor.dtype().size() * tensor.shape()[1..].iter().product::<usize>();
         &tensor.bytes()[self.rows.start * row..self.rows.end * row]
     }
 
-    /// These rows of quantised matrices.
+    /// Returns these rows of quantised matrices.
     fn quantised<'a>(&self, tensors: &[&'a HostTensor]) -> impl Iterator<Item = QuantisedRow<'a>> {
         let tensor = tensors[self.projection];
         let row = tensor.bytes().len() / tensor.shape()[0].max(1);
@@ -184,8 +185,8 @@ impl ProjectionRows {
     }
 }
 
-/// The rows of each of several projections, as the rows of one.
-pub fn one_after_the_other(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
+/// Concatenates the rows of several projections.
+pub fn concatenated(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
     weights
         .iter()
         .enumerate()
@@ -193,7 +194,8 @@ pub fn one_after_the_other(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
         .collect()
 }
 
-/// Rows of gate and up as [`gated_row`](kernels::gemm::epilogue::gated_row) has them, the last of each filled up.
+/// Interleaves the rows of gate and up as defined by [`gated_row`](kernels::gemm::epilogue::gated_row), padding the
+/// last of each.
 pub fn interleaved(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
     let (rows, step) = (weights[0].shape()[0], GATED_ROWS as usize);
     let both = |first: usize| {

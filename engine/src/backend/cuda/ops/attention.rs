@@ -1,4 +1,4 @@
-//! Attention, and the keys and values it reads.
+//! Attention, and writing keys and values to the cache.
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
 use cuda_std::vector::Vector;
@@ -20,9 +20,9 @@ use crate::backend::cuda::step::queue::LaunchCost;
 use crate::backend::{Attention, QkNormRope};
 
 impl CudaBackend {
-    /// Splits rows `[query | key | value]`: heads are normalised and rotated where they are, keys and values go to the
-    /// cache, in the layout that attention reads.
-    pub(in crate::backend::cuda) fn write_kv(
+    /// Processes rows `[query | key | value]`: normalises and rotates heads in place, and writes keys and values to the
+    /// cache in the layout that attention reads.
+    pub(in crate::backend::cuda) fn norm_rope_and_write_kv(
         &self,
         qkv: &CudaTensor,
         heads: QkNormRope<'_, CudaWeight>,
@@ -56,7 +56,7 @@ impl CudaBackend {
             return;
         }
         let norm = |weight: Option<&CudaWeight>| weight.map_or(DevicePtr::NULL, CudaWeight::ptr);
-        // Queries that stay as they are need not be moved.
+        // Queries that do not change need not be processed.
         let (row, query_heads) = if only_writes { (row.offset(query_vectors), 0) } else { (row, shape.heads()) };
         let args = rope_and_cache {
             qkv: row.cast_const(),
@@ -84,11 +84,11 @@ impl CudaBackend {
             with_kv_element!(self.element, pages.format, T => args.instance::<T>())
         };
         // SAFETY: rows consist of whole vectors, and the block pool has no slot beyond the end of the cache. The table
-        // of angles has a row for each position, and the backend was made for a head size that there are kernels for.
+        // of angles has a row for each position, and the backend was created for a head size with kernels.
         unsafe { self.queue.launch(rope::shape(qkv.rows, query_heads, pages.heads), call, floor) };
     }
 
-    /// Attention of the rows' queries: decode's kernel for the first rows, prefill's for the rest.
+    /// Computes attention for all rows: the first rows with the decode kernel, the others with the prefill kernel.
     pub(in crate::backend::cuda) fn attention(
         &self,
         qkv: &CudaTensor,
@@ -97,11 +97,11 @@ impl CudaBackend {
         inputs: &StepInputs,
     ) -> CudaTensor {
         if let Some(paper) = self.paper {
-            return self.attend_as_in_the_paper(paper, qkv, cache, params, inputs);
+            return self.paper_attention(paper, qkv, cache, params, inputs);
         }
         let shape = self.heads;
         let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
-        // What no context reaches is none.
+        // A window longer than any context means no window.
         let window = params.window.map_or(0, |window| i32::try_from(window).map_or(0, i32::cast_unsigned));
         if inputs.decodes > 0 {
             self.attend_decodes(qkv, cache, params, window, inputs, &out);
@@ -143,25 +143,24 @@ impl CudaBackend {
             scale: params.scale,
         };
         let cost = || cost(shape, inputs.decode_spans(), window);
-        // SAFETY: the plan was made for this batch; the block tables have an entry for each block of a sequence's
-        // context; and the counters are used by one launch at a time, since launches of a stream run one after the
-        // other.
+        // SAFETY: the plan was made for this batch, and the block tables have an entry for each block of a sequence's
+        // context. Launches of a stream run one after the other, so only one at a time uses the counters.
         unsafe { self.queue.launch(decode.shape(), decode.call(self.element, args), cost) };
     }
 
-    /// How decode attends in a step.
+    /// Returns the decode attention launch for a step.
     fn decode_launch(&self, inputs: &StepInputs) -> DecodeLaunch {
         if inputs.has_drafts { self.drafts } else { self.decode }
     }
 
-    /// The plan for a window, made unless the step already has it.
+    /// Returns the plan for a window. It is computed once per step.
     fn plan(&self, window: u32, inputs: &StepInputs) -> DevicePtr<Vector> {
         if let Some((_, plan)) = inputs.plans.borrow().iter().find(|plan| plan.0 == window) {
             return DevicePtr::from_address(plan.address());
         }
         let decode = self.decode_launch(inputs);
         let slots = decode.arrivals();
-        // As large as if all rows were sequences: how drafts are cut does not matter for what a step allocates.
+        // Allocates as if all rows were sequences, so that a step's memory does not depend on how drafts are divided.
         let vectors = plan_vectors(slots, inputs.rows);
         let lease = self.lease(vectors as usize * 16);
         let plan = DevicePtrMut::<Vector>::from_address(lease.address());
@@ -176,7 +175,7 @@ impl CudaBackend {
         };
         let bytes = u64::from(4 * inputs.decodes + 16 * plan_vectors(slots, inputs.decodes));
         let floor = || Floor { bytes, flops: 0 };
-        // SAFETY: the plan has its size, and a batch of the cache has less than 2^32 tiles.
+        // SAFETY: the plan has the required size, and a batch of the cache has less than 2^32 tiles.
         unsafe { self.queue.launch(LaunchShape::linear(1, PLAN_THREADS), call, floor) };
         inputs.plans.borrow_mut().push((window, lease));
         plan.cast_const()
@@ -219,16 +218,16 @@ impl CudaBackend {
             let call = shape::call(head_shape, self.element, args);
             (shape::launch_shape(head_shape, tokens, sequences), call)
         };
-        // SAFETY: query rows are numbered from the first of all; the rest is as for decode.
+        // SAFETY: query rows are numbered from the first of all rows. Otherwise as for decode.
         unsafe { self.queue.launch(launch, call, cost) };
     }
 }
 
-/// What attention of sequences with so many new tokens in so many costs.
+/// Returns the cost of attention for sequences given as pairs of new tokens and all tokens.
 fn cost(heads: AttentionShape, spans: &[(u32, u32)], window: u32) -> LaunchCost {
     let each = spans.iter().map(|&(new, seen)| shape::floor(heads, new, seen, window));
     let floor = each.fold(Floor::default(), |a, b| Floor { bytes: a.bytes + b.bytes, flops: a.flops + b.flops });
-    // The rest are queries and results.
+    // Subtract the bytes of queries and results.
     let rows: u64 = spans.iter().map(|&(new, _)| 2 * 2 * u64::from(new)).sum();
     let kv_cache = floor.bytes - rows * u64::from(heads.heads() * heads.head_size());
     LaunchCost { floor, kv_cache, ..LaunchCost::default() }

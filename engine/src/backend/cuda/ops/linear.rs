@@ -1,4 +1,4 @@
-//! Projections: one GEMM each, with all that becomes of the sums in its epilogue.
+//! Projections: one GEMM each. Its epilogue does all further processing of the sums.
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use kernels::floor::Floor;
@@ -14,8 +14,8 @@ use crate::backend::cuda::step::queue::LaunchCost;
 use crate::error::Error;
 
 impl CudaBackend {
-    /// `out = epilogue(x weight^T + bias)`, for as many of the weight's rows, those of zeros included, as `out` has room
-    /// for.
+    /// Computes `out = epilogue(x weight^T + bias)`. The columns of `out` determine how many of the weight's rows,
+    /// including padding, are used.
     pub(in crate::backend::cuda) fn project(
         &self,
         x: &CudaTensor,
@@ -27,8 +27,8 @@ impl CudaBackend {
         self.project_then(x, weight, bias, epilogue, out, None);
     }
 
-    /// `residual += x weight^T + bias`, and in the same launch the norm of that in `out`, if there is a kernel that does both. Else it
-    /// launches nothing.
+    /// Computes `residual += x weight^T + bias` and returns the norm of the new residual, if one kernel can do both.
+    /// Otherwise launches nothing and returns `None`.
     pub(in crate::backend::cuda) fn project_and_norm(
         &self,
         x: &CudaTensor,
@@ -46,7 +46,7 @@ impl CudaBackend {
         })
     }
 
-    /// [`project`](Self::project), and then a norm of the output, where there is one.
+    /// Like [`project`](Self::project), followed by a norm of the output if one is given.
     fn project_then(
         &self,
         x: &CudaTensor,
@@ -58,7 +58,7 @@ impl CudaBackend {
     ) {
         let n = if matches!(epilogue, Epilogue::Gated(_)) { 2 * out.cols } else { out.cols };
         debug_assert_eq!((x.cols, x.rows), (weight.cols, out.rows));
-        debug_assert!((weight.rows..=weights::whole(weight.rows as usize) as u32).contains(&n));
+        debug_assert!((weight.rows..=weights::padded_rows(weight.rows as usize) as u32).contains(&n));
         let product = Product { m: x.rows, n, k: weight.cols, epilogue };
         if let Some(coded) = weight.coded {
             return self.project_codes(x, (weight, coded), bias, product, out);
@@ -76,23 +76,25 @@ impl CudaBackend {
             ..matrices(x, bias, out)
         };
         let weights = 2 * u64::from(n) * u64::from(weight.cols);
-        // The norm stores its rows; what it reads, the launch has just stored.
+        // The norm also stores its rows. It reads rows that the same launch has just stored, which costs no memory
+        // traffic.
         let stored = then.map_or(0, |(_, normed)| 2 * u64::from(normed.rows) * u64::from(normed.cols));
         let floor = Floor { bytes: product.floor().bytes + stored, ..product.floor() };
         let cost = || LaunchCost { floor, weights, ..LaunchCost::default() };
-        // SAFETY: the plan was made for these shapes, rows and weights are aligned to 16 bytes, and workspace and
-        // counters are used by one launch at a time, since launches of a stream run one after the other. With a norm, it is a
-        // plan that can normalise, and the rows of the residual stream follow each other. No launch writes weights: they are uploaded.
+        // SAFETY: the plan was made for these shapes, and rows and weights are aligned to 16 bytes. Launches of a
+        // stream run one after the other, so only one at a time uses the workspace and counters. A norm is given only
+        // if the plan can normalise, and the rows of the residual stream are contiguous. No launch writes weights,
+        // because they are uploaded.
         unsafe { self.queue.launch(plan.shape(), plan.call(self.element, operands), cost) };
     }
 
-    /// A norm for the launch of a product, whose rows go to `out`.
+    /// Returns a product's operands for a norm whose rows are written to `out`.
     fn norm_operands(&self, norm: &Norm<CudaWeight>, out: &CudaTensor) -> NormOperands {
         let (norm, [weight, bias], eps) = norm.arguments();
         NormOperands { norm, weight, bias, out: out.ptr(), eps, arrivals: self.arrivals() }
     }
 
-    /// The same with a quantised weight.
+    /// Like [`project`](Self::project), with a quantised weight.
     fn project_codes(
         &self,
         x: &CudaTensor,
@@ -113,14 +115,14 @@ impl CudaBackend {
         };
         let call = plan.call(self.element, operands, weight.operand(coded));
         let cost = || LaunchCost { floor: plan.floor(), weights: plan.weight_bytes(), ..LaunchCost::default() };
-        // SAFETY: the plan was made for these shapes, of which codes and scales are filled up to whole fragments and steps; rows,
-        // codes and scales are aligned to 16 bytes, and workspace and counters are used by one launch at a time, since launches
-        // of a stream run one after the other.
+        // SAFETY: the plan was made for these shapes. Codes and scales are padded to whole fragments and steps. Rows,
+        // codes and scales are aligned to 16 bytes. Launches of a stream run one after the other, so only one at a time
+        // uses the workspace and counters.
         unsafe { self.queue.launch(plan.shape(), call, cost) };
     }
 }
 
-/// The operands of a product but for its weight and workspace.
+/// Returns the operands of a product except its weight and workspace.
 fn matrices(x: &CudaTensor, bias: Option<&CudaWeight>, out: &CudaTensor) -> Operands {
     Operands {
         x: x.ptr().cast_const(),

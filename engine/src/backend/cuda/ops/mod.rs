@@ -1,4 +1,4 @@
-//! The larger operations: attention, by Quire's kernels or the paper's, projections, sampling.
+//! The larger operations: attention with Quire's kernels or the paper's, projections, sampling.
 
 mod attention;
 pub(super) mod linear;

@@ -1,6 +1,6 @@
 //! Attention with the paper's kernels: `--attention v1` and `v2`.
 //!
-//! Both kernels serve one query row a sequence, so each new token of a prompt is a row with a block table of its own.
+//! Both kernels compute one query row per sequence. So each new token of a prompt is a row with its own block table.
 
 use cuda_std::launch::DevicePtrMut;
 use kernels::attention::AttentionShape;
@@ -18,25 +18,25 @@ use crate::backend::cuda::step::queue::LaunchCost;
 use crate::error::{Error, Result};
 use crate::options::AttentionKernels;
 
-/// Bytes of partial results that a launch of v2 may leave, or those of one row if they are more.
+/// Maximum bytes of partial results per launch of v2, or one row's if that is more.
 const PARTIAL_BYTES: u64 = 64 << 20;
 
-/// Rows of a launch, at most: within what a grid may have in its second dimension.
+/// Maximum number of rows per launch. It is within the limit of a grid's second dimension.
 const MAX_ROWS: u64 = 1 << 15;
 
-/// Which of the paper's kernels attends, and over how many tokens at most.
+/// Which of the paper's kernels computes attention, and the maximum sequence length.
 #[derive(Clone, Copy, Debug)]
 pub struct PaperAttention {
     is_v1: bool,
-    /// Tokens of the longest sequence.
+    /// Maximum length of a sequence in tokens.
     max_len: u32,
 }
 
 impl PaperAttention {
-    /// The paper's kernels, if it is they who attend.
+    /// Selects the paper's kernels. Returns `None` if `kernels` selects Quire's.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if v1 cannot hold the logits of the longest sequence.
+    /// [`Error::Unsupported`] if v1's shared memory is too small for the logits of the longest sequence.
     pub fn new(kernels: AttentionKernels, max_len: usize) -> Result<Option<Self>> {
         let is_v1 = match kernels {
             AttentionKernels::Quire => return Ok(None),
@@ -46,18 +46,18 @@ impl PaperAttention {
         if is_v1 && max_len > V1_MAX_LENGTH as usize {
             return Err(Error::Unsupported(format!(
                 "attention v1 keeps a sequence's logits in shared memory, which has room for {V1_MAX_LENGTH} tokens, but \
-                 the model's sequences have up to {max_len}; v2 takes them"
+                 the model's sequences have up to {max_len}; v2 supports them"
             )));
         }
         Ok(Some(PaperAttention { is_v1, max_len: max_len as u32 }))
     }
 
-    /// The launches for so many rows, of which the longest sees so many tokens.
+    /// Returns the launches for `rows` rows that see at most `longest` tokens.
     fn version(self, shape: AttentionShape, rows: u32, longest: u32, window: u32) -> Version {
         if self.is_v1 { Version::v1(shape, rows, longest, window) } else { Version::v2(shape, rows, longest, window) }
     }
 
-    /// Partial results of the rows of a launch, for the longest sequence there may be.
+    /// Number of partial results of a launch's rows, for the longest possible sequence.
     fn partials(self, shape: AttentionShape, rows: u32) -> usize {
         match self.version(shape, rows, self.max_len, 0) {
             Version::V1(_) => 0,
@@ -65,21 +65,21 @@ impl PaperAttention {
         }
     }
 
-    /// Rows of a launch, at most.
-    fn most_rows(self, shape: AttentionShape) -> u32 {
+    /// Maximum number of rows per launch.
+    fn max_rows(self, shape: AttentionShape) -> u32 {
         let row = self.partials(shape, 1) as u64 * partial_bytes(shape);
         PARTIAL_BYTES.checked_div(row).unwrap_or(MAX_ROWS).clamp(1, MAX_ROWS) as u32
     }
 }
 
-/// Bytes of a partial result: a head of values, the greatest logit and the sum of the weights, in `f32`.
+/// Bytes of a partial result: a head of values, the greatest logit and the sum of the weights, in f32.
 fn partial_bytes(shape: AttentionShape) -> u64 {
     4 * (u64::from(shape.head_size()) + 2)
 }
 
 impl CudaBackend {
-    /// Attention of all rows' queries, each over the tokens up to its own.
-    pub(in crate::backend::cuda) fn attend_as_in_the_paper(
+    /// Computes attention for all rows. Each row sees the tokens up to its own.
+    pub(in crate::backend::cuda) fn paper_attention(
         &self,
         paper: PaperAttention,
         qkv: &CudaTensor,
@@ -91,7 +91,7 @@ impl CudaBackend {
         let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
         let longest = inputs.spans.iter().map(|&(_, context)| context).max().unwrap_or(0);
         let lengths: Vec<u32> = inputs.spans.iter().flat_map(|&(new, context)| context - new + 1..=context).collect();
-        let step = paper.most_rows(shape);
+        let step = paper.max_rows(shape);
         for first in (0..qkv.rows).step_by(step as usize) {
             let at = first as usize;
             let args = paged_attention_v1 {
@@ -113,7 +113,7 @@ impl CudaBackend {
         out
     }
 
-    /// Attention of rows that see so many tokens, none of them more than `longest`.
+    /// Computes attention for rows that see `lengths` tokens each, at most `longest`.
     fn attend_rows(&self, paper: PaperAttention, args: paged_attention_v1, longest: u32, lengths: &[u32]) {
         let (shape, rows) = (self.heads, lengths.len() as u32);
         let cost = || {
@@ -122,7 +122,7 @@ impl CudaBackend {
         };
         let (attend, reduce, partitions) = match paper.version(shape, rows, longest, args.window) {
             Version::V1(attend) => {
-                // SAFETY: rows have a table, a length and a query each, and shared memory has room for the longest.
+                // SAFETY: each row has a table, a length and a query, and the longest sequence fits the shared memory.
                 unsafe { self.queue.launch(attend, v1_call(shape, self.element, args), cost) };
                 return;
             }
@@ -146,7 +146,8 @@ impl CudaBackend {
         };
         let merge = with_element!(self.element, T => merge.instance::<T>());
         let merge_cost = || Floor { bytes: count as u64 * partial_bytes(shape), flops: 0 };
-        // SAFETY: rows have a table, a length and a query each, and there is room for the partial results of the longest.
+        // SAFETY: each row has a table, a length and a query, and the buffers fit the partial results of the longest
+        // sequence.
         unsafe {
             self.queue.launch(attend, v2_call(shape, self.element, v2), cost);
             self.queue.launch(reduce, merge, merge_cost);

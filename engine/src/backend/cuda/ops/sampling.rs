@@ -1,4 +1,4 @@
-//! From logits to tokens: one launch and one download, whatever the rows ask for.
+//! Sampling tokens from logits: one launch and one download per step, whatever the rows' settings.
 
 use std::cell::RefCell;
 
@@ -14,56 +14,56 @@ use crate::backend::cuda::step::inputs::StepInputs;
 use crate::error::{Error, Result};
 use crate::sampling::{SampleRow, Sampled};
 
-/// Words of results that there is room for from the beginning.
-const ROOM: usize = 16 << 10;
+/// Initial size of the result buffers in words.
+const INITIAL_WORDS: usize = 16 << 10;
 
-/// Where results lie: tokens, their logprobs, likeliest tokens and theirs, one after the other, and room for their copy.
+/// Buffers for results on the device and in pinned host memory. Results are tokens, their logprobs, the most likely
+/// tokens, and the logprobs of those, one array after the other.
 #[derive(Default)]
 pub struct Results(RefCell<Option<(DeviceBuffer<u32>, PinnedBuffer<u32>)>>);
 
 impl Results {
-    /// Room for at least `words` words.
+    /// Makes the buffers at least `words` words long.
     fn reserve(&self, device: &CudaDevice, words: usize) -> launch::Result<()> {
         let mut buffers = self.0.borrow_mut();
         if buffers.as_ref().is_some_and(|(results, _)| results.len() >= words) {
             return Ok(());
         }
-        let room = words.next_power_of_two().max(ROOM);
-        // Cleared, since rows that cannot be sampled leave their logprobs as they were.
-        let results = DeviceBuffer::zeroed(&device.stream, room)?.named("sampled");
-        *buffers = Some((results, PinnedBuffer::zeroed(&device.context, room)?));
+        let capacity = words.next_power_of_two().max(INITIAL_WORDS);
+        // Cleared because rows that cannot be sampled do not write their logprobs.
+        let results = DeviceBuffer::zeroed(&device.stream, capacity)?.named("sampled");
+        *buffers = Some((results, PinnedBuffer::zeroed(&device.context, capacity)?));
         Ok(())
     }
 
-    /// The address of what was reserved.
+    /// The device address of the results.
     fn address(&self) -> u64 {
         self.0.borrow().as_ref().map_or(0, |(results, _)| results.address())
     }
 
-    /// Waits for the stream, and returns the first words.
+    /// Waits for the stream and returns the first words of the results.
     fn fetch(&self, device: &CudaDevice, words: usize) -> launch::Result<Vec<u32>> {
         let buffers = self.0.borrow();
         let Some((results, copy)) = buffers.as_ref() else { return Ok(Vec::new()) };
-        // SAFETY: both buffers live as long as the backend, and the copy is read only after the stream has come to its
-        // end.
+        // SAFETY: both buffers live as long as the backend, and the copy is read only after the stream is synchronised.
         unsafe { device.stream.download_async(results.slice(0..words), copy) }?;
         device.stream.synchronize()?;
         Ok(copy[..words].to_vec())
     }
 }
 
-/// Words of the results of so many rows, with so many likeliest tokens in all.
+/// Number of words in the results of `rows` rows with `top` most likely tokens in total.
 fn words(rows: usize, top: usize) -> usize {
     2 * (rows + top)
 }
 
 impl CudaBackend {
-    /// Makes room for the results of a step.
+    /// Reserves buffers for the results of a step.
     pub(in crate::backend::cuda) fn reserve_results(&self, rows: usize, top: usize) {
         self.queue.run(|device| self.results.reserve(device, words(rows, top)));
     }
 
-    /// Chooses a token for each row of `logits`, and waits for it and all that was asked for before.
+    /// Chooses a token for each row of `logits` and waits for all queued operations.
     pub(in crate::backend::cuda) fn sample(
         &self,
         logits: &CudaTensor,
@@ -86,7 +86,7 @@ impl CudaBackend {
             top_logprobs: results.offset(2 * count + top).cast(),
         };
         let floor = || Floor { bytes: floor_bytes(count as u64, logits.cols.into()), flops: 0 };
-        // SAFETY: the requests were made for these rows, and their tokens are of the vocabulary.
+        // SAFETY: the requests were made for these rows, and their tokens are in the vocabulary.
         unsafe { self.queue.launch(LaunchShape::linear(count as u32, THREADS), call, floor) };
         let mut found = Vec::new();
         self.queue.run(|device| {
@@ -103,13 +103,13 @@ impl CudaBackend {
         if tokens.contains(&NO_TOKEN) {
             return Err(Error::NotANumber);
         }
-        // A mask may leave fewer than were asked for.
-        let is_there = |top: &(u32, f32)| top.0 != NO_TOKEN;
+        // A mask may allow fewer tokens than requested.
+        let exists = |top: &(u32, f32)| top.0 != NO_TOKEN;
         let mut likeliest = top_tokens.iter().zip(top_logprobs).map(|(&token, &bits)| (token, f32::from_bits(bits)));
         let sampled = rows.iter().zip(tokens.iter().zip(logprobs)).map(|(row, (&token, &bits))| Sampled {
             token,
             logprob: f32::from_bits(bits),
-            top: likeliest.by_ref().take(row.top.min(logits.cols as usize)).filter(is_there).collect(),
+            top: likeliest.by_ref().take(row.top.min(logits.cols as usize)).filter(exists).collect(),
         });
         Ok(sampled.collect())
     }

@@ -1,5 +1,5 @@
-//! Decode steps as CUDA graphs: recorded once for each bucket, with drafts and without, repeated with other inputs at the cost of one
-//! launch.
+//! Decode steps as CUDA graphs. A step is recorded once for each bucket, with and without drafts, and replayed with
+//! other inputs at the cost of one launch.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use crate::backend::cuda::memory::tensor::CudaTensor;
 use crate::backend::cuda::step::inputs::{BUCKETS, StepInputs, bucket};
 use crate::error::Error;
 
-/// Recorded steps by their bucket, and whether they have drafts.
+/// Recorded steps by their bucket and whether they have drafts.
 #[derive(Default)]
 pub struct Recordings(RefCell<BTreeMap<(u32, bool), Recording>>);
 
-/// A step, from the embedding to the logits.
+/// A recorded step, from the embedding to the logits.
 struct Recording {
     graph: Graph,
-    /// Where in the arena the logits are, and their shape.
+    /// The offset of the logits in the arena.
     begin: usize,
     rows: u32,
     cols: u32,
@@ -27,32 +27,33 @@ struct Recording {
 }
 
 impl Recordings {
-    /// Drops all recordings, since an address that they use is no longer valid.
+    /// Drops all recordings, because an address that they use is no longer valid.
     pub fn clear(&self) {
         self.0.borrow_mut().clear();
     }
 
-    /// How many there are.
+    /// The number of recordings.
     pub fn len(&self) -> usize {
         self.0.borrow().len()
     }
 }
 
-/// Numbers of sequences up to `most`, one for each recording that their decode steps without drafts may need.
+/// Returns numbers of sequences up to `most`, one for each recording that decode steps without drafts may need.
 pub fn sizes(most: usize) -> Vec<usize> {
     let Some(last) = bucket(most) else { return BUCKETS.map(|size| size as usize).to_vec() };
     BUCKETS.into_iter().take_while(|&size| size <= last).map(|size| most.min(size as usize)).collect()
 }
 
 impl CudaBackend {
-    /// Waits until all workers have allocated and recorded what a step needs: from then on kernels wait for each other.
+    /// Waits until all workers have allocated and recorded everything for a step. After this, kernels may wait for each
+    /// other.
     fn meet(&self) {
         if let Some(communicator) = self.communicator.as_ref().filter(|_| self.queue.is_live()) {
             communicator.meet();
         }
     }
 
-    /// Computes a step that may be recorded.
+    /// Computes a step, from a recording if possible.
     pub(in crate::backend::cuda) fn compute(
         &self,
         inputs: &StepInputs,
@@ -82,17 +83,17 @@ impl CudaBackend {
             };
             let recording = Recording { graph, begin: lease.begin(), rows: *rows, cols: *cols, stride: *stride };
             self.recordings.0.borrow_mut().insert(kind, recording);
-            // Its place is taken again below.
+            // Dropping `logits` frees their range, which is leased again below.
         }
         self.meet();
         let recordings = self.recordings.0.borrow();
         let Recording { graph, begin, rows, cols, stride } = &recordings[&kind];
-        // SAFETY: all memory that the recorded launches use lives as long as the backend, except for the inputs: when
-        // these move, all recordings are dropped. And the inputs are those of a step of this kind, in the places
-        // where the recording reads them.
+        // SAFETY: all memory that the recorded launches use lives as long as the backend, except for the inputs. When
+        // the inputs move, all recordings are dropped. The inputs belong to a step of this kind and are at the
+        // addresses where the recording reads them.
         self.queue.run(|device| unsafe { graph.launch(&device.stream) });
         let Some(lease) = self.arena.lease_at(*begin, 4 * *rows as usize * *stride as usize) else {
-            self.queue.fail(Error::Memory("activations are in use where a recorded step puts its logits".into()));
+            self.queue.fail(Error::Memory("the memory for the logits of a recorded step is in use".into()));
             return Some(self.floats(*rows, *cols));
         };
         Some(CudaTensor { lease: Arc::new(lease), rows: *rows, cols: *cols, stride: *stride })

@@ -1,11 +1,13 @@
-//! A step's inputs: everything the device must know, packed into one upload.
+//! A step's inputs: all data that the device needs, packed into one upload.
 //!
-//! Sequences that decode attends to come first, and then those of prefill. Decode's are those with one new token, and those
-//! with a draft where that [suits](DecodeLaunch::suits): these are cut into parts of as many tokens as it has room for.
+//! Sequences for decode attention come first, then those for prefill attention. Decode attention computes sequences
+//! with one new token. It also computes sequences with a draft if [suitable](DecodeLaunch::suits). These are divided
+//! into parts of as many tokens as the kernel can process together.
 //!
-//! A step of nothing else, whose tokens are all followed by a sample, may be padded to a [bucket](BUCKETS) of as many rows, so that
-//! few recordings serve all steps. There are no more parts than rows: whatever the drafts, there is an entry for each row, and the
-//! arrays that a recording reads lie where they lay whenever the bucket is the same.
+//! A step may be padded to a [bucket](BUCKETS) of rows if it has only decode sequences and all its tokens are followed
+//! by a sample. A few recordings then serve all steps. A step never has more parts than rows, so each array has an
+//! entry for each row. Whatever the drafts, the arrays that a recording reads are therefore at the same addresses for
+//! every step of the same bucket.
 
 use std::cell::RefCell;
 
@@ -23,58 +25,59 @@ use crate::sampling::SampleRow;
 pub const BUCKETS: [u32; 24] =
     [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 1024];
 
-/// What a decode step of so many rows is padded to; none if that is more than any bucket.
+/// Returns the bucket for a decode step of `rows` rows, or `None` if it is larger than any bucket.
 pub fn bucket(rows: usize) -> Option<u32> {
     BUCKETS.into_iter().find(|&size| size as usize >= rows)
 }
 
-/// The slot of padding: no key and value are written for it.
+/// The slot of padding. No key and value are written for it.
 const NO_SLOT: u32 = u32::MAX;
 
-/// How a backend wants its inputs.
+/// A backend's requirements for its inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Packing {
     /// The length of a row of logits.
     pub vocab: usize,
     /// Whether decode steps are padded to a bucket.
     pub pads: bool,
-    /// The block size, if each row is to have a block table of its own.
+    /// The block size, if each row needs its own block table.
     pub row_tables: Option<usize>,
-    /// Decode attention to sequences with drafts; none where the paper's kernels attend.
+    /// Decode attention for sequences with drafts. `None` with the paper's kernels.
     pub drafts: Option<DecodeLaunch>,
 }
 
 /// A step's inputs on the device.
 pub struct StepInputs {
-    /// Rows of activations, padding included.
+    /// Rows of activations, including padding.
     pub rows: u32,
-    /// Sequences that decode attends to, padding included: they are the first rows. With drafts, their parts.
+    /// Number of sequences for decode attention, including padding. With drafts, the number of their parts. Their rows
+    /// come first.
     pub decodes: u32,
-    /// The rows of these.
+    /// Rows of the decode sequences.
     pub decode_rows: u32,
-    /// Whether some of them have several new tokens.
+    /// Whether some decode sequences have several new tokens.
     pub has_drafts: bool,
-    /// The other sequences.
+    /// Number of sequences for prefill attention.
     pub prefills: u32,
-    /// How many rows' logits are wanted. With a bucket it is all rows in order.
+    /// Number of rows whose logits are needed. With a bucket these are all rows in order.
     pub logits: u32,
-    /// How many rows' final hidden states are wanted; with a bucket none.
+    /// Number of rows whose final hidden states are needed. Always 0 with a bucket.
     pub hidden: u32,
-    /// The size that a decode step was padded to.
+    /// The number of rows after padding, if the step was padded.
     pub bucket: Option<u32>,
-    /// Blocks to move first.
+    /// The block moves that precede the step.
     pub moves: BlockMoves,
-    /// Likeliest tokens that the sampling requests ask for, in all.
+    /// Total number of most likely tokens that the sampling requests need.
     pub top: u32,
     /// New tokens and context of each sequence, in the order of the rows, without padding.
     pub spans: Vec<(u32, u32)>,
-    /// Entries of each row's block table, where rows have their own.
+    /// Entries of each row's block table, if rows have their own.
     pub row_table_stride: u32,
-    /// Plans of decode attention, by their window. They are made when they are first needed.
+    /// Plans of decode attention by window, computed when they are first needed.
     pub plans: RefCell<Vec<(u32, Lease)>>,
     /// The address of the upload.
     pub base: u64,
-    /// Where the arrays begin in it.
+    /// The offsets of the arrays in the upload.
     at: Offsets,
 }
 
@@ -116,54 +119,54 @@ arrays! {
     tokens: u32 = tokens;
     /// `[rows]`
     positions: u32 = positions;
-    /// `[rows]`: block and offset as one number, negative for padding.
+    /// `[rows]`: the slot, `block * block_size + offset`, or a negative number for padding.
     slots: i32 = slots;
-    /// `[decodes + prefills]`: 0 for padding.
+    /// `[decodes + prefills]`: the context length, or 0 for padding.
     contexts: u32 = contexts;
-    /// `[decodes + prefills]`: where each sequence's block table begins in [`Self::tables`].
+    /// `[decodes + prefills]`: the index in [`Self::tables`] of each sequence's block table.
     table_starts: u32 = table_starts;
-    /// `[decodes + prefills + 1]`: the first row of each sequence, and the end; padding has none.
+    /// `[decodes + prefills + 1]`: the first row of each sequence, then the end. Padding has no rows.
     query_starts: u32 = query_starts;
-    /// `[logits]`: the rows whose logits are wanted; not with a bucket.
+    /// `[logits]`: the rows whose logits are needed. Absent with a bucket.
     logit_rows: u32 = logit_rows;
-    /// `[hidden]`: the rows whose final hidden states are wanted.
+    /// `[hidden]`: the rows whose final hidden states are needed.
     hidden_rows: u32 = hidden_rows;
     /// All block tables.
     tables: u32 = tables;
-    /// The cache's blocks that are swapped out.
+    /// The cache's blocks to swap out.
     swapped_out: u32 = swapped_out;
-    /// The cache's blocks that are swapped in.
+    /// The cache's blocks to swap in.
     swapped_in: u32 = swapped_in;
-    /// Pairs: a block that is copied, and the block that it is copied to.
+    /// Pairs of a block and the block that it is copied to.
     copied: u32 = copied;
-    /// A record for each row of logits.
+    /// The sampling request for each row of logits.
     requests: Request = requests;
-    /// Of all requests.
+    /// The adjustments of all requests.
     adjustments: Adjustment = adjustments;
-    /// `[masks][mask words]`: which tokens rows can be given.
+    /// `[masks][mask words]`: the tokens that rows may be given.
     masks: u32 = masks;
-    /// `[rows]`: the tokens that each row sees; for the paper's kernels.
+    /// `[rows]`: the number of tokens that each row sees, for the paper's kernels.
     row_lengths: u32 = row_lengths;
-    /// `[rows][row_table_stride]`: a block table for each row; for the paper's kernels.
+    /// `[rows][row_table_stride]`: a block table for each row, for the paper's kernels.
     row_tables: u32 = row_tables;
 }
 
 impl StepInputs {
-    /// Contexts of the sequences that prefill attends to.
+    /// New tokens and contexts of the sequences for prefill attention.
     pub fn prefill_spans(&self) -> &[(u32, u32)] {
         &self.spans[self.spans.len() - self.prefills as usize..]
     }
 
-    /// Contexts of the sequences that decode attends to.
+    /// New tokens and contexts of the sequences for decode attention.
     pub fn decode_spans(&self) -> &[(u32, u32)] {
         &self.spans[..self.spans.len() - self.prefills as usize]
     }
 
-    /// Packs a batch into `bytes`, which is overwritten.
+    /// Packs a batch into `bytes`, replacing its contents.
     pub fn pack(batch: Batch, rows: &[SampleRow<'_>], packing: Packing, bytes: &mut Vec<u8>) -> StepInputs {
         let Packing { vocab, pads, row_tables, drafts } = packing;
         let all = batch.tokens.len();
-        let mut sequences = StepSequences::of(&batch.spans, drafts);
+        let mut sequences = StepSequences::new(&batch.spans, drafts);
         let wants_all = batch.logit_rows.iter().copied().eq(0..all as u32);
         let is_decode = sequences.prefills == 0 && wants_all && batch.hidden_rows.is_empty();
         let bucket = bucket(all).filter(|_| pads && is_decode);
@@ -229,7 +232,7 @@ impl StepInputs {
                 let row = SampleRow { top: wanted, ..*row };
                 let request = Request { adjustments: own.len() as u32, ..row.request() };
                 adjustments.extend(own);
-                // Rows that follow one prompt have the same mask.
+                // Rows with the same prompt have the same mask.
                 if let Some(own) = row.mask
                     && !masks.last().is_some_and(|last| std::ptr::eq(*last, own))
                 {
@@ -263,7 +266,7 @@ impl StepInputs {
     }
 }
 
-/// Puts arrays one after the other, each aligned to 16 bytes.
+/// Concatenates arrays, each aligned to 16 bytes.
 struct Packer<'a>(&'a mut Vec<u8>);
 
 impl Packer<'_> {

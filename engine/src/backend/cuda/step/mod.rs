@@ -1,4 +1,4 @@
-//! A step on its way to the GPU: its inputs, its launches, and graphs of them.
+//! A step on the GPU: its inputs, its launches, and CUDA graphs.
 
 pub(super) mod graph;
 pub(super) mod inputs;

@@ -1,39 +1,41 @@
-//! A step's sequences as attention takes them: in the order of their rows, and those with drafts cut into parts.
+//! A step's sequences in the form that attention uses: in the order of their rows, with drafts divided into parts.
 
 use kernels::attention::decode::{DecodeLaunch, is_draft};
 
 use crate::batch::Span;
 
-/// The sequences of a step. Decode's come first: those with one new token, and those with drafts where decode attends to them.
+/// The sequences of a step. The first ones use decode attention: those with one new token, and those with drafts if
+/// suitable.
 #[derive(Debug)]
 pub struct StepSequences {
-    /// Where the sequences of the rows are in the batch.
+    /// The indices in the batch of the sequences, in the order of their rows.
     pub order: Vec<usize>,
     /// The first row of each sequence of the batch.
     pub first_rows: Vec<u32>,
-    /// Whether decode attends to sequences with several new tokens.
+    /// Whether decode attention computes sequences with several new tokens.
     pub has_drafts: bool,
-    /// How many parts decode attends to.
+    /// Number of parts for decode attention.
     pub decodes: usize,
-    /// The rows of these, which come first.
+    /// The rows of these parts, which come first.
     pub decode_rows: usize,
-    /// The sequences behind these.
+    /// Number of sequences for prefill attention, which follow.
     pub prefills: usize,
-    /// Tokens in the cache that each part sees, decode's parts first; 0 for padding.
+    /// Number of cached tokens that each part sees, in the order of the rows. 0 for padding.
     pub contexts: Vec<u32>,
-    /// Where the block table of each part begins.
+    /// The start of each part's block table.
     pub table_starts: Vec<u32>,
-    /// The first row of each part, and the end.
+    /// The first row of each part, then the end.
     pub query_starts: Vec<u32>,
 }
 
 impl StepSequences {
-    /// The sequences of a batch. `drafts` attends to those with drafts where that [suits](DecodeLaunch::suits).
-    pub fn of(spans: &[Span], drafts: Option<DecodeLaunch>) -> StepSequences {
+    /// Arranges the sequences of a batch. `drafts` computes sequences with drafts if that is
+    /// [suitable](DecodeLaunch::suits).
+    pub fn new(spans: &[Span], drafts: Option<DecodeLaunch>) -> StepSequences {
         let lengths = |span: &Span| (span.len as u32, span.context as u32);
         let drafts = drafts.filter(|launch| launch.suits(spans.iter().map(lengths)));
         let is_decode = |span: &Span| span.len == 1 || drafts.is_some() && is_draft(span.len as u32);
-        // Stable: sequences of a kind keep their order.
+        // The partition is stable: sequences of a kind keep their order.
         let (mut order, prefills): (Vec<_>, Vec<_>) = (0..spans.len()).partition(|&s| is_decode(&spans[s]));
         let decoded = order.len();
         order.extend(&prefills);
@@ -70,7 +72,7 @@ impl StepSequences {
         sequences
     }
 
-    /// Makes it so many parts and rows, of which those that are new have no tokens. There are none for prefill.
+    /// Pads to `bucket` parts and rows. Padding parts have no tokens. There must be no prefill sequences.
     pub fn pad(&mut self, bucket: usize) {
         (self.decodes, self.decode_rows) = (bucket, bucket);
         self.contexts.resize(bucket, 0);

@@ -1,4 +1,4 @@
-//! The way of a step's inputs to the device: packed, copied to pinned memory, uploaded at once.
+//! Uploading a step's inputs: they are packed, copied to pinned memory and uploaded in one transfer.
 
 use std::cell::RefCell;
 
@@ -9,10 +9,10 @@ use crate::backend::cuda::step::graph::Recordings;
 use crate::backend::cuda::step::inputs::StepInputs;
 use crate::backend::cuda::step::queue::LaunchQueue;
 
-/// Bytes that there is room for from the beginning.
-const ROOM: usize = 1 << 20;
+/// Initial size of the buffers in bytes.
+const INITIAL_BYTES: usize = 1 << 20;
 
-/// Buffers that serve all steps, one after the other.
+/// Buffers that all steps use, one after the other.
 #[derive(Default)]
 pub struct Staging(RefCell<State>);
 
@@ -25,7 +25,7 @@ struct State {
 struct Buffers {
     pinned: PinnedBuffer<u8>,
     memory: DeviceBuffer<u8>,
-    /// Happens when the upload is complete.
+    /// Recorded when the upload is complete.
     taken: Event,
 }
 
@@ -38,7 +38,8 @@ impl Buffers {
 }
 
 impl Staging {
-    /// Uploads what `pack` packs. Recordings end when that needs a larger buffer, since they read the one before.
+    /// Uploads the bytes that `pack` writes. If they need a larger buffer, recordings are dropped because they read the
+    /// old one.
     pub fn upload(
         &self,
         queue: &LaunchQueue,
@@ -52,12 +53,12 @@ impl Staging {
             if buffers.as_ref().is_none_or(|buffers| buffers.memory.len() < bytes) {
                 device.stream.synchronize()?;
                 recordings.clear();
-                *buffers = Some(Buffers::new(device, bytes.next_power_of_two().max(ROOM))?);
+                *buffers = Some(Buffers::new(device, bytes.next_power_of_two().max(INITIAL_BYTES))?);
             }
             if let Some(Buffers { pinned, memory, taken }) = buffers {
                 taken.synchronize()?;
                 pinned[..bytes].copy_from_slice(packed);
-                // SAFETY: the pinned buffer is not written again before the event, for which every later upload waits.
+                // SAFETY: the pinned buffer is not written again before the event, which every later upload waits for.
                 unsafe { device.stream.upload_async(&pinned[..bytes], memory.slice(0..bytes)) }?;
                 taken.record(&device.stream)?;
                 inputs.base = memory.address();

@@ -1,8 +1,8 @@
-//! Steps with drafts: which kernel attends, what comes of them, and that they are recorded.
+//! Tests of steps with drafts: the attention kernel, the results, and recordings.
 
 use super::*;
 
-/// The kernels of attention that a step launches.
+/// Returns the attention kernels that a step launches.
 fn attended(loaded: &mut Loaded, step: Batch) -> Vec<String> {
     collect_reports(true).unwrap();
     loaded.step(step);
@@ -12,7 +12,7 @@ fn attended(loaded: &mut Loaded, step: Batch) -> Vec<String> {
     launched.into_iter().map(|launch| launch.kernel).filter(attends).collect()
 }
 
-/// Drafts are rows of decode attention, beside sequences without one, and prefill attends to prompts alone.
+/// Checks that drafts use decode attention together with other sequences, and that only prompts use prefill attention.
 #[test]
 fn drafts_are_rows_of_decode_attention() {
     for (name, kv_dtype, kernel, prefill) in [
@@ -30,10 +30,10 @@ fn drafts_are_rows_of_decode_attention() {
     }
 }
 
-/// After each token of a draft comes what comes after it in a step of its own, with a window as without, in parts, and beside
-/// prompts and sequences without a draft.
+/// Checks that a draft's tokens give the same samples as single-token steps: with and without a window, in several
+/// parts, and together with prompts and sequences without a draft.
 #[test]
-fn drafts_compute_what_single_tokens_do() {
+fn drafts_give_the_same_samples_as_single_tokens() {
     for (name, kv_dtype) in [
         ("gpt2", None),
         ("llama3", None),
@@ -50,7 +50,7 @@ fn drafts_compute_what_single_tokens_do() {
         let together = drafted.step(step);
         let mut alone = [const { Vec::new() }; 3];
         for token in 1..=6 {
-            // Those that have all of theirs compute the last again.
+            // Sequences that are complete compute their last token again.
             let upto = |before: usize, new: usize| before + token.min(new);
             let sampled = single.step(batch(&[(1, upto(14, 6)), (1, upto(3, 1)), (1, upto(27, 5))]));
             for ((alone, new), sampled) in alone.iter_mut().zip([6, 1, 5]).zip(sampled) {
@@ -67,16 +67,16 @@ fn drafts_compute_what_single_tokens_do() {
                 let same = alone.top.iter().find(|other| other.0 == *token);
                 assert!((same.unwrap_or(&alone.top[1]).1 - logprob).abs() < 2e-2, "{at}");
             }
-            // Two that are as likely as each other may change places.
+            // Two almost equally likely tokens may swap places.
             equal += usize::from(together.token == alone.token);
         }
         assert!(equal >= 12, "{name}, {kv_dtype:?}: {equal}");
     }
 }
 
-/// A recording serves all steps of as many rows, whatever drafts there are among them.
+/// Checks that one recording serves all steps with the same number of rows, whatever their drafts.
 #[test]
-fn steps_with_drafts_are_recorded_once_a_bucket() {
+fn steps_with_drafts_are_recorded_once_per_bucket() {
     for (name, kv_dtype) in [("llama3", None), ("mistral", Some(KvDtype::Int8))] {
         let [mut loaded, mut eager] = [true, false]
             .map(|cuda_graphs| load_with(name, &Options { cuda_graphs, kv_dtype, ..Options::default() }, 0));
@@ -96,7 +96,7 @@ fn steps_with_drafts_are_recorded_once_a_bucket() {
             assert_eq!(loaded.step(step.clone()), eager.step(step), "{name}: {sequences:?}");
             recorded.push(loaded.backend.num_recordings());
         }
-        // Of 8 rows with drafts; of 1 and of 8 without; of 4 with drafts.
+        // Recordings: 8 rows with drafts, 1 and 8 rows without, 4 rows with drafts.
         assert_eq!(recorded, [1, 1, 1, 2, 3, 3, 4], "{name}");
         assert_eq!(eager.backend.num_recordings(), 0);
     }

@@ -1,4 +1,4 @@
-//! A step's inputs, as they are packed.
+//! Tests of packing a step's inputs.
 
 use super::*;
 use crate::backend::cuda::step::inputs::Packing;
@@ -31,7 +31,7 @@ fn sequences_with_one_token_come_first() {
 #[test]
 fn drafts_come_in_parts_among_the_sequences_with_one_token() {
     let shape = kernels::attention::AttentionShape::new(8, 2, 64, 16).unwrap();
-    // Room for four tokens.
+    // A part holds up to four tokens.
     let packing = |slots| Packing { drafts: Some(DecodeLaunch::with_drafts(shape, slots)), ..PADDED };
     let params = SamplingParams::default();
     let rows = vec![SampleRow::new(&params, 0); 4];
@@ -49,10 +49,10 @@ fn drafts_come_in_parts_among_the_sequences_with_one_token() {
     assert_eq!(words(inputs.table_starts(), 5), [2, 2, 4, 5, 0]);
     assert_eq!(words(inputs.logit_rows(), 4), [28, 5, 6, 8]);
     assert_eq!((inputs.decode_spans(), inputs.prefill_spans()), (&[(6, 20), (1, 9), (2, 2)][..], &[(20, 20)][..]));
-    // On a device where all blocks have to read for prefill already.
+    // With one slot, a block would read more than the longest sequence. So drafts use prefill attention.
     let inputs = StepInputs::pack(four, &rows, packing(1), &mut bytes);
     assert_eq!((inputs.decodes, inputs.decode_rows, inputs.prefills, inputs.has_drafts), (1, 1, 3, false));
-    // Where all rows are sampled they are padded to a bucket, and so are the parts.
+    // If all rows are sampled, rows and parts are padded to a bucket.
     let mut drafted = batch(&[(6, 20), (1, 9), (2, 2)]);
     drafted.logit_rows = (0..9).collect();
     let rows = vec![SampleRow::new(&params, 0); 9];
@@ -63,7 +63,7 @@ fn drafts_come_in_parts_among_the_sequences_with_one_token() {
         |at: DevicePtrMut<u32>| -> Vec<u32> { bytemuck::pod_collect_to_vec(&bytes[at.address() as usize..][..4 * 16]) };
     assert_eq!(words(inputs.contexts()), [[18, 20, 9, 2].as_slice(), &[0; 12]].concat());
     assert_eq!(words(inputs.query_starts()), [[0, 4, 6, 7].as_slice(), &[9; 12]].concat());
-    // And so is a step without drafts.
+    // The same holds for a step without drafts.
     let inputs = StepInputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows[..3], packing(100), &mut bytes);
     assert_eq!((inputs.decodes, inputs.bucket, inputs.has_drafts), (4, Some(4), false));
 }

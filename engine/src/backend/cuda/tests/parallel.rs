@@ -1,10 +1,10 @@
-//! Workers on several emulated GPUs beside the whole model on one.
+//! Compares workers on several emulated GPUs with the whole model on one.
 
 use std::thread;
 
 use super::*;
 
-/// The workers of a golden model, connected.
+/// Loads and connects the workers of a golden model.
 fn workers(name: &str, of: usize) -> Vec<Loaded> {
     let driver = Driver::emulator().unwrap();
     driver.emulate_devices(of as u32).unwrap();
@@ -20,7 +20,7 @@ fn workers(name: &str, of: usize) -> Vec<Loaded> {
     backends.into_iter().map(|backend| ready(name, backend, 0, DType::F16.into())).collect()
 }
 
-/// A step on all workers; what the first one samples.
+/// Runs a step on all workers and returns the samples of the first.
 fn step(workers: &mut [Loaded], batch: &Batch) -> Vec<Sampled> {
     let (first, others) = workers.split_first_mut().unwrap();
     thread::scope(|scope| {
@@ -40,7 +40,7 @@ fn step(workers: &mut [Loaded], batch: &Batch) -> Vec<Sampled> {
 }
 
 #[test]
-fn each_worker_has_its_part_and_sums_up_twice_a_layer() {
+fn each_worker_has_its_part_and_two_sums_per_layer() {
     let whole = load("llama3", true, 0);
     for of in [2, 4] {
         let layers = open("llama3").1.layers;
@@ -49,12 +49,13 @@ fn each_worker_has_its_part_and_sums_up_twice_a_layer() {
             let launches = rehearse(&backend, &*model, layout, step).unwrap();
             let count = |name: &str| launches.iter().filter(|launch| launch.kernel.starts_with(name)).count();
             assert_eq!((count("all_reduce_f16"), count("gather_logits")), (1 + 2 * layers, 1), "{rank} of {of}");
-            // All norms but the last, of the rows whose logits are wanted, are made where the sums are.
+            // Only the last norm, for the rows whose logits are needed, has a launch of its own. All others are part of
+            // the sums.
             assert_eq!(count("rms_norm"), 1, "{rank} of {of}");
-            // Norms, and key-value heads that are fewer than workers, are in each.
+            // Each worker has all norms, and at least one key-value head even if there are fewer heads than workers.
             let of_whole = whole.backend.weight_bytes() as f64 / backend.weight_bytes() as f64;
             assert!(of_whole > 0.7 * of as f64 && of_whole <= of as f64, "{rank} of {of}: 1/{of_whole}");
-            // Two key-value heads: from two workers on each has one.
+            // The model has two key-value heads, so with two or more workers each has one.
             let bytes = |cache: &CudaKvCache| cache.memory().unwrap().len();
             assert_eq!(bytes(&cache), bytes(&whole.cache) / 2, "{rank} of {of}");
         }
@@ -62,14 +63,15 @@ fn each_worker_has_its_part_and_sums_up_twice_a_layer() {
 }
 
 #[test]
-fn steps_of_several_gpus_compute_what_one_does_and_allocate_nothing() {
+fn steps_on_several_gpus_match_one_gpu_and_allocate_nothing() {
     let mut whole = load("qwen3", false, 0);
     let mut workers = workers("qwen3", 2);
     let first = batch(&[(1, 1)]);
     step(&mut workers, &first);
     whole.step(first);
     let free: Vec<_> = workers.iter().map(Loaded::free).collect();
-    // Prompts, and decode steps that are recorded, repeated, and of another size; then steps with drafts, recorded and repeated.
+    // Prompts, then decode steps that are recorded, replayed, and of another size, then steps with drafts, recorded and
+    // replayed.
     let sequences =
         [&[(20, 20), (3, 3)][..], &[(1, 21), (7, 10)], &[(1, 22), (1, 11)], &[(1, 23), (1, 12)], &[(1, 24)]];
     let with_drafts = [&[(3, 27), (2, 14)][..], &[(2, 29), (3, 17)]];

@@ -5,7 +5,7 @@ use kernels::eight_bit::{EightBit, Fp8};
 use super::*;
 use crate::tensor::DType;
 
-/// Groups of random codes and scales, none of which is large or no number.
+/// Returns groups of random codes and moderate, finite scales.
 fn matrix(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
     let mut state = 1u64;
     let mut random = move || {
@@ -44,14 +44,14 @@ fn rows(tensor: &HostTensor) -> Vec<QuantisedRow<'_>> {
     tensor.bytes().chunks(row).map(|bytes| Some((tensor.quantised().unwrap(), bytes))).collect()
 }
 
-/// The elements that the kernel computes with, read back from where it reads them, and of each the number of its code times its scale.
+/// Decodes the elements as the kernel does. For each element it also returns the magnitude of its code times its scale.
 fn read(matrix: &CodedMatrix, element: ElementType) -> Vec<(f64, f64)> {
     let CodedMatrix { shape, factor, codes, scales } = matrix;
     let round = |x: f32| match element {
         ElementType::F16 => f16::from_f32(x).to_f32(),
         ElementType::Bf16 => bf16::from_f32(x).to_f32(),
     };
-    let places = (0..shape.n).flat_map(|row| (0..shape.k).map(move |column| (row, column)));
+    let positions = (0..shape.n).flat_map(|row| (0..shape.k).map(move |column| (row, column)));
     let element = |(row, column): (u32, u32)| {
         let fragment = (row / FRAGMENT_ROWS) as usize;
         let (byte, bit) = shape.code_place(row, column);
@@ -69,17 +69,17 @@ fn read(matrix: &CodedMatrix, element: ElementType) -> Vec<(f64, f64)> {
         let scale = f64::from(f16::from_bits(word as u16).to_f32()) * f64::from(*factor);
         (scale * f64::from(round(number + offset)), (scale * f64::from(number)).abs())
     };
-    places.map(element).collect()
+    positions.map(element).collect()
 }
 
-/// What the table in the module's documentation says of each type.
+/// Checks the errors stated in the module's documentation for each type.
 #[test]
-fn elements_are_within_what_is_stated() {
+fn errors_are_within_the_documented_bounds() {
     for kind in QuantType::all() {
         for element in ElementType::ALL {
             let (n, k) = (21, 3 * kind.group());
             let tensor = matrix(kind, n, k);
-            let Some(packing) = CodePacking::of(&[&tensor], element) else {
+            let Some(packing) = CodePacking::for_weights(&[&tensor], element) else {
                 assert!(element == ElementType::Bf16 && matches!(kind, QuantType::Q4_K | QuantType::Q5_K), "{kind}");
                 continue;
             };
@@ -91,7 +91,7 @@ fn elements_are_within_what_is_stated() {
                 let want = f64::from(want);
                 let bound = match kind {
                     QuantType::Q8_0 | QuantType::Q4_0 => 0.0,
-                    // The scale was rounded, or also the minimum and the difference.
+                    // The scale is rounded. With a minimum, the offset and the difference are rounded too.
                     QuantType::Q4_K | QuantType::Q5_K => unit * (code + (code - want).abs() + want.abs()),
                     _ => unit * want.abs(),
                 };
@@ -103,7 +103,7 @@ fn elements_are_within_what_is_stated() {
 
 #[test]
 fn scales_of_every_size_keep_their_bits() {
-    // As small as scales of f32 weights, and as large.
+    // From smaller than scales of f32 weights to larger.
     for exponent in [-100, -40, 0, 60] {
         let mut bytes = Vec::new();
         for i in 0..8u8 {
@@ -112,46 +112,46 @@ fn scales_of_every_size_keep_their_bits() {
             bytes.extend([0x21 * (i % 3 + 1); 16]);
         }
         let tensor = HostTensor::owned_groups(QuantType::Int4G32, vec![2, 128], bytes);
-        let packing = CodePacking::of(&[&tensor], ElementType::Bf16).unwrap();
+        let packing = CodePacking::for_weights(&[&tensor], ElementType::Bf16).unwrap();
         let got = read(&packing.pack(&rows(&tensor), 128, ElementType::Bf16).unwrap(), ElementType::Bf16);
         let want = tensor.to_dtype(DType::F32).elements().to_f32();
         assert!(got.iter().map(|x| x.0).eq(want.iter().map(|&x| f64::from(x))), "2^{exponent}");
     }
 }
 
-/// Groups of which nothing but the minimum is left, and groups of zeros.
+/// Groups with only a minimum, and groups of zeros.
 #[test]
-fn groups_of_one_number_are_that_number() {
+fn constant_groups_are_exact() {
     let mut bytes = vec![0x77; QuantType::Q4_K.group_bytes()];
     bytes[..2].copy_from_slice(&f16::from_f32(0.0).to_le_bytes());
     bytes[2..4].copy_from_slice(&f16::from_f32(0.5).to_le_bytes());
     bytes.extend([0; 144]);
     let tensor = HostTensor::owned_groups(QuantType::Q4_K, vec![2, 256], bytes);
-    let packing = CodePacking::of(&[&tensor], ElementType::F16).unwrap();
+    let packing = CodePacking::for_weights(&[&tensor], ElementType::F16).unwrap();
     let got = read(&packing.pack(&rows(&tensor), 256, ElementType::F16).unwrap(), ElementType::F16);
     let want = tensor.to_dtype(DType::F32).elements().to_f32();
     assert!(want[0] < 0.0 && got.iter().map(|x| x.0).eq(want.iter().map(|&x| f64::from(x))), "{want:?}");
 }
 
 #[test]
-fn types_that_go_together_are_packed_together() {
-    let of = |kinds: &[QuantType]| {
+fn compatible_types_are_packed_together() {
+    let packing_of = |kinds: &[QuantType]| {
         let tensors: Vec<_> = kinds.iter().map(|&kind| matrix(kind, 2, 256)).collect();
-        CodePacking::of(&tensors.iter().collect::<Vec<_>>(), ElementType::F16).map(|p| (p.form, p.group))
+        CodePacking::for_weights(&tensors.iter().collect::<Vec<_>>(), ElementType::F16).map(|p| (p.form, p.group))
     };
     use QuantType::{Fp8G32, Fp8G128, Int4G128, Q4_0, Q4_K, Q6_K, Q8_0};
-    assert_eq!(of(&[Int4G128, Int4G128]), Some((CodeForm::Int4, 128)));
-    assert_eq!(of(&[Q4_K, Q4_K, Q6_K]), Some((CodeForm::Int8, 16)));
-    assert_eq!(of(&[Q8_0, Q4_0]), Some((CodeForm::Int8, 32)));
-    assert_eq!(of(&[Fp8G32, Fp8G128]), Some((CodeForm::Fp8, 32)));
-    assert_eq!(of(&[Fp8G32, Q8_0]), None);
+    assert_eq!(packing_of(&[Int4G128, Int4G128]), Some((CodeForm::Int4, 128)));
+    assert_eq!(packing_of(&[Q4_K, Q4_K, Q6_K]), Some((CodeForm::Int8, 16)));
+    assert_eq!(packing_of(&[Q8_0, Q4_0]), Some((CodeForm::Int8, 32)));
+    assert_eq!(packing_of(&[Fp8G32, Fp8G128]), Some((CodeForm::Fp8, 32)));
+    assert_eq!(packing_of(&[Fp8G32, Q8_0]), None);
     let ordered = matrix(Int4G128, 2, 128).with_order((0..128).rev().collect());
-    assert_eq!(CodePacking::of(&[&ordered], ElementType::F16), None);
+    assert_eq!(CodePacking::for_weights(&[&ordered], ElementType::F16), None);
     let plain = HostTensor::from_f32(vec![1, 32], vec![0.0; 32]);
-    assert_eq!(CodePacking::of(&[&matrix(Q8_0, 1, 32), &plain], ElementType::F16), None);
-    // Signs are those of the codes' own zero, whatever they are packed with.
+    assert_eq!(CodePacking::for_weights(&[&matrix(Q8_0, 1, 32), &plain], ElementType::F16), None);
+    // Each code is relative to its own type's zero, whatever it is packed with.
     let (four, eight) = (matrix(Int4G128, 3, 256), matrix(Q6_K, 3, 256));
-    let packing = CodePacking::of(&[&four, &eight], ElementType::F16).unwrap();
+    let packing = CodePacking::for_weights(&[&four, &eight], ElementType::F16).unwrap();
     let both: Vec<_> = rows(&four).into_iter().chain([None]).chain(rows(&eight)).collect();
     let got = read(&packing.pack(&both, 256, ElementType::F16).unwrap(), ElementType::F16);
     let want = [four, eight].map(|tensor| tensor.to_dtype(DType::F32).elements().to_f32());
@@ -160,10 +160,10 @@ fn types_that_go_together_are_packed_together() {
 }
 
 #[test]
-fn scales_that_are_no_numbers_are_not_packed() {
+fn non_finite_scales_are_not_packed() {
     let mut bytes = matrix(QuantType::Q8_0, 1, 32).bytes().to_vec();
     bytes[..2].copy_from_slice(&f16::INFINITY.to_le_bytes());
     let tensor = HostTensor::owned_groups(QuantType::Q8_0, vec![1, 32], bytes);
-    let packing = CodePacking::of(&[&tensor], ElementType::F16).unwrap();
+    let packing = CodePacking::for_weights(&[&tensor], ElementType::F16).unwrap();
     assert!(packing.pack(&rows(&tensor), 32, ElementType::F16).is_none());
 }

@@ -1,8 +1,8 @@
-//! What fits the GPU's memory: the profiling run that decides the number of blocks, as in vLLM.
+//! Planning the GPU's memory: a profiling run determines the number of blocks, as in vLLM.
 //!
-//! The run is a rehearsal: the model's own code asks for its launches and activations, of the largest step and of every
-//! kind of smaller one, and nothing is launched. So it is exact, takes milliseconds, and finds out early if the model
-//! cannot be run at all.
+//! The run is a rehearsal. The model's own code requests its launches and activations for the largest step and for
+//! every kind of smaller step, but nothing is launched. So the result is exact, takes milliseconds, and shows early if
+//! the model cannot run.
 
 use crate::backend::Backend;
 use crate::backend::cuda::{BUCKETS, CudaBackend, NotedLaunch, bucket};
@@ -14,18 +14,18 @@ use crate::model::Model;
 use crate::sampling::{SampleRow, SamplingParams};
 use crate::scheduler::SchedulerOptions;
 
-/// A step of decodes, each with so much context, of at most one sequence with a draft, and of at most one prompt.
+/// A step to rehearse: decodes with the same context, at most one sequence with a draft, and at most one prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rehearsal {
     /// Sequences with one new token.
     pub decodes: usize,
-    /// Tokens that each of them sees.
+    /// Tokens that each decode sees.
     pub context: usize,
-    /// New tokens of the sequence with a draft, which sees no others.
+    /// New tokens of the sequence with a draft. It sees no other tokens.
     pub drafted: usize,
     /// New tokens of the prompt.
     pub prompt: usize,
-    /// Rows of logits; of the last token where there are fewer sequences.
+    /// Rows of logits. If there are fewer tokens, the last token's row is repeated.
     pub logits: usize,
 }
 
@@ -47,10 +47,10 @@ impl Rehearsal {
     }
 }
 
-/// The launches of a step, which is not computed.
+/// Returns the launches of a step without computing it.
 ///
 /// # Errors
-/// [`Error::Unsupported`](crate::Error::Unsupported) if the model is one that there are no kernels for.
+/// [`Error::Unsupported`](crate::Error::Unsupported) if there are no kernels for the model.
 pub fn rehearse(
     backend: &CudaBackend,
     model: &dyn Model<CudaBackend>,
@@ -72,29 +72,29 @@ pub fn rehearse(
     })
 }
 
-/// Allocates memory for the activations of every step that `options` allow, and says what is left for the KV cache if
-/// `utilization` of the GPU's memory may be used.
+/// Allocates memory for the activations of every step that `options` allow. Plans the KV cache from the memory that
+/// remains if `utilization` of the GPU's memory may be used.
 ///
 /// # Errors
-/// As [`rehearse`], and [`Error::Memory`](crate::Error::Memory).
-pub fn fit(
+/// Errors of [`rehearse`], and [`Error::Memory`](crate::Error::Memory).
+pub fn plan_memory(
     backend: &CudaBackend,
     model: &dyn Model<CudaBackend>,
     layout: KvLayout,
     options: SchedulerOptions,
     utilization: f32,
 ) -> Result<MemoryPlan> {
-    // Padded, as a decode step of that many sequences is.
+    // Padded like a decode step with this number of sequences.
     let seqs = bucket(options.max_num_seqs).map_or(options.max_num_seqs, |size| size as usize);
     let most = options.max_batch_tokens.max(seqs);
-    // Plans of GEMMs, and so their workspaces, change with tiles of 128 rows, those for quantised weights with tiles of 64, and below
-    // these with the buckets.
+    // Plans of GEMMs, and so their workspaces, change with tiles of 128 rows, and for quantised weights with tiles of
+    // 64 rows. Below that they change with the buckets.
     let tokens = BUCKETS.into_iter().map(|size| size as usize).chain((1..=most / 64).map(|tiles| tiles * 64));
     for tokens in tokens.filter(|&tokens| tokens < most).chain([most]) {
         let decodes = tokens.min(seqs);
         let kinds =
             [(decodes, tokens - decodes, decodes), (0, tokens, seqs), (decodes - 1, tokens - decodes + 1, seqs)];
-        // What a draft needs depends on the rows of the step alone, and two tokens are few enough for any.
+        // The memory for a draft depends only on the rows of the step, and two tokens suffice for a draft.
         let drafts = (tokens > 1).then(|| (0, 2, tokens - 2, seqs));
         let kinds = kinds.map(|(decodes, prompt, logits)| (decodes, 0, prompt, logits)).into_iter().chain(drafts);
         for (decodes, drafted, prompt, logits) in kinds {

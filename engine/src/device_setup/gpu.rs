@@ -1,18 +1,18 @@
-//! A model on a GPU, or divided among several.
+//! Loading a model onto one GPU or several.
 
 use std::sync::Arc;
 
 use launch::Driver;
 
-use super::{PlacedModel, kv_layout};
+use super::{LoadedModel, kv_layout};
 use crate::backend::Backend;
 use crate::backend::cuda::{CudaBackend, GpuGroup, check_workers};
 use crate::config::ModelConfig;
 use crate::device_info::{DeviceInfo, MemoryPlan};
 use crate::error::{Error, Result};
-use crate::fit;
 use crate::kv::{KvDtype, KvLayout};
 use crate::load::Weights;
+use crate::memory_plan::plan_memory;
 use crate::model::{self, Model};
 use crate::options::{AttentionKernels, Device, Options};
 use crate::parallel::{ParallelRunner, Shard};
@@ -22,27 +22,28 @@ use crate::tensor::DType;
 
 const GIB: f64 = (1 << 30) as f64;
 
-/// The GPUs that a model may be taken to: one, or one for each worker.
+/// Open GPUs for a model: one, or one for each worker.
 pub(super) struct OpenGpus {
     workers: Vec<CudaBackend>,
-    /// With several workers what they share.
+    /// State shared by several workers.
     group: Option<Arc<GpuGroup>>,
     dtype: DType,
     kv_dtype: KvDtype,
 }
 
-/// The GPUs that the options say; none if the model is to run on the CPU.
+/// Opens the GPUs that the options select. Returns `None` if the model is to run on the CPU.
 ///
 /// # Errors
-/// [`Error::Device`], [`Error::Unsupported`] and [`Error::Option`] if there are some that the model cannot run on, or the
-/// options insist on some that are not there.
+/// [`Error::Device`], [`Error::Unsupported`] or [`Error::Option`] if a GPU exists but cannot run the model, or the
+/// options require a GPU that does not exist.
 pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -> Result<Option<OpenGpus>> {
     let (driver, ordinal) = match options.device {
         Device::Cpu => return Ok(None),
         Device::Cuda(ordinal) => (Driver::machine(), ordinal),
         Device::Emulator => (Driver::emulator(), 0),
         Device::Auto => match Driver::machine() {
-            // There is no driver, or the process uses the emulator: a user expects no GPU then, and needs no note.
+            // There is no driver, or the process uses the emulator. The user does not expect a GPU then, so no note is
+            // needed.
             Err(_) => return Ok(None),
             driver => (driver, 0),
         },
@@ -52,9 +53,9 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
     let kv_dtype = gpu_kv_dtype(options, dtype)?;
     let of = options.tensor_parallel_size;
     if of > 1 {
-        provide(driver, ordinal, of)?;
+        ensure_gpus(driver, ordinal, of)?;
     }
-    let is_quantised = stays_quantised(options) && !weights.quantised().is_empty();
+    let is_quantised = keeps_quantised(options) && !weights.quantised().is_empty();
     let open = |rank: usize| {
         let shard = Shard { rank, of };
         let own = shard.config(config)?;
@@ -65,21 +66,21 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
     Ok(Some(OpenGpus { workers, group, dtype, kv_dtype }))
 }
 
-/// Sees to it that there are GPUs for so many workers from `ordinal` on: the emulator makes them.
-fn provide(driver: &Driver, ordinal: u32, workers: usize) -> Result<()> {
+/// Checks that there are GPUs for `workers` workers from `ordinal` on. The emulator creates them.
+fn ensure_gpus(driver: &Driver, ordinal: u32, workers: usize) -> Result<()> {
     check_workers(workers)?;
     let count = driver.emulate_devices(workers as u32).and_then(|()| driver.num_devices());
     let count = count.map_err(|error| Error::Device(error.to_string()))?;
     if (count as usize) < ordinal as usize + workers {
         let from = if ordinal > 0 { format!(" from GPU {ordinal} on") } else { String::new() };
         return Err(Error::Option(format!(
-            "tensor-parallel-size: {workers} workers need {workers} GPUs{from}, and the machine has {count}"
+            "tensor-parallel-size: {workers} workers need {workers} GPUs{from}, but the machine has {count}"
         )));
     }
     Ok(())
 }
 
-/// The type in which a GPU computes.
+/// Selects the type that a GPU computes in.
 fn gpu_dtype(options: &Options, weights: &Weights) -> Result<DType> {
     match options.dtype {
         Some(DType::F32) => Err(Error::Option("dtype: the GPU computes in f16 and bf16, not in f32".into())),
@@ -89,37 +90,37 @@ fn gpu_dtype(options: &Options, weights: &Weights) -> Result<DType> {
     }
 }
 
-/// The type of keys and values beside activations of this type.
+/// Selects the type of keys and values for activations of type `dtype`.
 fn gpu_kv_dtype(options: &Options, dtype: DType) -> Result<KvDtype> {
     match options.kv_dtype {
         None => Ok(dtype.into()),
         Some(eight @ (KvDtype::Int8 | KvDtype::Fp8)) if options.attention != AttentionKernels::Quire => {
             Err(Error::Option(format!(
-                "kv-dtype: the paper's kernels read keys and values of the weights' type, {dtype}, and not {eight}"
+                "kv-dtype: the paper's kernels need keys and values of the weights' type, {dtype}, not {eight}"
             )))
         }
         Some(KvDtype::Float(other)) if other != dtype => Err(Error::Option(format!(
-            "kv-dtype: on the GPU it is that of the weights, {dtype}, or int8 or fp8, and not {other}"
+            "kv-dtype: on the GPU it must be the type of the weights ({dtype}), int8 or fp8, not {other}"
         ))),
         Some(dtype) => Ok(dtype),
     }
 }
 
 impl OpenGpus {
-    /// Takes a model to the GPUs: its weights are `weights` for the first, and for each other those that `open` opens.
+    /// Loads a model onto the GPUs. The first worker loads `weights`, and every other worker calls `open` for its own.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] and [`Error::Memory`] if it cannot run there, and what `open` returns.
-    pub(super) fn place(
+    /// [`Error::Unsupported`] or [`Error::Memory`] if the model cannot run there, and errors of `open`.
+    pub(super) fn load_model(
         self,
         config: &ModelConfig,
         weights: Weights,
         mut open: impl FnMut() -> Result<Weights>,
         options: &Options,
-    ) -> Result<PlacedModel> {
+    ) -> Result<LoadedModel> {
         let OpenGpus { workers, group, dtype, kv_dtype } = self;
         let of = workers.len();
-        // Of each worker, and of all.
+        // The layouts of each worker's cache and of all together.
         let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, kv_dtype);
         let layout = KvLayout { heads: of * part.heads, ..part };
 
@@ -127,42 +128,42 @@ impl OpenGpus {
         let mut loaded = Vec::with_capacity(of);
         for backend in workers {
             let weights = first.take().map_or_else(&mut open, Ok)?;
-            loaded.push(Loaded::new(backend, config, weights, part, options, dtype)?);
+            loaded.push(LoadedWorker::new(backend, config, weights, part, options, dtype)?);
         }
-        let fewest = |worker: &Loaded| {
+        let blocks_of = |worker: &LoadedWorker| {
             options
                 .num_blocks(&part, config.max_positions, worker.memory.kv_cache)
                 .map_err(|error| worker.explain(error, options))
         };
-        let num_blocks = loaded.iter().map(fewest).collect::<Result<Vec<_>>>()?.into_iter().min().unwrap_or(0);
+        let num_blocks = loaded.iter().map(blocks_of).collect::<Result<Vec<_>>>()?.into_iter().min().unwrap_or(0);
         let swap_blocks = options.swap_blocks(&layout, num_blocks);
         let tightest = loaded.iter().min_by_key(|worker| worker.memory.kv_cache).unwrap_or(&loaded[0]);
         let name = if of == 1 { tightest.backend.name().into() } else { format!("{of} x {}", tightest.backend.name()) };
-        let (quantised, notes) = (tightest.backend.quantised(), widened(tightest, dtype).into_iter().collect());
+        let (quantised, notes) = (tightest.backend.quantised(), widening_note(tightest, dtype).into_iter().collect());
         let device = DeviceInfo { name, dtype, quantised, memory: Some(tightest.memory), notes };
 
-        let runner = |Loaded { backend, model, .. }: Loaded| -> Result<ModelRunner<CudaBackend>> {
+        let runner = |LoadedWorker { backend, model, .. }: LoadedWorker| -> Result<ModelRunner<CudaBackend>> {
             let cache = backend.kv_cache(part, num_blocks, swap_blocks)?;
             Ok(ModelRunner::new(backend, model, cache))
         };
         let mut runners = loaded.into_iter().map(runner).collect::<Result<Vec<_>>>()?.into_iter();
-        let first = runners.next().unwrap_or_else(|| unreachable!("there is a first worker"));
+        let first = runners.next().unwrap_or_else(|| unreachable!("there is at least one worker"));
         let runner: Box<dyn Runner> = match group {
             Some(group) => Box::new(ParallelRunner::new(first, runners.collect(), group)?),
             None => Box::new(first),
         };
-        Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
+        Ok(LoadedModel { runner, layout, num_blocks, swap_blocks, device })
     }
 }
 
-/// Whether quantised projections stay so. A type that is asked for undoes quantisation, as on the CPU; and columns that workers have
-/// might cut groups.
-fn stays_quantised(options: &Options) -> bool {
+/// Whether quantised projections stay quantised. Requesting a type decodes them, as on the CPU. With several workers
+/// they are decoded too, because dividing columns might cut groups.
+fn keeps_quantised(options: &Options) -> bool {
     options.dtype.is_none() && options.tensor_parallel_size == 1
 }
 
-/// What is said of quantised weights that do not stay so.
-fn widened(worker: &Loaded, dtype: DType) -> Option<String> {
+/// Returns a note about quantised weights that are not quantised on the GPU.
+fn widening_note(worker: &LoadedWorker, dtype: DType) -> Option<String> {
     let list = |kinds: &[QuantType]| kinds.iter().map(QuantType::to_string).collect::<Vec<_>>().join(", ");
     match &worker.rounded[..] {
         [] => {
@@ -175,15 +176,15 @@ fn widened(worker: &Loaded, dtype: DType) -> Option<String> {
 }
 
 /// A worker with its weights.
-struct Loaded {
+struct LoadedWorker {
     backend: CudaBackend,
     model: Box<dyn Model<CudaBackend>>,
     memory: MemoryPlan,
-    /// The types of quantised weights, if none stays so.
+    /// The types of quantised weights, if all of them are decoded.
     rounded: Vec<QuantType>,
 }
 
-impl Loaded {
+impl LoadedWorker {
     fn new(
         backend: CudaBackend,
         config: &ModelConfig,
@@ -193,7 +194,7 @@ impl Loaded {
         dtype: DType,
     ) -> Result<Self> {
         weights.round_to(dtype);
-        let stays = stays_quantised(options);
+        let stays = keeps_quantised(options);
         let mut rounded = Vec::new();
         if stays {
             weights.keep_quantised();
@@ -208,11 +209,11 @@ impl Loaded {
             }
             error => error,
         })?;
-        let memory = fit::fit(&backend, &*model, layout, options.scheduler, options.gpu_memory_utilization)?;
-        Ok(Loaded { backend, model, memory, rounded })
+        let memory = plan_memory(&backend, &*model, layout, options.scheduler, options.gpu_memory_utilization)?;
+        Ok(LoadedWorker { backend, model, memory, rounded })
     }
 
-    /// What is said of too little memory, with what it is used for.
+    /// Extends an error about too little memory with the current use of memory.
     fn explain(&self, error: Error, options: &Options) -> Error {
         let memory = &self.memory;
         match error {

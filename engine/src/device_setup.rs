@@ -1,4 +1,4 @@
-//! Where a model runs: the device is chosen, the weights are taken there, and what memory is left becomes the KV cache.
+//! Loading a model onto a device: chooses the device, loads the weights and uses the remaining memory for the KV cache.
 
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -14,41 +14,41 @@ use crate::options::Device;
 use crate::options::Options;
 use crate::runner::Runner;
 
-/// A model on its device.
-pub struct PlacedModel {
+/// A model on its device, ready to run.
+pub struct LoadedModel {
     /// Executes its steps.
     pub runner: Box<dyn Runner>,
     /// The shape of its KV cache.
     pub layout: KvLayout,
-    /// Blocks of the KV cache.
+    /// Number of blocks in the KV cache.
     pub num_blocks: usize,
-    /// Blocks of its swap space.
+    /// Number of blocks in the swap space.
     pub swap_blocks: usize,
-    /// What the device is.
+    /// A description of the device.
     pub device: DeviceInfo,
 }
 
-/// Takes a model to the device that the options say. `open` opens its weights, once for each worker.
+/// Loads a model onto the device that the options select. `open` opens its weights, once for each worker.
 ///
 /// # Errors
-/// [`crate::Error::Device`], [`crate::Error::Unsupported`], [`crate::Error::Option`] and [`crate::Error::Memory`] if it cannot run there, and what
-/// `open` returns.
-pub fn place(
+/// [`crate::Error::Device`], [`crate::Error::Unsupported`], [`crate::Error::Option`] or [`crate::Error::Memory`] if the
+/// model cannot run there, and errors of `open`.
+pub fn load_model(
     config: &ModelConfig,
     mut open: impl FnMut() -> Result<Weights>,
     options: &Options,
-) -> Result<PlacedModel> {
+) -> Result<LoadedModel> {
     let weights = open()?;
     #[cfg(feature = "cuda")]
     let note = match gpu::open(config, &weights, options) {
-        Ok(Some(gpus)) => return gpus.place(config, weights, open, options),
+        Ok(Some(gpus)) => return gpus.load_model(config, weights, open, options),
         Ok(None) => None,
-        Err(error) if options.device == Device::Auto => Some(format!("runs on the CPU, since {error}")),
+        Err(error) if options.device == Device::Auto => Some(format!("runs on the CPU because {error}")),
         Err(error) => return Err(error),
     };
     #[cfg(not(feature = "cuda"))]
     let note = None;
-    cpu::place(config, weights, open, options, note)
+    cpu::load_model(config, weights, open, options, note)
 }
 
 fn kv_layout(config: &ModelConfig, options: &Options, dtype: KvDtype) -> KvLayout {

@@ -1,6 +1,6 @@
-//! A model on the CPU, whole or divided among workers.
+//! Loading a model onto the CPU, whole or divided among workers.
 
-use super::{PlacedModel, kv_layout};
+use super::{LoadedModel, kv_layout};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
@@ -14,20 +14,20 @@ use crate::parallel::{ParallelRunner, RankGroup, Shard};
 use crate::runner::{ModelRunner, Runner};
 use crate::tensor::DType;
 
-/// Takes a model to the CPU, whose weights are `weights`, and for each further worker those that `open` opens. `note` says
-/// what a user may not expect.
+/// Loads a model onto the CPU. The first worker loads `weights`, and every other worker calls `open` for its own.
+/// `note` is a note for the user, for example why no GPU is used.
 ///
 /// # Errors
-/// [`Error::Unsupported`], [`Error::Option`] and [`Error::Memory`] if it cannot run there.
-pub(super) fn place(
+/// [`Error::Unsupported`], [`Error::Option`] or [`Error::Memory`] if the model cannot run there.
+pub(super) fn load_model(
     config: &ModelConfig,
     weights: Weights,
     mut open: impl FnMut() -> Result<Weights>,
     options: &Options,
     note: Option<String>,
-) -> Result<PlacedModel> {
+) -> Result<LoadedModel> {
     if options.attention != AttentionKernels::Quire {
-        return Err(Error::Option("attention: v1 and v2 are kernels of a GPU, or of the emulator".into()));
+        return Err(Error::Option("attention: v1 and v2 need a GPU or the emulator".into()));
     }
     let of = options.tensor_parallel_size;
     let own = Shard { rank: 0, of }.config(config)?;
@@ -36,16 +36,16 @@ pub(super) fn place(
     let layout = KvLayout { heads: of * part.heads, ..part };
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
-    let threads = if of == 1 { options.threads } else { Some(threads_of_a_worker(options)) };
+    let threads = if of == 1 { options.threads } else { Some(threads_per_worker(options)) };
     let backend = || -> Result<CpuBackend> {
         let backend = CpuBackend::new(threads)?;
         Ok(if options.round_activations { backend.with_rounded_activations() } else { backend })
     };
     let first = backend()?;
-    let Reserved { mut caches, num_blocks, swap_blocks, note: fewer } =
+    let Reserved { mut caches, num_blocks, swap_blocks, note: shortage } =
         reserve(&first, part, of, (num_blocks, swap_blocks), options)?;
     let longest = match config.window() {
-        // Blocks are given back as the window slides on.
+        // With a window, sequences can be longer than the cache, because blocks are freed as the window slides.
         Some(_) => config.max_positions,
         None => config.max_positions.min(num_blocks * options.block_size),
     };
@@ -54,18 +54,16 @@ pub(super) fn place(
     let quantised = if rounded.is_some() { Vec::new() } else { weights.quantised().to_vec() };
     let widened = (weights.widened() > 0).then(|| {
         let count = weights.widened();
-        format!(
-            "{count} quantised matrices become f32 in memory, since their groups are no whole number of 32 elements"
-        )
+        format!("{count} quantised matrices become f32 in memory because their group size is not a multiple of 32")
     });
     let unrounded = (options.round_activations && !first.rounds_activations())
-        .then(|| "activations stay in f32, since this processor does not multiply pairs of bf16 numbers".to_string());
+        .then(|| "activations stay in f32 because this processor does not multiply pairs of bf16 numbers".to_string());
     let has_scales = || weights.names().any(|name| name.ends_with(".k_scale") || name.ends_with(".v_scale"));
     let unscaled = (matches!(layout.dtype, KvDtype::Int8 | KvDtype::Fp8) && has_scales()).then(|| {
-        "the checkpoint's scales of keys and values (k_scale, v_scale) are not used: each head of each token has scales of its own"
+        "the checkpoint's scales of keys and values (k_scale, v_scale) are not used because each head of each token has its own scales"
             .to_string()
     });
-    let notes = note.into_iter().chain(fewer).chain(widened).chain(unrounded).chain(unscaled).collect();
+    let notes = note.into_iter().chain(shortage).chain(widened).chain(unrounded).chain(unscaled).collect();
     let device = DeviceInfo { name: "CPU".into(), dtype, quantised, memory: None, notes };
 
     let group = RankGroup::new(of);
@@ -82,16 +80,16 @@ pub(super) fn place(
         let others = others.collect::<Result<Vec<_>>>()?;
         Box::new(ParallelRunner::new(first, others, group)?)
     };
-    Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
+    Ok(LoadedModel { runner, layout, num_blocks, swap_blocks, device })
 }
 
-/// Threads of each of several workers, so that all together have as many as the options say.
-fn threads_of_a_worker(options: &Options) -> usize {
+/// Threads per worker, such that all workers together use as many as the options specify.
+fn threads_per_worker(options: &Options) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     (options.threads.unwrap_or_else(cores) / options.tensor_parallel_size).max(1)
 }
 
-/// The workers' caches, the blocks that each and its swap space have, and a note if they are fewer than wanted.
+/// The workers' caches, their numbers of blocks, and a note if these are fewer than requested.
 struct Reserved {
     caches: Vec<CpuKvCache>,
     num_blocks: usize,
@@ -99,8 +97,8 @@ struct Reserved {
     note: Option<String>,
 }
 
-/// Caches for `of` workers with so many blocks and so many in the swap space; with fewer where the system refuses them and
-/// the options do not insist. Then there is a note, too.
+/// Allocates caches for `of` workers with the requested numbers of blocks in the cache and the swap space. If the
+/// system refuses and the options do not insist on the sizes, allocates fewer and returns a note.
 fn reserve(
     backend: &CpuBackend,
     layout: KvLayout,
@@ -116,7 +114,9 @@ fn reserve(
                 let mib = |blocks: usize| (of * blocks * layout.block_bytes()) >> 20;
                 let note = refusal.map(|why: String| {
                     let (kv, swap) = (mib(blocks.0), mib(blocks.1));
-                    format!("the KV cache has {kv} MiB and the swap space {swap}, since the system refuses more: {why}")
+                    format!(
+                        "the KV cache has {kv} MiB and the swap space {swap} because the system refuses more: {why}"
+                    )
                 });
                 return Ok(Reserved { caches, num_blocks: blocks.0, swap_blocks: blocks.1, note });
             }
