@@ -131,7 +131,7 @@ fn chain(length: usize, link: impl Fn(Value) -> Value) -> Value {
 
 fn required(count: usize) -> Value {
     let names: Vec<String> = (0..count).map(|at| format!("k{at}")).collect();
-    let properties: Map<_, _> = names.iter().map(|name| (name.clone(), json!({"type": "boolean"}))).collect();
+    let properties: Map<_, _> = names.iter().map(|name| (name.clone(), json!({}))).collect();
     json!({"type": "object", "properties": properties, "required": names})
 }
 
