@@ -42,9 +42,9 @@ async fn not_json() {
     }
     let nested = format!("{{\"prompt\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let error = error_of(send_bytes(&server, nested).await, 400).await;
-    let what = "the body is nested more than 256 levels deep, from line 1, column 268 on";
+    let what = "the body is nested more than 256 levels deep, from line 1, column 267 on";
     assert_eq!(error["message"], what);
-    // The innermost arrays are no tokens, which is found out by reading them all.
+    // Up to there all is read, whatever it is.
     let nested = format!(
         "{{\"prompt\": \"a\", \"max_tokens\": 1, \"metadata\": {{\"a\": {}1{}}}}}",
         "[".repeat(254),

@@ -258,7 +258,7 @@ async fn what_changes_nothing_is_accepted_and_what_would_is_refused() {
         ("include", json!(["message.output_text.logprobs"])),
         ("top_logprobs", json!(2)),
         ("n", json!(2)),
-        ("tools[0].type", json!([{"type": "web_search"}])),
+        ("tools[0].type", json!([{"type": "sing"}])),
         ("tools[0].name", json!([{"type": "function", "name": "a b"}])),
         ("text.format.schema", json!({"format": {"type": "json_schema", "name": "x"}})),
         ("text.format.schema", json!({"format": {"type": "json_schema", "name": "x", "schema": {"type": "thing"}}})),

