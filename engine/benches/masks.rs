@@ -46,7 +46,7 @@ fn of_128000_tokens(bencher: Bencher<'_, '_>) {
 /// of the measurement.
 fn steps(bencher: Bencher<'_, '_>, files: &ModelFiles, eos: u32) {
     let config = expect_ok(files.config());
-    let tokenizer: Arc<Tokenizer> = Arc::new(expect_ok(Tokenizer::of_model(&files, &config)));
+    let tokenizer: Arc<Tokenizer> = Arc::new(expect_ok(Tokenizer::of_model(files, &config)));
     let compiler = GrammarCompiler::new(tokenizer, config.vocab_size, &[eos]);
     let constraint = expect_ok(compiler.compile(&Grammar::JsonSchema(schema())));
     let mut state = 1;

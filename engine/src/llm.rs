@@ -78,7 +78,7 @@ impl Llm {
         options.validate()?;
         let config = files.config()?;
         let defaults = files.generation_config()?;
-        let tokenizer = Arc::new(Tokenizer::of_model(&files, &config)?);
+        let tokenizer = Arc::new(Tokenizer::of_model(files, &config)?);
         let mut progress = Some(progress);
         let open = || {
             let mut weights = files.weights(options.dtype)?;
