@@ -11,8 +11,8 @@ fn prebuilt(arch: Arch) -> String {
     get(CudaBuilder::new(env!("CARGO_MANIFEST_DIR")).arch(arch))
 }
 
-fn vocabulary(arch: Arch) -> String {
-    get(CudaBuilder::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../toolkit/vocabulary")).arch(arch))
+fn intrinsics(arch: Arch) -> String {
+    get(CudaBuilder::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../toolkit/intrinsics")).arch(arch))
 }
 
 fn get(builder: CudaBuilder) -> String {
@@ -57,7 +57,7 @@ fn assert_entries<'a>(arch: Arch, ptx: &str, kernels: impl Iterator<Item = &'a D
 fn the_entries_match_the_declarations() {
     for arch in Arch::ALL {
         assert_entries(arch, &prebuilt(arch), shipped());
-        assert_entries(arch, &vocabulary(arch), vocabulary::all());
+        assert_entries(arch, &intrinsics(arch), intrinsics::all());
     }
 }
 

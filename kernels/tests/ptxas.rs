@@ -73,7 +73,7 @@ fn no_spills_and_no_local_memory() {
         let here_too = |kernel: &&Descriptor| kernel.is_for(arch.name());
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         for (crate_dir, kernels) in [
-            (here.join("../toolkit/vocabulary"), vocabulary::all().filter(here_too).count()),
+            (here.join("../toolkit/intrinsics"), intrinsics::all().filter(here_too).count()),
             (here.to_owned(), shipped().filter(here_too).count()),
         ] {
             let ptx = scratch.join(arch.name()).with_extension("ptx");

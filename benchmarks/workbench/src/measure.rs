@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn small_problems_take_turns_against_the_clock() {
-        let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), vocabulary::SM_90A).unwrap();
+        let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), intrinsics::SM_90A).unwrap();
         let case = read_stream(Scale::Small);
         let prepared = (case.prepare)(&mut gpu).unwrap();
         // As in `measure`, kernels are loaded before the capture.

@@ -135,7 +135,7 @@ fn all() -> Vec<Case> {
 }
 
 /// Forms that work asynchronously, or only together with other instructions and blocks. Whole kernels test them:
-/// `kernels/vocabulary`, with a kernel for each function of `cuda_std`, and the emulator's own tests.
+/// `toolkit/intrinsics`, with a kernel for each function of `cuda_std`, and the emulator's own tests.
 const IN_WHOLE_KERNELS: [&str; 14] = [
     "barrier.cluster.",
     "cp.async.bulk.",
@@ -159,8 +159,8 @@ fn every_form_in_the_shipped_ptx_has_a_case() {
     let shipped = [
         include_str!("../../prebuilt/sm_80.ptx"),
         include_str!("../../prebuilt/sm_90a.ptx"),
-        vocabulary::SM_80,
-        vocabulary::SM_90A,
+        intrinsics::SM_80,
+        intrinsics::SM_90A,
     ];
     let used: BTreeSet<String> = shipped.into_iter().flat_map(form::forms).collect();
     assert!(used.contains("ret") && used.len() > 80, "the forms were not found: {used:?}");

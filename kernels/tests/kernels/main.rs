@@ -12,10 +12,10 @@ mod embedding;
 #[path = "../frame/mod.rs"]
 mod frame;
 mod gemm;
+mod intrinsics;
 mod norm;
 mod paper;
 mod prefill;
 mod quantised;
 mod rope;
 mod sampling;
-mod vocabulary;

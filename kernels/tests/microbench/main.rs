@@ -22,7 +22,7 @@ struct Target {
     /// Compute capability.
     capability: (u32, u32),
     shipped: &'static str,
-    vocabulary: &'static str,
+    intrinsics: &'static str,
 }
 
 const TARGETS: [Target; 2] = [
@@ -30,13 +30,13 @@ const TARGETS: [Target; 2] = [
         name: "sm_80",
         capability: (8, 0),
         shipped: include_str!("../../prebuilt/sm_80.ptx"),
-        vocabulary: vocabulary::SM_80,
+        intrinsics: intrinsics::SM_80,
     },
     Target {
         name: "sm_90a",
         capability: (9, 0),
         shipped: include_str!("../../prebuilt/sm_90a.ptx"),
-        vocabulary: vocabulary::SM_90A,
+        intrinsics: intrinsics::SM_90A,
     },
 ];
 
@@ -108,7 +108,7 @@ fn run(json: Option<&str>) -> Result<(), Box<dyn Error>> {
 /// Measures all cases, each on a device whose memory is otherwise empty.
 fn table_of(driver: &'static Driver, target: Target) -> Result<Table, Box<dyn Error>> {
     let scale = if driver.is_emulator() { Scale::Small } else { Scale::Full };
-    let mut gpu = Gpu::new(driver, target.capability, target.vocabulary)?;
+    let mut gpu = Gpu::new(driver, target.capability, target.intrinsics)?;
     let device = gpu.context().name().to_owned();
     let mut measured = vec![measure(&cases::read_stream(scale), &mut gpu)?];
     let (mut launched, mut occupancy) = (BTreeSet::new(), occupancy::FewestWarps::default());

@@ -278,8 +278,8 @@ fn all_shipped_kernels_are_supported() {
     for text in [
         include_str!("../../../kernels/prebuilt/sm_80.ptx"),
         include_str!("../../../kernels/prebuilt/sm_90a.ptx"),
-        include_str!("../../vocabulary/prebuilt/sm_80.ptx"),
-        include_str!("../../vocabulary/prebuilt/sm_90a.ptx"),
+        include_str!("../../intrinsics/prebuilt/sm_80.ptx"),
+        include_str!("../../intrinsics/prebuilt/sm_90a.ptx"),
     ] {
         let module = PtxModule::parse(text).unwrap();
         assert!(!module.entries().is_empty());

@@ -1,7 +1,7 @@
 //! Reading memory as fast as possible, as a reference rate for other kernels.
 
 use cuda_std::launch::LaunchShape;
-use vocabulary::v_read_stream;
+use intrinsics::v_read_stream;
 
 use super::exact;
 use crate::Floor;
@@ -10,7 +10,7 @@ use crate::case::{Case, Prepared, Scale};
 /// Words that each thread of `v_read_stream` reads.
 const WORDS: usize = 32;
 
-/// Reads memory from end to end. The device's PTX must contain the vocabulary. On a GPU it reads 256 MiB, more than any
+/// Reads memory from end to end. The device's PTX must contain the kernels of `intrinsics`. On a GPU it reads 256 MiB, more than any
 /// cache.
 pub fn read_stream(scale: Scale) -> Case {
     let blocks: u32 = if scale == Scale::Full { 8192 } else { 8 };

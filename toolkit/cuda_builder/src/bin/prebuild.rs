@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use cuda_builder::{Arch, CudaBuilder, Error, Source, Toolchain};
 
 /// The kernel crates of this repository.
-const CRATES: [&str; 3] = ["kernels", "toolkit/vocabulary", "examples"];
+const CRATES: [&str; 3] = ["kernels", "toolkit/intrinsics", "examples"];
 
 fn main() -> ExitCode {
     let check = match std::env::args().nth(1).as_deref() {

@@ -1,11 +1,11 @@
-//! The kernels of [`vocabulary`]: every function of `cuda_std`, compiled, against host code.
+//! The kernels of [`intrinsics`]: every function of `cuda_std`, compiled, against host code.
 
 mod hopper;
 mod products;
 
 use std::collections::BTreeSet;
 
-use ::vocabulary::*;
+use ::intrinsics::*;
 use cuda_builder::ptx::entries;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
 use cuda_std::vector::Vector;
@@ -14,8 +14,8 @@ use crate::frame::gpu::{Gpu, TARGETS};
 use workbench::number::{ProblemRng, Type};
 
 #[test]
-fn every_function_of_the_vocabulary_is_executed() {
-    let vocabularies = [SM_80, SM_90A];
+fn every_function_of_cuda_std_is_executed() {
+    let intrinsic_images = [SM_80, SM_90A];
     let checks: [fn(&mut Gpu); 17] = [
         float,
         f16,
@@ -35,8 +35,8 @@ fn every_function_of_the_vocabulary_is_executed() {
         ldmatrix_at,
         mma,
     ];
-    for (vocabulary, (target, shipped)) in vocabularies.into_iter().zip(TARGETS) {
-        let mut gpu = Gpu::with_ptx(vocabulary);
+    for (intrinsics, (target, shipped)) in intrinsic_images.into_iter().zip(TARGETS) {
+        let mut gpu = Gpu::with_ptx(intrinsics);
         for seed in 0..3 {
             gpu.seed(seed);
             checks.iter().for_each(|check| check(&mut gpu));
@@ -45,7 +45,7 @@ fn every_function_of_the_vocabulary_is_executed() {
                 products::every_form(&mut gpu);
             }
         }
-        let only: BTreeSet<_> = names(vocabulary).difference(&names(shipped)).cloned().collect();
+        let only: BTreeSet<_> = names(intrinsics).difference(&names(shipped)).cloned().collect();
         assert_eq!(gpu.launched(), only, "kernels launched for {target}, and kernels in its PTX");
     }
 }

@@ -1,6 +1,6 @@
 //! Functions that only Hopper has: asynchronous copies, mbarriers, clusters.
 
-use ::vocabulary::*;
+use ::intrinsics::*;
 use cuda_std::launch::{LaunchShape, TensorTile, TileDimension};
 use cuda_std::ptx::pattern::TilePattern;
 

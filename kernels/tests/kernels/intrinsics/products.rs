@@ -1,6 +1,6 @@
 //! `wgmma`: every form, on small integers, whose sums are exact.
 
-use ::vocabulary::*;
+use ::intrinsics::*;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
 use cuda_std::vector::Vector;
 
