@@ -110,7 +110,8 @@ impl Progress {
         });
     }
 
-    /// Records that bytes were sent. This restarts the idle time, which so begins when the last answer has left.
+    /// Records that bytes were sent. On an idle connection this restarts the keep-alive time, which therefore counts from
+    /// the end of the last answer.
     fn sent(&self) {
         self.0.send_if_modified(|phase| *phase == Phase::Idle);
     }

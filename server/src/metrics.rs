@@ -1,7 +1,7 @@
-//! What operators see at `GET /metrics`.
+//! Metrics for `GET /metrics`.
 //!
-//! Names that begin with `vllm:` are those of vLLM's metrics and mean the same, so that its Grafana boards show this
-//! server. Names that begin with `quire:` are this server's own.
+//! Metrics named `vllm:` have the same meaning as in vLLM, so its Grafana dashboards work with this server. Metrics
+//! named `quire:` are this server's own.
 
 mod register;
 mod swap;
@@ -43,21 +43,21 @@ struct CacheConfig {
 
 type FloatGauge = Gauge<f64, AtomicU64>;
 
-/// All metrics. Clones are of the same.
+/// All metrics. Clones share the same values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
     load: watch::Sender<EngineLoad>,
     /// Requests in the running batch.
     pub running: Gauge,
-    /// Requests that wait to be run.
+    /// Requests that wait to run.
     pub waiting: Gauge,
     swapped: Gauge,
-    /// Share of KV blocks in use, 1 is all.
+    /// Share of the KV blocks in use, from 0 to 1.
     pub kv_usage: FloatGauge,
     preemptions: Counter,
     prompt_tokens: Counter,
-    /// Tokens generated.
+    /// Generated tokens.
     pub generation_tokens: Counter,
     success: Family<Reason, Counter>,
     first_token: Histogram,
@@ -86,38 +86,38 @@ pub struct Metrics {
     swap: SwapMetrics,
     copied_blocks: Counter,
     steps: Counter,
-    /// Tokens run through the model.
+    /// Tokens run through the model, of prompts and outputs.
     pub computed_tokens: Counter,
-    /// Steps that failed.
+    /// Failed steps.
     pub engine_failures: Counter,
-    /// Requests refused since too many waited, or too many were in progress.
+    /// Requests refused because too many were waiting or in progress.
     pub refused: Counter,
-    /// Requests answered with an error that is not their own fault.
+    /// Requests answered with a server error (500 or 504).
     pub failed: Counter,
-    /// Requests refused for what they are.
+    /// Requests refused with a client error (4xx other than 429).
     pub invalid: Counter,
-    /// Requests to the engine that were cancelled: their client went, was too slow, or ran out of time, or an operator
-    /// cancelled them.
+    /// Engine requests that were cancelled because the client disconnected, read too slowly or ran out of time, or
+    /// because an operator cancelled them.
     pub aborted: Counter,
-    /// The requests that ended lately.
+    /// The most recently finished requests.
     pub finished: FinishedRequests,
-    /// Batches of KV events that were not published, since as many were waiting as may.
+    /// Batches of KV events that were dropped because the queue was full.
     pub dropped_batches: Counter,
     /// Open connections.
     pub connections: Gauge,
-    /// HTTP requests for text in progress.
+    /// Admitted HTTP requests in progress.
     pub requests: Gauge,
     tasks: Gauge,
 }
 
 impl Metrics {
-    /// Metrics of a server of `model`, all zero.
+    /// Creates the metrics of a server of `model`, all zero.
     pub fn new(model: &str) -> Self {
         let labels = [("model_name", model), ("engine", "0")].map(|(k, v)| (k.into(), v.to_owned().into()));
         let mut r = Registry::with_labels(labels.into_iter());
         let success = Family::<Reason, Counter>::default();
         for ended in [FinishReason::Stop, FinishReason::Length, FinishReason::Abort] {
-            // Counted from zero, and not only from the first one on.
+            // Creates the series at zero, so that it exists before the first such request.
             drop(success.get_or_create(&Reason { finished_reason: reason(ended) }));
         }
         Metrics {
@@ -266,17 +266,17 @@ impl Metrics {
         }
     }
 
-    /// Sets the size of the engine's memory.
+    /// Sets the metrics that describe the engine's memory.
     pub fn describe(&self, llm: &Llm) {
         let config = llm.engine().config();
         self.num_blocks.set(config.num_blocks as i64);
-        // A model that is loaded again may find less memory.
+        // A reloaded model may find less memory.
         self.cache_config.clear();
         let shape = CacheConfig { block_size: config.block_size, num_gpu_blocks: config.num_blocks };
         self.cache_config.get_or_create(&shape).set(1);
     }
 
-    /// Takes in the engine's state after a step. `before` is what its counters were the last time.
+    /// Updates the metrics with the engine's state after a step. `before` holds its counters at the previous call.
     pub fn observe(&self, llm: &Llm, before: &mut Stats) {
         let (engine, stats) = (llm.engine(), llm.stats());
         let usage = engine.scheduler().usage();
@@ -308,12 +308,12 @@ impl Metrics {
         self.load.send_if_modified(|before| std::mem::replace(before, load) != load);
     }
 
-    /// How loaded the engine is; can be waited on.
+    /// Returns a receiver for the engine's load, which callers can wait on.
     pub fn load(&self) -> watch::Receiver<EngineLoad> {
         self.load.subscribe()
     }
 
-    /// Notes requests that were queued.
+    /// Records requests that were queued.
     pub fn accepted(&self, params: &SamplingParams, requests: usize) {
         for _ in 0..requests {
             self.request_n.observe(params.n as f64);
@@ -321,7 +321,7 @@ impl Metrics {
         }
     }
 
-    /// Notes that a request got tokens, the time after its last ones if there were any.
+    /// Records that a request got tokens. `after` is the time since its previous tokens, if any.
     pub fn token(&self, after: Option<Duration>) {
         if let Some(time) = after {
             self.per_token.observe(time.as_secs_f64());
@@ -329,7 +329,7 @@ impl Metrics {
         }
     }
 
-    /// Notes a request that has ended, and how long it waited to be scheduled for the first time, if it was.
+    /// Records a finished request. `queued` is the time until it was first scheduled, if it was.
     pub fn done(&self, completion: &Completion, queued: Option<Duration>) {
         self.finished.push(completion);
         self.prompt_tokens.inc_by(completion.prompt_tokens.len() as u64);
@@ -358,7 +358,7 @@ impl Metrics {
         }
     }
 
-    /// Notes an answer with this status, if it is an error. Those for lack of room are counted where they arise.
+    /// Records an answer's status if it is an error. Refusals for lack of capacity are counted where they arise.
     pub fn error(&self, status: StatusCode) {
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {}
@@ -368,10 +368,10 @@ impl Metrics {
         }
     }
 
-    /// The text of all metrics, in OpenMetrics' format.
+    /// Returns the text of all metrics in the OpenMetrics format.
     ///
     /// # Errors
-    /// None that is known of: a string takes any text.
+    /// None in practice, because a string accepts any text.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             self.tasks.set(runtime.metrics().num_alive_tasks() as i64);
@@ -382,7 +382,7 @@ impl Metrics {
     }
 }
 
-/// OpenAI's word for the end of an output.
+/// Returns OpenAI's word for the reason why an output ended.
 pub fn reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
