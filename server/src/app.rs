@@ -62,7 +62,7 @@ pub struct App {
     pub overview: Mutex<Option<(Instant, Bytes)>>,
 }
 
-/// A permit to run a request that generates or embeds text. Dropping it frees the slot.
+/// A permit for one request in progress. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct Admission {
     app: Arc<App>,

@@ -1,20 +1,20 @@
-//! What is wrong with a body, said in the words of JSON: no type of ours has a name that a client could know.
+//! Problems of a body, described in terms of JSON, since clients do not know the names of Rust types.
 
 use std::borrow::Cow;
 use std::fmt::Display;
 
 use serde::de::{Error, Expected, IgnoredAny, Unexpected};
 
-/// Why a body is refused.
+/// The reason why a body is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyError {
-    /// The way to what is wrong, with indexes and keys; nothing while that is not known.
+    /// The path to the value at fault, with indexes and keys. `None` until it is known.
     path: Option<String>,
-    /// The field in it.
+    /// The field that contains the value, for the error's `param`.
     field: String,
-    /// A field that is missing, or too much, in what is at the path.
+    /// A missing or excess field of the value at the path.
     member: Option<String>,
-    /// What goes on from the name of what is wrong.
+    /// The rest of the sentence after the value's name.
     what: String,
 }
 
@@ -27,8 +27,8 @@ impl BodyError {
         BodyError { member: Some(member.into()), ..Self::new(what.into()) }
     }
 
-    /// The bytes are not JSON, or JSON allows the contents of `field` and no string or number can represent them for the
-    /// `reason` of the deserializer.
+    /// Creates an error for bytes that are not JSON, or for valid JSON in `field` that no string or number can
+    /// represent. `reason` is the deserializer's message.
     pub fn unreadable(bytes: &[u8], field: String, reason: &str) -> Self {
         match serde_json::from_slice::<IgnoredAny>(bytes) {
             Err(error) if error.is_eof() => Self::of_body(" is not JSON: it ends too early".into()),
@@ -50,12 +50,12 @@ impl BodyError {
         }
     }
 
-    /// A problem of the body as a whole.
+    /// Creates a problem of the body as a whole.
     pub fn of_body(what: String) -> Self {
         Self::new(what).at(Default::default)
     }
 
-    /// Names the place, by its path and its field, unless it is named already.
+    /// Sets the place, as a path and its field, unless it is already set.
     pub fn at(mut self, place: impl FnOnce() -> (String, String)) -> Self {
         if self.path.is_none() {
             let (mut path, mut field) = place();
@@ -68,7 +68,7 @@ impl BodyError {
         self
     }
 
-    /// The field that is at fault, if it is not the body as a whole.
+    /// Returns the field at fault. `None` if the problem concerns the whole body.
     pub fn field(&self) -> Option<&str> {
         Some(self.field.as_str()).filter(|field| !field.is_empty())
     }
@@ -127,7 +127,7 @@ impl Error for BodyError {
     }
 }
 
-/// What serde calls a type that it wants.
+/// Translates serde's name for an expected type.
 fn words(wanted: &str) -> Cow<'_, str> {
     Cow::Borrowed(match wanted {
         "a boolean" => "true or false",
@@ -146,7 +146,7 @@ fn words(wanted: &str) -> Cow<'_, str> {
     })
 }
 
-/// What a client calls what it sent. Texts are not repeated, since they may be long.
+/// Describes the value that a client sent. Strings are not repeated, since they may be long.
 fn named(found: Unexpected<'_>) -> String {
     match found {
         Unexpected::Bool(value) => value.to_string(),
