@@ -81,5 +81,5 @@ function store(key) {
 /** What the server says is wrong. */
 export async function errorOf(response) {
   const body = await response.json().catch(() => null);
-  return body?.error?.message ?? `the server answers ${response.status}`;
+  return body?.error?.message ?? `the server answered with status ${response.status}`;
 }

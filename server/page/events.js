@@ -38,6 +38,6 @@ export async function* events(api, path, body, signal) {
 
 /** What it means that an output ended so. */
 export function meaning(reason, maxTokens) {
-  const words = { stop: "ended by itself", length: maxTokens ? `cut at ${maxTokens} tokens` : "no more room", abort: "cancelled" };
+  const words = { stop: "finished", length: maxTokens ? `cut at ${maxTokens} tokens` : "context full", abort: "cancelled" };
   return words[reason] ?? reason;
 }

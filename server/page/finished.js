@@ -17,7 +17,7 @@ export class Finished {
 
   show({ finished }) {
     const latest = finished.slice(0, SHOWN);
-    say(this.#summary, latest.length > 0 ? "The latest first; lengths in tokens." : "None yet.");
+    say(this.#summary, latest.length > 0 ? "Latest first. Lengths are in tokens." : "None yet.");
     this.#table.hidden = latest.length === 0;
     const key = JSON.stringify(latest);
     if (this.#table.dataset.shown !== key) {

@@ -31,8 +31,8 @@ export class Legend {
     const [[first, second], [other]] = SHADES;
     this.#list.replaceChildren(
       this.#entry("free", "free", [{ colours: [], refs: 0 }]),
-      this.#entry("cached", "free, kept for a prefix", [{ colours: [], refs: 0, cached: true }]),
-      this.#entry("held", `in use: a colour for each request (${DISTINCT} in turn), three shades of it for its sequences in turn`, [
+      this.#entry("cached", "free, cached for a prefix", [{ colours: [], refs: 0, cached: true }]),
+      this.#entry("held", `in use: one colour per request (${DISTINCT} colours, reused), three shades for its sequences`, [
         { colours: [first], refs: 1 },
         { colours: [other], refs: 1 },
       ]),

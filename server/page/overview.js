@@ -15,7 +15,7 @@ export class Overview {
     this.#tile(
       "speed",
       rough(now.generated_tokens),
-      `${rough(now.computed_tokens)} with those of prompts; ${rough(now.requests)} requests answered a second`,
+      `${rough(now.computed_tokens)} with prompt tokens; ${rough(now.requests)} requests answered per second`,
     );
 
     this.#tile("queue", count(now.waiting), `${queue(state.waiting)}; ${count(now.running)} running`);
@@ -46,7 +46,7 @@ export class Overview {
     failed.classList.toggle("error", counts.failed > 0);
     say(
       rest,
-      `, ${count(counts.refused)} refused for lack of room, ${count(counts.invalid)} invalid, ` +
+      `, ${count(counts.refused)} refused for lack of capacity, ${count(counts.invalid)} invalid, ` +
         `${count(counts.aborted)} cancelled; ${counted(totals.preemptions, "preemption")}, ` +
         `${counted(totals.copied_blocks, "block")} copied on write, ${count(totals.offloaded_blocks)} offloaded to the swap space, ` +
         `${count(totals.restored_blocks)} restored.`,
@@ -65,7 +65,7 @@ function queue(waiting) {
   const words = [];
   if (fresh.length > 0) {
     const oldest = Math.max(...fresh.map((request) => request.age));
-    words.push(`${count(fresh.length)} not begun, the oldest came ${duration(oldest)} ago`);
+    words.push(`${count(fresh.length)} not started, the oldest arrived ${duration(oldest)} ago`);
   }
   if (swapped > 0) {
     words.push(`${count(swapped)} swapped out`);
@@ -80,8 +80,8 @@ function queue(waiting) {
 function latency({ latency, running, waiting }) {
   const { requests, first_token_p95: first, per_token_p95: further, whole_p95: whole } = latency;
   if (requests > 0) {
-    const rest = `${time(further)} to each further one, ${time(whole)} for a whole request`;
-    return first === null ? "none that ended in the last minute had a token" : rest;
+    const rest = `${time(further)} per further token, ${time(whole)} per request`;
+    return first === null ? "no request that ended in the last minute generated a token" : rest;
   }
   const requestsNow = running.length + waiting.length;
   const now = requestsNow > 0 ? `; ${counted(requestsNow, "is", "are")} in progress` : "";

@@ -43,8 +43,8 @@ export class Row {
     const made = Math.max(0, ...sequences.map((sequence) => sequence.tokens - request.prompt_tokens));
     say(
       this.#how,
-      `${standing(request, state)}; came ${duration(request.age)} ago; ${counted(request.prompt_tokens, "prompt token")}, ` +
-        `${count(made)} of ${count(request.max_tokens)} generated${holding.length === 0 ? "; it holds no blocks" : ""}`,
+      `${standing(request, state)}; arrived ${duration(request.age)} ago; ${counted(request.prompt_tokens, "prompt token")}, ` +
+        `${count(made)} of ${count(request.max_tokens)} generated${holding.length === 0 ? "; holds no blocks" : ""}`,
     );
     const shown = holding.slice(0, Math.min(MAX_TABLES, room));
     const rest = holding.length > 0 ? sequences.length - shown.length : 0;

@@ -5,14 +5,14 @@ import { bytes, count, counted, percent, span } from "./format.js";
 
 /** What the limits are called that `GET /debug/state` names, and how they are written. */
 const LIMITS = {
-  max_queue: ["requests waiting at most", count],
-  max_queue_seqs: ["sequences waiting at most", count],
-  max_request_seqs: ["sequences of a request at most", count],
-  max_requests: ["HTTP requests at most", count],
-  max_connections: ["connections at most", count],
-  max_body_bytes: ["body of a request at most", bytes],
-  request_timeout: ["time for a request", span],
-  stop_timeout: ["time for requests when it stops", span],
+  max_queue: ["maximum waiting requests", count],
+  max_queue_seqs: ["maximum waiting sequences", count],
+  max_request_seqs: ["maximum sequences per request", count],
+  max_requests: ["maximum HTTP requests in progress", count],
+  max_connections: ["maximum connections", count],
+  max_body_bytes: ["maximum request body", bytes],
+  request_timeout: ["request timeout", span],
+  stop_timeout: ["shutdown timeout", span],
 };
 
 export class Server {
@@ -34,13 +34,13 @@ export class Server {
       ["model", server.model],
       ["chat template", server.chat ? "yes" : "none"],
       ["device", [engine.device, ...engine.notes].join("; ")],
-      ["type of the weights", engine.dtype],
+      ["data type of the weights", engine.dtype],
       ["context length", counted(engine.max_len, "token")],
       ["KV memory", `${counted(numBlocks, "block")} of ${counted(blockSize, "token")} in ${engine.kv_dtype}, ${bytes(numBlocks * engine.block_bytes)}`],
       ["swap space", `${counted(engine.swap_blocks, "block")}, ${bytes(engine.swap_blocks * engine.block_bytes)}; ${count(swapUsed)} in use, ${count(swapCached)} kept for prefixes`],
-      ["sequences in a step at most", count(engine.max_num_seqs)],
-      ["tokens in a step at most", count(engine.max_batch_tokens)],
-      ["of sequences and KV blocks, one request has at most, while others wait", percent(engine.max_request_share)],
+      ["maximum sequences per step", count(engine.max_num_seqs)],
+      ["maximum tokens per step", count(engine.max_batch_tokens)],
+      ["maximum share of sequences and KV blocks for one request while others wait", percent(engine.max_request_share)],
     ];
     for (const [name, value] of Object.entries(server.limits)) {
       const [called, format] = LIMITS[name] ?? [name, String];

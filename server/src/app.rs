@@ -86,7 +86,7 @@ impl App {
         let config = files.config()?;
         let template = ChatTemplate::of_model(files, options.chat_template.as_deref())?.map(Arc::new);
         if let Some(Err(reason)) = template.as_ref().map(|template| template.check()) {
-            tracing::warn!(%reason, "the chat template refuses a plain question: chats will be refused likewise");
+            tracing::warn!(%reason, "the chat template fails on a plain question, so chats will fail too");
         }
         let tokenizer = Arc::new(Tokenizer::of_model(&files, &config)?);
         let texts = Texts::new(tokenizer.clone(), config.vocab_size);

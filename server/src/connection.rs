@@ -93,7 +93,7 @@ pub async fn serve(stream: TcpStream, router: Router, open: Watcher, limits: Req
         tokio::select! {
             ended = &mut connection => return Ok(ended?),
             _ = phase.changed() => {}
-            () = tokio::time::sleep(limit) => anyhow::bail!("its time was over ({:?})", *phase.borrow()),
+            () = tokio::time::sleep(limit) => anyhow::bail!("it timed out in phase {:?}", *phase.borrow()),
         }
     }
 }

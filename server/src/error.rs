@@ -83,7 +83,7 @@ impl ApiError {
         ApiError {
             param: Some("model".into()),
             code: Some("model_not_found"),
-            ..Self::not_found(format!("the model {:?} does not exist; this server has {served:?}", cut(model)))
+            ..Self::not_found(format!("the model {:?} does not exist: this server has {served:?}", cut(model)))
         }
     }
 
@@ -101,7 +101,11 @@ impl ApiError {
     pub fn too_many_requests() -> Self {
         ApiError {
             code: Some("rate_limit_exceeded"),
-            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "requests", "the server has as many requests as it takes")
+            ..Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "requests",
+                "the server has reached its limit of requests in progress",
+            )
         }
     }
 
@@ -179,7 +183,7 @@ impl fmt::Display for Failure {
             Failure::QueueFull => f.write_str("too many requests are waiting; try again later"),
             Failure::Engine => f.write_str("the engine failed while it computed this request"),
             Failure::Stopped => f.write_str("the server is stopping"),
-            Failure::Dropped => f.write_str("the request was given up, since its answer was not read in time"),
+            Failure::Dropped => f.write_str("the request was cancelled because its answer was not read in time"),
         }
     }
 }

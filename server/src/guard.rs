@@ -46,7 +46,7 @@ impl Guard {
         let ServeOptions { allowed_hosts: hosts, cors: origins, .. } = options;
         for host in hosts.iter().filter(|host| *host != ANY) {
             if host.is_empty() || self::host(host) != host || host.contains(['/', '@']) {
-                bail!("{host:?} is not the name of a host, without a port");
+                bail!("{host:?} is not a host name without a port");
             }
         }
         let particular = !hosts.is_empty() || addresses.iter().all(|address| is_loopback(address.ip()));
@@ -121,7 +121,7 @@ fn origin(text: &str) -> Result<HeaderValue> {
     let written = uri.as_ref().and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?)));
     match written.map(|written| (written == text, HeaderValue::try_from(written))) {
         Some((true, Ok(origin))) => Ok(origin),
-        _ => bail!("{text:?} is not an origin; one is written like https://example.org or http://localhost:3000"),
+        _ => bail!("{text:?} is not an origin: write it like https://example.org or http://localhost:3000"),
     }
 }
 
@@ -135,7 +135,7 @@ pub async fn check_host(
     let headers = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
     let foreign = headers.chain(request.uri().authority().map(Authority::as_str)).find(|host| !guard.knows_host(host));
     if let Some(host) = foreign {
-        let why = format!("this server is not {host:?}: names beside localhost are allowed with --allowed-host");
+        let why = format!("this server is not {host:?}: allow other names with --allowed-host");
         return Err(ApiError::malformed(StatusCode::MISDIRECTED_REQUEST, why));
     }
     Ok(next.run(request).await)
@@ -151,7 +151,7 @@ pub async fn check_origin(
     let host = headers.get(header::HOST);
     let foreign = headers.get_all(header::ORIGIN).iter().find(|origin| !guard.knows_origin(origin, host));
     if let Some(origin) = foreign.filter(|_| !method.is_safe()) {
-        let why = format!("pages of {origin:?} may not use this server: origins are allowed with --cors");
+        let why = format!("pages of {origin:?} may not use this server: allow their origin with --cors");
         return Err(ApiError::malformed(StatusCode::FORBIDDEN, why));
     }
     Ok(next.run(request).await)

@@ -122,17 +122,17 @@ impl Metrics {
         }
         Metrics {
             running: add(&mut r, "vllm:num_requests_running", "Requests in the running batch", Gauge::default()),
-            waiting: add(&mut r, "vllm:num_requests_waiting", "Requests that wait to be run", Gauge::default()),
+            waiting: add(&mut r, "vllm:num_requests_waiting", "Requests that wait to run", Gauge::default()),
             swapped: add(
                 &mut r,
                 "vllm:num_requests_swapped",
-                "Requests of which sequences are swapped out; they wait, but for those of which others run",
+                "Requests with sequences that are swapped out",
                 Gauge::default(),
             ),
             kv_usage: add(
                 &mut r,
                 "vllm:kv_cache_usage_perc",
-                "Share of KV blocks in use, 1 is all",
+                "Share of the KV blocks in use, from 0 to 1",
                 FloatGauge::default(),
             ),
             preemptions: add(&mut r, "vllm:num_preemptions", "Requests preempted", Counter::default()),
@@ -141,7 +141,7 @@ impl Metrics {
             success: add(
                 &mut r,
                 "vllm:request_success",
-                "Requests completed, by the reason why their first output ended",
+                "Completed requests, by the finish reason of their first output",
                 success,
             ),
             first_token: histogram(
@@ -159,7 +159,7 @@ impl Metrics {
             inter_token: histogram(
                 &mut r,
                 "vllm:inter_token_latency_seconds",
-                "The same, by its later name",
+                "Time between a request's steps, under vLLM's newer name",
                 &PER_TOKEN,
             ),
             request_per_token: histogram(
@@ -178,19 +178,19 @@ impl Metrics {
             prefill: histogram(
                 &mut r,
                 "vllm:request_prefill_time_seconds",
-                "Time from then to its first token",
+                "Time from when a request was first scheduled to its first token",
                 &FIRST_TOKEN,
             ),
             decode: histogram(
                 &mut r,
                 "vllm:request_decode_time_seconds",
-                "Time from its first token to its last",
+                "Time from a request's first token to its last",
                 &WHOLE,
             ),
             inference: histogram(
                 &mut r,
                 "vllm:request_inference_time_seconds",
-                "Time from when it was first scheduled to its last token",
+                "Time from when a request was first scheduled to its last token",
                 &WHOLE,
             ),
             request_prompt_tokens: histogram(
@@ -205,24 +205,34 @@ impl Metrics {
                 "Tokens generated for an output",
                 &TOKENS,
             ),
-            request_n: histogram(&mut r, "vllm:request_params_n", "Outputs asked for", &OUTPUTS),
-            request_max_tokens: histogram(&mut r, "vllm:request_params_max_tokens", "Most tokens asked for", &TOKENS),
+            request_n: histogram(&mut r, "vllm:request_params_n", "Outputs requested", &OUTPUTS),
+            request_max_tokens: histogram(
+                &mut r,
+                "vllm:request_params_max_tokens",
+                "Maximum tokens requested",
+                &TOKENS,
+            ),
             cache_config: add(
                 &mut r,
                 "vllm:cache_config_info",
-                "The shape of the KV cache in the labels; the value is 1",
+                "The shape of the KV cache, in the labels (the value is always 1)",
                 Family::default(),
             ),
             num_blocks: add(&mut r, "quire:kv_blocks", "KV blocks in the pool", Gauge::default()),
-            used_blocks: add(&mut r, "quire:kv_blocks_used", "KV blocks that a sequence holds", Gauge::default()),
-            filled_slots: add(
+            used_blocks: add(&mut r, "quire:kv_blocks_used", "KV blocks in use by sequences", Gauge::default()),
+            filled_slots: add(&mut r, "quire:kv_slots_filled", "Slots with a token in used blocks", Gauge::default()),
+            shared_blocks: add(
                 &mut r,
-                "quire:kv_slots_filled",
-                "Slots in used blocks that hold a token",
+                "quire:kv_blocks_shared",
+                "KV blocks with more than one reference",
                 Gauge::default(),
             ),
-            shared_blocks: add(&mut r, "quire:kv_blocks_shared", "KV blocks held more than once", Gauge::default()),
-            cached_blocks: add(&mut r, "quire:kv_blocks_cached", "KV blocks kept for a prefix alone", Gauge::default()),
+            cached_blocks: add(
+                &mut r,
+                "quire:kv_blocks_cached",
+                "KV blocks kept only for the prefix cache",
+                Gauge::default(),
+            ),
             prefix_queries: add(
                 &mut r,
                 "vllm:prefix_cache_queries",
@@ -239,7 +249,7 @@ impl Metrics {
             accepted_tokens: add(
                 &mut r,
                 "vllm:spec_decode_num_accepted_tokens",
-                "Drafted tokens that were right",
+                "Drafted tokens that were accepted",
                 Counter::default(),
             ),
             swap: SwapMetrics::new(&mut r),
@@ -247,9 +257,9 @@ impl Metrics {
             steps: add(&mut r, "quire:engine_steps", "Steps of the engine", Counter::default()),
             computed_tokens: add(&mut r, "quire:computed_tokens", "Tokens run through the model", Counter::default()),
             engine_failures: add(&mut r, "quire:engine_failures", "Steps that failed", Counter::default()),
-            refused: add(&mut r, "quire:requests_refused", "Requests refused for lack of room", Counter::default()),
+            refused: add(&mut r, "quire:requests_refused", "Requests refused for lack of capacity", Counter::default()),
             failed: add(&mut r, "quire:requests_failed", "Requests answered with 500 or 504", Counter::default()),
-            invalid: add(&mut r, "quire:requests_invalid", "Requests refused for what they are", Counter::default()),
+            invalid: add(&mut r, "quire:requests_invalid", "Invalid requests that were refused", Counter::default()),
             aborted: add(&mut r, "quire:requests_aborted", "Requests cancelled before their end", Counter::default()),
             dropped_batches: add(
                 &mut r,

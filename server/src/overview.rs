@@ -85,7 +85,7 @@ pub async fn overview(app: &App) -> Result<Bytes, ApiError> {
     if *app.worker.status().borrow() == Status::Loading {
         return Err(ApiError::unavailable("the model is being loaded"));
     }
-    let none = || ApiError::unavailable("there is no engine at present");
+    let none = || ApiError::unavailable("the engine is not running");
     let snapshot = app.worker.snapshot().await.ok_or_else(none)?;
     let json = serde_json::to_vec(&Overview::new(app, &snapshot)).map_err(|e| ApiError::internal(e.to_string()))?;
     let json = Bytes::from(json);

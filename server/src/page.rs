@@ -58,10 +58,10 @@ pub async fn index() -> Response {
 /// `GET /page/{file}`.
 ///
 /// # Errors
-/// 404 if the page has no such file.
+/// 404 if the page does not have this file.
 pub async fn file(Path(name): Path<String>) -> Result<Response, ApiError> {
     let file = FILES.iter().find(|file| file.0 == name);
-    let (_, kind, text) = file.ok_or_else(|| ApiError::not_found("the page has no such file"))?;
+    let (_, kind, text) = file.ok_or_else(|| ApiError::not_found("the page does not have this file"))?;
     Ok(answer(kind, text))
 }
 

@@ -63,7 +63,7 @@ pub fn router(app: Arc<App>, guard: Guard) -> Router {
         .fallback(operate::nowhere)
         .method_not_allowed_fallback(operate::no_method)
         .with_state(app)
-        .layer(CatchPanicLayer::custom(|_| ApiError::internal("the server made a mistake").into_response()))
+        .layer(CatchPanicLayer::custom(|_| ApiError::internal("internal server error").into_response()))
         .layer(from_fn_with_state(guard.clone(), check_origin))
         .layer(cors)
         .layer(from_fn_with_state(guard, check_host))

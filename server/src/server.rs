@@ -66,7 +66,8 @@ impl Server {
                 Ok(llm)
             }
         };
-        let worker = Worker::start(load, options.limits, metrics.clone(), events).context("no thread to be had")?;
+        let worker =
+            Worker::start(load, options.limits, metrics.clone(), events).context("cannot start the engine's thread")?;
         let app = App::new(files, engine, options, worker, metrics)?;
         Ok(Server { listeners, guard, app: Arc::new(app), publisher })
     }

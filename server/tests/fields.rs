@@ -259,7 +259,7 @@ async fn wrong_types_are_named_in_plain_words() {
         (r#"{"prompt": "\ud800"}"#, "prompt"),
         (r#"{"prompt": "a", "seed": 9223372036854775808}"#, "seed is out of range"),
         (r#"{"prompt": "a", "max_tokens": 1e30}"#, "max_tokens is out of range"),
-        (r#"{"prompt": "a", "user": "b", "user": "c"}"#, "user is there twice"),
+        (r#"{"prompt": "a", "user": "b", "user": "c"}"#, "user is given twice"),
     ] {
         let request = server.client.post(server.url(COMPLETIONS)).header("content-type", "application/json");
         let error = error_of(request.body(body).send().await.unwrap(), 400).await;

@@ -184,7 +184,7 @@ async fn invalid_utf8() {
     body.extend([0xe9, b'"', b'}']);
     error_of(send_bytes(&server, body).await, 400).await;
     let error = error_of(send_bytes(&server, r#"{"prompt": "\ud800"}"#).await, 400).await;
-    let what = "prompt has an escape (\\u) of half a surrogate pair at line 1, column 19";
+    let what = "prompt has an escape (\\u) of a lone surrogate at line 1, column 19";
     assert_eq!((&error["param"], &error["message"]), (&json!("prompt"), &json!(what)));
     server.assert_unharmed().await;
 }

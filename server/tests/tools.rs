@@ -258,6 +258,6 @@ async fn what_is_wrong_with_tools_is_named() {
     server.stop().await.unwrap();
     let plain = TestServer::start().await;
     let error = plain.refused(CHAT, &ask(json!({"tools": tools()})), 400).await;
-    assert!(error["message"].as_str().unwrap().contains("chat template reads no tools"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("chat template does not support tools"), "{error}");
     plain.stop().await.unwrap();
 }

@@ -48,7 +48,7 @@ impl Conversation {
     /// 400 if the model has no template, the template rejects the messages, or a field is not supported.
     pub async fn prompt(self, app: &App, field: &str, most: Option<usize>) -> Result<Encoded, ApiError> {
         let template = app.template.as_ref().ok_or_else(|| {
-            ApiError::field(field, "this model has no chat template; give the server one with --chat-template")
+            ApiError::field(field, "this model has no chat template: start the server with --chat-template")
         })?;
         check((1..=MAX_MESSAGES).contains(&self.messages.len()), field, || {
             format!("there must be between 1 and {MAX_MESSAGES} messages")
@@ -69,7 +69,7 @@ impl Conversation {
             tokio::task::spawn_blocking(render).await.map_err(|e| ApiError::internal(e.to_string()))?
         };
         let text =
-            text.map_err(|why| ApiError::field(field, format!("the model's chat template refuses them: {why}")))?;
+            text.map_err(|why| ApiError::field(field, format!("the model's chat template fails on them: {why}")))?;
         let prompt = app.texts.encode(field, vec![text], special, most).await?.pop().unwrap_or_default();
         check(!prompt.1.is_empty(), field, || "the prompt must have at least one token".into())?;
         Ok(prompt)
@@ -78,11 +78,11 @@ impl Conversation {
     /// Returns the messages and the options for rendering them.
     fn rendering(self, template: &ChatTemplate) -> Result<(Vec<Message>, RenderOptions), ApiError> {
         check(self.chat_template.is_none(), "chat_template", || {
-            "chat_template is not supported: the server is given its template when it starts".into()
+            "chat_template is not supported: the template is set when the server starts".into()
         })?;
         let documents = self.documents.filter(|documents| !documents.is_empty());
         check(documents.is_none() || template.reads("documents"), "documents", || {
-            "the model's chat template reads no documents".into()
+            "the model's chat template does not support documents".into()
         })?;
         let mut arguments = self.chat_template_kwargs.unwrap_or_default();
         if let Some(name) = arguments.names().find(|name| RESERVED.contains(name)) {

@@ -48,6 +48,6 @@ pub async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Resu
     match app.worker.cancel(id).await {
         Some(true) => Ok(StatusCode::NO_CONTENT),
         Some(false) => Err(none()),
-        None => Err(ApiError::unavailable("there is no engine at present")),
+        None => Err(ApiError::unavailable("the engine is not running")),
     }
 }

@@ -141,7 +141,7 @@ impl Decoding {
         })?;
         check(scored.is_none() || !streams, "prompt_logprobs", || "prompt_logprobs cannot be streamed".into())?;
         check(scored.is_none() || !(echo && logprobs.is_some_and(|k| Some(k) != scored)), "prompt_logprobs", || {
-            "prompt_logprobs and logprobs must be the same number where the prompt is repeated with its logprobs".into()
+            "prompt_logprobs and logprobs must be equal if echo and logprobs are used together".into()
         })?;
         within(self.temperature, "temperature", 0.0, 100.0)?;
         within(self.top_p, "top_p", f32::MIN_POSITIVE, 1.0)?;
@@ -160,7 +160,7 @@ impl Decoding {
         let constraint = match grammar {
             Some((field, grammar)) => {
                 for place in grammar.unchecked() {
-                    tracing::warn!(field, %place, "the answer is not checked for a part of its schema");
+                    tracing::warn!(field, %place, "a part of the schema is not enforced");
                 }
                 Some(app.grammars.compile(field, grammar).await?.after(thoughts))
             }
@@ -248,7 +248,7 @@ fn logit_bias(biases: &BTreeMap<String, f32>, vocab_size: usize) -> Result<Vec<(
         })?;
         // "7" and "07" name the same token.
         check(parsed.insert(token, bias).is_none(), "logit_bias", || {
-            format!("logit_bias: token {token} is there twice")
+            format!("logit_bias: token {token} is given twice")
         })?;
     }
     Ok(parsed.into_iter().collect())

@@ -60,12 +60,12 @@ pub async fn openapi() -> Response {
 
 /// Answers 404 for an unknown path.
 pub async fn nowhere() -> ApiError {
-    ApiError::not_found("there is nothing at this address")
+    ApiError::not_found("this path does not exist")
 }
 
 /// Answers 405 for a method that the path does not support.
 pub async fn no_method() -> ApiError {
-    ApiError::malformed(axum::http::StatusCode::METHOD_NOT_ALLOWED, "this address does not take this method")
+    ApiError::malformed(axum::http::StatusCode::METHOD_NOT_ALLOWED, "this path does not support this method")
 }
 
 fn model_card(app: &App) -> Value {

@@ -78,7 +78,7 @@ pub async fn tokenize(
             };
             conversation.prompt(&app, "messages", None).await?
         }
-        _ => return Err(ApiError::field("prompt", "there must be either prompt or messages, and not both")),
+        _ => return Err(ApiError::field("prompt", "exactly one of prompt and messages must be set")),
     };
     Ok(Json(Tokens { count: tokens.len(), max_model_len: app.context_len(), tokens }))
 }

@@ -79,7 +79,7 @@ impl ToolFields {
         let (mut offered, mut tools) = (Vec::new(), Vec::new());
         for (at, schema) in schemas.into_iter().enumerate() {
             match left_out(&schema) {
-                Some(kind) => tracing::warn!(kind, "a tool is left out: the model cannot be offered it"),
+                Some(kind) => tracing::warn!(kind, "a tool is left out because this server does not support its type"),
                 None => {
                     tools.push(tool(at, &schema)?);
                     offered.push(schema);
@@ -87,7 +87,7 @@ impl ToolFields {
             }
         }
         let names: BTreeSet<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-        check(names.len() == tools.len(), "tools", || "no two tools may have the same name".into())?;
+        check(names.len() == tools.len(), "tools", || "two tools have the same name".into())?;
         let required = match &choice {
             ToolChoice::None => return Ok(None),
             ToolChoice::Auto => Vec::new(),
@@ -97,17 +97,18 @@ impl ToolFields {
         let must = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
         check(!must || !required.is_empty(), "tool_choice", || match &choice {
             ToolChoice::Named(name) => {
-                format!("tool_choice asks for a call of {:?}, and tools has no function of that name", cut(name))
+                format!("tool_choice requires a call of {:?}, but tools has no function with that name", cut(name))
             }
-            _ => "tool_choice asks for a call, and tools has no function".into(),
+            _ => "tool_choice requires a call, but tools has no function".into(),
         })?;
         if tools.is_empty() {
             return Ok(None);
         }
         let template = app.template.as_ref().filter(|template| template.reads("tools"));
-        let template = template.ok_or_else(|| ApiError::field("tools", "the model's chat template reads no tools"))?;
+        let template =
+            template.ok_or_else(|| ApiError::field("tools", "the model's chat template does not support tools"))?;
         let format = app.tool_format.ok_or_else(|| {
-            let why = "tools cannot be used: how this model writes calls is not known (the server's --tool-call-parser says it)";
+            let why = "tools cannot be used: the format of this model's tool calls is unknown (set the server's --tool-call-parser)";
             ApiError::field("tools", why)
         })?;
         let is_named = matches!(choice, ToolChoice::Named(_));
@@ -143,7 +144,7 @@ impl ToolChoice {
             (None, Some(name)) => Ok(ToolChoice::Named(name.to_owned())),
             (None, None) if value.and_then(left_out).is_some() => {
                 let kind = value.and_then(left_out).unwrap_or_default();
-                let why = format!("tool_choice forces {kind:?}, which the model cannot be offered");
+                let why = format!("tool_choice forces {kind:?}, which this server does not support");
                 Err(ApiError::field("tool_choice", why))
             }
             _ => {

@@ -96,7 +96,7 @@ impl Broadcast {
     /// Sends a message to all subscribers of its topic without waiting for them.
     pub async fn send(&mut self, topic: Bytes, number: u64, payload: Bytes) {
         if self.held.load(Ordering::Relaxed) > MOST {
-            tracing::warn!("a subscriber of KV events does not read: all connections are closed");
+            tracing::warn!("a subscriber of KV events does not read: closing all connections");
             self.close().await;
         }
         if self.open.is_none() {
@@ -120,7 +120,7 @@ impl Broadcast {
         drop(socket);
         let end = move || runtime.0.take().into_iter().for_each(|runtime| runtime.shutdown_timeout(END));
         if let Err(error) = tokio::task::spawn_blocking(end).await {
-            tracing::warn!(%error, "the connections of KV events did not end well");
+            tracing::warn!(%error, "the connections of KV events did not close cleanly");
         }
         self.held = Arc::default();
     }
@@ -129,7 +129,7 @@ impl Broadcast {
 /// Opens the socket in a new runtime.
 async fn open(endpoint: &str) -> Result<(Open, String)> {
     let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("kv-events").enable_all().build();
-    let runtime = runtime.context("no thread to be had for KV events")?;
+    let runtime = runtime.context("cannot start a thread for KV events")?;
     let endpoint = endpoint.to_owned();
     let opening = runtime.spawn(async move {
         let mut socket = PubSocket::new();

@@ -66,7 +66,7 @@ async fn publish(
         let payload = match encode(time, &events, format) {
             Ok(payload) => Bytes::from(payload),
             Err(error) => {
-                tracing::error!(%error, "KV events cannot be written");
+                tracing::error!(%error, "KV events cannot be encoded");
                 continue;
             }
         };

@@ -48,14 +48,14 @@ pub async fn serve(socket: RouterSocket, buffer: ReplayBuffer) {
         match receiver.recv().await {
             Ok(request) => {
                 let Some((envelope, start)) = read(request) else {
-                    tracing::debug!("a request for KV events makes no sense");
+                    tracing::debug!("a request for KV events is malformed");
                     continue;
                 };
                 // A client that does not read must not delay other clients for long.
                 match tokio::time::timeout(PATIENCE, answer(sender.clone(), envelope, buffer.since(start))).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::debug!(%error, "a client for KV events has gone"),
-                    Err(_) => tracing::debug!("a client for KV events does not read"),
+                    Ok(Err(error)) => tracing::debug!(%error, "a client of KV events has disconnected"),
+                    Err(_) => tracing::debug!("a client of KV events does not read"),
                 }
             }
             Err(error) => {

@@ -36,7 +36,7 @@ impl Trials {
         let input = input.map_err(|error| Failure::Internal(error.to_string()))??;
         let mut command = Command::new(&self.program);
         command.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-        let failed = |error| Failure::Internal(format!("no process to compile a grammar in: {error}"));
+        let failed = |error| Failure::Internal(format!("cannot start a process to compile a grammar: {error}"));
         let mut child = command.spawn().map_err(failed)?;
         let stdin = child.stdin.take();
         let ended = async {

@@ -12,7 +12,7 @@ const MAX_NESTING: usize = 256;
 pub fn check(bytes: &[u8]) -> Result<(), BodyError> {
     if let Err(error) = std::str::from_utf8(bytes) {
         let (line, column) = position(bytes, error.valid_up_to());
-        let what = format!(" is not UTF-8: line {line}, column {column} has a byte that is no character");
+        let what = format!(" is not UTF-8: line {line}, column {column} has an invalid byte");
         return Err(BodyError::of_body(what));
     }
     let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);

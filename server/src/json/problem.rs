@@ -42,7 +42,7 @@ impl BodyError {
                 let (reason, place) = reason.split_once(" at line ").unwrap_or((reason, ""));
                 let what = match reason {
                     "number out of range" => "a number that is out of range",
-                    _ => "an escape (\\u) of half a surrogate pair",
+                    _ => "an escape (\\u) of a lone surrogate",
                 };
                 let at = place.split_once(" column ").map(|(line, column)| format!(" at line {line}, column {column}"));
                 Self::new(format!(" has {what}{}", at.unwrap_or_default())).at(|| (field.clone(), field))
@@ -123,7 +123,7 @@ impl Error for BodyError {
     }
 
     fn duplicate_field(field: &'static str) -> Self {
-        Self::of_member(field, " is there twice")
+        Self::of_member(field, " is given twice")
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
                 "inner.size must be an integer from 0 to 4294967295, not an object",
                 "inner.size",
             ),
-            (r#"{"inner": {"size": 1, "size": 2}}"#, "inner.size is there twice", "inner.size"),
+            (r#"{"inner": {"size": 1, "size": 2}}"#, "inner.size is given twice", "inner.size"),
             (
                 r#"{"inners": [{"size": 1}, {"size": 1, "name": 2}]}"#,
                 "inners[1].name must be a string, not 2",
@@ -256,12 +256,12 @@ mod tests {
         for (json, message, field) in [
             (
                 r#"{"flag": true, "texts": ["\ud800"]}"#,
-                "texts has an escape (\\u) of half a surrogate pair at line 1, column 34",
+                "texts has an escape (\\u) of a lone surrogate at line 1, column 34",
                 "texts",
             ),
             (
                 r#"{"anything": {"a": ["\udc00\ud800"]}}"#,
-                "anything has an escape (\\u) of half a surrogate pair at line 1, column 28",
+                "anything has an escape (\\u) of a lone surrogate at line 1, column 28",
                 "anything",
             ),
             (
@@ -273,7 +273,7 @@ mod tests {
             assert_eq!(problem(json), (message.into(), Some(field.into())), "{json}");
         }
         let problem = parse::<Outer>(b"{\"flag\": true,\n \"texts\": [\"\xc3(\"]}").unwrap_err();
-        assert_eq!(problem.to_string(), "the body is not UTF-8: line 2, column 13 has a byte that is no character");
+        assert_eq!(problem.to_string(), "the body is not UTF-8: line 2, column 13 has an invalid byte");
     }
 
     #[test]

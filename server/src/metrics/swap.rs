@@ -24,11 +24,11 @@ impl SwapMetrics {
     /// Creates the metrics in `r`, all zero.
     pub fn new(r: &mut Registry) -> Self {
         SwapMetrics {
-            used: add(r, "quire:swap_blocks_used", "Blocks of the swap space that a request holds", Gauge::default()),
+            used: add(r, "quire:swap_blocks_used", "Blocks of the swap space in use by requests", Gauge::default()),
             cached: add(
                 r,
                 "quire:swap_blocks_cached",
-                "Blocks of the swap space kept for a prefix alone",
+                "Blocks of the swap space kept only for the prefix cache",
                 Gauge::default(),
             ),
             swapped_out: add(r, "quire:kv_blocks_swapped_out", "KV blocks swapped out", Counter::default()),

@@ -288,7 +288,7 @@ def test_facts_and_links(browser, address):
     with opened(browser, address) as page:
         expect(page.locator("#facts")).to_have_text(re.compile(r"^\d.* · up (\d+ min ?)?(\d+ s)? · CPU · weights f16 · context 512$"))
         facts = dict(zip(page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts()))
-        assert facts["context length"] == "512 tokens" and facts["requests waiting at most"] == "4,096", facts
+        assert facts["context length"] == "512 tokens" and facts["maximum waiting requests"] == "4,096", facts
         assert facts["KV memory"] == "113 blocks of 16 tokens in f32, 16 MiB", facts
         for link in page.locator("header a").all():
             assert page.request.get(address + link.get_attribute("href")).ok
@@ -304,7 +304,7 @@ def test_facts_and_links(browser, address):
                    request(id=3, age=0.5, begun=False, sequences=fresh),
                    request([], id=4, age=7.5)]
         shown(page, {"num_blocks": 4, "refs": [[0, 4]], "waiting": waiting})
-        words = "^4 waiting.*2 not begun, the oldest came 2.5 s ago; 1 swapped out; 1 preempted; 0 running"
+        words = "^4 waiting.*2 not started, the oldest arrived 2.5 s ago; 1 swapped out; 1 preempted; 0 running"
         expect(page.locator("#queue")).to_have_text(re.compile(words, re.S))
         expect(page.locator("#latency .note")).to_have_text("no request ended in the last minute; 4 are in progress")
 

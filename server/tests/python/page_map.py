@@ -47,7 +47,7 @@ def test_swapped_requests_hold_no_blocks_of_the_map(browser, address):
         assert point(page, 1, 56) == ["block 1: 1 reference", "request 6, sequence 0"]
         expect(page.locator("[data-request='7'] .blocks")).to_have_text("swapped out: 1")
         expect(page.locator("[data-request='7'] .how")).to_have_text(re.compile("^swapped out; "))
-        expect(page.locator("[data-request='8'] .how")).to_have_text(re.compile("; it holds no blocks$"))
+        expect(page.locator("[data-request='8'] .how")).to_have_text(re.compile("; holds no blocks$"))
 
 
 def test_forty_thousand_blocks(browser, address):
@@ -70,7 +70,7 @@ def test_legend_of_a_large_pool(browser, address):
             refs = [[2, 2], [1, 2], [0, 8188]]
             shown(page, {"num_blocks": 8192, "refs": refs, "cached": [[10, 5]], "running": [request([0, 1, 2], [0, 1, 3])]})
             legend = page.locator("#memory .legend li")
-            expect(legend).to_have_text(["free", "free, kept for a prefix", re.compile("in use: a colour for each request.*, three shades"),
+            expect(legend).to_have_text(["free", "free, cached for a prefix", re.compile("in use: one colour per request.*, three shades"),
                                          "shared by several sequences: dotted"])
             kinds = {"free": 100, "cached": 10, "held": 2, "shared": 0}
             size = 5

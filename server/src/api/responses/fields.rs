@@ -112,7 +112,7 @@ impl ResponseFields {
         only(decoding.return_tokens_as_token_ids != Some(true), "return_tokens_as_token_ids", "false")?;
         only(decoding.response_format.is_none(), "response_format", "left out, since text.format says it,")?;
         let other = self.include.iter().flatten().find(|name| !INCLUDED.contains(&name.as_str()));
-        check(other.is_none(), "include", || "include asks for something that responses cannot have".into())
+        check(other.is_none(), "include", || "include has an unsupported value".into())
     }
 
     /// Returns the callable tools, if any.

@@ -83,7 +83,12 @@ impl Turns<'_> {
                 self.push("tool", output);
                 self.all.last_mut().into_iter().for_each(|turn| drop(turn.insert("tool_call_id".into(), json!(id))));
             }
-            "item_reference" => return refused(&format!("{place}.type"), "cannot refer to an item: none are stored"),
+            "item_reference" => {
+                return refused(
+                    &format!("{place}.type"),
+                    "cannot refer to an item, because the server does not store items",
+                );
+            }
             other => return refused(&format!("{place}.type"), &format!("{:?} is not supported", cut(other))),
         }
         Ok(())
