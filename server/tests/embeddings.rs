@@ -1,4 +1,4 @@
-//! Embeddings over HTTP: the forms of input and of answers, beside requests that generate, and what is refused.
+//! Embeddings over HTTP: the forms of input and answers, concurrency with generating requests, and refusals.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -15,7 +15,7 @@ use server::ServeOptions;
 
 const PATH: &str = "/v1/embeddings";
 
-/// The embeddings of an answer, which are in order and have length 1.
+/// Returns the embeddings of an answer. They must be in order and have length 1.
 fn vectors(answer: &Value) -> Vec<Vec<f32>> {
     assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!(MODEL)));
     let data = answer["data"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! The end of a server.
+//! The shutdown of a server.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -20,7 +20,7 @@ async fn what_runs_is_finished_and_what_comes_is_refused() {
     running.chunk().await.unwrap();
     let (client, url, ready) = (server.client.clone(), server.url(COMPLETIONS), server.url("/ready"));
     let stopping = tokio::spawn(server.stop());
-    // The stream goes on after the server has begun to refuse.
+    // The stream continues after the server has begun to refuse requests.
     let mut refused = client.get(&ready).send().await.unwrap();
     while refused.status() == 200 {
         refused = client.get(&ready).send().await.unwrap();
