@@ -1,11 +1,11 @@
-// `quire serve` as a process, and what can be seen of it from outside.
+// Runs `quire serve` as a process and observes it from outside.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { after, before } from "node:test";
 
-// Milliseconds after which something that must happen is taken for lost.
+// Milliseconds to wait for an expected event.
 const PATIENCE = 120_000;
 
 /** Starts a server for the tests of a file, and stops it after them, when nothing may be left of them. Its `address` is there once they run. */
@@ -28,7 +28,7 @@ export function serve(...options) {
         } finally {
             const hang = setTimeout(() => child.kill("SIGKILL"), 30_000);
             child.kill("SIGTERM");
-            assert.equal(await ended, 0, "the server ends well when it is told to");
+            assert.equal(await ended, 0, "the server exits cleanly when it is told to stop");
             clearTimeout(hang);
         }
     });
@@ -38,7 +38,7 @@ export function serve(...options) {
 /** Asks until the answer is yes. */
 export async function until(happened) {
     const deadline = Date.now() + PATIENCE;
-    while (!(await happened())) assert(Date.now() < deadline, "it does not happen");
+    while (!(await happened())) assert(Date.now() < deadline, "the expected event does not happen");
 }
 
 export async function metric(address, name) {
