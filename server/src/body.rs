@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, Request};
 use serde::de::DeserializeOwned;
 
-use crate::api::inert::{Inert, says_nothing};
+use crate::api::inert::{Inert, has_no_effect};
 use crate::app::App;
 use crate::error::{ApiError, cut};
 use crate::json;
@@ -68,7 +68,7 @@ fn value<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>), Api
 /// Refuses the first field of the body that no struct knows. `unknown` holds the unknown fields of each struct.
 fn refuse<const N: usize>(unknown: [BTreeSet<String>; N], body: &[u8]) -> Result<(), ApiError> {
     let by_all = |path: &&String| unknown.iter().all(|paths| is_within(path, paths));
-    match unknown.iter().flatten().filter(by_all).find(|path| !says_nothing(path, body)) {
+    match unknown.iter().flatten().filter(by_all).find(|path| !has_no_effect(path, body)) {
         Some(field) => {
             let field = cut(field);
             Err(ApiError::field(&field, format!("the field {field:?} is not supported")))

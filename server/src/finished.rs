@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten_and_still_counted() {
+    fn the_oldest_are_dropped_but_still_counted() {
         let finished = FinishedRequests::new();
         for id in 0..2000 {
             finished.lost(id, Duration::from_secs(1));
@@ -218,7 +218,7 @@ mod tests {
         let latest = finished.latest(usize::MAX);
         assert_eq!((latest.len(), latest[0].id, latest[KEPT - 1].id), (KEPT, 1999, 2000 - KEPT as u64));
         let latency = finished.latency(Instant::now());
-        assert_eq!(latency, Latency { requests: KEPT, ..Latency::default() }, "what was lost has no latency");
+        assert_eq!(latency, Latency { requests: KEPT, ..Latency::default() }, "lost requests have no latency");
         assert_eq!(finished.latency(Instant::now() + WINDOW).requests, 0);
     }
 }

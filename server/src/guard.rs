@@ -72,7 +72,7 @@ impl Guard {
     }
 
     /// Whether `authority`, a `host[:port]`, names this server.
-    fn knows_host(&self, authority: &str) -> bool {
+    fn allows_host(&self, authority: &str) -> bool {
         let Some(names) = &self.hosts else { return true };
         let host = host(authority);
         let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -87,7 +87,7 @@ impl Guard {
     }
 
     /// Whether a page of `origin` may change state on the server that it addresses as `host`.
-    fn knows_origin(&self, origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+    fn allows_origin(&self, origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
         let own = || {
             let (scheme, authority) = origin.to_str().ok()?.split_once("://")?;
             let host = host?.to_str().ok()?;
@@ -133,7 +133,7 @@ pub async fn check_host(
 ) -> std::result::Result<Response, ApiError> {
     // Browsers always send a host, so a request without one is safe.
     let headers = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
-    let foreign = headers.chain(request.uri().authority().map(Authority::as_str)).find(|host| !guard.knows_host(host));
+    let foreign = headers.chain(request.uri().authority().map(Authority::as_str)).find(|host| !guard.allows_host(host));
     if let Some(host) = foreign {
         let why = format!("this server is not {host:?}: allow other names with --allowed-host");
         return Err(ApiError::malformed(StatusCode::MISDIRECTED_REQUEST, why));
@@ -149,7 +149,7 @@ pub async fn check_origin(
 ) -> std::result::Result<Response, ApiError> {
     let (headers, method) = (request.headers(), request.method());
     let host = headers.get(header::HOST);
-    let foreign = headers.get_all(header::ORIGIN).iter().find(|origin| !guard.knows_origin(origin, host));
+    let foreign = headers.get_all(header::ORIGIN).iter().find(|origin| !guard.allows_origin(origin, host));
     if let Some(origin) = foreign.filter(|_| !method.is_safe()) {
         let why = format!("pages of {origin:?} may not use this server: allow their origin with --cors");
         return Err(ApiError::malformed(StatusCode::FORBIDDEN, why));

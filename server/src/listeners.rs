@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn brackets_are_no_part_of_an_address() {
+    async fn brackets_around_an_address_are_ignored() {
         for host in ["::1", "[::1]"] {
             assert_eq!(resolve(host).await.unwrap(), [Ipv6Addr::LOCALHOST], "{host}");
         }

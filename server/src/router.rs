@@ -60,8 +60,8 @@ pub fn router(app: Arc<App>, guard: Guard) -> Router {
     // The layer added last sees a request first.
     let all = guarded
         .merge(open)
-        .fallback(operate::nowhere)
-        .method_not_allowed_fallback(operate::no_method)
+        .fallback(operate::path_not_found)
+        .method_not_allowed_fallback(operate::method_not_allowed)
         .with_state(app)
         .layer(CatchPanicLayer::custom(|_| ApiError::internal("internal server error").into_response()))
         .layer(from_fn_with_state(guard.clone(), check_origin))

@@ -61,7 +61,7 @@ async fn a_completion_is_the_engines() {
 }
 
 #[tokio::test]
-async fn prompts_come_in_four_forms() {
+async fn prompts_have_four_forms() {
     let server = TestServer::start().await;
     let ids = server.post("/tokenize", &json!({"prompt": PROMPT})).await["tokens"].clone();
     let other = server.post("/tokenize", &json!({"prompt": "One day, a fox"})).await["tokens"].clone();

@@ -44,7 +44,7 @@ async fn prompt_of(server: &TestServer, messages: Value) -> String {
 }
 
 #[tokio::test]
-async fn what_the_server_said_can_be_sent_back() {
+async fn answers_can_be_sent_back() {
     let server = server(TEMPLATE).await;
     let mut messages = json!([{"role": "user", "content": PROMPT}]);
     let ask = |messages: &Value| json!({"messages": messages, "max_tokens": 8, "temperature": 0});
@@ -76,7 +76,7 @@ async fn what_the_server_said_can_be_sent_back() {
 }
 
 #[tokio::test]
-async fn assistants_that_said_nothing_may_have_called() {
+async fn assistant_messages_without_content_may_have_calls() {
     let server = server(TEMPLATE).await;
     let call =
         json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": \"é<\", \"a\": 1}"}});
@@ -117,7 +117,7 @@ async fn parts_are_joined_or_given_as_the_template_reads_them() {
 }
 
 #[tokio::test]
-async fn what_is_no_text_is_refused_where_it_stands() {
+async fn non_text_parts_are_refused_with_their_place() {
     let server = server(TEMPLATE).await;
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,"}});
     let sound = json!({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}});
@@ -177,7 +177,7 @@ async fn templates_refuse_in_their_own_words() {
 }
 
 #[tokio::test]
-async fn fields_say_how_the_prompt_ends_and_what_the_template_is_told() {
+async fn fields_control_the_prompts_end_and_the_templates_variables() {
     let server = server(TEMPLATE).await;
     let messages = json!([{"role": "user", "content": "go"}, {"role": "assistant", "content": " Once "}]);
     for (fields, want) in [
@@ -270,7 +270,7 @@ impl io::Write for Log {
 }
 
 #[tokio::test]
-async fn a_template_that_fails_says_so_when_it_is_loaded() {
+async fn a_failing_template_is_reported_when_it_is_loaded() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();

@@ -106,7 +106,7 @@ async fn a_stream_that_is_cancelled_ends_with_the_reason() {
 }
 
 #[tokio::test]
-async fn whatever_is_cancelled_has_all_its_choices() {
+async fn cancelled_requests_have_all_their_choices() {
     let server = narrow(4).await;
     let long = json!({"prompt": PROMPT, "n": 4, "max_tokens": 480, "ignore_eos": true});
     let beams = json!({"prompt": PROMPT, "use_beam_search": true, "best_of": 4, "n": 3, "max_tokens": 400,
@@ -151,7 +151,7 @@ async fn only_requests_in_progress_are_cancelled_and_only_with_the_key() {
 }
 
 #[tokio::test]
-async fn the_state_says_what_runs_here_and_what_was_done() {
+async fn the_state_shows_the_engine_and_the_counts() {
     let limits = RequestLimits { max_queue: 77, ..RequestLimits::default() };
     let server = TestServer::with_options(ServeOptions { limits, ..ServeOptions::default() }).await;
     let before = state(&server).await;
@@ -186,7 +186,7 @@ async fn the_state_says_what_runs_here_and_what_was_done() {
 }
 
 #[tokio::test]
-async fn history_is_kept_whoever_looks() {
+async fn history_is_recorded_without_a_viewer() {
     let server = TestServer::start().await;
     server.post(COMPLETIONS, &json!({"prompt": PROMPT, "max_tokens": 20, "ignore_eos": true})).await;
     let history = loop {
@@ -205,7 +205,7 @@ async fn history_is_kept_whoever_looks() {
     let time = |i: usize| samples[i][0].as_f64().unwrap();
     assert!(time(0) < time(1));
     let rest = server.get_json(&format!("/debug/history?after={}", time(0))).await;
-    assert_eq!(rest["samples"][0], samples[1], "only what came later");
+    assert_eq!(rest["samples"][0], samples[1], "only later samples");
     let error = error_of(server.get("/debug/history?after=noon").await, 400).await;
     assert_eq!(error["param"], "after");
     server.stop().await.unwrap();

@@ -58,7 +58,7 @@ async fn an_input_has_the_same_embedding_in_every_form() {
 }
 
 #[tokio::test]
-async fn what_else_is_computed_and_what_was_computed_before_makes_no_difference() {
+async fn other_requests_and_cached_blocks_do_not_change_embeddings() {
     let scheduler =
         SchedulerOptions { prefix_caching: true, max_batch_tokens: 16, max_num_seqs: 8, ..SchedulerOptions::default() };
     for pooling in [Pooling::Last, Pooling::Mean] {
@@ -95,7 +95,7 @@ async fn the_last_token_and_the_mean_are_the_same_for_one_token_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_embedded_is_refused() {
+async fn invalid_inputs_are_refused() {
     let server = TestServer::start().await;
     let refused = [
         (json!({}), "input"),

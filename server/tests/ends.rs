@@ -155,7 +155,7 @@ async fn stop_strings_count_after_the_least_length() {
 }
 
 #[tokio::test]
-async fn tokens_that_a_request_names_end_its_outputs() {
+async fn stop_tokens_end_outputs() {
     let server = TestServer::start().await;
     let output = endless(60);
     let body = with(&greedy(60), &json!({"logprobs": 1}));
@@ -193,7 +193,7 @@ async fn tokens_that_a_request_names_end_its_outputs() {
 }
 
 #[tokio::test]
-async fn special_tokens_are_shown_where_they_are_asked_for() {
+async fn special_tokens_are_shown_on_request() {
     let server = TestServer::start().await;
     let body = with(&greedy(250), &json!({"ignore_eos": true, "logprobs": 0}));
     let shown = with(&body, &json!({"skip_special_tokens": false}));

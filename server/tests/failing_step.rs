@@ -25,7 +25,7 @@ async fn wait_until_queued(server: &TestServer, prompt_tokens: usize) {
 }
 
 #[tokio::test]
-async fn fails_its_requests_and_no_others() {
+async fn a_failing_step_fails_only_its_own_requests() {
     let model = poisoned();
     let files = ModelFiles::directory(model.path()).unwrap();
     // One request runs at a time, so that another waits.
@@ -54,7 +54,7 @@ async fn fails_its_requests_and_no_others() {
         let error = error_of(failing.await.unwrap().unwrap(), 500).await;
         assert_eq!(error["type"], "server_error");
         let answer: Value = surviving.await.unwrap().unwrap().json().await.unwrap();
-        assert_eq!(answer["choices"], want, "what waited is answered by the next engine");
+        assert_eq!(answer["choices"], want, "the next engine answers the waiting requests");
     }
     assert_eq!(server.metric("quire:engine_failures_total").await, 3.0);
     server.wait_for_metric("quire:kv_blocks_used", 0.0).await;
@@ -74,7 +74,7 @@ async fn fails_its_requests_and_no_others() {
 
 /// If the model cannot be reloaded, the server keeps running and reports that.
 #[tokio::test]
-async fn without_a_model_to_load_again_the_server_says_so() {
+async fn a_server_without_a_model_to_reload_reports_it() {
     let model = poisoned();
     let files = ModelFiles::directory(model.path()).unwrap();
     let server = TestServer::with(&files, &Options::default(), ServeOptions::default()).await;

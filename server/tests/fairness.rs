@@ -76,7 +76,7 @@ async fn choices_that_do_not_fit_at_once_are_all_complete() {
 }
 
 #[tokio::test]
-async fn what_cannot_fit_is_refused_with_numbers() {
+async fn requests_that_cannot_fit_are_refused_with_numbers() {
     // The cache has 64 slots, and the last token needs none.
     let server = with_blocks(4, ServeOptions::default()).await;
     let prompt: Vec<u32> = (5..55).collect();

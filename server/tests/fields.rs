@@ -55,7 +55,7 @@ fn assert_plain(message: &str) {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_accepted() {
+async fn fields_without_effect_are_accepted() {
     let server = TestServer::start().await;
     let neutral = [
         json!({"tools": []}),
@@ -114,7 +114,7 @@ async fn what_changes_nothing_is_accepted() {
 }
 
 #[tokio::test]
-async fn what_would_change_the_answer_is_refused_by_its_name() {
+async fn unsupported_fields_are_refused_by_name() {
     let server = TestServer::start().await;
     let function = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
     let refused = [

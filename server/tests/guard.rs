@@ -24,7 +24,7 @@ fn status(answer: &str) -> &str {
 }
 
 #[tokio::test]
-async fn a_server_of_this_machine_is_asked_for_by_its_names() {
+async fn a_local_server_checks_the_host() {
     let server = TestServer::start().await;
     let port = server.address.port();
     for (host, expected) in [
@@ -92,7 +92,7 @@ async fn send(server: &TestServer, method: Method, origin: &str) -> Response {
 }
 
 #[tokio::test]
-async fn pages_of_other_origins_change_nothing() {
+async fn pages_of_other_origins_cannot_change_state() {
     let server = TestServer::start().await;
     let own = format!("http://{}", server.address);
     assert_eq!(send(&server, Method::POST, &own).await.status(), 200);
@@ -166,7 +166,7 @@ async fn origins_can_be_allowed() {
 }
 
 #[tokio::test]
-async fn what_is_no_name_or_origin_is_refused_at_the_start() {
+async fn malformed_names_and_origins_are_refused_at_the_start() {
     let refusal = async |hosts: &str, cors: &str| {
         let list = |text: &str| text.split_whitespace().map(str::to_owned).collect();
         let options = ServeOptions { port: 0, allowed_hosts: list(hosts), cors: list(cors), ..ServeOptions::default() };

@@ -297,7 +297,7 @@ async fn wrong_api_key() {
 }
 
 #[tokio::test]
-async fn more_requests_than_there_is_room_for() {
+async fn more_requests_than_the_queue_holds() {
     let engine = Options {
         scheduler: SchedulerOptions { max_num_seqs: 8, max_request_share: 1.0, ..SchedulerOptions::default() },
         ..Options::default()

@@ -100,7 +100,7 @@ async fn bodies_may_be_compressed() {
 /// Limits apply to the decompressed body, here 2 kB that become 2 MB. They also apply to an endless compressed body
 /// that decompresses to nothing.
 #[tokio::test]
-async fn limits_are_for_what_was_compressed() {
+async fn limits_apply_to_decompressed_bodies() {
     let server =
         TestServer::with_options(limits(RequestLimits { max_body_bytes: 100_000, ..RequestLimits::default() })).await;
     let bomb = gzip(&[b' '; 2_000_000]);
@@ -155,7 +155,7 @@ async fn a_body_that_is_too_large_can_be_sent_to_its_end() {
 
 /// The server eventually disconnects a client that never stops sending.
 #[tokio::test]
-async fn nobody_is_listened_to_for_ever() {
+async fn a_client_that_never_stops_sending_is_disconnected() {
     let read_timeout = Duration::from_millis(200);
     let server = TestServer::with_options(limits(RequestLimits {
         max_body_bytes: 1000,
@@ -180,7 +180,7 @@ async fn nobody_is_listened_to_for_ever() {
 }
 
 #[tokio::test]
-async fn the_key_comes_with_bearer_in_any_case() {
+async fn the_bearer_scheme_is_case_insensitive() {
     let options = ServeOptions { api_key: Some("a secret".into()), ..ServeOptions::default() };
     let server = TestServer::with_options(options).await;
     for (value, status) in [
@@ -197,7 +197,7 @@ async fn the_key_comes_with_bearer_in_any_case() {
 }
 
 #[tokio::test]
-async fn slashes_that_say_nothing_change_nothing() {
+async fn redundant_slashes_in_a_path_are_ignored() {
     let server = TestServer::start().await;
     let models = server.get_json("/v1/models").await;
     for path in ["/v1/models/", "//v1/models", "/v1//models", "//v1///models//", "/v1/models/?x=//"] {
@@ -213,7 +213,7 @@ async fn slashes_that_say_nothing_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_kept_has_a_time_of_its_own() {
+async fn an_idle_connection_has_its_own_time_limit() {
     let keep_alive = Duration::from_millis(100);
     let server =
         TestServer::with_options(limits(RequestLimits { keep_alive, read_timeout: HOUR, ..RequestLimits::default() }))
@@ -232,7 +232,7 @@ async fn a_connection_that_is_kept_has_a_time_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_connection_is_kept_for_longer_than_a_head_may_take() {
+async fn a_connection_stays_open_longer_than_a_head_may_take() {
     let read_timeout = Duration::from_millis(100);
     let server =
         TestServer::with_options(limits(RequestLimits { keep_alive: HOUR, read_timeout, ..RequestLimits::default() }))

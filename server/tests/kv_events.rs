@@ -85,7 +85,7 @@ async fn start(engine: &Options, options: ServeOptions) -> (TestServer, String, 
 }
 
 #[tokio::test]
-async fn a_router_rebuilds_what_is_cached() {
+async fn a_router_rebuilds_the_set_of_cached_blocks() {
     for format in [EventFormat::Map, EventFormat::Array] {
         let (server, events, missed) = start(&small(40), publishing(10_000, format)).await;
         let mut subscriber = subscribed(&events, "kv@").await;
@@ -107,7 +107,7 @@ async fn a_router_rebuilds_what_is_cached() {
         assert_eq!((router.missed, router.next), (0, replayed.len() as u64));
         assert!(router.removed > 0, "the cache is too small for all");
         assert_eq!(known_blocks(&router), cached_blocks(&server).await);
-        assert!(!router.swapped.is_empty(), "what is evicted goes to the swap space");
+        assert!(!router.swapped.is_empty(), "evicted blocks go to the swap space");
 
         // The replayed batches equal the published ones, from the first received batch on.
         let mut live = first;
@@ -132,7 +132,7 @@ async fn a_router_rebuilds_what_is_cached() {
 }
 
 #[tokio::test]
-async fn a_router_that_comes_late_knows_what_it_has_missed() {
+async fn a_late_router_knows_which_batches_it_missed() {
     let (server, _, missed) = start(&small(40), publishing(4, EventFormat::Map)).await;
     load(&server, 0..20).await;
     let batches = replay(&missed, 0, true).await;
@@ -147,7 +147,7 @@ async fn a_router_that_comes_late_knows_what_it_has_missed() {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_loaded_again_has_nothing_cached() {
+async fn a_reloaded_engine_has_an_empty_cache() {
     let model = poisoned();
     let files = ModelFiles::directory(model.path()).unwrap();
     let engine = Options {
@@ -169,11 +169,7 @@ async fn an_engine_that_is_loaded_again_has_nothing_cached() {
     let [Event::Stored { hashes, parent: None, tokens, block_size: 4, .. }, Event::Cleared, again] = &events[..] else {
         panic!("{events:?}")
     };
-    assert_eq!(
-        (hashes.len(), &tokens[..]),
-        (1, &[5, 6, 7, 8][..]),
-        "what was computed, and nothing of the failed step"
-    );
+    assert_eq!((hashes.len(), &tokens[..]), (1, &[5, 6, 7, 8][..]), "only the successful step's blocks are stored");
     assert_eq!(again, &events[0], "with the same hash");
     server.stop().await.unwrap();
 }
@@ -193,7 +189,7 @@ async fn pinned_prefixes_are_published_when_they_are_computed() {
 
 /// The engine does not wait for the idle subscriber, and other subscribers miss nothing.
 #[tokio::test]
-async fn a_subscriber_that_reads_nothing_holds_nobody_up() {
+async fn an_idle_subscriber_delays_no_other() {
     let (server, events, missed) = start(&small(40), publishing(10_000, EventFormat::Map)).await;
     let idle = subscribed(&events, "").await;
     load(&server, 0..40).await;
@@ -205,7 +201,7 @@ async fn a_subscriber_that_reads_nothing_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn endpoints_that_cannot_be_had_are_refused() {
+async fn unusable_endpoints_are_refused() {
     let bind = async |endpoint: &str| {
         let options = ServeOptions { port: 0, kv_events: Some(KvEventsOptions::at(endpoint)), ..Default::default() };
         let server = Server::bind(&ModelFiles::bundled(), &Options::default(), &options).await;

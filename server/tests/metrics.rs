@@ -80,7 +80,7 @@ fn lint(metrics: &BTreeMap<String, Metric>) {
 }
 
 #[tokio::test]
-async fn metrics_come_in_the_format_that_is_asked_for() {
+async fn metrics_have_the_requested_format() {
     let server = TestServer::start().await;
     server.post("/v1/completions", &json!({"prompt": PROMPT, "max_tokens": 5})).await;
     for accept in ["*/*", "text/plain", "text/html, */*;q=0.1", "application/openmetrics-text;q=0.4, text/plain"] {

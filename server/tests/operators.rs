@@ -38,7 +38,7 @@ async fn a_server_that_loads_and_warms_up_is_not_ready() {
 }
 
 #[tokio::test]
-async fn operators_see_what_happens() {
+async fn operators_see_models_and_metrics() {
     let server = TestServer::start().await;
     for path in ["/health", "/ready"] {
         assert_eq!(server.get(path).await.status(), 200, "{path}");
@@ -125,7 +125,7 @@ async fn the_state_shows_shared_blocks() {
 
 /// Checks that every field in the description is accepted, and no other.
 #[tokio::test]
-async fn the_description_names_the_fields_that_there_are() {
+async fn the_description_names_exactly_the_supported_fields() {
     let server = TestServer::start().await;
     let description = server.get_json("/openapi.json").await;
     let schemas = &description["components"]["schemas"];

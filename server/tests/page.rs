@@ -50,7 +50,7 @@ async fn files(server: &TestServer) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn needs_nothing_from_elsewhere() {
+async fn the_page_needs_only_this_servers_files() {
     // A browser without a key can load the page, which then asks for the key.
     let options = ServeOptions { api_key: Some("a secret".into()), ..ServeOptions::default() };
     let server = TestServer::with_options(options).await;

@@ -204,7 +204,7 @@ async fn calls_are_items_and_their_results_go_back() {
 }
 
 #[tokio::test]
-async fn texts_have_the_form_that_was_asked_for_and_thoughts_are_items() {
+async fn texts_have_the_requested_form_and_reasoning_is_an_item() {
     let server = server().await;
     let schema = json!({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": false});
     let text = json!({"format": {"type": "json_schema", "name": "it", "schema": schema, "strict": true}});
@@ -225,7 +225,7 @@ async fn texts_have_the_form_that_was_asked_for_and_thoughts_are_items() {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_accepted_and_what_would_is_refused() {
+async fn fields_without_effect_are_accepted_and_unsupported_ones_refused() {
     let server = server().await;
     let plain = unnamed(&server.post(PATH, &ask(json!({}))).await["output"]);
     for fields in [
@@ -272,6 +272,6 @@ async fn what_changes_nothing_is_accepted_and_what_would_is_refused() {
         let told = error["message"].as_str().unwrap();
         assert!(told.contains(name) || told.contains("messages"), "{error}");
     }
-    assert_eq!(server.get("/v1/responses/resp_1").await.status(), 404, "nothing is stored");
+    assert_eq!(server.get("/v1/responses/resp_1").await.status(), 404, "the server stores no responses");
     server.stop().await.unwrap();
 }

@@ -104,7 +104,7 @@ fn assert_call(call: &Value) {
 }
 
 #[tokio::test]
-async fn calls_that_must_come_can_be_parsed() {
+async fn required_calls_can_be_parsed() {
     for format in ToolFormat::ALL {
         let server = server(Some(format)).await;
         let required = json!({"tools": tools(), "tool_choice": "required", "n": 3, "temperature": 1});
@@ -133,7 +133,7 @@ async fn calls_that_must_come_can_be_parsed() {
 }
 
 #[tokio::test]
-async fn calls_that_may_come_are_found_in_the_text() {
+async fn optional_calls_are_found_in_the_text() {
     let server = server(None).await;
     let text = "Wait. <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"unit\": \"C\"}}\n</tool_call>";
     let body = ask(json!({"tools": tools(), "guided_choice": [text]}));
@@ -177,7 +177,7 @@ async fn an_answer_with_calls_can_be_sent_back() {
 }
 
 #[tokio::test]
-async fn thoughts_are_split_off() {
+async fn reasoning_is_separated_from_the_answer() {
     let server = server(None).await;
     let text = "<think>\nHm.\n\nHm!\n</think>\n\nYes.";
     let body = |fields: Value| ask(fields);
@@ -227,7 +227,7 @@ async fn tools_that_a_model_cannot_be_offered_are_left_out() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_tools_is_named() {
+async fn errors_in_tools_name_the_field() {
     let server = server(None).await;
     let function = |function: Value| json!([{"type": "function", "function": function}]);
     let many: Value = (0..200).map(|i| json!({"type": "function", "function": {"name": format!("f{i}")}})).collect();

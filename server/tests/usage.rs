@@ -70,7 +70,7 @@ async fn streams_end_with_the_prefix_hits() {
 }
 
 #[tokio::test]
-async fn without_prefix_caching_nothing_is_a_hit() {
+async fn without_prefix_caching_there_are_no_hits() {
     let engine = Options {
         scheduler: SchedulerOptions { prefix_caching: false, ..SchedulerOptions::default() },
         ..Options::default()

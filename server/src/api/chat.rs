@@ -17,7 +17,7 @@ use super::conversation::Conversation;
 use super::decoding::Decoding;
 use super::dialogue::Dialogue;
 use super::logprobs::{ChatLogprobs, Names, ScoredPrompt, scored_prompt};
-use super::message::{AnswerForm, Delta, Said, Telling};
+use super::message::{AnswerForm, AssistantMessage, Delta, MessageBuilder};
 use super::stream::{Format, Frames, Piece, Reports, respond, tokens};
 use super::tools::ToolFields;
 use crate::app::{Admission, App};
@@ -71,7 +71,7 @@ struct Answer<'a, C> {
 #[derive(Debug, Serialize)]
 struct Choice<'a> {
     index: usize,
-    message: Said,
+    message: AssistantMessage,
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
     stop_reason: Option<&'a StopReason>,
@@ -118,7 +118,7 @@ pub async fn create(
     let n = work.params.n;
     let prompt_ids = work.prompts.first().filter(|_| reports.token_ids).map(|prompt| tokens(prompt).to_vec());
     if stream {
-        let told = vec![Telling::new(&form); n];
+        let told = vec![MessageBuilder::new(&form); n];
         let chunks = Chunks { app: app.clone(), heading, reports, told, prompt_ids };
         return respond(&app, work, admission, reports, chunks).await;
     }
@@ -142,7 +142,7 @@ pub async fn create(
 
 fn choice<'a>(app: &App, form: &AnswerForm, reports: Reports, index: usize, output: &'a Continuation) -> Choice<'a> {
     let names = Names { tokenizer: &app.tokenizer, as_ids: reports.tokens_as_ids };
-    let (message, finish_reason) = Said::new(form, &output.text, reason(output.finish_reason));
+    let (message, finish_reason) = AssistantMessage::new(form, &output.text, reason(output.finish_reason));
     Choice {
         index,
         message,
@@ -190,7 +190,7 @@ struct Chunks {
     heading: Heading,
     reports: Reports,
     /// The message built so far for each choice.
-    told: Vec<Telling>,
+    told: Vec<MessageBuilder>,
     /// The prompt's tokens, until the first chunk includes them.
     prompt_ids: Option<Vec<u32>>,
 }

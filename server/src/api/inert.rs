@@ -96,7 +96,7 @@ const ELSEWHERE: [&str; 14] = [
 ];
 
 /// Whether a field that this endpoint does not have has no effect in this body.
-pub fn says_nothing(name: &str, body: &[u8]) -> bool {
+pub fn has_no_effect(name: &str, body: &[u8]) -> bool {
     ELSEWHERE.contains(&name)
         && json::parse::<Value>(body).is_ok_and(|(body, _)| match &body[name] {
             // Without tools these fields have no effect.

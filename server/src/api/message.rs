@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// An assistant's message.
 #[derive(Debug, Serialize)]
-pub struct Said {
+pub struct AssistantMessage {
     role: &'static str,
     content: Option<String>,
     refusal: Option<&'static str>,
@@ -72,15 +72,15 @@ pub struct AnswerForm {
 
 /// A message under construction.
 #[derive(Clone, Debug)]
-pub struct Telling {
+pub struct MessageBuilder {
     form: AnswerForm,
     calls: usize,
 }
 
-impl Said {
+impl AssistantMessage {
     /// Returns the message in an output's text, and its finish reason. `reason` is the output's own.
-    pub fn new(form: &AnswerForm, text: &str, reason: &'static str) -> (Said, &'static str) {
-        let mut telling = Telling::new(form);
+    pub fn new(form: &AnswerForm, text: &str, reason: &'static str) -> (AssistantMessage, &'static str) {
+        let mut telling = MessageBuilder::new(form);
         let (mut content, mut thoughts, mut calls) = (String::new(), String::new(), Vec::<Call>::new());
         for part in telling.parts(text, true) {
             match part {
@@ -94,7 +94,7 @@ impl Said {
         }
         let content = (!content.is_empty() || calls.is_empty()).then_some(content);
         let thoughts = (!thoughts.is_empty()).then_some(thoughts).map(Thought::new).unwrap_or_default();
-        let said = Said { role: "assistant", content, refusal: None, thoughts, tool_calls: calls };
+        let said = AssistantMessage { role: "assistant", content, refusal: None, thoughts, tool_calls: calls };
         (said, telling.reason(reason))
     }
 }
@@ -119,10 +119,10 @@ impl Delta {
     }
 }
 
-impl Telling {
+impl MessageBuilder {
     /// Creates an empty message.
     pub fn new(form: &AnswerForm) -> Self {
-        Telling { form: form.clone(), calls: 0 }
+        MessageBuilder { form: form.clone(), calls: 0 }
     }
 
     /// Returns the changes that more text makes to the message.

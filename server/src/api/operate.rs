@@ -59,12 +59,12 @@ pub async fn openapi() -> Response {
 }
 
 /// Answers 404 for an unknown path.
-pub async fn nowhere() -> ApiError {
+pub async fn path_not_found() -> ApiError {
     ApiError::not_found("this path does not exist")
 }
 
 /// Answers 405 for a method that the path does not support.
-pub async fn no_method() -> ApiError {
+pub async fn method_not_allowed() -> ApiError {
     ApiError::malformed(axum::http::StatusCode::METHOD_NOT_ALLOWED, "this path does not support this method")
 }
 

@@ -199,7 +199,7 @@ mod tests {
 
     /// msgspec writes the shortest form of every integer, and eight bytes for the time.
     #[test]
-    fn the_bytes_are_those_of_vllm() {
+    fn the_bytes_equal_vllms() {
         let removed = [KvEvent::Removed { space: Space::Cache, hashes: vec![7, 0x0102_0304_0506_0708] }];
         let mut want = vec![0x93, 0xcb, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0x91, 0x83];
         want.extend(b"\xa4type\xacBlockRemoved\xacblock_hashes\x92\x07\xcf\x01\x02\x03\x04\x05\x06\x07\x08");

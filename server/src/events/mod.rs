@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_change_nothing_are_not_reported() {
+    fn steps_without_changes_are_not_reported() {
         let (source, mut queue) = EventSource::new(Counter::default());
         source.step();
         assert!(queue.try_recv().is_err());

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_named_by_its_place() {
+    fn invalid_json_is_reported_with_its_position() {
         assert_eq!(problem("{\"whole\": 7").0, "the body is not JSON: it ends too early");
         let trailing = "the body is not JSON at line 3, column 2: trailing characters";
         assert_eq!(problem("{\"whole\": 7}\n\n x").0, trailing);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_represent_is_named_with_its_place() {
+    fn unrepresentable_values_are_reported_with_their_position() {
         for (json, message, field) in [
             (
                 r#"{"flag": true, "texts": ["\ud800"]}"#,
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(problem(&nested(256)).0, deep);
         assert_eq!(problem(&nested(100_000)).0, deep);
         let text = format!("{{\"texts\": [\"{}\\\"{}\"]}}", "[".repeat(300), "[".repeat(300));
-        assert!(parse::<Outer>(text.as_bytes()).is_ok(), "brackets in strings nest nothing");
+        assert!(parse::<Outer>(text.as_bytes()).is_ok(), "brackets in strings do not count as nesting");
         let objects = format!("{{\"anything\": {}1{}}}", "{\"a\": ".repeat(250), "}".repeat(250));
         let (outer, _) = parse::<Outer>(objects.as_bytes()).unwrap();
         assert_eq!(format!("{{\"anything\":{}}}", outer.anything), objects.replace(' ', ""));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_nobody_knows_are_listed() {
+    fn unknown_fields_are_listed() {
         let json = br#"{"flag": true, "flags": [{"a": 1}], "inner": {"size": 1, "x.y": 2}, "anything": {"z": 1}}"#;
         let (outer, unknown) = parse::<Outer>(json).unwrap();
         assert!(outer.flag && outer.inner.is_some_and(|inner| inner.size == 1 && inner.name.is_none()));

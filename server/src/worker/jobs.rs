@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_queued_again_still_waits() {
+    fn requeued_requests_still_wait() {
         let mut jobs = Jobs::default();
         let (messages, _reader) = mpsc::channel(1);
         jobs.insert(messages, true, vec![3, 4]);

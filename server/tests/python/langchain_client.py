@@ -102,7 +102,7 @@ def test_errors(address):
     refused(ContextOverflowError, lambda: model(address).invoke("fox " * 600))
 
 
-def test_streams_that_are_left(address):
+def test_abandoned_streams(address):
     with aborts(address):
         stream = endless(address).stream("A fox")
         next(stream)

@@ -97,7 +97,7 @@ def test_errors(address, provider):
     refused(litellm.ContextWindowExceededError, ask(messages=[user("fox " * 600)]))
 
 
-def test_streams_that_are_left(address, provider):
+def test_abandoned_streams(address, provider):
     options = {**at(address, provider), "messages": [user("A fox")], **LONG}
     with aborts(address):
         # Only the streams of this provider can be closed without asyncio.

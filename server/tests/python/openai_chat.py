@@ -91,7 +91,7 @@ def test_streams(address, c):
     assert again.choices[0].message.content
 
 
-def test_fields_that_change_nothing(address, c):
+def test_fields_without_effect(address, c):
     """Fields that applications and packages always send. Many send null for an unset field."""
     messages = [{"role": "user", "content": TURNS[0]}]
     ask = lambda **fields: c.chat.completions.create(
@@ -183,7 +183,7 @@ def test_localhost(address, c):
             assert [model.id for model in other.models.list()] == [MODEL]
 
 
-def test_streams_that_are_left(address, c):
+def test_abandoned_streams(address, c):
     options = {"model": MODEL, "messages": [{"role": "user", "content": "A fox"}], "stream": True, **LONG}
     with aborts(address):
         with c.chat.completions.create(**options) as stream:

@@ -268,7 +268,7 @@ def test_plots_do_not_smear(browser, address):
         assert sum(inked) / len(inked) < 20, inked
 
 
-def test_history_goes_on(browser, address):
+def test_history_continues(browser, address):
     """Each sample is requested once. After a restart of the server the history begins again."""
     with opened(browser, "about:blank") as page:
         asked = []
@@ -309,7 +309,7 @@ def test_facts_and_links(browser, address):
         expect(page.locator("#latency .note")).to_have_text("no request ended in the last minute; 4 are in progress")
 
 
-def test_hidden_page_asks_nothing(browser, address):
+def test_a_hidden_page_does_not_poll(browser, address):
     with opened(browser, address) as page:
         expect(page.locator("#status")).to_have_text("live")
         page.clock.install()
@@ -327,7 +327,7 @@ def test_hidden_page_asks_nothing(browser, address):
             page.locator("html").evaluate(show, "visible")
 
 
-def test_a_server_that_is_gone(browser, quire):
+def test_an_unreachable_server(browser, quire):
     with opened(browser, "about:blank") as page:
         with server(quire, *POOL) as address:
             wait_until_ready(address)
@@ -380,13 +380,13 @@ def main():
             wait_until_ready(address)
             test_live(browser, address, screenshot)
             for test in [test_prompt_box, test_the_prompt_box_follows_the_context, test_chat, test_every_request_can_be_cancelled,
-                         test_rows_stay_under_the_pointer, test_history_is_there_at_once, test_plots_do_not_smear, test_history_goes_on, test_facts_and_links, test_hidden_page_asks_nothing,
+                         test_rows_stay_under_the_pointer, test_history_is_there_at_once, test_plots_do_not_smear, test_history_continues, test_facts_and_links, test_a_hidden_page_does_not_poll,
                          *page_map.ALL, *page_phone.ALL, *colours.ALL]:
                 test(browser, address)
         with server(quire, *SLOW) as address:
             wait_until_ready(address)
             test_cancel(browser, address)
-        test_a_server_that_is_gone(browser, quire)
+        test_an_unreachable_server(browser, quire)
         with server(quire, *SLOW, "--api-key", "right") as address:
             wait_until_ready(address)
             test_key(browser, address)

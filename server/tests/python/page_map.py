@@ -40,7 +40,7 @@ def test_four_blocks(browser, address):
         assert [len(set(middles[block])) for block in (0, 2, 3)] == [1, 1, 1]
 
 
-def test_swapped_requests_hold_no_blocks_of_the_map(browser, address):
+def test_swapped_requests_have_no_blocks_on_the_map(browser, address):
     with opened(browser, address) as page:
         waiting = [request([1], id=7, swapped=True), request(id=8)]
         shown(page, {"num_blocks": 4, "refs": [[0, 1], [1, 1], [0, 2]], "running": [request([1])], "waiting": waiting})
@@ -99,7 +99,7 @@ def test_idle_looks_idle(browser, address):
             assert contrasts[0] < 1.5 and contrasts[0] * 1.5 < contrasts[1] < contrasts[2], (free, cached, held, contrasts)
 
 
-def test_what_belongs_together_is_lit_together(browser, address):
+def test_related_parts_are_highlighted_together(browser, address):
     with opened(browser, address) as page:
         running = [request([1, 2], id=6), request([1, 3], id=7), request([4], id=8)]
         shown(page, {"num_blocks": 6, "refs": [[0, 1], [2, 1], [1, 3], [0, 1]], "running": running})
@@ -140,7 +140,7 @@ def test_what_belongs_together_is_lit_together(browser, address):
         assert [block(number) for number in range(6)] == full
 
 
-def test_what_holds_no_blocks_leaves_the_map_as_it_is(browser, address):
+def test_requests_without_blocks_do_not_dim_the_map(browser, address):
     with opened(browser, address) as page:
         waiting = [request([1], id=7, swapped=True), request(id=8)]
         shown(page, {"num_blocks": 4, "refs": [[0, 1], [1, 1], [0, 2]], "running": [request([1])], "waiting": waiting})
@@ -166,5 +166,5 @@ def test_tips_hide_no_blocks(browser, address):
             assert box["y"] + box["height"] <= map["y"] or box["y"] >= map["y"] + map["height"], (block, map, box)
 
 
-ALL = [test_what_holds_no_blocks_leaves_the_map_as_it_is, test_tips_hide_no_blocks, test_four_blocks, test_swapped_requests_hold_no_blocks_of_the_map, test_forty_thousand_blocks, test_legend_of_a_large_pool,
-       test_idle_looks_idle, test_what_belongs_together_is_lit_together]
+ALL = [test_requests_without_blocks_do_not_dim_the_map, test_tips_hide_no_blocks, test_four_blocks, test_swapped_requests_have_no_blocks_on_the_map, test_forty_thousand_blocks, test_legend_of_a_large_pool,
+       test_idle_looks_idle, test_related_parts_are_highlighted_together]
