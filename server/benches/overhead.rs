@@ -55,7 +55,7 @@ fn measure(threads: usize, cores: usize) -> Result<()> {
     let options = Options { threads: Some(threads), ..Options::default() };
     let mut llm = Llm::load(&ModelFiles::bundled(), &options)?;
     let (runtime, address) = serve(&options)?;
-    println!("an engine of {threads} threads on {cores} cores");
+    println!("an engine with {threads} threads on {cores} cores");
 
     let mut connection = std::net::TcpStream::connect(address)?;
     connection.set_nodelay(true)?;
@@ -84,12 +84,12 @@ fn measure(threads: usize, cores: usize) -> Result<()> {
     }
     let (alone, served, loss) = (median(alone), median(served), median(losses));
     println!(
-        "  {STREAMS} streams: engine {alone:.0} tokens/s, server {served:.0} tokens/s; {loss:.1} % less in a round"
+        "  {STREAMS} streams: engine {alone:.0} tokens/s, server {served:.0} tokens/s, {loss:.1} % less per round"
     );
     let (alone, served, of_client) = (median(core_alone), median(core_served), median(core_client));
     let added = 100.0 * (served / alone - 1.0);
     println!(
-        "  core time a token: engine {alone:.1} us, server {served:.1} us, {added:.1} % more; client {of_client:.1} us"
+        "  core time per token: engine {alone:.1} us, server {served:.1} us ({added:.1} % more), client {of_client:.1} us"
     );
     runtime.shutdown_background();
     Ok(())

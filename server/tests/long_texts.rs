@@ -57,7 +57,7 @@ async fn a_prompt_that_cannot_fit_is_refused_by_its_length() {
     server.assert_unharmed().await;
 }
 
-/// If the tokenizer may join characters, lengths prove nothing. Tokenization then stops when there are too many tokens.
+/// If the tokenizer may join characters, lengths are no proof. Tokenization then stops when there are too many tokens.
 #[tokio::test]
 async fn a_prompt_is_tokenized_as_far_as_it_could_fit() {
     let _alone = ALONE.lock().await;
