@@ -1,13 +1,14 @@
-//! What the server adds to the engine, on the bundled model: to the time to a first token, and to the time that 64
-//! concurrent streams take.
+//! Measures the server's overhead over the bare engine on the bundled model: on the time to a first token, and on the
+//! time of 64 concurrent streams.
 //!
 //!     cargo bench -p server --bench overhead
 //!
-//! The engine answers the same requests by itself and behind the server, in turns, and the medians over all turns are
-//! told. Two cases: an engine that leaves a core to the server, as it would on a GPU, and one that uses every core, from
-//! which all that the server does is taken away. So is what the client does, which is on the same machine: it is a process
-//! with one thread that reads and does not parse. The core time of engine and server has none of the client's, and hardly
-//! depends on what else the machine does: on a busy one it is the figure to go by.
+//! The engine answers the same requests by itself and behind the server, in turns. The benchmark prints the medians
+//! over all turns. It measures two cases. In one, the engine leaves a core to the server, as it would on a GPU. In the
+//! other, the engine uses every core, so the server's work takes time from the engine. The client's work does too,
+//! since it runs on the same machine. The client is a separate process with one thread that reads the answers and does
+//! not parse them. The core time of engine and server excludes the client and hardly depends on the machine's other
+//! load. On a busy machine, go by that figure.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -26,13 +27,13 @@ use tokio::task::JoinSet;
 const PROMPT: &str = "Once upon a time, in a small village";
 const STREAMS: usize = 64;
 const TOKENS: usize = 250;
-/// Tokens in a round.
+/// Tokens generated per round.
 const TOTAL: f64 = (STREAMS * TOKENS) as f64;
-/// Requests one after the other for the time to a first token.
+/// Sequential requests that measure the time to a first token.
 const SINGLE: usize = 500;
 /// Rounds of 64 streams.
 const ROUNDS: usize = 7;
-/// The end of an answer in chunks.
+/// The end of a chunked answer.
 const END: &[u8] = b"data: [DONE]\n\n\r\n0\r\n\r\n";
 
 fn main() -> Result<()> {
@@ -49,12 +50,12 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Compares an engine of `threads` threads with itself behind the server.
+/// Compares an engine with `threads` threads with the same engine behind the server.
 fn measure(threads: usize, cores: usize) -> Result<()> {
     let options = Options { threads: Some(threads), ..Options::default() };
     let mut llm = Llm::load(&ModelFiles::bundled(), &options)?;
     let (runtime, address) = serve(&options)?;
-    println!("an engine of {threads} threads on {cores} cores");
+    println!("an engine with {threads} threads on {cores} cores");
 
     let mut connection = std::net::TcpStream::connect(address)?;
     connection.set_nodelay(true)?;
@@ -83,18 +84,18 @@ fn measure(threads: usize, cores: usize) -> Result<()> {
     }
     let (alone, served, loss) = (median(alone), median(served), median(losses));
     println!(
-        "  {STREAMS} streams: engine {alone:.0} tokens/s, server {served:.0} tokens/s; {loss:.1} % less in a round"
+        "  {STREAMS} streams: engine {alone:.0} tokens/s, server {served:.0} tokens/s, {loss:.1} % less per round"
     );
     let (alone, served, of_client) = (median(core_alone), median(core_served), median(core_client));
     let added = 100.0 * (served / alone - 1.0);
     println!(
-        "  core time a token: engine {alone:.1} us, server {served:.1} us, {added:.1} % more; client {of_client:.1} us"
+        "  core time per token: engine {alone:.1} us, server {served:.1} us ({added:.1} % more), client {of_client:.1} us"
     );
     runtime.shutdown_background();
     Ok(())
 }
 
-/// A server on threads of its own.
+/// Starts a server on its own threads.
 fn serve(engine: &Options) -> Result<(Runtime, SocketAddr)> {
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let address = runtime.block_on(async {
@@ -112,7 +113,7 @@ fn params(max_tokens: usize) -> SamplingParams {
     SamplingParams { max_tokens, ignore_eos: true, ..SamplingParams::default() }
 }
 
-/// The same as an HTTP request.
+/// Returns the HTTP request for the prompt with `params(max_tokens)`.
 fn request(max_tokens: usize) -> Vec<u8> {
     let body = format!(
         r#"{{"prompt": "{PROMPT}", "max_tokens": {max_tokens}, "temperature": 0, "ignore_eos": true, "stream": true}}"#
@@ -160,7 +161,7 @@ fn seconds_alone(llm: &mut Llm) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// The client's process, as its parent sees it.
+/// The client process, as its parent sees it.
 struct Client {
     process: Child,
     orders: ChildStdin,
@@ -177,7 +178,7 @@ impl Client {
         Ok(Client { process, orders, results })
     }
 
-    /// Has all streams read to their ends. Returns the seconds that it took, and the client's core time.
+    /// Reads all streams to their ends. Returns the elapsed seconds and the client's core time.
     fn round(&mut self) -> Result<(f64, f64)> {
         writeln!(self.orders)?;
         let mut line = String::new();
@@ -189,13 +190,13 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The client: for each line of its input, all streams at once.
+/// Runs the client. For each line of its input, it runs all streams at once.
 async fn client(server: SocketAddr) -> Result<()> {
     for order in std::io::stdin().lines() {
         order?;
@@ -234,13 +235,14 @@ async fn stream(connection: TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// The time that the threads of this process, engine and server, had a core so far.
+/// Returns the core time used so far by all threads of this process, which runs engine and server.
 fn process_core_seconds() -> Result<f64> {
     let threads = std::fs::read_dir("/proc/self/task")?;
     threads.map(|thread| core_seconds(thread?.path().join("schedstat"))).sum()
 }
 
-/// The time that a thread had a core so far, of which the kernel tells nanoseconds in its `schedstat`.
+/// Returns the core time that a thread has used so far. The kernel reports it in nanoseconds in the thread's
+/// `schedstat`.
 fn core_seconds(schedstat: impl AsRef<std::path::Path>) -> Result<f64> {
     let text = std::fs::read_to_string(schedstat)?;
     let nanoseconds: u64 = text.split(' ').next().context("an empty schedstat")?.parse()?;

@@ -1,6 +1,6 @@
-// The server, asked with the API key if it wants one.
+// Requests to the server, with the API key if the server requires one.
 
-/** What the key is called in the browser's storage, which keeps it until the tab is closed. */
+/** The name of the key in the session storage, which lasts until the tab is closed. */
 const STORED = "quire-api-key";
 
 export class Api {
@@ -9,12 +9,12 @@ export class Api {
   #key = stored() ?? "";
   #asking = null;
 
-  /** `form` is shown when the server asks for a key; `waiting` is called then. */
+  /** When the server requires a key, shows `form` and calls `waiting`. */
   constructor(form, waiting) {
     [this.#form, this.#waiting] = [form, waiting];
   }
 
-  /** `fetch`, which waits for another key as long as the server refuses the last one. */
+  /** Like `fetch`, but asks for another key while the server refuses the last one. */
   async fetch(path, options = {}) {
     for (;;) {
       const key = this.#key;
@@ -25,14 +25,14 @@ export class Api {
       if (response.status !== 401) {
         return response;
       }
-      // Somebody else may have been given a new one in the meantime.
+      // Another call may have received a new key in the meantime.
       if (key === this.#key) {
         await this.#askForKey();
       }
     }
   }
 
-  /** The body of what must be answered with success. */
+  /** Returns the body of a response. Throws if the response is an error. */
   async get(path, form) {
     const response = await this.fetch(path);
     if (!response.ok) {
@@ -41,7 +41,7 @@ export class Api {
     return response[form]();
   }
 
-  /** Whoever asks while the form is shown waits for the same answer. */
+  /** Shows the form and waits for a key. Concurrent calls wait for the same key. */
   #askForKey() {
     this.#asking ??= new Promise((resolve) => {
       this.#form.querySelector(".error").textContent = this.#key ? "That key was refused." : "";
@@ -65,7 +65,7 @@ function stored() {
   try {
     return sessionStorage.getItem(STORED);
   } catch {
-    // Who forbids the browser to store anything is asked again after each load.
+    // If the browser may not store anything, the page asks again after each load.
     return null;
   }
 }
@@ -74,12 +74,12 @@ function store(key) {
   try {
     sessionStorage.setItem(STORED, key);
   } catch {
-    // As above.
+// Without storage, the page asks again after each load.
   }
 }
 
-/** What the server says is wrong. */
+/** Returns the message of an error response. */
 export async function errorOf(response) {
   const body = await response.json().catch(() => null);
-  return body?.error?.message ?? `the server answers ${response.status}`;
+  return body?.error?.message ?? `the server answered with status ${response.status}`;
 }

@@ -1,11 +1,11 @@
-// A form that asks the server for text and can be stopped while it does.
+// A form that requests text from the server, with a button to stop the request.
 
 export class Asking {
   #form;
   #error;
   #request = null;
 
-  /** `ask` is called with a signal when the form is sent; what it throws is shown in `error`. */
+  /** When the form is submitted, calls `ask` with an abort signal. Errors that it throws are shown in `error`. */
   constructor(form, error, ask) {
     [this.#form, this.#error] = [form, error];
     form.addEventListener("submit", (event) => {
@@ -14,7 +14,7 @@ export class Asking {
         this.#run(ask);
       }
     });
-    // The server cancels a request whose client goes away.
+    // The server cancels a request whose client disconnects.
     form.elements.stop.addEventListener("click", () => this.#request?.abort());
   }
 

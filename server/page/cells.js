@@ -1,12 +1,12 @@
-// A cell of the map of the KV memory, and what of it there is room for.
+// Draws a cell of the KV memory map, with the details that fit its size.
 
-/** The least size of a cell that has room for its reference count, its number, and an outline. */
+/** The minimum size of a cell for a reference count, a block number and an outline, in CSS pixels. */
 const ROOM_FOR_COUNT = 14;
 const ROOM_FOR_ID = 36;
 const ROOM_FOR_OUTLINE = 8;
 const DARK = "#000";
 
-/** What is drawn in cells of this size, in CSS pixels. */
+/** Returns the details that are drawn in cells of this size, in CSS pixels. */
 export function style(size) {
   return {
     gap: size >= 4 ? 1 : 0,
@@ -16,15 +16,15 @@ export function style(size) {
   };
 }
 
-/** Draws a block: `colours` of those who hold it, none if it is free; `refs`, how many these are; whether it is `cached`;
- * its `id`. */
+/** Draws a block. `colours` are the colours of its owners, empty if it is free. `refs` is its reference count, `cached`
+ * tells whether it is cached, and `id` is its number. */
 export function drawCell(context, x, y, size, style, { colours, refs, cached, id }, palette) {
   const side = size - style.gap;
   if (colours.length === 0) {
     context.fillStyle = cached ? palette.cached : palette.free;
     context.fillRect(x, y, side, side);
   }
-  // Stripes beside each other, where they can be told apart.
+  // One stripe per owner, if the stripes can be told apart.
   const stripes = style.outline ? Math.min(colours.length, Math.floor(side / 3)) : Math.min(colours.length, 1);
   for (let i = 0; i < stripes; i += 1) {
     const [from, to] = [Math.round((i * side) / stripes), Math.round(((i + 1) * side) / stripes)];
@@ -41,11 +41,11 @@ export function drawCell(context, x, y, size, style, { colours, refs, cached, id
   }
 }
 
-/** What says that a block is shared: an outline and the number of those who hold it, or else a dot. */
+/** Marks a block as shared: by an outline and its reference count, or by a dot in small cells. */
 function mark(context, x, y, side, style, refs) {
   context.fillStyle = DARK;
   if (!style.outline) {
-    // A small one, so that the colours are still seen.
+    // The dot is small, so that the colours stay visible.
     const dot = Math.max(1, Math.floor(side / 3));
     context.fillRect(x + Math.floor((side - dot) / 2), y + Math.floor((side - dot) / 2), dot, dot);
     return;

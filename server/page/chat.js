@@ -1,4 +1,4 @@
-// A chat with the model: what was said before goes along with each new message.
+// A chat with the model. Each request contains the whole conversation.
 
 import { Asking } from "./asking.js";
 import { element } from "./element.js";
@@ -30,15 +30,15 @@ export class ChatBox {
     });
   }
 
-  /** Says whether the model can chat. */
+  /** Enables the form if the model can chat, or else explains why it cannot. */
   show({ engine, server }) {
     this.#form.elements.max_tokens.max = engine.max_len;
     this.#panel.querySelector(".reason").hidden = server.chat;
     this.#panel.querySelector("fieldset").disabled = !server.chat;
   }
 
-  /** Lets the conversation grow. The box for the next message stays in view, unless nothing of it was: then somebody
-   * reads. */
+  /** Applies `change`, which makes the conversation grow. If the form was in view, keeps it in view. Otherwise the user is
+   * reading earlier messages. */
   #grow(change) {
     const { top, bottom } = this.#form.getBoundingClientRect();
     change();
@@ -74,7 +74,7 @@ export class ChatBox {
       if (answer.textContent) {
         this.#messages = [...messages, { role: "assistant", content: answer.textContent }];
       } else {
-        // Nothing was answered: it can be said again.
+        // Without an answer, puts the message back into the form.
         [question, answer, ended].forEach((line) => line.remove());
         message.value = message.value || asked;
       }

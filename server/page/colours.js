@@ -1,7 +1,7 @@
 // The colours of requests and their sequences.
 
-/** Colours of which the first six are easily told apart, also by those who see red, green or blue otherwise than most; in
- * three shades each, on all of which black text can be read. tests/python/colours.py measures how far apart they are. */
+/** Colours in three shades each. The first six are easy to tell apart, also for people with colour blindness. Black text is
+ * readable on all of them. tests/python/colours.py measures the distances. */
 export const SHADES = [
   ["#298ce9", "#3595f3", "#1b82de"],
   ["#50da9d", "#5be4a6", "#43d094"],
@@ -13,18 +13,18 @@ export const SHADES = [
   ["#947ebf", "#9e87c8", "#8b75b5"],
 ];
 
-/** How many requests have a colour of their own. */
+/** Number of requests that can have distinct colours. */
 export const DISTINCT = SHADES.length;
 
-/** What makes a holder of blocks count for more than any number of requests that are swapped out. */
+/** Weight of a request with blocks, higher than any number of swapped-out requests. */
 const HOLDS = 1e6;
 
 export class Colours {
-  /** The place in the list above of each request in progress. */
+  /** The index into `SHADES` of each request in progress. */
   #places = new Map();
 
-  /** Gives those a colour who hold blocks for the first time; it is theirs until they end, also while they are swapped out.
-   * It is one that nobody has, as long as there are such; else one that few have, of those who hold blocks above all. */
+  /** Assigns a colour to each request that has blocks for the first time. The request keeps it until it ends, even while
+   * swapped out. The colour with the fewest users is chosen, where requests with blocks count most. */
   assign(state) {
     const present = new Set(state.requests.map((request) => request.id));
     for (const id of this.#places.keys()) {
@@ -45,7 +45,7 @@ export class Colours {
     }
   }
 
-  /** The colour of a sequence: that of its request, in one of its shades. A request that never held a block has none. */
+  /** Returns the colour of a sequence, a shade of its request's colour. Undefined if the request never had a block. */
   of(request, sequence) {
     const shades = SHADES[this.#places.get(request)];
     return shades?.[sequence % shades.length];

@@ -1,6 +1,6 @@
-// What all canvases have in common.
+// Helpers for all canvases.
 
-/** An empty canvas of this size in CSS pixels, as sharp as the screen. */
+/** Resizes and clears a canvas to a size in CSS pixels, at the screen's resolution. Returns its drawing context. */
 export function prepare(canvas, width, height) {
   const scale = devicePixelRatio;
   canvas.width = Math.round(width * scale);
@@ -11,13 +11,13 @@ export function prepare(canvas, width, height) {
   return context;
 }
 
-/** The values of custom properties of the style sheet. */
+/** Returns the values of custom properties of the style sheet. */
 export function palette(element, ...names) {
   const style = getComputedStyle(element);
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`)]));
 }
 
-/** Calls `draw` when the window has another size or the colours are others. */
+/** Calls `draw` when the window size or the colour scheme changes. */
 export function onNewLooks(draw) {
   addEventListener("resize", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

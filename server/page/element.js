@@ -1,6 +1,6 @@
-// The one way in which the page makes elements: text is never markup.
+// All elements of the page are made here, so that text is never interpreted as markup.
 
-/** An element with a class and a text. */
+/** Creates an element with a class and a text. */
 export function element(name, className = "", text = "") {
   const element = document.createElement(name);
   element.className = className;
@@ -8,7 +8,7 @@ export function element(name, className = "", text = "") {
   return element;
 }
 
-/** Changes a text only if it is another, so that what is selected stays selected. */
+/** Sets an element's text if it differs. An unchanged text keeps the user's selection. */
 export function say(element, text) {
   if (element.textContent !== text) {
     element.textContent = text;

@@ -1,8 +1,8 @@
-// Answers that come as server-sent events.
+// Reads answers that are streamed as server-sent events.
 
 import { errorOf } from "./api.js";
 
-/** The events of a streamed answer to `body`, up to the last. */
+/** Yields the events of a streamed answer to `body`. */
 export async function* events(api, path, body, signal) {
   const response = await api.fetch(path, {
     method: "POST",
@@ -36,8 +36,8 @@ export async function* events(api, path, body, signal) {
   }
 }
 
-/** What it means that an output ended so. */
+/** Returns the meaning of a finish reason. */
 export function meaning(reason, maxTokens) {
-  const words = { stop: "ended by itself", length: maxTokens ? `cut at ${maxTokens} tokens` : "no more room", abort: "cancelled" };
+  const words = { stop: "finished", length: maxTokens ? `cut at ${maxTokens} tokens` : "context full", abort: "cancelled" };
   return words[reason] ?? reason;
 }

@@ -1,9 +1,9 @@
-// The server's figures now. Tiles and headings of plots say the same, since both say these.
+// The server's current figures. Tiles and plot headings share them, so they always agree.
 
-/** Samples over which speeds are taken: seconds. */
+/** Number of samples, one per second, over which speeds are averaged. */
 const LATELY = 5;
 
-/** Figures by the names that the samples of `GET /debug/history` have for them; null where there is none. */
+/** Returns the figures by their field names in `GET /debug/history`. Unknown figures are null. */
 export function figures(state, history) {
   const { first_token_p95, per_token_p95 } = state.latency;
   return {

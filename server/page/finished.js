@@ -1,4 +1,4 @@
-// The requests that ended last.
+// The most recently finished requests.
 
 import { element, say } from "./element.js";
 import { count, duration } from "./format.js";
@@ -44,7 +44,7 @@ function row(request) {
   return row;
 }
 
-/** How a request's outputs ended. */
+/** Describes how a request's outputs ended. */
 function ends(ended) {
   const ways = Object.entries(ended);
   const isOne = ways.length === 1;

@@ -1,26 +1,26 @@
-// Numbers as people read them.
+// Formats numbers for people.
 
-/** A count. */
+/** Formats a count. */
 export function count(number) {
   return number.toLocaleString("en");
 }
 
-/** A count with what is counted. */
+/** Formats a count with its noun. */
 export function counted(number, one, several = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : several}`;
 }
 
-/** A number of which three digits say enough. */
+/** Formats a number with about three digits. */
 export function rough(number) {
   return number < 9.95 && number > 0 ? number.toFixed(1) : count(Math.round(number));
 }
 
-/** A share, of which 1 is all. */
+/** Formats a share between 0 and 1 as a percentage. */
 export function percent(share) {
   return `${rough(100 * share)} %`;
 }
 
-/** A time, given in seconds. */
+/** Formats a time given in seconds. */
 export function duration(seconds) {
   if (seconds < 0.00995) {
     return `${(1000 * seconds).toFixed(1)} ms`;
@@ -39,7 +39,7 @@ export function duration(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
 }
 
-/** A time of which seconds say enough. */
+/** Formats a time to whole seconds. */
 export function span(seconds) {
   if (seconds >= 3600) {
     return duration(seconds);
@@ -48,13 +48,13 @@ export function span(seconds) {
   return [minutes > 0 && `${minutes} min`, (rest > 0 || minutes === 0) && `${rest} s`].filter(Boolean).join(" ");
 }
 
-/** How long ago something was, roughly. */
+/** Formats roughly how long ago something was. */
 export function ago(seconds) {
   const minutes = (Math.round(seconds / 6) / 10).toFixed(1).replace(".0", "");
   return seconds < 99.5 ? `${Math.round(seconds)} s ago` : `${minutes} min ago`;
 }
 
-/** A size in memory. */
+/** Formats a size in bytes. */
 export function bytes(number) {
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;

@@ -1,19 +1,19 @@
-// What the server did in each of the last seconds. The server remembers; the page asks for what it lacks.
+// The server's activity in each of the last seconds. The server stores it, and the page fetches the samples it lacks.
 
 export class History {
   #api;
-  /** Objects with the fields of `GET /debug/history`, the oldest first. */
+  /** Objects with the fields of `GET /debug/history`, oldest first. */
   samples = [];
 
   constructor(api) {
     this.#api = api;
   }
 
-  /** Asks for what came since the last time. The server has been up for so many seconds. */
+  /** Fetches new samples. `uptime` is the server's uptime in seconds. */
   async look(uptime) {
     const last = this.samples.at(-1)?.time ?? 0;
     if (uptime < last) {
-      // Another server has taken its place.
+      // The server was restarted.
       this.samples = [];
       return this.look(uptime);
     }
@@ -25,7 +25,7 @@ export class History {
     this.samples = [...this.samples, ...named].slice(-kept);
   }
 
-  /** The mean of a field over the last samples. */
+  /** Returns the mean of a field over the last `count` samples. */
   mean(field, count) {
     const values = this.samples.slice(-count).map((sample) => sample[field]);
     return values.length === 0 ? 0 : values.reduce((sum, value) => sum + value, 0) / values.length;

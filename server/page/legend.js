@@ -1,11 +1,11 @@
-// The legend of the map of the KV memory: each kind of block as it is drawn there, and what it means.
+// The legend of the KV memory map: each kind of block as the map draws it, with its meaning.
 
 import { drawCell, style } from "./cells.js";
 import { DISTINCT, SHADES } from "./colours.js";
 import { palette, prepare } from "./drawing.js";
 import { element } from "./element.js";
 
-/** The most that a sample takes, in CSS pixels. */
+/** The maximum size of a sample, in CSS pixels. */
 const LARGEST = 20;
 
 export class Legend {
@@ -16,7 +16,7 @@ export class Legend {
     this.#list = list;
   }
 
-  /** Explains cells of this size; draws anew what is drawn already if `anew`. */
+  /** Explains cells of this size. With `anew`, redraws even if the size is unchanged. */
   show(size, anew = false) {
     if (size === this.#size && !anew) {
       return;
@@ -40,7 +40,7 @@ export class Legend {
     );
   }
 
-  /** A line: blocks of `kinds` side by side, and what they are. Small cells are drawn in their size, a patch of them. */
+  /** Creates a line: sample blocks of `kinds` and a text. Small cells are drawn at their size, as a patch of several. */
   #entry(name, text, kinds) {
     const entry = element("li", name);
     const canvas = document.createElement("canvas");

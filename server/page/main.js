@@ -1,4 +1,4 @@
-// Looks at the server twice a second while somebody looks at the page.
+// Polls the server twice a second while the page is visible.
 
 import { Api } from "./api.js";
 import { ChatBox } from "./chat.js";
@@ -17,7 +17,7 @@ import { Server } from "./server.js";
 import { State } from "./state.js";
 import { Tabs } from "./tabs.js";
 
-/** Milliseconds from one look to the next. */
+/** Milliseconds between two polls. */
 const INTERVAL = 500;
 
 const place = (id) => document.getElementById(id);
@@ -37,7 +37,7 @@ const parts = [
   new Refused(place("refused")),
 ];
 
-/** Says how the server does, as far as is known: `how` is "live", "error" or neither. */
+/** Shows the server's status. `how` is "live", "error" or empty. */
 function tell(text, how = "") {
   [status.textContent, status.className] = [text, how];
   document.body.classList.toggle("stale", how === "error");
@@ -61,7 +61,7 @@ function visible() {
         document.removeEventListener("visibilitychange", check);
         resolve();
       } else {
-        // Nobody counts for a title that may be out of date.
+        // A hidden page does not poll, so its title shows no count that would become outdated.
         document.title = "Quire";
       }
     };
@@ -77,7 +77,7 @@ for (;;) {
     document.title = await look();
     tell("live", "live");
   } catch (error) {
-    // The server may be loading its model, or be gone for a moment: what is shown is what was last known.
+    // The server may be loading its model or restarting. The page keeps showing the last known state.
     tell(error.message, "error");
     document.title = "no answer - Quire";
   }

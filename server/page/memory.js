@@ -1,4 +1,4 @@
-// The KV memory: a cell for each physical block.
+// The KV memory map, with one cell per physical block.
 
 import { drawCell, style } from "./cells.js";
 import { onNewLooks, palette, prepare } from "./drawing.js";
@@ -7,7 +7,7 @@ import { count, counted } from "./format.js";
 import { Legend } from "./legend.js";
 import { follow } from "./pointing.js";
 
-/** Cells are as large as the height allows, between these limits, in CSS pixels. */
+/** Cells are as large as the height allows, within these limits in CSS pixels. */
 const LARGEST = 56;
 const SMALLEST = 3;
 const HEIGHT = 290;
@@ -22,7 +22,7 @@ export class Memory {
   #state = null;
   #size = LARGEST;
   #columns = 1;
-  /** Where the pointer is, if it is over the canvas. */
+  /** The position of the pointer, if it is over the canvas. */
   #pointer = null;
 
   constructor(section, colours, pointing) {
@@ -49,7 +49,7 @@ export class Memory {
     this.#describe();
   }
 
-  /** Chooses the size of the cells. */
+  /** Chooses the size of the cells. Returns the height of the map. */
   #fit(width) {
     const rows = (size) => Math.ceil(this.#state.numBlocks / Math.max(1, Math.floor(width / size)));
     this.#size = LARGEST;
@@ -58,7 +58,7 @@ export class Memory {
     }
     this.#columns = Math.max(1, Math.floor(width / this.#size));
     if (this.#columns <= this.#state.numBlocks) {
-      // As many columns, as wide as the canvas.
+      // Enlarges the cells until the columns fill the width.
       this.#size = Math.max(SMALLEST, Math.floor(width / this.#columns));
     }
     return Math.ceil(this.#state.numBlocks / this.#columns) * this.#size;
@@ -86,13 +86,14 @@ export class Memory {
         id: block,
       };
       const [x, y] = [(block % this.#columns) * this.#size, Math.floor(block / this.#columns) * this.#size];
-      // What is not pointed at steps back.
+      // Blocks that are not highlighted are dimmed.
       context.globalAlpha = isLit(block, owners) ? 1 : 0.2;
       drawCell(context, x, y, this.#size, drawn, kind, colours);
     }
   }
 
-  /** What tells whether a block belongs to what is pointed at. All do if nothing is, or what holds no blocks. */
+  /** Returns a function that tells whether a block is highlighted. If nothing is pointed at, or a request without blocks,
+   * all blocks are. */
   #lit() {
     const { request, block: pointed } = this.#pointing;
     if (request !== null && pointed !== null) {
@@ -109,7 +110,7 @@ export class Memory {
     this.#describe();
   }
 
-  /** Says what is known of the block under the pointer. */
+  /** Describes the block under the pointer. */
   #describe() {
     const block = this.#blockUnderPointer();
     this.#tip.hidden = block === null;
@@ -128,7 +129,7 @@ export class Memory {
     say(this.#tip, lines.join("\n"));
     const left = Math.min(this.#pointer.x + 14, this.#canvas.clientWidth - this.#tip.offsetWidth);
     this.#tip.style.left = `${Math.max(0, left)}px`;
-    // Beside the map, so that it hides nothing of what it speaks of.
+    // Above or below the map, so that the tip does not cover the block.
     const isRoomAbove = this.#canvas.getBoundingClientRect().top > this.#tip.offsetHeight;
     this.#tip.style.top = `${isRoomAbove ? -this.#tip.offsetHeight - 2 : this.#canvas.clientHeight + 2}px`;
   }

@@ -1,4 +1,4 @@
-// What an operator wants to know first, in words.
+// The most important facts for an operator, in words.
 
 import { say } from "./element.js";
 import { bytes, count, counted, duration, percent, rough } from "./format.js";
@@ -10,7 +10,7 @@ export class Overview {
     this.#section = section;
   }
 
-  /** `now` are the figures that the plots show, too. */
+  /** Shows `state`. `now` has the figures that the plots show too. */
   show(state, now) {
     this.#tile(
       "speed",
@@ -76,7 +76,7 @@ function queue(waiting) {
   return words.join("; ");
 }
 
-/** What there is to say of latencies, or why there is nothing. */
+/** Describes the latencies, or why there are none. */
 function latency({ latency, running, waiting }) {
   const { requests, first_token_p95: first, per_token_p95: further, whole_p95: whole } = latency;
   if (requests > 0) {

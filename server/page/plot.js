@@ -6,7 +6,7 @@ import { ago } from "./format.js";
 import { follow } from "./pointing.js";
 
 const HEIGHT = 56;
-/** CSS pixels from one point of a curve to the next, at least: more points would smear. */
+/** The minimum distance between two points of a curve, in CSS pixels. Denser points would blur. */
 const STEP = 2;
 
 export class Plot {
@@ -18,10 +18,10 @@ export class Plot {
   #labels = Object.fromEntries(["top", "zero", "then", "now"].map((name) => [name, element("span", name)]));
   #samples = [];
   #now = null;
-  /** Where the pointer is, if it is over the canvas. */
+  /** The x position of the pointer, if it is over the canvas. */
   #pointer = null;
 
-  /** `format` makes words of values. The axis ends at `least`, or above the highest value. */
+  /** `format` formats a value. The axis ends at `least` or above the highest value. */
   constructor(place, name, field, format, least) {
     [this.#field, this.#format, this.#least] = [field, format, least];
     const figure = document.createElement("figure");
@@ -36,7 +36,7 @@ export class Plot {
     follow(this.#canvas, (event) => this.#point(event.offsetX), () => this.#pointer !== null && this.#point(null));
   }
 
-  /** Shows all `samples`, under their figure `now`. */
+  /** Shows all `samples`, with the current figure from `now` as the heading. */
   show(samples, now) {
     [this.#samples, this.#now] = [samples, now[this.#field] ?? null];
     this.#draw();
@@ -53,7 +53,7 @@ export class Plot {
     const [first, last] = [shown[0]?.time ?? 0, shown.at(-1)?.time ?? 0];
     const values = shown.map((point) => point.value).filter((value) => value !== null);
     const top = above(Math.max(this.#least, ...values));
-    // What there is takes the full width.
+    // The curve takes the full width, however many samples exist.
     const x = (point) => (last > first ? (point.time - first) / (last - first) : 1) * width;
     const y = (value) => HEIGHT - 1 - (value / top) * (HEIGHT - 3);
     const context = prepare(this.#canvas, width, HEIGHT);
@@ -73,7 +73,7 @@ export class Plot {
     points.forEach((point, i) => {
       const { value } = point;
       if (value !== null && before === null && (points[i + 1]?.value ?? null) === null) {
-        // A value that stands alone has no line.
+        // An isolated value has no line, so it is drawn as a dot.
         context.rect(x(point) - 0.5, y(value) - 0.5, 1, 1);
       } else if (value !== null) {
         context[before === null ? "moveTo" : "lineTo"](x(point), y(value));
@@ -83,7 +83,7 @@ export class Plot {
     context.stroke();
   }
 
-  /** The point that is pointed at, if one is; marks its time. */
+  /** Returns the point under the pointer, if any, and marks its time. */
   #pointed(context, points, x, colour) {
     if (this.#pointer === null || points.length === 0) {
       return null;
@@ -109,8 +109,8 @@ export class Plot {
   }
 }
 
-/** No more than `most` points, each the mean of the samples of some seconds. The seconds are counted from the server's start,
- * so that a point stays as it is while others come. */
+/** Reduces the samples to about `most` points, each the mean over some seconds. Groups are aligned to the server's start, so
+ * that points do not change when new samples arrive. */
 function reduced(samples, field, most) {
   const seconds = Math.max(1, Math.ceil(samples.length / Math.max(1, most)));
   const points = [];
@@ -131,7 +131,7 @@ function mean(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-/** Lines at the ends and in the middle of both axes. */
+/** Draws lines at the ends and in the middle of both axes. */
 function grid(context, width, colour) {
   context.strokeStyle = colour;
   context.lineWidth = 1;
@@ -147,7 +147,7 @@ function grid(context, width, colour) {
   context.stroke();
 }
 
-/** A round number that is no less than `value`: what an axis ends at. */
+/** Returns a round number of at least about `value`, at which an axis ends. */
 function above(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 5, 10].map((factor) => factor * power).find((round) => round >= value * 0.999);

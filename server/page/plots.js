@@ -1,10 +1,10 @@
-// The plots: what the server did over time.
+// The plots of the server's activity over time.
 
 import { onNewLooks } from "./drawing.js";
 import { count, duration, percent, rough } from "./format.js";
 import { Plot } from "./plot.js";
 
-/** What each shows, its field, how its values are written, and how high its axis is at least. */
+/** The title of each plot, its field, the format of its values and the minimum end of its axis. */
 const PLOTS = [
   ["tokens generated per second", "generated_tokens", rough, 10],
   ["tokens computed per second", "computed_tokens", rough, 10],
@@ -18,7 +18,7 @@ const PLOTS = [
 export class Plots {
   #plots;
   #history;
-  /** The figures that the plots are headed with. */
+  /** The current figures, shown as headings. */
   #now = {};
 
   constructor(place, history) {

@@ -1,4 +1,4 @@
-// What is pointed at, wherever it is: a request or a block. Each part of the page lights what belongs to it.
+// The request or block under the pointer, anywhere on the page. Each part of the page highlights what belongs to it.
 
 export class Pointing {
   /** The id of a request, or null. */
@@ -7,12 +7,12 @@ export class Pointing {
   block = null;
   #listeners = [];
 
-  /** Calls `listener` when something else is pointed at. */
+  /** Calls `listener` whenever the target changes. */
   onChange(listener) {
     this.#listeners.push(listener);
   }
 
-  /** Something is pointed at, or no longer. */
+  /** Sets the target. Without arguments, clears it. */
   at({ request = null, block = null } = {}) {
     if (request !== this.request || block !== this.block) {
       [this.request, this.block] = [request, block];
@@ -21,8 +21,8 @@ export class Pointing {
   }
 }
 
-/** Calls `move` with what a pointer does over `element`, and `leave` when it is elsewhere. A finger that was lifted still
- * points until it touches something else. */
+/** Calls `move` with pointer events over `element`, and `leave` when the pointer has left it. A lifted finger still counts
+ * as pointing until it touches another element. */
 export function follow(element, move, leave) {
   element.addEventListener("pointermove", move);
   element.addEventListener("pointerdown", move);

@@ -1,14 +1,14 @@
-// A box to try a prompt: its outputs appear as they are generated.
+// A form to try a prompt. Its outputs appear as they are generated.
 
 import { Asking } from "./asking.js";
 import { element, say } from "./element.js";
 import { events, meaning } from "./events.js";
 
-/** Tokens of an output that are asked for, unless the model's context is short; and of that, no more than this share, so that
- * there is room for a prompt. */
+/** The default number of tokens of an output, and its maximum share of the model's context, which leaves space for the
+ * prompt. */
 const TOKENS = 200;
 const SHARE = 0.5;
-/** Outputs that are asked for at most. */
+/** The maximum number of outputs. */
 const OUTPUTS = 64;
 
 export class PromptBox {
@@ -23,7 +23,7 @@ export class PromptBox {
     new Asking(this.#form, panel.querySelector(".error"), (signal) => this.#ask(signal));
   }
 
-  /** Asks for no more than the server can do. What somebody filled in stays. */
+  /** Limits the fields to the server's capacity. Values that the user entered stay. */
   show({ engine, server }) {
     const { n, max_tokens } = this.#form.elements;
     n.max = Math.min(OUTPUTS, server.limits.max_request_seqs ?? OUTPUTS);
@@ -53,7 +53,7 @@ export class PromptBox {
       }
     } catch (error) {
       if (!isAnswered && !signal.aborted) {
-        // There is an error to read, and nothing else.
+        // Shows only the error.
         this.#outputs.replaceChildren();
       }
       throw error;
@@ -63,7 +63,7 @@ export class PromptBox {
   }
 }
 
-/** An output: the prompt, what was generated after it, and how it ended. */
+/** An output: the prompt, the generated text, and how it ended. */
 class Output {
   element = element("div", "output");
   #text = element("pre");
@@ -81,7 +81,7 @@ class Output {
     }
   }
 
-  /** Nothing more comes. */
+  /** Marks the output as stopped if it has no finish reason. */
   close() {
     if (this.#ended.textContent === "…") {
       say(this.#ended, "stopped");

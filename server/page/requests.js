@@ -6,8 +6,8 @@ import { count } from "./format.js";
 import { follow } from "./pointing.js";
 import { Row } from "./row.js";
 
-/** Requests that have a row, and sequences whose block tables are spelled out, so that the page stays quick when the server
- * is full. */
+/** Maximum requests with a row, and maximum sequences with a visible block table. The limits keep the page fast when the
+ * server is full. */
 const MAX_ROWS = 200;
 const MAX_TABLES = 48;
 
@@ -19,7 +19,7 @@ export class Requests {
   #error;
   #place;
   #more = element("p", "note");
-  /** By the ids of the requests. */
+  /** The rows by request id. */
   #rows = new Map();
   #state = null;
   /** Whether the keyboard's focus is what points, and not a pointer. */
@@ -44,7 +44,7 @@ export class Requests {
   show(state) {
     this.#state = state;
     say(this.#summary, `${count(state.running.length)} running, ${count(state.waiting.length)} waiting`);
-    // Many that run do not hide those that wait: these have half of the rows if they need them.
+    // Waiting requests get up to half of the rows, so that running ones do not hide them.
     const running = state.running.slice(0, Math.max(MAX_ROWS / 2, MAX_ROWS - state.waiting.length));
     const waiting = state.waiting.slice(0, MAX_ROWS - running.length);
     const shown = new Set();
@@ -65,8 +65,8 @@ export class Requests {
     this.#light();
   }
 
-  /** Puts the rows in order. Those of requests that have ended are taken away, but not under a pointer: what is about to
-   * be clicked must not move. */
+  /** Puts the rows in order and removes rows of finished requests. While the pointer is over the rows, none is moved or
+   * removed, because the user may be about to click. */
   #arrange(shown) {
     const isHeld = matchMedia("(hover: hover)").matches && this.#place.matches(":hover");
     for (const [id, row] of this.#rows) {
@@ -86,10 +86,10 @@ export class Requests {
     }
   }
 
-  /** Cancels a request. Says whether the server knew it. */
+  /** Cancels a request. Returns whether it has ended. */
   async #cancel(id) {
     const response = await this.#api.fetch(`/debug/requests/${id}`, { method: "DELETE" }).catch((error) => error);
-    // One that has just ended needs not be cancelled.
+    // A 404 means that the request has just ended.
     const isDone = response.ok || response.status === 404;
     say(this.#error, isDone ? "" : response.message ?? (await errorOf(response)));
     return isDone;

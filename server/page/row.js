@@ -1,10 +1,10 @@
-// A request in progress: what it is, the block tables of its first sequences, and a button that cancels it.
+// The row of a request in progress: a description, the block tables of its first sequences, and a button to cancel it.
 
 import { element, say } from "./element.js";
 import { count, counted, duration } from "./format.js";
 import { standing } from "./state.js";
 
-/** Sequences of a request whose tables are spelled out, and blocks of a table. */
+/** Maximum block tables per request, and maximum blocks per table. */
 const MAX_TABLES = 4;
 const MAX_BLOCKS = 64;
 /** Whether the screen is so narrow that style.css shows one column. */
@@ -20,10 +20,10 @@ export class Row {
   #fold = document.createElement("details");
   #summary = element("summary");
   #tables = element("div", "tables");
-  /** What the tables were made of. */
+  /** The data from which the tables were last drawn. */
   #drawn = "";
 
-  /** `cancel` is called when its button is. */
+  /** Calls `cancel` when the button is clicked. */
   constructor(id, cancel) {
     this.id = id;
     this.element.dataset.request = id;
@@ -85,14 +85,14 @@ export class Row {
     say(this.#how, "has ended");
   }
 
-  /** Shows whether it belongs to what is pointed at. */
+  /** Highlights the row if `isLit`. */
   light(isLit) {
     this.element.classList.toggle("lit", isLit);
   }
 }
 
-/** A sequence's block table: its physical blocks in logical order, with counts where they are shared. Those in the swap
- * space are no blocks of the map. */
+/** Creates a sequence's block table: its physical blocks in logical order, with reference counts of shared blocks. Blocks in
+ * the swap space are not on the map, so they have no colour. */
 function table(request, { index, computed, tokens, table }, refs, colours) {
   const line = element("div", "sequence");
   const progress = computed < tokens - 1 ? `${count(computed)} of ${count(tokens)} tokens` : counted(tokens, "token");

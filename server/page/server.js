@@ -1,9 +1,9 @@
-// What this server is: its version, its model, its device and its limits.
+// Facts about this server: its version, model, device and limits.
 
 import { element, say } from "./element.js";
 import { bytes, count, counted, percent, span } from "./format.js";
 
-/** What the limits are called that `GET /debug/state` names, and how they are written. */
+/** The labels and formats of the limits in `GET /debug/state`. */
 const LIMITS = {
   max_queue: ["most waiting requests", count],
   max_queue_seqs: ["most waiting sequences", count],

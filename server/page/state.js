@@ -1,12 +1,12 @@
-// The server's state at one moment, spread out over its blocks.
+// The server's state at one moment, expanded to one entry per block.
 
-/** Of the JSON of `GET /debug/state`, whose form overview.rs and worker/snapshot.rs describe. */
+/** Built from the JSON of `GET /debug/state`. overview.rs and worker/snapshot.rs describe its form. */
 export class State {
   constructor(json) {
     Object.assign(this, json);
     this.numBlocks = json.num_blocks;
     this.blockSize = json.block_size;
-    /** All requests in progress, those that run first. */
+    /** All requests in progress, running ones first. */
     this.requests = [...json.running, ...json.waiting];
     /** The reference count of each block. */
     this.refs = new Uint32Array(json.num_blocks);
@@ -15,12 +15,12 @@ export class State {
       this.refs.fill(count, block, block + length);
       block += length;
     }
-    /** Whether each block is kept for a prefix. */
+    /** Whether each block is cached for a prefix. */
     this.cached = new Uint8Array(json.num_blocks);
     for (const [first, length] of json.cached) {
       this.cached.fill(1, first, first + length);
     }
-    /** Which sequences hold a block: lists of `[request, sequence]`. */
+    /** The owners of each block: lists of `[request, sequence]`. */
     this.owners = new Map();
     for (const request of this.requests.filter((request) => !request.swapped)) {
       for (const sequence of request.sequences) {
@@ -34,18 +34,18 @@ export class State {
     this.counted = this.#count();
   }
 
-  /** Those of these requests that hold blocks at all. */
+  /** Returns the ids among `ids` whose requests have blocks. */
   holding(ids) {
     const holds = ({ swapped, sequences }) => !swapped && sequences.some((sequence) => sequence.table.length > 0);
     return this.requests.filter((request) => ids.includes(request.id) && holds(request)).map((request) => request.id);
   }
 
-  /** The requests that hold a block. */
+  /** Returns the ids of the requests that own a block. */
   holders(block) {
     return [...new Set((this.owners.get(block) ?? []).map((owner) => owner[0]))];
   }
 
-  /** How many blocks are used, shared and cached, and the highest reference count. */
+  /** Returns the numbers of used, shared and cached blocks, and the highest reference count. */
   #count() {
     const counted = { used: 0, shared: 0, cached: 0, highest: 0 };
     this.refs.forEach((refs, block) => {
@@ -58,7 +58,7 @@ export class State {
   }
 }
 
-/** What a request does. */
+/** Returns a request's status. */
 export function standing(request, state) {
   if (state.running.includes(request)) {
     return "running";

@@ -1,4 +1,4 @@
-// Tabs of which one is chosen, as the ARIA practices describe them.
+// Tabs that follow the ARIA authoring practices. One tab is selected at a time.
 
 export class Tabs {
   #tabs;

@@ -1,4 +1,4 @@
-//! What all endpoints share.
+//! The state that all endpoints share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use crate::refused::RefusedRequests;
 use crate::text::Texts;
 use crate::worker::{Status, Worker};
 
-/// What all endpoints share.
+/// The state that all endpoints share.
 #[derive(Debug)]
 pub struct App {
     /// The engine.
@@ -33,11 +33,11 @@ pub struct App {
     pub model: String,
     /// When the server was started, in seconds since 1970.
     pub created: u64,
-    /// What the model is.
+    /// The model's configuration.
     pub config: ModelConfig,
-    /// How its engine is set up.
+    /// The engine's options.
     pub engine_options: Options,
-    /// How the server is.
+    /// The server's options.
     pub options: ServeOptions,
     /// The model's own sampling defaults.
     pub defaults: GenerationConfig,
@@ -45,19 +45,19 @@ pub struct App {
     pub tokenizer: Arc<Tokenizer>,
     /// The model's chat template, if it has one.
     pub template: Option<Arc<ChatTemplate>>,
-    /// How the model writes calls of tools, if that is known.
+    /// The format in which the model writes tool calls, if known.
     pub tool_format: Option<ToolFormat>,
-    /// Whether the model thinks before it speaks, between `<think>` and `</think>`.
+    /// Whether the model writes reasoning between `<think>` and `</think>` before its answer.
     pub thinks: bool,
     /// Counters.
     pub metrics: Metrics,
-    /// The requests that were refused lately.
+    /// The latest refused requests.
     pub refused: RefusedRequests,
-    /// The samples of the last ten minutes.
+    /// Samples of the last ten minutes.
     pub history: History,
-    /// Texts to tokens and back.
+    /// Converts texts to tokens and back.
     pub texts: Texts,
-    /// Grammars of requests to constraints.
+    /// Compiles the grammars of requests into constraints.
     pub grammars: Grammars,
     in_progress: Arc<Semaphore>,
     stopping: AtomicBool,
@@ -65,7 +65,7 @@ pub struct App {
     pub overview: Mutex<Option<(Instant, Bytes)>>,
 }
 
-/// The right to run a request for text; given back when dropped.
+/// A permit for one request in progress. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct Admission {
     app: Arc<App>,
@@ -75,7 +75,7 @@ pub struct Admission {
 }
 
 impl App {
-    /// The application around `worker`, which runs the model of `files`.
+    /// Creates the application around `worker`, which runs the model in `files`.
     ///
     /// # Errors
     /// If one of the model's files is missing or damaged.
@@ -89,7 +89,7 @@ impl App {
         let config = files.config()?;
         let template = ChatTemplate::of_model(files, options.chat_template.as_deref())?.map(Arc::new);
         if let Some(Err(reason)) = template.as_ref().map(|template| template.check()) {
-            tracing::warn!(%reason, "the chat template refuses a plain question: chats will be refused likewise");
+            tracing::warn!(%reason, "the chat template fails on a plain question, so chats will fail too");
         }
         let tokenizer = Arc::new(Tokenizer::of_model(&files, &config)?);
         let texts = Texts::new(tokenizer.clone(), config.vocab_size);
@@ -122,10 +122,10 @@ impl App {
         })
     }
 
-    /// Admits a request for text.
+    /// Admits a request.
     ///
     /// # Errors
-    /// 503 if the server stops or has no engine at present, 429 if too many requests are in progress.
+    /// 503 if the server is stopping or has no engine at present. 429 if too many requests are in progress.
     pub fn admit(self: &Arc<Self>) -> Result<Admission, ApiError> {
         self.ready()?;
         let permit = self.in_progress.clone().try_acquire_owned().map_err(|_| {
@@ -137,8 +137,8 @@ impl App {
         Ok(Admission { app: self.clone(), _permit: permit, deadline })
     }
 
-    /// Most tokens of a prompt and its output: the model has no more positions, or the KV cache no more room for one
-    /// sequence, which is known once the model is loaded.
+    /// Returns the most tokens that a prompt and its output may have together. The bound is the model's number of
+    /// positions or, once the model is loaded, the KV cache's capacity for one sequence, if that is smaller.
     pub fn context_len(&self) -> usize {
         self.config.max_positions.min(self.worker.context_len())
     }
@@ -146,7 +146,7 @@ impl App {
     /// Waits until the model is loaded for the first time.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// If the model cannot be loaded.
     pub async fn loaded(&self) -> anyhow::Result<()> {
         match &*self.worker.status().wait_for(|status| *status != Status::Loading).await? {
             Status::Broken(why) => anyhow::bail!("{why}"),
@@ -154,10 +154,10 @@ impl App {
         }
     }
 
-    /// Whether requests are taken.
+    /// Checks that the server accepts requests.
     ///
     /// # Errors
-    /// 503, which says why they are not.
+    /// 503 with the reason why it does not.
     pub fn ready(&self) -> Result<(), ApiError> {
         if self.is_stopping() {
             return Err(ApiError::unavailable("the server is stopping"));
@@ -180,7 +180,7 @@ impl App {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Waits until no request for text is in progress.
+    /// Waits until no admitted request is in progress.
     pub async fn idle(&self) {
         let all = u32::try_from(self.options.limits.max_requests).unwrap_or(u32::MAX);
         // The semaphore is never closed.
@@ -197,7 +197,7 @@ impl App {
 }
 
 impl Admission {
-    /// Counts the error that ends a stream whose response has begun.
+    /// Counts the error that ends a stream whose response has already begun.
     pub fn broke_off(&self, error: &ApiError) {
         self.app.metrics.error(error.status);
     }
@@ -209,7 +209,7 @@ impl Drop for Admission {
     }
 }
 
-/// The name under which the model is served.
+/// Returns the name under which the model is served.
 pub fn served_name(files: &ModelFiles, options: &ServeOptions) -> String {
     options.served_name.clone().unwrap_or_else(|| files.name().to_owned())
 }

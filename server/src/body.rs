@@ -1,4 +1,4 @@
-//! Bodies of requests, parsed with errors that name the field.
+//! Request bodies, parsed with errors that name the field.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, Request};
 use serde::de::DeserializeOwned;
 
-use crate::api::inert::{Inert, says_nothing};
+use crate::api::inert::{Inert, has_no_effect};
 use crate::app::App;
 use crate::error::{ApiError, cut};
 use crate::json;
 use crate::receive::receive;
 
-/// A JSON body that is made of one struct.
+/// A JSON body that deserialises into one struct.
 pub struct Body<T>(pub T);
 
-/// The JSON body of a request for text. Its fields belong to two structs, the endpoint's own and those that endpoints
-/// share; those that change nothing are beside them.
+/// The JSON body of a request that generates text. Its fields belong to two structs: the endpoint's own, and the one
+/// that several endpoints share. Fields that change nothing ([`Inert`]) are also accepted.
 pub struct GenerationBody<A, B>(pub A, pub B);
 
-/// A JSON body that is made of one struct, beside which it may have fields that change nothing.
+/// A JSON body that deserialises into one struct. Fields that change nothing ([`Inert`]) are also accepted.
 pub struct OpenBody<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for OpenBody<T> {
@@ -65,10 +65,10 @@ fn value<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>), Api
     })
 }
 
-/// Refuses the first field of the body that none of several structs knows, given those that each does not.
+/// Refuses the first field of the body that no struct knows. `unknown` holds the unknown fields of each struct.
 fn refuse<const N: usize>(unknown: [BTreeSet<String>; N], body: &[u8]) -> Result<(), ApiError> {
     let by_all = |path: &&String| unknown.iter().all(|paths| is_within(path, paths));
-    match unknown.iter().flatten().filter(by_all).find(|path| !says_nothing(path, body)) {
+    match unknown.iter().flatten().filter(by_all).find(|path| !has_no_effect(path, body)) {
         Some(field) => {
             let field = cut(field);
             Err(ApiError::field(&field, format!("the field {field:?} is not supported")))
@@ -77,7 +77,7 @@ fn refuse<const N: usize>(unknown: [BTreeSet<String>; N], body: &[u8]) -> Result
     }
 }
 
-/// Whether `path`, or something that it is part of, is among `paths`.
+/// Whether `paths` contains `path` or one of its ancestors.
 fn is_within(path: &str, paths: &BTreeSet<String>) -> bool {
     let ends = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
     paths.iter().any(|p| path.strip_prefix(p.as_str()).is_some_and(ends))

@@ -1,4 +1,4 @@
-//! One connection: how long each part of it may take, and how it ends.
+//! Serves one connection: bounds the time of each phase, and closes the connection gracefully.
 //!
 //! ```text
 //!          a byte           the whole head            the answer is written
@@ -6,9 +6,9 @@
 //!   keep-alive       read timeout             limits of its own            read timeout
 //! ```
 //!
-//! A connection that is closed while its client still sends would be reset, and the client would often lose the answer,
-//! as to a body that is too large. Therefore the server first says that it has no more to send, and for a while
-//! discards what arrives, until the client closes the connection too.
+//! If the server closed a connection while its client still sends, the system would reset it. The client would then
+//! often lose the answer, such as the refusal of a body that is too large. The server therefore first ends its own side
+//! of the connection. For a while it then discards incoming data until the client closes its side too.
 
 use std::convert::Infallible;
 use std::io;
@@ -32,35 +32,36 @@ use tower::ServiceExt;
 
 use crate::options::RequestLimits;
 
-/// The most that is buffered of a request's head, or of a part of its body.
+/// Maximum bytes buffered of a request's head, or of a part of its body.
 const BUFFER: usize = 64 << 10;
-/// Bytes that are discarded at a time.
+/// Bytes discarded per read while a connection closes.
 const DISCARDED: usize = 16 << 10;
 
-/// Where a connection is between two requests or within one.
+/// The phase of a connection, between two requests or within one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It is kept for a next request.
+    /// The connection is kept open for the next request.
     Idle,
-    /// A request is due, since the connection is new, or has begun to arrive.
+    /// A request is expected because the connection is new, or a request has begun to arrive.
     Head,
     /// A request is being answered.
     Answering,
-    /// All is sent, and what still arrives is discarded.
+    /// The answer is sent, and incoming data is discarded.
     Closing,
 }
 
-/// Tells the task of a connection in which phase it is. Clones tell the same task.
+/// Reports the phase of a connection to the connection's task. Clones report to the same task.
 #[derive(Clone, Debug)]
 struct Progress(watch::Sender<Phase>);
 
-/// A request in progress, until it is dropped.
+/// A request in progress. Dropping it ends the request.
 struct Answering(Progress);
 
-/// Answers the requests of a connection until its client closes it, it takes too long, or `open` is told to shut down.
+/// Answers the requests of a connection until its client closes it, a phase takes too long, or `open` is told to shut
+/// down.
 ///
 /// # Errors
-/// What it broke with.
+/// If the connection breaks or times out.
 pub async fn serve(stream: TcpStream, router: Router, open: Watcher, limits: RequestLimits) -> anyhow::Result<()> {
     let (sender, mut phase) = watch::channel(Phase::Head);
     let progress = Progress(sender);
@@ -70,7 +71,7 @@ pub async fn serve(stream: TcpStream, router: Router, open: Watcher, limits: Req
         let response = router.clone().oneshot(request);
         async move {
             let response = response.await?;
-            // The answer lasts as long as its body.
+            // The request is in progress until its response body is dropped.
             Ok::<_, Infallible>(response.map(|body| {
                 body.map_frame(move |frame| {
                     let _ = &answering;
@@ -80,7 +81,7 @@ pub async fn serve(stream: TcpStream, router: Router, open: Watcher, limits: Req
         }
     });
     let mut http = http1::Builder::new();
-    // The time for a head is looked after here: hyper's would include the wait for it.
+    // This task times the head itself, because hyper would also count the wait for its first byte.
     http.header_read_timeout(None).max_buf_size(BUFFER);
     let mut connection = pin!(open.watch(http.serve_connection(stream, service)));
     loop {
@@ -92,13 +93,13 @@ pub async fn serve(stream: TcpStream, router: Router, open: Watcher, limits: Req
         tokio::select! {
             ended = &mut connection => return Ok(ended?),
             _ = phase.changed() => {}
-            () = tokio::time::sleep(limit) => anyhow::bail!("its time was over ({:?})", *phase.borrow()),
+            () = tokio::time::sleep(limit) => anyhow::bail!("it timed out in phase {:?}", *phase.borrow()),
         }
     }
 }
 
 impl Progress {
-    /// Bytes arrived: after an idle time, they begin a head.
+    /// Records that bytes arrived. On an idle connection they begin a request's head.
     fn received(&self) {
         self.0.send_if_modified(|phase| {
             let begins = *phase == Phase::Idle;
@@ -109,12 +110,13 @@ impl Progress {
         });
     }
 
-    /// Bytes were sent: the connection is idle from the moment at which the end of the last answer is on its way.
+    /// Records that bytes were sent. On an idle connection this restarts the keep-alive time, which therefore counts from
+    /// the end of the last answer.
     fn sent(&self) {
         self.0.send_if_modified(|phase| *phase == Phase::Idle);
     }
 
-    /// A request's head is complete.
+    /// Records that a request's head is complete.
     fn answer(&self) -> Answering {
         self.0.send_replace(Phase::Answering);
         Answering(self.clone())
@@ -127,19 +129,19 @@ impl Drop for Answering {
     }
 }
 
-/// A client's stream, which reports its progress and is closed in good order.
+/// A client's TCP stream that reports its progress and closes gracefully.
 struct Stream {
-    // Pinned, since it has a clock in it.
+    // Pinned because it contains a timer.
     inner: Pin<Box<TimeoutStream<TcpStream>>>,
     progress: Progress,
-    /// Whether the client was told that nothing more will come.
+    /// Whether the server has ended its side of the connection.
     ended: bool,
 }
 
 impl Stream {
     fn new(stream: TcpStream, write_timeout: Duration, progress: Progress) -> Self {
-        // Tokens are to be sent as they come. If the system refuses this option, they are late, and nothing else is
-        // wrong.
+        // Sends each token at once instead of collecting small packets. If the system refuses this option, tokens
+        // arrive late, which is harmless.
         let _ = stream.set_nodelay(true);
         let mut inner = TimeoutStream::new(stream);
         inner.set_write_timeout(Some(write_timeout));
@@ -198,7 +200,7 @@ impl AsyncWrite for Stream {
             let mut buf = ReadBuf::new(&mut discarded);
             match ready!(self.inner.as_mut().poll_read(cx, &mut buf)) {
                 Ok(()) if !buf.filled().is_empty() => {}
-                // The client has closed it, one way or the other.
+                // The client has closed the connection, or it broke.
                 Ok(()) | Err(_) => return Poll::Ready(Ok(())),
             }
         }

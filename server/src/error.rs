@@ -1,4 +1,4 @@
-//! Errors as OpenAI's clients expect them: a status, and a body that says what, of which kind and where.
+//! Errors in the form that OpenAI's clients expect: a status, and a body with a message, a type and the field at fault.
 
 use std::fmt;
 
@@ -10,29 +10,29 @@ use serde::Serialize;
 
 use crate::worker::Failure;
 
-/// Characters of what a client sent that an answer repeats.
+/// Maximum characters of a client's text that an error message repeats.
 const MAX_REPEATED: usize = 100;
 
-/// A request that gets no answer but a reason.
+/// A refused or failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     /// The status of the response.
     pub status: StatusCode,
     /// OpenAI's `type`.
     pub kind: &'static str,
-    /// One sentence.
+    /// The message, one sentence.
     pub message: String,
-    /// The field of the request that is at fault.
+    /// The field of the request at fault.
     pub param: Option<String>,
     /// OpenAI's `code`.
     pub code: Option<&'static str>,
 }
 
-/// Why a request was refused, as an extension of the response, for those who look at answers on their way out.
+/// The reason of a refusal, as an extension of the response.
 #[derive(Clone, Debug)]
 pub struct Reason(pub String);
 
-/// `{"error": {..}}`, the body of every error, also within a stream.
+/// The body of every error, also within a stream: `{"error": {..}}`.
 #[derive(Debug, Serialize)]
 pub struct ErrorBody {
     error: ErrorFields,
@@ -61,13 +61,14 @@ impl ApiError {
         ApiError { param: Some(param.into()), ..Self::invalid(message) }
     }
 
-    /// 400: more tokens than there is room for.
+    /// 400: the request needs more tokens than fit.
     pub fn context_length(param: &str, message: String) -> Self {
         ApiError { code: Some("context_length_exceeded"), ..Self::field(param, message) }
     }
 
-    /// 400: there is room for `most`, tokens in words, which a prompt of so many does not leave for the tokens that
-    /// were `asked` for, or not for a single one where the request does not say how many.
+    /// 400: the prompt and its output do not fit. `most` is the limit in words ("512 tokens"), `prompt` the prompt's
+    /// length, and `asked` the requested output tokens. If `asked` is `None`, the prompt leaves no space for a single
+    /// token.
     pub fn no_room(param: &str, prompt: usize, asked: Option<usize>, most: &str) -> Self {
         Self::context_length(param, no_room(prompt, asked, most))
     }
@@ -81,12 +82,12 @@ impl ApiError {
         }
     }
 
-    /// 404: a model that is not the one that is served.
+    /// 404: the request names a model that is not served.
     pub fn model_not_found(model: &str, served: &str) -> Self {
         ApiError {
             param: Some("model".into()),
             code: Some("model_not_found"),
-            ..Self::not_found(format!("the model {:?} does not exist; this server has {served:?}", cut(model)))
+            ..Self::not_found(format!("the model {:?} does not exist: this server has {served:?}", cut(model)))
         }
     }
 
@@ -95,16 +96,20 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
     }
 
-    /// Any other 4xx about the form of the request.
+    /// Any other 4xx error about the form of the request.
     pub fn malformed(status: StatusCode, message: impl Into<String>) -> Self {
         Self::new(status, "invalid_request_error", message)
     }
 
-    /// 429: more requests at a time than the server takes.
+    /// 429: more requests are in progress than the server allows.
     pub fn too_many_requests() -> Self {
         ApiError {
             code: Some("rate_limit_exceeded"),
-            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "requests", "the server has as many requests as it takes")
+            ..Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "requests",
+                "the server has reached its limit of requests in progress",
+            )
         }
     }
 
@@ -113,7 +118,7 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable_error", message)
     }
 
-    /// 504: the request took longer than requests may.
+    /// 504: the request took longer than the server allows.
     pub fn timeout() -> Self {
         let message = "the request took longer than the server allows";
         Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message)
@@ -124,7 +129,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// The body.
+    /// Returns the JSON body.
     pub fn body(self) -> ErrorBody {
         let ApiError { kind, message, param, code, .. } = self;
         ErrorBody { error: ErrorFields { message, r#type: kind, param, code } }
@@ -142,7 +147,7 @@ impl IntoResponse for ApiError {
             StatusCode::UNAUTHORIZED => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            // Of the body, the rest is not read.
+            // The rest of the body is not read, so the connection cannot be reused.
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
@@ -155,7 +160,8 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The engine's refusal of a request. Its fields have the names that clients know, but for the number of beams.
+/// Converts the engine's refusal of a request. Fields keep their names, except that `beam_width` is `best_of` in the
+/// API.
 impl From<Refusal> for ApiError {
     fn from(Refusal { field, why }: Refusal) -> Self {
         let known = |name: &str| name.replace("beam_width", "best_of");
@@ -172,7 +178,7 @@ impl From<engine::Error> for ApiError {
     }
 }
 
-/// A sentence for the client.
+/// Writes a sentence for the client.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -183,7 +189,7 @@ impl fmt::Display for Failure {
             Failure::QueueFull => f.write_str("too many requests are waiting; try again later"),
             Failure::Engine => f.write_str("the engine failed while it computed this request"),
             Failure::Stopped => f.write_str("the server is stopping"),
-            Failure::Dropped => f.write_str("the request was given up, since its answer was not read in time"),
+            Failure::Dropped => f.write_str("the request was cancelled because its answer was not read in time"),
         }
     }
 }
@@ -200,7 +206,7 @@ impl From<Failure> for ApiError {
     }
 }
 
-/// There is room for `most`, tokens in words, but not for a prompt of so many and what was `asked` for after it.
+/// Returns the message that a prompt of `prompt` tokens and `asked` more exceed the limit `most`, given in words.
 fn no_room(prompt: usize, asked: Option<usize>, most: &str) -> String {
     let has = match asked {
         None => format!("the prompt alone has {prompt}"),
@@ -209,7 +215,7 @@ fn no_room(prompt: usize, asked: Option<usize>, most: &str) -> String {
     format!("this model's maximum context length is {most}, but {has}")
 }
 
-/// The beginning of a text that a client sent, as long as an answer may repeat it.
+/// Returns the beginning of a client's text, short enough to be repeated in an error message.
 pub fn cut(text: &str) -> String {
     match text.char_indices().nth(MAX_REPEATED) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -217,7 +223,7 @@ pub fn cut(text: &str) -> String {
     }
 }
 
-/// 400 about `field` unless `ok`.
+/// Returns a 400 error about `field` unless `ok`.
 pub fn check(ok: bool, field: &str, why: impl FnOnce() -> String) -> Result<(), ApiError> {
     if ok { Ok(()) } else { Err(ApiError::field(field, why())) }
 }

@@ -1,11 +1,12 @@
-//! The two text formats of metrics, and which of them a client wants.
+//! The two text formats for metrics, and the choice between them.
 //!
-//! Both have the same lines for samples. In OpenMetrics a counter's name in its description lacks the `_total` of its
-//! samples, and the text has an end; in Prometheus' older format, which any tool reads, it is the other way around.
+//! Both formats write samples in the same way. OpenMetrics describes a counter without the `_total` suffix of its
+//! samples, and ends the text with `# EOF`. Prometheus' older format, which every tool reads, describes counters with
+//! the suffix and has no end marker.
 
 use std::collections::BTreeSet;
 
-/// A text format.
+/// A text format for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposition {
     /// Prometheus' text format 0.0.4.
@@ -15,7 +16,8 @@ pub enum Exposition {
 }
 
 impl Exposition {
-    /// What suits a client best whose `Accept` headers are these; where it does not care, Prometheus' format.
+    /// Returns the format that best matches a client's `Accept` headers. Without a preference this is Prometheus'
+    /// format.
     pub fn wanted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let (mut prometheus, mut open_metrics) = (Preference::default(), Preference::default());
         for range in accept.flat_map(|value| value.split(',')) {
@@ -42,7 +44,7 @@ impl Exposition {
                 _ => {}
             }
         }
-        // At the same quality, what was asked for by name.
+        // At equal quality, the format that the client names more precisely wins.
         if (open_metrics.quality, open_metrics.precision) > (prometheus.quality, prometheus.precision) {
             Exposition::OpenMetrics
         } else {
@@ -50,7 +52,7 @@ impl Exposition {
         }
     }
 
-    /// The `Content-Type` of a text in this format.
+    /// The `Content-Type` of this format.
     pub fn content_type(self) -> &'static str {
         match self {
             Exposition::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -58,7 +60,7 @@ impl Exposition {
         }
     }
 
-    /// A text in OpenMetrics' format in this one.
+    /// Converts a text from OpenMetrics into this format.
     pub fn of(self, open_metrics: String) -> String {
         match self {
             Exposition::Prometheus => prometheus(&open_metrics),
@@ -67,11 +69,12 @@ impl Exposition {
     }
 }
 
-/// The quality that a client gives a format, as in its `Accept` headers.
+/// The quality that a client's `Accept` headers give to a format.
 #[derive(Clone, Copy, Debug, Default)]
 struct Preference {
     quality: f32,
-    /// How precisely the format is described by what the quality is from: the most precise description counts.
+    /// How precisely the matching media range names the format: 3 for an exact type, 1 for `*/*`. The most precise
+    /// range wins.
     precision: u8,
 }
 
@@ -94,7 +97,7 @@ fn prometheus(open_metrics: &str) -> String {
                 let total = if counters.contains(name) { "_total" } else { "" };
                 text.extend(["# ", keyword, " ", name, total, " ", rest, "\n"]);
             }
-            // The end, and units, which the names have.
+            // Skips the end marker and the units, which the names already contain.
             (Some("#"), ..) => {}
             _ => text.extend([line, "\n"]),
         }
@@ -126,7 +129,7 @@ mod tests {
             ("text/plain;q=0, */*;q=0.1", OpenMetrics),
             ("application/openmetrics-text, */*;q=0.1", OpenMetrics),
             ("application/openmetrics-text;q=nan, text/plain;q=0.1", Prometheus),
-            // Prometheus 2 and 3.
+            // The headers that Prometheus 2 and 3 send.
             (
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
                  text/plain;version=0.0.4;q=0.5,*/*;q=0.1",

@@ -1,4 +1,4 @@
-//! The requests that ended lately: how each ended, and how long it took.
+//! The most recently finished requests: how each ended and how long it took.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,39 +9,39 @@ use engine::llm::Completion;
 use engine::sequence::FinishReason;
 use serde::Serialize;
 
-/// Requests that are remembered.
+/// Number of requests kept.
 const KEPT: usize = 1024;
-/// The time for which a request counts in the latencies.
+/// How long a finished request counts towards the latencies.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The requests that ended lately. Clones are of the same.
+/// The most recently finished requests. Clones share one log.
 #[derive(Clone, Debug)]
 pub struct FinishedRequests(Arc<Mutex<Log>>);
 
 #[derive(Debug)]
 struct Log {
-    /// How many there were since the start.
+    /// Number of requests since the start.
     total: u64,
-    /// How many of these had no output that was cancelled or failed.
+    /// How many of them had no cancelled or failed output.
     answered: u64,
-    /// The latest last.
+    /// The kept requests, the newest last.
     latest: VecDeque<(Instant, FinishedRequest)>,
 }
 
-/// A request that has ended.
+/// A finished request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FinishedRequest {
-    /// The engine's name for it.
+    /// The engine's id of the request.
     pub id: RequestId,
     /// When it ended, in seconds since 1970.
     pub at: f64,
-    /// Length of its prompt; nothing if it was lost with a failed step.
+    /// Tokens of its prompt. `None` if the request was lost in a failed step.
     pub prompt_tokens: Option<usize>,
     /// Tokens of all its outputs.
     pub output_tokens: usize,
-    /// Seconds from its arrival to its first token, if it had one.
+    /// Seconds from its arrival to its first token, if any.
     pub first_token: Option<f64>,
-    /// Mean seconds for a token after the first, if there was one.
+    /// Mean seconds per token after the first, if any.
     pub per_token: Option<f64>,
     /// Seconds from its arrival to its end.
     pub time: f64,
@@ -49,51 +49,51 @@ pub struct FinishedRequest {
     pub ended: Ends,
 }
 
-/// How many outputs of a request ended in which way.
+/// The number of outputs of a request that ended for each reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ends {
-    /// With an end-of-text token or a stop string.
+    /// Ended by an end-of-text token or a stop string.
     #[serde(skip_serializing_if = "is_zero")]
     pub stop: usize,
-    /// At a limit: the tokens that were asked for, the model's positions, or the KV blocks.
+    /// Ended at a limit: the requested tokens, the model's positions or the KV blocks.
     #[serde(skip_serializing_if = "is_zero")]
     pub length: usize,
-    /// Because the request was cancelled.
+    /// Ended because the request was cancelled.
     #[serde(skip_serializing_if = "is_zero")]
     pub abort: usize,
-    /// Because a step failed. Nothing else is known of such a request.
+    /// Ended because a step failed. Such a request has no other data.
     #[serde(skip_serializing_if = "is_zero")]
     pub error: usize,
 }
 
-/// Latencies in seconds of the requests that ended in the last minute, of the latest 1,024 at most. Each is what 95 of a
-/// hundred requests do not exceed; nothing where there was none.
+/// 95th percentiles, in seconds, of the latencies of the requests that finished in the last minute (up to the latest
+/// 1,024). A percentile is `None` if no request has that latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// How many requests these were.
+    /// Number of requests that finished in the last minute.
     pub requests: usize,
     /// From a request's arrival to its first token.
     pub first_token_p95: Option<f64>,
-    /// Mean time for a token of a request after the first.
+    /// Mean time per token of a request after its first token.
     pub per_token_p95: Option<f64>,
-    /// From a request's arrival to its end, of those that were not cancelled.
+    /// From a request's arrival to its end. Cancelled and lost requests do not count.
     pub whole_p95: Option<f64>,
 }
 
 impl FinishedRequest {
-    /// Whether it was neither cancelled nor lost, as a whole.
+    /// Whether no output of the request was cancelled or lost.
     fn is_answered(&self) -> bool {
         self.ended.abort + self.ended.error == 0
     }
 }
 
 impl FinishedRequests {
-    /// None yet. The memory for all is taken at once.
+    /// Creates an empty log and allocates its memory at once.
     pub fn new() -> Self {
         FinishedRequests(Arc::new(Mutex::new(Log { total: 0, answered: 0, latest: VecDeque::with_capacity(KEPT) })))
     }
 
-    /// Notes a request that was answered, or cancelled.
+    /// Records a request that was answered or cancelled.
     pub fn push(&self, completion: &Completion) {
         let longest = completion.outputs.iter().map(|o| o.tokens.len()).max().unwrap_or(0);
         let (first, whole) = (completion.time_to_first_token, completion.time);
@@ -117,7 +117,7 @@ impl FinishedRequests {
         });
     }
 
-    /// Notes a request that was lost with a failed step.
+    /// Records a request that was lost in a failed step.
     pub fn lost(&self, id: RequestId, time: Duration) {
         self.log().push(FinishedRequest {
             id,
@@ -131,22 +131,22 @@ impl FinishedRequests {
         });
     }
 
-    /// How many there were since the start.
+    /// Returns the number of requests since the start.
     pub fn total(&self) -> u64 {
         self.log().total
     }
 
-    /// How many of these were answered: neither cancelled nor lost.
+    /// Returns the number of answered requests since the start: neither cancelled nor lost.
     pub fn answered(&self) -> u64 {
         self.log().answered
     }
 
-    /// The last `most`, the latest first.
+    /// Returns the latest `most` requests, newest first.
     pub fn latest(&self, most: usize) -> Vec<FinishedRequest> {
         self.log().latest.iter().rev().take(most).map(|entry| entry.1).collect()
     }
 
-    /// Latencies of the minute before `now`.
+    /// Returns the latencies of the minute before `now`.
     pub fn latency(&self, now: Instant) -> Latency {
         let recent: Vec<FinishedRequest> = {
             let log = self.log();
@@ -163,7 +163,7 @@ impl FinishedRequests {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        // Nothing in here can panic half-way.
+        // No code that holds this lock can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -179,13 +179,13 @@ impl Log {
     }
 }
 
-/// The time now.
+/// Seconds since the start of 1970.
 pub fn seconds_since_1970() -> f64 {
-    // A clock that is set to a time before 1970 counts as 1970.
+    // A clock set before 1970 counts as 1970.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
-/// The least value that 95 of a hundred do not exceed.
+/// Returns the smallest value that at least 95 % of the values do not exceed.
 fn p95(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten_and_still_counted() {
+    fn the_oldest_are_dropped_but_still_counted() {
         let finished = FinishedRequests::new();
         for id in 0..2000 {
             finished.lost(id, Duration::from_secs(1));
@@ -219,7 +219,7 @@ mod tests {
         let latest = finished.latest(usize::MAX);
         assert_eq!((latest.len(), latest[0].id, latest[KEPT - 1].id), (KEPT, 1999, 2000 - KEPT as u64));
         let latency = finished.latency(Instant::now());
-        assert_eq!(latency, Latency { requests: KEPT, ..Latency::default() }, "what was lost has no latency");
+        assert_eq!(latency, Latency { requests: KEPT, ..Latency::default() }, "lost requests have no latency");
         assert_eq!(finished.latency(Instant::now() + WINDOW).requests, 0);
     }
 }

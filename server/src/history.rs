@@ -1,6 +1,6 @@
-//! What the server did in each second of the last ten minutes, for the page's plots.
+//! Records the server's activity in each second of the last ten minutes, for the page's plots.
 //!
-//! A task of the runtime reads the counters once a second, so that the engine's thread has nothing to do with it.
+//! A task of the runtime reads the counters once a second, which costs the engine's thread no time.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -10,52 +10,52 @@ use serde::Serialize;
 
 use crate::metrics::Metrics;
 
-/// The time from one sample to the next.
+/// The time between two samples.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Samples that are kept: ten minutes.
+/// Number of samples kept: ten minutes.
 const KEPT: usize = 600;
-/// What a sample consists of, in this order.
+/// The fields of a sample, in order.
 const FIELDS: [&str; 9] = [
     // Seconds since the server was started.
     "time",
-    // A second, since the sample before.
+    // Rates per second since the previous sample.
     "generated_tokens",
     "computed_tokens",
-    // That were answered: neither cancelled nor lost.
+    // Answered requests, neither cancelled nor lost.
     "requests",
-    // At this time.
+    // At the time of the sample.
     "running",
     "waiting",
-    // Share of the KV blocks, 1 is all.
+    // Share of the KV blocks in use, from 0 to 1.
     "kv_used",
-    // Seconds, of the requests that ended in the minute before; null if there were none.
+    // Seconds, over the requests that ended in the previous minute. Null if there were none.
     "first_token_p95",
     "per_token_p95",
 ];
 
 type Sample = [Option<f64>; FIELDS.len()];
 
-/// Samples, once a second for ten minutes.
+/// Samples of the last ten minutes, one per second.
 #[derive(Debug)]
 pub struct History {
     start: Instant,
     samples: Mutex<VecDeque<Sample>>,
 }
 
-/// What `GET /debug/history` says.
+/// The answer to `GET /debug/history`.
 #[derive(Debug, Serialize)]
 pub struct Excerpt {
-    /// Seconds from one sample to the next.
+    /// Seconds between two samples.
     interval: f64,
-    /// Most samples that are kept.
+    /// Number of samples that the server keeps.
     kept: usize,
-    /// What each sample consists of.
+    /// The names of a sample's fields, in order.
     fields: [&'static str; FIELDS.len()],
-    /// The oldest first.
+    /// The samples, oldest first.
     samples: Vec<Sample>,
 }
 
-/// Counters at some time.
+/// The counters at one moment.
 struct Counters {
     at: Instant,
     generated_tokens: u64,
@@ -64,17 +64,17 @@ struct Counters {
 }
 
 impl History {
-    /// Of a server that is started now. The memory for all samples is taken at once.
+    /// Creates the history of a server that starts now, and allocates its memory at once.
     pub fn new() -> Self {
         History { start: Instant::now(), samples: Mutex::new(VecDeque::with_capacity(KEPT)) }
     }
 
-    /// Time since the server was started.
+    /// Returns the time since the server was started.
     pub fn uptime(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Takes samples for ever.
+    /// Takes samples forever.
     pub async fn keep(&self, metrics: &Metrics) {
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -88,7 +88,7 @@ impl History {
         }
     }
 
-    /// The samples later than `after`, in seconds since the server was started.
+    /// Returns the samples later than `after`, in seconds since the server was started.
     pub fn since(&self, after: f64) -> Excerpt {
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         let later = |sample: &&Sample| sample[0].is_some_and(|time| time > after);
@@ -134,7 +134,7 @@ fn sample(start: Instant, before: &Counters, after: &Counters, metrics: &Metrics
     .map(|value| value.map(short))
 }
 
-/// Rounded to five decimal places: no plot shows more, and digits take time to send.
+/// Rounds to five decimal places. Plots do not show more, and every digit costs bandwidth.
 fn short(value: f64) -> f64 {
     (value * 1e5).round() / 1e5
 }
@@ -179,7 +179,7 @@ mod tests {
             time: Duration::ZERO,
         };
         metrics.finished.push(&answered);
-        // A request that was lost is not counted as answered.
+        // A lost request does not count as answered.
         metrics.finished.lost(1, Duration::ZERO);
         let after = Counters::of(&metrics, start + Duration::from_secs(9));
         let sample = sample(start, &before, &after, &metrics);

@@ -1,4 +1,4 @@
-//! `quire serve`: the OpenAI API over one engine.
+//! Implements `quire serve`, the OpenAI API over one engine.
 //!
 //! ```text
 //!  connection --hyper--> router --> api::completions --Work--> worker thread: Llm::step
@@ -7,8 +7,9 @@
 //!  client <---- JSON or events ------+<-------- a channel a job ----+
 //! ```
 //!
-//! Every connection is a task of the runtime; the engine is one thread (`worker`), which knows nothing of HTTP. A job
-//! that is dropped, because its client is gone or its time is over, is cancelled before the engine's next step.
+//! Every connection is a task of the runtime. The engine runs on one thread (`worker`) and has no HTTP code. A job is
+//! dropped if its client disconnects or its time runs out. The worker cancels dropped jobs before the engine's next
+//! step.
 //!
 //! [`worker`], [`events`], [`metrics`] and [`exposition`] are public for servers of other protocols, such as the Dynamo
 //! worker in `scale/dynamo`.

@@ -1,4 +1,4 @@
-//! The sockets on which the server listens, and the connections that arrive there.
+//! The server's listening sockets and their incoming connections.
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
@@ -10,21 +10,22 @@ use anyhow::{Context, Result};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::time::Instant;
 
-/// The time until the next try when no connection can be accepted, as when there are no more file descriptors.
+/// The delay before the next attempt when a connection cannot be accepted, for example because no file descriptor is
+/// free.
 const RETRY: Duration = Duration::from_millis(50);
-/// The time between two reports that connections cannot be accepted.
+/// The minimum time between two log entries about failures to accept connections.
 const REPORT: Duration = Duration::from_secs(1);
-/// Attempts to find a port that is free at all of a name's addresses.
+/// Attempts to find a port that is free on all addresses of a name.
 const FREE_PORTS: usize = 16;
 
-/// The addresses of one name, all on the same port.
+/// Sockets on all addresses of one name, on the same port.
 #[derive(Debug)]
 pub struct Listeners {
     all: Vec<TcpListener>,
     failures: Failures,
 }
 
-/// Attempts to accept a connection that failed.
+/// Failures to accept a connection.
 #[derive(Debug, Default)]
 struct Failures {
     reported: Option<Instant>,
@@ -32,19 +33,19 @@ struct Failures {
 }
 
 impl Listeners {
-    /// Listens at every address of `host`: an address, in brackets or not, or a name. `localhost` is both 127.0.0.1 and
-    /// ::1, whatever the system's files say. An address that the machine does not have is left out, unless it is the
-    /// only one. Port 0 takes a free one.
+    /// Listens on every address of `host`, which is a name or an address (with or without brackets). `localhost` always
+    /// means both 127.0.0.1 and ::1, whatever the system's files say. Addresses that the machine does not have are
+    /// skipped unless none is left. Port 0 selects a free port.
     ///
     /// # Errors
-    /// If the name has no address, or one of them cannot be had.
+    /// If the name has no address or the server cannot listen on an address.
     pub async fn bind(host: &str, port: u16) -> Result<Self> {
         let addresses = resolve(host).await.with_context(|| format!("cannot listen at {host}:{port}"))?;
         let mut attempts = if port == 0 { FREE_PORTS } else { 1 };
         let all = loop {
             attempts -= 1;
             match bind_all(&addresses, port).await {
-                // A port that was free for one address may be taken for another.
+                // A port that was free on one address may be taken on another.
                 Err(error) if error.kind() == ErrorKind::AddrInUse && attempts > 0 => {}
                 bound => break bound.with_context(|| format!("cannot listen at {host}:{port}"))?,
             }
@@ -52,15 +53,16 @@ impl Listeners {
         Ok(Listeners { all, failures: Failures::default() })
     }
 
-    /// Where it listens; at least one address.
+    /// Returns the addresses on which it listens, at least one.
     ///
     /// # Errors
-    /// If the system does not say.
+    /// If the system does not report an address.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.all.iter().map(TcpListener::local_addr).collect()
     }
 
-    /// The next connection. Failures are logged once in a while, and waited out.
+    /// Waits for the next connection. If one cannot be accepted, logs that at most once a second and tries again after
+    /// a pause.
     pub async fn accept(&mut self) -> TcpStream {
         loop {
             let accepted = poll_fn(|cx| {
@@ -106,7 +108,7 @@ async fn bind_all(addresses: &[IpAddr], mut port: u16) -> io::Result<Vec<TcpList
             Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
                 return Err(error);
             }
-            // A machine without IPv6 says so in several ways.
+            // A machine without IPv6 reports one of several errors.
             Err(error) => missing = error,
         }
     }
@@ -114,7 +116,7 @@ async fn bind_all(addresses: &[IpAddr], mut port: u16) -> io::Result<Vec<TcpList
 }
 
 impl Failures {
-    /// Counts a failure at `now`. If it is to be reported: how many there were since the last report.
+    /// Counts a failure at `now`. If it is time to report, returns the number of failures since the last report.
     fn report(&mut self, now: Instant) -> Option<usize> {
         self.unreported += 1;
         if self.reported.is_some_and(|last| now < last + REPORT) {
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn brackets_are_no_part_of_an_address() {
+    async fn brackets_around_an_address_are_ignored() {
         for host in ["::1", "[::1]"] {
             assert_eq!(resolve(host).await.unwrap(), [Ipv6Addr::LOCALHOST], "{host}");
         }
@@ -154,13 +156,13 @@ mod tests {
         let listeners = Listeners::bind("LocalHost", 0).await.unwrap();
         let addresses = listeners.addresses().unwrap();
         let mut expected: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into()];
-        // Where the machine has no IPv6, the other family is all there is.
+        // A machine without IPv6 listens on the IPv4 address only.
         if std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
             expected.push(Ipv6Addr::LOCALHOST.into());
         }
         assert_eq!(addresses.iter().map(SocketAddr::ip).collect::<Vec<_>>(), expected);
         assert!(addresses.iter().all(|address| address.port() == addresses[0].port()));
-        // The port is taken, in whichever family it is asked for.
+        // The port is taken on both addresses.
         for address in addresses {
             let error = Listeners::bind("localhost", address.port()).await.unwrap_err();
             assert!(format!("{error:#}").contains("cannot listen at localhost:"), "{error:#}");

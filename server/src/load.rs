@@ -1,14 +1,14 @@
-//! How loaded an engine is, for routers that are told so.
+//! The load of an engine, for routers that subscribe to it.
 
-/// How loaded an engine is, as of its last step. The counters go on when the engine is loaded anew.
+/// The load of an engine after its last step. The counters continue when the engine is reloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineLoad {
-    /// KV blocks that a sequence holds.
+    /// KV blocks that sequences use.
     pub used_blocks: usize,
     /// KV blocks in the pool.
     pub num_blocks: usize,
     /// Tokens looked up in the prefix cache so far.
     pub queried_tokens: u64,
-    /// Those of them that were found.
+    /// The tokens of these lookups that were found.
     pub hit_tokens: u64,
 }

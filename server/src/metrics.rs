@@ -1,7 +1,7 @@
-//! What operators see at `GET /metrics`.
+//! Metrics for `GET /metrics`.
 //!
-//! Names that begin with `vllm:` are those of vLLM's metrics and mean the same, so that its Grafana boards show this
-//! server. Names that begin with `quire:` are this server's own.
+//! Metrics named `vllm:` have the same meaning as in vLLM, so its Grafana dashboards work with this server. Metrics
+//! named `quire:` are this server's own.
 
 mod register;
 mod swap;
@@ -43,21 +43,21 @@ struct CacheConfig {
 
 type FloatGauge = Gauge<f64, AtomicU64>;
 
-/// All metrics. Clones are of the same.
+/// All metrics. Clones share the same values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
     load: watch::Sender<EngineLoad>,
     /// Requests in the running batch.
     pub running: Gauge,
-    /// Requests that wait to be run.
+    /// Requests that wait to run.
     pub waiting: Gauge,
     swapped: Gauge,
-    /// Share of KV blocks in use, 1 is all.
+    /// Share of the KV blocks in use, from 0 to 1.
     pub kv_usage: FloatGauge,
     preemptions: Counter,
     prompt_tokens: Counter,
-    /// Tokens generated.
+    /// Generated tokens.
     pub generation_tokens: Counter,
     success: Family<Reason, Counter>,
     first_token: Histogram,
@@ -86,53 +86,53 @@ pub struct Metrics {
     swap: SwapMetrics,
     copied_blocks: Counter,
     steps: Counter,
-    /// Tokens run through the model.
+    /// Tokens run through the model, of prompts and outputs.
     pub computed_tokens: Counter,
-    /// Steps that failed.
+    /// Failed steps.
     pub engine_failures: Counter,
-    /// Requests refused since too many waited, or too many were in progress.
+    /// Requests refused because too many were waiting or in progress.
     pub refused: Counter,
-    /// Requests answered with an error that is not their own fault.
+    /// Requests answered with a server error (500 or 504).
     pub failed: Counter,
-    /// Requests refused for what they are.
+    /// Requests refused with a client error (4xx other than 429).
     pub invalid: Counter,
-    /// Requests to the engine that were cancelled: their client went, was too slow, or ran out of time, or an operator
-    /// cancelled them.
+    /// Engine requests that were cancelled because the client disconnected, read too slowly or ran out of time, or
+    /// because an operator cancelled them.
     pub aborted: Counter,
-    /// The requests that ended lately.
+    /// The most recently finished requests.
     pub finished: FinishedRequests,
-    /// Batches of KV events that were not published, since as many were waiting as may.
+    /// Batches of KV events that were dropped because the queue was full.
     pub dropped_batches: Counter,
     /// Open connections.
     pub connections: Gauge,
-    /// HTTP requests for text in progress.
+    /// Admitted HTTP requests in progress.
     pub requests: Gauge,
     tasks: Gauge,
 }
 
 impl Metrics {
-    /// Metrics of a server of `model`, all zero.
+    /// Creates the metrics of a server of `model`, all zero.
     pub fn new(model: &str) -> Self {
         let labels = [("model_name", model), ("engine", "0")].map(|(k, v)| (k.into(), v.to_owned().into()));
         let mut r = Registry::with_labels(labels.into_iter());
         let success = Family::<Reason, Counter>::default();
         for ended in [FinishReason::Stop, FinishReason::Length, FinishReason::Abort] {
-            // Counted from zero, and not only from the first one on.
+            // Creates the series at zero, so that it exists before the first such request.
             drop(success.get_or_create(&Reason { finished_reason: reason(ended) }));
         }
         Metrics {
             running: add(&mut r, "vllm:num_requests_running", "Requests in the running batch", Gauge::default()),
-            waiting: add(&mut r, "vllm:num_requests_waiting", "Requests that wait to be run", Gauge::default()),
+            waiting: add(&mut r, "vllm:num_requests_waiting", "Requests that wait to run", Gauge::default()),
             swapped: add(
                 &mut r,
                 "vllm:num_requests_swapped",
-                "Requests of which sequences are swapped out; they wait, but for those of which others run",
+                "Requests with sequences that are swapped out",
                 Gauge::default(),
             ),
             kv_usage: add(
                 &mut r,
                 "vllm:kv_cache_usage_perc",
-                "Share of KV blocks in use, 1 is all",
+                "Share of the KV blocks in use, from 0 to 1",
                 FloatGauge::default(),
             ),
             preemptions: add(&mut r, "vllm:num_preemptions", "Requests preempted", Counter::default()),
@@ -141,7 +141,7 @@ impl Metrics {
             success: add(
                 &mut r,
                 "vllm:request_success",
-                "Requests completed, by the reason why their first output ended",
+                "Completed requests, by the finish reason of their first output",
                 success,
             ),
             first_token: histogram(
@@ -159,7 +159,7 @@ impl Metrics {
             inter_token: histogram(
                 &mut r,
                 "vllm:inter_token_latency_seconds",
-                "The same, by its later name",
+                "Time between a request's steps, under vLLM's newer name",
                 &PER_TOKEN,
             ),
             request_per_token: histogram(
@@ -178,19 +178,19 @@ impl Metrics {
             prefill: histogram(
                 &mut r,
                 "vllm:request_prefill_time_seconds",
-                "Time from then to its first token",
+                "Time from when a request was first scheduled to its first token",
                 &FIRST_TOKEN,
             ),
             decode: histogram(
                 &mut r,
                 "vllm:request_decode_time_seconds",
-                "Time from its first token to its last",
+                "Time from a request's first token to its last",
                 &WHOLE,
             ),
             inference: histogram(
                 &mut r,
                 "vllm:request_inference_time_seconds",
-                "Time from when it was first scheduled to its last token",
+                "Time from when a request was first scheduled to its last token",
                 &WHOLE,
             ),
             request_prompt_tokens: histogram(
@@ -205,24 +205,34 @@ impl Metrics {
                 "Tokens generated for an output",
                 &TOKENS,
             ),
-            request_n: histogram(&mut r, "vllm:request_params_n", "Outputs asked for", &OUTPUTS),
-            request_max_tokens: histogram(&mut r, "vllm:request_params_max_tokens", "Most tokens asked for", &TOKENS),
+            request_n: histogram(&mut r, "vllm:request_params_n", "Outputs requested", &OUTPUTS),
+            request_max_tokens: histogram(
+                &mut r,
+                "vllm:request_params_max_tokens",
+                "Maximum tokens requested",
+                &TOKENS,
+            ),
             cache_config: add(
                 &mut r,
                 "vllm:cache_config_info",
-                "The shape of the KV cache in the labels; the value is 1",
+                "The shape of the KV cache, in the labels (the value is always 1)",
                 Family::default(),
             ),
             num_blocks: add(&mut r, "quire:kv_blocks", "KV blocks in the pool", Gauge::default()),
-            used_blocks: add(&mut r, "quire:kv_blocks_used", "KV blocks that a sequence holds", Gauge::default()),
-            filled_slots: add(
+            used_blocks: add(&mut r, "quire:kv_blocks_used", "KV blocks in use by sequences", Gauge::default()),
+            filled_slots: add(&mut r, "quire:kv_slots_filled", "Slots with a token in used blocks", Gauge::default()),
+            shared_blocks: add(
                 &mut r,
-                "quire:kv_slots_filled",
-                "Slots in used blocks that hold a token",
+                "quire:kv_blocks_shared",
+                "KV blocks with more than one reference",
                 Gauge::default(),
             ),
-            shared_blocks: add(&mut r, "quire:kv_blocks_shared", "KV blocks held more than once", Gauge::default()),
-            cached_blocks: add(&mut r, "quire:kv_blocks_cached", "KV blocks kept for a prefix alone", Gauge::default()),
+            cached_blocks: add(
+                &mut r,
+                "quire:kv_blocks_cached",
+                "KV blocks kept only for the prefix cache",
+                Gauge::default(),
+            ),
             prefix_queries: add(
                 &mut r,
                 "vllm:prefix_cache_queries",
@@ -239,7 +249,7 @@ impl Metrics {
             accepted_tokens: add(
                 &mut r,
                 "vllm:spec_decode_num_accepted_tokens",
-                "Drafted tokens that were right",
+                "Drafted tokens that were accepted",
                 Counter::default(),
             ),
             swap: SwapMetrics::new(&mut r),
@@ -247,9 +257,9 @@ impl Metrics {
             steps: add(&mut r, "quire:engine_steps", "Steps of the engine", Counter::default()),
             computed_tokens: add(&mut r, "quire:computed_tokens", "Tokens run through the model", Counter::default()),
             engine_failures: add(&mut r, "quire:engine_failures", "Steps that failed", Counter::default()),
-            refused: add(&mut r, "quire:requests_refused", "Requests refused for lack of room", Counter::default()),
+            refused: add(&mut r, "quire:requests_refused", "Requests refused for lack of capacity", Counter::default()),
             failed: add(&mut r, "quire:requests_failed", "Requests answered with 500 or 504", Counter::default()),
-            invalid: add(&mut r, "quire:requests_invalid", "Requests refused for what they are", Counter::default()),
+            invalid: add(&mut r, "quire:requests_invalid", "Invalid requests that were refused", Counter::default()),
             aborted: add(&mut r, "quire:requests_aborted", "Requests cancelled before their end", Counter::default()),
             dropped_batches: add(
                 &mut r,
@@ -266,17 +276,17 @@ impl Metrics {
         }
     }
 
-    /// Sets the size of the engine's memory.
+    /// Sets the metrics that describe the engine's memory.
     pub fn describe(&self, llm: &Llm) {
         let config = llm.engine().config();
         self.num_blocks.set(config.num_blocks as i64);
-        // A model that is loaded again may find less memory.
+        // A reloaded model may find less memory.
         self.cache_config.clear();
         let shape = CacheConfig { block_size: config.block_size, num_gpu_blocks: config.num_blocks };
         self.cache_config.get_or_create(&shape).set(1);
     }
 
-    /// Takes in the engine's state after a step. `before` is what its counters were the last time.
+    /// Updates the metrics with the engine's state after a step. `before` holds its counters at the previous call.
     pub fn observe(&self, llm: &Llm, before: &mut Stats) {
         let (engine, stats) = (llm.engine(), llm.stats());
         let usage = engine.scheduler().usage();
@@ -308,12 +318,12 @@ impl Metrics {
         self.load.send_if_modified(|before| std::mem::replace(before, load) != load);
     }
 
-    /// How loaded the engine is; can be waited on.
+    /// Returns a receiver for the engine's load, which callers can wait on.
     pub fn load(&self) -> watch::Receiver<EngineLoad> {
         self.load.subscribe()
     }
 
-    /// Notes requests that were queued.
+    /// Records requests that were queued.
     pub fn accepted(&self, params: &SamplingParams, requests: usize) {
         for _ in 0..requests {
             self.request_n.observe(params.n as f64);
@@ -321,7 +331,7 @@ impl Metrics {
         }
     }
 
-    /// Notes that a request got tokens, the time after its last ones if there were any.
+    /// Records that a request got tokens. `after` is the time since its previous tokens, if any.
     pub fn token(&self, after: Option<Duration>) {
         if let Some(time) = after {
             self.per_token.observe(time.as_secs_f64());
@@ -329,7 +339,7 @@ impl Metrics {
         }
     }
 
-    /// Notes a request that has ended, and how long it waited to be scheduled for the first time, if it was.
+    /// Records a finished request. `queued` is the time until it was first scheduled, if it was.
     pub fn done(&self, completion: &Completion, queued: Option<Duration>) {
         self.finished.push(completion);
         self.prompt_tokens.inc_by(completion.prompt_tokens.len() as u64);
@@ -358,7 +368,7 @@ impl Metrics {
         }
     }
 
-    /// Notes an answer with this status, if it is an error. Those for lack of room are counted where they arise.
+    /// Records an answer's status if it is an error. Refusals for lack of capacity are counted where they arise.
     pub fn error(&self, status: StatusCode) {
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {}
@@ -368,10 +378,10 @@ impl Metrics {
         }
     }
 
-    /// The text of all metrics, in OpenMetrics' format.
+    /// Returns the text of all metrics in the OpenMetrics format.
     ///
     /// # Errors
-    /// None that is known of: a string takes any text.
+    /// None in practice, because a string accepts any text.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             self.tasks.set(runtime.metrics().num_alive_tasks() as i64);
@@ -382,7 +392,7 @@ impl Metrics {
     }
 }
 
-/// OpenAI's word for the end of an output.
+/// Returns OpenAI's word for the reason why an output ended.
 pub fn reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",

@@ -1,4 +1,4 @@
-//! How a server is set up.
+//! Options of a server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,58 +10,59 @@ use serde::{Serialize, Serializer};
 
 use crate::events::EventFormat;
 
-/// How a server is set up.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Address to listen at, or a name: then all its addresses.
+    /// Address to listen on, or a name, which stands for all its addresses.
     pub host: String,
-    /// Port to listen at; 0 takes a free one.
+    /// Port to listen on. 0 selects a free port.
     pub port: u16,
-    /// Names, beside this machine's own, that a request's `Host` may have; `*` stands for all. Where there are none,
-    /// only a server that listens to this machine alone checks the name.
+    /// Names that a request's `Host` may have in addition to this machine's own. `*` allows all names. If the list is
+    /// empty, only a server that listens on loopback addresses alone checks the name.
     pub allowed_hosts: Vec<String>,
-    /// Origins, such as `https://example.org`, whose pages may use the server; `*` stands for all.
+    /// Origins whose pages may use the server, such as `https://example.org`. `*` allows all origins.
     pub cors: Vec<String>,
-    /// What requests must send as `Authorization: Bearer`; without one all are served.
+    /// The key that requests must send as `Authorization: Bearer`. If `None`, requests need no key.
     pub api_key: Option<String>,
-    /// The model's name in requests and answers; the model's own if `None`.
+    /// The model's name in requests and answers. Defaults to the model's own name.
     pub served_name: Option<String>,
     /// A chat template in place of the model's.
     pub chat_template: Option<String>,
-    /// How the model writes calls of tools; if it is not said, as the chat template shows it.
+    /// The format of the model's tool calls. If `None`, the server detects it from the chat template.
     pub tool_call_parser: Option<ToolFormat>,
-    /// How hidden states become embeddings.
+    /// How an embedding is made from hidden states.
     pub pooling: Pooling,
-    /// Texts that are computed when the model has been loaded, and kept for all prompts that begin with them.
+    /// Prefixes that are computed as soon as the model is loaded, and stay cached for all prompts that begin with them.
     pub shared_prefixes: Vec<Prompt>,
-    /// Where KV events are published; nowhere if `None`.
+    /// Where and how KV events are published. If `None`, they are not.
     pub kv_events: Option<KvEventsOptions>,
-    /// Called each time that a model is loaded, with how many of its bytes are loaded, and of how many.
+    /// Called at the start of each load of the model. Returns the callback that reports the load's progress.
     pub progress: fn() -> Progress,
-    /// A program that compiles heavy grammars on trial, before the server does. Started with [`engine::constraint::trial::ARGUMENT`],
-    /// it must call [`engine::constraint::trial::run`]. Without one, only the checks before compiling bound the time and memory.
+    /// A program that tries to compile a heavy grammar before the server compiles it. When it is started with
+    /// [`engine::constraint::trial::ARGUMENT`], it must call [`engine::constraint::trial::run`]. Without such a
+    /// program, only the checks before compilation bound its time and memory.
     pub grammar_trials: Option<PathBuf>,
-    /// Bounds.
+    /// Limits on requests and connections.
     pub limits: RequestLimits,
 }
 
-/// Where KV events are published, and how. They carry the tokens of prompts and outputs.
+/// Where and how KV events are published. The events contain the tokens of prompts and outputs.
 #[derive(Clone, Debug)]
 pub struct KvEventsOptions {
-    /// The publisher's ZeroMQ endpoint, such as `tcp://*:5557`; port 0 takes a free one.
+    /// The publisher's ZeroMQ endpoint, such as `tcp://*:5557`. Port 0 selects a free port.
     pub endpoint: String,
     /// The first frame of every message.
     pub topic: String,
-    /// The endpoint at which batches that were missed can be asked for, if at all.
+    /// The endpoint at which subscribers can request missed batches, if any.
     pub replay: Option<String>,
-    /// Batches that are kept for that.
+    /// Number of batches kept for replay.
     pub buffer: usize,
-    /// How events are written.
+    /// The encoding of events.
     pub format: EventFormat,
 }
 
 impl KvEventsOptions {
-    /// As vLLM publishes them, at `endpoint`.
+    /// Returns vLLM's default options for `endpoint`.
     pub fn at(endpoint: impl Into<String>) -> Self {
         KvEventsOptions {
             endpoint: endpoint.into(),
@@ -73,43 +74,44 @@ impl KvEventsOptions {
     }
 }
 
-/// Called with how many bytes of a model are loaded, and of how many.
+/// A callback that receives the loaded bytes of a model and its total bytes.
 pub type Progress = Box<dyn FnMut(usize, usize)>;
 
-/// Bounds on what clients can ask of the server. Serialised, it is what `GET /debug/state` shows of them, with times in
+/// Limits on what clients can ask of the server. Serialised, they are the limits in `GET /debug/state`, with times in
 /// seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RequestLimits {
-    /// Bytes in a request's body; more are refused with 413.
+    /// Maximum bytes of a request's body. Larger bodies are refused with 413.
     pub max_body_bytes: usize,
-    /// Open connections; more are closed at once.
+    /// Maximum open connections. Further connections are closed at once.
     pub max_connections: usize,
-    /// Requests that wait in the engine; more are refused with 503.
+    /// Maximum requests that wait in the engine. Further requests are refused with 503.
     pub max_queue: usize,
-    /// Sequences that wait in the engine; requests that would make them more are refused with 503.
+    /// Maximum sequences that wait in the engine. Requests that would exceed it are refused with 503.
     pub max_queue_seqs: usize,
-    /// Sequences of one request, prompts times outputs; more are refused with 400.
+    /// Maximum sequences of one request: its prompts times its outputs. Larger requests are refused with 400.
     pub max_request_seqs: usize,
-    /// Requests for text in progress; more are refused with 429.
+    /// Maximum admitted requests in progress. Further requests are refused with 429.
     pub max_requests: usize,
-    /// Time from a request's arrival to the end of its answer; then 504, or an error at the end of the stream.
+    /// Maximum time from a request's arrival to the end of its answer. After that it gets 504, or an error at the end
+    /// of its stream.
     #[serde(serialize_with = "seconds")]
     pub request_timeout: Duration,
-    /// Time to compile a grammar. Slower ones are refused with 400.
+    /// Maximum time to compile a grammar. Slower ones are refused with 400.
     #[serde(serialize_with = "seconds")]
     pub grammar_timeout: Duration,
-    /// Bytes of memory to compile a grammar. Larger ones are refused with 400.
+    /// Maximum bytes of memory to compile a grammar. Larger ones are refused with 400.
     pub grammar_memory: usize,
-    /// Time that requests in progress get once the server is told to stop.
+    /// Time for requests in progress to finish after the server is told to stop.
     #[serde(serialize_with = "seconds")]
     pub stop_timeout: Duration,
-    /// Time for a request's head to arrive, and for its body.
+    /// Maximum time for a request's head to arrive, and again for its body.
     #[serde(skip)]
     pub read_timeout: Duration,
-    /// Time for which a connection is kept for a next request.
+    /// Time to keep an idle connection open for the next request.
     #[serde(skip)]
     pub keep_alive: Duration,
-    /// Time for which a client may leave its answer unread; then its connection is closed.
+    /// Maximum time for which a client may leave its answer unread before the server closes the connection.
     #[serde(skip)]
     pub write_timeout: Duration,
 }

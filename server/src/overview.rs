@@ -1,4 +1,4 @@
-//! What `GET /debug/state` says: the engine's [`Snapshot`], and around it what the server knows.
+//! The answer to `GET /debug/state`: the engine's [`Snapshot`] with the server's own data.
 //!
 //! ```json
 //! {
@@ -6,14 +6,14 @@
 //!     "version": "0.1.0", "model": "opt-story-3m",
 //!     "uptime": 3600.5,                 // seconds since the server was started
 //!     "chat": true,                     // whether the model has a chat template
-//!     "limits": {"max_queue": 1024, ..} // see `RequestLimits`; times in seconds
+//!     "limits": {"max_queue": 1024, ..} // see `RequestLimits`, times in seconds
 //!   },
 //!   "counts": {"finished": 900, "failed": 0, "refused": 2, "invalid": 1, "aborted": 3}, // since the server was started
 //!   "latency": {"requests": 42, "first_token_p95": 0.1, "per_token_p95": 0.006, "whole_p95": 1.2}, // of the last minute
-//!   "finished": [                       // the last requests that ended, the latest first
+//!   "finished": [                       // the latest finished requests, newest first
 //!     {"id": 7, "at": 1764000000.5,      // when it ended, in seconds since 1970
 //!      "prompt_tokens": 9, "output_tokens": 80, "first_token": 0.1, "per_token": 0.006, "time": 0.5,
-//!      "ended": {"stop": 1, "length": 1}} // how its outputs ended; also "abort" and "error"
+//!      "ended": {"stop": 1, "length": 1}} // how its outputs ended: also "abort" and "error"
 //!   ],
 //!   "refused": [                        // the last refusals, the latest first, with equal ones counted
 //!     {"at": 1764000000.5, "times": 3, "status": 400, "endpoint": "/v1/completions", "reason": "n must be .."}
@@ -34,12 +34,12 @@ use crate::options::RequestLimits;
 use crate::refused::RefusedRequest;
 use crate::worker::{Snapshot, Status};
 
-/// A client that asks within this time of another gets the same.
+/// An overview up to this old is sent again instead of a new one.
 const AGE: Duration = Duration::from_millis(50);
-/// Finished requests that are shown.
+/// Number of finished requests shown.
 const FINISHED: usize = 50;
 
-/// The server and its engine at one moment; see the module.
+/// The server and its engine at one moment. The module's documentation shows the fields.
 #[derive(Debug, Serialize)]
 struct Overview<'a> {
     server: Server<'a>,
@@ -60,26 +60,26 @@ struct Server<'a> {
     limits: &'a RequestLimits,
 }
 
-/// Requests since the server was started.
+/// Counts of requests since the server was started.
 #[derive(Debug, Serialize)]
 struct Counts {
-    /// That the engine finished, in whatever way.
+    /// Finished by the engine for any reason.
     finished: u64,
-    /// Answered with an error that is not the client's fault.
+    /// Answered with a server error.
     failed: u64,
-    /// Refused for lack of room.
+    /// Refused for lack of capacity.
     refused: u64,
-    /// Refused for what they are.
+    /// Refused because the request is invalid.
     invalid: u64,
-    /// Cancelled before their end.
+    /// Cancelled before they ended.
     aborted: u64,
 }
 
-/// The state of server and engine as JSON. The engine is asked a few times a second at most, so that pages that are
-/// open do not slow requests down.
+/// Returns the state of server and engine as JSON. Answers are cached for a short time, so that open pages do not slow
+/// requests down.
 ///
 /// # Errors
-/// 503 if there is no engine.
+/// 503 if the engine is not running.
 pub async fn overview(app: &App) -> Result<Bytes, ApiError> {
     let mut last = app.overview.lock().await;
     if let Some((made, json)) = &*last
@@ -90,7 +90,7 @@ pub async fn overview(app: &App) -> Result<Bytes, ApiError> {
     if *app.worker.status().borrow() == Status::Loading {
         return Err(ApiError::unavailable("the model is being loaded"));
     }
-    let none = || ApiError::unavailable("there is no engine at present");
+    let none = || ApiError::unavailable("the engine is not running");
     let snapshot = app.worker.snapshot().await.ok_or_else(none)?;
     let json = serde_json::to_vec(&Overview::new(app, &snapshot)).map_err(|e| ApiError::internal(e.to_string()))?;
     let json = Bytes::from(json);
@@ -99,7 +99,7 @@ pub async fn overview(app: &App) -> Result<Bytes, ApiError> {
 }
 
 impl<'a> Overview<'a> {
-    /// Of `app`, whose engine's state is `snapshot`.
+    /// Combines the state of `app` with the engine's `snapshot`.
     fn new(app: &'a App, snapshot: &'a Snapshot) -> Self {
         let metrics = &app.metrics;
         Overview {

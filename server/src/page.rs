@@ -1,7 +1,8 @@
-//! The page at `/`: how the server does, its KV memory and its requests as they are, and a box to try a prompt or a chat.
+//! The page at `/`. It shows the server's activity, its KV memory and its requests, and has a form to try a prompt or a
+//! chat.
 //!
-//! Its files are in `server/page`, and in the binary. It asks for nothing that is not served here, and may not: its
-//! content security policy forbids it. What it shows comes from `GET /debug/state` and `GET /debug/history`.
+//! Its files are in `server/page` and are compiled into the binary. The page loads everything from this server, and its
+//! content security policy forbids any other source. Its data comes from `GET /debug/state` and `GET /debug/history`.
 
 use axum::extract::Path;
 use axum::http::header::{
@@ -14,7 +15,7 @@ use crate::error::ApiError;
 const INDEX: &str = include_str!("../page/index.html");
 const CSS: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
-/// What is served under `/page/`: name, content type, text.
+/// The files served under `/page/`: name, content type, text.
 const FILES: [(&str, &str, &str); 29] = [
     ("favicon.svg", "image/svg+xml", include_str!("../page/favicon.svg")),
     ("parts.css", CSS, include_str!("../page/parts.css")),
@@ -46,7 +47,7 @@ const FILES: [(&str, &str, &str); 29] = [
     ("state.js", JAVASCRIPT, include_str!("../page/state.js")),
     ("tabs.js", JAVASCRIPT, include_str!("../page/tabs.js")),
 ];
-/// The page may run and show what this server has, and nothing else; and it may not be shown inside another page.
+/// The content security policy. The page may load and run only this server's files, and other pages may not embed it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -58,10 +59,10 @@ pub async fn index() -> Response {
 /// `GET /page/{file}`.
 ///
 /// # Errors
-/// 404 if the page has no such file.
+/// 404 if the page does not have this file.
 pub async fn file(Path(name): Path<String>) -> Result<Response, ApiError> {
     let file = FILES.iter().find(|file| file.0 == name);
-    let (_, kind, text) = file.ok_or_else(|| ApiError::not_found("the page has no such file"))?;
+    let (_, kind, text) = file.ok_or_else(|| ApiError::not_found("the page does not have this file"))?;
     Ok(answer(kind, text))
 }
 
@@ -71,7 +72,7 @@ fn answer(kind: &'static str, text: &'static str) -> Response {
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
-        // Browsers must ask again each time, since another version of the server has another page.
+        // Browsers must revalidate each time, because another version of the server has another page.
         (CACHE_CONTROL, "no-cache"),
     ];
     (headers, text).into_response()

@@ -1,4 +1,4 @@
-//! Receiving a request's body: bounded in size and in time, inflated where it is compressed.
+//! Receives a request's body within limits on size and time, and decompresses it.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -11,10 +11,10 @@ use futures_util::StreamExt;
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Reads the whole body, which must be JSON, within the limits on size and time.
+/// Reads the whole body, which must be JSON.
 ///
 /// # Errors
-/// 413, 415 and 408; 400 if it breaks off, or is not what its headers say.
+/// 413, 415 or 408 if the body is too large, not JSON or too slow. 400 if it breaks off or does not match its headers.
 pub async fn receive(request: Request, app: &App) -> Result<Bytes, ApiError> {
     if !is_json(request.headers()) {
         let why = "the body must be JSON: send `Content-Type: application/json`";
@@ -33,7 +33,7 @@ pub async fn receive(request: Request, app: &App) -> Result<Bytes, ApiError> {
         while let Some(chunk) = stream.next().await {
             let chunk = chunk.map_err(|e| ApiError::invalid(format!("the body could not be read: {e}")))?;
             received += chunk.len();
-            // A compressed body may inflate to nothing, and go on for ever.
+            // The compressed size is bounded too, since a body may decompress to nothing and never end.
             if received > most {
                 return Err(too_large(most));
             }
@@ -62,14 +62,14 @@ fn refusal(error: &io::Error, most: usize) -> ApiError {
     }
 }
 
-/// The part of a body that has arrived.
+/// The part of a body received so far.
 enum Body {
     Plain(Bounded),
     Gzip(Box<MultiGzDecoder<Bounded>>),
 }
 
 impl Body {
-    /// An empty body, to be kept in `bytes`, in the encoding that `headers` name.
+    /// Creates an empty body that stores its contents in `bytes`. `headers` name its encoding.
     fn new(headers: &HeaderMap, bytes: Bounded) -> Result<Self, ApiError> {
         let named: Vec<_> =
             headers.get_all(header::CONTENT_ENCODING).iter().map(|v| v.to_str().unwrap_or("?")).collect();
@@ -98,7 +98,7 @@ impl Body {
     }
 }
 
-/// Bytes that may not become more than `most`.
+/// A buffer that never exceeds `most` bytes.
 struct Bounded {
     bytes: Vec<u8>,
     most: usize,

@@ -1,4 +1,4 @@
-//! The routes, and the layers that every request passes on its way to one.
+//! The routes, and the middleware layers that every request passes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,16 +22,16 @@ use crate::guard::{Guard, check_host, check_origin};
 use crate::page;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Bytes of a client's own request id, at most; longer ones are replaced.
+/// Maximum bytes of a client's own request id. Longer ids are replaced.
 const MAX_REQUEST_ID: usize = 128;
-/// Headers of a request, at most.
+/// Maximum number of headers in a request.
 const MAX_HEADERS: usize = 64;
-/// Bytes of all headers of a request together, at most.
+/// Maximum bytes of all headers of a request together.
 const MAX_HEADER_BYTES: usize = 16 << 10;
-/// The addresses that the page, Prometheus and load balancers poll.
+/// The paths that the page, Prometheus and load balancers poll.
 const POLLED: [&str; 5] = ["/debug/state", "/debug/history", "/metrics", "/health", "/ready"];
 
-/// The whole of the server, to be put behind connections.
+/// Creates the server's routes and layers.
 pub fn router(app: Arc<App>, guard: Guard) -> Router {
     let cors = guard.cors();
     let guard = Arc::new(guard);
@@ -57,13 +57,13 @@ pub fn router(app: Arc<App>, guard: Guard) -> Router {
         .route("/version", get(operate::version))
         .route("/metrics", get(operate::metrics))
         .route("/openapi.json", get(operate::openapi));
-    // The last layer is the first that a request meets.
+    // The layer added last sees a request first.
     let all = guarded
         .merge(open)
-        .fallback(operate::nowhere)
-        .method_not_allowed_fallback(operate::no_method)
+        .fallback(operate::path_not_found)
+        .method_not_allowed_fallback(operate::method_not_allowed)
         .with_state(app)
-        .layer(CatchPanicLayer::custom(|_| ApiError::internal("the server made a mistake").into_response()))
+        .layer(CatchPanicLayer::custom(|_| ApiError::internal("internal server error").into_response()))
         .layer(from_fn_with_state(guard.clone(), check_origin))
         .layer(cors)
         .layer(from_fn_with_state(guard, check_host))
@@ -71,11 +71,11 @@ pub fn router(app: Arc<App>, guard: Guard) -> Router {
         .layer(PropagateRequestIdLayer::new(REQUEST_ID))
         .layer(SetRequestIdLayer::new(REQUEST_ID, MakeRequestUuid))
         .layer(from_fn(check_head));
-    // Layers come after the choice of the route, which goes by the path.
+    // Layers of a router run after route matching, so the path is normalised outside the router.
     Router::new().fallback_service(MapRequest::new(all, with_plain_path))
 }
 
-/// Takes meaningless slashes out of a request's path: at its end, and all but one of several in a row.
+/// Normalises a request's path: removes slashes at its end and merges repeated slashes.
 fn with_plain_path(mut request: Request) -> Request {
     let uri = request.uri();
     let path = uri.path();
@@ -91,8 +91,7 @@ fn with_plain_path(mut request: Request) -> Request {
     request
 }
 
-/// Refuses requests without the right API key. The time that this takes depends on the key's length, and not on how
-/// much of it is right.
+/// Refuses requests without the right API key. The comparison takes constant time for a key of given length.
 async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
     if let Some(key) = &app.options.api_key {
         let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
@@ -103,7 +102,7 @@ async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) ->
     Ok(next.run(request).await)
 }
 
-/// Counts answers that are errors, and notes why requests were refused.
+/// Counts error responses, and records why requests were refused.
 async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let endpoint = request.extensions().get::<MatchedPath>().cloned();
     let response = next.run(request).await;
@@ -115,14 +114,14 @@ async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     response
 }
 
-/// What follows the scheme `Bearer`, which may be written in any case.
+/// Returns the key after the scheme `Bearer`. The scheme is case-insensitive.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     const SCHEME: &[u8] = b"Bearer ";
     let (scheme, key) = value.split_at_checked(SCHEME.len())?;
     scheme.eq_ignore_ascii_case(SCHEME).then_some(key.trim_ascii_start())
 }
 
-/// Refuses floods of headers, and request ids that would flood the log.
+/// Refuses requests with too many or too large headers, and drops request ids that would flood the log.
 async fn check_head(mut request: Request, next: Next) -> Result<Response, ApiError> {
     let headers = request.headers_mut();
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
@@ -136,7 +135,7 @@ async fn check_head(mut request: Request, next: Next) -> Result<Response, ApiErr
     Ok(next.run(request).await)
 }
 
-/// Logs every request when its response begins. Requests that are polled are logged at a lower level, unless they fail.
+/// Logs every request when its response begins. Successful requests to polled paths are logged at debug level.
 async fn log(request: Request, next: Next) -> Response {
     let start = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());

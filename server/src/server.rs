@@ -1,4 +1,4 @@
-//! Connections: accepting them, bounding them, and ending them in good order.
+//! The server: accepts connections, limits their number and stops gracefully.
 
 use std::future::Future;
 use std::io;
@@ -26,10 +26,10 @@ use crate::options::ServeOptions;
 use crate::router::router;
 use crate::worker::Worker;
 
-/// The time that connections get to send the rest of their answers when the server ends.
+/// Time for connections to send the rest of their answers when the server stops.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// A server that listens.
+/// A server that listens on its sockets.
 #[derive(Debug)]
 pub struct Server {
     listeners: Listeners,
@@ -39,11 +39,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and begins to load the model: until it is loaded, requests for text are answered with 503.
+    /// Opens the sockets and begins to load the model. Until the model is loaded, requests that need it are answered
+    /// with 503.
     ///
     /// # Errors
-    /// If the address cannot be had, an option makes no sense, or the model's configuration, tokenizer or chat template
-    /// cannot be read.
+    /// If the server cannot listen on the address, an option is invalid, or the model's configuration, tokenizer or
+    /// chat template cannot be read.
     pub async fn bind(files: &ModelFiles, engine: &Options, options: &ServeOptions) -> Result<Self> {
         let listeners = Listeners::bind(&options.host, options.port).await?;
         let guard = Guard::new(options, &listeners.addresses()?)?;
@@ -65,20 +66,21 @@ impl Server {
                 Ok(llm)
             }
         };
-        let worker = Worker::start(load, options.limits, metrics.clone(), events).context("no thread to be had")?;
+        let worker =
+            Worker::start(load, options.limits, metrics.clone(), events).context("cannot start the engine's thread")?;
         let app = App::new(files, engine, options, worker, metrics)?;
         Ok(Server { listeners, guard, app: Arc::new(app), publisher })
     }
 
-    /// Where it listens; at least one address.
+    /// Returns the addresses on which it listens, at least one.
     ///
     /// # Errors
-    /// If the system does not say.
+    /// If the system does not report an address.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.listeners.addresses()
     }
 
-    /// Where KV events are published, and where those that were missed can be asked for, if anywhere.
+    /// Returns the endpoints at which KV events are published and replayed, if any.
     pub fn kv_events(&self) -> (Option<&str>, Option<&str>) {
         let publisher = self.publisher.as_ref();
         (publisher.map(|p| p.address.as_str()), publisher.and_then(|p| p.replay.as_deref()))
@@ -87,18 +89,18 @@ impl Server {
     /// Waits until the model is loaded.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// If the model cannot be loaded.
     pub async fn loaded(&self) -> Result<()> {
         self.app.loaded().await
     }
 
-    /// Serves until `stop` is ready. From then on requests for text are refused; those in progress get their time, and
-    /// the server ends.
+    /// Serves until `stop` is ready. New requests are then refused, and the server ends once the requests in progress
+    /// finish or their time runs out.
     ///
     /// # Errors
-    /// If the model cannot be loaded at first.
+    /// If the model's first load fails.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<()> {
-        // Events are published for as long as the server runs.
+        // Keeps publishing events for as long as the server runs.
         let Server { mut listeners, guard, app, publisher: _publisher } = self;
         let connections = Connections::new(router(app.clone(), guard), &app);
         let mut background = JoinSet::new();
@@ -122,7 +124,7 @@ impl Server {
         tracing::info!("stopping");
         app.stop();
         let end = async {
-            // Those that do not end in time are failed by the worker.
+            // The worker fails the requests that do not finish in time.
             let _ = tokio::time::timeout(app.options.limits.stop_timeout, app.idle()).await;
             app.worker.stop();
         };
@@ -153,7 +155,7 @@ impl Connections {
         Connections { router, app: app.clone(), room, open: GracefulShutdown::new() }
     }
 
-    /// Serves a connection on a task of its own, or closes it if there are too many.
+    /// Serves a connection on its own task, or closes it if too many are open.
     fn take(&self, stream: TcpStream) {
         let Ok(permit) = self.room.clone().try_acquire_owned() else {
             self.app.metrics.refused.inc();
@@ -163,7 +165,7 @@ impl Connections {
         let connection = connection::serve(stream, self.router.clone(), self.open.watcher(), self.app.options.limits);
         metrics.connections.inc();
         tokio::spawn(async move {
-            // Clients may disconnect at any time, which is no error of the server's.
+            // Clients may disconnect at any time, which is not a server error.
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection broke");
             }
@@ -172,7 +174,7 @@ impl Connections {
         });
     }
 
-    /// Lets connections end their answers, for a short time.
+    /// Lets connections finish their answers within a short time.
     async fn close(self) {
         let _ = tokio::time::timeout(FLUSH, self.open.shutdown()).await;
     }

@@ -1,4 +1,5 @@
-//! Texts to tokens and back: a bounded amount at a time, since both take many times the memory of the text.
+//! Converts texts to tokens and back. The amount in progress is bounded, since both conversions need many times the
+//! memory of the text.
 
 use std::sync::Arc;
 
@@ -7,32 +8,32 @@ use tokio::sync::Semaphore;
 
 use crate::error::ApiError;
 
-/// Up to this many bytes are dealt with at once, more on a thread for blocking work.
+/// Maximum bytes converted inline. Larger amounts run on a thread for blocking work.
 const SHORT: usize = 16 << 10;
-/// Bytes that are dealt with at a time on such threads; a request with more has them to itself.
+/// Maximum bytes in conversion on such threads. A request with more takes the whole capacity.
 const ROOM: usize = 4 << 20;
-/// Requests that are dealt with at a time there, so that they leave the processor to others.
+/// Maximum concurrent conversions there, which leaves processor time for other work.
 const TURNS: usize = 2;
 
 /// A text and its tokens.
 pub type Encoded = (String, Vec<u32>);
 
-/// Makes tokens of texts and texts of tokens; requests with long ones take turns.
+/// Converts texts to tokens and back. Requests with long texts take turns.
 #[derive(Clone, Debug)]
 pub struct Texts {
     tokenizer: Arc<Tokenizer>,
-    /// Token ids are below this.
+    /// Token ids are smaller than this.
     vocab_size: usize,
     room: Arc<Semaphore>,
 }
 
 impl Texts {
-    /// Conversions by `tokenizer`, for a model whose token ids are below `vocab_size`. No request has a turn yet.
+    /// Converts with `tokenizer`, for a model with `vocab_size` token ids.
     pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize) -> Self {
         Texts { tokenizer, vocab_size, room: Arc::new(Semaphore::new(ROOM)) }
     }
 
-    /// Does `work` on `bytes` bytes of text when there is room for it.
+    /// Runs `work` on `bytes` bytes of text once capacity for it is free.
     async fn take<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -42,7 +43,7 @@ impl Texts {
             return work();
         }
         let room = u32::try_from(bytes.clamp(ROOM / TURNS, ROOM)).unwrap_or(u32::MAX);
-        // The semaphore is never closed. The turn lasts as long as the work, though the client may go meanwhile.
+        // The semaphore is never closed. The permit lasts as long as the work, even if the client disconnects.
         let turn = self.room.clone().acquire_many_owned(room).await;
         let work = move || {
             let _turn = turn;
@@ -51,12 +52,12 @@ impl Texts {
         tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?
     }
 
-    /// The ids of texts, with the special tokens the model expects around each if `special`. Long texts wait for their
-    /// turn, and do not hold up other requests.
+    /// Returns the token ids of texts. If `special`, adds the special tokens that the model expects around each text.
+    /// Long texts wait for their turn and do not delay other requests.
     ///
     /// # Errors
-    /// 400 about `param` if a text has no encoding, or more than `most` tokens. The latter is told from its length
-    /// alone where that is enough.
+    /// 400 about `param` if a text cannot be encoded or has more than `most` tokens. If the length alone shows that a
+    /// text has too many, it is not encoded.
     pub async fn encode(
         &self,
         param: &str,
@@ -83,10 +84,11 @@ impl Texts {
         self.take(bytes, move || texts.into_iter().map(encode).collect()).await
     }
 
-    /// The texts of tokens, without special tokens if `plain`. Many tokens wait for their turn.
+    /// Returns the texts of tokens, without special tokens if `plain`. Long lists wait for their turn.
     ///
     /// # Errors
-    /// 400 about `param` if a token is none of the model's, or a list has more than `most`, or no text.
+    /// 400 about `param` if a token id is outside the vocabulary, a list has more than `most` tokens, or it cannot be
+    /// decoded.
     pub async fn decode(
         &self,
         param: &str,
@@ -114,7 +116,7 @@ impl Texts {
     }
 }
 
-/// 400: a prompt of `least` tokens or more, where the model has `most` positions.
+/// 400: the prompt has at least `least` tokens, but the limit is `most`.
 fn too_long(param: &str, most: usize, least: usize) -> ApiError {
     let why =
         format!("this model's maximum context length is {most} tokens, but the prompt has {least} tokens or more");

@@ -1,4 +1,4 @@
-//! Answers are the engine's, in OpenAI's form.
+//! Checks that answers match the engine's outputs and have OpenAI's form.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -16,7 +16,7 @@ fn texts(answer: &Value) -> Vec<String> {
     answer["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The texts of all choices, put together from the chunks of a stream.
+/// Returns the texts of all choices, joined from the chunks of a stream.
 fn joined(events: &[Value], text: impl Fn(&Value) -> &Value) -> Vec<String> {
     let mut texts = Vec::new();
     for choice in events.iter().flat_map(|e| e["choices"].as_array().unwrap()) {
@@ -61,7 +61,7 @@ async fn a_completion_is_the_engines() {
 }
 
 #[tokio::test]
-async fn prompts_come_in_four_forms() {
+async fn prompts_have_four_forms() {
     let server = TestServer::start().await;
     let ids = server.post("/tokenize", &json!({"prompt": PROMPT})).await["tokens"].clone();
     let other = server.post("/tokenize", &json!({"prompt": "One day, a fox"})).await["tokens"].clone();
@@ -224,7 +224,7 @@ async fn an_echoed_prompt_has_its_logprobs() {
                 logprobs["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
             assert_eq!(tokens.len(), prompt + max_tokens);
             assert_eq!((tokens[0], &logprobs["text_offset"][0]), ("</s>", &json!(0)));
-            // The token that begins a text is no text.
+            // The token that begins a text adds no text.
             assert_eq!(tokens[1..].concat(), text);
             for i in 1..tokens.len() {
                 assert_eq!(logprobs["text_offset"][i], tokens[1..i].concat().chars().count());

@@ -1,5 +1,5 @@
-//! Conversations as clients send them: with what servers answered before, in parts, with calls of functions, and with the
-//! fields that say what becomes of them.
+//! Conversations as clients send them: with earlier answers, in parts, with function calls, and with fields that
+//! control the prompt.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use server::ServeOptions;
 
 const CHAT: &str = "/v1/chat/completions";
-/// Says all that it is told of messages, calls and options.
+/// Renders all messages, calls and options that it receives.
 const TEMPLATE: &str = "\
     {%- for m in messages -%}
     <{{ m.role }}{{ ' ' ~ m.name if m.name is defined }}>{{ m.content }}
@@ -31,26 +31,26 @@ async fn server(template: &str) -> TestServer {
     TestServer::with_options(ServeOptions { chat_template: Some(template.into()), ..ServeOptions::default() }).await
 }
 
-/// The prompt that a request comes to.
+/// Returns the prompt that a request produces.
 async fn prompt(server: &TestServer, body: &Value) -> String {
     let tokens = server.post("/tokenize", body).await["tokens"].clone();
     let text = server.post("/detokenize", &json!({"tokens": tokens})).await;
     text["prompt"].as_str().unwrap().to_owned()
 }
 
-/// The prompt of messages.
+/// Returns the prompt of messages.
 async fn prompt_of(server: &TestServer, messages: Value) -> String {
     prompt(server, &json!({"messages": messages})).await
 }
 
 #[tokio::test]
-async fn what_the_server_said_can_be_sent_back() {
+async fn answers_can_be_sent_back() {
     let server = server(TEMPLATE).await;
     let mut messages = json!([{"role": "user", "content": PROMPT}]);
     let ask = |messages: &Value| json!({"messages": messages, "max_tokens": 8, "temperature": 0});
     let first = server.post(CHAT, &ask(&messages)).await["choices"][0]["message"].clone();
     assert_eq!(first["refusal"], Value::Null);
-    // As `messages.append(response.choices[0].message)` has it, and what other libraries make of that.
+    // As `messages.append(response.choices[0].message)` sends it, with fields that other libraries add.
     let mut dumped = first.clone();
     let more = json!({"annotations": [], "audio": null, "function_call": null, "tool_calls": null, "parsed": null,
         "reasoning_content": null, "provider_specific_fields": {"refusal": null}, "id": "x", "weight": 1.5});
@@ -65,7 +65,7 @@ async fn what_the_server_said_can_be_sent_back() {
     }
     assert_eq!(prompts[0], prompts[1]);
     assert_eq!(prompts[0], prompts[2]);
-    // A loop of several turns.
+    // A conversation of several turns.
     for turn in 0..4 {
         let answer = server.post(CHAT, &ask(&messages)).await["choices"][0]["message"].clone();
         let all = messages.as_array_mut().unwrap();
@@ -76,7 +76,7 @@ async fn what_the_server_said_can_be_sent_back() {
 }
 
 #[tokio::test]
-async fn assistants_that_said_nothing_may_have_called() {
+async fn assistant_messages_without_content_may_have_calls() {
     let server = server(TEMPLATE).await;
     let call =
         json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": \"é<\", \"a\": 1}"}});
@@ -117,7 +117,7 @@ async fn parts_are_joined_or_given_as_the_template_reads_them() {
 }
 
 #[tokio::test]
-async fn what_is_no_text_is_refused_where_it_stands() {
+async fn non_text_parts_are_refused_with_their_place() {
     let server = server(TEMPLATE).await;
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,"}});
     let sound = json!({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}});
@@ -170,14 +170,14 @@ async fn templates_refuse_in_their_own_words() {
     let error = server.refused(CHAT, &json!({"messages": [{"role": "nobody", "content": "x"}]}), 400).await;
     assert_eq!(error["param"], "messages");
     assert!(error["message"].as_str().unwrap().ends_with("nobody may not speak"), "{error}");
-    // Other roles are the template's own matter.
+    // The template decides which other roles exist.
     let others = json!([{"role": "developer", "content": "d", "name": "n"}, {"role": "critic"}]);
     assert_eq!(prompt_of(&server, others).await, "<developer n>d\n<critic>\n<assistant>");
     server.stop().await.unwrap();
 }
 
 #[tokio::test]
-async fn fields_say_how_the_prompt_ends_and_what_the_template_is_told() {
+async fn fields_control_the_prompts_end_and_the_templates_variables() {
     let server = server(TEMPLATE).await;
     let messages = json!([{"role": "user", "content": "go"}, {"role": "assistant", "content": " Once "}]);
     for (fields, want) in [
@@ -203,7 +203,7 @@ async fn fields_say_how_the_prompt_ends_and_what_the_template_is_told() {
         let tokens = server.post("/tokenize", &json!({"prompt": want, "add_special_tokens": false})).await;
         assert_eq!(answer["usage"]["prompt_tokens"], tokens["count"], "{fields}");
     }
-    // What only chats have.
+    // Fields that only chats have.
     for (fields, want) in [
         (json!({"reasoning_effort": "high", "verbosity": "low"}), "effort high"),
         (json!({"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "none"}}), "effort none"),
@@ -270,7 +270,7 @@ impl io::Write for Log {
 }
 
 #[tokio::test]
-async fn a_template_that_fails_says_so_when_it_is_loaded() {
+async fn a_failing_template_is_reported_when_it_is_loaded() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -287,7 +287,7 @@ async fn a_template_that_fails_says_so_when_it_is_loaded() {
     failing.assert_unharmed().await;
 }
 
-/// As long as conversations may be, which no thread that serves others should render.
+/// The longest conversation allowed. It is rendered on a thread for blocking work.
 #[tokio::test]
 async fn long_conversations_are_rendered() {
     let server = server("{% for m in messages %}{{ loop.index0 if loop.index0 % 1000 == 0 }}{% endfor %}").await;

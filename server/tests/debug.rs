@@ -1,4 +1,4 @@
-//! What operators see at `/debug`, and what becomes of requests that they cancel.
+//! The `/debug` endpoints for operators, and the effect of cancelling requests.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -15,7 +15,7 @@ use server::{RequestLimits, ServeOptions};
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// A server that runs so many sequences at a time, all of one request if it comes to that.
+/// Starts a server that runs at most `max_num_seqs` sequences at a time. One request may use all of them.
 async fn narrow(max_num_seqs: usize) -> TestServer {
     let engine = Options {
         scheduler: SchedulerOptions { max_num_seqs, max_request_share: 1.0, ..SchedulerOptions::default() },
@@ -28,7 +28,7 @@ async fn state(server: &TestServer) -> Value {
     server.get_json("/debug/state").await
 }
 
-/// The ids of the requests that run or wait, once there are so many.
+/// Waits until `queue` has `count` requests and returns their ids.
 async fn ids(server: &TestServer, queue: &str, count: usize) -> Vec<u64> {
     loop {
         let state = state(server).await;
@@ -45,7 +45,7 @@ async fn cancel(server: &TestServer, id: &str) -> Response {
     server.client.request(Method::DELETE, url).send().await.unwrap()
 }
 
-/// What each choice of an answer ended with, and its text.
+/// Returns the index, finish reason and text of each choice.
 fn choices(answer: &Value) -> Vec<(u64, &str, &str)> {
     let all = answer["choices"].as_array().unwrap().iter();
     all.map(|c| (c["index"].as_u64().unwrap(), c["finish_reason"].as_str().unwrap(), c["text"].as_str().unwrap()))
@@ -64,7 +64,7 @@ async fn a_prompt_that_waits_is_cancelled_and_the_others_are_answered() {
         assert!(begun("running") && !begun("waiting") && now["swap_used"] == 0, "{now}");
         let id = waiting[0].to_string();
         assert_eq!(cancel(&server, &id).await.status(), StatusCode::NO_CONTENT);
-        // It is gone at once, and cannot be cancelled twice.
+        // The request is gone at once and cannot be cancelled twice.
         let error = error_of(cancel(&server, &id).await, 404).await;
         assert!(error["message"].as_str().unwrap().contains(&id), "{error}");
     });
@@ -106,7 +106,7 @@ async fn a_stream_that_is_cancelled_ends_with_the_reason() {
 }
 
 #[tokio::test]
-async fn whatever_is_cancelled_has_all_its_choices() {
+async fn cancelled_requests_have_all_their_choices() {
     let server = narrow(4).await;
     let long = json!({"prompt": PROMPT, "n": 4, "max_tokens": 480, "ignore_eos": true});
     let beams = json!({"prompt": PROMPT, "use_beam_search": true, "best_of": 4, "n": 3, "max_tokens": 400,
@@ -151,7 +151,7 @@ async fn only_requests_in_progress_are_cancelled_and_only_with_the_key() {
 }
 
 #[tokio::test]
-async fn the_state_says_what_runs_here_and_what_was_done() {
+async fn the_state_shows_the_engine_and_the_counts() {
     let limits = RequestLimits { max_queue: 77, ..RequestLimits::default() };
     let server = TestServer::with_options(ServeOptions { limits, ..ServeOptions::default() }).await;
     let before = state(&server).await;
@@ -166,7 +166,7 @@ async fn the_state_says_what_runs_here_and_what_was_done() {
 
     server.post(COMPLETIONS, &json!({"prompt": PROMPT, "n": 2, "max_tokens": 5, "ignore_eos": true})).await;
     server.refused(COMPLETIONS, &json!({"prompt": PROMPT, "unheard_of": 1}), 400).await;
-    // What is shown may be as old as a moment.
+    // The shown state may be up to 50 ms old.
     let after = loop {
         let state = state(&server).await;
         if state["counts"]["invalid"] == 1 {
@@ -219,7 +219,7 @@ async fn refused_requests_are_listed_with_their_reasons_and_without_their_texts(
 }
 
 #[tokio::test]
-async fn history_is_kept_whoever_looks() {
+async fn history_is_recorded_without_a_viewer() {
     let server = TestServer::start().await;
     server.post(COMPLETIONS, &json!({"prompt": PROMPT, "max_tokens": 20, "ignore_eos": true})).await;
     let history = loop {
@@ -238,7 +238,7 @@ async fn history_is_kept_whoever_looks() {
     let time = |i: usize| samples[i][0].as_f64().unwrap();
     assert!(time(0) < time(1));
     let rest = server.get_json(&format!("/debug/history?after={}", time(0))).await;
-    assert_eq!(rest["samples"][0], samples[1], "only what came later");
+    assert_eq!(rest["samples"][0], samples[1], "only later samples");
     let error = error_of(server.get("/debug/history?after=noon").await, 400).await;
     assert_eq!(error["param"], "after");
     server.stop().await.unwrap();

@@ -1,4 +1,4 @@
-//! Embeddings over HTTP: the forms of input and of answers, beside requests that generate, and what is refused.
+//! Embeddings over HTTP: the forms of input and answers, concurrency with generating requests, and refusals.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -15,7 +15,7 @@ use server::ServeOptions;
 
 const PATH: &str = "/v1/embeddings";
 
-/// The embeddings of an answer, which are in order and have length 1.
+/// Returns the embeddings of an answer. They must be in order and have length 1.
 fn vectors(answer: &Value) -> Vec<Vec<f32>> {
     assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!(MODEL)));
     let data = answer["data"].as_array().unwrap();
@@ -58,7 +58,7 @@ async fn an_input_has_the_same_embedding_in_every_form() {
 }
 
 #[tokio::test]
-async fn what_else_is_computed_and_what_was_computed_before_makes_no_difference() {
+async fn other_requests_and_cached_blocks_do_not_change_embeddings() {
     let scheduler =
         SchedulerOptions { prefix_caching: true, max_batch_tokens: 16, max_num_seqs: 8, ..SchedulerOptions::default() };
     for pooling in [Pooling::Last, Pooling::Mean] {
@@ -95,7 +95,7 @@ async fn the_last_token_and_the_mean_are_the_same_for_one_token_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_embedded_is_refused() {
+async fn invalid_inputs_are_refused() {
     let server = TestServer::start().await;
     let refused = [
         (json!({}), "input"),

@@ -1,5 +1,4 @@
-//! What ends an output and what is shown of it: least lengths, stop strings and stop tokens, special tokens; whole and in
-//! pieces.
+//! The ends of outputs: minimum lengths, stop strings, stop tokens and special tokens, in whole and streamed answers.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -16,7 +15,7 @@ const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 const EOS: u32 = 2;
 
-/// `body` with other fields.
+/// Returns `body` with additional fields.
 fn with(body: &Value, fields: &Value) -> Value {
     let mut body = body.clone();
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -27,13 +26,13 @@ fn greedy(max_tokens: usize) -> Value {
     json!({"prompt": PROMPT, "temperature": 0, "max_tokens": max_tokens})
 }
 
-/// The greedy output, past its end.
+/// Returns the greedy output, continued past its end-of-sequence token.
 fn endless(max_tokens: usize) -> Continuation {
     let params = SamplingParams { max_tokens, ignore_eos: true, ..SamplingParams::default() };
     alone(&ModelFiles::bundled(), PROMPT, &params).outputs.remove(0)
 }
 
-/// The choices of an answer, which must be the same when they are streamed; and how many tokens they have together.
+/// Returns the choices of an answer and the number of their tokens. The streamed answer must be the same.
 async fn choices(server: &TestServer, path: &str, body: &Value) -> (Vec<Value>, u64) {
     let whole = server.post(path, body).await;
     let options = json!({"stream": true, "stream_options": {"include_usage": true}});
@@ -107,8 +106,8 @@ async fn an_output_has_its_least_length() {
     server.stop().await.unwrap();
 }
 
-/// Where the first of `stops` ends the text of `tokens`, if none may end in the first `min_tokens`: its text, how many
-/// tokens it has and what has stopped it.
+/// Returns where the first of `stops` ends the text of `tokens`, as the text, its number of tokens and the stop string.
+/// No stop string counts in the first `min_tokens` tokens.
 fn stopped<'a>(
     tokens: &[&str],
     stops: &[&'a str],
@@ -156,7 +155,7 @@ async fn stop_strings_count_after_the_least_length() {
 }
 
 #[tokio::test]
-async fn tokens_that_a_request_names_end_its_outputs() {
+async fn stop_tokens_end_outputs() {
     let server = TestServer::start().await;
     let output = endless(60);
     let body = with(&greedy(60), &json!({"logprobs": 1}));
@@ -171,7 +170,7 @@ async fn tokens_that_a_request_names_end_its_outputs() {
             let choice = &choices[0];
             assert_eq!((&choice["finish_reason"], &choice["stop_reason"]), (&json!("stop"), &json!(id)));
             assert_eq!(text(choice), tokens[..first + usize::from(include)].concat(), "{at}: {fields}");
-            // The token counts, and has its logprob, though it may have no text.
+            // The stop token counts and has its logprob, even if it has no text.
             assert_eq!(count, first as u64 + 1);
             assert_eq!(choice["logprobs"]["tokens"], json!(tokens[..=first]));
         }
@@ -180,7 +179,7 @@ async fn tokens_that_a_request_names_end_its_outputs() {
         "logprobs": true, "stop_token_ids": [output.tokens[9]]});
     let (chats, _) = choices(&server, CHAT, &chat).await;
     assert_eq!(chats[0]["stop_reason"], output.tokens[9]);
-    // What ends every output is nothing that the request has named.
+    // An end-of-sequence token is no stop reason unless the request names it.
     let whole = greedy(400);
     for (fields, reason) in [
         (json!({}), json!(null)),
@@ -194,7 +193,7 @@ async fn tokens_that_a_request_names_end_its_outputs() {
 }
 
 #[tokio::test]
-async fn special_tokens_are_shown_where_they_are_asked_for() {
+async fn special_tokens_are_shown_on_request() {
     let server = TestServer::start().await;
     let body = with(&greedy(250), &json!({"ignore_eos": true, "logprobs": 0}));
     let shown = with(&body, &json!({"skip_special_tokens": false}));
@@ -213,7 +212,7 @@ async fn special_tokens_are_shown_where_they_are_asked_for() {
             assert_eq!(offset, tokens[..i].concat().chars().count());
         }
     }
-    // The token that ends an output is shown where what ends it is.
+    // A special token that ends an output is shown if the request includes stop tokens in the output.
     let chat = json!({"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 400});
     for (path, body) in [(COMPLETIONS, greedy(400)), (CHAT, chat)] {
         let (natural, length) = choices(&server, path, &body).await;
@@ -254,7 +253,7 @@ async fn prompts_get_special_tokens_or_not() {
     server.stop().await.unwrap();
 }
 
-/// In a pool that is too small for all, each gets what it gets where there is room.
+/// In a pool too small for all requests, each gets the same output as in a large pool.
 #[tokio::test]
 async fn preemption_changes_no_end() {
     let prompts = ["Once upon a time", "One day, a fox", "My name is", "The old mouse", "In the river", "A red kite"];

@@ -1,4 +1,4 @@
-//! A step of the engine that fails: a model with a token that it cannot compute.
+//! A failing engine step, caused by a model with a token that it cannot compute.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -15,7 +15,7 @@ use server::ServeOptions;
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Waits until a request with a prompt of this length waits.
+/// Waits until a request with a prompt of this length is in the queue.
 async fn wait_until_queued(server: &TestServer, prompt_tokens: usize) {
     let queued =
         |state: &Value| state["waiting"].as_array().unwrap().iter().any(|r| r["prompt_tokens"] == prompt_tokens);
@@ -25,10 +25,10 @@ async fn wait_until_queued(server: &TestServer, prompt_tokens: usize) {
 }
 
 #[tokio::test]
-async fn fails_its_requests_and_no_others() {
+async fn a_failing_step_fails_only_its_own_requests() {
     let model = poisoned();
     let files = ModelFiles::directory(model.path()).unwrap();
-    // One request at a time, so that one waits while another runs.
+    // One request runs at a time, so that another waits.
     let engine = Options {
         scheduler: SchedulerOptions { max_num_seqs: 1, ..SchedulerOptions::default() },
         ..Options::default()
@@ -41,7 +41,7 @@ async fn fails_its_requests_and_no_others() {
     let want = server.post(COMPLETIONS, &good).await["choices"].clone();
 
     for _ in 0..3 {
-        // The first runs, prompt by prompt, until its client goes; the others wait in this order.
+        // The first request runs its prompts one by one until its client disconnects. The others wait in this order.
         let mut running = server.send(COMPLETIONS, &long).await;
         running.chunk().await.unwrap();
         let send = |body: &Value| tokio::spawn(server.client.post(server.url(COMPLETIONS)).json(body).send());
@@ -54,13 +54,13 @@ async fn fails_its_requests_and_no_others() {
         let error = error_of(failing.await.unwrap().unwrap(), 500).await;
         assert_eq!(error["type"], "server_error");
         let answer: Value = surviving.await.unwrap().unwrap().json().await.unwrap();
-        assert_eq!(answer["choices"], want, "what waited is answered by the next engine");
+        assert_eq!(answer["choices"], want, "the next engine answers the waiting requests");
     }
     assert_eq!(server.metric("quire:engine_failures_total").await, 3.0);
     server.wait_for_metric("quire:kv_blocks_used", 0.0).await;
     assert_eq!(server.get("/health").await.status(), 200);
-    // The operator sees what was lost. A state from before the last answer, which the server keeps for a moment, still
-    // shows requests in progress.
+    // The state shows the lost requests. A cached state from before the last answer may still show requests in
+    // progress.
     let state = loop {
         let state = server.get_json("/debug/state").await;
         if state["running"] == json!([]) && state["waiting"] == json!([]) {
@@ -72,9 +72,9 @@ async fn fails_its_requests_and_no_others() {
     server.stop().await.unwrap();
 }
 
-/// If the model is gone by then the server stays, to say so.
+/// If the model cannot be reloaded, the server keeps running and reports that.
 #[tokio::test]
-async fn without_a_model_to_load_again_the_server_says_so() {
+async fn a_server_without_a_model_to_reload_reports_it() {
     let model = poisoned();
     let files = ModelFiles::directory(model.path()).unwrap();
     let server = TestServer::with(&files, &Options::default(), ServeOptions::default()).await;

@@ -1,4 +1,4 @@
-//! One request among others: how much of the server it gets, and what becomes of what does not fit at once.
+//! Fairness between requests, and requests that do not fit at once.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,7 +14,7 @@ use server::{RequestLimits, ServeOptions};
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// A server whose KV cache has so many blocks.
+/// Starts a server whose KV cache has `num_blocks` blocks.
 async fn with_blocks(num_blocks: usize, options: ServeOptions) -> TestServer {
     let files = ModelFiles::bundled();
     let block = Llm::load(&files, &Options::default()).unwrap().kv_layout().block_bytes();
@@ -34,7 +34,7 @@ async fn a_small_request_is_answered_while_giants_are_in_progress() {
         let request = server.client.post(server.url(COMPLETIONS)).json(&giant(n)).send();
         tokio::spawn(request)
     });
-    // Whatever does not run waits.
+    // All sequences that do not run are waiting.
     while server.metric("vllm:num_requests_waiting").await < 380.0 {
         tokio::task::yield_now().await;
     }
@@ -43,7 +43,7 @@ async fn a_small_request_is_answered_while_giants_are_in_progress() {
         assert_eq!(small["choices"][0]["text"], ", there lived");
         assert!(giants.iter().all(|giant| !giant.is_finished()));
     }
-    // It came and went in a time in which the giants have not got far.
+    // The small requests finished before the giants made much progress.
     assert!(server.metric("vllm:num_requests_waiting").await > 300.0);
     giants.iter().for_each(tokio::task::JoinHandle::abort);
     server.assert_unharmed().await;
@@ -76,8 +76,8 @@ async fn choices_that_do_not_fit_at_once_are_all_complete() {
 }
 
 #[tokio::test]
-async fn what_cannot_fit_is_refused_with_numbers() {
-    // 64 slots, and the last token needs none.
+async fn requests_that_cannot_fit_are_refused_with_numbers() {
+    // The cache has 64 slots, and the last token needs none.
     let server = with_blocks(4, ServeOptions::default()).await;
     let prompt: Vec<u32> = (5..55).collect();
     let ask = |fields: Value| {
@@ -91,7 +91,7 @@ async fn what_cannot_fit_is_refused_with_numbers() {
     assert!(["65", "50", "16"].iter().all(|number| message.contains(number)), "{message}");
     let longest = server.post(COMPLETIONS, &ask(json!({"max_tokens": 15, "n": 3, "temperature": 1}))).await;
     assert_eq!(longest["usage"]["completion_tokens"], 45, "one after the other");
-    // The default is 16, where there is room.
+    // The default is 16 tokens if they fit.
     assert_eq!(server.post(COMPLETIONS, &ask(json!({}))).await["usage"]["completion_tokens"], 15);
     let error = server.refused(COMPLETIONS, &json!({"prompt": vec![5; 70], "max_tokens": 1}), 400).await;
     assert_eq!(error["code"], "context_length_exceeded");
@@ -137,7 +137,7 @@ async fn sequences_are_bounded_by_request_and_in_the_queue() {
     let long = json!({"prompt": vec![PROMPT; 4], "n": 4, "max_tokens": 400, "ignore_eos": true, "stream": true});
     let mut running = server.send(COMPLETIONS, &long).await;
     running.chunk().await.unwrap();
-    // Four of sixteen run, twelve wait.
+    // Of sixteen sequences, four run and twelve wait.
     let refused = server.send(COMPLETIONS, &list(3, 3)).await;
     assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (503, &"1".parse().unwrap()));
     let taken = server.post(COMPLETIONS, &list(4, 2)).await;

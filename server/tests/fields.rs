@@ -1,5 +1,5 @@
-//! Fields of requests: those that change nothing are accepted, those that would change the answer and are not there are
-//! refused, and what is wrong is said in the client's own words.
+//! Request fields: fields without effect are accepted, unsupported fields that would change the answer are refused, and
+//! errors use the client's terms.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -16,7 +16,7 @@ use server::ServeOptions;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// A small greedy request to each endpoint.
+/// Returns a small greedy request for each endpoint.
 fn requests() -> [(&'static str, Value); 2] {
     let messages = json!([{"role": "user", "content": PROMPT}]);
     [
@@ -25,26 +25,26 @@ fn requests() -> [(&'static str, Value); 2] {
     ]
 }
 
-/// `body` with other fields.
+/// Returns `body` with additional fields.
 fn with(body: &Value, fields: &Value) -> Value {
     let mut body = body.clone();
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     body
 }
 
-/// What an answer says, without what differs from one to the next.
+/// Returns the parts of an answer that do not vary between identical requests.
 fn said(answer: &Value) -> (Value, Value) {
     (answer["choices"].clone(), answer["usage"].clone())
 }
 
-/// The names of a request's fields in the description of the API.
+/// Returns the names of a request's fields in the API description.
 async fn described(server: &TestServer, path: &str) -> BTreeSet<String> {
     let schema = if path == CHAT { "ChatRequest" } else { "CompletionRequest" };
     let description = server.get_json("/openapi.json").await;
     description["components"]["schemas"][schema]["properties"].as_object().unwrap().keys().cloned().collect()
 }
 
-/// Nothing that only a reader of the source understands.
+/// Checks that a message has no terms that only a reader of the source understands.
 fn assert_plain(message: &str) {
     let foreign = [
         "usize", "isize", "u8", "u16", "u32", "u64", "i32", "i64", "f32", "f64", "struct", "enum", "variant", "tuple",
@@ -55,7 +55,7 @@ fn assert_plain(message: &str) {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_accepted() {
+async fn fields_without_effect_are_accepted() {
     let server = TestServer::start().await;
     let neutral = [
         json!({"tools": []}),
@@ -92,7 +92,7 @@ async fn what_changes_nothing_is_accepted() {
         for fields in &neutral {
             assert_eq!(said(&server.post(path, &with(&body, fields)).await), plain, "{path} {fields}");
         }
-        // None of them takes its turn by not being read: they are all known to be nothing.
+        // Checks that null is accepted for every known field at once.
         let mut all = body.clone();
         for field in described(&server, path).await {
             all.as_object_mut().unwrap().entry(field).or_insert(Value::Null);
@@ -114,7 +114,7 @@ async fn what_changes_nothing_is_accepted() {
 }
 
 #[tokio::test]
-async fn what_would_change_the_answer_is_refused_by_its_name() {
+async fn unsupported_fields_are_refused_by_name() {
     let server = TestServer::start().await;
     let function = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
     let refused = [
@@ -218,7 +218,7 @@ async fn wrong_types_are_named_in_plain_words() {
             | "length_penalty" => &number,
             "stream_options" | "metadata" | "logit_bias" => &object,
             "stop" => &texts,
-            // Those of the other tables, and of the tests of chats.
+            // Fields that other tables here and the tests of chats cover.
             _ => &[],
         }
     };
@@ -253,13 +253,14 @@ async fn wrong_types_are_named_in_plain_words() {
     for value in [json!([1.5]), json!([-1]), json!([[1.5]]), json!([1e10]), json!([null]), json!([{}])] {
         assert_refused(&server, COMPLETIONS, &json!({"prompt": value}), "prompt").await;
     }
-    // What no number and no text can be is known by its field too, and what is huge is not called something else.
+    // Numbers and strings that cannot be represented are reported with their field. Huge numbers are described as
+    // numbers.
     for (body, field) in [
         (r#"{"prompt": "a", "seed": 1e400}"#, "seed"),
         (r#"{"prompt": "\ud800"}"#, "prompt"),
         (r#"{"prompt": "a", "seed": 9223372036854775808}"#, "seed is out of range"),
         (r#"{"prompt": "a", "max_tokens": 1e30}"#, "max_tokens is out of range"),
-        (r#"{"prompt": "a", "user": "b", "user": "c"}"#, "user is there twice"),
+        (r#"{"prompt": "a", "user": "b", "user": "c"}"#, "user is given twice"),
     ] {
         let request = server.client.post(server.url(COMPLETIONS)).header("content-type", "application/json");
         let error = error_of(request.body(body).send().await.unwrap(), 400).await;
@@ -345,14 +346,14 @@ async fn whole_numbers_are_integers() {
     server.stop().await.unwrap();
 }
 
-/// What only the engine finds out has its field too, by the client's name for it.
+/// Errors that only the engine detects also name the field, with the client's name for it.
 #[tokio::test]
 async fn the_engines_refusals_name_the_field() {
     let engine = Options { kv_memory: Some(1 << 20), ..Options::default() };
     let server = TestServer::with(&ModelFiles::bundled(), &engine, ServeOptions::default()).await;
     for (path, body) in requests() {
         let beams = with(&body, &json!({"use_beam_search": true, "best_of": 2}));
-        // OpenAI's default, which clients send unasked.
+        // OpenAI's default, which clients send without being told to.
         let plain = said(&server.post(path, &beams).await);
         assert_eq!(said(&server.post(path, &with(&beams, &json!({"temperature": 1}))).await), plain, "{path}");
         for (field, value) in [

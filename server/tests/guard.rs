@@ -1,4 +1,4 @@
-//! Pages in a browser on this machine: what they may make it ask of the server.
+//! Protection of the server from web pages in a browser on this machine.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,7 +14,7 @@ use server::{ServeOptions, Server};
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Asks for `/v1/models` with these lines in the head.
+/// Requests `target` with these lines in the head.
 async fn ask(server: &TestServer, target: &str, version: &str, head: &str) -> String {
     server.raw(format!("GET {target} {version}\r\n{head}connection: close\r\n\r\n").as_bytes()).await
 }
@@ -24,7 +24,7 @@ fn status(answer: &str) -> &str {
 }
 
 #[tokio::test]
-async fn a_server_of_this_machine_is_asked_for_by_its_names() {
+async fn a_local_server_checks_the_host() {
     let server = TestServer::start().await;
     let port = server.address.port();
     for (host, expected) in [
@@ -53,7 +53,7 @@ async fn a_server_of_this_machine_is_asked_for_by_its_names() {
             assert!(expected == "200" || answer.contains("--allowed-host"), "{answer}");
         }
     }
-    // Any of several must be right, and what the request line has counts too.
+    // Every host header must be allowed, and so must the host in the request line.
     let two = ask(&server, "/v1/models", "HTTP/1.1", "host: localhost\r\nhost: evil.example\r\n").await;
     assert_eq!(status(&two), "421");
     let absolute = ask(&server, "http://evil.example/v1/models", "HTTP/1.1", "host: localhost\r\n").await;
@@ -81,7 +81,7 @@ async fn names_can_be_allowed() {
         assert_eq!(get(&server, host).await, expected, "{host}");
     }
     assert_eq!(get(&with(&["*"], "127.0.0.1").await, "evil.example").await, "200");
-    // A server for others is known to them by names that it does not know.
+    // Clients of a public server may use names that the server does not know.
     assert_eq!(get(&with(&[], "0.0.0.0").await, "any.example").await, "200");
     assert_eq!(get(&with(&["llm.example"], "0.0.0.0").await, "any.example").await, "421");
 }
@@ -92,26 +92,26 @@ async fn send(server: &TestServer, method: Method, origin: &str) -> Response {
 }
 
 #[tokio::test]
-async fn pages_of_other_origins_change_nothing() {
+async fn pages_of_other_origins_cannot_change_state() {
     let server = TestServer::start().await;
     let own = format!("http://{}", server.address);
     assert_eq!(send(&server, Method::POST, &own).await.status(), 200);
     for origin in ["http://evil.example", "null", "http://127.0.0.1", &format!("{own}.evil.example"), "file://"] {
         let error = error_of(send(&server, Method::POST, origin).await, 403).await;
         assert!(error["message"].as_str().unwrap().contains("--cors"), "{error}");
-        // Whatever the address, and whether it takes the method.
+        // On any path, whether or not it supports the method.
         for path in ["/tokenize", "/nowhere", "/metrics"] {
             for method in [Method::POST, Method::DELETE, Method::PUT, Method::PATCH] {
                 let request = server.client.request(method, server.url(path)).header("origin", origin);
                 error_of(request.send().await.unwrap(), 403).await;
             }
         }
-        // What only looks is answered, for nobody to read.
+        // Requests that only read are answered, but the page cannot read the answer.
         let looked = server.client.get(server.url("/v1/models")).header("origin", origin).send().await.unwrap();
         assert_eq!(looked.status(), 200);
         assert!(!looked.headers().contains_key("access-control-allow-origin"));
     }
-    // A port that the scheme implies.
+    // A port that the scheme implies may be omitted.
     for (origin, host) in [("http://localhost", "localhost:80"), ("https://localhost:443", "localhost")] {
         let head = format!(
             "POST /tokenize HTTP/1.1\r\nhost: {host}\r\norigin: {origin}\r\ncontent-type: application/json\r\n\
@@ -153,7 +153,7 @@ async fn origins_can_be_allowed() {
         );
         let exposed = answer.headers()["access-control-expose-headers"].to_str().unwrap();
         assert!(exposed.contains("x-request-id") && exposed.contains("retry-after"), "{exposed}");
-        // A page is to be told what is wrong, too.
+        // The page may also read errors.
         let request = server.client.post(server.url(COMPLETIONS)).header("origin", origin).send().await.unwrap();
         assert_eq!(&request.headers()["access-control-allow-origin"], origin);
         error_of(request, 401).await;
@@ -166,7 +166,7 @@ async fn origins_can_be_allowed() {
 }
 
 #[tokio::test]
-async fn what_is_no_name_or_origin_is_refused_at_the_start() {
+async fn malformed_names_and_origins_are_refused_at_the_start() {
     let refusal = async |hosts: &str, cors: &str| {
         let list = |text: &str| text.split_whitespace().map(str::to_owned).collect();
         let options = ServeOptions { port: 0, allowed_hosts: list(hosts), cors: list(cors), ..ServeOptions::default() };

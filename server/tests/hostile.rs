@@ -1,4 +1,4 @@
-//! Whatever a client sends, it gets the right status and OpenAI's error body, and the server keeps serving others.
+//! Hostile requests: each gets the right status and OpenAI's error body, and the server keeps serving other clients.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// Sends a body that is not necessarily JSON, as JSON.
+/// Sends a body with the content type of JSON, whether or not it is JSON.
 async fn send_bytes(server: &TestServer, body: impl Into<Bytes>) -> Response {
     let request = server.client.post(server.url(COMPLETIONS)).header("content-type", "application/json");
     request.body(body).send().await.unwrap()
@@ -44,7 +44,7 @@ async fn not_json() {
     let error = error_of(send_bytes(&server, nested).await, 400).await;
     let what = "the body is nested more than 256 levels deep, from line 1, column 267 on";
     assert_eq!(error["message"], what);
-    // Up to there all is read, whatever it is.
+    // Levels up to the limit are parsed, whatever they contain.
     let nested = format!(
         "{{\"prompt\": \"a\", \"max_tokens\": 1, \"metadata\": {{\"a\": {}1{}}}}}",
         "[".repeat(254),
@@ -126,7 +126,7 @@ async fn unknown_model() {
 async fn huge_body() {
     let server =
         TestServer::with_options(limits(RequestLimits { max_body_bytes: 100_000, ..RequestLimits::default() })).await;
-    // Announced, and not: in chunks.
+    // The size is announced in a header here, and not announced in the chunked body below.
     let announced = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
         content-length: 1000000000000\r\n\r\n";
     let answer = server.raw(announced.as_bytes()).await;
@@ -184,7 +184,7 @@ async fn invalid_utf8() {
     body.extend([0xe9, b'"', b'}']);
     error_of(send_bytes(&server, body).await, 400).await;
     let error = error_of(send_bytes(&server, r#"{"prompt": "\ud800"}"#).await, 400).await;
-    let what = "prompt has an escape (\\u) of half a surrogate pair at line 1, column 19";
+    let what = "prompt has an escape (\\u) of a lone surrogate at line 1, column 19";
     assert_eq!((&error["param"], &error["message"]), (&json!("prompt"), &json!(what)));
     server.assert_unharmed().await;
 }
@@ -210,14 +210,14 @@ async fn floods_of_headers() {
             .await;
         assert!(answer.starts_with("HTTP/1.1 431 ") && answer.contains("\"error\""), "{answer}");
     }
-    // Beyond these the connection is closed before anything is taken apart.
+    // With more headers than this, the connection is closed before they are parsed.
     let flood: String = (0..100_000).map(|i| format!("x-{i}: y\r\n")).collect();
     let answer = server.raw(format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{flood}\r\n").as_bytes()).await;
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
     server.assert_unharmed().await;
 }
 
-/// Connections that send a byte now and then are closed, whatever they are in the middle of.
+/// Slow connections that send one byte now and then are closed in every phase.
 #[tokio::test]
 async fn slow_loris() {
     let read_timeout = Duration::from_millis(100);
@@ -237,8 +237,8 @@ async fn slow_loris() {
     server.assert_unharmed().await;
 }
 
-/// Streams that nobody reads fill the system's buffers and then a bounded channel; their requests end, their connections
-/// are closed, and meanwhile others are served.
+/// Unread streams fill the system's buffers and then a bounded channel. Their requests are cancelled and their
+/// connections closed, while other clients are served.
 #[tokio::test]
 async fn a_client_that_never_reads() {
     let write_timeout = Duration::from_millis(200);
@@ -254,7 +254,7 @@ async fn a_client_that_never_reads() {
     server.wait_for_metric("quire:http_requests", 1.0).await;
     server.post(COMPLETIONS, &json!({"prompt": PROMPT, "max_tokens": 5})).await;
     server.assert_unharmed().await;
-    // Only this client's own connection is left; what the other had sent to it ends unfinished.
+    // Only this client's own connection is left. The unread stream ends unfinished.
     server.wait_for_metric("quire:connections", 1.0).await;
     let got = read_all(&deaf).await;
     assert!(got.starts_with("HTTP/1.1 200 ") && !got.contains("[DONE]"), "{} bytes", got.len());
@@ -297,7 +297,7 @@ async fn wrong_api_key() {
 }
 
 #[tokio::test]
-async fn more_requests_than_there_is_room_for() {
+async fn more_requests_than_the_queue_holds() {
     let engine = Options {
         scheduler: SchedulerOptions { max_num_seqs: 8, max_request_share: 1.0, ..SchedulerOptions::default() },
         ..Options::default()
@@ -306,7 +306,7 @@ async fn more_requests_than_there_is_room_for() {
     let server = TestServer::with(&ModelFiles::bundled(), &engine, options).await;
     let mut running = server.send(COMPLETIONS, &long(true)).await;
     running.chunk().await.unwrap();
-    // Its eight outputs are all that run; a second request waits, a third may not even wait.
+    // The eight outputs fill the batch. A second request waits, and a third is refused.
     let (body, short) = (long(false), json!({"prompt": PROMPT, "max_tokens": 1}));
     let waiting = server.client.post(server.url(COMPLETIONS)).json(&body).send();
     let waiting = tokio::spawn(waiting);
@@ -347,7 +347,7 @@ async fn requests_that_take_too_long() {
     let stream = loop {
         asked += 1;
         let stream = server.send(COMPLETIONS, &endless(true)).await;
-        // On a busy machine its first token may be too late already.
+        // On a busy machine even the first token may be late.
         if stream.status() == 200 {
             break stream;
         }

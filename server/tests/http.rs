@@ -1,4 +1,4 @@
-//! What the server makes of HTTP itself: bodies, addresses, connections.
+//! HTTP itself: bodies, paths and connections.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -35,14 +35,14 @@ fn limits(limits: RequestLimits) -> ServeOptions {
     ServeOptions { limits, ..ServeOptions::default() }
 }
 
-/// A short completion, as it is sent.
+/// Returns a short completion as raw HTTP.
 fn request() -> String {
     let body = json!({"prompt": PROMPT, "max_tokens": 1}).to_string();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     format!("{head}content-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Reads a response with a `Content-Length`, and leaves the connection open.
+/// Reads a response with a `Content-Length` and leaves the connection open.
 async fn read_response(stream: &TcpStream) -> String {
     let mut all = Vec::new();
     loop {
@@ -69,7 +69,7 @@ async fn bodies_may_be_compressed() {
     let server =
         TestServer::with_options(limits(RequestLimits { max_body_bytes: 100_000, ..RequestLimits::default() })).await;
     let body = json!({"prompt": PROMPT, "max_tokens": 5, "temperature": 0}).to_string();
-    // Several members are one text, as RFC 1952 has it.
+    // Several gzip members form one text, as RFC 1952 specifies.
     let (begin, end) = body.as_bytes().split_at(10);
     for (encoding, bytes) in [
         ("gzip", gzip(body.as_bytes())),
@@ -97,9 +97,10 @@ async fn bodies_may_be_compressed() {
     server.assert_unharmed().await;
 }
 
-/// Two kilobytes that become two megabytes, and nothing that becomes nothing for ever.
+/// Limits apply to the decompressed body, here 2 kB that become 2 MB. They also apply to an endless compressed body
+/// that decompresses to nothing.
 #[tokio::test]
-async fn limits_are_for_what_was_compressed() {
+async fn limits_apply_to_decompressed_bodies() {
     let server =
         TestServer::with_options(limits(RequestLimits { max_body_bytes: 100_000, ..RequestLimits::default() })).await;
     let bomb = gzip(&[b' '; 2_000_000]);
@@ -117,8 +118,8 @@ async fn limits_are_for_what_was_compressed() {
     server.assert_unharmed().await;
 }
 
-/// Python's `http.client` and others send all of a body before they look for an answer. Were the connection closed
-/// meanwhile, they would be told of a broken pipe and of nothing else.
+/// Python's `http.client` and others send the whole body before they read the answer. If the server closed the
+/// connection meanwhile, they would only report a broken pipe.
 #[tokio::test]
 async fn a_body_that_is_too_large_can_be_sent_to_its_end() {
     let server =
@@ -138,7 +139,7 @@ async fn a_body_that_is_too_large_can_be_sent_to_its_end() {
             let (begin, rest) = body.as_bytes().split_at(100_000);
             stream.write_all(head.as_bytes()).unwrap();
             stream.write_all(begin).unwrap();
-            // The server has made up its mind, but the client goes on.
+            // The server has answered, but the client continues to send.
             stream.peek(&mut [0]).unwrap();
             stream.write_all(rest).unwrap();
             let mut answer = String::new();
@@ -152,9 +153,9 @@ async fn a_body_that_is_too_large_can_be_sent_to_its_end() {
     server.assert_unharmed().await;
 }
 
-/// A client that goes on sending for ever is left in the end.
+/// The server eventually disconnects a client that never stops sending.
 #[tokio::test]
-async fn nobody_is_listened_to_for_ever() {
+async fn a_client_that_never_stops_sending_is_disconnected() {
     let read_timeout = Duration::from_millis(200);
     let server = TestServer::with_options(limits(RequestLimits {
         max_body_bytes: 1000,
@@ -166,7 +167,7 @@ async fn nobody_is_listened_to_for_ever() {
     let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
         content-length: 1000000000000\r\n\r\n";
     write_all(&stream, head.as_bytes()).await;
-    // Ends when the server does not take it any more.
+    // The loop ends when the server stops reading.
     loop {
         stream.writable().await.unwrap();
         match stream.try_write(&[b' '; 4096]) {
@@ -179,7 +180,7 @@ async fn nobody_is_listened_to_for_ever() {
 }
 
 #[tokio::test]
-async fn the_key_comes_with_bearer_in_any_case() {
+async fn the_bearer_scheme_is_case_insensitive() {
     let options = ServeOptions { api_key: Some("a secret".into()), ..ServeOptions::default() };
     let server = TestServer::with_options(options).await;
     for (value, status) in [
@@ -196,7 +197,7 @@ async fn the_key_comes_with_bearer_in_any_case() {
 }
 
 #[tokio::test]
-async fn slashes_that_say_nothing_change_nothing() {
+async fn redundant_slashes_in_a_path_are_ignored() {
     let server = TestServer::start().await;
     let models = server.get_json("/v1/models").await;
     for path in ["/v1/models/", "//v1/models", "/v1//models", "//v1///models//", "/v1/models/?x=//"] {
@@ -212,13 +213,13 @@ async fn slashes_that_say_nothing_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_kept_has_a_time_of_its_own() {
+async fn an_idle_connection_has_its_own_time_limit() {
     let keep_alive = Duration::from_millis(100);
     let server =
         TestServer::with_options(limits(RequestLimits { keep_alive, read_timeout: HOUR, ..RequestLimits::default() }))
             .await;
     let kept = TcpStream::connect(server.address).await.unwrap();
-    // A head that takes longer is no matter of it.
+    // The keep-alive time does not limit how long a head takes.
     let slow = TcpStream::connect(server.address).await.unwrap();
     write_all(&kept, request().as_bytes()).await;
     assert!(read_response(&kept).await.starts_with("HTTP/1.1 200 "));
@@ -231,7 +232,7 @@ async fn a_connection_that_is_kept_has_a_time_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_connection_is_kept_for_longer_than_a_head_may_take() {
+async fn a_connection_stays_open_longer_than_a_head_may_take() {
     let read_timeout = Duration::from_millis(100);
     let server =
         TestServer::with_options(limits(RequestLimits { keep_alive: HOUR, read_timeout, ..RequestLimits::default() }))
@@ -240,11 +241,11 @@ async fn a_connection_is_kept_for_longer_than_a_head_may_take() {
     for _ in 0..2 {
         write_all(&kept, request().as_bytes()).await;
         assert!(read_response(&kept).await.starts_with("HTTP/1.1 200 "));
-        // A connection that is new and says nothing is closed after the time for a head; the other one is not.
+        // A new connection that sends nothing is closed after the time for a head. The kept connection is not.
         let silent = TcpStream::connect(server.address).await.unwrap();
         assert_eq!(read_all(&silent).await, "");
     }
-    // Of the next request, a part of the head comes and no more.
+    // Only a part of the next request's head arrives.
     write_all(&kept, b"GET /health HTTP/1.1\r\nhost:").await;
     assert_eq!(read_all(&kept).await, "");
     server.assert_unharmed().await;
@@ -263,7 +264,7 @@ async fn localhost_is_all_of_this_machines_addresses() {
 
 #[tokio::test]
 async fn addresses_may_be_in_brackets() {
-    // Where the machine has no IPv6, this says so.
+    // If the machine has no IPv6, binding fails with an error that says so.
     let options = |host: &str| ServeOptions { host: host.into(), ..ServeOptions::default() };
     if std::net::TcpListener::bind("[::1]:0").is_err() {
         let (files, engine) = (ModelFiles::bundled(), Options::default());

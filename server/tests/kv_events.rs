@@ -1,4 +1,4 @@
-//! KV events over sockets: what a router learns of a server's cache.
+//! KV events over sockets: a router rebuilds the contents of a server's cache from them.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -17,7 +17,7 @@ use zeromq::{Socket, SocketRecv, SubSocket};
 
 const COMPLETIONS: &str = "/v1/completions";
 const TOPIC: &str = "kv@pod-1@opt-story-3m";
-/// An address of this machine with a free port.
+/// An endpoint on this machine with a free port.
 const FREE: &str = "tcp://127.0.0.1:0";
 
 fn publishing(buffer: usize, format: EventFormat) -> ServeOptions {
@@ -26,13 +26,13 @@ fn publishing(buffer: usize, format: EventFormat) -> ServeOptions {
     ServeOptions { kv_events: Some(events), ..ServeOptions::default() }
 }
 
-/// The bundled model with a cache of so many blocks.
+/// Returns options for the bundled model with a cache of `blocks` blocks.
 fn small(blocks: usize) -> Options {
     let block = Llm::load(&ModelFiles::bundled(), &Options::default()).unwrap().kv_layout().block_bytes();
     Options { kv_memory: Some(blocks * block), ..Options::default() }
 }
 
-/// A prompt of token ids: one of three beginnings, and an end of its own.
+/// Returns a prompt of token ids with one of three beginnings and its own end.
 fn prompt(i: u64) -> Vec<u64> {
     let begin = (0..20 + 13 * (i % 3)).map(|at| 100 + (at * (1 + i % 3)) % 97);
     begin.chain((0..5 + i % 40).map(|at| 200 + (at * (3 + i) + i) % 89)).collect()
@@ -52,7 +52,7 @@ async fn load(server: &TestServer, prompts: std::ops::Range<u64>) {
     server.wait_for_metric("quire:kv_blocks_used", 0.0).await;
 }
 
-/// Blocks that are cached, and those of the swap space that are, as `/debug/state` has them; nothing runs.
+/// Returns the cached blocks and the cached swap blocks in `/debug/state`. No request may be running.
 async fn cached_blocks(server: &TestServer) -> (u64, u64) {
     let state = server.get_json("/debug/state").await;
     assert!(state["running"] == json!([]) && state["waiting"] == json!([]), "{state}");
@@ -60,7 +60,7 @@ async fn cached_blocks(server: &TestServer) -> (u64, u64) {
     (cached, state["swap_cached"].as_u64().unwrap())
 }
 
-/// The same as a router has them.
+/// Returns the same numbers as a router knows them.
 fn known_blocks(router: &Router) -> (u64, u64) {
     (router.known.len() as u64, router.swapped.len() as u64)
 }
@@ -72,7 +72,7 @@ async fn subscribed(endpoint: &str, topic: &str) -> SubSocket {
     socket
 }
 
-/// The number and the bytes of the next batch.
+/// Returns the number and the bytes of the next batch.
 async fn next(socket: &mut SubSocket) -> (u64, Vec<u8>) {
     let frames = socket.recv().await.unwrap().into_vec();
     let [topic, number, payload] = &frames[..] else { panic!("{} frames", frames.len()) };
@@ -85,11 +85,11 @@ async fn start(engine: &Options, options: ServeOptions) -> (TestServer, String, 
 }
 
 #[tokio::test]
-async fn a_router_rebuilds_what_is_cached() {
+async fn a_router_rebuilds_the_set_of_cached_blocks() {
     for format in [EventFormat::Map, EventFormat::Array] {
         let (server, events, missed) = start(&small(40), publishing(10_000, format)).await;
         let mut subscriber = subscribed(&events, "kv@").await;
-        // It may be connected when the first batches are gone: until one arrives, more is sent.
+        // The subscription may miss the first batches, so the test sends more until one arrives.
         let mut sent = 0;
         let first = loop {
             load(&server, sent..sent + 5).await;
@@ -107,9 +107,9 @@ async fn a_router_rebuilds_what_is_cached() {
         assert_eq!((router.missed, router.next), (0, replayed.len() as u64));
         assert!(router.removed > 0, "the cache is too small for all");
         assert_eq!(known_blocks(&router), cached_blocks(&server).await);
-        assert!(!router.swapped.is_empty(), "what is evicted goes to the swap space");
+        assert!(!router.swapped.is_empty(), "evicted blocks go to the swap space");
 
-        // What was published is what is replayed, from the first that came on.
+        // The replayed batches equal the published ones, from the first received batch on.
         let mut live = first;
         let mut follower = Router::default();
         replayed[..live.0 as usize].iter().for_each(|(number, payload)| follower.take(*number, payload));
@@ -123,7 +123,7 @@ async fn a_router_rebuilds_what_is_cached() {
         }
         assert_eq!((follower.missed, &follower.known, &follower.swapped), (0, &router.known, &router.swapped));
 
-        // The last prompt is still cached, to its last whole block; another engine's is not.
+        // The last prompt is still cached up to its last whole block. An unknown prompt is not cached.
         let tokens = prompt(1059);
         assert_eq!(router.cached(&tokens), tokens.len() / 16 * 16);
         assert_eq!(router.cached(&[7; 64]), 0);
@@ -132,7 +132,7 @@ async fn a_router_rebuilds_what_is_cached() {
 }
 
 #[tokio::test]
-async fn a_router_that_comes_late_knows_what_it_has_missed() {
+async fn a_late_router_knows_which_batches_it_missed() {
     let (server, _, missed) = start(&small(40), publishing(4, EventFormat::Map)).await;
     load(&server, 0..20).await;
     let batches = replay(&missed, 0, true).await;
@@ -147,7 +147,7 @@ async fn a_router_that_comes_late_knows_what_it_has_missed() {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_loaded_again_has_nothing_cached() {
+async fn a_reloaded_engine_has_an_empty_cache() {
     let model = poisoned();
     let files = ModelFiles::directory(model.path()).unwrap();
     let engine = Options {
@@ -169,11 +169,7 @@ async fn an_engine_that_is_loaded_again_has_nothing_cached() {
     let [Event::Stored { hashes, parent: None, tokens, block_size: 4, .. }, Event::Cleared, again] = &events[..] else {
         panic!("{events:?}")
     };
-    assert_eq!(
-        (hashes.len(), &tokens[..]),
-        (1, &[5, 6, 7, 8][..]),
-        "what was computed, and nothing of the failed step"
-    );
+    assert_eq!((hashes.len(), &tokens[..]), (1, &[5, 6, 7, 8][..]), "only the successful step's blocks are stored");
     assert_eq!(again, &events[0], "with the same hash");
     server.stop().await.unwrap();
 }
@@ -191,9 +187,9 @@ async fn pinned_prefixes_are_published_when_they_are_computed() {
     server.stop().await.unwrap();
 }
 
-/// The engine does not wait for it, and others miss nothing.
+/// The engine does not wait for the idle subscriber, and other subscribers miss nothing.
 #[tokio::test]
-async fn a_subscriber_that_reads_nothing_holds_nobody_up() {
+async fn an_idle_subscriber_delays_no_other() {
     let (server, events, missed) = start(&small(40), publishing(10_000, EventFormat::Map)).await;
     let idle = subscribed(&events, "").await;
     load(&server, 0..40).await;
@@ -205,7 +201,7 @@ async fn a_subscriber_that_reads_nothing_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn endpoints_that_cannot_be_had_are_refused() {
+async fn unusable_endpoints_are_refused() {
     let bind = async |endpoint: &str| {
         let options = ServeOptions { port: 0, kv_events: Some(KvEventsOptions::at(endpoint)), ..Default::default() };
         let server = Server::bind(&ModelFiles::bundled(), &Options::default(), &options).await;
@@ -221,7 +217,8 @@ async fn endpoints_that_cannot_be_had_are_refused() {
     assert_eq!(bind("tcp://*:0").await, None);
 }
 
-/// A batch as vLLM's publisher writes it (msgspec, tagged maps, with fields that Quire does not send), and as it did before.
+/// Batches as vLLM's publisher writes them now (msgspec, tagged maps, with fields that Quire does not send) and earlier
+/// (arrays).
 #[test]
 fn a_frame_of_vllm_is_read_by_the_same_decoder() {
     let mut map = vec![0x93, 0xcb, 0x41, 0xda, 0, 0, 0, 0, 0, 0, 0x92];

@@ -1,4 +1,4 @@
-//! What the server writes into its log at the usual level.
+//! The server's log at the default level.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -25,9 +25,9 @@ impl io::Write for Log {
     }
 }
 
-/// The page and Prometheus ask several times a second: nobody could find the requests between theirs.
+/// The page and Prometheus poll several times a second, which would hide other requests in the log.
 #[tokio::test]
-async fn what_is_polled_is_not_logged_unless_it_is_refused() {
+async fn polling_is_not_logged_unless_it_is_refused() {
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).finish();
     // The server runs on this thread too.
     let _guard = tracing::subscriber::set_default(subscriber);

@@ -1,4 +1,4 @@
-//! Texts of megabytes: what they cost in memory, and how soon they are refused.
+//! Texts of several megabytes: their memory use, and how early they are refused.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -17,16 +17,16 @@ use tokio::sync::Mutex;
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// The tests of this file look at the memory of the process, and so must be alone.
+/// The tests in this file measure the memory of the process, so they must run one at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 const MIB: usize = 1 << 20;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
-/// Each is a token or more.
+/// Each word is at least one token.
 const WORDS: &str = "x y z ";
 
-/// How many tokens a prompt has at least, as its refusal says.
+/// Returns the minimum number of tokens that a refusal reports for a prompt.
 fn least(error: &Value) -> usize {
     let message = error["message"].as_str().unwrap();
     assert_eq!(error["code"], "context_length_exceeded", "{error}");
@@ -34,7 +34,8 @@ fn least(error: &Value) -> usize {
     number.unwrap_or_else(|| panic!("{message}")).parse().unwrap()
 }
 
-/// The bundled model's longest token, " strawberries", has 13 bytes: nothing needs to be tokenized.
+/// The bundled model's longest token, " strawberries", has 13 bytes, so the length alone shows that the prompt is too
+/// long.
 #[tokio::test]
 async fn a_prompt_that_cannot_fit_is_refused_by_its_length() {
     let _alone = ALONE.lock().await;
@@ -50,13 +51,13 @@ async fn a_prompt_that_cannot_fit_is_refused_by_its_length() {
         let error = server.refused(path, &body, 400).await;
         assert_eq!((least(&error), &error["param"]), (by_length, &json!(param)), "{path}");
     }
-    // Neither are token ids looked at, of which there are too many.
+    // A list with too many token ids is refused without looking at them.
     let error = server.refused(COMPLETIONS, &json!({"prompt": vec![300; 600_000]}), 400).await;
     assert_eq!(least(&error), 600_000);
     server.assert_unharmed().await;
 }
 
-/// Where lengths say nothing, since the tokenizer may join characters, it ends when there are too many tokens.
+/// If the tokenizer may join characters, lengths are no proof. Tokenization then stops when there are too many tokens.
 #[tokio::test]
 async fn a_prompt_is_tokenized_as_far_as_it_could_fit() {
     let _alone = ALONE.lock().await;
@@ -68,7 +69,7 @@ async fn a_prompt_is_tokenized_as_far_as_it_could_fit() {
     assert!((1025..50_000).contains(&least), "{least} tokens of more than 1,500,000");
 }
 
-/// Four texts of almost four megabytes at once, each of which took a gigabyte by itself. What they leave is nothing.
+/// Tokenizes four texts of almost 4 MB at once. One alone once took a gigabyte. Their memory must be freed afterwards.
 #[tokio::test]
 async fn long_texts_take_little_memory() {
     let _alone = ALONE.lock().await;
@@ -84,7 +85,7 @@ async fn long_texts_take_little_memory() {
         let request = server.client.post(server.url("/tokenize")).header("content-type", "application/json");
         let sent = request.body(body.clone()).send();
         async move {
-            // Parsed as a whole it would take more memory than all that is looked at here.
+            // Parsing the whole answer would take more memory than this test measures.
             let answer = sent.await.unwrap().text().await.unwrap();
             let count = answer.strip_prefix("{\"count\":").unwrap().split(',').next().unwrap();
             count.parse::<u64>().unwrap()
@@ -99,7 +100,7 @@ async fn long_texts_take_little_memory() {
         asked.spawn(ask());
     }
     assert_eq!(asked.join_all().await, [one; 4]);
-    // That includes the client's bodies and answers, which share the process, and the server's: some 30 MiB a request.
+    // This includes the client's bodies and answers in the same process: about 30 MiB per request with the server's.
     let peak = (ALLOCATOR.peak_usage() - before) / MIB;
     assert!(peak < 250, "{peak} MiB");
     server.assert_unharmed().await;

@@ -1,4 +1,4 @@
-//! What Prometheus and other tools make of the metrics.
+//! The metrics as Prometheus and other tools read them.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -12,7 +12,7 @@ use serde_json::json;
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The metrics as a client gets them that sends this, and their content type.
+/// Returns the metrics for this `Accept` header, and their content type.
 async fn metrics(server: &TestServer, accept: &str) -> (String, String) {
     let response = server.client.get(server.url("/metrics")).header("accept", accept).send().await.unwrap();
     assert_eq!((response.status().as_u16(), &response.headers()["vary"]), (200, &"accept".parse().unwrap()));
@@ -20,15 +20,15 @@ async fn metrics(server: &TestServer, accept: &str) -> (String, String) {
     (kind, response.text().await.unwrap())
 }
 
-/// A metric: its type, and the names, labels and values of its samples.
+/// A metric with its type and the names, labels and values of its samples.
 #[derive(Debug, Default)]
 struct Metric {
     kind: String,
     samples: Vec<(String, String, f64)>,
 }
 
-/// Reads a text as both formats have it: each metric's help, its type, its samples, and then the next. `suffixes` tells
-/// what may follow the name of a metric of some type in its samples.
+/// Parses a text in either format: each metric's help, type and samples. `suffixes` returns the suffixes that sample
+/// names may have for a type of metric.
 fn read(text: &str, suffixes: impl Fn(&str) -> &'static [&'static str]) -> BTreeMap<String, Metric> {
     let mut metrics: BTreeMap<String, Metric> = BTreeMap::new();
     let mut name = String::new();
@@ -57,7 +57,7 @@ fn read(text: &str, suffixes: impl Fn(&str) -> &'static [&'static str]) -> BTree
     metrics
 }
 
-/// The rules that `promtool check metrics` has, as far as names in the style of vLLM can keep them.
+/// Applies the rules of `promtool check metrics` that vLLM's naming style can satisfy.
 fn lint(metrics: &BTreeMap<String, Metric>) {
     for (name, metric) in metrics {
         let characters = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
@@ -80,7 +80,7 @@ fn lint(metrics: &BTreeMap<String, Metric>) {
 }
 
 #[tokio::test]
-async fn metrics_come_in_the_format_that_is_asked_for() {
+async fn metrics_have_the_requested_format() {
     let server = TestServer::start().await;
     server.post("/v1/completions", &json!({"prompt": PROMPT, "max_tokens": 5})).await;
     for accept in ["*/*", "text/plain", "text/html, */*;q=0.1", "application/openmetrics-text;q=0.4, text/plain"] {
@@ -105,7 +105,7 @@ async fn metrics_come_in_the_format_that_is_asked_for() {
     }
 }
 
-/// Requests to the engine, each once by the reason why it ended: neither its outputs nor the HTTP requests.
+/// Each engine request counts once, by its finish reason. Outputs and HTTP requests do not count separately.
 #[tokio::test]
 async fn successes_are_requests() {
     let server = TestServer::start().await;
@@ -134,7 +134,7 @@ async fn successes_are_requests() {
     assert_eq!(successes().await, [1.0, 5.0, 0.0]);
 }
 
-/// The labels and values that routers read beside the queues' lengths.
+/// Checks the labels and values that routers read in addition to the queue lengths.
 #[tokio::test]
 async fn routers_find_the_shape_of_the_cache() {
     let server = TestServer::start().await;

@@ -1,4 +1,4 @@
-//! What operators ask: whether the server is well, what it serves, what it does, and what can be asked of it.
+//! Endpoints for operators: health, models, metrics, state and the API description.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -16,11 +16,11 @@ use server::ServeOptions;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// Its holder keeps a model from being loaded.
+/// A test that holds this lock keeps the model from being loaded.
 static LOADING: Mutex<()> = Mutex::new(());
 
 #[tokio::test]
-#[allow(clippy::await_holding_lock)] // the thread that waits for it is none of the runtime's
+#[allow(clippy::await_holding_lock)] // the thread that waits for it is not one of the runtime's
 async fn a_server_that_loads_and_warms_up_is_not_ready() {
     let wait = || -> server::Progress { Box::new(|_, _| drop(LOADING.lock().unwrap_or_else(PoisonError::into_inner))) };
     let options = ServeOptions { progress: wait, ..ServeOptions::default() };
@@ -38,7 +38,7 @@ async fn a_server_that_loads_and_warms_up_is_not_ready() {
 }
 
 #[tokio::test]
-async fn operators_see_what_happens() {
+async fn operators_see_models_and_metrics() {
     let server = TestServer::start().await;
     for path in ["/health", "/ready"] {
         assert_eq!(server.get(path).await.status(), 200, "{path}");
@@ -88,14 +88,14 @@ async fn request_ids_come_back() {
     server.stop().await.unwrap();
 }
 
-/// The reference count of each block, out of the runs in a state.
+/// Expands the run-length encoded reference counts in a state.
 fn reference_counts(state: &Value) -> Vec<u64> {
     let runs = state["refs"].as_array().unwrap().iter();
     let run = |run: &Value| vec![run[0].as_u64().unwrap(); run[1].as_u64().unwrap() as usize];
     runs.flat_map(run).collect()
 }
 
-/// While a request with two outputs runs, its blocks are to be seen with their owners.
+/// While a request with two outputs runs, the state shows its blocks with their owners.
 #[tokio::test]
 async fn the_state_shows_shared_blocks() {
     let server = TestServer::start().await;
@@ -116,16 +116,16 @@ async fn the_state_shows_shared_blocks() {
     assert!(used.eq(held), "the blocks in use are those in the tables: {state}");
     drop(response);
     server.assert_unharmed().await;
-    // A state is shown for some time.
+    // A state is cached for a short time.
     while server.get_json("/debug/state").await["refs"].as_array().unwrap().len() > 1 {
         tokio::task::yield_now().await;
     }
     server.stop().await.unwrap();
 }
 
-/// Each field of the description is accepted, and no other.
+/// Checks that every field in the description is accepted, and no other.
 #[tokio::test]
-async fn the_description_names_the_fields_that_there_are() {
+async fn the_description_names_exactly_the_supported_fields() {
     let server = TestServer::start().await;
     let description = server.get_json("/openapi.json").await;
     let schemas = &description["components"]["schemas"];

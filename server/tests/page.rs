@@ -1,4 +1,4 @@
-//! The page at `/` comes whole from the server. `tests/python/page.py` looks at it in a browser.
+//! Checks that the page at `/` needs only this server's files. `tests/python/page.py` tests it in a browser.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use common::{TestServer, error_of};
 use server::ServeOptions;
 
-/// The name of SVG's elements: nobody is asked for it.
+/// The namespace of SVG. Browsers do not request it.
 const SVG: &str = "http://www.w3.org/2000/svg";
-/// Where the page leads people who follow its links.
+/// The links on the page.
 const LINKS: [&str; 2] = ["/metrics", "/openapi.json"];
 
-/// What may follow `marker` in the files of the page: addresses in quotes.
+/// Returns the quoted addresses that follow `marker` in `text`.
 fn addresses<'a>(text: &'a str, marker: &'a str) -> impl Iterator<Item = &'a str> {
     text.split(marker).skip(1).map(|rest| rest.split('"').next().unwrap())
 }
 
-/// All files of the page, by their addresses: whatever `/` leads to.
+/// Returns all files that `/` leads to, by their addresses.
 async fn files(server: &TestServer) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     let mut open = vec!["/".to_owned()];
@@ -50,8 +50,8 @@ async fn files(server: &TestServer) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn needs_nothing_from_elsewhere() {
-    // A browser without a key gets the page, which asks for it.
+async fn the_page_needs_only_this_servers_files() {
+    // A browser without a key can load the page, which then asks for the key.
     let options = ServeOptions { api_key: Some("a secret".into()), ..ServeOptions::default() };
     let server = TestServer::with_options(options).await;
     let files = files(&server).await;
@@ -63,7 +63,7 @@ async fn needs_nothing_from_elsewhere() {
         for foreign in ["://", "url(", "@import", "import("] {
             assert!(!text.contains(foreign), "{address} has {foreign}");
         }
-        // Prompts and answers are text and never markup.
+        // Prompts and answers are inserted as text, never as markup.
         for markup in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
             assert!(!text.contains(markup), "{address} has {markup}");
         }

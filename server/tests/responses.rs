@@ -1,4 +1,4 @@
-//! Responses, whole and streamed: texts, thoughts, calls and their results, forms, and what is refused.
+//! Responses, whole and streamed: texts, reasoning, tool calls and their results, output forms, and refusals.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -40,7 +40,7 @@ fn ask(fields: Value) -> Value {
     body
 }
 
-/// A value without the names that are new each time, and without what the cache had.
+/// Returns a value without its random ids and without the number of cached tokens.
 fn unnamed(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -53,7 +53,7 @@ fn unnamed(value: &Value) -> Value {
     }
 }
 
-/// The events of a stream, each with its name, which is its type too; they are numbered.
+/// Returns the events of a stream. Each must have its type as its name, and be numbered.
 async fn events(server: &TestServer, body: &Value) -> Vec<Value> {
     let mut body = body.clone();
     body["stream"] = json!(true);
@@ -73,7 +73,8 @@ async fn events(server: &TestServer, body: &Value) -> Vec<Value> {
     text.split_terminator("\n\n").enumerate().map(event).collect()
 }
 
-/// The output that the events of a stream add up to; each item's parts, texts and arguments agree with their ends.
+/// Returns the output that a stream's events add up to. Each item's parts, texts and arguments must match their final
+/// events.
 fn told(events: &[Value]) -> Vec<Value> {
     let mut items: Vec<Value> = Vec::new();
     let add = |to: &mut Value, more: &Value| *to = (to.as_str().unwrap().to_owned() + more.as_str().unwrap()).into();
@@ -109,7 +110,7 @@ fn told(events: &[Value]) -> Vec<Value> {
     items
 }
 
-/// The response to a request, which is the same whole and streamed.
+/// Returns the response to a request. The streamed response must be the same.
 async fn respond(server: &TestServer, fields: Value) -> Value {
     let body = ask(fields);
     let whole = server.post(PATH, &body).await;
@@ -171,7 +172,7 @@ async fn calls_are_items_and_their_results_go_back() {
     assert_eq!((&named["output"][0]["name"], named["output"].as_array().unwrap().len()), (&json!("now"), 1));
     assert_eq!(named["tools"], tools());
 
-    // What a response said, and the results of its calls, are the same as in a chat.
+    // The items of a response and the results of its calls give the same prompt as in a chat.
     let items = json!([
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": "What now?"},
@@ -203,7 +204,7 @@ async fn calls_are_items_and_their_results_go_back() {
 }
 
 #[tokio::test]
-async fn texts_have_the_form_that_was_asked_for_and_thoughts_are_items() {
+async fn texts_have_the_requested_form_and_reasoning_is_an_item() {
     let server = server().await;
     let schema = json!({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": false});
     let text = json!({"format": {"type": "json_schema", "name": "it", "schema": schema, "strict": true}});
@@ -224,7 +225,7 @@ async fn texts_have_the_form_that_was_asked_for_and_thoughts_are_items() {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_accepted_and_what_would_is_refused() {
+async fn fields_without_effect_are_accepted_and_unsupported_ones_refused() {
     let server = server().await;
     let plain = unnamed(&server.post(PATH, &ask(json!({}))).await["output"]);
     for fields in [
@@ -271,6 +272,6 @@ async fn what_changes_nothing_is_accepted_and_what_would_is_refused() {
         let told = error["message"].as_str().unwrap();
         assert!(told.contains(name) || told.contains("messages"), "{error}");
     }
-    assert_eq!(server.get("/v1/responses/resp_1").await.status(), 404, "nothing is stored");
+    assert_eq!(server.get("/v1/responses/resp_1").await.status(), 404, "the server stores no responses");
     server.stop().await.unwrap();
 }

@@ -1,5 +1,5 @@
-//! Many clients at once, with all methods and lengths, that go away at any moment: every answer that comes is the one
-//! that comes alone, and nothing is left behind.
+//! Many concurrent clients with all methods and lengths that may disconnect at any moment. Every answer must equal the
+//! answer to the same request alone, and no resources may be left.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -18,17 +18,17 @@ use peak_alloc::PeakAlloc;
 use serde_json::{Value, json};
 use server::ServeOptions;
 
-/// Counts the bytes that are allocated. Unlike what is resident they do not depend on what an allocator keeps for later.
+/// Counts allocated bytes. Unlike resident memory, these do not include memory that an allocator keeps for later.
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 const CLIENTS: u64 = 256;
-/// Bytes by which more may be allocated than after the first round: channels and pools keep some for what comes next, by
-/// which runs differ up to 130 kB. A kilobyte lost with each request that is abandoned is more than this after three short
-/// rounds, 30 bytes after ten long ones.
+/// Bytes that may be allocated in addition to the amount after the first round. Channels and pools keep some memory,
+/// which varies by up to 130 kB between runs. A leak of one kilobyte per abandoned request exceeds this after three
+/// short rounds, and a leak of 30 bytes after ten long ones.
 const SLACK: usize = 512 << 10;
 
-/// Requests of every kind.
+/// Returns requests of every kind.
 fn requests() -> Vec<(&'static str, Value)> {
     let chat = json!([{"role": "system", "content": "Tell a story."}, {"role": "user", "content": "One day, a fox"}]);
     let prompt = "Once upon a time";
@@ -49,16 +49,16 @@ fn requests() -> Vec<(&'static str, Value)> {
     completions.chain(chats.into_iter().map(|body| ("/v1/chat/completions", body))).collect()
 }
 
-/// What a request is answered with when it is alone.
+/// A request with the answer that it gets alone.
 struct Kind {
     path: &'static str,
     body: Value,
     choices: Value,
-    /// The same as the chunks of a stream.
+    /// The same answer as chunks of a stream.
     chunks: Option<Chunks>,
 }
 
-/// The chunks of each choice, in their order; those of different choices come as it happens.
+/// The chunks of each choice, in order. The order between choices varies.
 type Chunks = BTreeMap<u64, Vec<Value>>;
 
 fn chunks(events: impl IntoIterator<Item = Value>) -> Chunks {
@@ -86,7 +86,7 @@ fn streamed(body: &Value) -> Value {
     body
 }
 
-/// A client that asks until `end`. Returns how many answers it waited for.
+/// Runs a client that sends requests until `end`. Returns how many answers it waited for.
 async fn client(client: Client, server: String, kinds: Arc<Vec<Kind>>, seed: u64, end: Instant) -> usize {
     let mut random = WorkloadRng::new(seed);
     let mut answered = 0;
@@ -109,7 +109,7 @@ async fn client(client: Client, server: String, kinds: Arc<Vec<Kind>>, seed: u64
                 answered += 1;
             }
             (2, Some(_)) => {
-                // Goes away in the middle of a stream, or before it begins.
+                // Disconnects in the middle of a stream, or before it begins.
                 let read = async {
                     let mut response = ask(&streamed(&kind.body)).await.unwrap();
                     while response.chunk().await.unwrap().is_some() {}
@@ -124,7 +124,7 @@ async fn client(client: Client, server: String, kinds: Arc<Vec<Kind>>, seed: u64
     answered
 }
 
-/// One round: all clients for `time`, then nothing may be left of them. Returns how many answers were waited for.
+/// Runs all clients for `time` and then checks that no request is left. Returns how many answers they waited for.
 async fn round(server: &TestServer, kinds: &Arc<Vec<Kind>>, round: u64, time: Duration) -> usize {
     let end = Instant::now() + time;
     let http = Client::new();
@@ -138,17 +138,17 @@ async fn round(server: &TestServer, kinds: &Arc<Vec<Kind>>, round: u64, time: Du
     }
     assert!(answered > 0);
     server.assert_unharmed().await;
-    // One connection is that of the one who asks.
+    // The remaining connection is the one that reads the metric.
     server.wait_for_metric("quire:connections", 1.0).await;
     answered
 }
 
-/// What the process holds after a round, in bytes.
+/// Memory of the process after a round, in bytes.
 #[derive(Debug)]
 struct Held {
-    /// Allocated.
+    /// Allocated memory.
     live: usize,
-    /// Resident and not mapped from files: what is allocated, and what allocators keep for later.
+    /// Resident memory that is not mapped from files: allocated memory, and memory that allocators keep for later.
     resident: usize,
 }
 
@@ -159,16 +159,17 @@ fn held() -> Held {
     Held { live: ALLOCATOR.current_usage(), resident }
 }
 
-/// Runs `rounds` rounds. After each, what is allocated is what was after the first. Returns what was held after each.
+/// Runs `rounds` rounds and checks that the last one leaves no more allocated memory than the first. Returns the memory
+/// after each round.
 async fn soak(rounds: u64, time: Duration) -> Vec<Held> {
-    // Too little memory for all clients at once, so that some are preempted.
+    // The memory is too small for all clients at once, so some requests are preempted.
     let engine = Options {
         kv_memory: Some(24 << 20),
         scheduler: SchedulerOptions { max_num_seqs: 120, max_batch_tokens: 1000, ..SchedulerOptions::default() },
         ..Options::default()
     };
     let server = TestServer::with(&ModelFiles::bundled(), &engine, ServeOptions::default()).await;
-    // The engine keeps memory for the activations of the largest step so far: here is as large a one as there can be.
+    // The engine keeps memory for the activations of its largest step, so this request makes the largest step possible.
     let prompts: Vec<Vec<u32>> = (3..13).map(|token| vec![token; 150]).collect();
     server.post("/v1/completions", &json!({"prompt": prompts, "max_tokens": 1})).await;
     let kinds = Arc::new(kinds(&server).await);
@@ -200,7 +201,7 @@ async fn a_short_rush() {
 #[ignore = "takes ten minutes"]
 async fn ten_rushes_of_a_minute() {
     let after = soak(10, Duration::from_secs(60)).await;
-    // The first rounds fill the pools of allocators.
+    // The first rounds fill the allocators' pools.
     let (settled, last) = (after[3].resident, after[9].resident);
     assert!(last < settled + settled / 20 + (8 << 20), "memory grows: {after:?}");
 }

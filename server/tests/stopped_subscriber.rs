@@ -1,4 +1,4 @@
-//! What a subscriber of KV events that is connected and does not read costs: memory up to a bound, and no more after it.
+//! A connected subscriber of KV events that does not read must not use memory beyond a bound.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -12,13 +12,13 @@ use zeromq::{Socket, SocketRecv, SubSocket};
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// Batches that are published: kept, each would take some 340 bytes.
+/// Batches to publish. Each would take about 340 bytes if it were queued.
 const BATCHES: usize = 250_000;
-/// Bytes that may be kept for subscribers, and what the allocator and the connections have beside.
+/// The bound on bytes queued for subscribers, plus a margin for the allocator and the connections.
 const BOUND: usize = 48 << 20;
 
-/// Publishes so many batches. The publisher runs in the same thread, and takes those that wait whenever it has its turn; what
-/// finds no room before that does not count.
+/// Publishes `batches` batches. The publisher runs on the same thread and takes waiting batches on its turn. Batches
+/// that do not fit in the queue before that do not count.
 async fn publish(source: &EventSource, metrics: &Metrics, batches: usize) {
     let dropped = || metrics.dropped_batches.get() as usize;
     let (before, mut sent) = (dropped(), 0);
@@ -37,13 +37,14 @@ async fn publish(source: &EventSource, metrics: &Metrics, batches: usize) {
 #[tokio::test]
 async fn a_stopped_subscriber_costs_no_more_than_a_bound() {
     let metrics = Metrics::new("m");
-    // The connection's own buffers are full soon. Of the topic, which is as long as a batch may be, there is one copy.
+    // The long topic fills the connection's own buffers quickly. Its length is that of a large batch, but only one copy
+    // is in memory.
     let options = KvEventsOptions { topic: "t".repeat(2000), ..KvEventsOptions::at("tcp://127.0.0.1:0") };
     let (publisher, source) = Publisher::bind(&options, &metrics).await.unwrap();
     let mut stopped = SubSocket::new();
     stopped.connect(&publisher.address).await.unwrap();
     stopped.subscribe("").await.unwrap();
-    // It is connected once something has come.
+    // The subscriber is connected once a batch has arrived.
     let mut receive = std::pin::pin!(stopped.recv());
     loop {
         publish(&source, &metrics, 1).await;
@@ -60,7 +61,7 @@ async fn a_stopped_subscriber_costs_no_more_than_a_bound() {
     assert!(most > 8 << 20, "the subscriber reads: {most} bytes");
     assert!(most < BOUND, "a stopped subscriber takes {most} bytes");
 
-    // Who comes now is served at the same address.
+    // A new subscriber is served at the same address.
     let mut other = SubSocket::new();
     other.connect(&publisher.address).await.unwrap();
     other.subscribe("t").await.unwrap();

@@ -1,4 +1,4 @@
-//! The end of a server.
+//! The shutdown of a server.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -13,14 +13,14 @@ use server::{RequestLimits, ServeOptions};
 const COMPLETIONS: &str = "/v1/completions";
 
 #[tokio::test]
-async fn what_runs_is_finished_and_what_comes_is_refused() {
+async fn running_requests_finish_and_new_ones_are_refused() {
     let server = TestServer::start().await;
     let body = json!({"prompt": PROMPT, "max_tokens": 450, "ignore_eos": true, "stream": true});
     let mut running = server.send(COMPLETIONS, &body).await;
     running.chunk().await.unwrap();
     let (client, url, ready) = (server.client.clone(), server.url(COMPLETIONS), server.url("/ready"));
     let stopping = tokio::spawn(server.stop());
-    // The stream goes on after the server has begun to refuse.
+    // The stream continues after the server has begun to refuse requests.
     let mut refused = client.get(&ready).send().await.unwrap();
     while refused.status() == 200 {
         refused = client.get(&ready).send().await.unwrap();
@@ -33,11 +33,11 @@ async fn what_runs_is_finished_and_what_comes_is_refused() {
     }
     assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
     stopping.await.unwrap().unwrap();
-    assert!(client.get(&ready).send().await.is_err(), "nobody listens any more");
+    assert!(client.get(&ready).send().await.is_err(), "the server no longer listens");
 }
 
 #[tokio::test]
-async fn what_takes_too_long_is_ended() {
+async fn requests_that_outlast_the_stop_timeout_are_ended() {
     let limits = RequestLimits { stop_timeout: Duration::ZERO, ..RequestLimits::default() };
     let server = TestServer::with_options(ServeOptions { limits, ..ServeOptions::default() }).await;
     let body = json!({"prompt": PROMPT, "max_tokens": 500, "ignore_eos": true, "stream": true, "n": 8});

@@ -1,4 +1,4 @@
-//! Structured output over HTTP: every way to ask for it, in answers and in streams.
+//! Structured output over HTTP: every field that requests it, in whole and streamed answers.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// A schema whose documents are short, whatever the model thinks of them.
+/// Returns a schema whose documents are short, whatever tokens the model prefers.
 fn schema() -> Value {
     json!({
         "type": "object",
@@ -32,7 +32,7 @@ fn assert_valid(text: &str) {
     assert_eq!(value.as_object().unwrap().len(), 3, "{text}");
 }
 
-/// Every way to ask for `schema`.
+/// Returns every way to request `schema`.
 fn ways() -> Vec<Value> {
     let named =
         |strict| json!({"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema()}});
@@ -134,7 +134,7 @@ async fn every_beam_keeps_to_the_schema() {
         assert_eq!(choice["message"]["content"], said);
         assert_valid(&said);
     }
-    // There are two sentences, and no more choices than these.
+    // Only two texts match the expression, so there are only two choices.
     let few = json!({"guided_regex": "[23]", "max_tokens": 5});
     let answer = server.post(COMPLETIONS, &with(&with(&text, &few), &json!({"max_tokens": 5}))).await;
     let mut texts: Vec<&str> =
@@ -145,7 +145,7 @@ async fn every_beam_keeps_to_the_schema() {
     server.stop().await.unwrap();
 }
 
-/// What a schema says and cannot be kept to is refused with its place, unless the request is not strict.
+/// A condition that cannot be enforced is refused with its path in the schema, unless the request is not strict.
 #[tokio::test]
 async fn only_strict_requests_are_held_to_everything() {
     let server = TestServer::start().await;
@@ -177,7 +177,7 @@ async fn only_strict_requests_are_held_to_everything() {
     server.stop().await.unwrap();
 }
 
-/// Numbers come out as the request writes them, which a parser of JSON would round.
+/// Numbers are generated exactly as the request writes them, although a JSON parser would round them.
 #[tokio::test]
 async fn constants_are_literal() {
     let server = TestServer::start().await;

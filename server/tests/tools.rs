@@ -1,4 +1,4 @@
-//! Calls of tools and thoughts in chats, whole and streamed, in every form.
+//! Tool calls and reasoning in chats, whole and streamed, in every format.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use server::ServeOptions;
 
 const CHAT: &str = "/v1/chat/completions";
-/// Reads all that templates of models with tools do, in few words: the bundled model has few positions.
+/// A template with every feature of tool templates. It is short, because the bundled model has few positions.
 const TEMPLATE: &str = "{% if tools %}tools:{% for t in tools %} {{ t.function.name }}{% endfor %}\n{% endif %}\
     {% for m in messages %}{{ m.role }}: {{ m.content or '' }}{% for c in m.tool_calls or [] %}\
     <tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}{{ c.id }}</tool_call>{% endfor %}\
@@ -22,7 +22,7 @@ async fn server(format: Option<ToolFormat>) -> TestServer {
     TestServer::with_options(ServeOptions { chat_template, tool_call_parser: format, ..ServeOptions::default() }).await
 }
 
-/// Two tools whose arguments are short.
+/// Returns two tools with short arguments.
 fn tools() -> Value {
     let parameters = json!({"type": "object", "properties": {"unit": {"enum": ["C", "F"]}, "days": {"type": "integer",
         "minimum": 1, "maximum": 9}}, "required": ["unit", "days"], "additionalProperties": false});
@@ -38,7 +38,7 @@ fn ask(fields: Value) -> Value {
     body
 }
 
-/// The messages that the events of a stream add up to, with why each ended, without the calls' ids.
+/// Returns the messages that a stream's events add up to and their finish reasons, without the ids of calls.
 fn told(events: &[Value], choices: usize) -> Vec<(Value, Value)> {
     let mut all = vec![(json!({"content": "", "thoughts": "", "calls": []}), Value::Null); choices];
     let add = |to: &mut Value, more: &Value| {
@@ -67,7 +67,7 @@ fn told(events: &[Value], choices: usize) -> Vec<(Value, Value)> {
     all
 }
 
-/// The same of a whole answer.
+/// Returns the same for a whole answer.
 fn said(answer: &Value) -> Vec<(Value, Value)> {
     let choices = answer["choices"].as_array().unwrap();
     let one = |choice: &Value| {
@@ -83,7 +83,7 @@ fn said(answer: &Value) -> Vec<(Value, Value)> {
     choices.iter().map(one).collect()
 }
 
-/// What is said, which is the same in a stream.
+/// Returns the messages of an answer. The streamed answer must be the same.
 async fn both(server: &TestServer, body: &Value) -> Vec<(Value, Value)> {
     let whole = said(&server.post(CHAT, body).await);
     let mut streamed = body.clone();
@@ -104,7 +104,7 @@ fn assert_call(call: &Value) {
 }
 
 #[tokio::test]
-async fn calls_that_must_come_can_be_parsed() {
+async fn required_calls_can_be_parsed() {
     for format in ToolFormat::ALL {
         let server = server(Some(format)).await;
         let required = json!({"tools": tools(), "tool_choice": "required", "n": 3, "temperature": 1});
@@ -113,12 +113,12 @@ async fn calls_that_must_come_can_be_parsed() {
             body["parallel_tool_calls"] = parallel.into();
             for (message, reason) in both(&server, &body).await {
                 let calls = message["calls"].as_array().unwrap();
-                // Calls may go on until there is no room.
+                // Parallel calls may continue until the context is full.
                 assert!(reason == "tool_calls" || (parallel && reason == "length"), "{format}: {message} {reason}");
                 assert!(!calls.is_empty() && (parallel || calls.len() == 1), "{format}: {message}");
                 let whole = calls.len() - usize::from(reason == "length");
                 calls[..whole].iter().for_each(assert_call);
-                // The beginning of a call that is cut before its name is a text.
+                // If a call is cut before its name, its beginning is plain text.
                 assert!(message["content"] == "" || reason == "length", "{format}: {message}");
             }
         }
@@ -133,14 +133,14 @@ async fn calls_that_must_come_can_be_parsed() {
 }
 
 #[tokio::test]
-async fn calls_that_may_come_are_found_in_the_text() {
+async fn optional_calls_are_found_in_the_text() {
     let server = server(None).await;
     let text = "Wait. <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"unit\": \"C\"}}\n</tool_call>";
     let body = ask(json!({"tools": tools(), "guided_choice": [text]}));
     let [(message, reason)] = &both(&server, &body).await[..] else { panic!("one choice") };
     let call = json!([{"name": "weather", "arguments": "{\"unit\": \"C\"}"}]);
     assert_eq!((&message["content"], &message["calls"], reason), (&json!("Wait."), &call, &json!("tool_calls")));
-    // Without tools, or where they may not be called, it is a text.
+    // Without tools, or if they may not be called, the call is plain text.
     for fields in [json!({}), json!({"tools": tools(), "tool_choice": "none"})] {
         let mut fields = fields;
         fields["guided_choice"] = json!([text]);
@@ -177,7 +177,7 @@ async fn an_answer_with_calls_can_be_sent_back() {
 }
 
 #[tokio::test]
-async fn thoughts_are_split_off() {
+async fn reasoning_is_separated_from_the_answer() {
     let server = server(None).await;
     let text = "<think>\nHm.\n\nHm!\n</think>\n\nYes.";
     let body = |fields: Value| ask(fields);
@@ -197,7 +197,7 @@ async fn thoughts_are_split_off() {
     server.stop().await.unwrap();
 }
 
-/// Tools that Codex sends beside its functions.
+/// Codex sends such tools in addition to its functions.
 #[tokio::test]
 async fn tools_that_a_model_cannot_be_offered_are_left_out() {
     let server = server(None).await;
@@ -227,7 +227,7 @@ async fn tools_that_a_model_cannot_be_offered_are_left_out() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_tools_is_named() {
+async fn errors_in_tools_name_the_field() {
     let server = server(None).await;
     let function = |function: Value| json!([{"type": "function", "function": function}]);
     let many: Value = (0..200).map(|i| json!({"type": "function", "function": {"name": format!("f{i}")}})).collect();
@@ -258,6 +258,6 @@ async fn what_is_wrong_with_tools_is_named() {
     server.stop().await.unwrap();
     let plain = TestServer::start().await;
     let error = plain.refused(CHAT, &ask(json!({"tools": tools()})), 400).await;
-    assert!(error["message"].as_str().unwrap().contains("chat template reads no tools"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("chat template does not support tools"), "{error}");
     plain.stop().await.unwrap();
 }

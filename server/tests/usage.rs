@@ -1,4 +1,4 @@
-//! What clients are told of tokens: how many there are, how many of prompts were prefix hits, and which they are.
+//! Token counts that clients see: the number of tokens, the prefix hits of prompts, and token ids.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -13,20 +13,21 @@ use server::ServeOptions;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// Tokens of the prompts, and those of them that were prefix hits.
+/// Returns the number of prompt tokens and how many of them were prefix hits.
 fn prompt_tokens(usage: &Value) -> (u64, u64) {
     let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
     (usage["prompt_tokens"].as_u64().unwrap(), cached)
 }
 
-/// The usage at the end of a stream.
+/// Returns the usage at the end of a stream.
 fn last_usage(events: &[Value]) -> Value {
     let (last, others) = events.split_last().unwrap();
     assert!(others.iter().all(|event| event["usage"].is_null()));
     last["usage"].clone()
 }
 
-/// What a prompt of so many tokens shares with an equal one before it: whole blocks, and at least one token is computed.
+/// Returns how many tokens a prompt of this length shares with an equal earlier prompt. Only whole blocks are shared,
+/// and at least one token is computed.
 fn shared(tokens: u64) -> u64 {
     (tokens - 1) / 16 * 16
 }
@@ -69,7 +70,7 @@ async fn streams_end_with_the_prefix_hits() {
 }
 
 #[tokio::test]
-async fn without_prefix_caching_nothing_is_a_hit() {
+async fn without_prefix_caching_there_are_no_hits() {
     let engine = Options {
         scheduler: SchedulerOptions { prefix_caching: false, ..SchedulerOptions::default() },
         ..Options::default()
@@ -83,7 +84,7 @@ async fn without_prefix_caching_nothing_is_a_hit() {
     server.stop().await.unwrap();
 }
 
-/// The two requests for text, streamed.
+/// Returns a streamed request for each of the two endpoints.
 fn streamed(fields: &Value) -> [(&'static str, Value); 2] {
     let messages = json!([{"role": "user", "content": PROMPT}]);
     [(COMPLETIONS, json!({"prompt": PROMPT})), (CHAT, json!({"messages": messages}))].map(|(path, mut body)| {
@@ -122,7 +123,7 @@ async fn every_chunk_counts_the_tokens_of_its_choice() {
         }
         assert_eq!(counts, [9, 9], "{path}");
     }
-    // Without a count at the end there is none before it.
+    // Without a count at the end, chunks have no counts either.
     for (path, body) in streamed(&json!({"stream_options": {"continuous_usage_stats": true}})) {
         assert!(server.stream(path, &body).await.iter().all(|event| event["usage"].is_null()), "{path}");
     }

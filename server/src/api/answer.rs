@@ -1,4 +1,4 @@
-//! What completions and chats have in common on the way from an accepted request to its answer.
+//! The steps from an accepted request to its answer that the endpoints share.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,52 +13,52 @@ use crate::app::{Admission, App};
 use crate::error::ApiError;
 use crate::worker::{Job, Work};
 
-/// How many tokens a request took.
+/// The number of tokens that a request used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// In its prompts.
+    /// Tokens of its prompts.
     pub prompt_tokens: usize,
-    /// In the outputs that were returned.
+    /// Tokens of the returned outputs.
     pub completion_tokens: usize,
-    /// Together.
+    /// Tokens of both together.
     pub total_tokens: usize,
-    /// More about those of the prompts.
+    /// Details about the prompt tokens.
     pub prompt_tokens_details: PromptTokensDetails,
 }
 
-/// What became of prompts' tokens.
+/// Details about the tokens of prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PromptTokensDetails {
-    /// Those that were prefix hits, and so not computed.
+    /// Tokens found in the prefix cache, which were not computed again.
     pub cached_tokens: usize,
 }
 
 /// The outer fields of an answer, and of every chunk of a stream.
 #[derive(Clone, Debug)]
 pub struct Heading {
-    /// The answer's name.
+    /// The answer's id.
     pub id: String,
-    /// When it was asked for, in seconds since 1970.
+    /// When the request arrived, in seconds since 1970.
     pub created: u64,
     /// The served model.
     pub model: String,
 }
 
 impl Usage {
-    /// The sum of answered requests of the engine.
+    /// Returns the sum over finished engine requests.
     pub fn of(answers: &[Completion]) -> Self {
         let mut usage = Usage::default();
         answers.iter().for_each(|answer| usage.add(answer));
         usage
     }
 
-    /// The tokens of one choice and its prompt.
+    /// Returns the tokens of one choice and its prompt.
     pub fn of_choice(prompt_tokens: usize, completion_tokens: usize) -> Self {
         let total_tokens = prompt_tokens + completion_tokens;
         Usage { prompt_tokens, completion_tokens, total_tokens, ..Usage::default() }
     }
 
-    /// Adds an answered request of the engine.
+    /// Adds a finished engine request.
     pub fn add(&mut self, completion: &Completion) {
         self.prompt_tokens += completion.prompt_tokens.len();
         self.completion_tokens += completion.outputs.iter().map(|o| o.tokens.len()).sum::<usize>();
@@ -68,21 +68,21 @@ impl Usage {
 }
 
 impl Heading {
-    /// The outer fields of an answer with the name `prefix-` and the request's own id.
+    /// Creates the outer fields of an answer. Its id is `prefix-` followed by the request's id.
     pub fn new(app: &App, prefix: &str, request: &RequestId) -> Self {
         let id = request.header_value().to_str().unwrap_or_default();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Heading { id: format!("{prefix}-{id}"), created: now.map_or(0, |t| t.as_secs()), model: app.model.clone() }
     }
 
-    /// Logs the end of a request.
+    /// Logs that a request was answered.
     pub fn log(&self, usage: &Usage, streamed: bool) {
         let Usage { prompt_tokens, completion_tokens, .. } = *usage;
         tracing::info!(id = %self.id, prompt_tokens, completion_tokens, streamed, "answered");
     }
 }
 
-/// Admitted before the body is read, so that bodies take no more memory than requests in progress may.
+/// Admits a request before its body is read, so that the number of admitted requests bounds the memory for bodies.
 impl FromRequestParts<Arc<App>> for Admission {
     type Rejection = ApiError;
 
@@ -92,13 +92,13 @@ impl FromRequestParts<Arc<App>> for Admission {
 }
 
 impl Admission {
-    /// The result of `work`, unless the request's time is over first.
+    /// Returns the result of `work`, or an error if the request's deadline passes first.
     pub async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, ApiError> {
         tokio::time::timeout_at(self.deadline, work).await.map_err(|_| ApiError::timeout())
     }
 }
 
-/// Runs `work` to its end. Returns an answer for each prompt.
+/// Runs `work` to its end. Returns one answer per prompt.
 pub async fn collect(app: &App, work: Work, admission: &Admission) -> Result<Vec<Completion>, ApiError> {
     let mut answers: Vec<Option<Completion>> = work.prompts.iter().map(|_| None).collect();
     let mut job: Job = app.worker.submit(work);
@@ -112,11 +112,11 @@ pub async fn collect(app: &App, work: Work, admission: &Admission) -> Result<Vec
     Ok(answers.into_iter().flatten().collect())
 }
 
-/// How many tokens an output may have: as many as were asked for, else `default`. Each number comes with the name of
-/// the field that it is from: how long the output may be, how long the prompt is.
+/// Returns the maximum tokens of an output: the requested number, or else `default` within the context. The requested
+/// number and the prompt's length come with the names of their fields, for error messages.
 ///
 /// # Errors
-/// 400 if that is more than the model has positions for, or less than `least`.
+/// 400 if prompt and output exceed the model's positions, or the requested number is below `least`.
 pub fn max_tokens(
     app: &App,
     (param, asked): (&str, Option<usize>),
@@ -125,7 +125,7 @@ pub fn max_tokens(
     default: usize,
 ) -> Result<usize, ApiError> {
     let most = app.config.max_positions;
-    // One position must be left, unless nothing is to be generated.
+    // One position must be left unless no token is to be generated.
     if prompt + asked.unwrap_or(1).min(1) > most {
         return Err(ApiError::no_room(prompt_param, prompt, None, &format!("{most} tokens")));
     }

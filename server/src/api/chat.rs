@@ -17,7 +17,7 @@ use super::conversation::Conversation;
 use super::decoding::Decoding;
 use super::dialogue::Dialogue;
 use super::logprobs::{ChatLogprobs, Names, ScoredPrompt, scored_prompt};
-use super::message::{AnswerForm, Delta, Said, Telling};
+use super::message::{AnswerForm, AssistantMessage, Delta, MessageBuilder};
 use super::stream::{Format, Frames, Piece, Reports, respond, tokens};
 use super::tools::ToolFields;
 use crate::app::{Admission, App};
@@ -25,7 +25,7 @@ use crate::body::GenerationBody;
 use crate::error::{ApiError, check};
 use crate::metrics::reason;
 
-/// Likeliest tokens that can be asked for; OpenAI's number.
+/// Maximum number of most likely tokens per position. The number is OpenAI's.
 const MAX_TOP_LOGPROBS: usize = 20;
 
 /// The fields that only chats have.
@@ -42,14 +42,14 @@ pub struct ChatFields {
     /// The older name of `max_completion_tokens`.
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
-    /// Report the logprob of each token.
+    /// Whether to report the logprob of each token.
     logprobs: Option<bool>,
-    /// Report the logprobs of this many of the likeliest tokens in its place, too.
+    /// The number of most likely tokens to report for each position.
     top_logprobs: Option<usize>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
-    /// Whether what the model thinks is part of the answer.
+    /// Whether the model's reasoning is part of the answer.
     include_reasoning: Option<bool>,
 }
 
@@ -71,7 +71,7 @@ struct Answer<'a, C> {
 #[derive(Debug, Serialize)]
 struct Choice<'a> {
     index: usize,
-    message: Said,
+    message: AssistantMessage,
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
     stop_reason: Option<&'a StopReason>,
@@ -107,7 +107,7 @@ pub async fn create(
     let calling = fields.tool_fields().calling(&app)?;
     let tools = calling.as_ref().map(|calling| calling.schemas.clone());
     let (stream, mut reports) = (decoding.stream.unwrap_or(false), decoding.reports());
-    // The ids of thoughts say as much as the thoughts.
+    // Token ids would reveal hidden reasoning.
     reports.token_ids &= shows_thoughts;
     let conversation = fields.conversation(decoding.add_special_tokens, tools);
     let (grammar, field) = (None, "messages");
@@ -118,7 +118,7 @@ pub async fn create(
     let n = work.params.n;
     let prompt_ids = work.prompts.first().filter(|_| reports.token_ids).map(|prompt| tokens(prompt).to_vec());
     if stream {
-        let told = vec![Telling::new(&form); n];
+        let told = vec![MessageBuilder::new(&form); n];
         let chunks = Chunks { app: app.clone(), heading, reports, told, prompt_ids };
         return respond(&app, work, admission, reports, chunks).await;
     }
@@ -142,7 +142,7 @@ pub async fn create(
 
 fn choice<'a>(app: &App, form: &AnswerForm, reports: Reports, index: usize, output: &'a Continuation) -> Choice<'a> {
     let names = Names { tokenizer: &app.tokenizer, as_ids: reports.tokens_as_ids };
-    let (message, finish_reason) = Said::new(form, &output.text, reason(output.finish_reason));
+    let (message, finish_reason) = AssistantMessage::new(form, &output.text, reason(output.finish_reason));
     Choice {
         index,
         message,
@@ -174,7 +174,7 @@ impl ChatFields {
         }
     }
 
-    /// How many of the likeliest tokens are wanted, if logprobs are.
+    /// Returns the number of most likely tokens to report. `None` if logprobs are not requested.
     fn logprobs(&self) -> Result<Option<usize>, ApiError> {
         let wanted = self.logprobs.unwrap_or(false);
         let top = self.top_logprobs.unwrap_or(0);
@@ -184,14 +184,14 @@ impl ChatFields {
     }
 }
 
-/// A stream of a chat's answer.
+/// The format of a streamed chat answer.
 struct Chunks {
     app: Arc<App>,
     heading: Heading,
     reports: Reports,
-    /// What of each choice was told.
-    told: Vec<Telling>,
-    /// The prompt's tokens, until the first chunk has them.
+    /// The message built so far for each choice.
+    told: Vec<MessageBuilder>,
+    /// The prompt's tokens, until the first chunk includes them.
     prompt_ids: Option<Vec<u32>>,
 }
 

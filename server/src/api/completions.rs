@@ -22,7 +22,7 @@ use crate::error::{ApiError, check};
 use crate::metrics::reason;
 use crate::worker::Work;
 
-/// Tokens an output gets when the request does not say; OpenAI's number.
+/// Default maximum tokens of an output. The number is OpenAI's.
 const MAX_TOKENS: usize = 16;
 
 /// The fields that only completions have.
@@ -30,9 +30,9 @@ const MAX_TOKENS: usize = 16;
 pub struct CompletionFields {
     prompt: PromptField,
     max_tokens: Option<usize>,
-    /// Report this many of the likeliest tokens with each token's logprob.
+    /// The number of most likely tokens to report with each token's logprob.
     logprobs: Option<usize>,
-    /// Begin each text with its prompt.
+    /// Whether each text begins with its prompt.
     echo: Option<bool>,
 }
 
@@ -62,7 +62,7 @@ struct Choice<'a> {
     token_ids: Option<&'a [u32]>,
 }
 
-/// Continues texts.
+/// Continues prompts.
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(request): Extension<RequestId>,
@@ -120,7 +120,7 @@ pub async fn create(
     Ok(Json(answer).into_response())
 }
 
-/// The choices of one prompt, numbered from `first`, that begin with `echo`.
+/// Returns the choices of one prompt, numbered from `first`. Each begins with `echo`.
 fn choices<'a>(
     names: Names<'_>,
     reports: Reports,
@@ -147,12 +147,12 @@ fn choices<'a>(
     answer.outputs.iter().enumerate().map(choice).collect()
 }
 
-/// A prompt with which choices begin.
+/// A prompt to repeat at the beginning of choices.
 #[derive(Clone)]
 struct Echo {
     text: String,
     logprobs: Option<CompletionLogprobs>,
-    /// Where the outputs' tokens go on.
+    /// The position at which the output's tokens begin.
     end: Place,
 }
 
@@ -174,21 +174,21 @@ impl Echo {
     }
 }
 
-/// A stream of completions.
+/// The format of streamed completions.
 struct Chunks {
     app: Arc<App>,
     heading: Heading,
     /// Whether choices begin with their prompts.
     echo: bool,
-    /// Whether special tokens are left out.
+    /// Whether texts omit special tokens.
     skip_special: bool,
     /// The prompts.
     echoes: Vec<Echo>,
     n: usize,
     reports: Reports,
-    /// For each choice, where its next token begins.
+    /// For each choice, the position of its next token.
     places: Vec<Place>,
-    /// For each choice, its prompt's tokens until a chunk has them.
+    /// For each choice, its prompt's tokens until a chunk includes them.
     prompt_ids: Vec<Option<Vec<u32>>>,
 }
 

@@ -1,4 +1,4 @@
-//! The fields of chats, and of requests that count a chat's tokens, that say how messages become a prompt.
+//! The fields that determine how messages become a prompt. Chats and requests to count a chat's tokens share them.
 
 use engine::chat::{Arguments, ChatTemplate, Message, MessageProblem, RenderOptions, Value};
 
@@ -6,48 +6,49 @@ use crate::app::App;
 use crate::error::{ApiError, check};
 use crate::text::Encoded;
 
-/// Messages in a conversation, at most.
+/// Maximum messages in a conversation.
 const MAX_MESSAGES: usize = 4096;
-/// A conversation of this many is rendered at once, a longer one on a thread for blocking work: templates look at each
-/// message several times, some at each pair of them.
+/// Conversations up to this length are rendered inline. Longer ones are rendered on a thread for blocking work, because
+/// templates visit each message several times, and some visit each pair of messages.
 const FEW_MESSAGES: usize = 16;
-/// What templates are told by fields of their own, or not at all.
+/// Template variables that `chat_template_kwargs` cannot set. They have their own fields or are not supported.
 const RESERVED: [&str; 7] =
     ["messages", "tools", "documents", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"];
 
-/// How messages become a prompt.
+/// A conversation, and how to render it as a prompt.
 #[derive(Debug, Default)]
 pub struct Conversation {
     /// The messages.
     pub messages: Vec<Message>,
-    /// Whether the prompt ends with the beginning of an answer; it does if this is not said.
+    /// Whether the prompt ends with the beginning of an answer. Defaults to true.
     pub add_generation_prompt: Option<bool>,
     /// Whether the prompt ends within the last message.
     pub continue_final_message: Option<bool>,
-    /// What else the template is told.
+    /// Additional variables for the template.
     pub chat_template_kwargs: Option<Arguments>,
-    /// What can be called.
+    /// The tools that the model may call.
     pub tools: Option<Value>,
-    /// Texts to answer from.
+    /// Documents to answer from.
     pub documents: Option<Vec<Arguments>>,
-    /// A template in place of the model's, which is refused: templates are programs.
+    /// A template instead of the model's. It is refused, because templates are programs.
     pub chat_template: Option<String>,
-    /// Whether the prompt gets the special tokens that the model expects around a text. Most templates write them.
+    /// Whether to add the special tokens that the model expects around a text. Most templates write them already.
     pub add_special_tokens: Option<bool>,
-    /// A variable for templates that read it.
+    /// A variable for templates that use it.
     pub reasoning_effort: Option<String>,
-    /// Likewise.
+    /// A variable for templates that use it.
     pub verbosity: Option<String>,
 }
 
 impl Conversation {
-    /// The prompt, as text and as tokens, of which there may be `most`; `field` has the messages.
+    /// Renders the prompt and returns its text and tokens, of which `most` are allowed. `field` is the field with the
+    /// messages.
     ///
     /// # Errors
-    /// 400 if there is no template, or it refuses the messages, or a field cannot be honoured.
+    /// 400 if the model has no template, the template rejects the messages, or a field is not supported.
     pub async fn prompt(self, app: &App, field: &str, most: Option<usize>) -> Result<Encoded, ApiError> {
         let template = app.template.as_ref().ok_or_else(|| {
-            ApiError::field(field, "this model has no chat template; give the server one with --chat-template")
+            ApiError::field(field, "this model has no chat template: start the server with --chat-template")
         })?;
         check((1..=MAX_MESSAGES).contains(&self.messages.len()), field, || {
             format!("there must be between 1 and {MAX_MESSAGES} messages")
@@ -68,20 +69,20 @@ impl Conversation {
             tokio::task::spawn_blocking(render).await.map_err(|e| ApiError::internal(e.to_string()))?
         };
         let text =
-            text.map_err(|why| ApiError::field(field, format!("the model's chat template refuses them: {why}")))?;
+            text.map_err(|why| ApiError::field(field, format!("the model's chat template fails on them: {why}")))?;
         let prompt = app.texts.encode(field, vec![text], special, most).await?.pop().unwrap_or_default();
         check(!prompt.1.is_empty(), field, || "the prompt must have at least one token".into())?;
         Ok(prompt)
     }
 
-    /// The messages, and how the template is to render them.
+    /// Returns the messages and the options for rendering them.
     fn rendering(self, template: &ChatTemplate) -> Result<(Vec<Message>, RenderOptions), ApiError> {
         check(self.chat_template.is_none(), "chat_template", || {
-            "chat_template is not supported: the server is given its template when it starts".into()
+            "chat_template is not supported: the template is set when the server starts".into()
         })?;
         let documents = self.documents.filter(|documents| !documents.is_empty());
         check(documents.is_none() || template.reads("documents"), "documents", || {
-            "the model's chat template reads no documents".into()
+            "the model's chat template does not support documents".into()
         })?;
         let mut arguments = self.chat_template_kwargs.unwrap_or_default();
         if let Some(name) = arguments.names().find(|name| RESERVED.contains(name)) {

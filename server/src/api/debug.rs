@@ -1,4 +1,4 @@
-//! What operators see of the engine, and can do to its requests.
+//! Endpoints for operators, to observe the engine and cancel its requests.
 
 use std::sync::Arc;
 
@@ -13,24 +13,25 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::overview::overview;
 
-/// Marks an answer that is true at this moment only, so that it is not cached.
+/// Forbids caching, for answers that are valid only at this moment.
 const NO_STORE: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 
-/// Which samples are asked for.
+/// The query of `GET /debug/history`.
 #[derive(Debug, Deserialize)]
 pub struct Since {
-    /// Those later than this time, in seconds since the server was started.
+    /// Only return samples later than this time, in seconds since the server was started.
     #[serde(default)]
     after: f64,
 }
 
-/// `GET /debug/state`: the server, the KV memory and the queues; for its form see the source of `overview`.
+/// `GET /debug/state`: returns the state of the server, the KV memory and the queues. Module `overview` documents its
+/// form.
 pub async fn state(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let json = overview(&app).await?;
     Ok(([(header::CONTENT_TYPE, "application/json"), NO_STORE], json).into_response())
 }
 
-/// `GET /debug/history`: a sample for each of the last seconds; for its form see the source of `history`.
+/// `GET /debug/history`: returns one sample per second. Module `history` documents its fields.
 pub async fn history(
     State(app): State<Arc<App>>,
     since: Result<Query<Since>, axum::extract::rejection::QueryRejection>,
@@ -39,14 +40,14 @@ pub async fn history(
     Ok(([NO_STORE], Json(app.history.since(since.after))).into_response())
 }
 
-/// `DELETE /debug/requests/{id}`: cancels a request of the engine, by its id in `/debug/state`. A client that waits for it gets
-/// what there is of it, with the reason `abort`; other prompts of the same HTTP request go on.
+/// `DELETE /debug/requests/{id}`: cancels an engine request, by its id in `/debug/state`. Its client gets the output so
+/// far with the finish reason `abort`. Other prompts of the same HTTP request continue.
 pub async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
     let none = || ApiError::not_found(format!("no request {id:?} is in progress"));
     let id: RequestId = id.parse().map_err(|_| none())?;
     match app.worker.cancel(id).await {
         Some(true) => Ok(StatusCode::NO_CONTENT),
         Some(false) => Err(none()),
-        None => Err(ApiError::unavailable("there is no engine at present")),
+        None => Err(ApiError::unavailable("the engine is not running")),
     }
 }

@@ -1,4 +1,4 @@
-//! The fields by which completions and chats say how tokens are chosen: OpenAI's, and vLLM's extensions.
+//! The fields of completions and chats that control decoding: OpenAI's, and vLLM's extensions.
 
 use std::collections::BTreeMap;
 
@@ -12,94 +12,94 @@ use super::structured::{FormFields, ResponseFormat, Schema, StructuredOutputs};
 use crate::app::App;
 use crate::error::{ApiError, check};
 
-/// Biased tokens in a request, at most.
+/// Maximum biased tokens in a request.
 const MAX_BIASES: usize = 1024;
 
-/// Fields that all requests for text have. What is left out falls back on the model's own defaults where it has any
-/// (see [`SamplingOptions`]), else on OpenAI's.
+/// Fields that all generating endpoints share. An omitted field takes the model's own default if it has one (see
+/// [`SamplingOptions`]), or else OpenAI's default.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Decoding {
-    /// The model; there is one.
+    /// The model's name, which must be the served one.
     pub model: Option<String>,
     /// Outputs per prompt.
     pub n: Option<usize>,
-    /// Outputs generated, of which the `n` best are returned; with beam search the number of beams.
+    /// Outputs to generate, of which the `n` best are returned. In a beam search, the number of beams.
     pub best_of: Option<usize>,
-    /// Randomness; 0 is greedy.
+    /// The sampling temperature. 0 is greedy.
     pub temperature: Option<f32>,
-    /// Sample among the likeliest tokens that reach this probability.
+    /// Sample among the most likely tokens whose probabilities sum to this value.
     pub top_p: Option<f32>,
-    /// Sample among this many of the likeliest tokens; 0 and -1 are all.
+    /// Sample among this many of the most likely tokens. 0 and -1 mean all.
     pub top_k: Option<i64>,
-    /// Sample among tokens at least this fraction as likely as the likeliest.
+    /// Sample among tokens whose probability is at least this fraction of the highest.
     pub min_p: Option<f32>,
-    /// Weakens tokens of prompt and output; 1 is off.
+    /// Penalises tokens of prompt and output. 1 has no effect.
     pub repetition_penalty: Option<f32>,
-    /// Weakens tokens of the output.
+    /// Penalises tokens that occur in the output.
     pub presence_penalty: Option<f32>,
-    /// Weakens tokens by how often they are in the output.
+    /// Penalises tokens by their number of occurrences in the output.
     pub frequency_penalty: Option<f32>,
-    /// From token ids, written as strings, to what is added to their logits.
+    /// Maps token ids, written as strings, to values added to their logits.
     pub logit_bias: Option<BTreeMap<String, f32>>,
-    /// Makes sampling reproducible.
+    /// The seed that makes sampling reproducible.
     pub seed: Option<i64>,
     /// Texts that end an output.
     pub stop: Option<Stop>,
     /// Tokens that end an output.
     pub stop_token_ids: Option<Vec<u32>>,
-    /// What ended an output, a text or a token, is part of its text.
+    /// Whether an output's text includes the stop string or stop token that ended it.
     pub include_stop_str_in_output: Option<bool>,
-    /// Generate past end-of-sequence tokens.
+    /// Whether to generate past end-of-sequence tokens.
     pub ignore_eos: Option<bool>,
-    /// Tokens that an output has before anything may end it.
+    /// Minimum tokens of an output.
     pub min_tokens: Option<usize>,
-    /// Leave special tokens out of the text.
+    /// Whether to omit special tokens from the text.
     pub skip_special_tokens: Option<bool>,
-    /// Give the prompt the special tokens that the model expects around a text.
+    /// Whether to add the special tokens that the model expects around a text to the prompt.
     pub add_special_tokens: Option<bool>,
-    /// Beam search in place of sampling.
+    /// Whether to use beam search instead of sampling.
     pub use_beam_search: Option<bool>,
-    /// Exponent of the length in a beam's score.
+    /// The exponent of the length in a beam's score.
     pub length_penalty: Option<f32>,
-    /// When a beam search stops: true, false or "never".
+    /// When to stop a beam search: true, false or "never".
     pub early_stopping: Option<StopBeams>,
-    /// Which form an output has: OpenAI's way to ask for JSON.
+    /// The form of outputs, in OpenAI's field.
     pub response_format: Option<ResponseFormat>,
-    /// vLLM's way to ask for texts of a form.
+    /// The form of outputs, in vLLM's field.
     pub structured_outputs: Option<StructuredOutputs>,
-    /// Its older ways, a field for each: a JSON schema,
+    /// A JSON schema for outputs, in vLLM's older field.
     pub guided_json: Option<Schema>,
-    /// a regular expression,
+    /// A regular expression for outputs, in vLLM's older field.
     pub guided_regex: Option<String>,
-    /// texts to choose from,
+    /// Texts to choose an output from, in vLLM's older field.
     pub guided_choice: Option<Vec<String>>,
-    /// a grammar.
+    /// A grammar for outputs, in vLLM's older field.
     pub guided_grammar: Option<String>,
-    /// Report the logprobs of the prompt's tokens, and this many of the likeliest in the place of each.
+    /// Report the logprobs of the prompt's tokens, and this many of the most likely tokens at each position.
     pub prompt_logprobs: Option<usize>,
-    /// Report the ids of the prompt's and the outputs' tokens.
+    /// Whether to report the token ids of prompt and outputs.
     pub return_token_ids: Option<bool>,
-    /// Name tokens by their ids where logprobs are reported.
+    /// Whether logprobs name tokens by their ids.
     pub return_tokens_as_token_ids: Option<bool>,
-    /// Send tokens as they come.
+    /// Whether to stream tokens as they are generated.
     pub stream: Option<bool>,
-    /// How.
+    /// Options of the stream.
     pub stream_options: Option<StreamOptions>,
 }
 
-/// What an endpoint's own fields say about outputs.
+/// The output settings from an endpoint's own fields.
 #[derive(Debug, Default)]
 pub struct Outputs {
-    /// Most tokens of each.
+    /// Maximum tokens of each output.
     pub max_tokens: usize,
-    /// Report so many of the likeliest tokens.
+    /// The number of most likely tokens to report, if any.
     pub logprobs: Option<usize>,
-    /// The prompt is part of the answer, with logprobs of its own.
+    /// Whether the answer repeats the prompt, with its logprobs.
     pub echo: bool,
-    /// What outputs must be, with the field that says so, in place of what other fields say.
+    /// A grammar for outputs, with the field that requires it. It replaces grammars from the shared fields.
     pub grammar: Option<(&'static str, Grammar)>,
-    /// What may come before that.
+    /// Reasoning that may come before the constrained output.
     pub thoughts: Thoughts,
 }
 
@@ -107,16 +107,16 @@ pub struct Outputs {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct StreamOptions {
-    /// End with a chunk that counts tokens.
+    /// Whether the stream ends with a chunk that counts tokens.
     pub include_usage: Option<bool>,
-    /// Count them in every chunk, if the stream ends with a count.
+    /// Whether every chunk counts tokens too. Needs `include_usage`.
     pub continuous_usage_stats: Option<bool>,
-    /// Whether chunks may be padded; they are not.
+    /// Whether chunks may be padded. They never are.
     pub include_obfuscation: Option<bool>,
 }
 
 impl Decoding {
-    /// The engine's parameters for such outputs. Waits until their grammar is compiled, if there is one.
+    /// Returns the engine's sampling parameters. Waits until the grammar is compiled, if there is one.
     ///
     /// # Errors
     /// 400, naming the field.
@@ -141,7 +141,7 @@ impl Decoding {
         })?;
         check(scored.is_none() || !streams, "prompt_logprobs", || "prompt_logprobs cannot be streamed".into())?;
         check(scored.is_none() || !(echo && logprobs.is_some_and(|k| Some(k) != scored)), "prompt_logprobs", || {
-            "prompt_logprobs and logprobs must be the same number where the prompt is repeated with its logprobs".into()
+            "prompt_logprobs and logprobs must be equal if echo and logprobs are used together".into()
         })?;
         within(self.temperature, "temperature", 0.0, 100.0)?;
         within(self.top_p, "top_p", f32::MIN_POSITIVE, 1.0)?;
@@ -160,7 +160,7 @@ impl Decoding {
         let constraint = match grammar {
             Some((field, grammar)) => {
                 for place in grammar.unchecked() {
-                    tracing::warn!(field, %place, "the answer is not checked for a part of its schema");
+                    tracing::warn!(field, %place, "a part of the schema is not enforced");
                 }
                 Some(app.grammars.compile(field, grammar).await?.after(thoughts))
             }
@@ -174,7 +174,7 @@ impl Decoding {
             presence_penalty: self.presence_penalty.unwrap_or(0.0),
             frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
             logit_bias: self.logit_bias.map_or(Ok(Vec::new()), |biases| logit_bias(&biases, app.config.vocab_size))?,
-            // A seed is any 64 bits: a negative one is taken as the unsigned number of the same bits.
+            // A seed is any 64 bits. A negative seed is read as the unsigned number with the same bits.
             seed: self.seed.map(|seed| seed as u64),
             stop: self.stop.map_or(Ok(Vec::new()), Stop::strings)?,
             stop_token_ids: self.stop_token_ids.map_or(Ok(Vec::new()), stop_tokens)?,
@@ -189,10 +189,10 @@ impl Decoding {
             beam,
             ..SamplingParams::default()
         };
-        // OpenAI's temperature is 1 where neither the request nor the model says anything.
+        // OpenAI's default temperature of 1 applies if neither the request nor the model sets one.
         let samples = app.defaults.do_sample == Some(true) || beam.is_some();
         let options = SamplingOptions {
-            // Beams have no temperature, and clients send OpenAI's default.
+            // Beam search has no temperature, but clients send OpenAI's default.
             temperature: match self.temperature.filter(|&temperature| beam.is_none() || temperature != 1.0) {
                 None if !samples => Some(1.0),
                 temperature => temperature,
@@ -209,7 +209,7 @@ impl Decoding {
 }
 
 impl Decoding {
-    /// What the answer reports besides its text.
+    /// Returns the data that the answer reports in addition to its text.
     pub fn reports(&self) -> Reports {
         let usage = self.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
         let continuous = self.stream_options.and_then(|options| options.continuous_usage_stats).unwrap_or(false);
@@ -221,7 +221,7 @@ impl Decoding {
         }
     }
 
-    /// Takes out what says which form outputs have.
+    /// Takes the fields that constrain the form of outputs.
     fn form_fields(&mut self) -> FormFields {
         FormFields {
             response_format: self.response_format.take(),
@@ -246,9 +246,9 @@ fn logit_bias(biases: &BTreeMap<String, f32>, vocab_size: usize) -> Result<Vec<(
                 format!("logit_bias: {id:?} is not the id of one of the model's {vocab_size} tokens"),
             )
         })?;
-        // "7" and "07" are the same token.
+        // "7" and "07" name the same token.
         check(parsed.insert(token, bias).is_none(), "logit_bias", || {
-            format!("logit_bias: token {token} is there twice")
+            format!("logit_bias: token {token} is given twice")
         })?;
     }
     Ok(parsed.into_iter().collect())

@@ -1,4 +1,4 @@
-//! From a conversation to the engine's work, and to the form of what it answers: for chats and for responses.
+//! Turns a conversation into work for the engine and the form of its answer, for chats and responses.
 
 use engine::answer::{AnswerReader, ToolFormat};
 use engine::constraint::{Grammar, Thoughts};
@@ -13,31 +13,32 @@ use crate::app::{Admission, App};
 use crate::error::ApiError;
 use crate::worker::Work;
 
-/// What is to be answered, and how.
+/// A conversation to answer, and the settings of the answer.
 pub struct Dialogue {
-    /// What was said.
+    /// The messages and how to render them.
     pub conversation: Conversation,
-    /// The tools that may be called.
+    /// The tools that may be called, if any.
     pub calling: Option<Calling>,
-    /// How tokens are chosen.
+    /// The shared decoding fields.
     pub decoding: Decoding,
-    /// The field that bounds the answer's tokens, and what it says.
+    /// The name and value of the field that limits the answer's tokens.
     pub max_tokens: (&'static str, Option<usize>),
-    /// Report so many of the likeliest tokens.
+    /// The number of most likely tokens to report, if any.
     pub logprobs: Option<usize>,
-    /// What the answer must be, with the field that says so, if it need not be a call and `decoding` does not say it.
+    /// A grammar for the answer, with the field that requires it. It applies if no tool call is required and replaces a
+    /// grammar from `decoding`.
     pub grammar: Option<(&'static str, Grammar)>,
-    /// Whether thoughts are part of the answer.
+    /// Whether reasoning is part of the answer.
     pub shows_thoughts: bool,
-    /// The field that the conversation is in.
+    /// The field that contains the conversation.
     pub field: &'static str,
 }
 
 impl Dialogue {
-    /// The work for the engine, and the form of its outputs.
+    /// Returns the engine's work and the form of its outputs.
     ///
     /// # Errors
-    /// 400, naming the field, and 504 if there is no time left.
+    /// 400 that names the field, or 504 if the deadline passes.
     pub async fn work(self, app: &App, admission: &Admission) -> Result<(Work, AnswerForm), ApiError> {
         let Dialogue { conversation, calling, mut decoding, max_tokens: asked, logprobs, field, .. } = self;
         let context = app.config.max_positions;
@@ -59,7 +60,8 @@ impl Dialogue {
     }
 }
 
-/// What takes answers to this prompt apart, and the thoughts that may come before what a grammar is about.
+/// Returns the reader that splits answers to `prompt` into parts, and the reasoning that may come before the
+/// constrained output.
 fn reader(app: &App, prompt: &str, calling: Option<&Calling>) -> (AnswerReader, Thoughts) {
     let (format, names) = calling.map(|calling| (calling.format, calling.names())).unzip();
     let reader = AnswerReader::new(format, names.unwrap_or_default(), app.thinks);

@@ -24,23 +24,23 @@ pub struct EmbeddingFields {
     input: PromptField,
     model: Option<String>,
     encoding_format: Option<Encoding>,
-    /// How many elements embeddings have, which is up to the model.
+    /// The number of elements of an embedding. It must be the model's own.
     dimensions: Option<usize>,
-    /// Give texts the special tokens that the model expects around them.
+    /// Whether to add the special tokens that the model expects around a text.
     add_special_tokens: Option<bool>,
 }
 
-/// How embeddings are written.
+/// The encoding of embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Encoding {
     /// As numbers.
     Float,
-    /// As their bytes, those of an f32 each, the least significant first.
+    /// As base64 of the elements' bytes, each an f32 in little-endian order.
     Base64,
 }
 
-/// The embeddings of all inputs, in their order.
+/// The embeddings of all inputs, in order.
 #[derive(Debug, Serialize)]
 pub struct Embeddings {
     object: &'static str,
@@ -63,7 +63,7 @@ enum Vector {
     Base64(String),
 }
 
-/// The tokens of a request that generates none.
+/// The tokens of a request that generates no output.
 #[derive(Debug, Serialize)]
 struct PromptUsage {
     prompt_tokens: usize,
@@ -97,7 +97,7 @@ pub async fn create(
         Some(Encoding::Float) | None => Vector::Numbers(embedding),
     };
     let embeddings = answers.into_iter().enumerate().map(|(index, answer)| {
-        // Only an operator who cancels the request leaves it without one.
+        // Only a request that an operator cancelled has no embedding.
         let embedding = answer.embedding.ok_or_else(|| ApiError::unavailable("the request was cancelled"))?;
         Ok(Embedding { object: "embedding", index, embedding: encode(embedding) })
     });

@@ -1,5 +1,4 @@
-//! Fields of OpenAI's and vLLM's that are accepted because they change nothing here, as far as they change nothing: what
-//! would change the answer is refused.
+//! OpenAI's and vLLM's fields that have no effect on this server. Values that would change the answer are refused.
 
 use std::fmt;
 
@@ -8,35 +7,35 @@ use serde_json::Value;
 
 use crate::json::{self, integer};
 
-/// The fields of a body that change nothing.
+/// The fields of a body that have no effect.
 #[derive(Debug)]
 pub struct Inert;
 
-/// What a field may be, beside null.
+/// The values that a field may have in addition to null.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
-    /// Nothing else.
+    /// Only null.
     Null,
     Boolean,
-    /// True alone.
+    /// Only true.
     True,
-    /// 0 alone.
+    /// Only 0.
     Zero,
     Text,
     EmptyText,
-    /// One of these.
+    /// One of these words.
     Word(&'static [&'static str]),
     EmptyArray,
-    /// An array of this alone.
+    /// An array that contains only this word.
     Only(&'static str),
     Object,
     EmptyObject,
 }
 
 const FIELDS: &[(&str, Rule)] = &[
-    // OpenAI's. They are about sounds, images and accounts, which this server does not have.
+    // OpenAI's fields for audio, images and accounts, which this server does not support.
     ("audio", Rule::Null),
-    // Codex's.
+    // Codex's field.
     ("client_metadata", Rule::Object),
     ("function_call", Rule::Word(&["none", "auto"])),
     ("functions", Rule::EmptyArray),
@@ -51,11 +50,11 @@ const FIELDS: &[(&str, Rule)] = &[
     ("suffix", Rule::EmptyText),
     ("user", Rule::Text),
     ("web_search_options", Rule::Null),
-    // These are passed to chat templates that read them, or change chats alone.
+    // Passed to chat templates that use them, or relevant only to chats.
     ("include_reasoning", Rule::Boolean),
     ("reasoning_effort", Rule::Text),
     ("verbosity", Rule::Text),
-    // vLLM's.
+    // vLLM's fields.
     ("allowed_token_ids", Rule::Null),
     ("bad_words", Rule::EmptyArray),
     // A client that sends a salt relies on its prompts' blocks not being shared with other clients.
@@ -70,7 +69,7 @@ const FIELDS: &[(&str, Rule)] = &[
     ("priority", Rule::Zero),
     ("prompt_embeds", Rule::Null),
     ("request_id", Rule::Null),
-    // Of tokenizers written in Python; those of the crate put no spaces there.
+    // Only affects tokenizers written in Python. This server's tokenizers add no such spaces.
     ("spaces_between_special_tokens", Rule::Boolean),
     ("structural_tag", Rule::Null),
     ("thinking_token_budget", Rule::Null),
@@ -78,7 +77,7 @@ const FIELDS: &[(&str, Rule)] = &[
     ("vllm_xargs", Rule::EmptyObject),
 ];
 
-/// Fields that one endpoint has and another has not. There they are accepted with values that would change nothing.
+/// Fields that some endpoints have and others do not. The others accept values that have no effect.
 const ELSEWHERE: [&str; 14] = [
     "add_generation_prompt",
     "chat_template",
@@ -96,11 +95,11 @@ const ELSEWHERE: [&str; 14] = [
     "top_logprobs",
 ];
 
-/// Whether a field that an endpoint does not have would change nothing in this body.
-pub fn says_nothing(name: &str, body: &[u8]) -> bool {
+/// Whether a field that this endpoint does not have has no effect in this body.
+pub fn has_no_effect(name: &str, body: &[u8]) -> bool {
     ELSEWHERE.contains(&name)
         && json::parse::<Value>(body).is_ok_and(|(body, _)| match &body[name] {
-            // Without tools these say nothing.
+            // Without tools these fields have no effect.
             Value::Bool(_) if name == "parallel_tool_calls" => true,
             Value::String(word) if name == "tool_choice" => ["none", "auto"].contains(&word.as_str()),
             value if name.contains("tool") => {

@@ -1,4 +1,4 @@
-//! Logprobs in OpenAI's two forms, and those of prompts in vLLM's.
+//! Logprobs in OpenAI's two forms, and logprobs of prompts in vLLM's form.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use engine::sequence::{PromptLogprobs, TokenLogprob};
 use engine::tokenizer::Tokenizer;
 use serde::{Serialize, Serializer};
 
-/// What stands for the logprob of an impossible token, since JSON has no infinities; vLLM's number.
+/// The logprob reported for an impossible token, because JSON has no infinity. The number is vLLM's.
 const IMPOSSIBLE: f32 = -9999.0;
 
-/// How tokens are named.
+/// How to name tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
-    /// The tokens.
+    /// The tokenizer for their texts.
     pub tokenizer: &'a Tokenizer,
-    /// Whether names are `token_id:` and the id in place of the text.
+    /// Whether to name tokens `token_id:<id>` instead of by their text.
     pub as_ids: bool,
 }
 
@@ -30,49 +30,50 @@ impl Names<'_> {
 pub struct CompletionLogprobs {
     /// The text of each token by itself.
     pub tokens: Vec<String>,
-    /// Its logprob; none of a prompt's first token.
+    /// The logprob of each token. `None` for a prompt's first token.
     pub token_logprobs: Vec<Option<f32>>,
-    /// The likeliest tokens in its place, and the token itself.
+    /// The most likely tokens at each position, and the token itself.
     pub top_logprobs: Vec<Option<Likeliest>>,
-    /// Where it begins in the text, in characters.
+    /// The position of each token in the text, in characters.
     pub text_offset: Vec<usize>,
 }
 
-/// A place in the text of a completion, at the end of a token.
+/// A position between two tokens in the text of a completion.
 #[derive(Clone, Debug)]
 pub struct Place {
     detokenizer: Detokenizer,
-    /// Characters before it that are complete.
+    /// Number of complete characters before it.
     offset: usize,
 }
 
-/// Logprobs of a prompt as vLLM has them: for each token but the first the likeliest in its place, and the token itself.
+/// Logprobs of a prompt in vLLM's form. Each token but the first has the most likely tokens at its position and itself.
 pub type ScoredPrompt = Vec<Option<BTreeMap<u32, ScoredToken>>>;
 
-/// A token in a place of a prompt.
+/// A candidate token at a position of a prompt.
 #[derive(Debug, Serialize)]
 pub struct ScoredToken {
     logprob: f32,
-    /// How many are at least as likely, itself included; not known of a token that is not among the likeliest.
+    /// Number of tokens that are at least as likely, including itself. `None` if the token is not among the most
+    /// likely.
     rank: Option<usize>,
     decoded_token: String,
 }
 
-/// Such logprobs, of a request that asked for them.
+/// Converts the logprobs of a prompt into vLLM's form.
 pub fn scored_prompt(entries: &PromptLogprobs, tokenizer: &Tokenizer) -> ScoredPrompt {
     let token = |id: u32, logprob: f32, rank: Option<usize>| {
         (id, ScoredToken { logprob: finite(logprob), rank, decoded_token: text(tokenizer, id) })
     };
     let scored = |entry: &TokenLogprob| {
         let itself = token(entry.token, entry.logprob, None);
-        // If it is among the likeliest, it has its rank from them.
+        // If the token is among the most likely, this entry replaces the one without a rank.
         let likeliest = (1..).zip(&entry.top).map(|(rank, &(id, logprob))| token(id, logprob, Some(rank)));
         std::iter::once(itself).chain(likeliest).collect()
     };
     entries.iter().map(|entry| entry.as_ref().map(scored)).collect()
 }
 
-/// An object from the texts of tokens to their logprobs, best first.
+/// A JSON object that maps tokens to their logprobs, best first.
 #[derive(Clone, Debug, Default)]
 pub struct Likeliest(Vec<(String, f32)>);
 
@@ -88,21 +89,21 @@ pub struct ChatLogprobs {
 pub struct ChatToken {
     #[serde(flatten)]
     token: NamedToken,
-    /// The likeliest tokens in its place.
+    /// The most likely tokens at its position.
     top_logprobs: Vec<NamedToken>,
 }
 
-/// A token by its text.
+/// A token with its name and logprob.
 #[derive(Debug, Serialize)]
 struct NamedToken {
     token: String,
     logprob: f32,
-    /// The bytes of the text; none if the token is a part of a character.
+    /// The bytes of the text. `None` if the token is a part of a character.
     bytes: Option<Vec<u8>>,
 }
 
 impl CompletionLogprobs {
-    /// Of a prompt's `tokens`, which begin at `place`. Moves `place` past them.
+    /// Returns the logprobs of a prompt's `tokens`, which begin at `place`. Moves `place` past them.
     pub fn of_prompt(tokens: &[u32], logprobs: &PromptLogprobs, names: Names<'_>, place: &mut Place) -> Self {
         let mut all = CompletionLogprobs::default();
         for (&token, entry) in tokens.iter().zip(logprobs) {
@@ -136,12 +137,12 @@ impl CompletionLogprobs {
 }
 
 impl Place {
-    /// The beginning of a text without special tokens, if `skip_special`.
+    /// Returns the beginning of a text. The text omits special tokens if `skip_special`.
     pub fn new(skip_special: bool) -> Self {
         Place { detokenizer: Detokenizer::new(skip_special), offset: 0 }
     }
 
-    /// Moves past a token. What cannot be decoded has no text.
+    /// Moves past a token. A token that cannot be decoded has no text.
     fn pass(&mut self, token: u32, tokenizer: &Tokenizer) {
         let text = self.detokenizer.push(tokenizer, token).unwrap_or_default();
         self.offset += text.chars().count();
@@ -149,7 +150,7 @@ impl Place {
 }
 
 impl Likeliest {
-    /// Adds a token, unless one that looks the same is there already.
+    /// Adds a token unless one with the same name is already present.
     fn add(&mut self, token: String, logprob: f32) {
         if self.0.iter().all(|(other, _)| *other != token) {
             self.0.push((token, finite(logprob)));
@@ -164,7 +165,7 @@ impl Serialize for Likeliest {
 }
 
 impl ChatLogprobs {
-    /// Of `tokens`.
+    /// Returns the logprobs of `tokens`.
     pub fn new<'a>(tokens: impl IntoIterator<Item = &'a TokenLogprob>, names: Names<'_>) -> Self {
         let named = |id: u32, logprob: f32| {
             let text = text(names.tokenizer, id);
@@ -179,7 +180,7 @@ impl ChatLogprobs {
     }
 }
 
-/// A token's text by itself. Those that cannot be decoded, which a model with a padded vocabulary has, are empty.
+/// Returns the text of a single token. It is empty if the token cannot be decoded, as in a padded vocabulary.
 fn text(tokenizer: &Tokenizer, id: u32) -> String {
     tokenizer.decode(&[id], false).unwrap_or_default()
 }

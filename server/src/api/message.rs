@@ -1,11 +1,11 @@
-//! What an assistant says, as a message or as changes to one.
+//! An assistant's message, whole or as a stream of changes.
 
 use engine::answer::{AnswerReader, Part, ToolFormat};
 use serde::Serialize;
 
 /// An assistant's message.
 #[derive(Debug, Serialize)]
-pub struct Said {
+pub struct AssistantMessage {
     role: &'static str,
     content: Option<String>,
     refusal: Option<&'static str>,
@@ -15,7 +15,7 @@ pub struct Said {
     tool_calls: Vec<Call>,
 }
 
-/// What was thought, under the names that clients know.
+/// The model's reasoning, under both names that clients use.
 #[derive(Debug, Default, Serialize)]
 struct Thought {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,7 +24,7 @@ struct Thought {
     reasoning: Option<String>,
 }
 
-/// What is added to a message.
+/// A change to a message in a stream.
 #[derive(Debug, Default, Serialize)]
 pub struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,10 +37,10 @@ pub struct Delta {
     tool_calls: Vec<Call>,
 }
 
-/// A call of a tool, or more of one.
+/// A tool call, or the next part of one.
 #[derive(Debug, Default, Serialize)]
 struct Call {
-    /// Which of the message's calls; in streams.
+    /// The index of the call in its message. Only in streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,30 +57,30 @@ struct Function {
     arguments: String,
 }
 
-/// How outputs become messages: the same for all choices of a request.
+/// How outputs become messages. All choices of a request share it.
 #[derive(Clone, Debug)]
 pub struct AnswerForm {
-    /// Takes outputs apart; a clone for each.
+    /// Splits outputs into parts. Each output uses a clone.
     pub reader: AnswerReader,
-    /// How the model writes calls, if tools can be called.
+    /// The format of the model's tool calls, if tools may be called.
     pub format: Option<ToolFormat>,
-    /// Whether the request names the tool that is called: a call then is a usual end.
+    /// Whether the request names the tool to call. The finish reason of such a call is `stop`.
     pub is_named: bool,
-    /// Whether thoughts are part of the answer.
+    /// Whether reasoning is part of the answer.
     pub shows_thoughts: bool,
 }
 
-/// A message on its way.
+/// A message under construction.
 #[derive(Clone, Debug)]
-pub struct Telling {
+pub struct MessageBuilder {
     form: AnswerForm,
     calls: usize,
 }
 
-impl Said {
-    /// The message that an output's text is, and why it ended, if `reason` is why the output did.
-    pub fn new(form: &AnswerForm, text: &str, reason: &'static str) -> (Said, &'static str) {
-        let mut telling = Telling::new(form);
+impl AssistantMessage {
+    /// Returns the message in an output's text, and its finish reason. `reason` is the output's own.
+    pub fn new(form: &AnswerForm, text: &str, reason: &'static str) -> (AssistantMessage, &'static str) {
+        let mut telling = MessageBuilder::new(form);
         let (mut content, mut thoughts, mut calls) = (String::new(), String::new(), Vec::<Call>::new());
         for part in telling.parts(text, true) {
             match part {
@@ -94,15 +94,15 @@ impl Said {
         }
         let content = (!content.is_empty() || calls.is_empty()).then_some(content);
         let thoughts = (!thoughts.is_empty()).then_some(thoughts).map(Thought::new).unwrap_or_default();
-        let said = Said { role: "assistant", content, refusal: None, thoughts, tool_calls: calls };
+        let said = AssistantMessage { role: "assistant", content, refusal: None, thoughts, tool_calls: calls };
         (said, telling.reason(reason))
     }
 }
 
-/// A new name of a call.
+/// Returns a new id for a tool call.
 pub fn call_id(format: Option<ToolFormat>) -> String {
     let id = uuid::Uuid::new_v4().simple().to_string();
-    // Mistral's templates take ids of nine letters and digits alone.
+    // Mistral's templates only accept ids of nine letters and digits.
     if format == Some(ToolFormat::Mistral) { id[..9].to_owned() } else { format!("call_{id}") }
 }
 
@@ -113,19 +113,19 @@ impl Thought {
 }
 
 impl Delta {
-    /// The beginning of a message.
+    /// Returns the first change, which begins a message.
     pub fn begin() -> Self {
         Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() }
     }
 }
 
-impl Telling {
-    /// Nothing is said yet.
+impl MessageBuilder {
+    /// Creates an empty message.
     pub fn new(form: &AnswerForm) -> Self {
-        Telling { form: form.clone(), calls: 0 }
+        MessageBuilder { form: form.clone(), calls: 0 }
     }
 
-    /// What more text adds to the message, in one or several steps.
+    /// Returns the changes that more text makes to the message.
     pub fn more(&mut self, text: &str, last: bool) -> Vec<Delta> {
         let parts = self.parts(text, last);
         let delta = |part| match part {
@@ -141,7 +141,7 @@ impl Telling {
         parts.into_iter().map(delta).collect()
     }
 
-    /// Why the message ends, if `reason` is why the output does.
+    /// Returns the message's finish reason. `reason` is the output's own.
     pub fn reason(&self, reason: &'static str) -> &'static str {
         if self.calls > 0 && reason == "stop" && !self.form.is_named { "tool_calls" } else { reason }
     }
@@ -155,7 +155,7 @@ impl Telling {
         parts
     }
 
-    /// The beginning of the next call.
+    /// Returns the beginning of the next call.
     fn call(&mut self, name: String) -> Call {
         let index = Some(self.calls);
         self.calls += 1;

@@ -1,4 +1,4 @@
-//! The endpoints, a file for each group.
+//! The endpoints and their fields.
 
 pub mod answer;
 pub mod chat;

@@ -1,4 +1,4 @@
-//! What operators and clients ask about the server itself.
+//! Endpoints that describe the server itself.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub async fn health(State(app): State<Arc<App>>) -> Result<(), ApiError> {
     }
 }
 
-/// `GET /ready`: 200 while requests are taken.
+/// `GET /ready`: 200 while the server accepts requests.
 pub async fn ready(State(app): State<Arc<App>>) -> Result<(), ApiError> {
     app.ready()
 }
@@ -58,14 +58,14 @@ pub async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }
 
-/// The answer at an address that leads nowhere: 404.
-pub async fn nowhere() -> ApiError {
-    ApiError::not_found("there is nothing at this address")
+/// Answers 404 for an unknown path.
+pub async fn path_not_found() -> ApiError {
+    ApiError::not_found("this path does not exist")
 }
 
-/// The answer to a method that the address does not take: 405.
-pub async fn no_method() -> ApiError {
-    ApiError::malformed(axum::http::StatusCode::METHOD_NOT_ALLOWED, "this address does not take this method")
+/// Answers 405 for a method that the path does not support.
+pub async fn method_not_allowed() -> ApiError {
+    ApiError::malformed(axum::http::StatusCode::METHOD_NOT_ALLOWED, "this path does not support this method")
 }
 
 fn model_card(app: &App) -> Value {

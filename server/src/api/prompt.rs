@@ -1,4 +1,4 @@
-//! The `prompt` of a completion, the `input` of embeddings.
+//! The `prompt` of a completion or the `input` of embeddings.
 
 use std::fmt;
 
@@ -13,17 +13,17 @@ use crate::json::integer;
 /// One prompt or several, as texts or as tokens.
 #[derive(Debug)]
 pub enum PromptField {
-    /// A text.
+    /// One prompt as a text.
     Text(String),
-    /// The tokens of one prompt.
+    /// One prompt as tokens.
     Tokens(Vec<u32>),
-    /// A text each.
+    /// Several prompts as texts.
     Texts(Vec<String>),
-    /// The tokens of each.
+    /// Several prompts as tokens.
     TokenLists(Vec<Vec<u32>>),
 }
 
-/// The first item of an array, which says what the others must be.
+/// The first item of an array, which determines the type of the others.
 enum Item {
     Text(String),
     Token(u32),
@@ -31,11 +31,11 @@ enum Item {
 }
 
 impl PromptField {
-    /// Texts and tokens of all prompts, which are from `field`; texts get the special tokens that the model expects around
-    /// them if `special`.
+    /// Returns the texts and tokens of all prompts, which come from `field`. If `special`, texts get the special tokens
+    /// that the model expects around them.
     ///
     /// # Errors
-    /// 400 if there are none or too many, or one has no tokens, or some that the model does not have.
+    /// 400 if there are no prompts or too many, a prompt is empty, or a token id is outside the vocabulary.
     pub async fn encode(self, app: &App, field: &str, special: bool) -> Result<Vec<(String, Vec<u32>)>, ApiError> {
         let (texts, lists) = match self {
             PromptField::Text(text) => (vec![text], Vec::new()),
@@ -86,7 +86,7 @@ impl<'de> Deserialize<'de> for PromptField {
     }
 }
 
-/// The first item and all that follow it.
+/// Reads the rest of an array after its first item.
 fn all<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(first: T, mut items: A) -> Result<Vec<T>, A::Error> {
     let mut all = vec![first];
     while let Some(item) = items.next_element()? {

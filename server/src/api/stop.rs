@@ -1,4 +1,4 @@
-//! Fields that say what stops an output, or a search for one.
+//! Fields that determine when an output or a beam search stops.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
 use crate::error::{ApiError, check};
 
-/// Stop strings in a request, at most.
+/// Maximum stop strings in a request.
 const MAX_STOPS: usize = 16;
-/// Tokens that end an output in a request, at most.
+/// Maximum stop tokens in a request.
 const MAX_STOP_TOKENS: usize = 1024;
-/// Bytes of a stop string, at most.
+/// Maximum bytes of a stop string.
 const MAX_STOP_BYTES: usize = 1024;
 
 /// One stop string, or several.
@@ -25,7 +25,7 @@ pub struct Stop(Vec<String>);
 pub struct StopBeams(pub EarlyStopping);
 
 impl Stop {
-    /// The stop strings.
+    /// Returns the stop strings.
     ///
     /// # Errors
     /// 400 if there are too many, or one is empty or too long.
@@ -39,7 +39,7 @@ impl Stop {
     }
 }
 
-/// The tokens that end an output.
+/// Checks the stop tokens.
 ///
 /// # Errors
 /// 400 if there are too many.

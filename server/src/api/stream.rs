@@ -1,4 +1,4 @@
-//! Answers as server-sent events.
+//! Streams answers as server-sent events.
 
 use std::convert::Infallible;
 
@@ -16,45 +16,45 @@ use crate::error::ApiError;
 use crate::metrics::reason;
 use crate::worker::{Job, Work};
 
-/// What an answer reports besides its text.
+/// The data that an answer reports in addition to its text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reports {
-    /// Whether a stream ends with the number of its tokens.
+    /// Whether a stream ends with a count of its tokens.
     pub usage: bool,
-    /// Whether each chunk has the number of its choice's tokens so far.
+    /// Whether each chunk counts its choice's tokens so far.
     pub usage_in_chunks: bool,
-    /// Whether the ids of tokens are reported.
+    /// Whether to report token ids.
     pub token_ids: bool,
-    /// Whether tokens are named by their ids where logprobs are reported.
+    /// Whether logprobs name tokens by their ids.
     pub tokens_as_ids: bool,
 }
 
-/// What is particular to streams of completions, of chats and of responses.
+/// The differences between streams of completions, chats and responses.
 pub trait Format: Send + 'static {
-    /// Takes in a prompt with its logprobs, if they were asked for, before anything of its choices is sent.
+    /// Receives a prompt, with its logprobs if requested, before its first choice begins.
     fn prompt(&mut self, _prompt: usize, _text: &str, _tokens: &[u32], _logprobs: Option<&PromptLogprobs>) {}
-    /// Chunks that come before anything is generated for `choice`, with its number of tokens if chunks have one.
+    /// Writes the chunks that begin `choice`, with its token count if chunks have one.
     fn begin(&mut self, choice: usize, usage: Option<Usage>, frames: &mut Frames);
-    /// A chunk with more of a choice: text, the logprobs of its tokens, and at its end the reason.
+    /// Writes a chunk with the next piece of a choice.
     fn more(&mut self, piece: Piece<'_>, frames: &mut Frames);
-    /// The chunk that counts tokens.
+    /// Writes the chunk that counts tokens.
     fn usage(&mut self, usage: &Usage, frames: &mut Frames);
-    /// What follows that.
+    /// Writes the end of the stream.
     fn end(&self, frames: &mut Frames) {
         frames.0.extend_from_slice(b"data: [DONE]\n\n");
     }
-    /// What says that the stream ends early.
+    /// Writes an error that ends the stream early.
     fn broke_off(&mut self, error: ApiError, frames: &mut Frames) {
         frames.push(&error.body());
     }
-    /// The outer fields.
+    /// Returns the outer fields of the answer.
     fn heading(&self) -> &Heading;
 }
 
-/// More of a choice.
+/// The next piece of a choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
-    /// Which of the answer's choices.
+    /// The index of the choice.
     pub choice: usize,
     /// Its new text.
     pub text: &'a str,
@@ -62,20 +62,20 @@ pub struct Piece<'a> {
     pub tokens: &'a [u32],
     /// The new tokens' logprobs.
     pub logprobs: &'a [TokenLogprob],
-    /// The number of the choice's tokens so far, if chunks have one.
+    /// The choice's token count so far, if chunks have one.
     pub usage: Option<Usage>,
-    /// Why it ended, if it did.
+    /// The reason why the choice ended, if it did.
     pub finish_reason: Option<&'static str>,
-    /// What ended it, if the request named that.
+    /// The stop string or stop token that ended it, if any.
     pub stop_reason: Option<&'a StopReason>,
 }
 
-/// Events that go out together.
+/// Events that are sent together.
 #[derive(Debug, Default)]
 pub struct Frames(Vec<u8>);
 
 impl Frames {
-    /// Adds an event that has a name.
+    /// Adds a named event.
     pub fn push_named(&mut self, name: &str, data: &impl Serialize) {
         self.0.extend_from_slice(format!("event: {name}\n").as_bytes());
         self.push(data);
@@ -97,9 +97,9 @@ struct Streaming<F> {
     format: F,
     /// Outputs per prompt.
     n: usize,
-    /// Prompts whose answer is not complete.
+    /// Number of prompts without a complete answer.
     left: usize,
-    /// What of each choice was sent.
+    /// How much of each choice was sent.
     sent: Vec<Sent>,
     usage: Usage,
     reports: Reports,
@@ -112,7 +112,7 @@ struct Sent {
     begun: bool,
     bytes: usize,
     logprobs: usize,
-    /// Tokens that were generated, with or without text.
+    /// Generated tokens, with or without text.
     tokens: usize,
 }
 
@@ -121,7 +121,7 @@ type Events = Vec<(usize, RequestEvent)>;
 /// Runs `work` and streams its outputs.
 ///
 /// # Errors
-/// What goes wrong before the first token. Later errors are events, after which the stream ends without `[DONE]`.
+/// Errors before the first token. Later errors are sent as events, after which the stream ends without `[DONE]`.
 pub async fn respond<F: Format>(
     app: &App,
     work: Work,
@@ -138,7 +138,7 @@ pub async fn respond<F: Format>(
     let body = stream::unfold(Some((streaming, Some(first))), |state| async {
         let (mut streaming, mut ready) = state?;
         let mut frames = Frames::default();
-        // Tokens may come without text that is settled.
+        // A step's tokens may not complete any text yet.
         while frames.0.is_empty() {
             let events = match ready.take() {
                 Some(events) => Ok(events),
@@ -160,7 +160,7 @@ pub async fn respond<F: Format>(
     Ok(([kind, no_cache], Body::from_stream(body)).into_response())
 }
 
-/// The tokens of a prompt, which the server always encodes.
+/// Returns the tokens of a prompt. The server always encodes prompts before this.
 pub fn tokens(prompt: &Prompt) -> &[u32] {
     match prompt {
         Prompt::Encoded { tokens, .. } | Prompt::Tokens(tokens) => tokens,
@@ -179,7 +179,7 @@ impl<F: Format> Streaming<F> {
         Ok(self.admission.within(self.job.next()).await??)
     }
 
-    /// Turns a step's events into chunks; after the last answer, the end of the stream.
+    /// Converts a step's events into chunks. After the last answer, also writes the end of the stream.
     fn take(&mut self, events: Events, frames: &mut Frames) {
         for (prompt, event) in events {
             match event {
@@ -207,7 +207,7 @@ impl<F: Format> Streaming<F> {
         }
     }
 
-    /// Sends what is left of a prompt's choices.
+    /// Sends the rest of a prompt's choices.
     fn finish(&mut self, prompt: usize, completion: &Completion, frames: &mut Frames) {
         let first = prompt * self.n;
         if self.sent[first..first + self.n].iter().all(|sent| !sent.begun) {

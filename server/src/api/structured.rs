@@ -1,5 +1,5 @@
-//! Fields that say what an output must be: OpenAI's `response_format`, vLLM's `structured_outputs`, and its older `guided_`
-//! fields.
+//! Fields that constrain the form of outputs: OpenAI's `response_format`, vLLM's `structured_outputs`, and its older
+//! `guided_` fields.
 
 use engine::constraint::{Grammar, exact_numbers};
 use serde::{Deserialize, Serialize};
@@ -8,23 +8,23 @@ use serde_json::value::RawValue;
 use crate::error::{ApiError, check};
 use crate::json;
 
-/// A JSON schema as it was sent, in which numbers have all their digits.
+/// A JSON schema as it was sent. Its numbers keep all their digits.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Schema(Box<RawValue>);
 
 impl Schema {
-    /// The grammar of what the schema describes. If `strict`, everything that it says is kept to or refused.
+    /// Returns the grammar for the schema. If `strict`, conditions that cannot be enforced are refused.
     ///
     /// # Errors
-    /// 400 about `field` if this is not JSON.
+    /// 400 about `field` if the schema is not JSON.
     pub fn grammar(self, field: &'static str, strict: bool) -> Result<Grammar, ApiError> {
         let (schema, _) = json::parse(exact_numbers(self.0.get()).as_bytes())
             .map_err(|problem| ApiError::field(field, format!("{field}: {problem}")))?;
         Ok(if strict { Grammar::JsonSchema(schema) } else { Grammar::LenientJsonSchema(schema) })
     }
 
-    /// The same schema, if it was sent as a string of JSON.
+    /// Returns the schema itself, unquoted if it was sent as a JSON string.
     fn unquoted(self, field: &'static str) -> Result<Self, ApiError> {
         if !self.0.get().starts_with('"') {
             return Ok(self);
@@ -35,14 +35,14 @@ impl Schema {
     }
 }
 
-/// OpenAI's way to ask for JSON.
+/// OpenAI's field for JSON outputs.
 #[derive(Debug, Deserialize)]
 pub struct ResponseFormat {
     r#type: FormatType,
     json_schema: Option<NamedSchema>,
 }
 
-/// The forms that OpenAI's ways know.
+/// The forms of OpenAI's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FormatType {
@@ -50,11 +50,11 @@ pub enum FormatType {
     Text,
     /// A JSON object.
     JsonObject,
-    /// What a schema describes.
+    /// JSON that is valid under a schema.
     JsonSchema,
 }
 
-/// A schema and its name. If it is not strict, a few conditions that outputs cannot be held to are left unchecked.
+/// A schema with its name. If it is not strict, a few conditions that cannot be enforced are left unchecked.
 #[derive(Debug, Deserialize)]
 struct NamedSchema {
     #[serde(rename = "name")]
@@ -65,7 +65,7 @@ struct NamedSchema {
     schema: Option<Schema>,
 }
 
-/// vLLM's way to ask for texts of any form: one of these.
+/// vLLM's field for constrained outputs. Exactly one member may be set.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct StructuredOutputs {
@@ -76,28 +76,28 @@ pub struct StructuredOutputs {
     grammar: Option<String>,
 }
 
-/// The fields that say what an output must be, of which a request has one at most.
+/// The fields that constrain the form of outputs. A request may use at most one.
 #[derive(Debug)]
 pub struct FormFields {
-    /// OpenAI's.
+    /// OpenAI's field.
     pub response_format: Option<ResponseFormat>,
-    /// vLLM's.
+    /// vLLM's field.
     pub structured_outputs: Option<StructuredOutputs>,
-    /// Its older ones.
+    /// A JSON schema, in vLLM's older field.
     pub guided_json: Option<Schema>,
-    /// A regular expression.
+    /// A regular expression, in vLLM's older field.
     pub guided_regex: Option<String>,
-    /// Texts to choose from.
+    /// Texts to choose from, in vLLM's older field.
     pub guided_choice: Option<Vec<String>>,
-    /// A grammar in Lark's form.
+    /// A grammar in Lark's format, in vLLM's older field.
     pub guided_grammar: Option<String>,
 }
 
 impl FormFields {
-    /// The grammar of outputs, with the field that it is from.
+    /// Returns the grammar of outputs with the field that requires it.
     ///
     /// # Errors
-    /// 400 if fields ask for several grammars, or one of them is no grammar.
+    /// 400 if several fields require a grammar, or a grammar is malformed.
     pub fn grammar(self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
         let outputs = self.structured_outputs.unwrap_or_default();
         let object = outputs.json_object.unwrap_or(false).then_some(Grammar::JsonObject);
@@ -143,7 +143,7 @@ impl ResponseFormat {
     }
 }
 
-/// A schema that a field of its own asks for, which makes it strict. It may be a string of JSON.
+/// Returns the grammar for a schema from a vLLM field, which is always strict. The schema may be a JSON string.
 fn schema(field: &'static str, schema: Option<Schema>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let grammar = schema.map(|schema| schema.unquoted(field)?.grammar(field, true)).transpose()?;
     Ok(grammar.map(|grammar| (field, grammar)))

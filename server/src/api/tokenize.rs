@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`, as vLLM has them.
+//! `POST /tokenize` and `POST /detokenize`, compatible with vLLM.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::app::{Admission, App};
 use crate::body::Body;
 use crate::error::{ApiError, check};
 
-/// A text, or a conversation.
+/// A text or a conversation to tokenize.
 #[derive(Debug, Deserialize)]
 pub struct Tokenize {
     model: Option<String>,
     prompt: Option<String>,
     messages: Option<Vec<Message>>,
-    /// Whether a text gets the special tokens that the model expects around it: one by itself does, one that a template has
-    /// made of a conversation does not.
+    /// Whether to add the special tokens that the model expects around a text. Defaults to true for a text and to false
+    /// for a conversation.
     add_special_tokens: Option<bool>,
     /// Whether a conversation ends with the beginning of an answer.
     add_generation_prompt: Option<bool>,
-    /// Whether it ends within its last message.
+    /// Whether a conversation ends within its last message.
     continue_final_message: Option<bool>,
-    /// What else the chat template is told.
+    /// Additional variables for the chat template.
     chat_template_kwargs: Option<Arguments>,
-    /// Whether the tokens' names are wanted too; not supported.
+    /// Whether to return the tokens' names too. Not supported.
     return_token_strs: Option<bool>,
 }
 
@@ -39,20 +39,20 @@ pub struct Tokens {
     tokens: Vec<u32>,
 }
 
-/// Tokens.
+/// Tokens to convert to text.
 #[derive(Debug, Deserialize)]
 pub struct Detokenize {
     model: Option<String>,
     tokens: Vec<u32>,
 }
 
-/// Their text.
+/// The text of tokens.
 #[derive(Debug, Serialize)]
 pub struct Text {
     prompt: String,
 }
 
-/// Text to tokens. There may be more of them than the model has positions.
+/// Converts a text or a conversation to tokens. It may have more tokens than the model has positions.
 pub async fn tokenize(
     State(app): State<Arc<App>>,
     _admission: Admission,
@@ -78,12 +78,12 @@ pub async fn tokenize(
             };
             conversation.prompt(&app, "messages", None).await?
         }
-        _ => return Err(ApiError::field("prompt", "there must be either prompt or messages, and not both")),
+        _ => return Err(ApiError::field("prompt", "exactly one of prompt and messages must be set")),
     };
     Ok(Json(Tokens { count: tokens.len(), max_model_len: app.context_len(), tokens }))
 }
 
-/// Tokens to text.
+/// Converts tokens to text.
 pub async fn detokenize(
     State(app): State<Arc<App>>,
     _admission: Admission,

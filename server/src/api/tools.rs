@@ -1,4 +1,4 @@
-//! Fields of chats about tools: which can be called, and whether one must be.
+//! The tool fields of chats: which tools may be called, and whether a call is required.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use serde_json::Value;
 use crate::app::App;
 use crate::error::{ApiError, check, cut};
 
-/// Tools in a request, at most.
+/// Maximum tools in a request.
 const MAX_TOOLS: usize = 128;
-/// Characters of a tool's name, at most.
+/// Maximum characters of a tool's name.
 const MAX_NAME: usize = 64;
-/// Tools of OpenAI's that a model cannot be offered here: OpenAI runs them, or they are called in other forms than JSON.
+/// Types of OpenAI's tools that this server cannot offer to a model. OpenAI runs them, or their calls are not JSON.
 const ELSEWHERE: [&str; 13] = [
     "apply_patch",
     "code_interpreter",
@@ -30,36 +30,36 @@ const ELSEWHERE: [&str; 13] = [
     "tool_search",
     "web_search",
 ];
-/// The beginning of a tool's type that a date or a stage follows.
+/// Prefix of a tool type that ends in a date or a release stage.
 const WEB_SEARCH: &str = "web_search_";
 
 /// The fields as they were sent.
 #[derive(Debug, Default)]
 pub struct ToolFields {
-    /// What can be called.
+    /// The tools that may be called.
     pub tools: Option<Vec<Value>>,
-    /// Whether something must be: "none", "auto", "required", or a function.
+    /// Whether a call is required: "none", "auto", "required", or a function.
     pub tool_choice: Option<Value>,
-    /// Whether several may be called in one answer.
+    /// Whether one answer may have several calls.
     pub parallel_tool_calls: Option<bool>,
 }
 
 /// The tools that an answer may call.
 #[derive(Clone, Debug)]
 pub struct Calling {
-    /// How the model writes calls.
+    /// The format of the model's tool calls.
     pub format: ToolFormat,
-    /// What the template is told.
+    /// The tool schemas for the chat template.
     pub schemas: chat::Value,
-    /// Whether the request names the one that must be called.
+    /// Whether the request names the tool that must be called.
     pub is_named: bool,
     tools: Vec<Tool>,
-    /// Which of them must be called, if one must be.
+    /// The tools of which one must be called. Empty if no call is required.
     required: Vec<Tool>,
     parallel: bool,
 }
 
-/// What `tool_choice` says.
+/// The value of `tool_choice`.
 enum ToolChoice {
     None,
     Auto,
@@ -68,10 +68,10 @@ enum ToolChoice {
 }
 
 impl ToolFields {
-    /// The tools, if there are any that may be called.
+    /// Returns the callable tools, if any.
     ///
     /// # Errors
-    /// 400 if they are not described as OpenAI's are, or the model has no way to call them that is known.
+    /// 400 if a tool does not have OpenAI's form, or the format of the model's tool calls is unknown.
     pub fn calling(self, app: &App) -> Result<Option<Calling>, ApiError> {
         let choice = ToolChoice::of(self.tool_choice.as_ref())?;
         let schemas = self.tools.unwrap_or_default();
@@ -79,7 +79,7 @@ impl ToolFields {
         let (mut offered, mut tools) = (Vec::new(), Vec::new());
         for (at, schema) in schemas.into_iter().enumerate() {
             match left_out(&schema) {
-                Some(kind) => tracing::warn!(kind, "a tool is left out: the model cannot be offered it"),
+                Some(kind) => tracing::warn!(kind, "a tool is left out because this server does not support its type"),
                 None => {
                     tools.push(tool(at, &schema)?);
                     offered.push(schema);
@@ -87,7 +87,7 @@ impl ToolFields {
             }
         }
         let names: BTreeSet<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-        check(names.len() == tools.len(), "tools", || "no two tools may have the same name".into())?;
+        check(names.len() == tools.len(), "tools", || "two tools have the same name".into())?;
         let required = match &choice {
             ToolChoice::None => return Ok(None),
             ToolChoice::Auto => Vec::new(),
@@ -97,21 +97,23 @@ impl ToolFields {
         let must = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
         check(!must || !required.is_empty(), "tool_choice", || match &choice {
             ToolChoice::Named(name) => {
-                format!("tool_choice asks for a call of {:?}, and tools has no function of that name", cut(name))
+                format!("tool_choice requires a call of {:?}, but tools has no function with that name", cut(name))
             }
-            _ => "tool_choice asks for a call, and tools has no function".into(),
+            _ => "tool_choice requires a call, but tools has no function".into(),
         })?;
         if tools.is_empty() {
             return Ok(None);
         }
         let template = app.template.as_ref().filter(|template| template.reads("tools"));
-        let template = template.ok_or_else(|| ApiError::field("tools", "the model's chat template reads no tools"))?;
+        let template =
+            template.ok_or_else(|| ApiError::field("tools", "the model's chat template does not support tools"))?;
         let format = app.tool_format.ok_or_else(|| {
-            let why = "tools cannot be used: how this model writes calls is not known (the server's --tool-call-parser says it)";
+            let why = "tools cannot be used: the format of this model's tool calls is unknown (set the server's --tool-call-parser)";
             ApiError::field("tools", why)
         })?;
         let is_named = matches!(choice, ToolChoice::Named(_));
-        // An answer that the template refuses to read again ends the conversation.
+        // If the template cannot render several calls in one message, the conversation could not continue after such an
+        // answer.
         let parallel = self.parallel_tool_calls.unwrap_or(true) && !is_named && template.takes_several_calls();
         let schemas = offered.into_iter().map(chat::Value::from_serialize).collect();
         Ok(Some(Calling { format, schemas, is_named, tools, required, parallel }))
@@ -119,12 +121,12 @@ impl ToolFields {
 }
 
 impl Calling {
-    /// The names of the tools.
+    /// Returns the names of the tools.
     pub fn names(&self) -> Vec<String> {
         self.tools.iter().map(|tool| tool.name.clone()).collect()
     }
 
-    /// The grammar of answers that must be calls.
+    /// Returns the grammar of answers that must be calls.
     pub fn grammar(&self, app: &App) -> Option<(&'static str, Grammar)> {
         let must = !self.required.is_empty();
         must.then(|| ("tools", calls(self.format, &self.required, self.parallel, &app.tokenizer)))
@@ -142,7 +144,7 @@ impl ToolChoice {
             (None, Some(name)) => Ok(ToolChoice::Named(name.to_owned())),
             (None, None) if value.and_then(left_out).is_some() => {
                 let kind = value.and_then(left_out).unwrap_or_default();
-                let why = format!("tool_choice forces {kind:?}, which the model cannot be offered");
+                let why = format!("tool_choice forces {kind:?}, which this server does not support");
                 Err(ApiError::field("tool_choice", why))
             }
             _ => {
@@ -153,13 +155,13 @@ impl ToolChoice {
     }
 }
 
-/// The type of a tool that the model is not offered.
+/// Returns the type of a tool that the model is not offered.
 fn left_out(tool: &Value) -> Option<&str> {
     let kind = tool.get("type")?.as_str()?;
     (ELSEWHERE.contains(&kind) || kind.starts_with(WEB_SEARCH)).then_some(kind)
 }
 
-/// The tool that one of `tools` describes.
+/// Parses one of `tools`, at index `at`.
 fn tool(at: usize, schema: &Value) -> Result<Tool, ApiError> {
     let refused = |place: &str, why: &str| {
         let place = format!("tools[{at}]{place}");

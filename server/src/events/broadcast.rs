@@ -1,9 +1,10 @@
-//! The PUB socket, which keeps no more than a bound of what subscribers do not read.
+//! The PUB socket, with a bound on the data queued for slow subscribers.
 //!
-//! The library keeps all that a subscriber has not read for as long as it is connected. So what it keeps is counted, and
-//! beyond the bound the socket is closed with all its connections, and opened again. Subscribers that read connect again by
-//! themselves, as ZeroMQ's do, and see by the numbers what they have missed. The connections' tasks are in a runtime of their
-//! own: to end it is the one way to be rid of a queue that nobody reads.
+//! The library queues everything that a connected subscriber has not read. This module therefore counts the queued
+//! bytes. Beyond the bound it closes the socket with all its connections and opens it again. ZeroMQ subscribers that
+//! still read reconnect by themselves and see from the batch numbers what they missed. The tasks of the connections run
+//! in a separate runtime, because shutting down the runtime is the only way to free a queue that a subscriber does not
+//! read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,31 +17,31 @@ use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
 use super::listen::listen;
 
-/// Bytes that may be kept for subscribers, about.
+/// Approximate maximum of bytes queued for subscribers.
 const MOST: usize = 32 << 20;
-/// Bytes that a message takes beside its payload, about.
+/// Approximate bytes that a queued message needs in addition to its payload.
 const OVERHEAD: usize = 400;
-/// The time in which the threads of a runtime end, once they are told to.
+/// Time for the threads of a runtime to end after a shutdown.
 const END: Duration = Duration::from_secs(5);
 
-/// The socket; it is closed when it is dropped.
+/// The PUB socket. Dropping it closes the socket.
 #[derive(Debug)]
 pub struct Broadcast {
-    /// Where it listens, with the port that it got.
+    /// The address it listens on, with its actual port.
     pub address: String,
-    /// Nothing if it could not be opened again.
+    /// The open socket. `None` if it could not be opened again.
     open: Option<Open>,
-    /// Bytes that are kept for subscribers.
+    /// Bytes queued for subscribers.
     held: Arc<AtomicUsize>,
 }
 
-/// A socket, and where its tasks run.
+/// A socket, and the runtime of its tasks.
 struct Open {
     socket: PubSocket,
     runtime: OwnRuntime,
 }
 
-/// A runtime that may be dropped by a task, as no other may be.
+/// A runtime that a task may drop. A plain `Runtime` would panic there.
 struct OwnRuntime(Option<Runtime>);
 
 impl std::fmt::Debug for Open {
@@ -57,7 +58,7 @@ impl Drop for OwnRuntime {
     }
 }
 
-/// A payload, which is counted for as long as it is kept for a subscriber.
+/// A payload that counts as queued until it is dropped.
 struct Counted {
     payload: Bytes,
     held: Arc<AtomicUsize>,
@@ -83,19 +84,19 @@ impl Drop for Counted {
 }
 
 impl Broadcast {
-    /// Listens at an endpoint.
+    /// Listens on an endpoint.
     ///
     /// # Errors
-    /// If it makes no sense or cannot be had.
+    /// If the endpoint is malformed or the socket cannot listen on it.
     pub async fn bind(endpoint: &str) -> Result<Self> {
         let (open, address) = open(endpoint).await?;
         Ok(Broadcast { address, open: Some(open), held: Arc::default() })
     }
 
-    /// Sends a message to all subscribers of its topic. Does not wait for any of them.
+    /// Sends a message to all subscribers of its topic without waiting for them.
     pub async fn send(&mut self, topic: Bytes, number: u64, payload: Bytes) {
         if self.held.load(Ordering::Relaxed) > MOST {
-            tracing::warn!("a subscriber of KV events does not read: all connections are closed");
+            tracing::warn!("a subscriber of KV events does not read: closing all connections");
             self.close().await;
         }
         if self.open.is_none() {
@@ -113,22 +114,22 @@ impl Broadcast {
         }
     }
 
-    /// Closes the socket, and waits until its port is free and nothing is kept.
+    /// Closes the socket, and waits until its port is free and its queues are dropped.
     async fn close(&mut self) {
         let Some(Open { socket, mut runtime }) = self.open.take() else { return };
         drop(socket);
         let end = move || runtime.0.take().into_iter().for_each(|runtime| runtime.shutdown_timeout(END));
         if let Err(error) = tokio::task::spawn_blocking(end).await {
-            tracing::warn!(%error, "the connections of KV events did not end well");
+            tracing::warn!(%error, "the connections of KV events did not close cleanly");
         }
         self.held = Arc::default();
     }
 }
 
-/// Opens the socket in a runtime of its own.
+/// Opens the socket in a new runtime.
 async fn open(endpoint: &str) -> Result<(Open, String)> {
     let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("kv-events").enable_all().build();
-    let runtime = runtime.context("no thread to be had for KV events")?;
+    let runtime = runtime.context("cannot start a thread for KV events")?;
     let endpoint = endpoint.to_owned();
     let opening = runtime.spawn(async move {
         let mut socket = PubSocket::new();

@@ -1,19 +1,19 @@
-//! Batches of events as vLLM writes them, in MessagePack: `[time, [event, ...], rank]`.
+//! Encodes batches of events in vLLM's MessagePack format: `[time, [event, ...], rank]`.
 
 use engine::kv::{CacheChange, Space};
 use serde::ser::{Serialize, SerializeMap, SerializeTuple, Serializer};
 
-/// How an event is written.
+/// The encoding of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EventFormat {
-    /// As a map, in which `type` names the kind.
+    /// A map with the kind under the key `type`.
     #[default]
     Map,
-    /// As an array, the kind first, as vLLM wrote events before.
+    /// An array that begins with the kind, as in earlier versions of vLLM.
     Array,
 }
 
-/// The kind of memory that vLLM's events name; routers rank by it. That of the cache has this name on the CPU as well.
+/// Returns vLLM's name for a pool's kind of memory, by which routers rank. The KV cache is called `GPU` on the CPU too.
 fn medium(space: Space) -> &'static str {
     match space {
         Space::Cache => "GPU",
@@ -21,39 +21,39 @@ fn medium(space: Space) -> &'static str {
     }
 }
 
-/// Which of several equal engines behind one address it is.
+/// The engine's index among data-parallel replicas behind one address.
 const RANK: u32 = 0;
-/// What is nothing here: adapters, and what else may tell blocks of the same tokens apart.
+/// The value of fields that Quire does not use: LoRA adapters, and extra keys that tell blocks with equal tokens apart.
 const NONE: Option<u64> = None;
 
-/// An event.
+/// A change of the prefix cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEvent {
-    /// Blocks hold tokens that follow each other.
+    /// Blocks with consecutive tokens were stored.
     Stored {
-        /// The pool they lie in.
+        /// The pool that stores them.
         space: Space,
         /// The hash of each block, in order.
         hashes: Vec<u64>,
-        /// That of the block before the first.
+        /// The hash of the block before the first, if any.
         parent: Option<u64>,
-        /// The tokens of all of them.
+        /// The tokens of all blocks.
         tokens: Vec<u32>,
-        /// Tokens of each.
+        /// Tokens per block.
         block_size: usize,
     },
-    /// Nothing holds any more in a pool what these hashes stand for.
+    /// A pool no longer stores the blocks with these hashes.
     Removed {
         /// The pool.
         space: Space,
-        /// The hashes.
+        /// The hashes of the blocks.
         hashes: Vec<u64>,
     },
-    /// Nothing is cached any more.
+    /// The whole cache was cleared.
     Cleared,
 }
 
-/// The events that say what has changed: blocks of a pool that follow each other are stored together.
+/// Converts changes into events. Consecutive blocks in the same pool share one event.
 pub fn events(changes: Vec<CacheChange>) -> Vec<KvEvent> {
     let mut events: Vec<KvEvent> = Vec::new();
     for change in changes {
@@ -80,16 +80,16 @@ pub fn events(changes: Vec<CacheChange>) -> Vec<KvEvent> {
     events
 }
 
-/// A batch, in bytes.
+/// Encodes a batch.
 ///
 /// # Errors
-/// None that is known of: all of it can be written in MessagePack.
+/// None in practice, because MessagePack can represent every event.
 pub fn encode(time: f64, events: &[KvEvent], format: EventFormat) -> Result<Vec<u8>, rmp_serde::encode::Error> {
     let events: Vec<Formatted<'_>> = events.iter().map(|event| Formatted { event, format }).collect();
     rmp_serde::to_vec(&(time, events, RANK))
 }
 
-/// An event, and how it is to be written.
+/// An event with its encoding.
 struct Formatted<'a> {
     event: &'a KvEvent,
     format: EventFormat,
@@ -197,9 +197,9 @@ mod tests {
         assert_eq!(decoded(&events, EventFormat::Array), array);
     }
 
-    /// What msgspec would write: the shortest form of every number, and eight bytes for the time.
+    /// msgspec writes the shortest form of every integer, and eight bytes for the time.
     #[test]
-    fn the_bytes_are_those_of_vllm() {
+    fn the_bytes_equal_vllms() {
         let removed = [KvEvent::Removed { space: Space::Cache, hashes: vec![7, 0x0102_0304_0506_0708] }];
         let mut want = vec![0x93, 0xcb, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0x91, 0x83];
         want.extend(b"\xa4type\xacBlockRemoved\xacblock_hashes\x92\x07\xcf\x01\x02\x03\x04\x05\x06\x07\x08");

@@ -1,13 +1,13 @@
-//! KV events: which prefixes the KV cache holds, published for routers in vLLM's form.
+//! KV events: publishes the prefixes in the KV cache for routers, in vLLM's format.
 //!
 //! ```text
 //!  engine's thread --EventSource--> bounded queue --> task: numbers, msgpack --> PUB: topic, number, batch
 //!     after a step                                      |
-//!                                                       +--> the last batches <-- task: ROUTER, what was missed
+//!                                                       +--> the last batches <-- task: ROUTER, replay
 //! ```
 //!
-//! The engine never waits: a batch for which the queue has no room is dropped, as are batches for subscribers that leave too
-//! much unread, and the numbers show the gap.
+//! The engine never waits. If the queue is full, the batch is dropped. Batches for subscribers that read too slowly are
+//! dropped too. Subscribers see the gap in the batch numbers.
 
 mod broadcast;
 mod format;
@@ -27,28 +27,28 @@ use tokio::sync::mpsc;
 pub use format::EventFormat;
 pub use publisher::Publisher;
 
-/// Batches that wait to be published, at most.
+/// Maximum batches that wait to be published.
 const QUEUE: usize = 4096;
 
-/// What happened in a step.
+/// The changes of one step.
 #[derive(Debug)]
 enum News {
     Changes(Vec<CacheChange>),
-    /// Nothing is cached any more.
+    /// The cache was cleared.
     Cleared,
 }
 
-/// The news of a step.
+/// The numbered changes of one step.
 #[derive(Debug)]
 struct Batch {
-    /// Counted from 0; those that were dropped are counted too.
+    /// Counts from 0 and includes dropped batches.
     number: u64,
     /// Seconds since 1970.
     time: f64,
     news: News,
 }
 
-/// The engine's end: where it reports what its cache holds. Clones are of the same.
+/// The engine's side, which reports changes of the cache. Clones report to the same queue.
 #[derive(Clone, Debug)]
 pub struct EventSource {
     changes: Arc<Mutex<CacheChanges>>,
@@ -58,19 +58,19 @@ pub struct EventSource {
 }
 
 impl EventSource {
-    /// A source, and the queue of what it reports. What the queue has no room for is counted.
+    /// Creates a source and its queue. `dropped` counts the batches that do not fit in the queue.
     fn new(dropped: Counter) -> (Self, mpsc::Receiver<Batch>) {
         let (batches, queue) = mpsc::channel(QUEUE);
         (EventSource { changes: Arc::default(), batches, next: Arc::default(), dropped }, queue)
     }
 
-    /// Follows from now on what the cache of `llm` holds, which is empty. Before that it followed no engine, or one that
-    /// was reported as [`Self::cleared`].
+    /// Starts to follow the cache of `llm`, which must be empty. A previously followed engine must have been reported
+    /// as [`Self::cleared`].
     pub fn follow(&self, llm: &mut Llm) {
         llm.set_kv_log(self.changes.clone());
     }
 
-    /// Reports what has changed, after a step that succeeded.
+    /// Reports the changes of a successful step.
     pub fn step(&self) {
         let changes = self.changes().take();
         if !changes.is_empty() {
@@ -78,7 +78,7 @@ impl EventSource {
         }
     }
 
-    /// Reports that the engine is gone, and what its last step was to store with it.
+    /// Reports that the engine and its cache are gone. Discards the changes of its last step.
     pub fn cleared(&self) {
         *self.changes() = CacheChanges::default();
         self.report(News::Cleared);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_change_nothing_are_not_reported() {
+    fn steps_without_changes_are_not_reported() {
         let (source, mut queue) = EventSource::new(Counter::default());
         source.step();
         assert!(queue.try_recv().is_err());

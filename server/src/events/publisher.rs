@@ -1,4 +1,4 @@
-//! The sockets at which events are published.
+//! Publishes events on their sockets.
 
 use anyhow::Result;
 use axum::body::Bytes;
@@ -14,22 +14,22 @@ use super::{Batch, EventFormat, EventSource, News};
 use crate::metrics::Metrics;
 use crate::options::KvEventsOptions;
 
-/// The sockets; they are closed when it is dropped.
+/// The sockets of KV events. Dropping it closes them.
 #[derive(Debug)]
 pub struct Publisher {
-    /// Where events are published.
+    /// The endpoint at which events are published.
     pub address: String,
-    /// Where those that were missed can be asked for.
+    /// The endpoint at which subscribers can request missed batches, if any.
     pub replay: Option<String>,
-    /// Ended when they are dropped.
+    /// The tasks end when this set is dropped.
     _tasks: JoinSet<()>,
 }
 
 impl Publisher {
-    /// Opens the sockets, and publishes what the source reports. Batches that are dropped for lack of room are counted.
+    /// Opens the sockets and publishes the events of the returned source. Dropped batches are counted in `metrics`.
     ///
     /// # Errors
-    /// If an address makes no sense or cannot be had.
+    /// If an endpoint is malformed or a socket cannot listen on it.
     pub async fn bind(options: &KvEventsOptions, metrics: &Metrics) -> Result<(Self, EventSource)> {
         let (source, batches) = EventSource::new(metrics.dropped_batches.clone());
         let mut tasks = JoinSet::new();
@@ -50,7 +50,7 @@ impl Publisher {
     }
 }
 
-/// Publishes batches until there will be no more.
+/// Publishes batches until the source is dropped.
 async fn publish(
     mut broadcast: Broadcast,
     mut batches: mpsc::Receiver<Batch>,
@@ -66,11 +66,11 @@ async fn publish(
         let payload = match encode(time, &events, format) {
             Ok(payload) => Bytes::from(payload),
             Err(error) => {
-                tracing::error!(%error, "KV events cannot be written");
+                tracing::error!(%error, "KV events cannot be encoded");
                 continue;
             }
         };
-        // What a subscriber knows of can be asked for.
+        // Stores the batch first, so that every published batch can be replayed.
         buffer.push(number, payload.clone());
         broadcast.send(topic.clone(), number, payload).await;
     }

@@ -1,4 +1,4 @@
-//! Batches that a subscriber has missed, for as long as they are kept.
+//! Replays recent batches that a subscriber has missed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use axum::body::Bytes;
 use zeromq::{RouterSendHalf, RouterSocket, SocketRecv, SocketSend, ZmqMessage, ZmqResult};
 
-/// The number that ends an answer.
+/// The batch number that marks the end of an answer.
 const END: i64 = -1;
-/// The time in which a client must take its answer.
+/// Maximum time for a client to take its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The last batches that were published. Clones are of the same.
+/// The most recently published batches. Clones share one buffer.
 #[derive(Clone, Debug)]
 pub struct ReplayBuffer {
     batches: Arc<Mutex<VecDeque<(u64, Bytes)>>>,
@@ -20,12 +20,12 @@ pub struct ReplayBuffer {
 }
 
 impl ReplayBuffer {
-    /// Keeps so many.
+    /// Creates a buffer for up to `most` batches.
     pub fn new(most: usize) -> Self {
         ReplayBuffer { batches: Arc::default(), most }
     }
 
-    /// Takes a batch in, with its number; the oldest goes if there are too many.
+    /// Adds a batch with its number. A full buffer drops the oldest batch.
     pub fn push(&self, number: u64, payload: Bytes) {
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         batches.push_back((number, payload));
@@ -34,28 +34,28 @@ impl ReplayBuffer {
         }
     }
 
-    /// The batches from number `start` on.
+    /// Returns the batches from number `start` on.
     fn since(&self, start: u64) -> Vec<(u64, Bytes)> {
         let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         batches.iter().filter(|batch| batch.0 >= start).cloned().collect()
     }
 }
 
-/// Answers requests for batches, one after the other, until the socket fails.
+/// Answers requests for batches, one at a time, until the socket fails.
 pub async fn serve(socket: RouterSocket, buffer: ReplayBuffer) {
     let (sender, mut receiver) = socket.split();
     loop {
         match receiver.recv().await {
             Ok(request) => {
                 let Some((envelope, start)) = read(request) else {
-                    tracing::debug!("a request for KV events makes no sense");
+                    tracing::debug!("a request for KV events is malformed");
                     continue;
                 };
-                // A client that does not read must not keep others from their answers for long.
+                // A client that does not read must not delay other clients for long.
                 match tokio::time::timeout(PATIENCE, answer(sender.clone(), envelope, buffer.since(start))).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::debug!(%error, "a client for KV events has gone"),
-                    Err(_) => tracing::debug!("a client for KV events does not read"),
+                    Ok(Err(error)) => tracing::debug!(%error, "a client of KV events has disconnected"),
+                    Err(_) => tracing::debug!("a client of KV events does not read"),
                 }
             }
             Err(error) => {
@@ -66,8 +66,8 @@ pub async fn serve(socket: RouterSocket, buffer: ReplayBuffer) {
     }
 }
 
-/// The frames that lead back to the client, and the first number that it asks for. The first frame is its identity; from a
-/// REQ socket an empty one follows, from a DEALER perhaps none.
+/// Splits a request into its envelope, which routes the answer, and the first requested number. The envelope begins
+/// with the client's identity. A REQ socket adds an empty frame, and a DEALER socket may omit it.
 fn read(request: ZmqMessage) -> Option<(Vec<Bytes>, u64)> {
     let mut frames = request.into_vec();
     let start: [u8; 8] = frames.pop()?.as_ref().try_into().ok()?;

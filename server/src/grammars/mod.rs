@@ -1,7 +1,8 @@
-//! Grammars of requests to constraints.
+//! Compiles the grammars of requests into constraints.
 //!
-//! A grammar that a running request has is there already. A light grammar compiles in some milliseconds, a few at a time. A heavy
-//! one waits in a queue of its own, and is first tried in a child process with bounds on its time and memory.
+//! A grammar that a running request already uses is shared. A light grammar compiles in a few milliseconds, and a few
+//! of them compile at a time. Heavy grammars wait in a separate queue. Each is first tried in a child process with
+//! bounds on its time and memory.
 
 mod trial;
 mod verdicts;
@@ -17,9 +18,9 @@ use self::verdicts::Verdicts;
 use crate::error::ApiError;
 use crate::options::ServeOptions;
 
-/// Light grammars that are compiled at a time.
+/// Maximum light grammars that compile at a time.
 const LIGHT_TURNS: usize = 2;
-/// Heavy grammars that are compiled at a time. A fifth one waits for one deadline at most.
+/// Maximum heavy grammars that compile at a time. A fifth one waits for one deadline at most.
 const HEAVY_TURNS: usize = 4;
 
 /// Compiles the grammars of requests.
@@ -28,17 +29,17 @@ pub struct Grammars {
     compiler: GrammarCompiler,
     light: Arc<Semaphore>,
     heavy: Arc<Semaphore>,
-    /// `None` without a program to run them.
+    /// `None` if no program for trials is configured.
     trials: Option<Trials>,
     verdicts: Arc<Verdicts>,
 }
 
-/// The reason for a missing constraint.
+/// The reason why a grammar has no constraint.
 #[derive(Debug)]
 enum Failure {
     /// The grammar is at fault.
     Refused(String),
-    /// The server is.
+    /// The server is at fault.
     Internal(String),
 }
 
@@ -52,17 +53,17 @@ impl Drop for StopOnDrop {
 }
 
 impl Grammars {
-    /// Compiles by `compiler`, within the limits of `options`.
+    /// Compiles with `compiler`, within the limits of `options`.
     pub fn new(compiler: GrammarCompiler, options: &ServeOptions) -> Self {
         let turns = |turns| Arc::new(Semaphore::new(turns));
         let trials = options.grammar_trials.clone().map(|program| Trials::new(program, &options.limits));
         Grammars { compiler, light: turns(LIGHT_TURNS), heavy: turns(HEAVY_TURNS), trials, verdicts: Arc::default() }
     }
 
-    /// The constraint for a grammar that is from `field`. The compilation ends if the caller drops this.
+    /// Returns the constraint for a grammar from `field`. Dropping the future stops the compilation.
     ///
     /// # Errors
-    /// 400 about the field, with the place of what is wrong.
+    /// 400 about the field, with the position of the problem.
     pub async fn compile(&self, field: &str, grammar: Grammar) -> Result<Constraint, ApiError> {
         if let Some(constraint) = self.compiler.cached(&grammar) {
             return Ok(constraint);
@@ -93,7 +94,7 @@ impl Grammars {
 
     async fn heavy(&self, key: u128, prepared: Arc<PreparedGrammar>, stop: Stop) -> Result<Constraint, Failure> {
         let turn = turn(&self.heavy).await?;
-        // Another request may have tried it meanwhile.
+        // Another request may have tried it in the meantime.
         let is_known = self.known(key)?;
         if let Some(trials) = self.trials.as_ref().filter(|_| !is_known) {
             let tried = trials.run(&self.compiler, &prepared).await;
@@ -108,7 +109,7 @@ impl Grammars {
         in_turn(turn, move || compiler.build(&prepared, &stop)).await
     }
 
-    /// Whether a trial of this grammar succeeded.
+    /// Whether an earlier trial of this grammar succeeded. Fails if it was refused.
     fn known(&self, key: u128) -> Result<bool, Failure> {
         self.verdicts.get(key).transpose().map(|accepted| accepted.is_some()).map_err(Failure::Refused)
     }
@@ -118,7 +119,7 @@ async fn turn(turns: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
     turns.clone().acquire_owned().await.map_err(|closed| Failure::Internal(closed.to_string()))
 }
 
-/// Runs `work` on a thread that may block. `work` keeps its turn until it ends, even if the caller drops this.
+/// Runs `work` on a thread that may block. `work` keeps its permit until it ends, even if the caller drops the future.
 async fn in_turn<T: Send + 'static>(
     turn: OwnedSemaphorePermit,
     work: impl FnOnce() -> engine::Result<T> + Send + 'static,

@@ -27,21 +27,21 @@ impl Trials {
         Trials { program, timeout: limits.grammar_timeout, memory: limits.grammar_memory }
     }
 
-    /// Compiles a grammar in a child process, which is killed at the deadline and if the caller drops this.
+    /// Compiles a grammar in a child process. The child is killed at the deadline, or if the caller drops the future.
     pub async fn run(&self, compiler: &GrammarCompiler, prepared: &Arc<PreparedGrammar>) -> Result<(), Failure> {
-        // The child also counts its own time, for the case that the server ends first.
+        // The child also limits its own CPU time, in case the server ends first.
         let seconds = self.timeout.as_secs().saturating_add(2);
         let (compiler, prepared, memory) = (compiler.clone(), prepared.clone(), self.memory as u64);
         let input = task::spawn_blocking(move || compiler.trial(&prepared, memory, seconds)).await;
         let input = input.map_err(|error| Failure::Internal(error.to_string()))??;
         let mut command = Command::new(&self.program);
         command.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-        let failed = |error| Failure::Internal(format!("no process to compile a grammar in: {error}"));
+        let failed = |error| Failure::Internal(format!("cannot start a process to compile a grammar: {error}"));
         let mut child = command.spawn().map_err(failed)?;
         let stdin = child.stdin.take();
         let ended = async {
             if let Some(mut stdin) = stdin {
-                // A child that ends before it has read all says why by its status.
+                // A child that exits before it has read everything reports the reason by its status.
                 let _ = stdin.write_all(&input).await;
             }
             child.wait_with_output().await
@@ -76,7 +76,7 @@ impl Trials {
     }
 }
 
-/// Whether the system ended the child because it ran too long.
+/// Whether the system killed the child because it ran too long.
 #[cfg(unix)]
 fn is_out_of_time(status: ExitStatus) -> bool {
     use std::os::unix::process::ExitStatusExt;

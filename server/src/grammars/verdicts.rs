@@ -1,4 +1,4 @@
-//! Results of trials, remembered for a while.
+//! Caches the results of trials for a while.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -7,41 +7,42 @@ use std::time::{Duration, Instant};
 
 use engine::constraint::Grammar;
 
-/// Time to remember a refusal. It covers a client's retries, and a grammar that was unlucky on a busy machine is soon tried again.
+/// How long a refusal is cached. It covers a client's retries, but a grammar that failed only because the machine was
+/// busy is soon tried again.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
-/// Time to remember a success.
+/// How long a success is cached.
 const ACCEPTED_FOR: Duration = Duration::from_secs(600);
-/// Verdicts that are remembered, at most.
+/// Maximum number of cached verdicts.
 const MAX_VERDICTS: usize = 1024;
 
 /// Results of trials, by the hashes of their grammars.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// Two hashes of 64 bits. Clients do not know their keys, so cannot choose grammars with the same hashes.
+    /// Two 64-bit hash functions. Clients do not know their keys, so they cannot construct grammars with equal hashes.
     hashers: [RandomState; 2],
     known: Mutex<HashMap<u128, (Instant, Result<(), String>)>>,
 }
 
 impl Verdicts {
-    /// The key of a grammar.
+    /// Returns the key of a grammar.
     pub fn key(&self, grammar: &Grammar) -> u128 {
         let text = format!("{grammar:?}");
         let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(&text)));
         high << 64 | low
     }
 
-    /// The verdict, unless it is unknown or forgotten.
+    /// Returns the cached verdict. `None` if there is none or it has expired.
     pub fn get(&self, key: u128) -> Option<Result<(), String>> {
         let known = self.lock();
         known.get(&key).filter(|(until, _)| *until > Instant::now()).map(|(_, verdict)| verdict.clone())
     }
 
-    /// Remembers that a trial succeeded.
+    /// Caches that a trial succeeded.
     pub fn accept(&self, key: u128) {
         self.put(key, ACCEPTED_FOR, Ok(()));
     }
 
-    /// Remembers why a trial failed.
+    /// Caches why a trial failed.
     pub fn refuse(&self, key: u128, why: &str) {
         self.put(key, REFUSED_FOR, Err(why.to_owned()));
     }

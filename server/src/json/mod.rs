@@ -1,6 +1,6 @@
-//! JSON into structs, with errors in the words of those who send it: which field, what it must be, and what it is.
+//! Parses JSON into structs, with errors in the sender's terms: the field, the expected value and the actual value.
 //!
-//! Two things are as in JSON and not as serde has them: 4.0 is an integer, and an array is no object.
+//! It differs from serde in two points: 4.0 is an integer, and an array is not an object.
 
 mod nesting;
 mod problem;
@@ -17,15 +17,16 @@ use serde_json::value::RawValue;
 
 pub use problem::BodyError;
 
-/// Levels of nesting that one deserializer reads, below `serde_json`'s own limit of 128. A new one reads the next levels.
+/// Levels of nesting that one deserializer reads, below `serde_json`'s limit of 128. Another deserializer reads the
+/// next levels.
 const LEVELS: usize = 100;
 /// The name by which `serde_json` recognises [`RawValue`].
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
-/// A value, and the paths of the fields in the JSON that its type does not have.
+/// Parses a value. Also returns the paths of all fields in the JSON that the value's type does not have.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first problem in the JSON.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>), BodyError> {
     nesting::check(bytes)?;
     let reading = Reading::default();
@@ -41,25 +42,25 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>),
     }
 }
 
-/// What is known of the whole while it is read.
+/// State shared by all levels while a body is read.
 #[derive(Default)]
 struct Reading {
-    /// What is wrong, on its way through a deserializer that has errors of its own.
+    /// A problem, stored while it passes through a deserializer with its own error type.
     problem: RefCell<Option<BodyError>>,
     unknown: RefCell<BTreeSet<String>>,
-    /// The field in which the deserializer found something wrong, and its reason: this is not JSON, or no string or number
-    /// can represent it.
+    /// The field at which the deserializer failed, and its reason: the bytes are not JSON, or a string or number cannot
+    /// be represented.
     unreadable: RefCell<Option<(String, String)>>,
 }
 
-/// The way from the whole to a value.
+/// The path from the root to a value.
 enum Path<'a> {
     Root,
-    /// Of an object with fields.
+    /// A field of a struct.
     Field(&'a Path<'a>, &'a str),
-    /// Of an object with any keys.
+    /// An entry of a map.
     Entry(&'a Path<'a>, &'a str),
-    /// Of an array.
+    /// An item of an array.
     Item(&'a Path<'a>, usize),
 }
 
@@ -75,7 +76,7 @@ impl std::fmt::Display for Path<'_> {
 }
 
 impl Path<'_> {
-    /// The field that the value is in: items and entries are data.
+    /// Returns the field that contains the value. Items and entries are data, not fields.
     fn field(&self) -> &Self {
         match self {
             Path::Root | Path::Field(..) => self,
@@ -84,23 +85,24 @@ impl Path<'_> {
     }
 }
 
-/// Where a value is.
+/// The position of a value in the body.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     path: &'a Path<'a>,
-    /// Arrays and objects around the value.
+    /// Number of arrays and objects around the value.
     depth: usize,
     reading: &'a Reading,
 }
 
 impl Place<'_> {
-    /// What the deserializer's error is about.
+    /// Converts an error of the inner deserializer. Returns the problem that was stored for it, or records the error as
+    /// unreadable JSON.
     fn problem<E: Error>(self, error: E) -> BodyError {
         self.reading.problem.take().unwrap_or_else(|| {
-            // What is around the place says so too, later.
+            // Records only the innermost place, because the enclosing values report the same error later.
             self.reading.unreadable.borrow_mut().get_or_insert_with(|| {
                 let reason = error.to_string();
-                // A deserializer of inner levels counts lines from its own beginning.
+                // A deserializer of inner levels counts lines from its own start, so its position is dropped.
                 let has_place = self.depth < LEVELS;
                 let reason =
                     if has_place { reason.as_str() } else { reason.split(" at line ").next().unwrap_or_default() };
@@ -110,17 +112,18 @@ impl Place<'_> {
         })
     }
 
-    /// The place of a member or an item.
+    /// Returns the place of a member or an item.
     fn inner<'b>(&'b self, path: &'b Path<'b>) -> Place<'b> {
         Place { path, depth: self.depth + 1, reading: self.reading }
     }
 
-    /// Names the place in a problem that was found at it.
+    /// Adds this place to a problem that was found here.
     fn found(self, problem: BodyError) -> BodyError {
         problem.at(|| (self.path.to_string(), self.path.field().to_string()))
     }
 
-    /// Passes a result on through the deserializer.
+    /// Passes a result through the deserializer. An error is stored, because the deserializer's error type cannot carry
+    /// it.
     fn pass<T, E: Error>(self, result: Result<T, BodyError>) -> Result<T, E> {
         result.map_err(|problem| {
             self.reading.problem.replace(Some(self.found(problem)));
@@ -129,7 +132,7 @@ impl Place<'_> {
     }
 }
 
-/// What a value is read as.
+/// The kind of value that a type expects.
 #[derive(Clone, Copy)]
 enum Kind {
     Integer,
@@ -138,7 +141,7 @@ enum Kind {
     Other,
 }
 
-/// A value that is to be read.
+/// A value to read.
 struct Json<'a, D> {
     inner: D,
     at: Place<'a>,
@@ -190,7 +193,7 @@ impl<'a, 'de, D: Deserializer<'de>> Deserializer<'de> for Json<'a, D> {
         self.read(Kind::Object(fields), visitor)
     }
 
-    /// A variant without contents, by its name: no field of a body has others.
+    /// Reads a unit variant by its name. No request field has variants with contents.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -222,7 +225,7 @@ impl<'a, 'de, D: Deserializer<'de>> Deserializer<'de> for Json<'a, D> {
     }
 }
 
-/// Takes a value in for `visitor`.
+/// Passes a value to `visitor`.
 struct Reader<'a, V> {
     visitor: V,
     kind: Kind,
@@ -290,9 +293,9 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Reader<'_, V> {
     }
 }
 
-/// The integer that a number is.
+/// Returns the integer equal to `value`, if there is one.
 pub fn integer(value: f64) -> Option<i64> {
-    // 2^63 is the first that is too great.
+    // 2^63 is the first float above the range.
     let fits = value.fract() == 0.0 && value >= i64::MIN as f64 && value < i64::MAX as f64;
     fits.then_some(value as i64)
 }
@@ -318,9 +321,9 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Items<'_, A> {
 /// The members of an object.
 struct Members<'a, A> {
     inner: A,
-    /// The fields there are, if they are given.
+    /// The fields of the struct. `None` for a map.
     fields: Option<&'static [&'static str]>,
-    /// The key that was read last.
+    /// The key read last.
     key: String,
     at: Place<'a>,
 }
@@ -348,7 +351,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<'_, A> {
     }
 }
 
-/// Reads a value at its place.
+/// Reads a value and records its place.
 struct Seed<'a, T> {
     seed: T,
     at: Place<'a>,

@@ -1,18 +1,18 @@
-//! Bodies that are no text, or nest too deeply, are refused before anything reads them: readers recurse.
+//! Refuses bodies that are not UTF-8 or nest too deeply before a parser reads them, because parsers recurse.
 
 use super::BodyError;
 
-/// Levels of arrays and objects in a body, at most.
+/// Maximum levels of arrays and objects in a body.
 const MAX_NESTING: usize = 256;
 
 /// Refuses a body that is not UTF-8 or nests too deeply.
 ///
 /// # Errors
-/// The first such place.
+/// The first such position.
 pub fn check(bytes: &[u8]) -> Result<(), BodyError> {
     if let Err(error) = std::str::from_utf8(bytes) {
         let (line, column) = position(bytes, error.valid_up_to());
-        let what = format!(" is not UTF-8: line {line}, column {column} has a byte that is no character");
+        let what = format!(" is not UTF-8: line {line}, column {column} has an invalid byte");
         return Err(BodyError::of_body(what));
     }
     let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
@@ -34,7 +34,7 @@ pub fn check(bytes: &[u8]) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// The line and the column of a byte, both counted from 1 and in bytes.
+/// Returns the line and the column of a byte, both counted from 1 and in bytes.
 fn position(bytes: &[u8], at: usize) -> (usize, usize) {
     let before = bytes.get(..at).unwrap_or_default();
     let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();

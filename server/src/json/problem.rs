@@ -1,20 +1,20 @@
-//! What is wrong with a body, said in the words of JSON: no type of ours has a name that a client could know.
+//! Problems of a body, described in terms of JSON, since clients do not know the names of Rust types.
 
 use std::borrow::Cow;
 use std::fmt::Display;
 
 use serde::de::{Error, Expected, IgnoredAny, Unexpected};
 
-/// Why a body is refused.
+/// The reason why a body is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyError {
-    /// The way to what is wrong, with indexes and keys; nothing while that is not known.
+    /// The path to the value at fault, with indexes and keys. `None` until it is known.
     path: Option<String>,
-    /// The field in it.
+    /// The field that contains the value, for the error's `param`.
     field: String,
-    /// A field that is missing, or too much, in what is at the path.
+    /// A missing or excess field of the value at the path.
     member: Option<String>,
-    /// What goes on from the name of what is wrong.
+    /// The rest of the sentence after the value's name.
     what: String,
 }
 
@@ -43,8 +43,8 @@ impl BodyError {
         BodyError { member: Some(member.into()), ..Self::new(what.into()) }
     }
 
-    /// The bytes are not JSON, or JSON allows the contents of `field` and no string or number can represent them for the
-    /// `reason` of the deserializer.
+    /// Creates an error for bytes that are not JSON, or for valid JSON in `field` that no string or number can
+    /// represent. `reason` is the deserializer's message.
     pub fn unreadable(bytes: &[u8], field: String, reason: &str) -> Self {
         match serde_json::from_slice::<IgnoredAny>(bytes) {
             Err(error) if error.is_eof() => Self::of_body(" is not JSON: it ends too early".into()),
@@ -59,7 +59,7 @@ impl BodyError {
                 let (reason, place) = reason.split_once(" at line ").unwrap_or((reason, ""));
                 let what = match reason {
                     "number out of range" => "a number that is out of range",
-                    _ => "an escape (\\u) of half a surrogate pair",
+                    _ => "an escape (\\u) of a lone surrogate",
                 };
                 let at = place.split_once(" column ").map(|(line, column)| format!(" at line {line}, column {column}"));
                 Self::new(format!(" has {what}{}", at.unwrap_or_default())).at(|| (field.clone(), field))
@@ -67,12 +67,12 @@ impl BodyError {
         }
     }
 
-    /// A problem of the body as a whole.
+    /// Creates a problem of the body as a whole.
     pub fn of_body(what: String) -> Self {
         Self::new(what).at(Default::default)
     }
 
-    /// Names the place, by its path and its field, unless it is named already.
+    /// Sets the place, as a path and its field, unless it is already set.
     pub fn at(mut self, place: impl FnOnce() -> (String, String)) -> Self {
         if self.path.is_none() {
             let (mut path, mut field) = place();
@@ -85,7 +85,7 @@ impl BodyError {
         self
     }
 
-    /// The field that is at fault, if it is not the body as a whole.
+    /// Returns the field at fault. `None` if the problem concerns the whole body.
     pub fn field(&self) -> Option<&str> {
         Some(self.field.as_str()).filter(|field| !field.is_empty())
     }
@@ -140,11 +140,11 @@ impl Error for BodyError {
     }
 
     fn duplicate_field(field: &'static str) -> Self {
-        Self::of_member(field, " is there twice")
+        Self::of_member(field, " is given twice")
     }
 }
 
-/// What serde calls a type that it wants.
+/// Translates serde's name for an expected type.
 fn words(wanted: &str) -> Cow<'_, str> {
     Cow::Borrowed(match wanted {
         "a boolean" => "true or false",
@@ -163,7 +163,7 @@ fn words(wanted: &str) -> Cow<'_, str> {
     })
 }
 
-/// What a client calls what it sent. Texts are not repeated, since they may be long.
+/// Describes the value that a client sent. Strings are not repeated, since they may be long.
 fn named(found: Unexpected<'_>) -> String {
     match found {
         Unexpected::Bool(value) => value.to_string(),
@@ -241,7 +241,7 @@ mod tests {
                 "inner.size must be an integer from 0 to 4294967295, not an object",
                 "inner.size",
             ),
-            (r#"{"inner": {"size": 1, "size": 2}}"#, "inner.size is there twice", "inner.size"),
+            (r#"{"inner": {"size": 1, "size": 2}}"#, "inner.size is given twice", "inner.size"),
             (
                 r#"{"inners": [{"size": 1}, {"size": 1, "name": 2}]}"#,
                 "inners[1].name must be a string, not 2",
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_named_by_its_place() {
+    fn invalid_json_is_reported_with_its_position() {
         assert_eq!(problem("{\"whole\": 7").0, "the body is not JSON: it ends too early");
         let trailing = "the body is not JSON at line 3, column 2: something follows the end";
         assert_eq!(problem("{\"whole\": 7}\n\n x").0, trailing);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_represent_is_named_with_its_place() {
+    fn unrepresentable_values_are_reported_with_their_position() {
         for (json, message, field) in [
             (
                 r#"{"flag": true, "texts": ["\ud800"]}"#,
@@ -278,7 +278,7 @@ mod tests {
             ),
             (
                 r#"{"anything": {"a": ["\udc00\ud800"]}}"#,
-                "anything has an escape (\\u) of half a surrogate pair at line 1, column 28",
+                "anything has an escape (\\u) of a lone surrogate at line 1, column 28",
                 "anything",
             ),
             (
@@ -290,7 +290,7 @@ mod tests {
             assert_eq!(problem(json), (message.into(), Some(field.into())), "{json}");
         }
         let problem = parse::<Outer>(b"{\"flag\": true,\n \"texts\": [\"\xc3(\"]}").unwrap_err();
-        assert_eq!(problem.to_string(), "the body is not UTF-8: line 2, column 13 has a byte that is no character");
+        assert_eq!(problem.to_string(), "the body is not UTF-8: line 2, column 13 has an invalid byte");
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(problem(&nested(256)).0, deep);
         assert_eq!(problem(&nested(100_000)).0, deep);
         let text = format!("{{\"texts\": [\"{}\\\"{}\"]}}", "[".repeat(300), "[".repeat(300));
-        assert!(parse::<Outer>(text.as_bytes()).is_ok(), "brackets in strings nest nothing");
+        assert!(parse::<Outer>(text.as_bytes()).is_ok(), "brackets in strings do not count as nesting");
         let objects = format!("{{\"anything\": {}1{}}}", "{\"a\": ".repeat(250), "}".repeat(250));
         let (outer, _) = parse::<Outer>(objects.as_bytes()).unwrap();
         assert_eq!(format!("{{\"anything\":{}}}", outer.anything), objects.replace(' ', ""));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_nobody_knows_are_listed() {
+    fn unknown_fields_are_listed() {
         let json = br#"{"flag": true, "flags": [{"a": 1}], "inner": {"size": 1, "x.y": 2}, "anything": {"z": 1}}"#;
         let (outer, unknown) = parse::<Outer>(json).unwrap();
         assert!(outer.flag && outer.inner.is_some_and(|inner| inner.size == 1 && inner.name.is_none()));

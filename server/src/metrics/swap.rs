@@ -1,4 +1,4 @@
-//! Metrics of the swap space: blocks of preempted requests, and cached blocks for which the KV cache had no room.
+//! Metrics of the swap space, which holds blocks of preempted requests and cached blocks evicted from the KV cache.
 
 use engine::kv::PoolUsage;
 use engine::stats::Stats;
@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 
 use super::register::add;
 
-/// What moves to the swap space and back, and what it holds.
+/// Metrics of the swap space's contents and of the blocks that move in and out.
 #[derive(Clone, Debug)]
 pub struct SwapMetrics {
     used: Gauge,
@@ -21,14 +21,14 @@ pub struct SwapMetrics {
 }
 
 impl SwapMetrics {
-    /// Metrics in `r`, all zero.
+    /// Creates the metrics in `r`, all zero.
     pub fn new(r: &mut Registry) -> Self {
         SwapMetrics {
-            used: add(r, "quire:swap_blocks_used", "Blocks of the swap space that a request holds", Gauge::default()),
+            used: add(r, "quire:swap_blocks_used", "Blocks of the swap space in use by requests", Gauge::default()),
             cached: add(
                 r,
                 "quire:swap_blocks_cached",
-                "Blocks of the swap space kept for a prefix alone",
+                "Blocks of the swap space kept only for the prefix cache",
                 Gauge::default(),
             ),
             swapped_out: add(r, "quire:kv_blocks_swapped_out", "KV blocks swapped out", Counter::default()),
@@ -54,7 +54,7 @@ impl SwapMetrics {
         }
     }
 
-    /// Takes in the state after a step. `before` is what the counters were the last time.
+    /// Updates the metrics with the state after a step. `before` holds the counters at the previous call.
     pub fn observe(&self, usage: PoolUsage, stats: &Stats, before: &Stats) {
         self.used.set(usage.used_blocks as i64);
         self.cached.set(usage.cached_blocks as i64);

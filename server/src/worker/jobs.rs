@@ -1,4 +1,4 @@
-//! The jobs that wait for the engine's requests.
+//! The jobs in progress and their engine requests.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,25 +22,25 @@ pub struct Jobs {
 struct Entry {
     messages: mpsc::Sender<JobUpdate>,
     stream: bool,
-    /// Those that are not complete.
+    /// The requests that are not complete.
     requests: Vec<RequestId>,
 }
 
-/// The job that a request of the engine belongs to, and its times.
+/// The job and prompt of an engine request, and its times.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     job: u64,
     prompt: usize,
-    /// When it arrived.
+    /// When the request arrived.
     arrival: Instant,
-    /// How long it then waited for its first step, if it had one.
+    /// How long it waited for its first step, if it had one.
     queued: Option<Duration>,
-    /// When its latest tokens came.
+    /// When its latest tokens were generated.
     last_token: Option<Instant>,
 }
 
 impl Jobs {
-    /// Takes in a job whose prompts are these requests of the engine.
+    /// Adds a job. `requests` are the engine requests of its prompts, in order.
     pub fn insert(&mut self, messages: mpsc::Sender<JobUpdate>, stream: bool, requests: Vec<RequestId>) {
         let job = self.next;
         self.next += 1;
@@ -57,7 +57,7 @@ impl Jobs {
         gone.into_iter().flat_map(|job| self.remove(job)).collect()
     }
 
-    /// Notes that the step begun at `begun` was the first of `requests`.
+    /// Records that the step that began at `begun` was the first of `requests`.
     pub fn scheduled(&mut self, begun: Instant, requests: &[RequestId]) {
         for id in requests {
             if let Some(place) = self.requests.get_mut(id) {
@@ -66,12 +66,12 @@ impl Jobs {
         }
     }
 
-    /// How long a request waited for its first step; nothing if it had none, or its job was removed.
+    /// Returns how long a request waited for its first step. `None` if it had none or its job was removed.
     pub fn queue_time(&self, id: RequestId) -> Option<Duration> {
         self.requests.get(&id)?.queued
     }
 
-    /// Hands a step's events out. Returns the requests of jobs that do not read theirs; they are removed.
+    /// Sends a step's events to their jobs. Removes the jobs whose channel is full and returns their requests.
     pub fn deliver(&mut self, events: Vec<RequestEvent>) -> Vec<RequestId> {
         let mut messages: BTreeMap<u64, Vec<(usize, RequestEvent)>> = BTreeMap::new();
         for event in events {
@@ -91,7 +91,7 @@ impl Jobs {
             let Some(job) = self.jobs.get(&id) else { continue };
             match job.messages.try_send(Ok(events)) {
                 Err(TrySendError::Full(_)) => unread.extend(self.remove(id)),
-                // A job that has just been dropped is found before the next step.
+                // A job dropped just now is found before the next step.
                 Ok(()) | Err(TrySendError::Closed(_)) if job.requests.is_empty() => {
                     self.jobs.remove(&id);
                 }
@@ -101,13 +101,13 @@ impl Jobs {
         unread
     }
 
-    /// Fails the jobs that any of `requests` belongs to. Returns the other requests of these jobs.
+    /// Fails every job that owns one of `requests`. Returns the other requests of these jobs.
     pub fn fail(&mut self, requests: &[RequestId], why: &Failure) -> Vec<RequestId> {
         let mut others = Vec::new();
         for id in requests {
             if let Some(place) = self.requests.get(id).copied() {
                 if let Some(job) = self.jobs.get(&place.job) {
-                    // If its channel is full the job sees an end without an answer.
+                    // If the channel is full, the job sees it close without an answer.
                     let _ = job.messages.try_send(Err(why.clone()));
                 }
                 others.extend(self.remove(place.job).into_iter().filter(|r| !requests.contains(r)));
@@ -121,19 +121,19 @@ impl Jobs {
         self.fail(&self.requests(), why);
     }
 
-    /// All requests in progress.
+    /// Returns all requests in progress.
     pub fn requests(&self) -> Vec<RequestId> {
         self.requests.keys().copied().collect()
     }
 
-    /// Time since a request arrived; zero if its job was removed.
+    /// Returns the time since a request arrived, or zero if its job was removed.
     pub fn age(&self, id: RequestId) -> Duration {
         self.requests.get(&id).map_or(Duration::ZERO, |place| place.arrival.elapsed())
     }
 
-    /// Gives requests other names, from the first to the second of each pair: they were queued in another engine.
+    /// Changes the ids of requests that were queued again in a new engine. Each pair has the old and the new id.
     pub fn rename(&mut self, names: &[(RequestId, RequestId)]) {
-        // All old names go before any new one comes, since they may be the same.
+        // Removes all old ids before it adds new ones, because the two sets may overlap.
         let places: Vec<Option<Place>> = names.iter().map(|(from, _)| self.requests.remove(from)).collect();
         for job in self.jobs.values_mut() {
             for id in &mut job.requests {
@@ -143,7 +143,7 @@ impl Jobs {
         self.requests.extend(names.iter().zip(places).filter_map(|(name, place)| Some((name.1, place?))));
     }
 
-    /// Notes that a request got tokens at `now`, and returns when it last did.
+    /// Records that a request got tokens at `now`. Returns when it last did.
     pub fn touch(&mut self, id: RequestId, now: Instant) -> Option<Instant> {
         self.requests.get_mut(&id)?.last_token.replace(now)
     }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_queued_again_still_waits() {
+    fn requeued_requests_still_wait() {
         let mut jobs = Jobs::default();
         let (messages, _reader) = mpsc::channel(1);
         jobs.insert(messages, true, vec![3, 4]);

@@ -1,13 +1,13 @@
-//! The engine on a thread of its own. Requests go in and outputs come back over channels.
+//! Runs the engine on its own thread. Requests and outputs pass through channels.
 //!
-//! An [`Llm`] belongs to the thread alone. Between two steps the thread takes commands in, and cancels jobs whose
-//! [`Job`] was dropped: their blocks are free before the next step. Outputs go to each job's own bounded channel; a job
-//! whose channel is full is cancelled too, so that a client that does not read can neither fill memory nor hold up
+//! The thread owns the [`Llm`]. Between two steps it handles commands and cancels every job whose [`Job`] was dropped,
+//! so that the job's blocks are free before the next step. Each job has its own bounded channel for outputs. A job
+//! whose channel is full is cancelled too. A client that does not read can therefore neither fill memory nor delay
 //! others.
 //!
-//! A step that fails fails the requests that took part in it. The engine is then loaded anew, since neither its
-//! bookkeeping nor its device can be trusted, and the requests that still waited are queued again. Until it is loaded
-//! [`Worker::status`] is `Loading` and no requests are taken; if it cannot be loaded, `Broken` for good.
+//! If a step fails, all requests that took part in it fail. The engine is then reloaded, because neither its
+//! bookkeeping nor its device can be trusted. Requests that were still waiting are queued again. During the reload,
+//! [`Worker::status`] is `Loading` and the worker accepts no requests. If the reload fails, the status stays `Broken`.
 
 mod jobs;
 mod snapshot;
@@ -29,63 +29,63 @@ use crate::events::EventSource;
 use crate::metrics::Metrics;
 use crate::options::RequestLimits;
 
-/// Steps whose outputs may lie unread in a job's channel.
+/// Maximum steps whose outputs may wait unread in a job's channel.
 const UNREAD_STEPS: usize = 1024;
 
-/// What a client's request asks of the engine.
+/// The engine's work for one client request.
 #[derive(Debug)]
 pub struct Work {
-    /// One request to the engine each. All are queued, or none.
+    /// The prompts, each of which becomes one engine request. Either all are queued or none.
     pub prompts: Vec<Prompt>,
-    /// How all of them are to be continued.
+    /// The sampling parameters of all prompts.
     pub params: SamplingParams,
-    /// The field that the prompts are in.
+    /// The request field that contains the prompts, for error messages.
     pub field: &'static str,
-    /// The field that says how many tokens outputs may have. If none does they may be as long as there is room for.
+    /// The request field that sets the maximum output length. If `None`, outputs may fill the context.
     pub asked: Option<&'static str>,
-    /// Whether tokens are wanted as they come; otherwise only [`RequestEvent::Done`] is reported.
+    /// Whether to report tokens as they are generated. If not, only [`RequestEvent::Done`] is reported.
     pub stream: bool,
 }
 
-/// A message to a job: the events of a step, each with the index of its prompt; or the reason why no more will come.
+/// A message to a job: the events of a step, each with the index of its prompt, or the reason why the job ended.
 pub type JobUpdate = Result<Vec<(usize, RequestEvent)>, Failure>;
 
-/// Why a job got no answer.
+/// The reason why a job has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It makes no sense, or could never run.
+    /// The request is invalid or could never run.
     Refused(Refusal),
-    /// One of its prompts leaves less room than its outputs are to have.
+    /// A prompt and its requested output do not fit in the context.
     NoRoom {
-        /// The field that asks for it.
+        /// The request field at fault.
         param: &'static str,
-        /// Tokens of the prompt.
+        /// Tokens in the prompt.
         prompt: usize,
-        /// Tokens that were asked for.
+        /// Requested output tokens, if given.
         asked: Option<usize>,
-        /// Most tokens that prompt and output can have together.
+        /// Maximum tokens of prompt and output together.
         most: usize,
     },
-    /// As many requests are waiting as may.
+    /// The queue of waiting requests is full.
     QueueFull,
     /// A step failed.
     Engine,
-    /// The server was told to stop, and the time for that is over.
+    /// The server was told to stop, and the time to finish has passed.
     Stopped,
-    /// Its messages were not read, or the thread is gone.
+    /// The job did not read its messages in time, or the thread has ended.
     Dropped,
 }
 
-/// Where the engine is.
+/// The state of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// A model is being loaded.
+    /// The model is being loaded.
     Loading,
-    /// Requests are taken.
+    /// The engine accepts requests.
     Ready,
-    /// The model could not be loaded; the reason.
+    /// The model could not be loaded, for this reason.
     Broken(String),
-    /// The thread has ended, as it was told to.
+    /// The thread has ended as requested.
     Stopped,
 }
 
@@ -96,7 +96,7 @@ enum Command {
     Stop,
 }
 
-/// A handle on the engine's thread.
+/// A handle to the engine's thread.
 #[derive(Debug)]
 pub struct Worker {
     commands: mpsc::UnboundedSender<Command>,
@@ -106,19 +106,19 @@ pub struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A submitted [`Work`]. Dropping it cancels what is left of it.
+/// A submitted [`Work`]. Dropping it cancels the rest of the work.
 #[derive(Debug)]
 pub struct Job {
     messages: mpsc::Receiver<JobUpdate>,
 }
 
 impl Worker {
-    /// Starts the thread, which loads the model with `load` at once, and again after a step has failed. Requests beyond
-    /// what `limits` says of the queue are refused. What the KV cache comes to hold goes to `events`, if there is such a
-    /// source, which follows every engine that `load` returns.
+    /// Starts the thread. It loads the model with `load`, and does so again after a failed step. Requests beyond the
+    /// queue limits in `limits` are refused. If `events` is given, it follows every engine that `load` returns and
+    /// publishes the changes of its cache.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system cannot start a thread.
     pub fn start(
         load: impl Fn() -> engine::Result<Llm> + Send + 'static,
         limits: RequestLimits,
@@ -134,48 +134,49 @@ impl Worker {
         Ok(Worker { commands, status: watcher, context, thread: Some(thread) })
     }
 
-    /// Queues `work`. The job's first message says whether it was accepted.
+    /// Queues `work`. If it is refused, the job's first message says why.
     pub fn submit(&self, work: Work) -> Job {
         let (sender, messages) = mpsc::channel(UNREAD_STEPS);
-        // If the thread is gone the sender is dropped here, and the job ends at once.
+        // If the thread has ended, the sender is dropped here and the job ends at once.
         let _ = self.commands.send(Command::Submit(Box::new(work), sender));
         Job { messages }
     }
 
-    /// The state of queues and memory; nothing if the thread has ended.
+    /// Returns the state of queues and memory. `None` if the thread has ended.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         let (sender, snapshot) = oneshot::channel();
         self.commands.send(Command::Snapshot(sender)).ok()?;
         snapshot.await.ok()
     }
 
-    /// Cancels a request of the engine. Its job gets what there is of it, with the reason `abort`, and what else belongs to
-    /// the job goes on. Says whether there was such a request; nothing if the thread has ended.
+    /// Cancels an engine request. Its job gets the output so far with the finish reason `abort`, and the job's other
+    /// requests continue. Returns whether the request existed, or `None` if the thread has ended.
     pub async fn cancel(&self, id: RequestId) -> Option<bool> {
         let (sender, known) = oneshot::channel();
         self.commands.send(Command::Cancel(id, sender)).ok()?;
         known.await.ok()
     }
 
-    /// Ends the thread after its present step. What is in progress fails with [`Failure::Stopped`].
+    /// Ends the thread after its current step. Requests in progress fail with [`Failure::Stopped`].
     pub fn stop(&self) {
-        // If the thread is gone already, all is done.
+        // If the thread has already ended, nothing is left to stop.
         let _ = self.commands.send(Command::Stop);
     }
 
-    /// Most tokens of a sequence that the model and the KV cache have room for; no bound before the model is loaded.
+    /// Returns the maximum tokens of a sequence, limited by the model and the KV cache. Unlimited before the model is
+    /// loaded.
     pub fn context_len(&self) -> usize {
         self.context.load(Ordering::Relaxed)
     }
 
-    /// Where the engine is; can be waited on.
+    /// Returns a receiver for the engine's state, which callers can wait on.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.clone()
     }
 }
 
 impl Drop for Worker {
-    /// Stops the thread and waits for its end.
+    /// Stops the thread and waits until it has ended.
     fn drop(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
@@ -186,7 +187,7 @@ impl Drop for Worker {
 }
 
 impl Job {
-    /// The next message.
+    /// Waits for the next message.
     pub async fn next(&mut self) -> JobUpdate {
         self.messages.recv().await.unwrap_or(Err(Failure::Dropped))
     }

@@ -1,31 +1,31 @@
-//! What `GET /debug/state` shows: the KV memory and the queues at one moment.
+//! A snapshot of the KV memory and the queues, for `GET /debug/state`.
 //!
 //! ```json
 //! {
-//!   "time": 12.5,                       // seconds since the model was loaded; tells snapshots apart
+//!   "time": 12.5,                       // seconds since the model was loaded: identifies a snapshot
 //!   "block_size": 16, "num_blocks": 8192,
 //!   "engine": {"device": "CPU", "notes": [], "dtype": "f32", "kv_dtype": "f32", "max_len": 512, "max_num_seqs": 256,
 //!              "max_batch_tokens": 2048, "max_request_share": 0.5, "swap_blocks": 8192,
-//!              "block_bytes": 147456},  // where it runs, and its bounds
-//!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0:
-//!                                       // [count, how many blocks in a row have it]; who holds them the tables say
-//!   "cached": [[7, 1]],                 // blocks kept for a prefix alone: [first, how many]
-//!   "swap_used": 0,                     // blocks of the swap space that requests hold
-//!   "swap_cached": 0,                   // those that are kept for a prefix alone
-//!   "running": [
-//!     {"id": 3, "prompt_tokens": 9,     // oldest first
-//!      "max_tokens": 400,               // most tokens an output may have
-//!      "age": 0.8,                      // seconds since it came
-//!      "begun": true,                   // false if it waits, and nothing was generated for it yet
-//!      "swapped": false,                // whether its tables are of blocks of the swap space
+//!              "block_bytes": 147456},  // the engine's device and limits
+//!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0, as
+//! [count, number of consecutive blocks]; the tables name the owners
+//!   "cached": [[7, 1]],                 // blocks kept only for the prefix cache: [first, number of blocks]
+//!   "swap_used": 0,                     // swap blocks that requests use
+//!   "swap_cached": 0,                   // swap blocks kept only for the prefix cache
+//!   "running": [                        // oldest first
+//!     {"id": 3, "prompt_tokens": 9,
+//!      "max_tokens": 400,               // maximum tokens of an output
+//!      "age": 0.8,                      // seconds since it arrived
+//!      "begun": true,                   // false if it waits and has no generated token yet
+//!      "swapped": false,                // whether its tables list blocks of the swap space
 //!      "sequences": [
-//!        {"index": 0,                   // which output; for beams, which beam. Some may wait while others run
+//!        {"index": 0,                   // index of the output or beam. Some may wait while others run
 //!         "tokens": 14,                 // prompt and output so far
-//!         "computed": 13,               // those whose keys and values are in the cache
+//!         "computed": 13,               // tokens whose keys and values are in the cache
 //!         "table": [7, 12]}             // physical blocks, in logical order
 //!      ]}
 //!   ],
-//!   "waiting": [ .. ],                  // likewise; preempted requests are here
+//!   "waiting": [ .. ],                  // same form, includes preempted requests
 //!   "totals": {"steps": 900, "computed_tokens": 4000, "generated_tokens": 3500, "preemptions": 0, "copied_blocks": 2,
 //!              "offloaded_blocks": 0, "restored_blocks": 0}
 //! }
@@ -40,7 +40,7 @@ use engine::sampling::SamplingParams;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-/// The KV memory and the queues at one moment; see the module.
+/// The KV memory and the queues at one moment. The module's documentation shows the fields.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Snapshot {
     /// Seconds since the model was loaded.
@@ -49,99 +49,100 @@ pub struct Snapshot {
     pub block_size: usize,
     /// Blocks in the pool.
     pub num_blocks: usize,
-    /// Where the engine runs, and its bounds.
+    /// The engine's device and limits.
     pub engine: EngineFacts,
-    /// Reference counts of all blocks in order: a count, and how many blocks in a row have it.
+    /// Reference counts of all blocks in order, run-length encoded: a count, and the number of consecutive blocks that
+    /// have it.
     pub refs: Vec<(u32, usize)>,
-    /// Blocks without references that are kept for a prefix: the first of a row, and how many follow one another.
+    /// Unreferenced blocks kept for the prefix cache, as ranges: the first block, and the number of blocks.
     pub cached: Vec<(usize, usize)>,
-    /// Blocks of the swap space that requests hold.
+    /// Blocks of the swap space that requests use.
     pub swap_used: usize,
-    /// Blocks of the swap space that are kept for a prefix alone.
+    /// Blocks of the swap space kept only for the prefix cache.
     pub swap_cached: usize,
-    /// The requests that run.
+    /// The running requests.
     pub running: Vec<RequestState>,
-    /// The requests that wait.
+    /// The waiting requests.
     pub waiting: Vec<RequestState>,
-    /// What was done since the model was loaded.
+    /// Counters since the model was loaded.
     pub totals: Totals,
 }
 
-/// Where an engine runs, and its bounds.
+/// An engine's device and limits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EngineFacts {
     /// The device's name.
     pub device: String,
-    /// What a user may not expect, one sentence each.
+    /// Limitations that a user should know, one sentence each.
     pub notes: Vec<String>,
-    /// The type of the weights.
+    /// The data type of the weights.
     pub dtype: String,
-    /// The type of keys and values.
+    /// The data type of keys and values.
     pub kv_dtype: String,
-    /// Most positions a sequence may have.
+    /// Maximum positions of a sequence.
     pub max_len: usize,
-    /// How requests are scheduled; the bounds are shown.
+    /// The scheduler's options. Only its limits are serialised.
     #[serde(flatten, serialize_with = "bounds")]
     pub scheduler: SchedulerOptions,
-    /// Blocks of the swap space.
+    /// Blocks in the swap space.
     pub swap_blocks: usize,
-    /// Bytes of a block.
+    /// Bytes per block.
     pub block_bytes: usize,
 }
 
-/// A request.
+/// The state of a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RequestState {
-    /// The engine's name for it.
+    /// The engine's id of the request.
     pub id: RequestId,
     /// Length of its prompt.
     pub prompt_tokens: usize,
-    /// Most tokens an output may have.
+    /// Maximum tokens of an output.
     pub max_tokens: usize,
     /// Seconds since it arrived.
     pub age: f64,
-    /// Whether it runs, or something was generated for it before it had to wait.
+    /// Whether it runs, or has generated tokens before it was preempted.
     pub begun: bool,
-    /// Whether its sequences' tables are of blocks of the swap space.
+    /// Whether the tables of its sequences list blocks of the swap space.
     pub swapped: bool,
-    /// Its sequences that still grow.
+    /// Its unfinished sequences.
     pub sequences: Vec<SequenceState>,
 }
 
-/// A sequence.
+/// The state of a sequence.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SequenceState {
-    /// Which of the request's sequences.
+    /// Its index among the request's sequences.
     pub index: usize,
     /// Tokens of prompt and output.
     pub tokens: usize,
-    /// Tokens that are in the cache.
+    /// Tokens whose keys and values are in the cache.
     pub computed: usize,
     /// Physical blocks in logical order.
     pub table: Vec<u32>,
 }
 
-/// Counters.
+/// Counters since the model was loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Totals {
     /// Steps of the engine.
     pub steps: usize,
     /// Tokens run through the model.
     pub computed_tokens: usize,
-    /// Tokens generated.
+    /// Generated tokens.
     pub generated_tokens: usize,
-    /// Requests preempted.
+    /// Preempted requests.
     pub preemptions: usize,
     /// Blocks copied on write.
     pub copied_blocks: usize,
     /// Cached blocks moved to the swap space when they were evicted.
     pub offloaded_blocks: usize,
-    /// Blocks moved back from there for a prefix.
+    /// Blocks restored from the swap space for a prefix.
     pub restored_blocks: usize,
 }
 
 impl Snapshot {
-    /// The present state of `llm`, which was loaded at `loaded`.
+    /// Takes a snapshot of `llm`, which was loaded at `loaded`.
     pub(super) fn of(llm: &Llm, loaded: Instant) -> Self {
         let (engine, stats) = (llm.engine(), llm.stats());
         let now = Instant::now();
@@ -171,7 +172,7 @@ impl Snapshot {
     }
 }
 
-/// What a step may hold, and what one HTTP request may have of it.
+/// Serialises the limits of a step, and the maximum share of it that one HTTP request may get.
 fn bounds<S: Serializer>(options: &SchedulerOptions, serializer: S) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(Some(3))?;
     map.serialize_entry("max_num_seqs", &options.max_num_seqs)?;
@@ -194,7 +195,7 @@ fn facts(llm: &Llm) -> EngineFacts {
     }
 }
 
-/// The types of the weights that a step reads most of.
+/// Returns the types of the weights that dominate a step's reads: the quantised types, or else the model's data type.
 fn weights_type(device: &DeviceInfo) -> String {
     match device.quantised.as_slice() {
         [] => device.dtype.to_string(),
@@ -202,8 +203,8 @@ fn weights_type(device: &DeviceInfo) -> String {
     }
 }
 
-/// The requests that run, and those of which nothing does. A request may be several groups: what waits of one that runs
-/// holds nothing that could be shown.
+/// Returns the running and the waiting requests. A request may consist of several groups, and runs if one of them does.
+/// Waiting groups of a running request hold no blocks, so their tables are empty.
 fn requests(llm: &Llm, now: Instant) -> (Vec<RequestState>, Vec<RequestState>) {
     let scheduler = llm.engine().scheduler();
     let swapped: BTreeSet<RequestId> = scheduler.swapped().collect();
@@ -226,7 +227,7 @@ fn requests(llm: &Llm, now: Instant) -> (Vec<RequestState>, Vec<RequestState>) {
     (all, waiting)
 }
 
-/// A request without its sequences.
+/// Returns a request without its sequences.
 fn request(group: &SequenceGroup, begun: bool, swapped: bool, now: Instant) -> RequestState {
     RequestState {
         id: group.id,
@@ -248,13 +249,13 @@ fn sequences(group: &SequenceGroup, holds: bool) -> impl Iterator<Item = Sequenc
     })
 }
 
-/// Each value, and how many in a row are equal to it. The counts of many blocks would be long if they were written one
-/// by one.
+/// Run-length encodes `values`: each value, and the number of its consecutive repetitions. The counts of many blocks
+/// would be long if written one by one.
 fn runs(values: &[u32]) -> Vec<(u32, usize)> {
     values.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }
 
-/// Rows of numbers that follow one another: the first of each, and how many there are.
+/// Returns the ranges of consecutive numbers: the first of each, and its length.
 fn rows(numbers: &[u32]) -> Vec<(usize, usize)> {
     numbers.chunk_by(|a, b| a + 1 == *b).map(|row| (row[0] as usize, row.len())).collect()
 }

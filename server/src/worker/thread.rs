@@ -1,4 +1,4 @@
-//! The thread's loop: commands, then a step, then the step's events.
+//! The thread's loop: handles commands, runs a step and delivers its events.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ use crate::events::EventSource;
 use crate::metrics::Metrics;
 use crate::options::RequestLimits;
 
-/// Runs until it is told to stop, or all handles are gone.
+/// Runs until it is told to stop or all handles are dropped.
 pub fn run(
     load: &dyn Fn() -> engine::Result<Llm>,
     mut commands: UnboundedReceiver<Command>,
@@ -68,7 +68,7 @@ pub fn run(
     }
 }
 
-/// Without an engine: answers every command as a failure, until told to stop.
+/// Answers every command as a failure until told to stop, because there is no engine.
 fn refuse_all(commands: &mut UnboundedReceiver<Command>) {
     while let Some(command) = commands.blocking_recv() {
         match command {
@@ -79,13 +79,13 @@ fn refuse_all(commands: &mut UnboundedReceiver<Command>) {
     }
 }
 
-/// Why [`EngineThread::serve`] ended.
+/// The reason why [`EngineThread::serve`] ended.
 enum End {
     Stopped,
     Failed,
 }
 
-/// A request that is to be queued again.
+/// A request to queue again in a new engine.
 struct Waiting {
     id: RequestId,
     owner: OwnerId,
@@ -99,9 +99,9 @@ struct EngineThread {
     limits: RequestLimits,
     metrics: Metrics,
     events: Option<EventSource>,
-    /// When it was loaded.
+    /// When the model was loaded.
     loaded: Instant,
-    /// The engine's counters when the metrics took them in.
+    /// The engine's counters at the last update of the metrics.
     observed: Stats,
 }
 
@@ -111,7 +111,7 @@ impl EngineThread {
         EngineThread { llm, jobs, limits, metrics, events, loaded, observed }
     }
 
-    /// Publishes what the cache came to hold, which has been computed.
+    /// Publishes the changes of the cache, whose contents are computed by now.
     fn report_changes(&self) {
         self.events.iter().for_each(EventSource::step);
     }
@@ -131,7 +131,7 @@ impl EngineThread {
                 };
                 match command {
                     Command::Submit(work, messages) => self.submit(*work, messages),
-                    // The client that asked may have disconnected.
+                    // The client may have disconnected.
                     Command::Snapshot(reply) => drop(reply.send(Snapshot::of(&self.llm, self.loaded))),
                     Command::Cancel(id, reply) => {
                         let known = self.llm.engine().scheduler().contains(id);
@@ -149,7 +149,7 @@ impl EngineThread {
             let abandoned = self.jobs.take_abandoned();
             self.abort(abandoned);
             let begun = Instant::now();
-            // A panic is a failed step too: what it left behind is thrown away with the engine.
+            // A panic counts as a failed step. The engine is dropped, so its inconsistent state does no harm.
             match catch_unwind(AssertUnwindSafe(|| self.llm.step())) {
                 Ok(Ok(events)) => self.deliver(events, begun),
                 Ok(Err(error)) => {
@@ -175,13 +175,13 @@ impl EngineThread {
                 if why == Failure::QueueFull {
                     self.metrics.refused.inc();
                 }
-                // A job that was dropped needs no reason.
+                // A dropped job needs no reason.
                 let _ = messages.try_send(Err(why));
             }
         }
     }
 
-    /// Whether there is room for a job.
+    /// Checks that the limits leave space for a job.
     fn check(&self, work: &Work) -> Result<(), Failure> {
         let RequestLimits { max_queue, max_queue_seqs, max_request_seqs, .. } = self.limits;
         let (prompts, width) = (work.prompts.len(), work.params.width());
@@ -213,7 +213,7 @@ impl EngineThread {
             let added = self.fit(prompt, work).and_then(|params| {
                 let is_n = params.beam.is_some_and(|beam| beam.width == params.n);
                 self.llm.add_for(owner, prompt, params).map_err(|error| match error {
-                    // A beam search is as wide as `best_of`, or as `n` where the request has no `best_of`.
+                    // The beam width comes from `best_of`, or from `n` if the request has no `best_of`.
                     engine::Error::Request(Refusal { field: Some("beam_width"), why }) if is_n => {
                         Failure::Refused(Refusal { field: Some("n"), why })
                     }
@@ -235,8 +235,8 @@ impl EngineThread {
         Ok(ids)
     }
 
-    /// How a prompt is to be continued: with as many tokens as the request asks for, or as there is room for where it
-    /// does not say.
+    /// Returns the sampling parameters of a prompt. If the request sets no maximum length, the output may fill the
+    /// context.
     fn fit(&self, prompt: &Prompt, work: &Work) -> Result<SamplingParams, Failure> {
         let mut params = work.params.clone();
         let Prompt::Encoded { tokens, .. } = prompt else { return Ok(params) };
@@ -256,7 +256,7 @@ impl EngineThread {
         Ok(params)
     }
 
-    /// Cancels requests. Their last events are passed on only if their jobs are still there.
+    /// Cancels requests. Only jobs that still exist receive the last events.
     fn abort(&mut self, requests: Vec<RequestId>) {
         for id in requests {
             self.llm.abort(id);
@@ -264,7 +264,7 @@ impl EngineThread {
         }
     }
 
-    /// Hands out what the step brought that was begun at `begun`, and counts it.
+    /// Delivers and counts the events of the step that began at `begun`.
     fn deliver(&mut self, events: Vec<RequestEvent>, begun: Instant) {
         self.report_changes();
         let now = Instant::now();
@@ -272,7 +272,7 @@ impl EngineThread {
         let mut last = None;
         for event in &events {
             match event {
-                // A request's tokens of one step come one after the other, and count once.
+                // The events of a request are adjacent within a step, so all its tokens of the step count once.
                 RequestEvent::Token { id, .. } if last != Some(*id) => {
                     last = Some(*id);
                     self.metrics.token(self.jobs.touch(*id, now).map(|before| now - before));
@@ -288,8 +288,8 @@ impl EngineThread {
         self.abort(unread);
     }
 
-    /// After a failed step: fails what took part in it or has begun to answer, and returns the other requests with the
-    /// jobs that wait for them. Drops the engine.
+    /// Cleans up after a failed step. Fails the requests that took part in it or had begun to answer. Returns the other
+    /// requests with their jobs, and drops the engine.
     fn salvage(mut self) -> (Jobs, Vec<Waiting>) {
         let waiting = |g: &SequenceGroup| {
             let (text, tokens) = self.llm.prompt(g.id)?;
@@ -308,7 +308,7 @@ impl EngineThread {
         (self.jobs, waiting)
     }
 
-    /// Queues again what an earlier engine left.
+    /// Queues the waiting requests of an earlier engine again.
     fn resume(&mut self, waiting: Vec<Waiting>) {
         let (mut names, mut lost) = (Vec::with_capacity(waiting.len()), Vec::new());
         let mut owners = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! An HTTP client: requests with any head and body, and answers that are read as they come.
+//! An HTTP client that sends any head and body, and reads answers as they arrive.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -14,7 +14,7 @@ use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What a connection that breaks gives.
+/// A result whose error is a broken connection.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// A client that keeps one connection.
@@ -22,7 +22,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 pub struct Client(legacy::Client<HttpConnector, Full<Bytes>>);
 
 impl Client {
-    /// A client without a connection.
+    /// Creates a client without a connection.
     pub fn new() -> Self {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
@@ -43,7 +43,7 @@ impl Client {
     }
 }
 
-/// A request that is not sent yet.
+/// A request to be sent.
 pub struct Asked {
     client: Client,
     request: request::Builder,
@@ -79,7 +79,7 @@ impl Asked {
     }
 }
 
-/// An answer, of which only the head has come.
+/// An answer of which only the head has arrived.
 #[derive(Debug)]
 pub struct Response(hyper::Response<Incoming>);
 
@@ -92,7 +92,7 @@ impl Response {
         self.0.headers()
     }
 
-    /// The next bytes of the body; `None` at its end.
+    /// Returns the next bytes of the body, or `None` at its end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>> {
         while let Some(frame) = self.0.frame().await {
             if let Ok(bytes) = frame?.into_data() {
@@ -102,7 +102,7 @@ impl Response {
         Ok(None)
     }
 
-    /// What is left of the body.
+    /// Returns the rest of the body.
     pub async fn text(self) -> Result<String> {
         Ok(String::from_utf8_lossy(&self.0.collect().await?.to_bytes()).into_owned())
     }

@@ -1,6 +1,6 @@
-//! A server to test, on a free port of this machine.
+//! Starts a server to test, on a free port of this machine.
 
-#![allow(dead_code)] // not every test needs all of it
+#![allow(dead_code)] // not every test uses all of it
 
 pub mod client;
 pub mod poisoned;
@@ -21,7 +21,7 @@ use self::client::{Client, Response};
 
 /// The name of the bundled model.
 pub const MODEL: &str = "opt-story-3m";
-/// A prompt that it has a long story for.
+/// A prompt that the model continues with a long story.
 pub const PROMPT: &str = "Once upon a time";
 
 /// A running server.
@@ -33,17 +33,17 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// With the bundled model and default options.
+    /// Starts a server with the bundled model and default options.
     pub async fn start() -> Self {
         Self::with(&ModelFiles::bundled(), &Options::default(), ServeOptions::default()).await
     }
 
-    /// With the bundled model.
+    /// Starts a server with the bundled model.
     pub async fn with_options(options: ServeOptions) -> Self {
         Self::with(&ModelFiles::bundled(), &Options::default(), options).await
     }
 
-    /// With any model. Returns when the model is loaded.
+    /// Starts a server with any model. Returns when the model is loaded.
     pub async fn with(files: &ModelFiles, engine: &Options, options: ServeOptions) -> Self {
         let options = ServeOptions { port: 0, ..options };
         let server = Server::bind(files, engine, &options).await.unwrap();
@@ -51,7 +51,7 @@ impl TestServer {
         Self::run(server)
     }
 
-    /// As [`TestServer::with`]; also where it publishes KV events, and where those that were missed can be asked for.
+    /// Like [`TestServer::with`]. Also returns the endpoints for KV events and for their replay.
     pub async fn publishing(files: &ModelFiles, engine: &Options, options: ServeOptions) -> (Self, String, String) {
         let options = ServeOptions { port: 0, ..options };
         let server = Server::bind(files, engine, &options).await.unwrap();
@@ -61,7 +61,7 @@ impl TestServer {
         (Self::run(server), events, replay)
     }
 
-    /// As [`TestServer::with`], but does not wait for the model.
+    /// Like [`TestServer::with`], but does not wait for the model.
     pub async fn loading(files: &ModelFiles, engine: &Options, options: ServeOptions) -> Self {
         let options = ServeOptions { port: 0, ..options };
         Self::run(Server::bind(files, engine, &options).await.unwrap())
@@ -73,7 +73,7 @@ impl TestServer {
         let task = tokio::spawn(server.run(async move {
             let _ = stopped.await;
         }));
-        // It keeps one connection at a time, so that it is known how many there are.
+        // The client keeps one connection, so tests can count connections.
         TestServer { address, client: Client::new(), stop, task }
     }
 
@@ -86,7 +86,7 @@ impl TestServer {
         self.client.post(self.url(path)).json(body).send().await.unwrap()
     }
 
-    /// Sends JSON that must be answered with 200 and JSON.
+    /// Sends JSON and returns the JSON answer, which must have status 200.
     pub async fn post(&self, path: &str, body: &Value) -> Value {
         let response = self.send(path, body).await;
         let (status, text) = (response.status(), response.text().await.unwrap());
@@ -94,12 +94,12 @@ impl TestServer {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Sends JSON that must be refused. Returns the error.
+    /// Sends JSON that must be refused with `status`. Returns the error.
     pub async fn refused(&self, path: &str, body: &Value, status: u16) -> Value {
         error_of(self.send(path, body).await, status).await
     }
 
-    /// The events of a stream, up to `[DONE]`, which must be there.
+    /// Returns the events of a stream up to `[DONE]`, which must be present.
     pub async fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
         let response = self.send(path, body).await;
         assert_eq!(response.status(), 200);
@@ -120,21 +120,21 @@ impl TestServer {
         response.json().await.unwrap()
     }
 
-    /// The value of a metric without labels of its own.
+    /// Returns the value of a metric without labels of its own.
     pub async fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").await.text().await.unwrap();
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.split_once("} "));
         value.unwrap_or_else(|| panic!("no {name} in {text}")).1.parse().unwrap()
     }
 
-    /// Asks for a metric until it is `value`: how the server gets there is not the caller's to see.
+    /// Polls a metric until it is `value`.
     pub async fn wait_for_metric(&self, name: &str, value: f64) {
         while self.metric(name).await != value {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Nothing is left of any request, and the server still answers.
+    /// Checks that no request is left and that the server still answers.
     pub async fn assert_unharmed(&self) {
         self.wait_for_metric("vllm:num_requests_running", 0.0).await;
         self.wait_for_metric("vllm:num_requests_waiting", 0.0).await;
@@ -144,21 +144,21 @@ impl TestServer {
         assert_eq!(self.post("/v1/completions", &body).await["choices"][0]["text"], ", there lived a young");
     }
 
-    /// Sends bytes as they are and returns all that comes back until the server closes the connection.
+    /// Sends raw bytes and returns everything that the server sends until it closes the connection.
     pub async fn raw(&self, bytes: &[u8]) -> String {
         let stream = TcpStream::connect(self.address).await.unwrap();
         write_all(&stream, bytes).await;
         read_all(&stream).await
     }
 
-    /// Tells the server to stop and waits until it has.
+    /// Tells the server to stop, and waits until it has.
     pub async fn stop(self) -> anyhow::Result<()> {
         let _ = self.stop.send(());
         self.task.await.unwrap()
     }
 }
 
-/// What comes until the connection ends, one way or the other.
+/// Returns the bytes received until the connection ends or breaks.
 pub async fn read_all(stream: &TcpStream) -> String {
     let mut all = Vec::new();
     let mut part = [0; 4096];
@@ -172,7 +172,7 @@ pub async fn read_all(stream: &TcpStream) -> String {
     }
 }
 
-/// Sends all of `bytes`, or as many as the server takes before it has seen enough.
+/// Sends `bytes`, or as many as the server accepts.
 pub async fn write_all(stream: &TcpStream, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         stream.writable().await.unwrap();
@@ -184,7 +184,7 @@ pub async fn write_all(stream: &TcpStream, mut bytes: &[u8]) {
     }
 }
 
-/// The error in a response with this status, which has all of OpenAI's fields.
+/// Returns the error in a response with this status. It must have all of OpenAI's fields.
 pub async fn error_of(response: Response, status: u16) -> Value {
     let (got, text) = (response.status(), response.text().await.unwrap());
     assert_eq!(got, status, "{text}");
@@ -195,7 +195,7 @@ pub async fn error_of(response: Response, status: u16) -> Value {
     error
 }
 
-/// What the engine makes of a prompt by itself.
+/// Returns the engine's own output for a prompt, without a server.
 pub fn alone(files: &ModelFiles, prompt: &str, params: &SamplingParams) -> Completion {
     let mut llm = Llm::load(files, &Options::default()).unwrap();
     llm.generate(&[Prompt::Text(prompt.into())], params).unwrap().remove(0)

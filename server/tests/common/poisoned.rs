@@ -1,14 +1,14 @@
-//! A model with a token that it cannot compute: a step with it fails.
+//! A model with a token that it cannot compute. A step with this token fails.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-/// A token whose embedding is made to be no number.
+/// A token whose embedding is NaN.
 pub const POISON: usize = 100;
 
-/// A golden model whose input embeddings have a row that is not a number. Its output embeddings are others.
+/// Copies a golden model and sets one row of its input embeddings to NaN. Its output embeddings are separate.
 pub fn poisoned() -> tempfile::TempDir {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/golden/llama3");
     let copy = tempfile::tempdir().unwrap();
@@ -24,7 +24,7 @@ pub fn poisoned() -> tempfile::TempDir {
     let at = |i: usize| embedding["data_offsets"][i].as_u64().unwrap() as usize;
     let row = (at(1) - at(0)) / embedding["shape"][0].as_u64().unwrap() as usize;
     let start = header + at(0) + POISON * row;
-    // All bits set is no number, in every type of float.
+    // All bits set is NaN in every floating-point type.
     file[start..start + row].fill(0xff);
     fs::write(&path, file).unwrap();
     copy

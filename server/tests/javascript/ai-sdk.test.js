@@ -1,4 +1,4 @@
-// Vercel's AI SDK against `quire serve`, by way of its OpenAI provider and of the one for compatible servers.
+// Vercel's AI SDK against `quire serve`, with its OpenAI provider and its provider for compatible servers.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -11,12 +11,12 @@ const MODEL = "opt-story-3m";
 const SYSTEM = "A story for children.";
 const TURNS = ["Once upon a time there was a fox.", "What did the fox say?", "And then?"];
 const SHORT = { temperature: 0, maxOutputTokens: 12, maxRetries: 0 };
-// As the server's own fields.
+// The same options as request fields.
 const SHORT_FIELDS = { temperature: 0, max_tokens: 12 };
 const LONG = { prompt: "A fox", temperature: 1, maxOutputTokens: 480, maxRetries: 0 };
 
 const server = serve();
-// Its settings have no room for the server's own fields; they are added on the way.
+// The SDK cannot send these fields, so a custom `fetch` adds them.
 const many = (url, init) => fetch(url, { ...init, body: JSON.stringify({ ...JSON.parse(init.body), n: 64, ignore_eos: true }) });
 const providers = {
     openai: (options) => createOpenAI({ baseURL: `${server.address}/v1`, apiKey: "none", ...options }),
@@ -26,7 +26,7 @@ const chat = (provider, options) => (provider === "openai" ? providers.openai(op
 const texts = (messages) => messages.map(({ content }) => (typeof content === "string" ? content : content.map((part) => part.text).join("")));
 
 for (const provider of Object.keys(providers)) {
-    test(`${provider}: what the server says comes back to it as history`, async () => {
+    test(`${provider}: answers are sent back as history`, async () => {
         const whole = async (messages) => {
             const { text, response, finishReason, usage } = await generateText({ model: chat(provider), system: SYSTEM, messages, ...SHORT });
             return { text, finishReason, usage, said: response.messages };
@@ -51,7 +51,7 @@ for (const provider of Object.keys(providers)) {
 
     test(`${provider}: completions`, async () => {
         const model = provider === "openai" ? providers.openai().completion(MODEL) : providers.compatible().completionModel(MODEL);
-        // Its prompts for such models are of its own making, and end where the assistant is to speak.
+        // The SDK builds its own prompts for completion models, which end at the assistant's turn.
         const answer = await generateText({ model, prompt: TURNS[0], ...SHORT });
         const stream = streamText({ model, prompt: TURNS[0], ...SHORT });
         let text = "";

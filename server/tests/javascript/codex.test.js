@@ -1,4 +1,4 @@
-// Codex, as it is published, against `quire serve`: a turn with all of its tools.
+// The published Codex against `quire serve`: a turn with all of its tools.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -10,10 +10,10 @@ import { serve } from "./server.js";
 
 const FIXTURES = new URL("../../../tests/fixtures/", import.meta.url).pathname;
 const FAMILY = "qwen3";
-// Its instructions and tools are some ten thousand tokens of a small vocabulary.
+// Codex's instructions and tools are about ten thousand tokens in a small vocabulary.
 const POSITIONS = 65536;
 
-// A small model with random weights, with the template of a family that calls tools.
+// A small model with random weights and the template of a model family that supports tools.
 const folder = mkdtempSync(join(tmpdir(), "quire-codex-"));
 const model = join(folder, FAMILY);
 cpSync(join(FIXTURES, "golden", FAMILY), model, { recursive: true });
@@ -22,7 +22,7 @@ edit("tokenizer_config.json", (config) => ({
     ...config, model_max_length: POSITIONS, chat_template: readFileSync(join(FIXTURES, `chat/templates/${FAMILY}.jinja`), "utf8"),
 }));
 
-// Noise ends soon where many tokens end it.
+// A random model's output ends soon if many tokens end it.
 const ends = Array.from({ length: 64 }, (_, id) => id * 8);
 writeFileSync(join(model, "generation_config.json"), JSON.stringify({ eos_token_id: ends }));
 
@@ -34,8 +34,8 @@ function edit(file, change) {
 const server = serve("--model", model, "--served-model-name", FAMILY);
 after(() => rmSync(folder, { recursive: true }));
 
-test("a turn is answered, tools and all", async () => {
-    // It refuses a home in a folder for temporary files.
+test("a turn with all tools is answered", async () => {
+    // Codex rejects a home directory inside the folder for temporary files.
     const home = mkdtempSync(join(homedir(), ".quire-codex-"));
     try {
         mkdirSync(join(folder, "work"));

@@ -17,9 +17,9 @@ const client = (options) => new OpenAI({ baseURL: `${server.address}/v1`, apiKey
 const user = (content) => ({ role: "user", content });
 const create = (fields, options) => client().chat.completions.create({ model: MODEL, ...SHORT, ...fields }, options);
 
-test("what the server says comes back to it as history", async () => {
+test("answers are sent back as history", async () => {
     const stream = async (messages) => {
-        // The package's helper puts the message together; a stop string lets it end well.
+        // The package's helper assembles the message. A stop string makes it finish properly.
         const stream = client().chat.completions.stream({ model: MODEL, messages, ...SHORT });
         return (await stream.finalChatCompletion()).choices[0].message;
     };
@@ -91,7 +91,7 @@ test("several at once", async () => {
     assert.deepEqual(batch.choices.map((choice) => choice.text), want);
 });
 
-test("errors say what and where", async () => {
+test("errors name the problem and the field", async () => {
     const messages = [user("A fox")];
     for (const [field, value] of Object.entries({ temperature: "hot", n: 0, max_tokens: -1, seed: {}, messages: [], no_such_field: 1 })) {
         await assert.rejects(create({ messages, [field]: value }), (error) => {
@@ -105,7 +105,7 @@ test("errors say what and where", async () => {
     await assert.rejects(client().moderations.create({ input: "x" }), OpenAI.NotFoundError);
 });
 
-test("models are listed, by the server's name too, and with a slash at the end", async () => {
+test("models are listed, also by the server's host name and with a trailing slash", async () => {
     const named = server.address.replace("127.0.0.1", "localhost");
     for (const baseURL of [`${server.address}/v1`, `${named}/v1`, `${named}/v1/`]) {
         const models = [];
@@ -114,7 +114,7 @@ test("models are listed, by the server's name too, and with a slash at the end",
     }
 });
 
-test("streams and answers that are left are aborted", async () => {
+test("abandoned streams and answers are aborted", async () => {
     const messages = [user("A fox")];
     await aborts(server.address, async () => {
         for await (const _ of await create({ messages, ...LONG, stream: true })) break;
@@ -134,7 +134,7 @@ test("streams and answers that are left are aborted", async () => {
     await aborts(server.address, () => assert.rejects(create({ messages, ...LONG }, { timeout: 300 }), OpenAI.APIConnectionTimeoutError));
 });
 
-test("a client that is told to come again does so", async () => {
+test("a client that is told to retry does so", async () => {
     const at = (maxRetries) => client({ baseURL: `${narrow.address}/v1`, maxRetries }).chat.completions;
     const fields = { model: MODEL, messages: [user(TURNS[0])] };
     const want = await continued(narrow.address, [TURNS[0]], SHORT);

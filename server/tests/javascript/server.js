@@ -1,14 +1,14 @@
-// `quire serve` as a process, and what can be seen of it from outside.
+// Runs `quire serve` as a process and observes it from outside.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { after, before } from "node:test";
 
-// Milliseconds after which something that must happen is taken for lost.
+// Milliseconds to wait for an expected event.
 const PATIENCE = 120_000;
 
-/** Starts a server for the tests of a file, and stops it after them, when nothing may be left of them. Its `address` is there once they run. */
+/** Starts a server for the tests of a file. After the tests, checks that no request is left and stops it. `address` is set once the tests run. */
 export function serve(...options) {
     const server = { address: undefined };
     let child, ended;
@@ -28,17 +28,17 @@ export function serve(...options) {
         } finally {
             const hang = setTimeout(() => child.kill("SIGKILL"), 30_000);
             child.kill("SIGTERM");
-            assert.equal(await ended, 0, "the server ends well when it is told to");
+            assert.equal(await ended, 0, "the server exits cleanly when it is told to stop");
             clearTimeout(hang);
         }
     });
     return server;
 }
 
-/** Asks until the answer is yes. */
+/** Polls until `happened` returns true. */
 export async function until(happened) {
     const deadline = Date.now() + PATIENCE;
-    while (!(await happened())) assert(Date.now() < deadline, "it does not happen");
+    while (!(await happened())) assert(Date.now() < deadline, "the expected event does not happen");
 }
 
 export async function metric(address, name) {
@@ -46,7 +46,7 @@ export async function metric(address, name) {
     return Number(text.split("\n").find((line) => line.startsWith(`${name}{`)).split("} ")[1]);
 }
 
-/** Nothing runs, nothing waits and no block is held, in the metrics and in the engine's own state. */
+/** Waits until no request runs or waits and no block is used, in the metrics and in the engine's state. */
 export async function idle(address) {
     for (const name of ["vllm:num_requests_running", "vllm:num_requests_waiting", "quire:kv_blocks_used", "quire:http_requests"]) {
         await until(async () => (await metric(address, name)) === 0);
@@ -56,7 +56,7 @@ export async function idle(address) {
     assert(state.refs.every(([count]) => count === 0));
 }
 
-/** `act` has the server abort one request, and nothing is left of it. */
+/** Checks that `act` makes the server abort one request, which leaves no blocks in use. */
 export async function aborts(address, act) {
     const aborted = () => metric(address, "quire:requests_aborted_total");
     const before = await aborted();
@@ -66,7 +66,7 @@ export async function aborts(address, act) {
     await idle(address);
 }
 
-/** How the bundled model goes on after messages with these texts: its template puts each on a line of its own. */
+/** Returns the bundled model's continuation of messages with these texts. Its template puts each on its own line. */
 export async function continued(address, texts, options) {
     const body = JSON.stringify({ prompt: texts.join("\n"), ...options });
     const headers = { "content-type": "application/json" };

@@ -1,4 +1,4 @@
-// Schemas of Zod 4 against `quire serve`: what is kept to, and what is refused with its place.
+// Schemas of Zod 4 against `quire serve`: enforced, or refused with the path of the condition.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -19,7 +19,7 @@ const ask = (schema, options) => {
 
 const cat = z.object({ kind: z.literal("cat"), lives: z.int().min(0).max(9), nickname: z.string().max(4).optional() });
 const dog = z.object({ kind: z.literal("dog"), good: z.boolean() });
-// Documents of these end by themselves.
+// Schemas whose documents are bounded in length.
 const SHORT = {
     literals: z.literal(["a", "b", 3, null]),
     record: z.record(z.enum(["x", "y"]), z.boolean()),
@@ -31,7 +31,7 @@ const SHORT = {
     ipv4: z.ipv4(),
     never: z.object({ a: z.never().optional(), b: z.boolean() }),
 };
-// Documents of these may have any length.
+// Schemas whose documents may have any length.
 const OPEN = {
     email: z.object({ to: z.email() }),
     names: z.record(z.string(), z.boolean()),

@@ -2,8 +2,8 @@
 
     python agents.py <quire> <folder of golden models> <folder of chat templates>
 
-The models have the templates of Llama 3, Qwen 3 and Mistral, and room for 8,192 tokens. What they say is noise, so that whatever
-has a form has it from the server.
+The models have the templates of Llama 3, Qwen 3 and Mistral, and a context of 8,192 tokens. Their answers are noise, so any
+structure in them comes from the server.
 """
 
 import sys
@@ -36,7 +36,7 @@ class Fox(BaseModel):
 
 
 class Coat(BaseModel):
-    """What is left of a schema when it is strict: this package sends neither lengths nor bounds then."""
+    """A schema as strict mode leaves it: this package then sends neither lengths nor bounds."""
 
     colour: Literal["red", "white"]
     is_thick: bool
@@ -56,7 +56,7 @@ def test_pydantic_ai_output(address, family):
 
 
 def test_pydantic_ai_tools(address, family):
-    """A tool and an output that is one, too: the model calls, reads what came of it, and calls again until it calls the output."""
+    """The output is a tool too: the model calls tools and reads their results until it calls the output tool."""
     calls = []
     agent = Agent(pydantic_model(address, family), output_type=ToolOutput(Fox), instructions="Count.", model_settings=SETTINGS)
 
@@ -70,7 +70,7 @@ def test_pydantic_ai_tools(address, family):
         result = agent.run_sync("How many foxes?", model_settings={"seed": seed})
         assert isinstance(result.output, Fox)
     assert calls and all(len(animal) <= 6 and 0 <= most <= 99 for animal, most in calls), calls
-    # What was called and answered is a conversation that goes on; Mistral's template wants a word of the model between.
+    # The conversation continues after the calls. Mistral's template requires an assistant message in between.
     if family != "mistral":
         assert isinstance(agent.run_sync("And now?", message_history=result.all_messages()).output, Fox)
 
@@ -113,7 +113,7 @@ def test_langchain_output(address, family):
 
 
 def test_langchain_tools(address, family):
-    # Noise would call for ever, if it may.
+    # A random model would call forever if it were allowed to.
     for choice, options in [("any", {"parallel_tool_calls": False}), ("look", {})]:
         model = chat(address, family, seed=7).bind_tools([look], tool_choice=choice, strict=True, **options)
         messages = [HumanMessage("Where are they?")]

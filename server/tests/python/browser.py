@@ -1,4 +1,4 @@
-"""What the page's tests have in common: the page opened, servers under load, states of our own making."""
+"""Helpers for the page's tests: open the page, put servers under load, and show made-up states."""
 
 import json
 import re
@@ -13,7 +13,7 @@ SUMMARY = "#memory .summary"
 
 
 def ask(address, body, path="/v1/completions", key=None):
-    """The answer to a request."""
+    """Returns the answer to a request."""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
     request = urllib.request.Request(f"{address}{path}", json.dumps(body).encode(), headers)
     return json.load(urllib.request.urlopen(request))
@@ -21,7 +21,7 @@ def ask(address, body, path="/v1/completions", key=None):
 
 @contextmanager
 def asked(*arguments, **options):
-    """A request in progress; yields a list that has its answer in the end."""
+    """Sends a request in a thread. Yields a list that receives its answer."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(ask(*arguments, **options)))
     thread.start()
@@ -33,7 +33,7 @@ def asked(*arguments, **options):
 
 @contextmanager
 def load(address, clients=5):
-    """Requests that fork, one after the other from each client, until the end of the block."""
+    """Sends requests with several outputs, one after the other from each client, until the block ends."""
     enough = threading.Event()
 
     def run(client):
@@ -55,7 +55,7 @@ def load(address, clients=5):
 
 @contextmanager
 def opened(browser, address, width=1200, height=1000, **options):
-    """The page, which must not complain. Whoever expects complaints clears them."""
+    """Opens the page, which must not log errors. Tests that expect errors clear `complaints`."""
     page = browser.new_page(viewport={"width": width, "height": height}, **options)
     page.set_default_timeout(60_000)
     page.complaints = []
@@ -77,14 +77,14 @@ def wait_until_ready(address):
 
 
 def request(*tables, id=6, **more):
-    """A request with these block tables."""
+    """Returns a request with these block tables."""
     sequences = [{"index": i, "tokens": 20, "computed": 19, "table": table} for i, table in enumerate(tables)]
     return {"id": id, "prompt_tokens": 16, "max_tokens": 40, "age": 0.5, "begun": True, "swapped": False,
             "sequences": sequences, **more}
 
 
 def shown(page, state):
-    """Has the page show this state."""
+    """Makes the page show this state."""
     state = {
         "server": {"version": "9.8.7", "model": "a-model", "uptime": 1, "chat": True, "limits": {"max_queue": 12, "unheard_of": 3}},
         "engine": {"device": "a GPU", "notes": [], "dtype": "bf16", "kv_dtype": "bf16", "max_len": 512, "max_num_seqs": 256,
@@ -96,8 +96,8 @@ def shown(page, state):
                    "offloaded_blocks": 0, "restored_blocks": 0},
         **state,
     }
-    # One route for as long as the page is open: between an old one's end and a new one's start the page would see the
-    # server's own state, in which there are none of these requests.
+    # Keeps one route while the page is open. Between two routes the page would see the server's own state, which does
+    # not have these requests.
     if page.state is None:
         page.route("**/debug/state", lambda route: route.fulfill(json=page.state))
     page.state = state
@@ -107,13 +107,13 @@ def shown(page, state):
 
 
 def pixels(locator, x, y, width=1, height=1):
-    """What is drawn there on a canvas, in its own pixels: colours of red, green, blue and opacity."""
+    """Returns the colours (red, green, blue, alpha) in a rectangle of a canvas, in canvas pixels."""
     data = locator.evaluate("(canvas, at) => [...canvas.getContext('2d').getImageData(...at).data]", [x, y, width, height])
     return [tuple(data[i:i + 4]) for i in range(0, len(data), 4)]
 
 
 def palette(locator):
-    """All colours of a canvas."""
+    """Returns all colours of a canvas."""
     data = locator.evaluate("""canvas => {
         const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
         return [...new Set(new Uint32Array(data.buffer))].flatMap((colour) => [...new Uint8Array(new Uint32Array([colour]).buffer)]);
@@ -122,13 +122,13 @@ def palette(locator):
 
 
 def cell(page, block, size):
-    """The place of a block's cell in the map, if cells are so large."""
+    """Returns the position of a block's cell in the map, for cells of this size."""
     columns = page.locator("#memory canvas").first.evaluate("canvas => canvas.clientWidth") // size
     return block % columns * size, block // columns * size
 
 
 def point(page, block, size):
-    """Points at a block of the map; what is then said of it."""
+    """Points at a block of the map. Returns the lines of its tip."""
     x, y = cell(page, block, size)
     page.locator("#memory canvas").first.hover(position={"x": x + size / 2, "y": y + size / 2})
     return page.locator("#memory .tip").inner_text().split("\n")

@@ -1,17 +1,17 @@
-"""The colours of requests: six are kept apart, in both schemes and by all eyes; and everything can be read."""
+"""The colours of requests: six are distinct in both colour schemes and with colour blindness, and all texts are readable."""
 
 import math
 
 from browser import opened, request, shown
 
-# How those see who lack the receptors for red, green or blue: matrices of Machado, Oliveira and Fernandes (2009), on linear RGB.
+# Simulates the absence of red, green or blue receptors: matrices of Machado, Oliveira and Fernandes (2009), for linear RGB.
 EYES = {
     "of most": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "without red": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
     "without green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
     "without blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
 }
-# Distances in Oklab, where 100 are between black and white: what is easily told apart, and what can be told apart.
+# Distances in Oklab, where black and white are 100 apart: easy to tell apart, and possible to tell apart.
 EASILY, AT_ALL = 12, 8
 
 
@@ -57,8 +57,8 @@ def test_requests_are_kept_apart(browser, address):
                 for shade in sum(shades, []):
                     apart = min(distance(shade, other, eyes) for other in others)
                     assert apart >= AT_ALL, (scheme, eyes, shade, others, apart)
-            assert all(contrast(shade, "#000000") >= 4.5 for shade in sum(shades, [])), "the numbers can be read"
-            # Six requests at a time have six of them, whatever came before and whoever waits.
+            assert all(contrast(shade, "#000000") >= 4.5 for shade in sum(shades, [])), "the numbers are readable"
+            # Six concurrent requests have six colours, whatever ran before and however many wait.
             for ids in [(1, 2, 3, 4, 5, 6), (2, 6, 14, 22, 30, 38), (6, 46, 54, 62, 70, 78)]:
                 running = [request([block], id=id) for block, id in enumerate(ids)]
                 waiting = [request(id=id) for id in range(ids[-1] + 1, 100)]
@@ -77,18 +77,18 @@ def test_a_colour_lasts_as_long_as_its_request(browser, address):
         page.locator("[data-request='6']").wait_for()
         before = {id: colour(id) for id in range(1, 7)}
         assert len(set(before.values())) == 6 and all(before.values()), before
-        # Two are swapped out, and others come meanwhile.
+        # Two are swapped out, and new ones arrive meanwhile.
         swapped = [{**other, "swapped": True} for other in requests[:2]]
         shown(page, {**pool, "num_blocks": 9, "refs": [[1, 6], [0, 3]], "running": [*requests[2:], request([0], id=7), request([1], id=8)], "waiting": swapped})
         page.locator("[data-request='8']").wait_for()
         assert {id: colour(id) for id in before} == before
-        assert len({colour(id) for id in range(3, 9)}) == 6, "those who hold blocks are told apart"
+        assert len({colour(id) for id in range(3, 9)}) == 6, "requests with blocks have distinct colours"
         shown(page, {**pool, "running": requests})
         page.locator("[data-request='8']").wait_for(state="detached")
         assert {id: colour(id) for id in before} == before
 
 
-# The texts of the page whose contrast with what is behind them is less than WCAG's AA asks for.
+# Finds the texts of the page whose contrast with their background is below WCAG's level AA.
 UNREADABLE = """() => {
     const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
     const luminance = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)

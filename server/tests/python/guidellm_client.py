@@ -2,7 +2,7 @@
 
     python guidellm_client.py <quire>
 
-Its packages for models and data sets (torch, transformers, datasets) are not installed: the client does without them.
+Its packages for models and data sets (torch, transformers, datasets) are not installed, because the client does not need them.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ FORMATS = ["/v1/completions", "/v1/chat/completions", "/v1/responses"]
 
 
 async def ask(address, form, stream):
-    """The last response that the client has made of one request."""
+    """Returns the client's last response to one request."""
     backend = OpenAIHTTPBackend(OpenAIHTTPBackendArgs(target=address, request_format=form, stream=stream))
     await backend.process_startup()
     await backend.validate()

@@ -18,15 +18,15 @@ TOPIC = "kv@pod-1@opt-story-3m"
 BLOCK = 16
 REQUESTS = 120
 THREADS = 4
-# A cache that is too small for all, so that blocks are forgotten.
+# The cache is too small for all requests, so blocks are evicted.
 OPTIONS = ["--kv-memory", "6MiB", "--swap-space", "6MiB"]
 
 
 class Router:
-    """What a router knows from the batches that it was given."""
+    """A router's knowledge of the cache, from the batches that it received."""
 
     def __init__(self):
-        # By the kind of memory: the cache is "GPU", the swap space "CPU".
+        # Keyed by medium: "GPU" is the cache, "CPU" is the swap space.
         self.media = {"GPU": {}, "CPU": {}}
         self.next = 0
         self.missed = []
@@ -58,7 +58,7 @@ class Router:
                 hashes, medium = fields[:2]
                 self.removed += len(hashes)
                 for name in hashes:
-                    assert self.media[medium].pop(name, None) or self.missed, "what is removed was not stored"
+                    assert self.media[medium].pop(name, None) or self.missed, "a removed block was not stored"
             else:
                 assert kind == "AllBlocksCleared", kind
                 for known in self.media.values():
@@ -66,14 +66,14 @@ class Router:
 
 
 def fnv1a(tokens, value=0xCBF29CE484222325):
-    """The hash of a prefix, from all its tokens or from the hash of those before."""
+    """Returns the hash of a prefix, from all its tokens or from the hash of the tokens before."""
     for byte in b"".join(token.to_bytes(4, "little") for token in tokens):
         value = (value ^ byte) * 0x100000001B3 % 2**64
     return value
 
 
 def free_endpoints(count):
-    """So many endpoints with ports that nothing else has."""
+    """Returns `count` endpoints with free ports."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -85,7 +85,7 @@ def free_endpoints(count):
 
 
 def replay(context, endpoint, start):
-    """The batches from a number on that the server still has."""
+    """Returns the batches from a number on that the server still has."""
     with context.socket(zmq.DEALER) as client:
         client.rcvtimeo, client.linger = PATIENCE * 1000, 0
         client.connect(endpoint)
@@ -101,14 +101,14 @@ def replay(context, endpoint, start):
 
 
 def ask(address, draw):
-    """A prompt that begins as many others do."""
+    """Sends a prompt that shares its beginning with many others."""
     begin = [100 + at * draw.randint(1, 2) % 97 for at in range(draw.choice([20, 33, 64]))]
     own = [draw.randint(200, 300) for _ in range(draw.randint(1, 40))]
     post(address, "/v1/completions", {"prompt": begin + own, "max_tokens": draw.randint(1, 30), "n": draw.randint(1, 3)})
 
 
 def load(address, seed):
-    """Requests from several clients at a time, until all are answered."""
+    """Sends requests from several clients at a time and waits until all are answered."""
     failures = []
 
     def client(draw):
@@ -128,13 +128,13 @@ def load(address, seed):
 
 
 def cached_blocks(address):
-    """How many blocks of the cache and of the swap space are cached, from the engine's own state; nothing runs."""
+    """Returns the cached blocks of the cache and of the swap space in the engine's state, when no request runs."""
     state = json.loads(get(address, "/debug/state"))
     return sum(count for _, count in state["cached"]), state["swap_cached"]
 
 
 def received(subscriber):
-    """A batch that has been published."""
+    """Receives a published batch."""
     topic, number, payload = subscriber.recv_multipart()
     assert topic.decode() == TOPIC
     return int.from_bytes(number, "big"), payload
@@ -149,7 +149,7 @@ def follow(quire, form):
         subscriber.subscribe("kv@")
         wait_until_ready(address)
         draw = random.Random(0)
-        # Until the subscription has arrived, events pass it by.
+        # Events published before the subscription arrives are lost.
         while not subscriber.poll(50):
             ask(address, draw)
         load(address, 1)
@@ -160,19 +160,19 @@ def follow(quire, form):
         for number, payload in replayed:
             late.take(number, payload)
         cached = tuple(len(late.media[medium]) for medium in ["GPU", "CPU"])
-        assert late.removed and cached == cached_blocks(address), "what a late joiner rebuilds is what is cached"
-        assert cached[1], "what is evicted goes to the swap space"
+        assert late.removed and cached == cached_blocks(address), "a late subscriber rebuilds the cache's contents"
+        assert cached[1], "evicted blocks go to the swap space"
         assert all(
             fnv1a(tokens) == name if parent is None else fnv1a(tokens, parent) == name
             for known in late.media.values()
             for name, (parent, tokens) in known.items()
         )
 
-        # A router that loses every seventh batch sees it, and asks for them.
+        # A router that loses every seventh batch notices that and requests the lost batches.
         router = Router()
         while router.next < late.next:
             number, payload = received(subscriber)
-            assert (number, payload) == replayed[number], "what is published is what is replayed"
+            assert (number, payload) == replayed[number], "replayed batches equal published ones"
             if number % 7 == 3 and number + 1 < late.next:
                 continue
             if number > router.next:
@@ -185,7 +185,7 @@ def follow(quire, form):
 
 
 def forgets(quire):
-    """A router that comes after batches were given up knows that it lacks them."""
+    """A router that connects after batches were dropped knows that it lacks them."""
     events, missed = free_endpoints(2)
     options = ["--kv-events", events, "--kv-events-replay", missed, "--kv-events-buffer", "5"]
     with zmq.Context() as context, server(quire, *OPTIONS, *options) as address:

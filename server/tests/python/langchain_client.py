@@ -42,7 +42,7 @@ def test_history(address):
             assert message.response_metadata["finish_reason"] == "length"
             messages.append(as_history(message))
             texts.append(message.content)
-    # Messages of several parts, and people with names.
+    # Messages with several parts, and users with names.
     parts = [HumanMessage([{"type": "text", "text": "A fox"}, {"type": "text", "text": "."}], name="Ann"), AIMessage("Yes.")]
     assert chat.invoke([*parts, HumanMessage("And?")]).content
 
@@ -89,20 +89,20 @@ def test_fields(address):
     answer = model(address, **options).invoke(TURNS[0])
     assert answer.content == want and len(answer.response_metadata["logprobs"]["content"]) == 12
     harmless = {"service_tier": "auto", "store": False, "metadata": {"session": "7"}, "verbosity": "low"}
-    # Some fields have it use OpenAI's other API, unless it is told not to.
+    # Some fields make the client use the Responses API unless it is told not to.
     chat = model(address, use_responses_api=False, **harmless)
     assert chat.invoke(TURNS[0], user="someone", tools=[], tool_choice="none").content == want
 
 
 def test_errors(address):
     error = refused(openai.BadRequestError, lambda: model(address, max_tokens=-1).invoke("A fox"))
-    # It sends `max_tokens` under its newer name.
+    # The client sends `max_tokens` under its newer name.
     assert error.param in ("max_completion_tokens", "max_tokens"), error.body
     refused(openai.NotFoundError, lambda: model(address, model="gpt-4").invoke("A fox"))
     refused(ContextOverflowError, lambda: model(address).invoke("fox " * 600))
 
 
-def test_streams_that_are_left(address):
+def test_abandoned_streams(address):
     with aborts(address):
         stream = endless(address).stream("A fox")
         next(stream)
@@ -120,7 +120,7 @@ def test_async(address):
         text = "".join([chunk.content async for chunk in chat.astream(history)])
         assert text == continued(address, [TURNS[0], answers[0].content, TURNS[1]], **SHORT)
 
-        # A task that has read something of its stream, and is cancelled.
+        # A task that is cancelled after it has read a part of its stream.
         async def read(begun):
             async for _ in endless(address).astream(history):
                 begun.set()

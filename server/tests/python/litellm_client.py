@@ -1,4 +1,4 @@
-"""litellm against `quire serve`, as an OpenAI-compatible server and as one of vLLM's kind.
+"""litellm against `quire serve`, with its providers for OpenAI-compatible servers and for vLLM.
 
     python litellm_client.py <quire>
 """
@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 
-# Its table of prices lies in the package: nothing is to be fetched.
+# Uses the table of prices in the package instead of downloading it.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm
@@ -48,7 +48,7 @@ def test_streams(address, provider):
     for options in [{}, {"stream_options": {"include_usage": True}}]:
         chunks = list(litellm.completion(**at(address, provider), messages=messages, stream=True, **options, **SHORT))
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == want
-        # litellm puts an answer together, which goes into the history.
+        # The answer that litellm assembles is valid history.
         whole = litellm.stream_chunk_builder(chunks, messages=messages)
         assert whole.choices[0].message.content == want
         if options:
@@ -60,14 +60,14 @@ def test_streams(address, provider):
 
 def test_fields(address, provider):
     want = continued(address, TURNS[:1], **SHORT)
-    # What litellm passes on of the fields that change nothing.
+    # Fields without effect that litellm passes on.
     harmless = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "parallel_tool_calls": True,
                 "user": "someone", "metadata": {"session": "7"}, "store": False, "reasoning_effort": "low"}
     for field, value in harmless.items():
         options = {"allowed_openai_params": [field], field: value}
         answer = litellm.completion(**at(address, provider), messages=[user(TURNS[0])], **SHORT, **options)
         assert answer.choices[0].message.content == want, field
-    # What it does not know goes through as it is.
+    # Fields that litellm does not know are passed on unchanged.
     answer = litellm.completion(**at(address, provider), messages=[user(TURNS[0])], **SHORT, top_k=1, min_p=0.5, ignore_eos=True)
     assert answer.choices[0].message.content == want
 
@@ -93,14 +93,14 @@ def test_errors(address, provider):
     assert "max_tokens" in refused(litellm.BadRequestError, ask(max_tokens=-1)).message
     assert "temperature" in refused(litellm.BadRequestError, ask(temperature=-1)).message
     refused(litellm.NotFoundError, ask(model=f"{provider}/gpt-4"))
-    # It has ways to go on from this one, such as a model with a larger context: it must know it for what it is.
+    # litellm can handle this error, for example with a model with a larger context, so it must recognise it.
     refused(litellm.ContextWindowExceededError, ask(messages=[user("fox " * 600)]))
 
 
-def test_streams_that_are_left(address, provider):
+def test_abandoned_streams(address, provider):
     options = {**at(address, provider), "messages": [user("A fox")], **LONG}
     with aborts(address):
-        # Only its streams of this kind can be closed without asyncio.
+        # Only the streams of this provider can be closed without asyncio.
         stream = litellm.completion(**{**options, **at(address, "openai")}, stream=True)
         for _ in stream:
             break
@@ -120,7 +120,7 @@ def test_async(address, provider):
         text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
         assert text == continued(address, [TURNS[0], history[1].content, TURNS[1]], **SHORT)
 
-        # A task that has read something of its stream, and is cancelled.
+        # A task that is cancelled after it has read a part of its stream.
         async def read(begun):
             stream = await litellm.acompletion(**options, messages=history, stream=True, **LONG)
             try:

@@ -1,4 +1,4 @@
-"""Small models with random weights, with the chat templates of models that are used."""
+"""Small models with random weights and the chat templates of popular models."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ POSITIONS = 8192
 
 @contextmanager
 def model_with_room(golden, templates, family):
-    """The directory of a golden model with more positions and the template of its family."""
+    """Yields the directory of a golden model with a longer context and the chat template of its family."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / family
         shutil.copytree(Path(golden) / family, model, ignore=shutil.ignore_patterns("golden.*"))

@@ -1,4 +1,4 @@
-"""Conversations as people write them with the official openai package: what the server says comes back to it as history.
+"""Typical conversations with the official openai package: the server's answers are sent back as history.
 
     python openai_chat.py <quire>
 """
@@ -18,12 +18,12 @@ TURNS = ["Once upon a time there was a fox.", "What did the fox say?", "And then
 SHORT = {"temperature": 0, "max_tokens": 12}
 # Longer than any test waits.
 LONG = {"n": 64, "max_tokens": 480, "extra_body": {"ignore_eos": True}}
-# What only this project's own language would call things.
+# Terms that only Rust programmers know.
 RUST = re.compile(r"\b(usize|[iu](8|16|32|64)|f(32|64)|struct|enum|variant|untagged|serde)\b")
 
 
 def converse(address, say, as_history):
-    """A conversation. Each answer must be what the model says after all that was said before it."""
+    """Holds a conversation. Each answer must be the model's continuation of all messages before it."""
     messages, texts = [SYSTEM], [SYSTEM["content"]]
     for turn in TURNS:
         messages.append({"role": "user", "content": turn})
@@ -36,7 +36,7 @@ def converse(address, say, as_history):
 
 def test_history(address, c):
     say = lambda messages: c.chat.completions.create(model=MODEL, messages=messages, **SHORT).choices[0].message
-    # The message as it is; as a dict with all its nulls; with what was sent; and without nulls.
+    # The message itself, as a dict with all its nulls, with the received fields only, and without nulls.
     converse(address, say, lambda message: message)
     converse(address, say, lambda message: message.model_dump())
     converse(address, say, lambda message: message.to_dict())
@@ -47,7 +47,7 @@ def test_history(address, c):
 
 
 def test_foreign_history(address, c):
-    """What assistants elsewhere said, with the fields that their servers and packages leave in it."""
+    """Messages of other assistants, with the fields that their servers and packages add."""
     extra = {
         "refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None, "name": None,
         "reasoning_content": "The fox is hungry.", "provider_specific_fields": {"refusal": None}, "thinking_blocks": [],
@@ -61,7 +61,7 @@ def test_foreign_history(address, c):
         answer = ask({"role": "assistant", "content": said, field: value})
         assert answer.choices[0].message.content == want, field
     assert ask({"role": "assistant", "content": said, **extra}).choices[0].message.content == want
-    # An assistant's turn may have said nothing.
+    # An assistant's message may be empty.
     for silent in [{"content": None}, {"content": ""}, {}]:
         assert ask({"role": "assistant", **silent}).choices[0].message.content
 
@@ -82,7 +82,7 @@ def test_streams(address, c):
         else:
             assert not counts and all(chunk.choices for chunk in chunks)
         assert len({chunk.id for chunk in chunks}) == 1
-    # The package's own helper puts the message together; it goes into the history as well.
+    # The message that the package's own helper assembles is valid history too.
     with c.chat.completions.stream(**{**options, "max_tokens": 200, "stop": ["."]}) as stream:
         parts = [event.delta for event in stream if event.type == "content.delta"]
         whole = stream.get_final_completion().choices[0]
@@ -91,8 +91,8 @@ def test_streams(address, c):
     assert again.choices[0].message.content
 
 
-def test_fields_that_change_nothing(address, c):
-    """What applications and packages always send. Nulls are what many say for "not given"."""
+def test_fields_without_effect(address, c):
+    """Fields that applications and packages always send. Many send null for an unset field."""
     messages = [{"role": "user", "content": TURNS[0]}]
     ask = lambda **fields: c.chat.completions.create(
         **{"model": MODEL, "messages": messages, **SHORT, **fields}).choices[0].message.content
@@ -113,7 +113,7 @@ def test_fields_that_change_nothing(address, c):
     for field in optional:
         assert ask(extra_body={field: None}) == want, field
     assert ask(extra_body=dict.fromkeys(optional)) == want
-    # What would change the answer is refused by its name.
+    # Unsupported fields that would change the answer are refused by name.
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     for field, value in {"tools": [tool], "response_format": {"type": "xml"}, "modalities": ["text", "audio"]}.items():
         error = refused(openai.BadRequestError, lambda: ask(**{field: value}))
@@ -121,7 +121,7 @@ def test_fields_that_change_nothing(address, c):
 
 
 def test_extensions(address, c):
-    """vLLM's fields, by way of `extra_body`, as its users send them."""
+    """vLLM's fields in `extra_body`, as its users send them."""
     messages = [{"role": "user", "content": TURNS[0]}]
     ask = lambda **extra: c.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=40, extra_body=extra)
     plain = ask().choices[0]
@@ -135,7 +135,7 @@ def test_extensions(address, c):
     assert ask(skip_special_tokens=True).choices[0].message.content == plain.message.content
     assert ask(chat_template_kwargs={"enable_thinking": False}).choices[0].message.content == plain.message.content
     assert ask(add_generation_prompt=True).choices[0].message.content == plain.message.content
-    # An answer that was begun is gone on with.
+    # An answer that was begun is continued.
     begun = [*messages, {"role": "assistant", "content": "The fox was"}]
     answer = c.chat.completions.create(
         model=MODEL, messages=begun, **SHORT, extra_body={"add_generation_prompt": False, "continue_final_message": True})
@@ -165,7 +165,7 @@ def test_errors(address, c):
     unknown = refused(openai.NotFoundError, ask(model="gpt-4"))
     assert (unknown.code, unknown.param) == ("model_not_found", "model")
     assert refused(openai.NotFoundError, lambda: c.moderations.create(input="x")).status_code == 404
-    # A whole number is one, however it is written.
+    # A whole number is an integer, however it is written.
     assert ask(extra_body={"max_tokens": 4.0})().usage.completion_tokens == 4
 
 
@@ -176,14 +176,14 @@ def test_raw_responses(address, c):
 
 
 def test_localhost(address, c):
-    """By its name, and with a slash at the end, as many have it in their settings."""
+    """By the server's name, and with the trailing slash that many settings have."""
     named = address.replace("127.0.0.1", "localhost")
     for base in [f"{named}/v1", f"{named}/v1/"]:
         with openai.OpenAI(base_url=base, api_key="none") as other:
             assert [model.id for model in other.models.list()] == [MODEL]
 
 
-def test_streams_that_are_left(address, c):
+def test_abandoned_streams(address, c):
     options = {"model": MODEL, "messages": [{"role": "user", "content": "A fox"}], "stream": True, **LONG}
     with aborts(address):
         with c.chat.completions.create(**options) as stream:
@@ -209,7 +209,7 @@ def test_async(address, c):
             stream = await create(model=MODEL, messages=messages, **SHORT, stream=True)
             text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
             assert text == continued(address, [TURNS[0], messages[1].content, TURNS[1]], **SHORT)
-            # Tasks that are cancelled: one that waits for its answer, one in the middle of its stream.
+            # Cancelled tasks: one that waits for its answer, and one in the middle of its stream.
             running = lambda: metric(address, "vllm:num_requests_running") > 0
             with aborts(address):
                 task = asyncio.create_task(create(model=MODEL, messages=messages, **LONG))
@@ -229,7 +229,7 @@ def test_async(address, c):
 
 
 def retries(quire):
-    """A client that is told to come again later does so by itself, and gets its answer."""
+    """A client that is told to retry later does so by itself and gets its answer."""
     messages = [{"role": "user", "content": TURNS[0]}]
     with server(quire, "--max-requests", "1") as address, openai.OpenAI(base_url=f"{address}/v1", api_key="none") as c:
         wait_until_ready(address)

@@ -1,4 +1,4 @@
-"""The official openai package against `quire serve`: what it gets is what the engine gives.
+"""The official openai package against `quire serve`: its answers equal the engine's outputs.
 
     python openai_client.py <quire> <golden models>
 """
@@ -17,13 +17,13 @@ PROMPT = "Once upon a time"
 
 
 def client(address, **options):
-    # The package tries again by itself while the model is being loaded.
+    # The package retries by itself while the model is being loaded.
     options = {"api_key": "key", "max_retries": 20, **options}
     return openai.OpenAI(base_url=f"{address}/v1", **options)
 
 
 def engine(quire, *options):
-    """The outputs of the engine itself for one prompt, which is continued as it is."""
+    """Returns the engine's own outputs for one raw prompt."""
     done = subprocess.run([quire, "--json", "--raw", *options], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)["outputs"]
 
@@ -35,7 +35,7 @@ def test_models(c, model, run):
 
 
 def test_embeddings(c, model, run):
-    """The package asks for base64 unless it is told otherwise, and gives numbers."""
+    """The package requests base64 by default and returns numbers."""
     texts = [PROMPT, "One day, a fox", PROMPT]
     answer = c.embeddings.create(model=model, input=texts)
     first, second, again = (item.embedding for item in answer.data)
@@ -142,7 +142,7 @@ def test_timeouts(c, model, run):
     refused(openai.APITimeoutError, lambda: hasty.completions.create(**long))
     address = str(c.base_url).removesuffix("/v1/")
     wait_until(lambda: metric(address, "quire:kv_blocks_used") == 0)
-    # A stream that is closed halfway, too.
+    # Closing a stream halfway also cancels the request.
     with c.completions.create(**long, stream=True) as stream:
         next(iter(stream))
     wait_until(lambda: metric(address, "quire:kv_blocks_used") == 0)
@@ -171,7 +171,7 @@ def test_chat(c, model, run, prompt):
 
 
 def test_golden(c, model, golden):
-    """Texts as Hugging Face transformers generates them."""
+    """Texts equal the golden texts of Hugging Face transformers."""
     for prompt in golden["prompts"]:
         want = prompt["greedy"]
         options = {"model": model, "prompt": prompt["ids"], "temperature": 0, "max_tokens": len(want["ids"])}
@@ -191,7 +191,7 @@ def run_tests(quire, address, model, options, prompt):
 
 
 def ids(address, tokens):
-    """A prompt for the command line, of the tokens that the server says a text has."""
+    """Returns a prompt for the command line, with the server's tokens for a text."""
     body = json.dumps(tokens).encode()
     headers = {"Content-Type": "application/json", "Authorization": "Bearer key"}
     with urllib.request.urlopen(urllib.request.Request(f"{address}/tokenize", body, headers)) as response:
@@ -201,7 +201,7 @@ def ids(address, tokens):
 
 def main(quire, golden):
     with server(quire, "--api-key", "key") as address:
-        # The bundled model's template puts the contents on lines of their own.
+        # The bundled model's template puts each message on its own line.
         prompt = lambda messages: ["--prompt", "\n".join(message["content"] for message in messages)]
         run_tests(quire, address, "opt-story-3m", [], prompt)
     directory = Path(golden) / "qwen3"

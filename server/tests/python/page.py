@@ -1,4 +1,4 @@
-"""The page at `/` in headless Chromium: what it shows is what the engine does.
+"""The page at `/` in headless Chromium: it must show the engine's actual state.
 
     python page.py <quire> <chromium> <screenshot>
 """
@@ -16,9 +16,9 @@ import page_phone
 from browser import SUMMARY, ask, asked, load, opened, pixels, request, shown, wait_until_ready
 from server import server
 
-# A pool of a size that it can be seen how it fills.
+# The pool is small enough that a few requests visibly fill it.
 POOL = ["--kv-memory", "16MiB"]
-# A server whose requests last for seconds, so that there is time to cancel them: the processor would have answered before a click.
+# Requests take seconds on the emulator, which leaves time to cancel them. The CPU would finish before a click.
 SLOW = [*POOL, "--device", "emulator"]
 LONG = {"prompt": ["One day", "Once upon a time"], "n": 2, "max_tokens": 150, "ignore_eos": True}
 
@@ -61,7 +61,7 @@ def test_prompt_box(browser, address):
         page.click("#prompt [name=run]")
         expect(page.locator("#prompt pre").first).to_contain_text(foreign)
         expect(page.locator("#prompt img")).to_have_count(0)
-        # Stopped, or refused: the box says so, and can be used again.
+        # After a stop or a refusal, the form shows it and is usable again.
         page.fill("#prompt [name=max_tokens]", "450")
         page.check("#prompt [name=ignore_eos]")
         page.click("#prompt [name=run]")
@@ -69,13 +69,13 @@ def test_prompt_box(browser, address):
         expect(page.locator("#prompt [name=run]")).to_be_enabled()
         expect(page.locator("#prompt .error")).to_be_empty()
         expect(page.locator("#prompt .note")).to_have_text(["stopped"] * 2)
-        # No more than the context can be asked for, which leaves no room for the prompt: there is an error, and nothing below.
+        # The field allows the whole context, which leaves no space for the prompt. The page shows an error and no outputs.
         expect(page.locator("#prompt [name=max_tokens]")).to_have_attribute("max", "512")
         page.fill("#prompt [name=max_tokens]", "512")
         page.click("#prompt [name=run]")
         expect(page.locator("#prompt .error")).to_contain_text("512")
         expect(page.locator("#prompt .output")).to_have_count(0)
-        # The browser notes the status, too.
+        # The browser logs the status too.
         assert len(page.complaints) == 1 and "400" in page.complaints[0], page.complaints
         page.complaints.clear()
 
@@ -90,12 +90,12 @@ def test_the_prompt_box_follows_the_context(browser, address):
         expect(tokens).to_have_value("96")
         expect(tokens).to_have_attribute("max", "192")
         expect(page.locator("#chat [name=max_tokens]")).to_have_attribute("max", "192")
-        # What somebody filled in stays.
+        # A value that the user entered stays.
         tokens.fill("150")
         shown(page, {"num_blocks": 5, "refs": [[0, 5]], "engine": {**engine, "max_len": 160}})
         expect(tokens).to_have_attribute("max", "160")
         expect(tokens).to_have_value("150")
-        # What is filled in does not look like a hint.
+        # Entered text does not look like a placeholder.
         page.click("#chat-tab")
         colours = page.evaluate("""() => ["#chat [name=message]", "#prompt textarea", "#prompt [name=n]"].map((s) => document.querySelector(s)).map((e) =>
             [getComputedStyle(e).color, getComputedStyle(e, "::placeholder").color])""")
@@ -120,11 +120,11 @@ def test_chat(browser, address):
         expect(page.locator("#chat .assistant")).to_have_count(2)
         expect(page.locator("#chat [name=run]")).to_be_enabled()
         expect(page.locator("#chat .user")).to_have_text(["Once upon a time", "And <b>then</b>?"])
-        # What was said before goes along.
+        # A request contains the earlier messages.
         assert [(m["role"], m["content"]) for m in sent[1]["messages"]] == [
             ("user", "Once upon a time"), ("assistant", answer), ("user", "And <b>then</b>?")], sent
         assert sent[1]["stream"] is True
-        # What is refused can be said again.
+        # A refused message can be sent again.
         page.fill("#chat [name=max_tokens]", "512")
         page.fill("#chat textarea", "Too much")
         page.click("#chat [name=run]")
@@ -135,7 +135,7 @@ def test_chat(browser, address):
         expect(page.locator("#chat .messages")).to_be_empty()
         assert len(page.complaints) == 1 and "400" in page.complaints[0], page.complaints
         page.complaints.clear()
-        # A model without a template cannot chat, and the page says why.
+        # A model without a template cannot chat, and the page explains why.
         model = {"version": "1", "model": "a-model", "uptime": 1, "chat": False, "limits": {}}
         shown(page, {"num_blocks": 4, "refs": [[0, 4]], "server": model})
         expect(page.locator("#chat .reason")).to_contain_text("no chat template")
@@ -153,7 +153,7 @@ def test_cancel(browser, address):
             expect(page.locator("#requests .request")).to_have_count(2)
             row = page.locator(f"[data-request='{page.locator('#requests .request').first.get_attribute('data-request')}']")
             row.locator("button").click()
-            # It ends at once; under the pointer it stays until that has gone.
+            # The request ends at once. Its row stays until the pointer leaves it.
             expect(row).to_contain_text("has ended")
             expect(row.locator("button")).to_be_disabled()
             page.mouse.move(0, 0)
@@ -164,7 +164,7 @@ def test_cancel(browser, address):
         expect(page.locator("#finished tbody tr").nth(0)).to_contain_text("cut off")
         expect(page.locator("#finished tbody tr").nth(1)).to_contain_text("cancelled")
         expect(page.locator("#counts")).to_contain_text(f"{before + 1} cancelled")
-        # What the page itself asked for says that it was cancelled.
+        # The page's own request shows that it was cancelled.
         page.fill("#prompt [name=max_tokens]", "450")
         page.check("#prompt [name=ignore_eos]")
         page.click("#prompt [name=run]")
@@ -176,18 +176,18 @@ def test_every_request_can_be_cancelled(browser, address):
     with opened(browser, address) as page:
         rows, tables, notes = page.locator("#requests .request"), page.locator("#requests .sequence"), page.locator("#requests .tables .note")
         cancel = page.locator("#requests button:enabled")
-        # A request of many sequences shows the tables of a few.
+        # A request with many sequences shows the tables of a few.
         shown(page, {"num_blocks": 101, "refs": [[1, 100], [0, 1]], "running": [request(*([block] for block in range(100)))]})
         expect(tables).to_have_count(4)
         expect(notes).to_have_text(["and 96 more sequences"])
-        # Many requests have a line each, and a button.
+        # Each of many requests has a row and a button.
         pool = {"num_blocks": 102, "refs": [[1, 70], [0, 32]]}
         shown(page, {**pool, "running": [request([block], id=block) for block in range(70)], "waiting": [request(id=99)]})
         expect(rows).to_have_count(71)
         expect(cancel).to_have_count(71)
         expect(tables).to_have_count(48)
         expect(notes).to_have_text(["1 sequence"] * 22)
-        # With even more the page stays quick, and those that run do not hide those that wait.
+        # With even more requests the page stays fast, and running requests do not hide waiting ones.
         pool = {"num_blocks": 1000, "refs": [[1, 900], [0, 100]]}
         running = [request([block], id=block) for block in range(900)]
         shown(page, {**pool, "running": running, "waiting": [request([], id=1000 + i) for i in range(500)]})
@@ -213,7 +213,7 @@ def test_rows_stay_under_the_pointer(browser, address):
 
 
 def history(seconds, value=100.0):
-    """Samples of so many seconds up to now, at 1000 seconds after the start."""
+    """Returns samples of the last `seconds` seconds, at 1000 seconds after the start."""
     fields = ["time", "generated_tokens", "computed_tokens", "requests", "running", "waiting", "kv_used", "first_token_p95", "per_token_p95"]
     samples = [[1000 - seconds + 1 + i, value, value, 1.0, 2, 3, 0.5, None, 0.02] for i in range(seconds)]
     return {"interval": 1, "kept": 600, "fields": fields, "samples": samples}
@@ -237,22 +237,22 @@ def test_history_is_there_at_once(browser, address):
             expect(page.locator("#plots figure").nth(3).locator("b")).to_have_text("50 %")
             expect(page.locator("#plots figure").nth(6).locator("b")).to_have_text("–")
             expect(page.locator("#plots figure").nth(7).locator("b")).to_have_text("20 ms")
-            # Tiles say the same.
+            # The tiles show the same figures.
             expect(page.locator("#speed b")).to_have_text("100")
             expect(page.locator("#used b")).to_have_text("50 %")
-            # The curve, at the top of its plot, takes the full width.
+            # The curve is at the top of its plot and takes the full width.
             canvas = plot.locator("canvas")
             width = canvas.evaluate("canvas => canvas.width")
             strip = pixels(canvas, 0, 0, width, 8)
             covered = [x for x in range(2, width - 2) if len(set(strip[x::width])) > 2]
             assert len(covered) / (width - 4) > 0.95 and covered[-1] == width - 3, (seconds, width, covered)
-            # Pointing at it tells values and times.
+            # Pointing at the curve shows values and times.
             canvas.hover(position={"x": width - 1, "y": 20})
             expect(plot.locator(".now")).to_have_text(re.compile("^[0-9] s ago$"))
 
 
 def test_plots_do_not_smear(browser, address):
-    """What jumps up and down from second to second is drawn as its mean where there is no room for each second."""
+    """A value that alternates every second is drawn as its mean if the plot has fewer points than seconds."""
     with opened(browser, "about:blank") as page:
         jumping = history(600)
         for i, sample in enumerate(jumping["samples"]):
@@ -265,13 +265,13 @@ def test_plots_do_not_smear(browser, address):
         expect(plot.locator("canvas")).to_have_attribute("aria-label", re.compile("at most 200 since 10 min ago"))
         canvas = plot.locator("canvas")
         width = canvas.evaluate("canvas => canvas.width")
-        # The means are about 100; the axis may end at 100 or at 200. Not every second is a line from top to bottom.
+        # The means are about 100, and the axis may end at 100 or 200. The curve must not go from top to bottom every second.
         inked = [sum(alpha > 0 for *_, alpha in pixels(canvas, x, 0, 1, 56)) for x in range(4, width - 4)]
         assert sum(inked) / len(inked) < 20, inked
 
 
-def test_history_goes_on(browser, address):
-    """Each sample is asked for once; a server that was started anew begins anew."""
+def test_history_continues(browser, address):
+    """Each sample is requested once. After a restart of the server the history begins again."""
     with opened(browser, "about:blank") as page:
         asked = []
         page.on("request", lambda request: asked.append(request.url.split("after=")[1]) if "after=" in request.url else None)
@@ -296,11 +296,11 @@ def test_facts_and_links(browser, address):
             assert page.request.get(address + link.get_attribute("href")).ok
         icon = page.request.get(address + page.locator("link[rel=icon]").get_attribute("href"))
         assert icon.ok and icon.headers["content-type"] == "image/svg+xml" and icon.text().startswith("<svg")
-        # An older page shows limits of a newer server, if only by their names.
+        # An older page shows unknown limits of a newer server by their names.
         shown(page, {"num_blocks": 4, "refs": [[0, 4]]})
         expect(page.locator("dl")).to_contain_text("unheard_of3")
         expect(page.locator("#latency .note")).to_have_text("no request ended in the last minute")
-        # Of those who wait, some have begun.
+        # Some of the waiting requests have been started.
         fresh = [{"index": 0, "tokens": 16, "computed": 0, "table": []}]
         waiting = [request([1], id=1, age=9.5, swapped=True), request(id=2, age=2.5, begun=False, sequences=fresh),
                    request(id=3, age=0.5, begun=False, sequences=fresh),
@@ -359,7 +359,7 @@ def test_labels_are_words(browser, address):
         expect(page.locator("#server dt", has_text="most tokens in a step")).to_have_count(1)
 
 
-def test_hidden_page_asks_nothing(browser, address):
+def test_a_hidden_page_does_not_poll(browser, address):
     with opened(browser, address) as page:
         expect(page.locator("#status")).to_have_text("live")
         page.clock.install()
@@ -369,15 +369,15 @@ def test_hidden_page_asks_nothing(browser, address):
         asked = []
         page.on("request", lambda request: asked.append(request.url))
         page.clock.run_for(60_000)
-        # One look may have been under way.
+        # One poll may have been in progress.
         assert len(asked) <= 2, asked
-        # And it claims nothing that it does not know any more.
+        # The title shows no outdated count.
         expect(page).to_have_title("Quire")
         with page.expect_request("**/debug/state"):
             page.locator("html").evaluate(show, "visible")
 
 
-def test_a_server_that_is_gone(browser, quire):
+def test_an_unreachable_server(browser, quire):
     with opened(browser, "about:blank") as page:
         with server(quire, *POOL) as address:
             wait_until_ready(address)
@@ -408,8 +408,8 @@ def test_key(browser, address):
         page.click("#key button")
         expect(status).to_have_text("live")
         expect(form).to_be_hidden()
-        assert dot() != before, "green is for what lives"
-        # It is kept for as long as the tab is open.
+        assert dot() != before, "the status dot is green only for a live server"
+        # The key is kept while the tab is open.
         page.reload()
         expect(status).to_have_text("live")
         expect(form).to_be_hidden()
@@ -423,7 +423,7 @@ def test_key(browser, address):
 
 def main():
     quire, chromium, screenshot = sys.argv[1:]
-    # In a container Chromium can have no sandbox of its own; it sees nothing here but this server.
+    # Chromium's sandbox does not work in a container. Here the browser only visits this server.
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as browser:
         expect.set_options(timeout=60_000)
         with server(quire, *POOL) as address:
@@ -431,17 +431,17 @@ def main():
             test_invalid_requests_are_listed_with_their_reason(browser, address)
             test_live(browser, address, screenshot)
             for test in [test_prompt_box, test_the_prompt_box_follows_the_context, test_chat, test_every_request_can_be_cancelled,
-                         test_rows_stay_under_the_pointer, test_history_is_there_at_once, test_plots_do_not_smear, test_history_goes_on, test_facts_and_links, test_the_first_screen_is_full, test_labels_are_words, test_hidden_page_asks_nothing,
+                         test_rows_stay_under_the_pointer, test_history_is_there_at_once, test_plots_do_not_smear, test_history_continues, test_facts_and_links, test_the_first_screen_is_full, test_labels_are_words, test_a_hidden_page_does_not_poll,
                          *page_map.ALL, *page_phone.ALL, *colours.ALL]:
                 test(browser, address)
         with server(quire, *SLOW) as address:
             wait_until_ready(address)
             test_cancel(browser, address)
-        test_a_server_that_is_gone(browser, quire)
+        test_an_unreachable_server(browser, quire)
         with server(quire, *SLOW, "--api-key", "right") as address:
             wait_until_ready(address)
             test_key(browser, address)
-    print("the page: all is well")
+    print("the page: all tests passed")
 
 
 main()

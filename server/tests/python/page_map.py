@@ -1,4 +1,4 @@
-"""The map of the KV memory: what its cells say, what its legend says of them, and what is lit together."""
+"""The KV memory map: its cells, its legend, and the highlighting of related parts."""
 
 import re
 
@@ -11,7 +11,7 @@ BLACK = (0, 0, 0, 255)
 
 
 def contrast(a, b):
-    """The contrast of two colours, as WCAG defines it."""
+    """Returns the contrast of two colours, as WCAG defines it."""
     def luminance(colour):
         parts = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
         return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
@@ -30,17 +30,17 @@ def test_four_blocks(browser, address):
         assert point(page, 3, size) == ["block 3: used by 0 sequences", "kept for reuse"]
         page.mouse.move(0, 0)
         expect(page.locator("#memory .tip")).to_be_hidden()
-        # Free; shared, with two colours; held by the first; cached.
+        # A free block, both colours of a shared block, a block of one owner, and a cached block.
         free, left, right, held, cached = [pixels(page.locator(MAP), *at)[0] for at in [(10, 40), (66, 40), (100, 40), (122, 40), (178, 50)]]
         assert left == held and len({free, left, right, cached}) == 4, (free, left, right, held, cached)
         expect(page.locator("#requests code")).to_have_text(["1 ×2", "2", "1 ×2"])
-        # A number stands where there is more than one reference, below that of the block, and nowhere else.
+        # Only blocks with more than one reference show the count, below the block number.
         middles = [pixels(page.locator(MAP), block * size + 5, 20, size - 11, 25) for block in range(4)]
         assert [BLACK in middle for middle in middles] == [False, True, False, False]
         assert [len(set(middles[block])) for block in (0, 2, 3)] == [1, 1, 1]
 
 
-def test_swapped_requests_hold_no_blocks_of_the_map(browser, address):
+def test_swapped_requests_have_no_blocks_on_the_map(browser, address):
     with opened(browser, address) as page:
         waiting = [request([1], id=7, swapped=True), request(id=8)]
         shown(page, {"num_blocks": 4, "refs": [[0, 1], [1, 1], [0, 2]], "running": [request([1])], "waiting": waiting})
@@ -64,7 +64,7 @@ def test_forty_thousand_blocks(browser, address):
 
 
 def test_legend_of_a_large_pool(browser, address):
-    """Of 8,192 small cells, the legend shows each kind as it is drawn."""
+    """With 8,192 small cells, the legend shows each kind as the map draws it."""
     for scheme in ["light", "dark"]:
         with opened(browser, address, color_scheme=scheme) as page:
             refs = [[2, 2], [1, 2], [0, 8188]]
@@ -94,12 +94,12 @@ def test_idle_looks_idle(browser, address):
             free, cached = [pixels(page.locator(MAP), *cell(page, block, 5))[0] for block in (0, 10)]
             drawn = {colour for colour in palette(page.locator(MAP)) if colour[3] > 0}
             assert drawn == {free, cached} and free != cached, drawn
-            # What is cached hardly stands out, and what is held does.
+            # Cached blocks stand out little, and used blocks clearly.
             contrasts = [contrast(free, cached), contrast(cached, held), contrast(free, held)]
             assert contrasts[0] < 1.5 and contrasts[0] * 1.5 < contrasts[1] < contrasts[2], (free, cached, held, contrasts)
 
 
-def test_what_belongs_together_is_lit_together(browser, address):
+def test_related_parts_are_highlighted_together(browser, address):
     with opened(browser, address) as page:
         running = [request([1, 2], id=6), request([1, 3], id=7), request([4], id=8)]
         shown(page, {"num_blocks": 6, "refs": [[0, 1], [2, 1], [1, 3], [0, 1]], "running": running})
@@ -108,18 +108,18 @@ def test_what_belongs_together_is_lit_together(browser, address):
         background = lambda locator: locator.evaluate("element => getComputedStyle(element).backgroundColor")
         full = [block(number) for number in range(6)]
         plain = background(row(6))
-        # A request lights its blocks.
+        # Pointing at a request highlights its blocks.
         row(6).hover(position={"x": 200, "y": 10})
         expect(row(6)).to_have_class("request lit")
         lit = [block(number) for number in range(6)]
         assert [lit[i] == full[i] for i in range(6)] == [False, True, True, False, False, False], (full, lit)
-        # A block in its table lights that one, and all who hold it.
+        # Pointing at a block in a table highlights the block and all its owners.
         page.locator("[data-request='7'] code", has_text="1 ×2").hover()
         expect(row(6)).to_have_class("request lit")
         expect(row(7)).to_have_class("request lit")
         lit = [block(number) for number in range(6)]
         assert [lit[i] == full[i] for i in range(6)] == [False, True, False, False, False, False], (full, lit)
-        # A block of the map lights its requests, there and here.
+        # Pointing at a block of the map highlights its requests, in the map and in the list.
         point(page, 3, 56)
         expect(row(7)).to_have_class("request lit")
         lit = [block(number) for number in range(6)]
@@ -129,7 +129,7 @@ def test_what_belongs_together_is_lit_together(browser, address):
         assert background(row(8)) != plain
         for other in (6, 7):
             expect(row(other)).to_have_class("request")
-        # So does the keyboard; and nothing is lit for long.
+        # Keyboard focus highlights too, and the highlighting ends with the focus.
         page.mouse.move(0, 0)
         expect(row(8)).to_have_class("request")
         row(7).locator("button").focus()
@@ -140,7 +140,7 @@ def test_what_belongs_together_is_lit_together(browser, address):
         assert [block(number) for number in range(6)] == full
 
 
-def test_what_holds_no_blocks_leaves_the_map_as_it_is(browser, address):
+def test_requests_without_blocks_do_not_dim_the_map(browser, address):
     with opened(browser, address) as page:
         waiting = [request([1], id=7, swapped=True), request(id=8)]
         shown(page, {"num_blocks": 4, "refs": [[0, 1], [1, 1], [0, 2]], "running": [request([1])], "waiting": waiting})
@@ -166,5 +166,5 @@ def test_tips_hide_no_blocks(browser, address):
             assert box["y"] + box["height"] <= map["y"] or box["y"] >= map["y"] + map["height"], (block, map, box)
 
 
-ALL = [test_what_holds_no_blocks_leaves_the_map_as_it_is, test_tips_hide_no_blocks, test_four_blocks, test_swapped_requests_hold_no_blocks_of_the_map, test_forty_thousand_blocks, test_legend_of_a_large_pool,
-       test_idle_looks_idle, test_what_belongs_together_is_lit_together]
+ALL = [test_requests_without_blocks_do_not_dim_the_map, test_tips_hide_no_blocks, test_four_blocks, test_swapped_requests_have_no_blocks_on_the_map, test_forty_thousand_blocks, test_legend_of_a_large_pool,
+       test_idle_looks_idle, test_related_parts_are_highlighted_together]

@@ -1,4 +1,4 @@
-"""The page on a phone: what matters is on the first screen, and nothing is cut off."""
+"""The page on a phone: the important parts are on the first screen, and no part is cut off."""
 
 from playwright.sync_api import expect
 
@@ -8,7 +8,7 @@ WIDTH, HEIGHT = 390, 844
 
 
 def fits(page):
-    """Nothing reaches beyond the edge of the screen."""
+    """Checks that no element extends beyond the edge of the screen."""
     assert page.locator("html").evaluate("html => html.scrollWidth <= html.clientWidth")
     wide = page.evaluate("[...document.body.querySelectorAll('*')].filter((e) => e.checkVisibility() && "
                          "e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 80))")
@@ -61,7 +61,7 @@ def test_block_tables(browser, address):
         fits(page)
         for box, size in [(cell.bounding_box(), cell.evaluate("c => parseFloat(getComputedStyle(c).fontSize)")) for cell in cells.all()[::9]]:
             assert size >= 12 and box["height"] >= 18 and box["x"] >= 0 and box["x"] + box["width"] <= WIDTH, (box, size)
-        # A finger lights, too, until it touches something else.
+        # A touch highlights too, until another element is touched.
         page.locator("[data-request='6'] .name").first.tap()
         expect(page.locator("[data-request='6']")).to_have_class("request lit")
         page.locator("#requests h2").tap()

@@ -1,4 +1,4 @@
-"""Schemas of pydantic's models with the official openai package: what is kept to, and what is refused with its place.
+"""Schemas of pydantic models with the official openai package: enforced, or refused with the path of the condition.
 
     python pydantic_schemas.py <quire>
 """
@@ -61,9 +61,9 @@ TYPES = [
     IPv4Address,
     Annotated[Decimal, Field(ge=0, le=9)],
 ]
-# Annotations of strings without a bound, which noise may write for ever.
+# Types of unbounded strings, which a random model may continue forever.
 OPEN = [bytes, Path, SecretStr, timedelta, HttpUrl, dict[str, INT64], Decimal]
-# The pattern of decimal numbers that pydantic wrote in versions up to 2.13.
+# The pattern for decimal numbers in pydantic up to version 2.13.
 DECIMAL = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}]}
 
 
@@ -79,7 +79,7 @@ def test_types_are_kept_to(address, c):
         for choice in ask(c, adapter.json_schema(), temperature=1, seed=5, n=4):
             if choice.finish_reason == "stop":
                 jsonschema.validate(json.loads(choice.message.content), adapter.json_schema())
-                # Seconds of leap and days of February are as in the schema and not as in the calendar.
+                # The schema allows leap seconds and days of February that the calendar does not have.
                 if kind not in (datetime, date, timedelta, HttpUrl):
                     adapter.validate_json(choice.message.content)
                 ended += 1

@@ -33,7 +33,7 @@ def test_texts(c):
     assert whole.usage.output_tokens <= 12 and whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
     chat = c.chat.completions.create(model=MODEL, temperature=0, max_tokens=12, messages=[{"role": "user", "content": "Once upon a time"}])
     assert whole.output_text == chat.choices[0].message.content
-    # What it said goes back as it is.
+    # Output items are valid input.
     more = c.responses.create(**SHORT, input=[{"role": "user", "content": "Once upon a time"}, *whole.output, {"role": "user", "content": "And?"}])
     assert more.usage.input_tokens > whole.usage.total_tokens
 

@@ -1,4 +1,4 @@
-"""A rush of requests of every kind, a good part of which are abandoned: those that are awaited are answered as if they were alone.
+"""Many concurrent requests of every kind, many of them abandoned. The awaited ones must get the same answers as alone.
 
     python rush.py <quire>
 """
@@ -15,7 +15,7 @@ from server import metric, server, wait_until_idle, wait_until_ready
 MODEL = "opt-story-3m"
 THREADS = 8
 REQUESTS = 240
-# Too little memory for all at once, so that some are preempted.
+# The memory is too small for all at once, so some requests are preempted.
 OPTIONS = ["--kv-memory", "8MiB", "--max-num-seqs", "120", "--max-batch-tokens", "1000"]
 
 CHAT = [{"role": "system", "content": "Tell a story."}, {"role": "user", "content": "One day, a fox"}]
@@ -31,7 +31,7 @@ KINDS = [
     {"messages": CHAT, "temperature": 0, "max_tokens": 30, "logprobs": True, "top_logprobs": 1},
     {"messages": CHAT, "n": 4, "seed": 6, "max_tokens": 50},
 ]
-# best_of is chosen at the end.
+# The best of `best_of` outputs are known only at the end, so they cannot be streamed.
 STREAMED = [kind for kind in KINDS if "best_of" not in kind]
 
 
@@ -45,7 +45,7 @@ def awaited(c, kind):
 
 
 def chunks(stream):
-    """The chunks of each choice in their order; those of different choices come as it happens."""
+    """Returns the chunks of each choice, in order. The order between choices varies."""
     chunks = {}
     for choice in (choice for chunk in stream for choice in chunk.choices):
         chunks.setdefault(choice.index, []).append(choice.to_dict())
@@ -70,7 +70,7 @@ def lose_patience(c, kind, draw):
 
 
 def client(address, numbers, wants, done, failures):
-    """Requests of these numbers. What each does depends on its number alone."""
+    """Sends the requests with these numbers. The kind of each depends only on its number."""
     with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as c:
         for number in numbers:
             draw = random.Random(number)
@@ -78,7 +78,7 @@ def client(address, numbers, wants, done, failures):
             kind = draw.choice(KINDS if what is awaited else STREAMED)
             try:
                 if what in (awaited, streamed):
-                    assert what(c, kind) == wants[what, KINDS.index(kind)], "another answer than alone"
+                    assert what(c, kind) == wants[what, KINDS.index(kind)], "the answer differs from the answer alone"
                 else:
                     what(c, kind, draw)
                 done[what.__name__] += 1

@@ -1,9 +1,9 @@
-"""JSON schemas of the test suite of json-schema.org, kept to by a small model with random weights; the package jsonschema judges.
+"""JSON schemas of json-schema.org's test suite, enforced on a small model with random weights and checked by jsonschema.
 
     python schemas.py <quire> <folder of golden models> <folder of chat templates> <file of schemas> [seeds]
 
-A document that ends by itself must be valid, one that is cut must be a beginning of JSON. A schema that is refused must be refused
-with a reason. Prints how many schemas of each keyword are kept to and refused.
+A document that ends by itself must be valid. A truncated document must be a prefix of JSON. A refused schema must have a reason.
+Prints the number of enforced and refused schemas for each keyword.
 """
 
 import decimal
@@ -23,15 +23,15 @@ from server import server, wait_until_idle, wait_until_ready
 
 FAMILY = "qwen3"
 SAMPLES, TOKENS = 4, 160
-# Noise writes long numbers, and remainders of them must be exact, in every thread.
+# A random model writes long numbers, whose remainders must be exact, in every thread.
 decimal.DefaultContext.prec = 1000
-# What ends strings, lists and objects is likely, so that documents end.
+# A bias towards closing tokens makes documents end.
 CLOSING = ['"', "}", "]", '"}', '"]', "}}", "]}"]
 
 
 
 def number(text):
-    """A decimal number: 6.1 is a multiple of 0.0001, and in binary it is not. An exponent may be too long for one."""
+    """Parses a number as a decimal: 6.1 is a multiple of 0.0001 in decimal but not in binary. Huge exponents need a float."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -39,7 +39,7 @@ def number(text):
 
 
 def exact(text):
-    """JSON with such numbers."""
+    """Parses JSON with such numbers."""
     return json.loads(text, parse_float=number)
 
 
@@ -47,7 +47,7 @@ def judge(case, text, ended):
     if ended:
         document = exact(text)
         schema = json.dumps(case["schema"])
-        # The judge's regular expressions know no classes of Unicode.
+        # Python's regular expressions do not support Unicode classes.
         if r"\\p{" not in schema:
             Draft202012Validator(exact(schema)).validate(document)
     elif text.strip():
@@ -55,7 +55,7 @@ def judge(case, text, ended):
 
 
 def ask(client, case, seed, bias):
-    """How many documents ended and were cut, or why the schema is refused."""
+    """Returns the numbers of finished and truncated documents, or the reason why the schema is refused."""
     form = {"type": "json_schema", "json_schema": {"name": "it", "schema": case["schema"], "strict": True}}
     try:
         answer = client.chat.completions.create(
@@ -89,8 +89,8 @@ def main(quire, golden, templates, schemas, seeds="1"):
             (refused if result is None else kept)[case["name"].split(":")[0]] += 1
         ends.update(result or {})
     for keyword in sorted(kept | refused):
-        print(f"{keyword}: {kept[keyword]} kept to, {refused[keyword]} refused")
-    print(f"{sum(kept.values())} schemas kept to, {sum(refused.values())} refused; {ends['stop']} documents valid, {ends['length']} cut")
+        print(f"{keyword}: {kept[keyword]} enforced, {refused[keyword]} refused")
+    print(f"{sum(kept.values())} schemas enforced, {sum(refused.values())} refused; {ends['stop']} documents valid, {ends['length']} cut")
     assert sum(kept.values()) >= 151 and ends["stop"] > 20 * ends["length"]
 
 

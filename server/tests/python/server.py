@@ -1,4 +1,4 @@
-"""`quire serve` as a process, and what can be seen of it from outside."""
+"""Runs `quire serve` as a process and observes it from outside."""
 
 import asyncio
 import json
@@ -9,14 +9,14 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
-# Seconds after which something that must happen is taken for lost.
+# Seconds to wait for an expected event.
 PATIENCE = 120
 
 
 @contextmanager
 def server(quire, *options):
-    """A server on a free port; yields its address. It must end well when it is told to."""
-    # Its log is in a file: nobody reads a pipe, and a full one would hold the server up.
+    """Runs a server on a free port and yields its address. It must exit cleanly when it is told to stop."""
+    # The log is a file, because a full pipe that is not read would block the server.
     with tempfile.TemporaryFile("w+") as log:
         child = subprocess.Popen([quire, "serve", "--port", "0", *options], stdout=subprocess.PIPE, stderr=log, text=True)
         try:
@@ -41,7 +41,7 @@ def get(address, path):
 
 
 def post(address, path, body):
-    """The answer to JSON, by way of no client that is under test."""
+    """Returns the answer to a JSON body, without using a client under test."""
     request = urllib.request.Request(address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request) as response:
         return json.load(response)
@@ -53,7 +53,7 @@ def metric(address, name):
 
 
 def wait_until(happened):
-    """Asks until the answer is yes."""
+    """Polls until `happened` returns true."""
     deadline = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < deadline, "it does not happen"
@@ -72,7 +72,7 @@ def wait_until_ready(address):
 
 
 def wait_until_idle(address):
-    """Nothing runs, nothing waits and no block is held, in the metrics and in the engine's own state."""
+    """Waits until no request runs or waits and no block is used, in the metrics and in the engine's state."""
     busy = ["vllm:num_requests_running", "vllm:num_requests_waiting", "quire:kv_blocks_used", "quire:http_requests"]
     wait_until(lambda: all(metric(address, name) == 0 for name in busy))
     state = json.loads(get(address, "/debug/state"))
@@ -82,7 +82,7 @@ def wait_until_idle(address):
 
 @contextmanager
 def aborts(address, requests=1):
-    """So many requests are aborted in here, and nothing is left of them."""
+    """Checks that the block aborts exactly `requests` requests and that they leave no blocks in use."""
     before = metric(address, "quire:requests_aborted_total")
     yield
     wait_until(lambda: metric(address, "quire:requests_aborted_total") >= before + requests)
@@ -91,14 +91,14 @@ def aborts(address, requests=1):
 
 
 async def cancel(task):
-    """Cancels a task, which must take it."""
+    """Cancels a task, which must end as cancelled."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
 
 
 async def cancel_midway(read):
-    """Runs `read` until it sets the event that it is given, as it does once it has read something, and cancels it."""
+    """Runs `read` until it sets its event, which it does after the first chunk, and then cancels it."""
     begun = asyncio.Event()
     task = asyncio.create_task(read(begun))
     await begun.wait()
@@ -106,7 +106,7 @@ async def cancel_midway(read):
 
 
 def refused(kind, ask):
-    """The error with which `ask` fails."""
+    """Returns the error of type `kind` that `ask` raises."""
     try:
         ask()
     except kind as error:
@@ -123,7 +123,7 @@ def run_tests(tests, *arguments):
 
 
 def continued(address, texts, **options):
-    """How the bundled model goes on after messages with these texts: its template puts each on a line of its own."""
+    """Returns the bundled model's continuation of messages with these texts. Its template puts each on its own line."""
     choice = post(address, "/v1/completions", {"prompt": "\n".join(texts), **options})["choices"][0]
     assert choice["text"]
     return choice["text"]

@@ -1,4 +1,4 @@
-"""Structured output and tools with the official openai package; documents are checked by the package jsonschema.
+"""Structured output and tools with the official openai package. The package jsonschema checks the documents.
 
     python structured.py <quire>
 """
@@ -16,7 +16,7 @@ from server import run_tests, server, wait_until_idle, wait_until_ready
 
 MODEL = "opt-story-3m"
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
-# What a template of a model with tools reads, in few words: the model has few positions.
+# A template with every feature of tool templates. It is short, because the model has few positions.
 TEMPLATE = """{% if tools %}{% for t in tools %}{{ t.function.name }} {% endfor %}<tool_call>{% endif %}
 {% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}
 {% endfor %}"""
@@ -85,7 +85,7 @@ def test_tools(address, c):
         assert choice.finish_reason == "tool_calls" and choice.message.content is None
         arguments = json.loads(call.function.arguments)
         jsonschema.validate(arguments, SCHEMAS[0]) if call.function.name == "count" else None
-        # What was said goes back as it is, with the result.
+        # The message is sent back unchanged, with the result.
         history = [*MESSAGES, choice.message, {"role": "tool", "tool_call_id": call.id, "content": "7"}]
         assert c.chat.completions.create(model=MODEL, messages=history, tools=TOOLS, max_tokens=3).choices[0].message
         with c.chat.completions.stream(**options, seed=seed) as stream:

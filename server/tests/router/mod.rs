@@ -1,13 +1,13 @@
-//! A router that follows a server's KV events, and knows of its cache what they tell.
+//! A router that follows a server's KV events and tracks its cache.
 
-#![allow(dead_code)] // not every test needs all of it
+#![allow(dead_code)] // not every test uses all of it
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
-/// An event, in whichever form it came.
+/// An event in either encoding.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Stored { medium: String, hashes: Vec<u64>, parent: Option<u64>, tokens: Vec<u64>, block_size: usize },
@@ -15,7 +15,7 @@ pub enum Event {
     Cleared,
 }
 
-/// What a batch says: its time, its events, and the rank of the engine.
+/// A batch: its time, its events, and the rank of the engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     pub time: f64,
@@ -23,7 +23,7 @@ pub struct Batch {
     pub rank: Option<u64>,
 }
 
-/// Reads a batch as Quire and vLLM write it, with events as maps or as arrays. What it does not know it passes over.
+/// Decodes a batch from Quire or vLLM, with events as maps or as arrays. Unknown fields are ignored.
 pub fn decode(payload: &[u8]) -> Batch {
     let batch: Value = rmp_serde::from_slice(payload).unwrap();
     let events = batch[1].as_array().unwrap().iter().map(event).collect();
@@ -49,26 +49,26 @@ fn event(event: &Value) -> Event {
     }
 }
 
-/// What a router knows of a medium.
+/// The blocks that a router knows in one medium.
 pub type Known = BTreeMap<u64, (Option<u64>, Vec<u64>)>;
 
-/// What a router knows.
+/// The state of a router.
 #[derive(Clone, Debug, Default)]
 pub struct Router {
-    /// The hashes that are cached, each with that of the block before and its tokens.
+    /// The cached blocks by hash, each with its parent's hash and its tokens.
     pub known: Known,
-    /// Those that are in the swap space.
+    /// The blocks in the swap space, likewise.
     pub swapped: Known,
-    /// The number of the next batch, if none was missed.
+    /// The number of the next batch, if none is missed.
     pub next: u64,
-    /// Batches that were missed.
+    /// Number of missed batches.
     pub missed: u64,
-    /// Hashes that were removed so far.
+    /// Number of removed hashes.
     pub removed: usize,
 }
 
 impl Router {
-    /// Takes the next batch in. One that it has already is left out.
+    /// Handles the next batch. Ignores a batch that was already handled.
     pub fn take(&mut self, number: u64, payload: &[u8]) {
         if number < self.next {
             return;
@@ -104,7 +104,7 @@ impl Router {
         }
     }
 
-    /// How many of a prompt's first tokens are cached, going by the tokens.
+    /// Returns how many of a prompt's first tokens are cached, judged by the tokens.
     pub fn cached(&self, prompt: &[u64]) -> usize {
         let (mut parent, mut at) = (None, 0);
         loop {
@@ -115,8 +115,8 @@ impl Router {
     }
 }
 
-/// The batches from number `start` on that the server at this endpoint still has, as a REQ socket asks for them and as a
-/// DEALER may.
+/// Requests the batches from number `start` on. With `delimiter`, sends an empty frame as a REQ socket does. A DEALER
+/// socket may omit it.
 pub async fn replay(endpoint: &str, start: u64, delimiter: bool) -> Vec<(u64, Vec<u8>)> {
     let mut socket = DealerSocket::new();
     socket.connect(endpoint).await.unwrap();

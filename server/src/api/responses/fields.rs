@@ -11,7 +11,8 @@ use crate::api::tools::{Calling, ToolFields};
 use crate::app::App;
 use crate::error::{ApiError, check};
 
-/// What can be included in a response beside what it has anyway: nothing of it is there, and thoughts are in plain text.
+/// Accepted values of `include`. They have no effect: the server has no such data, and reasoning is always in plain
+/// text.
 const INCLUDED: [&str; 6] = [
     "reasoning.encrypted_content",
     "file_search_call.results",
@@ -24,21 +25,21 @@ const INCLUDED: [&str; 6] = [
 /// The fields that only responses have.
 #[derive(Debug, Deserialize)]
 pub struct ResponseFields {
-    /// A text, or items.
+    /// A text, or a list of items.
     pub input: Value,
-    /// What the model is told first.
+    /// Instructions for the model, which come first.
     pub instructions: Option<String>,
-    /// Most tokens of the answer, thoughts included.
+    /// Maximum tokens of the answer, including reasoning.
     pub max_output_tokens: Option<usize>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     text: Option<TextField>,
-    /// How the model is to think, for templates that read it.
+    /// Reasoning settings, for templates that use them.
     pub reasoning: Option<Reasoning>,
-    /// What else the chat template is told.
+    /// Additional variables for the chat template.
     pub chat_template_kwargs: Option<Arguments>,
-    /// Whether what the model thinks is part of the answer.
+    /// Whether the model's reasoning is part of the answer.
     pub include_reasoning: Option<bool>,
     metadata: Option<Value>,
     include: Option<Vec<String>>,
@@ -48,12 +49,12 @@ pub struct ResponseFields {
     conversation: Option<Value>,
     prompt: Option<Value>,
     top_logprobs: Option<usize>,
-    /// Bounds calls of tools that the server has, and it has none.
+    /// Limits calls of built-in tools. It has no effect, since this server has no such tools.
     #[serde(rename = "max_tool_calls")]
     _max_tool_calls: Option<usize>,
 }
 
-/// What a text must be.
+/// The form of the answer's text.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct TextField {
     format: Option<TextFormat>,
@@ -68,17 +69,17 @@ struct TextFormat {
     name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// Whether all that the schema says is kept to or refused.
+    /// Whether conditions of the schema that cannot be enforced are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     strict: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schema: Option<Schema>,
 }
 
-/// How the model is to think. Summaries are not made: thoughts come as they are.
+/// Reasoning settings. The server does not summarise reasoning but returns it unchanged.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Reasoning {
-    /// A variable for templates that read it.
+    /// A variable for templates that use it.
     pub effort: Option<String>,
     summary: Option<String>,
     #[serde(skip_serializing)]
@@ -87,7 +88,7 @@ pub struct Reasoning {
 }
 
 impl ResponseFields {
-    /// Refuses what would change the answer and is not there, here and among fields of all requests for text.
+    /// Refuses unsupported values that would change the answer, in these fields and in the shared decoding fields.
     pub fn check(&self, decoding: &Decoding) -> Result<(), ApiError> {
         let stored = "is not supported: responses are not stored; send the items of earlier ones as input";
         for (field, value) in
@@ -111,15 +112,15 @@ impl ResponseFields {
         only(decoding.return_tokens_as_token_ids != Some(true), "return_tokens_as_token_ids", "false")?;
         only(decoding.response_format.is_none(), "response_format", "left out, since text.format says it,")?;
         let other = self.include.iter().flatten().find(|name| !INCLUDED.contains(&name.as_str()));
-        check(other.is_none(), "include", || "include asks for something that responses cannot have".into())
+        check(other.is_none(), "include", || "include has an unsupported value".into())
     }
 
-    /// The tools, if there are any that may be called.
+    /// Returns the callable tools, if any.
     ///
     /// # Errors
     /// See [`ToolFields::calling`].
     pub fn calling(&self, app: &App) -> Result<Option<Calling>, ApiError> {
-        // Those of chats are a level deeper.
+        // Tools of chats are nested one level deeper.
         let tool = |tool: &Value| {
             let mut function = tool.clone();
             let kind = function.as_object_mut().and_then(|fields| fields.remove("type"));
@@ -137,10 +138,10 @@ impl ResponseFields {
         })
     }
 
-    /// What the text must be, with the field that says so.
+    /// Returns the grammar of the text with the field that requires it.
     ///
     /// # Errors
-    /// 400 if a schema is missing, or there is one and nothing to do with it.
+    /// 400 if a schema is missing, or the format does not use the given schema.
     pub fn grammar(&self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
         let field = "text.format.schema";
         let Some(format) = self.text.as_ref().and_then(|text| text.format.as_ref()) else { return Ok(None) };
@@ -158,12 +159,12 @@ impl ResponseFields {
         }
     }
 
-    /// How long answers are to be, for templates that read it.
+    /// Returns the verbosity of answers, for templates that use it.
     pub fn verbosity(&self) -> Option<String> {
         self.text.as_ref()?.verbosity.clone()
     }
 
-    /// What a response repeats of its request.
+    /// Returns the request fields that a response repeats.
     pub fn repeated(&self) -> Value {
         let text = json!({"format": {"type": "text"}});
         let with_format = self.text.as_ref().filter(|text| text.format.is_some());
@@ -175,7 +176,7 @@ impl ResponseFields {
             "previous_response_id": null,
             "reasoning": self.reasoning,
             "store": false,
-            // A schema of numbers or levels that a value cannot have is not repeated.
+            // A schema that a `Value` cannot represent (large numbers, deep nesting) is not repeated.
             "text": with_format.and_then(|text| serde_json::to_value(text).ok()).unwrap_or(text),
             "tool_choice": self.tool_choice.clone().unwrap_or_else(|| json!("auto")),
             "tools": self.tools.clone().unwrap_or_default(),

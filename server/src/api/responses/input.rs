@@ -1,14 +1,14 @@
-//! The input of a response: a text or items, which become the messages of a conversation.
+//! Converts the input of a response, a text or a list of items, into the messages of a conversation.
 
 use engine::chat::Message;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, cut};
 
-/// The messages that instructions and an input make. `developer` is the role that developers have in the chat template.
+/// Returns the messages for instructions and input. `developer` is the chat template's role for developer messages.
 ///
 /// # Errors
-/// 400, naming the place, if an item is none, or is not text.
+/// 400 that names the place, if an item is malformed or not text.
 pub fn messages(instructions: Option<&str>, input: &Value, developer: &str) -> Result<Vec<Message>, ApiError> {
     let mut turns = Turns { all: Vec::new(), developer };
     if let Some(text) = instructions {
@@ -83,13 +83,19 @@ impl Turns<'_> {
                 self.push("tool", output);
                 self.all.last_mut().into_iter().for_each(|turn| drop(turn.insert("tool_call_id".into(), json!(id))));
             }
-            "item_reference" => return refused(&format!("{place}.type"), "cannot refer to an item: none are stored"),
+            "item_reference" => {
+                return refused(
+                    &format!("{place}.type"),
+                    "cannot refer to an item, because the server does not store items",
+                );
+            }
             other => return refused(&format!("{place}.type"), &format!("{:?} is not supported", cut(other))),
         }
         Ok(())
     }
 
-    /// What the assistant says now: the last message, if it is the assistant's and `takes` more, else a new one.
+    /// Returns the assistant's current message: the last message if it is the assistant's and `takes` accepts it, or
+    /// else a new one.
     fn assistant(&mut self, takes: impl Fn(&Map<String, Value>) -> bool) -> &mut Map<String, Value> {
         if !self.all.last().is_some_and(|turn| turn["role"] == "assistant" && takes(turn)) {
             self.push("assistant", Value::Null);
@@ -99,7 +105,7 @@ impl Turns<'_> {
     }
 }
 
-/// A text, or the texts of parts.
+/// Converts a content: a text, or an array of text parts.
 fn content(place: &str, value: &Value) -> Result<Value, ApiError> {
     match value {
         Value::String(_) => Ok(value.clone()),

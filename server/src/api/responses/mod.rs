@@ -1,4 +1,5 @@
-//! `POST /v1/responses`: OpenAI's newer form of chats. Nothing is stored, so that each request brings all that was said.
+//! `POST /v1/responses`: OpenAI's newer API for chats. The server stores nothing, so each request contains the whole
+//! conversation.
 
 mod fields;
 mod input;
@@ -86,26 +87,27 @@ pub async fn create(
     Ok(Json(answer.ended(&usage)).into_response())
 }
 
-/// A number as it was sent: f32 has fewer digits than JSON.
+/// Rounds a number to six decimal places. Converting f32 to JSON's f64 would otherwise add digits that the client did
+/// not send.
 fn number(value: f32) -> Value {
     json!((f64::from(value) * 1e6).round() / 1e6)
 }
 
-/// A response on its way.
+/// A response under construction.
 struct Answer {
     app: Arc<App>,
     heading: Heading,
-    /// What it is whatever the model says.
+    /// The fields that do not depend on the model's output.
     response: Value,
     output: ResponseOutput,
-    /// Why the output ended.
+    /// The finish reason of the output.
     end: &'static str,
-    /// Events that were sent.
+    /// Number of events sent.
     events: usize,
 }
 
 impl Answer {
-    /// The response in a state.
+    /// Returns the response with a status and the fields that depend on it.
     fn with(&self, status: &str, incomplete: Value, error: Value, usage: Value) -> Value {
         let mut response = self.response.clone();
         for (name, value) in [
@@ -124,14 +126,14 @@ impl Answer {
         self.with("in_progress", Value::Null, Value::Null, Value::Null)
     }
 
-    /// The whole response.
+    /// Returns the complete response.
     fn ended(&mut self, usage: &Usage) -> Value {
         let thoughts = self.app.tokenizer.encode_up_to(&self.output.thoughts(), false, usage.completion_tokens);
         let usage = json!({
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": usage.prompt_tokens_details,
             "output_tokens": usage.completion_tokens,
-            // Of their text by itself, so that it may be a few tokens off.
+            // Counts the tokens of the reasoning text by itself, which may be a few tokens off.
             "output_tokens_details": {
                 "reasoning_tokens": thoughts.map_or(0, |ids| ids.len().min(usage.completion_tokens)),
             },

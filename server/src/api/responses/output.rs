@@ -1,4 +1,4 @@
-//! The output of a response: its items, and the events by which they come.
+//! The output of a response: its items, and the events that stream them.
 
 use engine::answer::Part;
 use serde::Serialize;
@@ -15,7 +15,7 @@ enum Item {
     FunctionCall { id: String, status: &'static str, call_id: String, name: String, arguments: String },
 }
 
-/// The one part of a message, or of a thought.
+/// The single part of a message or of reasoning.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Text {
@@ -27,7 +27,7 @@ enum Text {
 #[derive(Debug)]
 pub struct OutputEvent(pub &'static str, pub Value);
 
-/// An output on its way.
+/// An output under construction.
 #[derive(Clone, Debug)]
 pub struct ResponseOutput {
     form: AnswerForm,
@@ -56,7 +56,7 @@ impl Item {
         }
     }
 
-    /// The parts of a text of this kind.
+    /// Returns the text parts of an item of kind `wanted`. `None` for other items.
     fn parts(&mut self, wanted: Kind) -> Option<&mut Vec<Text>> {
         match (self, wanted) {
             (Item::Message { content, .. }, Kind::Message) | (Item::Reasoning { content, .. }, Kind::Reasoning) => {
@@ -76,29 +76,29 @@ impl Text {
 }
 
 impl ResponseOutput {
-    /// Nothing is said yet.
+    /// Creates an empty output.
     pub fn new(form: AnswerForm) -> Self {
         ResponseOutput { form, items: Vec::new(), is_open: false }
     }
 
-    /// The items that there are.
+    /// Returns the items so far.
     pub fn items(&self) -> Value {
         json!(self.items)
     }
 
-    /// What was thought.
+    /// Returns the reasoning text.
     pub fn thoughts(&mut self) -> String {
         let parts = self.items.iter_mut().filter_map(|item| item.parts(Kind::Reasoning));
         parts.flatten().map(|part| part.text().as_str()).collect()
     }
 
-    /// Takes in more text. Returns the events.
+    /// Adds text and returns the events for it.
     pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
         let parts = self.form.reader.push(text);
         self.take(parts)
     }
 
-    /// Takes in the end. What is said last is complete, or cut.
+    /// Ends the output and returns the last events. If `is_cut`, the last item is marked incomplete.
     pub fn finish(&mut self, is_cut: bool) -> Vec<OutputEvent> {
         let parts = self.form.reader.finish();
         let mut events = self.take(parts);
@@ -123,7 +123,7 @@ impl ResponseOutput {
         events
     }
 
-    /// Adds to a text of this kind, and begins one if the last item is none.
+    /// Appends to a text of kind `kind`. Begins a new item if the last one is of another kind.
     fn say(&mut self, kind: Kind, more: &str) -> Vec<OutputEvent> {
         let mut events = Vec::new();
         let goes_on = self.is_open && self.items.last_mut().is_some_and(|item| item.parts(kind).is_some());
@@ -178,7 +178,7 @@ impl ResponseOutput {
         events
     }
 
-    /// Ends the last item, if it has not ended.
+    /// Ends the last item if it is still open.
     fn close(&mut self, status: &'static str) -> Vec<OutputEvent> {
         if !std::mem::take(&mut self.is_open) {
             return Vec::new();
@@ -210,7 +210,7 @@ impl ResponseOutput {
         parts.into_iter().flat_map(done).collect()
     }
 
-    /// An event about the last item.
+    /// Returns an event about the last item.
     fn event(&self, name: &'static str, mut fields: Value) -> OutputEvent {
         fields["item_id"] = json!(self.items.last().map(Item::id));
         fields["output_index"] = json!(self.items.len().saturating_sub(1));
@@ -218,7 +218,7 @@ impl ResponseOutput {
     }
 }
 
-/// A new name of an item.
+/// Returns a new item id.
 fn name(prefix: &str) -> String {
     format!("{prefix}_{}", uuid::Uuid::new_v4().simple())
 }
