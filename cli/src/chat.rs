@@ -1,4 +1,4 @@
-//! Prompts as messages of a user, through a chat template.
+//! Turns prompts into chat messages with a chat template.
 
 use anyhow::{Context, Result};
 use engine::chat::{ChatTemplate, Message, RenderOptions};
@@ -9,18 +9,18 @@ use engine::tokenizer::Tokenizer;
 use crate::args::Args;
 use crate::words::UsageError;
 
-/// How prompts become conversations.
+/// A chat template and the system message to use with it.
 pub struct Chat {
     template: ChatTemplate,
     system: Option<String>,
 }
 
 impl Chat {
-    /// What is to be made of the prompts, if they are not to be continued as they are. Where no option says which, a model
-    /// that was made for conversations gets messages, and a note on standard error says so.
+    /// Returns how to turn prompts into messages, or `None` to continue them as plain text. Without options, prompts
+    /// for a chat model become messages, and a note on standard error says so.
     ///
     /// # Errors
-    /// If options contradict each other, or conversations are asked for and there is no template that can be used.
+    /// If options contradict each other, or if chat is requested but there is no usable template.
     pub fn wanted(args: &Args, files: &ModelFiles) -> Result<Option<Self>> {
         let asked = args.chat || args.chat_template.is_some() || args.system.is_some();
         if asked && args.raw {
@@ -57,26 +57,26 @@ impl Chat {
         }
     }
 
-    /// A prompt that asks for an answer to a message. Tokens are no message, and stay as they are.
+    /// Turns a text into a prompt that asks for an answer to it. A prompt of token ids is returned unchanged.
     ///
     /// # Errors
-    /// Why the template refuses the message.
+    /// If the template refuses the message.
     pub fn prompt(&self, prompt: Prompt, tokenizer: &Tokenizer) -> Result<Prompt> {
         let Prompt::Text(message) = prompt else { return Ok(prompt) };
         let system = self.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<Message> = system.chain([Message::new("user", message)]).collect();
         let text = self.template.render(&messages, &RenderOptions::default());
         let text = text.context("the chat template refuses the message")?;
-        // The template has written the special tokens itself.
+        // The template already wrote the special tokens.
         let tokens = tokenizer.encode_plain(&text)?;
         Ok(Prompt::Encoded { text, tokens })
     }
 }
 
-/// The text of a chat template in a file.
+/// Reads a chat template from a file.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the file cannot be read.
 pub fn template_file(file: &str) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("cannot read the chat template in {file}"))
 }

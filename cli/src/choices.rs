@@ -1,21 +1,21 @@
-//! Values of options, for the completion scripts of shells.
+//! Completions of option values, for shell completion scripts.
 
 use argh::{FlagInfo, FlagInfoKind};
 use engine::load::SHORT_NAMES;
 
 use crate::command::Command;
 
-/// Completions of an option's value.
+/// How a shell completes an option's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// Words, and file names if other values are possible.
+    /// These words. If `or_files`, file names are completed as well.
     Words {
         words: Vec<&'static str>,
         or_files: bool,
     },
     Files,
     Folders,
-    /// No completion, as for a number.
+    /// Nothing is completed, for example for a number.
     Nothing,
 }
 
@@ -38,7 +38,7 @@ const CHOICES: &[(Option<&str>, &str, &[&str])] = &[
     (None, "--to", &["q8_0", "q4_0"]),
 ];
 
-/// Completions of a value of a command's option. `None` for a switch.
+/// Returns how to complete the value of a command's option. `None` for a switch.
 pub fn of(command: &Command, flag: &FlagInfo<'_>) -> Option<Offer> {
     let FlagInfoKind::Option { arg_name } = flag.kind else { return None };
     let is_meant =
@@ -66,7 +66,7 @@ pub fn of(command: &Command, flag: &FlagInfo<'_>) -> Option<Offer> {
     })
 }
 
-/// Models with a short name.
+/// Returns the short names of models.
 pub fn models() -> Vec<&'static str> {
     SHORT_NAMES.iter().map(|(short, _)| *short).collect()
 }

@@ -1,4 +1,4 @@
-//! The commands of `quire`: what they are called, which options they have, and which one a command line means.
+//! Lists the commands of `quire` and finds the one that a command line calls.
 
 use crate::command::Command;
 #[cfg(feature = "cuda")]
@@ -9,7 +9,7 @@ use crate::{bench, completions, generate, help, manual, quantize, serve, session
 #[cfg(feature = "cuda")]
 use crate::{paper, plan};
 
-/// All of them. The first is also what is meant when no command is named.
+/// All commands. The first one runs when none is named.
 pub static COMMANDS: &[&Command] = &[
     &generate::COMMAND,
     &session::COMMAND,
@@ -33,18 +33,18 @@ pub static COMMANDS: &[&Command] = &[
     &manual::COMMAND,
 ];
 
-/// What a command line asks for.
+/// The action that a command line asks for.
 pub enum Call<'a> {
-    /// A page of help.
+    /// Print this help page.
     Page(String),
-    /// A command, with the words that follow its name.
+    /// Run this command with the words that follow its name.
     Run(&'static Command, &'a [String]),
 }
 
-/// The command that `words` call.
+/// Finds the command that `words` call.
 ///
 /// # Errors
-/// A sentence, if there is no such command.
+/// If there is no such command.
 pub fn find(words: &[String]) -> Result<Call<'_>, UsageError> {
     let first = words.first().map(String::as_str);
     match first {
@@ -73,7 +73,7 @@ pub fn find(words: &[String]) -> Result<Call<'_>, UsageError> {
     }
 }
 
-/// The page of the command of this name.
+/// Returns the help page of the command `name`.
 fn page(name: &[String]) -> Result<String, UsageError> {
     if name.is_empty() {
         return Ok(help::page(COMMANDS, COMMANDS[0]));
@@ -153,7 +153,7 @@ mod tests {
         }
         for &command in COMMANDS {
             for word in &words {
-                // By itself, and where a value may follow.
+                // Once alone, and once where a value may follow.
                 for line in [&[word.clone()][..], &[word.clone(), "1".into()]] {
                     let Err(wrong) = Words::sort(COMMANDS, command, line) else { continue };
                     let message = wrong.to_string();

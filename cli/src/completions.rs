@@ -1,4 +1,4 @@
-//! `quire completions`: scripts that let shells complete commands and options.
+//! `quire completions`: prints scripts that let shells complete commands and options.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -40,7 +40,7 @@ fn run(words: &Words) -> Result<()> {
     Ok(io::stdout().write_all(script.as_bytes())?)
 }
 
-/// The first words of commands.
+/// Returns the first word of each command, and `help`.
 pub fn first_words(all: &[&Command]) -> Vec<&'static str> {
     let mut words: Vec<&str> = all.iter().map(|command| command.name.split(' ').next().unwrap_or_default()).collect();
     words.push("help");
@@ -48,7 +48,7 @@ pub fn first_words(all: &[&Command]) -> Vec<&'static str> {
     words
 }
 
-/// The second words of those that have two.
+/// Returns the second words of the `bench` commands.
 fn second_words(all: &[&Command]) -> Vec<&'static str> {
     all.iter().filter_map(|command| command.name.strip_prefix("bench ")).collect()
 }
@@ -58,12 +58,12 @@ fn names(command: &Command) -> String {
     command.flags().map(|flag| format!("{}{}", flag.long, short(flag))).collect::<Vec<_>>().join(" ")
 }
 
-/// A text between single quotes, as the three shells read it.
+/// Quotes a text in single quotes, which bash, zsh and fish all accept.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Cases of bash that set the completions of an option's value.
+/// Returns the branches of bash's `case` that set the completions of option values.
 fn bash_values(command: &Command) -> String {
     let mut cases = String::new();
     for flag in command.flags() {
@@ -122,7 +122,7 @@ complete -o default -F _quire quire
 fn zsh(all: &[&Command]) -> String {
     let mut cases = String::new();
     let mut commands = all.to_vec();
-    // The command that is meant when none is named comes last.
+    // The default command matches any line, so it comes last.
     commands.sort_by_key(|command| command.is_default());
     for command in commands {
         let specs: Vec<String> = command.flags().flat_map(|flag| zsh_specs(command, flag)).collect();
@@ -145,7 +145,7 @@ compdef _quire quire
     )
 }
 
-/// What `_arguments` takes for an option, by each of its names.
+/// Returns the arguments of zsh's `_arguments` for an option, one for each of its names.
 fn zsh_specs(command: &Command, flag: &FlagInfo<'static>) -> Vec<String> {
     let meaning: String = flag.description.replace(['[', ']'], "").replace(':', "\\:");
     let value = match (choices::of(command, flag), &flag.kind) {

@@ -1,4 +1,4 @@
-//! The main job: load, answer, print.
+//! `quire generate`, the default command: loads a model, answers prompts and prints the results.
 
 use std::io::{self, Write};
 use std::time::Instant;
@@ -54,7 +54,7 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Answers what the command line asks.
+/// Loads the model, answers the prompts and prints the results.
 fn run(words: &Words) -> Result<()> {
     let start = Instant::now();
     let (args, engine) = (&words.own::<Args>()?, words.engine()?);
@@ -84,7 +84,7 @@ fn run(words: &Words) -> Result<()> {
         Some(chat) => prompts.into_iter().map(|prompt| chat.prompt(prompt, llm.tokenizer())).collect::<Result<_>>()?,
         None => prompts,
     };
-    // All are queued before anything is printed, so that a bad prompt among many is found at once.
+    // Queue all prompts before printing, so that one bad prompt among many is reported first.
     let mut ids = Vec::with_capacity(prompts.len());
     for (i, prompt) in prompts.iter().enumerate() {
         let added = llm.add(prompt, params.clone());
@@ -98,12 +98,12 @@ fn run(words: &Words) -> Result<()> {
     printer.begin(&llm)?;
     while llm.has_work() {
         if interrupt.came() {
-            // The step reports all of them with what they have.
+            // The next step reports every request with its output so far.
             ids.iter().for_each(|&id| llm.abort(id));
         }
         for event in llm.step()? {
             match event {
-                RequestEvent::Prompt { .. } => {} // is not asked for
+                RequestEvent::Prompt { .. } => {} // never requested
                 RequestEvent::Token { token, text, .. } => printer.token(token, &text, llm.tokenizer())?,
                 RequestEvent::Done(completion) => {
                     printer.done(&completion, llm.tokenizer())?;

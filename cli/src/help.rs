@@ -1,15 +1,15 @@
-//! Pages of help. Names and descriptions are those that the commands declare; this file only arranges them.
+//! Formats help pages from the names and descriptions that the commands declare.
 
 use argh::{FlagInfo, FlagInfoKind};
 
 use crate::command::Command;
 
-/// Characters of a line.
+/// Maximum characters per line.
 pub const WIDTH: usize = 100;
-/// Where descriptions of options begin.
+/// The column where descriptions of options begin.
 const COLUMN: usize = 34;
 
-/// The page of a command, which is one of `all`.
+/// Returns the help page of `command`, one of `all`.
 pub fn page(all: &[&Command], command: &Command) -> String {
     let mut page = format!("{}\n\nUsage: {}", wrapped((command.info)().description, 0, 0), usage(command));
     if command.is_default() {
@@ -35,7 +35,7 @@ pub fn page(all: &[&Command], command: &Command) -> String {
     page
 }
 
-/// The page of `quire bench`, whose commands have pages of their own.
+/// Returns the help page of `quire bench`. Each of its commands also has its own page.
 pub fn bench_page(all: &[&Command]) -> String {
     let mut page = "Measure or compute what a model costs, and what sharing memory saves.\n\n\
                     Usage: quire bench <command> [options]\n       quire help bench <command>\n\nCommands\n"
@@ -48,7 +48,7 @@ pub fn bench_page(all: &[&Command]) -> String {
     page
 }
 
-/// The page for a call of `quire` on a terminal without arguments.
+/// Returns the text that `quire` prints on a terminal without arguments.
 pub fn hello() -> String {
     let first =
         format!("Quire {} runs and serves large language models. Three things to try:", env!("CARGO_PKG_VERSION"));
@@ -79,13 +79,13 @@ fn line(flag: &FlagInfo<'_>) -> String {
     entry(&format!("  {short}{}{value}", flag.long), flag.description)
 }
 
-/// A name, and what it means beside it.
+/// Formats an option's name and its description.
 fn entry(name: &str, meaning: &str) -> String {
     let first = name.chars().count().max(COLUMN - 1) + 1;
     format!("{name:<width$} {}\n", wrapped(meaning, first, COLUMN), width = COLUMN - 1)
 }
 
-/// A text in lines; `first` characters stand before it in the first line, and the others are indented.
+/// Wraps a text into lines. `first` characters already precede it on the first line. Later lines are indented.
 fn wrapped(text: &str, first: usize, indent: usize) -> String {
     let (mut page, mut column) = (String::new(), first);
     for (i, word) in text.split_whitespace().enumerate() {

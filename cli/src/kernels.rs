@@ -31,12 +31,11 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Lines of source that a profile shows for each problem.
+/// Source lines that a profile shows per problem.
 const LINES: usize = 12;
 
-/// List the GPU kernels, each with a launch of it; or profile those whose names begin so: run them on the problems they are
-/// tested with, and show in the emulator what they cost and which lines of the source the cost comes from, on a GPU how long
-/// they take.
+/// List the GPU kernels, each with an example launch, or profile kernels by the beginning of their name on their tests'
+/// problems. The emulator shows costs and the most expensive source lines. A GPU shows times.
 #[derive(ArgsInfo, FromArgs)]
 struct Args {
     /// where to run: cuda or emulator (emulator)
@@ -45,7 +44,7 @@ struct Args {
     /// compute capability of the emulated GPU: 8.0 or 9.0 (9.0)
     #[argh(option, arg_name = "x.y", default = "(9, 0)", from_str_fn(capability))]
     capability: (u32, u32),
-    /// profile: lines of source to show for each problem (12)
+    /// profile: source lines to show per problem (12)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     lines: Option<usize>,
 }
@@ -78,19 +77,19 @@ fn run(words: &Words) -> Result<()> {
     }
 }
 
-/// Where kernels run, and the code that is for it.
+/// A GPU or the emulator, and the kernels compiled for it.
 struct Device {
     driver: &'static Driver,
     capability: (u32, u32),
     image: Image,
-    /// The code of what the engine runs, and of the paper's kernels.
+    /// PTX of the engine's kernels. `paper` is the PTX of the paper's kernels.
     engine: Arc<str>,
     paper: Arc<str>,
 }
 
 impl Device {
     fn new(driver: &'static Driver, capability: (u32, u32)) -> Result<Self> {
-        // The emulator takes the compute capability that the option names; a GPU has its own.
+        // The option sets the emulator's compute capability. A GPU reports its own.
         let capability = if driver.is_emulator() { capability } else { Context::new(driver, 0)?.limits().capability };
         let (major, minor) = capability;
         let image = ptx::for_capability(major, minor)
@@ -98,9 +97,9 @@ impl Device {
         Ok(Device { driver, capability, image, engine: image.engine().into(), paper: image.paper().into() })
     }
 
-    /// A GPU with nothing in its memory, for a case.
+    /// Returns a GPU with empty memory and the kernels of a case.
     fn gpu(&self, case: &Case) -> launch::Result<Gpu> {
-        // The name of the engine's attention begins that of the paper's.
+        // A case's name begins the names of its kernels. If no engine kernel matches, it is a case of the paper's.
         let is_papers = !registry::engine().any(|kernel| kernel.name.starts_with(case.kernel));
         Gpu::new(self.driver, self.capability, if is_papers { self.paper.clone() } else { self.engine.clone() })
     }
@@ -109,7 +108,7 @@ impl Device {
         cases::all(if self.driver.is_emulator() { Scale::Small } else { Scale::Full }, self.image.arch)
     }
 
-    /// The launches of a case, without making them.
+    /// Returns the launches of a case without running them.
     fn launches(&self, case: &Case) -> launch::Result<BTreeMap<&'static str, LaunchShape>> {
         let mut gpu = self.gpu(case)?;
         let prepared = (case.prepare)(&mut gpu)?;
@@ -169,18 +168,19 @@ impl Device {
         Ok(())
     }
 
-    /// The GPU that bounds are for: the first that is known for the code.
+    /// Returns the GPU whose bounds are shown: the first one in the list with this architecture.
     fn bounding(&self) -> Result<&'static GpuSpec> {
         GpuSpec::of_target(self.image.arch).ok_or_else(|| anyhow!("no GPU is known for {}", self.image.arch))
     }
 
-    /// What a multiprocessor of that GPU holds of a launch's blocks.
+    /// Returns how many blocks of a launch fit on one of that GPU's multiprocessors. `None` if the kernel's resources
+    /// are unknown.
     fn occupancy(&self, kernel: &str, threads: u32, dynamic: u32) -> Result<Option<Occupancy>> {
         let gpu = self.bounding()?;
         Ok(resources(self.image.arch, kernel).map(|used| used.occupancy(threads, dynamic, gpu.limits)))
     }
 
-    /// What NVIDIA's assembler made of a kernel, and what bounds its time.
+    /// Prints a launch's occupancy, the size of its product loop in SASS, and the bound on its time.
     fn show_bound(&self, out: &mut impl Write, launch: &LaunchReport) -> Result<()> {
         let gpu = self.bounding()?;
         let threads = launch.block.iter().product();
@@ -198,7 +198,7 @@ impl Device {
     }
 }
 
-/// The lines of source that cost most, by their shares of instructions and of sectors together.
+/// Returns the most expensive source lines, by the sum of their shares of instructions and sectors.
 fn lines(mut lines: Vec<LineCounts>, most: usize) -> Table {
     let total = |of: fn(&Counts) -> u64| lines.iter().map(|line| of(&line.counts)).sum::<u64>().max(1) as f64;
     let (instructions, sectors) = (total(|c| c.instructions), total(|c| c.sectors));

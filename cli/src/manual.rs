@@ -1,4 +1,4 @@
-//! `quire man`: the page of the system's manual.
+//! `quire man`: prints the manual page.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -19,7 +19,7 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Print quire's page for the system's manual, in roff.
+/// Print quire's manual page, in roff.
 #[derive(ArgsInfo, FromArgs)]
 struct Args {}
 
@@ -58,7 +58,7 @@ fn option(flag: &FlagInfo<'static>) -> String {
     format!(".TP\n.B {name}\n{}\n", escaped(flag.description))
 }
 
-/// A text that has no commands of roff in it.
+/// Escapes a text so that roff finds no commands in it.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

@@ -1,4 +1,4 @@
-//! What `--verbose` and `--stats` print.
+//! Formats the output of `--verbose` and `--stats`, and notes for standard error.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::args::Args;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The model and how it is set up.
+/// Describes the model and its setup.
 pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     let (c, kv, e) = (llm.config(), llm.kv_layout(), llm.engine().config());
     format!(
@@ -41,7 +41,7 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     )
 }
 
-/// Writes to standard error what a user who waits for a model should know about the device.
+/// Prints the device's memory use and notes to standard error.
 pub fn say_where(llm: &Llm) {
     let notes = llm.device().notes.iter().map(|note| format!("note: {note}"));
     for line in memory(llm).into_iter().chain(notes) {
@@ -49,7 +49,7 @@ pub fn say_where(llm: &Llm) {
     }
 }
 
-/// How a GPU's memory was shared out; nothing on the CPU.
+/// Describes how a GPU's memory is divided. `None` on the CPU.
 fn memory(llm: &Llm) -> Option<String> {
     let (device, kv, e) = (llm.device(), llm.kv_layout(), llm.engine().config());
     let memory = device.memory?;
@@ -66,7 +66,7 @@ fn memory(llm: &Llm) -> Option<String> {
     ))
 }
 
-/// A note on outputs that the KV cache was too small for, if there were any.
+/// Returns a note if outputs ended early because the KV cache was full.
 pub fn exhausted(llm: &Llm) -> Option<String> {
     let (n, e) = (llm.stats().exhausted, llm.engine().config());
     let tokens = e.num_blocks * e.block_size;
@@ -75,7 +75,8 @@ pub fn exhausted(llm: &Llm) -> Option<String> {
     })
 }
 
-/// A note on outputs that the model's positions ended before the number of tokens that was asked for, if there were any.
+/// Returns a note if requests reached the model's context length before `--max-tokens`. Without `--max-tokens`,
+/// `--stats` or `--verbose` there is no note.
 pub fn context_ended(args: &Args, llm: &Llm, params: &SamplingParams, completions: &[Completion]) -> Option<String> {
     let positions = llm.config().max_positions;
     let ended = |c: &&Completion| {
@@ -92,7 +93,7 @@ pub fn context_ended(args: &Args, llm: &Llm, params: &SamplingParams, completion
     })
 }
 
-/// A warning about outputs that end before they satisfy `option`. `None` if all are complete.
+/// Returns a warning if outputs ended before they satisfy `option`.
 pub fn cut(option: &str, params: &SamplingParams, completions: &[Completion]) -> Option<String> {
     let constraint = params.constraint.as_ref()?;
     let is_cut = |tokens: &[u32]| {
@@ -111,7 +112,7 @@ pub fn cut(option: &str, params: &SamplingParams, completions: &[Completion]) ->
     Some(format!("warning: {outputs} incomplete under --{option} (--max-tokens is {})", params.max_tokens))
 }
 
-/// Times, rates and memory of a run that took `time`.
+/// Formats the times, rates and memory use of a run that took `time`.
 pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
     let s = llm.stats();
     let seconds = time.as_secs_f64();
@@ -171,14 +172,14 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
     )
 }
 
-/// Most memory the process has held at a time, in bytes, where the system tells (Linux).
+/// Returns the process's peak memory in bytes, if the system reports it (Linux).
 fn peak_memory() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     kib.trim().trim_end_matches("kB").trim().parse::<f64>().ok().map(|kib| kib * 1024.0)
 }
 
-/// Median and 99th percentile of times in seconds, in milliseconds.
+/// Formats the median and 99th percentile in milliseconds. `times` are in seconds.
 fn percentiles(times: impl Iterator<Item = f64>) -> String {
     let mut times: Vec<f64> = times.collect();
     times.sort_by(f64::total_cmp);
