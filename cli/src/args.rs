@@ -27,7 +27,7 @@ pub struct Args {
     /// system message; implies --chat
     #[argh(option, arg_name = "text")]
     pub system: Option<String>,
-    /// file with a chat template to use instead of the model's; implies --chat
+    /// file with a chat template instead of the model's; implies --chat
     #[argh(option, arg_name = "file")]
     pub chat_template: Option<String>,
 

@@ -21,20 +21,25 @@ impl Chat {
     ///
     /// # Errors
     /// If options contradict each other, or if chat is requested but there is no usable template.
-    pub fn wanted(args: &Args, files: &ModelFiles) -> Result<Option<Self>> {
+    pub fn from_args(args: &Args, files: &ModelFiles) -> Result<Option<Self>> {
         let asked = args.chat || args.chat_template.is_some() || args.system.is_some();
         if asked && args.raw {
-            return Err(UsageError::new("--raw excludes --chat, --chat-template and --system".into()).into());
+            return Err(
+                UsageError::new("--raw cannot be combined with --chat, --chat-template or --system".into()).into()
+            );
         }
         if asked && !args.prompt_ids.is_empty() {
-            return Err(UsageError::new("--chat needs texts, and --prompt-ids are tokens".into()).into());
+            return Err(UsageError::new(
+                "--prompt-ids cannot be combined with --chat, --chat-template or --system".into(),
+            )
+            .into());
         }
         if !asked {
             return Ok(if args.raw { None } else { Self::by_default(args, files) });
         }
         let other = args.chat_template.as_deref().map(template_file).transpose()?;
         let template = ChatTemplate::of_model(files, other.as_deref())?.ok_or_else(|| {
-            UsageError::new(format!("{} has no chat template; --chat-template gives it one", files.name()))
+            UsageError::new(format!("{} has no chat template; give one with --chat-template", files.name()))
         })?;
         Ok(Some(Chat { template, system: args.system.clone() }))
     }
@@ -47,11 +52,15 @@ impl Chat {
         match ChatTemplate::of_model(files, None) {
             Ok(template) => {
                 let template = template.filter(ChatTemplate::marks_roles)?;
-                eprintln!("note: the prompt is a user's message in the model's chat template (--raw: as it is)");
+                eprintln!(
+                    "note: the prompt becomes a user's message in the model's chat template (--raw prevents this)"
+                );
                 Some(Chat { template, system: None })
             }
             Err(error) => {
-                eprintln!("note: the prompt is continued as it is, since the chat template cannot be used: {error}");
+                eprintln!(
+                    "note: the prompt is continued as plain text, because the chat template cannot be used: {error}"
+                );
                 None
             }
         }

@@ -39,7 +39,7 @@ const CHOICES: &[(Option<&str>, &str, &[&str])] = &[
 ];
 
 /// Returns how to complete the value of a command's option. `None` for a switch.
-pub fn of(command: &Command, flag: &FlagInfo<'_>) -> Option<Offer> {
+pub fn completions(command: &Command, flag: &FlagInfo<'_>) -> Option<Offer> {
     let FlagInfoKind::Option { arg_name } = flag.kind else { return None };
     let is_meant =
         |(of, name, _): &&(Option<&str>, &str, &[&str])| *name == flag.long && of.is_none_or(|of| of == command.name);
@@ -98,7 +98,7 @@ mod tests {
             let flags: Vec<_> =
                 if own { command.own_flags().iter().collect() } else { command.engine_flags().collect() };
             for flag in flags {
-                let Some(Offer::Words { words, or_files: false }) = of(command, flag) else { continue };
+                let Some(Offer::Words { words, or_files: false }) = completions(command, flag) else { continue };
                 for word in words {
                     assert!(T::from_args(&["quire"], &[flag.long, word]).is_ok(), "{} {word}", flag.long);
                 }

@@ -104,12 +104,12 @@ mod tests {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         match find(&words).unwrap() {
             Call::Run(command, rest) => (command.name, rest.to_vec()),
-            Call::Page(_) => panic!("{line} is answered with a page"),
+            Call::Page(_) => panic!("{line} prints a help page"),
         }
     }
 
     #[test]
-    fn a_command_is_known_by_its_first_words() {
+    fn the_first_words_name_the_command() {
         assert_eq!(called("--prompt serve"), ("generate", vec!["--prompt".into(), "serve".into()]));
         assert_eq!(called("generate --json"), ("generate", vec!["--json".into()]));
         assert_eq!(called("serve --port 0"), ("serve", vec!["--port".into(), "0".into()]));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_name_options_that_there_are_each_once() {
+    fn headings_list_existing_options_once() {
         for &command in COMMANDS {
             let mut listed: Vec<&str> = command.groups.iter().flat_map(|group| group.1).copied().collect();
             for name in &listed {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_any_kind_are_sorted_or_refused_in_one_line() {
+    fn any_words_are_sorted_or_refused_in_one_line() {
         let pieces = ["-", "--", "=", "p", "n", "prompt", "é", "\n", " ", "\u{1b}", "9"];
         let mut words: Vec<String> = vec![String::new()];
         for _ in 0..3 {

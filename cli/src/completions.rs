@@ -34,7 +34,11 @@ fn run(words: &Words) -> Result<()> {
         ["zsh"] => zsh(words.all),
         ["fish"] => fish(words.all),
         [] => return Err(UsageError::new("completions needs a shell: bash, zsh or fish".into()).into()),
-        [shell] => return Err(UsageError::new(format!("there is no {}; bash, zsh and fish are", shown(shell))).into()),
+        [shell] => {
+            return Err(
+                UsageError::new(format!("there is no script for {}; give bash, zsh or fish", shown(shell))).into()
+            );
+        }
         _ => return Err(UsageError::new("completions takes one shell".into()).into()),
     };
     Ok(io::stdout().write_all(script.as_bytes())?)
@@ -67,7 +71,7 @@ fn quoted(text: &str) -> String {
 fn bash_values(command: &Command) -> String {
     let mut cases = String::new();
     for flag in command.flags() {
-        let Some(offer) = choices::of(command, flag) else { continue };
+        let Some(offer) = choices::completions(command, flag) else { continue };
         let names = flag.short.map_or(flag.long.to_owned(), |short| format!("{}|-{short}", flag.long));
         let _ = match offer {
             Offer::Words { words, or_files } => {
@@ -96,7 +100,7 @@ fn bash(all: &[&Command]) -> String {
         r#"_quire() {{
     local words values="" line="${{COMP_WORDS[*]:1:COMP_CWORD}}"
     local word="${{COMP_WORDS[COMP_CWORD]}}" option="${{COMP_WORDS[COMP_CWORD-1]}}"
-    # The shell takes --name=value for three words.
+    # Bash splits --name=value into three words.
     if [[ $word == = ]]; then
         word=""
     elif [[ $option == = ]]; then
@@ -148,7 +152,7 @@ compdef _quire quire
 /// Returns the arguments of zsh's `_arguments` for an option, one for each of its names.
 fn zsh_specs(command: &Command, flag: &FlagInfo<'static>) -> Vec<String> {
     let meaning: String = flag.description.replace(['[', ']'], "").replace(':', "\\:");
-    let value = match (choices::of(command, flag), &flag.kind) {
+    let value = match (choices::completions(command, flag), &flag.kind) {
         (Some(offer), FlagInfoKind::Option { arg_name }) => {
             let action = match offer {
                 Offer::Words { words, or_files: false } => format!("({})", words.join(" ")),
@@ -185,7 +189,7 @@ fn fish(all: &[&Command]) -> String {
         };
         for flag in command.flags() {
             let short = flag.short.map_or(String::new(), |short| format!(" -s {short}"));
-            let value = match choices::of(command, flag) {
+            let value = match choices::completions(command, flag) {
                 None => String::new(),
                 Some(Offer::Words { words, or_files }) => {
                     let files = if or_files { "-F" } else { "-f" };

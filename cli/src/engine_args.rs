@@ -6,7 +6,7 @@ use engine::kv::KvDtype;
 use engine::llm::{AttentionKernels, Device, Options, Preemption, Prompt, SchedulerOptions};
 use engine::tensor::DType;
 
-use crate::values::{coded, count, memory, number, switch};
+use crate::values::{count, memory, number, quantised_kv, switch};
 
 /// Selects the model and how to run it.
 #[derive(ArgsInfo, FromArgs, Debug)]
@@ -148,17 +148,17 @@ fn element_type(s: &str) -> Result<Option<DType>, String> {
         "f32" | "float32" => Ok(Some(DType::F32)),
         "f16" | "float16" | "half" => Ok(Some(DType::F16)),
         "bf16" | "bfloat16" => Ok(Some(DType::Bf16)),
-        _ => Err(format!("{s:?} is not a type; auto, f32, f16 and bf16 are")),
+        _ => Err(format!("{s:?} is not one of auto, f32, f16 and bf16")),
     }
 }
 
 fn kv_type(s: &str) -> Result<Option<KvDtype>, String> {
-    if let Ok(dtype) = coded(s) {
+    if let Ok(dtype) = quantised_kv(s) {
         return Ok(Some(dtype));
     }
     match element_type(s) {
         Ok(dtype) => Ok(dtype.map(KvDtype::Float)),
-        Err(_) => Err(format!("{s:?} is not a type; auto, f32, f16, bf16, int8 and fp8 are")),
+        Err(_) => Err(format!("{s:?} is not one of auto, f32, f16, bf16, int8 and fp8")),
     }
 }
 
@@ -167,7 +167,7 @@ fn attention(s: &str) -> Result<AttentionKernels, String> {
         "quire" => Ok(AttentionKernels::Quire),
         "v1" => Ok(AttentionKernels::V1),
         "v2" => Ok(AttentionKernels::V2),
-        _ => Err(format!("{s:?} names no attention kernels; quire, v1 and v2 do")),
+        _ => Err(format!("{s:?} is not one of quire, v1 and v2")),
     }
 }
 
@@ -175,7 +175,7 @@ fn speculation(s: &str) -> Result<bool, String> {
     match s {
         "ngram" => Ok(true),
         "off" => Ok(false),
-        _ => Err(format!("{s:?} is no way to speculate; ngram and off are")),
+        _ => Err(format!("{s:?} is neither ngram nor off")),
     }
 }
 
@@ -184,6 +184,6 @@ fn preemption(s: &str) -> Result<Preemption, String> {
         "auto" => Ok(Preemption::Auto),
         "swap" => Ok(Preemption::Swap),
         "recompute" => Ok(Preemption::Recompute),
-        _ => Err(format!("{s:?} is no way to preempt; auto, swap and recompute are")),
+        _ => Err(format!("{s:?} is not one of auto, swap and recompute")),
     }
 }

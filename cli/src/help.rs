@@ -27,7 +27,7 @@ pub fn page(all: &[&Command], command: &Command) -> String {
     let own = command.own_flags().iter().filter(|flag| !listed.contains(&flag.long));
     page.push_str(&group("Options", own));
     page.push_str(&group("Engine", command.engine_flags().filter(|flag| !listed.contains(&flag.long))));
-    page.push_str(&format!("\n{}", entry("  -h, --help", "this page")));
+    page.push_str(&format!("\n{}", entry("  -h, --help", "print this page")));
     if !command.examples.is_empty() {
         page.push_str("\nExamples\n");
         page.extend(command.examples.iter().map(|example| format!("  {example}\n")));
@@ -37,7 +37,7 @@ pub fn page(all: &[&Command], command: &Command) -> String {
 
 /// Returns the help page of `quire bench`. Each of its commands also has its own page.
 pub fn bench_page(all: &[&Command]) -> String {
-    let mut page = "Measure or compute what a model costs, and what sharing memory saves.\n\n\
+    let mut page = "Measure or compute the cost of a model and the savings of sharing memory.\n\n\
                     Usage: quire bench <command> [options]\n       quire help bench <command>\n\nCommands\n"
         .to_owned();
     for (command, name) in all.iter().filter_map(|c| Some((c, c.name.strip_prefix("bench ")?))) {
@@ -53,8 +53,8 @@ pub fn hello() -> String {
     let first =
         format!("Quire {} runs and serves large language models. Three things to try:", env!("CARGO_PKG_VERSION"));
     let try_this = [
-        ("quire -p \"Once upon a time\"", "a story, told by the small model that is built in"),
-        ("quire serve", "a server with OpenAI's API, and a page that shows it at work"),
+        ("quire -p \"Once upon a time\"", "a story by the small built-in model"),
+        ("quire serve", "a server with OpenAI's API and a live status page"),
         ("quire opt-125m -p \"The answer is\"", "a model from the Hugging Face hub"),
     ];
     let lines = try_this.map(|(words, what)| format!("  {words:<36} {what}\n")).concat();
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_cut_into_lines() {
+    fn texts_are_wrapped() {
         let text = ["word"; 30].join(" ");
         let lines = wrapped(&text, 40, 10);
         assert!(lines.lines().nth(1).is_some_and(|line| line.starts_with("          word word")), "{lines}");

@@ -62,7 +62,7 @@ impl Interrupt {
     }
 
     /// Whether Ctrl-C was pressed.
-    pub fn came(&self) -> bool {
+    pub fn was_pressed(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 

@@ -53,7 +53,7 @@ fn capability(s: &str) -> Result<(u32, u32), String> {
     match s {
         "8.0" => Ok((8, 0)),
         "9.0" => Ok((9, 0)),
-        _ => Err(format!("{s:?} is not a capability that the emulator can take on; 8.0 and 9.0 are")),
+        _ => Err(format!("{s:?} is not a compute capability of the emulator: give 8.0 or 9.0")),
     }
 }
 
@@ -63,10 +63,12 @@ fn run(words: &Words) -> Result<()> {
     let name = match positionals[..] {
         [] if args.lines.is_none() => None,
         ["profile", name] => Some(name),
-        [] | ["profile"] => return Err(words.wrong("profile needs the name of a kernel, or its beginning").into()),
+        [] | ["profile"] => {
+            return Err(words.wrong("profile needs the name of a kernel or the beginning of one").into());
+        }
         ["profile", _, more, ..] | [more, ..] => {
             return Err(words
-                .wrong(format!("{} is not understood: kernels, or kernels profile NAME", shown(more)))
+                .wrong(format!("unexpected word {}: use kernels or kernels profile NAME", shown(more)))
                 .into());
         }
     };
@@ -93,7 +95,7 @@ impl Device {
         let capability = if driver.is_emulator() { capability } else { Context::new(driver, 0)?.limits().capability };
         let (major, minor) = capability;
         let image = ptx::for_capability(major, minor)
-            .ok_or_else(|| anyhow!("this GPU is of compute capability {major}.{minor}; kernels need 8.0 or later"))?;
+            .ok_or_else(|| anyhow!("this GPU has compute capability {major}.{minor}; kernels need 8.0 or later"))?;
         Ok(Device { driver, capability, image, engine: image.engine().into(), paper: image.paper().into() })
     }
 
@@ -138,10 +140,15 @@ impl Device {
         writeln!(out, "{}: {} ({} on {})", case.kernel, case.shape, self.image.arch, gpu.context().name())?;
         let measured = measure(case, &mut gpu)?;
         if measured.error > 1.0 {
-            bail!("{} is wrong for {}: {:.1} times what is allowed", case.kernel, case.shape, measured.error);
+            bail!(
+                "{} is wrong for {}: the error is {:.1} times the tolerance",
+                case.kernel,
+                case.shape,
+                measured.error
+            );
         }
         let floor = measured.floor_bytes;
-        writeln!(out, "  floor                {floor:>12} bytes, {} flops of matrix products", measured.floor_flops)?;
+        writeln!(out, "  minimum              {floor:>12} bytes, {} flops of matrix products", measured.floor_flops)?;
         if let Cost::Time { microseconds } = measured.cost {
             writeln!(
                 out,
@@ -157,7 +164,7 @@ impl Device {
             writeln!(out, "    warp instructions  {instructions:>12}")?;
             writeln!(
                 out,
-                "    sectors            {sectors:>12} of 32 bytes, {ratio:.3} of the fewest for its accesses"
+                "    sectors            {sectors:>12} of 32 bytes, {ratio:.3} times the minimum for these accesses"
             )?;
             writeln!(out, "    bank conflicts     {conflicts:>12}")?;
             writeln!(out, "    divergent branches {divergent:>12} of {branches}")?;
@@ -186,11 +193,14 @@ impl Device {
         let threads = launch.block.iter().product();
         if let Some(held) = self.occupancy(&launch.kernel, threads, launch.dynamic_shared as u32)? {
             let Occupancy { blocks, warps, by } = held;
-            writeln!(out, "    blocks at once     {blocks:>12} of {warps} warps on a multiprocessor, limited by {by}")?;
+            writeln!(
+                out,
+                "    resident blocks    {blocks:>12} per multiprocessor with {warps} warps in all, limited by {by}"
+            )?;
         }
         if let Some(found) = product_loop(self.image.arch, &launch.kernel) {
             let (instructions, products) = (found.instructions, found.products);
-            writeln!(out, "    loop of products   {instructions:>12} SASS instructions for {products} {}", found.name)?;
+            writeln!(out, "    product loop       {instructions:>12} SASS instructions for {products} {}", found.name)?;
         }
         let name = gpu.name.to_uppercase();
         writeln!(out, "    bound on an {name:<7} by {}", Demand::counted(launch).on(gpu))?;
@@ -204,7 +214,7 @@ fn lines(mut lines: Vec<LineCounts>, most: usize) -> Table {
     let (instructions, sectors) = (total(|c| c.instructions), total(|c| c.sectors));
     let share = |c: &Counts| c.instructions as f64 / instructions + c.sectors as f64 / sectors;
     lines.sort_by(|a, b| share(&b.counts).total_cmp(&share(&a.counts)));
-    let mut table = Table::new(&["    instructions", "sectors", "of ideal", "conflicts", "line"]);
+    let mut table = Table::new(&["    instructions", "sectors", "x ideal", "conflicts", "line"]);
     for LineCounts { file, line, counts } in lines.into_iter().take(most) {
         table.row([
             counts.instructions.to_string(),
@@ -225,7 +235,7 @@ fn list(device: &Device) -> Result<()> {
             launches.entry(name).or_insert((shape, case.shape.clone()));
         }
     }
-    let headings = ["kernel", "registers", "shared", "grid", "threads", "dynamic", "at once", "for instance"];
+    let headings = ["kernel", "registers", "static", "grid", "threads", "dynamic", "resident", "example"];
     let mut table = Table::new(&headings);
     for kernel in registry::shipped().filter(|kernel| kernel.is_for(device.image.arch)) {
         let number = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
@@ -248,8 +258,7 @@ fn list(device: &Device) -> Result<()> {
     }
     writeln!(
         io::stdout(),
-        "Kernels for {}. Shared memory in bytes: static, and dynamic as launched. At once: blocks that a multiprocessor of an {} \
-         holds.\n\n{table}",
+        "Kernels for {}.\nstatic, dynamic: bytes of shared memory per block. resident: blocks that fit on a multiprocessor of an {}.\n\n{table}",
         device.image.arch,
         device.bounding()?.name.to_uppercase()
     )?;

@@ -40,10 +40,10 @@ fn page(all: &[&Command]) -> String {
         let _ = writeln!(page, ".SS {}\n{}", escaped(&command.call()), escaped((command.info)().description));
         page.extend(command.own_flags().iter().filter(|flag| flag.long != "--help").map(option));
         if command.runs_engine {
-            page.push_str(".PP\nIt has the options of the engine as well.\n");
+            page.push_str(".PP\nIt also has the engine options.\n");
         }
     }
-    page.push_str(".SH OPTIONS OF THE ENGINE\nThey belong to every command that runs a model.\n");
+    page.push_str(".SH ENGINE OPTIONS\nEvery command that runs a model has these.\n");
     page.extend(all.iter().find(|command| command.runs_engine).into_iter().flat_map(|c| c.engine_flags()).map(option));
     page
 }

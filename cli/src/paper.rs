@@ -67,7 +67,7 @@ fn run(words: &Words) -> Result<()> {
     if wanted.is_empty() {
         let numbers: Vec<_> = ALL.iter().map(|(number, _)| *number).collect();
         let numbers = numbers.join(", ");
-        return Err(words.wrong(format!("--figure {:?} is none of {numbers} and all", args.figure)).into());
+        return Err(words.wrong(format!("--figure {:?} is not one of {numbers} and all", args.figure)).into());
     }
     // The bar hides itself if standard error is not a terminal.
     let bar = ProgressBar::new_spinner();

@@ -12,7 +12,7 @@ use simulator::plan::{self, Plan, Question};
 use simulator::traces::TraceWorkload;
 
 use crate::command::{Command, Positionals, Words};
-use crate::values::{coded, count};
+use crate::values::{count, quantised_kv};
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -42,7 +42,7 @@ pub struct Args {
     #[argh(option, arg_name = "lengths", default = "\"chat\".into()")]
     workload: String,
     /// element type of keys and values: int8 or fp8 (16 bits)
-    #[argh(option, arg_name = "type", from_str_fn(coded))]
+    #[argh(option, arg_name = "type", from_str_fn(quantised_kv))]
     kv_dtype: Option<KvDtype>,
     /// also write the figures to this file as JSON
     #[argh(option, arg_name = "file")]

@@ -52,7 +52,7 @@ fn run(words: &Words) -> Result<()> {
     engine::quantize(&files, args.to, &args.out, progress::loading())?;
     let size = std::fs::metadata(&args.out).with_context(|| format!("cannot read {}", args.out.display()))?.len();
     let mib = size as f64 / (1 << 20) as f64;
-    Ok(writeln!(io::stdout(), "{} has {} in {}, {mib:.1} MiB", args.out.display(), files.name(), args.to)?)
+    Ok(writeln!(io::stdout(), "wrote {} in {} to {} ({mib:.1} MiB)", files.name(), args.to, args.out.display())?)
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_named() {
+    fn types_are_parsed() {
         assert_eq!(quant_type("Q4_0"), Ok(QuantType::Q4_0));
         assert!(quant_type("q4_k").is_err_and(|wrong| wrong.contains("q4_k")));
     }

@@ -42,7 +42,7 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
 }
 
 /// Prints the device's memory use and notes to standard error.
-pub fn say_where(llm: &Llm) {
+pub fn print_device_notes(llm: &Llm) {
     let notes = llm.device().notes.iter().map(|note| format!("note: {note}"));
     for line in memory(llm).into_iter().chain(notes) {
         eprintln!("{line}");
@@ -55,7 +55,7 @@ fn memory(llm: &Llm) -> Option<String> {
     let memory = device.memory?;
     let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
     Some(format!(
-        "{}: {:.2} GiB, of which weights {:.2} and activations {:.2}; KV cache {} blocks of {} tokens, {:.2} GiB",
+        "{}: {:.2} GiB of memory, weights {:.2} GiB, activations {:.2} GiB, KV cache {} blocks of {} tokens ({:.2} GiB)",
         device.name,
         gib(memory.total),
         gib(memory.weights),
@@ -71,7 +71,7 @@ pub fn exhausted(llm: &Llm) -> Option<String> {
     let (n, e) = (llm.stats().exhausted, llm.engine().config());
     let tokens = e.num_blocks * e.block_size;
     (n > 0).then(|| {
-        format!("note: {n} outputs ended early, since the KV cache holds {tokens} tokens in all (--kv-memory)")
+        format!("note: {n} outputs ended early, because the KV cache holds {tokens} tokens (--kv-memory sets its size)")
     })
 }
 
@@ -89,12 +89,12 @@ pub fn context_ended(args: &Args, llm: &Llm, params: &SamplingParams, completion
     let asked = args.max_tokens.is_some() || args.stats || args.verbose;
     (n > 0 && asked).then(|| {
         let (requests, most) = (if n == 1 { "request" } else { "requests" }, params.max_tokens);
-        format!("note: {n} {requests} ended before {most} tokens, at the model's {positions} positions (--max-tokens)")
+        format!("note: {n} {requests} ended before {most} tokens (--max-tokens), at the model's context length of {positions}")
     })
 }
 
 /// Returns a warning if outputs ended before they satisfy `option`.
-pub fn cut(option: &str, params: &SamplingParams, completions: &[Completion]) -> Option<String> {
+pub fn cut_outputs(option: &str, params: &SamplingParams, completions: &[Completion]) -> Option<String> {
     let constraint = params.constraint.as_ref()?;
     let is_cut = |tokens: &[u32]| {
         let mut matcher = constraint.matcher();
@@ -125,14 +125,14 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
     }));
     let drafts = match s.drafted_tokens {
         0 => String::new(),
-        drafted => format!("drafts                {drafted} tokens, {:.1} % of them right\n", 100.0 * s.acceptance()),
+        drafted => format!("drafts                {drafted} tokens, {:.1} % accepted\n", 100.0 * s.acceptance()),
     };
     let tier = match s.offloaded_blocks {
         0 => String::new(),
         out => {
             let (back, tokens) = (s.restored_blocks, s.swap_hit_tokens);
             format!(
-                "tiers                 {out} cached blocks to the swap space, {back} back for {tokens} tokens of prefixes\n"
+                "swapped prefixes      {out} cached blocks moved to the swap space, {back} moved back ({tokens} prefix tokens)\n"
             )
         }
     };
@@ -140,11 +140,11 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
         "requests              {} ({prompt} prompt tokens, {} generated, {returned} of them returned)\n\
          time                  {seconds:.3} s, {:.1} tokens/s generated\n\
          time to first token   {first}\n\
-         time per token after  {each}\n\
-         steps                 {} ({} tokens computed, at most {} sequences)\n{drafts}\
-         preemptions           {} ({} swapped out; {} blocks moved out, {} back)\n\
-         known prefixes        {:.1} % of {} tokens looked up\n{tier}\
-         KV blocks             {} of {} at the peak ({} of them shared; {} others cached)\n\
+         time per later token  {each}\n\
+         steps                 {} ({} tokens computed, at most {} sequences at a time)\n{drafts}\
+         preemptions           {} ({} by swapping: {} blocks swapped out, {} swapped in)\n\
+         prefix cache hits     {:.1} % of {} tokens looked up\n{tier}\
+         KV blocks             {} of {} at the peak ({} shared; {} more cached)\n\
          sharing               saved {:.1} % of the blocks ({} copied on write)\n\
          KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n\
          peak memory           {}\n",

@@ -22,7 +22,7 @@ pub fn prompts(args: &Args) -> Result<Vec<Prompt>> {
     let grammars = args.json_schema.iter().chain(&args.grammar).filter(|file| *file == "-").count();
     let readers = args.prompt.iter().chain(&args.prompts).filter(|name| *name == "-").count();
     if readers + grammars > 1 {
-        let why = "standard input can be read once, by one of --prompt -, --prompts -, --json-schema - and --grammar -";
+        let why = "standard input can be read once: by --prompt -, --prompts -, --json-schema - or --grammar -";
         return Err(UsageError::new(why.into()).into());
     }
     let text = |prompt: &String| match prompt.as_str() {
@@ -82,7 +82,7 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
         early_stopping: args.early_stopping.unwrap_or(EarlyStopping::No),
     });
     if beam.is_none() && (args.length_penalty.is_some() || args.early_stopping.is_some()) {
-        return Err(UsageError::new("length-penalty and early-stopping need beam-width".into()).into());
+        return Err(UsageError::new("--length-penalty and --early-stopping need --beam-width".into()).into());
     }
     let mut params = SamplingParams {
         n,
@@ -109,7 +109,7 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
     let filters = params.top_k != 0 || params.top_p != 1.0 || params.min_p != 0.0;
     if filters && params.temperature == 0.0 && args.temperature.is_none() {
         // These options ask for sampling, so greedy text would not be the answer that was asked for.
-        let why = "top-k, top-p and min-p need temperature, since this model's default is greedy";
+        let why = "--top-k, --top-p and --min-p need --temperature, because this model's default is greedy";
         return Err(UsageError::new(why.into()).into());
     }
     Ok(params)
@@ -137,7 +137,7 @@ pub fn grammar(args: &Args) -> Result<Option<(&'static str, Grammar)>> {
         asked.push(("grammar", Grammar::Lark(read(file, "the grammar")?)));
     }
     if let [(first, _), (second, _), ..] = asked.as_slice() {
-        return Err(UsageError::new(format!("--{first} and --{second} exclude each other")).into());
+        return Err(UsageError::new(format!("--{first} and --{second} cannot be combined")).into());
     }
     Ok(asked.pop())
 }

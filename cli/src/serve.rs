@@ -176,7 +176,7 @@ fn run(words: &Words) -> Result<()> {
         }
         if let (Some(events), replay) = server.kv_events() {
             writeln!(io::stdout(), "KV events at {events}")?;
-            replay.map_or(Ok(()), |replay| writeln!(io::stdout(), "KV events that were missed at {replay}"))?;
+            replay.map_or(Ok(()), |replay| writeln!(io::stdout(), "replay of KV events at {replay}"))?;
         }
         server.run(stop).await
     })
@@ -231,7 +231,7 @@ fn kv_events(args: &ServeArgs) -> Result<Option<KvEventsOptions>> {
             || args.kv_events_replay.is_some()
             || args.kv_events_buffer.is_some()
             || args.kv_events_format.is_some();
-        return if is_set { bail!("the options of KV events need --kv-events") } else { Ok(None) };
+        return if is_set { bail!("the options for KV events need --kv-events") } else { Ok(None) };
     };
     let d = KvEventsOptions::at(endpoint);
     Ok(Some(KvEventsOptions {

@@ -59,7 +59,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _: *mut c_void) 
             let parts: [&[u8]; 3] = [
                 b"error: the model file ",
                 path.as_os_str().as_bytes(),
-                b" cannot be read any more: it became shorter, or its disk failed (--mmap off copies it at the start)\n",
+                b" can no longer be read: it was truncated or its disk failed (--mmap off copies it at the start)\n",
             ];
             let parts = parts.map(|part| iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
             // SAFETY: the parts have the lengths that they state and are only read. `_exit` runs no code of this

@@ -20,11 +20,11 @@ pub fn number(s: &str) -> Result<f32, String> {
 }
 
 /// Parses an 8-bit element type of keys and values.
-pub fn coded(s: &str) -> Result<KvDtype, String> {
+pub fn quantised_kv(s: &str) -> Result<KvDtype, String> {
     match s {
         "int8" => Ok(KvDtype::Int8),
         "fp8" | "fp8_e4m3" => Ok(KvDtype::Fp8),
-        _ => Err(format!("{s:?} is not a type of 8 bits; int8 and fp8 are")),
+        _ => Err(format!("{s:?} is neither int8 nor fp8")),
     }
 }
 

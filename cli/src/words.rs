@@ -70,7 +70,7 @@ impl Words {
             }
         }
         if sorted.models > 1 && !sorted.help {
-            return Err(sorted.wrong("there are two models"));
+            return Err(sorted.wrong("two models are given"));
         }
         Ok(sorted)
     }
@@ -172,29 +172,26 @@ impl Words {
     fn stray(&self, word: &str) -> UsageError {
         let name = shown(word);
         if word == "-" {
-            return self.wrong("- is no option; --prompt - reads a prompt from standard input");
+            return self.wrong("- is not an option; --prompt - reads a prompt from standard input");
         }
         if is_command(self.all, word) {
             return self.wrong(format!("the command comes first: quire {word}"));
         }
         let is_default = self.command.is_default();
         if word.contains(char::is_whitespace) || word.is_empty() {
-            let hint = if is_default { "; --prompt (-p) comes before a prompt" } else { "" };
-            return self.wrong(format!("{name} belongs to no option{hint}"));
+            let hint = if is_default { "; put --prompt (-p) before a prompt" } else { "" };
+            return self.wrong(format!("unexpected word {name}{hint}"));
         }
         match nearest(word, SHORT_NAMES.iter().map(|(short, _)| *short)) {
             Some(model) if self.command.positionals == Positionals::Model => {
                 self.wrong(format!("there is no command or model {name}; did you mean {model}?"))
             }
-            _ if is_default && !self.own.is_empty() => self
-                .wrong(format!("{name} belongs to no option and is no model; a prompt of several words needs quotes")),
-            _ if is_default => {
-                no_command(self.all, &format!("there is no command {name}, and no model of that name"), word)
-            }
-            _ if self.command.positionals == Positionals::Model => {
-                self.wrong(format!("there is no model {name}, and no option that it belongs to"))
-            }
-            _ => self.wrong(format!("{name} belongs to no option")),
+            _ if is_default && !self.own.is_empty() => self.wrong(format!(
+                "unexpected word {name}: it is not a model, and a prompt of several words needs quotes"
+            )),
+            _ if is_default => no_command(self.all, &format!("there is no command or model {name}"), word),
+            _ if self.command.positionals == Positionals::Model => self.wrong(format!("there is no model {name}")),
+            _ => self.wrong(format!("unexpected word {name}")),
         }
     }
 }

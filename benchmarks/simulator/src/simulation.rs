@@ -217,7 +217,8 @@ impl<'a> Simulation<'a> {
             outcome.batched += seconds * running.len() as f64;
         }
         let usage = self.scheduler.usage();
-        let unshared: usize = running.iter().flat_map(SequenceGroup::tables).map(|table| table.live_blocks().len()).sum();
+        let unshared: usize =
+            running.iter().flat_map(SequenceGroup::tables).map(|table| table.live_blocks().len()).sum();
         outcome.unshared_blocks += unshared as f64;
         outcome.used_blocks += usage.used_blocks as f64;
         let is_short =

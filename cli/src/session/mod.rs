@@ -41,10 +41,10 @@ pub const COMMAND: Command = Command {
 };
 
 const HELP: &str = "\
-/help         this page
-/reset        start again, with the same system message
+/help         print this page
+/reset        start a new conversation with the same system message
 /save FILE    write the messages to a file, as JSON
-/quit, /exit  end the program, as Ctrl-D does
+/quit, /exit  end the program, like Ctrl-D
 A line that ends with \\ continues in the next one. Tab completes commands. Ctrl-C stops the answer.";
 
 /// Chat with a language model in the terminal.
@@ -86,11 +86,11 @@ fn run(words: &Words) -> Result<()> {
     let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
     let other = args.chat_template.as_deref().map(template_file).transpose()?;
     let template = ChatTemplate::of_model(&files, other.as_deref())?.ok_or_else(|| {
-        UsageError::new(format!("{} has no chat template; --chat-template gives it one", files.name()))
+        UsageError::new(format!("{} has no chat template; give one with --chat-template", files.name()))
     })?;
     let params = sampling(&args, &files)?;
     let mut llm = Llm::load_with(&files, &options, progress::loading())?;
-    report::say_where(&llm);
+    report::print_device_notes(&llm);
     for (prefix, file) in engine.shared_prefixes()?.iter().zip(&engine.shared_prefix) {
         llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
     }
@@ -98,7 +98,7 @@ fn run(words: &Words) -> Result<()> {
     let mut lines = Lines::new()?;
     let mut talk = Talk::new(template, args.system);
     if lines.is_terminal() {
-        eprintln!("{} - /help shows what can be typed here", files.name());
+        eprintln!("{} - /help lists the commands", files.name());
     }
     while let Some(entry) = lines.next()? {
         match Typed::of(&entry) {
@@ -107,7 +107,7 @@ fn run(words: &Words) -> Result<()> {
             Typed::Reset => talk.reset(),
             Typed::Quit => break,
             Typed::Save(file) => save(&talk, file, &mut lines)?,
-            Typed::Unknown(command) => eprintln!("error: there is no command {command}; /help shows all"),
+            Typed::Unknown(command) => eprintln!("error: there is no command {command}; /help lists all"),
             Typed::Message(text) => {
                 // Discard a Ctrl-C from before this message.
                 interrupt.take();
@@ -157,7 +157,7 @@ fn sampling(args: &ChatArgs, files: &ModelFiles) -> Result<SamplingParams> {
 /// Writes the messages to a file. Asks before it overwrites one.
 fn save(talk: &Talk, file: &str, lines: &mut Lines) -> Result<()> {
     if Path::new(file).exists() && !lines.confirm(&format!("{file} exists. Overwrite it?"))? {
-        eprintln!("error: not saved, since {file} exists");
+        eprintln!("error: not saved, because {file} exists");
         return Ok(());
     }
     match talk.save(file) {
@@ -182,7 +182,7 @@ fn answer(
     let begun = Instant::now();
     let id = llm
         .add(&Prompt::Encoded { text, tokens }, params.clone())
-        .map_err(|error| Refused(format!("{error}; /reset starts again")))?;
+        .map_err(|error| Refused(format!("{error}; /reset starts a new conversation")))?;
     let (mut said, mut sent) = (String::new(), 0);
     let mut first = None;
     while llm.has_work() {

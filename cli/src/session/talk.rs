@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_a_message_or_a_command() {
+    fn an_entry_is_a_message_or_a_command() {
         assert_eq!(Typed::of(" \t"), Typed::Nothing);
         assert_eq!(Typed::of("/help "), Typed::Help);
         assert_eq!(Typed::of("/reset"), Typed::Reset);

@@ -1,4 +1,4 @@
-//! `quire chat`, with what is typed piped to it.
+//! `quire chat` with entries piped to it.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ fn talker() -> tempfile::TempDir {
     dir
 }
 
-/// What `quire chat` prints, and its notes.
+/// Returns the output of `quire chat`, and its notes.
 fn talk(dir: &tempfile::TempDir, typed: &str, words: &[&str]) -> (String, String) {
     let output = fed(typed.as_bytes(), &[&["chat", model(dir), "--temperature=0", "-n8"], words].concat());
     let notes = String::from_utf8(output.stderr).unwrap();
@@ -23,14 +23,14 @@ fn talk(dir: &tempfile::TempDir, typed: &str, words: &[&str]) -> (String, String
     (String::from_utf8(output.stdout).unwrap(), notes)
 }
 
-/// How the model goes on after a text.
+/// Returns the model's continuation of a text.
 fn continued(dir: &tempfile::TempDir, text: &str) -> String {
     let lines = json(&[model(dir), "--raw", "--json", "--temperature=0", "-n8", "-p", text]);
     lines[0]["outputs"][0]["text"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn each_answer_is_to_all_that_was_said() {
+fn each_answer_depends_on_the_whole_conversation() {
     let dir = talker();
     let first = continued(&dir, "<|system|>Be brief.\n<|user|>Hi\n<|assistant|>");
     let history = format!("<|system|>Be brief.\n<|user|>Hi\n<|assistant|>{first}\n");
@@ -49,7 +49,7 @@ fn each_answer_is_to_all_that_was_said() {
 }
 
 #[test]
-fn what_was_said_is_cached() {
+fn earlier_messages_are_cached() {
     let dir = talker();
     let (_, notes) =
         talk(&dir, &format!("{}\nAnd?\n", "Once upon a time there was a fox. ".repeat(3)), &["--block-size=8"]);
@@ -58,7 +58,7 @@ fn what_was_said_is_cached() {
     assert!(cached.len() == 2 && cached[0] == 0 && cached[1] >= 24, "{notes}");
 }
 
-/// Tokens of an answer, and of its prompt the cached ones and all.
+/// Returns the tokens of each answer, and the cached tokens and all tokens of its prompt.
 fn figures(notes: &str) -> Vec<(usize, usize, usize)> {
     let number = |text: &str| text.trim_start_matches('[').split(' ').next().unwrap().parse().unwrap();
     let lines = notes.lines().filter(|line| line.starts_with('['));
@@ -79,13 +79,13 @@ fn earlier_turns_with_the_bundled_model_are_reused() {
     assert_eq!(turns.len(), 3, "{notes}");
     for pair in turns.windows(2) {
         let (tokens, _, prompt) = pair[0];
-        // The last token of an answer is never computed, and only whole blocks are kept.
+        // The last token of an answer is never computed, and only full blocks are cached.
         assert!(pair[1].1 >= (prompt + tokens - 1) / 4 * 4, "{notes}");
     }
 }
 
 #[test]
-fn a_file_is_not_overwritten_unasked() {
+fn a_file_is_not_overwritten_without_a_question() {
     let dir = talker();
     let file = dir.path().join("mine.txt");
     fs::write(&file, "mine").unwrap();
@@ -103,7 +103,7 @@ fn quit_and_exit_end_the_program() {
 }
 
 #[test]
-fn what_cannot_be_answered_costs_nothing_else() {
+fn an_unanswerable_message_does_not_end_the_chat() {
     let dir = talker();
     let typed = format!("{}\n/nonsense\n/save /nowhere/at/all\n/help\nHi\n", "day ".repeat(500));
     let (said, notes) = talk(&dir, &typed, &[]);
