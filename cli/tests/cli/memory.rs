@@ -44,11 +44,11 @@ fn the_state_of_every_block_follows_from_the_trace() {
     struct Block {
         references: usize,
         filled: u64,
-        known: bool,
+        registered: bool,
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace.jsonl");
-    // Three requests of three outputs each, in a pool for half of them.
+    // Three requests of three outputs each, in a pool for one and a half requests.
     let prompt = vec!["5"; 20].join(",");
     let prompts =
         ["--prompt-ids", &prompt, "--prompt-ids", &prompt, "--prompt-ids", &prompt, "--n", "3", "--seed", "1"];
@@ -73,23 +73,23 @@ fn the_state_of_every_block_follows_from_the_trace() {
             let count = |is: fn(&Block) -> bool| pool.iter().filter(|b| is(b)).count() as u64;
             assert_eq!(number("used"), count(|b| b.references > 0), "{line}");
             assert_eq!(number("shared"), count(|b| b.references > 1), "{line}");
-            assert_eq!(number("cached"), count(|b| b.references == 0 && b.known), "{line}");
+            assert_eq!(number("cached"), count(|b| b.references == 0 && b.registered), "{line}");
             assert_eq!(number("filled_slots"), pool.iter().map(|b| b.filled).sum::<u64>(), "{line}");
         } else if event != "copy" && event != "swap" {
             let block = &mut pool[number("block") as usize];
             match event.as_str() {
                 "allocate" => *block = Block { references: 1, ..Block::default() },
                 "share" if block.references == 0 => {
-                    *block = Block { references: 1, filled: sizes["block_size"].as_u64().unwrap(), known: true };
+                    *block = Block { references: 1, filled: sizes["block_size"].as_u64().unwrap(), registered: true };
                 }
                 "share" => block.references += 1,
                 "fill" => block.filled = number("slots"),
-                "register" => block.known = true,
+                "register" => block.registered = true,
                 "free" => {
                     block.references -= 1;
                     block.filled *= u64::from(block.references > 0);
                 }
-                "evict" => block.known = false,
+                "evict" => block.registered = false,
                 _ => panic!("{line}"),
             }
         }

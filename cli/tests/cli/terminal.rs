@@ -244,14 +244,14 @@ fn type_into_chat(words: &[&str], typed: &[&str]) -> (String, Option<i32>) {
 fn entries_of_a_chat_can_be_edited() {
     let dir = copy_of("gpt2");
     fs::write(dir.path().join("chat_template.jinja"), "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
-    let file = dir.path().join("said.json");
+    let file = dir.path().join("messages.json");
     let words = ["chat", model(&dir), "--temperature=0", "-n1"];
     // One line has a correction, one is discarded, and one extends the first from the history.
     let save = format!("/save {}\r", file.display());
     let (screen, status) = type_into_chat(&words, &["Hx\x7fi\r", "nonsense\x03", "\x1b[A!\r", &save, "\x04"]);
     assert_eq!(status, Some(0), "{screen}");
-    let said: Vec<serde_json::Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    let users = said.iter().filter(|message| message["role"] == "user").map(|message| &message["content"]);
+    let messages: Vec<serde_json::Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let users = messages.iter().filter(|message| message["role"] == "user").map(|message| &message["content"]);
     assert_eq!(users.collect::<Vec<_>>(), ["Hi", "Hi!"]);
 }
 
@@ -259,7 +259,7 @@ fn entries_of_a_chat_can_be_edited() {
 fn commands_of_a_chat_are_completed_and_confirmed() {
     let dir = copy_of("gpt2");
     fs::write(dir.path().join("chat_template.jinja"), "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
-    let file = dir.path().join("said.json");
+    let file = dir.path().join("messages.json");
     fs::write(&file, "mine").unwrap();
     let save = format!("/sa\t{}\r", file.display());
     // The first answer keeps the file, the second overwrites it. Tab completes /save and /quit.

@@ -7,8 +7,8 @@
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-use llguidance::Matcher;
 use checkpoint::Error;
+use llguidance::Matcher;
 use serde::{Deserialize, Serialize};
 
 use super::bounds::on_large_stack;
