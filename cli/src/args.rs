@@ -8,13 +8,13 @@ use crate::values::{count, number, seed};
 /// Continue text with a language model, on this machine.
 #[derive(ArgsInfo, FromArgs, Debug)]
 pub struct Args {
-    /// text to continue (- reads standard input); repeatable
+    /// text to continue (- reads standard input) (repeatable)
     #[argh(option, short = 'p', arg_name = "text")]
     pub prompt: Vec<String>,
     /// file with one prompt per line (- reads standard input)
     #[argh(option, arg_name = "file")]
     pub prompts: Option<String>,
-    /// prompt as token ids, such as 5,6,7; repeatable
+    /// prompt as token ids, such as 5,6,7 (repeatable)
     #[argh(option, arg_name = "ids", from_str_fn(token_ids))]
     pub prompt_ids: Vec<TokenIds>,
 
@@ -24,17 +24,17 @@ pub struct Args {
     /// continue prompts as plain text (default for other models)
     #[argh(switch)]
     pub raw: bool,
-    /// system message; implies --chat
+    /// system message (implies --chat)
     #[argh(option, arg_name = "text")]
     pub system: Option<String>,
-    /// file with a chat template instead of the model's; implies --chat
+    /// file with a chat template instead of the model's (implies --chat)
     #[argh(option, arg_name = "file")]
     pub chat_template: Option<String>,
 
     /// maximum tokens per output (the model's default, else 256)
     #[argh(option, short = 'n', arg_name = "n", from_str_fn(count))]
     pub max_tokens: Option<usize>,
-    /// end an output before this text; repeatable
+    /// end an output before this text (repeatable)
     #[argh(option, arg_name = "text")]
     pub stop: Vec<String>,
     /// constrain outputs to JSON that satisfies the schema in a file (- reads standard input)
@@ -50,10 +50,10 @@ pub struct Args {
     #[argh(switch)]
     pub ignore_eos: bool,
 
-    /// sampling temperature; 0 is greedy (the model's default, else 0)
+    /// sampling temperature, 0 is greedy (the model's default, else 0)
     #[argh(option, arg_name = "t", from_str_fn(number))]
     pub temperature: Option<f32>,
-    /// sample among the k most likely tokens; 0 means all
+    /// sample among the k most likely tokens (0 for all)
     #[argh(option, arg_name = "k", from_str_fn(count))]
     pub top_k: Option<usize>,
     /// sample among the most likely tokens whose probabilities add up to p
@@ -62,7 +62,7 @@ pub struct Args {
     /// sample among tokens at least p times as likely as the most likely one
     #[argh(option, arg_name = "p", from_str_fn(number))]
     pub min_p: Option<f32>,
-    /// penalise tokens already in the prompt or output; 1 is off
+    /// penalise tokens already in the prompt or output, 1 is off
     #[argh(option, arg_name = "x", from_str_fn(number))]
     pub repetition_penalty: Option<f32>,
     /// penalise tokens already in the output, -2 to 2 (0)
@@ -81,7 +81,7 @@ pub struct Args {
     /// generate this many outputs, return the n with the best mean logprob
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub best_of: Option<usize>,
-    /// beam search with k beams; --n sets how many to return, best first
+    /// beam search with k beams, returning the best --n
     #[argh(option, arg_name = "k", from_str_fn(count))]
     pub beam_width: Option<usize>,
     /// beam score = sum of logprobs / length^x (1)

@@ -50,7 +50,7 @@ pub struct EngineArgs {
     /// maximum tokens per draft with --speculate (5)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "5")]
     pub draft_tokens: usize,
-    /// file with a prefix that prompts share, computed once; repeatable
+    /// file with a prefix that prompts share, computed once (repeatable)
     #[argh(option, arg_name = "file")]
     pub shared_prefix: Vec<String>,
     /// fraction of GPU memory to use (0.9)
@@ -65,7 +65,7 @@ pub struct EngineArgs {
     /// on Hopper, start a launch before the previous one ends: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub dependent_launches: bool,
-    /// run decode steps at start; on a GPU, record all CUDA graphs except those of drafts
+    /// run decode steps at start, which on a GPU also records CUDA graphs (except for drafts)
     #[argh(switch)]
     pub warmup: bool,
     /// maximum sequences running at a time (256)

@@ -78,10 +78,10 @@ pub struct ServeArgs {
     /// port to listen on, 0 for any free port (8000)
     #[argh(option, arg_name = "n", from_str_fn(port))]
     pub port: Option<u16>,
-    /// host name that requests may address, * for any (this machine's); repeatable
+    /// host name that requests may address, * for any (this machine's) (repeatable)
     #[argh(option, arg_name = "name")]
     pub allowed_host: Vec<String>,
-    /// origin whose web pages may use the server, * for any; repeatable
+    /// origin whose web pages may use the server, * for any (repeatable)
     #[argh(option, arg_name = "origin")]
     pub cors: Vec<String>,
     /// API key that clients must send (QUIRE_API_KEY, else none)

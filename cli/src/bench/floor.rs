@@ -50,7 +50,7 @@ pub struct Args {
     /// GPU: h200, h100, a100, a100-40gb, l40s, l4 or rtx-4090 (h200)
     #[argh(option, arg_name = "gpu", from_str_fn(gpu::named), default = "&gpu::GPUS[0]")]
     gpu: &'static GpuSpec,
-    /// GPUs that split the model; the figures are for one of them (1)
+    /// GPUs that split the model, each with the printed figures (1)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
     tensor_parallel_size: usize,
     /// element type: f16 or bf16 (the weights' type; f16 if they are f32)

@@ -45,10 +45,10 @@ pub struct Args {
     /// outputs per request, sampled at temperature 1 if there are several (1)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
     n: usize,
-    /// outputs generated per request; the n best are returned (n)
+    /// outputs generated per request, returning the n best (n)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     best_of: Option<usize>,
-    /// beams per request; the n best are returned
+    /// beams per request, returning the n best
     #[argh(option, arg_name = "n", from_str_fn(count))]
     beam_width: Option<usize>,
     /// random seed of lengths and prompts (1)

@@ -44,7 +44,7 @@ pub struct Args {
     /// tokens to generate per request (32)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "32")]
     output: usize,
-    /// measurements of each method, interleaved; the median counts (3)
+    /// interleaved measurements of each method, whose median counts (3)
     #[argh(option, arg_name = "n", from_str_fn(options::requests), default = "3")]
     repeats: usize,
 }

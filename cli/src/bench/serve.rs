@@ -74,7 +74,7 @@ pub struct Args {
     /// time limit for an answer in seconds (600)
     #[argh(option, arg_name = "s", from_str_fn(options::seconds), default = "Duration::from_secs(600)")]
     timeout: Duration,
-    /// send words instead of token ids, for servers that accept no ids; lengths are approximate
+    /// send words instead of token ids, for servers that accept no ids (lengths become approximate)
     #[argh(switch)]
     words: bool,
     /// let outputs end early, for servers without ignore_eos
@@ -83,7 +83,7 @@ pub struct Args {
     /// outputs per request, sampled at temperature 1 if there are several (1)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
     n: usize,
-    /// beams per request; the n best are returned
+    /// beams per request, returning the n best
     #[argh(option, arg_name = "n", from_str_fn(count))]
     beam_width: Option<usize>,
     /// random seed of lengths, prompts and arrivals (1)

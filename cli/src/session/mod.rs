@@ -59,10 +59,10 @@ pub struct ChatArgs {
     /// maximum tokens per answer (the model's default, else as many as fit)
     #[argh(option, short = 'n', arg_name = "n", from_str_fn(count))]
     pub max_tokens: Option<usize>,
-    /// sampling temperature; 0 is greedy (the model's default, else 0)
+    /// sampling temperature, 0 is greedy (the model's default, else 0)
     #[argh(option, arg_name = "t", from_str_fn(number))]
     pub temperature: Option<f32>,
-    /// sample among the k most likely tokens; 0 means all
+    /// sample among the k most likely tokens (0 for all)
     #[argh(option, arg_name = "k", from_str_fn(count))]
     pub top_k: Option<usize>,
     /// sample among the most likely tokens whose probabilities add up to p
@@ -71,7 +71,7 @@ pub struct ChatArgs {
     /// sample among tokens at least p times as likely as the most likely one
     #[argh(option, arg_name = "p", from_str_fn(number))]
     pub min_p: Option<f32>,
-    /// penalise tokens already in the conversation; 1 is off
+    /// penalise tokens already in the conversation, 1 is off
     #[argh(option, arg_name = "r", from_str_fn(number))]
     pub repetition_penalty: Option<f32>,
     /// random seed, for reproducible sampling
