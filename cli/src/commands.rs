@@ -153,7 +153,7 @@ mod tests {
         }
         for &command in COMMANDS {
             for word in &words {
-                // Once alone, and once where a value may follow.
+                // Try each word alone and followed by a value.
                 for line in [&[word.clone()][..], &[word.clone(), "1".into()]] {
                     let Err(wrong) = Words::sort(COMMANDS, command, line) else { continue };
                     let message = wrong.to_string();

@@ -23,7 +23,7 @@ pub struct EngineArgs {
     /// type of the KV cache: f32, f16, bf16, int8 or fp8 (f32 on the CPU, the weights' type on a GPU)
     #[argh(option, arg_name = "type", from_str_fn(kv_type), default = "None")]
     pub kv_dtype: Option<KvDtype>,
-    /// use embeddings in the mapped file (on) or copy them into memory (off) (on)
+    /// read embeddings from the mapped model file: on, or off to copy them into memory (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub mmap: bool,
     /// workers that split the model, each on its own GPU (1)
