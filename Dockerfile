@@ -1,4 +1,4 @@
-# Quire's server, for the CPU, and for NVIDIA GPUs where the container has the NVIDIA runtime:
+# Quire's server. It runs on the CPU, or on NVIDIA GPUs if the container has the NVIDIA runtime:
 #
 #     docker build -t quire .
 #     docker run --rm -p 8000:8000 quire                                              # the model that is built in
@@ -9,7 +9,7 @@ COPY . /quire
 RUN /quire/docker/build /usr/local
 
 FROM debian:bookworm-slim
-# Roots of trust, to load models from the hub with.
+# CA certificates, to download models from the hub.
 RUN apt-get update -qq \
     && apt-get install -y -qq --no-install-recommends ca-certificates \
     && rm -rf /var/lib/apt/lists/* \
@@ -18,7 +18,7 @@ RUN apt-get update -qq \
 COPY --from=build /usr/local/bin/quire /usr/local/bin/quire
 COPY docker/health /usr/local/bin/quire-health
 
-# What models the hub has sent stays in the volume, too. The binary needs of the driver what computes, and nothing else.
+# Models downloaded from the hub stay in the volume. The binary needs only the compute and utility parts of the driver.
 ENV HF_HOME=/models/hub \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -26,7 +26,7 @@ USER quire
 WORKDIR /models
 VOLUME /models
 EXPOSE 8000
-# The server listens at once and is healthy while its model loads; `GET /ready` says when that is done.
+# The server listens at once and is healthy while its model loads. `GET /ready` tells when the model is loaded.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["quire-health"]
 ENTRYPOINT ["quire"]
 CMD ["serve", "--host", "0.0.0.0"]

@@ -62,8 +62,8 @@ def run(binary, options):
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     outputs = [json.loads(line)["outputs"][0]["token_ids"] for line in run.stdout.splitlines()]
     number = lambda pattern: float(found[1]) if (found := re.search(pattern, run.stderr, re.M)) else None
-    milliseconds = number(r"^time per token after +([0-9.]+) ms")
-    return outputs, 1000 * len(outputs) / milliseconds, number(r"^steps +([0-9]+)"), number(r"^drafts .* ([0-9.]+) % of them right")
+    milliseconds = number(r"^time per later token +([0-9.]+) ms")
+    return outputs, 1000 * len(outputs) / milliseconds, number(r"^steps +([0-9]+)"), number(r"^drafts .* ([0-9.]+) % accepted")
 
 
 def main():

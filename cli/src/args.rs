@@ -1,4 +1,4 @@
-//! `quire` itself: what its options are called and mean.
+//! The options of the default command, which continues text.
 
 use argh::{ArgsInfo, FromArgs};
 use engine::sampling::EarlyStopping;
@@ -8,102 +8,102 @@ use crate::values::{count, number, seed};
 /// Continue text with a language model, on this machine.
 #[derive(ArgsInfo, FromArgs, Debug)]
 pub struct Args {
-    /// text to continue, - for standard input; repeatable
+    /// text to continue (- reads standard input) (repeatable)
     #[argh(option, short = 'p', arg_name = "text")]
     pub prompt: Vec<String>,
-    /// file with a prompt on each line, - for standard input
+    /// file with one prompt per line (- reads standard input)
     #[argh(option, arg_name = "file")]
     pub prompts: Option<String>,
-    /// prompt as token ids, 5,6,7; repeatable
+    /// prompt as token ids, such as 5,6,7 (repeatable)
     #[argh(option, arg_name = "ids", from_str_fn(token_ids))]
     pub prompt_ids: Vec<TokenIds>,
 
-    /// prompts are a user's messages (the default for chat models)
+    /// treat prompts as a user's messages (default for chat models)
     #[argh(switch)]
     pub chat: bool,
-    /// continue prompts as they are (the default for other models)
+    /// continue prompts as plain text (default for other models)
     #[argh(switch)]
     pub raw: bool,
-    /// message that comes before the user's; with --chat
+    /// system message (implies --chat)
     #[argh(option, arg_name = "text")]
     pub system: Option<String>,
-    /// file with a chat template in place of the model's; with --chat
+    /// file with a chat template instead of the model's (implies --chat)
     #[argh(option, arg_name = "file")]
     pub chat_template: Option<String>,
 
-    /// most tokens to generate per output (256)
+    /// maximum tokens per output (the model's default, else 256)
     #[argh(option, short = 'n', arg_name = "n", from_str_fn(count))]
     pub max_tokens: Option<usize>,
-    /// texts that end an output; repeatable
+    /// end an output before this text (repeatable)
     #[argh(option, arg_name = "text")]
     pub stop: Vec<String>,
-    /// outputs are JSON, valid under the schema in a file (- is standard input)
+    /// constrain outputs to JSON that satisfies the schema in a file (- reads standard input)
     #[argh(option, arg_name = "file")]
     pub json_schema: Option<String>,
-    /// outputs match a regular expression as a whole
+    /// constrain whole outputs to a regular expression
     #[argh(option, arg_name = "r")]
     pub regex: Option<String>,
-    /// outputs match the Lark grammar in a file (- is standard input)
+    /// constrain outputs to the Lark grammar in a file (- reads standard input)
     #[argh(option, arg_name = "file")]
     pub grammar: Option<String>,
     /// generate past end-of-sequence tokens
     #[argh(switch)]
     pub ignore_eos: bool,
 
-    /// randomness; 0 is greedy (the model's own default, else 0)
+    /// sampling temperature, 0 is greedy (the model's default, else 0)
     #[argh(option, arg_name = "t", from_str_fn(number))]
     pub temperature: Option<f32>,
-    /// sample among the k likeliest tokens; 0 is all
+    /// sample among the k most likely tokens (0 for all)
     #[argh(option, arg_name = "k", from_str_fn(count))]
     pub top_k: Option<usize>,
-    /// sample among the likeliest tokens that reach probability p
+    /// sample among the most likely tokens whose probabilities add up to p
     #[argh(option, arg_name = "p", from_str_fn(number))]
     pub top_p: Option<f32>,
-    /// sample among tokens at least p times as likely as the likeliest
+    /// sample among tokens at least p times as likely as the most likely one
     #[argh(option, arg_name = "p", from_str_fn(number))]
     pub min_p: Option<f32>,
-    /// weaken tokens seen in prompt or output; 1 is off
+    /// penalise tokens already in the prompt or output, 1 is off
     #[argh(option, arg_name = "x", from_str_fn(number))]
     pub repetition_penalty: Option<f32>,
-    /// weaken tokens seen in the output, -2 to 2 (0)
+    /// penalise tokens already in the output, -2 to 2 (0)
     #[argh(option, arg_name = "x", from_str_fn(number), default = "0.0")]
     pub presence_penalty: f32,
-    /// weaken tokens by how often they are in the output, -2 to 2 (0)
+    /// penalise tokens by their count in the output, -2 to 2 (0)
     #[argh(option, arg_name = "x", from_str_fn(number), default = "0.0")]
     pub frequency_penalty: f32,
-    /// make sampling reproducible
+    /// random seed, for reproducible sampling
     #[argh(option, arg_name = "s", from_str_fn(seed))]
     pub seed: Option<u64>,
 
     /// outputs per prompt (1)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub n: Option<usize>,
-    /// generate this many, return the n with the best mean logprob
+    /// generate this many outputs, return the n with the best mean logprob
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub best_of: Option<usize>,
-    /// search with k beams; --n says how many come back, best first
+    /// beam search with k beams, returning the best --n
     #[argh(option, arg_name = "k", from_str_fn(count))]
     pub beam_width: Option<usize>,
     /// beam score = sum of logprobs / length^x (1)
     #[argh(option, arg_name = "x", from_str_fn(number))]
     pub length_penalty: Option<f32>,
-    /// end with k beams done: true (as alone), false or never (false)
+    /// stop once k beams finish: true (if given without a value), false or never (false)
     #[argh(option, arg_name = "when", from_str_fn(early_stopping))]
     pub early_stopping: Option<EarlyStopping>,
 
-    /// one JSON object a prompt, a line each
+    /// print one JSON object per prompt, one per line
     #[argh(switch)]
     pub json: bool,
-    /// report each token's logprob, and the k likeliest tokens
+    /// report each token's logprob and the k most likely tokens
     #[argh(option, arg_name = "k", from_str_fn(count))]
     pub logprobs: Option<usize>,
     /// print times, rates and KV cache use at the end
     #[argh(switch)]
     pub stats: bool,
-    /// write what happens to KV blocks, a JSON object a line
+    /// write KV block events to this file as JSON lines
     #[argh(option, arg_name = "file")]
     pub trace_kv: Option<String>,
-    /// say on standard error what is loaded and how
+    /// describe the model and its setup on standard error
     #[argh(switch)]
     pub verbose: bool,
 
@@ -112,7 +112,7 @@ pub struct Args {
     pub version: bool,
 }
 
-/// The ids of one prompt.
+/// The token ids of one prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenIds(pub Vec<u32>);
 

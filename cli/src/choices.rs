@@ -1,21 +1,21 @@
-//! Values of options, for the completion scripts of shells.
+//! Completions of option values, for shell completion scripts.
 
 use argh::{FlagInfo, FlagInfoKind};
 use engine::load::SHORT_NAMES;
 
 use crate::command::Command;
 
-/// Completions of an option's value.
+/// How a shell completes an option's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// Words, and file names if other values are possible.
+    /// These words. If `or_files`, file names are completed as well.
     Words {
         words: Vec<&'static str>,
         or_files: bool,
     },
     Files,
     Folders,
-    /// No completion, as for a number.
+    /// Nothing is completed, for example for a number.
     Nothing,
 }
 
@@ -38,8 +38,8 @@ const CHOICES: &[(Option<&str>, &str, &[&str])] = &[
     (None, "--to", &["q8_0", "q4_0"]),
 ];
 
-/// Completions of a value of a command's option. `None` for a switch.
-pub fn of(command: &Command, flag: &FlagInfo<'_>) -> Option<Offer> {
+/// Returns how to complete the value of a command's option. `None` for a switch.
+pub fn completions(command: &Command, flag: &FlagInfo<'_>) -> Option<Offer> {
     let FlagInfoKind::Option { arg_name } = flag.kind else { return None };
     let is_meant =
         |(of, name, _): &&(Option<&str>, &str, &[&str])| *name == flag.long && of.is_none_or(|of| of == command.name);
@@ -66,7 +66,7 @@ pub fn of(command: &Command, flag: &FlagInfo<'_>) -> Option<Offer> {
     })
 }
 
-/// Models with a short name.
+/// Returns the short names of models.
 pub fn models() -> Vec<&'static str> {
     SHORT_NAMES.iter().map(|(short, _)| *short).collect()
 }
@@ -98,7 +98,7 @@ mod tests {
             let flags: Vec<_> =
                 if own { command.own_flags().iter().collect() } else { command.engine_flags().collect() };
             for flag in flags {
-                let Some(Offer::Words { words, or_files: false }) = of(command, flag) else { continue };
+                let Some(Offer::Words { words, or_files: false }) = completions(command, flag) else { continue };
                 for word in words {
                     assert!(T::from_args(&["quire"], &[flag.long, word]).is_ok(), "{} {word}", flag.long);
                 }

@@ -1,4 +1,4 @@
-//! A command, as data: what it is called, which options it has and what it runs.
+//! Describes a command as data: its name, its options and the function that runs it.
 
 use std::collections::HashSet;
 
@@ -7,40 +7,40 @@ use argh::{ArgsInfo, CommandInfoWithArgs, FlagInfo};
 
 use crate::engine_args::EngineArgs;
 
-/// The name of the command that is meant when none is named.
+/// The name of the command that runs when none is named.
 const DEFAULT: &str = "generate";
 
-/// A command.
+/// A command of `quire`.
 pub struct Command {
-    /// The words that call it.
+    /// Its name, one word or two: `serve`, `bench latency`.
     pub name: &'static str,
-    /// What it takes beside options.
+    /// The arguments that it accepts besides options.
     pub positionals: Positionals,
-    /// Its own options.
+    /// Returns argh's description of its own options.
     pub info: fn() -> CommandInfoWithArgs,
-    /// Headings, and the options below each; what is not listed follows.
+    /// Headings of the help page and the options under each. Unlisted options follow.
     pub groups: &'static [(&'static str, &'static [&'static str])],
-    /// Whether it runs an engine, and so has the options of [`EngineArgs`] as well.
+    /// Whether it runs an engine and therefore also accepts the options of [`EngineArgs`].
     pub runs_engine: bool,
-    /// Calls to show on its page.
+    /// Example calls for its help page.
     pub examples: &'static [&'static str],
-    /// What it does.
+    /// Runs the command.
     pub run: fn(&Words) -> Result<()>,
 }
 
-/// Words of a command that belong to no option.
+/// Arguments that are not options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positionals {
-    /// There are none.
+    /// None are accepted.
     None,
-    /// The model, as with `--model`.
+    /// A model, as with `--model`.
     Model,
-    /// The command reads them itself; this is how its page shows them.
+    /// The command parses them itself. The text shows them on the help page.
     Own(&'static str),
 }
 
 impl Positionals {
-    /// How a page of help shows them, with a space behind if there are any.
+    /// Returns their text for a help page, with a trailing space unless it is empty.
     pub fn shown(self) -> &'static str {
         match self {
             Positionals::None => "",
@@ -50,54 +50,54 @@ impl Positionals {
     }
 }
 
-/// The words that follow a command's name, sorted.
+/// The words after a command's name, sorted by who parses them.
 pub struct Words {
     /// The command.
     pub command: &'static Command,
-    /// All commands that there are, to say what was probably meant.
+    /// All commands, for suggestions.
     pub all: &'static [&'static Command],
-    /// Its own options and their values.
+    /// The command's own options and their values.
     pub own: Vec<String>,
-    /// The engine's.
+    /// The engine's options and their values.
     pub engine: Vec<String>,
-    /// Words that belong to no option, where the command reads them itself.
+    /// Arguments that are not options, if the command parses them itself.
     pub positionals: Vec<String>,
-    /// Whether the page of help is asked for.
+    /// Whether the help page was requested.
     pub help: bool,
-    /// How often a model was named.
+    /// How many times a model was named.
     pub models: usize,
-    /// Options that were read and may stand once.
+    /// Options seen so far that may be given only once.
     pub given: HashSet<&'static str>,
 }
 
 impl Command {
-    /// Whether it is that one.
+    /// Whether this command runs when none is named.
     pub fn is_default(&self) -> bool {
         self.name == DEFAULT
     }
 
-    /// How it is called.
+    /// Returns the words that call it, such as `quire serve`.
     pub fn call(&self) -> String {
         if self.is_default() { "quire".into() } else { format!("quire {}", self.name) }
     }
 
-    /// Its own options, and the engine's where it runs one.
+    /// Returns its own options, then the engine's if it runs one.
     pub fn flags(&self) -> impl Iterator<Item = &'static FlagInfo<'static>> {
         self.own_flags().iter().chain(self.engine_flags())
     }
 
-    /// Its own options.
+    /// Returns its own options.
     pub fn own_flags(&self) -> &'static [FlagInfo<'static>] {
         (self.info)().flags
     }
 
-    /// The engine's options, if it runs one.
+    /// Returns the engine's options if it runs one.
     pub fn engine_flags(&self) -> impl Iterator<Item = &'static FlagInfo<'static>> {
         let flags = if self.runs_engine { EngineArgs::get_args_info().flags } else { &[] };
         flags.iter().filter(|flag| flag.long != "--help")
     }
 
-    /// How many of the first words are this command's name, if they are.
+    /// Returns the number of words in this command's name if `words` begin with it.
     pub fn named_by(&self, words: &[String]) -> Option<usize> {
         let name: Vec<&str> = self.name.split(' ').collect();
         (words.len() >= name.len() && name.iter().zip(words).all(|(name, word)| name == word)).then_some(name.len())

@@ -1,4 +1,4 @@
-//! The commands of `quire`: what they are called, which options they have, and which one a command line means.
+//! Lists the commands of `quire` and finds the one that a command line calls.
 
 use crate::command::Command;
 #[cfg(feature = "cuda")]
@@ -9,7 +9,7 @@ use crate::{bench, completions, generate, help, manual, quantize, serve, session
 #[cfg(feature = "cuda")]
 use crate::{paper, plan};
 
-/// All of them. The first is also what is meant when no command is named.
+/// All commands. The first one runs when none is named.
 pub static COMMANDS: &[&Command] = &[
     &generate::COMMAND,
     &session::COMMAND,
@@ -33,18 +33,18 @@ pub static COMMANDS: &[&Command] = &[
     &manual::COMMAND,
 ];
 
-/// What a command line asks for.
+/// The action that a command line asks for.
 pub enum Call<'a> {
-    /// A page of help.
+    /// Print this help page.
     Page(String),
-    /// A command, with the words that follow its name.
+    /// Run this command with the words that follow its name.
     Run(&'static Command, &'a [String]),
 }
 
-/// The command that `words` call.
+/// Finds the command that `words` call.
 ///
 /// # Errors
-/// A sentence, if there is no such command.
+/// If there is no such command.
 pub fn find(words: &[String]) -> Result<Call<'_>, UsageError> {
     let first = words.first().map(String::as_str);
     match first {
@@ -73,7 +73,7 @@ pub fn find(words: &[String]) -> Result<Call<'_>, UsageError> {
     }
 }
 
-/// The page of the command of this name.
+/// Returns the help page of the command `name`.
 fn page(name: &[String]) -> Result<String, UsageError> {
     if name.is_empty() {
         return Ok(help::page(COMMANDS, COMMANDS[0]));
@@ -104,12 +104,12 @@ mod tests {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         match find(&words).unwrap() {
             Call::Run(command, rest) => (command.name, rest.to_vec()),
-            Call::Page(_) => panic!("{line} is answered with a page"),
+            Call::Page(_) => panic!("{line} prints a help page"),
         }
     }
 
     #[test]
-    fn a_command_is_known_by_its_first_words() {
+    fn the_first_words_name_the_command() {
         assert_eq!(called("--prompt serve"), ("generate", vec!["--prompt".into(), "serve".into()]));
         assert_eq!(called("generate --json"), ("generate", vec!["--json".into()]));
         assert_eq!(called("serve --port 0"), ("serve", vec!["--port".into(), "0".into()]));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_name_options_that_there_are_each_once() {
+    fn headings_list_existing_options_once() {
         for &command in COMMANDS {
             let mut listed: Vec<&str> = command.groups.iter().flat_map(|group| group.1).copied().collect();
             for name in &listed {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_any_kind_are_sorted_or_refused_in_one_line() {
+    fn any_words_are_sorted_or_refused_in_one_line() {
         let pieces = ["-", "--", "=", "p", "n", "prompt", "é", "\n", " ", "\u{1b}", "9"];
         let mut words: Vec<String> = vec![String::new()];
         for _ in 0..3 {
@@ -153,7 +153,7 @@ mod tests {
         }
         for &command in COMMANDS {
             for word in &words {
-                // By itself, and where a value may follow.
+                // Try each word alone and followed by a value.
                 for line in [&[word.clone()][..], &[word.clone(), "1".into()]] {
                     let Err(wrong) = Words::sort(COMMANDS, command, line) else { continue };
                     let message = wrong.to_string();

@@ -1,4 +1,4 @@
-//! `quire completions`: scripts that let shells complete commands and options.
+//! `quire completions`: prints scripts that let shells complete commands and options.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -34,13 +34,17 @@ fn run(words: &Words) -> Result<()> {
         ["zsh"] => zsh(words.all),
         ["fish"] => fish(words.all),
         [] => return Err(UsageError::new("completions needs a shell: bash, zsh or fish".into()).into()),
-        [shell] => return Err(UsageError::new(format!("there is no {}; bash, zsh and fish are", shown(shell))).into()),
+        [shell] => {
+            return Err(
+                UsageError::new(format!("there is no script for {}; give bash, zsh or fish", shown(shell))).into()
+            );
+        }
         _ => return Err(UsageError::new("completions takes one shell".into()).into()),
     };
     Ok(io::stdout().write_all(script.as_bytes())?)
 }
 
-/// The first words of commands.
+/// Returns the first word of each command, and `help`.
 pub fn first_words(all: &[&Command]) -> Vec<&'static str> {
     let mut words: Vec<&str> = all.iter().map(|command| command.name.split(' ').next().unwrap_or_default()).collect();
     words.push("help");
@@ -48,7 +52,7 @@ pub fn first_words(all: &[&Command]) -> Vec<&'static str> {
     words
 }
 
-/// The second words of those that have two.
+/// Returns the second words of the `bench` commands.
 fn second_words(all: &[&Command]) -> Vec<&'static str> {
     all.iter().filter_map(|command| command.name.strip_prefix("bench ")).collect()
 }
@@ -58,16 +62,16 @@ fn names(command: &Command) -> String {
     command.flags().map(|flag| format!("{}{}", flag.long, short(flag))).collect::<Vec<_>>().join(" ")
 }
 
-/// A text between single quotes, as the three shells read it.
+/// Quotes a text in single quotes, which bash, zsh and fish all accept.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Cases of bash that set the completions of an option's value.
+/// Returns the branches of bash's `case` that set the completions of option values.
 fn bash_values(command: &Command) -> String {
     let mut cases = String::new();
     for flag in command.flags() {
-        let Some(offer) = choices::of(command, flag) else { continue };
+        let Some(offer) = choices::completions(command, flag) else { continue };
         let names = flag.short.map_or(flag.long.to_owned(), |short| format!("{}|-{short}", flag.long));
         let _ = match offer {
             Offer::Words { words, or_files } => {
@@ -96,7 +100,7 @@ fn bash(all: &[&Command]) -> String {
         r#"_quire() {{
     local words values="" line="${{COMP_WORDS[*]:1:COMP_CWORD}}"
     local word="${{COMP_WORDS[COMP_CWORD]}}" option="${{COMP_WORDS[COMP_CWORD-1]}}"
-    # The shell takes --name=value for three words.
+    # Bash splits --name=value into three words.
     if [[ $word == = ]]; then
         word=""
     elif [[ $option == = ]]; then
@@ -122,7 +126,7 @@ complete -o default -F _quire quire
 fn zsh(all: &[&Command]) -> String {
     let mut cases = String::new();
     let mut commands = all.to_vec();
-    // The command that is meant when none is named comes last.
+    // The default command matches any line, so it comes last.
     commands.sort_by_key(|command| command.is_default());
     for command in commands {
         let specs: Vec<String> = command.flags().flat_map(|flag| zsh_specs(command, flag)).collect();
@@ -145,10 +149,10 @@ compdef _quire quire
     )
 }
 
-/// What `_arguments` takes for an option, by each of its names.
+/// Returns the arguments of zsh's `_arguments` for an option, one for each of its names.
 fn zsh_specs(command: &Command, flag: &FlagInfo<'static>) -> Vec<String> {
     let meaning: String = flag.description.replace(['[', ']'], "").replace(':', "\\:");
-    let value = match (choices::of(command, flag), &flag.kind) {
+    let value = match (choices::completions(command, flag), &flag.kind) {
         (Some(offer), FlagInfoKind::Option { arg_name }) => {
             let action = match offer {
                 Offer::Words { words, or_files: false } => format!("({})", words.join(" ")),
@@ -185,7 +189,7 @@ fn fish(all: &[&Command]) -> String {
         };
         for flag in command.flags() {
             let short = flag.short.map_or(String::new(), |short| format!(" -s {short}"));
-            let value = match choices::of(command, flag) {
+            let value = match choices::completions(command, flag) {
                 None => String::new(),
                 Some(Offer::Words { words, or_files }) => {
                     let files = if or_files { "-F" } else { "-f" };

@@ -1,4 +1,4 @@
-//! The options of every command that runs an engine: which model, and how it is set up.
+//! Options of every command that runs an engine: the model and its setup.
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
@@ -6,90 +6,90 @@ use engine::kv::KvDtype;
 use engine::llm::{AttentionKernels, Device, Options, Preemption, Prompt, SchedulerOptions};
 use engine::tensor::DType;
 
-use crate::values::{coded, count, memory, number, switch};
+use crate::values::{count, memory, number, quantised_kv, switch};
 
-/// Which model runs, and how.
+/// Selects the model and how to run it.
 #[derive(ArgsInfo, FromArgs, Debug)]
 pub struct EngineArgs {
-    /// directory, GGUF file, hub id, hub id:file.gguf or short name (default: a story model, built in)
+    /// model: a directory, GGUF file, hub id, hub id:file.gguf or short name (the built-in story model)
     #[argh(option, short = 'm', arg_name = "model")]
     pub model: Option<String>,
-    /// auto (a GPU if there is one), cpu, cuda, cuda:1 or emulator
+    /// where to run: auto (a GPU if there is one), cpu, cuda, cuda:1 or emulator (auto)
     #[argh(option, arg_name = "device", from_str_fn(device), default = "Device::Auto")]
     pub device: Device,
-    /// element type of weights: f32, f16, bf16 (as stored; GPU: 16 bits); f16 and bf16 undo quantisation
+    /// type of weights: f32, f16 or bf16 (as stored, 16 bits on a GPU); f16 and bf16 dequantise
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub dtype: Option<DType>,
-    /// element type of the KV cache: also int8, fp8 (auto: f32; GPU: as weights)
+    /// type of the KV cache: f32, f16, bf16, int8 or fp8 (f32 on the CPU, the weights' type on a GPU)
     #[argh(option, arg_name = "type", from_str_fn(kv_type), default = "None")]
     pub kv_dtype: Option<KvDtype>,
-    /// use embeddings in their file, on, or copy them to memory too, off (on)
+    /// read embeddings from the mapped model file: on, or off to copy them into memory (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub mmap: bool,
-    /// workers that divide the model, each on a GPU of its own (1)
+    /// workers that split the model, each on its own GPU (1)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
     pub tensor_parallel_size: usize,
-    /// tokens in a KV block (16)
+    /// tokens per KV block (16)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "16")]
     pub block_size: usize,
-    /// memory for the KV cache (CPU: at most 4GiB; GPU: what is left)
+    /// memory for the KV cache (at most 4GiB on the CPU, all that is free on a GPU)
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub kv_memory: Option<usize>,
-    /// host memory for blocks that are swapped out or evicted (at most 4GiB)
+    /// host memory for swapped or evicted KV blocks (at most 4GiB)
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub swap_space: Option<usize>,
-    /// out of KV blocks: swap, recompute or auto (swap groups only)
+    /// when KV blocks run out: swap, recompute or auto, which swaps only groups (auto)
     #[argh(option, arg_name = "how", from_str_fn(preemption), default = "Preemption::Auto")]
     pub preemption: Preemption,
-    /// keep full KV blocks for prompts that begin alike: on or off (on)
+    /// reuse KV blocks for prompts that share a prefix: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub prefix_caching: bool,
-    /// decode several tokens in a step where a text repeats itself: ngram or off (off)
+    /// speculative decoding from repeated text: ngram or off (off)
     #[argh(option, arg_name = "how", from_str_fn(speculation), default = "false")]
     pub speculate: bool,
-    /// most tokens that are drafted at a time with --speculate (5)
+    /// maximum tokens per draft with --speculate (5)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "5")]
     pub draft_tokens: usize,
-    /// file with a text that prompts begin with; repeatable
+    /// file with a prefix that prompts share, computed once (repeatable)
     #[argh(option, arg_name = "file")]
     pub shared_prefix: Vec<String>,
-    /// part of a GPU's memory that may be used (0.9)
+    /// fraction of GPU memory to use (0.9)
     #[argh(option, arg_name = "part", from_str_fn(number), default = "0.9")]
     pub gpu_memory_utilization: f32,
-    /// attention on a GPU: quire, or the paper's kernels, v1 or v2 (quire)
+    /// attention kernels on a GPU: quire, or the paper's v1 or v2 (quire)
     #[argh(option, arg_name = "kernels", from_str_fn(attention), default = "AttentionKernels::Quire")]
     pub attention: AttentionKernels,
-    /// decode steps on a GPU as CUDA graphs: on or off (on)
+    /// run decode steps on a GPU as CUDA graphs: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub cuda_graphs: bool,
-    /// launches on Hopper begin before those ahead are over: on or off (on)
+    /// on Hopper, start a launch before the previous one ends: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub dependent_launches: bool,
-    /// compute decode steps at start; on a GPU all graphs but those of drafts are recorded
+    /// run decode steps at start, which on a GPU also records CUDA graphs (except for drafts)
     #[argh(switch)]
     pub warmup: bool,
-    /// most sequences running at a time (256)
+    /// maximum sequences running at a time (256)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
     pub max_num_seqs: usize,
-    /// most tokens in a step; longer prompts run in chunks (2048)
+    /// maximum tokens per step; longer prompts are split into chunks (2048)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "2048")]
     pub max_batch_tokens: usize,
-    /// hold new prompts for x times the last prompt step (0)
+    /// delay new prompts by x times the duration of the last prompt step (0)
     #[argh(option, arg_name = "x", from_str_fn(number), default = "0.0")]
     pub delay_factor: f32,
-    /// most of sequences and blocks for a request while others wait (0.5)
+    /// maximum share of sequences and blocks per request while others wait (0.5)
     #[argh(option, arg_name = "part", from_str_fn(number), default = "0.5")]
     pub max_request_share: f32,
-    /// CPU threads (one a core)
+    /// CPU threads (one per core)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub threads: Option<usize>,
-    /// round activations to bf16 for products with bf16 weights on a CPU that has them (AMX or AVX512_BF16): faster, less exact
+    /// round activations to bf16 for bf16 weights on a CPU with AMX or AVX512_BF16: faster, less exact
     #[argh(switch)]
     pub round_activations: bool,
 }
 
 impl EngineArgs {
-    /// How to set the engine up.
+    /// Returns the engine's options.
     ///
     /// # Errors
     /// If an option is out of range.
@@ -126,8 +126,7 @@ impl EngineArgs {
         Ok(options)
     }
 
-    /// The texts that are computed once for all prompts that begin with them. A line break at a file's end does not
-    /// count.
+    /// Reads the shared prefixes from their files. A line break at the end of a file is ignored.
     pub fn shared_prefixes(&self) -> Result<Vec<Prompt>> {
         let read = |file: &String| {
             let text =
@@ -149,17 +148,17 @@ fn element_type(s: &str) -> Result<Option<DType>, String> {
         "f32" | "float32" => Ok(Some(DType::F32)),
         "f16" | "float16" | "half" => Ok(Some(DType::F16)),
         "bf16" | "bfloat16" => Ok(Some(DType::Bf16)),
-        _ => Err(format!("{s:?} is not a type; auto, f32, f16 and bf16 are")),
+        _ => Err(format!("{s:?} is not one of auto, f32, f16 and bf16")),
     }
 }
 
 fn kv_type(s: &str) -> Result<Option<KvDtype>, String> {
-    if let Ok(dtype) = coded(s) {
+    if let Ok(dtype) = quantised_kv(s) {
         return Ok(Some(dtype));
     }
     match element_type(s) {
         Ok(dtype) => Ok(dtype.map(KvDtype::Float)),
-        Err(_) => Err(format!("{s:?} is not a type; auto, f32, f16, bf16, int8 and fp8 are")),
+        Err(_) => Err(format!("{s:?} is not one of auto, f32, f16, bf16, int8 and fp8")),
     }
 }
 
@@ -168,7 +167,7 @@ fn attention(s: &str) -> Result<AttentionKernels, String> {
         "quire" => Ok(AttentionKernels::Quire),
         "v1" => Ok(AttentionKernels::V1),
         "v2" => Ok(AttentionKernels::V2),
-        _ => Err(format!("{s:?} names no attention kernels; quire, v1 and v2 do")),
+        _ => Err(format!("{s:?} is not one of quire, v1 and v2")),
     }
 }
 
@@ -176,7 +175,7 @@ fn speculation(s: &str) -> Result<bool, String> {
     match s {
         "ngram" => Ok(true),
         "off" => Ok(false),
-        _ => Err(format!("{s:?} is no way to speculate; ngram and off are")),
+        _ => Err(format!("{s:?} is neither ngram nor off")),
     }
 }
 
@@ -185,6 +184,6 @@ fn preemption(s: &str) -> Result<Preemption, String> {
         "auto" => Ok(Preemption::Auto),
         "swap" => Ok(Preemption::Swap),
         "recompute" => Ok(Preemption::Recompute),
-        _ => Err(format!("{s:?} is no way to preempt; auto, swap and recompute are")),
+        _ => Err(format!("{s:?} is not one of auto, swap and recompute")),
     }
 }

@@ -1,4 +1,4 @@
-//! The main job: load, answer, print.
+//! `quire generate`, the default command: loads a model, answers prompts and prints the results.
 
 use std::io::{self, Write};
 use std::time::Instant;
@@ -22,10 +22,10 @@ pub const COMMAND: Command = Command {
     positionals: Positionals::Model,
     info: Args::get_args_info,
     groups: &[
-        ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
-        ("Conversations", &["--chat", "--raw", "--system", "--chat-template"]),
-        ("How far", &["--max-tokens", "--stop", "--ignore-eos"]),
-        ("What outputs are", &["--json-schema", "--regex", "--grammar"]),
+        ("Prompts", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
+        ("Chat", &["--chat", "--raw", "--system", "--chat-template"]),
+        ("Length", &["--max-tokens", "--stop", "--ignore-eos"]),
+        ("Structured output", &["--json-schema", "--regex", "--grammar"]),
         (
             "Sampling",
             &[
@@ -40,7 +40,7 @@ pub const COMMAND: Command = Command {
             ],
         ),
         ("Several outputs", &["--n", "--best-of", "--beam-width", "--length-penalty", "--early-stopping"]),
-        ("What to print", &["--json", "--logprobs", "--stats", "--trace-kv", "--verbose", "--version"]),
+        ("Printing", &["--json", "--logprobs", "--stats", "--trace-kv", "--verbose", "--version"]),
     ],
     runs_engine: true,
     examples: &[
@@ -54,7 +54,7 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Answers what the command line asks.
+/// Loads the model, answers the prompts and prints the results.
 fn run(words: &Words) -> Result<()> {
     let start = Instant::now();
     let (args, engine) = (&words.own::<Args>()?, words.engine()?);
@@ -65,11 +65,11 @@ fn run(words: &Words) -> Result<()> {
     let options = engine.options()?;
     let prefixes = engine.shared_prefixes()?;
     let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
-    let chat = Chat::wanted(args, &files)?;
+    let chat = Chat::from_args(args, &files)?;
     let mut params = request::sampling(args, &files.generation_config()?)?;
     let grammar = request::grammar(args)?;
     let mut llm = Llm::load_with(&files, &options, progress::loading())?;
-    report::say_where(&llm);
+    report::print_device_notes(&llm);
     if args.verbose {
         eprintln!("{}", report::loaded(&files, &llm, start.elapsed()));
     }
@@ -84,7 +84,7 @@ fn run(words: &Words) -> Result<()> {
         Some(chat) => prompts.into_iter().map(|prompt| chat.prompt(prompt, llm.tokenizer())).collect::<Result<_>>()?,
         None => prompts,
     };
-    // All are queued before anything is printed, so that a bad prompt among many is found at once.
+    // Queue all prompts before printing, so that one bad prompt among many is reported first.
     let mut ids = Vec::with_capacity(prompts.len());
     for (i, prompt) in prompts.iter().enumerate() {
         let added = llm.add(prompt, params.clone());
@@ -97,13 +97,13 @@ fn run(words: &Words) -> Result<()> {
     let begun = Instant::now();
     printer.begin(&llm)?;
     while llm.has_work() {
-        if interrupt.came() {
-            // The step reports all of them with what they have.
+        if interrupt.was_pressed() {
+            // The next step reports every request with its output so far.
             ids.iter().for_each(|&id| llm.abort(id));
         }
         for event in llm.step()? {
             match event {
-                RequestEvent::Prompt { .. } => {} // is not asked for
+                RequestEvent::Prompt { .. } => {} // never requested
                 RequestEvent::Token { token, text, .. } => printer.token(token, &text, llm.tokenizer())?,
                 RequestEvent::Done(completion) => {
                     printer.done(&completion, llm.tokenizer())?;
@@ -115,7 +115,7 @@ fn run(words: &Words) -> Result<()> {
     if let Some(trace) = trace {
         trace.finish()?;
     }
-    let cut = grammar.and_then(|(option, _)| report::cut(option, &params, &completions));
+    let cut = grammar.and_then(|(option, _)| report::cut_outputs(option, &params, &completions));
     let ended = report::context_ended(args, &llm, &params, &completions);
     for note in report::exhausted(&llm).into_iter().chain(ended).chain(cut) {
         eprintln!("{note}");
@@ -123,5 +123,5 @@ fn run(words: &Words) -> Result<()> {
     if args.stats {
         eprint!("{}", report::stats(&llm, &completions, begun.elapsed()));
     }
-    if interrupt.came() { Err(Interrupted.into()) } else { Ok(()) }
+    if interrupt.was_pressed() { Err(Interrupted.into()) } else { Ok(()) }
 }

@@ -1,15 +1,15 @@
-//! Pages of help. Names and descriptions are those that the commands declare; this file only arranges them.
+//! Formats help pages from the names and descriptions that the commands declare.
 
 use argh::{FlagInfo, FlagInfoKind};
 
 use crate::command::Command;
 
-/// Characters of a line.
+/// Maximum characters per line.
 pub const WIDTH: usize = 100;
-/// Where descriptions of options begin.
+/// The column where descriptions of options begin.
 const COLUMN: usize = 34;
 
-/// The page of a command, which is one of `all`.
+/// Returns the help page of `command`, one of `all`.
 pub fn page(all: &[&Command], command: &Command) -> String {
     let mut page = format!("{}\n\nUsage: {}", wrapped((command.info)().description, 0, 0), usage(command));
     if command.is_default() {
@@ -27,7 +27,7 @@ pub fn page(all: &[&Command], command: &Command) -> String {
     let own = command.own_flags().iter().filter(|flag| !listed.contains(&flag.long));
     page.push_str(&group("Options", own));
     page.push_str(&group("Engine", command.engine_flags().filter(|flag| !listed.contains(&flag.long))));
-    page.push_str(&format!("\n{}", entry("  -h, --help", "this page")));
+    page.push_str(&format!("\n{}", entry("  -h, --help", "print this page")));
     if !command.examples.is_empty() {
         page.push_str("\nExamples\n");
         page.extend(command.examples.iter().map(|example| format!("  {example}\n")));
@@ -35,9 +35,9 @@ pub fn page(all: &[&Command], command: &Command) -> String {
     page
 }
 
-/// The page of `quire bench`, whose commands have pages of their own.
+/// Returns the help page of `quire bench`. Each of its commands also has its own page.
 pub fn bench_page(all: &[&Command]) -> String {
-    let mut page = "Measure or compute what a model costs, and what sharing memory saves.\n\n\
+    let mut page = "Measure or compute the cost of a model and the savings of sharing memory.\n\n\
                     Usage: quire bench <command> [options]\n       quire help bench <command>\n\nCommands\n"
         .to_owned();
     for (command, name) in all.iter().filter_map(|c| Some((c, c.name.strip_prefix("bench ")?))) {
@@ -48,13 +48,13 @@ pub fn bench_page(all: &[&Command]) -> String {
     page
 }
 
-/// The page for a call of `quire` on a terminal without arguments.
+/// Returns the text that `quire` prints on a terminal without arguments.
 pub fn hello() -> String {
     let first =
         format!("Quire {} runs and serves large language models. Three things to try:", env!("CARGO_PKG_VERSION"));
     let try_this = [
-        ("quire -p \"Once upon a time\"", "a story, told by the small model that is built in"),
-        ("quire serve", "a server with OpenAI's API, and a page that shows it at work"),
+        ("quire -p \"Once upon a time\"", "a story by the small built-in model"),
+        ("quire serve", "a server with OpenAI's API and a live status page"),
         ("quire opt-125m -p \"The answer is\"", "a model from the Hugging Face hub"),
     ];
     let lines = try_this.map(|(words, what)| format!("  {words:<36} {what}\n")).concat();
@@ -79,13 +79,13 @@ fn line(flag: &FlagInfo<'_>) -> String {
     entry(&format!("  {short}{}{value}", flag.long), flag.description)
 }
 
-/// A name, and what it means beside it.
+/// Formats an option's name and its description.
 fn entry(name: &str, meaning: &str) -> String {
     let first = name.chars().count().max(COLUMN - 1) + 1;
     format!("{name:<width$} {}\n", wrapped(meaning, first, COLUMN), width = COLUMN - 1)
 }
 
-/// A text in lines; `first` characters stand before it in the first line, and the others are indented.
+/// Wraps a text into lines. `first` characters already precede it on the first line. Later lines are indented.
 fn wrapped(text: &str, first: usize, indent: usize) -> String {
     let (mut page, mut column) = (String::new(), first);
     for (i, word) in text.split_whitespace().enumerate() {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_cut_into_lines() {
+    fn texts_are_wrapped() {
         let text = ["word"; 30].join(" ");
         let lines = wrapped(&text, 40, 10);
         assert!(lines.lines().nth(1).is_some_and(|line| line.starts_with("          word word")), "{lines}");

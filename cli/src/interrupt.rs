@@ -1,5 +1,5 @@
-//! Ctrl-C while text is generated: the first ends it in good order, one that comes before the first is heeded ends the
-//! process.
+//! Handles Ctrl-C during generation. The first one stops generation in an orderly way. A second one before the first is
+//! handled ends the process.
 
 use std::process;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ pub type CtrlC = tokio::signal::unix::Signal;
 #[cfg(windows)]
 pub type CtrlC = tokio::signal::windows::CtrlC;
 
-/// The exit status of a process that Ctrl-C has ended: 128 and the signal's number.
+/// Exit status after Ctrl-C: 128 plus the signal's number.
 pub const STATUS: u8 = 130;
 
-/// The error of a command that Ctrl-C has ended.
+/// The error of a command that Ctrl-C stopped.
 #[derive(Debug)]
 pub struct Interrupted;
 
@@ -31,15 +31,15 @@ pub fn ctrl_c() -> io::Result<CtrlC> {
     return tokio::signal::windows::ctrl_c();
 }
 
-/// Whether there was a Ctrl-C.
+/// Records whether Ctrl-C was pressed.
 #[derive(Clone, Debug)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Begins to wait for it. Until then it ends the process at once.
+    /// Starts to watch for Ctrl-C. Before this call, Ctrl-C ends the process at once.
     ///
     /// # Errors
-    /// If the system does not let us.
+    /// If the system refuses to deliver the signal or to start a thread.
     pub fn watch() -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let mut signals = {
@@ -61,12 +61,12 @@ impl Interrupt {
         Ok(seen)
     }
 
-    /// Whether there was one.
-    pub fn came(&self) -> bool {
+    /// Whether Ctrl-C was pressed.
+    pub fn was_pressed(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Whether there was one since it was last asked.
+    /// Whether Ctrl-C was pressed since the last call.
     pub fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }

@@ -1,10 +1,10 @@
-//! The form of `--json`.
+//! The output format of `--json`.
 
 use engine::llm::{Completion, Continuation};
 use engine::sequence::FinishReason;
 use serde_json::{Value, json};
 
-/// One prompt with its outputs: the `index`th, continued by `model`.
+/// Returns the JSON of a prompt and its outputs. `index` is the prompt's position and `model` the model's name.
 pub fn completion(c: &Completion, index: usize, model: &str) -> Value {
     let generated: usize = c.outputs.iter().map(|o| o.tokens.len()).sum();
     json!({

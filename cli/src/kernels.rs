@@ -31,12 +31,11 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Lines of source that a profile shows for each problem.
+/// Source lines that a profile shows per problem.
 const LINES: usize = 12;
 
-/// List the GPU kernels, each with a launch of it; or profile those whose names begin so: run them on the problems they are
-/// tested with, and show in the emulator what they cost and which lines of the source the cost comes from, on a GPU how long
-/// they take.
+/// List the GPU kernels, each with an example launch, or profile kernels by the beginning of their name on their tests'
+/// problems. The emulator shows costs and the most expensive source lines. A GPU shows times.
 #[derive(ArgsInfo, FromArgs)]
 struct Args {
     /// where to run: cuda or emulator (emulator)
@@ -45,7 +44,7 @@ struct Args {
     /// compute capability of the emulated GPU: 8.0 or 9.0 (9.0)
     #[argh(option, arg_name = "x.y", default = "(9, 0)", from_str_fn(capability))]
     capability: (u32, u32),
-    /// profile: lines of source to show for each problem (12)
+    /// profile: source lines to show per problem (12)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     lines: Option<usize>,
 }
@@ -54,7 +53,7 @@ fn capability(s: &str) -> Result<(u32, u32), String> {
     match s {
         "8.0" => Ok((8, 0)),
         "9.0" => Ok((9, 0)),
-        _ => Err(format!("{s:?} is not a capability that the emulator can take on; 8.0 and 9.0 are")),
+        _ => Err(format!("{s:?} is not a compute capability of the emulator: give 8.0 or 9.0")),
     }
 }
 
@@ -64,10 +63,12 @@ fn run(words: &Words) -> Result<()> {
     let name = match positionals[..] {
         [] if args.lines.is_none() => None,
         ["profile", name] => Some(name),
-        [] | ["profile"] => return Err(words.wrong("profile needs the name of a kernel, or its beginning").into()),
+        [] | ["profile"] => {
+            return Err(words.wrong("profile needs the name of a kernel or the beginning of one").into());
+        }
         ["profile", _, more, ..] | [more, ..] => {
             return Err(words
-                .wrong(format!("{} is not understood: kernels, or kernels profile NAME", shown(more)))
+                .wrong(format!("unexpected word {}: use kernels or kernels profile NAME", shown(more)))
                 .into());
         }
     };
@@ -78,29 +79,29 @@ fn run(words: &Words) -> Result<()> {
     }
 }
 
-/// Where kernels run, and the code that is for it.
+/// A GPU or the emulator, and the kernels compiled for it.
 struct Device {
     driver: &'static Driver,
     capability: (u32, u32),
     image: Image,
-    /// The code of what the engine runs, and of the paper's kernels.
+    /// PTX of the engine's kernels. `paper` is the PTX of the paper's kernels.
     engine: Arc<str>,
     paper: Arc<str>,
 }
 
 impl Device {
     fn new(driver: &'static Driver, capability: (u32, u32)) -> Result<Self> {
-        // The emulator takes the compute capability that the option names; a GPU has its own.
+        // The option sets the emulator's compute capability. A GPU reports its own.
         let capability = if driver.is_emulator() { capability } else { Context::new(driver, 0)?.limits().capability };
         let (major, minor) = capability;
         let image = ptx::for_capability(major, minor)
-            .ok_or_else(|| anyhow!("this GPU is of compute capability {major}.{minor}; kernels need 8.0 or later"))?;
+            .ok_or_else(|| anyhow!("this GPU has compute capability {major}.{minor}; kernels need 8.0 or later"))?;
         Ok(Device { driver, capability, image, engine: image.engine().into(), paper: image.paper().into() })
     }
 
-    /// A GPU with nothing in its memory, for a case.
+    /// Returns a GPU with empty memory and the kernels of a case.
     fn gpu(&self, case: &Case) -> launch::Result<Gpu> {
-        // The name of the engine's attention begins that of the paper's.
+        // A case's name begins the names of its kernels. If no engine kernel matches, it is a case of the paper's.
         let is_papers = !registry::engine().any(|kernel| kernel.name.starts_with(case.kernel));
         Gpu::new(self.driver, self.capability, if is_papers { self.paper.clone() } else { self.engine.clone() })
     }
@@ -109,7 +110,7 @@ impl Device {
         cases::all(if self.driver.is_emulator() { Scale::Small } else { Scale::Full }, self.image.arch)
     }
 
-    /// The launches of a case, without making them.
+    /// Returns the launches of a case without running them.
     fn launches(&self, case: &Case) -> launch::Result<BTreeMap<&'static str, LaunchShape>> {
         let mut gpu = self.gpu(case)?;
         let prepared = (case.prepare)(&mut gpu)?;
@@ -139,10 +140,15 @@ impl Device {
         writeln!(out, "{}: {} ({} on {})", case.kernel, case.shape, self.image.arch, gpu.context().name())?;
         let measured = measure(case, &mut gpu)?;
         if measured.error > 1.0 {
-            bail!("{} is wrong for {}: {:.1} times what is allowed", case.kernel, case.shape, measured.error);
+            bail!(
+                "{} is wrong for {}: the error is {:.1} times the tolerance",
+                case.kernel,
+                case.shape,
+                measured.error
+            );
         }
         let floor = measured.floor_bytes;
-        writeln!(out, "  floor                {floor:>12} bytes, {} flops of matrix products", measured.floor_flops)?;
+        writeln!(out, "  minimum              {floor:>12} bytes, {} flops of matrix products", measured.floor_flops)?;
         if let Cost::Time { microseconds } = measured.cost {
             writeln!(
                 out,
@@ -158,7 +164,7 @@ impl Device {
             writeln!(out, "    warp instructions  {instructions:>12}")?;
             writeln!(
                 out,
-                "    sectors            {sectors:>12} of 32 bytes, {ratio:.3} of the fewest for its accesses"
+                "    sectors            {sectors:>12} of 32 bytes, {ratio:.3} times the minimum for these accesses"
             )?;
             writeln!(out, "    bank conflicts     {conflicts:>12}")?;
             writeln!(out, "    divergent branches {divergent:>12} of {branches}")?;
@@ -169,28 +175,32 @@ impl Device {
         Ok(())
     }
 
-    /// The GPU that bounds are for: the first that is known for the code.
+    /// Returns the GPU whose bounds are shown: the first one in the list with this architecture.
     fn bounding(&self) -> Result<&'static GpuSpec> {
         GpuSpec::of_target(self.image.arch).ok_or_else(|| anyhow!("no GPU is known for {}", self.image.arch))
     }
 
-    /// What a multiprocessor of that GPU holds of a launch's blocks.
+    /// Returns how many blocks of a launch fit on one of that GPU's multiprocessors. `None` if the kernel's resources
+    /// are unknown.
     fn occupancy(&self, kernel: &str, threads: u32, dynamic: u32) -> Result<Option<Occupancy>> {
         let gpu = self.bounding()?;
         Ok(resources(self.image.arch, kernel).map(|used| used.occupancy(threads, dynamic, gpu.limits)))
     }
 
-    /// What NVIDIA's assembler made of a kernel, and what bounds its time.
+    /// Prints a launch's occupancy, the size of its product loop in SASS, and the bound on its time.
     fn show_bound(&self, out: &mut impl Write, launch: &LaunchReport) -> Result<()> {
         let gpu = self.bounding()?;
         let threads = launch.block.iter().product();
         if let Some(held) = self.occupancy(&launch.kernel, threads, launch.dynamic_shared as u32)? {
             let Occupancy { blocks, warps, by } = held;
-            writeln!(out, "    blocks at once     {blocks:>12} of {warps} warps on a multiprocessor, limited by {by}")?;
+            writeln!(
+                out,
+                "    resident blocks    {blocks:>12} per multiprocessor with {warps} warps in all, limited by {by}"
+            )?;
         }
         if let Some(found) = product_loop(self.image.arch, &launch.kernel) {
             let (instructions, products) = (found.instructions, found.products);
-            writeln!(out, "    loop of products   {instructions:>12} SASS instructions for {products} {}", found.name)?;
+            writeln!(out, "    product loop       {instructions:>12} SASS instructions for {products} {}", found.name)?;
         }
         let name = gpu.name.to_uppercase();
         writeln!(out, "    bound on an {name:<7} by {}", Demand::counted(launch).on(gpu))?;
@@ -198,13 +208,13 @@ impl Device {
     }
 }
 
-/// The lines of source that cost most, by their shares of instructions and of sectors together.
+/// Returns the most expensive source lines, by the sum of their shares of instructions and sectors.
 fn lines(mut lines: Vec<LineCounts>, most: usize) -> Table {
     let total = |of: fn(&Counts) -> u64| lines.iter().map(|line| of(&line.counts)).sum::<u64>().max(1) as f64;
     let (instructions, sectors) = (total(|c| c.instructions), total(|c| c.sectors));
     let share = |c: &Counts| c.instructions as f64 / instructions + c.sectors as f64 / sectors;
     lines.sort_by(|a, b| share(&b.counts).total_cmp(&share(&a.counts)));
-    let mut table = Table::new(&["    instructions", "sectors", "of ideal", "conflicts", "line"]);
+    let mut table = Table::new(&["    instructions", "sectors", "x ideal", "conflicts", "line"]);
     for LineCounts { file, line, counts } in lines.into_iter().take(most) {
         table.row([
             counts.instructions.to_string(),
@@ -225,7 +235,7 @@ fn list(device: &Device) -> Result<()> {
             launches.entry(name).or_insert((shape, case.shape.clone()));
         }
     }
-    let headings = ["kernel", "registers", "shared", "grid", "threads", "dynamic", "at once", "for instance"];
+    let headings = ["kernel", "registers", "static", "grid", "threads", "dynamic", "resident", "example"];
     let mut table = Table::new(&headings);
     for kernel in registry::shipped().filter(|kernel| kernel.is_for(device.image.arch)) {
         let number = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
@@ -248,8 +258,7 @@ fn list(device: &Device) -> Result<()> {
     }
     writeln!(
         io::stdout(),
-        "Kernels for {}. Shared memory in bytes: static, and dynamic as launched. At once: blocks that a multiprocessor of an {} \
-         holds.\n\n{table}",
+        "Kernels for {}.\nstatic, dynamic: bytes of shared memory per block. resident: blocks that fit on a multiprocessor of an {}.\n\n{table}",
         device.image.arch,
         device.bounding()?.name.to_uppercase()
     )?;

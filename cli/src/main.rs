@@ -47,7 +47,7 @@ use crate::commands::{COMMANDS, Call};
 use crate::interrupt::Interrupted;
 use crate::words::UsageError;
 
-/// The exit status for a command line that makes no sense.
+/// The exit status for an invalid command line.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -88,12 +88,12 @@ fn put(text: &str) -> Result<()> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Whether the command line is at fault, and not what it names.
+/// Whether the command line itself is invalid, and not something that it refers to.
 fn is_usage(error: &anyhow::Error) -> bool {
     error.is::<UsageError>() || matches!(error.downcast_ref(), Some(engine::Error::Option(_)))
 }
 
-/// Whether the reader of our output has closed it, as `head` does when it has read enough.
+/// Whether the reader closed our output, as `head` does after enough lines.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
 }

@@ -1,4 +1,4 @@
-//! `quire man`: the page of the system's manual.
+//! `quire man`: prints the manual page.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -19,7 +19,7 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Print quire's page for the system's manual, in roff.
+/// Print quire's manual page, in roff.
 #[derive(ArgsInfo, FromArgs)]
 struct Args {}
 
@@ -40,10 +40,10 @@ fn page(all: &[&Command]) -> String {
         let _ = writeln!(page, ".SS {}\n{}", escaped(&command.call()), escaped((command.info)().description));
         page.extend(command.own_flags().iter().filter(|flag| flag.long != "--help").map(option));
         if command.runs_engine {
-            page.push_str(".PP\nIt has the options of the engine as well.\n");
+            page.push_str(".PP\nIt also has the engine options.\n");
         }
     }
-    page.push_str(".SH OPTIONS OF THE ENGINE\nThey belong to every command that runs a model.\n");
+    page.push_str(".SH ENGINE OPTIONS\nEvery command that runs a model has these.\n");
     page.extend(all.iter().find(|command| command.runs_engine).into_iter().flat_map(|c| c.engine_flags()).map(option));
     page
 }
@@ -58,7 +58,7 @@ fn option(flag: &FlagInfo<'static>) -> String {
     format!(".TP\n.B {name}\n{}\n", escaped(flag.description))
 }
 
-/// A text that has no commands of roff in it.
+/// Escapes a text so that roff finds no commands in it.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

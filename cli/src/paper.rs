@@ -1,4 +1,4 @@
-//! `quire paper`: the evaluation of the PagedAttention paper, drawn again.
+//! `quire paper`: redraws the figures of the PagedAttention paper.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -27,26 +27,26 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Draw the figures of the PagedAttention paper again, with this engine's scheduler and block manager on a virtual clock,
-/// beside the paper's. No GPU is used: times are simulated.
+/// Redraw the figures of the PagedAttention paper with this engine's scheduler and block manager, next to the paper's
+/// results. Times are simulated: no GPU is used.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
-    /// which figure, by its number, or all (all)
+    /// number of a figure, or all (all)
     #[argh(option, arg_name = "n", default = "\"all\".into()")]
     figure: String,
-    /// folder that gets a page, and for each figure an image, JSON and text (paper)
+    /// folder for a page, and for an image, JSON and text of each figure (paper)
     #[argh(option, arg_name = "folder", default = "PathBuf::from(\"paper\")")]
     out: PathBuf,
-    /// seed of lengths and arrivals (1)
+    /// random seed of lengths and arrivals (1)
     #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
-    /// seconds of a trace (3600); a quarter of it for OPT-175B, as in the paper
+    /// length of a trace in seconds (3600); OPT-175B uses a quarter, as in the paper
     #[argh(option, arg_name = "s", from_str_fn(trace_seconds), default = "HOUR")]
     seconds: f64,
-    /// trace of ShareGPT's lengths, made by bench trace, in place of lengths like them
+    /// trace with ShareGPT's real lengths, made by bench trace (random lengths like them)
     #[argh(option, arg_name = "file")]
     sharegpt: Option<String>,
-    /// trace of Alpaca's lengths, likewise
+    /// trace with Alpaca's real lengths, made by bench trace (random lengths like them)
     #[argh(option, arg_name = "file")]
     alpaca: Option<String>,
 }
@@ -60,16 +60,16 @@ fn trace_seconds(s: &str) -> Result<f64, String> {
     }
 }
 
-/// Makes the figures, and prints and writes each as soon as it is there.
+/// Makes the figures. Prints and writes each one as soon as it is done.
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
     let wanted = figures::named(&args.figure);
     if wanted.is_empty() {
         let numbers: Vec<_> = ALL.iter().map(|(number, _)| *number).collect();
         let numbers = numbers.join(", ");
-        return Err(words.wrong(format!("--figure {:?} is none of {numbers} and all", args.figure)).into());
+        return Err(words.wrong(format!("--figure {:?} is not one of {numbers} and all", args.figure)).into());
     }
-    // Hidden by itself where standard error is no terminal.
+    // The bar hides itself if standard error is not a terminal.
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} figure {prefix}: {msg}") {
         bar.set_style(style);

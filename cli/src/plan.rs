@@ -1,4 +1,4 @@
-//! `quire plan`: what a deployment needs, and the rate that it sustains.
+//! `quire plan`: estimates a deployment's memory and the request rate that it sustains.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use simulator::plan::{self, Plan, Question};
 use simulator::traces::TraceWorkload;
 
 use crate::command::{Command, Positionals, Words};
-use crate::values::{coded, count};
+use crate::values::{count, quantised_kv};
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -25,26 +25,26 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Say where a model's memory goes on a GPU, how many requests have room, at which rate latency turns up, and how to serve it.
-/// Computed and simulated: neither the GPU nor the weights are needed.
+/// Show how a model uses GPU memory, how many requests fit, at which request rate latency starts to rise, and how to
+/// serve it. All figures are computed or simulated: neither the GPU nor the weights are needed.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// directory, hub id or short name
     #[argh(option, short = 'm', arg_name = "model")]
     model: String,
-    /// which GPU: h200, h100, a100, a100-40gb, l40s, l4 or rtx-4090 (h200)
+    /// GPU: h200, h100, a100, a100-40gb, l40s, l4 or rtx-4090 (h200)
     #[argh(option, arg_name = "gpu", from_str_fn(gpu::named), default = "&gpu::GPUS[0]")]
     gpu: &'static GpuSpec,
-    /// GPUs that divide the model (the fewest that have room)
+    /// GPUs that split the model (the fewest that have room)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     gpus: Option<usize>,
-    /// chat, code, long-document, or a file of lengths as bench serve takes (chat)
+    /// chat, code, long-document, or a file of lengths as for bench serve (chat)
     #[argh(option, arg_name = "lengths", default = "\"chat\".into()")]
     workload: String,
     /// element type of keys and values: int8 or fp8 (16 bits)
-    #[argh(option, arg_name = "type", from_str_fn(coded))]
+    #[argh(option, arg_name = "type", from_str_fn(quantised_kv))]
     kv_dtype: Option<KvDtype>,
-    /// file that gets the figures as well
+    /// also write the figures to this file as JSON
     #[argh(option, arg_name = "file")]
     json: Option<String>,
 }
@@ -65,10 +65,10 @@ fn run(words: &Words) -> Result<()> {
     fs::write(file, format!("{:#}\n", plan.json())).with_context(|| format!("cannot write {file}"))
 }
 
-/// The lengths of a file.
+/// Reads the request lengths in a file.
 ///
 /// # Errors
-/// If it cannot be read, or is no trace.
+/// If the file cannot be read or is not a trace.
 pub fn listed(file: &str) -> Result<TraceWorkload> {
     let requests = match file.parse()? {
         loadgen::workload::Workload::Listed { requests, .. } => requests,

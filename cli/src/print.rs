@@ -1,4 +1,4 @@
-//! Standard output: text as it is generated, or one JSON object a line.
+//! Prints results to standard output: text as it is generated, or one JSON object per line.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -13,27 +13,27 @@ use engine::tokenizer::Tokenizer;
 use crate::args::Args;
 use crate::json;
 
-/// Prints completions in the order of their prompts; a single output as it grows.
+/// Prints completions in the order of their prompts. A single output is streamed.
 pub struct Printer {
     json: bool,
     model: String,
-    /// Prompts stand before their continuations, unless these are answers.
+    /// Whether prompts are printed before their continuations. False for chat answers.
     echoes: bool,
     logprobs: bool,
-    /// The only prompt with its only output is streamed.
+    /// Whether the output is streamed. Only a single prompt with a single output is.
     streams: bool,
-    /// Bytes of text streamed so far, and the last token before them.
+    /// Bytes of text streamed so far. `last_token` is the prompt's last token until the first output token is printed.
     streamed: usize,
     last_token: Option<u32>,
     ids: Vec<RequestId>,
-    /// Position in `ids` of the next completion to print.
+    /// Index in `ids` of the next completion to print.
     next: usize,
-    /// Complete, but not their turn yet: as they will be printed.
+    /// Formatted completions that wait for an earlier one.
     ready: BTreeMap<RequestId, String>,
 }
 
 impl Printer {
-    /// A printer for the requests `ids` to `model`.
+    /// Creates a printer for the requests `ids` to `model`.
     pub fn new(args: &Args, model: &str, echoes: bool, params: &SamplingParams, ids: Vec<RequestId>) -> Self {
         let streams = !args.json && ids.len() == 1 && params.n == 1 && params.best_of == 1 && params.beam.is_none();
         Printer {
@@ -50,7 +50,7 @@ impl Printer {
         }
     }
 
-    /// Prints the prompt that is about to be continued, if it is streamed.
+    /// Prints the prompt before a streamed continuation.
     pub fn begin(&mut self, llm: &Llm) -> Result<()> {
         if let ([id], true) = (self.ids.as_slice(), self.streams && self.echoes)
             && let Some((text, tokens)) = llm.prompt(*id)
@@ -73,7 +73,7 @@ impl Printer {
         put(text)
     }
 
-    /// Prints a completion, or what of it was not streamed, when its turn comes.
+    /// Prints a completion after all earlier ones. Text that was already streamed is omitted.
     pub fn done(&mut self, completion: &Completion, tokenizer: &Tokenizer) -> Result<()> {
         let printed = if self.json {
             format!("{}\n", json::completion(completion, self.index(completion), &self.model))
@@ -113,12 +113,12 @@ impl Printer {
         Ok(page)
     }
 
-    /// Which prompt it continues.
+    /// Returns the index of the completion's prompt.
     fn index(&self, completion: &Completion) -> usize {
         self.ids.iter().position(|id| *id == completion.id).unwrap_or(0)
     }
 
-    /// `[prompt]` or `[prompt.output]`, and a beam's score.
+    /// Returns `[prompt]` or `[prompt.output]`, with the score of a beam.
     fn label(&self, completion: &Completion, output: usize) -> String {
         let prompt = self.index(completion) + 1;
         let label = match completion.outputs.len() {
@@ -132,12 +132,12 @@ impl Printer {
     }
 }
 
-/// Whether there is anything to show of it: the end may have come before its turn.
+/// Whether a completion has anything to print. A request interrupted before it ran has no tokens.
 fn was_begun(completion: &Completion) -> bool {
     completion.outputs.iter().any(|output| output.finish_reason != FinishReason::Abort || !output.tokens.is_empty())
 }
 
-/// A line for each token: its logprob, the token, and the likeliest in its place.
+/// Formats one line per token: its logprob, the token and the most likely alternatives.
 fn logprobs(output: &Continuation, tokenizer: &Tokenizer) -> Result<String> {
     let mut lines = String::new();
     for entry in output.logprobs.iter().flatten() {
@@ -151,8 +151,8 @@ fn logprobs(output: &Continuation, tokenizer: &Tokenizer) -> Result<String> {
     Ok(lines)
 }
 
-/// What stands between a prompt and its continuation: some tokenizers (SentencePiece) drop the space before a text's
-/// first word when the text is decoded by itself.
+/// Returns the space between a prompt and its continuation, if there is one. Some tokenizers (SentencePiece) drop the
+/// space before the first word of a text that is decoded by itself.
 fn separator(tokenizer: &Tokenizer, last: u32, first: u32) -> Result<&'static str> {
     let joint = tokenizer.decode(&[last, first], true)?;
     let alone = tokenizer.decode(&[first], true)?;

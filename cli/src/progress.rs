@@ -1,11 +1,11 @@
-//! How far loading has come, on a terminal.
+//! Shows the progress of loading a model on a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// From this many bytes of weights on, loading takes long enough to show its progress.
+/// Weights of at least this many bytes take long enough to load to show progress.
 const LARGE: usize = 32 << 20;
 
-/// Shows the progress of loading, if standard error is a terminal and there is much to load.
+/// Returns a callback that shows progress if standard error is a terminal and the model is large.
 pub fn loading() -> impl FnMut(usize, usize) + 'static {
     let mut bar = None::<ProgressBar>;
     move |done, all| {
@@ -13,7 +13,7 @@ pub fn loading() -> impl FnMut(usize, usize) + 'static {
             return;
         }
         let bar = bar.get_or_insert_with(|| {
-            // Hidden by itself where standard error is no terminal.
+            // The bar hides itself if standard error is not a terminal.
             let style = ProgressStyle::with_template("loading {wide_bar} {bytes} of {total_bytes}");
             let new = ProgressBar::new(all as u64);
             let new = if let Ok(style) = style { new.with_style(style) } else { new };

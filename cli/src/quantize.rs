@@ -1,4 +1,4 @@
-//! `quire quantize`: a model with smaller weights, in one file.
+//! `quire quantize`: writes a model with quantised weights to one file.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -22,17 +22,17 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Write a model with quantised weights as a GGUF file, with its tokenizer and chat template. It is in the form that llama.cpp
-/// has, but for OPT, which no other program knows.
+/// Quantise a model's weights and write a GGUF file with its tokenizer and chat template. llama.cpp reads such files
+/// too, except for OPT, which no other program supports.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
-    /// directory, GGUF file, hub id or short name (default: a story model, built in)
+    /// model: a directory, GGUF file, hub id or short name (the built-in story model)
     #[argh(option, short = 'm', arg_name = "model")]
     model: Option<String>,
-    /// type of projections and embeddings: q8_0 or q4_0 (with the output matrix in q8_0)
+    /// type of projections and embeddings: q8_0, or q4_0 with the output matrix in q8_0
     #[argh(option, arg_name = "type", from_str_fn(quant_type))]
     to: QuantType,
-    /// file that gets the model
+    /// file to write
     #[argh(option, short = 'o', arg_name = "file")]
     out: PathBuf,
 }
@@ -45,14 +45,14 @@ fn quant_type(s: &str) -> Result<QuantType, String> {
     }
 }
 
-/// Writes the file, and says how large it is.
+/// Writes the file and prints its size.
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
     let files = ModelFiles::resolve(args.model.as_deref(), true)?;
     engine::quantize(&files, args.to, &args.out, progress::loading())?;
     let size = std::fs::metadata(&args.out).with_context(|| format!("cannot read {}", args.out.display()))?.len();
     let mib = size as f64 / (1 << 20) as f64;
-    Ok(writeln!(io::stdout(), "{} has {} in {}, {mib:.1} MiB", args.out.display(), files.name(), args.to)?)
+    Ok(writeln!(io::stdout(), "wrote {} in {} to {} ({mib:.1} MiB)", files.name(), args.to, args.out.display())?)
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_named() {
+    fn types_are_parsed() {
         assert_eq!(quant_type("Q4_0"), Ok(QuantType::Q4_0));
         assert!(quant_type("q4_k").is_err_and(|wrong| wrong.contains("q4_k")));
     }

@@ -1,4 +1,4 @@
-//! What `--verbose` and `--stats` print.
+//! Formats the output of `--verbose` and `--stats`, and notes for standard error.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::args::Args;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The model and how it is set up.
+/// Describes the model and its setup.
 pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     let (c, kv, e) = (llm.config(), llm.kv_layout(), llm.engine().config());
     format!(
@@ -41,21 +41,21 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     )
 }
 
-/// Writes to standard error what a user who waits for a model should know about the device.
-pub fn say_where(llm: &Llm) {
+/// Prints the device's memory use and notes to standard error.
+pub fn print_device_notes(llm: &Llm) {
     let notes = llm.device().notes.iter().map(|note| format!("note: {note}"));
     for line in memory(llm).into_iter().chain(notes) {
         eprintln!("{line}");
     }
 }
 
-/// How a GPU's memory was shared out; nothing on the CPU.
+/// Describes how a GPU's memory is divided. `None` on the CPU.
 fn memory(llm: &Llm) -> Option<String> {
     let (device, kv, e) = (llm.device(), llm.kv_layout(), llm.engine().config());
     let memory = device.memory?;
     let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
     Some(format!(
-        "{}: {:.2} GiB, of which weights {:.2} and activations {:.2}; KV cache {} blocks of {} tokens, {:.2} GiB",
+        "{}: {:.2} GiB of memory, weights {:.2} GiB, activations {:.2} GiB, KV cache {} blocks of {} tokens ({:.2} GiB)",
         device.name,
         gib(memory.total),
         gib(memory.weights),
@@ -66,16 +66,17 @@ fn memory(llm: &Llm) -> Option<String> {
     ))
 }
 
-/// A note on outputs that the KV cache was too small for, if there were any.
+/// Returns a note if outputs ended early because the KV cache was full.
 pub fn exhausted(llm: &Llm) -> Option<String> {
     let (n, e) = (llm.stats().exhausted, llm.engine().config());
     let tokens = e.num_blocks * e.block_size;
     (n > 0).then(|| {
-        format!("note: {n} outputs ended early, since the KV cache holds {tokens} tokens in all (--kv-memory)")
+        format!("note: {n} outputs ended early, because the KV cache holds {tokens} tokens (--kv-memory sets its size)")
     })
 }
 
-/// A note on outputs that the model's positions ended before the number of tokens that was asked for, if there were any.
+/// Returns a note if requests reached the model's context length before `--max-tokens`. Without `--max-tokens`,
+/// `--stats` or `--verbose` there is no note.
 pub fn context_ended(args: &Args, llm: &Llm, params: &SamplingParams, completions: &[Completion]) -> Option<String> {
     let positions = llm.config().max_positions;
     let ended = |c: &&Completion| {
@@ -88,12 +89,12 @@ pub fn context_ended(args: &Args, llm: &Llm, params: &SamplingParams, completion
     let asked = args.max_tokens.is_some() || args.stats || args.verbose;
     (n > 0 && asked).then(|| {
         let (requests, most) = (if n == 1 { "request" } else { "requests" }, params.max_tokens);
-        format!("note: {n} {requests} ended before {most} tokens, at the model's {positions} positions (--max-tokens)")
+        format!("note: {n} {requests} ended before {most} tokens (--max-tokens), at the model's context length of {positions}")
     })
 }
 
-/// A warning about outputs that end before they satisfy `option`. `None` if all are complete.
-pub fn cut(option: &str, params: &SamplingParams, completions: &[Completion]) -> Option<String> {
+/// Returns a warning if outputs ended before they satisfy `option`.
+pub fn cut_outputs(option: &str, params: &SamplingParams, completions: &[Completion]) -> Option<String> {
     let constraint = params.constraint.as_ref()?;
     let is_cut = |tokens: &[u32]| {
         let mut matcher = constraint.matcher();
@@ -111,7 +112,7 @@ pub fn cut(option: &str, params: &SamplingParams, completions: &[Completion]) ->
     Some(format!("warning: {outputs} incomplete under --{option} (--max-tokens is {})", params.max_tokens))
 }
 
-/// Times, rates and memory of a run that took `time`.
+/// Formats the times, rates and memory use of a run that took `time`.
 pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
     let s = llm.stats();
     let seconds = time.as_secs_f64();
@@ -124,14 +125,14 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
     }));
     let drafts = match s.drafted_tokens {
         0 => String::new(),
-        drafted => format!("drafts                {drafted} tokens, {:.1} % of them right\n", 100.0 * s.acceptance()),
+        drafted => format!("drafts                {drafted} tokens, {:.1} % accepted\n", 100.0 * s.acceptance()),
     };
     let tier = match s.offloaded_blocks {
         0 => String::new(),
         out => {
             let (back, tokens) = (s.restored_blocks, s.swap_hit_tokens);
             format!(
-                "tiers                 {out} cached blocks to the swap space, {back} back for {tokens} tokens of prefixes\n"
+                "swapped prefixes      {out} cached blocks moved to the swap space, {back} moved back ({tokens} prefix tokens)\n"
             )
         }
     };
@@ -139,11 +140,11 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
         "requests              {} ({prompt} prompt tokens, {} generated, {returned} of them returned)\n\
          time                  {seconds:.3} s, {:.1} tokens/s generated\n\
          time to first token   {first}\n\
-         time per token after  {each}\n\
-         steps                 {} ({} tokens computed, at most {} sequences)\n{drafts}\
-         preemptions           {} ({} swapped out; {} blocks moved out, {} back)\n\
-         known prefixes        {:.1} % of {} tokens looked up\n{tier}\
-         KV blocks             {} of {} at the peak ({} of them shared; {} others cached)\n\
+         time per later token  {each}\n\
+         steps                 {} ({} tokens computed, at most {} sequences at a time)\n{drafts}\
+         preemptions           {} ({} by swapping: {} blocks swapped out, {} swapped in)\n\
+         prefix cache hits     {:.1} % of {} tokens looked up\n{tier}\
+         KV blocks             {} of {} at the peak ({} shared; {} more cached)\n\
          sharing               saved {:.1} % of the blocks ({} copied on write)\n\
          KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n\
          peak memory           {}\n",
@@ -171,14 +172,14 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
     )
 }
 
-/// Most memory the process has held at a time, in bytes, where the system tells (Linux).
+/// Returns the process's peak memory in bytes, if the system reports it (Linux).
 fn peak_memory() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     kib.trim().trim_end_matches("kB").trim().parse::<f64>().ok().map(|kib| kib * 1024.0)
 }
 
-/// Median and 99th percentile of times in seconds, in milliseconds.
+/// Formats the median and 99th percentile in milliseconds. `times` are in seconds.
 fn percentiles(times: impl Iterator<Item = f64>) -> String {
     let mut times: Vec<f64> = times.collect();
     times.sort_by(f64::total_cmp);

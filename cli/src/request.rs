@@ -1,4 +1,4 @@
-//! From the command line to prompts, sampling parameters and engine options.
+//! Turns command-line options into prompts, sampling parameters and grammars.
 
 use std::io::{self, IsTerminal, Read};
 
@@ -11,18 +11,18 @@ use engine::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
 use crate::args::Args;
 use crate::words::UsageError;
 
-/// Tokens of an output if no option says how many.
+/// Tokens per output if neither the options nor the model set a limit.
 const MAX_TOKENS: usize = 256;
-/// The most that is read from standard input, in bytes.
+/// Maximum bytes read from standard input.
 const MAX_INPUT: u64 = 256 << 20;
 
-/// The prompts, in the order of the options: texts, lines of the file, ids. Where no option gives one, a text that is piped
-/// to standard input is the prompt.
+/// Returns the prompts in the order of the options: texts, lines of the file, token ids. If no option gives one, text
+/// piped to standard input is the prompt.
 pub fn prompts(args: &Args) -> Result<Vec<Prompt>> {
     let grammars = args.json_schema.iter().chain(&args.grammar).filter(|file| *file == "-").count();
     let readers = args.prompt.iter().chain(&args.prompts).filter(|name| *name == "-").count();
     if readers + grammars > 1 {
-        let why = "standard input can be read once, by one of --prompt -, --prompts -, --json-schema - and --grammar -";
+        let why = "standard input can be read once: by --prompt -, --prompts -, --json-schema - or --grammar -";
         return Err(UsageError::new(why.into()).into());
     }
     let text = |prompt: &String| match prompt.as_str() {
@@ -55,7 +55,7 @@ pub fn prompts(args: &Args) -> Result<Vec<Prompt>> {
     Ok(prompts)
 }
 
-/// The text on standard input, without the line break at its end; nothing if there is none.
+/// Reads standard input without the line break at its end. `None` if it is empty.
 fn piped(what: &str) -> Result<Option<String>> {
     let text = standard_input(what)?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
@@ -73,7 +73,7 @@ fn standard_input(what: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The sampling parameters; what the options leave open comes from the model's `defaults`.
+/// Returns the sampling parameters. The model's `defaults` fill in unset options.
 pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingParams> {
     let n = args.n.unwrap_or(1);
     let beam = args.beam_width.map(|width| Beam {
@@ -82,7 +82,7 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
         early_stopping: args.early_stopping.unwrap_or(EarlyStopping::No),
     });
     if beam.is_none() && (args.length_penalty.is_some() || args.early_stopping.is_some()) {
-        return Err(UsageError::new("length-penalty and early-stopping need beam-width".into()).into());
+        return Err(UsageError::new("--length-penalty and --early-stopping need --beam-width".into()).into());
     }
     let mut params = SamplingParams {
         n,
@@ -108,17 +108,17 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
     params.validate().map_err(in_options)?;
     let filters = params.top_k != 0 || params.top_p != 1.0 || params.min_p != 0.0;
     if filters && params.temperature == 0.0 && args.temperature.is_none() {
-        // These options ask for sampling; the greedy text would be another answer than was asked for.
-        let why = "top-k, top-p and min-p need temperature, since this model's default is greedy";
+        // These options ask for sampling, so greedy text would not be the answer that was asked for.
+        let why = "--top-k, --top-p and --min-p need --temperature, because this model's default is greedy";
         return Err(UsageError::new(why.into()).into());
     }
     Ok(params)
 }
 
-/// The grammar of outputs and the option that asks for it, if one does.
+/// Returns the grammar of outputs and the option that sets it, if any.
 ///
 /// # Errors
-/// If several do, or if a file cannot be read or is no JSON.
+/// If several options set a grammar, or if a file cannot be read or is not JSON.
 pub fn grammar(args: &Args) -> Result<Option<(&'static str, Grammar)>> {
     let read = |file: &String, what: &str| match file.as_str() {
         "-" => standard_input(what),
@@ -137,12 +137,12 @@ pub fn grammar(args: &Args) -> Result<Option<(&'static str, Grammar)>> {
         asked.push(("grammar", Grammar::Lark(read(file, "the grammar")?)));
     }
     if let [(first, _), (second, _), ..] = asked.as_slice() {
-        return Err(UsageError::new(format!("--{first} and --{second} exclude each other")).into());
+        return Err(UsageError::new(format!("--{first} and --{second} cannot be combined")).into());
     }
     Ok(asked.pop())
 }
 
-/// The engine's refusal of a request, with the names of options in place of its fields'.
+/// Converts the engine's refusal of a request. Option names replace the names of its fields.
 fn in_options(error: engine::Error) -> UsageError {
     UsageError::new(match error {
         engine::Error::Request(refusal) => format!("invalid request: {}", refusal.why.replace('_', "-")),

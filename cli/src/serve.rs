@@ -17,7 +17,7 @@ use crate::progress;
 use crate::signals::stop_signal;
 use crate::values::{count, memory, seconds};
 
-/// The command that serves.
+/// The command that starts the server.
 pub const COMMAND: Command = Command {
     name: "serve",
     positionals: Positionals::Model,
@@ -28,7 +28,7 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Headings of the page of help, and the options below each.
+/// Headings of the help page and the options under each.
 const SERVE_GROUPS: &[(&str, &[&str])] = &[
     (
         "Server",
@@ -69,98 +69,98 @@ const SERVE_GROUPS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Serve a language model to OpenAI's clients.
+/// Serve a language model with OpenAI's API.
 #[derive(ArgsInfo, FromArgs, Debug)]
 pub struct ServeArgs {
-    /// address or name to listen at (127.0.0.1)
+    /// address or host name to listen on (127.0.0.1)
     #[argh(option, arg_name = "address")]
     pub host: Option<String>,
-    /// port to listen at, 0 for a free one (8000)
+    /// port to listen on, 0 for any free port (8000)
     #[argh(option, arg_name = "n", from_str_fn(port))]
     pub port: Option<u16>,
-    /// host that clients may name, * for any (this machine); repeatable
+    /// host name that requests may address, * for any (this machine's) (repeatable)
     #[argh(option, arg_name = "name")]
     pub allowed_host: Vec<String>,
-    /// origin whose pages may use the server, * for any; repeatable
+    /// origin whose web pages may use the server, * for any (repeatable)
     #[argh(option, arg_name = "origin")]
     pub cors: Vec<String>,
-    /// key that clients must send (QUIRE_API_KEY, else none)
+    /// API key that clients must send (QUIRE_API_KEY, else none)
     #[argh(option, arg_name = "key")]
     pub api_key: Option<String>,
-    /// the model's name for clients (its own)
+    /// model name that clients see (the model's own)
     #[argh(option, arg_name = "name")]
     pub served_model_name: Option<String>,
-    /// file with a chat template in place of the model's
+    /// file with a chat template to use instead of the model's
     #[argh(option, arg_name = "file")]
     pub chat_template: Option<String>,
-    /// tool calls: hermes, llama3_json, mistral (as the template has)
+    /// format of tool calls: hermes, llama3_json or mistral (the chat template's)
     #[argh(option, arg_name = "form")]
     pub tool_call_parser: Option<ToolFormat>,
-    /// what embeddings are made of: last, the last token; mean (last)
+    /// pooling of embeddings: last (the last token) or mean (last)
     #[argh(option, arg_name = "way")]
     pub pooling: Option<Pooling>,
 
-    /// publish what is cached, and its tokens, at tcp://*:5557, say
+    /// publish KV cache events with their tokens at this address, such as tcp://*:5557
     #[argh(option, arg_name = "url")]
     pub kv_events: Option<String>,
-    /// topic of these events (empty)
+    /// topic of KV events (empty)
     #[argh(option, arg_name = "topic")]
     pub kv_events_topic: Option<String>,
-    /// where events that were missed can be asked for (nowhere)
+    /// address where clients can request missed events (none)
     #[argh(option, arg_name = "url")]
     pub kv_events_replay: Option<String>,
-    /// batches of events kept for that (10000)
+    /// event batches kept for --kv-events-replay (10000)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub kv_events_buffer: Option<usize>,
-    /// how events are written: map or array (map)
+    /// encoding of events: map or array (map)
     #[argh(option, arg_name = "form", from_str_fn(event_format))]
     pub kv_events_format: Option<EventFormat>,
 
-    /// most prompts waiting in the engine (4096)
+    /// maximum prompts waiting in the engine (4096)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub max_queue: Option<usize>,
-    /// most sequences waiting in the engine (8192)
+    /// maximum sequences waiting in the engine (8192)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub max_queue_seqs: Option<usize>,
-    /// most sequences of a request: prompts times outputs (1024)
+    /// maximum sequences per request: prompts times outputs (1024)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub max_request_seqs: Option<usize>,
-    /// most requests in progress (1024)
+    /// maximum requests in progress (1024)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub max_requests: Option<usize>,
-    /// most open connections (4096)
+    /// maximum open connections (4096)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub max_connections: Option<usize>,
-    /// largest body of a request (4MiB)
+    /// maximum size of a request body (4MiB)
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub max_body: Option<usize>,
-    /// time for a whole request (600)
+    /// time limit for a whole request (600)
     #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
     pub request_timeout: Option<Duration>,
-    /// time to compile a grammar or schema (5)
+    /// time limit for compiling a grammar or schema (5)
     #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
     pub grammar_timeout: Option<Duration>,
-    /// memory to compile a grammar or schema (256MiB)
+    /// memory limit for compiling a grammar or schema (256MiB)
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub grammar_memory: Option<usize>,
-    /// time for a request to arrive (10)
+    /// time limit for a request to arrive (10)
     #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
     pub read_timeout: Option<Duration>,
-    /// time a connection is kept for a next request (75)
+    /// how long an idle connection stays open (75)
     #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
     pub keep_alive: Option<Duration>,
-    /// time a client may leave its answer unread (30)
+    /// how long a client may leave its answer unread (30)
     #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
     pub write_timeout: Option<Duration>,
-    /// time for running requests at the end (30)
+    /// how long running requests may continue after a stop signal (30)
     #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
     pub stop_timeout: Option<Duration>,
-    /// logs as JSON, an object a line
+    /// write logs as JSON lines
     #[argh(switch)]
     pub log_json: bool,
 }
 
-/// Serves until the process is told to end.
+/// Serves until the process is told to stop.
 fn run(words: &Words) -> Result<()> {
     let (own, engine) = (words.own::<ServeArgs>()?, words.engine()?);
     let engine_options = engine.options()?;
@@ -176,7 +176,7 @@ fn run(words: &Words) -> Result<()> {
         }
         if let (Some(events), replay) = server.kv_events() {
             writeln!(io::stdout(), "KV events at {events}")?;
-            replay.map_or(Ok(()), |replay| writeln!(io::stdout(), "KV events that were missed at {replay}"))?;
+            replay.map_or(Ok(()), |replay| writeln!(io::stdout(), "replay of KV events at {replay}"))?;
         }
         server.run(stop).await
     })
@@ -217,21 +217,21 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
         chat_template: args.chat_template.as_deref().map(template_file).transpose()?,
         kv_events,
         progress: || Box::new(progress::loading()),
-        // This very program, even if its file has been replaced since. Other systems cannot bound a process.
+        // The running program, even if its file was replaced. Only Linux can limit a child process.
         grammar_trials: cfg!(target_os = "linux").then(|| "/proc/self/exe".into()),
         limits,
         ..d
     })
 }
 
-/// Where KV events go, if anywhere.
+/// Returns the options of KV events. `None` if they are not published.
 fn kv_events(args: &ServeArgs) -> Result<Option<KvEventsOptions>> {
     let Some(endpoint) = &args.kv_events else {
         let is_set = args.kv_events_topic.is_some()
             || args.kv_events_replay.is_some()
             || args.kv_events_buffer.is_some()
             || args.kv_events_format.is_some();
-        return if is_set { bail!("the options of KV events need --kv-events") } else { Ok(None) };
+        return if is_set { bail!("the options for KV events need --kv-events") } else { Ok(None) };
     };
     let d = KvEventsOptions::at(endpoint);
     Ok(Some(KvEventsOptions {
@@ -243,7 +243,7 @@ fn kv_events(args: &ServeArgs) -> Result<Option<KvEventsOptions>> {
     }))
 }
 
-/// Logs go to standard error; `RUST_LOG` says how much.
+/// Starts logging to standard error. `RUST_LOG` sets the level.
 fn start_logs(json: bool) {
     let filter = EnvFilter::builder().with_default_directive(tracing::Level::INFO.into()).from_env_lossy();
     let logs =

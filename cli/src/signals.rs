@@ -1,4 +1,4 @@
-//! What the process does when it is told to end.
+//! Waits for a request to end the process.
 
 use std::future::Future;
 use std::{io, process};
@@ -7,11 +7,11 @@ use anyhow::Result;
 
 use crate::interrupt::{STATUS, ctrl_c};
 
-/// Ready when the process is asked to end: by Ctrl-C or by the system (see [`Requests`]). From then on Ctrl-C ends the
-/// process at once.
+/// Returns a future that completes when the process is asked to end, by Ctrl-C or by the system (see [`Requests`]).
+/// After that, Ctrl-C ends the process at once.
 ///
 /// # Errors
-/// If signals cannot be waited for.
+/// If the process cannot listen for signals.
 pub fn stop_signal() -> Result<impl Future<Output = ()>> {
     let mut requests = Requests::listen()?;
     let mut interrupt = ctrl_c()?;
@@ -27,7 +27,8 @@ pub fn stop_signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// The system's requests to end: SIGTERM, and SIGHUP, as when the terminal is closed, unless that is ignored, as under nohup.
+/// The system's requests to end: SIGTERM, and SIGHUP when the terminal closes. SIGHUP is left alone if it is ignored,
+/// as under nohup.
 #[cfg(unix)]
 struct Requests {
     terminate: tokio::signal::unix::Signal,

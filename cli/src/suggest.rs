@@ -2,11 +2,11 @@
 
 use strsim::osa_distance;
 
-/// The longest name that is compared, in characters.
+/// Longer names are not compared, and longer words are shortened in messages. In characters.
 const LONGEST: usize = 40;
 
-/// The one of `names` that `word` is nearest to, if it is near enough: a third of the characters at most are other ones,
-/// or it is the beginning of the name.
+/// Returns the name that is closest to `word`, if it is close enough: at most a third of the characters differ, or
+/// `word` is a prefix of the name.
 pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |name: &str| name.trim_start_matches('-').to_ascii_lowercase();
     let word = plain(word);
@@ -23,7 +23,7 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&
     near.min_by_key(|(far, _)| *far).map(|(_, name)| name)
 }
 
-/// A word as a message shows it: in one line, and not too long.
+/// Formats a word for a message: quoted, on one line and shortened.
 pub fn shown(word: &str) -> String {
     let (plain, cut): (String, _) = (word.chars().take(LONGEST).collect(), word.chars().nth(LONGEST).is_some());
     format!("{plain:?}{}", if cut { "..." } else { "" })

@@ -1,14 +1,14 @@
-//! Tables of plain text.
+//! Plain-text tables.
 
 use std::fmt;
 
-/// Rows under headings; columns are as wide as their widest entry, numbers to the right.
+/// Rows under headings. A column is as wide as its widest entry. Columns of numbers are right-aligned.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table without rows.
+    /// Creates a table without rows.
     pub fn new(headings: &[&str]) -> Self {
         Table { rows: vec![headings.iter().map(|&heading| heading.to_owned()).collect()] }
     }

@@ -1,8 +1,8 @@
-//! `--trace-kv`: what happens to KV blocks, a JSON object a line.
+//! `--trace-kv`: writes KV block events, one JSON object per line.
 //!
-//! The first line gives the sizes: `{"event":"pools","block_size":16,"cache":100,"swap":100}`. Every other line belongs to
-//! one of the two pools (`space`) and has the fields of its [`BlockEvent`]. Lines between two `step` lines of a pool happened in
-//! the course of a step; the `step` line has the pool's gauges as that step runs.
+//! The first line gives the sizes: `{"event":"pools","block_size":16,"cache":100,"swap":100}`. Every other line belongs
+//! to one of the two pools (`space`) and has the fields of its [`BlockEvent`]. Lines between two `step` lines of a pool
+//! happened during one step. The `step` line has the pool's gauges while that step runs.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -13,7 +13,7 @@ use engine::kv::{BlockEvent, EventLog, SharedLog, Space};
 use engine::llm::Llm;
 use serde_json::{Value, json};
 
-/// A trace that is being written.
+/// A trace file that is being written.
 pub struct KvTrace {
     path: String,
     file: Arc<Mutex<TraceFile>>,
@@ -22,12 +22,12 @@ pub struct KvTrace {
 struct TraceFile {
     out: BufWriter<File>,
     steps: usize,
-    /// The first thing that went wrong.
+    /// The first write error.
     failed: Option<io::Error>,
 }
 
 impl KvTrace {
-    /// Creates the file, and has everything written to it that happens in `llm` from now on.
+    /// Creates the file and starts to log the KV block events of `llm`.
     pub fn begin(path: &str, llm: &mut Llm) -> Result<Self> {
         let out = BufWriter::new(File::create(path).with_context(|| format!("cannot create {path}"))?);
         let file = Arc::new(Mutex::new(TraceFile { out, steps: 0, failed: None }));
@@ -44,7 +44,7 @@ impl KvTrace {
         Ok(KvTrace { path: path.into(), file })
     }
 
-    /// Writes what is still buffered.
+    /// Writes the buffered lines, and returns the first error of any write.
     pub fn finish(self) -> Result<()> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let written = file.out.flush();

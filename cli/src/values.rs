@@ -1,34 +1,34 @@
-//! Values of options: what several commands read from their words.
+//! Parsers of option values that several commands share.
 
 use std::time::Duration;
 
 use engine::kv::KvDtype;
 
-/// A whole number.
+/// Parses a whole number.
 pub fn count(s: &str) -> Result<usize, String> {
     s.parse().map_err(|_| format!("{s:?} is not a whole number"))
 }
 
-/// A seed of random numbers.
+/// Parses a random seed.
 pub fn seed(s: &str) -> Result<u64, String> {
     s.parse().map_err(|_| format!("{s:?} is not a whole number"))
 }
 
-/// A number.
+/// Parses a number.
 pub fn number(s: &str) -> Result<f32, String> {
     s.parse().map_err(|_| format!("{s:?} is not a number"))
 }
 
-/// An element type of keys and values in 8 bits.
-pub fn coded(s: &str) -> Result<KvDtype, String> {
+/// Parses an 8-bit element type of keys and values.
+pub fn quantised_kv(s: &str) -> Result<KvDtype, String> {
     match s {
         "int8" => Ok(KvDtype::Int8),
         "fp8" | "fp8_e4m3" => Ok(KvDtype::Fp8),
-        _ => Err(format!("{s:?} is not a type of 8 bits; int8 and fp8 are")),
+        _ => Err(format!("{s:?} is neither int8 nor fp8")),
     }
 }
 
-/// `on` or `off`.
+/// Parses `on` or `off`.
 pub fn switch(s: &str) -> Result<bool, String> {
     match s {
         "on" => Ok(true),
@@ -37,13 +37,13 @@ pub fn switch(s: &str) -> Result<bool, String> {
     }
 }
 
-/// A time in seconds, 0 included.
+/// Parses a time in seconds. 0 is allowed.
 pub fn seconds(s: &str) -> Result<Duration, String> {
     let seconds: f64 = s.parse().map_err(|_| format!("{s:?} is not a number of seconds"))?;
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("{s:?} is not a time"))
 }
 
-/// Bytes: a number with an optional unit, KB to TB in thousands, KiB to TiB in 1024s.
+/// Parses a number of bytes with an optional unit. KB to TB are powers of 1000, KiB to TiB powers of 1024.
 pub fn memory(s: &str) -> Result<usize, String> {
     let bad = || format!("{s:?} is not an amount of memory such as 512MB or 4GiB");
     let digits = s.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(s.len());

@@ -1,5 +1,5 @@
-//! The words of a command line, before argh reads their values: short and long names, `--name=value`, what belongs to the
-//! engine and what to the command, and what was probably meant.
+//! Sorts the words of a command line before argh parses their values. It resolves short and long names and
+//! `--name=value`, separates the engine's options from the command's own, and suggests corrections of mistyped names.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,18 +13,18 @@ use crate::completions::first_words;
 use crate::engine_args::EngineArgs;
 use crate::suggest::{nearest, shown};
 
-/// Options whose value may be left out, and what they mean then.
+/// Options whose value may be omitted, and the value that they get then.
 const BARE: [(&str, &str); 1] = [("--early-stopping", "true")];
 
-/// A mistake in the words of a command line, in a sentence.
+/// A mistake in a command line, in one sentence.
 #[derive(Debug)]
 pub struct UsageError(String);
 
 impl Words {
-    /// Sorts the words that follow the name of `command`, which is one of `all`.
+    /// Sorts the words after the name of `command`, one of `all`.
     ///
     /// # Errors
-    /// A sentence, if there is an option or another word that the command does not have, or a value lacks.
+    /// If the command does not accept an option or another word, or if a value is missing.
     pub fn sort(
         all: &'static [&'static Command],
         command: &'static Command,
@@ -70,28 +70,28 @@ impl Words {
             }
         }
         if sorted.models > 1 && !sorted.help {
-            return Err(sorted.wrong("there are two models"));
+            return Err(sorted.wrong("two models are given"));
         }
         Ok(sorted)
     }
 
-    /// The command's own options.
+    /// Parses the command's own options.
     ///
     /// # Errors
-    /// A sentence, if a value makes no sense, or an option lacks that must be there.
+    /// If a value is invalid or a required option is missing.
     pub fn own<T: FromArgs>(&self) -> Result<T, UsageError> {
         self.parse(&self.own)
     }
 
-    /// The engine's options.
+    /// Parses the engine's options.
     ///
     /// # Errors
-    /// As [`Words::own`].
+    /// Like [`Words::own`].
     pub fn engine(&self) -> Result<EngineArgs, UsageError> {
         self.parse(&self.engine)
     }
 
-    /// A mistake, with the page to look at.
+    /// Returns an error that refers to the command's help page.
     pub fn wrong(&self, sentence: impl fmt::Display) -> UsageError {
         UsageError(format!("{sentence} ({} --help shows all options)", self.command.call()))
     }
@@ -99,7 +99,7 @@ impl Words {
     fn parse<T: FromArgs>(&self, words: &[String]) -> Result<T, UsageError> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         T::from_args(&[&self.command.call()], &words).map_err(|exit| {
-            // argh says first which option has which value, and then what is wrong.
+            // argh's message starts with the option and its value, followed by the reason.
             let of = |pair: &[&str]| {
                 exit.output
                     .strip_prefix(&format!("Error parsing option '{}' with value '{}': ", pair[0], pair[1]))
@@ -110,7 +110,7 @@ impl Words {
         })
     }
 
-    /// The option that a word names, and the value that is part of the word.
+    /// Finds the option that a word names, and the value that is part of the word.
     fn read<'a>(&self, word: &'a str) -> Result<(&'static FlagInfo<'static>, Option<&'a str>), UsageError> {
         let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
         if let Some(flag) = self.command.flags().find(|flag| flag.long == name) {
@@ -118,7 +118,7 @@ impl Words {
         }
         let mut letters = word[1..].chars();
         let short = letters.next().filter(|letter| *letter != '-');
-        // One dash too few is not a short option with the rest of the name for a value.
+        // `-name` is a long option with a dash missing, not the short option `-n` with the value `ame`.
         let is_long = |flag: &FlagInfo<'_>| name.len() > 2 && flag.long.strip_prefix('-') == Some(name);
         if let Some(flag) = self.command.flags().find(|flag| short.is_some() && flag.short == short)
             && !self.command.flags().any(is_long)
@@ -129,7 +129,7 @@ impl Words {
         Err(self.unknown(name))
     }
 
-    /// Says that there is no such option, and which one may be meant.
+    /// Returns an error for an unknown option, with a suggestion if a similar one exists.
     fn unknown(&self, name: &str) -> UsageError {
         let others = || self.all.iter().filter(|other| other.name != self.command.name);
         let longs = |command: &Command| command.flags().map(|flag| flag.long).collect::<Vec<_>>();
@@ -158,7 +158,7 @@ impl Words {
         words.extend(value.map(str::to_owned));
     }
 
-    /// Takes a word that belongs to no option: a model becomes the value of `--model`.
+    /// Takes a word that is not an option. A model becomes the value of `--model`.
     fn operand(&mut self, word: &str) -> Result<(), UsageError> {
         match self.command.positionals {
             Positionals::Own(_) => self.positionals.push(word.to_owned()),
@@ -168,64 +168,61 @@ impl Words {
         Ok(())
     }
 
-    /// Says what is wrong with a word that is neither an option nor a model.
+    /// Returns an error for a word that is neither an option nor a model.
     fn stray(&self, word: &str) -> UsageError {
         let name = shown(word);
         if word == "-" {
-            return self.wrong("- is no option; --prompt - reads a prompt from standard input");
+            return self.wrong("- is not an option; --prompt - reads a prompt from standard input");
         }
         if is_command(self.all, word) {
             return self.wrong(format!("the command comes first: quire {word}"));
         }
         let is_default = self.command.is_default();
         if word.contains(char::is_whitespace) || word.is_empty() {
-            let hint = if is_default { "; --prompt (-p) comes before a prompt" } else { "" };
-            return self.wrong(format!("{name} belongs to no option{hint}"));
+            let hint = if is_default { "; put --prompt (-p) before a prompt" } else { "" };
+            return self.wrong(format!("unexpected word {name}{hint}"));
         }
         match nearest(word, SHORT_NAMES.iter().map(|(short, _)| *short)) {
             Some(model) if self.command.positionals == Positionals::Model => {
                 self.wrong(format!("there is no command or model {name}; did you mean {model}?"))
             }
-            _ if is_default && !self.own.is_empty() => self
-                .wrong(format!("{name} belongs to no option and is no model; a prompt of several words needs quotes")),
-            _ if is_default => {
-                no_command(self.all, &format!("there is no command {name}, and no model of that name"), word)
-            }
-            _ if self.command.positionals == Positionals::Model => {
-                self.wrong(format!("there is no model {name}, and no option that it belongs to"))
-            }
-            _ => self.wrong(format!("{name} belongs to no option")),
+            _ if is_default && !self.own.is_empty() => self.wrong(format!(
+                "unexpected word {name}: it is not a model, and a prompt of several words needs quotes"
+            )),
+            _ if is_default => no_command(self.all, &format!("there is no command or model {name}"), word),
+            _ if self.command.positionals == Positionals::Model => self.wrong(format!("there is no model {name}")),
+            _ => self.wrong(format!("unexpected word {name}")),
         }
     }
 }
 
-/// Whether a word is the first of a command's name.
+/// Whether `word` is the first word of a command's name.
 pub fn is_command(commands: &[&Command], word: &str) -> bool {
     commands.iter().any(|command| command.name.split(' ').next() == Some(word))
 }
 
-/// Says which commands there are, after what is wrong with `name`.
+/// Returns an error that starts with `wrong`, lists the commands and suggests one similar to `name`.
 pub fn no_command(commands: &[&Command], wrong: &str, name: &str) -> UsageError {
     let top = ["bench", "help"].into_iter().chain(commands.iter().map(|command| command.name));
-    // A command of its own that was looked for among the benchmarks.
+    // A top-level command that was called as a benchmark.
     let own = name.strip_prefix("bench ").filter(|own| commands.iter().any(|command| command.name == *own));
     let meant = own.or_else(|| nearest(name, top)).map_or(String::new(), |name| format!("; did you mean {name}?"));
     let all = if name.starts_with("bench ") { names(commands, "bench ") } else { listed(first_words(commands)) };
     UsageError::new(format!("{wrong}; commands are {all}{meant}"))
 }
 
-/// The names of the commands that begin so, without the beginning.
+/// Returns the names of the commands that start with `beginning`, without it.
 pub fn names(commands: &[&Command], beginning: &str) -> String {
     listed(commands.iter().filter_map(|command| command.name.strip_prefix(beginning)).collect())
 }
 
-/// Names in a sentence.
+/// Joins names with commas and a final "and".
 fn listed(mut names: Vec<&str>) -> String {
     let last = names.pop().unwrap_or_default();
     format!("{} and {last}", names.join(", "))
 }
 
-/// Whether a word that belongs to no option is a model.
+/// Whether a word that is not an option names a model.
 fn is_model(commands: &[&Command], word: &str) -> bool {
     if is_command(commands, word) {
         return false;
@@ -235,7 +232,7 @@ fn is_model(commands: &[&Command], word: &str) -> bool {
 }
 
 impl UsageError {
-    /// A mistake, in a sentence.
+    /// Creates an error from a sentence.
     pub fn new(sentence: String) -> Self {
         UsageError(sentence)
     }

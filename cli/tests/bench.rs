@@ -1,4 +1,4 @@
-//! `quire bench serve`, `throughput` and `latency` as a person meets them.
+//! Runs `quire bench serve`, `throughput` and `latency` as a user does.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -14,7 +14,7 @@ fn bench(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_quire")).arg("bench").args(args).env_remove("QUIRE_API_KEY").output().unwrap()
 }
 
-/// What the command prints, and what it writes as JSON.
+/// Returns the command's output, and the JSON that it writes.
 fn figures(args: &[&str]) -> (String, Value) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let output = bench(&[args, &["--json", file.path().to_str().unwrap()]].concat());
@@ -22,7 +22,8 @@ fn figures(args: &[&str]) -> (String, Value) {
     (String::from_utf8(output.stdout).unwrap(), serde_json::from_slice(&fs::read(file.path()).unwrap()).unwrap())
 }
 
-/// A server that answers every `failing`th completion with an error, the others with two tokens. Returns its address.
+/// Starts a server that answers every `failing`th completion with an error, the others with two tokens. Returns its
+/// address.
 fn server(failing: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -58,7 +59,7 @@ fn server(failing: usize) -> String {
 }
 
 #[test]
-fn a_sweep_of_rates_is_printed_written_and_plotted() {
+fn a_sweep_of_rates_is_printed_saved_and_plotted() {
     let (url, svg) = (server(4), tempfile::NamedTempFile::new().unwrap());
     let plot = svg.path().to_str().unwrap();
     let args = ["serve", "--url", &url, "--rate", "500,1000", "--lengths", "alpaca", "--requests", "8", "--svg", plot];
@@ -84,7 +85,7 @@ fn a_sweep_of_rates_is_printed_written_and_plotted() {
 }
 
 #[test]
-fn clients_in_a_closed_loop_and_a_trace() {
+fn concurrent_clients_send_the_requests_of_a_trace() {
     let trace = tempfile::NamedTempFile::new().unwrap();
     fs::write(trace.path(), "{\"prompt_tokens\": 5, \"output_tokens\": 2}\n").unwrap();
     let (url, path) = (server(1000), trace.path().to_str().unwrap());
@@ -96,7 +97,7 @@ fn clients_in_a_closed_loop_and_a_trace() {
 }
 
 #[test]
-fn the_engine_answers_what_it_is_asked() {
+fn the_engine_answers_all_requests() {
     let args = ["throughput", "--lengths", "20,5", "--requests", "6", "--max-num-seqs", "2", "--model"];
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/model");
     let (printed, json) = figures(&[&args[..], &[model]].concat());
@@ -105,7 +106,7 @@ fn the_engine_answers_what_it_is_asked() {
         (&point["prompt_tokens"], &point["output_tokens"], &point["failed"]),
         (&120.into(), &30.into(), &0.into())
     );
-    // Three pairs, each with a prompt step and four more.
+    // Three pairs of requests. Each pair takes a prompt step and four more steps.
     assert!(printed.contains("\n15 steps, at most 2 sequences, 0 preemptions, KV utilisation "), "{printed}");
 
     let (printed, json) = figures(&["latency", "--batch", "1,3", "--lengths", "9,4", "--repeats", "2"]);
@@ -113,22 +114,22 @@ fn the_engine_answers_what_it_is_asked() {
     let counts = |point: &Value| (point["at"].as_f64().unwrap(), point["output_tokens"].as_u64().unwrap());
     assert!(json["points"].as_array().unwrap().iter().map(counts).eq([(1.0, 8), (3.0, 24)]), "{json}");
 
-    // More than the bundled model has positions for.
+    // More tokens than the bundled model has positions.
     let (printed, json) = figures(&["throughput", "--lengths", "400,400", "--requests", "1"]);
     assert!(printed.contains("prompts of 400 tokens, outputs of 112"), "{printed}");
     assert_eq!((&json["points"][0]["prompt_tokens"], &json["points"][0]["output_tokens"]), (&400.into(), &112.into()));
 }
 
 #[test]
-fn requests_that_are_too_long_are_cut_aloud_or_refused() {
+fn requests_that_are_too_long_are_shortened_with_a_note_or_refused() {
     let message = |args: &[&str]| {
         let output = bench(args);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (code, note) = message(&["throughput", "--lengths", "400,400", "--requests", "1"]);
     assert_eq!(code, Some(0), "{note}");
-    assert!(note.contains("note: requests of up to 800 tokens are cut to 512"), "{note}");
-    // A latency for outputs of one token would be reported as one for 64.
+    assert!(note.contains("note: requests of up to 800 tokens are shortened to 512"), "{note}");
+    // A shortened output would report the latency of one token as the latency of 64.
     let (code, refusal) = message(&["latency", "--batch", "1", "--lengths", "512,64"]);
     assert_eq!(code, Some(2), "{refusal}");
     assert!(refusal.contains("asks for 576 tokens in a request") && refusal.contains("room for 512"), "{refusal}");
@@ -136,11 +137,11 @@ fn requests_that_are_too_long_are_cut_aloud_or_refused() {
     assert_eq!((code, silence.as_str()), (Some(0), ""));
     let (code, note) = message(&["serve", "--url", &server(9), "--concurrency=1", "--requests=1", "--lengths=90,90"]);
     assert_eq!(code, Some(0), "{note}");
-    assert!(note.starts_with("note: requests of up to 180 tokens are cut to 100"), "{note}");
+    assert!(note.starts_with("note: requests of up to 180 tokens are shortened to 100"), "{note}");
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_a_sentence() {
+fn invalid_options_are_refused_in_one_sentence() {
     let trace = tempfile::NamedTempFile::new().unwrap();
     fs::write(trace.path(), "{}\n").unwrap();
     let trace = trace.path().to_str().unwrap();
@@ -198,7 +199,7 @@ fn several_outputs_are_counted_with_their_requests() {
 }
 
 #[test]
-fn few_requests_are_noted() {
+fn too_few_requests_are_noted() {
     let url = server(1000);
     let note = |requests: &str| {
         let args = ["bench", "serve", "--url", &url, "--rate", "1000", "--lengths", "5,2", "--requests", requests];

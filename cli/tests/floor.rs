@@ -1,4 +1,4 @@
-//! `quire bench floor` as a person meets it.
+//! Runs `quire bench floor` as a user does.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -19,7 +19,7 @@ fn floor(args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What the command prints, and what it writes as JSON.
+/// Returns the command's output, and the JSON that it writes.
 fn figures(args: &[&str]) -> (String, Value) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let output = floor(&[args, &["--json", file.path().to_str().unwrap()]].concat());
@@ -33,7 +33,7 @@ fn golden(model: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The kernels of a step, each with how often it is launched in all.
+/// Returns the kernels of a step, each with its total number of launches.
 fn launches(step: &Value) -> Vec<(String, u64)> {
     let mut launches: Vec<(String, u64)> = Vec::new();
     for launch in step["launches"].as_array().unwrap() {
@@ -51,7 +51,7 @@ fn expected(launches: &[(&str, u64)]) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn keys_and_values_in_8_bits_are_fewer_bytes() {
+fn an_8_bit_kv_cache_takes_fewer_bytes() {
     let model = golden("opt-pre");
     let kv_bytes = |words: &[&str]| {
         let all = [&["--model", &model, "--dtype", "f16", "--batch", "2", "--context", "40"], words].concat();
@@ -60,19 +60,19 @@ fn keys_and_values_in_8_bits_are_fewer_bytes() {
     };
     let (_, sixteen, _) = kv_bytes(&[]);
     let (printed, eight, launches) = kv_bytes(&["--kv-dtype", "int8"]);
-    // Heads of 32, with two bytes for the scale.
+    // Heads have 32 elements. The scale takes two bytes.
     assert_eq!(eight * 64, sixteen * 34);
     assert!(printed.contains("f16, with a KV cache in int8, on"), "{printed}");
     assert!(launches.contains(&("paged_attention_f16int8_32_8".to_owned(), 3)), "{launches:?}");
 }
 
 #[test]
-fn a_decode_step_of_opt_makes_these_launches_of_these_bytes() {
+fn a_decode_step_of_opt_has_the_expected_launches_and_bytes() {
     let (printed, all) = figures(&["--model", &golden("opt-pre"), "--dtype", "f16", "--batch", "2", "--context", "40"]);
     let step = &all["steps"][0];
     let kernels = [
         ("embed_f16", 1),
-        // The first one, and the last: the others are made by the products before them.
+        // The first norm and the last. The products before the others compute them.
         ("layer_norm_f16", 2),
         ("gemv_f16_2", 3 * 4 + 1),
         ("reshape_and_cache", 3),
@@ -84,15 +84,17 @@ fn a_decode_step_of_opt_makes_these_launches_of_these_bytes() {
     let count: u64 = kernels.iter().map(|(_, times)| times).sum();
     assert!(printed.contains(&format!("Decode, batch 2, context 40: {count} launches")), "{printed}");
 
-    // Two tokens, three layers of 128 elements in four heads of 32, 192 within the feed-forward block, 512 tokens.
+    // Two tokens. Three layers of 128 elements in four heads of 32. 192 elements within the feed-forward block. A
+    // vocabulary of 512.
     let (tokens, hidden, inner, vocab) = (2, 128, 192, 512);
     let weights = 3 * (4 * hidden * hidden + 2 * inner * hidden) + vocab * hidden;
     assert_eq!(step["weight_bytes"], 2 * weights);
     // Keys and values of 40 tokens for each sequence.
     let kv_cache = 3 * tokens * 40 * 2 * hidden * 2;
     assert_eq!(step["kv_cache_bytes"], kv_cache);
-    // Inputs and outputs: of two embeddings, two norms, what five norms in launches of products store, the four projections of a layer, two of which add to what is
-    // there, logits in f32, the writes to the cache, a query and result for each layer, and the sampler.
+    // Inputs and outputs of two embeddings, two norms, the norms that five product launches store, four projections per
+    // layer (two of which add to the residual stream), the f32 logits, the writes to the cache, a query and a result
+    // per layer, and the sampler.
     let embedding = 2 * (2 + 1) * hidden;
     let norms = (2 * (1 + 1) + 5) * 2 * hidden;
     let projections = 2 * (hidden + 3 * hidden + hidden + 2 * hidden + hidden + inner + inner + 2 * hidden);
@@ -103,10 +105,10 @@ fn a_decode_step_of_opt_makes_these_launches_of_these_bytes() {
     let small = planned["bytes"].as_u64().unwrap() + sampled["bytes"].as_u64().unwrap();
     let activations = tokens * (embedding + norms + 3 * layer + logits) + small;
     assert_eq!(step["bytes"], 2 * weights + kv_cache + activations);
-    // Flops of projections, and of the products of queries with keys and of probabilities with values.
+    // Flops of the projections, the products of queries and keys, and the products of probabilities and values.
     assert_eq!(step["flops"], 2 * tokens * weights + 3 * 4 * tokens * 40 * hidden);
 
-    // Everything is bound by memory, so that the time is that of all bytes.
+    // Memory bounds every launch, so the time is the time of all bytes.
     let seconds = step["bytes"].as_f64().unwrap() / 4.5e12;
     assert!((step["floor_seconds"].as_f64().unwrap() / seconds - 1.0).abs() < 1e-9, "{step}");
     let ceiling = 2.0 / step["floor_seconds"].as_f64().unwrap();
@@ -114,7 +116,7 @@ fn a_decode_step_of_opt_makes_these_launches_of_these_bytes() {
 }
 
 #[test]
-fn a_prompt_of_llama_makes_these_launches() {
+fn a_prompt_of_llama_has_the_expected_launches() {
     let (_, all) = figures(&[
         "--model",
         &golden("llama3"),
@@ -146,41 +148,42 @@ fn a_prompt_of_llama_makes_these_launches() {
     let prefill = launches(&all["steps"][2]);
     let times = |kernel: &str| prefill.iter().find(|(name, _)| name == kernel).map(|(_, times)| *times);
     assert_eq!([times("paged_prefill_bf16_32"), times("plan_paged_attention")], [Some(2), None]);
-    // Of all tokens the last alone is gathered for its logits.
+    // Only the last token is gathered for its logits.
     assert_eq!([times("gather_rows"), times("gemm_bf16_128"), times("gemv_bf16_1")], [Some(2), Some(8), Some(1)]);
 }
 
 #[test]
-fn opt_13b_is_a_stream_of_its_weights() {
+fn opt_13b_mostly_reads_its_weights() {
     let (printed, all) = figures(&["--model", "opt-13b", "--gpu", "h200", "--batch", "1,128,32"]);
     let number = |value: &Value| value.as_f64().unwrap();
     assert!((number(&all["weight_bytes"]) / 25.7e9 - 1.0).abs() < 0.002, "{}", all["weight_bytes"]);
     let (one, many) = (&all["steps"][0], &all["steps"][1]);
     assert!((number(&one["weight_bytes"]) / 25.7e9 - 1.0).abs() < 0.002, "{one}");
-    // Up to 64 tokens the products that add to the residual stream make the norms that follow: six launches a layer, else eight.
+    // Up to 64 tokens, the products that add to the residual stream compute the next norm: six launches per layer,
+    // otherwise eight.
     let count = |step: &Value| launches(step).iter().map(|(_, times)| times).sum::<u64>();
     assert_eq!([0, 2, 1].map(|step| count(&all["steps"][step])), [246, 246, 325]);
-    // The paper's 800 KiB of keys and values a token.
+    // The paper states 800 KiB of keys and values per token.
     assert_eq!(one["kv_cache_bytes"], 512 * 800 * 1024u64);
-    // 5.7 ms of weights and 0.1 of keys and values.
+    // 5.7 ms for the weights and 0.1 ms for keys and values.
     assert!((number(&one["floor_seconds"]) - 5.8e-3).abs() < 5e-5, "{one}");
     assert_eq!(many["kv_cache_bytes"], 128 * 512 * 800 * 1024u64);
-    // Most of what there is to do is to read these.
+    // Most of the time goes to reading them.
     assert!(number(&many["stream_seconds"]) < number(&many["floor_seconds"]));
     assert!(number(&many["stream_seconds"]) > 0.97 * number(&many["floor_seconds"]));
     assert!(printed.contains("None of this was measured") && printed.contains("derived"), "{printed}");
 }
 
 #[test]
-fn a_worker_reads_its_part_and_takes_the_others_sums() {
+fn a_worker_reads_its_part_and_exchanges_sums() {
     let args = ["--model", "opt-66b", "--gpu", "a100-40gb", "--batch", "32", "--context", "1024"];
     let [one, four] = ["1", "4"].map(|of| figures(&[&args[..], &["--tensor-parallel-size", of]].concat()).1);
     let number = |value: &Value| value.as_f64().unwrap();
-    // Positions, norms and the first worker's biases are not divided.
+    // Positions, norms and the first worker's biases are not split.
     assert!((4.0 * number(&four["weight_bytes"]) / number(&one["weight_bytes"]) - 1.0).abs() < 0.003);
     let [one, four] = [one, four].map(|all| all["steps"][0].clone());
     assert_eq!(number(&one["kv_cache_bytes"]), 4.0 * number(&four["kv_cache_bytes"]));
-    // Two sums of [32, 9216] a layer and one for the embedding, and three quarters of the logits.
+    // Two sums of [32, 9216] per layer, one for the embedding, and three quarters of the logits.
     let sums = 2.0 * 0.75 * (2 * 32 * 9216) as f64 * (2 * 64 + 1) as f64;
     assert_eq!(
         (number(&one["peer_bytes"]), number(&four["peer_bytes"])),
@@ -191,13 +194,13 @@ fn a_worker_reads_its_part_and_takes_the_others_sums() {
     assert!(number(&four["floor_seconds"]) < number(&one["floor_seconds"]) / 3.9 + exchanges);
     let counts = launches(&four);
     let times = |name: &str| counts.iter().find(|(kernel, _)| kernel == name).map(|(_, times)| *times);
-    // All sums but the last are made together with the norm that follows.
+    // Every sum but the last is computed together with the norm that follows.
     let exchanges = [times("all-reduce and norm"), times("all-reduce"), times("gather of logits")];
     assert_eq!(exchanges, [Some(128), Some(1), Some(1)]);
 }
 
 #[test]
-fn every_built_in_model_has_its_floor_without_a_network() {
+fn built_in_models_need_no_network() {
     for (model, billions) in [
         ("opt-6.7b", 6.7),
         ("opt-30b", 30.0),
@@ -217,7 +220,7 @@ fn every_built_in_model_has_its_floor_without_a_network() {
 
 #[cfg(target_os = "linux")] // where a shell can limit memory
 #[test]
-fn weights_take_no_memory() {
+fn weights_are_not_allocated() {
     // OPT-13B's weights are 26 GB, LLaMA-3-8B's 16, and an eighth of OPT-175B's 44.
     for model in ["opt-13b", "llama-3-8b", "opt-175b --tensor-parallel-size 8"] {
         let command = format!("ulimit -v 3000000; exec \"$0\" bench floor --model {model} --batch 1");
@@ -227,7 +230,7 @@ fn weights_take_no_memory() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_one_sentence() {
+fn invalid_options_are_refused_in_one_sentence() {
     let ends_with = |code, args: &[&str], naming: &str| {
         let output = floor(args);
         let message = String::from_utf8(output.stderr).unwrap();
@@ -242,8 +245,8 @@ fn what_makes_no_sense_is_refused_in_one_sentence() {
     refused(&["--model", "no-such-model"], "no-such-model");
     refused(&["--model", "facebook/opt-125m"], "HF_HUB_OFFLINE");
     misused(&with(&["--gpu", "abacus"]), "h200, h100");
-    misused(&with(&["--dtype", "f32"]), "f16 and bf16");
-    misused(&with(&["--kv-dtype", "f16"]), "int8 and fp8 are");
+    misused(&with(&["--dtype", "f32"]), "neither f16 nor bf16");
+    misused(&with(&["--kv-dtype", "f16"]), "neither int8 nor fp8");
     misused(&with(&["--batch", "1,0"]), "from 1 to 4096");
     refused(&with(&["--context", "2049"]), "2048");
     refused(&with(&["--prompt", "0"]), "--prompt");

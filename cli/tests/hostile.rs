@@ -1,5 +1,5 @@
-//! Requests that are made to kill a server: each is answered, within a bound on the server's memory and a deadline, and the server
-//! lives.
+//! Sends requests that try to kill a server. Each must be answered within a memory limit and a deadline, and the server
+//! must survive.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// Bytes of private memory that the server may map, stacks and the KV cache among it.
+/// Bytes of private memory that the server may map, including stacks and the KV cache.
 const MEMORY: u64 = 3 << 30;
-/// Time for an answer.
+/// Time limit for an answer.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A running server. It is killed when dropped.
@@ -68,17 +68,17 @@ impl Server {
         stream
     }
 
-    /// The status and the body of the answer to a completion.
+    /// Returns the status and body of the answer to a completion.
     fn post(&self, body: &Value) -> (u16, String) {
         answer(self.send("/v1/completions", body))
     }
 
-    /// The answer to a short completion with this grammar.
+    /// Returns the answer to a short completion with these fields.
     fn ask(&self, fields: &Value) -> (u16, String) {
         self.post(&with(fields))
     }
 
-    /// The processes that the server has started and that have not ended.
+    /// Returns the running child processes of the server.
     fn children(&self) -> Vec<u32> {
         let own = self.child.id().to_string();
         let processes =
@@ -92,7 +92,7 @@ impl Server {
         processes.filter(is_child).collect()
     }
 
-    /// Waits until it has as many child processes.
+    /// Waits until the server has this many child processes.
     fn wait_for_children(&self, count: usize) {
         while self.children().len() != count {
             std::thread::yield_now();
@@ -100,7 +100,7 @@ impl Server {
     }
 }
 
-/// A short completion with these fields.
+/// Returns a short completion request with these fields.
 fn with(fields: &Value) -> Value {
     let mut body = json!({"prompt": "Once upon a time", "max_tokens": 3});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -119,7 +119,7 @@ fn answer(mut stream: TcpStream) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// A chain of definitions, each the one before within `link`.
+/// Returns a chain of definitions. `link` wraps a reference to the previous one.
 fn chain(length: usize, link: impl Fn(Value) -> Value) -> Value {
     let definition = |at: usize| match at {
         0 => json!({"type": "integer"}),
@@ -144,14 +144,14 @@ fn pattern(at: usize) -> Value {
     json!({"type": "string", "pattern": format!(".*a.{{{at}}}b.*")})
 }
 
-/// A schema whose work is seen by no check: one property has to match all the patterns. It takes minutes and gigabytes. The `salt`
-/// makes it another schema.
+/// Returns a schema whose cost no check can foresee: one property must match all the patterns. Compiling it takes
+/// minutes and gigabytes. Different values of `salt` give different schemas.
 fn merged_patterns(count: usize, salt: usize) -> Value {
     let branch = |at: usize| json!({"type": "object", "properties": {"a": pattern(at)}, "required": ["a"]});
     json!({"allOf": (0..count).map(branch).collect::<Vec<_>>(), "title": salt.to_string()})
 }
 
-/// A schema of about 1 kB.
+/// Returns a schema of about 1 kB.
 fn common() -> Value {
     let field = |at: usize| json!({"type": "string", "description": format!("The value of the field with the number {at}"), "maxLength": 9});
     let fields: Map<_, _> = (0..10).map(|at| (format!("field_{at}"), field(at))).collect();
@@ -175,7 +175,7 @@ fn grammars_cannot_end_the_server() {
         (json!({"guided_json": {"allOf": (0..20).map(pattern).collect::<Vec<_>>()}}), Some("patterns")),
         (json!({"guided_regex": "(a|b)?".repeat(20_000)}), Some("regular expression")),
         (json!({"guided_json": merged_patterns(20, 0)}), Some("to compile")),
-        // Again: the reason is remembered.
+        // The server remembers the reason.
         (json!({"guided_json": merged_patterns(20, 0)}), Some("to compile")),
     ] {
         let shown = fields.to_string().chars().take(100).collect::<String>();
@@ -214,7 +214,7 @@ fn tools_cannot_end_the_server() {
 }
 
 #[test]
-fn the_bounds_of_a_compilation_are_options() {
+fn options_limit_a_compilation() {
     let hurried = Server::start(&["--grammar-timeout", "0.001"]);
     let (status, body) = hurried.ask(&json!({"guided_json": merged_patterns(12, 0)}));
     assert!(status == 400 && body.contains("more than 0.001 s"), "{status} {body}");
@@ -228,8 +228,8 @@ fn the_bounds_of_a_compilation_are_options() {
 }
 
 #[test]
-fn hostile_grammars_stop_nobody_and_end_with_their_clients() {
-    // They would take longer than an answer may.
+fn hostile_grammars_delay_no_others_and_end_with_their_clients() {
+    // Each compilation would take longer than the deadline of an answer.
     let server = Server::start(&["--grammar-timeout", "600", "--grammar-memory", "600MiB"]);
     let running = with(&json!({"guided_json": required(500), "max_tokens": 400, "stream": true}));
     let mut running = server.send("/v1/completions", &running);
@@ -238,7 +238,7 @@ fn hostile_grammars_stop_nobody_and_end_with_their_clients() {
         .map(|salt| server.send("/v1/completions", &with(&json!({"guided_json": merged_patterns(20, salt)}))))
         .collect();
     server.wait_for_children(4);
-    // A light grammar, and one that a running request has.
+    // A light grammar, and the grammar of a running request.
     assert_eq!(server.ask(&json!({"guided_json": common()})).0, 200);
     assert_eq!(server.ask(&json!({"guided_json": required(500)})).0, 200);
     drop(hostile);

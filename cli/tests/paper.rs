@@ -1,4 +1,4 @@
-//! `quire paper` and `quire plan` as a person meets them.
+//! Runs `quire paper` and `quire plan` as a user does.
 
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
@@ -17,7 +17,7 @@ fn said(output: &[u8]) -> String {
     String::from_utf8(output.to_vec()).unwrap()
 }
 
-/// The files of a figure, on short traces.
+/// Draws a figure from short traces. Returns the output.
 fn draw(figure: &str, seed: &str, folder: &Path) -> String {
     let out = folder.to_str().unwrap();
     let run = quire(&["paper", "--figure", figure, "--seconds", "20", "--seed", seed, "--out", out]);
@@ -26,7 +26,7 @@ fn draw(figure: &str, seed: &str, folder: &Path) -> String {
 }
 
 #[test]
-fn a_figure_is_a_table_an_image_numbers_and_a_page() {
+fn a_figure_has_a_table_an_image_numbers_and_a_page() {
     let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let [once, again, other] = [(0, "7"), (1, "7"), (2, "8")].map(|(at, seed)| draw("2", seed, folders[at].path()));
     assert!(once.contains("Figure 2") && once.contains("simulated") && once.contains("| Orca (Max) |"), "{once}");
@@ -43,18 +43,18 @@ fn a_figure_is_a_table_an_image_numbers_and_a_page() {
 }
 
 #[test]
-fn a_figure_that_there_is_not_is_named_with_those_that_there_are() {
+fn an_unknown_figure_is_refused_with_the_known_ones() {
     let run = quire(&["paper", "--figure", "3"]);
     assert!(run.status.code() == Some(2) && said(&run.stderr).contains("1, 2, 11, 12"), "{}", said(&run.stderr));
 }
 
 #[test]
-fn a_plan_says_where_memory_goes_and_what_to_run() {
+fn a_plan_shows_the_memory_and_the_command() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("plan.json");
     let run = quire(&["plan", "opt-13b", "--gpu", "a100-40gb", "--workload", "code", "--json", file.to_str().unwrap()]);
     let text = said(&run.stdout);
-    assert!(run.status.success() && text.contains("800 KiB a token") && text.contains("simulated"), "{text}");
+    assert!(run.status.success() && text.contains("800 KiB per token") && text.contains("simulated"), "{text}");
     assert!(text.trim_end().ends_with("quire serve opt-13b"), "{text}");
     let plan: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     assert!(plan["simulated_rate_where_latency_turns_up"].as_f64().unwrap() > 0.0);

@@ -1,4 +1,4 @@
-//! `quire serve` as a process.
+//! Runs `quire serve` as a process.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
@@ -13,7 +13,7 @@ fn quire(args: &[&str]) -> Command {
     command
 }
 
-/// A server on a free port, and its address.
+/// Starts a server on a free port. Returns it and its address.
 fn start(args: &[&str]) -> (Child, String) {
     let mut child = quire(args).args(["--port", "0"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -21,7 +21,7 @@ fn start(args: &[&str]) -> (Child, String) {
     (child, line.trim_end().strip_prefix("listening on http://").unwrap().to_owned())
 }
 
-/// Asks until the server is ready for more than to say that it is not.
+/// Repeats a request until the model is loaded, and returns the answer.
 fn post(address: &str, body: &str) -> String {
     loop {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -57,7 +57,7 @@ fn serves_until_it_is_told_to_stop() {
 }
 
 #[test]
-fn says_what_is_wrong_at_the_start() {
+fn start_errors_name_their_cause() {
     for (code, args, naming) in [
         (2, &["--port", "seventy"][..], "--port"),
         (2, &["--prompt", "x"], "--prompt"),

@@ -1,6 +1,6 @@
-//! Signals that the process gets, files that change under it, and memory and descriptors that it does not get.
+//! Signals, files that change while they are mapped, and limits on memory and file descriptors.
 
-#![cfg(target_os = "linux")] // which tells what signals a process ignores, and which fault shrunk files cause
+#![cfg(target_os = "linux")] // Linux reports the signals that a process ignores, and raises SIGBUS for shrunk files
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use std::{env, io};
 
 const QUIRE: &str = env!("CARGO_BIN_EXE_quire");
 
-/// `quire` with these words, after the shell has done `first`.
+/// Returns `quire` with these arguments, run by a shell after the command `first`.
 ///
 /// It does not ignore SIGHUP, even if the tests run under nohup. The shell cannot reset a signal that it inherits as ignored.
 fn quire(first: &str, words: &[&str]) -> Command {
@@ -33,7 +33,7 @@ fn quire(first: &str, words: &[&str]) -> Command {
     command
 }
 
-/// A server that is a process of its own.
+/// A server in its own process.
 struct Server {
     child: Child,
     address: String,
@@ -41,7 +41,7 @@ struct Server {
 }
 
 impl Server {
-    /// Returns when it is ready for requests.
+    /// Starts a server and waits until it is ready for requests.
     fn start(first: &str, words: &[&str]) -> Self {
         let mut child = quire(first, &[&["serve", "--port", "0"], words].concat()).spawn().unwrap();
         let mut line = String::new();
@@ -57,7 +57,7 @@ impl Server {
         self.ask(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"))
     }
 
-    /// A short completion.
+    /// Requests a short completion.
     fn complete(&self) -> String {
         let body = r#"{"prompt": "Once upon a time", "max_tokens": 5, "temperature": 0}"#;
         self.ask(&format!(
@@ -67,7 +67,7 @@ impl Server {
         ))
     }
 
-    /// All that comes back; whatever there is if the server goes.
+    /// Sends a request and returns the answer, or the part of it that arrived before the server ended.
     fn ask(&self, request: &str) -> String {
         let mut answer = Vec::new();
         if let Ok(mut stream) = TcpStream::connect(&self.address) {
@@ -77,7 +77,7 @@ impl Server {
         String::from_utf8(answer).unwrap()
     }
 
-    /// A request of which the body does not come: it is in progress.
+    /// Starts a request without sending its body, so that it stays in progress.
     fn begin_request(&self) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -93,7 +93,7 @@ impl Server {
         assert!(sent.unwrap().success());
     }
 
-    /// Waits for a line of the log with this text in it.
+    /// Waits for a log line that contains this text.
     fn wait_for(&mut self, text: &str) {
         let mut line = String::new();
         while !line.contains(text) {
@@ -102,7 +102,7 @@ impl Server {
         }
     }
 
-    /// The exit status, and what is left of the log.
+    /// Returns the exit status and the rest of the log.
     fn end(mut self) -> (std::process::ExitStatus, String) {
         let mut logs = String::new();
         self.logs.read_to_string(&mut logs).unwrap();
@@ -130,7 +130,7 @@ fn an_interrupt_while_the_server_stops_ends_it_too() {
     assert_eq!(server.end().0.code(), Some(130));
 }
 
-/// Whether a process ignores SIGHUP: the first of the bits that Linux tells.
+/// Whether a process ignores SIGHUP: the lowest bit of `SigIgn`.
 fn ignores_hangup(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -138,7 +138,7 @@ fn ignores_hangup(process: u32) -> bool {
 }
 
 #[test]
-fn a_hangup_lets_requests_end() {
+fn a_hangup_waits_for_requests() {
     let mut server = Server::start(":", &["--read-timeout", "3600", "--stop-timeout", "3600"]);
     assert!(!ignores_hangup(server.child.id()));
     let mut request = server.begin_request();
@@ -154,14 +154,14 @@ fn a_hangup_lets_requests_end() {
 #[test]
 fn the_tests_pass_under_nohup() {
     let mut command = Command::new("nohup");
-    command.arg(env::current_exe().unwrap()).args(["--exact", "a_hangup_lets_requests_end"]).stdin(Stdio::null());
+    command.arg(env::current_exe().unwrap()).args(["--exact", "a_hangup_waits_for_requests"]).stdin(Stdio::null());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 #[test]
-fn a_hangup_that_is_ignored_stays_so() {
+fn an_ignored_hangup_stays_ignored() {
     let server = Server::start("trap '' HUP", &[]);
     assert!(ignores_hangup(server.child.id()));
     server.signal("HUP");
@@ -171,7 +171,7 @@ fn a_hangup_that_is_ignored_stays_so() {
     assert_eq!(server.end().0.code(), Some(0));
 }
 
-/// The bundled model, in files that can be damaged.
+/// Copies the bundled model to a directory. Returns the path of its weights.
 fn copied_model(directory: &Path) -> PathBuf {
     let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/model");
     for file in fs::read_dir(bundled).unwrap() {
@@ -191,18 +191,18 @@ fn a_model_file_that_becomes_shorter_is_named() {
     let weights = copied_model(directory.path());
     let server = Server::start(":", &["--model", directory.path().to_str().unwrap()]);
     assert!(server.complete().starts_with("HTTP/1.1 200 "));
-    // Its pages go with it, also those that were read already.
+    // Truncation unmaps the pages, even those that were already read.
     empty(&weights);
     assert_eq!(server.complete(), "");
     let (status, logs) = server.end();
     assert_eq!(status.code(), Some(1), "{logs}");
     let last = logs.lines().last().unwrap();
     assert!(last.starts_with("error: the model file ") && last.contains(weights.to_str().unwrap()), "{logs}");
-    assert!(last.contains("cannot be read any more") && last.contains("--mmap off"), "{logs}");
+    assert!(last.contains("can no longer be read") && last.contains("--mmap off"), "{logs}");
 }
 
 #[test]
-fn a_model_in_memory_needs_its_files_no_more() {
+fn a_model_in_memory_no_longer_needs_its_files() {
     let directory = tempfile::tempdir().unwrap();
     let weights = copied_model(directory.path());
     let server = Server::start(":", &["--model", directory.path().to_str().unwrap(), "--mmap", "off"]);
@@ -213,12 +213,12 @@ fn a_model_in_memory_needs_its_files_no_more() {
     assert_eq!(server.end().0.code(), Some(0));
 }
 
-/// A bus error that no file explains ends the process as it does any other.
+/// A bus error that no file explains must end the process by the signal.
 #[test]
 fn other_bus_errors_are_not_explained() {
     let mut server = Server::start(":", &[]);
     while server.child.try_wait().unwrap().is_none() {
-        // Fails when the process has just gone.
+        // Fails if the process has just ended.
         let _ = Command::new("kill").args(["-BUS", &server.child.id().to_string()]).stderr(Stdio::null()).status();
     }
     let (status, logs) = server.end();
@@ -227,7 +227,7 @@ fn other_bus_errors_are_not_explained() {
 }
 
 #[test]
-fn a_server_without_descriptors_says_so_and_goes_on() {
+fn a_server_without_file_descriptors_logs_it_and_continues() {
     let mut server = Server::start("ulimit -n 40", &["--threads", "1"]);
     let many: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     server.wait_for("a connection could not be accepted");
@@ -238,9 +238,10 @@ fn a_server_without_descriptors_says_so_and_goes_on() {
     assert_eq!(server.end().0.code(), Some(0));
 }
 
-/// With less address space than the KV cache takes by default, it has less; if its size was asked for, it is refused.
+/// If the system refuses the default size of the KV cache, the cache is smaller. If `--kv-memory` sets the size, it is
+/// an error.
 #[test]
-fn memory_that_the_system_refuses_is_done_without() {
+fn a_refused_kv_cache_becomes_smaller() {
     let run = |words: &[&str]| {
         let common = ["--device", "cpu", "--threads", "1", "--prompt", "Once upon a time", "--max-tokens", "5"];
         let output = quire("ulimit -v 700000", &[&common, words].concat()).output().unwrap();

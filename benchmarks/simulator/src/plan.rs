@@ -302,18 +302,14 @@ impl fmt::Display for Plan {
             "{} in 16 bits{kv} on {} x {}, {} requests: computed and simulated, not measured.\n",
             self.model, self.gpus, self.gpu.name, self.workload
         )?;
-        let parts = [
-            ("weights", self.weights),
-            ("activations", self.activations),
-            ("KV cache", self.cache),
-            ("left free", rest),
-        ];
+        let parts =
+            [("weights", self.weights), ("activations", self.activations), ("KV cache", self.cache), ("unused", rest)];
         for (name, bytes) in parts {
             writeln!(f, "{name:<14}{:>8.2} GiB  {:>5.1} %  of each GPU", bytes / GIB, 100.0 * bytes / memory)?;
         }
         writeln!(
             f,
-            "\nKV cache      {:>8.0} KiB a token, {} tokens in {} blocks of {}",
+            "\nKV cache      {:>8.0} KiB per token, {} tokens in {} blocks of {}",
             self.token_bytes / 1024.0,
             self.slots,
             self.slots / self.block_size,
@@ -325,12 +321,20 @@ impl fmt::Display for Plan {
             self.prompt, self.output, self.in_flight
         )?;
         writeln!(f, "room for      {:>8.0} requests at a time", self.concurrency())?;
-        writeln!(f, "alone         {:>8.1} ms per token", 1e3 * self.unloaded)?;
-        writeln!(f, "latency turns {:>8.2} requests per second: a token then takes {TURN} times as long", self.rate)?;
+        writeln!(
+            f,
+            "alone         {:>8.1} ms per token when the server handles one request at a time",
+            1e3 * self.unloaded
+        )?;
+        writeln!(
+            f,
+            "load limit    {:>8.2} requests per second; at higher rates a token takes over {TURN} times as long as alone",
+            self.rate
+        )?;
         let sizes: Vec<_> = self.block_sizes.iter().map(|(size, s)| format!("{size}: {:.1} ms", 1e3 * s)).collect();
         writeln!(f, "block sizes   {} per token, close to that rate", sizes.join(", "))?;
         if self.gpus > 1 {
-            writeln!(f, "\nDivided among GPUs, this engine has only run in the emulator so far.")?;
+            writeln!(f, "\nWith several GPUs, this engine has only run in the emulator so far.")?;
         }
         writeln!(f, "\n{}", self.command())
     }

@@ -1,4 +1,5 @@
-//! `quire bench floor`: the launches of a step on a GPU that need not be there, and the least time that they can take.
+//! `quire bench floor`: lists the launches of a step on a GPU, and the minimum time that they can take. It needs no
+//! GPU.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,7 +18,7 @@ use simulator::model::ModelShape;
 
 use super::step::{Kind, StepRoofline};
 use crate::command::{Command, Positionals, Words};
-use crate::values::{coded, count};
+use crate::values::{count, quantised_kv};
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -35,44 +36,44 @@ pub const COMMAND: Command = Command {
 
 /// Tokens in a KV block.
 const BLOCK_SIZE: usize = 16;
-/// Sequences that a step may have.
+/// Maximum sequences in a step.
 const MAX_BATCH: usize = 4096;
 
-/// List the launches of a model's steps, with the bytes and operations that each takes at the least, and the times that
-/// these take. Nothing is launched: no GPU, no weights and, for opt-6.7b to opt-175b, llama-7b to
-/// llama-65b, llama-3-8b, llama-3-70b and qwen3-32b, no network are needed.
+/// List the launches of a model's steps with their minimum bytes, operations and times. Nothing is launched: no GPU and
+/// no weights are needed. No network is needed for opt-6.7b to opt-175b, llama-7b to llama-65b, llama-3-8b, llama-3-70b
+/// and qwen3-32b.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// directory, hub id or short name
     #[argh(option, short = 'm', arg_name = "model")]
     model: String,
-    /// which GPU: h200, h100, a100, a100-40gb, l40s, l4 or rtx-4090 (h200)
+    /// GPU: h200, h100, a100, a100-40gb, l40s, l4 or rtx-4090 (h200)
     #[argh(option, arg_name = "gpu", from_str_fn(gpu::named), default = "&gpu::GPUS[0]")]
     gpu: &'static GpuSpec,
-    /// GPUs that divide the model: the figures are those of one (1)
+    /// GPUs that split the model, each with the printed figures (1)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
     tensor_parallel_size: usize,
-    /// element type: f16 or bf16 (that of the weights; f16 if they are f32)
+    /// element type: f16 or bf16 (the weights' type; f16 if they are f32)
     #[argh(option, arg_name = "type", from_str_fn(dtype))]
     dtype: Option<DType>,
-    /// element type of keys and values: int8 or fp8 (that of the weights)
-    #[argh(option, arg_name = "type", from_str_fn(coded))]
+    /// element type of keys and values: int8 or fp8 (the weights' type)
+    #[argh(option, arg_name = "type", from_str_fn(quantised_kv))]
     kv_dtype: Option<KvDtype>,
-    /// sequences of decode steps, one or several numbers (1,32,128)
+    /// sequences per decode step, one or several numbers (1,32,128)
     #[argh(option, arg_name = "n", from_str_fn(batches), default = "Batches(vec![1, 32, 128])")]
     batch: Batches,
-    /// tokens that each sequence sees (512)
+    /// tokens that each sequence attends to (512)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "512")]
     context: usize,
-    /// also a step of a prompt of so many tokens
+    /// also list the step of a prompt of this many tokens
     #[argh(option, arg_name = "n", from_str_fn(count))]
     prompt: Option<usize>,
-    /// file that gets the figures as well
+    /// also write the figures to this file as JSON
     #[argh(option, arg_name = "file")]
     json: Option<String>,
 }
 
-/// Numbers of sequences, a step for each.
+/// Batch sizes, with one decode step for each.
 struct Batches(Vec<usize>);
 
 fn batches(s: &str) -> Result<Batches, String> {
@@ -85,7 +86,7 @@ fn dtype(s: &str) -> Result<DType, String> {
     match s {
         "f16" => Ok(DType::F16),
         "bf16" => Ok(DType::Bf16),
-        _ => Err(format!("{s:?} is not a type that the GPU computes in; f16 and bf16 are")),
+        _ => Err(format!("{s:?} is neither f16 nor bf16")),
     }
 }
 
@@ -97,7 +98,7 @@ fn run(words: &Words) -> Result<()> {
     for (option, tokens) in [("context", Some(args.context)), ("prompt", args.prompt)] {
         ensure!(
             tokens.is_none_or(|n| (1..=most).contains(&n)),
-            "--{option} is not from 1 to {most}, the model's positions"
+            "--{option} must be from 1 to {most}, the model's context length"
         );
     }
     let dtype = match (args.dtype, config.torch_dtype) {
@@ -110,7 +111,7 @@ fn run(words: &Words) -> Result<()> {
     let mut blocks = None;
     let attention_blocks = |launch| {
         let held = gpu.attention_blocks(launch, dtype);
-        // The first that are asked for are those of steps without drafts.
+        // The backend asks for steps without drafts first.
         blocks.get_or_insert(held);
         held
     };
@@ -144,7 +145,7 @@ fn run(words: &Words) -> Result<()> {
     let gpus = if shard.is_whole() { gpu.name.to_owned() } else { format!("one of {} {}", shard.of, gpu.name) };
     let types =
         if args.kv_dtype.is_some() { format!("{dtype}, with a KV cache in {kv_dtype},") } else { dtype.to_string() };
-    writeln!(out, "{name} in {types} on {gpus}: floors, computed from shapes. None of this was measured.\n")?;
+    writeln!(out, "{name} in {types} on {gpus}: minimum times, computed from shapes. None of this was measured.\n")?;
     writeln!(out, "weights           {:.2} GB", backend.weight_bytes() as f64 / 1e9)?;
     writeln!(
         out,
@@ -158,7 +159,7 @@ fn run(words: &Words) -> Result<()> {
     }
     writeln!(
         out,
-        "multiprocessors   {}, each with {blocks} blocks of decode attention, by registers and shared memory",
+        "multiprocessors   {}; registers and shared memory allow {blocks} blocks of decode attention on each",
         gpu.limits.multiprocessors
     )?;
     for step in &steps {

@@ -1,4 +1,4 @@
-//! `quire bench latency`: how long an engine takes for a batch.
+//! `quire bench latency`: measures how long an engine takes for a batch.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use loadgen::summary::Summary;
 use loadgen::workload::{Lengths, Workload};
 
 use super::options::{self, Sweep};
-use super::{drive, measured};
+use super::{measured, run_requests};
 use crate::command::{Command, Positionals, Words};
 use crate::values::{count, seed};
 
@@ -28,10 +28,10 @@ pub const COMMAND: Command = Command {
 /// Measure how long the engine takes for batches of requests, one batch after the other, without a server.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
-    /// requests in a batch, one or several numbers (1,8,32)
+    /// requests per batch, one or several numbers (1,8,32)
     #[argh(option, arg_name = "n", from_str_fn(options::sweep), default = "Sweep(vec![1, 8, 32])")]
     batch: Sweep,
-    /// sharegpt, alpaca, tokens of prompt and output such as 128,64, or a file of JSON lines (128,64)
+    /// sharegpt, alpaca, prompt and output tokens such as 128,64, or a file of JSON lines (128,64)
     #[argh(
         option,
         arg_name = "lengths",
@@ -39,22 +39,22 @@ pub struct Args {
         default = "Workload::Fixed(Lengths { prompt: 128, output: 64 })"
     )]
     lengths: Workload,
-    /// batches of each size, after one that does not count (5)
+    /// batches of each size, after one for warm-up (5)
     #[argh(option, arg_name = "n", from_str_fn(options::requests), default = "5")]
     repeats: usize,
-    /// outputs of each request, sampled at temperature 1 if there are several (1)
+    /// outputs per request, sampled at temperature 1 if there are several (1)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
     n: usize,
-    /// outputs generated of each request, of which the n best are returned (n)
+    /// outputs generated per request, returning the n best (n)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     best_of: Option<usize>,
-    /// beams of each request, of which the n best are returned
+    /// beams per request, returning the n best
     #[argh(option, arg_name = "n", from_str_fn(count))]
     beam_width: Option<usize>,
-    /// seed of lengths and prompts (1)
+    /// random seed of lengths and prompts (1)
     #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
-    /// file that gets the figures as well
+    /// also write the figures to this file as JSON
     #[argh(option, arg_name = "file")]
     json: Option<String>,
 }
@@ -64,7 +64,7 @@ fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
     let params = options::decoding(args.n, args.best_of, args.beam_width);
     params.validate()?;
-    let mut loaded = drive::load(&words.engine()?)?;
+    let mut loaded = run_requests::load(&words.engine()?)?;
     let (max_len, mut random) = (loaded.max_len(), WorkloadRng::new(args.seed));
     if let Some(longest) = args.lengths.longest().filter(|longest| *longest > max_len) {
         let room = format!("the model and the KV cache have room for {max_len}");

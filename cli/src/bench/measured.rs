@@ -1,4 +1,4 @@
-//! Figures that were measured, as tables and as JSON.
+//! Prints measured figures as tables and writes them as JSON.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use crate::table::Table;
 
 type Figure = fn(&Summary) -> Option<Distribution>;
 
-/// Prints the tables, and writes the JSON where it is asked for.
+/// Prints the tables, and writes the JSON if a file is given.
 pub fn show(report: &Report, json: Option<&str>) -> Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}: {}\n\n{}\n{}", report.model, report.load, rates(report), times(report))?;
@@ -24,7 +24,7 @@ pub fn show(report: &Report, json: Option<&str>) -> Result<()> {
             let answered = requests - failed;
             writeln!(
                 out,
-                "{} {}: tokens of {uncounted} of {answered} answers are those asked for, and pieces of text",
+                "{} {}: {uncounted} of {answered} answers report no token counts; the requested prompt tokens and the text pieces are counted instead",
                 report.axis, point.at
             )?;
         }
@@ -33,7 +33,7 @@ pub fn show(report: &Report, json: Option<&str>) -> Result<()> {
     write_file(file, &format!("{}\n", serde_json::to_string_pretty(report)?))
 }
 
-/// Writes a file as a whole.
+/// Writes a file and names it in errors.
 pub fn write_file(file: &str, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {file}"))
 }
@@ -75,7 +75,7 @@ fn times(report: &Report) -> Table {
         ("time to first token", |s| s.time_to_first_token),
         ("time per output token", |s| s.time_per_output_token),
         ("latency", |s| s.latency),
-        ("normalized latency, per token", |s| s.normalized_latency),
+        ("normalized latency per token", |s| s.normalized_latency),
     ];
     for (name, figure) in figures {
         for point in &report.points {

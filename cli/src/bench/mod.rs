@@ -1,15 +1,15 @@
-//! `quire bench`: what a model costs and what sharing saves, computed or measured. A file for each command.
+//! `quire bench`: computes or measures a model's cost and the savings of sharing. Each command has its own file.
 
-mod drive;
+mod fake_model;
 #[cfg(feature = "cuda")]
 pub mod floor;
 pub mod latency;
 mod measured;
 mod options;
 pub mod prefix;
+mod run_requests;
 pub mod serve;
 pub mod sharing;
-mod stand_in;
 #[cfg(feature = "cuda")]
 mod step;
 pub mod throughput;

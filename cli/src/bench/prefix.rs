@@ -1,4 +1,4 @@
-//! `quire bench prefix`: requests that begin alike, with and without sharing what they begin with.
+//! `quire bench prefix`: measures requests with a common prefix, with and without sharing it.
 
 use std::io::{self, Write};
 use std::time::Instant;
@@ -28,36 +28,37 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Time to answer requests with a common prefix: computed for each, found by prefix caching, and pinned before they come.
+/// Measure the time to answer requests with a common prefix that is computed for each request, cached, or pinned in
+/// advance.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
-    /// requests (64)
+    /// number of requests (64)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "64")]
     requests: usize,
-    /// tokens of the common prefix; five examples in the paper (341)
+    /// tokens of the common prefix; the paper's five examples have 341 (341)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "341")]
     tokens: usize,
-    /// tokens of each prompt beside it (20)
+    /// tokens of each prompt after the prefix (20)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "20")]
     own: usize,
-    /// tokens to generate for each (32)
+    /// tokens to generate per request (32)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "32")]
     output: usize,
-    /// times that each way is measured, in turns; the median counts (3)
+    /// interleaved measurements of each method, whose median counts (3)
     #[argh(option, arg_name = "n", from_str_fn(options::requests), default = "3")]
     repeats: usize,
 }
 
-/// The ways: a name, whether prefixes are found by caching, and whether the prefix is pinned before.
-const WAYS: [(&str, bool, bool); 3] =
-    [("computed for each", false, false), ("prefix caching", true, false), ("pinned before", false, true)];
+/// The methods: name, whether prefix caching is on, and whether the prefix is pinned in advance.
+const METHODS: [(&str, bool, bool); 3] =
+    [("computed for each", false, false), ("prefix caching", true, false), ("pinned in advance", false, true)];
 
-/// Answers the requests in each way, and prints the table.
+/// Answers the requests with each method and prints the table.
 fn run(words: &Words) -> Result<()> {
     let (args, engine) = (words.own::<Args>()?, words.engine()?);
     if !engine.prefix_caching || !engine.shared_prefix.is_empty() {
         return Err(words
-            .wrong("--prefix-caching and --shared-prefix are what is compared, and have no place here")
+            .wrong("this benchmark compares --prefix-caching and --shared-prefix, so they cannot be given")
             .into());
     }
     Ok(io::stdout().write_all(args.table(&engine)?.to_string().as_bytes())?)
@@ -65,17 +66,17 @@ fn run(words: &Words) -> Result<()> {
 
 impl Args {
     fn table(&self, engine: &EngineArgs) -> Result<Table> {
-        let mut table = Table::new(&["prefix", "tokens computed", "seconds", "faster"]);
-        let mut measured = WAYS.map(|_| (0, Vec::new()));
+        let mut table = Table::new(&["prefix", "tokens computed", "seconds", "speedup"]);
+        let mut measured = METHODS.map(|_| (0, Vec::new()));
         for _ in 0..self.repeats {
-            for ((_, prefix_caching, pinned), (computed, seconds)) in WAYS.into_iter().zip(&mut measured) {
+            for ((_, prefix_caching, pinned), (computed, seconds)) in METHODS.into_iter().zip(&mut measured) {
                 let (tokens, time) = self.serve(engine, prefix_caching, pinned)?;
                 *computed = tokens;
                 seconds.push(time);
             }
         }
         let mut slowest = None;
-        for ((name, ..), (computed, mut seconds)) in WAYS.into_iter().zip(measured) {
+        for ((name, ..), (computed, mut seconds)) in METHODS.into_iter().zip(measured) {
             seconds.sort_by(f64::total_cmp);
             let seconds = seconds[seconds.len() / 2];
             let faster = *slowest.get_or_insert(seconds) / seconds;
@@ -84,7 +85,7 @@ impl Args {
         Ok(table)
     }
 
-    /// Tokens computed, and the time it took without that for pinning.
+    /// Returns the number of computed tokens, and the time without loading and pinning.
     fn serve(&self, engine: &EngineArgs, prefix_caching: bool, pinned: bool) -> Result<(usize, f64)> {
         let mut options = engine.options()?;
         options.scheduler.prefix_caching = prefix_caching;

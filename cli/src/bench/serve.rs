@@ -1,4 +1,4 @@
-//! `quire bench serve`: sends requests to a server with OpenAI's API, and measures its answers.
+//! `quire bench serve`: sends requests to a server with OpenAI's API and measures its answers.
 
 use std::time::Duration;
 
@@ -32,67 +32,67 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Requests, if no option says how many or for how long.
+/// Requests per measurement if no option sets their number or duration.
 const REQUESTS: usize = 100;
-/// Tokens of the longest request, if neither the server nor an option says so: OPT's positions.
+/// Tokens of the longest request if neither the server nor an option sets a limit. OPT has this many positions.
 const MAX_LEN: usize = 2048;
 
-/// Send requests to a server with OpenAI's API, at rates of arrival or from a number of clients, and measure how it does.
+/// Send requests to a server with OpenAI's API, at given rates or from a number of clients, and measure the answers.
 /// Answers are streamed completions.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
-    /// where the server is (http://127.0.0.1:8000)
+    /// URL of the server (http://127.0.0.1:8000)
     #[argh(option, arg_name = "url", default = "String::from(\"http://127.0.0.1:8000\")")]
     url: String,
-    /// model to ask for (the first that the server lists)
+    /// model to ask for (the first one that the server lists)
     #[argh(option, short = 'm', arg_name = "model")]
     model: Option<String>,
-    /// key to send (QUIRE_API_KEY, else none)
+    /// API key to send (QUIRE_API_KEY, else none)
     #[argh(option, arg_name = "key")]
     api_key: Option<String>,
-    /// requests that arrive in a second, one or several numbers such as 1,2,4
+    /// requests per second, one or several numbers such as 1,2,4
     #[argh(option, arg_name = "n", from_str_fn(options::rates))]
     rate: Option<Rates>,
-    /// how they arrive: poisson or fixed (poisson)
+    /// arrival process: poisson or fixed (poisson)
     #[argh(option, arg_name = "how", from_str_fn(process), default = "Process::Poisson")]
     arrivals: Process,
-    /// in place of a rate: clients that ask again when they are answered, one or several numbers
+    /// instead of a rate: clients that send one request after another, one or several numbers
     #[argh(option, arg_name = "n", from_str_fn(options::sweep))]
     concurrency: Option<Sweep>,
-    /// sharegpt, alpaca, tokens of prompt and output such as 128,64, or a file of JSON lines (sharegpt)
+    /// sharegpt, alpaca, prompt and output tokens such as 128,64, or a file of JSON lines (sharegpt)
     #[argh(option, arg_name = "lengths", from_str_fn(options::lengths), default = "Workload::Like(SHAREGPT)")]
     lengths: Workload,
-    /// most tokens of prompt and output together (what the server lists, else 2048)
+    /// maximum tokens of prompt and output together (the server's limit, else 2048)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     max_len: Option<usize>,
-    /// requests at each rate (100, or what comes within --duration)
+    /// requests per rate (100, or as many as --duration allows)
     #[argh(option, arg_name = "n", from_str_fn(options::requests))]
     requests: Option<usize>,
-    /// seconds after which no more requests are sent
+    /// stop sending requests after this many seconds
     #[argh(option, arg_name = "s", from_str_fn(options::seconds))]
     duration: Option<Duration>,
-    /// seconds that an answer may take (600)
+    /// time limit for an answer in seconds (600)
     #[argh(option, arg_name = "s", from_str_fn(options::seconds), default = "Duration::from_secs(600)")]
     timeout: Duration,
-    /// prompts of words in place of token ids, for servers that take no ids; lengths are then about right
+    /// send words instead of token ids, for servers that accept no ids (lengths become approximate)
     #[argh(switch)]
     words: bool,
-    /// let outputs end early, for servers that do not know ignore_eos
+    /// let outputs end early, for servers without ignore_eos
     #[argh(switch)]
     stop_at_eos: bool,
-    /// outputs of each request, sampled at temperature 1 if there are several (1)
+    /// outputs per request, sampled at temperature 1 if there are several (1)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
     n: usize,
-    /// beams of each request, of which the n best are returned
+    /// beams per request, returning the n best
     #[argh(option, arg_name = "n", from_str_fn(count))]
     beam_width: Option<usize>,
-    /// seed of lengths, prompts and arrivals (1)
+    /// random seed of lengths, prompts and arrivals (1)
     #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
-    /// file that gets the figures as well
+    /// also write the figures to this file as JSON
     #[argh(option, arg_name = "file")]
     json: Option<String>,
-    /// file that gets them as a plot
+    /// also plot the figures to this file
     #[argh(option, arg_name = "file")]
     svg: Option<String>,
 }
@@ -105,7 +105,7 @@ fn process(s: &str) -> Result<Process, String> {
     }
 }
 
-/// The fewest requests that measure a rate. With fewer, the first and the last ones weigh too much.
+/// Fewer requests than this do not measure a rate: the first and last ones weigh too much.
 const ENOUGH: usize = 50;
 
 /// Runs the command.
@@ -124,7 +124,7 @@ fn run(words: &Words) -> Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let endpoint = runtime.block_on(Endpoint::connect(options))?;
-    options::say_if_cut(&args.lengths, args.max_len(&endpoint));
+    options::note_if_shortened(&args.lengths, args.max_len(&endpoint));
     let report = Report {
         bench: "serve",
         model: endpoint.model().to_owned(),
@@ -154,7 +154,7 @@ fn run(words: &Words) -> Result<()> {
 }
 
 impl Args {
-    /// What varies, and the load at each point.
+    /// Returns the axis of the sweep, and the load at each point.
     fn sweep(&self) -> Result<(Axis, Vec<(f64, Load)>)> {
         let (process, seed) = (self.arrivals, self.seed);
         match (&self.rate, &self.concurrency) {
@@ -178,12 +178,13 @@ impl Args {
         format!("{}{}, {arrivals}, seed {}", self.lengths.cut_to(max_len), options::described(params), self.seed)
     }
 
-    /// Tokens of the longest request.
+    /// Returns the tokens of the longest request.
     fn max_len(&self, endpoint: &Endpoint) -> usize {
         self.max_len.or(endpoint.max_len()).unwrap_or(MAX_LEN)
     }
 
-    /// Lengths and arrivals are the same at each point of a sweep. Prompts are not: a server may remember them.
+    /// Measures one point of a sweep. Lengths and arrivals are the same at each point. Prompts differ, because a server
+    /// may cache them.
     async fn measure(&self, endpoint: &Endpoint, load: Load, random: &mut WorkloadRng) -> Summary {
         let default = if self.duration.is_some() { options::MAX_REQUESTS } else { REQUESTS };
         let lengths = self.lengths.requests(self.seed, self.max_len(endpoint)).take(self.requests.unwrap_or(default));

@@ -1,4 +1,4 @@
-//! `quire bench sharing`: blocks that sharing saves, on the paper's scale (6.3, figure 15).
+//! `quire bench sharing`: measures the blocks that sharing saves, at the paper's scale (6.3, figure 15).
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use engine::scheduler::SchedulerOptions;
 use loadgen::random::WorkloadRng;
 use loadgen::trace::{ALPACA, LengthDistribution, SHAREGPT};
 
-use super::stand_in::{StandIn, VOCAB};
+use super::fake_model::{FakeModel, VOCAB};
 use crate::command::{Command, Positionals, Words};
 use crate::table::Table;
 use crate::values::{count, seed};
@@ -26,30 +26,31 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Blocks saved by sharing, for parallel sampling and beam search over lengths like the paper's, in a KV cache of
-/// OPT-13B's size there. A stand-in chooses the tokens: nothing is computed.
+/// Measure the KV blocks that sharing saves in parallel sampling and beam search. Lengths are like the paper's, and the
+/// KV cache has OPT-13B's size there. A fake model chooses the tokens: nothing is computed.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
-    /// requests for each row (200)
+    /// requests per row (200)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "200")]
     requests: usize,
-    /// seed of lengths and tokens (1)
+    /// random seed of lengths and tokens (1)
     #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
 }
 
-/// KV slots of OPT-13B on an A100 with 40 GB (table 1 of the paper), and its block size.
+/// KV slots of OPT-13B on an A100 with 40 GB (table 1 of the paper). `BLOCK_SIZE` is the paper's block size.
 const SLOTS: usize = 15_700;
 const BLOCK_SIZE: usize = 16;
 
-/// Serves the requests of each row, and prints the table.
+/// Runs the requests of each row and prints the table.
 fn run(words: &Words) -> Result<()> {
     Ok(io::stdout().write_all(words.own::<Args>()?.table()?.to_string().as_bytes())?)
 }
 
 impl Args {
     fn table(&self) -> Result<Table> {
-        let headings = ["lengths", "method", "width", "saved", "paper", "utilisation", "swapped out", "recomputed"];
+        let headings =
+            ["lengths", "method", "width", "blocks saved", "paper", "utilisation", "swapped out", "recomputed"];
         let mut table = Table::new(&headings);
         for (trace, sampling, beams) in [(SHAREGPT, "16.2-30.5 %", "44.3-66.3 %"), (ALPACA, "6.1-9.8 %", "37.6-55.2 %")]
         {
@@ -72,7 +73,7 @@ impl Args {
         Ok(table)
     }
 
-    /// Serves the requests of a trace, all of which come at once.
+    /// Runs the requests of a trace, which all arrive at once.
     fn serve(&self, trace: &LengthDistribution, width: usize, search: bool) -> Result<engine::stats::Stats> {
         let num_blocks = SLOTS / BLOCK_SIZE;
         let config = EngineConfig {
@@ -83,14 +84,14 @@ impl Args {
             max_len: 2048,
             vocab_size: VOCAB,
             eos: Vec::new(),
-            // Only what sequences of one request share counts here.
+            // Only sharing between the sequences of one request is measured.
             scheduler: SchedulerOptions {
                 prefix_caching: false,
                 max_request_share: 1.0,
                 ..SchedulerOptions::default()
             },
         };
-        let mut engine = Engine::new(config, Box::new(StandIn));
+        let mut engine = Engine::new(config, Box::new(FakeModel));
         let mut random = WorkloadRng::new(self.seed);
         for (prompt, output) in trace.lengths(self.requests, &mut random) {
             let beam = search.then_some(Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::Never });

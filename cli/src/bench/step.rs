@@ -1,4 +1,4 @@
-//! A step: its launches, equal ones together, and what they cost at the least.
+//! The launches of a step, with equal ones grouped, and their minimum cost.
 
 use std::fmt;
 
@@ -9,22 +9,22 @@ use workbench::Floor;
 
 use crate::table::Table;
 
-/// What a step computes.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A token for each of so many sequences, which see so many tokens each.
+    /// A decode step: one new token per sequence.
     Decode {
-        /// Sequences.
+        /// Number of sequences.
         batch: usize,
-        /// Tokens that each sees, its new one included.
+        /// Tokens that each sequence attends to, including its new one.
         context: usize,
     },
-    /// A prompt of so many tokens.
+    /// The prefill of a prompt of this many tokens.
     Prefill(usize),
 }
 
 impl Kind {
-    /// New tokens.
+    /// Returns the number of new tokens.
     fn tokens(self) -> usize {
         match self {
             Kind::Decode { batch, .. } => batch,
@@ -42,16 +42,16 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A step.
+/// The minimum cost of a step.
 pub struct StepRoofline {
     kind: Kind,
     gpu: &'static GpuSpec,
-    /// Launches of one kernel, grid and cost, in the order of the first of each, and how many there are.
+    /// Distinct launches in the order of their first occurrence, each with the number of times it occurs.
     groups: Vec<(NotedLaunch, u64)>,
 }
 
 impl StepRoofline {
-    /// The step that makes these launches.
+    /// Creates the step from its launches.
     pub fn new(kind: Kind, gpu: &'static GpuSpec, launches: &[NotedLaunch]) -> StepRoofline {
         let mut groups: Vec<(NotedLaunch, u64)> = Vec::new();
         for launch in launches {
@@ -63,7 +63,7 @@ impl StepRoofline {
         StepRoofline { kind, gpu, groups }
     }
 
-    /// The cost of all launches together.
+    /// Returns the cost of all launches together.
     fn cost(&self) -> LaunchCost {
         self.groups.iter().fold(LaunchCost::default(), |sum, (NotedLaunch { cost, .. }, times)| LaunchCost {
             floor: Floor {
@@ -76,29 +76,30 @@ impl StepRoofline {
         })
     }
 
-    /// Seconds that the step takes at the least: one launch after the other, each with activations from memory.
+    /// Returns the minimum seconds of the step. Launches run one after another, and each reads its activations from
+    /// memory.
     fn seconds(&self) -> f64 {
         self.groups.iter().map(|(launch, times)| *times as f64 * self.gpu.seconds_of(&launch.cost)).sum()
     }
 
-    /// Seconds of these that workers exchange in.
+    /// Returns the part of these seconds in which workers exchange data.
     fn exchange_seconds(&self) -> f64 {
         let exchanges = self.groups.iter().filter(|(launch, _)| launch.cost.peers > 0);
         exchanges.map(|(launch, times)| *times as f64 * self.gpu.seconds_of(&launch.cost)).sum()
     }
 
-    /// Seconds that weights, keys and values take to be read: what no cache can help with.
+    /// Returns the seconds to read the weights, keys and values, which no cache can shorten.
     fn stream_seconds(&self) -> f64 {
         let LaunchCost { weights, kv_cache, .. } = self.cost();
         self.gpu.seconds(Floor { bytes: weights + kv_cache, flops: 0 })
     }
 
-    /// The most tokens a second that are possible.
+    /// Returns the maximum tokens per second.
     fn rate(&self) -> f64 {
         self.kind.tokens() as f64 / self.seconds()
     }
 
-    /// The form of `--json`.
+    /// Returns the step in the format of `--json`.
     pub fn json(&self) -> Value {
         let launches = self.groups.iter().map(|(launch, times)| {
             json!({
@@ -160,15 +161,15 @@ impl fmt::Display for StepRoofline {
         writeln!(f, "{}: {launches} launches\n\n{table}", self.kind)?;
         let LaunchCost { floor: Floor { bytes, flops }, weights, kv_cache, peers } = self.cost();
         let rest = bytes - weights - kv_cache;
-        for (name, bytes) in [("weights", weights), ("KV cache", kv_cache), ("activations", rest), ("in all", bytes)] {
+        for (name, bytes) in [("weights", weights), ("KV cache", kv_cache), ("activations", rest), ("total", bytes)] {
             writeln!(f, "{name:<16}{:>9.3} GB", bytes as f64 / 1e9)?;
         }
         writeln!(f, "products        {:>9.3} TFLOP", flops as f64 / 1e12)?;
         writeln!(f, "weights, KV read{:>9.3} ms", 1e3 * self.stream_seconds())?;
         if peers > 0 {
-            writeln!(f, "from others     {:>9.3} GB", peers as f64 / 1e9)?;
+            writeln!(f, "from other GPUs {:>9.3} GB", peers as f64 / 1e9)?;
             writeln!(f, "exchanges       {:>9.3} ms", 1e3 * self.exchange_seconds())?;
         }
-        writeln!(f, "floor           {:>9.3} ms, at most {:.0} tokens/s", 1e3 * self.seconds(), self.rate())
+        writeln!(f, "minimum time    {:>9.3} ms, at most {:.0} tokens/s", 1e3 * self.seconds(), self.rate())
     }
 }

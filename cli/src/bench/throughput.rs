@@ -1,4 +1,4 @@
-//! `quire bench throughput`: how fast an engine answers requests that are all there.
+//! `quire bench throughput`: measures how fast an engine answers requests that all arrive at once.
 
 use std::io::{self, Write};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use loadgen::summary::Summary;
 use loadgen::trace::SHAREGPT;
 use loadgen::workload::Workload;
 
-use super::{drive, measured, options};
+use super::{measured, options, run_requests};
 use crate::command::{Command, Positionals, Words};
 use crate::report;
 use crate::values::{count, seed};
@@ -27,28 +27,28 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Measure how fast the engine answers requests that all come at once, without a server.
+/// Measure how fast the engine answers requests that all arrive at once, without a server.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
-    /// sharegpt, alpaca, tokens of prompt and output such as 128,64, or a file of JSON lines (sharegpt)
+    /// sharegpt, alpaca, prompt and output tokens such as 128,64, or a file of JSON lines (sharegpt)
     #[argh(option, arg_name = "lengths", from_str_fn(options::lengths), default = "Workload::Like(SHAREGPT)")]
     lengths: Workload,
-    /// requests (100)
+    /// number of requests (100)
     #[argh(option, arg_name = "n", from_str_fn(options::requests), default = "100")]
     requests: usize,
-    /// outputs of each request, sampled at temperature 1 if there are several (1)
+    /// outputs per request, sampled at temperature 1 if there are several (1)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
     n: usize,
-    /// outputs generated of each request, of which the n best are returned (n)
+    /// outputs generated per request, returning the n best (n)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     best_of: Option<usize>,
-    /// beams of each request, of which the n best are returned
+    /// beams per request, returning the n best
     #[argh(option, arg_name = "n", from_str_fn(count))]
     beam_width: Option<usize>,
-    /// seed of lengths and prompts (1)
+    /// random seed of lengths and prompts (1)
     #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
-    /// file that gets the figures as well
+    /// also write the figures to this file as JSON
     #[argh(option, arg_name = "file")]
     json: Option<String>,
 }
@@ -58,10 +58,10 @@ fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
     let params = options::decoding(args.n, args.best_of, args.beam_width);
     params.validate()?;
-    let mut loaded = drive::load(&words.engine()?)?;
+    let mut loaded = run_requests::load(&words.engine()?)?;
     let (max_len, mut random) = (loaded.max_len(), WorkloadRng::new(args.seed));
     let requests = args.lengths.requests(args.seed, max_len).take(args.requests);
-    options::say_if_cut(&args.lengths, max_len);
+    options::note_if_shortened(&args.lengths, max_len);
     let records = loaded.answer(requests, &params, &mut random, Instant::now())?;
     let report = Report {
         bench: "throughput",

@@ -1,4 +1,4 @@
-//! `quire bench trace`: the lengths of a published data set, as a trace.
+//! `quire bench trace`: turns a published data set into a trace of request lengths.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -23,8 +23,8 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Turn a data set of the paper's, as it is published, into a trace of lengths, which bench serve, bench throughput and plan
-/// take, and hold its means against the paper's.
+/// Turn a published data set of the paper's into a trace of request lengths. bench serve, bench throughput and plan
+/// read such traces. The means are compared with the paper's.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// file of ShareGPT's conversations
@@ -33,18 +33,18 @@ pub struct Args {
     /// file of Alpaca's instructions
     #[argh(option, arg_name = "file")]
     alpaca: Option<String>,
-    /// directory, hub id or short name of the model whose tokens are counted
+    /// model whose tokens are counted: a directory, hub id or short name
     #[argh(option, arg_name = "model")]
     tokenizer: String,
-    /// most tokens of a request in all; longer ones are left out (2048)
+    /// maximum tokens per request; longer requests are left out (2048)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "2048")]
     max_len: usize,
-    /// file that gets the trace (standard output)
+    /// file to write the trace to (standard output)
     #[argh(option, short = 'o', arg_name = "file")]
     out: Option<String>,
 }
 
-/// Tokens of prompts and outputs, on average, in the paper's figure 11.
+/// Returns the name of a data set, and the mean tokens of its prompts and outputs in figure 11 of the paper.
 fn paper(dataset: Dataset) -> (&'static str, [f64; 2]) {
     match dataset {
         Dataset::ShareGpt => ("ShareGPT", [161.31, 337.99]),
@@ -52,13 +52,13 @@ fn paper(dataset: Dataset) -> (&'static str, [f64; 2]) {
     }
 }
 
-/// Counts tokens, writes the trace, and says on standard error how it compares.
+/// Counts tokens, writes the trace, and compares its means with the paper's on standard error.
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
     let (dataset, file) = match (&args.sharegpt, &args.alpaca) {
         (Some(file), None) => (Dataset::ShareGpt, file),
         (None, Some(file)) => (Dataset::Alpaca, file),
-        _ => return Err(words.wrong("one of --sharegpt and --alpaca is needed").into()),
+        _ => return Err(words.wrong("give either --sharegpt or --alpaca").into()),
     };
     let files = ModelFiles::resolve(Some(&args.tokenizer), true)?;
     let tokenizer = Tokenizer::of_model(&files, &files.config()?)?;
@@ -82,7 +82,7 @@ fn run(words: &Words) -> Result<()> {
     let (name, means) = paper(dataset);
     let mean = |at: usize| sums[at] as f64 / kept.max(1) as f64;
     eprintln!(
-        "{kept} of {} requests: {:.2} tokens of prompt and {:.2} of output on average; the paper has {} and {} for {name}",
+        "{kept} of {} requests: on average {:.2} prompt tokens and {:.2} output tokens; the paper has {} and {} for {name}",
         pairs.len(),
         mean(0),
         mean(1),

@@ -1,4 +1,4 @@
-//! What a person types, or what is piped to standard input, entry by entry.
+//! Reads entries that a person types or that are piped to standard input.
 
 use std::io::{self, IsTerminal};
 
@@ -13,13 +13,13 @@ use rustyline::{Behavior, CompletionType, Config, Context as Completed, Editor, 
 
 use super::talk::COMMANDS;
 
-/// Standard input. An entry that ends with a backslash goes on in the next line.
+/// Standard input. An entry that ends with a backslash continues on the next line.
 pub struct Lines {
-    /// The editor of a terminal, with a history and completion of commands.
+    /// The line editor on a terminal, with a history and completion of commands.
     editor: Option<Editor<Commands, DefaultHistory>>,
 }
 
-/// Completes commands and the file that `/save` takes.
+/// Completes commands and the file name of `/save`.
 struct Commands {
     files: FilenameCompleter,
 }
@@ -45,21 +45,21 @@ impl Highlighter for Commands {}
 impl Validator for Commands {}
 impl Helper for Commands {}
 
-/// How the reading of a line ended.
+/// The result of reading a line.
 enum Line {
     Read(String),
-    /// By Ctrl-C.
+    /// Ctrl-C discarded the line.
     Dropped,
     End,
 }
 
 impl Lines {
-    /// Standard input, which is a terminal or not.
+    /// Opens standard input, with a line editor if it is a terminal.
     ///
     /// # Errors
-    /// If it is a terminal that cannot be used.
+    /// If the terminal cannot be used.
     pub fn new() -> Result<Self> {
-        // The terminal itself, and not standard output, which may go to a file.
+        // Use the terminal itself, because standard output may go to a file.
         let config = Config::builder().behavior(Behavior::PreferTerm).completion_type(CompletionType::List).build();
         let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
         let mut editor =
@@ -70,12 +70,12 @@ impl Lines {
         Ok(Lines { editor })
     }
 
-    /// The width of the terminal, if a person types there.
+    /// Returns the terminal's width if a person types there.
     pub fn width(&mut self) -> Option<usize> {
         Some(self.editor.as_mut()?.dimensions()?.0.into()).filter(|width| *width > 0)
     }
 
-    /// Asks a question. Any answer but yes is no, as is every answer that is piped.
+    /// Asks a question on the terminal. Any answer but yes means no. Without a terminal, the answer is no.
     ///
     /// # Errors
     /// If standard input cannot be read.
@@ -88,12 +88,12 @@ impl Lines {
         }
     }
 
-    /// Whether a person types.
+    /// Whether a person types at a terminal.
     pub fn is_terminal(&self) -> bool {
         self.editor.is_some()
     }
 
-    /// The next entry; none at the end. Ctrl-C drops what was typed of one.
+    /// Returns the next entry, or `None` at the end. Ctrl-C discards an unfinished entry.
     ///
     /// # Errors
     /// If standard input cannot be read.

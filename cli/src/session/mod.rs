@@ -26,7 +26,7 @@ use crate::values::{count, number, seed};
 use crate::words::UsageError;
 use crate::{progress, report};
 
-/// The command that talks.
+/// The command that holds a conversation.
 pub const COMMAND: Command = Command {
     name: "chat",
     positionals: Positionals::Model,
@@ -41,56 +41,56 @@ pub const COMMAND: Command = Command {
 };
 
 const HELP: &str = "\
-/help         this page
-/reset        start again, with the same system message
+/help         print this page
+/reset        start a new conversation with the same system message
 /save FILE    write the messages to a file, as JSON
-/quit, /exit  end the program, as Ctrl-D does
+/quit, /exit  end the program, like Ctrl-D
 A line that ends with \\ continues in the next one. Tab completes commands. Ctrl-C stops the answer.";
 
-/// Talk to a language model in the terminal.
+/// Chat with a language model in the terminal.
 #[derive(ArgsInfo, FromArgs, Debug)]
 pub struct ChatArgs {
-    /// message that comes before all others
+    /// system message
     #[argh(option, arg_name = "text")]
     pub system: Option<String>,
-    /// file with a chat template in place of the model's
+    /// file with a chat template to use instead of the model's
     #[argh(option, arg_name = "file")]
     pub chat_template: Option<String>,
-    /// most tokens of an answer (as many as there is room for)
+    /// maximum tokens per answer (the model's default, else as many as fit)
     #[argh(option, short = 'n', arg_name = "n", from_str_fn(count))]
     pub max_tokens: Option<usize>,
-    /// randomness; 0 is greedy (the model's own default, else 0)
+    /// sampling temperature, 0 is greedy (the model's default, else 0)
     #[argh(option, arg_name = "t", from_str_fn(number))]
     pub temperature: Option<f32>,
-    /// sample among the k likeliest tokens; 0 is all
+    /// sample among the k most likely tokens (0 for all)
     #[argh(option, arg_name = "k", from_str_fn(count))]
     pub top_k: Option<usize>,
-    /// sample among the likeliest tokens that reach probability p
+    /// sample among the most likely tokens whose probabilities add up to p
     #[argh(option, arg_name = "p", from_str_fn(number))]
     pub top_p: Option<f32>,
-    /// sample among tokens at least p as likely as the likeliest
+    /// sample among tokens at least p times as likely as the most likely one
     #[argh(option, arg_name = "p", from_str_fn(number))]
     pub min_p: Option<f32>,
-    /// weaken tokens of what was said; 1 is off
+    /// penalise tokens already in the conversation, 1 is off
     #[argh(option, arg_name = "r", from_str_fn(number))]
     pub repetition_penalty: Option<f32>,
-    /// make sampling reproducible
+    /// random seed, for reproducible sampling
     #[argh(option, arg_name = "s", from_str_fn(seed))]
     pub seed: Option<u64>,
 }
 
-/// Talks until there is no more input.
+/// Answers messages until the input ends.
 fn run(words: &Words) -> Result<()> {
     let (args, engine) = (words.own::<ChatArgs>()?, words.engine()?);
     let options = engine.options()?;
     let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
     let other = args.chat_template.as_deref().map(template_file).transpose()?;
     let template = ChatTemplate::of_model(&files, other.as_deref())?.ok_or_else(|| {
-        UsageError::new(format!("{} has no chat template; --chat-template gives it one", files.name()))
+        UsageError::new(format!("{} has no chat template; give one with --chat-template", files.name()))
     })?;
     let params = sampling(&args, &files)?;
     let mut llm = Llm::load_with(&files, &options, progress::loading())?;
-    report::say_where(&llm);
+    report::print_device_notes(&llm);
     for (prefix, file) in engine.shared_prefixes()?.iter().zip(&engine.shared_prefix) {
         llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
     }
@@ -98,7 +98,7 @@ fn run(words: &Words) -> Result<()> {
     let mut lines = Lines::new()?;
     let mut talk = Talk::new(template, args.system);
     if lines.is_terminal() {
-        eprintln!("{} - /help shows what can be typed here", files.name());
+        eprintln!("{} - /help lists the commands", files.name());
     }
     while let Some(entry) = lines.next()? {
         match Typed::of(&entry) {
@@ -107,9 +107,9 @@ fn run(words: &Words) -> Result<()> {
             Typed::Reset => talk.reset(),
             Typed::Quit => break,
             Typed::Save(file) => save(&talk, file, &mut lines)?,
-            Typed::Unknown(command) => eprintln!("error: there is no command {command}; /help shows all"),
+            Typed::Unknown(command) => eprintln!("error: there is no command {command}; /help lists all"),
             Typed::Message(text) => {
-                // A Ctrl-C from before is about nothing that is to come.
+                // Discard a Ctrl-C from before this message.
                 interrupt.take();
                 talk.ask(text);
                 match answer(&mut llm, &talk, &params, &interrupt, Screen::new(lines.width())) {
@@ -126,7 +126,7 @@ fn run(words: &Words) -> Result<()> {
     Ok(())
 }
 
-/// A message that cannot be answered; others still can.
+/// A message that cannot be answered. The conversation continues without it.
 #[derive(Debug)]
 struct Refused(String);
 
@@ -154,10 +154,10 @@ fn sampling(args: &ChatArgs, files: &ModelFiles) -> Result<SamplingParams> {
     Ok(params)
 }
 
-/// Writes the messages to a file, after a question if it exists.
+/// Writes the messages to a file. Asks before it overwrites one.
 fn save(talk: &Talk, file: &str, lines: &mut Lines) -> Result<()> {
     if Path::new(file).exists() && !lines.confirm(&format!("{file} exists. Overwrite it?"))? {
-        eprintln!("error: not saved, since {file} exists");
+        eprintln!("error: not saved, because {file} exists");
         return Ok(());
     }
     match talk.save(file) {
@@ -167,7 +167,7 @@ fn save(talk: &Talk, file: &str, lines: &mut Lines) -> Result<()> {
     Ok(())
 }
 
-/// Prints the answer as it comes, and returns it without thoughts.
+/// Prints the answer as it is generated. Returns its text without the thoughts.
 fn answer(
     llm: &mut Llm,
     talk: &Talk,
@@ -176,13 +176,13 @@ fn answer(
     mut screen: Screen,
 ) -> Result<String> {
     let text = talk.prompt().map_err(|error| Refused(format!("the chat template refuses this: {error}")))?;
-    // The template has written the special tokens itself.
+    // The template already wrote the special tokens.
     let tokens = llm.tokenizer().encode_plain(&text)?;
     let mut reader = talk.reader(&text);
     let begun = Instant::now();
     let id = llm
         .add(&Prompt::Encoded { text, tokens }, params.clone())
-        .map_err(|error| Refused(format!("{error}; /reset starts again")))?;
+        .map_err(|error| Refused(format!("{error}; /reset starts a new conversation")))?;
     let (mut said, mut sent) = (String::new(), 0);
     let mut first = None;
     while llm.has_work() {
@@ -191,7 +191,7 @@ fn answer(
         }
         for event in llm.step()? {
             match event {
-                RequestEvent::Prompt { .. } => {} // is not asked for
+                RequestEvent::Prompt { .. } => {} // never requested
                 RequestEvent::Token { text, .. } => {
                     first.get_or_insert_with(Instant::now);
                     sent += text.len();
@@ -208,7 +208,7 @@ fn answer(
     Ok(said)
 }
 
-/// Prints the rest of an answer.
+/// Prints the rest of an answer. Returns its text without the thoughts.
 fn finish(screen: &mut Screen, reader: &mut AnswerReader, completion: &Completion, sent: usize) -> Result<String> {
     let rest = completion.outputs.first().and_then(|output| output.text.get(sent..)).unwrap_or_default();
     let mut parts = reader.push(rest);
@@ -218,21 +218,21 @@ fn finish(screen: &mut Screen, reader: &mut AnswerReader, completion: &Completio
     Ok(said)
 }
 
-/// Prints an answer.
+/// Prints answers to standard output.
 struct Screen {
-    /// Breaks lines, on a terminal.
+    /// Wraps lines, on a terminal.
     wrap: Option<Wrap>,
-    /// Whether the text so far ends with a thought, which a terminal shows in grey.
+    /// Whether the last printed text is a thought, which a terminal shows in grey.
     is_thought: bool,
 }
 
 impl Screen {
-    /// Standard output, with the width of its terminal if it has one.
+    /// Creates a screen that wraps lines at `width` if standard output is a terminal.
     fn new(width: Option<usize>) -> Self {
         Screen { wrap: width.filter(|_| io::stdout().is_terminal()).map(Wrap::new), is_thought: false }
     }
 
-    /// Prints parts of an answer. Returns the parts that are no thoughts.
+    /// Prints parts of an answer. Returns their text without the thoughts.
     fn print(&mut self, parts: Vec<Part>) -> Result<String> {
         let mut said = String::new();
         for part in parts {
@@ -275,7 +275,8 @@ impl Screen {
     }
 }
 
-/// An answer's speed and reuse in one short line. `first` is the time to the first token, `others` the time of the rest.
+/// Formats an answer's speed and cache reuse in one short line. `first` is the time to the first token in seconds,
+/// `others` the time of the rest.
 fn statistics(completion: &Completion, first: f64, others: f64) -> String {
     let tokens: usize = completion.outputs.iter().map(|output| output.tokens.len()).sum();
     let rate =

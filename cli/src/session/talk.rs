@@ -1,4 +1,4 @@
-//! What was said, and what is typed: messages and commands.
+//! A conversation, and the messages and commands that a person types.
 
 use std::fs;
 
@@ -7,25 +7,25 @@ use engine::answer::AnswerReader;
 use engine::chat::{ChatTemplate, Message, RenderOptions};
 use serde_json::{Value, json};
 
-/// The commands, with a space after those that take more.
+/// The commands. Those with an argument end with a space.
 pub const COMMANDS: [&str; 5] = ["/help", "/reset", "/save ", "/quit", "/exit"];
 
-/// What a person typed.
+/// An entry that a person typed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Typed<'a> {
-    /// White space.
+    /// Only white space.
     Nothing,
-    /// Asks what there is.
+    /// Lists the commands.
     Help,
-    /// Begins anew.
+    /// Starts the conversation over.
     Reset,
     /// Writes the conversation to a file.
     Save(&'a str),
     /// Ends the program.
     Quit,
-    /// Looks like a command, and is none.
+    /// Looks like a command but is not one.
     Unknown(&'a str),
-    /// Something for the model.
+    /// A message for the model.
     Message(&'a str),
 }
 
@@ -33,12 +33,12 @@ pub enum Typed<'a> {
 pub struct Talk {
     template: ChatTemplate,
     system: Option<String>,
-    /// Who said what, beside the system.
+    /// The role and text of each message except the system message.
     said: Vec<(&'static str, String)>,
 }
 
 impl<'a> Typed<'a> {
-    /// What `text` is.
+    /// Classifies an entry.
     pub fn of(text: &'a str) -> Self {
         let text = text.trim();
         let (command, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
@@ -55,48 +55,48 @@ impl<'a> Typed<'a> {
 }
 
 impl Talk {
-    /// A conversation in which nothing was said but what the system says.
+    /// Starts a conversation without messages, except for the system message if there is one.
     pub fn new(template: ChatTemplate, system: Option<String>) -> Self {
         Talk { template, system, said: Vec::new() }
     }
 
-    /// Forgets what was said.
+    /// Removes all messages except the system message.
     pub fn reset(&mut self) {
         self.said.clear();
     }
 
-    /// The user says something.
+    /// Adds a message of the user.
     pub fn ask(&mut self, text: &str) {
         self.said.push(("user", text.into()));
     }
 
-    /// Forgets what the user said last.
+    /// Removes the user's last message.
     pub fn take_back(&mut self) {
         self.said.pop();
     }
 
-    /// The model has answered.
+    /// Adds an answer of the model.
     pub fn answered(&mut self, text: String) {
         self.said.push(("assistant", text));
     }
 
-    /// The text that the model is to continue.
+    /// Renders the conversation as the prompt that the model continues.
     ///
     /// # Errors
-    /// Why the template refuses the conversation.
+    /// If the template refuses the conversation.
     pub fn prompt(&self) -> Result<String> {
         let messages: Vec<Message> = self.messages().map(|(role, text)| Message::new(role, text)).collect();
         Ok(self.template.render(&messages, &RenderOptions::default())?)
     }
 
-    /// What takes the answer to a prompt apart into thoughts and text.
+    /// Returns a reader that splits the answer to a prompt into thoughts and text.
     pub fn reader(&self, prompt: &str) -> AnswerReader {
         let thinks = self.template.mentions("</think>");
         let reader = AnswerReader::new(None, Vec::new(), thinks);
         if thinks && prompt.trim_end().ends_with("<think>") { reader.thinking() } else { reader }
     }
 
-    /// Writes the messages to a file, in the form that servers take.
+    /// Writes the messages to a file, in the format of the chat API.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_a_message_or_a_command() {
+    fn an_entry_is_a_message_or_a_command() {
         assert_eq!(Typed::of(" \t"), Typed::Nothing);
         assert_eq!(Typed::of("/help "), Typed::Help);
         assert_eq!(Typed::of("/reset"), Typed::Reset);

@@ -1,4 +1,4 @@
-//! Text that arrives in pieces, broken between words at the width of the terminal.
+//! Wraps text that arrives in pieces, between words and at the terminal's width.
 
 use std::mem;
 
@@ -8,15 +8,15 @@ use unicode_width::UnicodeWidthChar;
 #[derive(Debug)]
 pub struct Wrap {
     width: usize,
-    /// Columns of the line so far.
+    /// Columns used in the current line.
     column: usize,
-    /// White space and then a word that are not printed yet: more of the word may follow.
+    /// White space and a word that are not printed yet, because more of the word may follow.
     space: String,
     word: String,
 }
 
 impl Wrap {
-    /// Lines of up to `width` columns.
+    /// Creates a wrapper for lines of up to `width` columns.
     pub fn new(width: usize) -> Self {
         Wrap { width, column: 0, space: String::new(), word: String::new() }
     }
@@ -38,7 +38,8 @@ impl Wrap {
                 }
                 c => {
                     self.word.push(c);
-                    // Scripts with wide characters have no spaces. A word longer than a line is left to the terminal.
+                    // Scripts with wide characters have no spaces. The terminal breaks words that are longer than a
+                    // line.
                     if c.width() == Some(2) || columns(&self.word) >= self.width {
                         self.place(&mut out);
                     }
@@ -48,14 +49,14 @@ impl Wrap {
         out
     }
 
-    /// The rest of the text so far.
+    /// Returns the text that is not printed yet.
     pub fn flush(&mut self) -> String {
         let mut out = String::new();
         self.place(&mut out);
         out
     }
 
-    /// Prints the word, on the next line if it does not fit.
+    /// Prints the pending word, on the next line if it does not fit.
     fn place(&mut self, out: &mut String) {
         if self.word.is_empty() {
             return;
@@ -70,7 +71,7 @@ impl Wrap {
             out.push_str(&space);
         }
         self.column += columns(&word);
-        // The terminal has broken a word that is longer than a line.
+        // The terminal broke a word longer than a line.
         if self.column > self.width {
             self.column = (self.column - 1) % self.width + 1;
         }

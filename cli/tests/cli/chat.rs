@@ -1,4 +1,4 @@
-//! Prompts as messages of a user, through a chat template.
+//! Prompts as chat messages.
 
 use std::fs;
 
@@ -6,16 +6,16 @@ use crate::support::{copy_of, fed, fixture, misused, model, quire, refused};
 
 const MARKED: &str = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}\
                       {% if add_generation_prompt %}<|assistant|>{% endif %}";
-const NOTE: &str = "note: the prompt is a user's message in the model's chat template (--raw: as it is)\n";
+const NOTE: &str = "note: the prompt becomes a user's message in the model's chat template (--raw prevents this)\n";
 
-/// A model with this chat template.
+/// Returns a copy of a model with this chat template.
 fn with_template(template: &str) -> tempfile::TempDir {
     let dir = copy_of("gpt2");
     fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
     dir
 }
 
-/// The prompts that the model reads, and what is on standard error.
+/// Returns the prompts that the model reads, and standard error.
 fn prompts(dir: &tempfile::TempDir, words: &[&str]) -> (Vec<String>, String) {
     let output = quire(&[&["-m", model(dir), "--json", "-n2", "--temperature=0"], words].concat());
     let message = String::from_utf8(output.stderr).unwrap();
@@ -26,35 +26,35 @@ fn prompts(dir: &tempfile::TempDir, words: &[&str]) -> (Vec<String>, String) {
 }
 
 #[test]
-fn a_model_for_conversations_gets_messages() {
+fn a_chat_model_gets_messages() {
     let dir = with_template(MARKED);
     let asked = |text: &str| format!("<|user|>{text}\n<|assistant|>");
     assert_eq!(prompts(&dir, &["-p", "Hi"]), (vec![asked("Hi")], NOTE.into()));
     assert_eq!(prompts(&dir, &["-p", "Hi", "-p", "Ho"]), (vec![asked("Hi"), asked("Ho")], NOTE.into()));
     let piped = fed(b"Hi\n", &[model(&dir), "-n2", "--json", "--temperature=0"]);
     assert_eq!(String::from_utf8(piped.stderr).unwrap(), NOTE);
-    // Where it is asked for there is no note.
+    // With --chat there is no note.
     assert_eq!(prompts(&dir, &["-p", "Hi", "--chat"]), (vec![asked("Hi")], String::new()));
     let told = "<|system|>Be brief.\n<|user|>Hi\n<|assistant|>";
     assert_eq!(prompts(&dir, &["-p", "Hi", "--system", "Be brief."]), (vec![told.into()], String::new()));
 }
 
 #[test]
-fn everything_else_is_continued_as_it_is() {
+fn other_prompts_are_continued_as_plain_text() {
     let (marked, joined) =
         (with_template(MARKED), with_template("{% for m in messages %}{{ m.content }}\n{% endfor %}"));
     let plain = copy_of("gpt2");
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), "Hi\n").unwrap();
-    let as_it_is = (vec!["Hi".to_owned()], String::new());
-    assert_eq!(prompts(&marked, &["-p", "Hi", "--raw"]), as_it_is);
-    assert_eq!(prompts(&marked, &["--prompts", file.path().to_str().unwrap()]), as_it_is);
-    assert_eq!(prompts(&marked, &["-p", "Hi", "--beam-width=2"]), as_it_is);
+    let unchanged = (vec!["Hi".to_owned()], String::new());
+    assert_eq!(prompts(&marked, &["-p", "Hi", "--raw"]), unchanged);
+    assert_eq!(prompts(&marked, &["--prompts", file.path().to_str().unwrap()]), unchanged);
+    assert_eq!(prompts(&marked, &["-p", "Hi", "--beam-width=2"]), unchanged);
     assert_eq!(prompts(&marked, &["--prompt-ids=5,6"]).1, "");
-    assert_eq!(prompts(&joined, &["-p", "Hi"]), as_it_is);
-    assert_eq!(prompts(&plain, &["-p", "Hi"]), as_it_is);
-    assert_eq!(prompts(&plain, &["-p", "Hi", "--raw"]), as_it_is);
-    // Unless it is asked for.
+    assert_eq!(prompts(&joined, &["-p", "Hi"]), unchanged);
+    assert_eq!(prompts(&plain, &["-p", "Hi"]), unchanged);
+    assert_eq!(prompts(&plain, &["-p", "Hi", "--raw"]), unchanged);
+    // With --chat or --chat-template they become messages.
     let asked = (vec!["<|user|>Hi\n<|assistant|>".to_owned()], String::new());
     assert_eq!(prompts(&marked, &["--prompts", file.path().to_str().unwrap(), "--chat"]), asked);
     assert_eq!(prompts(&marked, &["-p", "Hi", "--beam-width=2", "--chat"]), asked);
@@ -91,7 +91,7 @@ fn the_template_alone_writes_special_tokens() {
 }
 
 #[test]
-fn conversations_that_cannot_be_had_are_refused_in_one_sentence() {
+fn impossible_chats_are_refused_in_one_sentence() {
     let (marked, broken) = (with_template(MARKED), with_template("{% if %}"));
     let picky = with_template(
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}\
@@ -99,18 +99,18 @@ fn conversations_that_cannot_be_had_are_refused_in_one_sentence() {
     );
     let plain = fixture("gpt2");
     let plain = plain.to_str().unwrap();
-    misused(&["-m", plain, "-p", "a", "--chat"], "--chat-template gives it one");
+    misused(&["-m", plain, "-p", "a", "--chat"], "give one with --chat-template");
     misused(&["-m", plain, "-p", "a", "--system", "b"], "no chat template");
     refused(&["-m", plain, "-p", "a", "--chat-template", "/nowhere"], "/nowhere");
     refused(&["-m", model(&broken), "-p", "a", "--chat", "--temperature=0"], "chat template is not valid");
     refused(&["-m", model(&picky), "-p", "no", "--chat", "--temperature=0"], "refuses the message: say yes");
-    misused(&["-m", model(&marked), "-p", "a", "--chat", "--raw"], "--raw excludes --chat");
-    misused(&["-m", model(&marked), "--prompt-ids=5", "--chat"], "--chat needs texts, and --prompt-ids are tokens");
-    // A template that cannot be used ends nothing if no option asks for a conversation.
+    misused(&["-m", model(&marked), "-p", "a", "--chat", "--raw"], "--raw cannot be combined with --chat");
+    misused(&["-m", model(&marked), "--prompt-ids=5", "--chat"], "--prompt-ids cannot be combined with --chat");
+    // An unusable template is only a note if no option asks for chat.
     let (prompt, note) = prompts(&broken, &["-p", "Hi"]);
     assert_eq!(prompt, ["Hi"]);
     assert!(
-        note.starts_with("note: the prompt is continued as it is, since the chat template cannot be used: "),
+        note.starts_with("note: the prompt is continued as plain text, because the chat template cannot be used: "),
         "{note}"
     );
 }

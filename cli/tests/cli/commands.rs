@@ -1,9 +1,9 @@
-//! The other commands.
+//! `bench sharing`, `bench prefix` and `kernels`, and engine options of all commands.
 
 use crate::support::{misused, refused, stdout};
 
 #[test]
-fn what_sharing_saves_is_measured() {
+fn savings_of_sharing_are_measured() {
     let sharing = stdout(&["bench", "sharing", "--requests", "4"]);
     assert_eq!(sharing.lines().count(), 1 + 2 * 2 * 3, "{sharing}");
     let prefix = stdout(&["bench", "prefix", "--requests", "3", "--tokens", "40", "--output", "2"]);
@@ -13,7 +13,7 @@ fn what_sharing_saves_is_measured() {
     };
     assert_eq!(computed("computed for each"), 3 * 61);
     assert_eq!(computed("prefix caching"), 3 * 61 - 2 * 32);
-    assert_eq!(computed("pinned before"), 3 * 21 + 40);
+    assert_eq!(computed("pinned in advance"), 3 * 21 + 40);
     misused(&["bench"], "--help");
 }
 
@@ -26,14 +26,14 @@ fn kernels_are_listed_and_profiled() {
     let profile = stdout(&["kernels", "--capability", "8.0", "profile", "copy_", "--lines", "3"]);
     assert!(profile.starts_with("copy_blocks: ") && profile.contains("sm_80"), "{profile}");
     assert!(profile.contains("/src/ptx/memory.rs:"), "{profile}");
-    assert!(profile.contains("8 of 64 warps on a multiprocessor, limited by registers"), "{profile}");
+    assert!(profile.contains("8 per multiprocessor with 64 warps in all, limited by registers"), "{profile}");
     assert!(profile.contains("    bound on an A100    by memory; busy meanwhile: "), "{profile}");
     refused(&["kernels", "profile", "nothing"], "\"nothing\"");
     refused(&["kernels", "--device", "abacus"], "abacus");
 }
 
 #[test]
-fn engine_options_are_those_of_every_command_that_runs_one() {
+fn every_command_that_runs_an_engine_has_its_options() {
     for command in [&[][..], &["serve"], &["bench", "throughput"], &["bench", "latency"], &["bench", "prefix"]] {
         let page = stdout(&[command, &["--help"]].concat());
         let options = ["-m, --model <model>", "--block-size <n>", "--delay-factor <x>", "--shared-prefix <file>"];

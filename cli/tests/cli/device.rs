@@ -1,4 +1,4 @@
-//! Where it runs.
+//! The `--device` option.
 
 use crate::support::{fixture, quire, refused, stdout};
 
@@ -14,7 +14,7 @@ fn the_emulator_tells_the_same_story_as_the_cpu() {
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_missed_in_one_sentence() {
+fn a_missing_gpu_is_refused_in_one_sentence() {
     if launch::Driver::machine().is_ok() {
         return refused(&["--prompt", "a", "--device", "cuda:99"], "there is no device 99");
     }

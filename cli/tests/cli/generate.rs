@@ -1,4 +1,4 @@
-//! Text as it is generated.
+//! Generated text.
 
 use crate::support::{fed, fixture, json, misused, quire, stdout};
 
@@ -29,7 +29,7 @@ fn beams_keep_to_a_grammar() {
 }
 
 #[test]
-fn outputs_that_are_cut_under_a_grammar_are_warned_of() {
+fn incomplete_outputs_under_a_grammar_cause_a_warning() {
     let warnings = |args: &[&str]| {
         let output = quire(&[&["-p", "Tom is", "--temperature", "0"], args].concat());
         assert!(output.status.success());
@@ -40,7 +40,7 @@ fn outputs_that_are_cut_under_a_grammar_are_warned_of() {
     let two = warnings(&["--regex", " [a-z ]{40}\\.", "-n", "3", "--n", "2"]);
     assert!(two.contains("2 outputs were cut"), "{two}");
     let whole = warnings(&["--regex", " [0-9]{2} years", "-n", "30"]);
-    // At its bound, but complete.
+    // At the token limit, but complete.
     let ended = warnings(&["--regex", " [a-z ]+", "-n", "3"]);
     assert!(!whole.contains("warning") && !ended.contains("warning"), "{whole}{ended}");
 }
@@ -55,12 +55,12 @@ fn a_schema_and_a_grammar_are_read_from_standard_input() {
     let output = fed(b"start: \" yes\"", &["-p", "Is it?", "--grammar", "-"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "Is it? yes\n");
     misused(&["--prompts", "-", "--json-schema", "-"], "standard input can be read once");
-    // Standard input has the schema, not a prompt.
+    // Standard input is the schema, so there is no prompt.
     misused(&["--json-schema", "-"], "nothing to continue");
 }
 
 #[test]
-fn early_stopping_is_true_when_it_stands_alone() {
+fn early_stopping_without_a_value_is_true() {
     let dir = fixture("opt-pre");
     let base = [
         "--model",

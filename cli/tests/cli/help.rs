@@ -1,4 +1,4 @@
-//! Pages of help.
+//! Help pages.
 
 use crate::support::stdout;
 

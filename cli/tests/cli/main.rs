@@ -1,4 +1,4 @@
-//! The command as a person meets it.
+//! Tests the command as a user runs it.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 

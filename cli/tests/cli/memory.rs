@@ -1,4 +1,4 @@
-//! KV blocks: what is shared, traced, and too little.
+//! KV blocks: sharing, traces and exhaustion.
 
 use std::fs;
 use std::process::Output;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::{quire, refused};
 
 #[test]
-fn prompts_that_begin_alike_are_computed_once() {
+fn a_common_prefix_of_prompts_is_computed_once() {
     let ids = vec!["5"; 100].join(",");
     let args = |caching| {
         let prompts = ["--prompt-ids", &ids, "--prompt-ids", &ids, "--temperature", "0"].map(str::to_owned);
@@ -24,7 +24,7 @@ fn prompts_that_begin_alike_are_computed_once() {
 }
 
 #[test]
-fn a_shared_prefix_changes_nothing_but_the_work() {
+fn a_shared_prefix_changes_no_output() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let prefix = "Once upon a time, there lived a young boy named Theo in a small village.";
     fs::write(file.path(), format!("{prefix}\n")).unwrap();
@@ -44,11 +44,11 @@ fn the_state_of_every_block_follows_from_the_trace() {
     struct Block {
         references: usize,
         filled: u64,
-        known: bool,
+        registered: bool,
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace.jsonl");
-    // Three requests of three outputs in a pool for one and a half of them.
+    // Three requests of three outputs each, in a pool for one and a half requests.
     let prompt = vec!["5"; 20].join(",");
     let prompts =
         ["--prompt-ids", &prompt, "--prompt-ids", &prompt, "--prompt-ids", &prompt, "--n", "3", "--seed", "1"];
@@ -73,23 +73,23 @@ fn the_state_of_every_block_follows_from_the_trace() {
             let count = |is: fn(&Block) -> bool| pool.iter().filter(|b| is(b)).count() as u64;
             assert_eq!(number("used"), count(|b| b.references > 0), "{line}");
             assert_eq!(number("shared"), count(|b| b.references > 1), "{line}");
-            assert_eq!(number("cached"), count(|b| b.references == 0 && b.known), "{line}");
+            assert_eq!(number("cached"), count(|b| b.references == 0 && b.registered), "{line}");
             assert_eq!(number("filled_slots"), pool.iter().map(|b| b.filled).sum::<u64>(), "{line}");
         } else if event != "copy" && event != "swap" {
             let block = &mut pool[number("block") as usize];
             match event.as_str() {
                 "allocate" => *block = Block { references: 1, ..Block::default() },
                 "share" if block.references == 0 => {
-                    *block = Block { references: 1, filled: sizes["block_size"].as_u64().unwrap(), known: true };
+                    *block = Block { references: 1, filled: sizes["block_size"].as_u64().unwrap(), registered: true };
                 }
                 "share" => block.references += 1,
                 "fill" => block.filled = number("slots"),
-                "register" => block.known = true,
+                "register" => block.registered = true,
                 "free" => {
                     block.references -= 1;
                     block.filled *= u64::from(block.references > 0);
                 }
-                "evict" => block.known = false,
+                "evict" => block.registered = false,
                 _ => panic!("{line}"),
             }
         }

@@ -1,4 +1,4 @@
-//! Which model runs.
+//! Choice of the model.
 
 use std::fs;
 use std::process::Command;
@@ -65,7 +65,7 @@ fn bad_models_are_refused_in_one_sentence() {
 }
 
 #[test]
-fn an_uncached_hub_model_without_network_is_one_sentence() {
+fn an_uncached_hub_model_without_network_is_refused_in_one_sentence() {
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
     let output = command

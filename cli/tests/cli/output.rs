@@ -1,4 +1,4 @@
-//! What is printed.
+//! Printed output.
 
 use crate::support::{fixture, json, quire, stdout};
 
@@ -35,7 +35,7 @@ fn json_has_the_documented_form() {
 }
 
 #[test]
-fn a_word_dropped_by_sentencepiece_keeps_its_space() {
+fn the_space_that_sentencepiece_drops_is_printed() {
     let dir = fixture("llama2");
     let args = ["--model", dir.to_str().unwrap(), "--temperature", "0", "--prompt", "and gent", "--max-tokens", "12"];
     let printed = stdout(&args);
@@ -62,7 +62,7 @@ fn a_word_dropped_by_sentencepiece_keeps_its_space() {
 }
 
 #[test]
-fn stats_tell_what_happened() {
+fn stats_are_printed() {
     let output = quire(&["--prompt", "Once upon a time", "--max-tokens", "20", "--stats", "--verbose"]);
     let report = String::from_utf8(output.stderr).unwrap();
     for line in ["time to first token", "tokens/s", "KV blocks", "KV utilisation", "preemptions", "opt-story-3m"] {
@@ -71,7 +71,7 @@ fn stats_tell_what_happened() {
 }
 
 #[test]
-fn json_objects_say_which_prompt_and_which_model() {
+fn json_objects_name_their_prompt_and_model() {
     let lines = json(&["-p", "One day", "-p", "The fox", "-n2", "--json", "--model", "opt-story-3m"]);
     assert_eq!(lines.iter().map(|line| line["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1]);
     let dir = fixture("opt-pre");
@@ -83,13 +83,13 @@ fn json_objects_say_which_prompt_and_which_model() {
 }
 
 #[test]
-fn an_output_that_the_context_ends_is_noted() {
+fn reaching_the_context_length_is_noted() {
     let notes = |args: &[&str]| {
         let output = quire(&[&["-p", "Once upon a time", "--ignore-eos"][..], args].concat());
         assert!(output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
-    let note = "note: 1 request ended before 5000 tokens, at the model's 512 positions";
+    let note = "note: 1 request ended before 5000 tokens (--max-tokens), at the model's context length of 512";
     assert!(notes(&["--max-tokens", "5000"]).contains(note));
     let ids = vec!["5"; 400].join(",");
     let output = quire(&["--prompt-ids", &ids, "--ignore-eos", "--stats"]);

@@ -1,4 +1,4 @@
-//! Where prompts come from.
+//! Sources of prompts.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -43,7 +43,7 @@ fn bad_prompts_are_refused_in_one_sentence() {
 }
 
 #[test]
-fn a_text_on_standard_input_is_the_prompt() {
+fn piped_text_is_the_prompt() {
     let prompt = |text: &[u8], args: &[&str]| {
         let output = fed(text, &[args, &["-n", "3", "--json"]].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -55,14 +55,14 @@ fn a_text_on_standard_input_is_the_prompt() {
     assert_eq!(prompt(b"Once upon\na time", &[]), ["Once upon\na time"]);
     assert_eq!(prompt(b"One day\r\n", &["--prompt", "-"]), ["One day"]);
     assert_eq!(prompt(b"One day", &["-p", "A", "-p", "-", "--prompt-ids", "2,598,661"]), ["A", "One day", "Once upon"]);
-    // Options that give prompts leave it alone.
+    // Standard input is not read if an option gives a prompt.
     assert_eq!(prompt(b"One day", &["-p", "A"]), ["A"]);
     assert_eq!(prompt(b"One day", &["--prompt-ids", "2,598,661"]), ["Once upon"]);
     assert_eq!(prompt(b"One day\nThe fox\n", &["--prompts", "-"]), ["One day", "The fox"]);
 }
 
 #[test]
-fn no_text_on_standard_input_is_no_prompt() {
+fn empty_standard_input_is_refused() {
     let ends = |output: std::process::Output, code, naming: &str| {
         let message = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{message}");
@@ -78,10 +78,10 @@ fn no_text_on_standard_input_is_no_prompt() {
     ends(fed(b"a\xff", &[]), 1, "standard input");
 }
 
-/// A shell can give the command a standard input that is closed, and one that is a directory.
+/// A shell can close standard input or open a directory as standard input.
 #[cfg(unix)]
 #[test]
-fn a_standard_input_that_cannot_be_read_is_no_prompt() {
+fn unreadable_standard_input_is_refused() {
     for (redirection, code, naming) in [("<&-", 2, "nothing to continue"), ("</", 1, "standard input")] {
         let call = format!("exec \"$0\" {redirection}");
         let output = Command::new("sh").args(["-c", &call, env!("CARGO_BIN_EXE_quire")]).output().unwrap();

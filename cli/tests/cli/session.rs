@@ -1,4 +1,4 @@
-//! `quire chat`, with what is typed piped to it.
+//! `quire chat` with entries piped to it.
 
 use std::fs;
 
@@ -9,37 +9,37 @@ use crate::support::{copy_of, fed, json, misused, model, stdout};
 const MARKED: &str = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}\
                       {% if add_generation_prompt %}<|assistant|>{% endif %}";
 
-fn talker() -> tempfile::TempDir {
+fn chat_model() -> tempfile::TempDir {
     let dir = copy_of("gpt2");
     fs::write(dir.path().join("chat_template.jinja"), MARKED).unwrap();
     dir
 }
 
-/// What `quire chat` prints, and its notes.
-fn talk(dir: &tempfile::TempDir, typed: &str, words: &[&str]) -> (String, String) {
+/// Returns the output of `quire chat`, and its notes.
+fn chat(dir: &tempfile::TempDir, typed: &str, words: &[&str]) -> (String, String) {
     let output = fed(typed.as_bytes(), &[&["chat", model(dir), "--temperature=0", "-n8"], words].concat());
     let notes = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{typed:?}: {notes}");
     (String::from_utf8(output.stdout).unwrap(), notes)
 }
 
-/// How the model goes on after a text.
+/// Returns the model's continuation of a text.
 fn continued(dir: &tempfile::TempDir, text: &str) -> String {
     let lines = json(&[model(dir), "--raw", "--json", "--temperature=0", "-n8", "-p", text]);
     lines[0]["outputs"][0]["text"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn each_answer_is_to_all_that_was_said() {
-    let dir = talker();
+fn each_answer_depends_on_the_whole_conversation() {
+    let dir = chat_model();
     let first = continued(&dir, "<|system|>Be brief.\n<|user|>Hi\n<|assistant|>");
     let history = format!("<|system|>Be brief.\n<|user|>Hi\n<|assistant|>{first}\n");
     let second = continued(&dir, &format!("{history}<|user|>One\nTwo\n<|assistant|>"));
-    let anew = continued(&dir, "<|system|>Be brief.\n<|user|>Hi again\n<|assistant|>");
-    let file = dir.path().join("said.json");
+    let after_reset = continued(&dir, "<|system|>Be brief.\n<|user|>Hi again\n<|assistant|>");
+    let file = dir.path().join("messages.json");
     let typed = format!("Hi\n\nOne\\\nTwo\n/save {}\n/reset\nHi again", file.display());
-    let (said, notes) = talk(&dir, &typed, &["--system", "Be brief."]);
-    assert_eq!(said, format!("{first}\n{second}\n{anew}\n"));
+    let (printed, notes) = chat(&dir, &typed, &["--system", "Be brief."]);
+    assert_eq!(printed, format!("{first}\n{second}\n{after_reset}\n"));
     assert_eq!(notes.lines().filter(|line| line.starts_with('[')).count(), 3, "{notes}");
     let saved: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     let message = |role: &str, text: &str| json!({"role": role, "content": text});
@@ -49,16 +49,16 @@ fn each_answer_is_to_all_that_was_said() {
 }
 
 #[test]
-fn what_was_said_is_cached() {
-    let dir = talker();
+fn earlier_messages_are_cached() {
+    let dir = chat_model();
     let (_, notes) =
-        talk(&dir, &format!("{}\nAnd?\n", "Once upon a time there was a fox. ".repeat(3)), &["--block-size=8"]);
+        chat(&dir, &format!("{}\nAnd?\n", "Once upon a time there was a fox. ".repeat(3)), &["--block-size=8"]);
     let cached = |line: &str| line.split("; ").nth(1).unwrap().split(' ').next().unwrap().parse::<usize>().unwrap();
     let cached: Vec<usize> = notes.lines().filter(|line| line.starts_with('[')).map(cached).collect();
     assert!(cached.len() == 2 && cached[0] == 0 && cached[1] >= 24, "{notes}");
 }
 
-/// Tokens of an answer, and of its prompt the cached ones and all.
+/// Returns the tokens of each answer, and the cached tokens and all tokens of its prompt.
 fn figures(notes: &str) -> Vec<(usize, usize, usize)> {
     let number = |text: &str| text.trim_start_matches('[').split(' ').next().unwrap().parse().unwrap();
     let lines = notes.lines().filter(|line| line.starts_with('['));
@@ -79,36 +79,36 @@ fn earlier_turns_with_the_bundled_model_are_reused() {
     assert_eq!(turns.len(), 3, "{notes}");
     for pair in turns.windows(2) {
         let (tokens, _, prompt) = pair[0];
-        // The last token of an answer is never computed, and only whole blocks are kept.
+        // The last token of an answer is never computed, and only full blocks are cached.
         assert!(pair[1].1 >= (prompt + tokens - 1) / 4 * 4, "{notes}");
     }
 }
 
 #[test]
-fn a_file_is_not_overwritten_unasked() {
-    let dir = talker();
+fn a_file_is_not_overwritten_without_a_question() {
+    let dir = chat_model();
     let file = dir.path().join("mine.txt");
     fs::write(&file, "mine").unwrap();
-    let (_, notes) = talk(&dir, &format!("/save {}\n", file.display()), &[]);
+    let (_, notes) = chat(&dir, &format!("/save {}\n", file.display()), &[]);
     assert!(notes.contains("exists") && fs::read_to_string(&file).unwrap() == "mine", "{notes}");
 }
 
 #[test]
 fn quit_and_exit_end_the_program() {
-    let dir = talker();
+    let dir = chat_model();
     for command in ["/quit", "/exit"] {
-        let (said, notes) = talk(&dir, &format!("{command}\nHi\n"), &[]);
-        assert!(said.is_empty() && !notes.contains("error"), "{said} {notes}");
+        let (printed, notes) = chat(&dir, &format!("{command}\nHi\n"), &[]);
+        assert!(printed.is_empty() && !notes.contains("error"), "{printed} {notes}");
     }
 }
 
 #[test]
-fn what_cannot_be_answered_costs_nothing_else() {
-    let dir = talker();
+fn an_unanswerable_message_does_not_end_the_chat() {
+    let dir = chat_model();
     let typed = format!("{}\n/nonsense\n/save /nowhere/at/all\n/help\nHi\n", "day ".repeat(500));
-    let (said, notes) = talk(&dir, &typed, &[]);
-    assert!(said.ends_with(&format!("{}\n", continued(&dir, "<|user|>Hi\n<|assistant|>"))), "{said}");
-    assert!(said.contains("/reset") && notes.matches("error: ").count() == 3, "{notes}");
+    let (printed, notes) = chat(&dir, &typed, &[]);
+    assert!(printed.ends_with(&format!("{}\n", continued(&dir, "<|user|>Hi\n<|assistant|>"))), "{printed}");
+    assert!(printed.contains("/reset") && notes.matches("error: ").count() == 3, "{notes}");
     assert!(
         notes.contains("192 positions") && notes.contains("/nonsense") && notes.contains("cannot write"),
         "{notes}"

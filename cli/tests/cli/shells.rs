@@ -1,10 +1,10 @@
-//! What shells and the system's manual are told of the command.
+//! Shell completion scripts and the manual page.
 
 use std::process::Command;
 
 use crate::support::{misused, stdout};
 
-/// What bash would offer after these words, the last of which is begun.
+/// Returns bash's completions of the last of these words.
 fn bash_offers(words: &[&str]) -> Vec<String> {
     let script = "source <(\"$0\" completions bash); COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _quire; \
                   printf '%s\\n' \"${COMPREPLY[@]}\"";
@@ -20,10 +20,10 @@ fn bash_completes_commands_and_their_options() {
     assert_eq!(bash_offers(&["bench", "lat"]), ["latency"]);
     assert_eq!(bash_offers(&["serve", "--api-"]), ["--api-key"]);
     assert_eq!(bash_offers(&["bench", "latency", "--bat"]), ["--batch"]);
-    // Without a command, and with a model in its place.
+    // Without a command, and with a model instead of one.
     assert_eq!(bash_offers(&["--beam-w"]), ["--beam-width"]);
     assert_eq!(bash_offers(&["opt-125m", "--beam-w"]), ["--beam-width"]);
-    // What is no option is a file, which bash finds by itself.
+    // A word that is not an option is a file name, which bash completes itself.
     assert!(bash_offers(&["serve", "--model", "dir"]).is_empty());
 }
 
@@ -38,7 +38,7 @@ fn bash_completes_values_of_options() {
     assert_eq!(bash_offers(&["--mmap", ""]), ["on", "off"]);
     assert_eq!(bash_offers(&["-m", "opt-1.3"]), ["opt-1.3b"]);
     assert_eq!(bash_offers(&["opt-1.3"]), ["opt-1.3b"]);
-    // A number is not completed, nor with the names of commands.
+    // A number is not completed, not even with the names of commands.
     assert!(bash_offers(&["-n", ""]).is_empty() && bash_offers(&["serve", "--port", ""]).is_empty());
 }
 
@@ -51,7 +51,7 @@ fn zsh_and_fish_complete_values_of_options() {
 }
 
 #[test]
-fn every_shell_and_the_manual_know_every_option_of_a_page() {
+fn completions_and_the_manual_have_every_option() {
     let pages = [&["--help"][..], &["serve", "--help"], &["bench", "latency", "--help"]].map(stdout);
     let is_name = |word: &&str| word.starts_with("--") && word.len() > 2;
     for script in [&["completions", "zsh"][..], &["completions", "fish"], &["man"]].map(stdout) {
@@ -69,7 +69,7 @@ fn every_shell_and_the_manual_know_every_option_of_a_page() {
 }
 
 #[test]
-fn roff_takes_no_text_for_a_command() {
+fn roff_reads_no_text_as_a_command() {
     let requests = [".TH", ".SH", ".SS", ".B", ".br", ".TP", ".PP"];
     for line in stdout(&["man"]).lines().filter(|line| line.starts_with(['.', '\''])) {
         assert!(requests.contains(&line.split(' ').next().unwrap()), "{line}");
@@ -77,7 +77,7 @@ fn roff_takes_no_text_for_a_command() {
 }
 
 #[test]
-fn another_shell_is_refused() {
+fn an_unsupported_shell_is_refused() {
     misused(&["completions"], "bash, zsh or fish");
     misused(&["completions", "csh"], "csh");
 }

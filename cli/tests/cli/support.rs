@@ -1,4 +1,4 @@
-//! The command, called from outside.
+//! Helpers that run the command.
 
 use std::fs;
 use std::io::Write;
@@ -25,12 +25,12 @@ pub fn json(args: &[&str]) -> Vec<Value> {
     stdout(args).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// One sentence on standard error that contains `naming`, nothing on standard output, exit code 1.
+/// Asserts one sentence on standard error that contains `naming`, an empty standard output, and exit status 1.
 pub fn refused(args: &[&str], naming: &str) {
     ends_with(1, args, naming);
 }
 
-/// As [`refused`], with the exit code of a command line that is wrong in itself.
+/// Like [`refused`], with the exit status for an invalid command line.
 pub fn misused(args: &[&str], naming: &str) {
     ends_with(2, args, naming);
 }
@@ -44,17 +44,17 @@ fn ends_with(code: i32, args: &[&str], naming: &str) {
     assert!(output.stdout.is_empty(), "{args:?} printed something");
 }
 
-/// What the command prints that has `text` on its standard input.
+/// Runs the command with `text` as standard input.
 pub fn fed(text: &[u8], args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
     let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A command that reads none of it may be gone already.
+    // A command that reads no input may have ended already.
     let _ = child.stdin.take().unwrap().write_all(text);
     child.wait_with_output().unwrap()
 }
 
-/// A copy of a golden model, to be changed.
+/// Copies a golden model to a directory where a test can change it.
 pub fn copy_of(model: &str) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(fixture(model)).unwrap() {
@@ -68,7 +68,7 @@ pub fn model(dir: &tempfile::TempDir) -> &str {
     dir.path().to_str().unwrap()
 }
 
-/// Replaces text in a configuration.
+/// Replaces text in a model's file.
 pub fn edit(dir: &tempfile::TempDir, file: &str, from: &str, to: &str) {
     let path = dir.path().join(file);
     let text = fs::read_to_string(&path).unwrap();

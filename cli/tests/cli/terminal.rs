@@ -1,4 +1,4 @@
-//! On a terminal: what a person sees who types the command, and Ctrl-C.
+//! Output and Ctrl-C on a terminal.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::support::{copy_of, edit, model};
 
-/// Starts a command on a terminal of its own, which `script` provides.
+/// Starts a command on its own terminal, which `script` provides.
 fn start_on_terminal(words: &[&str], environment: &[(&str, &str)]) -> Child {
     let quoted = |word: &&str| format!(" '{}'", word.replace('\'', r"'\''"));
     let call = format!("stty cols 100 rows 24; exec \"$QUIRE\"{}", words.iter().map(quoted).collect::<String>());
@@ -22,12 +22,12 @@ fn start_on_terminal(words: &[&str], environment: &[(&str, &str)]) -> Child {
     script.spawn().expect("the command `script` is part of every system with terminals")
 }
 
-/// Runs a command on a terminal of its own. Returns what it writes there, and its status.
+/// Runs a command on its own terminal. Returns the text on the screen and the exit status.
 fn on_terminal(words: &[&str], environment: &[(&str, &str)]) -> (String, Option<i32>) {
     let mut child = start_on_terminal(words, environment);
     let mut screen = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut screen).unwrap();
-    // Its standard input stays open until now: the end of that would be typed into the terminal.
+    // Standard input stays open until now, because its end would be typed into the terminal.
     (String::from_utf8_lossy(&screen).into_owned(), child.wait().unwrap().code())
 }
 
@@ -38,26 +38,26 @@ fn quire(words: &[&str]) -> Command {
 }
 
 #[test]
-fn the_bare_command_says_hello() {
+fn the_command_without_arguments_makes_suggestions() {
     let (screen, status) = on_terminal(&[], &[]);
     assert_eq!(status, Some(0), "{screen}");
     let tries: Vec<&str> = screen.lines().filter_map(|line| line.strip_prefix("  quire ")).collect();
     assert_eq!(tries.len(), 3, "{screen}");
     assert!(screen.starts_with("Quire ") && screen.contains("quire --help"), "{screen}");
-    // The first of them works.
+    // The first suggestion works.
     let (story, status) = on_terminal(&["-p", "Once upon a time", "-n", "4"], &[]);
     assert!(status == Some(0) && tries[0].starts_with("-p \"Once upon a time\""), "{screen}");
     assert_eq!(story, "Once upon a time, there lived a\r\n");
 }
 
 #[test]
-fn a_terminal_is_no_prompt() {
+fn no_prompt_is_read_from_a_terminal() {
     let (screen, status) = on_terminal(&["--json"], &[]);
     assert_eq!(status, Some(2), "{screen}");
     assert!(screen.starts_with("error: nothing to continue"), "{screen}");
 }
 
-/// A model with 75 MB of weights, all of them 0, of which the disk holds next to nothing.
+/// Returns a model with 75 MB of zero weights in a sparse file, which takes almost no space on disk.
 fn large_model() -> tempfile::TempDir {
     let dir = copy_of("llama2");
     for entry in fs::read_dir(dir.path()).unwrap() {
@@ -107,7 +107,7 @@ fn large_model() -> tempfile::TempDir {
 }
 
 #[test]
-fn loading_a_large_model_is_shown_and_a_small_one_not() {
+fn only_large_models_show_progress() {
     let large = large_model();
     let words = [model(&large), "--prompt-ids", "5,6", "-n", "1", "--temperature", "0"];
     let bench = ["bench", "throughput", model(&large), "--lengths=4,1", "--requests=1"];
@@ -121,7 +121,7 @@ fn loading_a_large_model_is_shown_and_a_small_one_not() {
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
-/// A hub that has the config.json of one model, and of another a file of weights that never arrives as a whole.
+/// Starts a hub that has one model's config.json, and a file of weights of another model that never arrives completely.
 fn hub() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -153,7 +153,7 @@ fn hub() -> String {
 }
 
 #[test]
-fn downloads_are_shown() {
+fn downloads_show_progress() {
     let home = tempfile::tempdir().unwrap();
     let (cache, hub) = (home.path().to_str().unwrap(), hub());
     let mut environment =
@@ -166,7 +166,8 @@ fn downloads_are_shown() {
     assert!(screen.contains("error: unsupported model: "), "{screen}");
 }
 
-/// A command that prints so much that it waits for its reader long before it is done, and the first line.
+/// Starts a command whose output is too long for the pipe, so that it waits for its reader. Returns it and the first
+/// line.
 fn started(more: &[&str]) -> (Child, BufReader<std::process::ChildStdout>, String) {
     let mut words = vec!["--max-num-seqs=2", "--ignore-eos", "-n40", "--logprobs=20"];
     words.extend(["--prompt-ids=5,6,7"; 60]);
@@ -183,7 +184,7 @@ fn interrupt(child: &Child) {
 }
 
 #[test]
-fn an_interrupted_run_prints_what_there_is() {
+fn an_interrupted_run_prints_its_partial_output() {
     let (mut child, out, first) = started(&["--json"]);
     interrupt(&child);
     let lines: Vec<String> = [first].into_iter().chain(out.lines().map(Result::unwrap)).collect();
@@ -198,7 +199,7 @@ fn an_interrupted_run_prints_what_there_is() {
     child.stderr.unwrap().read_to_string(&mut message).unwrap();
     assert_eq!(message, "");
 
-    // As text, what was not begun is left out.
+    // In text output, requests that had not started are omitted.
     let (mut child, out, first) = started(&[]);
     interrupt(&child);
     let labels = out.lines().filter(|line| line.as_ref().unwrap().starts_with('[')).count();
@@ -208,7 +209,7 @@ fn an_interrupted_run_prints_what_there_is() {
 
 #[test]
 fn a_second_interrupt_ends_at_once() {
-    // The output is not read, so that the process never ends by itself.
+    // The output is not read, so the process cannot end by itself.
     let (mut child, _out, _) = started(&["--json"]);
     let status = loop {
         interrupt(&child);
@@ -219,13 +220,13 @@ fn a_second_interrupt_ends_at_once() {
     assert_eq!(status.code(), Some(130));
 }
 
-/// Types lines into a talk, each after its prompt or question. Returns the screen's contents and the exit status.
-fn type_into_talk(words: &[&str], typed: &[&str]) -> (String, Option<i32>) {
+/// Types lines into a chat, each after its prompt or question. Returns the text on the screen and the exit status.
+fn type_into_chat(words: &[&str], typed: &[&str]) -> (String, Option<i32>) {
     let mut child = start_on_terminal(words, &[]);
     let (mut screen, mut keys) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
     let mut seen = Vec::new();
     for line in typed {
-        // An editor that begins asks the terminal to mark what is pasted.
+        // When the line editor starts, it asks the terminal to mark pasted text.
         let from = seen.len();
         while !seen[from..].ends_with(b"\x1b[?2004h") {
             let mut byte = [0];
@@ -238,35 +239,35 @@ fn type_into_talk(words: &[&str], typed: &[&str]) -> (String, Option<i32>) {
     (String::from_utf8_lossy(&seen).into_owned(), child.wait().unwrap().code())
 }
 
-/// Lines of a talk can be edited and called back, and Ctrl-C drops what was typed.
+/// Lines can be edited and recalled from the history, and Ctrl-C discards a line.
 #[test]
-fn what_is_typed_in_a_talk_is_edited() {
+fn entries_of_a_chat_can_be_edited() {
     let dir = copy_of("gpt2");
     fs::write(dir.path().join("chat_template.jinja"), "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
-    let file = dir.path().join("said.json");
+    let file = dir.path().join("messages.json");
     let words = ["chat", model(&dir), "--temperature=0", "-n1"];
-    // One line has a correction, one is dropped, and one extends the first from the history.
+    // One line has a correction, one is discarded, and one extends the first from the history.
     let save = format!("/save {}\r", file.display());
-    let (screen, status) = type_into_talk(&words, &["Hx\x7fi\r", "nonsense\x03", "\x1b[A!\r", &save, "\x04"]);
+    let (screen, status) = type_into_chat(&words, &["Hx\x7fi\r", "nonsense\x03", "\x1b[A!\r", &save, "\x04"]);
     assert_eq!(status, Some(0), "{screen}");
-    let said: Vec<serde_json::Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    let users = said.iter().filter(|message| message["role"] == "user").map(|message| &message["content"]);
+    let messages: Vec<serde_json::Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let users = messages.iter().filter(|message| message["role"] == "user").map(|message| &message["content"]);
     assert_eq!(users.collect::<Vec<_>>(), ["Hi", "Hi!"]);
 }
 
 #[test]
-fn commands_of_a_talk_are_completed_and_confirmed() {
+fn commands_of_a_chat_are_completed_and_confirmed() {
     let dir = copy_of("gpt2");
     fs::write(dir.path().join("chat_template.jinja"), "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
-    let file = dir.path().join("said.json");
+    let file = dir.path().join("messages.json");
     fs::write(&file, "mine").unwrap();
     let save = format!("/sa\t{}\r", file.display());
     // The first answer keeps the file, the second overwrites it. Tab completes /save and /quit.
     let words = ["chat", model(&dir), "--temperature=0", "-n1"];
-    let (screen, status) = type_into_talk(&words, &["Hi\r", &save, "\r", "/q\t\r"]);
+    let (screen, status) = type_into_chat(&words, &["Hi\r", &save, "\r", "/q\t\r"]);
     assert_eq!((status, fs::read_to_string(&file).unwrap().as_str()), (Some(0), "mine"), "{screen}");
     assert!(screen.contains("Overwrite it? [y/N]"), "{screen}");
-    let (screen, status) = type_into_talk(&words, &["Hi\r", &save, "y\r", "/q\t\r"]);
+    let (screen, status) = type_into_chat(&words, &["Hi\r", &save, "y\r", "/q\t\r"]);
     assert_eq!(status, Some(0), "{screen}");
     assert!(fs::read_to_string(&file).unwrap().contains("\"Hi\""), "{screen}");
 }
@@ -274,7 +275,7 @@ fn commands_of_a_talk_are_completed_and_confirmed() {
 #[test]
 fn answers_break_between_words() {
     let words = ["chat", "--temperature=0", "-n120"];
-    let (screen, status) = type_into_talk(&words, &["Once upon a time\r", "\x04"]);
+    let (screen, status) = type_into_chat(&words, &["Once upon a time\r", "\x04"]);
     assert_eq!(status, Some(0), "{screen}");
     let end = screen.find("\n[120 tokens").or_else(|| screen.find(" tokens, ")).unwrap();
     let answer = &screen[..end];

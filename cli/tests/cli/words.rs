@@ -1,4 +1,4 @@
-//! The words of a command line.
+//! Words of a command line.
 
 #[cfg(unix)]
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,7 @@ fn bad_options_are_refused_in_one_sentence() {
     misused(&with(&["--top-p", "0"]), "top-p");
     misused(&with(&["--top-p", "1.5"]), "top-p");
     misused(&with(&["--min-p", "2"]), "min-p");
-    misused(&with(&["--top-k", "5"]), "need temperature");
+    misused(&with(&["--top-k", "5"]), "need --temperature");
     misused(&with(&["--repetition-penalty", "0"]), "repetition-penalty");
     misused(&with(&["--n", "0"]), "n must be at least 1");
     misused(&with(&["--n", "3", "--best-of", "2"]), "best-of");
@@ -32,7 +32,7 @@ fn bad_options_are_refused_in_one_sentence() {
     refused(&with(&["--n", "300"]), "at most 256");
     misused(&with(&["--device", "abacus"]), "abacus");
     misused(&with(&["--dtype", "f8"]), "f8");
-    misused(&with(&["--kv-dtype", "int4"]), "int8 and fp8 are");
+    misused(&with(&["--kv-dtype", "int4"]), "int8 and fp8");
     misused(&with(&["--block-size", "0"]), "block-size");
     misused(&with(&["--threads", "0"]), "threads");
     misused(&with(&["--threads", "100000"]), "threads");
@@ -72,7 +72,7 @@ fn an_option_has_several_spellings() {
 }
 
 #[test]
-fn what_was_probably_meant_is_said() {
+fn similar_names_are_suggested() {
     misused(&["--promt", "a"], "there is no option --promt; did you mean --prompt?");
     misused(&["-prompt", "a"], "did you mean --prompt?");
     misused(&["-json", "-p", "a"], "did you mean --json?");
@@ -90,8 +90,8 @@ fn what_was_probably_meant_is_said() {
 }
 
 #[test]
-fn a_word_that_is_no_command_is_answered_as_one() {
-    misused(&["generat"], "there is no command \"generat\"");
+fn an_unknown_command_is_refused_with_a_suggestion() {
+    misused(&["generat"], "there is no command or model \"generat\"");
     misused(
         &["generat"],
         "commands are generate, chat, serve, quantize, bench, plan, paper, kernels, completions, man and help; did you mean generate?",
@@ -106,14 +106,14 @@ fn a_word_that_is_no_command_is_answered_as_one() {
     misused(&["--json", "serve"], "the command comes first: quire serve");
     misused(&["opt-13c", "-p", "a"], "did you mean opt-13b?");
     misused(&["serve", "gpt3"], "did you mean gpt2?");
-    misused(&["Once upon a time"], "--prompt (-p) comes before a prompt");
+    misused(&["Once upon a time"], "put --prompt (-p) before a prompt");
     misused(&["bench", "sharing", "more"], "\"more\"");
     misused(&["kernels", "profile"], "needs the name of a kernel");
     misused(&["kernels", "list"], "\"list\"");
 }
 
 #[test]
-fn a_word_that_is_a_model_is_the_model() {
+fn a_model_needs_no_option() {
     let dir = fixture("opt-pre");
     let dir = dir.to_str().unwrap();
     let more = ["--prompt-ids", "2,37", "-n", "3", "--json"];
@@ -126,11 +126,11 @@ fn a_word_that_is_a_model_is_the_model() {
     misused(&[dir, "--model", dir, "-p", "a"], "two models");
     misused(&[dir, "gpt2", "-p", "a"], "two models");
     misused(&["serve", dir, dir], "two models");
-    misused(&["bench", "serve", dir], "belongs to no option");
+    misused(&["bench", "serve", dir], "unexpected word");
 }
 
 #[test]
-fn odd_words_are_answered_in_one_sentence() {
+fn odd_words_are_refused_in_one_sentence() {
     let long = "x".repeat(100_000);
     let dashes = format!("--{long}");
     for words in [
@@ -183,7 +183,7 @@ fn odd_words_are_answered_in_one_sentence() {
 
 #[cfg(unix)]
 #[test]
-fn a_word_that_is_no_text_is_refused() {
+fn a_word_in_invalid_utf_8_is_refused() {
     for words in [&[&b"\xff"[..]][..], &[b"--prompt", b"a\xffb"], &[b"serve", b"--model=\xfe"]] {
         let words = words.iter().map(|word| std::ffi::OsStr::from_bytes(word));
         let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));

@@ -21,11 +21,11 @@ pub struct BodyError {
 /// Why a text is not JSON, in the words of `serde_json` and in plain words.
 const REASONS: [(&str, &str); 9] = [
     ("expected value", "a value is missing"),
-    ("expected ident", "this word is not of JSON"),
+    ("expected ident", "this word is not JSON"),
     ("expected `:`", "a colon is missing"),
     ("expected `,` or `}`", "a comma or } is missing"),
     ("expected `,` or `]`", "a comma or ] is missing"),
-    ("trailing characters", "something follows the end"),
+    ("trailing characters", "text follows the end"),
     ("trailing comma", "a comma has nothing after it"),
     ("invalid escape", "a string has an escape that JSON does not know"),
     (
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn invalid_json_is_reported_with_its_position() {
         assert_eq!(problem("{\"whole\": 7").0, "the body is not JSON: it ends too early");
-        let trailing = "the body is not JSON at line 3, column 2: something follows the end";
+        let trailing = "the body is not JSON at line 3, column 2: text follows the end";
         assert_eq!(problem("{\"whole\": 7}\n\n x").0, trailing);
         let word = "the body is not JSON at line 1, column 20: a value is missing";
         assert_eq!(problem("{\"inner\": {\"size\": NaN}}").0, word);
@@ -273,7 +273,7 @@ mod tests {
         for (json, message, field) in [
             (
                 r#"{"flag": true, "texts": ["\ud800"]}"#,
-                "texts has an escape (\\u) of half a surrogate pair at line 1, column 33",
+                "texts has an escape (\\u) of a lone surrogate at line 1, column 33",
                 "texts",
             ),
             (

@@ -1,4 +1,4 @@
-//! An engine without a server, which runs at its full speed.
+//! Runs requests on an engine without a server, at full speed.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,21 +14,20 @@ use loadgen::workload::Lengths;
 use crate::engine_args::EngineArgs;
 use crate::{progress, report};
 
-/// A model that is loaded.
+/// A loaded model.
 pub struct Loaded {
-    /// Its name.
+    /// The model's name.
     pub name: String,
-    /// The model.
     pub llm: Llm,
 }
 
-/// Loads a model, and says on standard error where.
+/// Loads a model and prints notes about the device to standard error.
 pub fn load(engine: &EngineArgs) -> Result<Loaded> {
     let prefixes = engine.shared_prefixes()?;
     let options = engine.options()?;
     let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
     let mut llm = Llm::load_with(&files, &options, progress::loading())?;
-    report::say_where(&llm);
+    report::print_device_notes(&llm);
     for (prefix, file) in prefixes.iter().zip(&engine.shared_prefix) {
         llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
     }
@@ -36,13 +35,13 @@ pub fn load(engine: &EngineArgs) -> Result<Loaded> {
 }
 
 impl Loaded {
-    /// Tokens of the longest request.
+    /// Returns the tokens of the longest possible request.
     pub fn max_len(&self) -> usize {
         self.llm.engine().context_len(&[], &SamplingParams::default())
     }
 
-    /// Answers requests with random prompts, which all arrive now and whose tokens are chosen as `params` say. Times in the
-    /// records count from `start`.
+    /// Answers requests with random prompts. All requests arrive at once, and `params` choose their tokens. Times in
+    /// the records are relative to `start`.
     ///
     /// # Errors
     /// If a request is refused or a step fails.

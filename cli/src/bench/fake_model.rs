@@ -1,30 +1,30 @@
-//! A stand-in for a model: it computes nothing, and gives each sequence a distribution of next tokens made up from its
-//! context. How blocks are shared depends on a model only through which beams survive.
+//! A fake model for benchmarks. It computes nothing. A sequence's last tokens seed a random distribution of its next
+//! token. The model influences the sharing of blocks only by the beams that survive.
 
 use engine::batch::Batch;
 use engine::runner::{Computed, Runner};
 use engine::sampling::{SampleRow, Sampled};
 use loadgen::random::WorkloadRng;
 
-/// Tokens of the stand-in's language.
+/// Vocabulary size of the fake model.
 pub const VOCAB: usize = 50_000;
 
-/// Tokens that have any probability in a context.
+/// Tokens with a nonzero probability in a context.
 const LIKELY: usize = 32;
-/// Standard deviation of their logits: the likeliest gets some half of the probability, as in text.
+/// Standard deviation of their logits. The most likely token gets about half of the probability, as in real text.
 const SPREAD: f64 = 2.5;
 
-/// See the module.
-pub struct StandIn;
+/// A runner that chooses random tokens. See the module.
+pub struct FakeModel;
 
-impl Runner for StandIn {
+impl Runner for FakeModel {
     fn run(&mut self, _batch: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Computed> {
         Ok(rows.iter().map(sample).collect())
     }
 }
 
 fn sample(row: &SampleRow<'_>) -> Sampled {
-    // The last tokens stand for the whole context.
+    // The last four tokens represent the whole context.
     let context = row.prompt.iter().chain(row.output).rev().take(4);
     let seed = context.fold(row.output.len() as u64, |seed, &token| WorkloadRng::new(seed ^ u64::from(token)).bits());
     let mut random = WorkloadRng::new(seed);
