@@ -78,7 +78,7 @@ fn beyond_the_bounds_grammars_are_refused() {
 }
 
 fn tools(parameters: Value) -> Vec<Tool> {
-    vec![Tool { name: "f".into(), parameters: Some(parameters) }]
+    vec![Tool { name: "f".into(), parameters: Some(parameters), strict: true }]
 }
 
 /// Reads up to `tokens` tokens that the constraint allows, chosen at random.

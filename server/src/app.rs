@@ -91,7 +91,7 @@ impl App {
         if let Some(Err(reason)) = template.as_ref().map(|template| template.check()) {
             tracing::warn!(%reason, "the chat template fails on a plain question, so chats will fail too");
         }
-        let tokenizer = Arc::new(Tokenizer::of_model(&files, &config)?);
+        let tokenizer = Arc::new(Tokenizer::of_model(files, &config)?);
         let texts = Texts::new(tokenizer.clone(), config.vocab_size);
         let mentions = |text: &str| template.as_ref().is_some_and(|template| template.mentions(text));
         let tool_format = options.tool_call_parser.or_else(|| ToolFormat::of_template(mentions));

@@ -15,12 +15,15 @@ const ACCEPTED_FOR: Duration = Duration::from_secs(600);
 /// Maximum number of cached verdicts.
 const MAX_VERDICTS: usize = 1024;
 
+/// Verdicts with the times at which they expire, by the keys of their grammars.
+type Cache = HashMap<u128, (Instant, Result<(), String>)>;
+
 /// Results of trials, by the hashes of their grammars.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     /// Two 64-bit hash functions. Clients do not know their keys, so they cannot construct grammars with equal hashes.
     hashers: [RandomState; 2],
-    known: Mutex<HashMap<u128, (Instant, Result<(), String>)>>,
+    cache: Mutex<Cache>,
 }
 
 impl Verdicts {
@@ -33,8 +36,8 @@ impl Verdicts {
 
     /// Returns the cached verdict. `None` if there is none or it has expired.
     pub fn get(&self, key: u128) -> Option<Result<(), String>> {
-        let known = self.lock();
-        known.get(&key).filter(|(until, _)| *until > Instant::now()).map(|(_, verdict)| verdict.clone())
+        let cache = self.lock();
+        cache.get(&key).filter(|(until, _)| *until > Instant::now()).map(|(_, verdict)| verdict.clone())
     }
 
     /// Caches that a trial succeeded.
@@ -48,18 +51,18 @@ impl Verdicts {
     }
 
     fn put(&self, key: u128, time: Duration, verdict: Result<(), String>) {
-        let (mut known, now) = (self.lock(), Instant::now());
-        if known.len() >= MAX_VERDICTS {
-            known.retain(|_, (until, _)| *until > now);
+        let (mut cache, now) = (self.lock(), Instant::now());
+        if cache.len() >= MAX_VERDICTS {
+            cache.retain(|_, (until, _)| *until > now);
         }
-        if known.len() >= MAX_VERDICTS {
-            known.clear();
+        if cache.len() >= MAX_VERDICTS {
+            cache.clear();
         }
-        known.insert(key, (now + time, verdict));
+        cache.insert(key, (now + time, verdict));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u128, (Instant, Result<(), String>)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

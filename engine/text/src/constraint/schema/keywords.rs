@@ -112,7 +112,7 @@ impl<'a> Pass<'a> {
 
     /// Values, of which none has a number that the library would round: such ones are leaves.
     fn constants(&mut self, keyword: &str, value: &Value) -> Result<Value> {
-        if keyword == "enum" && !value.as_array().is_some_and(|values| !values.is_empty()) {
+        if keyword == "enum" && value.as_array().is_none_or(|values| values.is_empty()) {
             return Err(self.refusal("must be an array with at least one value"));
         }
         if has_inexact(value) {
