@@ -1,4 +1,4 @@
-//! From grammars to constraints, for one model's vocabulary.
+//! Compiles grammars into constraints for one model's vocabulary.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,11 +17,12 @@ use super::trial::Trial;
 use crate::tokenizer::{TokenBytes, Tokenizer};
 use checkpoint::error::Result;
 
-/// Bytes of a token, at most: the trie is walked with a stack. Longer ones, which are runs of spaces and the like, are not
-/// chosen.
+/// Maximum bytes of a token. The trie is walked with a stack, so longer tokens, such as long runs of spaces, are never
+/// allowed.
 const MAX_TOKEN_BYTES: usize = 200;
-/// Bounds on the work of compiling (some 20 ms, by the library's figures), of a mask (some 15 ms), and on memory (some 2 KB
-/// a state of the lexer). Large lexemes are not computed in advance: that cannot be interrupted, and masks can.
+/// Limits on compilation (about 20 ms by the library's figures), on one mask (about 15 ms), and on memory (about 2 KB
+/// per lexer state). Large lexemes are not precomputed, because precomputation cannot be interrupted and mask
+/// computation can.
 pub(super) const LIMITS: ParserLimits = ParserLimits {
     max_items_in_row: 2000,
     initial_lexer_fuel: 1_000_000,
@@ -33,25 +34,25 @@ pub(super) const LIMITS: ParserLimits = ParserLimits {
     verbose_errors: false,
 };
 
-/// The name of the token behind the vocabulary that ends a text.
+/// Name of the end-of-output token, which is added after the vocabulary.
 pub(super) const END: &str = "<|end of the output|>";
 
-/// A grammar within the bounds.
+/// A grammar that passed the checks of [`GrammarCompiler::prepare`].
 pub struct PreparedGrammar {
     text: String,
     grammar: Grammar,
     weight: Weight,
 }
 
-/// Makes constraints of grammars. What that takes of the vocabulary is made for the first of them; clones share it.
+/// Compiles grammars into constraints. The first compilation prepares the vocabulary, which clones share.
 #[derive(Clone)]
 pub struct GrammarCompiler {
     tokenizer: Arc<Tokenizer>,
     vocab_size: usize,
     eos: Arc<[u32]>,
     factory: Arc<OnceLock<Result<ParserFactory, String>>>,
-    /// The constraints that requests have, each with its grammar as a text: two objects whose members are in another order are
-    /// equal, and two grammars.
+    /// Constraints that requests still use, each with its grammar as text. The key is text because JSON objects compare
+    /// equal in any member order, and the order matters to a grammar.
     live: Arc<Mutex<Vec<(String, LiveConstraint)>>>,
     limits: ParserLimits,
 }
@@ -63,19 +64,20 @@ impl fmt::Debug for GrammarCompiler {
 }
 
 impl GrammarCompiler {
-    /// A compiler for a model whose token ids are below `vocab_size`, and whose sequences end with any of `eos`.
+    /// Creates a compiler for a model whose token ids are below `vocab_size` and whose sequences end with any token of
+    /// `eos`.
     pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize, eos: &[u32]) -> Self {
         let (factory, live) = Default::default();
         GrammarCompiler { tokenizer, vocab_size, eos: eos.into(), factory, live, limits: LIMITS }
     }
 
-    /// The constraint that an output is of `grammar`. Takes some milliseconds; the first call for a vocabulary of 128,000
-    /// tokens some hundred. Requests that have the same grammar at the same time get the same constraint, so that what is found
-    /// out for one helps all.
+    /// Returns the constraint that makes outputs follow `grammar`. Takes a few milliseconds. The first call takes a few
+    /// hundred milliseconds for a vocabulary of 128,000 tokens. Concurrent requests with the same grammar share one
+    /// constraint, so they also share its lexer's cached states.
     ///
     /// # Errors
-    /// [`Error::Request`](checkpoint::Error::Request) with the place of what is wrong with the grammar, or says that it is too
-    /// large, or that this tokenizer's tokens have no bytes of their own.
+    /// [`Error::Request`](checkpoint::Error::Request) if the grammar is invalid, with the position of the problem. Also
+    /// if it is too large, or if the tokenizer does not tell the bytes of its tokens.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint> {
         match self.cached(grammar) {
             Some(constraint) => Ok(constraint),
@@ -83,13 +85,13 @@ impl GrammarCompiler {
         }
     }
 
-    /// The constraint of a request that is running, if one has this grammar.
+    /// Returns the constraint of a running request with this grammar, if there is one.
     pub fn cached(&self, grammar: &Grammar) -> Option<Constraint> {
         let text = format!("{grammar:?}");
         self.live().iter().find_map(|(other, live)| (*other == text).then(|| live.get()).flatten())
     }
 
-    /// Checks a grammar against the bounds.
+    /// Checks a grammar against the size limits.
     ///
     /// # Errors
     /// As [`GrammarCompiler::compile`].
@@ -101,7 +103,7 @@ impl GrammarCompiler {
         bounds::on_large_stack(prepare).map_err(refused)?
     }
 
-    /// The constraint of a grammar that is within the bounds, unless `stop` is set first.
+    /// Compiles a checked grammar, unless `stop` is set first.
     ///
     /// # Errors
     /// As [`GrammarCompiler::compile`].
@@ -109,31 +111,32 @@ impl GrammarCompiler {
         let build = || self.build_here(&prepared.grammar, stop);
         let constraint = bounds::on_large_stack(build).map_err(refused)??;
         let mut live = self.live();
-        live.retain(|(_, live)| live.is_there());
+        live.retain(|(_, live)| live.is_used());
         live.push((prepared.text.clone(), constraint.live()));
         Ok(constraint)
     }
 
     fn build_here(&self, grammar: &Grammar, stop: &Stop) -> Result<Constraint> {
-        let go_on = || if stop.is_set() { Err(refused("the compilation was stopped".into())) } else { Ok(()) };
-        go_on()?;
+        let check_stop = || if stop.is_set() { Err(refused("the compilation was stopped".into())) } else { Ok(()) };
+        check_stop()?;
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(|why| refused(why.clone()))?;
         let parser = parser(factory, grammar)?;
-        go_on()?;
+        check_stop()?;
         let mut matcher = Matcher::new(Ok(parser)).into_cancellable();
         stop.watch(matcher.cancellation_handle());
-        // What has no sentence at all is found here, and not when a request runs.
+        // Finds out here, before the request runs, that a grammar allows no output at all.
         let mask = within_deadline(matcher.cancellation_handle(), || matcher.compute_mask_or_eos());
         stop.watch(None);
-        go_on()?;
+        check_stop()?;
         mask.map_err(|error| refused(sentence(&error.to_string())))?;
         Ok(Constraint::new(matcher, self.vocab_size, self.eos.clone()))
     }
 
-    /// The standard input for a [trial](super::trial) of this grammar, which may take `memory` bytes and `seconds` of processor time.
+    /// Returns the standard input for a [trial](super::trial) of this grammar. The trial may use `memory` bytes and
+    /// `seconds` of CPU time.
     ///
     /// # Errors
-    /// [`Error::Request`](checkpoint::Error::Request) if this tokenizer's tokens have no bytes of their own.
+    /// [`Error::Request`](checkpoint::Error::Request) if the tokenizer does not tell the bytes of its tokens.
     pub fn trial(&self, prepared: &PreparedGrammar, memory: u64, seconds: u64) -> Result<Vec<u8>> {
         let special = (0..).zip(self.tokens().map_err(refused)?).filter_map(|(id, token)| match token {
             TokenBytes::Special(name) if !self.eos.contains(&id) => Some((id as usize, name)),
@@ -157,7 +160,7 @@ impl GrammarCompiler {
 
     fn factory(&self) -> Result<ParserFactory, String> {
         let word = |(id, token): (u32, TokenBytes)| match token {
-            // The model's own tokens for an end are all represented by one more, behind the vocabulary.
+            // All of the model's end tokens are represented by one extra token after the vocabulary.
             _ if self.eos.contains(&id) => Vec::new(),
             TokenBytes::Special(name) => marked(&name),
             TokenBytes::Text(bytes) if bytes.len() <= MAX_TOKEN_BYTES => bytes,
@@ -170,7 +173,7 @@ impl GrammarCompiler {
 }
 
 impl PreparedGrammar {
-    /// Whether the grammar compiles in some milliseconds. The work on another is not known before it is compiled.
+    /// Whether the grammar compiles in a few milliseconds. The cost of other grammars is unknown before they compile.
     pub fn is_light(&self) -> bool {
         self.weight == Weight::Light
     }
@@ -185,22 +188,23 @@ impl fmt::Debug for PreparedGrammar {
 /// Compiles `grammar` into a parser.
 ///
 /// # Errors
-/// [`Error::Request`](checkpoint::Error::Request) with the place of the fault.
+/// [`Error::Request`](checkpoint::Error::Request) with the position of the problem.
 pub(super) fn parser(factory: &ParserFactory, grammar: &Grammar) -> Result<TokenParser> {
     let compiled = grammar.compile(factory)?;
     factory.create_parser_from_init_default(compiled).map_err(|error| refused(sentence(&format!("{error:#}"))))
 }
 
-/// Special tokens as the library has them.
+/// Returns the bytes that represent a special token in the library's vocabulary.
 pub(super) fn marked(name: &str) -> Vec<u8> {
     [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
 }
 
-/// Makes parsers for the vocabulary `words`, whose token `end` is the end of a text.
+/// Creates a parser factory for the vocabulary `words`. The token `end` ends an output.
 pub(super) fn factory(words: Vec<Vec<u8>>, end: usize, limits: &ParserLimits) -> Result<ParserFactory, String> {
     let size = |size: usize| u32::try_from(size).map_err(|error| error.to_string());
     let trie = TokTrie::from(&TokRxInfo::new(size(words.len())?, size(end)?), &words);
-    // Not canonical: where the grammar leaves one text, the model chooses among the tokens that spell it.
+    // Tokenization is not forced to be canonical. Where the grammar leaves one text, the model chooses the tokens that
+    // spell it.
     let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
     let mut factory = ParserFactory::new_simple(&env).map_err(|error| error.to_string())?;
     *factory.quiet().limits_mut() = limits.clone();
@@ -234,11 +238,11 @@ mod tests {
         assert!(first == compile(["a", "b"]) && first != compile(["a", "c"]));
         drop(first);
         compile(["c", "d"]);
-        assert_eq!(compiler.live().len(), 1, "what no request has is forgotten");
+        assert_eq!(compiler.live().len(), 1, "unused constraints are removed");
     }
 
     #[test]
-    fn a_matcher_goes_on_by_itself_where_the_lexer_of_all_fails() {
+    fn a_matcher_continues_alone_after_the_shared_lexer_fails() {
         let words: Vec<String> = ('a'..='p').map(|letter| format!("{letter}[0-9]{{60}}{letter}")).collect();
         let grammar = Grammar::Regex(words.join("|"));
         let roomy = compiler(LIMITS).compile(&grammar).unwrap();
@@ -257,10 +261,10 @@ mod tests {
                 other.read(token);
                 matcher = matcher.clone();
             }
-            alone += usize::from(matcher.is_alone());
+            alone += usize::from(matcher.has_own_lexer());
             assert!(matcher.may_end());
         }
         assert!((1..16).contains(&alone), "{alone} matchers have a lexer of their own");
-        assert!(tight != compiler.compile(&grammar).unwrap(), "a lexer that has failed is not for others");
+        assert!(tight != compiler.compile(&grammar).unwrap(), "a failed lexer is not shared with new requests");
     }
 }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use llguidance::CancellationHandle;
 
-/// Time for one mask. The lexer uses up its fuel in some 15 ms, the parser its items in some 60 ms. The deadline covers work that neither
-/// counts.
+/// Time limit for one mask. The lexer's fuel lasts about 15 ms and the parser's item limit about 60 ms. The deadline
+/// also covers work that neither of them counts.
 const MASK_TIME: Duration = Duration::from_secs(2);
 
-/// Masks that are being computed.
+/// The masks that are being computed, and the thread that watches them.
 #[derive(Default)]
 struct Watch {
     state: Mutex<State>,
@@ -20,11 +20,11 @@ struct Watch {
 struct State {
     masks: Vec<(u64, Instant, CancellationHandle)>,
     next: u64,
-    /// Whether the watching thread waits until it is woken.
+    /// Whether the watching thread waits without a deadline and must be woken.
     is_idle: bool,
 }
 
-/// Computes a mask with `work`, which `handle` cancels, and cancels it at the deadline.
+/// Computes a mask with `work`. At the deadline, cancels `handle`, which must interrupt `work`.
 pub(super) fn within_deadline<T>(handle: Option<CancellationHandle>, work: impl FnOnce() -> T) -> T {
     match handle.zip(watch()) {
         Some((handle, watch)) => watch.within(MASK_TIME, handle, work),
@@ -32,7 +32,7 @@ pub(super) fn within_deadline<T>(handle: Option<CancellationHandle>, work: impl 
     }
 }
 
-/// The watch of this process. `None` if its thread cannot start.
+/// Returns the watch of this process, or `None` if its thread cannot start.
 fn watch() -> Option<&'static Watch> {
     static WATCH: OnceLock<Option<&'static Watch>> = OnceLock::new();
     *WATCH.get_or_init(Watch::start)
@@ -60,14 +60,14 @@ impl Watch {
         state.next += 1;
         let id = state.next;
         state.masks.push((id, deadline, handle));
-        // A thread that is not idle wakes at an earlier deadline.
+        // If the thread is not idle, it already waits for an earlier deadline.
         if std::mem::take(&mut state.is_idle) {
             self.wake.notify_one();
         }
         id
     }
 
-    /// Cancels late masks, for ever.
+    /// Cancels late masks in an endless loop.
     fn run(&self) -> ! {
         let mut state = self.lock();
         loop {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_too_long_is_cancelled() {
+    fn late_masks_are_cancelled() {
         let (watch, handle) = (Watch::start().unwrap(), CancellationHandle::default());
         watch.within(Duration::from_millis(1), handle.clone(), || {
             while !handle.is_cancelled() {

@@ -1,4 +1,4 @@
-//! What an output may be, as a user says it.
+//! Grammars, as users specify them.
 
 use std::time::{Duration, Instant};
 
@@ -11,72 +11,75 @@ use super::reason::sentence;
 use super::schema::{self, Rewritten};
 use checkpoint::error::{Error, Result};
 
-/// Bytes of a grammar's text, at most.
+/// Maximum bytes of a grammar's text.
 pub const MAX_BYTES: usize = 512 << 10;
-/// Texts to choose from, at most.
+/// Maximum texts in a [`Grammar::Choice`].
 const MAX_CHOICES: usize = 10_000;
-/// White space between two tokens of a JSON document: one space or none. A model that may write more can write it for ever.
+/// White space between two tokens of a JSON document: at most one space. A model that may write more could write white
+/// space forever.
 const SPACE: &str = r"\x20";
-/// Parts of a schema that are compiled to find the one that is refused, at most, and the time for that.
+/// Maximum subschemas that are compiled to find the refused one. [`MAX_SEARCH`] limits the time.
 const MAX_PARTS: usize = 64;
 const MAX_SEARCH: Duration = Duration::from_millis(100);
-/// The character that begins strings for what the library cannot express. Schemas hardly have it.
+/// First character of strings that replace parts which the library cannot express. It is a private-use character, so
+/// schemas hardly contain it.
 const MARK: char = '\u{e000}';
 
-/// What an output may be.
+/// A grammar that an output must follow.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub enum Grammar {
     /// A JSON object.
     JsonObject,
-    /// A JSON document that is valid under this schema. What outputs cannot be held to is refused. Read the schema with
-    /// [`exact_numbers`](super::exact_numbers) to keep numbers that 64 bits do not hold.
+    /// A JSON document that is valid under this schema. Unsupported conditions are refused. To keep numbers that do not
+    /// fit into 64 bits, read the schema with [`exact_numbers`](super::exact_numbers).
     JsonSchema(Value),
-    /// The same, except that a few conditions which outputs cannot be held to are left unchecked: `uniqueItems` of items
-    /// without few values, branches of `oneOf` that may overlap, and some conditions of property names.
+    /// Like [`Grammar::JsonSchema`], but a few unsupported conditions are left unchecked: `uniqueItems` for items that
+    /// are not limited to a few values, branches of `oneOf` that may overlap, and some conditions on property names.
     LenientJsonSchema(Value),
-    /// A text that as a whole matches this regular expression, in the form of Rust's crate `regex`, but that `\d` and `\w` are
-    /// of ASCII, as in JSON schemas.
+    /// A text that matches this regular expression as a whole. The syntax is that of Rust's crate `regex`, but `\d` and
+    /// `\w` match only ASCII, as in JSON schemas.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A sentence of this grammar, in Lark's form as `llguidance` has it. It begins with the rule `start`.
+    /// A sentence of this Lark grammar, in the dialect of `llguidance`. Its first rule is `start`.
     Lark(String),
-    /// A sentence that has JSON documents in it.
+    /// A sentence that contains JSON documents.
     Documents(Documents),
 }
 
-/// A sentence of a grammar in Lark's form, in which rules are JSON documents.
+/// A Lark grammar in which some rules are JSON documents.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Documents {
-    /// The grammar. It begins with the rule `start`.
+    /// The grammar, without the document rules. Its first rule is `start`.
     pub lark: String,
-    /// The rules.
+    /// The rules that are JSON documents.
     pub rules: Vec<DocumentRule>,
 }
 
-/// A rule of a JSON document.
+/// A grammar rule that matches a JSON document.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct DocumentRule {
     /// The rule's name.
     pub name: String,
-    /// Where the schema is from, for errors.
+    /// Prefix for error messages that says where the schema comes from.
     pub origin: String,
     /// Its schema.
     pub schema: Value,
-    /// Whether everything that the schema says is kept to or refused.
+    /// Whether unsupported conditions of the schema are refused.
     pub strict: bool,
 }
 
-/// A schema among a grammar's.
+/// One of a grammar's schemas.
 struct Part<'a> {
-    /// What comes before the place in errors.
+    /// Prefix of the position in error messages.
     origin: &'a str,
     schema: &'a Value,
     strict: bool,
 }
 
 impl Grammar {
-    /// What the grammar's schemas say and outputs are not checked for, each after its place. Empty if a schema is refused.
+    /// Returns the conditions of the grammar's schemas that outputs are not checked for, each after its position. Empty
+    /// if a schema is refused.
     pub fn unchecked(&self) -> Vec<String> {
         let rewritten = self.parts().into_iter().filter(|part| !part.strict).map(|part| {
             let unchecked = schema::rewrite(part.schema, &[], &MARK.to_string(), false).map(|schema| schema.unchecked);
@@ -86,7 +89,7 @@ impl Grammar {
         rewritten.flatten().collect()
     }
 
-    /// The grammar and its schemas as the user wrote them, for checks before they are compiled.
+    /// Returns the grammar and its schemas as the user wrote them, to check them before compilation.
     ///
     /// # Errors
     /// If a text is too large or cannot be a grammar.
@@ -113,10 +116,10 @@ impl Grammar {
         }
     }
 
-    /// The grammar in the form of `llguidance`.
+    /// Converts the grammar to the form of `llguidance`.
     ///
     /// # Errors
-    /// What is wrong with it, after the place in a schema.
+    /// The problem, after its position if it is in a schema.
     pub(super) fn compile(&self, factory: &ParserFactory) -> Result<GrammarInit> {
         let (parts, mut leaves, mut schemas) = (self.parts(), Vec::new(), Vec::new());
         let mark = mark(&parts);
@@ -154,7 +157,7 @@ impl Grammar {
         Ok(GrammarInit::Internal(grammar, lexer))
     }
 
-    /// A grammar that is no JSON.
+    /// Converts a grammar that is not JSON.
     fn text(&self) -> Result<TopLevelGrammar> {
         match self {
             Grammar::Regex(regex) => {
@@ -191,14 +194,14 @@ impl Part<'_> {
     }
 }
 
-/// A string that no schema has.
+/// Returns a string that occurs in no schema.
 fn mark(parts: &[Part<'_>]) -> String {
     let text: String = parts.iter().map(|part| part.schema.to_string()).collect();
     let longest = text.split(|c| c != MARK).map(|run| run.chars().count()).max().unwrap_or(0);
     std::iter::repeat_n(MARK, longest + 1).collect()
 }
 
-/// The innermost place of which `is_refused` is true.
+/// Returns the innermost position where `is_refused` is true.
 fn located(parts: &[Part<'_>], is_refused: impl Fn(&Part<'_>, &[String]) -> bool) -> Option<String> {
     let (begun, mut tries) = (Instant::now(), 0);
     let mut is_wrong = |part: &Part<'_>, path: &[String]| {
@@ -221,7 +224,7 @@ fn located(parts: &[Part<'_>], is_refused: impl Fn(&Part<'_>, &[String]) -> bool
     }
 }
 
-/// The schema with the options by which the library reads it. They are not part of a schema.
+/// Adds the options that tell the library how to read the schema. They are not part of the user's schema.
 fn with_options(mut schema: Value) -> Value {
     if let Value::Object(members) = &mut schema {
         members.insert("x-guidance".into(), json!({"whitespace_pattern": SPACE}));

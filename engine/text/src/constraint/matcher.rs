@@ -1,4 +1,4 @@
-//! How far an output is on its way through a grammar.
+//! Matchers, which follow an output through its grammar.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,63 +10,63 @@ use rayon::prelude::*;
 
 use super::deadline::within_deadline;
 
-/// What an output must be: a compiled grammar. Clones are the same constraint.
+/// A compiled grammar that outputs must follow. Clones share the compiled grammar and its lexer.
 #[derive(Clone)]
 pub struct Constraint(Arc<Beginning>, Thoughts);
 
-/// A constraint for as long as any request has it.
+/// A weak reference to a constraint, valid while a request uses it.
 pub(super) struct LiveConstraint(Weak<Beginning>);
 
-/// Where a model thinks before it speaks. A grammar is about what it says.
+/// Whether the output may contain or is in the model's thoughts. The grammar applies only to the text after them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Thoughts {
-    /// Not at all, or not any more.
+    /// No thoughts, or they have ended.
     #[default]
     Over,
-    /// The output may begin with the token `begin`; then it thinks up to the token `end`.
+    /// The output may begin with the token `begin`. If it does, the thoughts last up to the token `end`.
     Possible {
-        /// Begins thoughts.
+        /// Token that begins the thoughts.
         begin: u32,
-        /// Ends them.
+        /// Token that ends the thoughts.
         end: u32,
     },
-    /// It thinks, up to this token.
+    /// The output is in the thoughts, which last up to this token.
     Until(u32),
 }
 
 struct Beginning {
-    /// All matchers begin as this one, and share its lexer. Most of the work on a mask is to find states of the lexer that were
-    /// not met before; what one sequence has met is there for all.
+    /// The initial state of all matchers. They share its lexer. Most of the work on a mask is to compute lexer states
+    /// for the first time, so a state that one sequence has reached is cached for all.
     matcher: llguidance::Matcher,
-    /// The same with a lexer that stays as it is. A lexer may have so many states and no more; a matcher whose lexer fails goes
-    /// on with a copy of this one.
+    /// The same initial state with a lexer that is never used. The number of lexer states is limited. When the shared
+    /// lexer exceeds the limit, each matcher continues with a copy of this one.
     fresh: llguidance::Matcher,
-    /// Whether the lexer that is shared has failed.
+    /// Whether the shared lexer has failed.
     is_spent: AtomicBool,
     vocab_size: usize,
     eos: Arc<[u32]>,
 }
 
-/// Has read a sequence's output, and says which tokens may follow. A clone reads on by itself.
+/// The grammar state of one sequence, which says which tokens may follow. Clones advance independently.
 pub struct Matcher {
     inner: llguidance::Matcher,
     beginning: Arc<Beginning>,
-    /// What `inner` has read.
+    /// The tokens that `inner` has read.
     tokens: Vec<u32>,
-    /// Whether its lexer is its own.
-    is_alone: bool,
+    /// Whether the lexer belongs to this matcher alone.
+    has_own_lexer: bool,
     thoughts: Thoughts,
     mask: Vec<u32>,
 }
 
-/// How an output is after one more token.
+/// The state of an output after a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// It may or must go on.
+    /// The output may or must continue.
     Open,
-    /// It is complete, and nothing can follow.
+    /// The output is complete and nothing can follow.
     Complete,
-    /// The token cannot follow, and was not read.
+    /// The token is not allowed and was not read.
     Refused,
 }
 
@@ -76,36 +76,36 @@ impl Constraint {
         Constraint(Arc::new(Beginning { matcher, fresh, is_spent, vocab_size, eos }), Thoughts::Over)
     }
 
-    /// The same, as long as another has it.
+    /// Returns a weak reference to this constraint.
     pub(super) fn live(&self) -> LiveConstraint {
         LiveConstraint(Arc::downgrade(&self.0))
     }
 
-    /// The same, of what comes after thoughts.
+    /// Returns the constraint with these settings for the model's thoughts.
     pub fn after(self, thoughts: Thoughts) -> Self {
         Constraint(self.0, thoughts)
     }
 
-    /// How many tokens the vocabulary has that it was compiled for.
+    /// The size of the vocabulary that the constraint was compiled for.
     pub fn vocab_size(&self) -> usize {
         self.0.vocab_size
     }
 
-    /// A matcher at the beginning.
+    /// Creates a matcher for the start of an output.
     pub fn matcher(&self) -> Matcher {
         let (inner, beginning) = (self.0.matcher.clone(), self.0.clone());
-        Matcher { inner, beginning, tokens: Vec::new(), is_alone: false, thoughts: self.1, mask: Vec::new() }
+        Matcher { inner, beginning, tokens: Vec::new(), has_own_lexer: false, thoughts: self.1, mask: Vec::new() }
     }
 }
 
 impl LiveConstraint {
-    /// The constraint, if a request has it, and there is more that its lexer can do.
+    /// Returns the constraint, if a request still uses it and its shared lexer has not failed.
     pub(super) fn get(&self) -> Option<Constraint> {
         let beginning = self.0.upgrade().filter(|beginning| !beginning.is_spent.load(Ordering::Relaxed));
         beginning.map(|beginning| Constraint(beginning, Thoughts::Over))
     }
 
-    /// Whether a request has it.
+    /// Whether a request still uses the constraint.
     pub(super) fn is_there(&self) -> bool {
         self.0.strong_count() > 0
     }
@@ -124,27 +124,27 @@ impl fmt::Debug for Constraint {
 }
 
 impl Matcher {
-    /// The tokens that may follow, as of the last [`compute_masks`]: a bit for each token, the first in the lowest bit of
-    /// the first word.
+    /// The tokens that may follow, as of the last [`compute_masks`]. Each token has one bit, starting at the lowest bit
+    /// of the first word.
     pub fn mask(&self) -> &[u32] {
         &self.mask
     }
 
-    /// Computes the mask. It is empty if the output cannot go on, or if finding that out is more work than is allowed.
+    /// Computes the mask. It allows no token if the output cannot continue, or if the computation exceeds its limits.
     pub fn compute_mask(&mut self) {
         let Beginning { vocab_size, ref eos, .. } = *self.beginning;
         let words = mask_words(vocab_size as u32) as usize;
         self.mask.clear();
         if let Thoughts::Until(_) = self.thoughts {
             self.mask.resize(words, u32::MAX);
-            // Thoughts alone are no answer.
+            // The output must not end within the thoughts.
             eos.iter().for_each(|&token| allow(&mut self.mask, token, false));
             return;
         }
         match self.bits() {
             Some(bits) => {
                 self.mask.extend(&bits.as_slice()[..words]);
-                // The end is one more token of the library's vocabulary, and any of several of the model's.
+                // The library has one end token after the vocabulary. The model may have several.
                 let ends = bits.is_allowed(vocab_size as u32);
                 if let Some(last) = self.mask.last_mut() {
                     *last &= u32::MAX >> (words * 32 - vocab_size);
@@ -160,43 +160,44 @@ impl Matcher {
         }
     }
 
-    /// The mask as the library has it.
+    /// Computes the mask in the library's form.
     fn bits(&mut self) -> Option<SimpleVob> {
         match within_deadline(self.inner.cancellation_handle(), || self.inner.compute_mask()) {
-            Err(_) if self.step_aside() => {
+            Err(_) if self.use_own_lexer() => {
                 within_deadline(self.inner.cancellation_handle(), || self.inner.compute_mask()).ok()
             }
             bits => bits.ok(),
         }
     }
 
-    /// Goes on with a lexer of its own, after that of all has failed. False if it has one already, or comes no further with it.
-    fn step_aside(&mut self) -> bool {
+    /// Continues with a lexer of its own after the shared one has failed. Returns false if it already has one or if its
+    /// own lexer fails, too.
+    fn use_own_lexer(&mut self) -> bool {
         // A cancelled mask would take as long with another lexer.
-        if self.is_alone || self.inner.is_cancelled() {
+        if self.has_own_lexer || self.inner.is_cancelled() {
             return false;
         }
         self.beginning.is_spent.store(true, Ordering::Relaxed);
         let mut inner = self.beginning.fresh.deep_clone();
-        self.is_alone = inner.consume_tokens(&self.tokens).is_ok();
-        if self.is_alone {
+        self.has_own_lexer = inner.consume_tokens(&self.tokens).is_ok();
+        if self.has_own_lexer {
             self.inner = inner;
         }
-        self.is_alone
+        self.has_own_lexer
     }
 
-    /// Whether its lexer is its own.
+    /// Whether this matcher has a lexer of its own.
     #[cfg(test)]
-    pub(super) fn is_alone(&self) -> bool {
-        self.is_alone
+    pub(super) fn has_own_lexer(&self) -> bool {
+        self.has_own_lexer
     }
 
-    /// What is the same for matchers that share a lexer.
+    /// Returns a key that is equal for matchers that share a lexer.
     fn lexer(&self) -> (usize, usize) {
-        (Arc::as_ptr(&self.beginning).addr(), if self.is_alone { std::ptr::from_ref(self).addr() } else { 0 })
+        (Arc::as_ptr(&self.beginning).addr(), if self.has_own_lexer { std::ptr::from_ref(self).addr() } else { 0 })
     }
 
-    /// Reads one more token.
+    /// Reads the output's next token.
     pub fn read(&mut self, token: u32) -> Reading {
         match self.thoughts {
             Thoughts::Possible { begin, end } if token == begin => {
@@ -214,7 +215,7 @@ impl Matcher {
         let Beginning { vocab_size, ref eos, .. } = *self.beginning;
         let token = if eos.contains(&token) { vocab_size as u32 } else { token };
         let mut taken = self.inner.try_consume_tokens(&[token]);
-        if taken.is_err() && self.step_aside() {
+        if taken.is_err() && self.use_own_lexer() {
             taken = self.inner.try_consume_tokens(&[token]);
         }
         if !matches!(taken, Ok(1)) {
@@ -232,8 +233,8 @@ impl Matcher {
 
 impl Clone for Matcher {
     fn clone(&self) -> Self {
-        // A lexer that has failed for all is not shared again.
-        let inner = if self.is_alone { self.inner.deep_clone() } else { self.inner.clone() };
+        // After the shared lexer has failed, the clone gets a copy of this matcher's own lexer.
+        let inner = if self.has_own_lexer { self.inner.deep_clone() } else { self.inner.clone() };
         let (beginning, tokens, mask) = (self.beginning.clone(), self.tokens.clone(), self.mask.clone());
         Matcher { inner, beginning, tokens, mask, ..*self }
     }
@@ -245,7 +246,7 @@ impl fmt::Debug for Matcher {
     }
 }
 
-/// Sets a token's bit, if it has one.
+/// Sets or clears a token's bit. Ignores tokens outside the mask.
 fn allow(mask: &mut [u32], token: u32, may_follow: bool) {
     if let Some(word) = mask.get_mut(token as usize / 32) {
         let bit = 1 << (token % 32);
@@ -253,7 +254,8 @@ fn allow(mask: &mut [u32], token: u32, may_follow: bool) {
     }
 }
 
-/// Computes the masks of all `matchers`: one after the other where they share a lexer, and would wait for it; others at a time.
+/// Computes the masks of all `matchers`. Matchers that share a lexer run one after the other, because they would wait
+/// for it. Different lexers run in parallel.
 pub fn compute_masks(mut matchers: Vec<&mut Matcher>) {
     matchers.sort_by_key(|matcher| matcher.lexer());
     let mut groups: Vec<_> = matchers.chunk_by_mut(|a, b| a.lexer() == b.lexer()).collect();

@@ -1,12 +1,12 @@
-//! Structured output: which tokens may come next, so that an output is a sentence of a grammar.
+//! Structured output: restricts the next token so that an output follows a grammar.
 //!
-//! A [`Grammar`] is what a user asks for: a JSON schema, a regular expression, a choice of texts, a grammar in Lark's form.
-//! A [`GrammarCompiler`], of which a model has one, makes it a [`Constraint`], which requests are given. Each sequence of
-//! such a request has a [`Matcher`], which has read the sequence's output and gives a mask for its next token: a bit for
-//! every token of the vocabulary. Masks are applied where tokens are chosen; nothing else of the engine knows of them.
+//! A user asks for a [`Grammar`], such as a JSON schema, a regular expression, a choice of texts or a Lark grammar. The
+//! model's [`GrammarCompiler`] compiles it into a [`Constraint`], which is part of the request. Each sequence of the
+//! request has a [`Matcher`], which reads the output and computes a mask for the next token, with one bit per token of
+//! the vocabulary. The sampler applies the masks. The rest of the engine is not involved.
 //!
-//! The work is done by the crate `llguidance`, a lexer of lazily made derivatives of regular expressions under an Earley
-//! parser, over a trie of the vocabulary.
+//! The crate `llguidance` does the work. It combines a lexer, built lazily from derivatives of regular expressions,
+//! with an Earley parser, over a trie of the vocabulary.
 
 mod bounds;
 mod compiler;

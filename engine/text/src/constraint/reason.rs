@@ -1,8 +1,8 @@
-//! The library's reasons for a refusal, as a user can read them.
+//! Rewords the reasons that `llguidance` gives for refusing a grammar, so that a user can act on them.
 
-/// Characters of a reason that a message repeats.
+/// Maximum characters of a library reason in an error message.
 const MAX_REASON: usize = 600;
-/// Beginnings of reasons that name settings of the library, which no user can reach, and the reasons in other words.
+/// Substrings of reasons that name library settings, each with a replacement. Users cannot change these settings.
 const SETTINGS: [(&str, &str); 6] = [
     ("lexer precomputation failed", "the grammar's strings and numbers take too much work"),
     ("initial lexer configuration", "the grammar's strings and numbers are too large"),
@@ -12,7 +12,7 @@ const SETTINGS: [(&str, &str); 6] = [
     ("maximum relevance check", "the grammar's strings and numbers take too much work"),
 ];
 
-/// The library's reason as one sentence: its lines joined, as long as a message may be.
+/// Returns the library's reason as one sentence. Joins its lines and shortens the result to [`MAX_REASON`] characters.
 pub(super) fn sentence(reason: &str) -> String {
     if let Some(panic) = reason.strip_prefix("panic: ") {
         let why = panic.lines().next().unwrap_or_default();

@@ -1,13 +1,14 @@
-//! Ends compilations whose request is gone.
+//! Stops compilations whose request was cancelled.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::CancellationHandle;
 
-/// Stops a compilation. Clones stop the same one.
+/// A handle that stops one compilation. Clones share the same state.
 ///
-/// Building the parser cannot be interrupted, so it is bounded before it starts. The first mask can be.
+/// Building the parser cannot be interrupted, so its cost is bounded before it starts. Computing the first mask can be
+/// interrupted.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<Inner>);
 
@@ -26,12 +27,12 @@ impl Stop {
         }
     }
 
-    /// Whether the compilation is to stop.
+    /// Whether the compilation should stop.
     pub fn is_set(&self) -> bool {
         self.0.is_set.load(Ordering::SeqCst)
     }
 
-    /// Stops the mask of `handle`, too.
+    /// Makes [`Stop::set`] also cancel the mask of `handle`. `None` ends that.
     pub(super) fn watch(&self, handle: Option<CancellationHandle>) {
         *self.0.mask.lock().unwrap_or_else(PoisonError::into_inner) = handle;
         if self.is_set() {

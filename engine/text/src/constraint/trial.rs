@@ -1,8 +1,9 @@
-//! Trial compilations, in a process that may be killed.
+//! Trial compilations, in a child process that can be killed.
 //!
-//! The checks before a compilation cannot foresee the work on every grammar. A server therefore compiles heavy grammars twice: first
-//! in a child process with a bound on its memory, which it kills at the deadline, then by itself. The child is the program that
-//! called [`crate::constraint::GrammarCompiler::trial`], started again. It must call [`run`].
+//! The checks before a compilation cannot predict the cost of every grammar. A server therefore compiles a heavy
+//! grammar twice. The first time is in a child process with limited memory, which the server kills at the deadline. If
+//! that succeeds, the server compiles the grammar itself. The child is the program that called
+//! [`crate::constraint::GrammarCompiler::trial`], started again with [`ARGUMENT`]. It must then call [`run`].
 
 use std::io::{Read, Write};
 use std::process::ExitCode;
@@ -24,16 +25,16 @@ pub const ARGUMENT: &str = "--try-grammar";
 pub(super) struct Trial {
     pub grammar: Grammar,
     pub vocab_size: usize,
-    /// The vocabulary's special tokens. Other tokens make no difference to the parser.
+    /// The vocabulary's special tokens. The parser does not depend on the other tokens.
     pub special: Vec<(usize, String)>,
-    /// Bytes that the compilation may take.
+    /// Bytes of memory that the compilation may allocate.
     pub memory: u64,
-    /// Seconds of a processor that it may take. Whoever started the trial may be gone.
+    /// Seconds of CPU time that it may use. The child enforces this itself, because its parent may have exited.
     pub seconds: u64,
 }
 
-/// Compiles the grammar on standard input. The exit status is 0 if that succeeds and 1 if the grammar is refused: then the reason is
-/// on standard output. Any other end means that the grammar exceeds the bounds.
+/// Compiles the grammar on standard input. Exits with 0 if that succeeds. If the grammar is refused, exits with 1 and
+/// prints the reason on standard output. Any other exit means that the grammar exceeded a limit.
 pub fn run() -> ExitCode {
     match on_large_stack(compile).unwrap_or_else(Err) {
         Ok(()) => ExitCode::SUCCESS,
@@ -60,13 +61,13 @@ fn compile() -> Result<(), String> {
     })?;
     let mut matcher = Matcher::new(Ok(parser));
     matcher.compute_mask_or_eos().map_err(|error| sentence(&error.to_string()))?;
-    // A constraint has two lexers.
+    // A constraint has two lexers, so the trial allocates the second one, too.
     drop(matcher.deep_clone());
     Ok(())
 }
 
 impl Trial {
-    /// The special tokens in their places, and a token for each byte behind the vocabulary and its end.
+    /// Builds a vocabulary with the special tokens at their ids. One token per byte follows after the end token.
     fn words(&self) -> Vec<Vec<u8>> {
         let mut words = vec![Vec::new(); self.vocab_size];
         for (id, name) in &self.special {
@@ -80,7 +81,7 @@ impl Trial {
     }
 }
 
-/// Bounds the memory and the processor time of this process, from now on.
+/// Limits this process's memory and CPU time from now on.
 #[cfg(target_os = "linux")]
 fn limit(memory: u64, seconds: u64) -> std::io::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status")?;
@@ -88,7 +89,7 @@ fn limit(memory: u64, seconds: u64) -> std::io::Result<()> {
         status.lines().find_map(|line| line.strip_prefix("VmData:")?.split_whitespace().next()?.parse::<u64>().ok());
     let data = data.ok_or_else(|| std::io::Error::other("/proc/self/status has no VmData"))? * 1024;
     let bounds = [
-        // Private memory, with what this process has already, its stacks among it.
+        // Private memory, including what this process already uses, such as its stacks.
         (libc::RLIMIT_DATA, data.saturating_add(memory)),
         (libc::RLIMIT_CPU, seconds),
         (libc::RLIMIT_CORE, 0),
@@ -99,7 +100,7 @@ fn limit(memory: u64, seconds: u64) -> std::io::Result<()> {
         if unsafe { libc::getrlimit(resource, &mut bound) } != 0 {
             return Err(std::io::Error::last_os_error());
         }
-        // A lower bound of the system stays.
+        // Keep the system's limit if it is lower.
         let most = most.min(bound.rlim_max);
         bound = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: `setrlimit` reads `bound`, which lives until it returns.
@@ -107,7 +108,7 @@ fn limit(memory: u64, seconds: u64) -> std::io::Result<()> {
             return Err(std::io::Error::last_os_error());
         }
     }
-    // The server's own work comes first. It is no harm if the priority cannot be lowered.
+    // The child yields to the server's own work. A failure to lower the priority is harmless.
     // SAFETY: `nice` takes a number and touches no memory of ours.
     unsafe { libc::nice(10) };
     Ok(())

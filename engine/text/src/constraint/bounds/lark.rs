@@ -1,11 +1,11 @@
-//! Counts the parts of grammars in Lark's form.
+//! Counts the parts of Lark grammars.
 
 use serde_json::{Deserializer, Value};
 
 use super::tally::Tally;
 use super::{regex, schema};
 
-/// Counts the parts of a grammar. The library reports the errors of an unreadable one.
+/// Counts the parts of a grammar. Syntax errors end the count early, because the library reports them.
 pub(super) fn count(text: &str, tally: &mut Tally) -> Result<(), String> {
     tally.bytes += text.len();
     let mut rest = text;
@@ -16,7 +16,7 @@ pub(super) fn count(text: &str, tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// The length of the token at the start of `rest`. `None` if the library stops reading there.
+/// Returns the length of the token at the start of `rest`, or `None` if the library would stop reading there.
 fn token(rest: &str, first: u8, tally: &mut Tally) -> Result<Option<usize>, String> {
     let line = || Some(rest.find('\n').unwrap_or(rest.len()));
     Ok(match first {
@@ -50,7 +50,7 @@ fn punctuation(rest: &str, first: u8, tally: &mut Tally) {
     }
 }
 
-/// The length of a directive. Counts the parts of its schema.
+/// Returns the length of a directive, and counts the parts of its schema.
 fn directive(rest: &str, tally: &mut Tally) -> Result<Option<usize>, String> {
     let word = rest[1..].bytes().take_while(u8::is_ascii_alphabetic).count() + 1;
     let name = &rest[..word];
@@ -63,7 +63,7 @@ fn directive(rest: &str, tally: &mut Tally) -> Result<Option<usize>, String> {
     let length = word + values.byte_offset();
     match name {
         "%json" => {
-            // A nested schema is a rule, too.
+            // The library makes a nested schema a rule, too.
             tally.rules += 1;
             // Its bytes are counted already.
             let bytes = tally.bytes;
@@ -75,7 +75,7 @@ fn directive(rest: &str, tally: &mut Tally) -> Result<Option<usize>, String> {
     Ok(Some(length))
 }
 
-/// The next unescaped `delimiter` after the one at the start of `rest`.
+/// Returns the index of the next unescaped `delimiter` after the one at the start of `rest`.
 fn closing(rest: &str, delimiter: u8) -> Option<usize> {
     let mut is_escaped = false;
     rest.bytes().enumerate().skip(1).find_map(|(at, byte)| {
@@ -85,7 +85,7 @@ fn closing(rest: &str, delimiter: u8) -> Option<usize> {
     })
 }
 
-/// The length of a special token such as `<|end|>` or `<[128000]>`, or 1.
+/// Returns the length of a special token such as `<|end|>` or `<[128000]>`, or 1 if there is none.
 fn special(rest: &str) -> usize {
     let end = rest[1..].find(|c: char| c == '<' || c == '>' || c.is_whitespace());
     match end {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_hide_no_parts_and_show_none() {
+    fn strings_and_comments_have_no_parts() {
         let tally = counted("start: \"a:(\\\"?\" /[(:?]\\/x+/ # ((((\n// ::::\nB: <|a\"(|> (\"x\")?\n");
         assert_eq!((tally.rules, tally.repeats, tally.is_heavy), (3, 2, false));
         let tally = counted("start: %json {\"properties\": {\"a:(\": {}, \"b\": true}} x\nx: \"?\" | start x\n");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_no_grammars_are_left_to_the_library() {
+    fn invalid_grammars_are_left_to_the_library() {
         for text in ["start: \"a", "start: /a", "start: %json {", "%", "<", "a\u{1f600}:", "\\", "start: /a\\/"] {
             counted(text);
         }

@@ -1,8 +1,8 @@
 //! Bounds on grammars, checked before they are compiled.
 //!
-//! The library compiles by recursion, and some small grammars take it minutes and gigabytes. These checks read a grammar once, in
-//! linear time, and refuse grammars that nest too deep or are too large. They also separate light grammars, which compile in some
-//! milliseconds, from heavy ones, which a server tries in a child process first.
+//! The library compiles recursively, and some small grammars cost it minutes and gigabytes. These checks read a grammar
+//! once, in linear time, and refuse grammars that nest too deeply or are too large. They also tell light grammars,
+//! which compile in a few milliseconds, from heavy ones. A server first tries a heavy grammar in a child process.
 
 mod lark;
 mod regex;
@@ -13,10 +13,11 @@ use llguidance::api::TopLevelGrammar;
 
 use self::tally::Tally;
 
-/// Bytes of stack for compiling. [`tally::MAX_LEVELS`] levels take up to 10 MB, [`tally::MAX_RULES`] rules 16 MB.
+/// Stack size for compilation, in bytes. [`tally::MAX_LEVELS`] levels take up to 10 MB and [`tally::MAX_RULES`] rules
+/// 16 MB.
 const STACK_BYTES: usize = 128 << 20;
 
-/// How much work it may be to compile a grammar.
+/// The expected cost of compiling a grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
     /// Milliseconds.
@@ -25,10 +26,10 @@ pub(super) enum Weight {
     Heavy,
 }
 
-/// The weight of the grammar that `sources` make up.
+/// Returns the weight of the grammar that consists of `sources`.
 ///
 /// # Errors
-/// A sentence, if it exceeds a bound.
+/// A sentence for the user, if the grammar exceeds a limit.
 pub(super) fn check(sources: &[TopLevelGrammar]) -> Result<Weight, String> {
     let mut tally = Tally::default();
     for part in sources.iter().flat_map(|source| &source.grammars) {
@@ -42,10 +43,10 @@ pub(super) fn check(sources: &[TopLevelGrammar]) -> Result<Weight, String> {
     tally.weight()
 }
 
-/// Runs `work` on a thread whose stack suffices for every grammar within the bounds.
+/// Runs `work` on a thread with enough stack for every grammar within the limits.
 ///
 /// # Errors
-/// A sentence, if the thread cannot start or `work` panics.
+/// A sentence for the user, if the thread cannot start or `work` panics.
 pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_on_the_large_stack_may_nest_deep() {
+    fn work_on_the_large_stack_may_nest_deeply() {
         fn depth(left: usize) -> usize {
             let frame = std::hint::black_box([left as u8; 1024]);
             if left == 0 { usize::from(frame[0]) } else { 1 + depth(left - 1) }

@@ -4,14 +4,14 @@ use regex_syntax::ast::{self, Ast, ErrorKind, RepetitionKind, RepetitionRange, V
 
 use super::tally::Tally;
 
-/// Bytes of a regular expression, at most.
+/// Maximum bytes of a regular expression.
 const MAX_BYTES: usize = 64 << 10;
-/// Levels of groups, classes and repetitions, at most.
+/// Maximum nesting of groups, classes and repetitions.
 const MAX_NESTING: u32 = 100;
-/// Times that nested repetitions can repeat a part, at most.
+/// Maximum number of times that nested repetitions may repeat a part in total.
 const MAX_TIMES: u64 = 1_000_000;
 
-/// Counts the parts of `pattern`. The library reports syntax errors.
+/// Counts the parts of `pattern`. Ignores syntax errors, which the library reports.
 pub(super) fn count(pattern: &str, tally: &mut Tally) -> Result<(), String> {
     if pattern.len() > MAX_BYTES {
         return Err(format!("a regular expression may have {MAX_BYTES} bytes at most"));
@@ -28,7 +28,7 @@ pub(super) fn count(pattern: &str, tally: &mut Tally) -> Result<(), String> {
 
 struct Counter<'a> {
     tally: &'a mut Tally,
-    /// For each enclosing repetition, how often it and those around it repeat.
+    /// For each enclosing repetition, the product of its count and the counts of the repetitions around it.
     times: Vec<u64>,
 }
 
@@ -72,7 +72,7 @@ impl Visitor for Counter<'_> {
     }
 }
 
-/// The number in a repetition. 1 for `?`, `*` and `+`.
+/// Returns the largest number in a repetition, or 1 for `?`, `*` and `+`.
 fn most(kind: &RepetitionKind) -> u32 {
     match kind {
         RepetitionKind::Range(RepetitionRange::Exactly(n) | RepetitionRange::AtLeast(n)) => *n,

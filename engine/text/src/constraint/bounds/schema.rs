@@ -7,19 +7,19 @@ use serde_json::{Map, Value};
 use super::regex;
 use super::tally::{MAX_LEVELS, Tally};
 
-/// Values that are read to find the levels of references, at most.
+/// Maximum values that are read to count levels through references.
 const MAX_READ: usize = 500_000;
-/// Regular expressions that one text must match, at most. The library compiles their product.
+/// Maximum regular expressions that one text must match. The library compiles their product.
 const MAX_PATTERNS: usize = 6;
-/// The digits of `multipleOf`, read as a whole number, at most. The lexer has a state for every remainder.
+/// Maximum of `multipleOf`, with its digits read as a whole number. The lexer has one state per remainder.
 const MAX_MULTIPLE: u64 = 100_000;
-/// The digits of `multipleOf` in a light grammar, at most.
+/// Maximum of `multipleOf` in a light grammar, read the same way.
 const LIGHT_MULTIPLE: u64 = 1000;
-/// Decimal places of `multipleOf`, at most.
+/// Maximum decimal places of `multipleOf`.
 const MAX_PLACES: usize = 6;
-/// Branches of `oneOf` in a light grammar, at most: every pair of them is compared.
+/// Maximum branches of `oneOf` in a light grammar. Every pair of branches is compared.
 const LIGHT_BRANCHES: usize = 32;
-/// Keywords without influence on values.
+/// Keywords that do not restrict values.
 const ANNOTATIONS: &[&str] = &[
     "$comment",
     "$defs",
@@ -37,10 +37,10 @@ const ANNOTATIONS: &[&str] = &[
     "writeOnly",
     "x-guidance",
 ];
-/// Keywords whose schemas all hold for the same value.
+/// Keywords whose subschemas apply to the same value as the schema around them.
 const IN_PLACE: &[&str] = &["allOf", "anyOf", "oneOf", "$ref"];
 
-/// Counts the parts of a schema. The library reports its errors.
+/// Counts the parts of a schema. Ignores invalid parts, which the library reports.
 pub(super) fn count(root: &Value, tally: &mut Tally) -> Result<(), String> {
     let levels = Levels::new(root).count()?;
     if levels > MAX_LEVELS {
@@ -55,7 +55,7 @@ pub(super) fn count(root: &Value, tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// The value that a reference is to, as the library reads it.
+/// Returns the value that a reference points to, resolved as the library does.
 fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let path = reference.strip_prefix('#')?;
     if path.is_empty() || path == "/" {
@@ -67,26 +67,26 @@ fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     })
 }
 
-/// The most levels that the library can be in at a time: it follows every reference once.
+/// Counts the deepest nesting that the library can reach. It follows every reference once.
 struct Levels<'a> {
     root: &'a Value,
-    /// References by their texts.
-    known: HashMap<&'a str, usize>,
+    /// Index of each reference's target, by the reference's text.
+    indices: HashMap<&'a str, usize>,
     targets: Vec<Target>,
     read: usize,
 }
 
-/// The value that a reference names.
+/// A value that a reference points to.
 struct Target {
-    /// Its own levels.
+    /// Levels in the value itself, without references.
     levels: usize,
-    /// The references in it.
+    /// Indices of the targets that it refers to.
     references: Vec<usize>,
 }
 
 impl<'a> Levels<'a> {
     fn new(root: &'a Value) -> Self {
-        Levels { root, known: HashMap::new(), targets: Vec::new(), read: 0 }
+        Levels { root, indices: HashMap::new(), targets: Vec::new(), read: 0 }
     }
 
     fn count(mut self) -> Result<usize, String> {
@@ -130,16 +130,17 @@ impl<'a> Levels<'a> {
     }
 
     fn reference(&mut self, reference: &'a str, found: &mut Vec<&'a Value>) -> Option<usize> {
-        if let Some(&at) = self.known.get(reference) {
+        if let Some(&at) = self.indices.get(reference) {
             return Some(at);
         }
         found.push(target(self.root, reference)?);
-        self.known.insert(reference, found.len() - 1);
+        self.indices.insert(reference, found.len() - 1);
         Some(found.len() - 1)
     }
 }
 
-/// The most levels on a path that visits no target twice, or an upper bound of it where references form a cycle.
+/// Returns the most levels on a path that visits no target twice. If references form a cycle, the result is an upper
+/// bound.
 fn longest(targets: &[Target]) -> usize {
     let mut users = vec![Vec::new(); targets.len()];
     let mut open: Vec<usize> = targets.iter().map(|target| target.references.len()).collect();
@@ -161,7 +162,7 @@ fn longest(targets: &[Target]) -> usize {
         }
     }
     let acyclic = ready.iter().map(|&at| targets[at].levels + below[at]).max().unwrap_or(0);
-    // Targets on cycles, and above them: each is visited once at most.
+    // Targets on cycles, or that lead to one. A path visits each of them at most once.
     let cyclic: usize = (0..targets.len()).filter(|&at| open[at] > 0).map(|at| targets[at].levels).sum();
     acyclic + cyclic
 }
@@ -169,9 +170,10 @@ fn longest(targets: &[Target]) -> usize {
 struct Counter<'a, 'b> {
     root: &'a Value,
     tally: &'b mut Tally,
-    /// The regular expressions that a value's text must match, by the address of the value; `None` while they are counted.
+    /// Number of regular expressions that a value's text must match, by the value's address. `None` while it is being
+    /// counted.
     patterns: HashMap<*const Value, Option<usize>>,
-    /// The least common multiple of every `multipleOf`.
+    /// Least common multiple of every `multipleOf`.
     multiple: u64,
     has_intersections: bool,
 }
@@ -244,11 +246,11 @@ impl<'a> Counter<'a, '_> {
         Ok(())
     }
 
-    /// The regular expressions that a text must match to be valid under `schema`.
+    /// Returns the number of regular expressions that a text must match to be valid under `schema`.
     fn patterns(&mut self, schema: &'a Value) -> usize {
         let key = std::ptr::from_ref(schema);
-        if let Some(known) = self.patterns.get(&key) {
-            return known.unwrap_or(0);
+        if let Some(counted) = self.patterns.get(&key) {
+            return counted.unwrap_or(0);
         }
         self.patterns.insert(key, None);
         let own = ["pattern", "format"].iter().filter(|name| schema[**name].is_string()).count();
@@ -266,7 +268,7 @@ impl<'a> Counter<'a, '_> {
     }
 }
 
-/// A number's digits without the decimal point, and how many of them are behind it.
+/// Returns a number's digits without the decimal point, and the number of decimal places.
 fn decimal(number: f64) -> (u64, usize) {
     let text = number.abs().to_string();
     let places = text.split_once('.').map_or(0, |(_, places)| places.len());
@@ -288,7 +290,7 @@ mod tests {
         count(schema, &mut tally).map(|()| tally)
     }
 
-    /// A chain of definitions, each the one before within `link`.
+    /// Returns a chain of definitions. Each wraps a reference to the previous one with `link`.
     fn chain(length: usize, link: impl Fn(Value) -> Value) -> Value {
         let definition = |at: usize| match at {
             0 => json!({"type": "integer"}),
@@ -313,8 +315,8 @@ mod tests {
     }
 
     #[test]
-    fn references_to_everything_are_not_followed_for_ever() {
-        // Each of these is another text for the same place.
+    fn references_to_everything_are_not_followed_forever() {
+        // All these references name the same target with different texts.
         let reference = |at: usize| json!({"$ref": format!("#/anyOf/{}", "0".repeat(at + 1))});
         let branches = |count: usize| [json!({"enum": vec![0; 1000]})].into_iter().chain((0..count).map(reference));
         assert!(counted(&json!({"anyOf": branches(10).collect::<Vec<_>>()})).is_ok());

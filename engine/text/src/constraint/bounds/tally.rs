@@ -2,36 +2,36 @@
 
 use super::Weight;
 
-/// Nested objects and arrays of a schema, with references followed, at most. One takes up to 5 KB of stack.
+/// Maximum nested objects and arrays of a schema, with references followed. Each takes up to 5 KB of stack.
 pub(super) const MAX_LEVELS: usize = 2000;
-/// Rules, terminals and groups of a Lark grammar, at most. One takes up to 4 KB of stack.
+/// Maximum rules, terminals and groups of a Lark grammar. Each takes up to 4 KB of stack.
 pub(super) const MAX_RULES: usize = 4000;
-/// Names of properties in all schemas of a grammar, at most. The work on an object is quadratic in its properties.
+/// Maximum property names in all schemas of a grammar. The cost of an object is quadratic in its properties.
 const MAX_NAMES: usize = 5000;
-/// Repetitions in all regular expressions and rules, at most. The work on a sequence is quadratic in its optional parts.
+/// Maximum repetitions in all regular expressions and rules. The cost of a sequence is quadratic in its optional parts.
 const MAX_REPEATS: usize = 2000;
-/// Parts of all regular expressions, at most.
+/// Maximum parts of all regular expressions.
 const MAX_REGEX_PARTS: usize = 20_000;
-/// Unicode classes such as `\p{L}`, at most. Each has some hundred ranges.
+/// Maximum Unicode classes such as `\p{L}`. Each has a few hundred ranges.
 const MAX_CLASSES: usize = 200;
 
-/// Bytes of a light grammar, at most.
+/// Maximum bytes of a light grammar.
 const LIGHT_BYTES: usize = 16 << 10;
-/// Rules of a light grammar, at most.
+/// Maximum rules of a light grammar.
 const LIGHT_RULES: usize = 300;
-/// Names of properties in a light grammar, at most.
+/// Maximum property names in a light grammar.
 const LIGHT_NAMES: usize = 300;
-/// Parts of regular expressions in a light grammar, at most.
+/// Maximum parts of regular expressions in a light grammar.
 const LIGHT_REGEX_PARTS: usize = 1000;
 
-/// Counts of a grammar's parts.
+/// Counts of a grammar's parts, to compare with the limits.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// Bytes of text.
     pub bytes: usize,
     /// Rules, terminals and groups.
     pub rules: usize,
-    /// Names of properties.
+    /// Property names.
     pub names: usize,
     /// Repetitions.
     pub repeats: usize,
@@ -39,12 +39,12 @@ pub(super) struct Tally {
     pub regex_parts: usize,
     /// Unicode classes.
     pub classes: usize,
-    /// Whether the grammar has a part of unknown weight, such as an intersection.
+    /// Whether the grammar has a part of unknown cost, such as an intersection.
     pub is_heavy: bool,
 }
 
 impl Tally {
-    /// Compares the counts with the bounds.
+    /// Compares the counts with the limits and returns the grammar's weight.
     pub fn weight(&self) -> Result<Weight, String> {
         for (count, most, of) in [
             (self.rules, MAX_RULES, "rules, terminals and groups"),

@@ -1,4 +1,4 @@
-//! Whether JSON schemas exclude each other, as far as that is easily proved.
+//! Proves that JSON schemas exclude each other, in the easy cases.
 
 use std::collections::BTreeSet;
 
@@ -7,22 +7,22 @@ use serde_json::{Map, Value};
 use super::number;
 use super::pointer;
 
-/// Comparisons of two schemas that one proof may take.
+/// Maximum comparisons of two schemas in one proof.
 const MAX_STEPS: usize = 2000;
-/// Properties and references that a proof follows into each other.
+/// Maximum nesting of properties and references that a proof follows.
 const MAX_DEPTH: usize = 8;
 
 type Members = Map<String, Value>;
 
-/// The work on one proof.
+/// The state of one proof.
 struct Proof<'a> {
     root: &'a Value,
-    /// Keywords that hold for all branches.
+    /// Keywords that apply in addition to each branch.
     shared: &'a Members,
     steps: usize,
 }
 
-/// Whether no two of `branches` have a document in common, each together with `shared`. References are from `root`.
+/// Whether no document is valid under two of `branches`, each combined with `shared`. References start at `root`.
 pub(super) fn are_disjoint(root: &Value, shared: &Members, branches: &[Value]) -> bool {
     let mut proof = Proof { root, shared, steps: 0 };
     let pairs = branches.iter().enumerate().flat_map(|(at, a)| branches[at + 1..].iter().map(move |b| (a, b)));
@@ -48,7 +48,7 @@ impl<'a> Proof<'a> {
             || self.options(other).is_some_and(|all| all.iter().all(|option| self.disjoint(a, option, depth + 1)))
     }
 
-    /// The schema that a reference leads to.
+    /// Follows a schema's references to the schema they point to.
     fn resolve(&self, mut schema: &'a Value) -> &'a Value {
         for _ in 0..MAX_DEPTH {
             let target =
@@ -61,13 +61,13 @@ impl<'a> Proof<'a> {
         schema
     }
 
-    /// The alternatives of a schema, one of which must hold.
+    /// Returns a schema's alternatives, at least one of which must hold.
     fn options(&self, schema: &'a Members) -> Option<&'a [Value]> {
         let options = ["anyOf", "oneOf"].into_iter().find_map(|keyword| schema.get(keyword)?.as_array());
         options.filter(|options| !options.is_empty()).map(Vec::as_slice)
     }
 
-    /// Whether no number is in both ranges. Other types must be excluded.
+    /// Whether the ranges of numbers do not overlap and one schema allows only numbers.
     fn numbers_are_apart(&self, a: &Members, b: &Members) -> bool {
         let only_numbers = |schema: &Members| types(schema).iter().all(|kind| *kind == "number");
         let number = |schema: &Members, keyword: &str| schema.get(keyword).and_then(number::double);
@@ -86,7 +86,7 @@ impl<'a> Proof<'a> {
         (only_numbers(a) || only_numbers(b)) && (below(a, b) || below(b, a))
     }
 
-    /// Whether a property that one of them requires cannot be what both want. Other types must be excluded.
+    /// Whether a required property has schemas that exclude each other, and one schema allows only objects.
     fn objects_differ(&mut self, a: &'a Members, b: &'a Members, depth: usize) -> bool {
         let top = (depth == 0).then_some(self.shared);
         let is_object = |schema: &Members| types(schema).iter().all(|kind| *kind == "object");
@@ -102,19 +102,19 @@ impl<'a> Proof<'a> {
     }
 }
 
-/// The strings of an array.
+/// Returns the strings in an array.
 fn names(list: Option<&Value>) -> impl Iterator<Item = &str> {
     list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// The schema of a property, if it is known.
+/// Returns the schema that applies to a property, if it can be determined.
 fn property<'a>(schema: &'a Members, name: &str) -> Option<&'a Value> {
     let named = schema.get("properties").and_then(|all| all.get(name));
     let has_patterns = schema.contains_key("patternProperties");
     named.or_else(|| schema.get("additionalProperties").filter(|_| !has_patterns))
 }
 
-/// The types that a document may have; an integer is a number.
+/// Returns the types that a document may have. Integers count as numbers.
 fn types(schema: &Members) -> BTreeSet<&str> {
     let all = || BTreeSet::from(["null", "boolean", "number", "string", "array", "object"]);
     let name = |name: &'static str| name;
@@ -147,7 +147,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The only documents of a schema, if it lists them.
+/// Returns the documents that a schema lists, if it does.
 fn values(schema: &Members) -> Option<Vec<&Value>> {
     match (schema.get("const"), schema.get("enum")) {
         (Some(value), _) => Some(vec![value]),
@@ -156,11 +156,12 @@ fn values(schema: &Members) -> Option<Vec<&Value>> {
     }
 }
 
-/// Whether none of the documents that `a` lists is among those that `b` lists.
+/// Whether both schemas list their documents and no document is in both lists.
 fn excludes(a: &Members, b: &Members) -> bool {
     let (Some(a), Some(b)) = (values(a), values(b)) else { return false };
     let same = |one: &Value, other: &Value| match (number::double(one), number::double(other)) {
-        // Equal doubles may be of different numbers, which proves nothing.
+        // Different numbers may have equal doubles. Equal doubles therefore count as the same number, which proves
+        // nothing.
         (Some(one), Some(other)) => one == other,
         _ => one == other || kind(one) == kind(other) && !matches!(kind(one), "string" | "boolean" | "null"),
     };

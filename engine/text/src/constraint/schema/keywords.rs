@@ -1,4 +1,4 @@
-//! One keyword after the other.
+//! Rewrites the keywords of a schema one by one.
 
 use serde_json::{Map, Value, json};
 
@@ -7,9 +7,9 @@ use super::{COMBINED, Members, Pass, disjoint, is_constraint, number, pattern, p
 use checkpoint::error::Result;
 
 pub(super) const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
-/// Formats that the library has regular expressions for. Other formats are annotations.
+/// Formats for which the library has regular expressions. Other formats are annotations.
 pub(super) const FORMATS: [&str; 9] = ["date-time", "time", "date", "duration", "email", "ipv4", "ipv6", "uuid", "uri"];
-/// Keywords that restrict documents, and that nothing here can express.
+/// Keywords that restrict documents and that this pass cannot express.
 const UNSUPPORTED: [&str; 9] = [
     "contains",
     "dependencies",
@@ -21,24 +21,25 @@ const UNSUPPORTED: [&str; 9] = [
     "$dynamicRef",
     "$recursiveRef",
 ];
-/// Labels without two hyphens in a row, which no encoded name can be mistaken for.
+/// Host names whose labels have no two hyphens in a row. They cannot be confused with internationalized names such as
+/// `xn--...`.
 pub(super) const HOSTNAME: &str = r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$";
-/// The lengths of a host name's labels.
+/// Requires the labels of a host name to have 1 to 63 characters.
 pub(super) const LABELS: &str = r"^[^.]{1,63}(\.[^.]{1,63})*$";
-/// Characters of a text that a message repeats.
+/// Maximum characters of user text in an error message.
 const MAX_SHOWN: usize = 100;
-/// Characters of a host name, at most.
+/// Maximum characters of a host name.
 pub(super) const MAX_HOSTNAME: u64 = 253;
 
-/// The keywords for the library.
+/// The rewritten keywords of a schema.
 #[derive(Default)]
 struct Out {
     members: Members,
-    /// Further members of `allOf`.
+    /// Schemas to append to `allOf`.
     all_of: Vec<Value>,
 }
 
-/// Whether no document is valid: `not` with a schema of all documents.
+/// Whether no document is valid because `not` has a schema that accepts everything.
 pub(super) fn is_never(members: &Members) -> bool {
     members.get("not").is_some_and(is_any)
 }
@@ -49,7 +50,7 @@ fn is_any(schema: &Value) -> bool {
 }
 
 impl<'a> Pass<'a> {
-    /// A schema's keywords, in their order: the library writes properties in that of the schema.
+    /// Rewrites a schema's keywords in order. The library writes properties in the schema's order.
     pub(super) fn keywords(&mut self, members: &'a Members) -> Result<Value> {
         let mut out = Out::default();
         for (keyword, value) in members {
@@ -91,17 +92,17 @@ impl<'a> Pass<'a> {
             "format" => return self.format(value, out),
             "uniqueItems" => return self.unique_items(members, value, out),
             "propertyNames" => return self.property_names(members, value, out),
-            // Each says nothing without the other.
+            // `if` has no effect without `then` or `else`.
             "if" if members.contains_key("then") || members.contains_key("else") => {
                 Err(self.refusal("is not supported"))
             }
             _ if UNSUPPORTED.contains(&keyword) && says_something(keyword, value) => {
                 Err(self.refusal("is not supported"))
             }
-            // Annotations, and what no draft defines.
+            // Annotations and unknown keywords.
             _ => return Ok(()),
         }?;
-        // What another keyword has said is stricter.
+        // If another keyword has already set this one, its condition is stricter.
         out.members.entry(keyword).or_insert(kept);
         Ok(())
     }
@@ -110,7 +111,8 @@ impl<'a> Pass<'a> {
         if is_it { Ok(value.clone()) } else { Err(self.refusal(what)) }
     }
 
-    /// Values, of which none has a number that the library would round: such ones are leaves.
+    /// Copies `const` or `enum`. Refuses values with numbers that the library would round, because [`Pass::leaf`]
+    /// handles them.
     fn constants(&mut self, keyword: &str, value: &Value) -> Result<Value> {
         if keyword == "enum" && value.as_array().is_none_or(|values| values.is_empty()) {
             return Err(self.refusal("must be an array with at least one value"));
@@ -123,7 +125,7 @@ impl<'a> Pass<'a> {
 
     fn properties(&mut self, members: &Members, keyword: &str, value: &'a Value) -> Result<Value> {
         let Value::Object(properties) = value else { return Err(self.refusal("must be an object of schemas")) };
-        // The library combines the schema of a property with that of a pattern.
+        // The library combines the schemas of a property and of a matching pattern.
         let is_combined = members.contains_key("properties") && members.contains_key("patternProperties");
         let mut all = Map::new();
         for (name, schema) in properties {
@@ -144,7 +146,7 @@ impl<'a> Pass<'a> {
         schemas.iter().enumerate().map(schema).collect()
     }
 
-    /// One of several schemas and no other: any of them, if they exclude each other.
+    /// Rewrites `oneOf` as `anyOf`, which is the same if the branches exclude each other.
     fn one_of(&mut self, members: &'a Members, value: &'a Value, out: &mut Out) -> Result<()> {
         let options = self.list(value)?;
         let branches = value.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -195,7 +197,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The pattern, unless a format says the same.
+    /// Checks a pattern. Returns `None` if the schema's format already implies it.
     fn pattern(&mut self, members: &Members, value: &Value) -> Result<Option<Value>> {
         let Value::String(text) = value else { return Err(self.refusal("must be a string")) };
         if pattern::is_duration(text) && members.get("format").is_some_and(|format| format == "duration") {
@@ -209,7 +211,7 @@ impl<'a> Pass<'a> {
         Ok(Some(value.clone()))
     }
 
-    /// Refuses a pattern that the library cannot search for.
+    /// Refuses a pattern that the library's regular expressions do not support.
     fn plain_pattern(&self, text: &str) -> Result<()> {
         if pattern::looks_around(text) {
             return Err(self.refusal(format!("the pattern {} cannot look around here", shown(text))));
@@ -247,7 +249,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A condition of all names: a schema of all strings, a list of them, or a pattern.
+    /// Rewrites a condition on property names: a schema of all strings, a list of names, or a pattern.
     fn property_names(&mut self, members: &'a Members, value: &'a Value, out: &mut Out) -> Result<()> {
         self.visit(value)?;
         let says_string = |schema: &Members| {
@@ -290,7 +292,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// The beginning of a text from a schema, as long as a message may repeat it.
+/// Returns the start of a text from a schema, short enough for an error message.
 pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(MAX_SHOWN) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -298,7 +300,7 @@ pub(super) fn shown(text: &str) -> String {
     }
 }
 
-/// Whether a keyword that is not supported restricts anything.
+/// Whether an unsupported keyword has a value that restricts anything.
 fn says_something(keyword: &str, value: &Value) -> bool {
     match (keyword, value) {
         ("not", Value::Bool(false)) | ("unevaluatedItems" | "unevaluatedProperties", Value::Bool(true)) => false,
@@ -316,7 +318,7 @@ fn is_strings(value: &Value) -> bool {
     value.as_array().is_some_and(|all| all.iter().all(Value::is_string))
 }
 
-/// Whether documents of a schema may be of a type.
+/// Whether the schema lists the type `name`.
 pub(super) fn has_type(members: &Members, name: &str) -> bool {
     match members.get("type") {
         Some(Value::String(kind)) => kind == name,

@@ -1,7 +1,7 @@
-//! Parts of a JSON schema that `llguidance` cannot express, as regular expressions of their JSON text.
+//! Parts of a JSON schema that `llguidance` cannot express, as regular expressions for their JSON text.
 //!
-//! The schema that the library compiles has a string of its own in the place of each, under a reference of its own, so
-//! that exactly one lexeme matches the string. That lexeme then gets the regular expression.
+//! In the compiled schema, a unique sentinel string replaces each such part. Each has a reference of its own, so
+//! exactly one lexeme matches the sentinel. [`substitute`] then gives that lexeme the regular expression.
 
 use llguidance::derivre::{JsonQuoteOptions, RegexAst};
 use llguidance::earley::lexerspec::{LexemeClass, LexerSpec};
@@ -13,21 +13,21 @@ use checkpoint::error::Result;
 /// A part of a schema that only a regular expression can describe.
 #[derive(Clone)]
 pub struct Leaf {
-    /// The string that stands for it.
+    /// The string that replaces the part.
     pub sentinel: String,
-    /// Its JSON text.
+    /// A regular expression for the part's JSON text.
     pub text: RegexAst,
 }
 
-/// A condition of a string's content: a regular expression, and whether it must match.
+/// A condition on a string's content.
 pub(super) struct Condition {
-    /// A search, in the library's form.
+    /// The regular expression to search for, in the library's syntax.
     pub regex: String,
-    /// Whether it must match.
+    /// Whether the expression must match. If false, it must not match.
     pub must_match: bool,
 }
 
-/// A string under conditions, whose number of characters is bounded.
+/// Matches a JSON string that meets all conditions and has `least` to `most` characters.
 pub(super) fn string(conditions: &[Condition], least: u64, most: Option<u64>) -> RegexAst {
     let condition = |condition: &Condition| {
         let regex = RegexAst::SearchRegex(condition.regex.clone());
@@ -39,7 +39,7 @@ pub(super) fn string(conditions: &[Condition], least: u64, most: Option<u64>) ->
     RegexAst::JsonQuote(Box::new(RegexAst::And(all)), JsonQuoteOptions::regular())
 }
 
-/// A whole number between two bounds that is a multiple of a number.
+/// Matches an integer between two bounds, optionally a multiple of `multiple`.
 pub(super) fn integer(least: Option<i128>, greatest: Option<i128>, multiple: Option<u32>) -> RegexAst {
     let range = super::number::range(least, greatest);
     match multiple {
@@ -51,7 +51,7 @@ pub(super) fn integer(least: Option<i128>, greatest: Option<i128>, multiple: Opt
     }
 }
 
-/// An array of different ones of `values`, between `least` and `most` of them.
+/// Matches an array of `least` to `most` items from `values`, without duplicates.
 pub(super) fn unique_array(values: &[Value], least: usize, most: usize) -> RegexAst {
     let space = || RegexAst::Regex(" ?".into());
     let literal = |value: &Value| RegexAst::Literal(super::number::text(value).unwrap_or_else(|| value.to_string()));
@@ -86,10 +86,10 @@ pub(super) fn unique_array(values: &[Value], least: usize, most: usize) -> Regex
     RegexAst::And(all)
 }
 
-/// Gives each leaf's lexeme its regular expression. A leaf that the compiled grammar does not have is skipped.
+/// Gives each leaf's lexeme its regular expression. Skips leaves that the compiled grammar does not contain.
 ///
 /// # Errors
-/// If a regular expression is refused.
+/// If the library refuses a regular expression.
 pub fn substitute(lexer: &mut LexerSpec, leaves: &[Leaf]) -> Result<()> {
     let current = lexer.current_class;
     let error = |why: &dyn std::fmt::Display| refused(why.to_string());
@@ -103,7 +103,7 @@ pub fn substitute(lexer: &mut LexerSpec, leaves: &[Leaf]) -> Result<()> {
     Ok(())
 }
 
-/// Gives the leaf's lexeme in the current class its regular expression, if there is such a lexeme.
+/// Gives the leaf's lexeme in the current class its regular expression, if the class has this lexeme.
 fn replace(lexer: &mut LexerSpec, leaf: &Leaf) -> Result<(), String> {
     let add = |lexer: &mut LexerSpec, text: RegexAst| {
         let added = lexer.add_greedy_lexeme(String::new(), text, false, None, usize::MAX);
@@ -112,13 +112,14 @@ fn replace(lexer: &mut LexerSpec, leaf: &Leaf) -> Result<(), String> {
     let content = Box::new(RegexAst::Literal(leaf.sentinel.clone()));
     let sentinel = RegexAst::JsonQuote(content, JsonQuoteOptions::regular());
     let count = lexer.lexemes.len();
-    // A lexeme that is there already is not added.
+    // Adding a lexeme that already exists returns the existing one.
     let at = add(lexer, sentinel)?;
     if at == count {
         lexer.lexemes.pop();
         return Ok(());
     }
-    // A new lexeme's index is the number of lexemes, and it is not added if an equal one is among them.
+    // The library gives a new lexeme the index `lexemes.len()`, unless an equal lexeme exists. Placeholders make that
+    // index `at`.
     let placeholder = lexer.lexemes[at].clone();
     let mut lexemes = std::mem::replace(&mut lexer.lexemes, vec![placeholder; at]);
     let added = add(lexer, leaf.text.clone());

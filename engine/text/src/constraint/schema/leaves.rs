@@ -1,4 +1,4 @@
-//! Schemas that become regular expressions of their documents.
+//! Turns schemas into regular expressions for their documents.
 
 use llguidance::derivre::RegexAst;
 use serde_json::{Value, json};
@@ -8,9 +8,9 @@ use super::leaf::{self, Condition};
 use super::{COMBINED, Members, Pass, is_constraint, number, pattern, pointer};
 use checkpoint::error::Result;
 
-/// Values of the items of an array that may have to be different.
+/// Maximum number of item values for which `uniqueItems` is enforced.
 const MAX_UNIQUE: usize = 8;
-/// References and alternatives that the search for an array's values follows.
+/// Maximum references and alternatives that the search for an array's values follows.
 const MAX_STEPS: usize = 8;
 const STRINGS: [&str; 5] = ["type", "pattern", "format", "minLength", "maxLength"];
 const NUMBERS: [&str; 7] =
@@ -18,7 +18,7 @@ const NUMBERS: [&str; 7] =
 const ARRAYS: [&str; 5] = ["type", "items", "minItems", "maxItems", "uniqueItems"];
 
 impl<'a> Pass<'a> {
-    /// The schema, if only a regular expression can describe its documents, or some of them.
+    /// Returns a leaf if only a regular expression can describe all or some of the schema's documents.
     pub(super) fn leaf(&mut self, members: &'a Members) -> Result<Option<Value>> {
         let only =
             |keywords: &[&str]| members.keys().all(|key| !is_constraint(key) || keywords.contains(&key.as_str()));
@@ -42,7 +42,7 @@ impl<'a> Pass<'a> {
         Ok(None)
     }
 
-    /// The types of a schema as alternatives, of which `name` is a leaf.
+    /// Rewrites a schema as alternatives by type. The type `name` becomes a leaf.
     fn for_each_type(
         &mut self,
         members: &'a Members,
@@ -53,10 +53,11 @@ impl<'a> Pass<'a> {
         let others: Vec<&str> = match members.get("type") {
             Some(Value::String(_)) => return Ok(leaf),
             Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).filter(|kind| *kind != name).collect(),
-            // An integer is a number.
+            // The type "number" includes integers.
             _ => TYPES.into_iter().filter(|kind| *kind != name && *kind != "integer").collect(),
         };
-        // The other types have no keywords among the ones that the leaf has, except numbers among an integer's.
+        // The leaf's keywords do not apply to the other types. The exception is "number", which shares the keywords of
+        // "integer".
         if name == "integer" && others.contains(&"number") {
             return Err(self.refusal(COMBINED));
         }
@@ -65,7 +66,7 @@ impl<'a> Pass<'a> {
 
     fn integer(&mut self, members: &'a Members) -> Result<Value> {
         let get = |keyword: &str| members.get(keyword).filter(|value| !value.is_boolean());
-        // In old drafts these say whether the bound itself is excluded.
+        // In old drafts, these keywords are booleans that say whether the bound itself is excluded.
         let excludes = |keyword: &str| members.get(keyword) == Some(&Value::Bool(true));
         let bounds = [
             ("minimum", get("minimum").map(|value| number::least(value, excludes("exclusiveMinimum")))),
@@ -98,7 +99,7 @@ impl<'a> Pass<'a> {
                 Some(multiple.ok_or(()).or_else(|()| self.at(&["multipleOf"], |pass| Err(pass.refusal(why))))?)
             }
         };
-        self.stand_in(leaf::integer(least, greatest, multiple))
+        self.add_leaf(leaf::integer(least, greatest, multiple))
     }
 
     fn string(&mut self, members: &'a Members) -> Result<Value> {
@@ -131,10 +132,10 @@ impl<'a> Pass<'a> {
         if most.is_some_and(|most| most < least) {
             return Err(self.refusal("minLength is greater than maxLength"));
         }
-        self.stand_in(leaf::string(&conditions, least, most))
+        self.add_leaf(leaf::string(&conditions, least, most))
     }
 
-    /// Constants of which the library would round some: these are leaves.
+    /// Rewrites constants of which the library would round some. The rounded ones become leaves.
     fn constants_apart(&mut self, members: &'a Members) -> Result<Value> {
         let listed = match (members.get("const"), members.get("enum")) {
             (Some(value), None) => vec![("const".to_owned(), value)],
@@ -168,10 +169,10 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A schema of one value.
+    /// Returns a schema that accepts only `value`.
     fn constant(&mut self, value: &Value) -> Result<Value> {
         if let (true, Some(text)) = (number::is_inexact(value), number::text(value)) {
-            return self.stand_in(RegexAst::Literal(text));
+            return self.add_leaf(RegexAst::Literal(text));
         }
         match value {
             _ if !has_inexact(value) => Ok(json!({"const": value})),
@@ -195,7 +196,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// An array of different items out of a few.
+    /// Rewrites an array with unique items as a leaf, if the items have few possible values.
     fn unique_array(&mut self, members: &'a Members) -> Result<Option<Value>> {
         if members.get("uniqueItems") != Some(&Value::Bool(true)) || self.is_combined {
             return Ok(None);
@@ -211,11 +212,11 @@ impl<'a> Pass<'a> {
         if least > most {
             return Err(self.refusal(format!("there are only {most} different items")));
         }
-        self.stand_in(leaf::unique_array(&values, least, most)).map(Some)
+        self.add_leaf(leaf::unique_array(&values, least, most)).map(Some)
     }
 }
 
-/// Whether the library would round a number of this value.
+/// Whether the library would round a number in this value.
 pub(super) fn has_inexact(value: &Value) -> bool {
     let mut rest = vec![value];
     while let Some(value) = rest.pop() {
@@ -242,7 +243,7 @@ fn is_of(value: &Value, kind: &Value) -> bool {
     }
 }
 
-/// The only documents of a schema, each once, if they are few and easily found.
+/// Returns all documents of a schema without duplicates, if the schema lists them simply enough.
 pub(super) fn finite(root: &Value, schema: &Value, steps: usize) -> Option<Vec<Value>> {
     let members = schema.as_object().filter(|_| steps < MAX_STEPS)?;
     let mut said = members.keys().filter(|keyword| is_constraint(keyword) && *keyword != "type");

@@ -1,11 +1,12 @@
-//! JSON schemas as clients write them, in the form that `llguidance` reads.
+//! Rewrites JSON schemas from clients into the form that `llguidance` reads.
 //!
-//! The library refuses keywords that it does not implement, resolves references without their escapes, and compares
-//! numbers as doubles. This pass keeps only keywords that the library reads. It gives every target of a reference a plain
-//! name under `$defs`, replaces what it can prove by keywords that the library has, and leaves to regular expressions
-//! ([`Leaf`]) what only they can say. It refuses the rest, and names the place as a JSON pointer.
+//! The library refuses keywords that it does not implement, resolves references without unescaping them, and compares
+//! numbers as doubles. This pass therefore keeps only keywords that the library reads. It gives every target of a
+//! reference a plain name under `$defs`. Some unsupported keywords have an equivalent in supported ones, which replaces
+//! them. Others become regular expressions (see [`Leaf`]). The pass refuses everything else, and names the position as
+//! a JSON pointer.
 //!
-//! Schemas are input of strangers. Recursion is bounded by [`MAX_DEPTH`], and references are followed in a queue.
+//! Schemas are untrusted input. [`MAX_DEPTH`] bounds the recursion, and a queue resolves the references.
 
 mod disjoint;
 mod keywords;
@@ -26,11 +27,11 @@ pub use self::number::exact_numbers;
 use super::grammar::refused;
 use checkpoint::error::{Error, Result};
 
-/// Levels of schemas within each other, at most.
+/// Maximum nesting of schemas.
 const MAX_DEPTH: usize = 320;
-/// Schemas that a pass visits, at most. A target of a reference that is part of another target is visited twice.
+/// Maximum schemas that a pass visits. If a target of a reference is part of another target, it is visited twice.
 const MAX_VISITS: usize = 100_000;
-/// Keywords that the library applies one after the other, and combines with the keywords around them.
+/// Keywords that the library applies one after the other and combines with the keywords around them.
 const APPLICATORS: [&str; 5] = ["const", "enum", "anyOf", "oneOf", "$ref"];
 /// Keywords that the library applies together.
 const ASSERTIONS: [&str; 23] = [
@@ -63,21 +64,21 @@ const COMBINED: &str =
 
 type Members = Map<String, Value>;
 
-/// A schema that the library reads.
+/// A schema that the library can read.
 pub(super) struct Rewritten {
     /// The schema.
     pub schema: Value,
-    /// The strings in it that stand for something else.
+    /// The leaves, whose sentinel strings occur in the schema.
     pub leaves: Vec<Leaf>,
-    /// What the schema says and the outputs are not checked for, if the request is not strict.
+    /// Conditions of the schema that outputs are not checked for. Always empty if `strict`.
     pub unchecked: Vec<String>,
 }
 
-/// Rewrites the part of `root` at `path`. Its strings for leaves begin with `mark`, which is in no schema. If `strict`,
-/// everything that the schema says is kept to or refused.
+/// Rewrites the part of `root` at `path`. The sentinel strings of leaves begin with `mark`, which must occur in no
+/// schema. If `strict`, refuses every condition that cannot be enforced.
 ///
 /// # Errors
-/// What cannot be kept to, after its place.
+/// The condition that is refused, after its position.
 pub(super) fn rewrite(root: &Value, path: &[String], mark: &str, strict: bool) -> Result<Rewritten> {
     let mut pass = Pass {
         root,
@@ -106,7 +107,7 @@ pub(super) fn rewrite(root: &Value, path: &[String], mark: &str, strict: bool) -
     Ok(Rewritten { schema: Value::Object(schema), leaves: pass.leaves, unchecked: pass.unchecked })
 }
 
-/// The keys from a schema to each schema within it.
+/// Returns the paths from a schema to its direct subschemas.
 pub(super) fn children(schema: &Value) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for (keyword, value) in schema.as_object().into_iter().flatten() {
@@ -126,17 +127,17 @@ pub(super) fn children(schema: &Value) -> Vec<Vec<String>> {
     all
 }
 
-/// A schema that a reference leads to; the first is the whole.
+/// A schema that a reference points to. The first one is the whole schema.
 #[derive(Default)]
 struct Target {
     path: Vec<String>,
-    /// Whether the library combines it with other schemas, in which no string may stand for a leaf.
+    /// Whether the library combines it with other schemas. A combined schema must not contain a leaf's string.
     is_combined: bool,
-    /// The targets that it refers to.
+    /// Indices of the targets that it refers to.
     refers_to: Vec<usize>,
-    /// The target that it is, if it is only a reference.
+    /// The target that it points to, if it consists only of a reference.
     is_alias_of: Option<usize>,
-    /// The keys of a leaf in it.
+    /// Path of a leaf in it.
     leaf: Option<Vec<String>>,
 }
 
@@ -144,13 +145,13 @@ struct Pass<'a> {
     root: &'a Value,
     mark: &'a str,
     strict: bool,
-    /// The keys of what is being read.
+    /// Path of the schema that is being read.
     path: Vec<String>,
     depth: usize,
     visits: usize,
-    /// Whether the library combines what is being read with other schemas.
+    /// Whether the library combines the current schema with others.
     is_combined: bool,
-    /// The target that is being read.
+    /// Index of the target that is being read.
     target: usize,
     targets: Vec<Target>,
     names: BTreeMap<Vec<String>, usize>,
@@ -159,12 +160,12 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// An error about what is being read.
+    /// Returns an error about the schema that is being read.
     fn refusal(&self, why: impl std::fmt::Display) -> Error {
         refused(named(&self.path, &why.to_string()))
     }
 
-    /// Refuses a condition, unless the request is not strict: then outputs are not checked for it.
+    /// Refuses a condition if the request is strict. Otherwise notes that outputs are not checked for it.
     fn leave_unchecked(&mut self, why: &str) -> Result<()> {
         if self.strict {
             return Err(self.refusal(why));
@@ -173,7 +174,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Does `work` at an inner place.
+    /// Runs `work` with `keys` appended to the current path.
     fn at<T>(&mut self, keys: &[&str], work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let length = self.path.len();
         self.path.extend(keys.iter().map(|&key| key.to_owned()));
@@ -182,7 +183,7 @@ impl<'a> Pass<'a> {
         result
     }
 
-    /// Does `work` on schemas that are combined with others if `is_combined`.
+    /// Runs `work` on schemas that the library combines with others if `is_combined`.
     fn combined<T>(&mut self, is_combined: bool, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let before = self.is_combined;
         self.is_combined |= is_combined;
@@ -191,7 +192,7 @@ impl<'a> Pass<'a> {
         result
     }
 
-    /// The definitions of everything that is referred to, and of what is referred to there.
+    /// Rewrites all targets of references, including the targets that they refer to in turn.
     fn definitions(&mut self) -> Result<Members> {
         let mut defs = Members::new();
         let root = self.root;
@@ -211,7 +212,7 @@ impl<'a> Pass<'a> {
         Ok(defs)
     }
 
-    /// Refuses references that lead to nothing but each other.
+    /// Refuses references that only lead back to themselves.
     fn check_aliases(&self) -> Result<()> {
         let mut walks = vec![None; self.targets.len()];
         for walk in 0..self.targets.len() {
@@ -231,7 +232,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Refuses leaves in what the library combines with something else.
+    /// Refuses leaves in schemas that the library combines with others.
     fn check_combined(&mut self) -> Result<()> {
         let mut queue: Vec<usize> = (0..self.targets.len()).filter(|&at| self.targets[at].is_combined).collect();
         while let Some(at) = queue.pop() {
@@ -277,7 +278,7 @@ impl<'a> Pass<'a> {
         self.combined(is_combined, |pass| pass.keywords(members))
     }
 
-    /// A reference to the schema at `path`.
+    /// Returns a reference to the schema at `path`.
     fn reference(&mut self, path: Vec<String>) -> Value {
         let next = self.targets.len();
         let target = *self.names.entry(path.clone()).or_insert(next);
@@ -292,8 +293,8 @@ impl<'a> Pass<'a> {
         Value::from(if target == 0 { "#".into() } else { format!("#/$defs/r{target}") })
     }
 
-    /// A reference to a string that stands for this JSON text.
-    fn stand_in(&mut self, text: llguidance::derivre::RegexAst) -> Result<Value> {
+    /// Creates a leaf for this JSON text and returns a reference to it.
+    fn add_leaf(&mut self, text: llguidance::derivre::RegexAst) -> Result<Value> {
         if self.is_combined {
             return Err(self.refusal(COMBINED));
         }
@@ -304,30 +305,30 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Whether a keyword restricts documents, as far as anything here knows.
+/// Whether a keyword is known to restrict documents.
 fn is_constraint(keyword: &str) -> bool {
     let others = ["allOf", "not", "if", "contains", "dependencies", "dependentRequired", "dependentSchemas"];
     let more = ["unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"];
     [&ASSERTIONS[..], &APPLICATORS, &others, &more].iter().any(|all| all.contains(&keyword))
 }
 
-/// The JSON pointer with these keys.
+/// Formats a path as a JSON pointer.
 pub(super) fn place(path: &[String]) -> String {
     let keys = path.iter().map(|key| format!("/{}", pointer::escaped(key)));
     std::iter::once("#".to_owned()).chain(keys).collect()
 }
 
-/// The schema at a place of another one.
+/// Returns the part of `root` at `path`.
 pub(super) fn find<'a>(root: &'a Value, path: &[String]) -> Option<&'a Value> {
     pointer::find(root, path)
 }
 
-/// Where the reference of a schema leads, if it has one.
+/// Returns the path that a schema's reference points to, if it has one.
 pub(super) fn target_of(schema: &Value) -> Option<Vec<String>> {
     pointer::parse(schema.get("$ref")?.as_str()?).ok()
 }
 
-/// What is wrong at a place.
+/// Formats an error message with its position.
 fn named(path: &[String], why: &str) -> String {
     format!("{}: {why}", place(path))
 }

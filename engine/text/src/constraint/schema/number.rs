@@ -1,4 +1,4 @@
-//! Numbers of JSON schemas as they are written: `serde_json` rounds those that no 64 bits can hold.
+//! Preserves the exact text of numbers in JSON schemas. `serde_json` rounds numbers that do not fit into 64 bits.
 
 use std::borrow::Cow;
 
@@ -6,17 +6,18 @@ use llguidance::derivre::RegexAst;
 use serde::de::IgnoredAny;
 use serde_json::{Number, Value};
 
-/// The only key of an object that stands for a number with this text. No schema has it by accident.
+/// Only key of an object that represents a number with this text. It begins with a NUL character, so no schema contains
+/// it by accident.
 const KEY: &str = "\u{0}number";
-/// Significant digits that a double keeps.
+/// Significant decimal digits that a double preserves.
 const DOUBLE_DIGITS: usize = 15;
-/// Doubles below this have neighbours that are at most one apart, and the library compares with doubles.
+/// Below this, neighbouring doubles differ by at most one. The library compares numbers as doubles.
 const MAX_EXACT: i128 = 1 << 53;
-/// Digits of a bound, at most.
+/// Maximum digits of a bound.
 const MAX_DIGITS: usize = 30;
 
-/// The same JSON, in which an object stands for each number that a [`Value`] would round. Schemas are read from it so
-/// that a constant comes out as it is written. What is not JSON stays unchanged.
+/// Replaces each number that a [`Value`] would round with an object that holds its text. A schema read from the result
+/// keeps its constants as written. Returns text that is not JSON unchanged.
 pub fn exact_numbers(json: &str) -> Cow<'_, str> {
     let bytes = json.as_bytes();
     let mut exact = String::new();
@@ -30,7 +31,7 @@ pub fn exact_numbers(json: &str) -> Cow<'_, str> {
                 let text = &json[at..end];
                 if is_rounded(text) {
                     exact.push_str(&json[copied..at]);
-                    exact.push_str(&stand_in(text).to_string());
+                    exact.push_str(&exact_object(text).to_string());
                     copied = end;
                 }
                 at = end;
@@ -45,7 +46,7 @@ pub fn exact_numbers(json: &str) -> Cow<'_, str> {
     Cow::Owned(exact)
 }
 
-/// The index after the string that begins at `at`.
+/// Returns the index after the string that begins at `at`.
 fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
     at += 1;
     while let Some(&byte) = bytes.get(at) {
@@ -58,7 +59,7 @@ fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
     bytes.len()
 }
 
-/// Whether a [`Value`] has another number than this text, which may be none.
+/// Whether parsing this text into a [`Value`] changes the number. False if the text is not a number.
 fn is_rounded(text: &str) -> bool {
     if serde_json::from_str::<IgnoredAny>(text).is_err() {
         return false;
@@ -71,11 +72,11 @@ fn is_rounded(text: &str) -> bool {
     digits.trim_start_matches('0').len() > DOUBLE_DIGITS || text.parse::<f64>().is_ok_and(f64::is_infinite)
 }
 
-fn stand_in(text: &str) -> Value {
+fn exact_object(text: &str) -> Value {
     Value::Object([(KEY.to_owned(), Value::from(text))].into_iter().collect())
 }
 
-/// The text of a number, as it is written where the library would round it.
+/// Returns a number's text, in full even if a [`Value`] would round it.
 pub(super) fn text(value: &Value) -> Option<String> {
     match value {
         Value::Number(number) => Some(number.to_string()),
@@ -87,7 +88,7 @@ pub(super) fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// Whether the library would write another number than this.
+/// Whether the library would write a different number than this one.
 pub(super) fn is_inexact(value: &Value) -> bool {
     match value {
         Value::Number(number) => match integer(number) {
@@ -102,7 +103,7 @@ fn integer(number: &Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }
 
-/// The nearest double; `None` if it is none, or the value no number.
+/// Returns the nearest double, or `None` if the value is not a number or is out of a double's range.
 pub(super) fn double(value: &Value) -> Option<f64> {
     text(value)?.parse::<f64>().ok().filter(|double| double.is_finite())
 }
@@ -115,20 +116,20 @@ pub(super) fn is_whole(value: &Value) -> bool {
     }
 }
 
-/// A whole number that is not negative.
+/// Returns the value if it is a non-negative whole number.
 pub(super) fn count(value: &Value) -> Option<u64> {
     let double = || value.as_f64().filter(|double| double.fract() == 0.0 && (0.0..=MAX_EXACT as f64).contains(double));
     value.as_u64().or_else(|| double().map(|double| double as u64))
 }
 
-/// A lower bound of integers as the least of them.
+/// Returns the least integer within a lower bound.
 pub(super) fn least(value: &Value, is_exclusive: bool) -> Option<i128> {
     let least = whole(value, f64::ceil)?;
     let excludes = is_exclusive && is_whole(value);
     Some(least + i128::from(excludes))
 }
 
-/// An upper bound of integers as the greatest of them.
+/// Returns the greatest integer within an upper bound.
 pub(super) fn greatest(value: &Value, is_exclusive: bool) -> Option<i128> {
     let greatest = whole(value, f64::floor)?;
     let excludes = is_exclusive && is_whole(value);
@@ -145,7 +146,7 @@ fn whole(value: &Value, round: fn(f64) -> f64) -> Option<i128> {
     (rounded.abs() < 1e30).then_some(rounded as i128)
 }
 
-/// The integers between two bounds, both included, in JSON.
+/// Matches the JSON text of integers between two inclusive bounds.
 pub(super) fn range(least: Option<i128>, greatest: Option<i128>) -> RegexAst {
     let not_negative = between(least.unwrap_or(0).max(0), greatest);
     let below = greatest.map_or(1, |greatest| (-greatest).max(1));
@@ -160,7 +161,7 @@ pub(super) fn range(least: Option<i128>, greatest: Option<i128>) -> RegexAst {
     RegexAst::Or(all)
 }
 
-/// The integers between two bounds, the lower not negative, as digits without a leading zero.
+/// Matches integers between two bounds without leading zeros. The lower bound must not be negative.
 fn between(least: i128, greatest: Option<i128>) -> RegexAst {
     let mut all = vec![RegexAst::Regex("0|[1-9][0-9]*".into()), RegexAst::Regex(bound(least, false))];
     if let Some(greatest) = greatest {
@@ -169,7 +170,8 @@ fn between(least: i128, greatest: Option<i128>) -> RegexAst {
     RegexAst::And(all)
 }
 
-/// Digits of numbers up to `bound`, or from it on; the first digit may be 0 only if it is the only one.
+/// Returns a regular expression for integers up to `bound`, or from `bound` up if it is a lower bound. It is only
+/// correct for numbers without leading zeros, so the caller must exclude the others.
 fn bound(bound: i128, is_upper: bool) -> String {
     let digits = bound.to_string();
     let mut all = vec![digits.clone()];

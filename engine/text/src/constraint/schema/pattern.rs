@@ -1,17 +1,18 @@
-//! Patterns of JSON schemas that look ahead, which the library's regular expressions cannot.
+//! Patterns of JSON schemas with lookaheads, which the library's regular expressions do not support.
 
 use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 
 use super::leaf::Condition;
 
-/// Zod's pattern of a duration, which looks ahead within. What the format `duration` allows matches it.
+/// Zod's pattern for durations, which looks ahead in its middle. Everything that the format `duration` allows matches
+/// it.
 const ZOD_DURATION: &str =
     r"^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$";
-/// The beginnings of groups that look around.
+/// The openings of lookaround groups.
 const LOOKS: [&str; 4] = ["(?=", "(?!", "(?<=", "(?<!"];
 
-/// Whether it says no more than the format `duration` does.
+/// Whether the format `duration` implies this pattern.
 pub(super) fn is_duration(pattern: &str) -> bool {
     pattern == ZOD_DURATION
 }
@@ -21,10 +22,10 @@ pub(super) fn looks_around(pattern: &str) -> bool {
     groups(pattern).any(|at| LOOKS.iter().any(|look| pattern[at..].starts_with(look)))
 }
 
-/// A pattern as conditions, all of which must hold: groups at its beginning that look ahead are conditions of their own.
+/// Splits a pattern into conditions that must all hold. Each lookahead at its beginning becomes a condition of its own.
 ///
 /// # Errors
-/// Why it cannot be one.
+/// The reason, if the pattern is not supported.
 pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
     let condition = |regex: &str, must_match| Condition { regex: regex_to_lark(regex, "dw"), must_match };
     if !looks_around(pattern) {
@@ -39,7 +40,7 @@ pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
         if looks_around(body) {
             return Err(only.into());
         }
-        // The body begins where the pattern does.
+        // A lookahead's body starts at the same position as the pattern, so its own `^` is redundant.
         let body = body.strip_prefix('^').unwrap_or(body);
         all.push(condition(&format!("^(?:{body})"), must_match));
         rest = &rest[end + 1..];
@@ -51,13 +52,13 @@ pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
     checked(all)
 }
 
-/// The conditions, if the library can read each.
+/// Returns the conditions if the library can parse all of them.
 fn checked(conditions: Vec<Condition>) -> Result<Vec<Condition>, String> {
     for condition in &conditions {
         let ast = RegexAst::SearchRegex(condition.regex.clone());
         RegexBuilder::new().mk(&ast).map_err(|error| {
             let reason = error.to_string();
-            // The last line of a parser's message says what is wrong.
+            // The last line of a parser's message contains the reason.
             let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
             if reason.contains("lookarounds") { "has an anchor that is not at an end".to_owned() } else { reason }
         })?;
@@ -65,7 +66,8 @@ fn checked(conditions: Vec<Condition>) -> Result<Vec<Condition>, String> {
     Ok(conditions)
 }
 
-/// Whether the text begins with a group that looks ahead, and whether what it looks for must be there.
+/// Whether the text begins with a lookahead. `Some(true)` if the lookahead must match, and `Some(false)` if it must
+/// not.
 fn ahead(text: &str) -> Option<bool> {
     match text.get(..3)? {
         "(?=" => Some(true),
@@ -74,7 +76,7 @@ fn ahead(text: &str) -> Option<bool> {
     }
 }
 
-/// The characters of a pattern that are neither escaped nor in a class.
+/// Returns the characters of a pattern that are neither escaped nor in a class, with their positions.
 fn syntax(pattern: &str) -> impl Iterator<Item = (usize, char)> {
     let (mut is_escaped, mut class) = (false, None);
     pattern.char_indices().filter(move |&(at, c)| {
@@ -85,7 +87,7 @@ fn syntax(pattern: &str) -> impl Iterator<Item = (usize, char)> {
         match (c, class) {
             ('\\', _) => is_escaped = true,
             ('[', None) => class = Some(at),
-            // The first character of a class is no end of it.
+            // A `]` that comes first in a class does not end it.
             (']', Some(begin)) if at > begin + 1 && !pattern[begin + 1..at].eq("^") => class = None,
             (_, None) => return true,
             _ => {}
@@ -94,12 +96,12 @@ fn syntax(pattern: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
-/// Where groups begin.
+/// Returns the positions where groups begin.
 fn groups(pattern: &str) -> impl Iterator<Item = usize> {
     syntax(pattern).filter(|&(_, c)| c == '(').map(|(at, _)| at)
 }
 
-/// Where the group ends with which the text begins.
+/// Returns the position of the parenthesis that ends the group at the start of `text`.
 fn groups_end(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     syntax(text).find_map(|(at, c)| {
@@ -112,7 +114,7 @@ fn groups_end(text: &str) -> Option<usize> {
     })
 }
 
-/// Whether the pattern has alternatives outside of any group.
+/// Whether the pattern has alternatives outside all groups.
 fn has_alternatives(pattern: &str) -> bool {
     let mut depth = 0_i32;
     syntax(pattern).any(|(_, c)| {
@@ -126,7 +128,7 @@ mod tests {
     use super::super::leaf;
     use super::*;
 
-    /// Whether a string is allowed by the conditions of a pattern.
+    /// Whether the conditions of a pattern allow a string.
     fn is_match(pattern: &str, text: &str) -> bool {
         let mut builder = RegexBuilder::new();
         let expr = builder.mk(&leaf::string(&conditions(pattern).unwrap(), 0, None)).unwrap();

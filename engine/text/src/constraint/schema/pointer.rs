@@ -1,11 +1,11 @@
-//! JSON pointers, which name places in schemas.
+//! JSON pointers, which identify positions in schemas.
 
 use serde_json::Value;
 
-/// The keys of a reference into the schema itself: `#`, then a JSON pointer in the form of a URI's fragment.
+/// Parses a reference into the schema itself: `#` and a JSON pointer, encoded as a URI fragment. Returns the keys.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason, if it is not such a reference.
 pub(super) fn parse(reference: &str) -> Result<Vec<String>, &'static str> {
     let fragment = reference.strip_prefix('#').ok_or("is not within this schema: it must begin with #/")?;
     let decoded = percent_decoded(fragment).ok_or("has a % that encodes no character")?;
@@ -13,11 +13,11 @@ pub(super) fn parse(reference: &str) -> Result<Vec<String>, &'static str> {
         return Ok(Vec::new());
     }
     let path = decoded.strip_prefix('/').ok_or("names an anchor: it must be a JSON pointer, which begins with #/")?;
-    // In this order, so that ~01 is ~1.
+    // This order makes `~01` into `~1`.
     Ok(path.split('/').map(|key| key.replace("~1", "/").replace("~0", "~")).collect())
 }
 
-/// The value with these keys.
+/// Returns the value at `path`.
 pub(super) fn find<'a>(root: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(root, |value, key| match value {
         Value::Object(members) => members.get(key),
@@ -26,7 +26,7 @@ pub(super) fn find<'a>(root: &'a Value, path: &[String]) -> Option<&'a Value> {
     })
 }
 
-/// A key as it is written in a pointer.
+/// Escapes a key for a JSON pointer.
 pub(super) fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
