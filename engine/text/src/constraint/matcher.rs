@@ -106,7 +106,7 @@ impl LiveConstraint {
     }
 
     /// Whether a request still uses the constraint.
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn is_used(&self) -> bool {
         self.0.strong_count() > 0
     }
 }
