@@ -1,11 +1,11 @@
-//! The budget of one rendering: bytes that a template may read and write.
+//! The budget of one rendering: how many bytes a template may read and write.
 //!
-//! minijinja counts instructions, but a single instruction can double a text or compare two long lists. Each instruction
-//! whose cost depends on its operands therefore takes bytes from a budget first (see [`hooks`](super::hooks)). A rendering
-//! has a thread of its own, so the budget is kept per thread.
+//! minijinja limits the number of instructions, but a single instruction can double a text or compare two long lists.
+//! Each instruction whose cost depends on its operands therefore first takes bytes from a budget (see
+//! [`hooks`](super::hooks)). Each rendering has its own thread, so the budget is thread-local.
 //!
-//! Values that a template builds are also bounded as trees: a list that holds itself twice is small in memory, but
-//! takes twice as long to compare or print at every level.
+//! Values that a template builds are also limited as trees. A list that contains another list twice is small in memory,
+//! but at every level it doubles the time to compare or print it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,50 +13,50 @@ use std::collections::HashMap;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-/// The budget of a rendering, without its share for the conversation.
+/// Budget of a rendering in bytes, without the share for the conversation.
 pub(super) const BASE: u64 = 64 << 20;
-/// Bytes more for each byte of the conversation. Templates that append every message to one text need the most.
+/// Extra bytes per byte of the conversation. Templates that append every message to one text need the most.
 const PER_INPUT_BYTE: u64 = 2048;
-/// The most that the conversation adds.
+/// Maximum extra bytes for the conversation.
 const MAX_FOR_INPUT: u64 = 1 << 30;
-/// Nesting of lists and mappings. JSON that a client sends may nest 128 levels.
+/// Maximum nesting of lists and mappings. JSON from a client may nest 128 levels.
 const MAX_DEPTH: u32 = 256;
-/// Bytes of a list's item.
+/// Assumed size of a list item in bytes.
 pub(super) const ITEM: usize = 32;
-/// Bytes of a mapping's entry.
+/// Assumed size of a mapping entry in bytes.
 const ENTRY: usize = 128;
 
 thread_local! {
     static TOTAL: Cell<u64> = const { Cell::new(BASE) };
     static LEFT: Cell<u64> = const { Cell::new(BASE) };
-    /// Lists that were weighed, by address. The values keep the addresses taken.
+    /// Weights of lists, by address. The map holds the values, so that their addresses are not reused.
     static WEIGHED: RefCell<HashMap<usize, (Value, Weight)>> = RefCell::default();
 }
 
-/// The size of a value when printed or compared: as a tree, even if parts are shared.
+/// The size of a value when it is printed or compared. Shared parts count each time they occur.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weight {
     pub(super) bytes: u64,
-    /// Lists and mappings within each other.
+    /// Nesting of lists and mappings.
     depth: u32,
 }
 
 impl Weight {
-    /// The weight of a list with the items of two lists.
+    /// Returns the weight of a list that has the items of two lists.
     fn joined(self, other: Weight) -> Weight {
         Weight { bytes: self.bytes.saturating_add(other.bytes), depth: self.depth.max(other.depth) }
     }
 }
 
-/// Lifts this thread's bound, for work on a client's values before the template starts.
+/// Lifts this thread's limit, for work on a client's values before the template starts.
 pub(super) fn lift() {
     set(u64::MAX);
 }
 
-/// Starts this thread's budget for a template that reads `inputs`: `base` bytes and a share for the inputs.
+/// Starts this thread's budget for a template that reads `inputs`. It has `base` bytes and a share for the inputs.
 ///
 /// # Errors
-/// If an input nests too deep.
+/// If an input nests too deeply.
 pub(super) fn start<'a>(base: u64, inputs: impl IntoIterator<Item = &'a Value>) -> Result<(), Error> {
     lift();
     let mut bytes = 0_u64;
@@ -75,7 +75,7 @@ fn set(bytes: u64) {
 /// Takes bytes from the budget.
 ///
 /// # Errors
-/// If it has fewer.
+/// If the budget has fewer bytes left.
 pub(super) fn spend(bytes: usize) -> Result<(), Error> {
     match LEFT.get().checked_sub(bytes as u64) {
         Some(left) => {
@@ -91,7 +91,7 @@ fn exceeded() -> Error {
     Error::new(ErrorKind::OutOfFuel, format!("it reads and writes more than {bound} MiB, the bound for these messages"))
 }
 
-/// Takes the bytes of a value without its items.
+/// Takes the bytes for reading a value, without its items.
 ///
 /// # Errors
 /// If the budget is exceeded.
@@ -99,10 +99,10 @@ pub(super) fn spend_on(value: &Value) -> Result<(), Error> {
     spend(value.as_str().map_or_else(|| value.len().unwrap_or(0), str::len))
 }
 
-/// Pays for a value that was built of others. A lazy list becomes a real one.
+/// Takes the bytes of a newly built value. A lazy list becomes a real one.
 ///
 /// # Errors
-/// If the budget is exceeded, the value weighs more than the whole budget, or nests too deep.
+/// If the budget is exceeded, the value alone exceeds the whole budget, or it nests too deeply.
 pub(super) fn kept(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => spend_on(&value)?,
@@ -120,10 +120,10 @@ pub(super) fn kept(value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// A list of items, paid for.
+/// Builds a list of `items` and takes its bytes.
 ///
 /// # Errors
-/// If the budget is exceeded, the list weighs more than the whole budget, or nests too deep.
+/// If the budget is exceeded, the list alone exceeds the whole budget, or it nests too deeply.
 pub(super) fn list(items: impl Iterator<Item = Value>) -> Result<Value, Error> {
     let items = items.map(|item| spend(ITEM).map(|()| item)).collect::<Result<Vec<Value>, Error>>()?;
     let list = Value::from_object(items);
@@ -131,10 +131,10 @@ pub(super) fn list(items: impl Iterator<Item = Value>) -> Result<Value, Error> {
     Ok(list)
 }
 
-/// The items of two lists in one, paid for. Appending is cheap, since items are not weighed again.
+/// Concatenates two lists and takes the result's bytes. This is cheap, because it does not weigh the items again.
 ///
 /// # Errors
-/// If the budget is exceeded, or the list weighs more than all of it.
+/// If the budget is exceeded, or the list alone exceeds the whole budget.
 pub(super) fn joined(left: &Value, right: &Value) -> Result<Value, Error> {
     let weight = weigh(left)?.joined(weigh(right)?);
     let items = left.try_iter()?.chain(right.try_iter()?);
@@ -144,15 +144,15 @@ pub(super) fn joined(left: &Value, right: &Value) -> Result<Value, Error> {
     Ok(list)
 }
 
-/// The size of a value as a tree.
+/// Returns the size of a value as a tree.
 ///
 /// # Errors
-/// If it is larger than the whole budget, nests too deep, or holds something that is no data, such as a macro.
+/// If it exceeds the whole budget, nests too deeply, or contains something other than data, such as a macro.
 pub(super) fn weigh(value: &Value) -> Result<Weight, Error> {
     weigh_at(value, 0)
 }
 
-/// Refuses a value that may not be an item or an attribute.
+/// Refuses a value that must not be an item or an attribute.
 ///
 /// # Errors
 /// As for [`weigh`].
@@ -207,13 +207,13 @@ fn check_depth(depth: u32) -> Result<(), Error> {
     Err(Error::new(ErrorKind::InvalidOperation, format!("its values nest deeper than {MAX_DEPTH} levels")))
 }
 
-/// Whether a mapping is data, not a namespace, a loop or a macro.
+/// Whether a mapping is plain data and not a namespace, a loop or a macro.
 fn is_data(map: &Value) -> bool {
     let is_collection = |name: &str| ["indexmap::", "alloc::", "std::"].iter().any(|crate_| name.starts_with(crate_));
     map.as_object().is_some_and(|object| is_collection(object.type_name()))
 }
 
-/// The address of a list's items, which identifies it.
+/// Returns the address of a list's items, which identifies the list.
 fn address(value: &Value) -> Option<usize> {
     let items = value.as_object()?.downcast_ref::<Vec<Value>>()?;
     Some(std::ptr::from_ref(items).addr())

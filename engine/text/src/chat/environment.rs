@@ -1,15 +1,15 @@
-//! Jinja as `apply_chat_template` sets it up.
+//! Sets up Jinja as `apply_chat_template` does.
 
 use minijinja::value::{Kwargs, Rest, from_args};
 use minijinja::{Environment, Error, ErrorKind, Value, functions};
 
 use super::{Time, budget, filters, methods, operators, python, tests};
 
-/// A variable that is one.
+/// Name of a variable with the value 1.
 pub(super) const ONE: &str = "python_one";
 
-/// An environment without templates. It has no filter, test or function but those added here, since each must pay for its
-/// work.
+/// Creates an environment without templates. It starts empty and only gets the filters, tests and functions added here,
+/// because each of them must pay for its work.
 pub(super) fn new() -> Environment<'static> {
     let mut environment = Environment::empty();
     environment.set_debug(false);
@@ -46,7 +46,7 @@ pub(super) fn new() -> Environment<'static> {
     environment
 }
 
-/// Refuses arguments that may not be kept in a mapping or a namespace.
+/// Refuses arguments that a mapping or a namespace must not contain.
 fn check_arguments(arguments: &[Value]) -> Result<(), Error> {
     for argument in arguments {
         match argument.is_kwargs() {
@@ -57,13 +57,13 @@ fn check_arguments(arguments: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `strftime_now` at the time `now`, or at that of the system.
+/// Returns the function `strftime_now`, which formats `now`, or the system's time if that is `None`.
 pub(super) fn strftime_now(now: Option<Time>) -> Value {
     Value::from_function(move |format: &str| {
-        // Each directive writes a few dozen characters.
+        // A directive writes a few dozen characters at most.
         budget::spend(format.len().saturating_mul(64))?;
         let now = now.unwrap_or_else(|| chrono::Local::now().naive_local());
-        // Python's time has microseconds, and no zone.
+        // Python's time has microseconds and no time zone.
         let format = format.replace("%f", "%6f").replace("%Z", "").replace("%z", "");
         let mut text = String::new();
         match std::fmt::Write::write_fmt(&mut text, format_args!("{}", now.format(&format))) {

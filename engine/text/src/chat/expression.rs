@@ -1,19 +1,19 @@
-//! Jinja's expressions, as far as they must be read to find what operators bind.
+//! Parses Jinja expressions far enough to find the operands of operators.
 //!
-//! minijinja's `%` does not format texts, and its `~` prints lists and floats in Rust's form. Both become calls of
-//! functions that do as Python does: `'%s' % x` is `python_percent('%s', x)`.
+//! minijinja's `%` does not format texts, and its `~` prints lists and floats in Rust's format. Both become calls of
+//! functions that behave as in Python. For example, `'%s' % x` becomes `python_percent('%s', x)`.
 
 use super::operators::{CONCAT, FORMAT, PERCENT};
 
-/// Brackets within brackets. Tags with more are left as they are.
+/// Maximum nesting of brackets. Tags that nest deeper stay untranslated.
 const MAX_DEPTH: usize = 100;
 
-/// A word of an expression.
+/// A token of an expression.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token<'a> {
     pub(super) kind: TokenKind,
     pub(super) text: &'a str,
-    /// Where it begins in its tag.
+    /// Byte offset in the tag.
     pub(super) start: usize,
 }
 
@@ -27,11 +27,12 @@ pub(super) enum TokenKind {
     Operator,
 }
 
-/// The words of the tag at the beginning of `source`, and where it ends; `close` is what ends it.
+/// Returns the tokens of the tag at the start of `source`, and the position where the tag ends. `close` is its closing
+/// delimiter.
 pub(super) fn tokens<'a>(source: &'a str, close: &str) -> (Vec<Token<'a>>, usize) {
     let mut tokens: Vec<Token<'a>> = Vec::new();
     let (mut at, mut depth) = (2, 0_usize);
-    // The mark that says what becomes of the space before the tag.
+    // Skip the sign that controls the white space before the tag.
     at += usize::from(source[at..].starts_with(['-', '+']));
     loop {
         at = source.len() - source[at..].trim_start().len();
@@ -92,32 +93,32 @@ fn number_len(source: &str) -> usize {
     len
 }
 
-/// What an operator sees of an expression: an operand, or something between operands.
+/// A part of an expression at the level of operators: an operand, an operator or a separator.
 #[derive(Clone, Debug)]
 struct Unit<'a> {
-    /// With the space before it.
+    /// The source text, with the white space before it.
     text: String,
     role: Role<'a>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role<'a> {
-    /// A name, a literal or something in brackets.
+    /// A name, a literal or a bracketed expression.
     Operand,
-    /// `(a, b)`, which is no list of arguments.
+    /// A tuple such as `(a, b)`, as opposed to the arguments of a call.
     Tuple,
-    /// `.`, `|`, or `is` and `is not`, which bind closer than any operator.
+    /// `.`, `|`, `is` and `is not`. They bind more tightly than any operator.
     Glue,
-    /// A minus or a plus before its only operand.
+    /// A unary minus or plus.
     Sign,
     /// `*`, `/`, `//`, `**` and `%`.
     Times(&'a str),
     Concat,
-    /// What binds less than these: other operators, commas, words such as `if`.
+    /// Everything that binds less tightly: other operators, commas, and words such as `if`.
     Boundary,
 }
 
-/// Writes the tag in `source` with its operators translated.
+/// Writes the tag in `source` to `out`, with its operators translated.
 pub(super) fn translate(source: &str, tokens: &[Token<'_>], is_block: bool, out: &mut String) {
     let is_concerned = tokens.iter().any(|token| matches!(token.text, "%" | "~"));
     let (Some(first), Some(last), true) = (tokens.first(), tokens.last(), is_concerned) else {
@@ -134,8 +135,8 @@ pub(super) fn translate(source: &str, tokens: &[Token<'_>], is_block: bool, out:
     }
 }
 
-/// The units of an expression between brackets, or of a tag; `from` is where it begins. Nothing if its brackets do not
-/// match.
+/// Returns the units of a tag or of an expression in brackets, with operators translated. The expression starts at
+/// `from`. Returns `None` if its brackets do not match or nest too deeply.
 fn level<'a>(
     source: &'a str,
     tokens: &[Token<'a>],
@@ -192,7 +193,7 @@ fn level<'a>(
     Some(units)
 }
 
-/// Which token closes the bracket that the first one opens.
+/// Returns the index of the token that closes the bracket opened by the first one.
 fn matching(tokens: &[Token<'_>]) -> Option<usize> {
     let mut depth = 0_usize;
     tokens.iter().position(|token| {
@@ -205,13 +206,13 @@ fn matching(tokens: &[Token<'_>]) -> Option<usize> {
     })
 }
 
-/// Makes the leftmost `%`, at `at`, and its operands one.
+/// Replaces the leftmost `%`, at index `at`, and its operands with a function call.
 fn percent(units: &mut Vec<Unit<'_>>, at: usize) {
     let start = left_end(units, at, |role| matches!(role, Role::Boundary | Role::Concat));
     let end = right_end(units, at, |role| matches!(role, Role::Boundary | Role::Concat | Role::Times(_)));
     let right = &units[at + 1..end];
     let (function, right) = match right {
-        // The tuple's items are the function's other arguments.
+        // The tuple's items become the function's remaining arguments.
         [Unit { text, role: Role::Tuple }] => (FORMAT, text.trim().trim_start_matches('(').to_owned()),
         _ => (PERCENT, joined(right) + ")"),
     };
@@ -219,7 +220,7 @@ fn percent(units: &mut Vec<Unit<'_>>, at: usize) {
     replace(units, start, end, format!("{function}({left}, {right}"));
 }
 
-/// Makes the leftmost `~`, at `at`, and those that follow it one with their operands.
+/// Replaces the leftmost `~`, at index `at`, and the ones chained to it with one function call.
 fn concat(units: &mut Vec<Unit<'_>>, at: usize) {
     let is_end = |role| matches!(role, Role::Boundary | Role::Concat);
     let start = left_end(units, at, is_end);
@@ -233,12 +234,12 @@ fn concat(units: &mut Vec<Unit<'_>>, at: usize) {
     replace(units, start, end, format!("{CONCAT}({})", parts.join(", ")));
 }
 
-/// Where the left operand of the operator at `at` begins.
+/// Returns the index where the left operand of the operator at `at` begins.
 fn left_end<'a>(units: &[Unit<'a>], at: usize, is_end: impl Fn(Role<'a>) -> bool) -> usize {
     units[..at].iter().rposition(|unit| is_end(unit.role)).map_or(0, |boundary| boundary + 1)
 }
 
-/// Where the right operand of the operator at `at` ends.
+/// Returns the index where the right operand of the operator at `at` ends.
 fn right_end<'a>(units: &[Unit<'a>], at: usize, is_end: impl Fn(Role<'a>) -> bool) -> usize {
     let is_end = |unit: &Unit<'a>| is_end(unit.role) && unit.role != Role::Times("**");
     units[at + 1..].iter().position(is_end).map_or(units.len(), |n| at + 1 + n)
@@ -248,7 +249,7 @@ fn joined(units: &[Unit<'_>]) -> String {
     units.iter().map(|unit| unit.text.as_str()).collect::<String>().trim().to_owned()
 }
 
-/// Puts an operand in the place of several units.
+/// Replaces several units with one operand.
 fn replace(units: &mut Vec<Unit<'_>>, start: usize, end: usize, text: String) {
     let before = &units[start].text;
     let space = &before[..before.len() - before.trim_start().len()];

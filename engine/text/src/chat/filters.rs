@@ -1,4 +1,4 @@
-//! Filters and tests of Jinja's that minijinja lacks, or that do not do there what they do in Python.
+//! Jinja filters that minijinja lacks or implements differently from Python.
 
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, FormatStyle, State, Value, filters, format_filter};
@@ -6,18 +6,18 @@ use minijinja::{Environment, Error, ErrorKind, FormatStyle, State, Value, filter
 use super::budget::{self, ITEM, spend};
 use super::{json, python};
 
-/// How a filter pays.
+/// What a filter takes from the budget.
 #[derive(Clone, Copy)]
 enum Cost {
-    /// For reading its arguments, without their items. The result is small or an argument.
+    /// Reading its arguments without their items. The result is small or one of the arguments.
     Read,
-    /// For its result, too.
+    /// Reading its arguments without their items, and the result.
     Make,
-    /// For reading its arguments with all their items, and for its result.
+    /// Reading its arguments with all their items, and the result.
     Compare,
 }
 
-/// Adds all filters.
+/// Adds all filters, each with its cost.
 pub(super) fn add(environment: &mut Environment<'_>) {
     for (names, cost, filter) in own().into_iter().chain(of_minijinja()) {
         for name in names {
@@ -43,7 +43,7 @@ fn pay(cost: Cost, arguments: &[Value]) -> Result<(), Error> {
 
 type Filters = Vec<(&'static [&'static str], Cost, Value)>;
 
-/// Filters that differ from minijinja's, or that it lacks.
+/// Filters that minijinja lacks or implements differently.
 fn own() -> Filters {
     let string = Value::from_function(|value: &Value| python::text(value));
     let format = Value::from_function(|format: &str, arguments: Rest<Value>| printf(format, &arguments));
@@ -102,13 +102,13 @@ fn of_minijinja() -> Filters {
     ]
 }
 
-/// Digits of a width or a precision in a format.
+/// Maximum digits of a width or precision in a format.
 const MAX_WIDTH_DIGITS: usize = 4;
 
-/// Pays for a formatted text before it is made. Every `mark` in the format may insert all arguments.
+/// Pays for a formatted text before it is built. Assumes that every `mark` in the format inserts all arguments.
 ///
 /// # Errors
-/// If the budget is exceeded, or a width has too many digits.
+/// If the budget is exceeded, or a number in the format has too many digits.
 pub(super) fn pay_for_format(format: &str, mark: char, arguments: &[Value]) -> Result<(), Error> {
     if format.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > MAX_WIDTH_DIGITS) {
         let why = format!("a number in a format has more than {MAX_WIDTH_DIGITS} digits");
@@ -124,10 +124,11 @@ pub(super) fn pay_for_format(format: &str, mark: char, arguments: &[Value]) -> R
     spend(format.len() + format.matches(mark).count().saturating_mul(longest))
 }
 
-/// `format % arguments`, each argument a value of its own.
+/// Formats `format % arguments`, where each argument is a separate value.
 pub(super) fn printf(format: &str, arguments: &[Value]) -> Result<String, Error> {
     pay_for_format(format, '%', arguments)?;
-    // The library would print lists and dicts in Rust's form. A dict may also hold arguments by their names.
+    // The library would print lists and dicts in Rust's format. With `%(name)`, a dict instead supplies named
+    // arguments.
     let named = format.contains("%(");
     let is_compound = |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) || (value.kind() == ValueKind::Map && !named)
@@ -209,7 +210,7 @@ fn round(value: Value, precision: Option<i32>, method: Option<String>, named: Kw
     Ok(Value::from(match method.as_deref() {
         Some("ceil") => (number * scale).ceil() / scale,
         Some("floor") => (number * scale).floor() / scale,
-        // The nearest decimal number, not that of a product which is rounded itself.
+        // Formatting rounds the number itself. Scaling first would round the product.
         _ if (1..=20).contains(&precision) => format!("{number:.*}", precision as usize).parse().unwrap_or(number),
         _ => (number * scale).round_ties_even() / scale,
     }))
@@ -219,7 +220,7 @@ fn replace(value: &Value, old: &Value, new: &Value, count: Option<usize>) -> Res
     replaced(&python::text(value)?, &python::text(old)?, &python::text(new)?, count)
 }
 
-/// A text with up to `count` occurrences of `old` replaced.
+/// Replaces up to `count` occurrences of `old`.
 ///
 /// # Errors
 /// If the budget is exceeded.
@@ -267,7 +268,7 @@ fn indent(text: &str, arguments: Rest<Value>) -> Result<String, Error> {
         None => " ".repeat(i64::try_from(width)?.clamp(0, 1000) as usize),
     };
     let mut out = String::new();
-    // A break at the end is the beginning of a line.
+    // A line break at the end starts another line.
     for (i, line) in python::lines(&format!("{text}\n"))?.into_iter().enumerate() {
         spend(indentation.len())?;
         out.push_str(if i > 0 { "\n" } else { "" });
@@ -279,13 +280,13 @@ fn indent(text: &str, arguments: Rest<Value>) -> Result<String, Error> {
     Ok(out)
 }
 
-/// `batch(count, fill_with=None)`: lists of `count` items.
+/// `batch(count, fill_with=None)`: splits a list into lists of `count` items.
 fn batch(state: &State<'_, '_>, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
     spend(count.saturating_mul(ITEM))?;
     filters::batch(state, value, count, fill)
 }
 
-/// `slice(count, fill_with=None)`: as many lists.
+/// `slice(count, fill_with=None)`: splits a list into `count` lists.
 fn slices(state: &State<'_, '_>, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
     spend(count.saturating_mul(2 * ITEM).saturating_add(value.len().unwrap_or(0).saturating_mul(ITEM)))?;
     filters::slice(state, value, count, fill)

@@ -1,41 +1,41 @@
-//! Forms in which a template takes what can be said in several ways.
+//! The forms in which a template expects its input.
 //!
-//! Clients send texts whole or in parts, and the arguments of a function as JSON in a string; templates read what their
-//! authors had in mind. `probe` finds out which form a template reads.
+//! Clients send a content as a text or as parts, and the arguments of a function call as JSON in a string. Each
+//! template expects only some of these forms. [`probe`](super::probe) finds out which ones.
 
-/// The forms that a template takes.
+/// The forms that a template expects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Forms {
-    /// Roles whose contents are read as lists of parts. For others, parts are joined to one text.
+    /// Roles whose contents are passed as lists of parts. For other roles, the parts are joined into one text.
     pub(super) roles_in_parts: Vec<String>,
-    /// Roles whose contents are read as lists of parts alone.
+    /// Roles whose contents the template reads only as lists of parts.
     pub(super) roles_only_in_parts: Vec<String>,
-    /// What stands for the content of a message that calls functions and says nothing.
+    /// The content of a message that calls functions and has no text.
     pub(super) silence: Silence,
-    /// How arguments of functions are given.
+    /// How the arguments of function calls are passed.
     pub(super) arguments: ArgumentsForm,
-    /// Whether a message that calls one function is shown, and one that calls two is not, or is refused.
+    /// Whether the template shows a message with one call, but drops calls of a message with two or refuses it.
     pub(super) one_call_only: bool,
 }
 
-/// What stands for no content.
+/// How a missing content is passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// No such field: `apply_chat_template` drops fields that are null.
+    /// Without the field. `apply_chat_template` drops fields that are null.
     #[default]
     Absent,
-    /// A field that is null, as it was dropped only since transformers 5.
+    /// As a null field. Before version 5, transformers did not drop null fields.
     Null,
-    /// An empty text.
+    /// As an empty text.
     Empty,
 }
 
-/// How arguments of functions are given.
+/// How the arguments of function calls are passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ArgumentsForm {
     /// As an object.
     #[default]
     Object,
-    /// As JSON in a string, as OpenAI has them.
+    /// As JSON in a string, as in OpenAI's API.
     Text,
 }

@@ -1,8 +1,8 @@
-//! Checks of costs in a template's compiled instructions.
+//! Adds cost checks to a template's compiled instructions.
 //!
-//! minijinja bounds how many instructions run, but not what each costs. Here each instruction whose cost depends on its
-//! operands is replaced by a filter of ours, or gets one before or after it. Templates cannot define filters. The names
-//! are not identifiers, so they cannot clash with Jinja's.
+//! minijinja limits the number of instructions that run, but not the cost of each. This module adds one of our filters
+//! before or after each instruction whose cost depends on its operands, or replaces the instruction with a filter.
+//! Templates cannot define filters, and these names are not identifiers, so they cannot clash with Jinja's.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use minijinja::machinery::{CompiledTemplate, Instruction, Instructions};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-/// Filters that stand for operators.
+/// Filters that replace operators or pay for them.
 pub(super) mod names {
     pub(in super::super) const ADD: &str = "+";
     pub(in super::super) const MULTIPLY: &str = "*";
@@ -20,9 +20,9 @@ pub(super) mod names {
     pub(in super::super) const ITEM: &str = "[]";
     /// Pays for a list or a mapping that was just built.
     pub(in super::super) const KEPT: &str = "{}";
-    /// Pays for reading a value, such as for a comparison.
+    /// Pays for reading a value, for example to compare it.
     pub(in super::super) const READ: &str = "==";
-    /// Pays for running over a value.
+    /// Pays for iterating over a value.
     pub(in super::super) const ITERATED: &str = "for";
     /// Checks a value that becomes an attribute of a namespace.
     pub(in super::super) const ATTRIBUTE: &str = ".=";
@@ -31,13 +31,13 @@ pub(super) mod names {
 }
 use names::{ADD, ATTRIBUTE, CONCAT, ITEM, ITERATED, KEPT, MACRO, MULTIPLY, READ, REMAINDER, SLICE};
 
-/// No place in the cache of filters.
+/// Marks a filter call that does not use minijinja's cache of filters.
 const UNCACHED: u8 = u8::MAX;
 
-/// Puts checks into a compiled template.
+/// Adds checks to a compiled template.
 ///
 /// # Errors
-/// If it has an instruction that chat templates cannot have.
+/// If it has an instruction that is not allowed in chat templates.
 pub(super) fn add<'a>(template: &mut CompiledTemplate<'a>) -> Result<(), Error> {
     template.instructions = checked(&template.instructions)?;
     for block in template.blocks.values_mut() {
@@ -54,7 +54,7 @@ fn checked<'a>(instructions: &Instructions<'a>) -> Result<Instructions<'a>, Erro
     let mut before: Option<&Instruction<'a>> = None;
     for (at, instruction) in (0..).zip(all()) {
         starts.push(out.len() as u32);
-        // Where jumps arrive, the operands need not be of the instruction before.
+        // At a jump target, the operand may come from elsewhere than the previous instruction.
         let constant = match before {
             Some(Instruction::LoadConst(value)) if !targets.contains(&at) && is_small(value) => Some(value),
             _ => None,
@@ -93,7 +93,7 @@ fn filter(name: &'static str, arguments: u16) -> Instruction<'static> {
     Instruction::ApplyFilter(name, Some(arguments), UNCACHED)
 }
 
-/// An instruction and its checks. `constant` is its last operand if known.
+/// Returns an instruction with its checks. `constant` is its last operand, if that is known.
 fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> Result<Vec<Instruction<'a>>, Error> {
     let own = || instruction.clone();
     let read = |value| [Instruction::DupTop, filter(READ, 1), Instruction::DiscardTop, value];
@@ -104,10 +104,10 @@ fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> R
         Instruction::Rem => vec![filter(REMAINDER, 2)],
         Instruction::StringConcat => vec![filter(CONCAT, 2)],
         Instruction::Slice => vec![filter(SLICE, 4)],
-        // A field by its name is the usual case, and is cheap.
+        // Reading a field by its name is cheap and the common case.
         Instruction::GetItem if constant.is_none_or(|key| key.as_str().is_none()) => vec![filter(ITEM, 2)],
         Instruction::BuildList(_) | Instruction::BuildMap(_) => vec![own(), filter(KEPT, 1)],
-        // Comparing with a constant costs no more than the constant's length.
+        // A comparison with a constant costs at most the constant's length.
         Instruction::Eq
         | Instruction::Ne
         | Instruction::Lt
@@ -122,11 +122,11 @@ fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> R
         }
         Instruction::SetAttr(_) => vec![Instruction::Swap, filter(ATTRIBUTE, 1), Instruction::Swap, own()],
         Instruction::EmitRaw(text) => vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit],
-        // A call with one argument may be a recursive loop's.
+        // A call with one argument may be a call of a recursive loop.
         Instruction::PushLoop(_) | Instruction::FastRecurse | Instruction::CallFunction(_, Some(1)) => {
             vec![filter(ITERATED, 1), own()]
         }
-        // `loop.changed(value)` compares.
+        // `loop.changed(value)` compares the value with the previous one.
         Instruction::CallMethod("changed", arguments) => match arguments {
             Some(2) => read(own()).into(),
             _ => return refused("loop.changed() must have one argument"),
@@ -139,7 +139,7 @@ fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> R
     })
 }
 
-/// The target of a jump.
+/// Returns the target of a jump.
 fn target(instruction: &Instruction<'_>) -> Option<u32> {
     target_mut(&mut instruction.clone()).copied()
 }

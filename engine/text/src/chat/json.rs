@@ -8,10 +8,10 @@ use minijinja::{Error, ErrorKind, Value};
 use super::budget::{self, ITEM, spend};
 use super::python;
 
-/// How JSON is written.
+/// Formatting options.
 struct Style {
     ensure_ascii: bool,
-    /// What a line begins with, for each level; if there is none, all is one line.
+    /// Indentation per level. Everything is on one line if `None`.
     indent: Option<String>,
     item_separator: String,
     key_separator: String,
@@ -44,14 +44,14 @@ pub(super) fn to_json(value: &Value, arguments: Rest<Value>) -> Result<String, E
         sort_keys: argument(sort_keys, "sort_keys")?.is_some_and(|value| value.is_true()),
     };
     named.assert_all_used()?;
-    // Refuses values that nest too deep.
+    // Refuses values that nest too deeply.
     budget::weigh(value)?;
     let mut out = String::new();
     style.write(value, 0, &mut out)?;
     Ok(out)
 }
 
-/// The JSON of a value that came as JSON, on one line.
+/// Formats a value that was parsed from JSON on one line.
 pub(super) fn compact(value: &Value) -> String {
     let style = Style {
         ensure_ascii: false,
@@ -61,7 +61,7 @@ pub(super) fn compact(value: &Value) -> String {
         sort_keys: false,
     };
     let mut out = String::new();
-    // What came as JSON can be written as JSON.
+    // A value that was parsed from JSON can always be written as JSON.
     _ = style.write(value, 0, &mut out);
     out
 }
@@ -133,7 +133,7 @@ impl Style {
     }
 
     fn write_text(&self, text: &str, out: &mut String) -> Result<(), Error> {
-        // An escape is up to six bytes for each of the text's.
+        // Each UTF-16 unit's escape has six bytes, so 12 bytes per character suffice.
         let escaped = text.chars().filter(|c| matches!(c, '"' | '\\') || *c < ' ' || !c.is_ascii()).count();
         spend(text.len() + escaped.saturating_mul(12))?;
         out.push('"');
@@ -169,7 +169,7 @@ fn number(value: &Value) -> String {
     }
 }
 
-/// The text for a key, which may be anything simple.
+/// Returns the text of a key, which may be any scalar.
 fn key_text(key: &Value) -> Result<String, Error> {
     Ok(match key.kind() {
         ValueKind::String => key.as_str().unwrap_or_default().to_owned(),

@@ -1,4 +1,4 @@
-//! A turn of a conversation, as clients send it and as templates read it.
+//! A message of a conversation, as clients send it and as templates read it.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
@@ -6,32 +6,32 @@ use minijinja::value::ValueKind;
 use super::forms::{ArgumentsForm, Forms, Silence};
 use super::{json, python};
 
-/// Names under which servers send what an assistant thought before it spoke.
+/// Fields in which servers return the reasoning of an assistant message.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// A turn of a conversation: who speaks, what is said, and all else that a template may read. What is null is left out,
-/// as `apply_chat_template` leaves it out.
+/// A message of a conversation: its role, its content, and all other fields that a template may read. Null fields are
+/// omitted, as in `apply_chat_template`.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub(super) role: String,
     pub(super) content: Option<Content>,
-    /// Calls of functions, in OpenAI's form: their arguments may be JSON in a string.
+    /// Function calls in OpenAI's format. Their arguments may be JSON in a string.
     pub(super) tool_calls: Vec<Value>,
     pub(super) others: Vec<(String, Value)>,
-    /// Why the message cannot be answered, if it cannot.
+    /// The reason if the message is not supported.
     pub(super) problem: Option<MessageProblem>,
 }
 
-/// Why a message cannot be answered.
+/// A reason why a message is not supported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageProblem {
-    /// Where in the message it is, such as `content[2]`.
+    /// Path of the unsupported field in the message, such as `content[2]`.
     pub place: String,
-    /// What it is.
+    /// The reason, for the user.
     pub what: String,
 }
 
-/// What is said: a text, or parts of one.
+/// A message's content: one text, or a list of text parts.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
     Text(String),
@@ -39,18 +39,18 @@ pub(super) enum Content {
 }
 
 impl Message {
-    /// A text.
+    /// Creates a message with a text content.
     pub fn new(role: impl Into<String>, text: impl Into<String>) -> Self {
         let content = Some(Content::Text(text.into()));
         Message { role: role.into(), content, tool_calls: Vec::new(), others: Vec::new(), problem: None }
     }
 
-    /// Who speaks: "user", "assistant" and so on.
+    /// The role, such as "user" or "assistant".
     pub fn role(&self) -> &str {
         &self.role
     }
 
-    /// Why the message cannot be answered, if it cannot: it has something that is no text, or nothing at all.
+    /// Returns the reason if the message is not supported: a content that is not text, or a missing content.
     pub fn problem(&self) -> Option<MessageProblem> {
         let must_speak = ["system", "developer", "user", "tool", "function"].contains(&self.role.as_str());
         let silence = || {
@@ -60,7 +60,8 @@ impl Message {
         self.problem.clone().or_else(silence)
     }
 
-    /// The last text of the content, in the form in which a template that takes these forms reads it.
+    /// Returns the last text of the content for appending. Joins the parts first if a template with these forms reads
+    /// one text.
     pub(super) fn last_text(&mut self, forms: &Forms) -> Option<&mut String> {
         if let Some(Content::Parts(parts)) = &self.content
             && !forms.roles_in_parts.contains(&self.role)
@@ -73,7 +74,7 @@ impl Message {
         }
     }
 
-    /// The message as a template that takes these forms reads it.
+    /// Returns the value that a template with these forms reads.
     pub(super) fn value(&self, forms: &Forms) -> Value {
         let has = |roles: &[String]| roles.contains(&self.role);
         let text = |text: &str| match has(&forms.roles_only_in_parts) {
@@ -98,7 +99,7 @@ impl Message {
         let calls = (!self.tool_calls.is_empty()).then(|| calls.collect());
         let others = self.others.iter().map(|(name, value)| (name.as_str(), Some(value.clone())));
         let role = Some(Value::from(self.role.as_str()));
-        // Of fields with the same name the last one counts, in the first one's place.
+        // If fields have the same name, the last one's value counts, at the first one's position.
         [("thinking", reasoning.clone()), ("role", role), ("content", content), ("tool_calls", calls)]
             .into_iter()
             .chain(others)
@@ -108,7 +109,7 @@ impl Message {
     }
 }
 
-/// Parts in one text, as vLLM joins them.
+/// Joins parts into one text, as vLLM does.
 fn joined(parts: &[String]) -> String {
     parts.join("\n")
 }
@@ -117,7 +118,7 @@ fn parts_value(parts: impl IntoIterator<Item = impl AsRef<str>>) -> Value {
     parts.into_iter().map(|text| Value::from_iter([("type", "text"), ("text", text.as_ref())])).collect()
 }
 
-/// A call with its arguments in the template's form. A text that is no JSON counts as no arguments.
+/// Returns a call with its arguments in the given form. A text that is not JSON becomes an empty object.
 fn with_arguments(call: &Value, form: ArgumentsForm) -> Value {
     replaced(call, "function", |function| {
         replaced(function, "arguments", |arguments| match (form, arguments.as_str()) {
@@ -133,7 +134,7 @@ fn no_fields() -> Value {
     Value::from_iter::<[(String, Value); 0]>([])
 }
 
-/// An object with one of its fields, if it has it, changed.
+/// Returns the object with `field` changed, if it has that field.
 fn replaced(object: &Value, field: &str, change: impl Fn(&Value) -> Value) -> Value {
     let change = |(name, value): (Value, Value)| {
         let value = if name.as_str() == Some(field) { change(&value) } else { value };

@@ -1,4 +1,4 @@
-//! Methods of Python's strings, lists and dicts that templates call and minijinja's own set lacks or does otherwise.
+//! Methods of Python's strings, lists and dicts that minijinja lacks or implements differently.
 
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -20,7 +20,7 @@ pub(super) fn call(state: &State<'_, '_>, value: &Value, method: &str, args: &[V
     };
     let result = own.unwrap_or_else(|| pycompat::unknown_method_callback(state, value, method, args))?;
     match method {
-        // These return a value that exists.
+        // These return a value that already exists.
         "get" | "copy" => Ok(result),
         _ => budget::kept(result),
     }
@@ -30,7 +30,7 @@ fn of_collection(value: &Value, method: &str, args: &[Value]) -> Option<Result<V
     Some(match method {
         "copy" => from_args::<()>(args).map(|()| value.clone()),
         "index" => tests::read(value).and_then(|()| index_in(value, args)),
-        // minijinja's compares, too.
+        // minijinja's `count` compares, too, so it must be paid for.
         "count" => match tests::read(value) {
             Ok(()) => return None,
             Err(error) => Err(error),
@@ -87,17 +87,17 @@ fn failed(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.into())
 }
 
-/// A method without arguments.
+/// Calls a method that has no arguments.
 fn without(args: &[Value], method: impl FnOnce() -> Value) -> Result<Value, Error> {
     from_args::<()>(args).map(|()| method())
 }
 
-/// A method whose argument is a text.
+/// Calls a method whose only argument is a text.
 fn with_text(args: &[Value], method: impl FnOnce(&str) -> Value) -> Result<Value, Error> {
     from_args(args).map(|(text,)| method(text))
 }
 
-/// Whether there are characters, all of which are so.
+/// Whether the text is not empty and `so` is true for all its characters.
 fn all(s: &str, args: &[Value], so: impl Fn(char) -> bool) -> Result<Value, Error> {
     without(args, || (!s.is_empty() && s.chars().all(so)).into())
 }
@@ -193,7 +193,7 @@ fn strip(s: &str, left: bool, right: bool, args: &[Value]) -> Result<Value, Erro
     Ok(Value::from(if right { s.trim_end_matches(strips) } else { s }))
 }
 
-/// The part of `s` between two positions, counted in characters, and how many bytes come before it.
+/// Returns the part of `s` between two positions in characters, and the number of bytes before it.
 fn section(s: &str, start: Option<i64>, end: Option<i64>) -> Option<(&str, usize)> {
     if start.is_none() && end.is_none() {
         return Some((s, 0));
@@ -205,7 +205,7 @@ fn section(s: &str, start: Option<i64>, end: Option<i64>) -> Option<(&str, usize
     (start <= end).then(|| (&s[byte(start)..byte(end)], byte(start)))
 }
 
-/// Whether `s` has an affix, or one of several.
+/// Whether `s` begins or ends with an affix, or with one of several.
 fn begins_or_ends(s: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
     let (affix, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
     let Some((s, _)) = section(s, start, end) else { return Ok(false.into()) };
@@ -219,7 +219,7 @@ fn begins_or_ends(s: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> 
     Ok(false.into())
 }
 
-/// Where a part is, counted in characters.
+/// Returns the position of a part, counted in characters.
 fn find(
     s: &str,
     must_be_there: bool,
@@ -254,7 +254,7 @@ fn replace(s: &str, args: &[Value]) -> Result<Value, Error> {
     replaced(s, old, new, count).map(Value::from)
 }
 
-/// How often a part occurs. An empty one does so before and after each character.
+/// Counts the occurrences of a part. The empty text occurs before and after each character.
 fn count(s: &str, args: &[Value]) -> Result<Value, Error> {
     let (part,): (&str,) = from_args(args)?;
     Ok(s.matches(part).count().into())
@@ -270,7 +270,7 @@ fn justify(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let left = match method {
         "ljust" => 0,
         "rjust" => missing,
-        // Where the middle is between two characters, Python decides by the width.
+        // If the padding is odd, Python chooses the side by the width.
         _ => missing / 2 + (missing & width & 1),
     };
     let pad = |n| fill.unwrap_or(' ').to_string().repeat(n);

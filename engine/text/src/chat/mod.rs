@@ -1,4 +1,4 @@
-//! Conversations to prompts: chat templates in Jinja, as Hugging Face has them.
+//! Turns conversations into prompts with Hugging Face's chat templates, which are written in Jinja.
 //!
 //! ```text
 //!  messages --forms--> values --Jinja--> prompt
@@ -6,9 +6,10 @@
 //!     source --translated, compiled
 //! ```
 //!
-//! What a template is told, and what its language does, are those of `apply_chat_template` in Hugging Face's
-//! transformers. The language is minijinja's; `source`, `filters`, `methods` and `operators` add what Python has and
-//! minijinja has not. `program`, `hooks` and `budget` bound a template's costs. What is known to differ: tuples and views of dicts print as lists, and `none` can be iterated.
+//! Templates get the same variables and the same language as in `apply_chat_template` of Hugging Face's transformers.
+//! The crate minijinja implements the language. `source`, `filters`, `methods` and `operators` add Python features that
+//! it lacks. `program`, `hooks` and `budget` limit a template's cost. There are two known differences: tuples and dict
+//! views print as lists, and `none` can be iterated.
 
 mod budget;
 mod environment;

@@ -1,6 +1,7 @@
-//! Operators of Python's, each with its cost.
+//! Python's operators, each with its cost.
 //!
-//! [`source`](super::source) has the formatting ones called as functions, [`hooks`](super::hooks) the others as filters.
+//! [`source`](super::source) rewrites formatting operators as function calls. [`hooks`](super::hooks) replaces the
+//! others with filters.
 
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
@@ -8,17 +9,18 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use super::hooks::names;
 use super::{budget, filters, python, tests};
 
-/// The function that stands for `left % right`.
+/// Function that replaces `left % right`.
 pub(super) const PERCENT: &str = "python_percent";
-/// The function that stands for `format % (a, b)`, where the right side is written as a tuple.
+/// Function that replaces `format % (a, b)`, if the right side is written as a tuple.
 pub(super) const FORMAT: &str = "python_format";
-/// The function that stands for `a ~ b ~ c`.
+/// Function that replaces `a ~ b ~ c`.
 pub(super) const CONCAT: &str = "python_concat";
 
-/// Bytes for a macro. minijinja copies its list of macros, eight bytes and more each, when one defines others.
+/// Cost of a macro in bytes. When a macro defines others, minijinja copies its list of macros, at eight bytes or more
+/// each.
 const MACRO: usize = 16 << 10;
 
-/// Adds them.
+/// Adds the functions and filters for operators.
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_function(PERCENT, percent);
     environment.add_function(FORMAT, |format: &Value, arguments: Rest<Value>| match format.as_str() {
@@ -60,7 +62,7 @@ fn is_number(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
 }
 
-/// The integer that a number or a Boolean is.
+/// Returns the value of an integer or a Boolean.
 fn integer(value: &Value) -> Option<i128> {
     (value.is_integer() || value.kind() == ValueKind::Bool).then(|| i128::try_from(value.clone()).ok()).flatten()
 }
@@ -69,7 +71,7 @@ fn from_integer(number: i128) -> Value {
     i64::try_from(number).map_or_else(|_| number.into(), Value::from)
 }
 
-/// An operation on numbers.
+/// Applies an arithmetic operation to two numbers.
 fn arithmetic(
     left: &Value,
     right: &Value,
@@ -155,10 +157,10 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
     }
 }
 
-/// The positions of a slice of `len` items, as Python counts them.
+/// Returns the indices of a slice of a list with `len` items, by Python's rules.
 fn positions(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl Iterator<Item = usize> {
     let len = len as i64;
-    // Going back, the end is before the first item.
+    // For a negative step, the end is before the first item.
     let (first, last) = if step > 0 { (0, len) } else { (-1, len - 1) };
     let place = |at: i64| if at < 0 { at.saturating_add(len).max(first) } else { at.min(last) };
     let start = start.map_or(if step > 0 { first } else { last }, place);
@@ -167,7 +169,8 @@ fn positions(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> im
     std::iter::successors(Some(start), move |at| at.checked_add(step)).take_while(is_within).map(|at| at as usize)
 }
 
-/// A remainder, which has the sign of the divisor, or a text with an argument in it.
+/// Returns `left % right`. For numbers it is the remainder with the divisor's sign, and for a text it formats an
+/// argument.
 fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
     if let Some(format) = left.as_str() {
         return filters::printf(format, std::slice::from_ref(right)).map(Value::from);

@@ -1,27 +1,27 @@
-//! How a conversation is made a prompt.
+//! Options for rendering a prompt.
 
 use std::fmt;
 
 use minijinja::Value;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// A day and a time on it, as the clock on the wall shows them.
+/// A local date and time, without a time zone.
 pub type Time = chrono::NaiveDateTime;
 
-/// How a conversation is made a prompt.
+/// Options for rendering a prompt.
 #[derive(Clone, Debug)]
 pub struct RenderOptions {
-    /// End with the beginning of an answer.
+    /// End the prompt with the start of an answer.
     pub add_generation_prompt: bool,
-    /// End within the last message, which is to be continued.
+    /// End the prompt within the last message, so that the model continues it.
     pub continue_final_message: bool,
-    /// Functions that may be called, each a JSON schema.
+    /// The functions that the model may call, each with a JSON schema.
     pub tools: Option<Value>,
-    /// Texts to answer from.
+    /// Documents to answer from.
     pub documents: Option<Value>,
-    /// What else the template is told.
+    /// Further variables for the template.
     pub arguments: Arguments,
-    /// The time that the template may ask for; if `None`, it is asked of the system, with its time zone.
+    /// The time that the template sees. `None` means the system's local time.
     pub now: Option<Time>,
 }
 
@@ -38,17 +38,17 @@ impl Default for RenderOptions {
     }
 }
 
-/// Names and values: the fields of a JSON object, in their order.
+/// Names and values, such as the fields of a JSON object in order.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments(Vec<(String, Value)>);
 
 impl Arguments {
-    /// Adds one.
+    /// Adds a name and its value.
     pub fn push(&mut self, name: impl Into<String>, value: impl Into<Value>) {
         self.0.push((name.into(), value.into()));
     }
 
-    /// The names.
+    /// Returns the names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
     }

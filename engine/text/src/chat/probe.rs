@@ -1,33 +1,33 @@
-//! Finds out the forms that a template takes: when it is loaded it is shown each, and what it makes of them decides.
+//! Finds out which forms a template expects, by rendering samples of each form when the template is loaded.
 
 use minijinja::Value;
 
 use super::forms::{ArgumentsForm, Forms, Silence};
 use super::message::{Content, Message};
 
-/// Texts that no template has, and that look the same in all of them.
+/// Texts that occur in no template and need no escaping.
 const PROBES: [&str; 2] = ["quireprobe", "quiresecond"];
-/// Functions' names, likewise.
+/// Function names that occur in no template and need no escaping.
 const FUNCTIONS: [&str; 2] = ["quirecalled", "quireasked"];
-/// The ids of calls. Mistral's have nine letters and digits.
+/// Ids of calls. Mistral's templates require nine letters and digits.
 const CALL_IDS: [&str; 2] = ["quire0001", "quire0002"];
 
 impl Forms {
-    /// The forms of a template; `render` says what it makes of messages.
+    /// Finds out the forms of a template. `render` renders messages, and returns `None` if that fails.
     pub(super) fn of(render: impl Fn(&[Message], &Forms) -> Option<String>) -> Self {
         let mut forms = Forms::default();
         ["system", "developer", "user", "assistant"].into_iter().for_each(|role| forms.find_parts(role, &render));
         forms.find_calls(&render);
-        // Tools answer to calls.
+        // Tool messages answer calls, so the forms of calls must be known first.
         forms.find_parts("tool", &render);
         forms
     }
 
-    /// Finds out whether parts of what `role` says are read.
+    /// Finds out whether the template reads the contents of `role` as parts.
     fn find_parts(&mut self, role: &str, render: impl Fn(&[Message], &Forms) -> Option<String>) {
         let shows = |content: Content, forms: &Forms| {
             let text = render(&conversation(role, content), forms).unwrap_or_default();
-            // As what is said, not as a list that is printed.
+            // The text must occur as content, and not within a printed list.
             let says = |probe: &str| {
                 let printed = [format!("'{probe}'"), format!("\"{probe}\"")];
                 text.contains(probe) && !printed.iter().any(|printed| text.contains(printed))
@@ -44,7 +44,7 @@ impl Forms {
         }
     }
 
-    /// Finds out how calls of functions are read.
+    /// Finds out how the template reads function calls.
     fn find_calls(&mut self, render: impl Fn(&[Message], &Forms) -> Option<String>) {
         let conversation = |calls: usize| {
             let mut messages = vec![Message::new("user", "x"), message_with_calls(calls)];
@@ -64,19 +64,19 @@ impl Forms {
                 Some((shows(1, &forms)?, forms))
             })
             .collect();
-        // One that shows the call, else one that is no error.
+        // Prefer a form that shows the call, or else one that renders at all.
         match outcomes.iter().find(|(shows, _)| *shows).or(outcomes.first()) {
             Some((is_shown, forms)) => {
                 let one_call_only = *is_shown && shows(2, forms) != Some(true);
                 *self = Forms { one_call_only, ..forms.clone() };
             }
-            // As vLLM has it, whatever the template says to it.
+            // If the template refuses every form, use vLLM's.
             None => self.silence = Silence::Empty,
         }
     }
 }
 
-/// A conversation in which `role` says `content`.
+/// Creates a conversation in which `role` has `content`.
 fn conversation(role: &str, content: Content) -> Vec<Message> {
     let user = || Message::new("user", "x");
     let said = Message { content: Some(content), ..Message::new(role, "") };
@@ -88,7 +88,7 @@ fn conversation(role: &str, content: Content) -> Vec<Message> {
     }
 }
 
-/// A message that calls so many functions and has no content.
+/// Creates a message with this number of calls and no content.
 fn message_with_calls(calls: usize) -> Message {
     let call = |(name, id): (&str, &str)| {
         let arguments = Value::from_iter([("x", 1)]);
@@ -99,7 +99,7 @@ fn message_with_calls(calls: usize) -> Message {
     Message { content: None, tool_calls, ..Message::new("assistant", "") }
 }
 
-/// The message with the result of the call with this number.
+/// Makes the message the result of the call with this index.
 fn as_result(mut message: Message, call: usize) -> Message {
     message.others.extend([("tool_call_id".into(), CALL_IDS[call].into()), ("name".into(), FUNCTIONS[call].into())]);
     message
@@ -132,7 +132,7 @@ mod tests {
         let all: Vec<String> = ["system", "developer", "user", "assistant", "tool"].map(String::from).into();
         let in_parts = Forms { roles_in_parts: all.clone(), roles_only_in_parts: all, ..Forms::default() };
         assert_eq!(forms(only), in_parts);
-        // A list that is printed is not read.
+        // A list that is only printed does not count as read.
         let printed = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}";
         assert_eq!(forms(printed), Forms { silence: Silence::Null, ..Forms::default() });
     }

@@ -1,7 +1,8 @@
-//! A compiled template with bounds on its costs.
+//! A compiled template with limits on its cost.
 //!
-//! Templates come with downloaded models and run for each request. Their source is bounded before it is parsed, since the
-//! parser and the compiler recurse. A rendering is bounded by the number of its instructions and by a budget of bytes.
+//! Templates come with downloaded models and run for each request. The parser and the compiler are recursive, so the
+//! source is checked before it is parsed. A rendering is limited by its number of instructions and by a budget in
+//! bytes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,31 +14,31 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
 use super::{budget, environment, hooks, source};
 
-/// Bounds of a rendering.
+/// Limits of a rendering.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     instructions: u64,
-    /// Bytes read and written, without the share for the conversation.
+    /// Bytes to read and write, without the share for the conversation.
     bytes: u64,
 }
 
-/// Bounds of the renderings that clients ask for.
+/// Limits of a rendering for a client.
 pub(super) const FULL: Bounds = Bounds { instructions: 10_000_000, bytes: budget::BASE };
-/// Bounds of a rendering that tries a form of messages when the template is loaded. Dozens run, so an endless template must
-/// fail soon.
+/// Limits of a rendering that probes a form when the template is loaded. Dozens run, so an endless template must fail
+/// quickly.
 pub(super) const PROBE: Bounds = Bounds { instructions: 100_000, bytes: 2 << 20 };
 
-/// Bytes of a template's source. The longest known is a tenth of it.
+/// Maximum bytes of a template's source. The longest known template has a tenth of this.
 const MAX_SOURCE: usize = 512 << 10;
-/// Words of one tag: `{{ 1 + 1 }}` has three.
+/// Maximum tokens in one tag. For example, `{{ 1 + 1 }}` has three.
 const MAX_TAG_WORDS: usize = 2_000;
-/// Brackets within each other in one tag.
+/// Maximum nesting of brackets in one tag.
 const MAX_BRACKETS: usize = 100;
-/// `elif` in a template. The parser recurses at each.
+/// Maximum number of `elif` in a template. The parser recurses at each.
 const MAX_BRANCHES: usize = 2_000;
-/// Stack of the thread that compiles. Each word of a tag may be a level of recursion.
+/// Stack size of the compiling thread, in bytes. Each token of a tag may be a level of recursion.
 const COMPILE_STACK: usize = 64 << 20;
-/// Stack of the thread that renders. Macros may call each other 125 levels deep.
+/// Stack size of the rendering thread, in bytes. Macros may nest 125 calls deep.
 const RENDER_STACK: usize = 16 << 20;
 
 const NAME: &str = "chat";
@@ -48,9 +49,9 @@ const WHITESPACE: WhitespaceConfig =
 #[derive(Debug)]
 pub(super) struct Program {
     environment: Environment<'static>,
-    /// Borrows from `source`, so must be dropped first.
+    /// Borrows from `_source`, so it must be dropped first.
     template: CompiledTemplate<'static>,
-    /// Variables that it reads without having set them.
+    /// Variables that the template reads without setting them.
     variables: HashSet<String>,
     bounds: Bounds,
     _source: Arc<str>,
@@ -59,7 +60,7 @@ pub(super) struct Program {
 /// The variables of a rendering.
 pub(super) struct Inputs {
     pub(super) variables: Value,
-    /// Values that the budget grows with.
+    /// Values whose size increases the budget.
     pub(super) weighed: Vec<Value>,
 }
 
@@ -67,7 +68,7 @@ impl Program {
     /// Compiles a template.
     ///
     /// # Errors
-    /// If it is not valid Jinja, or too large.
+    /// If it is not valid Jinja, or is too large.
     pub(super) fn new(template: &str) -> Result<Self, Error> {
         if template.len() > MAX_SOURCE {
             return Err(invalid(format!("it has {} bytes; the bound is {MAX_SOURCE}", template.len())));
@@ -76,7 +77,8 @@ impl Program {
             check_tags(template)?;
             let source: Arc<str> = unfolded(&source::translate(template))?.into();
             check_tags(&source)?;
-            // SAFETY: the text is on the heap, is never changed, and is dropped after `template`, the only borrower.
+            // SAFETY: the text is on the heap, is never changed, and is dropped after `template`, which is the only
+            // borrower.
             let text: &'static str = unsafe { &*Arc::as_ptr(&source) };
             let config = TemplateConfig {
                 syntax_config: Default::default(),
@@ -91,22 +93,22 @@ impl Program {
         .map(|program| program.within(FULL))
     }
 
-    /// The same with other bounds.
+    /// Returns the program with other limits.
     pub(super) fn within(mut self, bounds: Bounds) -> Self {
         self.bounds = bounds;
         self.environment.set_fuel(Some(bounds.instructions));
         self
     }
 
-    /// Whether the template reads a variable without having set it.
+    /// Whether the template reads a variable without setting it.
     pub(super) fn reads(&self, variable: &str) -> bool {
         self.variables.contains(variable)
     }
 
-    /// Renders the template. `inputs` runs on the thread that renders.
+    /// Renders the template. `inputs` is called on the rendering thread.
     ///
     /// # Errors
-    /// If the template refuses its inputs, fails, or exceeds a bound.
+    /// If the template refuses its inputs, fails, or exceeds a limit.
     pub(super) fn render(&self, inputs: impl FnOnce() -> Inputs + Send) -> Result<String, Error> {
         on_stack(RENDER_STACK, || {
             budget::lift();
@@ -125,7 +127,7 @@ fn invalid(why: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, why)
 }
 
-/// Runs `work` on a thread with a stack of this size.
+/// Runs `work` on a thread with `bytes` of stack.
 fn on_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("chat-template".into()).stack_size(bytes);
@@ -135,7 +137,7 @@ fn on_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Error> + Sen
     })
 }
 
-/// Refuses tags that are too long or nest too deep for the recursion of the parser.
+/// Refuses tags that are too long or nest too deeply for the recursive parser.
 fn check_tags(source: &str) -> Result<(), Error> {
     let (mut words, mut brackets, mut branches) = (0, 0_usize, 0);
     for token in tokenize(source, false, Default::default(), WHITESPACE) {
@@ -160,14 +162,15 @@ fn check_tags(source: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Keeps the compiler from computing products of constants, which may be long: `'a' * 9` becomes `'a' * python_one * 9`.
+/// Keeps the compiler from computing products of constants, which may be long. For example, `'a' * 9` becomes `'a' *
+/// python_one * 9`.
 fn unfolded(source: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(source.len());
     let mut copied = 0;
     let mut before = None;
     for token in tokenize(source, false, Default::default(), WHITESPACE) {
         let (token, span) = token?;
-        // After an opening bracket or a comma it unpacks arguments.
+        // After an opening bracket or a comma, `*` unpacks arguments.
         if matches!(token, Token::Mul) && !matches!(before, Some(Token::ParenOpen | Token::Comma)) {
             let at = span.start_offset as usize;
             out.push_str(source.get(copied..at).unwrap_or_default());

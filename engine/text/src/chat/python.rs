@@ -1,4 +1,4 @@
-//! Values in the form in which Python prints them.
+//! Prints values in Python's format.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub(super) fn text(value: &Value) -> Result<String, Error> {
         }
         None if value.is_undefined() => Ok(String::new()),
         None => {
-            // Refuses values that nest too deep.
+            // Refuses values that nest too deeply.
             budget::weigh(value)?;
             let mut out = String::new();
             write_repr(value, &mut out)?;
@@ -33,7 +33,7 @@ fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
-            // An escape is up to ten bytes.
+            // An escape has up to ten bytes.
             spend(text.len().saturating_mul(10))?;
             write_quoted(text, out);
         }
@@ -64,12 +64,12 @@ fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// The keys of a map with their values, in their order.
+/// Returns the keys of a map with their values, in order.
 pub(super) fn pairs(map: &Value) -> impl Iterator<Item = (Value, Value)> {
     map.as_object().and_then(|object| object.try_iter_pairs()).into_iter().flatten().collect::<Vec<_>>().into_iter()
 }
 
-/// `repr` of a number.
+/// Returns `repr` of a number.
 pub(super) fn number(value: &Value) -> String {
     match f64::try_from(value.clone()) {
         Ok(float) if !value.is_integer() => self::float(float),
@@ -77,7 +77,7 @@ pub(super) fn number(value: &Value) -> String {
     }
 }
 
-/// `repr` of a float: the shortest digits that stand for it, with an exponent where the point would be far away.
+/// Returns `repr` of a float: the shortest digits that identify it. Very large and very small numbers have an exponent.
 fn float(float: f64) -> String {
     if !float.is_finite() {
         return if float.is_nan() { "nan".into() } else { format!("{float}") };
@@ -90,7 +90,7 @@ fn float(float: f64) -> String {
     }
 }
 
-/// `repr` of a string.
+/// Writes `repr` of a string.
 fn write_quoted(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -111,7 +111,8 @@ fn write_quoted(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// `c.isprintable()`. Rust's rule for debugging is the same, but for quotes and for marks that begin a text.
+/// `c.isprintable()`. Rust's `escape_debug` uses the same rule, except for quotes and for combining marks at the start
+/// of a text.
 pub(super) fn is_printable(c: char) -> bool {
     matches!(c, '\'' | '"' | '\\') || [' ', c].iter().collect::<String>().escape_debug().count() == 2
 }
@@ -121,10 +122,10 @@ pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
-/// What ends a line.
+/// Characters that end a line.
 const BREAKS: [char; 10] = ['\n', '\r', '\x0b', '\x0c', '\x1c', '\x1d', '\x1e', '\u{85}', '\u{2028}', '\u{2029}'];
 
-/// The lines of a text with what ends them, as `splitlines` finds them.
+/// Splits a text into lines as `splitlines` does. Keeps the line breaks.
 ///
 /// # Errors
 /// If the budget is exceeded.
@@ -144,7 +145,7 @@ pub(super) fn lines(text: &str) -> Result<Vec<&str>, Error> {
     Ok(lines)
 }
 
-/// A line without what ends it.
+/// Returns a line without its line break.
 pub(super) fn without_break(line: &str) -> &str {
     line.strip_suffix("\r\n").or_else(|| line.strip_suffix(BREAKS)).unwrap_or(line)
 }

@@ -1,4 +1,4 @@
-//! Messages out of JSON, as OpenAI's clients send them and as servers sent them to clients before.
+//! Reads messages from JSON, in the formats that OpenAI's clients send and that servers return to clients.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ impl<'de> Deserialize<'de> for Message {
                     }
                 }
                 if others.iter().any(|(name, _)| name == "audio") {
-                    // What was said aloud is in no other field.
+                    // The spoken text is in no other field.
                     problem = Some(MessageProblem {
                         place: "audio".into(),
                         what: "audio is not supported, only text".into(),
@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for Message {
     }
 }
 
-/// A content, and what of it is no text.
+/// A content, and the reason if a part of it is not text.
 struct Said {
     content: Content,
     problem: Option<MessageProblem>,
@@ -104,10 +104,10 @@ impl<'de> Deserialize<'de> for Said {
     }
 }
 
-/// A part of a content.
+/// A part of a list content.
 enum Part {
     Text(String),
-    /// An image, for example: its type.
+    /// The type of an unsupported part, such as an image.
     Other(String),
 }
 
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for Part {
                         "text" => text = map.next_value()?,
                         "refusal" => refusal = map.next_value()?,
                         "thinking" => thinking = map.next_value()?,
-                        // Such as `cache_control`.
+                        // Fields such as `cache_control` are ignored.
                         _ => {
                             map.next_value::<Value>()?;
                         }

@@ -1,15 +1,15 @@
-//! A template's source, with what minijinja does not know said in words that it knows.
+//! Translates a template's source into the Jinja that minijinja supports.
 //!
-//! `{% generation %}`, which Hugging Face adds to Jinja to mark what the assistant says, becomes `{% with %}`: a scope
-//! that prints what is in it. `a % b` and `a ~ b` become calls of functions (see [`expression`](super::expression)).
-//! All else stays as it is, byte for byte and on its line.
+//! Hugging Face adds `{% generation %}` to Jinja to mark the assistant's text. It becomes `{% with %}`, a scope that
+//! prints its contents. `a % b` and `a ~ b` become function calls (see [`expression`](super::expression)). Everything
+//! else stays the same, byte for byte and on the same line.
 
 use super::expression::{self, Token, TokenKind};
 
-/// Words of a tag. Longer tags are left as they are, since the translation of one takes quadratic time.
+/// Maximum tokens in a tag that is translated. Translation takes quadratic time, so longer tags stay as they are.
 const MAX_WORDS: usize = 2_000;
 
-/// The source that minijinja is given.
+/// Returns the source for minijinja.
 pub(super) fn translate(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -29,13 +29,13 @@ pub(super) fn translate(source: &str) -> String {
     out + rest
 }
 
-/// Where the next `{{`, `{%` or `{#` is.
+/// Returns the position of the next `{{`, `{%` or `{#`.
 fn find_tag(source: &str) -> Option<usize> {
     let begins_tag = |&at: &usize| matches!(source.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#'));
     source.match_indices('{').map(|(at, _)| at).find(begins_tag)
 }
 
-/// Translates the tag at the beginning of `source`, which is a block or prints a value. Returns where it ends.
+/// Translates the block or print tag at the start of `source`. Returns the position where the tag ends.
 fn translate_tag(source: &str, out: &mut String) -> usize {
     let is_block = source.starts_with("{%");
     let (tokens, end) = expression::tokens(source, if is_block { "%}" } else { "}}" });
@@ -60,7 +60,7 @@ fn translate_tag(source: &str, out: &mut String) -> usize {
     end
 }
 
-/// Where the block that begins with `{% raw %}`, which ends at `start`, ends itself.
+/// Returns the position after the `{% endraw %}` of a raw block whose opening tag ends at `start`.
 fn end_of_raw(source: &str, start: usize) -> usize {
     for (at, _) in source[start..].match_indices("{%") {
         let tag = &source[start + at..];

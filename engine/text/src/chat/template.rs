@@ -9,34 +9,34 @@ use super::{Message, MessageProblem, RenderOptions, program};
 use checkpoint::error::{Error, Result};
 use checkpoint::load::ModelFiles;
 
-/// Characters of an error that may be the template's own words.
+/// Maximum characters of an error message, which may come from the template.
 const MAX_REASON: usize = 2_000;
-/// What a message that is to be continued is made to end with, so that its end is found in the prompt.
+/// Marker appended to a message that is to be continued, to find its end in the prompt.
 const END_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
-/// The special tokens that templates are told.
+/// Names of the special tokens that templates can read.
 const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Turns conversations into prompts. Contents of messages are data: no Jinja in them is executed.
+/// Turns conversations into prompts. Message contents are data, so Jinja code in them is never executed.
 #[derive(Debug)]
 pub struct ChatTemplate {
     program: Program,
-    /// `bos_token` and so on.
+    /// Values of `bos_token` and the other special tokens.
     special_tokens: minijinja::Value,
     source: String,
     forms: Forms,
 }
 
-/// Why a conversation cannot be made a prompt, in the template's own words where it has any.
+/// The reason why a conversation cannot be rendered, in the template's own words if it gives one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RenderError(String);
 
 impl ChatTemplate {
-    /// The template of a model, or `other` in its place; nothing if there is none.
+    /// Loads a model's chat template, or uses `other` instead. Returns `None` if there is neither.
     ///
     /// # Errors
-    /// If it is not valid Jinja. What it makes of conversations is another matter: see [`ChatTemplate::check`].
+    /// If the template is not valid Jinja. Use [`ChatTemplate::check`] to test that it renders.
     pub fn of_model(files: &ModelFiles, other: Option<&str>) -> Result<Option<Self>> {
         let template = match other {
             Some(other) => Some(other.to_owned()),
@@ -44,7 +44,7 @@ impl ChatTemplate {
         };
         let Some(template) = template else { return Ok(None) };
         let settings = files.json_fields("tokenizer_config.json")?;
-        // Older models have their special tokens here.
+        // Older models list their special tokens here.
         let older = files.json_fields("special_tokens_map.json")?;
         let token = |name: &str| {
             let value = settings.get(name).filter(|value| !value.is_null()).or_else(|| older.get(name))?;
@@ -66,25 +66,25 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Whether the template reads a variable of this name.
+    /// Whether the template reads this variable.
     pub fn reads(&self, variable: &str) -> bool {
         self.program.reads(variable)
     }
 
-    /// Whether a message that calls several functions is shown with all of them. Templates of Llama 3 refuse it.
+    /// Whether the template shows all calls of a message with several. Llama 3 templates refuse such messages.
     pub fn takes_several_calls(&self) -> bool {
         !self.forms.one_call_only
     }
 
-    /// Whether a text is anywhere in the template.
+    /// Whether the template's source contains a text.
     pub fn mentions(&self, text: &str) -> bool {
         self.source.contains(text)
     }
 
-    /// Tries the template on the simplest conversation.
+    /// Renders the simplest conversation as a test.
     ///
     /// # Errors
-    /// Why the template refuses it. It will then refuse nearly every chat.
+    /// The reason, if the template refuses it. It will then refuse nearly every conversation.
     pub fn check(&self) -> Result<(), RenderError> {
         self.render(&[Message::new("user", "Hello!")], &RenderOptions::default()).map(drop)
     }
@@ -108,10 +108,10 @@ impl ChatTemplate {
         !rest.trim().is_empty()
     }
 
-    /// The prompt for `messages`.
+    /// Renders the prompt for `messages`.
     ///
     /// # Errors
-    /// Why the template refuses them, in its own words where it has any.
+    /// The reason why the template refuses them, in its own words if it gives one.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, RenderError> {
         if !options.continue_final_message {
             return self.render_as(messages, options, &self.forms);
@@ -124,7 +124,7 @@ impl ChatTemplate {
         self.render_to_be_continued(messages, options)
     }
 
-    /// The prompt up to the end of what the last message says.
+    /// Renders the prompt up to the end of the last message's text.
     fn render_to_be_continued(&self, messages: &[Message], options: &RenderOptions) -> Result<String, RenderError> {
         let nothing = || RenderError("the last message has no text that could be continued".into());
         let mut messages = messages.to_vec();
@@ -156,7 +156,7 @@ impl ChatTemplate {
             let RenderOptions { add_generation_prompt, tools, documents, .. } = options;
             let arguments: minijinja::Value = options.arguments.clone().into_iter().collect();
             let given = [Some(messages.clone()), tools.clone(), documents.clone(), Some(arguments.clone())];
-            // Missing values are `None`, not undefined.
+            // Missing values are `None` and not undefined.
             let own = context! { messages, add_generation_prompt, tools, documents };
             let globals = context! { strftime_now => strftime_now(options.now) };
             let variables =

@@ -1,11 +1,11 @@
-//! Jinja's tests. Each pays for reading its arguments.
+//! Jinja's tests, such as `is defined`. Each pays for reading its arguments.
 
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, State, Value, tests};
 
 use super::budget;
 
-/// Adds them.
+/// Adds all tests.
 pub(super) fn add(environment: &mut Environment<'_>) {
     let is_number = |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
     let is_callable = |value: &Value| value.kind() == ValueKind::Plain;
@@ -46,7 +46,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         for name in names {
             let test = test.clone();
             environment.add_test(*name, move |state: &State<'_, '_>, arguments: Rest<Value>| -> Result<bool, Error> {
-                // A test without arguments reads only its value, and only a text's characters.
+                // A test without arguments reads only the value, and costs more only for a text.
                 match &arguments[..] {
                     [value] => budget::spend(value.as_str().map_or(0, str::len))?,
                     several => several.iter().try_for_each(read)?,
@@ -57,7 +57,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     }
 }
 
-/// Pays for reading all of a value.
+/// Pays for reading a value with all its items.
 pub(super) fn read(value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => budget::spend(text.len()),
@@ -70,7 +70,7 @@ fn is_iterable(value: &Value) -> bool {
     matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
 }
 
-/// Whether a value has a length and items by number or key.
+/// Whether a value has a length and can be indexed by number or key.
 fn is_sequence(value: &Value) -> bool {
     match value.kind() {
         ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined => true,
