@@ -38,6 +38,7 @@ impl Server {
             .args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).env_remove("QUIRE_API_KEY");
         let bound = libc::rlimit { rlim_cur: MEMORY, rlim_max: MEMORY };
+        // SAFETY: `setrlimit` reads `bound`, which the closure owns.
         let limit = move || match unsafe { libc::setrlimit(libc::RLIMIT_DATA, &bound) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),

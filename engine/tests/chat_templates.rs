@@ -1,5 +1,5 @@
-//! Prompts equal the results of Hugging Face's `apply_chat_template`, byte for byte. The templates are in the style of
-//! every family. The conversations have tools, content parts, thoughts and unusual characters.
+//! Prompts equal the results of Hugging Face's `apply_chat_template`, byte for byte. The templates cover the style of
+//! every model family. The conversations have tools, content parts, reasoning and unusual characters.
 //! `tests/tools/chat_templates.py` wrote the expected results.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test

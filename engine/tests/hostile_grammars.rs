@@ -1,5 +1,5 @@
-//! Grammars that nest deep or are large are refused, or are compiled and computed with on small stacks. A stack overflow aborts this
-//! process.
+//! Grammars that nest deeply or are large are refused, or they compile and run on small stacks. A stack overflow aborts
+//! the test process.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -13,14 +13,14 @@ use engine::constraint::{Constraint, Grammar, Reading};
 use language::Language;
 use serde_json::{Map, Value, json};
 
-/// A grammar of `count` rules, each within the one before.
+/// Returns a Lark grammar with a chain of `count` rules. `link` gives the body of a rule from the next rule's number.
 fn rules(count: usize, link: impl Fn(usize) -> String) -> Grammar {
     let mut text = "start: r0\n".to_owned();
     (0..count).for_each(|at| writeln!(text, "r{at}: {}", link(at + 1)).unwrap());
     Grammar::Lark(format!("{text}r{count}: \"a\"\n"))
 }
 
-/// A chain of definitions, each the one before within `link`.
+/// Returns a chain of definitions. Each wraps a reference to the previous one with `link`.
 fn chain(length: usize, link: impl Fn(Value) -> Value) -> Value {
     let definition = |at: usize| match at {
         0 => json!({"type": "integer"}),
@@ -49,7 +49,7 @@ fn why(language: &Language, grammar: &Grammar) -> Option<String> {
 }
 
 #[test]
-fn beyond_the_bounds_grammars_are_refused() {
+fn grammars_beyond_the_limits_are_refused() {
     let language = Language::new();
     let schema = |schema| Grammar::JsonSchema(schema);
     let patterns: Vec<Value> =
@@ -81,7 +81,7 @@ fn tools(parameters: Value) -> Vec<Tool> {
     vec![Tool { name: "f".into(), parameters: Some(parameters), strict: true }]
 }
 
-/// Reads up to `tokens` tokens that the constraint allows, chosen at random.
+/// Reads up to `tokens` random tokens that the constraint allows.
 fn walk(constraint: &Constraint, tokens: usize) {
     let mut matcher = constraint.matcher();
     let mut choice = 12_345usize;
@@ -96,14 +96,14 @@ fn walk(constraint: &Constraint, tokens: usize) {
         choice = choice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         match matcher.read(allowed[(choice >> 33) % allowed.len()]) {
             Reading::Open => {}
-            // A lexer without fuel refuses tokens.
+            // A lexer that runs out of fuel refuses tokens.
             Reading::Complete | Reading::Refused => return,
         }
     }
 }
 
 #[test]
-fn within_the_bounds_no_stack_overflows() {
+fn grammars_within_the_limits_overflow_no_stack() {
     let language = Language::new();
     let grammars = [
         rules(1000, |next| format!("r{next}")),
@@ -132,7 +132,7 @@ fn within_the_bounds_no_stack_overflows() {
     for grammar in grammars {
         let shown = format!("{grammar:?}").chars().take(100).collect::<String>();
         let constraint = language.compiler.compile(&grammar).unwrap_or_else(|error| panic!("{shown}: {error}"));
-        // A fraction of the stack of the threads that compute masks.
+        // Threads that compute masks have several times this stack.
         let thread = std::thread::Builder::new().stack_size(256 << 10);
         let walked = thread.spawn(move || walk(&constraint, 100)).unwrap().join();
         assert!(walked.is_ok(), "{shown}");

@@ -10,11 +10,12 @@ use std::process::Command;
 use engine::chat::{ChatTemplate, Message, RenderOptions};
 use engine::load::ModelFiles;
 
-/// KiB of address space of the process that renders: twice the largest budget here, besides stacks and the program.
+/// Address space limit of the rendering process in KiB. It is twice the largest budget here, to leave room for stacks
+/// and the program.
 const MEMORY_KIB: usize = 1 << 20;
 const INSIDE: &str = "QUIRE_TEST_INSIDE";
 
-/// Runs `test`, the test with this name, in a process with little memory.
+/// Runs the test `name` in a process with little memory. In that process, runs `test` itself.
 fn with_little_memory(name: &str, test: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return test();
@@ -40,14 +41,14 @@ fn render(template: &str) -> Result<String, String> {
     load(template)?.render(&messages, &RenderOptions::default()).map_err(|error| error.to_string())
 }
 
-/// Asserts that a template is refused when loaded or rendered, for this reason.
+/// Asserts that a template is refused, when it is loaded or rendered, with this reason.
 fn assert_refused(template: &str, reason: &str) {
     let start: String = template.chars().take(200).collect();
     let error = render(template).map(|text| text.len()).expect_err(&start);
     assert!(error.contains(reason), "{start}: {error}");
 }
 
-/// A template that runs `step`, which changes `ns.x`, many times.
+/// Returns a template that sets `ns.x` to `first` and runs `step`, which changes it, 1000 times.
 fn repeated(first: &str, step: &str) -> String {
     format!(
         "{{% set ns = namespace(x={first}) %}}{{% for i in range(1000) %}}{step}{{% endfor %}}{{{{ ns.x | length }}}}"
@@ -94,8 +95,8 @@ fn doubled_texts_and_lists_are_refused() {
 }
 
 #[test]
-fn long_values_out_of_short_expressions_are_refused() {
-    with_little_memory("long_values_out_of_short_expressions_are_refused", || {
+fn long_values_from_short_expressions_are_refused() {
+    with_little_memory("long_values_from_short_expressions_are_refused", || {
         for expression in [
             "'a' * 2000000000",
             "2000000000 * ('a' ~ 'b')",
@@ -115,7 +116,7 @@ fn long_values_out_of_short_expressions_are_refused() {
         {
             assert_refused(&format!("{{{{ {format} }}}}"), "digits");
         }
-        // Constants are not computed when the template is compiled, either.
+        // The compiler does not compute constants, either.
         assert!(load("{{ 'a' * 90000000 if false }}").is_ok());
     });
 }
@@ -126,7 +127,7 @@ fn deep_and_self_containing_values_are_refused() {
         for step in ["{% set ns.x = [ns.x] %}", "{% set ns.x = {'a': ns.x} %}", "{% set ns.x = dict(a=ns.x) %}"] {
             assert_refused(&repeated("['a']", step), "nest deeper");
         }
-        // Small in memory, but exponential as a tree.
+        // These are small in memory but grow exponentially as trees.
         for step in ["{% set ns.x = [ns.x, ns.x] %}", "{% set ns.x = {'a': ns.x, 'b': ns.x} %}"] {
             assert_refused(&repeated("['a']", step), BUDGET);
         }
@@ -141,7 +142,7 @@ fn deep_and_self_containing_values_are_refused() {
         ] {
             assert_refused(&repeated("['a']", step), "can only hold data");
         }
-        // Slices and filters of lists are lists, not chains of views.
+        // Slices and filtered lists are real lists, not chains of views.
         for step in ["{% set ns.x = ns.x[0:] %}", "{% set ns.x = ns.x | list %}", "{% set ns.x = ns.x | reverse %}"] {
             assert_eq!(render(&repeated("['a']", step).replace("1000", "20000")), Ok("1".into()));
         }
@@ -180,7 +181,7 @@ fn long_and_deep_sources_are_refused() {
             let start: String = source.chars().take(20).collect();
             assert!(load(&source).is_err(), "{start}");
         }
-        // The largest tags that are let through.
+        // The largest tags that are accepted.
         for (expression, result) in [
             (format!("{}1", "1+".repeat(999)), "1000"),
             (format!("{}1", "not ".repeat(1998)), "True"),
@@ -195,8 +196,8 @@ fn long_and_deep_sources_are_refused() {
 }
 
 #[test]
-fn work_without_memory_is_bounded() {
-    with_little_memory("work_without_memory_is_bounded", || {
+fn work_that_needs_no_memory_is_bounded() {
+    with_little_memory("work_that_needs_no_memory_is_bounded", || {
         let with_text = |body: &str| {
             format!(
                 "{{% set x = 'ab' * 1000000 %}}{{% set y = 'ab' * 1000000 %}}{{% for i in range(99999) %}}{body}{{% endfor %}}"
@@ -234,8 +235,8 @@ fn work_without_memory_is_bounded() {
 }
 
 #[test]
-fn names_of_checks_cannot_be_taken() {
-    with_little_memory("names_of_checks_cannot_be_taken", || {
+fn templates_cannot_redefine_the_checks() {
+    with_little_memory("templates_cannot_redefine_the_checks", || {
         for name in ["python_concat", "python_one", "python_percent"] {
             let template = format!("{{% macro {name}(a, b) %}}{{% endmacro %}}");
             assert_refused(&(template.clone() + &repeated("'a'", "{% set ns.x = ns.x + ns.x %}")), BUDGET);
@@ -246,7 +247,7 @@ fn names_of_checks_cannot_be_taken() {
 
 #[test]
 fn long_conversations_are_not_refused() {
-    // Every message is appended to one text and one list, and the lists are searched.
+    // The template appends every message to one text and one list, and searches the lists.
     let template = "{% set ns = namespace(text='', list=[]) %}{% for m in messages %}\
         {% set ns.text = ns.text + m.content.strip() + '\\n' %}{% set ns.list = ns.list + [m] %}\
         {% if 'x' in m.content.split('</think>')[-1] and ns.list | length == messages | length %}x{% endif %}\

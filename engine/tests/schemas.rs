@@ -1,4 +1,5 @@
-//! JSON schemas as pydantic, Zod and others write them: which documents they allow, and where a refused one is wrong.
+//! JSON schemas as pydantic, Zod and others write them. Checks which documents they allow, and which position a refusal
+//! names.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -9,7 +10,7 @@ use engine::constraint::{Constraint, Grammar, Reading, exact_numbers};
 use language::Language;
 use serde_json::{Value, json};
 
-/// Whether an output may be this text.
+/// Whether the constraint allows an output with exactly this text.
 fn accepts(language: &Language, constraint: &Constraint, text: &str) -> bool {
     let mut matcher = constraint.matcher();
     let tokens = language.tokenizer.encode_plain(text).unwrap();
@@ -31,7 +32,7 @@ fn parsed(schema: &str) -> Value {
 }
 
 #[test]
-fn schemas_of_pydantic_and_zod_are_kept_to() {
+fn schemas_of_pydantic_and_zod_are_enforced() {
     let language = Language::new();
     let decimal =
         json!({"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}]});
@@ -96,7 +97,7 @@ fn schemas_of_pydantic_and_zod_are_kept_to() {
 }
 
 #[test]
-fn numbers_come_out_as_they_are_written() {
+fn numbers_are_written_as_in_the_schema() {
     let language = Language::new();
     for (schema, accepted, refused) in [
         ("{\"const\": 12345678901234567890123}", &["12345678901234567890123"][..], &["12345678901234567000000"][..]),
@@ -173,7 +174,7 @@ fn references_are_unescaped() {
 }
 
 #[test]
-fn at_most_one_space_is_between_tokens() {
+fn at_most_one_space_separates_tokens() {
     let language = Language::new();
     let schema = json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "null"}}}});
     for grammar in [Grammar::JsonSchema(schema), Grammar::JsonObject] {
@@ -184,7 +185,7 @@ fn at_most_one_space_is_between_tokens() {
 }
 
 #[test]
-fn refusals_name_the_place() {
+fn refusals_name_the_position() {
     let language = Language::new();
     let list = json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true});
     let overlap =
@@ -202,7 +203,7 @@ fn refusals_name_the_place() {
         (json!({"anyOf": [true, 7]}), "#/anyOf/1: "),
         (json!({"properties": {"a": {"minimum": "é".repeat(200)}}}), "#/properties/a/minimum: "),
         (json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}), "#/$defs/"),
-        // The library finds these.
+        // The library detects these errors.
         (
             json!({"type": "object", "properties": {"a": {"type": "array", "minItems": 3, "maxItems": 1}}, "required": ["a"]}),
             "#/properties/a: ",
@@ -229,7 +230,7 @@ fn refusals_name_the_place() {
 }
 
 #[test]
-fn what_is_left_unchecked_is_listed() {
+fn unchecked_conditions_are_listed() {
     let language = Language::new();
     let overlap =
         json!({"oneOf": [{"type": "object", "properties": {"a": {}}}, {"type": "object", "properties": {"b": {}}}]});

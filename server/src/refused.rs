@@ -1,7 +1,7 @@
-//! The requests that were refused lately, with the reasons.
+//! The requests that were refused recently, with the reasons.
 //!
-//! Only the answer's own words are kept, and no part of a request's body. The number of entries and the length of each are
-//! bounded.
+//! Entries contain only text from the server's answers and no part of a request's body. The number of entries and the
+//! length of each are limited.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,19 +12,19 @@ use serde::Serialize;
 use crate::error::Reason;
 use crate::finished::seconds_since_1970;
 
-/// The most entries.
-const KEPT: usize = 50;
-/// The most characters of a reason.
-const LONGEST: usize = 300;
+/// Maximum number of entries.
+const MAX_ENTRIES: usize = 50;
+/// Maximum characters of a reason.
+const MAX_REASON: usize = 300;
 
-/// The requests that were refused lately. Refusals of the same kind share an entry.
+/// The requests that were refused recently. Refusals of the same kind share an entry.
 #[derive(Debug, Default)]
 pub struct RefusedRequests(Mutex<VecDeque<RefusedRequest>>);
 
 /// Requests that were refused for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RefusedRequest {
-    /// When the last of them was refused, in seconds since 1970.
+    /// When the latest of them was refused, in seconds since 1970.
     pub at: f64,
     /// The number of these requests.
     pub times: u64,
@@ -37,31 +37,31 @@ pub struct RefusedRequest {
 }
 
 impl RefusedRequests {
-    /// Notes that a request to `endpoint` was refused.
+    /// Records that a request to `endpoint` was refused.
     pub fn push(&self, endpoint: &str, status: StatusCode, Reason(reason): &Reason) {
-        let reason = match reason.char_indices().nth(LONGEST) {
+        let reason = match reason.char_indices().nth(MAX_REASON) {
             Some((end, _)) => format!("{}...", &reason[..end]),
             None => reason.clone(),
         };
         let (endpoint, status) = (endpoint.to_owned(), status.as_u16());
         let mut refused = RefusedRequest { at: seconds_since_1970(), times: 1, status, endpoint, reason };
-        let mut kept = self.kept();
+        let mut entries = self.entries();
         let same = |r: &RefusedRequest| {
             (r.status, &r.endpoint, &r.reason) == (refused.status, &refused.endpoint, &refused.reason)
         };
-        if let Some(before) = kept.iter().position(same).and_then(|at| kept.remove(at)) {
+        if let Some(before) = entries.iter().position(same).and_then(|at| entries.remove(at)) {
             refused.times += before.times;
         }
-        kept.truncate(KEPT - 1);
-        kept.push_front(refused);
+        entries.truncate(MAX_ENTRIES - 1);
+        entries.push_front(refused);
     }
 
-    /// All that are kept, the latest first.
+    /// Returns all entries, the latest first.
     pub fn latest(&self) -> Vec<RefusedRequest> {
-        self.kept().iter().cloned().collect()
+        self.entries().iter().cloned().collect()
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<RefusedRequest>> {
+    fn entries(&self) -> MutexGuard<'_, VecDeque<RefusedRequest>> {
         // A panic while the lock is held leaves the list valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,8 +94,8 @@ mod tests {
             push(&refused, "/x", &format!("{i}{}", "ü".repeat(10_000)));
         }
         let latest = refused.latest();
-        assert_eq!(latest.len(), KEPT);
-        assert!(latest[0].reason.starts_with("999ü") && latest[KEPT - 1].reason.starts_with("950ü"));
-        assert!(latest.iter().all(|r| r.reason.chars().count() == LONGEST + 3 && r.reason.ends_with("...")));
+        assert_eq!(latest.len(), MAX_ENTRIES);
+        assert!(latest[0].reason.starts_with("999ü") && latest[MAX_ENTRIES - 1].reason.starts_with("950ü"));
+        assert!(latest.iter().all(|r| r.reason.chars().count() == MAX_REASON + 3 && r.reason.ends_with("...")));
     }
 }

@@ -20,7 +20,7 @@ use crate::options::ServeOptions;
 
 /// Maximum light grammars that compile at a time.
 const LIGHT_TURNS: usize = 2;
-/// Maximum heavy grammars that compile at a time. A fifth one waits for one deadline at most.
+/// Maximum heavy grammars that compile at a time. A fifth one waits for at most one deadline.
 const HEAVY_TURNS: usize = 4;
 
 /// Compiles the grammars of requests.
@@ -76,7 +76,7 @@ impl Grammars {
 
     async fn compiled(&self, grammar: Grammar) -> Result<Constraint, Failure> {
         let key = self.verdicts.key(&grammar);
-        self.known(key)?;
+        self.check_verdict(key)?;
         let guard = StopOnDrop(Stop::default());
         let (compiler, stop) = (self.compiler.clone(), guard.0.clone());
         let compile = move || {
@@ -95,8 +95,8 @@ impl Grammars {
     async fn heavy(&self, key: u128, prepared: Arc<PreparedGrammar>, stop: Stop) -> Result<Constraint, Failure> {
         let turn = turn(&self.heavy).await?;
         // Another request may have tried it in the meantime.
-        let is_known = self.known(key)?;
-        if let Some(trials) = self.trials.as_ref().filter(|_| !is_known) {
+        let was_accepted = self.check_verdict(key)?;
+        if let Some(trials) = self.trials.as_ref().filter(|_| !was_accepted) {
             let tried = trials.run(&self.compiler, &prepared).await;
             match &tried {
                 Ok(()) => self.verdicts.accept(key),
@@ -110,7 +110,7 @@ impl Grammars {
     }
 
     /// Whether an earlier trial of this grammar succeeded. Fails if it was refused.
-    fn known(&self, key: u128) -> Result<bool, Failure> {
+    fn check_verdict(&self, key: u128) -> Result<bool, Failure> {
         self.verdicts.get(key).transpose().map(|accepted| accepted.is_some()).map_err(Failure::Refused)
     }
 }

@@ -87,8 +87,8 @@ pub(super) fn spend(bytes: usize) -> Result<(), Error> {
 }
 
 fn exceeded() -> Error {
-    let bound = TOTAL.get() >> 20;
-    Error::new(ErrorKind::OutOfFuel, format!("it reads and writes more than {bound} MiB, the bound for these messages"))
+    let limit = TOTAL.get() >> 20;
+    Error::new(ErrorKind::OutOfFuel, format!("it reads and writes more than {limit} MiB, the limit for these messages"))
 }
 
 /// Takes the bytes for reading a value, without its items.
@@ -103,7 +103,7 @@ pub(super) fn spend_on(value: &Value) -> Result<(), Error> {
 ///
 /// # Errors
 /// If the budget is exceeded, the value alone exceeds the whole budget, or it nests too deeply.
-pub(super) fn kept(value: Value) -> Result<Value, Error> {
+pub(super) fn charge(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => spend_on(&value)?,
         ValueKind::Seq | ValueKind::Iterable if address(&value).is_none() => return list(value.try_iter()?),

@@ -28,7 +28,7 @@ pub(super) fn new() -> Environment<'static> {
     environment.add_function("dict", |arguments: Rest<Value>| {
         check_arguments(&arguments)?;
         let (value, update): (Option<Value>, Kwargs) = from_args(&arguments)?;
-        budget::kept(functions::dict(value, update)?)
+        budget::charge(functions::dict(value, update)?)
     });
     environment.add_function("namespace", |defaults: Option<Value>| {
         check_arguments(defaults.as_slice())?;
@@ -68,7 +68,7 @@ pub(super) fn strftime_now(now: Option<Time>) -> Value {
         let mut text = String::new();
         match std::fmt::Write::write_fmt(&mut text, format_args!("{}", now.format(&format))) {
             Ok(()) => Ok(text),
-            Err(_) => Err(Error::new(ErrorKind::InvalidOperation, format!("{format:?} is not the form of a date"))),
+            Err(_) => Err(Error::new(ErrorKind::InvalidOperation, format!("{format:?} is not a valid date format"))),
         }
     })
 }

@@ -120,8 +120,8 @@ enum Role<'a> {
 
 /// Writes the tag in `source` to `out`, with its operators translated.
 pub(super) fn translate(source: &str, tokens: &[Token<'_>], is_block: bool, out: &mut String) {
-    let is_concerned = tokens.iter().any(|token| matches!(token.text, "%" | "~"));
-    let (Some(first), Some(last), true) = (tokens.first(), tokens.last(), is_concerned) else {
+    let has_operators = tokens.iter().any(|token| matches!(token.text, "%" | "~"));
+    let (Some(first), Some(last), true) = (tokens.first(), tokens.last(), has_operators) else {
         return out.push_str(source);
     };
     let end = last.start + last.text.len();

@@ -19,13 +19,13 @@ enum Cost {
 
 /// Adds all filters, each with its cost.
 pub(super) fn add(environment: &mut Environment<'_>) {
-    for (names, cost, filter) in own().into_iter().chain(of_minijinja()) {
+    for (names, cost, filter) in own_filters().into_iter().chain(minijinja_filters()) {
         for name in names {
             let filter = filter.clone();
             environment.add_filter(*name, move |state: &State<'_, '_>, arguments: Rest<Value>| {
                 pay(cost, &arguments)?;
                 let result = filter.call(state, &arguments)?;
-                if let Cost::Read = cost { Ok(result) } else { budget::kept(result) }
+                if let Cost::Read = cost { Ok(result) } else { budget::charge(result) }
             });
         }
     }
@@ -44,7 +44,7 @@ fn pay(cost: Cost, arguments: &[Value]) -> Result<(), Error> {
 type Filters = Vec<(&'static [&'static str], Cost, Value)>;
 
 /// Filters that minijinja lacks or implements differently.
-fn own() -> Filters {
+fn own_filters() -> Filters {
     let string = Value::from_function(|value: &Value| python::text(value));
     let format = Value::from_function(|format: &str, arguments: Rest<Value>| printf(format, &arguments));
     vec![
@@ -67,7 +67,7 @@ fn own() -> Filters {
     ]
 }
 
-fn of_minijinja() -> Filters {
+fn minijinja_filters() -> Filters {
     use minijinja_contrib::filters as contrib;
     vec![
         (&["default", "d"], Cost::Read, Value::from_function(filters::default)),

@@ -11,7 +11,7 @@ pub(super) struct Forms {
     /// Roles whose contents the template reads only as lists of parts.
     pub(super) roles_only_in_parts: Vec<String>,
     /// The content of a message that calls functions and has no text.
-    pub(super) silence: Silence,
+    pub(super) empty_content: EmptyContent,
     /// How the arguments of function calls are passed.
     pub(super) arguments: ArgumentsForm,
     /// Whether the template shows a message with one call, but drops calls of a message with two or refuses it.
@@ -20,7 +20,7 @@ pub(super) struct Forms {
 
 /// How a missing content is passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Silence {
+pub(super) enum EmptyContent {
     /// Without the field. `apply_chat_template` drops fields that are null.
     #[default]
     Absent,

@@ -19,7 +19,7 @@ pub(super) mod names {
     pub(in super::super) const SLICE: &str = "[:]";
     pub(in super::super) const ITEM: &str = "[]";
     /// Pays for a list or a mapping that was just built.
-    pub(in super::super) const KEPT: &str = "{}";
+    pub(in super::super) const BUILT: &str = "{}";
     /// Pays for reading a value, for example to compare it.
     pub(in super::super) const READ: &str = "==";
     /// Pays for iterating over a value.
@@ -29,7 +29,7 @@ pub(super) mod names {
     /// Pays for a macro.
     pub(in super::super) const MACRO: &str = "macro";
 }
-use names::{ADD, ATTRIBUTE, CONCAT, ITEM, ITERATED, KEPT, MACRO, MULTIPLY, READ, REMAINDER, SLICE};
+use names::{ADD, ATTRIBUTE, BUILT, CONCAT, ITEM, ITERATED, MACRO, MULTIPLY, READ, REMAINDER, SLICE};
 
 /// Marks a filter call that does not use minijinja's cache of filters.
 const UNCACHED: u8 = u8::MAX;
@@ -106,7 +106,7 @@ fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> R
         Instruction::Slice => vec![filter(SLICE, 4)],
         // Reading a field by its name is cheap and the common case.
         Instruction::GetItem if constant.is_none_or(|key| key.as_str().is_none()) => vec![filter(ITEM, 2)],
-        Instruction::BuildList(_) | Instruction::BuildMap(_) => vec![own(), filter(KEPT, 1)],
+        Instruction::BuildList(_) | Instruction::BuildMap(_) => vec![own(), filter(BUILT, 1)],
         // A comparison with a constant costs at most the constant's length.
         Instruction::Eq
         | Instruction::Ne

@@ -95,7 +95,7 @@ impl Style {
                     self.write(item, level + 1, out)
                 })?;
             }
-            kind => return Err(Error::new(ErrorKind::InvalidOperation, format!("{kind} has no form in JSON"))),
+            kind => return Err(Error::new(ErrorKind::InvalidOperation, format!("{kind} cannot be written as JSON"))),
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-use super::forms::{ArgumentsForm, Forms, Silence};
+use super::forms::{ArgumentsForm, EmptyContent, Forms};
 use super::{json, python};
 
 /// Fields in which servers return the reasoning of an assistant message.
@@ -53,11 +53,11 @@ impl Message {
     /// Returns the reason if the message is not supported: a content that is not text, or a missing content.
     pub fn problem(&self) -> Option<MessageProblem> {
         let must_speak = ["system", "developer", "user", "tool", "function"].contains(&self.role.as_str());
-        let silence = || {
+        let missing_content = || {
             let what = format!("a message with the role {:?} must have a content", self.role);
             (must_speak && self.content.is_none()).then_some(MessageProblem { place: "content".into(), what })
         };
-        self.problem.clone().or_else(silence)
+        self.problem.clone().or_else(missing_content)
     }
 
     /// Returns the last text of the content for appending. Joins the parts first if a template with these forms reads
@@ -85,10 +85,10 @@ impl Message {
             Some(Content::Text(said)) => Some(text(said)),
             Some(Content::Parts(parts)) if has(&forms.roles_in_parts) => Some(parts_value(parts)),
             Some(Content::Parts(parts)) => Some(joined(parts).into()),
-            None if !self.tool_calls.is_empty() => match forms.silence {
-                Silence::Absent => None,
-                Silence::Null => Some(().into()),
-                Silence::Empty => Some(text("")),
+            None if !self.tool_calls.is_empty() => match forms.empty_content {
+                EmptyContent::Absent => None,
+                EmptyContent::Null => Some(().into()),
+                EmptyContent::Empty => Some(text("")),
             },
             None if self.role == "assistant" => Some(text("")),
             None => None,

@@ -14,19 +14,19 @@ pub(super) fn call(state: &State<'_, '_>, value: &Value, method: &str, args: &[V
     budget::spend_on(value)?;
     args.iter().try_for_each(budget::spend_on)?;
     let own = match value.kind() {
-        ValueKind::String => of_string(value.as_str().unwrap_or_default(), method, args),
-        ValueKind::Map | ValueKind::Seq | ValueKind::Iterable => of_collection(value, method, args),
+        ValueKind::String => string_method(value.as_str().unwrap_or_default(), method, args),
+        ValueKind::Map | ValueKind::Seq | ValueKind::Iterable => collection_method(value, method, args),
         _ => None,
     };
     let result = own.unwrap_or_else(|| pycompat::unknown_method_callback(state, value, method, args))?;
     match method {
         // These return a value that already exists.
         "get" | "copy" => Ok(result),
-        _ => budget::kept(result),
+        _ => budget::charge(result),
     }
 }
 
-fn of_collection(value: &Value, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
+fn collection_method(value: &Value, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
     Some(match method {
         "copy" => from_args::<()>(args).map(|()| value.clone()),
         "index" => tests::read(value).and_then(|()| index_in(value, args)),
@@ -47,7 +47,7 @@ fn index_in(list: &Value, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-fn of_string(s: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
+fn string_method(s: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
     Some(match method {
         "split" | "rsplit" => split(s, method == "rsplit", args),
         "partition" | "rpartition" => partition(s, method == "rpartition", args),
@@ -68,17 +68,17 @@ fn of_string(s: &str, method: &str, args: &[Value]) -> Option<Result<Value, Erro
             Ok(()) => return None,
             Err(error) => Err(error),
         },
-        "swapcase" => without(args, || s.chars().map(swap_case).collect::<String>().into()),
-        "casefold" => without(args, || s.to_lowercase().replace('ß', "ss").into()),
+        "swapcase" => no_args(args, || s.chars().map(swap_case).collect::<String>().into()),
+        "casefold" => no_args(args, || s.to_lowercase().replace('ß', "ss").into()),
         "center" | "ljust" | "rjust" => justify(s, method, args),
         "zfill" => zero_fill(s, args),
         "isspace" => all(s, args, is_space),
         "isalpha" => all(s, args, char::is_alphabetic),
         "isalnum" => all(s, args, char::is_alphanumeric),
         "isdigit" | "isnumeric" | "isdecimal" => all(s, args, char::is_numeric),
-        "isprintable" => without(args, || s.chars().all(python::is_printable).into()),
-        "islower" => without(args, || (s.chars().any(char::is_lowercase) && !s.chars().any(char::is_uppercase)).into()),
-        "isupper" => without(args, || (s.chars().any(char::is_uppercase) && !s.chars().any(char::is_lowercase)).into()),
+        "isprintable" => no_args(args, || s.chars().all(python::is_printable).into()),
+        "islower" => no_args(args, || (s.chars().any(char::is_lowercase) && !s.chars().any(char::is_uppercase)).into()),
+        "isupper" => no_args(args, || (s.chars().any(char::is_uppercase) && !s.chars().any(char::is_lowercase)).into()),
         _ => return None,
     })
 }
@@ -88,7 +88,7 @@ fn failed(why: impl Into<String>) -> Error {
 }
 
 /// Calls a method that has no arguments.
-fn without(args: &[Value], method: impl FnOnce() -> Value) -> Result<Value, Error> {
+fn no_args(args: &[Value], method: impl FnOnce() -> Value) -> Result<Value, Error> {
     from_args::<()>(args).map(|()| method())
 }
 
@@ -99,7 +99,7 @@ fn with_text(args: &[Value], method: impl FnOnce(&str) -> Value) -> Result<Value
 
 /// Whether the text is not empty and `so` is true for all its characters.
 fn all(s: &str, args: &[Value], so: impl Fn(char) -> bool) -> Result<Value, Error> {
-    without(args, || (!s.is_empty() && s.chars().all(so)).into())
+    no_args(args, || (!s.is_empty() && s.chars().all(so)).into())
 }
 
 /// `split(sep=None, maxsplit=-1)`, from the left or from the right.
@@ -211,7 +211,8 @@ fn begins_or_ends(s: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> 
     let Some((s, _)) = section(s, start, end) else { return Ok(false.into()) };
     let affixes = if affix.as_str().is_some() { vec![affix.clone()] } else { affix.try_iter()?.collect() };
     for affix in affixes {
-        let affix = affix.as_str().ok_or_else(|| failed("what a text begins or ends with must be a text"))?;
+        let affix =
+            affix.as_str().ok_or_else(|| failed("startswith() and endswith() take a text or a tuple of texts"))?;
         if has(s, affix) {
             return Ok(true.into());
         }
@@ -239,7 +240,7 @@ fn join(separator: &str, args: &[Value]) -> Result<Value, Error> {
     let (parts,): (&Value,) = from_args(args)?;
     let mut joined = String::new();
     for (i, part) in parts.try_iter()?.enumerate() {
-        let part = part.as_str().ok_or_else(|| failed("join() takes texts alone"))?;
+        let part = part.as_str().ok_or_else(|| failed("join() takes only texts"))?;
         spend(separator.len() + part.len())?;
         joined.push_str(if i > 0 { separator } else { "" });
         joined.push_str(part);

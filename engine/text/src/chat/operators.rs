@@ -38,7 +38,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         budget::spend_on(key)?;
         value.get_item(key)
     });
-    environment.add_filter(names::KEPT, budget::kept);
+    environment.add_filter(names::BUILT, budget::charge);
     environment.add_filter(names::READ, |value: &Value| tests::read(value));
     environment.add_filter(names::ITERATED, |value: Value| -> Result<Value, Error> {
         budget::spend(value.as_str().map_or(0, str::len))?;
@@ -76,15 +76,15 @@ fn arithmetic(
     left: &Value,
     right: &Value,
     operator: &str,
-    of_integers: fn(i128, i128) -> Option<i128>,
-    of_floats: fn(f64, f64) -> f64,
+    on_integers: fn(i128, i128) -> Option<i128>,
+    on_floats: fn(f64, f64) -> f64,
 ) -> Result<Value, Error> {
     if !is_number(left) || !is_number(right) {
-        return Err(failed(format!("{operator} is not for a {} and a {}", left.kind(), right.kind())));
+        return Err(failed(format!("{operator} does not support a {} and a {}", left.kind(), right.kind())));
     }
     match (integer(left), integer(right)) {
-        (Some(a), Some(b)) => of_integers(a, b).map(from_integer).ok_or_else(|| failed("a number is too large")),
-        _ => Ok(of_floats(f64::try_from(left.clone())?, f64::try_from(right.clone())?).into()),
+        (Some(a), Some(b)) => on_integers(a, b).map(from_integer).ok_or_else(|| failed("a number is too large")),
+        _ => Ok(on_floats(f64::try_from(left.clone())?, f64::try_from(right.clone())?).into()),
     }
 }
 
@@ -112,7 +112,7 @@ fn add_values(left: &Value, right: &Value) -> Result<Value, Error> {
 fn multiply(left: &Value, right: &Value) -> Result<Value, Error> {
     let (repeated, times) = if left.as_str().is_some() || is_list(left) { (left, right) } else { (right, left) };
     let times = || {
-        let times = integer(times).ok_or_else(|| failed("a text or a list can only be multiplied with an integer"))?;
+        let times = integer(times).ok_or_else(|| failed("a text or a list can only be multiplied by an integer"))?;
         Ok::<usize, Error>(usize::try_from(times.max(0)).unwrap_or(usize::MAX))
     };
     if let Some(text) = repeated.as_str() {
@@ -176,7 +176,7 @@ fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
         return filters::printf(format, std::slice::from_ref(right)).map(Value::from);
     }
     if !is_number(left) || !is_number(right) {
-        return Err(failed(format!("% is not for a {} and a {}", left.kind(), right.kind())));
+        return Err(failed(format!("% does not support a {} and a {}", left.kind(), right.kind())));
     }
     if let (Ok(a), Ok(b)) = (i64::try_from(left.clone()), i64::try_from(right.clone()))
         && (left.is_integer() || left.kind() == ValueKind::Bool)
@@ -198,7 +198,7 @@ mod unit_tests {
     use super::positions;
 
     #[test]
-    fn slices_are_those_of_python() {
+    fn slices_match_python() {
         let of = |start, stop, step| positions(5, start, stop, step).collect::<Vec<_>>();
         assert_eq!(of(None, None, 1), [0, 1, 2, 3, 4]);
         assert_eq!(of(Some(-2), None, 1), [3, 4]);

@@ -2,7 +2,7 @@
 
 use minijinja::Value;
 
-use super::forms::{ArgumentsForm, Forms, Silence};
+use super::forms::{ArgumentsForm, EmptyContent, Forms};
 use super::message::{Content, Message};
 
 /// Texts that occur in no template and need no escaping.
@@ -14,7 +14,7 @@ const CALL_IDS: [&str; 2] = ["quire0001", "quire0002"];
 
 impl Forms {
     /// Finds out the forms of a template. `render` renders messages, and returns `None` if that fails.
-    pub(super) fn of(render: impl Fn(&[Message], &Forms) -> Option<String>) -> Self {
+    pub(super) fn probe(render: impl Fn(&[Message], &Forms) -> Option<String>) -> Self {
         let mut forms = Forms::default();
         ["system", "developer", "user", "assistant"].into_iter().for_each(|role| forms.find_parts(role, &render));
         forms.find_calls(&render);
@@ -55,12 +55,13 @@ impl Forms {
             let text = render(&conversation(calls), forms)?;
             Some(FUNCTIONS[..calls].iter().all(|function| text.contains(function)))
         };
-        let candidates = [Silence::Absent, Silence::Null, Silence::Empty]
-            .into_iter()
-            .flat_map(|silence| [ArgumentsForm::Object, ArgumentsForm::Text].map(|arguments| (silence, arguments)));
+        let candidates =
+            [EmptyContent::Absent, EmptyContent::Null, EmptyContent::Empty].into_iter().flat_map(|empty_content| {
+                [ArgumentsForm::Object, ArgumentsForm::Text].map(|arguments| (empty_content, arguments))
+            });
         let outcomes: Vec<_> = candidates
-            .filter_map(|(silence, arguments)| {
-                let forms = Forms { silence, arguments, ..self.clone() };
+            .filter_map(|(empty_content, arguments)| {
+                let forms = Forms { empty_content, arguments, ..self.clone() };
                 Some((shows(1, &forms)?, forms))
             })
             .collect();
@@ -71,7 +72,7 @@ impl Forms {
                 *self = Forms { one_call_only, ..forms.clone() };
             }
             // If the template refuses every form, use vLLM's.
-            None => self.silence = Silence::Empty,
+            None => self.empty_content = EmptyContent::Empty,
         }
     }
 }
@@ -114,7 +115,7 @@ mod tests {
 
     fn forms(template: &str) -> Forms {
         let program = Program::new(template).unwrap();
-        Forms::of(|messages, forms| {
+        Forms::probe(|messages, forms| {
             let messages: Vec<Value> = messages.iter().map(|message| message.value(forms)).collect();
             let variables = minijinja::context! { messages };
             program.render(|| Inputs { variables, weighed: Vec::new() }).ok()
@@ -134,11 +135,11 @@ mod tests {
         assert_eq!(forms(only), in_parts);
         // A list that is only printed does not count as read.
         let printed = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}";
-        assert_eq!(forms(printed), Forms { silence: Silence::Null, ..Forms::default() });
+        assert_eq!(forms(printed), Forms { empty_content: EmptyContent::Null, ..Forms::default() });
     }
 
     #[test]
-    fn calls_are_given_as_the_template_shows_them() {
+    fn calls_have_the_form_that_the_template_shows() {
         let calls = |content: &str, arguments: &str| {
             forms(&format!(
                 "{{% for m in messages %}}{content}{{% for c in m.tool_calls %}}{{{{ c.function.name + {arguments} }}}}\
@@ -149,8 +150,11 @@ mod tests {
         assert_eq!(calls("", object), Forms::default());
         assert_eq!(calls("", "c.function.arguments").arguments, ArgumentsForm::Text);
         let null = "{% if m.content is not none %}{{ m.content + '' }}{% endif %}";
-        assert_eq!(calls(null, object), Forms { silence: Silence::Null, ..Forms::default() });
-        assert_eq!(calls("{{ m.content + '' }}", object), Forms { silence: Silence::Empty, ..Forms::default() });
+        assert_eq!(calls(null, object), Forms { empty_content: EmptyContent::Null, ..Forms::default() });
+        assert_eq!(
+            calls("{{ m.content + '' }}", object),
+            Forms { empty_content: EmptyContent::Empty, ..Forms::default() }
+        );
         let first =
             "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}{% endfor %}";
         assert_eq!(forms(first), Forms { one_call_only: true, ..Forms::default() });

@@ -71,7 +71,7 @@ impl Program {
     /// If it is not valid Jinja, or is too large.
     pub(super) fn new(template: &str) -> Result<Self, Error> {
         if template.len() > MAX_SOURCE {
-            return Err(invalid(format!("it has {} bytes; the bound is {MAX_SOURCE}", template.len())));
+            return Err(invalid(format!("it has {} bytes, and the limit is {MAX_SOURCE}", template.len())));
         }
         on_stack(COMPILE_STACK, || {
             check_tags(template)?;
@@ -131,8 +131,9 @@ fn invalid(why: String) -> Error {
 fn on_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("chat-template".into()).stack_size(bytes);
-        let thread =
-            thread.spawn_scoped(scope, work).map_err(|error| invalid(format!("no thread to run on: {error}")))?;
+        let thread = thread
+            .spawn_scoped(scope, work)
+            .map_err(|error| invalid(format!("cannot start a thread to run on: {error}")))?;
         thread.join().unwrap_or_else(|_| Err(invalid("it made the template engine panic".into())))
     })
 }
@@ -152,8 +153,8 @@ fn check_tags(source: &str) -> Result<(), Error> {
         }
         let bounds = [
             (words, MAX_TAG_WORDS, "words in a tag"),
-            (brackets, MAX_BRACKETS, "brackets within each other"),
-            (branches, MAX_BRANCHES, "times elif"),
+            (brackets, MAX_BRACKETS, "nested brackets"),
+            (branches, MAX_BRANCHES, "elif branches"),
         ];
         if let Some((_, most, what)) = bounds.iter().find(|(n, most, _)| n > most) {
             return Err(invalid(format!("line {} has more than {most} {what}", span.start_line)));

@@ -80,7 +80,7 @@ mod tests {
     use super::translate;
 
     #[test]
-    fn what_needs_no_translation_stays_as_it_is() {
+    fn text_without_special_tags_is_unchanged() {
         for source in [
             "",
             "{",
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_become_calls_of_what_they_bind() {
+    fn operators_become_calls_with_their_operands() {
         for (source, call) in [
             ("{{ '%s' % x }}", "{{ python_percent('%s', x) }}"),
             ("{{- '%s %s' % (a, b) -}}", "{{- python_format('%s %s', a, b) -}}"),

@@ -61,7 +61,7 @@ impl ChatTemplate {
         let forms = Forms::default();
         let mut template = ChatTemplate { program, special_tokens, source, forms };
         let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
-        template.forms = Forms::of(|messages, forms| template.render_as(messages, &options, forms).ok());
+        template.forms = Forms::probe(|messages, forms| template.render_as(messages, &options, forms).ok());
         template.program = template.program.within(program::FULL);
         Ok(template)
     }
@@ -134,7 +134,7 @@ impl ChatTemplate {
         let mut text = self.render_as(&messages, options, &self.forms)?;
         let end = text.rfind(END_TAG.trim_end()).filter(|_| self.mentions("content") && text.contains(&said));
         let Some(end) = end else {
-            let why = "the chat template does not write all of the last message, so that it cannot be continued";
+            let why = "the chat template does not write all of the last message, so it cannot be continued";
             return Err(RenderError(why.into()));
         };
         let keeps_space = text[end..].starts_with(END_TAG);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn special_tokens_and_python_methods_are_there() {
+    fn special_tokens_and_python_methods_exist() {
         let text = "{{ bos_token }}{% for m in messages %}[{{ m['role'].upper() }}] {{ m.content.strip() }}{{ eos_token }}{% endfor %}";
         assert_eq!(rendered(text, Message::new("user", " hi ")), Ok("<s>[USER] hi</s>".into()));
     }

@@ -154,7 +154,8 @@ impl GrammarCompiler {
 
     fn tokens(&self) -> Result<Vec<TokenBytes>, String> {
         self.tokenizer.token_bytes(self.vocab_size).ok_or_else(|| {
-            "this model's tokenizer does not say which bytes its tokens stand for, so that outputs cannot be constrained".into()
+            "this model's tokenizer does not say which bytes its tokens stand for, so outputs cannot be constrained"
+                .into()
         })
     }
 

@@ -50,7 +50,9 @@ pub(super) fn check(sources: &[TopLevelGrammar]) -> Result<Weight, String> {
 pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
-        let thread = thread.spawn_scoped(scope, work).map_err(|error| format!("no thread to compile on: {error}"))?;
+        let thread = thread
+            .spawn_scoped(scope, work)
+            .map_err(|error| format!("cannot start a thread to compile on: {error}"))?;
         thread.join().map_err(|_| "compiling the grammar failed".to_owned())
     })
 }

@@ -110,7 +110,7 @@ impl<'a> Levels<'a> {
     ) -> Result<(), String> {
         self.read += 1;
         if self.read > MAX_READ {
-            return Err("the schema's references are to too many values".into());
+            return Err("the schema's references point to too many values".into());
         }
         if value.is_array() || value.is_object() {
             into.levels = into.levels.max(level);

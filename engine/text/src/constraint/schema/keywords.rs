@@ -151,7 +151,7 @@ impl<'a> Pass<'a> {
         let options = self.list(value)?;
         let branches = value.as_array().map(Vec::as_slice).unwrap_or_default();
         if !disjoint::are_disjoint(self.root, members, branches) {
-            self.leave_unchecked("it is not certain that a document is valid under one schema alone")?;
+            self.leave_unchecked("a document may be valid under more than one of these schemas")?;
         }
         if members.contains_key("anyOf") {
             out.all_of.push(json!({"anyOf": options}));
@@ -166,7 +166,7 @@ impl<'a> Pass<'a> {
         let path = pointer::parse(reference)
             .map_err(|why| self.refusal(format!("the reference {} {why}", shown(reference))))?;
         if pointer::find(self.root, &path).is_none() {
-            return Err(self.refusal(format!("the reference {} leads to nothing", shown(reference))));
+            return Err(self.refusal(format!("the reference {} points to nothing", shown(reference))));
         }
         let is_other = |keyword: &String| keyword != "$ref" && is_constraint(keyword);
         let is_whole_schema = self.depth == 1 && !members.keys().any(is_other);

@@ -95,7 +95,7 @@ impl<'a> Pass<'a> {
             Some(value) => {
                 let multiple =
                     number::count(value).and_then(|count| u32::try_from(count).ok()).filter(|&count| count > 0);
-                let why = "must be a whole number up to 4294967295 beside bounds as large as these";
+                let why = "must be a whole number up to 4294967295 together with bounds as large as these";
                 Some(multiple.ok_or(()).or_else(|()| self.at(&["multipleOf"], |pass| Err(pass.refusal(why))))?)
             }
         };
@@ -114,7 +114,7 @@ impl<'a> Pass<'a> {
                 conditions.extend([HOSTNAME, LABELS].map(condition));
             }
             Some(format) if FORMATS.contains(&format) => {
-                let why = "this format is not supported beside a pattern that looks ahead";
+                let why = "this format is not supported together with a pattern that looks ahead";
                 return self.at(&["format"], |pass| Err(pass.refusal(why)));
             }
             _ => {}

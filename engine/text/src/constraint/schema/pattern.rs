@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn lookaheads_at_the_beginning_are_kept_to() {
+    fn lookaheads_at_the_beginning_are_enforced() {
         let decimal = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$";
         let email = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$";
         let password = r#"^(?=.*\d)(?=.*["\n\]]|a$).{2,}"#;
