@@ -6,7 +6,7 @@ use minijinja::{Environment, Error, ErrorKind, FormatStyle, State, Value, filter
 use super::budget::{self, ITEM, spend};
 use super::{json, python};
 
-/// What a filter takes from the budget.
+/// The work that a filter pays for from the budget.
 #[derive(Clone, Copy)]
 enum Cost {
     /// Reading its arguments without their items. The result is small or one of the arguments.

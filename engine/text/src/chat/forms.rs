@@ -1,4 +1,4 @@
-//! The forms in which a template expects its input.
+//! The forms that a template expects its input to have.
 //!
 //! Clients send a content as a text or as parts, and the arguments of a function call as JSON in a string. Each
 //! template expects only some of these forms. [`probe`](super::probe) finds out which ones.

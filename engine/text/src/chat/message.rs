@@ -6,7 +6,7 @@ use minijinja::value::ValueKind;
 use super::forms::{ArgumentsForm, EmptyContent, Forms};
 use super::{json, python};
 
-/// Fields in which servers return the reasoning of an assistant message.
+/// Names of the fields that servers use for an assistant's reasoning.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A message of a conversation: its role, its content, and all other fields that a template may read. Null fields are

@@ -205,7 +205,7 @@ fn section(s: &str, start: Option<i64>, end: Option<i64>) -> Option<(&str, usize
     (start <= end).then(|| (&s[byte(start)..byte(end)], byte(start)))
 }
 
-/// Whether `s` begins or ends with an affix, or with one of several.
+/// Whether `s` begins or ends with an affix or with any affix of a list.
 fn begins_or_ends(s: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
     let (affix, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
     let Some((s, _)) = section(s, start, end) else { return Ok(false.into()) };

@@ -36,7 +36,7 @@ pub enum Grammar {
     /// Like [`Grammar::JsonSchema`], but a few unsupported conditions are left unchecked: `uniqueItems` for items that
     /// are not limited to a few values, branches of `oneOf` that may overlap, and some conditions on property names.
     LenientJsonSchema(Value),
-    /// A text that matches this regular expression as a whole. The syntax is that of Rust's crate `regex`, but `\d` and
+    /// A text that matches this regular expression as a whole. It has the syntax of Rust's crate `regex`, but `\d` and
     /// `\w` match only ASCII, as in JSON schemas.
     Regex(String),
     /// One of these texts.

@@ -85,7 +85,8 @@ fn closing(rest: &str, delimiter: u8) -> Option<usize> {
     })
 }
 
-/// Returns the length of a special token such as `<|end|>` or `<[128000]>`, or 1 if there is none.
+/// Returns the length of a special token such as `<|end|>` or `<[128000]>`. Returns 1 if `rest` does not begin with
+/// one.
 fn special(rest: &str) -> usize {
     let end = rest[1..].find(|c: char| c == '<' || c == '>' || c.is_whitespace());
     match end {

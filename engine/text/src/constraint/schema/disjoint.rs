@@ -61,7 +61,7 @@ impl<'a> Proof<'a> {
         schema
     }
 
-    /// Returns a schema's alternatives, at least one of which must hold.
+    /// Returns a schema's alternatives. A valid document matches at least one.
     fn options(&self, schema: &'a Members) -> Option<&'a [Value]> {
         let options = ["anyOf", "oneOf"].into_iter().find_map(|keyword| schema.get(keyword)?.as_array());
         options.filter(|options| !options.is_empty()).map(Vec::as_slice)

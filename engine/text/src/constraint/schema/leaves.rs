@@ -135,7 +135,7 @@ impl<'a> Pass<'a> {
         self.add_leaf(leaf::string(&conditions, least, most))
     }
 
-    /// Rewrites constants of which the library would round some. The rounded ones become leaves.
+    /// Rewrites constants if the library would round some of them. Those constants become leaves.
     fn constants_apart(&mut self, members: &'a Members) -> Result<Value> {
         let listed = match (members.get("const"), members.get("enum")) {
             (Some(value), None) => vec![("const".to_owned(), value)],
