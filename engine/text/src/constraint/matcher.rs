@@ -17,7 +17,7 @@ pub struct Constraint(Arc<Beginning>, Thoughts);
 /// A weak reference to a constraint, valid while a request uses it.
 pub(super) struct LiveConstraint(Weak<Beginning>);
 
-/// Whether the output may contain or is in the model's thoughts. The grammar applies only to the text after them.
+/// Where an output is relative to the model's thoughts. The grammar applies only after them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Thoughts {
     /// No thoughts, or they have ended.

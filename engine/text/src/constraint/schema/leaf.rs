@@ -51,7 +51,7 @@ pub(super) fn integer(least: Option<i128>, greatest: Option<i128>, multiple: Opt
     }
 }
 
-/// Matches an array of `least` to `most` items from `values`, without duplicates.
+/// Matches a JSON array of `least` to `most` items from `values`, without duplicates.
 pub(super) fn unique_array(values: &[Value], least: usize, most: usize) -> RegexAst {
     let space = || RegexAst::Regex(" ?".into());
     let literal = |value: &Value| RegexAst::Literal(super::number::text(value).unwrap_or_else(|| value.to_string()));

@@ -11,7 +11,8 @@ use serde_json::{Number, Value};
 const KEY: &str = "\u{0}number";
 /// Significant decimal digits that a double preserves.
 const DOUBLE_DIGITS: usize = 15;
-/// Below this, neighbouring doubles differ by at most one. The library compares numbers as doubles.
+/// Neighbouring doubles below this differ by at most one, so they represent integers exactly. The library compares
+/// numbers as doubles.
 const MAX_EXACT: i128 = 1 << 53;
 /// Maximum digits of a bound.
 const MAX_DIGITS: usize = 30;
