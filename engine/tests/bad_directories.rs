@@ -181,10 +181,10 @@ fn pickles_without_weights_are_refused() {
 /// A named pipe would block for ever if it was opened.
 #[cfg(unix)]
 #[test]
-fn pipes_and_directories_are_no_model_files() {
+fn pipes_and_directories_are_not_model_files() {
     let load = |path: &Path| -> engine::Result<()> {
         let files = ModelFiles::directory(path)?;
-        files.tokenizer(&files.config()?)?;
+        Tokenizer::of_model(&files, &files.config()?)?;
         files.generation_config()?;
         engine::chat::ChatTemplate::of_model(&files, None)?;
         files.weights(None).map(drop)
