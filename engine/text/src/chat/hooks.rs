@@ -132,6 +132,10 @@ fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> R
             _ => return refused("loop.changed() must have one argument"),
         },
         Instruction::BuildMacro(..) => vec![own(), filter(MACRO, 1)],
+        // Their cost depends on the lengths of the unpacked values.
+        Instruction::UnpackLists(_) | Instruction::MergeKwargs(_) => {
+            return refused("arguments must not be unpacked with * or **");
+        }
         Instruction::LoadBlocks | Instruction::Include(_) | Instruction::ExportLocals => {
             return refused("there are no other templates to extend, include or import");
         }

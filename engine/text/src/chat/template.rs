@@ -209,6 +209,15 @@ mod tests {
     }
 
     #[test]
+    fn arguments_are_not_unpacked() {
+        for call in ["range(*x)", "dict(**y)", "'{}'.format(*x)"] {
+            let text = format!("{{% set x = [1] %}}{{% set y = {{'a': 1}} %}}{{{{ {call} }}}}");
+            let refused = ChatTemplate::new(&text, ().into());
+            assert!(refused.is_err_and(|error| error.to_string().contains("unpacked")), "{call}");
+        }
+    }
+
+    #[test]
     fn roles_are_marked_or_not() {
         let marked = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}";
         assert!(template(marked).marks_roles());
