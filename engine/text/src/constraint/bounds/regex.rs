@@ -2,6 +2,7 @@
 
 use regex_syntax::ast::{self, Ast, ErrorKind, RepetitionKind, RepetitionRange, Visitor};
 
+use super::super::schema;
 use super::tally::Tally;
 
 /// Maximum bytes of a regular expression.
@@ -11,18 +12,31 @@ const MAX_NESTING: u32 = 100;
 /// Maximum number of times that nested repetitions may repeat a part in total.
 const MAX_TIMES: u64 = 1_000_000;
 
-/// Counts the parts of `pattern`. Ignores syntax errors, which the library reports.
+/// Counts the parts of `pattern`, including its lookaheads. Ignores syntax errors, which are reported later.
 pub(super) fn count(pattern: &str, tally: &mut Tally) -> Result<(), String> {
     if pattern.len() > MAX_BYTES {
         return Err(format!("a regular expression may have {MAX_BYTES} bytes at most"));
     }
+    if !count_plain(pattern, tally)? {
+        return Ok(());
+    }
+    // A pattern that cannot be split is refused before anything is compiled.
+    let conditions = schema::conditions(pattern).unwrap_or_default();
+    tally.is_heavy |= !conditions.is_empty();
+    conditions.iter().try_for_each(|condition| count_plain(condition, tally).map(drop))
+}
+
+/// Counts the parts of a pattern that does not look around. Returns whether it looks around instead.
+fn count_plain(pattern: &str, tally: &mut Tally) -> Result<bool, String> {
     let parsed = ast::parse::ParserBuilder::new().nest_limit(MAX_NESTING).build().parse(pattern);
     match parsed {
-        Ok(ast) => ast::visit(&ast, Counter { tally, times: Vec::new() }),
-        Err(error) if matches!(error.kind(), ErrorKind::NestLimitExceeded(_)) => {
-            Err(format!("a regular expression may nest {MAX_NESTING} levels at most"))
-        }
-        Err(_) => Ok(()),
+        Ok(ast) => ast::visit(&ast, Counter { tally, times: Vec::new() }).map(|()| false),
+        Err(error) => match error.kind() {
+            ErrorKind::NestLimitExceeded(_) => {
+                Err(format!("a regular expression may nest {MAX_NESTING} levels at most"))
+            }
+            kind => Ok(*kind == ErrorKind::UnsupportedLookAround),
+        },
     }
 }
 
@@ -78,5 +92,26 @@ fn most(kind: &RepetitionKind) -> u32 {
         RepetitionKind::Range(RepetitionRange::Exactly(n) | RepetitionRange::AtLeast(n)) => *n,
         RepetitionKind::Range(RepetitionRange::Bounded(_, n)) => *n,
         RepetitionKind::ZeroOrOne | RepetitionKind::ZeroOrMore | RepetitionKind::OneOrMore => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(pattern: &str) -> Result<Tally, String> {
+        let mut tally = Tally::default();
+        count(pattern, &mut tally).map(|()| tally)
+    }
+
+    #[test]
+    fn lookaheads_are_counted() {
+        let tally = counted(r"^(?=.*[a-c]{3})(?!\pL{2})x{4}").unwrap();
+        assert!(tally.is_heavy && tally.classes == 1);
+        assert_eq!(tally.repeats, 4);
+        assert!(counted("^(?!(a{2000}){2000})").unwrap_err().contains("times"));
+        let deep = format!("^(?=a){}{}", "(".repeat(200), ")".repeat(200));
+        assert!(counted(&deep).unwrap_err().contains("nest"));
+        assert!(!counted("a(?=b)").unwrap().is_heavy, "it is refused later");
     }
 }

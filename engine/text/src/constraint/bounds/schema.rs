@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use super::super::schema as rewriter;
 use super::regex;
 use super::tally::{MAX_LEVELS, Tally};
 
@@ -46,32 +47,39 @@ pub(super) fn count(root: &Value, tally: &mut Tally) -> Result<(), String> {
     if levels > MAX_LEVELS {
         return Err(format!("a schema may have {MAX_LEVELS} levels at most, with all references followed"));
     }
-    let mut counter = Counter { root, tally, patterns: HashMap::new(), multiple: 1, has_intersections: false };
+    let patterns = HashMap::new();
+    let mut counter =
+        Counter { root, tally, patterns, multiple: 1, scaled: 1, largest: 0, places: 0, has_intersections: false };
     counter.value(root)?;
-    let Counter { multiple, has_intersections, .. } = counter;
+    let (multiple, has_intersections, product) = (counter.multiple, counter.has_intersections, counter.product());
     if has_intersections && multiple > MAX_MULTIPLE {
         return Err(format!("a number cannot be required to be a multiple of {multiple}; {MAX_MULTIPLE} is the most"));
+    }
+    if has_intersections && product > u32::MAX.into() {
+        return Err("the values of multipleOf are too large, or have too many decimal places, to be combined".into());
     }
     Ok(())
 }
 
-/// Returns the value that a reference points to, resolved as the library does.
-fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
-    let path = reference.strip_prefix('#')?;
-    if path.is_empty() || path == "/" {
-        return Some(root);
-    }
-    path.strip_prefix('/')?.split('/').try_fold(root, |value, segment| match value {
-        Value::Array(items) => items.get(segment.parse::<usize>().ok()?),
-        other => other.get(segment),
-    })
+/// Returns the values that a reference may point to. Schemas are rewritten before the library reads them, and the
+/// rewrite decodes references. The library itself, which also reads schemas in Lark grammars, reads some keys as they
+/// are.
+fn targets<'a>(root: &'a Value, reference: &str) -> Vec<&'a Value> {
+    let decoded = rewriter::resolved(root, reference);
+    let verbatim = reference.strip_prefix("#/").and_then(|path| {
+        path.split('/').try_fold(root, |value, segment| match value {
+            Value::Array(items) => items.get(segment.parse::<usize>().ok()?),
+            other => other.get(segment),
+        })
+    });
+    decoded.into_iter().chain(verbatim).collect()
 }
 
 /// Counts the deepest nesting that the library can reach. It follows every reference once.
 struct Levels<'a> {
     root: &'a Value,
-    /// Index of each reference's target, by the reference's text.
-    indices: HashMap<&'a str, usize>,
+    /// Indices of the targets of references, by address.
+    indices: HashMap<*const Value, usize>,
     targets: Vec<Target>,
     read: usize,
 }
@@ -118,10 +126,10 @@ impl<'a> Levels<'a> {
         match value {
             Value::Array(items) => items.iter().try_for_each(|item| self.value(item, level + 1, into, found)),
             Value::Object(members) => {
-                if let Some(Value::String(reference)) = members.get("$ref")
-                    && let Some(at) = self.reference(reference, found)
-                {
-                    into.references.push(at);
+                if let Some(Value::String(reference)) = members.get("$ref") {
+                    for target in targets(self.root, reference) {
+                        into.references.push(self.index(target, found));
+                    }
                 }
                 members.values().try_for_each(|member| self.value(member, level + 1, into, found))
             }
@@ -129,13 +137,11 @@ impl<'a> Levels<'a> {
         }
     }
 
-    fn reference(&mut self, reference: &'a str, found: &mut Vec<&'a Value>) -> Option<usize> {
-        if let Some(&at) = self.indices.get(reference) {
-            return Some(at);
-        }
-        found.push(target(self.root, reference)?);
-        self.indices.insert(reference, found.len() - 1);
-        Some(found.len() - 1)
+    fn index(&mut self, target: &'a Value, found: &mut Vec<&'a Value>) -> usize {
+        *self.indices.entry(std::ptr::from_ref(target)).or_insert_with(|| {
+            found.push(target);
+            found.len() - 1
+        })
     }
 }
 
@@ -175,6 +181,12 @@ struct Counter<'a, 'b> {
     patterns: HashMap<*const Value, Option<usize>>,
     /// Least common multiple of every `multipleOf`.
     multiple: u64,
+    /// The same in units of the smallest decimal place that is allowed.
+    scaled: u64,
+    /// Largest `multipleOf` in these units.
+    largest: u64,
+    /// Most decimal places of a `multipleOf`.
+    places: usize,
     has_intersections: bool,
 }
 
@@ -221,6 +233,12 @@ impl<'a> Counter<'a, '_> {
             || has("minProperties")
             || has("maxProperties")
             || (has("pattern") || has("format")) && (chooses || has("minLength") || has("maxLength"));
+        if let Some(Value::Object(names)) = members.get("propertyNames") {
+            // The rewrite makes a property of each listed name, and a pattern of other names.
+            self.tally.names += names.get("enum").and_then(Value::as_array).map_or(0, Vec::len);
+            self.tally.is_heavy |=
+                ["pattern", "$ref", "anyOf", "oneOf"].iter().any(|keyword| names.contains_key(*keyword));
+        }
         if let Some(Value::String(pattern)) = members.get("pattern") {
             regex::count(pattern, self.tally)?;
         }
@@ -228,7 +246,7 @@ impl<'a> Counter<'a, '_> {
             self.tally.names += patterns.len();
             patterns.keys().try_for_each(|pattern| regex::count(pattern, self.tally))?;
         }
-        members.get("multipleOf").and_then(Value::as_f64).map_or(Ok(()), |divisor| self.multiple_of(divisor))
+        members.get("multipleOf").and_then(rewriter::double).map_or(Ok(()), |divisor| self.multiple_of(divisor))
     }
 
     fn multiple_of(&mut self, divisor: f64) -> Result<(), String> {
@@ -239,11 +257,21 @@ impl<'a> Counter<'a, '_> {
             ));
         }
         self.tally.is_heavy |= digits > LIGHT_MULTIPLE;
-        self.multiple = match digits {
-            0 => self.multiple,
-            digits => (self.multiple / greatest_divisor(self.multiple, digits)).saturating_mul(digits),
-        };
+        if digits > 0 {
+            self.multiple = least_common_multiple(self.multiple, digits);
+            let scaled = digits * 10_u64.pow((MAX_PLACES - places) as u32);
+            self.scaled = least_common_multiple(self.scaled, scaled);
+            self.largest = self.largest.max(scaled);
+            self.places = self.places.max(places);
+        }
         Ok(())
+    }
+
+    /// Returns the largest product that the library may compute to intersect two `multipleOf`. It writes both without
+    /// decimal places, and multiplies them before it divides by their greatest common divisor.
+    fn product(&self) -> u64 {
+        let unit = 10_u64.pow((MAX_PLACES - self.places) as u32);
+        (self.scaled / unit).saturating_mul(self.largest / unit)
     }
 
     /// Returns the number of regular expressions that a text must match to be valid under `schema`.
@@ -253,15 +281,18 @@ impl<'a> Counter<'a, '_> {
             return counted.unwrap_or(0);
         }
         self.patterns.insert(key, None);
-        let own = ["pattern", "format"].iter().filter(|name| schema[**name].is_string()).count();
+        let pattern = schema["pattern"].as_str();
+        // Each lookahead of a pattern is an expression of its own.
+        let own = pattern.map_or(0, |pattern| rewriter::conditions(pattern).map_or(1, |all| all.len()));
+        let own = own + usize::from(schema["format"].is_string());
         let list = |name: &str| schema[name].as_array().map_or(&[][..], Vec::as_slice);
         let all: usize = list("allOf").iter().map(|branch| self.patterns(branch)).sum();
         let any: usize = ["anyOf", "oneOf"]
             .iter()
             .map(|name| list(name).iter().map(|branch| self.patterns(branch)).max().unwrap_or(0))
             .sum();
-        let referred = schema["$ref"].as_str().and_then(|reference| target(self.root, reference));
-        let referred = referred.map_or(0, |value| self.patterns(value));
+        let referred = schema["$ref"].as_str().map_or_else(Vec::new, |reference| targets(self.root, reference));
+        let referred = referred.into_iter().map(|value| self.patterns(value)).max().unwrap_or(0);
         let patterns = own.saturating_add(all).saturating_add(any).saturating_add(referred);
         self.patterns.insert(key, Some(patterns));
         patterns
@@ -273,6 +304,10 @@ fn decimal(number: f64) -> (u64, usize) {
     let text = number.abs().to_string();
     let places = text.split_once('.').map_or(0, |(_, places)| places.len());
     (text.replace('.', "").parse().unwrap_or(u64::MAX), places)
+}
+
+fn least_common_multiple(a: u64, b: u64) -> u64 {
+    (a / greatest_divisor(a, b)).saturating_mul(b)
 }
 
 fn greatest_divisor(a: u64, b: u64) -> u64 {
@@ -316,11 +351,29 @@ mod tests {
 
     #[test]
     fn references_to_everything_are_not_followed_forever() {
-        // All these references name the same target with different texts.
-        let reference = |at: usize| json!({"$ref": format!("#/anyOf/{}", "0".repeat(at + 1))});
-        let branches = |count: usize| [json!({"enum": vec![0; 1000]})].into_iter().chain((0..count).map(reference));
-        assert!(counted(&json!({"anyOf": branches(10).collect::<Vec<_>>()})).is_ok());
-        assert!(counted(&json!({"anyOf": branches(1000).collect::<Vec<_>>()})).unwrap_err().contains("too many"));
+        // Each definition contains all the following ones.
+        let definitions =
+            |count: usize| (0..count).fold(json!({"enum": vec![0; 1000]}), |inner, _| json!({"a": inner}));
+        let reference = |at: usize| json!({"$ref": format!("#{}", "/a".repeat(at + 1))});
+        let schema = |count: usize| {
+            let references: Vec<_> = (0..count).map(reference).collect();
+            let mut schema = definitions(count);
+            schema["anyOf"] = json!(references);
+            schema
+        };
+        assert!(counted(&schema(10)).is_ok());
+        assert!(counted(&schema(600)).unwrap_err().contains("too many"));
+    }
+
+    #[test]
+    fn escaped_references_are_followed() {
+        let nested = (0..900).fold(json!({}), |inner, _| json!({"items": inner}));
+        for (key, reference) in [("a/b", "#/$defs/a~1b"), ("a~b", "#/$defs/a~0b"), ("ab", "#/%24defs/%61b")] {
+            let link = (0..1200).fold(json!({"$ref": reference}), |inner, _| json!({"items": inner}));
+            let mut schema = link;
+            schema["$defs"] = json!({key: nested.clone()});
+            assert!(counted(&schema).unwrap_err().contains("levels"), "{reference}");
+        }
     }
 
     #[test]
@@ -330,6 +383,9 @@ mod tests {
         assert!(counted(&pattern(1)).is_ok_and(|tally| !tally.is_heavy));
         assert!(counted(&all(4)).is_ok_and(|tally| tally.is_heavy));
         assert!(counted(&all(20)).unwrap_err().contains("patterns"));
+        let ahead = |n: usize| json!({"type": "string", "pattern": format!("^{}a", "(?=.*b)".repeat(n))});
+        assert!(counted(&ahead(4)).unwrap().is_heavy);
+        assert!(counted(&ahead(20)).unwrap_err().contains("patterns"));
         assert!(counted(&chain(20, |inner| json!({"allOf": [inner, pattern(2)]}))).unwrap_err().contains("patterns"));
     }
 
@@ -340,6 +396,27 @@ mod tests {
         assert!([json!(1_000_003), json!(1e-9), json!(1e300)].into_iter().all(|of| counted(&multiple(of)).is_err()));
         let both = json!({"allOf": [multiple(json!(9973)), multiple(json!(9967))]});
         assert!(counted(&both).unwrap_err().contains("multiple of"));
+        let all = |a: Value, b: Value| counted(&json!({"allOf": [multiple(a), multiple(b)]}));
+        assert!(all(json!(0.01), json!(0.5)).is_ok() && all(json!(0.01), json!(100)).is_ok());
+        // The library multiplies them in 32 bits.
+        assert!(all(json!(100_000), json!(50_000)).unwrap_err().contains("combined"));
+        assert!(all(json!(0.000_001), json!(100_000)).unwrap_err().contains("combined"));
+        let exact: Value = serde_json::from_str(&rewriter::exact_numbers("1e400")).unwrap();
+        assert!(counted(&multiple(exact)).is_ok(), "the rewrite refuses it");
+        let exact: Value = serde_json::from_str(&rewriter::exact_numbers("12345678901234567890123")).unwrap();
+        assert!(counted(&multiple(exact)).unwrap_err().contains("multipleOf"));
+    }
+
+    #[test]
+    fn names_of_conditions_on_names_are_counted() {
+        let names = |schema: Value| counted(&json!({"type": "object", "propertyNames": schema})).unwrap();
+        let list = names(json!({"enum": ["a", "b", "c"]}));
+        assert!(list.names == 3 && !list.is_heavy);
+        assert!(
+            [json!({"pattern": "a"}), json!({"$ref": "#"}), json!({"anyOf": []})]
+                .into_iter()
+                .all(|s| names(s).is_heavy)
+        );
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! Proves that JSON schemas exclude each other, in the easy cases.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
 
 use super::number;
 use super::pointer;
 
-/// Maximum comparisons of two schemas in one proof.
+/// Maximum comparisons of two schemas in one proof. A comparison of long lists counts more than once.
 const MAX_STEPS: usize = 2000;
+/// Bytes of listed documents that cost as much as one comparison. Each document counts [`DOCUMENT`] bytes and its text.
+const STEP_BYTES: usize = 512;
+const DOCUMENT: usize = 32;
 /// Maximum nesting of properties and references that a proof follows.
 const MAX_DEPTH: usize = 8;
 
@@ -22,11 +25,13 @@ struct Proof<'a> {
     steps: usize,
 }
 
-/// Whether no document is valid under two of `branches`, each combined with `shared`. References start at `root`.
-pub(super) fn are_disjoint(root: &Value, shared: &Members, branches: &[Value]) -> bool {
+/// Whether no document is valid under two of `branches`, each combined with `shared`. References start at `root`. Also
+/// returns the steps of the proof.
+pub(super) fn are_disjoint(root: &Value, shared: &Members, branches: &[Value]) -> (bool, usize) {
     let mut proof = Proof { root, shared, steps: 0 };
     let pairs = branches.iter().enumerate().flat_map(|(at, a)| branches[at + 1..].iter().map(move |b| (a, b)));
-    pairs.into_iter().all(|(a, b)| proof.disjoint(a, b, 0))
+    let are_disjoint = pairs.into_iter().all(|(a, b)| proof.disjoint(a, b, 0));
+    (are_disjoint, proof.steps)
 }
 
 impl<'a> Proof<'a> {
@@ -39,9 +44,12 @@ impl<'a> Proof<'a> {
         let (Some(one), Some(other)) = (a.as_object(), b.as_object()) else {
             return *a == Value::Bool(false) || *b == Value::Bool(false);
         };
+        self.steps += (bytes(one) + bytes(other)) / STEP_BYTES;
+        if self.steps > MAX_STEPS {
+            return false;
+        }
         types(one).is_disjoint(&types(other))
-            || excludes(one, other)
-            || excludes(other, one)
+            || exclude(one, other)
             || self.numbers_are_apart(one, other)
             || self.objects_differ(one, other, depth)
             || self.options(one).is_some_and(|all| all.iter().all(|option| self.disjoint(option, b, depth + 1)))
@@ -156,16 +164,54 @@ fn values(schema: &Members) -> Option<Vec<&Value>> {
     }
 }
 
+/// Returns the bytes of the documents that a schema lists.
+fn bytes(schema: &Members) -> usize {
+    let bytes = |value: &Value| DOCUMENT + value.as_str().map_or(0, str::len);
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => bytes(value),
+        (None, Some(Value::Array(values))) => values.iter().map(bytes).sum(),
+        _ => 0,
+    }
+}
+
+/// What the proof knows about a document. Documents with different keys differ.
+#[derive(PartialEq, Eq, Hash)]
+enum Key<'a> {
+    Null,
+    Bool(bool),
+    /// The bits of the nearest double. Different numbers may have equal doubles, which then proves nothing.
+    Number(u64),
+    /// A number out of the range of doubles. It may equal every number.
+    AnyNumber,
+    String(&'a str),
+    /// Any array.
+    Array,
+    /// Any object.
+    Object,
+}
+
+fn key(value: &Value) -> Key<'_> {
+    match value {
+        Value::Null => Key::Null,
+        Value::Bool(truth) => Key::Bool(*truth),
+        Value::String(text) => Key::String(text),
+        Value::Array(_) => Key::Array,
+        _ if kind(value) == "object" => Key::Object,
+        // Adding zero makes 0 of -0.
+        _ => number::double(value).map_or(Key::AnyNumber, |double| Key::Number((double + 0.0).to_bits())),
+    }
+}
+
 /// Whether both schemas list their documents and no document is in both lists.
-fn excludes(a: &Members, b: &Members) -> bool {
+fn exclude(a: &Members, b: &Members) -> bool {
     let (Some(a), Some(b)) = (values(a), values(b)) else { return false };
-    let same = |one: &Value, other: &Value| match (number::double(one), number::double(other)) {
-        // Different numbers may have equal doubles. Equal doubles therefore count as the same number, which proves
-        // nothing.
-        (Some(one), Some(other)) => one == other,
-        _ => one == other || kind(one) == kind(other) && !matches!(kind(one), "string" | "boolean" | "null"),
-    };
-    a.iter().all(|one| b.iter().all(|other| !same(one, other)))
+    let keys: HashSet<Key<'_>> = a.into_iter().map(key).collect();
+    let has_number = keys.iter().any(|key| matches!(key, Key::Number(_) | Key::AnyNumber));
+    b.into_iter().map(key).all(|key| match key {
+        Key::AnyNumber => !has_number,
+        Key::Number(_) => !keys.contains(&key) && !keys.contains(&Key::AnyNumber),
+        _ => !keys.contains(&key),
+    })
 }
 
 #[cfg(test)]
@@ -184,11 +230,16 @@ mod tests {
         }});
         let reference = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
         let none = Members::new();
+        let number = |text: &str| serde_json::from_str::<Value>(&number::exact_numbers(text)).unwrap();
         for (a, b, expected) in [
             (json!({"type": "string"}), json!({"type": ["integer", "null"]}), true),
             (json!({"type": "number"}), json!({"type": "integer"}), false),
             (json!({"const": "a"}), json!({"enum": ["b", 1]}), true),
             (json!({"const": 1}), json!({"enum": [1.0]}), false),
+            (json!({"const": 0.0}), json!({"const": -0.0}), false),
+            (json!({"const": 1}), json!({"enum": ["1", 2, [1], {"a": 1}]}), true),
+            (json!({"const": number("1e400")}), json!({"const": 1}), false),
+            (json!({"const": number("1e400")}), json!({"const": "1"}), true),
             (json!({"const": [1]}), json!({"const": [2]}), false),
             (json!({"enum": ["a", 1]}), json!({"type": "boolean"}), true),
             (json!({"type": "integer", "maximum": 3}), json!({"minimum": 4}), true),
@@ -206,11 +257,21 @@ mod tests {
             (json!(false), json!({}), true),
             (json!(true), json!({"type": "null"}), false),
         ] {
-            assert_eq!(are_disjoint(&root, &none, &[a.clone(), b.clone()]), expected, "{a} {b}");
-            assert_eq!(are_disjoint(&root, &none, &[b.clone(), a.clone()]), expected, "{b} {a}");
+            assert_eq!(are_disjoint(&root, &none, &[a.clone(), b.clone()]).0, expected, "{a} {b}");
+            assert_eq!(are_disjoint(&root, &none, &[b.clone(), a.clone()]).0, expected, "{b} {a}");
         }
         let shared = json!({"type": "object", "required": ["a"]});
         let branches = ["x", "y"].map(|word| json!({"properties": {"a": {"const": word}}}));
-        assert!(are_disjoint(&root, shared.as_object().unwrap(), &branches));
+        assert!(are_disjoint(&root, shared.as_object().unwrap(), &branches).0);
+    }
+
+    #[test]
+    fn long_lists_count_as_many_steps() {
+        let (root, none) = (json!({}), Members::new());
+        let list = |first: usize, count: usize| json!({"enum": (first..first + count).collect::<Vec<_>>()});
+        let (is_proved, steps) = are_disjoint(&root, &none, &[list(0, 1000), list(1000, 1000)]);
+        assert!(is_proved && (100..500).contains(&steps), "{steps}");
+        let branches: Vec<Value> = (0..64).map(|at| list(at * 1000, 1000)).collect();
+        assert!(!are_disjoint(&root, &none, &branches).0, "the proof is given up");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::leaves::{finite, has_inexact};
+use super::leaves::has_inexact;
 use super::{COMBINED, Members, Pass, disjoint, is_constraint, number, pattern, pointer};
 use checkpoint::error::Result;
 
@@ -28,6 +28,8 @@ pub(super) const HOSTNAME: &str = r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+
 pub(super) const LABELS: &str = r"^[^.]{1,63}(\.[^.]{1,63})*$";
 /// Maximum characters of user text in an error message.
 const MAX_SHOWN: usize = 100;
+/// Maximum property names that a condition on property names may list.
+const MAX_NAMES: usize = 5000;
 /// Maximum characters of a host name.
 pub(super) const MAX_HOSTNAME: u64 = 253;
 
@@ -117,6 +119,7 @@ impl<'a> Pass<'a> {
         if keyword == "enum" && value.as_array().is_none_or(|values| values.is_empty()) {
             return Err(self.refusal("must be an array with at least one value"));
         }
+        self.spend_on(value)?;
         if has_inexact(value) {
             return Err(self.refusal(COMBINED));
         }
@@ -150,7 +153,9 @@ impl<'a> Pass<'a> {
     fn one_of(&mut self, members: &'a Members, value: &'a Value, out: &mut Out) -> Result<()> {
         let options = self.list(value)?;
         let branches = value.as_array().map(Vec::as_slice).unwrap_or_default();
-        if !disjoint::are_disjoint(self.root, members, branches) {
+        let (are_disjoint, steps) = disjoint::are_disjoint(self.root, members, branches);
+        self.spend(steps * super::SCHEMA_COST)?;
+        if !are_disjoint {
             self.leave_unchecked("a document may be valid under more than one of these schemas")?;
         }
         if members.contains_key("anyOf") {
@@ -192,6 +197,9 @@ impl<'a> Pass<'a> {
 
     fn multiple(&mut self, value: &Value) -> Result<Value> {
         match number::double(value) {
+            Some(multiple) if multiple > 0.0 && !number::is_same(value, multiple) => {
+                Err(self.refusal("has too many digits"))
+            }
             Some(multiple) if multiple > 0.0 => Ok(json!(multiple)),
             _ => Err(self.refusal("must be a number above 0")),
         }
@@ -236,9 +244,8 @@ impl<'a> Pass<'a> {
         if !must_be_unique || most.is_some_and(|most| most <= 1) {
             return Ok(());
         }
-        let has_one_value =
-            members.get("items").and_then(|items| finite(self.root, items, 0)).map(|values| values.len());
-        match has_one_value {
+        let values = members.get("items").map_or(Ok(None), |items| self.finite(items, 1))?;
+        match values.map(|values| values.len()) {
             Some(count @ 0..=1) if !members.contains_key("prefixItems") => {
                 out.members.insert("maxItems".into(), json!(count));
                 Ok(())
@@ -274,7 +281,7 @@ impl<'a> Pass<'a> {
             }
         };
         let pattern = value.as_object().and_then(only_pattern).filter(|text| !pattern::looks_around(text));
-        match (finite(self.root, value, 0), pattern) {
+        match (self.finite(value, MAX_NAMES)?, pattern) {
             (Some(names), _) if !has_properties => {
                 let schema = others(self);
                 let names = names.iter().filter_map(|name| name.as_str());

@@ -52,10 +52,10 @@ pub(super) fn integer(least: Option<i128>, greatest: Option<i128>, multiple: Opt
 }
 
 /// Matches a JSON array of `least` to `most` items from `values`, without duplicates.
-pub(super) fn unique_array(values: &[Value], least: usize, most: usize) -> RegexAst {
+pub(super) fn unique_array(values: &[&Value], least: usize, most: usize) -> RegexAst {
     let space = || RegexAst::Regex(" ?".into());
     let literal = |value: &Value| RegexAst::Literal(super::number::text(value).unwrap_or_else(|| value.to_string()));
-    let any = || RegexAst::Or(values.iter().map(literal).collect());
+    let any = || RegexAst::Or(values.iter().copied().map(literal).collect());
     let comma = || RegexAst::Regex(" ?, ?".into());
     let in_array = |items: Vec<RegexAst>| {
         let ends = |bracket: &str| RegexAst::Literal(bracket.into());
@@ -82,7 +82,7 @@ pub(super) fn unique_array(values: &[Value], least: usize, most: usize) -> Regex
         RegexAst::Not(Box::new(in_array(items)))
     };
     let mut all = vec![RegexAst::Or(lists)];
-    all.extend(values.iter().map(twice));
+    all.extend(values.iter().copied().map(twice));
     RegexAst::And(all)
 }
 

@@ -1,5 +1,7 @@
 //! Turns schemas into regular expressions for their documents.
 
+use std::collections::HashSet;
+
 use llguidance::derivre::RegexAst;
 use serde_json::{Value, json};
 
@@ -10,8 +12,10 @@ use checkpoint::error::Result;
 
 /// Maximum number of item values for which `uniqueItems` is enforced.
 const MAX_UNIQUE: usize = 8;
-/// Maximum references and alternatives that the search for an array's values follows.
+/// Maximum nesting of references and alternatives that the search for a schema's documents follows.
 const MAX_STEPS: usize = 8;
+/// Maximum schemas and listed values that one search reads.
+const MAX_READ: usize = 10_000;
 const STRINGS: [&str; 5] = ["type", "pattern", "format", "minLength", "maxLength"];
 const NUMBERS: [&str; 7] =
     ["type", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
@@ -152,6 +156,7 @@ impl<'a> Pass<'a> {
         };
         let (mut options, mut plain) = (Vec::new(), Vec::new());
         for (place, value) in listed.into_iter().filter(|(_, value)| is_of_type(value)) {
+            self.spend_on(value)?;
             if has_inexact(value) {
                 let keys: Vec<&str> = place.split('/').collect();
                 options.push(self.at(&keys, |pass| pass.constant(value))?);
@@ -196,13 +201,37 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Returns all documents of a schema without duplicates, if the schema lists them simply enough and there are at most
+    /// `most`.
+    ///
+    /// # Errors
+    /// If the pass has read too much.
+    pub(super) fn finite(&mut self, schema: &'a Value, most: usize) -> Result<Option<Vec<&'a Value>>> {
+        let mut left = MAX_READ;
+        let found = listed(self.root, schema, 0, &mut left);
+        self.spend((MAX_READ - left) * super::SCHEMA_COST)?;
+        let Some(found) = found else { return Ok(None) };
+        let (mut seen, mut different) = (HashSet::new(), Vec::new());
+        for value in found {
+            self.spend_on(value)?;
+            if seen.insert(value) {
+                different.push(value);
+            }
+            if different.len() > most {
+                return Ok(None);
+            }
+        }
+        Ok(Some(different))
+    }
+
     /// Rewrites an array with unique items as a leaf, if the items have few possible values.
     fn unique_array(&mut self, members: &'a Members) -> Result<Option<Value>> {
         if members.get("uniqueItems") != Some(&Value::Bool(true)) || self.is_combined {
             return Ok(None);
         }
-        let values = members.get("items").and_then(|items| finite(self.root, items, 0));
-        let Some(values) = values.filter(|values| (2..=MAX_UNIQUE).contains(&values.len())) else { return Ok(None) };
+        let Some(items) = members.get("items") else { return Ok(None) };
+        let values = self.finite(items, MAX_UNIQUE)?.filter(|values| values.len() > 1);
+        let Some(values) = values else { return Ok(None) };
         let count = |keyword: &str| match members.get(keyword) {
             None => Some(None),
             Some(value) => number::count(value).map(|count| Some(usize::try_from(count).unwrap_or(usize::MAX))),
@@ -243,41 +272,44 @@ fn is_of(value: &Value, kind: &Value) -> bool {
     }
 }
 
-/// Returns all documents of a schema without duplicates, if the schema lists them simply enough.
-pub(super) fn finite(root: &Value, schema: &Value, steps: usize) -> Option<Vec<Value>> {
+/// Returns the documents that a schema lists, with duplicates, or `None` if the schema does not list them simply enough.
+/// Takes what it reads from `left` and returns `None` if that is exceeded.
+fn listed<'a>(root: &'a Value, schema: &'a Value, steps: usize, left: &mut usize) -> Option<Vec<&'a Value>> {
     let members = schema.as_object().filter(|_| steps < MAX_STEPS)?;
+    *left = left.checked_sub(1)?;
     let mut said = members.keys().filter(|keyword| is_constraint(keyword) && *keyword != "type");
     let keyword = said.next().map(String::as_str);
     if said.next().is_some() {
         return None;
     }
-    let listed: Vec<Value> = match (keyword, keyword.and_then(|keyword| members.get(keyword))) {
-        (Some("const"), Some(value)) => vec![value.clone()],
-        (Some("enum"), Some(Value::Array(values))) => values.clone(),
+    let mut values: Vec<&'a Value> = match (keyword, keyword.and_then(|keyword| members.get(keyword))) {
+        (Some("const"), Some(value)) => vec![value],
+        (Some("enum"), Some(Value::Array(values))) => {
+            *left = left.checked_sub(values.len())?;
+            values.iter().collect()
+        }
         (Some("$ref"), Some(Value::String(reference))) => {
             let target = pointer::find(root, &pointer::parse(reference).ok()?)?;
-            finite(root, target, steps + 1)?
+            listed(root, target, steps + 1, left)?
         }
         (Some("anyOf" | "oneOf"), Some(Value::Array(options))) => {
-            let options: Option<Vec<Vec<Value>>> =
-                options.iter().map(|option| finite(root, option, steps + 1)).collect();
-            options?.concat()
+            let mut all = Vec::new();
+            for option in options {
+                all.append(&mut listed(root, option, steps + 1, left)?);
+            }
+            all
         }
-        (None, None) if has_only_type(members, "boolean") => vec![false.into(), true.into()],
-        (None, None) if has_only_type(members, "null") => vec![Value::Null],
+        (None, None) if has_only_type(members, "boolean") => vec![&Value::Bool(false), &Value::Bool(true)],
+        (None, None) if has_only_type(members, "null") => vec![&Value::Null],
         _ => return None,
     };
-    let mut different: Vec<Value> = Vec::new();
-    for value in listed {
-        let is_of_type = members.get("type").is_none_or(|kind| match kind {
-            Value::Array(kinds) => kinds.iter().any(|kind| is_of(&value, kind)),
-            kind => is_of(&value, kind),
-        });
-        if is_of_type && !different.contains(&value) {
-            different.push(value);
-        }
-    }
-    Some(different)
+    values.retain(|value| {
+        members.get("type").is_none_or(|kind| match kind {
+            Value::Array(kinds) => kinds.iter().any(|kind| is_of(value, kind)),
+            kind => is_of(value, kind),
+        })
+    });
+    Some(values)
 }
 
 fn has_only_type(members: &Members, name: &str) -> bool {

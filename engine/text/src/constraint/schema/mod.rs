@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 
 use self::leaf::Leaf;
 pub use self::leaf::substitute;
+pub(super) use self::number::double;
 pub use self::number::exact_numbers;
 
 use super::grammar::refused;
@@ -31,6 +32,10 @@ use checkpoint::error::{Error, Result};
 const MAX_DEPTH: usize = 320;
 /// Maximum schemas that a pass visits. If a target of a reference is part of another target, it is visited twice.
 const MAX_VISITS: usize = 100_000;
+/// Maximum bytes of constants and lists that a pass reads or copies. References may lead to the same ones repeatedly.
+const MAX_BYTES: usize = 32 << 20;
+/// Assumed bytes of a schema or a constant, without its text.
+const SCHEMA_COST: usize = 32;
 /// Keywords that the library applies one after the other and combines with the keywords around them.
 const APPLICATORS: [&str; 5] = ["const", "enum", "anyOf", "oneOf", "$ref"];
 /// Keywords that the library applies together.
@@ -87,6 +92,7 @@ pub(super) fn rewrite(root: &Value, path: &[String], mark: &str, strict: bool) -
         path: path.to_vec(),
         depth: 0,
         visits: 0,
+        left: MAX_BYTES,
         is_combined: false,
         target: 0,
         targets: vec![Target { path: path.to_vec(), ..Target::default() }],
@@ -149,6 +155,8 @@ struct Pass<'a> {
     path: Vec<String>,
     depth: usize,
     visits: usize,
+    /// Bytes that the pass may still read or copy.
+    left: usize,
     /// Whether the library combines the current schema with others.
     is_combined: bool,
     /// Index of the target that is being read.
@@ -163,6 +171,38 @@ impl<'a> Pass<'a> {
     /// Returns an error about the schema that is being read.
     fn refusal(&self, why: impl std::fmt::Display) -> Error {
         refused(named(&self.path, &why.to_string()))
+    }
+
+    /// Takes bytes from what the pass may read or copy.
+    fn spend(&mut self, bytes: usize) -> Result<()> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(self.refusal("the schema's references lead to the same constants or lists too often")),
+        }
+    }
+
+    /// Takes the bytes of a value.
+    fn spend_on(&mut self, value: &Value) -> Result<()> {
+        let mut rest = vec![value];
+        while let Some(value) = rest.pop() {
+            let text = match value {
+                Value::String(text) => text.len(),
+                Value::Array(items) => {
+                    rest.extend(items);
+                    0
+                }
+                Value::Object(members) => {
+                    rest.extend(members.values());
+                    members.keys().map(String::len).sum()
+                }
+                _ => 0,
+            };
+            self.spend(text + SCHEMA_COST)?;
+        }
+        Ok(())
     }
 
     /// Refuses a condition if the request is strict. Otherwise notes that outputs are not checked for it.
@@ -321,6 +361,17 @@ pub(super) fn place(path: &[String]) -> String {
 /// Returns the part of `root` at `path`.
 pub(super) fn find<'a>(root: &'a Value, path: &[String]) -> Option<&'a Value> {
     pointer::find(root, path)
+}
+
+/// Returns the regular expressions that a text must match or must not match to satisfy a pattern. `None` if the pattern
+/// looks around where that is not supported.
+pub(super) fn conditions(pattern: &str) -> Option<Vec<String>> {
+    Some(pattern::split(pattern).ok()?.into_iter().map(|(regex, _)| regex).collect())
+}
+
+/// Returns the part of `root` that a reference points to.
+pub(super) fn resolved<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    pointer::find(root, &pointer::parse(reference).ok()?)
 }
 
 /// Returns the path that a schema's reference points to, if it has one.

@@ -105,8 +105,26 @@ fn integer(number: &Number) -> Option<i128> {
 }
 
 /// Returns the nearest double, or `None` if the value is not a number or is out of a double's range.
-pub(super) fn double(value: &Value) -> Option<f64> {
+pub fn double(value: &Value) -> Option<f64> {
     text(value)?.parse::<f64>().ok().filter(|double| double.is_finite())
+}
+
+/// Whether the value is the number that `double` is written as.
+pub(super) fn is_same(value: &Value, double: f64) -> bool {
+    text(value).is_some_and(|text| normal(&text).is_some_and(|number| Some(number) == normal(&double.to_string())))
+}
+
+/// Returns a number's significant digits and the exponent of the last one.
+fn normal(text: &str) -> Option<(String, i64)> {
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (whole, places) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{places}");
+    let significant = digits.trim_end_matches('0');
+    let exponent = exponent.parse::<i64>().ok()?.checked_sub(places.len() as i64)?;
+    let exponent = exponent.checked_add((digits.len() - significant.len()) as i64)?;
+    let significant = significant.trim_start_matches('0').to_owned();
+    let exponent = if significant.is_empty() { 0 } else { exponent };
+    Some((significant, exponent))
 }
 
 /// Whether the value is a whole number.
@@ -212,6 +230,23 @@ mod tests {
             let json = format!("[1, {number}]");
             let value: Value = serde_json::from_str(&exact_numbers(&json)).unwrap();
             assert_eq!((value[0].clone(), text(&value[1]).as_deref()), (json!(1), Some(number)));
+        }
+    }
+
+    #[test]
+    fn numbers_are_compared_as_written() {
+        for (number, is_exact) in [
+            ("0.1", true),
+            ("100", true),
+            ("1e-3", true),
+            ("1.00000000000000000000", true),
+            ("25.0000000000000000000e-2", true),
+            ("0.1234567890123456789", false),
+            ("1.00000000000000000001", false),
+            ("12345678901234567890123", false),
+        ] {
+            let value: Value = serde_json::from_str(&exact_numbers(number)).unwrap();
+            assert_eq!(is_same(&value, double(&value).unwrap()), is_exact, "{number}");
         }
     }
 

@@ -27,9 +27,17 @@ pub(super) fn looks_around(pattern: &str) -> bool {
 /// # Errors
 /// The reason, if the pattern is not supported.
 pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
-    let condition = |regex: &str, must_match| Condition { regex: regex_to_lark(regex, "dw"), must_match };
+    let condition = |(regex, must_match): (String, bool)| Condition { regex: regex_to_lark(&regex, "dw"), must_match };
+    checked(split(pattern)?.into_iter().map(condition).collect())
+}
+
+/// Splits a pattern into regular expressions, each with whether a text must match it. Does not check their syntax.
+///
+/// # Errors
+/// As for [`conditions`].
+pub(super) fn split(pattern: &str) -> Result<Vec<(String, bool)>, String> {
     if !looks_around(pattern) {
-        return checked(vec![condition(pattern, true)]);
+        return Ok(vec![(pattern.to_owned(), true)]);
     }
     let only = "can look ahead only at its beginning, right after ^";
     let mut rest = pattern.strip_prefix('^').ok_or(only)?;
@@ -42,14 +50,14 @@ pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
         }
         // A lookahead's body starts at the same position as the pattern, so its own `^` is redundant.
         let body = body.strip_prefix('^').unwrap_or(body);
-        all.push(condition(&format!("^(?:{body})"), must_match));
+        all.push((format!("^(?:{body})"), must_match));
         rest = &rest[end + 1..];
     }
     if looks_around(rest) || rest.starts_with(['*', '+', '?', '{']) || has_alternatives(rest) {
         return Err(only.into());
     }
-    all.push(condition(&format!("^{rest}"), true));
-    checked(all)
+    all.push((format!("^{rest}"), true));
+    Ok(all)
 }
 
 /// Returns the conditions if the library can parse all of them.

@@ -17,11 +17,14 @@ pub(super) fn parse(reference: &str) -> Result<Vec<String>, &'static str> {
     Ok(path.split('/').map(|key| key.replace("~1", "/").replace("~0", "~")).collect())
 }
 
-/// Returns the value at `path`.
+/// Returns the value at `path`. Indices have no leading zeros, so each value has only one path.
 pub(super) fn find<'a>(root: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(root, |value, key| match value {
         Value::Object(members) => members.get(key),
-        Value::Array(items) => items.get(key.parse::<usize>().ok()?),
+        Value::Array(items) => {
+            let index = key.parse::<usize>().ok()?;
+            items.get(index).filter(|_| index.to_string() == *key)
+        }
         _ => None,
     })
 }
@@ -67,6 +70,9 @@ mod tests {
             ("#/", root.clone()),
         ] {
             assert_eq!(find(&root, &parse(reference).unwrap()), Some(&expected), "{reference}");
+        }
+        for reference in ["#/$defs/\u{e9} \"/00", "#/$defs/\u{e9} \"/+0"] {
+            assert_eq!(find(&root, &parse(reference).unwrap()), None, "{reference}");
         }
         for reference in ["other.json#/a", "#anchor", "#/a%2", "#/a%zz", "#/%ff", ""] {
             assert!(parse(reference).is_err(), "{reference}");
