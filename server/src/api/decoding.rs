@@ -158,12 +158,7 @@ impl Decoding {
         check(beams || length_penalty == 1.0, "length_penalty", || needs_beams("length_penalty"))?;
         check(beams || early_stopping == EarlyStopping::No, "early_stopping", || needs_beams("early_stopping"))?;
         let constraint = match grammar {
-            Some((field, grammar)) => {
-                for place in grammar.unchecked() {
-                    tracing::warn!(field, %place, "a part of the schema is not enforced");
-                }
-                Some(app.grammars.compile(field, grammar).await?.after(thoughts))
-            }
+            Some((field, grammar)) => Some(app.grammars.compile(field, grammar).await?.after(thoughts)),
             None => None,
         };
         let beam = beams.then_some(Beam { width, length_penalty, early_stopping });

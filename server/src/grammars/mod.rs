@@ -23,6 +23,9 @@ const LIGHT_TURNS: usize = 2;
 /// Maximum heavy grammars that compile at a time. A fifth one waits for at most one deadline.
 const HEAVY_TURNS: usize = 4;
 
+/// Maximum conditions of one grammar that are logged because outputs are not checked for them.
+const MAX_LOGGED: usize = 20;
+
 /// Compiles the grammars of requests.
 #[derive(Clone, Debug)]
 pub struct Grammars {
@@ -65,13 +68,18 @@ impl Grammars {
     /// # Errors
     /// 400 about the field, with the position of the problem.
     pub async fn compile(&self, field: &str, grammar: Grammar) -> Result<Constraint, ApiError> {
-        if let Some(constraint) = self.compiler.cached(&grammar) {
-            return Ok(constraint);
-        }
-        self.compiled(grammar).await.map_err(|failure| match failure {
+        let compiled = match self.compiler.cached(&grammar) {
+            Some(constraint) => Ok(constraint),
+            None => self.compiled(grammar).await,
+        };
+        let constraint = compiled.map_err(|failure| match failure {
             Failure::Refused(why) => ApiError::field(field, format!("{field}: {why}")),
             Failure::Internal(why) => ApiError::internal(why),
-        })
+        })?;
+        for place in constraint.unchecked().iter().take(MAX_LOGGED) {
+            tracing::warn!(field, %place, "a part of the schema is not enforced");
+        }
+        Ok(constraint)
     }
 
     async fn compiled(&self, grammar: Grammar) -> Result<Constraint, Failure> {
@@ -84,6 +92,10 @@ impl Grammars {
             if !prepared.is_light() {
                 return Ok(Err(prepared));
             }
+            // Another request may have compiled it in the meantime.
+            if let Some(constraint) = compiler.cached_prepared(&prepared) {
+                return Ok(Ok(constraint));
+            }
             compiler.build(&prepared, &stop).map(Ok)
         };
         match in_turn(turn(&self.light).await?, compile).await? {
@@ -94,6 +106,10 @@ impl Grammars {
 
     async fn heavy(&self, key: u128, prepared: Arc<PreparedGrammar>, stop: Stop) -> Result<Constraint, Failure> {
         let turn = turn(&self.heavy).await?;
+        // Another request may have compiled it in the meantime.
+        if let Some(constraint) = self.compiler.cached_prepared(&prepared) {
+            return Ok(constraint);
+        }
         // Another request may have tried it in the meantime.
         let was_accepted = self.check_verdict(key)?;
         if let Some(trials) = self.trials.as_ref().filter(|_| !was_accepted) {
@@ -106,7 +122,11 @@ impl Grammars {
             tried?;
         }
         let compiler = self.compiler.clone();
-        in_turn(turn, move || compiler.build(&prepared, &stop)).await
+        let compile = move || match compiler.cached_prepared(&prepared) {
+            Some(constraint) => Ok(constraint),
+            None => compiler.build(&prepared, &stop),
+        };
+        in_turn(turn, compile).await
     }
 
     /// Whether an earlier trial of this grammar succeeded. Fails if it was refused.

@@ -87,8 +87,19 @@ impl GrammarCompiler {
 
     /// Returns the constraint of a running request with this grammar, if there is one.
     pub fn cached(&self, grammar: &Grammar) -> Option<Constraint> {
-        let text = format!("{grammar:?}");
-        self.live().iter().find_map(|(other, live)| (*other == text).then(|| live.get()).flatten())
+        self.cached_text(&format!("{grammar:?}"))
+    }
+
+    /// As [`GrammarCompiler::cached`], for a checked grammar.
+    pub fn cached_prepared(&self, prepared: &PreparedGrammar) -> Option<Constraint> {
+        self.cached_text(&prepared.text)
+    }
+
+    fn cached_text(&self, text: &str) -> Option<Constraint> {
+        let matching = |(other, live): &(String, LiveConstraint)| (other == text).then(|| live.clone());
+        let found: Vec<LiveConstraint> = self.live().iter().filter_map(matching).collect();
+        // Taking a constraint may also drop it, which takes long. The lock is no longer held.
+        found.iter().find_map(LiveConstraint::get)
     }
 
     /// Checks a grammar against the size limits.
@@ -117,19 +128,18 @@ impl GrammarCompiler {
     }
 
     fn build_here(&self, grammar: &Grammar, stop: &Stop) -> Result<Constraint> {
-        let check_stop = || if stop.is_set() { Err(refused("the compilation was stopped".into())) } else { Ok(()) };
-        check_stop()?;
+        stop.check()?;
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(|why| refused(why.clone()))?;
-        let parser = parser(factory, grammar)?;
-        check_stop()?;
+        let (parser, unchecked) = parser(factory, grammar, stop)?;
+        stop.check()?;
         let mut matcher = Matcher::new(Ok(parser)).into_cancellable();
         stop.watch(matcher.cancellation_handle());
         // Finds out here, before the request runs, that a grammar allows no output at all.
         let mask = within_deadline(matcher.cancellation_handle(), || matcher.compute_mask_or_eos());
         stop.watch(None);
-        check_stop()?;
+        stop.check()?;
         mask.map_err(|error| refused(sentence(&error.to_string())))?;
-        Ok(Constraint::new(matcher, self.vocab_size, self.eos.clone()))
+        Ok(Constraint::new(matcher, self.vocab_size, self.eos.clone(), unchecked))
     }
 
     /// Returns the standard input for a [trial](super::trial) of this grammar. The trial may use `memory` bytes and
@@ -186,13 +196,14 @@ impl fmt::Debug for PreparedGrammar {
     }
 }
 
-/// Compiles `grammar` into a parser.
+/// Compiles `grammar` into a parser. Also returns the conditions that outputs are not checked for.
 ///
 /// # Errors
 /// [`Error::Request`](checkpoint::Error::Request) with the position of the problem.
-pub(super) fn parser(factory: &ParserFactory, grammar: &Grammar) -> Result<TokenParser> {
-    let compiled = grammar.compile(factory)?;
-    factory.create_parser_from_init_default(compiled).map_err(|error| refused(sentence(&format!("{error:#}"))))
+pub(super) fn parser(factory: &ParserFactory, grammar: &Grammar, stop: &Stop) -> Result<(TokenParser, Vec<String>)> {
+    let (compiled, unchecked) = grammar.compile(factory, stop)?;
+    let parser = factory.create_parser_from_init_default(compiled);
+    Ok((parser.map_err(|error| refused(sentence(&format!("{error:#}"))))?, unchecked))
 }
 
 /// Returns the bytes that represent a special token in the library's vocabulary.
@@ -240,6 +251,38 @@ mod tests {
         drop(first);
         compile(["c", "d"]);
         assert_eq!(compiler.live().len(), 1, "unused constraints are removed");
+    }
+
+    #[test]
+    fn a_prepared_grammar_shares_the_constraint_of_a_running_request() {
+        let compiler = compiler(LIMITS);
+        let prepared = compiler.prepare(&Grammar::Regex("[a-c]+".into())).unwrap();
+        assert!(compiler.cached_prepared(&prepared).is_none());
+        let running = compiler.build(&prepared, &Stop::default()).unwrap();
+        assert!(compiler.cached_prepared(&prepared).is_some_and(|cached| cached == running));
+        drop(running);
+        assert!(compiler.cached_prepared(&prepared).is_none());
+    }
+
+    #[test]
+    fn unchecked_conditions_are_kept() {
+        let compiler = compiler(LIMITS);
+        let schema = json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true});
+        let lenient = compiler.compile(&Grammar::LenientJsonSchema(schema.clone())).unwrap();
+        let [place] = lenient.unchecked() else { panic!("{:?}", lenient.unchecked()) };
+        assert!(place.starts_with("#/uniqueItems: "), "{place}");
+        assert!(compiler.compile(&Grammar::JsonSchema(schema)).is_err());
+    }
+
+    #[test]
+    fn a_stopped_compilation_ends_early() {
+        let compiler = compiler(LIMITS);
+        let stop = Stop::default();
+        let factory = compiler.factory().unwrap();
+        let grammar = Grammar::JsonSchema(json!({"type": "boolean"}));
+        assert!(parser(&factory, &grammar, &stop).is_ok());
+        stop.set();
+        assert!(parser(&factory, &grammar, &stop).is_err_and(|error| error.to_string().contains("stopped")));
     }
 
     #[test]

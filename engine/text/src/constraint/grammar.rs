@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::reason::sentence;
 use super::schema::{self, Rewritten};
+use super::stop::Stop;
 use checkpoint::error::{Error, Result};
 
 /// Maximum bytes of a grammar's text.
@@ -78,17 +79,6 @@ struct Part<'a> {
 }
 
 impl Grammar {
-    /// Returns the conditions of the grammar's schemas that outputs are not checked for, each after its position. Empty
-    /// if a schema is refused.
-    pub fn unchecked(&self) -> Vec<String> {
-        let rewritten = self.parts().into_iter().filter(|part| !part.strict).map(|part| {
-            let unchecked = schema::rewrite(part.schema, &[], &MARK.to_string(), false).map(|schema| schema.unchecked);
-            let name = |place: String| format!("{}{place}", part.origin);
-            unchecked.unwrap_or_default().into_iter().map(name).collect::<Vec<_>>()
-        });
-        rewritten.flatten().collect()
-    }
-
     /// Returns the grammar and its schemas as the user wrote them, to check them before compilation.
     ///
     /// # Errors
@@ -116,17 +106,21 @@ impl Grammar {
         }
     }
 
-    /// Converts the grammar to the form of `llguidance`.
+    /// Converts the grammar to the form of `llguidance`, unless `stop` is set. Also returns the conditions of its schemas
+    /// that outputs are not checked for, each after its position.
     ///
     /// # Errors
     /// The problem, after its position if it is in a schema.
-    pub(super) fn compile(&self, factory: &ParserFactory) -> Result<GrammarInit> {
-        let (parts, mut leaves, mut schemas) = (self.parts(), Vec::new(), Vec::new());
+    pub(super) fn compile(&self, factory: &ParserFactory, stop: &Stop) -> Result<(GrammarInit, Vec<String>)> {
+        let (parts, mut leaves, mut schemas, mut unchecked) = (self.parts(), Vec::new(), Vec::new(), Vec::new());
         let mark = mark(&parts);
         for (at, part) in parts.iter().enumerate() {
+            stop.check()?;
             small(part.schema.to_string().len())?;
-            let Rewritten { schema, leaves: new, .. } = part.rewrite(&[], &format!("{mark}{at}."))?;
+            let rewritten = part.rewrite(&[], &format!("{mark}{at}."))?;
+            let Rewritten { schema, leaves: new, unchecked: places } = rewritten;
             leaves.extend(new);
+            unchecked.extend(places.into_iter().map(|place| format!("{}{place}", part.origin)));
             schemas.push(with_options(schema));
         }
         let grammar = match self {
@@ -143,6 +137,7 @@ impl Grammar {
         let internal = |grammar: TopLevelGrammar| {
             GrammarInit::Serialized(grammar).to_internal(Some(factory.tok_env().clone()), factory.limits().clone())
         };
+        stop.check()?;
         let (grammar, mut lexer) = internal(grammar).map_err(|error| {
             let reason = sentence(&format!("{error:#}"));
             let is_refused = |part: &Part<'_>, path: &[String]| {
@@ -151,10 +146,14 @@ impl Grammar {
                     || rewritten
                         .is_ok_and(|r| internal(TopLevelGrammar::from_json_schema(with_options(r.schema))).is_err())
             };
-            refused(located(&parts, is_refused).map_or_else(|| reason.clone(), |place| format!("{place}: {reason}")))
+            refused(
+                located(&parts, stop, is_refused).map_or_else(|| reason.clone(), |place| format!("{place}: {reason}")),
+            )
         })?;
+        stop.check()?;
         schema::substitute(&mut lexer, &leaves)?;
-        Ok(GrammarInit::Internal(grammar, lexer))
+        stop.check()?;
+        Ok((GrammarInit::Internal(grammar, lexer), unchecked))
     }
 
     /// Converts a grammar that is not JSON.
@@ -202,11 +201,11 @@ fn mark(parts: &[Part<'_>]) -> String {
 }
 
 /// Returns the innermost position where `is_refused` is true.
-fn located(parts: &[Part<'_>], is_refused: impl Fn(&Part<'_>, &[String]) -> bool) -> Option<String> {
+fn located(parts: &[Part<'_>], stop: &Stop, is_refused: impl Fn(&Part<'_>, &[String]) -> bool) -> Option<String> {
     let (begun, mut tries) = (Instant::now(), 0);
     let mut is_wrong = |part: &Part<'_>, path: &[String]| {
         tries += 1;
-        tries <= MAX_PARTS && begun.elapsed() < MAX_SEARCH && is_refused(part, path)
+        !stop.is_set() && tries <= MAX_PARTS && begun.elapsed() < MAX_SEARCH && is_refused(part, path)
     };
     let part = match parts {
         [part] => part,

@@ -15,6 +15,7 @@ use super::deadline::within_deadline;
 pub struct Constraint(Arc<Beginning>, Thoughts);
 
 /// A weak reference to a constraint, valid while a request uses it.
+#[derive(Clone)]
 pub(super) struct LiveConstraint(Weak<Beginning>);
 
 /// Where an output is relative to the model's thoughts. The grammar applies only after them.
@@ -45,6 +46,7 @@ struct Beginning {
     is_spent: AtomicBool,
     vocab_size: usize,
     eos: Arc<[u32]>,
+    unchecked: Vec<String>,
 }
 
 /// The grammar state of one sequence, which says which tokens may follow. Clones advance independently.
@@ -71,9 +73,14 @@ pub enum Reading {
 }
 
 impl Constraint {
-    pub(super) fn new(matcher: llguidance::Matcher, vocab_size: usize, eos: Arc<[u32]>) -> Self {
+    pub(super) fn new(
+        matcher: llguidance::Matcher,
+        vocab_size: usize,
+        eos: Arc<[u32]>,
+        unchecked: Vec<String>,
+    ) -> Self {
         let (fresh, is_spent) = (matcher.deep_clone(), AtomicBool::new(false));
-        Constraint(Arc::new(Beginning { matcher, fresh, is_spent, vocab_size, eos }), Thoughts::Over)
+        Constraint(Arc::new(Beginning { matcher, fresh, is_spent, vocab_size, eos, unchecked }), Thoughts::Over)
     }
 
     /// Returns a weak reference to this constraint.
@@ -89,6 +96,11 @@ impl Constraint {
     /// The size of the vocabulary that the constraint was compiled for.
     pub fn vocab_size(&self) -> usize {
         self.0.vocab_size
+    }
+
+    /// The conditions of the grammar's schemas that outputs are not checked for, each after its position.
+    pub fn unchecked(&self) -> &[String] {
+        &self.0.unchecked
     }
 
     /// Creates a matcher for the start of an output.

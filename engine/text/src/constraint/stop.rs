@@ -5,6 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::CancellationHandle;
 
+use super::grammar::refused;
+use checkpoint::error::Result;
+
 /// A handle that stops one compilation. Clones share the same state.
 ///
 /// Building the parser cannot be interrupted, so its cost is bounded before it starts. Computing the first mask can be
@@ -30,6 +33,11 @@ impl Stop {
     /// Whether the compilation should stop.
     pub fn is_set(&self) -> bool {
         self.0.is_set.load(Ordering::SeqCst)
+    }
+
+    /// Fails if the compilation should stop.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.is_set() { Err(refused("the compilation was stopped".into())) } else { Ok(()) }
     }
 
     /// Makes [`Stop::set`] also cancel the mask of `handle`. `None` ends that.

@@ -16,6 +16,7 @@ use super::bounds::on_large_stack;
 use super::compiler::{LIMITS, factory, parser};
 use super::grammar::Grammar;
 use super::reason::sentence;
+use super::stop::Stop;
 
 /// A program started with this argument must call [`run`].
 pub const ARGUMENT: &str = "--try-grammar";
@@ -55,7 +56,7 @@ fn compile() -> Result<(), String> {
     drop(input);
     let factory = factory(trial.words(), trial.vocab_size, &LIMITS)?;
     limit(trial.memory, trial.seconds).map_err(|error| format!("the compilation cannot be bounded: {error}"))?;
-    let parser = parser(&factory, &trial.grammar).map_err(|error| match error {
+    let (parser, _) = parser(&factory, &trial.grammar, &Stop::default()).map_err(|error| match error {
         Error::Request(refusal) => refusal.why,
         other => other.to_string(),
     })?;

@@ -28,6 +28,8 @@ pub(super) const HOSTNAME: &str = r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+
 pub(super) const LABELS: &str = r"^[^.]{1,63}(\.[^.]{1,63})*$";
 /// Maximum characters of user text in an error message.
 const MAX_SHOWN: usize = 100;
+/// Assumed cost of parsing a byte of a pattern, in copied bytes.
+pub(super) const PATTERN_COST: usize = 16;
 /// Maximum property names that a condition on property names may list.
 const MAX_NAMES: usize = 5000;
 /// Maximum characters of a host name.
@@ -80,7 +82,10 @@ impl<'a> Pass<'a> {
             "prefixItems" | "allOf" | "anyOf" => self.list(value),
             "oneOf" => return self.one_of(members, value, out),
             "$ref" => self.follow(members, value),
-            "required" => self.checked(value, is_strings(value), "must be an array of strings"),
+            "required" => {
+                self.spend_on(value)?;
+                self.checked(value, is_strings(value), "must be an array of strings")
+            }
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
                 self.count(value)
             }
@@ -132,8 +137,10 @@ impl<'a> Pass<'a> {
         let is_combined = members.contains_key("properties") && members.contains_key("patternProperties");
         let mut all = Map::new();
         for (name, schema) in properties {
+            self.spend(name.len() + super::SCHEMA_COST)?;
             let schema = self.at(&[name], |pass| {
                 if keyword == "patternProperties" {
+                    pass.spend(name.len() * PATTERN_COST)?;
                     pass.plain_pattern(name)?;
                 }
                 pass.combined(is_combined, |pass| pass.visit(schema))
@@ -211,6 +218,7 @@ impl<'a> Pass<'a> {
         if pattern::is_duration(text) && members.get("format").is_some_and(|format| format == "duration") {
             return Ok(None);
         }
+        self.spend(text.len() * PATTERN_COST)?;
         if pattern::looks_around(text) {
             pattern::conditions(text).map_err(|why| self.refusal(format!("the pattern {} {why}", shown(text))))?;
             return Err(self.refusal(COMBINED));

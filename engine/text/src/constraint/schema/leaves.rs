@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use llguidance::derivre::RegexAst;
 use serde_json::{Value, json};
 
-use super::keywords::{FORMATS, HOSTNAME, LABELS, MAX_HOSTNAME, TYPES, has_type, shown};
+use super::keywords::{FORMATS, HOSTNAME, LABELS, MAX_HOSTNAME, PATTERN_COST, TYPES, has_type, shown};
 use super::leaf::{self, Condition};
 use super::{COMBINED, Members, Pass, is_constraint, number, pattern, pointer};
 use checkpoint::error::Result;
@@ -108,6 +108,7 @@ impl<'a> Pass<'a> {
 
     fn string(&mut self, members: &'a Members) -> Result<Value> {
         let text = members.get("pattern").and_then(Value::as_str).unwrap_or_default();
+        self.spend(text.len() * PATTERN_COST)?;
         let mut conditions = self.at(&["pattern"], |pass| {
             pattern::conditions(text).map_err(|why| pass.refusal(format!("the pattern {} {why}", shown(text))))
         })?;

@@ -383,3 +383,36 @@ pub(super) fn target_of(schema: &Value) -> Option<Vec<String>> {
 fn named(path: &[String], why: &str) -> String {
     format!("{}: {why}", place(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_search_for_listed_values_is_bounded() {
+        // Four levels of 100 references to the next one.
+        let reference = |level: usize| json!({"$ref": format!("#/$defs/d{level}")});
+        let level = |level: usize| (format!("d{level}"), json!({"anyOf": vec![reference(level + 1); 100]}));
+        let mut defs: Members = (0..4).map(level).collect();
+        defs.insert("d4".into(), json!({"type": "null"}));
+        let array = json!({"type": "array", "items": reference(0), "uniqueItems": true, "$defs": defs});
+        let unchecked = rewrite(&array, &[], "m", false).unwrap().unchecked;
+        assert!(unchecked.len() == 1 && unchecked[0].starts_with("#/uniqueItems: "), "{unchecked:?}");
+        let short = json!({"type": "array", "items": reference(3), "uniqueItems": true, "$defs": array["$defs"]});
+        assert!(rewrite(&short, &[], "m", true).is_ok());
+    }
+
+    #[test]
+    fn constants_are_not_copied_without_end() {
+        // Each reference's target contains the following ones.
+        let schema = |count: usize| {
+            let constants: Vec<String> = (0..10_000).map(|at| format!("{at:020}")).collect();
+            let nested = (0..count).fold(json!({"enum": constants}), |inner, _| json!({"items": inner}));
+            let reference = |at: usize| json!({"$ref": format!("#/$defs/a{}", "/items".repeat(at))});
+            json!({"anyOf": (0..count).map(reference).collect::<Vec<_>>(), "$defs": {"a": nested}})
+        };
+        assert!(rewrite(&schema(10), &[], "m", true).is_ok());
+        let why = rewrite(&schema(300), &[], "m", true).err().unwrap().to_string();
+        assert!(why.contains("too often"), "{why}");
+    }
+}
