@@ -225,9 +225,10 @@ pub(super) fn factory(words: Vec<Vec<u8>>, end: usize, limits: &ParserLimits) ->
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::Reading;
+    use super::super::grammar::{DocumentRule, Documents};
     use super::*;
     use checkpoint::load::ModelFiles;
 
@@ -272,6 +273,24 @@ mod tests {
         let [place] = lenient.unchecked() else { panic!("{:?}", lenient.unchecked()) };
         assert!(place.starts_with("#/uniqueItems: "), "{place}");
         assert!(compiler.compile(&Grammar::JsonSchema(schema)).is_err());
+    }
+
+    #[test]
+    fn refusals_of_document_rules_name_their_origin() {
+        let compiler = compiler(LIMITS);
+        let documents = |schema: Value| {
+            let rule = DocumentRule { name: "document".into(), origin: "the tool: ".into(), schema, strict: true };
+            let documents = Documents { lark: "start: document".into(), rules: vec![rule] };
+            compiler.compile(&Grammar::Documents(documents))
+        };
+        let nested = |count: usize| {
+            (0..count).fold(json!({"type": "null"}), |inner, _| json!({"type": "array", "items": inner}))
+        };
+        assert!(documents(nested(126)).is_ok());
+        let why = documents(nested(127)).unwrap_err().to_string();
+        assert!(why.contains("the tool: #: the schema nests deeper"), "{why}");
+        let why = documents(json!({"items": {"multipleOf": 1e-9}})).unwrap_err().to_string();
+        assert!(why.contains("the tool: #/items: multipleOf"), "{why}");
     }
 
     #[test]

@@ -19,6 +19,9 @@ const MAX_CHOICES: usize = 10_000;
 /// White space between two tokens of a JSON document: at most one space. A model that may write more could write white
 /// space forever.
 const SPACE: &str = r"\x20";
+/// Maximum nested objects and arrays in the rewritten schema of a document rule. The library reads these schemas as
+/// text, with this limit.
+const MAX_DOCUMENT_LEVELS: usize = 127;
 /// Maximum subschemas that are compiled to find the refused one. [`MAX_SEARCH`] limits the time.
 const MAX_PARTS: usize = 64;
 const MAX_SEARCH: Duration = Duration::from_millis(100);
@@ -79,16 +82,17 @@ struct Part<'a> {
 }
 
 impl Grammar {
-    /// Returns the grammar and its schemas as the user wrote them, to check them before compilation.
+    /// Returns the grammar and its schemas as the user wrote them, each after its origin, to check them before
+    /// compilation.
     ///
     /// # Errors
     /// If a text is too large or cannot be a grammar.
-    pub(super) fn sources(&self) -> Result<Vec<TopLevelGrammar>> {
-        let schemas = self.parts().into_iter().map(|part| TopLevelGrammar::from_json_schema(part.schema.clone()));
-        let mut sources: Vec<TopLevelGrammar> = schemas.collect();
+    pub(super) fn sources(&self) -> Result<Vec<(&str, TopLevelGrammar)>> {
+        let schema = |part: Part<'_>| TopLevelGrammar::from_json_schema(part.schema.clone());
+        let mut sources: Vec<_> = self.parts().into_iter().map(|part| (part.origin, schema(part))).collect();
         match self {
-            Grammar::Regex(_) | Grammar::Choice(_) | Grammar::Lark(_) => sources.push(self.text()?),
-            Grammar::Documents(documents) => sources.push(TopLevelGrammar::from_lark(documents.lark.clone())),
+            Grammar::Regex(_) | Grammar::Choice(_) | Grammar::Lark(_) => sources.push(("", self.text()?)),
+            Grammar::Documents(documents) => sources.push(("", TopLevelGrammar::from_lark(documents.lark.clone()))),
             Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::LenientJsonSchema(_) => {}
         }
         Ok(sources)
@@ -121,7 +125,12 @@ impl Grammar {
             let Rewritten { schema, leaves: new, unchecked: places } = rewritten;
             leaves.extend(new);
             unchecked.extend(places.into_iter().map(|place| format!("{}{place}", part.origin)));
-            schemas.push(with_options(schema));
+            let schema = with_options(schema);
+            if matches!(self, Grammar::Documents(_)) && levels(&schema) > MAX_DOCUMENT_LEVELS {
+                let why = format!("the schema nests deeper than {MAX_DOCUMENT_LEVELS} objects and arrays");
+                return Err(refused(format!("{}{}: {why}", part.origin, schema::place(&[]))));
+            }
+            schemas.push(schema);
         }
         let grammar = match self {
             Grammar::JsonObject => TopLevelGrammar::from_json_schema(with_options(json!({"type": "object"}))),
@@ -221,6 +230,20 @@ fn located(parts: &[Part<'_>], stop: &Stop, is_refused: impl Fn(&Part<'_>, &[Str
             None => return Some(format!("{}{}", part.origin, schema::place(&path))),
         }
     }
+}
+
+/// Returns the number of nested objects and arrays.
+fn levels(value: &Value) -> usize {
+    let (mut deepest, mut rest) = (0, vec![(value, 1)]);
+    while let Some((value, level)) = rest.pop() {
+        match value {
+            Value::Array(items) => rest.extend(items.iter().map(|item| (item, level + 1))),
+            Value::Object(members) => rest.extend(members.values().map(|member| (member, level + 1))),
+            _ => continue,
+        }
+        deepest = deepest.max(level);
+    }
+    deepest
 }
 
 /// Adds the options that tell the library how to read the schema. They are not part of the user's schema.

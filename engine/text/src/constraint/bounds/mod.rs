@@ -26,18 +26,18 @@ pub(super) enum Weight {
     Heavy,
 }
 
-/// Returns the weight of the grammar that consists of `sources`.
+/// Returns the weight of the grammar that consists of `sources`, each after its origin.
 ///
 /// # Errors
 /// A sentence for the user, if the grammar exceeds a limit.
-pub(super) fn check(sources: &[TopLevelGrammar]) -> Result<Weight, String> {
+pub(super) fn check(sources: &[(&str, TopLevelGrammar)]) -> Result<Weight, String> {
     let mut tally = Tally::default();
-    for part in sources.iter().flat_map(|source| &source.grammars) {
+    for (origin, part) in sources.iter().flat_map(|(origin, source)| source.grammars.iter().map(move |p| (origin, p))) {
         if let Some(value) = &part.json_schema {
-            schema::count(value, &mut tally)?;
+            schema::count(value, &mut tally).map_err(|why| format!("{origin}{why}"))?;
         }
         if let Some(text) = &part.lark_grammar {
-            lark::count(text, &mut tally)?;
+            lark::count(text, &mut tally).map_err(|why| format!("{origin}{why}"))?;
         }
     }
     tally.weight()

@@ -48,9 +48,21 @@ pub(super) fn count(root: &Value, tally: &mut Tally) -> Result<(), String> {
         return Err(format!("a schema may have {MAX_LEVELS} levels at most, with all references followed"));
     }
     let patterns = HashMap::new();
-    let mut counter =
-        Counter { root, tally, patterns, multiple: 1, scaled: 1, largest: 0, places: 0, has_intersections: false };
-    counter.value(root)?;
+    let mut counter = Counter {
+        root,
+        tally,
+        patterns,
+        multiple: 1,
+        scaled: 1,
+        largest: 0,
+        places: 0,
+        has_intersections: false,
+        path: Vec::new(),
+    };
+    if let Err(why) = counter.value(root) {
+        counter.path.reverse();
+        return Err(format!("{}: {why}", rewriter::place(&counter.path)));
+    }
     let (multiple, has_intersections, product) = (counter.multiple, counter.has_intersections, counter.product());
     if has_intersections && multiple > MAX_MULTIPLE {
         return Err(format!("a number cannot be required to be a multiple of {multiple}; {MAX_MULTIPLE} is the most"));
@@ -188,6 +200,8 @@ struct Counter<'a, 'b> {
     /// Most decimal places of a `multipleOf`.
     places: usize,
     has_intersections: bool,
+    /// Keys from the refused value up to the root.
+    path: Vec<String>,
 }
 
 impl<'a> Counter<'a, '_> {
@@ -196,7 +210,7 @@ impl<'a> Counter<'a, '_> {
             Value::String(text) => self.tally.bytes += text.len() + 3,
             Value::Array(items) => {
                 self.tally.bytes += 2;
-                items.iter().try_for_each(|item| self.value(item))?;
+                items.iter().enumerate().try_for_each(|(at, item)| self.at(&at, item))?;
             }
             Value::Object(members) => {
                 self.object(members)?;
@@ -207,12 +221,21 @@ impl<'a> Counter<'a, '_> {
                 self.tally.is_heavy |= patterns > 1;
                 for (name, member) in members {
                     self.tally.bytes += name.len() + 4;
-                    self.value(member)?;
+                    self.at(name, member)?;
                 }
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => self.tally.bytes += 8,
         }
         Ok(())
+    }
+
+    /// Counts the value at a key. If it is refused, notes the key.
+    fn at(&mut self, key: &dyn ToString, value: &'a Value) -> Result<(), String> {
+        let counted = self.value(value);
+        if counted.is_err() {
+            self.path.push(key.to_string());
+        }
+        counted
     }
 
     fn object(&mut self, members: &'a Map<String, Value>) -> Result<(), String> {
@@ -417,6 +440,13 @@ mod tests {
                 .into_iter()
                 .all(|s| names(s).is_heavy)
         );
+    }
+
+    #[test]
+    fn refusals_name_the_place() {
+        let schema = json!({"properties": {"a/b": {"anyOf": [{}, {"multipleOf": 1e-9}]}}});
+        let why = counted(&schema).unwrap_err();
+        assert!(why.starts_with("#/properties/a~1b/anyOf/1: multipleOf"), "{why}");
     }
 
     #[test]
