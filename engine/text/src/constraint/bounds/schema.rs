@@ -92,6 +92,8 @@ struct Levels<'a> {
     root: &'a Value,
     /// Indices of the targets of references, by address.
     indices: HashMap<*const Value, usize>,
+    /// The same, by the reference's text.
+    references: HashMap<&'a str, Vec<usize>>,
     targets: Vec<Target>,
     read: usize,
 }
@@ -106,7 +108,7 @@ struct Target {
 
 impl<'a> Levels<'a> {
     fn new(root: &'a Value) -> Self {
-        Levels { root, indices: HashMap::new(), targets: Vec::new(), read: 0 }
+        Levels { root, indices: HashMap::new(), references: HashMap::new(), targets: Vec::new(), read: 0 }
     }
 
     fn count(mut self) -> Result<usize, String> {
@@ -139,14 +141,20 @@ impl<'a> Levels<'a> {
             Value::Array(items) => items.iter().try_for_each(|item| self.value(item, level + 1, into, found)),
             Value::Object(members) => {
                 if let Some(Value::String(reference)) = members.get("$ref") {
-                    for target in targets(self.root, reference) {
-                        into.references.push(self.index(target, found));
-                    }
+                    into.references.extend(self.reference(reference, found));
                 }
                 members.values().try_for_each(|member| self.value(member, level + 1, into, found))
             }
             _ => Ok(()),
         }
+    }
+
+    fn reference(&mut self, reference: &'a str, found: &mut Vec<&'a Value>) -> &[usize] {
+        if !self.references.contains_key(reference) {
+            let targets = targets(self.root, reference).into_iter().map(|target| self.index(target, found)).collect();
+            self.references.insert(reference, targets);
+        }
+        self.references.get(reference).map_or(&[], Vec::as_slice)
     }
 
     fn index(&mut self, target: &'a Value, found: &mut Vec<&'a Value>) -> usize {

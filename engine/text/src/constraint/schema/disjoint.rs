@@ -174,12 +174,12 @@ fn bytes(schema: &Members) -> usize {
     }
 }
 
-/// What the proof knows about a document. Documents with different keys differ.
+/// The part of a document that the proof compares. Documents with different keys differ.
 #[derive(PartialEq, Eq, Hash)]
 enum Key<'a> {
     Null,
     Bool(bool),
-    /// The bits of the nearest double. Different numbers may have equal doubles, which then proves nothing.
+    /// The bits of the nearest double. Different numbers may have equal doubles, so equal keys are no proof.
     Number(u64),
     /// A number out of the range of doubles. It may equal every number.
     AnyNumber,

@@ -202,8 +202,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns all documents of a schema without duplicates, if the schema lists them simply enough and there are at most
-    /// `most`.
+    /// Returns all documents of a schema without duplicates. `None` if the schema does not list them simply enough, or
+    /// lists more than `most`.
     ///
     /// # Errors
     /// If the pass has read too much.
@@ -274,7 +274,7 @@ fn is_of(value: &Value, kind: &Value) -> bool {
 }
 
 /// Returns the documents that a schema lists, with duplicates, or `None` if the schema does not list them simply enough.
-/// Takes what it reads from `left` and returns `None` if that is exceeded.
+/// Takes one from `left` for each schema and document, and returns `None` if `left` is too small.
 fn listed<'a>(root: &'a Value, schema: &'a Value, steps: usize, left: &mut usize) -> Option<Vec<&'a Value>> {
     let members = schema.as_object().filter(|_| steps < MAX_STEPS)?;
     *left = left.checked_sub(1)?;

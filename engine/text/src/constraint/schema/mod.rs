@@ -173,7 +173,7 @@ impl<'a> Pass<'a> {
         refused(named(&self.path, &why.to_string()))
     }
 
-    /// Takes bytes from what the pass may read or copy.
+    /// Takes bytes from the pass's budget.
     fn spend(&mut self, bytes: usize) -> Result<()> {
         match self.left.checked_sub(bytes) {
             Some(left) => {

@@ -2,11 +2,17 @@
 
 use serde_json::Value;
 
+/// Maximum bytes of a reference.
+const MAX_BYTES: usize = 4096;
+
 /// Parses a reference into the schema itself: `#` and a JSON pointer, encoded as a URI fragment. Returns the keys.
 ///
 /// # Errors
 /// The reason, if it is not such a reference.
 pub(super) fn parse(reference: &str) -> Result<Vec<String>, &'static str> {
+    if reference.len() > MAX_BYTES {
+        return Err("is longer than 4096 bytes");
+    }
     let fragment = reference.strip_prefix('#').ok_or("is not within this schema: it must begin with #/")?;
     let decoded = percent_decoded(fragment).ok_or("has a % that encodes no character")?;
     if decoded.is_empty() || decoded == "/" {
@@ -77,5 +83,6 @@ mod tests {
         for reference in ["other.json#/a", "#anchor", "#/a%2", "#/a%zz", "#/%ff", ""] {
             assert!(parse(reference).is_err(), "{reference}");
         }
+        assert!(parse(&"#/a".repeat(2000)).is_err_and(|why| why.contains("longer")));
     }
 }
