@@ -403,6 +403,18 @@ mod tests {
     }
 
     #[test]
+    fn a_rounded_divisor_is_refused() {
+        let divisor = |text: &str| {
+            let schema = format!("{{\"type\": \"number\", \"multipleOf\": {text}}}");
+            let schema: Value = serde_json::from_str(&exact_numbers(&schema)).unwrap();
+            rewrite(&schema, &[], "m", true).map(|rewritten| rewritten.schema["multipleOf"].clone())
+        };
+        assert_eq!(divisor("0.5000000000000000000").ok(), Some(json!(0.5)));
+        let why = divisor("0.5000000000000000001").unwrap_err().to_string();
+        assert!(why.contains("#/multipleOf: has too many digits"), "{why}");
+    }
+
+    #[test]
     fn constants_are_not_copied_without_end() {
         // Each reference's target contains the following ones.
         let schema = |count: usize| {
