@@ -179,8 +179,11 @@ fn weigh_at(value: &Value, level: u32) -> Result<Weight, Error> {
             check_depth(level + 1)?;
             let mut weight = Weight::default();
             for key in value.try_iter()? {
+                // Building a mapping hashes its keys, and so does reading it.
+                let own = weigh_at(&key, level + 1)?;
+                spend(own.bytes as usize)?;
                 let item = value.get_item(&key)?;
-                weight = weight.joined(weigh_at(&key, level + 1)?).joined(weigh_at(&item, level + 1)?);
+                weight = weight.joined(own).joined(weigh_at(&item, level + 1)?);
             }
             weight
         }

@@ -4,7 +4,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, FormatStyle, State, Value, filters, format_filter};
 
 use super::budget::{self, ITEM, spend};
-use super::{json, python};
+use super::{json, methods, python};
 
 /// The work that a filter pays for from the budget.
 #[derive(Clone, Copy)]
@@ -32,13 +32,18 @@ pub(super) fn add(environment: &mut Environment<'_>) {
 }
 
 fn pay(cost: Cost, arguments: &[Value]) -> Result<(), Error> {
-    for argument in arguments {
-        match cost {
-            Cost::Compare => spend(budget::weigh(argument)?.bytes as usize)?,
-            Cost::Read | Cost::Make => budget::spend_on(argument)?,
-        }
+    let Some((value, others)) = arguments.split_first() else { return Ok(()) };
+    match cost {
+        Cost::Compare => spend(budget::weigh(value)?.bytes as usize)?,
+        Cost::Read | Cost::Make => budget::spend_on(value)?,
     }
-    Ok(())
+    // The filter reads its other arguments for each item. An attribute's name is one.
+    let items = if value.as_str().is_some() { 1 } else { value.len().unwrap_or(0).max(1) };
+    let read = |argument: &Value| spend(argument.as_str().map_or(1, str::len).saturating_mul(items));
+    others.iter().try_for_each(|argument| match argument.is_kwargs() {
+        true => python::pairs(argument).try_for_each(|(_, value)| read(&value)),
+        false => read(argument),
+    })
 }
 
 type Filters = Vec<(&'static [&'static str], Cost, Value)>;
@@ -46,10 +51,12 @@ type Filters = Vec<(&'static [&'static str], Cost, Value)>;
 /// Filters that minijinja lacks or implements differently.
 fn own_filters() -> Filters {
     let string = Value::from_function(|value: &Value| python::text(value));
+    let trim = |value: &Value, chars: Rest<Value>| methods::strip(&python::text(value)?, true, true, &chars);
     let format = Value::from_function(|format: &str, arguments: Rest<Value>| printf(format, &arguments));
     vec![
         (&["tojson"], Cost::Make, Value::from_function(json::to_json)),
         (&["string"], Cost::Make, string.clone()),
+        (&["trim"], Cost::Make, Value::from_function(trim)),
         (&["pprint"], Cost::Make, string),
         (&["join"], Cost::Make, Value::from_function(join)),
         (&["length", "count"], Cost::Read, Value::from_function(length)),
@@ -81,7 +88,6 @@ fn minijinja_filters() -> Filters {
         (&["upper"], Cost::Make, Value::from_function(filters::upper)),
         (&["title"], Cost::Make, Value::from_function(filters::title)),
         (&["capitalize"], Cost::Make, Value::from_function(filters::capitalize)),
-        (&["trim"], Cost::Make, Value::from_function(filters::trim)),
         (&["items"], Cost::Make, Value::from_function(filters::items)),
         (&["reverse"], Cost::Make, Value::from_function(filters::reverse)),
         (&["list"], Cost::Make, Value::from_function(filters::list)),

@@ -96,7 +96,12 @@ fn filter(name: &'static str, arguments: u16) -> Instruction<'static> {
 /// Returns an instruction with its checks. `constant` is its last operand, if that is known.
 fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> Result<Vec<Instruction<'a>>, Error> {
     let own = || instruction.clone();
-    let read = |value| [Instruction::DupTop, filter(READ, 1), Instruction::DiscardTop, value];
+    let read = || [Instruction::DupTop, filter(READ, 1), Instruction::DiscardTop];
+    let with_read = || read().into_iter().chain([own()]).collect();
+    let with_both_read = || {
+        let swapped = [Instruction::Swap].into_iter().chain(read()).chain([Instruction::Swap]);
+        read().into_iter().chain(swapped).chain([own()]).collect()
+    };
     let refused = |what: &str| Err(Error::new(ErrorKind::InvalidOperation, format!("{what} in a chat template")));
     Ok(match instruction {
         Instruction::Add => vec![filter(ADD, 2)],
@@ -107,19 +112,15 @@ fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> R
         // Reading a field by its name is cheap and the common case.
         Instruction::GetItem if constant.is_none_or(|key| key.as_str().is_none()) => vec![filter(ITEM, 2)],
         Instruction::BuildList(_) | Instruction::BuildMap(_) => vec![own(), filter(BUILT, 1)],
-        // A comparison with a constant costs at most the constant's length.
-        Instruction::Eq
-        | Instruction::Ne
-        | Instruction::Lt
-        | Instruction::Lte
-        | Instruction::Gt
-        | Instruction::Gte
-        | Instruction::In
-        | Instruction::CompareAndPreserve(_)
+        // A comparison costs at most the length of the shorter operand.
+        Instruction::Eq | Instruction::Ne | Instruction::Lt | Instruction::Lte | Instruction::Gt | Instruction::Gte
             if constant.is_none() =>
         {
-            read(own()).into()
+            with_read()
         }
+        // A mapping hashes the value to look up.
+        Instruction::In if constant.is_none() => with_both_read(),
+        Instruction::CompareAndPreserve(_) => with_both_read(),
         Instruction::SetAttr(_) => vec![Instruction::Swap, filter(ATTRIBUTE, 1), Instruction::Swap, own()],
         Instruction::EmitRaw(text) => vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit],
         // A call with one argument may be a call of a recursive loop.
@@ -128,7 +129,7 @@ fn with_checks<'a>(instruction: &Instruction<'a>, constant: Option<&Value>) -> R
         }
         // `loop.changed(value)` compares the value with the previous one.
         Instruction::CallMethod("changed", arguments) => match arguments {
-            Some(2) => read(own()).into(),
+            Some(2) => with_read(),
             _ => return refused("loop.changed() must have one argument"),
         },
         Instruction::BuildMacro(..) => vec![own(), filter(MACRO, 1)],

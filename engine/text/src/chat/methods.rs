@@ -12,7 +12,7 @@ use super::tests;
 /// Calls `value.method(args)`.
 pub(super) fn call(state: &State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     budget::spend_on(value)?;
-    args.iter().try_for_each(budget::spend_on)?;
+    args.iter().try_for_each(tests::read)?;
     let own = match value.kind() {
         ValueKind::String => string_method(value.as_str().unwrap_or_default(), method, args),
         ValueKind::Map | ValueKind::Seq | ValueKind::Iterable => collection_method(value, method, args),
@@ -186,8 +186,10 @@ fn split_lines(s: &str, args: &[Value]) -> Result<Value, Error> {
     })
 }
 
-fn strip(s: &str, left: bool, right: bool, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn strip(s: &str, left: bool, right: bool, args: &[Value]) -> Result<Value, Error> {
     let (chars,): (Option<&str>,) = from_args(args)?;
+    // Each character of the text is compared with all of these.
+    spend(s.len().saturating_mul(chars.map_or(1, str::len)))?;
     let strips = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
     let s = if left { s.trim_start_matches(strips) } else { s };
     Ok(Value::from(if right { s.trim_end_matches(strips) } else { s }))

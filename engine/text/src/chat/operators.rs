@@ -35,7 +35,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter(names::SLICE, slice);
     environment.add_filter(names::ITEM, |value: &Value, key: &Value| {
         budget::spend(value.as_str().map_or(0, str::len))?;
-        budget::spend_on(key)?;
+        tests::read(key)?;
         value.get_item(key)
     });
     environment.add_filter(names::BUILT, budget::charge);

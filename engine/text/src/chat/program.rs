@@ -34,6 +34,8 @@ const MAX_SOURCE: usize = 512 << 10;
 const MAX_TAG_WORDS: usize = 2_000;
 /// Maximum nesting of brackets in one tag.
 const MAX_BRACKETS: usize = 100;
+/// Maximum bytes of a name. Each instruction may look one up.
+const MAX_NAME: usize = 200;
 /// Maximum number of `elif` in a template. The parser recurses at each.
 const MAX_BRANCHES: usize = 2_000;
 /// Stack size of the compiling thread, in bytes. Each token of a tag may be a level of recursion.
@@ -144,6 +146,7 @@ fn check_tags(source: &str) -> Result<(), Error> {
     for token in tokenize(source, false, Default::default(), WHITESPACE) {
         let (token, span) = token?;
         words += 1;
+        let name = if let Token::Ident(name) = token { name.len() } else { 0 };
         match token {
             Token::VariableStart | Token::BlockStart => (words, brackets) = (0, 0),
             Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => brackets += 1,
@@ -155,6 +158,7 @@ fn check_tags(source: &str) -> Result<(), Error> {
             (words, MAX_TAG_WORDS, "words in a tag"),
             (brackets, MAX_BRACKETS, "nested brackets"),
             (branches, MAX_BRANCHES, "elif branches"),
+            (name, MAX_NAME, "bytes in a name"),
         ];
         if let Some((_, most, what)) = bounds.iter().find(|(n, most, _)| n > most) {
             return Err(invalid(format!("line {} has more than {most} {what}", span.start_line)));
