@@ -8,7 +8,7 @@ use argh::{ArgsInfo, FlagInfo, FlagInfoKind, FromArgs};
 
 use crate::command::{Command, Positionals, Words};
 
-/// The command.
+/// The command `quire man`, which prints a manual page.
 pub const COMMAND: Command = Command {
     name: "man",
     positionals: Positionals::None,

@@ -49,7 +49,7 @@ pub struct Args {
     json: Option<String>,
 }
 
-/// Prints the plan.
+/// Prints the plan, and writes it as JSON if a file is given.
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
     let model = ModelShape::find(&args.model)?;

@@ -29,7 +29,7 @@ use crate::tokenizer::Tokenizer;
 /// use engine::load::ModelFiles;
 /// use engine::sampling::SamplingParams;
 ///
-/// The model bundled with the program. `ModelFiles::directory` and `resolve` find others.
+/// // The model bundled with the program. `ModelFiles::directory` and `resolve` find others.
 /// let mut llm = Llm::load(&ModelFiles::bundled(), &Options::default())?;
 /// let params = SamplingParams { max_tokens: 5, temperature: 0.0, ..SamplingParams::default() };
 /// let answers = llm.generate(&[Prompt::Text("Once upon a time".into())], &params)?;

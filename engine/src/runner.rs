@@ -37,7 +37,6 @@ pub trait Runner: Send {
     ///
     /// # Errors
     /// If the device failed.
-    /// When the device failed.
     fn warm_up(&mut self, num_seqs: usize, num_blocks: usize, block_size: usize) -> Result<()> {
         let params = SamplingParams::default();
         for step in warmup::steps(self.decode_sizes(num_seqs), num_blocks, block_size) {

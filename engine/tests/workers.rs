@@ -35,7 +35,8 @@ fn watched<T: Send + 'static>(case: impl FnOnce() -> T + Send + 'static) -> T {
     }
 }
 
-/// An engine with its pinned prefixes and owners. `None` if a worker failed while the prefixes were pinned.
+/// Loads an engine, and returns it with its pinned prefixes and owners. `None` if a worker failed while the prefixes were
+/// pinned.
 fn load(
     requests: &[Request],
     setup: &Setup,

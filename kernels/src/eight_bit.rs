@@ -1,7 +1,7 @@
 //! Keys and values in 8 bits. Host and device compute the same codes, to the bit.
 //!
 //! The elements of one head of one token share a scale, a half. An element is its code's number times the scale. The
-//! scale is the smallest half for which no element exceeds the largest code. What is stored for a token therefore
+//! scale is the smallest half for which no element exceeds the largest code's number times the scale. What is stored for a token therefore
 //! depends only on that token.
 
 /// An 8-bit number format.

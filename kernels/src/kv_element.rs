@@ -30,7 +30,7 @@ pub trait KvElement {
     /// The storage format of the elements.
     const FORMAT: KvFormat;
 
-    /// How far a score may exceed its row's reference, as a power of two.
+    /// How far a score may exceed its row's reference, as an exponent of two.
     const SLACK: f32;
 
     /// The factor for products with keys, in addition to the keys' scales.

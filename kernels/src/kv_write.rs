@@ -214,7 +214,7 @@ unsafe fn by_five(part: HeadPart, own: Codes) -> HalfVectors {
     codes
 }
 
-/// Returns this lane's half of a vector of codes that it shares with the lane whose number differs by `lanes` in XOR.
+/// Exchanges codes with lane `lane_id ^ lanes`. Their codes form one vector, and each lane returns half of it.
 ///
 /// The first of the two lanes holds the codes of the lower elements and gets the first half.
 ///

@@ -167,8 +167,8 @@ fn checkpoints_are_written_as_gguf_files() {
     }
 }
 
-/// Packed weights are as close to the f32 result as their elements in 16 bits. A note names formats that no kernel
-/// reads.
+/// Checks that packed weights score within 1.5 times the error of 16-bit weights, both compared with f32, and that a note
+/// names each format without a kernel.
 #[test]
 fn checkpoints_stay_quantised_on_a_gpu() {
     std::thread::scope(|scope| {

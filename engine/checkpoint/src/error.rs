@@ -58,7 +58,7 @@ pub enum Error {
     /// There is not enough memory for the request.
     #[error("not enough memory: {0}")]
     Memory(String),
-    /// The model computed NaN, so no token can be chosen.
+    /// The model computed logits that are NaN or infinite, so no token can be chosen.
     #[error("the model computed logits that are not numbers: its weights are damaged, or too large for their type")]
     NotANumber,
     /// A model could not be found on, or fetched from, the hub.

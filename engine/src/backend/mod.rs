@@ -93,9 +93,9 @@ pub trait Backend: Send + 'static {
     type Weight: Clone + Send + Sync;
     /// The pool of KV blocks.
     type KvCache: Send;
-    /// The fused projections to query, key and value.
+    /// The projections to query, key and value. A backend may fuse them.
     type QkvWeight: Send;
-    /// The fused gate and up projections of a gated unit.
+    /// The gate and up projections of a gated unit. A backend may fuse them.
     type GatedWeight: Send;
     /// Queries, keys and values of the new tokens.
     type Qkv: Send;

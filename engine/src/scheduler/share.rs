@@ -72,7 +72,8 @@ impl Shares {
         self.used.values().any(|used| used.rows > self.share.rows || used.blocks > self.share.blocks)
     }
 
-    /// How many of a waiting group's outputs its owner may run. An owner without a running group may run at least one.
+    /// How many of a waiting group's outputs its owner may run. An owner without a running group may run at least one,
+    /// and all of a group that cannot be divided.
     pub fn outputs_left(&self, group: &SequenceGroup) -> usize {
         let mut left = self.share;
         if let Some(used) = self.used.get(&group.owner) {

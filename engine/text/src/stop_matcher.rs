@@ -6,7 +6,7 @@ pub struct StopMatcher {
     stops: Vec<String>,
     /// Whether a stop string is part of the text that it ends.
     include: bool,
-    /// Text pending back because it may be the beginning of a stop string.
+    /// Text that is held back because it may be the beginning of a stop string.
     pending: String,
     /// No stop string may end in this many bytes at the start of `pending`.
     passed: usize,

@@ -1,4 +1,4 @@
-//! Projections: `out = epilogue(x weight^T)`, with 16-bit activations and weights, and sums in `f32`.
+//! Projections: `out = epilogue(x weight^T)`, with 16-bit activations, 16-bit or quantised weights, and sums in `f32`.
 //!
 //! | file | kernel | tokens | limit |
 //! | --- | --- | --- | --- |
@@ -10,10 +10,10 @@
 //! | [`quantised`] | [`gemm_quantised`](quantised::gemm_quantised()) | any, weights of 4 and 8 bits | memory, then tensor cores |
 //!
 //! The kernels share tiles in shared memory ([`operand`]) and partial sums of several blocks ([`split`]). [`epilogue`],
-//! [`activation`] and [`fragment`] transform sums before they are stored. [`plan`] chooses the kernel and its launch,
-//! and is the only module that a host needs.
+//! [`activation`] and [`fragment`] transform sums before they are stored. [`plan`] chooses the kernel and its launch
+//! for 16-bit weights, and [`quantised::plan`] for quantised weights.
 //!
-//! All kernels take the same arguments, but Hopper's kernels take `x` and `weight` as tensor maps:
+//! Arguments of the kernels for 16-bit weights. Hopper's kernels take tensor maps in place of `x`, `weight` and `x_stride`:
 //!
 //! | | |
 //! | --- | --- |

@@ -7,8 +7,8 @@
 //!   "engine": {"device": "CPU", "notes": [], "dtype": "f32", "kv_dtype": "f32", "max_len": 512, "max_num_seqs": 256,
 //!              "max_batch_tokens": 2048, "max_request_share": 0.5, "swap_blocks": 8192,
 //!              "block_bytes": 147456},  // the engine's device and limits
-//!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0, as
-//! [count, number of consecutive blocks]; the tables name the owners
+//!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0:
+//!                                       // [count, number of consecutive blocks]; the tables name the owners
 //!   "cached": [[7, 1]],                 // blocks kept only for the prefix cache: [first, number of blocks]
 //!   "swap_used": 0,                     // swap blocks that requests use
 //!   "swap_cached": 0,                   // swap blocks kept only for the prefix cache

@@ -235,8 +235,8 @@ pub trait WarpOrder: Copy {
     unsafe fn warp_max(self) -> Self;
 }
 
-/// Returns the sum over the warp, in every lane. 32-bit integers take one instruction and 64-bit ones three. `f32` takes five
-/// shuffles. Integers wrap.
+/// Returns the sum over the warp, in every lane. 32-bit integers take one instruction and 64-bit ones three. `f32` takes
+/// five shuffles. Integers wrap.
 ///
 /// Other types are refused:
 ///

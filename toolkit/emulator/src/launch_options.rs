@@ -42,8 +42,9 @@ pub struct LaunchOptions {
     /// Names of buffers that no launch writes, such as weights. Threads may read these before they wait even without
     /// `early_accesses`.
     pub early_reads: &'static [&'static str],
-    /// The most warp instructions of a launch. A launch with more ends with a fault, because its loop may be endless. An atomic or
-    /// volatile access counts as 64 instructions, which take as long. The default is 2^28, a few seconds of an endless loop.
+    /// The most warp instructions of a launch. A launch with more ends with a fault, because its loop may be endless.
+    /// Each atomic, volatile, relaxed, acquire or release access counts as 64 more instructions, which take about as
+    /// long. The default is 2^28, a few seconds of an endless loop.
     pub instruction_limit: u64,
     /// The most CPU cores that run blocks in parallel. This needs the natural order and blocks that do not communicate.
     ///

@@ -62,7 +62,7 @@ pub(crate) fn can_begin_early(context: &Context) -> bool {
 /// # Safety
 /// `function` must be from [`function`]. The kernel and the stream must be alive. `arguments` must contain an address
 /// for each kernel parameter, valid for reads of its size. The kernel's contract must hold. If `early` is true, the
-/// kernel must wait for earlier work before it accesses memory.
+/// kernel must wait for earlier work before it accesses memory that this work may write, and before it writes memory.
 pub(crate) unsafe fn launch(
     function: *const c_void,
     kernel: CUfunction,

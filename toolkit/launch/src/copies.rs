@@ -35,7 +35,7 @@ impl Stream {
     /// reaches the copy, others before this returns.
     ///
     /// # Safety
-    /// Until the stream has reached the copy, the elements must stay alive and unchanged.
+    /// Until the stream has finished the copy, the elements must stay alive and unchanged.
     ///
     /// # Errors
     /// As [`upload`](Self::upload).

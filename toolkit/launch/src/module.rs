@@ -122,7 +122,8 @@ impl Module {
         if shape.cluster != [1; 3] || kernel.early {
             let launch = attributes::function(self.context.driver())?;
             return self.context.call(name, || {
-                // SAFETY: as below. A kernel that may begin early begins with a wait, by its declaration.
+                // SAFETY: as below. A kernel that may begin early waits before it accesses memory that earlier launches
+                // may write, by its declaration.
                 unsafe { attributes::launch(launch, function, (shape, kernel.early), stream, addresses) }
             });
         }

@@ -51,7 +51,7 @@ pub struct Row {
 }
 
 /// The result for a row: token, bits of its logprob, and the likeliest tokens with the bits of theirs. It is `None` if
-/// a logit is not a number.
+/// the row cannot be sampled: a logit is NaN or positive infinity, or all are negative infinity.
 pub type Choice = Option<(u32, u32, Vec<(u32, u32)>)>;
 
 /// Makes a case of `sample` on all rows in one launch. Tokens and logprobs must be bit-exact.

@@ -10,8 +10,8 @@ use crate::case::{Case, Prepared, Scale};
 /// Words that each thread of `v_read_stream` reads.
 const WORDS: usize = 32;
 
-/// Reads memory from end to end. The device's PTX must contain the kernels of `intrinsics`. On a GPU it reads 256 MiB, more than any
-/// cache.
+/// Reads memory from end to end. The device's PTX must contain the kernels of `intrinsics`. On a GPU it reads 256 MiB,
+/// more than any cache.
 pub fn read_stream(scale: Scale) -> Case {
     let blocks: u32 = if scale == Scale::Full { 8192 } else { 8 };
     let threads = blocks as usize * 256;

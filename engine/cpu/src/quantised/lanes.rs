@@ -60,7 +60,7 @@ pub(super) trait Lanes: Copy {
     /// Widens f16 numbers.
     fn halves(self, x: &[u16; ROWS]) -> Self::Floats;
     fn floats(self, x: &[f32; ROWS]) -> Self::Floats;
-    /// Decodes FP8 codes, which must not be NaN, to multiples of `1 / FP8_UNIT`: see [`Lanes::FP8_UNIT`].
+    /// Decodes FP8 codes, which must not be NaN. The results are smaller than the numbers by [`Lanes::FP8_UNIT`].
     fn fp8(self, codes: &[u8; ROWS]) -> Self::Floats;
     fn mul(self, a: Self::Floats, b: f32) -> Self::Floats;
     /// Computes `a * b + c`, rounded once.

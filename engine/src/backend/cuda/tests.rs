@@ -187,7 +187,8 @@ fn products_compute_the_norms_that_follow_them() {
     }
 }
 
-/// Checks that prompts use Hopper's attention kernel if it supports their heads, and otherwise the kernel for all GPUs.
+/// Checks that prompts use Hopper's attention kernel if it supports the head size and the cache's
+/// format, and otherwise the kernel for all GPUs.
 #[test]
 fn prompts_use_hoppers_attention_if_it_supports_their_heads() {
     for (name, kv_dtype, kernel) in [

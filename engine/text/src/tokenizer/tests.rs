@@ -117,7 +117,8 @@ fn in_pieces(tokenizer: &Tokenizer, size: usize) -> Tokenizer {
     tokenizer
 }
 
-/// Checks that encoding in pieces of any size gives the same tokens, and at least `most` of them when limited.
+/// Checks that encoding in pieces of 1 and 7 gives the same tokens as the whole text. With a limit, the result is complete or
+/// a prefix of more than `most` tokens.
 fn pieces_join(tokenizer: &Tokenizer) {
     let (small, middle) = (in_pieces(tokenizer, 1), in_pieces(tokenizer, 7));
     let parted = std::cell::Cell::new(0);

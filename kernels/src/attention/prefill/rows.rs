@@ -27,7 +27,7 @@ pub struct QueryRows<const D: u32> {
     kv_heads: u32,
     /// The warp's first row, counted within the tile.
     first: u32,
-    /// The number of row fragments per warp, a constant.
+    /// Row fragments per warp. Callers pass a constant.
     fragments: u32,
     /// The tile's rows in shared memory.
     image: *mut Vector,

@@ -51,7 +51,7 @@ pub const TILE_DEPTH: u32 = 2 * DEPTH;
 /// Threads that multiply: two warp groups.
 pub const READING_THREADS: u32 = READERS * warp::WARP_SIZE;
 
-/// Threads of a block: the threads that multiply, and a warp whose first elected lane fetches.
+/// Threads of a block: the threads that multiply, and a warp whose elected lane fetches.
 pub const THREADS: u32 = READING_THREADS + warp::WARP_SIZE;
 
 /// Slots in the ring.

@@ -133,7 +133,7 @@ impl GemmPlan {
     }
 
     /// Splits `k` until there are two blocks for each SM. But partial sums take at most an eighth of the weight's
-    /// bytes, and a block has at least four tiles.
+    /// bytes, and a block of a split product has at least four tiles.
     const fn decode(product: Product, kernel: GemmKernel, gpu: GpuLimits) -> GemmPlan {
         let one = GemmPlan { product, kernel, splits: 1, blocks: 0 };
         let depth = product.k.div_ceil(operand::DEPTH);

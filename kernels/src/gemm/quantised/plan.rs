@@ -69,7 +69,7 @@ impl QuantisedPlan {
             return Err(UnsupportedProduct::Shared(plan.shared_bytes()));
         }
         // As many blocks as run at once. But partial sums take at most an eighth of the weight's bytes, and a block has
-        // at least four tiles.
+        // at least four tiles unless the product is not split.
         let blocks = gpu.multiprocessors * if tokens <= 16 { 4 } else { 2 };
         let parts = least(k * form.bits() / (256 * tokens), k.div_ceil(DEPTH) / 4);
         let splits = least(blocks / plan.tiles(), parts);

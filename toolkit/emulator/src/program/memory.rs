@@ -99,6 +99,7 @@ pub(crate) struct AsyncCopy {
     pub target: Address,
     pub source: Address,
     pub bytes: u32,
-    /// Slot of the number of bytes to read. The rest is filled with zeros.
+    /// Register slot with the number of source bytes to read. The rest of the target becomes zeros. `None` reads all
+    /// `bytes`.
     pub source_bytes: Option<u32>,
 }

@@ -105,7 +105,8 @@ fn saturated_sums_and_products() {
     });
 }
 
-/// The smaller or the greater number. Negative zero is smaller than positive zero.
+/// Returns the greater of two numbers if `greater`, otherwise the smaller, with -0 below +0. If one is NaN, returns NaN if
+/// `strict`, otherwise the other number.
 fn extreme(kind: Kind, greater: bool, strict: bool, [a, b]: [usize; 2]) -> u64 {
     match [a, b].map(|bits| kind.is_nan(bits as u64)) {
         [true, true] => NAN,

@@ -102,7 +102,7 @@ pub(crate) struct Warp {
     pub stores: Vec<PendingStore>,
     /// Products of the warp group, oldest first.
     pub products: VecDeque<PendingProduct>,
-    /// Whether it executed a `wgmma.fence` since it last accessed registers of products.
+    /// Whether it executed a `wgmma.fence` since an instruction other than a product last wrote registers of products.
     pub product_fence: bool,
     /// The factors of its last products. `None` before the first product.
     pub factors: Option<Box<RecentFactors>>,
