@@ -278,7 +278,7 @@ mod tests {
             ),
             (
                 r#"{"anything": {"a": ["\udc00\ud800"]}}"#,
-                "anything has an escape (\\u) of a lone surrogate at line 1, column 28",
+                "anything has an escape (\\u) of a lone surrogate at line 1, column 27",
                 "anything",
             ),
             (
