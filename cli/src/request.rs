@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Read};
 
 use anyhow::{Context, Result, bail};
 use engine::config::GenerationConfig;
-use engine::constraint::Grammar;
+use engine::constraint::{Grammar, exact_numbers};
 use engine::llm::Prompt;
 use engine::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
 
@@ -127,7 +127,8 @@ pub fn grammar(args: &Args) -> Result<Option<(&'static str, Grammar)>> {
     let mut asked = Vec::new();
     if let Some(file) = &args.json_schema {
         let name = if file == "-" { "standard input" } else { file };
-        let schema = serde_json::from_str(&read(file, "the schema")?).with_context(|| format!("{name} is not JSON"))?;
+        let text = read(file, "the schema")?;
+        let schema = serde_json::from_str(&exact_numbers(&text)).with_context(|| format!("{name} is not JSON"))?;
         asked.push(("json-schema", Grammar::JsonSchema(schema)));
     }
     if let Some(regex) = &args.regex {
