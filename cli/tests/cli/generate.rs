@@ -52,6 +52,9 @@ fn a_schema_and_a_grammar_are_read_from_standard_input() {
     let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = line["outputs"][0]["text"].as_str().unwrap();
     assert_eq!(serde_json::from_str::<serde_json::Value>(text).unwrap(), serde_json::json!({"a": "x"}));
+    // More digits than a double has.
+    let output = fed(br#"{"const": 12345678901234567890123}"#, &["-p", "JSON:", "--json-schema", "-"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "JSON:12345678901234567890123");
     let output = fed(b"start: \" yes\"", &["-p", "Is it?", "--grammar", "-"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "Is it? yes\n");
     misused(&["--prompts", "-", "--json-schema", "-"], "standard input can be read once");
