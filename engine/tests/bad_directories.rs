@@ -197,15 +197,23 @@ fn pipes_and_directories_are_not_model_files() {
         let path = directory.path().join(file);
         fs::remove_file(&path).unwrap_or_default();
         fs::create_dir(&path).unwrap();
-        let why = message(load(directory.path()));
+        let why = reason(load(directory.path()));
         assert!(why.contains(file) && why.contains("directory"), "{why}");
         fs::remove_dir(&path).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        let why = message(load(directory.path()));
+        let why = reason(load(directory.path()));
         assert!(why.contains(file) && why.contains("not a regular file"), "{why}");
     }
     let directory = tempfile::tempdir().unwrap();
     let pipe = directory.path().join("model.gguf");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    assert!(message(ModelFiles::resolve(pipe.to_str(), false)).contains("not a regular file"));
+    assert!(reason(ModelFiles::resolve(pipe.to_str(), false)).contains("not a regular file"));
+}
+
+/// Returns the error's message with its cause.
+#[cfg(unix)]
+fn reason<T>(result: engine::Result<T>) -> String {
+    let error = result.err().unwrap();
+    let cause = std::error::Error::source(&error).map(ToString::to_string);
+    format!("{error}: {}", cause.unwrap_or_default())
 }
