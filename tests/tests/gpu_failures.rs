@@ -95,7 +95,7 @@ fn unsupported_options_are_refused() {
     let attention = AttentionKernels::V1;
     refused(
         &Options { kv_dtype: Some(KvDtype::Int8), attention, ..options() },
-        &["kv-dtype", "the paper's kernels", "and not int8"],
+        &["kv-dtype", "the paper's kernels", "not int8"],
     );
     refused(&Options { block_size: 12, ..options() }, &["blocks of 12 tokens"]);
     refused(&Options { gpu_memory_utilization: 1.5, ..options() }, &["gpu-memory-utilization"]);

@@ -89,8 +89,9 @@ pub struct CostModel {
 #[derive(Clone, Debug)]
 struct Curve(Vec<(usize, f64)>);
 
-/// Every number up to `EXACT` is rehearsed, and above it one in `STRIDE`.
+/// Curves are evaluated at every number of tokens, sequences or rows up to this.
 const EXACT: usize = 512;
+/// Above `EXACT`, only every `STRIDE`-th number is evaluated.
 const STRIDE: usize = 32;
 /// Most tokens of a rehearsed step. Larger steps extend the last line segment.
 const MOST: usize = 8192;

@@ -7,8 +7,8 @@ use crate::cost::StepCost;
 /// How an iteration computes prompts and decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepping {
-    /// As in the paper. Whole prompts are computed first, in steps of at most this many tokens or of one longer prompt.
-    /// Then one step decodes all sequences.
+    /// As in the paper. Whole prompts are computed first, in steps of at most this many tokens. A longer prompt gets a step
+    /// of its own. Then one step decodes all sequences.
     Separate(usize),
     /// As in this engine. Decodes and chunks of prompts share a step of at most this many tokens.
     Mixed(usize),

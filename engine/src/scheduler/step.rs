@@ -22,7 +22,7 @@ pub struct Chunk {
 /// The plan of the next iteration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// The new tokens, group by group in order of arrival.
+    /// The new tokens, group by group in order of first admission.
     pub chunks: Vec<Chunk>,
     /// Indices of the running groups that sample new tokens in this step, in ascending order. All their pending tokens
     /// are computed.
@@ -57,7 +57,7 @@ impl Step {
         self.chunks.iter().map(|c| c.range.len()).sum()
     }
 
-    /// The groups that the step computes, in order of arrival: the index of the running group, its chunks, and whether
+    /// The groups that the step computes, in order of first admission: the index of the running group, its chunks, and whether
     /// it samples new tokens. Rows of logits and their results have the same order. For each group, the rows of scored
     /// prompt tokens come first, then the sampled rows.
     pub fn groups(&self) -> impl Iterator<Item = (usize, &[Chunk], bool)> {

@@ -79,7 +79,7 @@ impl fmt::Display for PtxPlace<'_> {
 /// let parts = PtxParts::of(ptx, "");
 /// let places = parts.places("reverse", &ORDERING);
 /// assert_eq!(places[0].instruction, "bar.sync 0;");
-/// A test of the kernel should fail with this mutant.
+/// // A test of the kernel should fail with this mutant.
 /// let mutant = parts.excerpt(["reverse"], Some(&places[0]));
 /// assert!(!mutant.contains("bar.sync"));
 /// ```

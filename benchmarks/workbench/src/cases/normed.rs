@@ -69,7 +69,7 @@ pub(super) fn cases(scale: Scale, target: &str) -> Vec<Case> {
 pub struct PlacedNormedProduct {
     problem: ProductProblem,
     product: PlacedProduct,
-    /// The rows that are added to.
+    /// The 16-bit rows to which the product is added, in place.
     pub x: Buffer<u16>,
     /// The normalised rows.
     pub out: Buffer<u16>,

@@ -2,7 +2,7 @@
 //!
 //! A block computes [`ROWS`] rows of the weight with all tokens over a part of `k`. One lane fetches tiles of both
 //! operands into a ring in shared memory. Two warp groups multiply 64 rows each with the tokens as columns, so the work
-//! is proportional to the tokens, padded to a multiple of 8. Splits of `k` give two blocks for each SM. At the end the
+//! is proportional to the tokens, padded to 8, 16, 32 or 64. Splits of `k` give two blocks for each SM. At the end the
 //! sums reuse the ring's memory, one row for each token, and the code that all kernels share stores them.
 //!
 //! | | |

@@ -90,7 +90,8 @@ impl Int4Layout {
 }
 
 impl Int4Parts {
-    /// Determines the extents and checks that the parts match each other. `shape` is the file's tensor of extents.
+    /// Determines the weight's dimensions and checks that the parts agree. `shape` is the tensor in which the file stores the
+    /// dimensions, if any.
     pub fn measured(mut self, shape: Option<StoredTensor>, group: GroupSize) -> Checked<Self> {
         if self.layout.has_zeros() == Some(false) {
             // Some programs store meaningless zeros of symmetric weights too.

@@ -67,7 +67,7 @@ pub struct StepInputs {
     pub bucket: Option<u32>,
     /// The block moves that precede the step.
     pub moves: BlockMoves,
-    /// Total number of most likely tokens that the sampling requests need.
+    /// Sum over all sampling requests of the number of most likely tokens to return.
     pub top: u32,
     /// New tokens and context of each sequence, in the order of the rows, without padding.
     pub spans: Vec<(u32, u32)>,

@@ -43,7 +43,7 @@ struct Out {
     all_of: Vec<Value>,
 }
 
-/// Whether no document is valid because `not` has a schema that accepts everything.
+/// Whether the schema rejects every document: its `not` is `true` or has no keywords.
 pub(super) fn is_never(members: &Members) -> bool {
     members.get("not").is_some_and(is_any)
 }

@@ -36,9 +36,9 @@ const MAX_VISITS: usize = 100_000;
 const MAX_BYTES: usize = 32 << 20;
 /// Assumed bytes of a schema or a constant, without its text.
 const SCHEMA_COST: usize = 32;
-/// Keywords that the library applies one after the other and combines with the keywords around them.
+/// Keywords that `llguidance` applies one after the other, each combined with the keywords around it.
 const APPLICATORS: [&str; 5] = ["const", "enum", "anyOf", "oneOf", "$ref"];
-/// Keywords that the library applies together.
+/// Keywords that `llguidance` applies together, as one constraint.
 const ASSERTIONS: [&str; 23] = [
     "type",
     "properties",
