@@ -66,9 +66,14 @@ export async function aborts(address, act) {
     await idle(address);
 }
 
-/** Returns the bundled model's continuation of messages with these texts. Its template puts each on its own line. */
+/**
+ * Returns the bundled model's continuation of a conversation with these texts. The last text is a user's, and before it
+ * assistant and user take turns. The model's template puts each text on a line of its own, except that an assistant's text
+ * follows the user's directly.
+ */
 export async function continued(address, texts, options) {
-    const body = JSON.stringify({ prompt: texts.join("\n"), ...options });
+    const prompt = texts.reduce((before, text, at) => before + ((texts.length - at) % 2 === 1 ? "\n" : "") + text);
+    const body = JSON.stringify({ prompt, ...options });
     const headers = { "content-type": "application/json" };
     const answer = await (await fetch(`${address}/v1/completions`, { method: "POST", headers, body })).json();
     assert(answer.choices[0].text);

@@ -123,7 +123,15 @@ def run_tests(tests, *arguments):
 
 
 def continued(address, texts, **options):
-    """Returns the bundled model's continuation of messages with these texts. Its template puts each on its own line."""
-    choice = post(address, "/v1/completions", {"prompt": "\n".join(texts), **options})["choices"][0]
+    """Returns the bundled model's continuation of a conversation with these texts.
+
+    The last text is a user's, and before it assistant and user take turns. The model's template puts each text on a line of its
+    own, except that an assistant's text follows the user's directly.
+    """
+    prompt = texts[-1]
+    for from_end, text in enumerate(reversed(texts[:-1])):
+        # The text after this one is a user's if the distance to the end is even.
+        prompt = text + ("\n" if from_end % 2 == 0 else "") + prompt
+    choice = post(address, "/v1/completions", {"prompt": prompt, **options})["choices"][0]
     assert choice["text"]
     return choice["text"]
