@@ -101,10 +101,12 @@ pub enum Origin {
 /// The result of a build.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// The PTX, with its header.
+    /// The PTX.
     pub ptx: String,
     /// The source of the PTX.
     pub origin: Origin,
+    /// The record of the PTX's inputs, which belongs next to it in `prebuilt/`, such as `sm_80.inputs`.
+    pub record: String,
 }
 
 /// Returns the hash of all inputs of the PTX of the crate in `crate_dir`. The record next to prebuilt PTX contains this
@@ -152,7 +154,8 @@ impl CudaBuilder {
         self
     }
 
-    /// Also writes the PTX to this file.
+    /// Also writes the PTX to this file, and its record next to it with the extension `inputs`. Together they can go to
+    /// `prebuilt/`.
     pub fn copy_to(mut self, path: impl Into<PathBuf>) -> CudaBuilder {
         self.copy_to = Some(path.into());
         self
@@ -202,6 +205,8 @@ impl CudaBuilder {
         };
         if let Some(path) = &self.copy_to {
             fs::write(path, &built.ptx).map_err(Error::io(path))?;
+            let record = path.with_extension("inputs");
+            fs::write(&record, &built.record).map_err(Error::io(&record))?;
         }
         Ok(built)
     }
@@ -224,7 +229,7 @@ impl CudaBuilder {
         if record::value(&record, "inputs") != Some(inputs.hash()) {
             return Ok(None);
         }
-        Ok(read_if_there(path)?.map(|ptx| Built { ptx, origin: Origin::Prebuilt(path.to_owned()) }))
+        Ok(read_if_there(path)?.map(|ptx| Built { ptx, origin: Origin::Prebuilt(path.to_owned()), record }))
     }
 
     /// Compiles the PTX into `prebuilt/`, with its record. Does not write the PTX if it is unchanged.
@@ -238,10 +243,8 @@ impl CudaBuilder {
         if read_if_there(&path)?.as_ref() != Some(&built.ptx) {
             fs::write(&path, &built.ptx).map_err(Error::io(&path))?;
         }
-        if let Origin::Compiled(compiler) = &built.origin {
-            let path = self.record_path();
-            fs::write(&path, record::text(inputs.hash(), compiler)).map_err(Error::io(&path))?;
-        }
+        let record = self.record_path();
+        fs::write(&record, &built.record).map_err(Error::io(&record))?;
         Ok(built)
     }
 
@@ -270,7 +273,8 @@ impl CudaBuilder {
             target_dir: &target_dir,
         };
         let ptx = finish::finish(&job.run()?, self.arch)?;
-        Ok(Built { ptx, origin: Origin::Compiled(toolchain.version().into()) })
+        let record = record::text(inputs.hash(), toolchain.version());
+        Ok(Built { ptx, origin: Origin::Compiled(toolchain.version().into()), record })
     }
 }
 
