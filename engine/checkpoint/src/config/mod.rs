@@ -3,6 +3,7 @@
 mod fields;
 mod generation;
 mod gpt2;
+mod kv;
 mod llama;
 mod opt;
 mod quantization;
@@ -11,6 +12,7 @@ mod rope;
 pub use generation::GenerationConfig;
 pub use gpt2::Gpt2Config;
 pub use kernels::gemm::activation::Activation;
+pub use kv::LayerKv;
 pub use llama::LlamaConfig;
 pub use opt::OptConfig;
 pub use quantization::{Fp8Scales, GroupSize, QuantFormat, Quantization};
