@@ -25,11 +25,11 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
     entries.u32(&name("block_count"), config.layers);
     entries.u32(&name("attention.head_count"), config.heads);
     match &config.family {
-        ModelFamily::Llama(llama) => {
+        ModelFamily::Decoder(llama) => {
             if llama.activation != Activation::Silu {
                 return Err(refused("the activation function is not SiLU"));
             }
-            let windows: Vec<_> = (0..config.layers).map(|layer| llama.window(layer)).collect();
+            let windows: Vec<_> = llama.layers.iter().map(|layer| layer.window).collect();
             match windows.first().copied().flatten() {
                 Some(size) if architecture == Architecture::Llama && windows.iter().all(|w| *w == Some(size)) => {
                     entries.u32(&name("attention.sliding_window"), size);
@@ -37,14 +37,14 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
                 _ if windows.iter().all(Option::is_none) => {}
                 _ => return Err(refused("only some layers have a sliding window")),
             }
-            entries.u32(&name("feed_forward_length"), llama.intermediate_size);
+            entries.u32(&name("feed_forward_length"), llama.layers[0].inner);
             entries.u32(&name("attention.head_count_kv"), config.kv_heads);
             entries.u32(&name("attention.key_length"), config.head_dim);
             entries.u32(&name("attention.value_length"), config.head_dim);
             entries.u32(&name("rope.dimension_count"), config.head_dim);
-            entries.f32(&name("attention.layer_norm_rms_epsilon"), llama.rms_norm_eps);
-            entries.f32(&name("rope.freq_base"), llama.rope.theta as f32);
-            if let RopeScaling::Linear { factor } = llama.rope.scaling {
+            entries.f32(&name("attention.layer_norm_rms_epsilon"), llama.eps);
+            entries.f32(&name("rope.freq_base"), llama.ropes[0].theta as f32);
+            if let RopeScaling::Linear { factor } = llama.ropes[0].scaling {
                 entries.text(&name("rope.scaling.type"), "linear");
                 entries.f32(&name("rope.scaling.factor"), factor as f32);
             }
@@ -74,19 +74,19 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
 
 /// Returns the divisors of the rotation's frequencies, if they differ between frequencies.
 pub(super) fn rope_factors(config: &ModelConfig) -> Option<Vec<f32>> {
-    let ModelFamily::Llama(llama) = &config.family else { return None };
-    match &llama.rope.scaling {
+    let ModelFamily::Decoder(llama) = &config.family else { return None };
+    match &llama.ropes[0].scaling {
         RopeScaling::Factors { factors } => Some(factors.clone()),
         &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
             let one = |i: usize| {
-                let frequency = llama.rope.theta.powf(-((2 * i) as f64 / config.head_dim as f64));
+                let frequency = llama.ropes[0].theta.powf(-((2 * i) as f64 / config.head_dim as f64));
                 let turns = original_max_position_embeddings as f64 * frequency / (2.0 * std::f64::consts::PI);
                 let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
                 (1.0 / ((1.0 - keep) / factor + keep)) as f32
             };
             Some((0..config.head_dim / 2).map(one).collect())
         }
-        RopeScaling::None | RopeScaling::Linear { .. } => None,
+        _ => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The names of tensors in GGUF files, and the corresponding names in models.
 
-use crate::config::ModelFamily;
+use crate::config::{HeadNorm, ModelFamily};
 
 /// A supported architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +94,9 @@ impl Architecture {
         match family {
             ModelFamily::Opt(_) => Architecture::Opt,
             ModelFamily::Gpt2(_) => Architecture::Gpt2,
-            ModelFamily::Llama(llama) if llama.qk_norm => Architecture::Qwen3,
-            ModelFamily::Llama(llama) if llama.qkv_bias && !llama.o_bias => Architecture::Qwen2,
-            ModelFamily::Llama(_) => Architecture::Llama,
+            ModelFamily::Decoder(llama) if llama.head_norm == HeadNorm::Head => Architecture::Qwen3,
+            ModelFamily::Decoder(llama) if llama.qkv_bias && !llama.o_bias => Architecture::Qwen2,
+            ModelFamily::Decoder(_) => Architecture::Llama,
         }
     }
 
