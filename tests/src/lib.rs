@@ -1,6 +1,7 @@
 //! Shared code of the integration tests: the golden models and their outputs in Hugging Face transformers.
 
 pub mod constrained;
+pub mod families;
 pub mod models;
 pub mod scores;
 

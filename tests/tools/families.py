@@ -43,6 +43,8 @@ STEPS = 24
 MARGIN = 0.02
 DISTINCT = 6
 WINDOW = 20
+# The length from which longrope uses its long factors. One answer crosses it.
+SHORT = 32
 
 WINDOWED, FULL = "sliding_attention", "full_attention"
 
@@ -62,7 +64,7 @@ def families():
     proportional = {WINDOWED: rope(10000.0), FULL: rope(1000000.0, "proportional", partial_rotary_factor=0.25)}
     yarn = rope(500000.0, "yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=64)
     factors = dict(short_factor=[1 + 0.03 * i for i in range(12)], long_factor=[1 + 0.5 * i for i in range(12)])
-    longrope = rope(10000.0, "longrope", partial_rotary_factor=0.75, original_max_position_embeddings=64, factor=4.0, **factors)
+    longrope = rope(10000.0, "longrope", partial_rotary_factor=0.75, original_max_position_embeddings=SHORT, factor=256 / SHORT, **factors)
     gemma = wide_heads | dict(sliding_window=WINDOW)
     return {
         "gemma2": ("gemma2", gemma | dict(
@@ -86,7 +88,7 @@ def families():
             num_key_value_heads=1, no_rope_layers=[1, 1, 1, 0], use_sliding_window=False, sliding_window=None,
             rope_parameters=rope(2000000.0)), "hub"),
         "phi3": ("phi3", narrow | dict(
-            num_hidden_layers=3, original_max_position_embeddings=64, sliding_window=None, rope_parameters=longrope), "hub"),
+            num_hidden_layers=3, original_max_position_embeddings=SHORT, sliding_window=None, rope_parameters=longrope), "hub"),
         "phi3-window": ("phi3", narrow | dict(
             num_hidden_layers=3, num_key_value_heads=1, sliding_window=WINDOW, rope_parameters=rope(10000.0)), "v5"),
         "glm4": ("glm4", wide_heads | dict(
@@ -226,7 +228,7 @@ def hub_spelling(config):
         config["partial_rotary_factor"] = settings.pop("partial_rotary_factor")
     if settings["rope_type"] == "longrope":
         settings = {"type": "longrope", "short_factor": settings["short_factor"], "long_factor": settings["long_factor"]}
-        config["original_max_position_embeddings"] = 64
+        config["original_max_position_embeddings"] = SHORT
     config["rope_scaling"] = None if settings.get("rope_type") == "default" else settings
     return config
 
