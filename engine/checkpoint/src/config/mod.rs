@@ -28,7 +28,7 @@ const SUPPORTED: &str = "OPTForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, Mist
 
 // Bounds far above every published model. Within them, no product of two or three sizes overflows. A damaged file is
 // refused before anything is allocated for it.
-const MAX_LAYERS: usize = 1 << 10;
+pub(crate) const MAX_LAYERS: usize = 1 << 10;
 const MAX_HEADS: usize = 1 << 12;
 const MAX_HEAD_DIM: usize = 1 << 12;
 const MAX_WIDTH: usize = 1 << 20;
