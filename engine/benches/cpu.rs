@@ -9,7 +9,7 @@ use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use engine::backend::cpu::{CpuBackend, CpuWeight};
 use engine::backend::{Attention, Backend, HostLinear, QkNormRope};
-use engine::batch::{Batch, Span};
+use engine::batch::{Batch, GroupTables, Span};
 use engine::kv::{KvDtype, KvLayout, blocks_for};
 use engine::tensor::{DType, HostTensor};
 
@@ -78,7 +78,7 @@ fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projectio
 fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let backend = expect_ok(CpuBackend::new(Some(1)));
     let width = HEADS * HEAD_DIM;
-    let layout = KvLayout { layers: 1, heads: HEADS, head_dim: HEAD_DIM, block_size: BLOCK_SIZE, dtype };
+    let layout = KvLayout::uniform(1, HEADS, HEAD_DIM, BLOCK_SIZE, dtype);
     let blocks = blocks_for(CONTEXT, BLOCK_SIZE);
     let mut cache = expect_ok(backend.kv_cache(layout, SEQUENCES * blocks, 0));
     let host = || HostLinear { weight: HostTensor::from_f32(vec![width, width], noise(width * width)), bias: None };
@@ -97,7 +97,8 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let block = |sequence: usize, i: usize| (i * SEQUENCES + sequence) as u32;
     for sequence in 0..SEQUENCES {
         let slots = (0..CONTEXT).map(|p| block(sequence, p / BLOCK_SIZE) * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32);
-        let batch = backend.upload(Batch { slots: slots.collect(), ..Batch::default() }, &[]);
+        let groups = vec![GroupTables { slots: slots.collect(), ..GroupTables::default() }];
+        let batch = backend.upload(Batch { groups, ..Batch::default() }, &[]);
         backend.norm_rope_and_write_kv(
             &mut project(CONTEXT),
             QkNormRope { norms: None, rope: None },
@@ -108,7 +109,8 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     }
     let spans = (0..SEQUENCES).map(|s| Span { start: s, len: 1, context: CONTEXT, table: s * blocks });
     let tables = (0..SEQUENCES).flat_map(|s| (0..blocks).map(move |i| block(s, i)));
-    let step = backend.upload(Batch { spans: spans.collect(), blocks: tables.collect(), ..Batch::default() }, &[]);
+    let groups = vec![GroupTables { blocks: tables.collect(), ..GroupTables::default() }];
+    let step = backend.upload(Batch { spans: spans.collect(), groups, ..Batch::default() }, &[]);
     let queries = project(SEQUENCES);
     let params = Attention { layer: 0, scale: 0.125, window: None };
     let heads = 2 * SEQUENCES * CONTEXT * HEADS;

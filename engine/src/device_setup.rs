@@ -4,7 +4,7 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod gpu;
 
-use crate::config::ModelConfig;
+use crate::config::{LayerKv, ModelConfig};
 use crate::device_info::DeviceInfo;
 use crate::error::Result;
 use crate::kv::{KvDtype, KvLayout};
@@ -12,6 +12,7 @@ use crate::load::Weights;
 #[cfg(feature = "cuda")]
 use crate::options::Device;
 use crate::options::Options;
+use crate::parallel::Shard;
 use crate::runner::Runner;
 
 /// A model on its device, ready to run.
@@ -51,12 +52,11 @@ pub fn load_model(
     cpu::load_model(config, weights, open, options, note)
 }
 
-fn kv_layout(config: &ModelConfig, options: &Options, dtype: KvDtype) -> KvLayout {
-    KvLayout {
-        layers: config.layers,
-        heads: config.kv_heads,
-        head_dim: config.head_dim,
-        block_size: options.block_size,
-        dtype,
-    }
+/// The layout of one worker's cache.
+fn kv_layout(config: &ModelConfig, shard: Shard, options: &Options, dtype: KvDtype) -> KvLayout {
+    let own = |layer: LayerKv| LayerKv { heads: shard.heads(layer.heads).len(), ..layer };
+    // Windows are equal in all layers or not used.
+    let kept = |layer: LayerKv| LayerKv { window: config.window(), ..layer };
+    let layers: Vec<LayerKv> = config.kv_layers().into_iter().map(own).map(kept).collect();
+    KvLayout::new(&layers, options.block_size, dtype)
 }

@@ -220,7 +220,7 @@ impl Engine {
         let mut moves = BlockMoves { copies, ..self.scheduler.take_offloads() };
         self.stats.offloaded_blocks += moves.swap_out.len();
         for chunk in chunks {
-            let mut batch = Batch { moves: std::mem::take(&mut moves), ..Batch::default() };
+            let mut batch = Batch { moves: std::mem::take(&mut moves), ..Batch::new(1) };
             push_span(&mut batch, &seq, chunk, self.config.block_size);
             self.stats.computed_tokens += batch.tokens.len();
             self.runner.run(batch, &[]).inspect_err(|_| self.scheduler.drop_running())?;

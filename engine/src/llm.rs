@@ -273,8 +273,8 @@ impl Llm {
     }
 
     /// The shape of the KV cache.
-    pub fn kv_layout(&self) -> KvLayout {
-        self.layout
+    pub fn kv_layout(&self) -> &KvLayout {
+        &self.layout
     }
 
     fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {

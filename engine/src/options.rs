@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn the_size_of_the_swap_space_follows_the_options() {
         let dtype = crate::kv::KvDtype::Float(DType::F32);
-        let layout = KvLayout { layers: 1, heads: 1, head_dim: 32, block_size: 4, dtype };
+        let layout = KvLayout::uniform(1, 1, 32, 4, dtype);
         let blocks = |preemption, prefix_caching, swap_blocks: Option<usize>| {
             let scheduler = SchedulerOptions { preemption, prefix_caching, ..SchedulerOptions::default() };
             let swap_space = swap_blocks.map(|blocks| blocks * layout.block_bytes());

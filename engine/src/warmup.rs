@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::batch::{Batch, Span};
+use crate::batch::{Batch, GroupTables, Span};
 use crate::sampling::{SampleRow, SamplingParams};
 
 /// Sampling parameters for the rows of a warm-up step.
@@ -17,7 +17,7 @@ pub fn steps(sizes: impl IntoIterator<Item = usize>, num_blocks: usize, block_si
     let sizes: BTreeSet<usize> = sizes.into_iter().map(|size| size.min(num_blocks)).filter(|&size| size > 0).collect();
     let mut steps: Vec<Batch> = sizes.into_iter().rev().map(|size| step(size, block_size)).collect();
     if let Some(largest) = steps.first_mut() {
-        largest.blocks.resize(num_blocks, 0);
+        largest.groups[0].blocks.resize(num_blocks, 0);
     }
     steps
 }
@@ -27,9 +27,11 @@ fn step(sequences: usize, block_size: usize) -> Batch {
     Batch {
         tokens: vec![0; sequences],
         positions: vec![0; sequences],
-        slots: (0..sequences).map(|i| (i * block_size) as u32).collect(),
         spans: (0..sequences).map(|i| Span { start: i, len: 1, context: 1, table: i }).collect(),
-        blocks: (0..sequences as u32).collect(),
+        groups: vec![GroupTables {
+            blocks: (0..sequences as u32).collect(),
+            slots: (0..sequences).map(|i| (i * block_size) as u32).collect(),
+        }],
         logit_rows: (0..sequences as u32).collect(),
         ..Batch::default()
     }
@@ -44,8 +46,8 @@ mod tests {
         let sizes = |steps: &[Batch]| steps.iter().map(|step| step.spans.len()).collect::<Vec<_>>();
         let steps = steps([1, 2, 4, 8], 6, 16);
         assert_eq!(sizes(&steps), [6, 4, 2, 1]);
-        assert_eq!((steps[0].blocks.len(), steps[1].blocks.as_slice()), (6, &[0, 1, 2, 3][..]));
-        assert_eq!(steps[1].slots, [0, 16, 32, 48]);
+        assert_eq!((steps[0].groups[0].blocks.len(), steps[1].groups[0].blocks.as_slice()), (6, &[0, 1, 2, 3][..]));
+        assert_eq!(steps[1].groups[0].slots, [0, 16, 32, 48]);
         assert!(super::steps([1, 2], 0, 16).is_empty());
     }
 }

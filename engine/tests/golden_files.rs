@@ -59,7 +59,7 @@ fn weights_have_canonical_names_and_the_stored_type() {
         let (embedding, width) = match &config.family {
             ModelFamily::Opt(opt) => ("embed_tokens.weight", opt.word_embed_proj_dim),
             ModelFamily::Gpt2(_) => ("wte.weight", config.hidden),
-            ModelFamily::Llama(_) => ("embed_tokens.weight", config.hidden),
+            ModelFamily::Decoder(_) => ("embed_tokens.weight", config.hidden),
         };
         assert!(weights.contains(embedding), "{name}: {:?}", weights.names().collect::<Vec<_>>());
         let tensor = weights.take(embedding, &[config.vocab_size, width]).unwrap();
@@ -68,7 +68,7 @@ fn weights_have_canonical_names_and_the_stored_type() {
         let layer = match &config.family {
             ModelFamily::Gpt2(_) => "h.1.ln_1.weight",
             ModelFamily::Opt(_) => "layers.1.self_attn_layer_norm.weight",
-            ModelFamily::Llama(_) => "layers.1.input_layernorm.weight",
+            ModelFamily::Decoder(_) => "layers.1.input_layernorm.weight",
         };
         assert!(weights.take_optional("no.such.tensor", &[1]).unwrap().is_none());
         let wrong = weights.take(layer, &[config.hidden + 1]).err().unwrap().to_string();

@@ -34,13 +34,7 @@ fn engine(name: &str, dtype: KvDtype, config: EngineConfig) -> Engine {
     weights.strip_prefix(shape.family.weight_prefixes());
     let backend = CpuBackend::new(Some(1)).unwrap();
     let model = model::load(&backend, &shape, &mut weights, shape.max_positions).unwrap();
-    let layout = KvLayout {
-        layers: shape.layers,
-        heads: shape.kv_heads,
-        head_dim: shape.head_dim,
-        block_size: config.block_size,
-        dtype,
-    };
+    let layout = KvLayout::uniform(shape.layers, shape.kv_heads, shape.head_dim, config.block_size, dtype);
     let cache = backend.kv_cache(layout, config.num_blocks, config.swap_blocks).unwrap();
     let eos = files.generation_config().unwrap().eos_token_ids_or(&shape);
     let config = EngineConfig { window: shape.window(), max_len: 200, vocab_size: shape.vocab_size, eos, ..config };

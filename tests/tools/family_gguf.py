@@ -179,7 +179,8 @@ def convert(model, arch):
     directory = FIXTURES / "families" / model
     config = configuration(directory)
     writer = gguf.GGUFWriter(OUT / f"{model}.gguf", arch)
-    writer.add_name(model)
+    # llama.cpp looks up tokens of Phi 3 if the name says "phi3".
+    writer.add_name(model.replace("phi3", "phi"))
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     # Of a setting that is written twice, the second is used.
     add_shape(writer, config, head_dim)

@@ -117,7 +117,8 @@ pub trait Backend: Send + 'static {
     fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<Self::QkvWeight>;
     /// Copies the gate and up projections to the device.
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<Self::GatedWeight>;
-    /// Allocates a pool of `num_blocks` blocks, and space for `swap_blocks` more in host memory.
+    /// Allocates a pool of `num_blocks` blocks, and space for `swap_blocks` more in host memory. With several groups
+    /// of layers, these are numbers of pages.
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self::KvCache>;
 
     /// Copies a step's inputs to the device: its tokens, and how to sample the rows of its logits.

@@ -30,10 +30,11 @@ pub(super) fn load_model(
         return Err(Error::Option("attention: v1 and v2 need a GPU or the emulator".into()));
     }
     let of = options.tensor_parallel_size;
-    let own = Shard { rank: 0, of }.config(config)?;
-    let part = kv_layout(&own, options, options.kv_dtype.unwrap_or(KvDtype::Float(DType::F32)));
+    let shard = Shard { rank: 0, of };
+    shard.config(config)?;
+    let part = kv_layout(config, shard, options, options.kv_dtype.unwrap_or(KvDtype::Float(DType::F32)));
     // The workers share the machine's memory.
-    let layout = KvLayout { heads: of * part.heads, ..part };
+    let layout = part.clone().of_workers(of);
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
     let threads = if of == 1 { options.threads } else { Some(threads_per_worker(options)) };
@@ -108,7 +109,7 @@ fn reserve(
 ) -> Result<Reserved> {
     let (mut blocks, mut refusal) = (wanted, None);
     loop {
-        let caches = (0..of).map(|_| backend.kv_cache(layout, blocks.0, blocks.1)).collect::<Result<Vec<_>>>();
+        let caches = (0..of).map(|_| backend.kv_cache(layout.clone(), blocks.0, blocks.1)).collect::<Result<Vec<_>>>();
         let error = match caches {
             Ok(caches) => {
                 let mib = |blocks: usize| (of * blocks * layout.block_bytes()) >> 20;

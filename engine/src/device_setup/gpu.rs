@@ -121,14 +121,15 @@ impl OpenGpus {
         let OpenGpus { workers, group, dtype, kv_dtype } = self;
         let of = workers.len();
         // The layouts of each worker's cache and of all together.
-        let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, kv_dtype);
-        let layout = KvLayout { heads: of * part.heads, ..part };
+        let part = kv_layout(config, Shard { rank: 0, of }, options, kv_dtype);
+        check_layout(&part)?;
+        let layout = part.clone().of_workers(of);
 
         let mut first = Some(weights);
         let mut loaded = Vec::with_capacity(of);
         for backend in workers {
             let weights = first.take().map_or_else(&mut open, Ok)?;
-            loaded.push(LoadedWorker::new(backend, config, weights, part, options, dtype)?);
+            loaded.push(LoadedWorker::new(backend, config, weights, &part, options, dtype)?);
         }
         let blocks_of = |worker: &LoadedWorker| {
             options
@@ -143,7 +144,7 @@ impl OpenGpus {
         let device = DeviceInfo { name, dtype, quantised, memory: Some(tightest.memory), notes };
 
         let runner = |LoadedWorker { backend, model, .. }: LoadedWorker| -> Result<ModelRunner<CudaBackend>> {
-            let cache = backend.kv_cache(part, num_blocks, swap_blocks)?;
+            let cache = backend.kv_cache(part.clone(), num_blocks, swap_blocks)?;
             Ok(ModelRunner::new(backend, model, cache))
         };
         let mut runners = loaded.into_iter().map(runner).collect::<Result<Vec<_>>>()?.into_iter();
@@ -154,6 +155,16 @@ impl OpenGpus {
         };
         Ok(LoadedModel { runner, layout, num_blocks, swap_blocks, device })
     }
+}
+
+/// Refuses caches that the GPU's kernels cannot address.
+fn check_layout(layout: &KvLayout) -> Result<()> {
+    let layers = layout.groups.iter().map(|group| group.layers.len()).sum::<usize>();
+    if layout.groups.len() > 1 || layout.num_layers() > layers {
+        let why = "the GPU needs a KV cache of its own, with equal heads, in every layer; use the CPU for this model";
+        return Err(Error::Unsupported(why.into()));
+    }
+    Ok(())
 }
 
 /// Whether quantised projections stay quantised. Requesting a type decodes them, as on the CPU. With several workers
@@ -189,7 +200,7 @@ impl LoadedWorker {
         backend: CudaBackend,
         config: &ModelConfig,
         mut weights: Weights,
-        layout: KvLayout,
+        layout: &KvLayout,
         options: &Options,
         dtype: DType,
     ) -> Result<Self> {

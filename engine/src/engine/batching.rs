@@ -10,7 +10,7 @@ use crate::sequence::Sequence;
 
 /// Returns the step's tokens in the backend's form, and the sampling parameters of each row of logits.
 pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (Batch, Vec<SampleRow<'a>>) {
-    let mut batch = Batch { moves: step.moves.clone(), ..Batch::default() };
+    let mut batch = Batch { moves: step.moves.clone(), ..Batch::new(1) };
     let mut rows = Vec::new();
     for (at, chunks, is_sampled) in step.groups() {
         let first = batch.spans.len();
@@ -42,10 +42,11 @@ pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (B
 
 /// Adds tokens `range` of a sequence to a batch. The sequence's table must have slots for them.
 pub fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>, block_size: usize) {
-    let (start, table) = (batch.tokens.len(), batch.blocks.len());
+    let (start, table) = (batch.tokens.len(), batch.table_len());
     batch.spans.push(Span { start, len: range.len(), context: range.end, table });
     batch.tokens.extend(&seq.tokens[range.clone()]);
     batch.positions.extend(range.clone().map(|p| p as u32));
-    batch.slots.extend(range.clone().map(|p| seq.table.slot(p)));
-    batch.blocks.extend_from_slice(&seq.table.blocks()[..blocks_for(range.end, block_size)]);
+    let group = &mut batch.groups[0];
+    group.slots.extend(range.clone().map(|p| seq.table.slot(p)));
+    group.blocks.extend_from_slice(&seq.table.blocks()[..blocks_for(range.end, block_size)]);
 }

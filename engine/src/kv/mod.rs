@@ -32,7 +32,7 @@ mod usage;
 
 pub use changes::{CacheChange, CacheChanges};
 pub use checkpoint::tensor::KvDtype;
-pub use layout::{KvLayout, blocks_for};
+pub use layout::{KvGroup, KvLayout, LayerPlace, blocks_for};
 pub use log::{BlockEvent, EventLog, SharedLog, Space};
 pub use moves::{BlockCopy, BlockMoves};
 pub use pool::BlockPool;

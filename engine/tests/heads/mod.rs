@@ -96,7 +96,7 @@ impl HeadBackend {
     }
 
     fn slot(&self, batch: &Batch, span: &Span, position: usize) -> usize {
-        let block = batch.blocks[span.table + position / self.config.block_size] as usize;
+        let block = batch.groups[0].blocks[span.table + position / self.config.block_size] as usize;
         block * self.config.block_size + position % self.config.block_size
     }
 
@@ -139,7 +139,7 @@ impl Model<HeadBackend> for Heads {
                     let rows = || (span.start..).zip(span.context - span.len..span.context);
                     for (row, p) in rows() {
                         let slot = backend.slot(batch, span, p);
-                        assert_eq!((batch.positions[row] as usize, batch.slots[row] as usize), (p, slot));
+                        assert_eq!((batch.positions[row] as usize, batch.groups[0].slots[row] as usize), (p, slot));
                         *memory.slot(slot) = Some(mix(salt, hidden[row]));
                     }
                     for (row, p) in rows() {

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use engine::batch::Batch;
+use engine::batch::{Batch, GroupTables};
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::kv::{BlockCopy, BlockMoves, BlockTable, Space};
 use engine::runner::{Computed, Runner};
@@ -157,11 +157,13 @@ impl Runner for Oracle {
         assert!(rows.len() <= self.max_num_seqs, "{} rows of logits are too many", rows.len());
         let mut memory = self.memory.lock().unwrap();
         memory.move_blocks(self.block_size, &batch.moves);
-        assert_eq!(batch.slots.iter().collect::<HashSet<_>>().len(), batch.slots.len(), "a slot is written twice");
+        let empty = GroupTables::default();
+        let group = batch.groups.first().unwrap_or(&empty);
+        assert_eq!(group.slots.iter().collect::<HashSet<_>>().len(), group.slots.len(), "a slot is written twice");
         let mut last_rows = BTreeMap::new();
         for span in &batch.spans {
             let slot = |p: usize| {
-                let block = batch.blocks[span.table + p / self.block_size] as usize;
+                let block = group.blocks[span.table + p / self.block_size] as usize;
                 block * self.block_size + p % self.block_size
             };
             let begin = span.context - span.len;
@@ -176,7 +178,7 @@ impl Runner for Oracle {
                 if self.window.is_some() {
                     reader = read(&memory.cache, p);
                 }
-                assert_eq!((batch.positions[row] as usize, batch.slots[row] as usize), (p, slot(p)));
+                assert_eq!((batch.positions[row] as usize, group.slots[row] as usize), (p, slot(p)));
                 let kept = reader.keep(batch.tokens[row]);
                 memory.cache[slot(p)] = Some(kept);
                 reader.read(kept);

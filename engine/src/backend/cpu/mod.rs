@@ -199,16 +199,18 @@ impl Backend for CpuBackend {
             self.cpu.rope(&mut qkv.query, table, &inputs.batch.positions);
             self.cpu.rope(&mut qkv.key, table, &inputs.batch.positions);
         }
-        cache.write(layer, qkv.key.as_slice(), qkv.value.as_slice(), &inputs.batch.slots);
+        let place = cache.layout.place(layer);
+        cache.write(place, qkv.key.as_slice(), qkv.value.as_slice(), &inputs.batch.groups[place.group].slots);
     }
 
     fn attention(&self, qkv: &Qkv, cache: &CpuKvCache, params: Attention, inputs: &Inputs) -> CpuTensor {
-        let shape = cache.layout.layer_shape();
+        let place = cache.layout.place(params.layer);
+        let shape = cache.layout.layer_shape(place.group);
         let params = cpu::Attention {
-            layer: cache.layer(params.layer),
+            layer: cache.layer(place),
             shape: &shape,
             spans: &inputs.spans,
-            tables: &inputs.batch.blocks,
+            tables: &inputs.batch.groups[place.group].blocks,
             scale: params.scale,
             window: params.window,
         };

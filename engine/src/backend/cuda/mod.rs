@@ -235,7 +235,7 @@ impl CudaBackend {
     }
 
     /// Creates a cache without memory, for rehearsals.
-    pub(crate) fn rehearsed_cache(&self, layout: KvLayout) -> CudaKvCache {
+    pub(crate) fn rehearsed_cache(&self, layout: &KvLayout) -> CudaKvCache {
         CudaKvCache::rehearsed(layout, if self.paper.is_some() { Arrays::Two } else { Arrays::One })
     }
 

@@ -115,9 +115,9 @@ impl Backend for CudaBackend {
             Some(device) => {
                 let memory =
                     self.allocate(num_blocks * layout.block_bytes(), "the blocks of the KV cache")?.named("KV cache");
-                CudaKvCache::new(device, self.rehearsed_cache(layout), (memory, num_blocks), swap_blocks)
+                CudaKvCache::new(device, self.rehearsed_cache(&layout), (memory, num_blocks), swap_blocks)
             }
-            None => Ok(self.rehearsed_cache(layout)),
+            None => Ok(self.rehearsed_cache(&layout)),
         }
     }
 

@@ -5,6 +5,7 @@
 //! in the same way.
 
 mod config;
+mod decoder;
 mod entries;
 mod families;
 mod header;

@@ -1,7 +1,7 @@
 //! The names of tensors in GGUF files, and the corresponding names in models.
 
 use super::tables::{GEMMA, GLM4, GPT2, LLAMA, Names, OLMO2, OPT, PHI3};
-use crate::config::ModelFamily;
+use crate::config::{HeadNorm, ModelConfig, ModelFamily};
 
 /// A supported architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,13 +67,24 @@ impl Architecture {
     }
 
     /// Returns the architecture of a model's GGUF file.
-    pub fn for_family(family: &ModelFamily) -> Self {
-        match family {
-            ModelFamily::Opt(_) => Architecture::Opt,
-            ModelFamily::Gpt2(_) => Architecture::Gpt2,
-            ModelFamily::Llama(llama) if llama.qk_norm => Architecture::Qwen3,
-            ModelFamily::Llama(llama) if llama.qkv_bias && !llama.o_bias => Architecture::Qwen2,
-            ModelFamily::Llama(_) => Architecture::Llama,
+    pub fn of_model(config: &ModelConfig) -> Self {
+        match (config.class(), &config.family) {
+            (Some("Gemma2ForCausalLM"), _) => Architecture::Gemma2,
+            (Some("Gemma3ForCausalLM"), _) => Architecture::Gemma3,
+            (Some("Gemma4ForCausalLM"), _) => Architecture::Gemma4,
+            (Some("Olmo2ForCausalLM" | "Olmo3ForCausalLM"), _) => Architecture::Olmo2,
+            (Some("Cohere2ForCausalLM"), _) => Architecture::Cohere2,
+            (Some("SmolLM3ForCausalLM"), _) => Architecture::SmolLm3,
+            (Some("Phi3ForCausalLM"), _) => Architecture::Phi3,
+            (Some("Glm4ForCausalLM"), _) => Architecture::Glm4,
+            (Some("GraniteForCausalLM"), _) => Architecture::Granite,
+            (_, ModelFamily::Opt(_)) => Architecture::Opt,
+            (_, ModelFamily::Gpt2(_)) => Architecture::Gpt2,
+            (_, ModelFamily::Decoder(decoder)) => match decoder.head_norm {
+                HeadNorm::Head => Architecture::Qwen3,
+                _ if decoder.qkv_bias && !decoder.o_bias => Architecture::Qwen2,
+                _ => Architecture::Llama,
+            },
         }
     }
 

@@ -1,7 +1,7 @@
 use super::*;
-use crate::batch::Span;
+use crate::batch::{GroupTables, Span};
 use crate::error::Error;
-use crate::kv::{BlockCopy, BlockMoves, KvDtype};
+use crate::kv::{BlockCopy, BlockMoves, KvDtype, KvGroup};
 
 /// Heads are neither normalised nor rotated.
 const PLAIN: QkNormRope<'_, CpuWeight> = QkNormRope { norms: None, rope: None };
@@ -34,8 +34,12 @@ impl Case {
         Case { layout, group, window, contexts: contexts.to_vec(), num_blocks, tables }
     }
 
+    fn group_shape(&self) -> &KvGroup {
+        &self.layout.groups[0]
+    }
+
     fn kv_width(&self) -> usize {
-        self.layout.heads * self.layout.head_dim
+        self.group_shape().heads * self.group_shape().head_dim
     }
 
     fn width(&self) -> usize {
@@ -50,13 +54,15 @@ impl Case {
 
     /// Returns a batch with the given `(sequence, first new token, one past the last)`.
     fn batch(&self, parts: &[(usize, usize, usize)]) -> Batch {
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(1);
         for &(s, from, to) in parts {
-            let span = Span { start: batch.slots.len(), len: to - from, context: to, table: batch.blocks.len() };
+            let span =
+                Span { start: batch.groups[0].slots.len(), len: to - from, context: to, table: batch.table_len() };
             let size = self.layout.block_size;
             batch.spans.push(span);
-            batch.slots.extend((from..to).map(|p| self.tables[s][p / size] * size as u32 + (p % size) as u32));
-            batch.blocks.extend(&self.tables[s][..to.div_ceil(size)]);
+            let group = &mut batch.groups[0];
+            group.slots.extend((from..to).map(|p| self.tables[s][p / size] * size as u32 + (p % size) as u32));
+            group.blocks.extend(&self.tables[s][..to.div_ceil(size)]);
         }
         batch
     }
@@ -69,7 +75,7 @@ impl Case {
 
     /// Returns a cache filled with NaN, which reveals reads of slots that were not written.
     fn cache(&self, backend: &CpuBackend) -> CpuKvCache {
-        let mut cache = backend.kv_cache(self.layout, self.num_blocks, 0).unwrap();
+        let mut cache = backend.kv_cache(self.layout.clone(), self.num_blocks, 0).unwrap();
         cache.poison();
         cache
     }
@@ -92,7 +98,7 @@ impl Case {
 
     /// Computes the attention of one query token.
     fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
-        let dim = self.layout.head_dim;
+        let dim = self.group_shape().head_dim;
         let round = |x: Vec<f32>| {
             let heads = x.chunks(dim);
             heads.flat_map(|head| cpu::rounded(self.layout.dtype, head)).collect::<Vec<_>>()
@@ -114,7 +120,7 @@ impl Case {
 }
 
 fn layout(heads: usize, head_dim: usize, block_size: usize, dtype: impl Into<KvDtype>) -> KvLayout {
-    KvLayout { layers: 3, heads, head_dim, block_size, dtype: dtype.into() }
+    KvLayout::uniform(3, heads, head_dim, block_size, dtype.into())
 }
 
 fn grid() -> Vec<Case> {
@@ -200,15 +206,16 @@ fn copies_reach_every_layer_and_no_other_block() {
 
 fn assert_copies(dtype: KvDtype) {
     let layout = layout(1, 2, 2, dtype);
-    let mut cache = CpuKvCache::new(layout, 4, 2).unwrap();
+    let mut cache = CpuKvCache::new(layout.clone(), 4, 2).unwrap();
     let backend = backend(1);
-    let inputs = backend.upload(Batch { slots: (0..8).collect(), ..Batch::default() }, &[]);
+    let groups = vec![GroupTables { slots: (0..8).collect(), ..GroupTables::default() }];
+    let inputs = backend.upload(Batch { groups, ..Batch::default() }, &[]);
     let [query, key, value] = [0, 1, 2].map(|seed| tensor(&backend, 8, &noise(seed, 16)));
     let mut qkv = Qkv { query, key, value };
     for layer in 0..3 {
         backend.norm_rope_and_write_kv(&mut qkv, PLAIN, &mut cache, layer, &inputs);
     }
-    let before: Vec<Vec<u8>> = (0..3).map(|l| cache.layer(l).to_vec()).collect();
+    let before: Vec<Vec<u8>> = (0..3).map(|l| cache.layer(layout.place(l)).to_vec()).collect();
     let bytes = layout.block_bytes() / 3;
     let copy = |src, dst| BlockCopy { src, dst };
     // Blocks are swapped out before they are overwritten by copies.
@@ -216,7 +223,7 @@ fn assert_copies(dtype: KvDtype) {
     cache.move_blocks(&BlockMoves { swap_out: out, copies: vec![copy(0, 3), copy(0, 1)], ..BlockMoves::default() });
     for (layer, before) in before.iter().enumerate() {
         let block = |i: usize| &before[i * bytes..(i + 1) * bytes];
-        assert_eq!(cache.layer(layer), [block(0), block(0), block(2), block(0)].concat());
+        assert_eq!(cache.layer(layout.place(layer)), [block(0), block(0), block(2), block(0)].concat());
     }
     // Swapping in follows swapping out, and copies follow both.
     let moves =
@@ -224,7 +231,7 @@ fn assert_copies(dtype: KvDtype) {
     cache.move_blocks(&moves);
     for (layer, before) in before.iter().enumerate() {
         let block = |i: usize| &before[i * bytes..(i + 1) * bytes];
-        assert_eq!(cache.layer(layer), [block(1), block(0), block(1), block(0)].concat());
+        assert_eq!(cache.layer(layout.place(layer)), [block(1), block(0), block(1), block(0)].concat());
     }
 }
 
@@ -239,7 +246,8 @@ fn the_bytes_of_a_token_do_not_depend_on_the_way_there() {
         for part in [(0, 0, 1), (0, 1, 9), (0, 9, 29), (0, 29, 30)] {
             case.step(&backend, &mut parts, &[part]);
         }
-        assert_eq!(whole.layer(LAYER), parts.layer(LAYER), "{dtype}");
+        let place = case.layout.place(LAYER);
+        assert_eq!(whole.layer(place), parts.layer(place), "{dtype}");
     }
 }
 
@@ -288,8 +296,8 @@ impl CpuKvCache {
     }
 
     fn poison_block(&mut self, block: u32) {
-        let size = self.layout.block_bytes() / self.layout.layers;
-        for layer in 0..self.layout.layers {
+        let (size, layers) = (self.layout.layer_bytes(0), self.layout.groups[0].layers.len());
+        for layer in 0..layers {
             let start = (layer * self.num_blocks + block as usize) * size;
             // NaN in every type, as an element or as its scale.
             self.data[start..start + size].fill(0xff);
