@@ -63,6 +63,11 @@ pub fn golden_dir(model: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden").join(model)
 }
 
+/// Returns the directory of a model, which is a golden model or one of the committed families.
+pub fn model_dir(model: &str) -> PathBuf {
+    if families::FAMILIES.contains(&model) { families::committed_dir(model) } else { golden_dir(model) }
+}
+
 /// `golden.json` of a model. See `fixtures/golden/README.md`.
 #[derive(Debug, Deserialize)]
 pub struct Golden {
