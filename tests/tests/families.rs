@@ -13,9 +13,11 @@ use engine::llm::{Completion, Continuation, Device, Llm, Options, Preemption, Pr
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
 use tests::complete;
 use tests::families::{FAMILIES, FamilyGolden, FamilyPrompt, committed_dir, family_dir, family_golden, tolerance};
-use tests::scores::scores;
+use tests::scores::{FileTensor, scores, write};
 
 /// Tokens of each answer that are compared with transformers. Other seeds may have more.
 fn steps(golden: &FamilyGolden) -> usize {
@@ -267,6 +269,76 @@ fn a_model_loads_with_the_other_spelling() {
         let prompt = &golden.prompts[4];
         let output = answer(&mut llm, &prompt.ids, &greedy(steps(&golden))).remove(0);
         assert_recorded(&format!("{family}, other spelling"), &output, prompt, tolerance(family, &golden));
+    }
+}
+
+/// Writes a committed model as the text part of a checkpoint that also has a vision model. `prefix` precedes the names of
+/// the text model's tensors.
+fn multimodal(family: &str, class: &str, prefix: &str, directory: &Path) {
+    let own = committed_dir(family);
+    let mut config: Value = serde_json::from_slice(&fs::read(own.join("config.json")).unwrap()).unwrap();
+    config.as_object_mut().unwrap().remove("architectures");
+    let config = json!({"architectures": [class], "text_config": config, "vision_config": {"hidden_size": 8}});
+    fs::write(directory.join("config.json"), config.to_string()).unwrap();
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(own.join(file), directory.join(file)).unwrap();
+    }
+    let weights = fs::read(own.join("model.safetensors")).unwrap();
+    let weights = SafeTensors::deserialize(&weights).unwrap();
+    let mut tensors: Vec<FileTensor> = Vec::new();
+    for (name, view) in weights.tensors() {
+        let name = format!("{prefix}{}", name.strip_prefix("model.").unwrap());
+        tensors.push((name, view.dtype(), view.shape().to_vec(), view.data().to_vec()));
+    }
+    tensors.push(("vision_tower.patch.weight".into(), Dtype::F32, vec![2], vec![0; 8]));
+    write(directory, &tensors);
+}
+
+#[test]
+fn the_text_part_of_a_multimodal_checkpoint_is_loaded_and_a_note_says_so() {
+    for (family, class) in [
+        ("gemma3", "Gemma3ForConditionalGeneration"),
+        ("gemma4", "Gemma4ForConditionalGeneration"),
+        ("gemma4-e", "Gemma4ForConditionalGeneration"),
+    ] {
+        for prefix in ["language_model.model.", "model.language_model."] {
+            let directory = tempfile::tempdir().unwrap();
+            multimodal(family, class, prefix, directory.path());
+            let mut llm = load_from(directory.path(), &one_by_one());
+            let notes = &llm.device().notes;
+            assert!(notes.iter().any(|note| note.contains("text")), "{family}: {notes:?}");
+            let golden = family_golden(&committed_dir(family));
+            let output = answer(&mut llm, &golden.prompts[3].ids, &greedy(steps(&golden))).remove(0);
+            assert_recorded(class, &output, &golden.prompts[3], tolerance(family, &golden));
+        }
+        let plain = load_from(&committed_dir(family), &one_by_one());
+        assert!(plain.device().notes.is_empty(), "{:?}", plain.device().notes);
+    }
+}
+
+#[test]
+fn configurations_that_contradict_themselves_are_refused_in_one_sentence() {
+    let cases: [(&str, Value, &[&str]); 9] = [
+        ("gemma4", json!({"layer_types": ["sliding_attention"; 3]}), &["layer_types", "3", "4"]),
+        ("olmo3", json!({"layer_types": ["full_attention"; 5]}), &["layer_types", "5", "4"]),
+        ("gemma4", json!({"sliding_window": 0}), &["sliding_window"]),
+        ("cohere2", json!({"sliding_window": 0}), &["sliding_window"]),
+        ("gemma2", json!({"sliding_window": 0}), &["sliding_window"]),
+        ("gemma4-e", json!({"num_kv_shared_layers": 4}), &["layer"]),
+        ("gemma4-e", json!({"num_kv_shared_layers": 9}), &["layer"]),
+        ("gemma3", json!({"use_bidirectional_attention": true}), &["use_bidirectional_attention"]),
+        ("gemma4", json!({"enable_moe_block": true}), &["enable_moe_block"]),
+    ];
+    for (family, change, words) in cases {
+        let mut config: Value =
+            serde_json::from_slice(&fs::read(committed_dir(family).join("config.json")).unwrap()).unwrap();
+        change.as_object().unwrap().iter().for_each(|(name, value)| config[name] = value.clone());
+        let error = match ModelConfig::from_json(config.to_string().as_bytes()) {
+            Ok(_) => panic!("{family}, {change}: it is accepted"),
+            Err(error) => error.to_string(),
+        };
+        assert!(words.iter().all(|word| error.contains(word)), "{family}, {change}: {error}");
+        assert!(!error.contains('\n') && error.len() < 300, "{family}, {change}: {error}");
     }
 }
 

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::config::{Reader, Shapes};
+use crate::config::MAX_LAYERS;
 use crate::error::{Error, Result};
 
 /// Frequencies divided by at least this much belong to elements that are not rotated.
@@ -149,8 +150,7 @@ impl Reader<'_> {
         let head_dim = self.decoder("SmolLM3ForCausalLM", "smollm3")?;
         self.sole_head_dim(head_dim)?;
         // Every fourth layer does not rotate.
-        let layers = self.integer("block_count")?.unwrap_or(0);
-        let rotates: Vec<u8> = (1..=layers).map(|layer| u8::from(layer % 4 != 0)).collect();
+        let rotates: Vec<u8> = (1..=self.layers()?).map(|layer| u8::from(layer % 4 != 0)).collect();
         self.put("no_rope_layers", json!(rotates));
         self.put("use_sliding_window", false);
         self.put("attention_bias", shapes.has("blk.0.attn_q.bias"));
@@ -234,9 +234,7 @@ impl Reader<'_> {
     /// Copies the window and the layers that have it. `period` is the period of the layers without a window if the
     /// file does not say.
     fn windows(&mut self, period: u64, default: Option<u64>) -> Result<Vec<bool>> {
-        let layers = self.integer("block_count")?.and_then(|count| usize::try_from(count).ok());
-        // The size of a list in memory must be checked before the list is built.
-        let layers = layers.filter(|count| *count <= crate::config::MAX_LAYERS).unwrap_or(0);
+        let layers = self.layers()?;
         let window = self.integer("attention.sliding_window")?.or(default);
         let mut windowed =
             self.metadata.windowed_layers(&self.name("attention.sliding_window_pattern"), layers, period)?;
@@ -247,6 +245,13 @@ impl Reader<'_> {
         let kind = |is_windowed: &bool| if *is_windowed { WINDOWED } else { FULL };
         self.put("layer_types", json!(windowed.iter().map(kind).collect::<Vec<_>>()));
         Ok(windowed)
+    }
+
+    /// The number of layers. It is checked before a list of layers is built.
+    fn layers(&self) -> Result<usize> {
+        let count = self.integer("block_count")?.ok_or_else(|| self.missing("block_count"))?;
+        let fitting = usize::try_from(count).ok().filter(|count| (1..=MAX_LAYERS).contains(count));
+        fitting.ok_or_else(|| Error::Config(format!("the number of layers is {count}")))
     }
 
     /// Copies the scale of Gemma's queries. Published files do not contain it. It is derived from the size of the
@@ -320,3 +325,6 @@ impl Reader<'_> {
         Ok(rotation)
     }
 }
+
+#[cfg(test)]
+mod tests;
