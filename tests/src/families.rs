@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::Top;
+use crate::{Half, Top};
 
 /// The families, named by their directories.
 pub const FAMILIES: [&str; 12] = [
@@ -66,6 +66,8 @@ pub struct FamilyGolden {
     pub prompts: Vec<FamilyPrompt>,
     /// The largest difference between the recorded logprobs and the same computation in f64.
     pub drift: Option<f32>,
+    /// Results of 16-bit types for the same prompts. Only the committed models have them.
+    pub half: Option<Half>,
 }
 
 /// A prompt.

@@ -63,7 +63,7 @@ pub fn golden_dir(model: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden").join(model)
 }
 
-/// Returns the directory of a model, which is a golden model or one of the committed families.
+/// Returns the directory of a golden model or of a committed family.
 pub fn model_dir(model: &str) -> PathBuf {
     if families::FAMILIES.contains(&model) { families::committed_dir(model) } else { golden_dir(model) }
 }

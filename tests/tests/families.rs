@@ -195,7 +195,7 @@ fn assert_outputs_are_scored(family: &str) {
             let scored = scores(&mut llm, &[text]);
             let sum: f64 = scored[ids.len() - 1..].iter().map(|logprob| f64::from(*logprob)).sum();
             let off = (sum - output.cumulative_logprob).abs();
-            // Logprobs of a sample are those of the model, before the temperature.
+            // A sample has the logprobs of the model, before the temperature.
             assert!(off < 1e-3, "{family}, {params:?}: {sum} is not {}", output.cumulative_logprob);
         }
     }

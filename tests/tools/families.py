@@ -6,7 +6,8 @@ Hugging Face transformers.
 
 Weights are random numbers that bf16 represents exactly. They are stored in bf16, and transformers computes in f32 with eager
 attention and without a cache. `golden.json` has the greedy tokens of five prompts and the five likeliest tokens of each step.
-`drift` is the largest difference between these logprobs and those of the same computation in f64.
+`drift` is the largest difference between these logprobs and those of the same computation in f64. `half` has the results of
+transformers in 16-bit types: the greedy tokens before the first that differs, and the largest difference of a greedy token's logprob.
 
 `config.json` is spelled as on the Hugging Face hub or as transformers 5 writes it, and `other.json` in the other way. Both are
 loaded again here, and must give the same logits.
@@ -194,6 +195,23 @@ def drift(model, prompts):
     return largest
 
 
+def half(model, prompts, dtype):
+    """Returns the results of a 16-bit type for each prompt, compared with f32."""
+    rounded = copy.deepcopy(model).to(dtype)
+    results = []
+    for prompt in prompts:
+        equal, largest, length = None, 0.0, len(prompt["ids"])
+        for step, (token, top) in enumerate(zip(prompt["greedy"]["ids"], prompt["greedy"]["top5"])):
+            ids = (prompt["ids"] + prompt["greedy"]["ids"])[: length + step]
+            with torch.no_grad():
+                row = rounded(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].float().log_softmax(-1)
+            if equal is None and int(row.argmax()) != token:
+                equal = step
+            largest = max(largest, abs(float(row[token]) - top["logprobs"][0]))
+        results.append({"greedy_prefix_equal": STEPS if equal is None else equal, "token_logprob_drift_max": round(largest, 5)})
+    return {"native": dtype == torch.bfloat16, "prompts": results}
+
+
 def hub_spelling(config):
     """Returns a configuration with the members that files on the hub have."""
     config = copy.deepcopy(config)
@@ -287,6 +305,7 @@ def make(index, name, kind, fields, spelling):
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     golden = {"model": name, "model_type": kind, "seed": seed, "versions": versions, "spelling": spelling}
     golden["drift"] = round(drift(model, prompts), 7)
+    golden["half"] = {str(dtype).split(".")[1]: half(model, prompts, dtype) for dtype in (torch.float16, torch.bfloat16)}
     golden["prompts"] = prompts
     (directory / "golden.json").write_text(json.dumps(golden) + "\n")
     margins = min(prompt["margin"] for prompt in prompts)

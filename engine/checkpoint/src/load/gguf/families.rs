@@ -30,7 +30,7 @@ impl Reader<'_> {
         self.windows(2, Some(4096))?;
         self.query_scale(46)?;
         self.put("rope_theta", self.theta()?);
-        // Gemma 2 always has both, and llama.cpp's values if the file has none.
+        // Gemma 2 always has both caps. Without these settings, llama.cpp uses the same values.
         for (field, key, default) in [
             ("attn_logit_softcapping", "attn_logit_softcapping", 50.0),
             ("final_logit_softcapping", "final_logit_softcapping", 30.0),

@@ -1,4 +1,4 @@
-//! Files of other programs lack some settings. The expected values are those of the published models.
+//! Files of other programs lack some settings. The tests expect the values of the published models.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
