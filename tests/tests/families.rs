@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use engine::config::ModelConfig;
+use engine::kv::KvDtype;
 use engine::llm::{Completion, Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
@@ -100,13 +101,17 @@ struct Setup {
     is_tight: bool,
 }
 
-/// Bytes of the keys and values of `tokens` tokens in all layers, in f32.
-fn kv_bytes(config: &ModelConfig, tokens: usize) -> usize {
+/// Bytes of the keys and values of `tokens` tokens in all layers. In 8 bits, each head also has a scale of two bytes.
+fn kv_bytes(config: &ModelConfig, kv_dtype: KvDtype, tokens: usize) -> usize {
+    let head = |elements: usize| match kv_dtype {
+        KvDtype::Float(dtype) => elements * dtype.size(),
+        KvDtype::Int8 | KvDtype::Fp8 => elements + 2,
+    };
     let layers = config.kv_layers().into_iter().enumerate().filter(|(i, layer)| layer.source == *i);
-    layers.map(|(_, layer)| 2 * 4 * layer.heads * layer.head_dim * tokens).sum()
+    layers.map(|(_, layer)| 2 * layer.heads * head(layer.head_dim) * tokens).sum()
 }
 
-fn setups(config: &ModelConfig) -> Vec<Setup> {
+fn setups(config: &ModelConfig, kv_dtype: KvDtype) -> Vec<Setup> {
     let scheduler = |max_batch_tokens, preemption, draft_tokens| SchedulerOptions {
         max_batch_tokens,
         preemption,
@@ -116,13 +121,15 @@ fn setups(config: &ModelConfig) -> Vec<Setup> {
     let roomy = |block_size, max_batch_tokens, draft_tokens| Options {
         block_size,
         scheduler: scheduler(max_batch_tokens, Preemption::Auto, draft_tokens),
+        kv_dtype: Some(kv_dtype),
         ..one_by_one()
     };
     // The longest prompt has 100 tokens, and each of its three outputs may have 40. With cached prefixes, requests would
     // share blocks and fit without preemption.
     let tight = |block_size, max_batch_tokens, preemption| Options {
         block_size,
-        kv_memory: Some(kv_bytes(config, 100 + 3 * 40 + 4 * block_size)),
+        kv_memory: Some(kv_bytes(config, kv_dtype, 100 + 3 * 40 + 4 * block_size)),
+        kv_dtype: Some(kv_dtype),
         scheduler: SchedulerOptions { prefix_caching: false, ..scheduler(max_batch_tokens, preemption, 0) },
         ..one_by_one()
     };
@@ -152,26 +159,22 @@ fn assert_preempted(at: &str, llm: &Llm, preemption: Preemption) {
     }
 }
 
-/// Runs every request alone in a new engine, and then all of them together in each setup.
-fn assert_same_bits(family: &str) {
+/// Runs every request alone, and then all of them together in each of the setups whose position is in `which`.
+fn assert_same_bits(family: &str, kv_dtype: KvDtype, which: &[usize]) {
     let golden = family_golden(&family_dir(family));
     let requests = requests(&golden);
-    let options = Options {
-        scheduler: SchedulerOptions { prefix_caching: false, ..SchedulerOptions::default() },
-        ..one_by_one()
-    };
-    let mut alone = load(family, &options);
-    let want: Vec<Vec<Continuation>> = requests
-        .iter()
-        .map(|(prompt, params)| complete(&mut alone, [(prompt.clone(), params.clone())]).remove(0).outputs)
-        .collect();
+    let scheduler = SchedulerOptions { prefix_caching: false, ..SchedulerOptions::default() };
+    let mut alone = load(family, &Options { scheduler, kv_dtype: Some(kv_dtype), ..one_by_one() });
+    let outputs = |request: &(Prompt, SamplingParams)| complete(&mut alone, [request.clone()]).remove(0).outputs;
+    let want: Vec<Vec<Continuation>> = requests.iter().map(outputs).collect();
     assert_eq!(alone.stats().preemptions, 0);
     for (outputs, (_, params)) in want.iter().zip(&requests) {
         let is_greedy = params.temperature == 0.0 && params.beam.is_none();
         assert!(!is_greedy || outputs.iter().all(|output| output == &outputs[0]), "{family}: greedy outputs are equal");
     }
-    for setup in setups(alone.config()) {
-        let at = format!("{family}, {}", setup.name);
+    let setups = setups(alone.config(), kv_dtype);
+    for setup in which.iter().map(|i| &setups[*i]) {
+        let at = format!("{family}, {kv_dtype}, {}", setup.name);
         let mut llm = load(family, &setup.options);
         let done: Vec<Completion> = complete(&mut llm, requests.iter().cloned());
         for ((done, want), (_, params)) in done.iter().zip(&want).zip(&requests) {
@@ -223,6 +226,27 @@ fn assert_hits_equal_misses(family: &str) {
         assert_eq!(misses.stats().hit_tokens, 0, "{at}");
         assert!(hits.stats().hit_tokens > 100, "{at}: {} tokens were hits", hits.stats().hit_tokens);
     }
+}
+
+/// The same if cached blocks are evicted to the swap space, and come back from it. The pool holds little more than one
+/// request.
+fn assert_swapped_hits_equal_misses(family: &str) {
+    let golden = family_golden(&family_dir(family));
+    let params = greedy(steps(&golden));
+    let scheduler = SchedulerOptions { prefix_caching: false, ..SchedulerOptions::default() };
+    let mut misses = load(family, &Options { scheduler, block_size: 8, ..one_by_one() });
+    let kv_memory = Some(kv_bytes(misses.config(), KvDtype::Float(DType::F32), 100 + 40 + 4 * 8));
+    let mut hits = load(family, &Options { kv_memory, block_size: 8, ..one_by_one() });
+    for round in 0..3 {
+        for prompt in &golden.prompts {
+            let text = [&prompt.ids, &prompt.greedy.ids[..8]].concat();
+            let (want, got) = (answer(&mut misses, &text, &params), answer(&mut hits, &text, &params));
+            assert!(got == want, "{family}, round {round}, {}", prompt.name);
+        }
+    }
+    let stats = hits.stats();
+    assert!(stats.offloaded_blocks > 0, "{family}: no block was moved to the swap space");
+    assert!(stats.restored_blocks > 0, "{family}: no block came back from the swap space");
 }
 
 /// Two workers each have a part of the heads, or a copy of the heads that cannot be divided.
@@ -353,7 +377,16 @@ macro_rules! family_tests {
 
             #[test]
             fn outputs_do_not_depend_on_scheduling() {
-                super::assert_same_bits($family);
+                let all: Vec<usize> = (0..11).collect();
+                super::assert_same_bits($family, super::KvDtype::Float(super::DType::F32), &all);
+            }
+
+            /// Batches, chunks with drafts, and both kinds of preemption.
+            #[test]
+            fn outputs_of_eight_bit_caches_do_not_depend_on_scheduling() {
+                for dtype in [super::KvDtype::Int8, super::KvDtype::Fp8] {
+                    super::assert_same_bits($family, dtype, &[0, 6, 7, 9]);
+                }
             }
 
             #[test]
@@ -364,6 +397,11 @@ macro_rules! family_tests {
             #[test]
             fn a_prefix_hit_equals_a_miss() {
                 super::assert_hits_equal_misses($family);
+            }
+
+            #[test]
+            fn a_prefix_hit_from_the_swap_space_equals_a_miss() {
+                super::assert_swapped_hits_equal_misses($family);
             }
 
             #[test]
