@@ -8,7 +8,7 @@ use std::fmt;
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use engine::backend::cpu::{CpuBackend, CpuWeight};
-use engine::backend::{Attention, Backend, HostLinear, QkNormRope};
+use engine::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope};
 use engine::batch::{Batch, GroupTables, Span};
 use engine::kv::{KvDtype, KvLayout, blocks_for};
 use engine::tensor::{DType, HostTensor};
@@ -82,7 +82,7 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let blocks = blocks_for(CONTEXT, BLOCK_SIZE);
     let mut cache = expect_ok(backend.kv_cache(layout, SEQUENCES * blocks, 0));
     let host = || HostLinear { weight: HostTensor::from_f32(vec![width, width], noise(width * width)), bias: None };
-    let qkv = expect_ok(backend.qkv_weight([host(), host(), host()]));
+    let qkv = expect_ok(backend.qkv_weight(HostQkv { query: host(), key: Some(host()), value: Some(host()) }));
     let table = weight(&backend, 1, width, DType::F32);
     let project = |rows: usize| {
         let x = backend.embed_tokens(
@@ -101,7 +101,7 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
         let batch = backend.upload(Batch { groups, ..Batch::default() }, &[]);
         backend.norm_rope_and_write_kv(
             &mut project(CONTEXT),
-            QkNormRope { norms: None, rope: None },
+            QkNormRope::default(),
             &mut cache,
             0,
             &batch,
@@ -112,7 +112,7 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let groups = vec![GroupTables { blocks: tables.collect(), ..GroupTables::default() }];
     let step = backend.upload(Batch { spans: spans.collect(), groups, ..Batch::default() }, &[]);
     let queries = project(SEQUENCES);
-    let params = Attention { layer: 0, scale: 0.125, window: None };
+    let params = Attention::plain(0, 0.125);
     let heads = 2 * SEQUENCES * CONTEXT * HEADS;
     let bytes = heads * dtype.head_bytes(HEAD_DIM);
     let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(2 * heads * HEAD_DIM));

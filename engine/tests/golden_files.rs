@@ -5,7 +5,7 @@
 mod common;
 
 use common::{MODELS, assert_tokenizer, ids, json, model};
-use engine::config::{ModelFamily, RopeScaling};
+use engine::config::{HeadNorm, ModelFamily, RopeScaling};
 use engine::detokenizer::Detokenizer;
 use engine::load::ModelFiles;
 use engine::tensor::{DType, Elements};
@@ -33,10 +33,10 @@ fn configurations_match_the_fixtures() {
         match &config.family {
             ModelFamily::Opt(opt) => assert_eq!(opt.final_norm, name != "opt-350m-like"),
             ModelFamily::Gpt2(gpt2) => assert_eq!(gpt2.n_inner, 384),
-            ModelFamily::Llama(llama) => {
-                assert_eq!(llama.window(1), (name == "mistral").then_some(24), "{name}");
-                assert_eq!((llama.qk_norm, llama.qkv_bias), (name == "qwen3", name == "qwen2"), "{name}");
-                let scaled = matches!(llama.rope.scaling, RopeScaling::Llama3 { .. });
+            ModelFamily::Decoder(llama) => {
+                assert_eq!(llama.layers[1].window, (name == "mistral").then_some(24), "{name}");
+                assert_eq!((llama.head_norm == HeadNorm::Head, llama.qkv_bias), (name == "qwen3", name == "qwen2"), "{name}");
+                let scaled = matches!(llama.ropes[0].scaling, RopeScaling::Llama3 { .. });
                 assert_eq!(scaled, name.starts_with("llama3"), "{name}");
             }
         }

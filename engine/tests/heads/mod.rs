@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use engine::backend::{Activation, Attention, Backend, HostLinear, Norm, QkNormRope};
+use engine::backend::{Activation, Attention, Backend, Change, HostLinear, HostQkv, Norm, QkNormRope};
 use engine::batch::{Batch, Span};
 use engine::engine::{Engine, EngineConfig};
 use engine::kv::KvLayout;
@@ -242,7 +242,7 @@ impl Backend for HeadBackend {
     fn weight(&self, _: HostTensor) -> Result<()> {
         unreachable!()
     }
-    fn qkv_weight(&self, _: [HostLinear; 3]) -> Result<()> {
+    fn qkv_weight(&self, _: HostQkv) -> Result<()> {
         unreachable!()
     }
     fn gated_weight(&self, _: [HostLinear; 2]) -> Result<()> {
@@ -269,13 +269,16 @@ impl Backend for HeadBackend {
     fn qkv(&self, _: &Vec<f32>, _: &()) {
         unreachable!()
     }
+    fn change(&self, _: &mut Vec<f32>, _: Change<'_, Vec<f32>>) {
+        unreachable!()
+    }
     fn norm(&self, _: &Vec<f32>, _: &Norm<()>) -> Vec<f32> {
         unreachable!()
     }
     fn norm_rope_and_write_kv(&self, _: &mut (), _: QkNormRope<'_, ()>, _: &mut Vec<Memory>, _: usize, _: &Batch) {
         unreachable!()
     }
-    fn attention(&self, _: &(), _: &Vec<Memory>, _: Attention, _: &Batch) -> Vec<f32> {
+    fn attention(&self, _: &(), _: &Vec<Memory>, _: Attention<'_, ()>, _: &Batch) -> Vec<f32> {
         unreachable!()
     }
     fn logits(&self, _: &Vec<f32>, _: &()) -> Vec<f32> {
