@@ -177,7 +177,10 @@ impl DecoderLayer {
             return invalid(format!("layer {i} reads the cache of layer {}, which has none yet", self.source));
         }
         if (source.kv_heads, source.head_dim, source.window) != (kv_heads, head_dim, self.window) {
-            return invalid(format!("layers {} and {i} share a cache and differ in their heads or window", self.source));
+            return invalid(format!(
+                "layers {} and {i} share a cache and differ in their heads or window",
+                self.source
+            ));
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ use fields::Fields;
 
 // Bounds far above every published model. Within them, no product of two or three sizes overflows. A damaged file is
 // refused before anything is allocated for it.
-const MAX_LAYERS: usize = 1 << 10;
+pub(crate) const MAX_LAYERS: usize = 1 << 10;
 const MAX_HEADS: usize = 1 << 12;
 const MAX_HEAD_DIM: usize = 1 << 12;
 const MAX_WIDTH: usize = 1 << 20;
@@ -182,6 +182,11 @@ impl ModelConfig {
         };
         config.check()?;
         Ok(config)
+    }
+
+    /// The class of causal language models that [`Self::architecture`] names, if it names a decoder.
+    pub fn class(&self) -> Option<&'static str> {
+        families::find(&self.architecture).map(|(family, _)| family.class)
     }
 
     /// Elements of a token's final hidden state, which logits are computed from, and of embeddings.

@@ -200,7 +200,9 @@ impl Reader<'_> {
         let partial = self.fields.positive_or("partial_rotary_factor", defaults.partial.unwrap_or(1.0))?;
         let partial = parameters.positive_or("partial_rotary_factor", partial)?;
         if partial != 1.0 && defaults.partial.is_none() {
-            return Err(Error::Unsupported(format!("partial_rotary_factor {partial} is not implemented for this class")));
+            return Err(Error::Unsupported(format!(
+                "partial_rotary_factor {partial} is not implemented for this class"
+            )));
         }
         let part = partial * head_dim as f64;
         let kind = parameters.string("rope_type")?.or(parameters.string("type")?).unwrap_or(defaults.scaling);

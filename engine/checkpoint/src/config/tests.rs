@@ -70,10 +70,14 @@ fn windows_may_differ_between_layers() {
 
 #[test]
 fn rope_is_read_in_both_forms() {
-    let scaling =
-        |json: &str| read(&format!(r#"{{"model_type": "llama", {json}}}"#)).map(|config| llama(&config).ropes[0].clone());
+    let scaling = |json: &str| {
+        read(&format!(r#"{{"model_type": "llama", {json}}}"#)).map(|config| llama(&config).ropes[0].clone())
+    };
     let linear = scaling(r#""rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2}"#).unwrap();
-    assert_eq!(linear, Rope { theta: 5e5, scaling: RopeScaling::Linear { factor: 2.0 }, rotated: 128, adjacent: false });
+    assert_eq!(
+        linear,
+        Rope { theta: 5e5, scaling: RopeScaling::Linear { factor: 2.0 }, rotated: 128, adjacent: false }
+    );
     let modern = r#"{"rope_type": "llama3", "rope_theta": 9, "factor": 8, "low_freq_factor": 1,
         "high_freq_factor": 4, "original_max_position_embeddings": 64}"#;
     let llama3 = scaling(&format!(r#""rope_theta": 7, "rope_parameters": {modern}"#)).unwrap();

@@ -1,9 +1,9 @@
 //! LLaMA 1 to 3, Mistral, Qwen2 and Qwen3. They differ in biases, windows and the norms of heads.
 
 use super::{Defaults, Family, set_windows, sliding_layers, window_size};
+use crate::config::MAX_POSITIONS;
 use crate::config::decoder::{DecoderConfig, HeadNorm};
 use crate::config::fields::{Fields, in_range};
-use crate::config::MAX_POSITIONS;
 use crate::error::Result;
 
 pub const LLAMA: Family = Family {
