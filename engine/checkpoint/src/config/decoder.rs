@@ -135,6 +135,11 @@ impl DecoderConfig {
         self.layers.iter_mut().for_each(|layer| layer.scale = scale as f32);
     }
 
+    /// Sets each layer's rotation.
+    pub(super) fn select_ropes(&mut self, rope: impl Fn(&DecoderLayer) -> Option<usize>) {
+        self.layers.iter_mut().for_each(|layer| layer.rope = rope(layer));
+    }
+
     /// Checks that the settings agree with each other.
     pub(super) fn check(&self) -> Result<()> {
         for (i, layer) in self.layers.iter().enumerate() {

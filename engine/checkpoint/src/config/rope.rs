@@ -83,6 +83,11 @@ impl Rope {
         }
     }
 
+    /// The same rotation with adjacent pairs.
+    pub(super) fn adjacent(self) -> Self {
+        Rope { adjacent: true, ..self }
+    }
+
     /// Checks that heads of `head_dim` elements can be rotated.
     pub(super) fn check(&self, head_dim: usize) -> Result<()> {
         let invalid = |sentence: String| Err(Error::Config(sentence));
@@ -118,10 +123,12 @@ pub(super) struct RopeDefaults {
     pub partial: Option<f64>,
     /// The name of the scaling.
     pub scaling: &'static str,
+    /// Other names of LongRoPE.
+    pub long_names: &'static [&'static str],
 }
 
 impl RopeDefaults {
-    pub const PLAIN: RopeDefaults = RopeDefaults { theta: 10000.0, partial: None, scaling: "default" };
+    pub const PLAIN: RopeDefaults = RopeDefaults { theta: 10000.0, partial: None, scaling: "default", long_names: &[] };
 }
 
 /// The sizes that a rotation depends on.
@@ -147,6 +154,16 @@ pub(super) fn read(fields: &Fields<'_>, sizes: RopeSizes, defaults: RopeDefaults
     let theta = fields.positive_or("rope_theta", defaults.theta)?;
     let defaults = RopeDefaults { theta, ..defaults };
     Reader { parameters, fields, outer: parameters, sizes }.read(defaults)
+}
+
+/// The rotation of the defaults alone, without scaling.
+pub(super) fn plain(sizes: RopeSizes, defaults: RopeDefaults) -> Rope {
+    Rope { theta: defaults.theta, scaling: RopeScaling::None, rotated: sizes.head_dim, adjacent: false }
+}
+
+/// Reads the base of the rotation and no scaling.
+pub(super) fn unscaled(fields: &Fields<'_>, sizes: RopeSizes, defaults: RopeDefaults) -> Result<Rope> {
+    Ok(Rope { scaling: RopeScaling::None, ..read(fields, sizes, defaults)? })
 }
 
 /// Reads the rotation of the layers of type `kind`, such as `full_attention`, from `rope_parameters`. If there are
@@ -189,6 +206,7 @@ impl Reader<'_> {
         }
         let part = partial * head_dim as f64;
         let kind = parameters.string("rope_type")?.or(parameters.string("type")?).unwrap_or(defaults.scaling);
+        let kind = if defaults.long_names.contains(&kind) { "longrope" } else { kind };
         let (rotated, scaling) = match kind {
             "proportional" => {
                 let factor = parameters.positive_or("factor", 1.0)?;

@@ -1,7 +1,15 @@
 //! The families of decoders. A family's file says which names its configurations have, what absent members mean, and
 //! which mechanisms of [`DecoderConfig`] the members select.
 
+mod cohere;
+mod gemma;
+mod gemma4;
+mod glm;
+mod granite;
 mod llama;
+mod olmo;
+mod phi;
+mod smollm;
 
 use super::decoder::{DecoderConfig, DecoderLayer, HeadNorm, LayerNorms, NormKind};
 use super::fields::{Fields, in_range};
@@ -10,7 +18,22 @@ use super::{MAX_LAYERS, MAX_WIDTH, ModelConfig, ModelFamily, activation, head_di
 use crate::error::{Error, Result};
 
 /// All families of decoders.
-const ALL: [&Family; 4] = [&llama::LLAMA, &llama::MISTRAL, &llama::QWEN2, &llama::QWEN3];
+const ALL: [&Family; 14] = [
+    &llama::LLAMA,
+    &llama::MISTRAL,
+    &llama::QWEN2,
+    &llama::QWEN3,
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
+    &gemma4::GEMMA4,
+    &olmo::OLMO2,
+    &olmo::OLMO3,
+    &cohere::COHERE2,
+    &smollm::SMOLLM3,
+    &phi::PHI3,
+    &glm::GLM4,
+    &granite::GRANITE,
+];
 
 /// A family: its names, and how its configuration is read.
 pub(super) struct Family {
@@ -168,6 +191,12 @@ fn plain(layers: Vec<DecoderLayer>) -> DecoderConfig {
         layer_embedding: None,
         layer_scalar: false,
     }
+}
+
+/// The sizes that rotations depend on. `positions` is the number of positions if it is absent.
+fn rope_sizes(fields: &Fields<'_>, decoder: &DecoderConfig, positions: usize) -> Result<RopeSizes> {
+    let max_positions = fields.usize_or("max_position_embeddings", positions)?;
+    Ok(RopeSizes { head_dim: decoder.layers[0].head_dim, max_positions })
 }
 
 /// Reads the length of the window. Null means no window. `default` is the value if the member is absent.
