@@ -343,8 +343,8 @@ fn the_text_part_of_a_multimodal_checkpoint_is_loaded_and_a_note_says_so() {
 #[test]
 fn configurations_that_contradict_themselves_are_refused_in_one_sentence() {
     let cases: [(&str, Value, &[&str]); 9] = [
-        ("gemma4", json!({"layer_types": ["sliding_attention"; 3]}), &["layer_types", "3", "4"]),
-        ("olmo3", json!({"layer_types": ["full_attention"; 5]}), &["layer_types", "5", "4"]),
+        ("gemma4", json!({"layer_types": vec!["sliding_attention"; 3]}), &["layer_types", "3", "4"]),
+        ("olmo3", json!({"layer_types": vec!["full_attention"; 5]}), &["layer_types", "5", "4"]),
         ("gemma4", json!({"sliding_window": 0}), &["sliding_window"]),
         ("cohere2", json!({"sliding_window": 0}), &["sliding_window"]),
         ("gemma2", json!({"sliding_window": 0}), &["sliding_window"]),

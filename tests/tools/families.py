@@ -61,6 +61,8 @@ def families():
     # Some formats assume that heads are as wide as the residual stream.
     narrow = base | dict(num_attention_heads=2)
     wide_heads = base | dict(head_dim=32)
+    # Two workers can divide a quantised projection of this size. `tools/quantised_checkpoints.py` quantises some models.
+    divisible = dict(intermediate_size=128)
     three_of_four = dict(sliding_window=WINDOW, layer_types=[WINDOWED] * 3 + [FULL])
     proportional = {WINDOWED: rope(10000.0), FULL: rope(1000000.0, "proportional", partial_rotary_factor=0.25)}
     yarn = rope(500000.0, "yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=64)
@@ -71,10 +73,10 @@ def families():
         "gemma2": ("gemma2", gemma | dict(
             layer_types=[WINDOWED, FULL] * 2, query_pre_attn_scalar=24, attn_logit_softcapping=4.0,
             final_logit_softcapping=20.0), "hub"),
-        "gemma3": ("gemma3_text", gemma | dict(
+        "gemma3": ("gemma3_text", gemma | divisible | dict(
             layer_types=[WINDOWED, WINDOWED, FULL, WINDOWED], query_pre_attn_scalar=24,
             rope_parameters={WINDOWED: rope(10000.0), FULL: rope(1000000.0, "linear", factor=8.0)}), "hub"),
-        "gemma4": ("gemma4_text", gemma | dict(
+        "gemma4": ("gemma4_text", gemma | divisible | dict(
             layer_types=[WINDOWED, FULL] * 2, final_logit_softcapping=20.0, hidden_size_per_layer_input=0,
             attention_k_eq_v=True, num_global_key_value_heads=1, global_head_dim=64, rope_parameters=proportional), "v5"),
         "gemma4-e": ("gemma4_text", gemma | dict(
@@ -88,11 +90,11 @@ def families():
         "smollm3": ("smollm3", narrow | dict(
             num_key_value_heads=1, no_rope_layers=[1, 1, 1, 0], use_sliding_window=False, sliding_window=None,
             rope_parameters=rope(2000000.0)), "hub"),
-        "phi3": ("phi3", narrow | dict(
+        "phi3": ("phi3", narrow | divisible | dict(
             num_hidden_layers=3, original_max_position_embeddings=SHORT, sliding_window=None, rope_parameters=longrope), "hub"),
         "phi3-window": ("phi3", narrow | dict(
             num_hidden_layers=3, num_key_value_heads=1, sliding_window=WINDOW, rope_parameters=rope(10000.0)), "v5"),
-        "glm4": ("glm4", wide_heads | dict(
+        "glm4": ("glm4", wide_heads | divisible | dict(
             num_hidden_layers=3, attention_bias=True, rope_parameters=rope(10000.0, partial_rotary_factor=0.5)), "v5"),
         "granite": ("granite", narrow | dict(
             num_hidden_layers=3, embedding_multiplier=6.0, logits_scaling=2.0, residual_multiplier=0.3,
