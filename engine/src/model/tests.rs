@@ -22,7 +22,7 @@ fn directory(family: &str) -> PathBuf {
 }
 
 /// Returns a batch of one sequence, and the number of blocks that it needs. The groups' blocks are at different ids.
-fn batch(tokens: &[u32], layout: &KvLayout) -> (Batch, usize) {
+pub fn batch(tokens: &[u32], layout: &KvLayout) -> (Batch, usize) {
     let mut batch = Batch::new(layout.groups.len());
     batch.tokens = tokens.to_vec();
     batch.positions = (0..tokens.len() as u32).collect();

@@ -4,6 +4,8 @@
 mod attention;
 mod extra;
 mod mlp;
+#[cfg(test)]
+mod tests;
 
 use self::attention::AttentionLayer;
 use self::extra::{LayerGate, LayerInputs};

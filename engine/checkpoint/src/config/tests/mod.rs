@@ -1,5 +1,7 @@
 //! Tests of defaults, of old and new key names, and of refusals.
 
+mod families;
+
 use super::*;
 
 fn read(json: &str) -> Result<ModelConfig> {
