@@ -7,6 +7,7 @@ mod oracle;
 
 use engine::embedding::Pooling;
 use engine::engine::EngineConfig;
+use engine::kv::CacheGroup;
 use engine::sampling::SamplingParams;
 use engine::scheduler::SchedulerOptions;
 use oracle::{VOCAB, config, contiguous, engine, finish, greedy, hidden, scheduler_options};
@@ -21,7 +22,7 @@ fn embedded(pooling: Pooling) -> SamplingParams {
 
 /// The embedding computed from the oracle's hidden states.
 fn expected(prompt: &[u32], pooling: Pooling) -> Vec<f64> {
-    let kept = contiguous(prompt, None);
+    let kept = contiguous(prompt, &[CacheGroup::only(None)]).remove(0);
     let pooled = match pooling {
         Pooling::Last => &kept[kept.len() - 1..],
         Pooling::Mean => &kept,

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
 use engine::engine::{Engine, EngineConfig};
+use engine::kv::CacheGroup;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::SchedulerOptions;
 use loadgen::random::WorkloadRng;
@@ -80,7 +81,7 @@ impl Args {
             num_blocks,
             block_size: BLOCK_SIZE,
             swap_blocks: num_blocks,
-            window: None,
+            groups: vec![CacheGroup::only(None)],
             max_len: 2048,
             vocab_size: VOCAB,
             eos: Vec::new(),

@@ -6,7 +6,7 @@ use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
 use crate::device_info::DeviceInfo;
 use crate::error::{Error, Result};
-use crate::kv::{KvDtype, KvLayout};
+use crate::kv::{KvDtype, KvLayout, capacity};
 use crate::load::Weights;
 use crate::model;
 use crate::options::{AttentionKernels, CPU_KV_MEMORY, Options};
@@ -32,7 +32,7 @@ pub(super) fn load_model(
     let of = options.tensor_parallel_size;
     let shard = Shard { rank: 0, of };
     shard.config(config)?;
-    let part = kv_layout(config, shard, options, options.kv_dtype.unwrap_or(KvDtype::Float(DType::F32)));
+    let part = kv_layout(&config.kv_layers(), shard, options, options.kv_dtype.unwrap_or(KvDtype::Float(DType::F32)))?;
     // The workers share the machine's memory.
     let layout = part.clone().of_workers(of);
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
@@ -45,11 +45,12 @@ pub(super) fn load_model(
     let first = backend()?;
     let Reserved { mut caches, num_blocks, swap_blocks, note: shortage } =
         reserve(&first, part, of, (num_blocks, swap_blocks), options)?;
-    let longest = match config.window() {
-        // With a window, sequences can be longer than the cache, because blocks are freed as the window slides.
-        Some(_) => config.max_positions,
-        None => config.max_positions.min(num_blocks * options.block_size),
-    };
+    // With a window, sequences can be longer than the cache, because blocks are freed as the window slides.
+    let groups = layout.cache_groups();
+    let longest = capacity::longest(config.max_positions, |len| {
+        let counts = capacity::blocks_at_once(&groups, options.block_size, len, 1);
+        capacity::pages_for(&groups, &counts) <= num_blocks
+    });
     let rounded = options.dtype.filter(|&dtype| dtype != DType::F32);
     let dtype = rounded.unwrap_or(weights.dtype());
     let quantised = if rounded.is_some() { Vec::new() } else { weights.quantised().to_vec() };
@@ -112,7 +113,7 @@ fn reserve(
         let caches = (0..of).map(|_| backend.kv_cache(layout.clone(), blocks.0, blocks.1)).collect::<Result<Vec<_>>>();
         let error = match caches {
             Ok(caches) => {
-                let mib = |blocks: usize| (of * blocks * layout.block_bytes()) >> 20;
+                let mib = |blocks: usize| (of * blocks * layout.page_bytes()) >> 20;
                 let note = refusal.map(|why: String| {
                     let (kv, swap) = (mib(blocks.0), mib(blocks.1));
                     format!(

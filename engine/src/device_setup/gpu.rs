@@ -7,7 +7,7 @@ use launch::Driver;
 use super::{LoadedModel, kv_layout, text_only};
 use crate::backend::Backend;
 use crate::backend::cuda::{CudaBackend, GpuGroup, check_workers};
-use crate::config::ModelConfig;
+use crate::config::{LayerKv, ModelConfig};
 use crate::device_info::{DeviceInfo, MemoryPlan};
 use crate::error::{Error, Result};
 use crate::kv::{KvDtype, KvLayout};
@@ -121,7 +121,10 @@ impl OpenGpus {
         let OpenGpus { workers, group, dtype, kv_dtype } = self;
         let of = workers.len();
         // The layouts of each worker's cache and of all together.
-        let part = kv_layout(config, Shard { rank: 0, of }, options, kv_dtype);
+        // All layers share one group, which keeps what the layer with the largest window needs.
+        let common = |layer: LayerKv| LayerKv { window: config.window(), ..layer };
+        let layers: Vec<LayerKv> = config.kv_layers().into_iter().map(common).collect();
+        let part = kv_layout(&layers, Shard { rank: 0, of }, options, kv_dtype)?;
         check_layout(&part)?;
         let layout = part.clone().of_workers(of);
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use engine::batch::Batch;
 use engine::constraint::{Constraint, Grammar, GrammarCompiler};
 use engine::engine::{Engine, EngineConfig};
+use engine::kv::CacheGroup;
 use engine::load::ModelFiles;
 use engine::runner::{Computed, Runner};
 use engine::sampling::{SampleRow, sample_row};
@@ -50,7 +51,7 @@ impl Language {
             num_blocks,
             block_size: 4,
             swap_blocks: 40,
-            window: None,
+            groups: vec![CacheGroup::only(None)],
             max_len: 200,
             vocab_size: self.vocab_size,
             eos: vec![EOS],

@@ -52,33 +52,44 @@ impl CpuKvCache {
         }
     }
 
+    /// Makes the moves list by list, because a page may pass from one group of layers to another between the lists.
     pub(super) fn move_blocks(&mut self, moves: &BlockMoves) {
         let BlockMoves { swap_out, swap_in, copies } = moves;
-        let places = self
-            .layout
-            .groups
-            .iter()
-            .enumerate()
-            .flat_map(|(group, shape)| (0..shape.layers.len()).map(move |index| LayerPlace { group, index }));
-        for place in places.collect::<Vec<_>>() {
-            let block = self.layout.layer_bytes(place.group);
-            let (start, step) = (self.layer_start(place), self.layout.id_step(place.group));
-            let layers = self.layout.groups[place.group].layers.len();
-            let cached = |id: u32| start + id as usize * step * block;
-            let swapped = |id: u32| (id as usize * layers + place.index) * block;
-            for &BlockCopy { src, dst } in swap_out {
-                let (from, to) = (cached(src), swapped(dst));
-                self.swap[to..to + block].copy_from_slice(&self.data[from..from + block]);
-            }
-            for &BlockCopy { src, dst } in swap_in {
-                let (from, to) = (swapped(src), cached(dst));
-                self.data[to..to + block].copy_from_slice(&self.swap[from..from + block]);
-            }
-            for &BlockCopy { src, dst } in copies {
-                let from = cached(src);
-                self.data.copy_within(from..from + block, cached(dst));
-            }
+        for (place, BlockCopy { src, dst, .. }) in self.in_layers(swap_out) {
+            let (from, to) = (self.cached(place, src), self.swapped(place, dst));
+            self.swap[to].copy_from_slice(&self.data[from]);
         }
+        for (place, BlockCopy { src, dst, .. }) in self.in_layers(swap_in) {
+            let (from, to) = (self.swapped(place, src), self.cached(place, dst));
+            self.data[to].copy_from_slice(&self.swap[from]);
+        }
+        for (place, BlockCopy { src, dst, .. }) in self.in_layers(copies) {
+            let (from, to) = (self.cached(place, src), self.cached(place, dst));
+            self.data.copy_within(from, to.start);
+        }
+    }
+
+    /// The copies in each layer of their groups.
+    fn in_layers(&self, copies: &[BlockCopy]) -> Vec<(LayerPlace, BlockCopy)> {
+        let layers = |copy: &BlockCopy| {
+            let (group, copy) = (copy.group as usize, *copy);
+            (0..self.layout.groups[group].layers.len()).map(move |index| (LayerPlace { group, index }, copy))
+        };
+        copies.iter().flat_map(layers).collect()
+    }
+
+    /// The bytes of a block of the cache in one layer.
+    fn cached(&self, place: LayerPlace, block: u32) -> Range<usize> {
+        let size = self.layout.layer_bytes(place.group);
+        let start = self.layer_start(place) + block as usize * self.layout.id_step(place.group) * size;
+        start..start + size
+    }
+
+    /// The bytes of a block of the swap space in one layer.
+    fn swapped(&self, LayerPlace { group, index }: LayerPlace, block: u32) -> Range<usize> {
+        let size = self.layout.layer_bytes(group);
+        let start = (block as usize * self.layout.groups[group].layers.len() + index) * size;
+        start..start + size
     }
 
     /// Writes `key` and `value` (`[T, heads * head_dim]`) to their slots in one layer.
@@ -88,10 +99,10 @@ impl CpuKvCache {
     }
 }
 
-/// Maps memory for `blocks` blocks.
+/// Maps memory for `blocks` pages.
 fn reserve(layout: &KvLayout, blocks: usize) -> Result<MmapMut> {
     let bytes = layout
-        .block_bytes()
+        .page_bytes()
         .checked_mul(blocks)
         .ok_or_else(|| Error::Memory(format!("{blocks} KV blocks exceed the address space")))?;
     pages::anonymous(bytes.max(1))

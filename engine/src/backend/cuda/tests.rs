@@ -268,7 +268,7 @@ fn a_step_is_recorded_once_per_bucket() {
 fn after_a_warm_up_nothing_more_is_recorded() {
     let (Loaded { backend, model, layout, cache }, mut eager) = (load("mistral", true, 0), load("mistral", false, 0));
     let mut runner = ModelRunner::new(backend, model, cache);
-    runner.warm_up(5, 16, layout.block_size).unwrap();
+    runner.warm_up(5, 16, layout.block_size, &layout.cache_groups()).unwrap();
     // The recordings are for 1, 2, 4 and 8 sequences, because five are padded to eight.
     assert_eq!(runner.backend.num_recordings(), 4);
     let params = SamplingParams::default();
@@ -324,7 +324,7 @@ fn assert_moves(attention: AttentionKernels, pages: usize, kv_dtype: Option<KvDt
     device.stream.upload(&before, memory).unwrap();
     let moves = |out: &[(u32, u32)], back: &[(u32, u32)], copies: &[(u32, u32)]| {
         let [swap_out, swap_in, copies] =
-            [out, back, copies].map(|list| list.iter().map(|&(src, dst)| BlockCopy { src, dst }).collect());
+            [out, back, copies].map(|list| list.iter().map(|&(src, dst)| BlockCopy { group: 0, src, dst }).collect());
         BlockMoves { swap_out, swap_in, copies }
     };
     // The step's token only writes to block 0.

@@ -211,7 +211,7 @@ fn copied_blocks_serve_in_place_of_the_originals() {
         let want = bits(&case.step(&backend, &mut cache, &case.whole()));
         let unused: Vec<u32> = (0..case.num_blocks as u32).filter(|b| !case.tables[0].contains(b)).collect();
         let copies: Vec<BlockCopy> =
-            case.tables[0].iter().zip(&unused).map(|(&src, &dst)| BlockCopy { src, dst }).collect();
+            case.tables[0].iter().zip(&unused).map(|(&src, &dst)| BlockCopy { group: 0, src, dst }).collect();
         cache.move_blocks(&BlockMoves { copies: copies.clone(), ..BlockMoves::default() });
         for copy in &copies {
             cache.poison_block(copy.src);
@@ -241,7 +241,7 @@ fn assert_copies(dtype: KvDtype) {
     }
     let before: Vec<Vec<u8>> = (0..3).map(|l| cache.layer(layout.place(l)).to_vec()).collect();
     let bytes = layout.block_bytes() / 3;
-    let copy = |src, dst| BlockCopy { src, dst };
+    let copy = |src, dst| BlockCopy { group: 0, src, dst };
     // Blocks are swapped out before they are overwritten by copies.
     let out = vec![copy(2, 0), copy(1, 1)];
     cache.move_blocks(&BlockMoves { swap_out: out, copies: vec![copy(0, 3), copy(0, 1)], ..BlockMoves::default() });
