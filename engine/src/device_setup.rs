@@ -60,3 +60,9 @@ fn kv_layout(config: &ModelConfig, shard: Shard, options: &Options, dtype: KvDty
     let layers: Vec<LayerKv> = config.kv_layers().into_iter().map(own).map(kept).collect();
     KvLayout::new(&layers, options.block_size, dtype)
 }
+
+/// Returns a note about a model of which only a part is loaded.
+fn text_only(config: &ModelConfig) -> Option<String> {
+    let note = || format!("{} reads more than text; only its text model is loaded", config.architecture);
+    config.text_only.then(note)
+}

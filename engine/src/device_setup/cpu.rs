@@ -1,6 +1,6 @@
 //! Loading a model onto the CPU, whole or divided among workers.
 
-use super::{LoadedModel, kv_layout};
+use super::{LoadedModel, kv_layout, text_only};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
@@ -64,7 +64,7 @@ pub(super) fn load_model(
         "the checkpoint's scales of keys and values (k_scale, v_scale) are not used because each head of each token has its own scales"
             .to_string()
     });
-    let notes = note.into_iter().chain(shortage).chain(widened).chain(unrounded).chain(unscaled).collect();
+    let notes = note.into_iter().chain(text_only(config)).chain(shortage).chain(widened).chain(unrounded).chain(unscaled).collect();
     let device = DeviceInfo { name: "CPU".into(), dtype, quantised, memory: None, notes };
 
     let group = RankGroup::new(of);

@@ -6,6 +6,8 @@ mod gpt2;
 mod layers;
 mod opt;
 mod rope;
+#[cfg(test)]
+mod tests;
 
 use crate::backend::Backend;
 use crate::config::{ModelConfig, ModelFamily};
