@@ -137,6 +137,7 @@ fn two_workers_load_their_shards() {
             "gptq" => Some("desc_act"),
             "gptq-v2" | "gptq-conv1d" => Some("3 attention heads"),
             "compressed-int4" => Some("112 columns of a matrix in int4-g32"),
+            "compressed-fp8-gemma4" => Some("64 columns of a matrix in fp8-g128"),
             "compressed-fp8" | "awq" | "fp8" => None,
             _ if FAMILIES.iter().any(|(family, ..)| *family == form) => None,
             other => panic!("{other}"),
