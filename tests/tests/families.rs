@@ -244,6 +244,10 @@ fn assert_swapped_hits_equal_misses(family: &str) {
             assert!(got == want, "{family}, round {round}, {}", prompt.name);
         }
     }
+    // If all layers have a window, many requests fit the pool.
+    if misses.config().kv_layers().iter().all(|layer| layer.window.is_some()) {
+        return;
+    }
     let stats = hits.stats();
     assert!(stats.offloaded_blocks > 0, "{family}: no block was moved to the swap space");
     assert!(stats.restored_blocks > 0, "{family}: no block came back from the swap space");
