@@ -279,6 +279,7 @@ pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
         swap_blocks: num_blocks,
         groups: vec![CacheGroup::only(None)],
         max_len: 1000,
+        boundary: None,
         vocab_size: VOCAB as usize,
         eos: vec![EOS],
         scheduler: scheduler_options(),
