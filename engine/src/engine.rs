@@ -94,9 +94,8 @@ pub struct Engine {
 impl Engine {
     /// An engine that executes its steps with `runner`.
     pub fn new(config: EngineConfig, runner: Box<dyn Runner>) -> Self {
-        let new_pool = |blocks| {
-            BlockPool::with_groups(blocks, config.block_size, &config.groups).with_boundary(config.boundary)
-        };
+        let new_pool =
+            |blocks| BlockPool::with_groups(blocks, config.block_size, &config.groups).with_boundary(config.boundary);
         let pool = new_pool(config.num_blocks);
         let swap = new_pool(config.swap_blocks);
         let watermark_pages = (config.num_blocks as f64 * WATERMARK) as usize;

@@ -47,13 +47,7 @@ impl PrefixHit {
     /// of `swap`. With `is_long`, they must be those of a long sequence, see [`BlockPool::is_long`]. With `whole`, groups
     /// with windows need all their blocks too. At least one token is left over, because only computing a token gives
     /// logits.
-    pub fn find(
-        pool: &BlockPool,
-        swap: Option<&BlockPool>,
-        tokens: &[u32],
-        is_long: bool,
-        whole: bool,
-    ) -> Self {
+    pub fn find(pool: &BlockPool, swap: Option<&BlockPool>, tokens: &[u32], is_long: bool, whole: bool) -> Self {
         let lookup = Lookup::new(pool, swap, tokens, (is_long, whole));
         let len = lookup.longest();
         lookup.take(len)
@@ -143,12 +137,7 @@ struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     /// Looks up the blocks of `tokens`, up to the first that a group which needs all its blocks lacks.
-    fn new(
-        pool: &'a BlockPool,
-        swap: Option<&'a BlockPool>,
-        tokens: &[u32],
-        (is_long, whole): (bool, bool),
-    ) -> Self {
+    fn new(pool: &'a BlockPool, swap: Option<&'a BlockPool>, tokens: &[u32], (is_long, whole): (bool, bool)) -> Self {
         let mut lookup = Lookup { pool, swap, is_long, whole, prefixes: Vec::new(), found: Vec::new() };
         let groups = pool.groups().len();
         let (cache, swapped) = (pool.blocks(), swap.map(BlockPool::blocks));
