@@ -35,7 +35,11 @@ fn configurations_match_the_fixtures() {
             ModelFamily::Gpt2(gpt2) => assert_eq!(gpt2.n_inner, 384),
             ModelFamily::Decoder(llama) => {
                 assert_eq!(llama.layers[1].window, (name == "mistral").then_some(24), "{name}");
-                assert_eq!((llama.head_norm == HeadNorm::Head, llama.qkv_bias), (name == "qwen3", name == "qwen2"), "{name}");
+                assert_eq!(
+                    (llama.head_norm == HeadNorm::Head, llama.qkv_bias),
+                    (name == "qwen3", name == "qwen2"),
+                    "{name}"
+                );
                 let scaled = matches!(llama.ropes[0].scaling, RopeScaling::Llama3 { .. });
                 assert_eq!(scaled, name.starts_with("llama3"), "{name}");
             }
