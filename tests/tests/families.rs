@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::Path;
 
-use engine::config::ModelConfig;
+use engine::config::{ModelConfig, ModelFamily};
 use engine::kv::KvDtype;
 use engine::llm::{Completion, Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
@@ -202,6 +202,12 @@ fn assert_same_bits(family: &str, kv_dtype: KvDtype, which: &[usize]) {
     }
 }
 
+/// The length from which on a model rotates all tokens in another way, if there is one.
+fn boundary(config: &ModelConfig) -> Option<usize> {
+    let ModelFamily::Decoder(decoder) = &config.family else { return None };
+    decoder.ropes.iter().find_map(|rope| rope.regime_boundary())
+}
+
 /// Beams and samples have the logprobs that the model gives their tokens when they are part of a prompt.
 fn assert_outputs_are_scored(family: &str) {
     let directory = family_dir(family);
@@ -209,6 +215,10 @@ fn assert_outputs_are_scored(family: &str) {
     let mut llm = load(family, &one_by_one());
     for (prompt, params) in requests(&golden).into_iter().filter(|(_, params)| params.n > 1) {
         let Prompt::Tokens(ids) = &prompt else { unreachable!() };
+        // In a long prompt, LongRoPE rotates the first tokens differently from a short prompt that becomes long.
+        if boundary(llm.config()).is_some_and(|boundary| ids.len() <= boundary) {
+            continue;
+        }
         for output in answer(&mut llm, ids, &params) {
             let text = [ids.as_slice(), &output.tokens].concat();
             let scored = scores(&mut llm, &[text]);
