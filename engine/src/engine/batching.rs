@@ -46,7 +46,7 @@ pub fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>) {
     batch.spans.push(Span { start, len: range.len(), context: range.end, table });
     batch.tokens.extend(&seq.tokens[range.clone()]);
     let (pool, size) = (seq.table.pool(), seq.table.pool().block_size());
-    // The angles of long sequences follow those of the positions up to the boundary.
+    // In tables of angles, the rows of long sequences follow the rows of the positions up to the boundary.
     let first = pool.boundary().filter(|_| seq.table.is_long()).unwrap_or(0);
     batch.positions.extend(range.clone().map(|p| (first + p) as u32));
     for (at, (to, group)) in batch.groups.iter_mut().zip(pool.groups()).enumerate() {

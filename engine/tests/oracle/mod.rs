@@ -84,7 +84,7 @@ impl Reader {
     }
 }
 
-/// Tokens as the oracle stores them. What it stores for a long sequence differs from what it stores for a short one.
+/// Tokens as the oracle stores them. The values of long and of short sequences differ.
 pub fn marked(tokens: &[u32], is_long: bool) -> Vec<u32> {
     tokens.iter().map(|token| token ^ if is_long { 1 << 20 } else { 0 }).collect()
 }
