@@ -126,10 +126,10 @@ fn reference(x: &[f32], window: Option<usize>) -> Vec<f64> {
     let rows = |part: &'static str| (0..TOKENS).map(move |row| project(part, row)).collect::<Vec<_>>();
     let (queries, keys, values) = (rows("q_proj"), rows("k_proj"), rows("v_proj"));
     let mut out = Vec::new();
-    for t in 0..TOKENS {
+    for (t, queries) in queries.iter().enumerate() {
         for h in 0..HEADS {
             let part = |row: &[f64], head: usize| row[head * DIM..][..DIM].to_vec();
-            let (query, kv) = (rotated(&part(&queries[t], h), t), h / (HEADS / KV_HEADS));
+            let (query, kv) = (rotated(&part(queries, h), t), h / (HEADS / KV_HEADS));
             let first = window.map_or(0, |window| (t + 1).saturating_sub(window));
             let score = |p: usize| {
                 let key = rotated(&part(&keys[p], kv), p);
