@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use workbench::LaunchReport;
+use emulator::driver::LaunchReport;
 
 use crate::gpu::GpuSpec;
 

@@ -4,9 +4,10 @@ use cuda_std::launch::LaunchShape;
 use engine::backend::cuda::{LaunchCost, element_type};
 use engine::tensor::DType;
 use kernels::attention::decode::DecodeLaunch;
+use kernels::floor::Floor;
 use kernels::gemm::plan::GpuLimits;
+use resources::resources;
 use serde_json::{Value, json};
-use workbench::{Floor, resources};
 
 /// Share of the nominal bandwidth that a read-only stream should reach: 4.5 TB/s of an H200's 4.8. Derived, not
 /// measured.

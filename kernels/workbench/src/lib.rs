@@ -17,7 +17,6 @@ pub mod paged;
 pub mod paper;
 pub mod product;
 pub mod quantised;
-mod resources;
 
 pub use case::{Case, Prepared, Scale};
 pub use emulator::driver::LaunchReport;

@@ -4,9 +4,9 @@
 use kernels::gemm::plan::GpuLimits;
 
 /// The recorded resources, one line for each target and kernel.
-const RECORD: &str = include_str!("../../../kernels/prebuilt/resources.tsv");
+const RECORD: &str = include_str!("../../prebuilt/resources.tsv");
 /// The recorded loops, one line for each kernel with matrix products.
-const LOOPS: &str = include_str!("../../../kernels/prebuilt/loops.tsv");
+const LOOPS: &str = include_str!("../../prebuilt/loops.tsv");
 
 /// The resources of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
