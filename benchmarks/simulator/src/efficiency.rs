@@ -77,7 +77,7 @@ impl Efficiency {
         }
     }
 
-    /// Returns the performance behind the floors of `quire bench floor`, without any overhead.
+    /// Returns the performance behind the floors of `lab floor`, without any overhead.
     pub fn floor(gpu: &GpuSpec) -> Self {
         Efficiency {
             bandwidth: gpu.stream(),

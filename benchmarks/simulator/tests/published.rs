@@ -75,8 +75,5 @@ fn bounds_are_not_times() {
     }
     let off = errors.iter().filter(|error| **error > ALLOWED).count();
     assert!(CHAPTER.contains(&format!("{off} of {} are off by more than 15 %", errors.len())), "{off}");
-    assert!(
-        off > 0,
-        "bounds are close enough to the measured times for `quire kernels profile` to report them as times"
-    );
+    assert!(off > 0, "bounds are close enough to the measured times for `lab kernels profile` to report them as times");
 }

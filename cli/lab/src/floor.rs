@@ -1,4 +1,4 @@
-//! `quire bench floor`: lists the launches of a step on a GPU, and the minimum time that they can take. It needs no
+//! `lab floor`: lists the launches of a step on a GPU, and the minimum time that they can take. It needs no
 //! GPU.
 
 use std::fs;
@@ -16,20 +16,20 @@ use serde_json::json;
 use simulator::gpu::{self, GpuSpec};
 use simulator::model::ModelShape;
 
-use super::step::{Kind, StepRoofline};
-use crate::command::{Command, Positionals, Words};
-use crate::values::{count, quantised_kv};
+use crate::step::{Kind, StepRoofline};
+use cli::command::{Command, Positionals, Words};
+use cli::values::{count, quantised_kv};
 
 /// The command.
 pub const COMMAND: Command = Command {
-    name: "bench floor",
+    name: "floor",
     positionals: Positionals::Model,
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
     examples: &[
-        "quire bench floor opt-13b --gpu h200 --prompt 2048",
-        "quire bench floor opt-66b --gpu a100-40gb --tensor-parallel-size 4",
+        "lab floor opt-13b --gpu h200 --prompt 2048",
+        "lab floor opt-66b --gpu a100-40gb --tensor-parallel-size 4",
     ],
     run,
 };

@@ -1,4 +1,4 @@
-//! `quire bench prefix`: measures requests with a common prefix, with and without sharing it.
+//! `lab prefix`: measures requests with a common prefix, with and without sharing it.
 
 use std::io::{self, Write};
 use std::time::Instant;
@@ -10,16 +10,16 @@ use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use loadgen::random::WorkloadRng;
 
-use super::options;
-use crate::command::{Command, Positionals, Words};
-use crate::engine_args::EngineArgs;
-use crate::progress;
-use crate::table::Table;
-use crate::values::count;
+use cli::bench::options;
+use cli::command::{Command, Positionals, Words};
+use cli::engine_args::EngineArgs;
+use cli::progress;
+use cli::table::Table;
+use cli::values::count;
 
 /// The command.
 pub const COMMAND: Command = Command {
-    name: "bench prefix",
+    name: "prefix",
     positionals: Positionals::Model,
     info: Args::get_args_info,
     groups: &[],

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use simulator::gpu::GpuSpec;
 use workbench::Floor;
 
-use crate::table::Table;
+use cli::table::Table;
 
 /// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

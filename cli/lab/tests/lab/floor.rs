@@ -1,17 +1,17 @@
-//! Runs `quire bench floor` as a user does.
-
-#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+//! `lab floor`.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+use crate::support::ends_with;
+
 /// Runs the command without a network and without a cache.
 fn floor(args: &[&str]) -> Output {
     let home = tempfile::tempdir().unwrap();
-    Command::new(env!("CARGO_BIN_EXE_quire"))
-        .args(["bench", "floor"])
+    Command::new(env!("CARGO_BIN_EXE_lab"))
+        .arg("floor")
         .args(args)
         .env("HF_HOME", home.path())
         .env("HF_HUB_OFFLINE", "1")
@@ -29,7 +29,7 @@ fn figures(args: &[&str]) -> (String, Value) {
 }
 
 fn golden(model: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/golden").join(model);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/golden").join(model);
     path.to_str().unwrap().to_owned()
 }
 
@@ -223,23 +223,16 @@ fn built_in_models_need_no_network() {
 fn weights_are_not_allocated() {
     // OPT-13B's weights are 26 GB, LLaMA-3-8B's 16, and an eighth of OPT-175B's 44.
     for model in ["opt-13b", "llama-3-8b", "opt-175b --tensor-parallel-size 8"] {
-        let command = format!("ulimit -v 3000000; exec \"$0\" bench floor --model {model} --batch 1");
-        let output = Command::new("sh").args(["-c", &command, env!("CARGO_BIN_EXE_quire")]).output().unwrap();
+        let command = format!("ulimit -v 3000000; exec \"$0\" floor --model {model} --batch 1");
+        let output = Command::new("sh").args(["-c", &command, env!("CARGO_BIN_EXE_lab")]).output().unwrap();
         assert!(output.status.success(), "{model}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
 #[test]
 fn invalid_options_are_refused_in_one_sentence() {
-    let ends_with = |code, args: &[&str], naming: &str| {
-        let output = floor(args);
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
-        assert!(message.starts_with("error: ") && message.trim_end().lines().count() == 1, "{args:?}: {message}");
-        assert!(message.contains(naming), "{args:?}: {message:?} does not say {naming:?}");
-    };
-    let refused = |args: &[&str], naming| ends_with(1, args, naming);
-    let misused = |args: &[&str], naming| ends_with(2, args, naming);
+    let refused = |args: &[&str], naming| ends_with(1, &floor(args), naming);
+    let misused = |args: &[&str], naming| ends_with(2, &floor(args), naming);
     let with = |args: &[&'static str]| [&["--model", "opt-13b"][..], args].concat();
     misused(&[], "--model");
     refused(&["--model", "no-such-model"], "no-such-model");

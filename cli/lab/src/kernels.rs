@@ -1,4 +1,4 @@
-//! `quire kernels`: lists the kernels that run on the GPU, and profiles them.
+//! `lab kernels`: lists the kernels that run on the GPU, and profiles them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,10 +15,10 @@ use workbench::launch::{self, Context, Driver};
 use workbench::{Case, Cost, Counts, Gpu, LaunchReport, LineCounts, Occupancy, Scale};
 use workbench::{cases, measure, product_loop, resources};
 
-use crate::command::{Command, Positionals, Words};
-use crate::suggest::shown;
-use crate::table::Table;
-use crate::values::count;
+use cli::command::{Command, Positionals, Words};
+use cli::suggest::shown;
+use cli::table::Table;
+use cli::values::count;
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -27,7 +27,7 @@ pub const COMMAND: Command = Command {
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
-    examples: &["quire kernels", "quire kernels profile paged_attention_f16"],
+    examples: &["lab kernels", "lab kernels profile paged_attention_f16"],
     run,
 };
 
@@ -127,11 +127,7 @@ impl Device {
                 self.show(&case, most)?;
             }
         }
-        if found {
-            Ok(())
-        } else {
-            bail!("no kernel's name begins with {}; `quire kernels` lists all", shown(beginning))
-        }
+        if found { Ok(()) } else { bail!("no kernel's name begins with {}; `lab kernels` lists all", shown(beginning)) }
     }
 
     fn show(&self, case: &Case, most: usize) -> Result<()> {

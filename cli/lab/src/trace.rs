@@ -1,4 +1,4 @@
-//! `quire bench trace`: turns a published data set into a trace of request lengths.
+//! `lab trace`: turns a published data set into a trace of request lengths.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -9,17 +9,17 @@ use engine::load::ModelFiles;
 use engine::tokenizer::Tokenizer;
 use loadgen::dataset::{Dataset, TextPair};
 
-use crate::command::{Command, Positionals, Words};
-use crate::values::count;
+use cli::command::{Command, Positionals, Words};
+use cli::values::count;
 
 /// The command.
 pub const COMMAND: Command = Command {
-    name: "bench trace",
+    name: "trace",
     positionals: Positionals::None,
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
-    examples: &["quire bench trace --sharegpt sharegpt.json --tokenizer opt-125m -o trace.jsonl"],
+    examples: &["lab trace --sharegpt sharegpt.json --tokenizer opt-125m -o trace.jsonl"],
     run,
 };
 

@@ -1,4 +1,4 @@
-//! `quire paper`: redraws the figures of the PagedAttention paper.
+//! `lab paper`: redraws the figures of the PagedAttention paper.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use simulator::lab::{HOUR, Lab};
 use simulator::page;
 use simulator::traces::PublishedLengths;
 
-use crate::command::{Command, Positionals, Words};
-use crate::plan::listed;
-use crate::values::{seconds, seed};
+use cli::command::{Command, Positionals, Words};
+use cli::plan::listed;
+use cli::values::{seconds, seed};
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -23,7 +23,7 @@ pub const COMMAND: Command = Command {
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
-    examples: &["quire paper --figure all --out paper", "quire paper --figure 12 --seconds 900"],
+    examples: &["lab paper --figure all --out paper", "lab paper --figure 12 --seconds 900"],
     run,
 };
 
@@ -43,10 +43,10 @@ pub struct Args {
     /// length of a trace in seconds (3600); OPT-175B uses a quarter, as in the paper
     #[argh(option, arg_name = "s", from_str_fn(trace_seconds), default = "HOUR")]
     seconds: f64,
-    /// trace with ShareGPT's real lengths, made by bench trace (random lengths like them)
+    /// trace with ShareGPT's real lengths, made by lab trace (random lengths like them)
     #[argh(option, arg_name = "file")]
     sharegpt: Option<String>,
-    /// trace with Alpaca's real lengths, made by bench trace (random lengths like them)
+    /// trace with Alpaca's real lengths, made by lab trace (random lengths like them)
     #[argh(option, arg_name = "file")]
     alpaca: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `quire bench sharing`: measures the blocks that sharing saves, at the paper's scale (6.3, figure 15).
+//! `lab sharing`: measures the blocks that sharing saves, at the paper's scale (6.3, figure 15).
 
 use std::io::{self, Write};
 
@@ -10,14 +10,14 @@ use engine::scheduler::SchedulerOptions;
 use loadgen::random::WorkloadRng;
 use loadgen::trace::{ALPACA, LengthDistribution, SHAREGPT};
 
-use super::fake_model::{FakeModel, VOCAB};
-use crate::command::{Command, Positionals, Words};
-use crate::table::Table;
-use crate::values::{count, seed};
+use crate::fake_model::{FakeModel, VOCAB};
+use cli::command::{Command, Positionals, Words};
+use cli::table::Table;
+use cli::values::{count, seed};
 
 /// The command.
 pub const COMMAND: Command = Command {
-    name: "bench sharing",
+    name: "sharing",
     positionals: Positionals::None,
     info: Args::get_args_info,
     groups: &[],
