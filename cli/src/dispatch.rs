@@ -46,10 +46,8 @@ pub fn find<'a>(program: &Program, words: &'a [String]) -> Result<Call<'a>, Usag
 fn group<'a>(program: &Program, prefix: &str, words: &'a [String]) -> Result<Call<'a>, UsageError> {
     match words.first().map(String::as_str) {
         None => {
-            let whole = format!("{} {prefix}", program.name);
-            let which = if prefix.is_empty() { program.name } else { prefix.trim_end() };
-            let known = names(program, prefix);
-            Err(UsageError::new(format!("{which} needs a command: {known} ({}--help)", whole)))
+            let (call, known) = (format!("{} {prefix}", program.name), names(program, prefix));
+            Err(UsageError::new(format!("{call} needs a command: {known} ({call} --help)", call = call.trim_end())))
         }
         Some("help") if words.len() > 1 => {
             let name = prefix.split_whitespace().map(str::to_owned).chain(words[1..].iter().cloned());
@@ -63,10 +61,12 @@ fn group<'a>(program: &Program, prefix: &str, words: &'a [String]) -> Result<Cal
 /// Returns the help page of the command `name`.
 fn page(program: &Program, name: &[String]) -> Result<Call<'static>, UsageError> {
     refuse_moved(program, name)?;
+    let is_whole = name.is_empty();
     let name = name.join(" ");
     let page = match (name.as_str(), program.default()) {
-        ("" | "help" | "-h" | "--help", Some(default)) => help::page(program, default),
-        ("" | "help" | "-h" | "--help", None) => help::group_page(program, ""),
+        (word, default) if is_whole || matches!(word, "help" | "-h" | "--help") => {
+            default.map_or_else(|| help::group_page(program, ""), |default| help::page(program, default))
+        }
         ("bench", Some(_)) => help::group_page(program, "bench "),
         _ => match program.commands.iter().find(|command| command.name == name) {
             Some(command) => help::page(program, command),
