@@ -86,7 +86,7 @@ impl RegisteredTexts {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(schedules::cases(3000))]
 
     #[test]
     fn every_request_in_a_schedule_has_the_same_outputs_as_alone(

@@ -87,7 +87,7 @@ fn check(dtype: KvDtype, model: usize, requests: &[Request], setup: &Setup) -> R
 macro_rules! every_type {
     ($($name:ident: $dtype:expr,)*) => {
         proptest! {
-            #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+            #![proptest_config(schedules::cases(40))]
 
             $(#[test]
             fn $name(model in 0..MODELS.len(), requests in prop::collection::vec(request(), 1..10), setup in setup()) {

@@ -136,7 +136,7 @@ fn failure() -> impl Strategy<Value = Failure> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(schedules::cases(400))]
 
     #[test]
     fn outputs_of_workers_match_those_of_one_worker_alone(

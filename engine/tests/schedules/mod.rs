@@ -19,6 +19,12 @@ use serde_json::json;
 
 use crate::oracle::{EOS, VOCAB, config, scheduler_options};
 
+/// Runs as many schedules as the variable `PROPTEST_CASES` says, otherwise this many.
+pub fn cases(cases: u32) -> ProptestConfig {
+    let given = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_some() { given } else { ProptestConfig { cases, ..given } }
+}
+
 /// A request, and when it arrives.
 #[derive(Clone, Debug)]
 pub struct Request {
