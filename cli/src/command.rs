@@ -16,7 +16,7 @@ pub struct Program {
     pub name: &'static str,
     /// Its purpose, for the list of its commands.
     pub about: &'static str,
-    /// All commands. One of them may run when none is named.
+    /// All commands. The one with the name [`DEFAULT`] runs if the command line names no other.
     pub commands: &'static [&'static Command],
     /// Former commands, and their names in `lab`.
     pub moved: &'static [(&'static str, &'static str)],
@@ -83,7 +83,7 @@ pub struct Words {
 }
 
 impl Program {
-    /// Returns the command that runs when none is named.
+    /// Returns the command that runs if the command line names no other.
     pub fn default(&self) -> Option<&'static Command> {
         self.commands.iter().copied().find(|command| command.is_default())
     }

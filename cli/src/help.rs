@@ -9,7 +9,7 @@ pub const WIDTH: usize = 100;
 /// The column where descriptions of options begin.
 const COLUMN: usize = 34;
 
-/// Returns the help page of `command`, one of the program's.
+/// Returns the help page of `command`.
 pub fn page(program: &Program, command: &Command) -> String {
     let mut page = format!("{}\n\nUsage: {}", wrapped((command.info)().description, 0, 0), usage(program, command));
     if command.is_default() {

@@ -20,7 +20,7 @@ const BARE: [(&str, &str); 1] = [("--early-stopping", "true")];
 pub struct UsageError(String);
 
 impl Words {
-    /// Sorts the words after the name of `command`, one of the program's.
+    /// Sorts the words after the name of `command`.
     ///
     /// # Errors
     /// If the command does not accept an option or another word, or if a value is missing.
