@@ -16,7 +16,7 @@ pub struct Program {
     pub name: &'static str,
     /// Its purpose, for the list of its commands.
     pub about: &'static str,
-    /// All commands. The one with the name [`DEFAULT`] runs if the command line names no other.
+    /// All commands. `generate` runs if the command line names no other.
     pub commands: &'static [&'static Command],
     /// Former commands, and their names in `lab`.
     pub moved: &'static [(&'static str, &'static str)],

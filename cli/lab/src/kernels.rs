@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use crate::bound::Demand;
 use anyhow::{Result, anyhow, bail};
 use argh::{ArgsInfo, FromArgs};
 use cuda_std::launch::LaunchShape;
 use engine::backend::cuda::ptx::{self, Image};
 use kernels::registry;
-use simulator::bound::Demand;
 use simulator::gpu::GpuSpec;
 use workbench::launch::{self, Context, Driver};
 use workbench::{Case, Cost, Counts, Gpu, LaunchReport, LineCounts, Occupancy, Scale};

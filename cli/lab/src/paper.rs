@@ -3,13 +3,13 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use crate::figures::{self, ALL};
+use crate::jobs::Progress;
+use crate::laboratory::{HOUR, Lab};
+use crate::page;
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
 use indicatif::{ProgressBar, ProgressStyle};
-use simulator::figures::{self, ALL};
-use simulator::jobs::Progress;
-use simulator::lab::{HOUR, Lab};
-use simulator::page;
 use simulator::traces::PublishedLengths;
 
 use cli::command::{Command, Positionals, Words};

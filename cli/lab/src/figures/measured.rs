@@ -4,20 +4,20 @@ use anyhow::{Context, Result};
 use engine::llm::{Device, Llm, Options};
 use engine::load::ModelFiles;
 
-use crate::admission::{Contiguous, Reservation};
-use crate::beam_record::BeamRecord;
 use crate::chart::Chart;
-use crate::deployment::Deployment;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::fitted::FittedCost;
 use crate::jobs::Progress;
-use crate::lab::Lab;
+use crate::laboratory::Lab;
 use crate::real_engine::{self, Gate};
-use crate::request::Method;
-use crate::server::{OURS, SimulatedServer};
-use crate::sustained;
-use crate::system::System;
-use crate::traces::{Trace, TraceWorkload};
+use simulator::admission::{Contiguous, Reservation};
+use simulator::beam_record::BeamRecord;
+use simulator::deployment::Deployment;
+use simulator::request::Method;
+use simulator::server::{OURS, SimulatedServer};
+use simulator::sustained;
+use simulator::system::System;
+use simulator::traces::{Trace, TraceWorkload};
 
 /// The bundled model has a quarter of OPT's positions. The memory is scaled to them as in table 1, and lengths have the
 /// shape of ShareGPT's and are a quarter as long.

@@ -2,17 +2,17 @@
 
 use anyhow::Result;
 
-use crate::admission::Reservation;
-use crate::beam_record::BeamRecord;
 use crate::chart::{Chart, ChartData};
-use crate::deployment::{Deployment, OPT_13B};
-use crate::efficiency::PAPER_HOST;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
-use crate::lab::{Curve, Lab};
-use crate::outcome::Outcome;
-use crate::system::System;
-use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
+use crate::laboratory::{Curve, Lab};
+use simulator::admission::Reservation;
+use simulator::beam_record::BeamRecord;
+use simulator::deployment::{Deployment, OPT_13B};
+use simulator::efficiency::PAPER_HOST;
+use simulator::outcome::Outcome;
+use simulator::system::System;
+use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 
 /// The systems of figures 2 and 13.
 pub const SYSTEMS: [System; 4] =

@@ -4,18 +4,18 @@ use anyhow::Result;
 use engine::scheduler::Preemption;
 
 use super::block_size::SIZES;
-use crate::beam_record::BeamRecord;
 use crate::chart::Chart;
-use crate::cost::{StepCost, StepLoad};
-use crate::deployment::OPT_13B;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
-use crate::lab::{Curve, Lab};
-use crate::price;
-use crate::server::{SimulatedServer, Swapping};
-use crate::sustained::BOUND;
-use crate::system::System;
-use crate::traces::SHAREGPT_LIKE;
+use crate::laboratory::{Curve, Lab};
+use simulator::beam_record::BeamRecord;
+use simulator::cost::{StepCost, StepLoad};
+use simulator::deployment::OPT_13B;
+use simulator::price;
+use simulator::server::{SimulatedServer, Swapping};
+use simulator::sustained::BOUND;
+use simulator::system::System;
+use simulator::traces::SHAREGPT_LIKE;
 
 /// Tokens of the microbenchmark's request. The paper does not give them, so this is ShareGPT's mean prompt plus mean
 /// output.

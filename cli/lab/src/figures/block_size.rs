@@ -3,15 +3,15 @@
 
 use anyhow::Result;
 
-use crate::beam_record::BeamRecord;
 use crate::chart::Chart;
-use crate::deployment::OPT_13B;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
-use crate::lab::{Curve, Lab};
-use crate::sustained::BOUND;
-use crate::system::System;
-use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE};
+use crate::laboratory::{Curve, Lab};
+use simulator::beam_record::BeamRecord;
+use simulator::deployment::OPT_13B;
+use simulator::sustained::BOUND;
+use simulator::system::System;
+use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE};
 
 /// Block sizes that figures 18 and 19 compare.
 pub const SIZES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];

@@ -1,11 +1,9 @@
 //! Gates in front of the real engine: each request is answered exactly once, and the requests of a batch end together.
 
-#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
-
 use engine::llm::{Device, Llm, Options};
 use engine::load::ModelFiles;
+use lab::real_engine::{self, Gate};
 use simulator::admission::{AdmissionPolicy, Contiguous, Reservation};
-use simulator::real_engine::{self, Gate};
 use simulator::request::{Method, TraceRequest};
 
 const LENGTHS: [(usize, usize); 7] = [(5, 9), (20, 3), (8, 30), (40, 12), (3, 3), (17, 5), (9, 21)];

@@ -3,15 +3,15 @@
 use anyhow::Result;
 
 use super::searches;
-use crate::beam_record::BeamRecord;
 use crate::chart::{Chart, ChartData};
-use crate::deployment::OPT_13B;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
-use crate::lab::{Curve, Lab};
-use crate::request::Method;
-use crate::system::System;
-use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE};
+use crate::laboratory::{Curve, Lab};
+use simulator::beam_record::BeamRecord;
+use simulator::deployment::OPT_13B;
+use simulator::request::Method;
+use simulator::system::System;
+use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE};
 
 /// Numbers of samples or beams per request.
 const WIDTHS: [usize; 3] = [2, 4, 6];

@@ -5,9 +5,9 @@ use engine::llm::{Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 
-use crate::beam_record::BeamRecord;
 use crate::jobs::Progress;
-use crate::lab::Lab;
+use crate::laboratory::Lab;
+use simulator::beam_record::BeamRecord;
 
 /// Number of recorded searches, tokens before each search begins, and tokens that it generates.
 const SEARCHES: usize = 16;
@@ -86,7 +86,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
     use super::*;
-    use crate::traces::PublishedLengths;
+    use simulator::traces::PublishedLengths;
 
     #[test]
     fn every_step_keeps_the_number_of_beams() {

@@ -2,16 +2,16 @@
 
 use anyhow::Result;
 
-use crate::beam_record::BeamRecord;
-use crate::cost::{CostModel, StepCost};
-use crate::deployment::Deployment;
 use crate::jobs::{self, JobProgress};
-use crate::outcome::Outcome;
-use crate::request::Method;
-use crate::server::{BLOCK_SIZE, MAX_NUM_SEQS, SimulatedServer};
-use crate::sustained::{self, BOUND, Sustained};
-use crate::system::System;
-use crate::traces::{PublishedLengths, Trace, TraceWorkload};
+use simulator::beam_record::BeamRecord;
+use simulator::cost::{CostModel, StepCost};
+use simulator::deployment::Deployment;
+use simulator::outcome::Outcome;
+use simulator::request::Method;
+use simulator::server::{BLOCK_SIZE, MAX_NUM_SEQS, SimulatedServer};
+use simulator::sustained::{self, BOUND, Sustained};
+use simulator::system::System;
+use simulator::traces::{PublishedLengths, Trace, TraceWorkload};
 
 /// Seconds of a trace in the paper.
 pub const HOUR: f64 = 3600.0;

@@ -1,13 +1,11 @@
 //! The paper's claims about its baselines, on short traces: orders, directions, and factors within bands.
 
-#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
-
+use lab::figures::batched::{SATURATED_SHAREGPT, SYSTEMS, at_rate};
+use lab::laboratory::{Curve, Lab};
 use simulator::admission::Reservation::{Max, Oracle, Pow2};
 use simulator::beam_record::BeamRecord;
 use simulator::cost::CostModel;
 use simulator::deployment::{Deployment, OPT_13B, OPT_175B};
-use simulator::figures::batched::{SATURATED_SHAREGPT, SYSTEMS, at_rate};
-use simulator::lab::{Curve, Lab};
 use simulator::outcome::Outcome;
 use simulator::request::Method;
 use simulator::sustained::BOUND;

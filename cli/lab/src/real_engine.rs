@@ -8,10 +8,10 @@ use engine::llm::{Llm, Prompt, RequestEvent};
 use engine::sampling::SamplingParams;
 use loadgen::random::WorkloadRng;
 
-use crate::admission::AdmissionPolicy;
 use crate::cpu_clock;
-use crate::outcome::Outcome;
-use crate::request::TraceRequest;
+use simulator::admission::AdmissionPolicy;
+use simulator::outcome::Outcome;
+use simulator::request::TraceRequest;
 
 /// Decides which requests begin to run.
 pub enum Gate {

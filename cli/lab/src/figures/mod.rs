@@ -19,7 +19,7 @@ pub mod workloads;
 use anyhow::Result;
 
 use crate::figure::Figure;
-use crate::lab::Lab;
+use crate::laboratory::Lab;
 
 /// A function that makes a figure.
 type Make = fn(&Lab<'_>) -> Result<Figure>;

@@ -3,13 +3,13 @@
 use anyhow::Result;
 
 use crate::chart::{Chart, ChartData};
-use crate::cost::{StepCost, StepLoad};
-use crate::deployment::OPT_13B;
-use crate::efficiency::PAGED_ATTENTION;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
-use crate::gpu;
-use crate::lab::Lab;
-use crate::traces::SHAREGPT_LIKE;
+use crate::laboratory::Lab;
+use simulator::cost::{StepCost, StepLoad};
+use simulator::deployment::OPT_13B;
+use simulator::efficiency::PAGED_ATTENTION;
+use simulator::gpu;
+use simulator::traces::SHAREGPT_LIKE;
 
 /// Numbers of requests in the right-hand part.
 const BATCHES: [usize; 9] = [1, 2, 4, 7, 10, 15, 20, 30, 40];

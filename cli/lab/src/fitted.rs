@@ -4,8 +4,8 @@ use anyhow::{Context, Result, ensure};
 use engine::llm::{Llm, Prompt};
 use engine::sampling::SamplingParams;
 
-use crate::cost::{StepCost, StepLoad};
 use crate::cpu_clock;
+use simulator::cost::{StepCost, StepLoad};
 
 /// Numbers of requests, prompt lengths and output length of the measured steps, and how often each is repeated. The
 /// fastest repetition counts, since other programs can only add time.

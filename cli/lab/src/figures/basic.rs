@@ -3,12 +3,12 @@
 use anyhow::Result;
 
 use super::rates::{self, Panel};
-use crate::beam_record::BeamRecord;
-use crate::deployment::{Deployment, OPT_13B, OPT_66B, OPT_175B};
 use crate::figure::{Figure, FigureOrigin};
-use crate::lab::{Curve, Lab};
-use crate::system::{PAPER, System};
-use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
+use crate::laboratory::{Curve, Lab};
+use simulator::beam_record::BeamRecord;
+use simulator::deployment::{Deployment, OPT_13B, OPT_66B, OPT_175B};
+use simulator::system::{PAPER, System};
+use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 
 /// Deployment, workload, name of the trace, a rate to start the search at, and the paper's factors.
 type Case = (Deployment, TraceWorkload, &'static str, f64, &'static str);

@@ -1,12 +1,10 @@
 //! Kernels that others timed, compared with their bounds. The book has the table.
 
-#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
-
-use simulator::bound::Demand;
+use lab::bound::Demand;
 use simulator::gpu;
 
 /// The book's chapter on the emulator.
-const CHAPTER: &str = include_str!("../../../docs/src/emulator.md");
+const CHAPTER: &str = include_str!("../../../../docs/src/emulator.md");
 /// Largest relative error of a bound that could be reported as a time.
 const ALLOWED: f64 = 0.15;
 

@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use crate::chart::Chart;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
-use crate::lab::Lab;
-use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
+use crate::laboratory::Lab;
+use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 
 /// Number of requests to draw, and tokens per bin of the density.
 const REQUESTS: usize = 50_000;
@@ -72,7 +72,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
     use super::*;
-    use crate::traces::PublishedLengths;
+    use simulator::traces::PublishedLengths;
 
     #[test]
     fn lengths_have_the_papers_ratios() {

@@ -4,17 +4,17 @@ use anyhow::Result;
 
 use super::rates::{self, Panel};
 use super::searches;
-use crate::admission::Reservation;
-use crate::beam_record::BeamRecord;
-use crate::deployment::OPT_13B;
-use crate::efficiency::PAPER_HOST;
 use crate::figure::{Figure, FigureOrigin};
-use crate::lab::{Curve, Lab};
-use crate::request::Method;
-use crate::server::MAX_NUM_SEQS;
-use crate::sustained::Sustained;
-use crate::system::System;
-use crate::traces::ALPACA_LIKE;
+use crate::laboratory::{Curve, Lab};
+use simulator::admission::Reservation;
+use simulator::beam_record::BeamRecord;
+use simulator::deployment::OPT_13B;
+use simulator::efficiency::PAPER_HOST;
+use simulator::request::Method;
+use simulator::server::MAX_NUM_SEQS;
+use simulator::sustained::Sustained;
+use simulator::system::System;
+use simulator::traces::ALPACA_LIKE;
 
 /// The settings of a panel: how tokens are chosen, seconds per step that the GPU waits for the host, and the
 /// maximum number of running sequences.

@@ -3,13 +3,13 @@
 use anyhow::Result;
 
 use super::rates::{self, Panel};
-use crate::admission::Reservation;
-use crate::beam_record::BeamRecord;
-use crate::deployment::OPT_13B;
 use crate::figure::{Figure, FigureOrigin};
-use crate::lab::{Curve, Lab};
-use crate::system::System;
-use crate::traces::TraceWorkload;
+use crate::laboratory::{Curve, Lab};
+use simulator::admission::Reservation;
+use simulator::beam_record::BeamRecord;
+use simulator::deployment::OPT_13B;
+use simulator::system::System;
+use simulator::traces::TraceWorkload;
 
 /// Returns the curves.
 pub fn curves(lab: &Lab<'_>) -> Vec<Curve> {

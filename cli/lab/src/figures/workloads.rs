@@ -4,17 +4,17 @@
 use anyhow::{Result, anyhow};
 
 use super::batched::SYSTEMS;
-use crate::beam_record::BeamRecord;
 use crate::chart::Chart;
-use crate::deployment::{Deployment, LLAMA_3_8B, OPT_13B};
 use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
-use crate::lab::{Curve, Lab};
-use crate::memory::MemoryUse;
-use crate::plan;
-use crate::server::BLOCK_SIZE;
-use crate::system::System;
-use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
+use crate::laboratory::{Curve, Lab};
+use simulator::beam_record::BeamRecord;
+use simulator::deployment::{Deployment, LLAMA_3_8B, OPT_13B};
+use simulator::memory::MemoryUse;
+use simulator::plan;
+use simulator::server::BLOCK_SIZE;
+use simulator::system::System;
+use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 
 /// Block sizes to compare.
 pub const SIZES: [usize; 4] = [8, 16, 32, 64];

@@ -2,9 +2,9 @@
 
 use crate::chart::Chart;
 use crate::figure::FigureTable;
-use crate::lab::Curve;
-use crate::sustained::{BOUND, Sustained};
-use crate::system::System;
+use crate::laboratory::Curve;
+use simulator::sustained::{BOUND, Sustained};
+use simulator::system::System;
 
 /// A panel of a figure.
 pub struct Panel {

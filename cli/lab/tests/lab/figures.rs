@@ -1,15 +1,13 @@
 //! The paper's other figures, on short traces.
 
-#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
-
 use engine::scheduler::Preemption;
+use lab::figures::{searches, workloads};
+use lab::laboratory::{Curve, Lab};
 use simulator::admission::Reservation::{Max, Oracle, Pow2};
 use simulator::beam_record::BeamRecord;
 use simulator::cost::{StepCost, StepLoad};
 use simulator::deployment::{LLAMA_13B, OPT_13B};
 use simulator::efficiency::PAPER_HOST;
-use simulator::figures::{searches, workloads};
-use simulator::lab::{Curve, Lab};
 use simulator::price;
 use simulator::request::Method;
 use simulator::server::{MAX_NUM_SEQS, SimulatedServer, Swapping};

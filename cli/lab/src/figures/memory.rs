@@ -4,11 +4,11 @@ use anyhow::Result;
 
 use super::batched::{SATURATED_SHAREGPT, SYSTEMS, at_rate};
 use crate::chart::{Chart, ChartData};
-use crate::deployment::OPT_13B;
 use crate::figure::{Figure, FigureOrigin, FigureTable};
-use crate::lab::Lab;
-use crate::memory::MemoryUse;
-use crate::traces::SHAREGPT_LIKE;
+use crate::laboratory::Lab;
+use simulator::deployment::OPT_13B;
+use simulator::memory::MemoryUse;
+use simulator::traces::SHAREGPT_LIKE;
 
 /// The paper's numbers, in per cent: token states, reserved, internal fragmentation, and external fragmentation with
 /// others.

@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-use emulator::driver::LaunchReport;
+use workbench::LaunchReport;
 
-use crate::gpu::GpuSpec;
+use simulator::gpu::GpuSpec;
 
 /// Warp schedulers of a multiprocessor. Each issues one instruction per cycle.
 const SCHEDULERS: f64 = 4.0;
@@ -84,7 +84,7 @@ impl fmt::Display for Bound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::GPUS;
+    use simulator::gpu::GPUS;
 
     #[test]
     fn the_resource_that_is_needed_longest_is_the_bound() {
