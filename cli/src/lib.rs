@@ -37,7 +37,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use engine::constraint::trial;
+use engine::tools::constraint::trial;
 
 use crate::command::{Program, Words};
 pub use crate::commands::QUIRE;

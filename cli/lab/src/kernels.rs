@@ -8,7 +8,7 @@ use crate::bound::Demand;
 use anyhow::{Result, anyhow, bail};
 use argh::{ArgsInfo, FromArgs};
 use cuda_std::launch::LaunchShape;
-use engine::backend::cuda::ptx::{self, Image};
+use engine::tools::backend::cuda::ptx::{self, Image};
 use kernels::registry;
 use simulator::gpu::GpuSpec;
 use workbench::launch::{self, Context, Driver};

@@ -1,6 +1,6 @@
 //! The paper's other figures, on short traces.
 
-use engine::scheduler::Preemption;
+use engine::Preemption;
 use lab::figures::{searches, workloads};
 use lab::laboratory::{Curve, Lab};
 use simulator::admission::Reservation::{Max, Oracle, Pow2};

@@ -1,7 +1,7 @@
 //! Gates in front of the real engine: each request is answered exactly once, and the requests of a batch end together.
 
-use engine::llm::{Device, Llm, Options};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Device, Llm, Options};
 use lab::real_engine::{self, Gate};
 use simulator::admission::{AdmissionPolicy, Contiguous, Reservation};
 use simulator::request::{Method, TraceRequest};
