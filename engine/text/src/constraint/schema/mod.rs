@@ -25,7 +25,7 @@ pub use self::leaf::substitute;
 pub(super) use self::number::double;
 pub use self::number::exact_numbers;
 
-use super::grammar::refused;
+use super::reason::refused;
 use checkpoint::error::{Error, Result};
 
 /// Maximum nesting of schemas.
