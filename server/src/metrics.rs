@@ -3,6 +3,8 @@
 //! Metrics named `vllm:` have the same meaning as in vLLM, so its Grafana dashboards work with this server. Metrics
 //! named `quire:` are this server's own.
 
+mod cache;
+mod histograms;
 mod register;
 mod swap;
 
@@ -20,11 +22,12 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use self::register::{FIRST_TOKEN, OUTPUTS, PER_TOKEN, TOKENS, WHOLE, add, histogram};
+use self::cache::CacheMetrics;
+use self::histograms::RequestHistograms;
+use self::register::add;
 use self::swap::SwapMetrics;
 use crate::finished::FinishedRequests;
 use crate::load::EngineLoad;
@@ -32,13 +35,6 @@ use crate::load::EngineLoad;
 #[derive(Clone, Debug, EncodeLabelSet, PartialEq, Eq, Hash)]
 struct Reason {
     finished_reason: &'static str,
-}
-
-/// The shape of the KV cache.
-#[derive(Clone, Debug, EncodeLabelSet, PartialEq, Eq, Hash)]
-struct CacheConfig {
-    block_size: usize,
-    num_gpu_blocks: usize,
 }
 
 type FloatGauge = Gauge<f64, AtomicU64>;
@@ -60,27 +56,8 @@ pub struct Metrics {
     /// Generated tokens.
     pub generation_tokens: Counter,
     success: Family<Reason, Counter>,
-    first_token: Histogram,
-    per_token: Histogram,
-    inter_token: Histogram,
-    request_per_token: Histogram,
-    whole: Histogram,
-    queue: Histogram,
-    prefill: Histogram,
-    decode: Histogram,
-    inference: Histogram,
-    request_prompt_tokens: Histogram,
-    request_generation_tokens: Histogram,
-    request_n: Histogram,
-    request_max_tokens: Histogram,
-    cache_config: Family<CacheConfig, Gauge>,
-    num_blocks: Gauge,
-    used_blocks: Gauge,
-    shared_blocks: Gauge,
-    cached_blocks: Gauge,
-    filled_slots: Gauge,
-    prefix_queries: Counter,
-    prefix_hits: Counter,
+    histograms: RequestHistograms,
+    cache: CacheMetrics,
     drafted_tokens: Counter,
     accepted_tokens: Counter,
     swap: SwapMetrics,
@@ -144,102 +121,8 @@ impl Metrics {
                 "Completed requests, by the finish reason of their first output",
                 success,
             ),
-            first_token: histogram(
-                &mut r,
-                "vllm:time_to_first_token_seconds",
-                "Time to a request's first token",
-                &FIRST_TOKEN,
-            ),
-            per_token: histogram(
-                &mut r,
-                "vllm:time_per_output_token_seconds",
-                "Time between a request's steps",
-                &PER_TOKEN,
-            ),
-            inter_token: histogram(
-                &mut r,
-                "vllm:inter_token_latency_seconds",
-                "Time between a request's steps, under vLLM's newer name",
-                &PER_TOKEN,
-            ),
-            request_per_token: histogram(
-                &mut r,
-                "vllm:request_time_per_output_token_seconds",
-                "Mean time per token after the first of a request",
-                &PER_TOKEN,
-            ),
-            whole: histogram(&mut r, "vllm:e2e_request_latency_seconds", "Time for a whole request", &WHOLE),
-            queue: histogram(
-                &mut r,
-                "vllm:request_queue_time_seconds",
-                "Time from a request's arrival until it was first scheduled",
-                &FIRST_TOKEN,
-            ),
-            prefill: histogram(
-                &mut r,
-                "vllm:request_prefill_time_seconds",
-                "Time from when a request was first scheduled to its first token",
-                &FIRST_TOKEN,
-            ),
-            decode: histogram(
-                &mut r,
-                "vllm:request_decode_time_seconds",
-                "Time from a request's first token to its last",
-                &WHOLE,
-            ),
-            inference: histogram(
-                &mut r,
-                "vllm:request_inference_time_seconds",
-                "Time from when a request was first scheduled to its last token",
-                &WHOLE,
-            ),
-            request_prompt_tokens: histogram(
-                &mut r,
-                "vllm:request_prompt_tokens",
-                "Prompt tokens of a request",
-                &TOKENS,
-            ),
-            request_generation_tokens: histogram(
-                &mut r,
-                "vllm:request_generation_tokens",
-                "Tokens generated for an output",
-                &TOKENS,
-            ),
-            request_n: histogram(&mut r, "vllm:request_params_n", "Outputs requested", &OUTPUTS),
-            request_max_tokens: histogram(
-                &mut r,
-                "vllm:request_params_max_tokens",
-                "Maximum tokens requested",
-                &TOKENS,
-            ),
-            cache_config: add(
-                &mut r,
-                "vllm:cache_config_info",
-                "The shape of the KV cache, in the labels (the value is always 1)",
-                Family::default(),
-            ),
-            num_blocks: add(&mut r, "quire:kv_blocks", "KV blocks in the pool", Gauge::default()),
-            used_blocks: add(&mut r, "quire:kv_blocks_used", "KV blocks in use by sequences", Gauge::default()),
-            filled_slots: add(&mut r, "quire:kv_slots_filled", "Slots with a token in used blocks", Gauge::default()),
-            shared_blocks: add(
-                &mut r,
-                "quire:kv_blocks_shared",
-                "KV blocks with more than one reference",
-                Gauge::default(),
-            ),
-            cached_blocks: add(
-                &mut r,
-                "quire:kv_blocks_cached",
-                "KV blocks kept only for the prefix cache",
-                Gauge::default(),
-            ),
-            prefix_queries: add(
-                &mut r,
-                "vllm:prefix_cache_queries",
-                "Tokens looked up in the prefix cache",
-                Counter::default(),
-            ),
-            prefix_hits: add(&mut r, "vllm:prefix_cache_hits", "Tokens found in the prefix cache", Counter::default()),
+            histograms: RequestHistograms::new(&mut r),
+            cache: CacheMetrics::new(&mut r),
             drafted_tokens: add(
                 &mut r,
                 "vllm:spec_decode_num_draft_tokens",
@@ -279,11 +162,7 @@ impl Metrics {
     /// Sets the metrics that describe the engine's memory.
     pub fn describe(&self, llm: &Llm) {
         let config = llm.engine().config();
-        self.num_blocks.set(config.num_blocks as i64);
-        // A reloaded model may find less memory.
-        self.cache_config.clear();
-        let shape = CacheConfig { block_size: config.block_size, num_gpu_blocks: config.num_blocks };
-        self.cache_config.get_or_create(&shape).set(1);
+        self.cache.describe(config.block_size, config.num_blocks);
     }
 
     /// Updates the metrics with the engine's state after a step. `before` holds its counters at the previous call.
@@ -294,12 +173,7 @@ impl Metrics {
         self.waiting.set(engine.scheduler().num_waiting() as i64);
         self.swapped.set(engine.scheduler().num_swapped() as i64);
         self.kv_usage.set(usage.used_blocks as f64 / usage.num_blocks as f64);
-        self.used_blocks.set(usage.used_blocks as i64);
-        self.shared_blocks.set(usage.shared_blocks as i64);
-        self.cached_blocks.set(usage.cached_blocks as i64);
-        self.filled_slots.set(usage.filled_slots as i64);
-        self.prefix_queries.inc_by((stats.looked_up_tokens - before.looked_up_tokens) as u64);
-        self.prefix_hits.inc_by((stats.hit_tokens - before.hit_tokens) as u64);
+        self.cache.observe(&usage, &stats, before);
         self.drafted_tokens.inc_by((stats.drafted_tokens - before.drafted_tokens) as u64);
         self.accepted_tokens.inc_by((stats.accepted_tokens - before.accepted_tokens) as u64);
         self.swap.observe(engine.scheduler().swap_usage(), &stats, before);
@@ -312,8 +186,8 @@ impl Metrics {
         let load = EngineLoad {
             used_blocks: usage.used_blocks,
             num_blocks: usage.num_blocks,
-            queried_tokens: self.prefix_queries.get(),
-            hit_tokens: self.prefix_hits.get(),
+            queried_tokens: self.cache.queried_tokens(),
+            hit_tokens: self.cache.hit_tokens(),
         };
         self.load.send_if_modified(|before| std::mem::replace(before, load) != load);
     }
@@ -325,47 +199,22 @@ impl Metrics {
 
     /// Records requests that were queued.
     pub fn accepted(&self, params: &SamplingParams, requests: usize) {
-        for _ in 0..requests {
-            self.request_n.observe(params.n as f64);
-            self.request_max_tokens.observe(params.max_tokens as f64);
-        }
+        self.histograms.accepted(params, requests);
     }
 
     /// Records that a request got tokens. `after` is the time since its previous tokens, if any.
     pub fn token(&self, after: Option<Duration>) {
-        if let Some(time) = after {
-            self.per_token.observe(time.as_secs_f64());
-            self.inter_token.observe(time.as_secs_f64());
-        }
+        self.histograms.token(after);
     }
 
     /// Records a finished request. `queued` is the time until it was first scheduled, if it was.
     pub fn done(&self, completion: &Completion, queued: Option<Duration>) {
         self.finished.push(completion);
         self.prompt_tokens.inc_by(completion.prompt_tokens.len() as u64);
-        self.request_prompt_tokens.observe(completion.prompt_tokens.len() as f64);
         if let Some(first) = completion.outputs.first() {
             self.success.get_or_create(&Reason { finished_reason: reason(first.finish_reason) }).inc();
         }
-        for output in &completion.outputs {
-            self.request_generation_tokens.observe(output.tokens.len() as f64);
-        }
-        let (first, whole) = (completion.time_to_first_token, completion.time);
-        if let Some(queued) = queued {
-            self.queue.observe(queued.as_secs_f64());
-            self.prefill.observe(first.saturating_sub(queued).as_secs_f64());
-            self.decode.observe((whole - first).as_secs_f64());
-            self.inference.observe(whole.saturating_sub(queued).as_secs_f64());
-        }
-        let longest = completion.outputs.iter().map(|o| o.tokens.len()).max().unwrap_or(0);
-        // A request that was cancelled early has no first token.
-        if longest > 0 {
-            self.first_token.observe(first.as_secs_f64());
-        }
-        self.whole.observe(whole.as_secs_f64());
-        if longest > 1 {
-            self.request_per_token.observe((whole - first).as_secs_f64() / (longest - 1) as f64);
-        }
+        self.histograms.done(completion, queued);
     }
 
     /// Records an answer's status if it is an error. Refusals for lack of capacity are counted where they arise.

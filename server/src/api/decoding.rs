@@ -143,25 +143,13 @@ impl Decoding {
         check(scored.is_none() || !(echo && logprobs.is_some_and(|k| Some(k) != scored)), "prompt_logprobs", || {
             "prompt_logprobs and logprobs must be equal if echo and logprobs are used together".into()
         })?;
-        within(self.temperature, "temperature", 0.0, 100.0)?;
-        within(self.top_p, "top_p", f32::MIN_POSITIVE, 1.0)?;
-        within(self.min_p, "min_p", 0.0, 1.0)?;
-        within(self.repetition_penalty, "repetition_penalty", 1e-3, 1e3)?;
-        within(self.presence_penalty, "presence_penalty", -2.0, 2.0)?;
-        within(self.frequency_penalty, "frequency_penalty", -2.0, 2.0)?;
-        within(self.length_penalty, "length_penalty", -100.0, 100.0)?;
+        self.check_ranges()?;
         let top_k = self.top_k.map(|k| usize::try_from(k.max(0)).unwrap_or(usize::MAX));
-        check(self.top_k.is_none_or(|k| k >= -1), "top_k", || "top_k must be -1, 0 or a number of tokens".into())?;
-        let length_penalty = self.length_penalty.unwrap_or(1.0);
-        let early_stopping = self.early_stopping.map_or(EarlyStopping::No, |stopping| stopping.0);
-        let needs_beams = |field: &str| format!("{field} can only be used with use_beam_search");
-        check(beams || length_penalty == 1.0, "length_penalty", || needs_beams("length_penalty"))?;
-        check(beams || early_stopping == EarlyStopping::No, "early_stopping", || needs_beams("early_stopping"))?;
+        let beam = self.beam(width)?;
         let constraint = match grammar {
             Some((field, grammar)) => Some(app.grammars.compile(field, grammar).await?.after(thoughts)),
             None => None,
         };
-        let beam = beams.then_some(Beam { width, length_penalty, early_stopping });
         let mut params = SamplingParams {
             n,
             best_of: if beam.is_some() { n } else { width },
@@ -204,6 +192,29 @@ impl Decoding {
 }
 
 impl Decoding {
+    /// Checks fields that are numbers within a range.
+    fn check_ranges(&self) -> Result<(), ApiError> {
+        within(self.temperature, "temperature", 0.0, 100.0)?;
+        within(self.top_p, "top_p", f32::MIN_POSITIVE, 1.0)?;
+        within(self.min_p, "min_p", 0.0, 1.0)?;
+        within(self.repetition_penalty, "repetition_penalty", 1e-3, 1e3)?;
+        within(self.presence_penalty, "presence_penalty", -2.0, 2.0)?;
+        within(self.frequency_penalty, "frequency_penalty", -2.0, 2.0)?;
+        within(self.length_penalty, "length_penalty", -100.0, 100.0)?;
+        check(self.top_k.is_none_or(|k| k >= -1), "top_k", || "top_k must be -1, 0 or a number of tokens".into())
+    }
+
+    /// Returns the parameters of a beam search of this width, if one is requested.
+    fn beam(&self, width: usize) -> Result<Option<Beam>, ApiError> {
+        let beams = self.use_beam_search.unwrap_or(false);
+        let length_penalty = self.length_penalty.unwrap_or(1.0);
+        let early_stopping = self.early_stopping.as_ref().map_or(EarlyStopping::No, |stopping| stopping.0);
+        let needs_beams = |field: &str| format!("{field} can only be used with use_beam_search");
+        check(beams || length_penalty == 1.0, "length_penalty", || needs_beams("length_penalty"))?;
+        check(beams || early_stopping == EarlyStopping::No, "early_stopping", || needs_beams("early_stopping"))?;
+        Ok(beams.then_some(Beam { width, length_penalty, early_stopping }))
+    }
+
     /// Returns the data that the answer reports in addition to its text.
     pub fn reports(&self) -> Reports {
         let usage = self.stream_options.and_then(|options| options.include_usage).unwrap_or(false);

@@ -1,6 +1,5 @@
 //! Registration of metrics, and the buckets of histograms.
 
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
 /// Buckets for the seconds to a first token and for parts of that time. They are vLLM's buckets, with finer ones added
@@ -24,9 +23,4 @@ pub const OUTPUTS: [f64; 5] = [1.0, 2.0, 5.0, 10.0, 20.0];
 pub fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
-}
-
-/// Registers a histogram and returns it.
-pub fn histogram(registry: &mut Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
-    add(registry, name, help, Histogram::new(buckets.iter().copied()))
 }

@@ -201,6 +201,8 @@ fn endless(limit: u64) -> Box<Violation> {
 
 /// Executes an instruction other than an operation on lanes, for the lanes of `mask`, and advances `pc`. Without the
 /// guard, the lanes of `active` would execute it.
+///
+/// It is long because it has an arm for each kind of control flow, and is inlined into the interpreter's loop.
 #[inline(always)]
 fn step(
     env: &mut BlockEnv<'_>,

@@ -163,6 +163,7 @@ pub(crate) fn follow(
     result
 }
 
+/// Tracks poison through an operation. It is long because it has an arm for each kind of operation.
 fn follow_op(env: &mut BlockEnv<'_>, warp: &mut Warp, poison: &mut Poison, op: &Op, mask: u32) -> Checked<()> {
     let (program, pc) = (env.launch.program, env.meter.pc);
     let flow = &program.flows[pc];
