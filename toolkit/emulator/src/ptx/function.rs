@@ -136,7 +136,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads what follows a label: a statement, or a list or prototype that the label names.
+    /// Records a label, or reads the list or prototype that it names.
     fn label(&mut self, function: &mut Function, name: &str) -> Parsed<()> {
         let key = (self.scope(), name.to_string());
         if self.accept_word(".branchtargets") {
