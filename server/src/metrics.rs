@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use self::cache::CacheMetrics;
 use self::histograms::RequestHistograms;
-use self::register::add;
+use self::register::metrics;
 use self::swap::SwapMetrics;
 use crate::finished::FinishedRequests;
 use crate::load::EngineLoad;
@@ -39,52 +39,46 @@ struct Reason {
 
 type FloatGauge = Gauge<f64, AtomicU64>;
 
-/// All metrics. Clones share the same values.
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    registry: Arc<Registry>,
-    load: watch::Sender<EngineLoad>,
-    /// Requests in the running batch.
-    pub running: Gauge,
-    /// Requests that wait to run.
-    pub waiting: Gauge,
-    swapped: Gauge,
-    /// Share of the KV blocks in use, from 0 to 1.
-    pub kv_usage: FloatGauge,
-    preemptions: Counter,
-    prompt_tokens: Counter,
-    /// Generated tokens.
-    pub generation_tokens: Counter,
-    success: Family<Reason, Counter>,
-    histograms: RequestHistograms,
-    cache: CacheMetrics,
-    drafted_tokens: Counter,
-    accepted_tokens: Counter,
-    swap: SwapMetrics,
-    copied_blocks: Counter,
-    steps: Counter,
-    /// Tokens run through the model, of prompts and outputs.
-    pub computed_tokens: Counter,
-    /// Failed steps.
-    pub engine_failures: Counter,
-    /// Requests refused because too many were waiting or in progress.
-    pub refused: Counter,
-    /// Requests answered with a server error (500 or 504).
-    pub failed: Counter,
-    /// Requests refused with a client error (4xx other than 429).
-    pub invalid: Counter,
-    /// Engine requests that were cancelled because the client disconnected, read too slowly or ran out of time, or
-    /// because an operator cancelled them.
-    pub aborted: Counter,
-    /// The most recently finished requests.
-    pub finished: FinishedRequests,
-    /// Batches of KV events that were dropped because the queue was full.
-    pub dropped_batches: Counter,
-    /// Open connections.
-    pub connections: Gauge,
-    /// Admitted HTTP requests in progress.
-    pub requests: Gauge,
-    tasks: Gauge,
+metrics! {
+    /// All metrics. Clones share the same values.
+    pub struct Metrics {
+        pub running: Gauge = "vllm:num_requests_running", "Requests in the running batch";
+        pub waiting: Gauge = "vllm:num_requests_waiting", "Requests that wait to run";
+        swapped: Gauge = "vllm:num_requests_swapped", "Requests with sequences that are swapped out";
+        pub kv_usage: FloatGauge = "vllm:kv_cache_usage_perc", "Share of the KV blocks in use, from 0 to 1";
+        preemptions: Counter = "vllm:num_preemptions", "Requests preempted";
+        prompt_tokens: Counter = "vllm:prompt_tokens", "Prompt tokens of answered requests";
+        pub generation_tokens: Counter = "vllm:generation_tokens", "Tokens generated";
+        success: Family<Reason, Counter> = "vllm:request_success",
+            "Completed requests, by the finish reason of their first output";
+        histograms: RequestHistograms;
+        cache: CacheMetrics;
+        drafted_tokens: Counter = "vllm:spec_decode_num_draft_tokens", "Tokens drafted from a sequence's own text";
+        accepted_tokens: Counter = "vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted";
+        swap: SwapMetrics;
+        copied_blocks: Counter = "quire:kv_blocks_copied", "KV blocks copied on write";
+        steps: Counter = "quire:engine_steps", "Steps of the engine";
+        /// Tokens run through the model, of prompts and outputs.
+        pub computed_tokens: Counter = "quire:computed_tokens", "Tokens run through the model";
+        pub engine_failures: Counter = "quire:engine_failures", "Steps that failed";
+        /// Requests refused because too many were waiting or in progress.
+        pub refused: Counter = "quire:requests_refused", "Requests refused for lack of capacity";
+        pub failed: Counter = "quire:requests_failed", "Requests answered with 500 or 504";
+        /// Requests refused with a client error (4xx other than 429).
+        pub invalid: Counter = "quire:requests_invalid", "Invalid requests that were refused";
+        /// Engine requests that were cancelled because the client disconnected, read too slowly or ran out of time, or
+        /// because an operator cancelled them.
+        pub aborted: Counter = "quire:requests_aborted", "Requests cancelled before their end";
+        pub dropped_batches: Counter = "quire:kv_event_batches_dropped", "Batches of KV events that were not published";
+        pub connections: Gauge = "quire:connections", "Open connections";
+        pub requests: Gauge = "quire:http_requests", "HTTP requests for text in progress";
+        tasks: Gauge = "quire:tasks", "Tasks alive in the runtime";
+        ..
+        registry: Arc<Registry>,
+        load: watch::Sender<EngineLoad>,
+        /// The most recently finished requests.
+        pub finished: FinishedRequests,
+    }
 }
 
 impl Metrics {
@@ -92,71 +86,12 @@ impl Metrics {
     pub fn new(model: &str) -> Self {
         let labels = [("model_name", model), ("engine", "0")].map(|(k, v)| (k.into(), v.to_owned().into()));
         let mut r = Registry::with_labels(labels.into_iter());
-        let success = Family::<Reason, Counter>::default();
+        let metrics = Metrics::register(&mut r);
         for ended in [FinishReason::Stop, FinishReason::Length, FinishReason::Abort] {
             // Creates the series at zero, so that it exists before the first such request.
-            drop(success.get_or_create(&Reason { finished_reason: reason(ended) }));
+            drop(metrics.success.get_or_create(&Reason { finished_reason: reason(ended) }));
         }
-        Metrics {
-            running: add(&mut r, "vllm:num_requests_running", "Requests in the running batch", Gauge::default()),
-            waiting: add(&mut r, "vllm:num_requests_waiting", "Requests that wait to run", Gauge::default()),
-            swapped: add(
-                &mut r,
-                "vllm:num_requests_swapped",
-                "Requests with sequences that are swapped out",
-                Gauge::default(),
-            ),
-            kv_usage: add(
-                &mut r,
-                "vllm:kv_cache_usage_perc",
-                "Share of the KV blocks in use, from 0 to 1",
-                FloatGauge::default(),
-            ),
-            preemptions: add(&mut r, "vllm:num_preemptions", "Requests preempted", Counter::default()),
-            prompt_tokens: add(&mut r, "vllm:prompt_tokens", "Prompt tokens of answered requests", Counter::default()),
-            generation_tokens: add(&mut r, "vllm:generation_tokens", "Tokens generated", Counter::default()),
-            success: add(
-                &mut r,
-                "vllm:request_success",
-                "Completed requests, by the finish reason of their first output",
-                success,
-            ),
-            histograms: RequestHistograms::new(&mut r),
-            cache: CacheMetrics::new(&mut r),
-            drafted_tokens: add(
-                &mut r,
-                "vllm:spec_decode_num_draft_tokens",
-                "Tokens drafted from a sequence's own text",
-                Counter::default(),
-            ),
-            accepted_tokens: add(
-                &mut r,
-                "vllm:spec_decode_num_accepted_tokens",
-                "Drafted tokens that were accepted",
-                Counter::default(),
-            ),
-            swap: SwapMetrics::new(&mut r),
-            copied_blocks: add(&mut r, "quire:kv_blocks_copied", "KV blocks copied on write", Counter::default()),
-            steps: add(&mut r, "quire:engine_steps", "Steps of the engine", Counter::default()),
-            computed_tokens: add(&mut r, "quire:computed_tokens", "Tokens run through the model", Counter::default()),
-            engine_failures: add(&mut r, "quire:engine_failures", "Steps that failed", Counter::default()),
-            refused: add(&mut r, "quire:requests_refused", "Requests refused for lack of capacity", Counter::default()),
-            failed: add(&mut r, "quire:requests_failed", "Requests answered with 500 or 504", Counter::default()),
-            invalid: add(&mut r, "quire:requests_invalid", "Invalid requests that were refused", Counter::default()),
-            aborted: add(&mut r, "quire:requests_aborted", "Requests cancelled before their end", Counter::default()),
-            dropped_batches: add(
-                &mut r,
-                "quire:kv_event_batches_dropped",
-                "Batches of KV events that were not published",
-                Counter::default(),
-            ),
-            connections: add(&mut r, "quire:connections", "Open connections", Gauge::default()),
-            requests: add(&mut r, "quire:http_requests", "HTTP requests for text in progress", Gauge::default()),
-            tasks: add(&mut r, "quire:tasks", "Tasks alive in the runtime", Gauge::default()),
-            finished: FinishedRequests::new(),
-            load: watch::Sender::default(),
-            registry: Arc::new(r),
-        }
+        Metrics { registry: Arc::new(r), ..metrics }
     }
 
     /// Sets the metrics that describe the engine's memory.

@@ -6,9 +6,8 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
-use super::register::add;
+use super::register::metrics;
 
 /// The shape of the KV cache.
 #[derive(Clone, Debug, EncodeLabelSet, PartialEq, Eq, Hash)]
@@ -17,49 +16,22 @@ struct CacheConfig {
     num_gpu_blocks: usize,
 }
 
-/// Metrics of the KV cache's blocks, and of look-ups of prefixes.
-#[derive(Clone, Debug)]
-pub struct CacheMetrics {
-    cache_config: Family<CacheConfig, Gauge>,
-    num_blocks: Gauge,
-    used_blocks: Gauge,
-    shared_blocks: Gauge,
-    cached_blocks: Gauge,
-    filled_slots: Gauge,
-    prefix_queries: Counter,
-    prefix_hits: Counter,
+metrics! {
+    /// Metrics of the KV cache's blocks, and of look-ups of prefixes.
+    pub struct CacheMetrics {
+        cache_config: Family<CacheConfig, Gauge> = "vllm:cache_config_info",
+            "The shape of the KV cache, in the labels (the value is always 1)";
+        num_blocks: Gauge = "quire:kv_blocks", "KV blocks in the pool";
+        used_blocks: Gauge = "quire:kv_blocks_used", "KV blocks in use by sequences";
+        filled_slots: Gauge = "quire:kv_slots_filled", "Slots with a token in used blocks";
+        shared_blocks: Gauge = "quire:kv_blocks_shared", "KV blocks with more than one reference";
+        cached_blocks: Gauge = "quire:kv_blocks_cached", "KV blocks kept only for the prefix cache";
+        prefix_queries: Counter = "vllm:prefix_cache_queries", "Tokens looked up in the prefix cache";
+        prefix_hits: Counter = "vllm:prefix_cache_hits", "Tokens found in the prefix cache";
+    }
 }
 
 impl CacheMetrics {
-    /// Creates the metrics in `r`, all zero.
-    pub fn new(r: &mut Registry) -> Self {
-        CacheMetrics {
-            cache_config: add(
-                r,
-                "vllm:cache_config_info",
-                "The shape of the KV cache, in the labels (the value is always 1)",
-                Family::default(),
-            ),
-            num_blocks: add(r, "quire:kv_blocks", "KV blocks in the pool", Gauge::default()),
-            used_blocks: add(r, "quire:kv_blocks_used", "KV blocks in use by sequences", Gauge::default()),
-            filled_slots: add(r, "quire:kv_slots_filled", "Slots with a token in used blocks", Gauge::default()),
-            shared_blocks: add(r, "quire:kv_blocks_shared", "KV blocks with more than one reference", Gauge::default()),
-            cached_blocks: add(
-                r,
-                "quire:kv_blocks_cached",
-                "KV blocks kept only for the prefix cache",
-                Gauge::default(),
-            ),
-            prefix_queries: add(
-                r,
-                "vllm:prefix_cache_queries",
-                "Tokens looked up in the prefix cache",
-                Counter::default(),
-            ),
-            prefix_hits: add(r, "vllm:prefix_cache_hits", "Tokens found in the prefix cache", Counter::default()),
-        }
-    }
-
     /// Sets the metrics that describe the cache's shape.
     pub fn describe(&self, block_size: usize, num_blocks: usize) {
         self.num_blocks.set(num_blocks as i64);

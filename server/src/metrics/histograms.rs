@@ -5,69 +5,40 @@ use std::time::Duration;
 use engine::llm::Completion;
 use engine::sampling::SamplingParams;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 
-use super::register::{FIRST_TOKEN, OUTPUTS, PER_TOKEN, TOKENS, WHOLE, add};
+use super::register::{FIRST_TOKEN, OUTPUTS, PER_TOKEN, TOKENS, WHOLE, metrics};
 
-/// Histograms of the times and sizes of requests.
-#[derive(Clone, Debug)]
-pub struct RequestHistograms {
-    first_token: Histogram,
-    per_token: Histogram,
-    inter_token: Histogram,
-    request_per_token: Histogram,
-    whole: Histogram,
-    queue: Histogram,
-    prefill: Histogram,
-    decode: Histogram,
-    inference: Histogram,
-    request_prompt_tokens: Histogram,
-    request_generation_tokens: Histogram,
-    request_n: Histogram,
-    request_max_tokens: Histogram,
+metrics! {
+    /// Histograms of the times and sizes of requests.
+    pub struct RequestHistograms {
+        first_token: Histogram = "vllm:time_to_first_token_seconds",
+            "Time to a request's first token", Histogram::new(FIRST_TOKEN);
+        per_token: Histogram = "vllm:time_per_output_token_seconds",
+            "Time between a request's steps", Histogram::new(PER_TOKEN);
+        inter_token: Histogram = "vllm:inter_token_latency_seconds",
+            "Time between a request's steps, under vLLM's newer name", Histogram::new(PER_TOKEN);
+        request_per_token: Histogram = "vllm:request_time_per_output_token_seconds",
+            "Mean time per token after the first of a request", Histogram::new(PER_TOKEN);
+        whole: Histogram = "vllm:e2e_request_latency_seconds", "Time for a whole request", Histogram::new(WHOLE);
+        queue: Histogram = "vllm:request_queue_time_seconds",
+            "Time from a request's arrival until it was first scheduled", Histogram::new(FIRST_TOKEN);
+        prefill: Histogram = "vllm:request_prefill_time_seconds",
+            "Time from when a request was first scheduled to its first token", Histogram::new(FIRST_TOKEN);
+        decode: Histogram = "vllm:request_decode_time_seconds",
+            "Time from a request's first token to its last", Histogram::new(WHOLE);
+        inference: Histogram = "vllm:request_inference_time_seconds",
+            "Time from when a request was first scheduled to its last token", Histogram::new(WHOLE);
+        request_prompt_tokens: Histogram = "vllm:request_prompt_tokens",
+            "Prompt tokens of a request", Histogram::new(TOKENS);
+        request_generation_tokens: Histogram = "vllm:request_generation_tokens",
+            "Tokens generated for an output", Histogram::new(TOKENS);
+        request_n: Histogram = "vllm:request_params_n", "Outputs requested", Histogram::new(OUTPUTS);
+        request_max_tokens: Histogram = "vllm:request_params_max_tokens",
+            "Maximum tokens requested", Histogram::new(TOKENS);
+    }
 }
 
 impl RequestHistograms {
-    /// Creates the histograms in `r`, all empty.
-    pub fn new(r: &mut Registry) -> Self {
-        let mut new = |name, help, buckets: &[f64]| add(r, name, help, Histogram::new(buckets.iter().copied()));
-        RequestHistograms {
-            first_token: new("vllm:time_to_first_token_seconds", "Time to a request's first token", &FIRST_TOKEN),
-            per_token: new("vllm:time_per_output_token_seconds", "Time between a request's steps", &PER_TOKEN),
-            inter_token: new(
-                "vllm:inter_token_latency_seconds",
-                "Time between a request's steps, under vLLM's newer name",
-                &PER_TOKEN,
-            ),
-            request_per_token: new(
-                "vllm:request_time_per_output_token_seconds",
-                "Mean time per token after the first of a request",
-                &PER_TOKEN,
-            ),
-            whole: new("vllm:e2e_request_latency_seconds", "Time for a whole request", &WHOLE),
-            queue: new(
-                "vllm:request_queue_time_seconds",
-                "Time from a request's arrival until it was first scheduled",
-                &FIRST_TOKEN,
-            ),
-            prefill: new(
-                "vllm:request_prefill_time_seconds",
-                "Time from when a request was first scheduled to its first token",
-                &FIRST_TOKEN,
-            ),
-            decode: new("vllm:request_decode_time_seconds", "Time from a request's first token to its last", &WHOLE),
-            inference: new(
-                "vllm:request_inference_time_seconds",
-                "Time from when a request was first scheduled to its last token",
-                &WHOLE,
-            ),
-            request_prompt_tokens: new("vllm:request_prompt_tokens", "Prompt tokens of a request", &TOKENS),
-            request_generation_tokens: new("vllm:request_generation_tokens", "Tokens generated for an output", &TOKENS),
-            request_n: new("vllm:request_params_n", "Outputs requested", &OUTPUTS),
-            request_max_tokens: new("vllm:request_params_max_tokens", "Maximum tokens requested", &TOKENS),
-        }
-    }
-
     /// Records requests that were queued.
     pub fn accepted(&self, params: &SamplingParams, requests: usize) {
         for _ in 0..requests {
