@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::stop::{Stop, StopBeams, stop_tokens};
 use super::stream::Reports;
-use super::structured::{FormFields, ResponseFormat, Schema, StructuredOutputs};
+use super::structured::{Asked, ResponseFormat, Schema, StructuredOutputs, schema};
 use crate::app::App;
 use crate::error::{ApiError, check};
 
@@ -122,7 +122,7 @@ impl Decoding {
     /// 400, naming the field.
     pub async fn params(mut self, app: &App, outputs: Outputs) -> Result<SamplingParams, ApiError> {
         let Outputs { max_tokens, logprobs, echo, grammar, thoughts } = outputs;
-        let asked = self.form_fields().grammar()?;
+        let asked = self.grammar()?;
         let grammar = grammar.or(asked);
         let n = self.n.unwrap_or(1);
         let beams = self.use_beam_search.unwrap_or(false);
@@ -227,16 +227,22 @@ impl Decoding {
         }
     }
 
-    /// Takes the fields that constrain the form of outputs.
-    fn form_fields(&mut self) -> FormFields {
-        FormFields {
-            response_format: self.response_format.take(),
-            structured_outputs: self.structured_outputs.take(),
-            guided_json: self.guided_json.take(),
-            guided_regex: self.guided_regex.take(),
-            guided_choice: self.guided_choice.take(),
-            guided_grammar: self.guided_grammar.take(),
+    /// Takes the grammar of outputs, with the field that requires it. A request may use at most one such field.
+    fn grammar(&mut self) -> Result<Asked, ApiError> {
+        let format = self.response_format.take().map_or(Ok(None), ResponseFormat::grammar)?;
+        let structured = self.structured_outputs.take().unwrap_or_default().grammars()?;
+        let guided = [
+            schema("guided_json", self.guided_json.take())?,
+            self.guided_regex.take().map(|regex| ("guided_regex", Grammar::Regex(regex))),
+            self.guided_choice.take().map(|texts| ("guided_choice", Grammar::Choice(texts))),
+            self.guided_grammar.take().map(|text| ("guided_grammar", Grammar::Lark(text))),
+        ];
+        let mut asked = [format].into_iter().chain(structured).chain(guided).flatten();
+        let first = asked.next();
+        if let (Some((first, _)), Some((second, _))) = (&first, asked.next()) {
+            return Err(ApiError::field(second, format!("{first} and {second} exclude each other")));
         }
+        Ok(first)
     }
 }
 
