@@ -9,8 +9,8 @@ use std::io::{self, BufWriter, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use engine::kv::{BlockEvent, EventLog, SharedLog, Space};
-use engine::llm::Llm;
+use engine::Llm;
+use engine::tools::kv::{BlockEvent, EventLog, SharedLog, Space};
 use serde_json::{Value, json};
 
 /// A trace file that is being written.

@@ -5,10 +5,10 @@
 
 mod oracle;
 
-use engine::embedding::Pooling;
-use engine::engine::EngineConfig;
-use engine::sampling::SamplingParams;
-use engine::scheduler::SchedulerOptions;
+use engine::Pooling;
+use engine::SamplingParams;
+use engine::SchedulerOptions;
+use engine::tools::engine::EngineConfig;
 use oracle::{VOCAB, config, contiguous, engine, finish, greedy, hidden, scheduler_options};
 
 fn prompt(len: u32) -> Vec<u32> {

@@ -5,9 +5,9 @@
 mod oracle;
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig};
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
 use oracle::{VOCAB, config, engine, finish, greedy, scheduler_options};
 
 const BLOCK: usize = 4;

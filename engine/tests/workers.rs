@@ -14,8 +14,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use engine::engine::Engine;
-use engine::group::{OwnerId, RequestId};
+use engine::tools::engine::Engine;
+use engine::tools::group::{OwnerId, RequestId};
 use heads::{Failure, Point, engine};
 use oracle::config;
 use proptest::prelude::*;
@@ -124,7 +124,7 @@ fn serve(
 /// Checks that each request has the same answer as alone on one worker with all heads.
 fn check(requests: &[Request], window: Option<usize>, outputs: BTreeMap<usize, Answer>) -> Result<(), TestCaseError> {
     for (i, got) in outputs {
-        let config = engine::engine::EngineConfig { window, ..config(100, 16) };
+        let config = engine::tools::engine::EngineConfig { window, ..config(100, 16) };
         prop_assert_eq!(got, alone(engine(config, 1, None, &Arc::new(())), &requests[i]));
     }
     Ok(())

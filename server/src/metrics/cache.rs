@@ -1,7 +1,7 @@
 //! Metrics of the KV cache and its prefixes.
 
-use engine::kv::PoolUsage;
-use engine::stats::Stats;
+use engine::Stats;
+use engine::tools::kv::PoolUsage;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

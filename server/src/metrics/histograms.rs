@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use engine::llm::Completion;
-use engine::sampling::SamplingParams;
+use engine::Completion;
+use engine::SamplingParams;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::register::{FIRST_TOKEN, OUTPUTS, PER_TOKEN, TOKENS, WHOLE, metrics};
