@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use loadgen::svg::{last, line, text, ticks};
+use loadgen::svg::{document, last, line, point, rounded, text, ticks};
 use serde_json::{Value, json};
 
 /// Width and height of a chart in pixels, and the number of charts in a row.
@@ -48,9 +48,14 @@ pub enum ChartData {
 }
 
 impl Chart {
+    /// Creates a chart that ends with its data.
+    pub fn new(title: impl Into<String>, x: &str, y: &str, data: ChartData) -> Self {
+        Chart { title: title.into(), x: x.into(), y: y.into(), data, top: None }
+    }
+
     /// Creates a line chart.
     pub fn lines(title: impl Into<String>, x: &str, y: &str, lines: Vec<(String, Vec<(f64, f64)>)>) -> Self {
-        Chart { title: title.into(), x: x.into(), y: y.into(), data: ChartData::Lines(lines), top: None }
+        Self::new(title, x, y, ChartData::Lines(lines))
     }
 
     /// Returns the data as JSON.
@@ -91,7 +96,7 @@ impl Chart {
         let y = move |value: f64| BOTTOM - (BOTTOM - TOP) * (value / top).clamp(0.0, 1.0);
         for &tick in ticks.iter().filter(|tick| **tick <= top * 1.0001) {
             line(svg, "#dddddd", &[(LEFT, y(tick)), (RIGHT, y(tick))]);
-            text(svg, (LEFT - 6.0, y(tick) + 4.0), "end", &number(tick));
+            text(svg, (LEFT - 6.0, y(tick) + 4.0), "end", &rounded(tick));
         }
         y
     }
@@ -103,7 +108,7 @@ impl Chart {
         let x = |at: f64| LEFT + (RIGHT - LEFT) * at / last(&x_ticks);
         for &tick in &x_ticks {
             line(svg, "#888888", &[(x(tick), BOTTOM), (x(tick), BOTTOM + 4.0)]);
-            text(svg, (x(tick), BOTTOM + 17.0), "middle", &number(tick));
+            text(svg, (x(tick), BOTTOM + 17.0), "middle", &rounded(tick));
         }
         for (i, (name, points)) in lines.iter().enumerate() {
             let colour = COLOURS[i % COLOURS.len()];
@@ -112,7 +117,7 @@ impl Chart {
             let places: Vec<_> = points.iter().take(inside + 1).map(|p| (x(p.0), y(p.1))).collect();
             line(svg, colour, &places);
             for (x, y) in places.iter().take(inside) {
-                let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{colour}\"/>");
+                point(svg, colour, (*x, *y), 2.5);
             }
             legend(svg, i, name, colour);
         }
@@ -158,19 +163,15 @@ impl Chart {
 pub fn svg(title: &str, charts: &[Chart]) -> String {
     let columns = charts.len().clamp(1, COLUMNS);
     let (width, height) = (WIDTH * columns as f64, HEADING + HEIGHT * charts.len().div_ceil(columns) as f64);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-    );
-    text(&mut svg, (14.0, 22.0), "start", title);
-    for (i, chart) in charts.iter().enumerate() {
-        let (x, y) = (WIDTH * (i % columns) as f64, HEADING + HEIGHT * (i / columns) as f64);
-        let _ = writeln!(svg, "<g transform=\"translate({x} {y})\" stroke-width=\"1.5\">");
-        chart.draw(&mut svg);
-        svg.push_str("</g>\n");
-    }
-    svg.push_str("</svg>\n");
-    svg
+    document((width, height), 11, |svg| {
+        text(svg, (14.0, 22.0), "start", title);
+        for (i, chart) in charts.iter().enumerate() {
+            let (x, y) = (WIDTH * (i % columns) as f64, HEADING + HEIGHT * (i / columns) as f64);
+            let _ = writeln!(svg, "<g transform=\"translate({x} {y})\" stroke-width=\"1.5\">");
+            chart.draw(svg);
+            svg.push_str("</g>\n");
+        }
+    })
 }
 
 /// Draws the name of a series below the chart, three names in a row.
@@ -178,12 +179,6 @@ fn legend(svg: &mut String, at: usize, name: &str, colour: &str) {
     let (x, y) = (LEFT - 40.0 + 145.0 * (at % 3) as f64, BOTTOM + 52.0 + 17.0 * (at / 3) as f64);
     let _ = writeln!(svg, "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>", y - 9.0);
     text(svg, (x + 14.0, y), "start", name);
-}
-
-/// Formats a number with at most six decimals and no trailing zeros.
-fn number(n: f64) -> String {
-    let rounded = format!("{n:.6}");
-    rounded.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -211,7 +206,7 @@ mod tests {
     #[test]
     fn stacked_bars_touch() {
         let data = ChartData::Stacked(vec!["s".into()], vec![("a".into(), vec![60.0]), ("b".into(), vec![40.0])]);
-        let chart = Chart { title: "t".into(), x: String::new(), y: "%".into(), data, top: Some(100.0) };
+        let chart = Chart { top: Some(100.0), ..Chart::new("t", "", "%", data) };
         let svg = svg("all", &[chart]);
         let document = Document::parse(&svg).unwrap();
         let bars: Vec<_> =

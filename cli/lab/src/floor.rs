@@ -90,6 +90,33 @@ fn dtype(s: &str) -> Result<DType, String> {
     }
 }
 
+/// Returns the step to rehearse.
+fn rehearsal(kind: Kind) -> Rehearsal {
+    match kind {
+        Kind::Decode { batch, context } => Rehearsal { decodes: batch, context, drafted: 0, prompt: 0, logits: batch },
+        Kind::Prefill(prompt) => Rehearsal { decodes: 0, context: 0, drafted: 0, prompt, logits: 1 },
+    }
+}
+
+/// Writes the rates of a GPU.
+fn write_gpu(out: &mut impl Write, gpu: &GpuSpec, shard: Shard, blocks: u32) -> io::Result<()> {
+    writeln!(
+        out,
+        "read-only stream  {:.2} TB/s, derived from the nominal {:.2}",
+        gpu.stream() / 1e12,
+        gpu.bandwidth / 1e12
+    )?;
+    writeln!(out, "tensor cores      {:.0} TFLOP/s of dense 16-bit products, {}", gpu.rate / 1e12, gpu.rate_source)?;
+    if !shard.is_whole() {
+        writeln!(out, "links             {:.0} GB/s each way, {}, nominal", gpu.link / 1e9, gpu.link_name)?;
+    }
+    writeln!(
+        out,
+        "multiprocessors   {}; registers and shared memory allow {blocks} blocks of decode attention on each",
+        gpu.limits.multiprocessors
+    )
+}
+
 /// Runs the command.
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
@@ -130,15 +157,9 @@ fn run(words: &Words) -> Result<()> {
         dtype: kv_dtype,
     };
     let decodes = args.batch.0.iter().map(|&batch| Kind::Decode { batch, context: args.context });
-    let steps = decodes.chain(args.prompt.map(Kind::Prefill)).map(|kind| {
-        let rehearsal = match kind {
-            Kind::Decode { batch, context } => {
-                Rehearsal { decodes: batch, context, drafted: 0, prompt: 0, logits: batch }
-            }
-            Kind::Prefill(prompt) => Rehearsal { decodes: 0, context: 0, drafted: 0, prompt, logits: 1 },
-        };
-        Ok(StepRoofline::new(kind, gpu, &rehearse(&backend, &*model, layout, rehearsal)?))
-    });
+    let steps = decodes
+        .chain(args.prompt.map(Kind::Prefill))
+        .map(|kind| Ok(StepRoofline::new(kind, gpu, &rehearse(&backend, &*model, layout, rehearsal(kind))?)));
     let steps: Vec<StepRoofline> = steps.collect::<Result<_>>()?;
 
     let mut out = io::stdout().lock();
@@ -147,21 +168,7 @@ fn run(words: &Words) -> Result<()> {
         if args.kv_dtype.is_some() { format!("{dtype}, with a KV cache in {kv_dtype},") } else { dtype.to_string() };
     writeln!(out, "{name} in {types} on {gpus}: minimum times, computed from shapes. None of this was measured.\n")?;
     writeln!(out, "weights           {:.2} GB", backend.weight_bytes() as f64 / 1e9)?;
-    writeln!(
-        out,
-        "read-only stream  {:.2} TB/s, derived from the nominal {:.2}",
-        gpu.stream() / 1e12,
-        gpu.bandwidth / 1e12
-    )?;
-    writeln!(out, "tensor cores      {:.0} TFLOP/s of dense 16-bit products, {}", gpu.rate / 1e12, gpu.rate_source)?;
-    if !shard.is_whole() {
-        writeln!(out, "links             {:.0} GB/s each way, {}, nominal", gpu.link / 1e9, gpu.link_name)?;
-    }
-    writeln!(
-        out,
-        "multiprocessors   {}; registers and shared memory allow {blocks} blocks of decode attention on each",
-        gpu.limits.multiprocessors
-    )?;
+    write_gpu(&mut out, gpu, shard, blocks)?;
     for step in &steps {
         write!(out, "\n{step}")?;
     }

@@ -72,17 +72,13 @@ pub fn relative_error(results: impl IntoIterator<Item = f64>, truth: &[f64]) -> 
     worst
 }
 
-/// Reproducible random numbers (splitmix64).
+/// Reproducible random numbers (SplitMix64).
 pub struct ProblemRng(pub u64);
 
 impl ProblemRng {
     /// Returns 64 random bits.
     pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        splitmix::next(&mut self.0)
     }
 
     /// Returns an integer below `n`.
@@ -92,7 +88,7 @@ impl ProblemRng {
 
     /// Returns a number within [-1, 1).
     pub fn unit(&mut self) -> f64 {
-        (self.word() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        splitmix::unit(&mut self.0)
     }
 
     /// Returns the bits of `n` numbers within [-1, 1).
@@ -102,8 +98,6 @@ impl ProblemRng {
 
     /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
-        for i in (1..list.len()).rev() {
-            list.swap(i, self.below(i as u64 + 1) as usize);
-        }
+        splitmix::shuffle(&mut self.0, list);
     }
 }

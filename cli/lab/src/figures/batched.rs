@@ -94,13 +94,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             ("with a slow host".to_owned(), slow),
             ("saturated".to_owned(), most),
         ];
-        charts.push(Chart {
-            title: format!("{trace}: requests in a step"),
-            x: String::new(),
-            y: String::new(),
-            data: ChartData::Bars(names, series),
-            top: None,
-        });
+        charts.push(Chart::new(format!("{trace}: requests in a step"), "", "", ChartData::Bars(names, series)));
     }
     Ok(Figure {
         number: "13",

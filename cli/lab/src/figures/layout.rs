@@ -66,13 +66,8 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let [reserved, paged, rate] = lines;
     let gib = |bytes: f64| vec![bytes / GIB];
     let stack = parts.iter().map(|(name, bytes, _)| ((*name).to_owned(), gib(*bytes))).collect();
-    let layout = Chart {
-        title: "OPT-13B on an A100 of 40 GB".into(),
-        x: String::new(),
-        y: "GiB".into(),
-        data: ChartData::Stacked(vec!["memory".into()], stack),
-        top: Some(memory / GIB),
-    };
+    let data = ChartData::Stacked(vec!["memory".into()], stack);
+    let layout = Chart { top: Some(memory / GIB), ..Chart::new("OPT-13B on an A100 of 40 GB", "", "GiB", data) };
     let use_of = vec![("reserved for the longest".to_owned(), reserved), ("paged".to_owned(), paged)];
     let growth =
         Chart { top: Some(memory / GIB), ..Chart::lines("Memory in use", "requests at a time", "GiB", use_of) };

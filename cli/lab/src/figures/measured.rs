@@ -65,6 +65,15 @@ fn predict(system: System, cost: &FittedCost, trace: &Trace, rate: f64, limit: f
     Ok(outcome.normalized_latency())
 }
 
+/// Returns the entries of a row. `predicted` are the latency and its error.
+fn entries(system: System, rate: f64, measured: f64, predicted: Option<(f64, f64)>) -> [String; 5] {
+    let (ms, error) = match predicted {
+        Some((ms, error)) => (format!("{ms:.2}"), format!("{:+.0} %", 100.0 * error)),
+        None => ("-".into(), "-".into()),
+    };
+    [system.name().into(), format!("{rate:.1}"), format!("{measured:.2}"), ms, error]
+}
+
 /// Draws the figure.
 ///
 /// # Errors
@@ -76,13 +85,8 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let measurements = SYSTEMS.len() * PARTS.len();
     let report = |name: &str, done| (lab.progress)(Progress { name, done, of: measurements, unit: "measurements" });
     report("single steps", 0);
-    let trace = Trace {
-        workload: QUARTER,
-        method: Method::Single,
-        seconds: SECONDS.min(lab.seconds),
-        max_len: MAX_LEN,
-        seed: lab.seed,
-    };
+    let seconds = SECONDS.min(lab.seconds);
+    let trace = Trace { workload: QUARTER, method: Method::Single, seconds, max_len: MAX_LEN, seed: lab.seed };
     let alone = predict(System::Quire, &cost, &trace, 0.2, f64::INFINITY)?.context("no request was simulated")?;
     let found = sustained::search(BOUND * alone, 20.0, |rate| {
         predict(System::Quire, &cost, &trace, rate, 2.0 * BOUND * alone)
@@ -105,13 +109,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             };
             let error = predicted.map(|predicted| predicted / measured - 1.0);
             errors.extend(error.map(f64::abs));
-            table.row([
-                system.name().into(),
-                format!("{rate:.1}"),
-                format!("{measured:.2}"),
-                predicted.map_or("-".into(), |ms| format!("{ms:.2}")),
-                error.map_or("-".into(), |error| format!("{:+.0} %", 100.0 * error)),
-            ]);
+            table.row(entries(system, rate, measured, predicted.zip(error)));
             points.push((rate, measured));
             let done = lines.len() * PARTS.len() + points.len();
             report(&format!("{} at {rate:.1} req/s", system.name()), done);
@@ -134,7 +132,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
                  the processor time of one thread, so other programs on the machine do not matter. Storage stays paged for \
                  all systems, and reservations are imposed by admission alone. Contiguous memory would require copies that \
                  are not made, and FasterTransformer's padding is not imposed.",
-                trace.seconds
+                seconds
             ),
             format!(
                 "The simulator's steps take the time of a linear function fitted to single steps. The function is {:.0} % off \

@@ -39,13 +39,8 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         series.iter_mut().zip(shares).for_each(|(series, share)| series.1.push(100.0 * share));
     }
     let names = SYSTEMS.iter().map(|system| system.name().replace("Quire, paper's steps", "Quire")).collect();
-    let chart = Chart {
-        title: "Memory for keys and values while requests wait for it".into(),
-        x: String::new(),
-        y: "%".into(),
-        data: ChartData::Stacked(names, series),
-        top: Some(100.0),
-    };
+    let title = "Memory for keys and values while requests wait for it";
+    let chart = Chart { top: Some(100.0), ..Chart::new(title, "", "%", ChartData::Stacked(names, series)) };
     Ok(Figure {
         number: "2",
         title: "use of the memory for keys and values",

@@ -9,7 +9,7 @@ use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
 use crate::laboratory::{Curve, Lab};
 use simulator::beam_record::BeamRecord;
-use simulator::cost::{StepCost, StepLoad};
+use simulator::cost::{CostModel, StepCost, StepLoad};
 use simulator::deployment::OPT_13B;
 use simulator::price;
 use simulator::server::{SimulatedServer, Swapping};
@@ -33,12 +33,8 @@ const WAYS: [(&str, Preemption, Swapping); 3] = [
     ("swap, gathered", Preemption::Swap, Swapping::Gathered),
 ];
 
-/// Draws the figure.
-///
-/// # Errors
-/// If a request does not fit the memory.
-pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
-    let cost = System::Paged.cost(&OPT_13B.cost()?);
+/// Computes the times of one request that leaves the memory and comes back.
+fn micro(cost: &CostModel) -> (FigureTable, Chart) {
     let mut micro = FigureTable::new(
         format!("A request of {TOKENS} tokens, milliseconds (computed)"),
         &[
@@ -54,11 +50,8 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = WAYS.iter().map(|way| (way.0.to_owned(), Vec::new())).collect();
     for (at, size) in SIZES.into_iter().enumerate() {
         let once = |swapping| {
-            let server = SimulatedServer {
-                block_size: size,
-                swapping,
-                ..SimulatedServer::as_in_the_paper(&cost, OPT_13B.slots)
-            };
+            let server =
+                SimulatedServer { block_size: size, swapping, ..SimulatedServer::as_in_the_paper(cost, OPT_13B.slots) };
             price::swap_seconds(&server, TOKENS.div_ceil(size))
         };
         let (single, gathered) = (once(Swapping::PerBlock), once(Swapping::Gathered));
@@ -69,8 +62,16 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             line.push((at as f64, 1e3 * seconds));
         }
     }
-    let micro_chart = Chart::lines("A request out and in again", "block size, as a power of two", "ms", lines);
+    (micro, Chart::lines("A request out and in again", "block size, as a power of two", "ms", lines))
+}
 
+/// Draws the figure.
+///
+/// # Errors
+/// If a request does not fit the memory.
+pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
+    let cost = System::Paged.cost(&OPT_13B.cost()?);
+    let (micro, micro_chart) = micro(&cost);
     let new = Curve::new(0, System::Paged, OPT_13B, SHAREGPT_LIKE, 4.0, lab);
     let curve = Curve { seconds: lab.seconds.min(SECONDS), ..new };
     let rate = LOAD * curve.sustained(lab, &OPT_13B.cost()?, &BeamRecord::default())?.rate;

@@ -61,13 +61,8 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             ("parallel sampling".to_owned(), saved[..3].to_vec()),
             ("beam search".to_owned(), saved[3..].to_vec()),
         ];
-        charts.push(Chart {
-            title: format!("{trace}: blocks saved"),
-            x: "outputs or beams".into(),
-            y: "%".into(),
-            data: ChartData::Bars(widths, series),
-            top: None,
-        });
+        let data = ChartData::Bars(widths, series);
+        charts.push(Chart::new(format!("{trace}: blocks saved"), "outputs or beams", "%", data));
     }
     Ok(Figure {
         number: "15",

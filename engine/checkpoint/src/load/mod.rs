@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 
 pub use names::SHORT_NAMES;
 pub use settings::HubSettings;
-pub use stored::StoredType;
+pub use stored::{StoredType, TensorInfo};
 pub use weights::Weights;
 
 use self::gguf::Gguf;
