@@ -1,7 +1,7 @@
 //! The options of the default command, which continues text.
 
 use argh::{ArgsInfo, FromArgs};
-use engine::sampling::EarlyStopping;
+use engine::EarlyStopping;
 
 use crate::values::{count, number, seed};
 
@@ -134,7 +134,7 @@ fn early_stopping(s: &str) -> Result<EarlyStopping, String> {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-    use engine::tensor::DType;
+    use engine::DType;
 
     use super::*;
     use crate::command::Words;

@@ -1,7 +1,7 @@
 //! Completions of option values, for shell completion scripts.
 
 use argh::{FlagInfo, FlagInfoKind};
-use engine::load::SHORT_NAMES;
+use engine::tools::load::SHORT_NAMES;
 
 use crate::command::Command;
 

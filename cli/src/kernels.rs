@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 use argh::{ArgsInfo, FromArgs};
 use cuda_std::launch::LaunchShape;
-use engine::backend::cuda::ptx::{self, Image};
+use engine::tools::backend::cuda::ptx::{self, Image};
 use kernels::registry;
 use simulator::bound::Demand;
 use simulator::gpu::GpuSpec;

@@ -40,7 +40,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use engine::constraint::trial;
+use engine::tools::constraint::trial;
 
 use crate::command::Words;
 use crate::commands::{COMMANDS, Call};

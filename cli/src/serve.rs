@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
-use engine::answer::ToolFormat;
-use engine::embedding::Pooling;
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::Pooling;
+use engine::tools::answer::ToolFormat;
 use server::{EventFormat, KvEventsOptions, RequestLimits, ServeOptions, Server};
 use tracing_subscriber::EnvFilter;
 

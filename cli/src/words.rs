@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 
 use argh::{FlagInfo, FlagInfoKind, FromArgs, Optionality};
-use engine::load::{ModelFiles, SHORT_NAMES};
+use engine::tools::load::{ModelFiles, SHORT_NAMES};
 
 use crate::command::{Command, Positionals, Words};
 use crate::completions::first_words;

@@ -7,11 +7,11 @@ use std::fmt;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use engine::backend::cpu::{CpuBackend, CpuWeight};
-use engine::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope};
-use engine::batch::{Batch, GroupTables, Span};
-use engine::kv::{KvDtype, KvLayout, blocks_for};
-use engine::tensor::{DType, HostTensor};
+use engine::tools::backend::cpu::{CpuBackend, CpuWeight};
+use engine::tools::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope};
+use engine::tools::batch::{Batch, GroupTables, Span};
+use engine::tools::kv::{KvDtype, KvLayout, blocks_for};
+use engine::tools::tensor::{DType, HostTensor};
 
 /// Weights of this total size are used in turn, so that they are not cached, as in a model.
 const FOOTPRINT: usize = 400 << 20;
@@ -99,13 +99,7 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
         let slots = (0..CONTEXT).map(|p| block(sequence, p / BLOCK_SIZE) * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32);
         let groups = vec![GroupTables { slots: slots.collect(), ..GroupTables::default() }];
         let batch = backend.upload(Batch { groups, ..Batch::default() }, &[]);
-        backend.norm_rope_and_write_kv(
-            &mut project(CONTEXT),
-            QkNormRope::default(),
-            &mut cache,
-            0,
-            &batch,
-        );
+        backend.norm_rope_and_write_kv(&mut project(CONTEXT), QkNormRope::default(), &mut cache, 0, &batch);
     }
     let spans = (0..SEQUENCES).map(|s| Span { start: s, len: 1, context: CONTEXT, table: s * blocks });
     let tables = (0..SEQUENCES).flat_map(|s| (0..blocks).map(move |i| block(s, i)));

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::answer::{AnswerReader, Part, ToolFormat};
+use engine::tools::answer::{AnswerReader, Part, ToolFormat};
 
 /// The parts that `reader` returns for a text, with neighbouring parts joined. Checks that they are the same however
 /// the text is cut.

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use engine::answer::{AnswerReader, Part, Tool, ToolFormat, calls};
-use engine::constraint::{GrammarCompiler, Reading};
-use engine::load::ModelFiles;
-use engine::tokenizer::Tokenizer;
+use engine::ModelFiles;
+use engine::tools::answer::{AnswerReader, Part, Tool, ToolFormat, calls};
+use engine::tools::constraint::{GrammarCompiler, Reading};
+use engine::tools::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// Generates texts from random allowed tokens and reads them back as calls.

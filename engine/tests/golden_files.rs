@@ -5,11 +5,11 @@
 mod common;
 
 use common::{MODELS, assert_tokenizer, ids, json, model};
-use engine::config::{HeadNorm, ModelFamily, RopeScaling};
-use engine::detokenizer::Detokenizer;
-use engine::load::ModelFiles;
-use engine::tensor::{DType, Elements};
-use engine::tokenizer::{Tokenizer, TokenizerFiles};
+use engine::ModelFiles;
+use engine::tools::config::{HeadNorm, ModelFamily, RopeScaling};
+use engine::tools::detokenizer::Detokenizer;
+use engine::tools::tensor::{DType, Elements};
+use engine::tools::tokenizer::{Tokenizer, TokenizerFiles};
 use proptest::prelude::*;
 
 fn files(name: &str) -> ModelFiles {
@@ -35,7 +35,11 @@ fn configurations_match_the_fixtures() {
             ModelFamily::Gpt2(gpt2) => assert_eq!(gpt2.n_inner, 384),
             ModelFamily::Decoder(llama) => {
                 assert_eq!(llama.layers[1].window, (name == "mistral").then_some(24), "{name}");
-                assert_eq!((llama.head_norm == HeadNorm::Head, llama.qkv_bias), (name == "qwen3", name == "qwen2"), "{name}");
+                assert_eq!(
+                    (llama.head_norm == HeadNorm::Head, llama.qkv_bias),
+                    (name == "qwen3", name == "qwen2"),
+                    "{name}"
+                );
                 let scaled = matches!(llama.ropes[0].scaling, RopeScaling::Llama3 { .. });
                 assert_eq!(scaled, name.starts_with("llama3"), "{name}");
             }

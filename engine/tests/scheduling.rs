@@ -9,9 +9,9 @@ mod schedules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use engine::engine::{Engine, EngineConfig};
-use engine::group::{OwnerId, RequestId};
-use engine::kv::{CacheChanges, Place, PrefixId, Space};
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::group::{OwnerId, RequestId};
+use engine::tools::kv::{CacheChanges, Place, PrefixId, Space};
 use follower::Follower;
 use oracle::{Kept, Memory, Oracle, config, contiguous};
 use proptest::prelude::*;

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use engine::llm::{Device, Llm, Options, Prompt};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Device, Llm, Options, Prompt};
 use examples::{Lesson, PTX, entry, listing};
 use launch::Driver;
 

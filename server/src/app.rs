@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
-use engine::answer::ToolFormat;
-use engine::chat::ChatTemplate;
-use engine::config::{GenerationConfig, ModelConfig};
-use engine::constraint::GrammarCompiler;
-use engine::llm::Options;
-use engine::load::ModelFiles;
-use engine::tokenizer::Tokenizer;
+use engine::ModelFiles;
+use engine::Options;
+use engine::tools::answer::ToolFormat;
+use engine::tools::chat::ChatTemplate;
+use engine::tools::config::{GenerationConfig, ModelConfig};
+use engine::tools::constraint::GrammarCompiler;
+use engine::tools::tokenizer::Tokenizer;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use engine::group::RequestId;
-use engine::llm::Completion;
-use engine::sequence::FinishReason;
+use engine::Completion;
+use engine::FinishReason;
+use engine::RequestId;
 use serde::Serialize;
 
 /// Number of requests kept.

@@ -11,10 +11,10 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use engine::llm::{Completion, Llm};
-use engine::sampling::SamplingParams;
-use engine::sequence::FinishReason;
-use engine::stats::Stats;
+use engine::FinishReason;
+use engine::SamplingParams;
+use engine::Stats;
+use engine::{Completion, Llm};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;

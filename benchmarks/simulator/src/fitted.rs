@@ -1,8 +1,8 @@
 //! Step times on this machine: measured one by one, then fitted by a linear function.
 
 use anyhow::{Context, Result, ensure};
-use engine::llm::{Llm, Prompt};
-use engine::sampling::SamplingParams;
+use engine::SamplingParams;
+use engine::{Llm, Prompt};
 
 use crate::cost::{StepCost, StepLoad};
 use crate::cpu_clock;

@@ -1,8 +1,8 @@
 //! GPU specifications that the makers publish, for floors on a machine without a GPU.
 
 use cuda_std::launch::LaunchShape;
-use engine::backend::cuda::{LaunchCost, element_type};
-use engine::tensor::DType;
+use engine::DType;
+use engine::tools::backend::cuda::{LaunchCost, element_type};
 use kernels::attention::decode::DecodeLaunch;
 use kernels::gemm::plan::GpuLimits;
 use serde_json::{Value, json};

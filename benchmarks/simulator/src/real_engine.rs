@@ -4,8 +4,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use anyhow::{Result, bail};
-use engine::llm::{Llm, Prompt, RequestEvent};
-use engine::sampling::SamplingParams;
+use engine::SamplingParams;
+use engine::{Event, Llm, Prompt};
 use loadgen::random::WorkloadRng;
 
 use crate::admission::AdmissionPolicy;
@@ -66,7 +66,7 @@ pub fn run(llm: &mut Llm, gate: &mut Gate, trace: &[TraceRequest], seed: u64) ->
         outcome.steps += 1;
         let now = (cpu_clock::now() - begun).as_secs_f64() + idle;
         for event in events {
-            let RequestEvent::Done(done) = event else { continue };
+            let Event::Done(done) = event else { continue };
             let Some(at) = running.remove(&done.id) else { continue };
             outcome.generated += done.outputs.iter().map(|output| output.tokens.len()).sum::<usize>();
             match gate {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::scheduler::Preemption;
+use engine::Preemption;
 use simulator::admission::Reservation::{Max, Oracle, Pow2};
 use simulator::beam_record::BeamRecord;
 use simulator::cost::{StepCost, StepLoad};

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Device, Llm, Options};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Device, Llm, Options};
 use simulator::admission::{AdmissionPolicy, Contiguous, Reservation};
 use simulator::real_engine::{self, Gate};
 use simulator::request::{Method, TraceRequest};

@@ -1,9 +1,9 @@
 //! A fake model for benchmarks. It computes nothing. A sequence's last tokens seed a random distribution of its next
 //! token. The model influences the sharing of blocks only by the beams that survive.
 
-use engine::batch::Batch;
-use engine::runner::{Computed, Runner};
-use engine::sampling::{SampleRow, Sampled};
+use engine::tools::batch::Batch;
+use engine::tools::runner::{Computed, Runner};
+use engine::tools::sampling::{SampleRow, Sampled};
 use loadgen::random::WorkloadRng;
 
 /// Vocabulary size of the fake model.

@@ -6,12 +6,12 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result, ensure};
 use argh::{ArgsInfo, FromArgs};
-use engine::backend::cuda::CudaBackend;
-use engine::kv::{KvDtype, KvLayout};
-use engine::load::Weights;
-use engine::memory_plan::{Rehearsal, rehearse};
-use engine::parallel::Shard;
-use engine::tensor::DType;
+use engine::DType;
+use engine::tools::backend::cuda::CudaBackend;
+use engine::tools::kv::{KvDtype, KvLayout};
+use engine::tools::load::Weights;
+use engine::tools::memory_plan::{Rehearsal, rehearse};
+use engine::tools::parallel::Shard;
 use serde_json::json;
 use simulator::gpu::{self, GpuSpec};
 use simulator::model::ModelShape;
@@ -121,7 +121,7 @@ fn run(words: &Words) -> Result<()> {
         CudaBackend::without_device(gpu.limits, attention_blocks, &own, shard, BLOCK_SIZE, (dtype, kv_dtype))?;
     let blocks = blocks.unwrap_or_default();
     let longest = args.context.max(args.prompt.unwrap_or(0));
-    let model = engine::model::load(&backend, &config, &mut Weights::of_zeros(dtype), longest)?;
+    let model = engine::tools::model::load(&backend, &config, &mut Weights::of_zeros(dtype), longest)?;
     let layout = KvLayout::uniform(config.layers, own.kv_heads, config.head_dim, BLOCK_SIZE, kv_dtype);
     let decodes = args.batch.0.iter().map(|&batch| Kind::Decode { batch, context: args.context });
     let steps = decodes.chain(args.prompt.map(Kind::Prefill)).map(|kind| {

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
-use engine::llm::{Llm, Prompt};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Llm, Prompt};
 use loadgen::random::WorkloadRng;
 
 use super::options;

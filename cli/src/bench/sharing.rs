@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
-use engine::engine::{Engine, EngineConfig};
-use engine::kv::CacheGroup;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::SchedulerOptions;
+use engine::SchedulerOptions;
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::kv::CacheGroup;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
 use loadgen::random::WorkloadRng;
 use loadgen::trace::{ALPACA, LengthDistribution, SHAREGPT};
 
@@ -75,7 +75,7 @@ impl Args {
     }
 
     /// Runs the requests of a trace, which all arrive at once.
-    fn serve(&self, trace: &LengthDistribution, width: usize, search: bool) -> Result<engine::stats::Stats> {
+    fn serve(&self, trace: &LengthDistribution, width: usize, search: bool) -> Result<engine::Stats> {
         let num_blocks = SLOTS / BLOCK_SIZE;
         let config = EngineConfig {
             num_blocks,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use engine::backend::cuda::{LaunchCost, NotedLaunch};
+use engine::tools::backend::cuda::{LaunchCost, NotedLaunch};
 use serde_json::{Value, json};
 use simulator::gpu::GpuSpec;
 use workbench::Floor;

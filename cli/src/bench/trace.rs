@@ -5,8 +5,8 @@ use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
-use engine::load::ModelFiles;
-use engine::tokenizer::Tokenizer;
+use engine::ModelFiles;
+use engine::tools::tokenizer::Tokenizer;
 use loadgen::dataset::{Dataset, TextPair};
 
 use crate::command::{Command, Positionals, Words};

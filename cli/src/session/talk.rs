@@ -3,8 +3,8 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use engine::answer::AnswerReader;
-use engine::chat::{ChatTemplate, Message, RenderOptions};
+use engine::tools::answer::AnswerReader;
+use engine::tools::chat::{ChatTemplate, Message, RenderOptions};
 use serde_json::{Value, json};
 
 /// The commands. Those with an argument end with a space.

@@ -65,7 +65,14 @@ pub(super) fn load_model(
         "the checkpoint's scales of keys and values (k_scale, v_scale) are not used because each head of each token has its own scales"
             .to_string()
     });
-    let notes = note.into_iter().chain(text_only(config)).chain(shortage).chain(widened).chain(unrounded).chain(unscaled).collect();
+    let notes = note
+        .into_iter()
+        .chain(text_only(config))
+        .chain(shortage)
+        .chain(widened)
+        .chain(unrounded)
+        .chain(unscaled)
+        .collect();
     let device = DeviceInfo { name: "CPU".into(), dtype, quantised, memory: None, notes };
 
     let group = RankGroup::new(of);

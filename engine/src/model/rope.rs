@@ -40,7 +40,13 @@ fn frequency(rope: &Rope, i: usize, is_long: bool) -> f32 {
         RopeScaling::None => f,
         RopeScaling::Linear { factor } => f / *factor as f32,
         RopeScaling::Factors { factors } => f / factors[i],
-        &RopeScaling::Proportional { pairs, factor } => if i < pairs { f / factor as f32 } else { 0.0 },
+        &RopeScaling::Proportional { pairs, factor } => {
+            if i < pairs {
+                f / factor as f32
+            } else {
+                0.0
+            }
+        }
         RopeScaling::Long { short, long, .. } => 1.0 / ((if is_long { long } else { short })[i] * power as f32),
         &RopeScaling::Yarn { factor, between: [low, high], .. } => {
             let width = if low == high { 0.001 } else { high - low };

@@ -34,9 +34,7 @@ pub fn batch(tokens: &[u32], layout: &KvLayout) -> (Batch, usize) {
         let first = used.div_ceil(bytes);
         used = (first + blocks) * bytes;
         group.blocks = (first..first + blocks).map(|id| (id * step) as u32).collect();
-        group.slots = (0..tokens.len())
-            .map(|p| group.blocks[p / BLOCK] * BLOCK as u32 + (p % BLOCK) as u32)
-            .collect();
+        group.slots = (0..tokens.len()).map(|p| group.blocks[p / BLOCK] * BLOCK as u32 + (p % BLOCK) as u32).collect();
     }
     (batch, used.div_ceil(layout.block_bytes()))
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
-use engine::llm::{Completion, Prompt, StopReason};
-use engine::sampling::MAX_LOGPROBS;
-use engine::sequence::PromptLogprobs;
+use engine::PromptLogprobs;
+use engine::tools::sampling::MAX_LOGPROBS;
+use engine::{Completion, Prompt, StopReason};
 use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
 
@@ -129,7 +129,7 @@ fn choices<'a>(
     echo: &Echo,
     scored: Option<&PromptLogprobs>,
 ) -> Vec<Choice<'a>> {
-    let choice = |(i, output): (usize, &'a engine::llm::Continuation)| {
+    let choice = |(i, output): (usize, &'a engine::Continuation)| {
         let Echo { text, logprobs, mut end } = echo.clone();
         let logprobs = output.logprobs.as_ref().map(|own| {
             let mut all = logprobs.unwrap_or_default();

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use engine::constraint::{Grammar, Thoughts};
-use engine::sampling::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingOptions, SamplingParams};
+use engine::tools::constraint::{Grammar, Thoughts};
+use engine::tools::sampling::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingOptions, SamplingParams};
 use serde::Deserialize;
 
 use super::stop::{Stop, StopBeams, stop_tokens};

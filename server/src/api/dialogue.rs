@@ -1,8 +1,8 @@
 //! Turns a conversation into work for the engine and the form of its answer, for chats and responses.
 
-use engine::answer::{AnswerReader, ToolFormat};
-use engine::constraint::{Grammar, Thoughts};
-use engine::llm::Prompt;
+use engine::Prompt;
+use engine::tools::answer::{AnswerReader, ToolFormat};
+use engine::tools::constraint::{Grammar, Thoughts};
 
 use super::answer::max_tokens;
 use super::conversation::Conversation;

@@ -1,7 +1,7 @@
 //! Fields that constrain the form of outputs: OpenAI's `response_format`, vLLM's `structured_outputs`, and its older
 //! `guided_` fields.
 
-use engine::constraint::{Grammar, exact_numbers};
+use engine::tools::constraint::{Grammar, exact_numbers};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 

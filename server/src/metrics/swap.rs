@@ -1,7 +1,7 @@
 //! Metrics of the swap space, which holds blocks of preempted requests and cached blocks evicted from the KV cache.
 
-use engine::kv::PoolUsage;
-use engine::stats::Stats;
+use engine::Stats;
+use engine::tools::kv::PoolUsage;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;

@@ -1,8 +1,8 @@
 //! The systems of figure 12 with a small model on this machine, measured and compared with the simulator.
 
 use anyhow::{Context, Result};
-use engine::llm::{Device, Llm, Options};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Device, Llm, Options};
 
 use crate::admission::{Contiguous, Reservation};
 use crate::beam_record::BeamRecord;

@@ -1,7 +1,7 @@
 //! Figure 19: swapping compared with recomputation.
 
 use anyhow::Result;
-use engine::scheduler::Preemption;
+use engine::Preemption;
 
 use super::block_size::SIZES;
 use crate::beam_record::BeamRecord;

@@ -1,9 +1,9 @@
 //! Beam searches of the bundled model, recorded to know which beams survive.
 
 use anyhow::{Context, Result};
-use engine::llm::{Llm, Options, Prompt};
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::ModelFiles;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{Llm, Options, Prompt};
 
 use crate::beam_record::BeamRecord;
 use crate::jobs::Progress;

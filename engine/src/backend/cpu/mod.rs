@@ -251,13 +251,7 @@ impl Backend for CpuBackend {
         cache.write(place, key.as_slice(), value.as_slice(), &inputs.batch.groups[place.group].slots);
     }
 
-    fn attention(
-        &self,
-        qkv: &Qkv,
-        cache: &CpuKvCache,
-        params: Attention<'_, CpuWeight>,
-        inputs: &Inputs,
-    ) -> CpuTensor {
+    fn attention(&self, qkv: &Qkv, cache: &CpuKvCache, params: Attention<'_, CpuWeight>, inputs: &Inputs) -> CpuTensor {
         let place = cache.layout.place(params.layer);
         let shape = cache.layout.layer_shape(place.group);
         let sinks = params.sinks.map(|sinks| sinks.to_f32());

@@ -34,7 +34,10 @@ fn missing(decoder: &DecoderConfig) -> Option<&'static str> {
         (decoder.ropes.iter().any(|rope| rope.adjacent), "rotations of adjacent elements"),
         (decoder.layers.iter().any(part), "rotations of a part of each head"),
         (decoder.layers.iter().any(|layer| layer.value_is_key), "one projection for keys and values"),
-        (layers.any(|(i, layer)| layer.source != i || shape(i) != shape(0)), "layers whose caches differ or are shared"),
+        (
+            layers.any(|(i, layer)| layer.source != i || shape(i) != shape(0)),
+            "layers whose caches differ or are shared",
+        ),
     ];
     lacking.into_iter().find(|(lacks, _)| *lacks).map(|(_, what)| what)
 }

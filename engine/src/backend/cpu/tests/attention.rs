@@ -219,7 +219,10 @@ fn copied_blocks_serve_in_place_of_the_originals() {
         case.tables[0].splice(..copies.len(), unused.iter().copied());
         let inputs = backend.upload(case.batch(&case.whole()), &[]);
         let [query, key, value] = [0, 1, 2].map(|kind| case.rows(&backend, kind, &case.whole()));
-        assert_eq!(bits(&backend.attention(&Qkv { query, kv: Some([key, value]) }, &cache, case.params(), &inputs)), want);
+        assert_eq!(
+            bits(&backend.attention(&Qkv { query, kv: Some([key, value]) }, &cache, case.params(), &inputs)),
+            want
+        );
     }
 }
 
