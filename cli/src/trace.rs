@@ -3,6 +3,9 @@
 //! The first line gives the sizes: `{"event":"pools","block_size":16,"cache":100,"swap":100}`. Every other line belongs
 //! to one of the two pools (`space`) and has the fields of its [`BlockEvent`]. Lines between two `step` lines of a pool
 //! happened during one step. The `step` line has the pool's gauges while that step runs.
+//!
+//! If the model has several groups of layers, the first line lists them, and counts pages instead of blocks. Lines about
+//! blocks then have the index of their `group`.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use engine::Llm;
-use engine::tools::kv::{BlockEvent, EventLog, SharedLog, Space};
+use engine::tools::kv::{BlockEvent, CacheGroup, EventLog, SharedLog, Space};
 use serde_json::{Value, json};
 
 /// A trace file that is being written.
@@ -22,6 +25,8 @@ pub struct KvTrace {
 struct TraceFile {
     out: BufWriter<File>,
     steps: usize,
+    /// The number of groups of layers.
+    groups: usize,
     /// The first write error.
     failed: Option<io::Error>,
 }
@@ -30,14 +35,19 @@ impl KvTrace {
     /// Creates the file and starts to log the KV block events of `llm`.
     pub fn begin(path: &str, llm: &mut Llm) -> Result<Self> {
         let out = BufWriter::new(File::create(path).with_context(|| format!("cannot create {path}"))?);
-        let file = Arc::new(Mutex::new(TraceFile { out, steps: 0, failed: None }));
         let config = llm.engine().config();
-        let pools = json!({
+        let groups = config.groups.len();
+        let file = Arc::new(Mutex::new(TraceFile { out, steps: 0, groups, failed: None }));
+        let mut pools = json!({
             "event": "pools",
             "block_size": config.block_size,
             "cache": config.num_blocks,
             "swap": config.swap_blocks,
         });
+        if groups > 1 {
+            let group = |group: &CacheGroup| json!({"window": group.window, "blocks_per_page": group.blocks_per_page});
+            pools["groups"] = config.groups.iter().map(group).collect();
+        }
         file.lock().unwrap_or_else(PoisonError::into_inner).line(&pools);
         let log: SharedLog = file.clone();
         llm.set_kv_log(log);
@@ -61,7 +71,8 @@ impl TraceFile {
 }
 
 impl EventLog for TraceFile {
-    fn record(&mut self, space: Space, event: BlockEvent) {
+    fn record(&mut self, space: Space, group: usize, event: BlockEvent) {
+        let is_of_block = !matches!(event, BlockEvent::Step(_));
         let mut line = match event {
             BlockEvent::Allocate(block) => json!({"event": "allocate", "block": block}),
             BlockEvent::Share(block) => json!({"event": "share", "block": block}),
@@ -87,6 +98,9 @@ impl EventLog for TraceFile {
             Space::Cache => "cache",
             Space::Swap => "swap",
         });
+        if is_of_block && self.groups > 1 {
+            line["group"] = json!(group);
+        }
         self.line(&line);
     }
 }

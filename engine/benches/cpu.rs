@@ -8,8 +8,8 @@ use std::fmt;
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use engine::tools::backend::cpu::{CpuBackend, CpuWeight};
-use engine::tools::backend::{Attention, Backend, HostLinear, QkNormRope};
-use engine::tools::batch::{Batch, Span};
+use engine::tools::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope};
+use engine::tools::batch::{Batch, GroupTables, Span};
 use engine::tools::kv::{KvDtype, KvLayout, blocks_for};
 use engine::tools::tensor::{DType, HostTensor};
 
@@ -78,11 +78,11 @@ fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projectio
 fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let backend = expect_ok(CpuBackend::new(Some(1)));
     let width = HEADS * HEAD_DIM;
-    let layout = KvLayout { layers: 1, heads: HEADS, head_dim: HEAD_DIM, block_size: BLOCK_SIZE, dtype };
+    let layout = KvLayout::uniform(1, HEADS, HEAD_DIM, BLOCK_SIZE, dtype);
     let blocks = blocks_for(CONTEXT, BLOCK_SIZE);
     let mut cache = expect_ok(backend.kv_cache(layout, SEQUENCES * blocks, 0));
     let host = || HostLinear { weight: HostTensor::from_f32(vec![width, width], noise(width * width)), bias: None };
-    let qkv = expect_ok(backend.qkv_weight([host(), host(), host()]));
+    let qkv = expect_ok(backend.qkv_weight(HostQkv { query: host(), key: Some(host()), value: Some(host()) }));
     let table = weight(&backend, 1, width, DType::F32);
     let project = |rows: usize| {
         let x = backend.embed_tokens(
@@ -97,20 +97,16 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let block = |sequence: usize, i: usize| (i * SEQUENCES + sequence) as u32;
     for sequence in 0..SEQUENCES {
         let slots = (0..CONTEXT).map(|p| block(sequence, p / BLOCK_SIZE) * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32);
-        let batch = backend.upload(Batch { slots: slots.collect(), ..Batch::default() }, &[]);
-        backend.norm_rope_and_write_kv(
-            &mut project(CONTEXT),
-            QkNormRope { norms: None, rope: None },
-            &mut cache,
-            0,
-            &batch,
-        );
+        let groups = vec![GroupTables { slots: slots.collect(), ..GroupTables::default() }];
+        let batch = backend.upload(Batch { groups, ..Batch::default() }, &[]);
+        backend.norm_rope_and_write_kv(&mut project(CONTEXT), QkNormRope::default(), &mut cache, 0, &batch);
     }
     let spans = (0..SEQUENCES).map(|s| Span { start: s, len: 1, context: CONTEXT, table: s * blocks });
     let tables = (0..SEQUENCES).flat_map(|s| (0..blocks).map(move |i| block(s, i)));
-    let step = backend.upload(Batch { spans: spans.collect(), blocks: tables.collect(), ..Batch::default() }, &[]);
+    let groups = vec![GroupTables { blocks: tables.collect(), ..GroupTables::default() }];
+    let step = backend.upload(Batch { spans: spans.collect(), groups, ..Batch::default() }, &[]);
     let queries = project(SEQUENCES);
-    let params = Attention { layer: 0, scale: 0.125, window: None };
+    let params = Attention::plain(0, 0.125);
     let heads = 2 * SEQUENCES * CONTEXT * HEADS;
     let bytes = heads * dtype.head_bytes(HEAD_DIM);
     let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(2 * heads * HEAD_DIM));

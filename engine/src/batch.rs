@@ -9,18 +9,25 @@ pub struct Batch {
     pub tokens: Vec<u32>,
     /// `[T]` position of each token in its sequence.
     pub positions: Vec<u32>,
-    /// `[T]` slot that each token's key and value are written to: `block * block_size + offset`.
-    pub slots: Vec<u32>,
     /// The sequences, in the order of their tokens.
     pub spans: Vec<Span>,
-    /// Block tables of all sequences, concatenated.
-    pub blocks: Vec<u32>,
+    /// The block tables and slots for each group of layers.
+    pub groups: Vec<GroupTables>,
     /// Rows (indices into `tokens`) whose logits are needed, ascending.
     pub logit_rows: Vec<u32>,
     /// Rows whose final hidden states are needed.
     pub hidden_rows: Vec<u32>,
     /// Blocks to move before anything is computed.
     pub moves: BlockMoves,
+}
+
+/// Where a group of layers reads and writes. Blocks have the ids of [`KvLayout::id_step`](crate::kv::KvLayout::id_step).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupTables {
+    /// Block tables of all sequences, concatenated. Entries of blocks that a window has left behind are unspecified.
+    pub blocks: Vec<u32>,
+    /// `[T]` slot that each token's key and value are written to: `block * block_size + offset`.
+    pub slots: Vec<u32>,
 }
 
 /// The part of a [`Batch`] that belongs to one sequence. Its new tokens are the last `len` of its `context` tokens.
@@ -32,6 +39,19 @@ pub struct Span {
     pub len: usize,
     /// Number of tokens in the cache after this step, including the new ones.
     pub context: usize,
-    /// First entry of the sequence's block table in `blocks`. The table has `ceil(context / block_size)` entries.
+    /// First entry of the sequence's block table in each group's `blocks`. The table has `ceil(context / block_size)`
+    /// entries in every group.
     pub table: usize,
+}
+
+impl Batch {
+    /// An empty batch for a cache with `groups` groups of layers.
+    pub fn new(groups: usize) -> Self {
+        Batch { groups: vec![GroupTables::default(); groups], ..Batch::default() }
+    }
+
+    /// The number of entries in each group's block tables so far.
+    pub fn table_len(&self) -> usize {
+        self.groups.first().map_or(0, |group| group.blocks.len())
+    }
 }

@@ -4,14 +4,15 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod gpu;
 
-use crate::config::ModelConfig;
+use crate::config::{LayerKv, ModelConfig};
 use crate::device_info::DeviceInfo;
-use crate::error::Result;
-use crate::kv::{KvDtype, KvLayout};
+use crate::error::{Error, Result};
+use crate::kv::{KvDtype, KvLayout, MAX_GROUPS};
 use crate::load::Weights;
 #[cfg(feature = "cuda")]
 use crate::options::Device;
 use crate::options::Options;
+use crate::parallel::Shard;
 use crate::runner::Runner;
 
 /// A model on its device, ready to run.
@@ -20,9 +21,9 @@ pub struct LoadedModel {
     pub runner: Box<dyn Runner>,
     /// The shape of its KV cache.
     pub layout: KvLayout,
-    /// Number of blocks in the KV cache.
+    /// Number of pages in the KV cache. With one group of layers, a page is a block.
     pub num_blocks: usize,
-    /// Number of blocks in the swap space.
+    /// Number of pages in the swap space.
     pub swap_blocks: usize,
     /// A description of the device.
     pub device: DeviceInfo,
@@ -51,12 +52,23 @@ pub fn load_model(
     cpu::load_model(config, weights, open, options, note)
 }
 
-fn kv_layout(config: &ModelConfig, options: &Options, dtype: KvDtype) -> KvLayout {
-    KvLayout {
-        layers: config.layers,
-        heads: config.kv_heads,
-        head_dim: config.head_dim,
-        block_size: options.block_size,
-        dtype,
+/// The layout of one worker's cache for a model with the given layers.
+///
+/// # Errors
+/// [`crate::Error::Unsupported`] if there are too many groups of layers.
+fn kv_layout(layers: &[LayerKv], shard: Shard, options: &Options, dtype: KvDtype) -> Result<KvLayout> {
+    let own = |layer: &LayerKv| LayerKv { heads: shard.heads(layer.heads).len(), ..*layer };
+    let layout = KvLayout::new(&layers.iter().map(own).collect::<Vec<_>>(), options.block_size, dtype);
+    match layout.groups.len() {
+        count if count > MAX_GROUPS => Err(Error::Unsupported(format!(
+            "the layers have {count} different kinds of KV caches, but at most {MAX_GROUPS} are supported"
+        ))),
+        _ => Ok(layout),
     }
+}
+
+/// Returns a note about a model of which only a part is loaded.
+fn text_only(config: &ModelConfig) -> Option<String> {
+    let note = || format!("{} reads more than text; only its text model is loaded", config.architecture);
+    config.text_only.then(note)
 }

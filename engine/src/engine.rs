@@ -11,7 +11,7 @@ use crate::constraint::{Matcher, compute_masks};
 use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::group::{NewToken, OwnerId, RequestId, SequenceGroup};
-use crate::kv::{BlockMoves, BlockPool, SharedLog};
+use crate::kv::{BlockMoves, BlockPool, CacheGroup, SharedLog};
 use crate::runner::{Computed, Runner};
 use crate::sampling::{Sampled, SamplingParams};
 use crate::scheduler::{Scheduler, SchedulerOptions, Step};
@@ -21,15 +21,14 @@ use crate::stats::Stats;
 /// Properties of the model and the memory, and scheduling options.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Blocks in the KV pool.
+    /// Pages in the KV pool. With one group of layers, a page is a block.
     pub num_blocks: usize,
     /// Tokens per block.
     pub block_size: usize,
-    /// Blocks in the swap space.
+    /// Pages in the swap space.
     pub swap_blocks: usize,
-    /// The attention window, if every layer of the model has the same one: how many positions a token sees, its own
-    /// included.
-    pub window: Option<usize>,
+    /// The groups of layers that have blocks of their own.
+    pub groups: Vec<CacheGroup>,
     /// Most positions a sequence may have.
     pub max_len: usize,
     /// Size of the vocabulary. Token ids are below it.
@@ -93,10 +92,10 @@ pub struct Engine {
 impl Engine {
     /// An engine that executes its steps with `runner`.
     pub fn new(config: EngineConfig, runner: Box<dyn Runner>) -> Self {
-        let pool = BlockPool::with_window(config.num_blocks, config.block_size, config.window);
-        let swap = BlockPool::with_window(config.swap_blocks, config.block_size, config.window);
-        let watermark_blocks = (config.num_blocks as f64 * WATERMARK) as usize;
-        let scheduler = Scheduler::new(pool.clone(), swap, watermark_blocks, config.scheduler);
+        let pool = BlockPool::with_groups(config.num_blocks, config.block_size, &config.groups);
+        let swap = BlockPool::with_groups(config.swap_blocks, config.block_size, &config.groups);
+        let watermark_pages = (config.num_blocks as f64 * WATERMARK) as usize;
+        let scheduler = Scheduler::new(pool.clone(), swap, watermark_pages, config.scheduler);
         let delay = Delay::new(config.scheduler.delay_factor);
         Engine {
             config,
@@ -203,7 +202,7 @@ impl Engine {
     pub fn pin_prefix(&mut self, tokens: Vec<u32>) -> Result<()> {
         self.check_prompt(&tokens, &SamplingParams::default())?;
         let mut seq = Sequence::new(tokens, &self.pool, false);
-        seq.table = self.scheduler.prefixes().find(&seq.tokens).table;
+        seq.table = self.scheduler.prefixes().find_in_cache(&seq.tokens);
         let mut chunks = Vec::new();
         let mut copies = Vec::new();
         while seq.pending() > 0 {
@@ -220,8 +219,8 @@ impl Engine {
         let mut moves = BlockMoves { copies, ..self.scheduler.take_offloads() };
         self.stats.offloaded_blocks += moves.swap_out.len();
         for chunk in chunks {
-            let mut batch = Batch { moves: std::mem::take(&mut moves), ..Batch::default() };
-            push_span(&mut batch, &seq, chunk, self.config.block_size);
+            let mut batch = Batch { moves: std::mem::take(&mut moves), ..Batch::new(self.config.groups.len()) };
+            push_span(&mut batch, &seq, chunk);
             self.stats.computed_tokens += batch.tokens.len();
             self.runner.run(batch, &[]).inspect_err(|_| self.scheduler.drop_running())?;
         }
@@ -278,7 +277,7 @@ impl Engine {
         if step.is_empty() {
             return Ok(Computed::default());
         }
-        let (batch, rows) = batch(&self.scheduler, step, self.config.block_size);
+        let (batch, rows) = batch(&self.scheduler, step, self.config.groups.len());
         self.runner.run(batch, &rows)
     }
 
@@ -347,7 +346,7 @@ impl Engine {
         stats.copied_blocks += step.moves.copies.len();
         let seqs = self.scheduler.running().iter().flat_map(|g| &g.running);
         stats.peak_seqs = stats.peak_seqs.max(seqs.clone().count());
-        stats.observe(self.pool.usage(), seqs.map(|s| s.table.live_blocks().len()).sum());
+        stats.observe(self.pool.usage(), seqs.map(|s| self.pool.units(&s.table.live_counts())).sum());
     }
 }
 

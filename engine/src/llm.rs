@@ -91,13 +91,14 @@ impl Llm {
         };
         let LoadedModel { mut runner, layout, num_blocks, swap_blocks, device } = load_model(&config, open, options)?;
         if options.warmup {
-            runner.warm_up(options.scheduler.max_num_seqs, num_blocks, options.block_size)?;
+            let groups = layout.cache_groups();
+            runner.warm_up(options.scheduler.max_num_seqs, num_blocks, options.block_size, &groups)?;
         }
         let engine_config = EngineConfig {
             num_blocks,
             block_size: layout.block_size,
             swap_blocks,
-            window: config.window(),
+            groups: layout.cache_groups(),
             max_len: config.max_positions,
             vocab_size: config.vocab_size,
             eos: defaults.eos_token_ids_or(&config),
@@ -270,8 +271,8 @@ impl Llm {
     }
 
     /// The shape of the KV cache.
-    pub fn kv_layout(&self) -> KvLayout {
-        self.layout
+    pub fn kv_layout(&self) -> &KvLayout {
+        &self.layout
     }
 
     fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {

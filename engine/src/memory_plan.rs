@@ -31,17 +31,18 @@ pub struct Rehearsal {
 
 impl Rehearsal {
     fn batch(&self, block_size: usize) -> Batch {
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(1);
         let lens = std::iter::repeat_n((1, self.context.max(1)), self.decodes);
         let others = [self.drafted, self.prompt].into_iter().filter(|&len| len > 0).map(|len| (len, len));
         for (len, context) in lens.chain(others) {
-            batch.spans.push(Span { start: batch.tokens.len(), len, context, table: batch.blocks.len() });
+            batch.spans.push(Span { start: batch.tokens.len(), len, context, table: batch.table_len() });
             batch.tokens.resize(batch.tokens.len() + len, 0);
-            batch.blocks.resize(batch.blocks.len() + context.div_ceil(block_size), 0);
+            let blocks = &mut batch.groups[0].blocks;
+            blocks.resize(blocks.len() + context.div_ceil(block_size), 0);
         }
         let tokens = batch.tokens.len();
         batch.positions = vec![0; tokens];
-        batch.slots = vec![0; tokens];
+        batch.groups[0].slots = vec![0; tokens];
         batch.logit_rows = (0..self.logits).map(|row| row.min(tokens - 1) as u32).collect();
         batch
     }
@@ -54,7 +55,7 @@ impl Rehearsal {
 pub fn rehearse(
     backend: &CudaBackend,
     model: &dyn Model<CudaBackend>,
-    layout: KvLayout,
+    layout: &KvLayout,
     step: Rehearsal,
 ) -> Result<Vec<NotedLaunch>> {
     let params = SamplingParams::default();
@@ -80,7 +81,7 @@ pub fn rehearse(
 pub fn plan_memory(
     backend: &CudaBackend,
     model: &dyn Model<CudaBackend>,
-    layout: KvLayout,
+    layout: &KvLayout,
     options: SchedulerOptions,
     utilization: f32,
 ) -> Result<MemoryPlan> {

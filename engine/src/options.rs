@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::kv::{KvDtype, KvLayout, blocks_for};
+use crate::kv::{CacheGroup, KvDtype, KvLayout, blocks_for, capacity};
 pub use crate::scheduler::{Preemption, SchedulerOptions};
 use crate::tensor::DType;
 
@@ -174,35 +174,45 @@ impl Options {
         check(share > 0.0 && share <= 1.0, "gpu-memory-utilization must be above 0 and at most 1")
     }
 
-    /// The number of blocks in the KV cache. `room` is the number of bytes for it if the options set none. `max_len` is
+    /// The number of pages in the KV cache. `room` is the number of bytes for it if the options set none. `max_len` is
     /// the longest sequence that the model supports.
     pub(crate) fn num_blocks(&self, layout: &KvLayout, max_len: usize, room: usize) -> Result<usize> {
-        let block = layout.block_bytes();
-        let usable = blocks_for(max_len, self.block_size).saturating_mul(self.scheduler.max_num_seqs);
-        let num_blocks = match self.kv_memory {
-            Some(bytes) => bytes / block,
-            None => (room / block).min(usable),
+        let (page, groups, size) = (layout.page_bytes(), layout.cache_groups(), self.block_size);
+        let longest = match groups.len() {
+            1 => blocks_for(max_len, size),
+            _ => {
+                let chunk = self.scheduler.max_batch_tokens;
+                capacity::pages_for(&groups, &capacity::blocks_at_once(&groups, size, max_len, chunk))
+            }
         };
-        if num_blocks == 0 {
+        let num_pages = match self.kv_memory {
+            Some(bytes) => bytes / page,
+            None => (room / page).min(longest.saturating_mul(self.scheduler.max_num_seqs)),
+        };
+        if num_pages < groups.len() {
             let have = self.kv_memory.unwrap_or(room);
-            let size = self.block_size;
-            return Err(Error::Memory(format!(
-                "a KV block of {size} tokens takes {block} bytes, but the KV cache gets {have}"
-            )));
+            return Err(Error::Memory(match groups.len() {
+                1 => format!("a KV block of {size} tokens takes {page} bytes, but the KV cache gets {have}"),
+                count => format!(
+                    "a page of KV blocks of {size} tokens takes {page} bytes, and the layers need {count} pages, but the \
+                     KV cache gets {have} bytes"
+                ),
+            }));
         }
         // Slot numbers have 31 bits.
-        Ok(num_blocks.min(i32::MAX as usize / self.block_size))
+        let slots = |group: &CacheGroup| group.blocks_per_page * group.id_step * size;
+        Ok(num_pages.min(i32::MAX as usize / groups.iter().map(slots).max().unwrap_or(1)))
     }
 
-    /// The number of blocks in the swap space, for a cache of `num_blocks` blocks. Preempted groups need at most
+    /// The number of pages in the swap space, for a cache of `num_blocks` pages. Preempted groups need at most
     /// `num_blocks`. Only cached blocks can use more. If preempted groups are recomputed, there is a swap space only if
     /// the options set its size and prefix caching is on.
     pub(crate) fn swap_blocks(&self, layout: &KvLayout, num_blocks: usize) -> usize {
-        let block = layout.block_bytes();
+        let page = layout.page_bytes();
         match (self.scheduler.preemption, self.swap_space) {
-            (_, Some(bytes)) if self.scheduler.prefix_caching => bytes / block,
+            (_, Some(bytes)) if self.scheduler.prefix_caching => bytes / page,
             (Preemption::Recompute, _) => 0,
-            (Preemption::Auto | Preemption::Swap, bytes) => (bytes.unwrap_or(SWAP_SPACE) / block).min(num_blocks),
+            (Preemption::Auto | Preemption::Swap, bytes) => (bytes.unwrap_or(SWAP_SPACE) / page).min(num_blocks),
         }
     }
 }
@@ -214,7 +224,7 @@ mod tests {
     #[test]
     fn the_size_of_the_swap_space_follows_the_options() {
         let dtype = crate::kv::KvDtype::Float(DType::F32);
-        let layout = KvLayout { layers: 1, heads: 1, head_dim: 32, block_size: 4, dtype };
+        let layout = KvLayout::uniform(1, 1, 32, 4, dtype);
         let blocks = |preemption, prefix_caching, swap_blocks: Option<usize>| {
             let scheduler = SchedulerOptions { preemption, prefix_caching, ..SchedulerOptions::default() };
             let swap_space = swap_blocks.map(|blocks| blocks * layout.block_bytes());

@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
+use crate::kv::CacheGroup;
 use crate::model::Model;
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::warmup;
@@ -33,13 +34,13 @@ pub trait Runner: Send {
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed>;
 
     /// Prepares decode steps of up to `num_seqs` sequences before any request. Writes to the first of `num_blocks`
-    /// blocks, so no sequence may use a block yet.
+    /// pages, so no sequence may use a block yet.
     ///
     /// # Errors
     /// If the device failed.
-    fn warm_up(&mut self, num_seqs: usize, num_blocks: usize, block_size: usize) -> Result<()> {
+    fn warm_up(&mut self, num_seqs: usize, num_blocks: usize, block_size: usize, groups: &[CacheGroup]) -> Result<()> {
         let params = SamplingParams::default();
-        for step in warmup::steps(self.decode_sizes(num_seqs), num_blocks, block_size) {
+        for step in warmup::steps(self.decode_sizes(num_seqs), num_blocks, block_size, groups) {
             let rows = warmup::rows(&params, step.spans.len());
             self.run(step, &rows)?;
         }

@@ -73,7 +73,7 @@ fn an_output_that_cannot_continue_ends() {
                 num_blocks: 50,
                 block_size: 4,
                 swap_blocks: 0,
-                window: None,
+                groups: vec![engine::tools::kv::CacheGroup::only(None)],
                 max_len: 50,
                 vocab_size,
                 eos: vec![EOS],

@@ -9,6 +9,7 @@ use engine::Pooling;
 use engine::SamplingParams;
 use engine::SchedulerOptions;
 use engine::tools::engine::EngineConfig;
+use engine::tools::kv::CacheGroup;
 use oracle::{VOCAB, config, contiguous, engine, finish, greedy, hidden, scheduler_options};
 
 fn prompt(len: u32) -> Vec<u32> {
@@ -21,7 +22,7 @@ fn embedded(pooling: Pooling) -> SamplingParams {
 
 /// The embedding computed from the oracle's hidden states.
 fn expected(prompt: &[u32], pooling: Pooling) -> Vec<f64> {
-    let kept = contiguous(prompt, None);
+    let kept = contiguous(prompt, &[CacheGroup::only(None)]).remove(0);
     let pooled = match pooling {
         Pooling::Last => &kept[kept.len() - 1..],
         Pooling::Mean => &kept,

@@ -6,7 +6,7 @@ mod common;
 
 use common::{MODELS, assert_tokenizer, ids, json, model};
 use engine::ModelFiles;
-use engine::tools::config::{ModelFamily, RopeScaling};
+use engine::tools::config::{HeadNorm, ModelFamily, RopeScaling};
 use engine::tools::detokenizer::Detokenizer;
 use engine::tools::tensor::{DType, Elements};
 use engine::tools::tokenizer::{Tokenizer, TokenizerFiles};
@@ -33,10 +33,14 @@ fn configurations_match_the_fixtures() {
         match &config.family {
             ModelFamily::Opt(opt) => assert_eq!(opt.final_norm, name != "opt-350m-like"),
             ModelFamily::Gpt2(gpt2) => assert_eq!(gpt2.n_inner, 384),
-            ModelFamily::Llama(llama) => {
-                assert_eq!(llama.window(1), (name == "mistral").then_some(24), "{name}");
-                assert_eq!((llama.qk_norm, llama.qkv_bias), (name == "qwen3", name == "qwen2"), "{name}");
-                let scaled = matches!(llama.rope.scaling, RopeScaling::Llama3 { .. });
+            ModelFamily::Decoder(llama) => {
+                assert_eq!(llama.layers[1].window, (name == "mistral").then_some(24), "{name}");
+                assert_eq!(
+                    (llama.head_norm == HeadNorm::Head, llama.qkv_bias),
+                    (name == "qwen3", name == "qwen2"),
+                    "{name}"
+                );
+                let scaled = matches!(llama.ropes[0].scaling, RopeScaling::Llama3 { .. });
                 assert_eq!(scaled, name.starts_with("llama3"), "{name}");
             }
         }
@@ -59,7 +63,7 @@ fn weights_have_canonical_names_and_the_stored_type() {
         let (embedding, width) = match &config.family {
             ModelFamily::Opt(opt) => ("embed_tokens.weight", opt.word_embed_proj_dim),
             ModelFamily::Gpt2(_) => ("wte.weight", config.hidden),
-            ModelFamily::Llama(_) => ("embed_tokens.weight", config.hidden),
+            ModelFamily::Decoder(_) => ("embed_tokens.weight", config.hidden),
         };
         assert!(weights.contains(embedding), "{name}: {:?}", weights.names().collect::<Vec<_>>());
         let tensor = weights.take(embedding, &[config.vocab_size, width]).unwrap();
@@ -68,7 +72,7 @@ fn weights_have_canonical_names_and_the_stored_type() {
         let layer = match &config.family {
             ModelFamily::Gpt2(_) => "h.1.ln_1.weight",
             ModelFamily::Opt(_) => "layers.1.self_attn_layer_norm.weight",
-            ModelFamily::Llama(_) => "layers.1.input_layernorm.weight",
+            ModelFamily::Decoder(_) => "layers.1.input_layernorm.weight",
         };
         assert!(weights.take_optional("no.such.tensor", &[1]).unwrap().is_none());
         let wrong = weights.take(layer, &[config.hidden + 1]).err().unwrap().to_string();

@@ -144,7 +144,7 @@ fn false_headers_are_refused() {
 #[test]
 fn mutated_files_are_refused_or_valid() {
     let _turn = TURN.lock();
-    let files = ["llama2.gguf", "qwen2.gguf", "groups.gguf"].map(fixture);
+    let files = ["llama2.gguf", "families/gemma4-e.gguf", "groups.gguf"].map(fixture);
     let header = 24usize << 10;
     proptest!(|(which in 0..3usize, at in 0usize..header, bits in 1..=255u8, wide in any::<bool>(), cut in any::<Option<u16>>())| {
         let mut bytes = files[which].clone();
@@ -167,10 +167,13 @@ fn mutated_metadata_is_refused_or_read() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
     let path: PathBuf = directory.path().join("model.gguf");
-    let (original, mut read) = (fixture("llama2.gguf"), 0);
-    for round in 0..400usize {
-        let mut bytes = original.clone();
-        let at = 24 + round.wrapping_mul(2_654_435_761) % 20_000;
+    let originals = ["llama2.gguf", "families/gemma4-e.gguf", "families/phi3.gguf"].map(fixture);
+    let mut read = 0;
+    for round in 0..900usize {
+        let mut bytes = originals[round % 3].clone();
+        // Half of the changes are among the settings, which come first.
+        let span = if round % 2 == 0 { 1_500 } else { 20_000 };
+        let at = 24 + round.wrapping_mul(2_654_435_761) % span;
         bytes[at] = bytes[at].wrapping_add(1 + (round % 7) as u8);
         fs::write(&path, &bytes).unwrap();
         let Ok(files) = ModelFiles::gguf(&path) else { continue };
@@ -188,7 +191,60 @@ fn mutated_metadata_is_refused_or_read() {
             }
         }
     }
-    assert!(read > 50, "only {read} files were read");
+    assert!(read > 100, "only {read} files were read");
+}
+
+/// A list of integers as a metadata value.
+fn list(values: &[u32]) -> Vec<u8> {
+    let head = [9u32.to_le_bytes(), 4u32.to_le_bytes()].concat();
+    let values = values.iter().flat_map(|value| value.to_le_bytes());
+    head.into_iter().chain((values.clone().count() as u64 / 4).to_le_bytes()).chain(values).collect()
+}
+
+#[test]
+fn settings_of_layers_that_contradict_each_other_are_refused() {
+    let _turn = TURN.lock();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.gguf");
+    let eps = [6u32.to_le_bytes(), 1e-6f32.to_le_bytes()].concat();
+    let common = [
+        ("general.architecture", text("gemma4")),
+        ("gemma4.embedding_length", u32_value(32)),
+        ("gemma4.context_length", u32_value(64)),
+        ("gemma4.attention.head_count", u32_value(2)),
+        ("gemma4.attention.key_length", u32_value(16)),
+        ("gemma4.attention.layer_norm_rms_epsilon", eps),
+    ];
+    let good = [
+        ("gemma4.block_count", u32_value(2)),
+        ("gemma4.attention.head_count_kv", list(&[2, 1])),
+        ("gemma4.feed_forward_length", list(&[32, 64])),
+        ("gemma4.attention.shared_kv_layers", u32_value(1)),
+        ("gemma4.attention.sliding_window", u32_value(8)),
+        ("gemma4.attention.sliding_window_pattern", list(&[1, 0])),
+    ];
+    let refused = |change: (&'static str, Vec<u8>)| {
+        let mut entries = [&common[..], &good[..]].concat();
+        let at = entries.iter().position(|(name, _)| *name == change.0).unwrap();
+        entries[at] = change;
+        fs::write(&path, file(&entries, &[tensor("token_embd.weight", &[32, 4], 0, 0)], 512)).unwrap();
+        let error = ModelFiles::gguf(&path).unwrap().config().err();
+        error.unwrap_or_else(|| panic!("{:?} is accepted", entries[at])).to_string()
+    };
+    let cases = [
+        ("gemma4.block_count", u32_value(0), "the number of layers is 0"),
+        ("gemma4.block_count", u32_value(u32::MAX), "the number of layers is 4294967295"),
+        ("gemma4.block_count", u32_value(3), "each of the 3 layers"),
+        ("gemma4.attention.head_count_kv", list(&[2]), "each of the 2 layers"),
+        ("gemma4.feed_forward_length", list(&[32, 96]), "neither equal nor doubled"),
+        ("gemma4.feed_forward_length", list(&[]), "each of the 2 layers"),
+        ("gemma4.attention.sliding_window_pattern", list(&[1, 0, 1]), "each of the 2 layers"),
+        ("gemma4.attention.sliding_window", text("wide"), "whole number"),
+    ];
+    for (name, value, reason) in cases {
+        let refusal = refused((name, value));
+        assert!(refusal.contains(reason) && !refusal.contains('\n'), "{name}: {refusal}");
+    }
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn eight_outputs_use_the_prompts_blocks_once() {
             .running()
             .iter()
             .flat_map(|g| &g.running)
-            .flat_map(|s| s.table.blocks())
+            .flat_map(|s| s.table.lane(0).blocks())
             .collect::<std::collections::BTreeSet<_>>()
             .len()
     };

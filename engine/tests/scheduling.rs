@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use engine::tools::engine::{Engine, EngineConfig};
 use engine::tools::group::{OwnerId, RequestId};
-use engine::tools::kv::{CacheChanges, PrefixId, Space};
+use engine::tools::kv::{CacheChanges, Place, PrefixId, Space};
 use follower::Follower;
 use oracle::{Kept, Memory, Oracle, config, contiguous};
 use proptest::prelude::*;
@@ -39,10 +39,12 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
     let waiting = scheduler.waiting().map(|g| (g, true));
     for (group, swapped) in scheduler.running().iter().map(|g| (g, false)).chain(waiting) {
         for seq in &group.running {
-            let kept = contiguous(&seq.tokens[..seq.table.len()], engine.config().window);
-            let own: Vec<_> = kept.into_iter().map(Some).collect();
-            let stored = memory.read(&seq.table, swapped);
-            prop_assert_eq!(&stored[..], &own[own.len() - stored.len()..], "request {}", group.id);
+            let kept = contiguous(&seq.tokens[..seq.table.len()], &engine.config().groups);
+            for (lane, kept) in kept.into_iter().enumerate().filter(|_| !seq.table.is_empty()) {
+                let own: Vec<_> = kept.into_iter().map(Some).collect();
+                let stored = memory.read(&seq.table, lane, swapped);
+                prop_assert_eq!(&stored[..], &own[own.len() - stored.len()..], "request {}", group.id);
+            }
             prop_assert!(seq.table.has_window_of(seq.table.len()));
         }
     }
@@ -53,7 +55,8 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
 #[derive(Default)]
 struct RegisteredTexts {
     tokens: BTreeMap<PrefixId, Vec<u32>>,
-    kept: BTreeMap<PrefixId, Vec<Option<Kept>>>,
+    /// The contents of the last block, for each group.
+    kept: BTreeMap<PrefixId, Vec<Vec<Option<Kept>>>>,
 }
 
 impl RegisteredTexts {
@@ -61,8 +64,10 @@ impl RegisteredTexts {
     /// its tokens would have in contiguous memory.
     fn check(&mut self, engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseError> {
         let (memory, config) = (memory.lock().unwrap(), engine.config());
+        let groups = 0..config.groups.len();
         let spaces = [Space::Cache, Space::Swap];
-        let registered = spaces.map(|space| (space, engine.scheduler().registered_blocks(space)));
+        let places = spaces.into_iter().flat_map(|space| groups.clone().map(move |group| Place { space, group }));
+        let registered: Vec<_> = places.map(|place| (place, engine.scheduler().registered_blocks(place))).collect();
         // A parent has the lower id, so it comes first.
         let new: BTreeMap<_, _> =
             registered.iter().flat_map(|(_, blocks)| blocks).map(|(_, p)| (p.id(), p.clone())).collect();
@@ -70,16 +75,17 @@ impl RegisteredTexts {
             let before = prefix.parent().map(|parent| self.tokens.get(&parent).cloned().unwrap());
             let tokens = [before.unwrap_or_default(), prefix.tokens().to_vec()].concat();
             if !self.tokens.contains_key(&id) {
-                let kept = contiguous(&tokens, config.window).split_off(tokens.len() - config.block_size);
-                self.kept.insert(id, kept.into_iter().map(Some).collect());
+                let last = |kept: Vec<Kept>| kept[kept.len() - config.block_size..].iter().copied().map(Some).collect();
+                let kept = contiguous(&tokens, &config.groups).into_iter().map(last).collect();
+                self.kept.insert(id, kept);
                 self.tokens.insert(id, tokens);
             }
         }
-        for (space, block, prefix) in
-            registered.iter().flat_map(|(space, blocks)| blocks.iter().map(|(b, p)| (*space, *b, p)))
+        for (place, block, prefix) in
+            registered.iter().flat_map(|(place, blocks)| blocks.iter().map(|(b, p)| (*place, *b, p)))
         {
-            let contents = memory.block(space, block, config.block_size);
-            prop_assert_eq!(contents, &self.kept[&prefix.id()][..], "block {} of {:?}", block, space);
+            let contents = memory.block(place, block);
+            prop_assert_eq!(&contents, &self.kept[&prefix.id()][place.group], "block {} of {:?}", block, place);
         }
         Ok(())
     }
@@ -129,7 +135,7 @@ proptest! {
         prop_assert_eq!(engine.scheduler().swap_usage().used_blocks, 0);
         prop_assert_eq!(engine.stats().exhausted, 0);
         for (i, got) in outputs.into_iter().filter(|(i, _)| !cut.contains(i)) {
-            let roomy = EngineConfig { window: setup.window, ..config(100, 16) };
+            let roomy = EngineConfig { groups: setup.groups.clone(), ..config(200, 16) };
             prop_assert_eq!(got, alone(oracle::engine(roomy), &requests[i]));
         }
     }

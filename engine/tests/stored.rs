@@ -9,6 +9,7 @@ mod oracle;
 mod schedules;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use engine::DType;
 use engine::ModelFiles;
@@ -22,28 +23,51 @@ use engine::tools::model;
 use engine::tools::runner::ModelRunner;
 use proptest::prelude::*;
 use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, cut_short, request, setup};
+use tempfile::TempDir;
 
-/// A model with full attention, and one with a sliding window.
-const MODELS: [&str; 2] = ["llama3", "mistral"];
+/// A model with full attention, one with a sliding window, and one whose layers have both in turn.
+const MODELS: [&str; 3] = ["llama3", "mistral", "mixed"];
+
+/// The files of a model.
+fn files(name: &str) -> ModelFiles {
+    static MIXED: OnceLock<TempDir> = OnceLock::new();
+    let mixed = || {
+        let (from, to) = (common::model("qwen3"), tempfile::tempdir().unwrap());
+        for file in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+            std::fs::copy(file.path(), to.path().join(file.file_name())).unwrap();
+        }
+        let mut config = common::json("qwen3", "config.json");
+        config["use_sliding_window"] = true.into();
+        config["sliding_window"] = 13.into();
+        config["layer_types"] = ["sliding_attention", "full_attention", "sliding_attention"].as_slice().into();
+        std::fs::write(to.path().join("config.json"), config.to_string()).unwrap();
+        to
+    };
+    ModelFiles::directory(match name {
+        "mixed" => MIXED.get_or_init(mixed).path().to_path_buf(),
+        name => common::model(name),
+    })
+    .unwrap()
+}
+
+/// The layout of a model's cache.
+fn layout(name: &str, dtype: KvDtype, block_size: usize) -> KvLayout {
+    KvLayout::new(&files(name).config().unwrap().kv_layers(), block_size, dtype)
+}
 
 /// An engine of a reference model.
 fn engine(name: &str, dtype: KvDtype, config: EngineConfig) -> Engine {
-    let files = ModelFiles::directory(common::model(name)).unwrap();
+    let files = files(name);
     let shape = files.config().unwrap();
     let mut weights = files.weights(None).unwrap();
     weights.strip_prefix(shape.family.weight_prefixes());
     let backend = CpuBackend::new(Some(1)).unwrap();
     let model = model::load(&backend, &shape, &mut weights, shape.max_positions).unwrap();
-    let layout = KvLayout {
-        layers: shape.layers,
-        heads: shape.kv_heads,
-        head_dim: shape.head_dim,
-        block_size: config.block_size,
-        dtype,
-    };
+    let layout = layout(name, dtype, config.block_size);
+    let groups = layout.cache_groups();
     let cache = backend.kv_cache(layout, config.num_blocks, config.swap_blocks).unwrap();
     let eos = files.generation_config().unwrap().eos_token_ids_or(&shape);
-    let config = EngineConfig { window: shape.window(), max_len: 200, vocab_size: shape.vocab_size, eos, ..config };
+    let config = EngineConfig { groups, max_len: 200, vocab_size: shape.vocab_size, eos, ..config };
     Engine::new(config, Box::new(ModelRunner::new(backend, model, cache)))
 }
 
@@ -72,8 +96,7 @@ fn serve(mut engine: Engine, requests: &[Request], setup: &Setup) -> BTreeMap<us
 
 fn check(dtype: KvDtype, model: usize, requests: &[Request], setup: &Setup) -> Result<(), TestCaseError> {
     let name = MODELS[model];
-    let window = ModelFiles::directory(common::model(name)).unwrap().config().unwrap().window();
-    let setup = Setup { window, ..setup.clone() };
+    let setup = Setup { groups: layout(name, dtype, setup.block_size).cache_groups(), ..setup.clone() };
     let outputs = serve(engine(name, dtype, setup.config(requests)), requests, &setup);
     let scheduler = SchedulerOptions { prefix_caching: false, ..oracle::scheduler_options() };
     // With the same block size, because attention sums block by block.

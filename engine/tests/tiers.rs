@@ -13,7 +13,7 @@ use engine::Error;
 use engine::SamplingParams;
 use engine::Stats;
 use engine::tools::engine::{Engine, EngineConfig};
-use engine::tools::kv::{CacheChanges, Space};
+use engine::tools::kv::{CacheChanges, CacheGroup, Place, Space};
 use engine::tools::scheduler::{Preemption, SchedulerOptions};
 use engine::tools::sequence::Output;
 use follower::Follower;
@@ -191,7 +191,7 @@ fn a_failed_step_empties_both_prefix_indices() {
     ask(&mut engine, &tokens(1, 150), 20);
     follower.follow(changes.lock().unwrap().take());
     assert_eq!(follower.check(&engine), Ok(()));
-    assert!(!engine.scheduler().registered_blocks(Space::Swap).is_empty());
+    assert!(!engine.scheduler().registered_blocks(Place { space: Space::Swap, group: 0 }).is_empty());
 
     // The failing step would move blocks in both directions.
     let second = turn(&first, &said, 9, 20);
@@ -208,8 +208,8 @@ fn a_failed_step_empties_both_prefix_indices() {
 
 #[test]
 fn only_blocks_in_the_window_are_restored() {
-    let mut engine = oracle::engine(EngineConfig { window: Some(3 * BLOCK), ..tiers(20, 40) });
-    let roomy = || oracle::engine(EngineConfig { window: Some(3 * BLOCK), ..tiers(4000, 0) });
+    let mut engine = oracle::engine(EngineConfig { groups: vec![CacheGroup::only(Some(3 * BLOCK))], ..tiers(20, 40) });
+    let roomy = || oracle::engine(EngineConfig { groups: vec![CacheGroup::only(Some(3 * BLOCK))], ..tiers(4000, 0) });
     let first = tokens(0, 10 * BLOCK + 1);
     ask(&mut engine, &first, 1);
     ask(&mut engine, &tokens(1, 20 * BLOCK - 1), 1);

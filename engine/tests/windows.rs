@@ -6,6 +6,7 @@ mod oracle;
 
 use engine::Error;
 use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::kv::CacheGroup;
 use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tools::scheduler::{Preemption, SchedulerOptions};
 use oracle::{VOCAB, config, engine, finish, greedy, scheduler_options};
@@ -17,7 +18,7 @@ const WINDOW_BLOCKS: usize = 4;
 
 fn sliding(num_blocks: usize) -> EngineConfig {
     EngineConfig {
-        window: Some(WINDOW),
+        groups: vec![CacheGroup::only(Some(WINDOW))],
         scheduler: SchedulerOptions { max_batch_tokens: 32, ..scheduler_options() },
         ..config(num_blocks, BLOCK)
     }
@@ -117,7 +118,11 @@ fn blocks_behind_the_window_can_be_found_again() {
     engine.step().unwrap();
     assert_eq!(engine.stats().hit_tokens, 56, "all but the last block");
     assert!(
-        engine.scheduler().running().iter().all(|group| group.running[0].table.live_blocks().len() <= WINDOW_BLOCKS)
+        engine
+            .scheduler()
+            .running()
+            .iter()
+            .all(|group| group.running[0].table.lane(0).live_blocks().len() <= WINDOW_BLOCKS)
     );
     assert_eq!(engine.scheduler().check_integrity(), Ok(()));
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use engine::tools::engine::Engine;
 use engine::tools::group::{OwnerId, RequestId};
+use engine::tools::kv::CacheGroup;
 use heads::{Failure, Point, engine};
 use oracle::config;
 use proptest::prelude::*;
@@ -122,9 +123,9 @@ fn serve(
 }
 
 /// Checks that each request has the same answer as alone on one worker with all heads.
-fn check(requests: &[Request], window: Option<usize>, outputs: BTreeMap<usize, Answer>) -> Result<(), TestCaseError> {
+fn check(requests: &[Request], groups: &[CacheGroup], outputs: BTreeMap<usize, Answer>) -> Result<(), TestCaseError> {
     for (i, got) in outputs {
-        let config = engine::tools::engine::EngineConfig { window, ..config(100, 16) };
+        let config = engine::tools::engine::EngineConfig { groups: groups.to_vec(), ..config(100, 16) };
         prop_assert_eq!(got, alone(engine(config, 1, None, &Arc::new(())), &requests[i]));
     }
     Ok(())
@@ -146,7 +147,7 @@ proptest! {
     ) {
         watched(move || {
             let outputs = serve(&requests, &setup, of, Vec::new())?;
-            check(&requests, setup.window, outputs)
+            check(&requests, &setup.groups, outputs)
         })?;
     }
 
@@ -159,7 +160,7 @@ proptest! {
     ) {
         watched(move || {
             let outputs = serve(&requests, &setup, of, failures)?;
-            check(&requests, setup.window, outputs)
+            check(&requests, &setup.groups, outputs)
         })?;
     }
 }

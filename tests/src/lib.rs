@@ -1,6 +1,7 @@
 //! Shared code of the integration tests: the golden models and their outputs in Hugging Face transformers.
 
 pub mod constrained;
+pub mod families;
 pub mod models;
 pub mod scores;
 
@@ -60,6 +61,11 @@ pub fn complete(
 /// Returns the directory of a golden model.
 pub fn golden_dir(model: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden").join(model)
+}
+
+/// Returns the directory of a golden model or of a committed family.
+pub fn model_dir(model: &str) -> PathBuf {
+    if families::FAMILIES.contains(&model) { families::committed_dir(model) } else { golden_dir(model) }
 }
 
 /// `golden.json` of a model. See `fixtures/golden/README.md`.

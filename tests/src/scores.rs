@@ -15,7 +15,8 @@ use safetensors::tensor::TensorView;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::golden;
+use crate::families::family_golden;
+use crate::model_dir;
 
 /// A tensor of a safetensors file: name, type, shape and bytes.
 pub type FileTensor = (String, Dtype, Vec<usize>, Vec<u8>);
@@ -48,9 +49,9 @@ pub fn perplexity(scores: &[f32]) -> f32 {
     (-scores.iter().sum::<f32>() / scores.len() as f32).exp()
 }
 
-/// Returns a golden model's prompts, each with its greedy continuation.
+/// Returns the prompts of a golden model or a committed family, each with its greedy continuation.
 pub fn texts(model: &str) -> Vec<Vec<u32>> {
-    golden(model).prompts.into_iter().map(|p| [p.ids, p.greedy.ids].concat()).collect()
+    family_golden(&model_dir(model)).prompts.into_iter().map(|p| [p.ids, p.greedy.ids].concat()).collect()
 }
 
 /// Returns the bundled model's own greedy stories.

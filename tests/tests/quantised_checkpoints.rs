@@ -13,7 +13,7 @@ use engine::tools::quantised::QuantType;
 use engine::{Device, Llm, Options};
 use kernels::eight_bit::{EightBit, Fp8};
 use safetensors::{Dtype, SafeTensors};
-use tests::golden_dir;
+use tests::model_dir;
 use tests::scores::{FileTensor, dequantised, difference, perplexity, scores, stories, texts, write};
 
 /// The checkpoint formats, each with its golden model and the types of its projections in memory.
@@ -25,6 +25,14 @@ const MODELS: [(&str, &str, &[QuantType]); 7] = [
     ("compressed-int4", "mistral", &[QuantType::Int4G32]),
     ("fp8", "llama3", &[QuantType::Fp8G128]),
     ("compressed-fp8", "qwen3", &[QuantType::Fp8G32, QuantType::Fp8G128]),
+];
+
+/// The same for the families with windows and unusual blocks. Their projections may be fused or differ between layers.
+const FAMILIES: [(&str, &str, &[QuantType]); 4] = [
+    ("awq-gemma3", "gemma3", &[QuantType::Int4G32]),
+    ("gptq-phi3", "phi3", &[QuantType::Int4G32]),
+    ("compressed-fp8-gemma4", "gemma4", &[QuantType::Fp8G128, QuantType::Fp8G32]),
+    ("fp8-glm4", "glm4", &[QuantType::Fp8G32]),
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -77,14 +85,14 @@ fn checkpoint(form: &str, model: &str, directory: &Path) -> ModelFiles {
     let quantised: BTreeSet<String> =
         all.iter().filter_map(|(name, ..)| Some(name.rsplit_once('.')?.0.into())).collect();
     let stays = |name: &str| !name.strip_suffix(".weight").is_some_and(|module| quantised.contains(module));
-    for entry in fs::read_dir(golden_dir(model)).unwrap() {
+    for entry in fs::read_dir(model_dir(model)).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if name.starts_with("model") && name.ends_with(".safetensors") {
             all.extend(tensors(&path).into_iter().filter(|(name, ..)| stays(name)));
         }
     }
-    copy(&golden_dir(model), &["tokenizer.json", "tokenizer_config.json"], directory);
+    copy(&model_dir(model), &["tokenizer.json", "tokenizer_config.json"], directory);
     copy(&fixture(form), &["config.json"], directory);
     write(directory, &all)
 }
@@ -95,7 +103,7 @@ fn load(files: &ModelFiles, options: Options) -> Llm {
 
 #[test]
 fn quantised_models_compute_like_their_elements() {
-    for (form, model, kinds) in MODELS {
+    for (form, model, kinds) in MODELS.into_iter().chain(FAMILIES) {
         let (directory, exact) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let files = checkpoint(form, model, directory.path());
         let mut llm = load(&files, Options::default());
@@ -103,22 +111,22 @@ fn quantised_models_compute_like_their_elements() {
         let texts = texts(model);
         let read = scores(&mut llm, &texts);
         let elements = scores(&mut load(&dequantised(&files, exact.path()), Options::default()), &texts);
-        let original =
-            scores(&mut load(&ModelFiles::directory(golden_dir(model)).unwrap(), Options::default()), &texts);
+        let original = scores(&mut load(&ModelFiles::directory(model_dir(model)).unwrap(), Options::default()), &texts);
         let (mean, most) = difference(&read, &elements);
         let (drift, worst) = difference(&elements, &original);
         println!("{form}: activations {mean} {most}, weights {drift} {worst}");
         // Integer weights round activations to 8 bits. FP8 weights do not, but bf16 parts of the model may round them
         // to bf16. These models have large logits: logprobs differ by about ten.
-        let bound = if form.ends_with("fp8") { 0.01 } else { 0.4 };
-        assert!(mean < bound && (mean > 0.01) != form.ends_with("fp8"), "{form}: {mean} {most}");
+        let is_fp8 = form.contains("fp8");
+        let bound = if is_fp8 { 0.01 } else { 0.4 };
+        assert!(mean < bound && (mean > 0.01) != is_fp8, "{form}: {mean} {most}");
         assert!(drift > mean && drift < 4.0, "{form}: {drift} {worst}");
     }
 }
 
 #[test]
 fn two_workers_load_their_shards() {
-    for (form, model, _) in MODELS {
+    for (form, model, _) in MODELS.into_iter().chain(FAMILIES) {
         let directory = tempfile::tempdir().unwrap();
         let files = checkpoint(form, model, directory.path());
         let options =
@@ -129,7 +137,9 @@ fn two_workers_load_their_shards() {
             "gptq" => Some("desc_act"),
             "gptq-v2" | "gptq-conv1d" => Some("3 attention heads"),
             "compressed-int4" => Some("112 columns of a matrix in int4-g32"),
+            "compressed-fp8-gemma4" => Some("64 columns of a matrix in fp8-g128"),
             "compressed-fp8" | "awq" | "fp8" => None,
+            _ if FAMILIES.iter().any(|(family, ..)| *family == form) => None,
             other => panic!("{other}"),
         };
         match (result, refused) {
@@ -143,7 +153,8 @@ fn two_workers_load_their_shards() {
                 let (mean, most) = difference(&scores(&mut llm, &texts), &whole);
                 println!("{form}: {mean} {most}");
                 // A sum of two parts is rounded once more, which may round an activation to a different integer.
-                assert!(mean < 0.02, "{form}: {mean} {most}");
+                let is_family = FAMILIES.iter().any(|(family, ..)| *family == form);
+                assert!(mean < if is_family { 0.1 } else { 0.02 }, "{form}: {mean} {most}");
             }
             (Ok(_), Some(reason)) => panic!("{form} was loaded despite {reason}"),
             (Err(error), None) => panic!("{form}: {error}"),
@@ -154,7 +165,7 @@ fn two_workers_load_their_shards() {
 /// `quire quantize` quantises the dequantised elements again.
 #[test]
 fn checkpoints_are_written_as_gguf_files() {
-    for (form, model, _) in [MODELS[0], MODELS[3], MODELS[5]] {
+    for (form, model, _) in [MODELS[0], MODELS[3], MODELS[5]].into_iter().chain(FAMILIES) {
         let directory = tempfile::tempdir().unwrap();
         let files = checkpoint(form, model, directory.path());
         let path = directory.path().join("model.gguf");

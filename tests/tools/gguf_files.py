@@ -43,7 +43,8 @@ def permuted(x, heads):
     return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
-def add_tokenizer(writer, model, tokenizer, config, rows):
+def add_tokenizer(writer, model, tokenizer, config, rows, merged=False):
+    """Writes a tokenizer. If `merged`, a character-level one has the list of its merges, as Gemma 4 has."""
     vocabulary = dict(tokenizer["model"]["vocab"])
     added = {token["content"]: token for token in tokenizer["added_tokens"]}
     vocabulary.update({text: token["id"] for text, token in added.items()})
@@ -76,13 +77,16 @@ def add_tokenizer(writer, model, tokenizer, config, rows):
     if len(eos) > 1:
         writer.add_eot_token_id(eos[1])
     if sentencepiece:
-        writer.add_tokenizer_model("llama")
-        writer.add_tokenizer_pre("default")
+        writer.add_tokenizer_model("gemma4" if merged else "llama")
+        if merged:
+            writer.add_token_merges(merges)
+        else:
+            writer.add_tokenizer_pre("default")
         writer.add_token_scores(scores)
         writer.add_unk_token_id(vocabulary[tokenizer["model"]["unk_token"]])
     else:
         writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(PRE[model])
+        writer.add_tokenizer_pre(PRE.get(model, "gpt-2"))
         writer.add_token_merges(merges)
 
 

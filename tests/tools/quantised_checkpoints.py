@@ -1,4 +1,4 @@
-"""Writes the checkpoints of fixtures/quantised: golden models' projections, rounded in a simple way and packed as in AutoAWQ, GPTQ,
+"""Writes the checkpoints of fixtures/quantised: models' projections, rounded in a simple way and packed as in AutoAWQ, GPTQ,
 compressed-tensors and FP8 checkpoints, and random weights in each format with the elements that the format's own program computes.
 
     pip install torch==2.15.0 compressed-tensors==0.20.0 numpy==2.4.6 safetensors==0.8.0
@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 OUT = FIXTURES / "quantised"
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "c_attn", "c_proj", "c_fc")
+PROJECTIONS += ("qkv_proj", "gate_up_proj")
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 # The first version of GPTQ's format stores each zero point less one. This is one in each of a word's eight integers.
 ONES = 0x11111111
@@ -140,49 +141,71 @@ def compressed(weights, fmt, group_format="group_0", ignore=("lm_head",)):
 INT4 = {"num_bits": 4, "type": "int", "dynamic": False}
 FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
 
-# The golden model, quantization_config, and the function that quantises a weight.
+# The directory of the model, quantization_config, and the function that quantises a weight.
 MODELS = {
     "awq": (
-        "llama3",
+        "golden/llama3",
         {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm", "modules_to_not_convert": None},
         lambda w: awq(*rounded(w, 64, False)),
     ),
     "gptq": (
-        "qwen2",
+        "golden/qwen2",
         {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True, "sym": False, "checkpoint_format": "gptq"},
         lambda w: gptq_of(w, 32, False, True, False),
     ),
     "gptq-v2": (
-        "llama2",
+        "golden/llama2",
         {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": False, "sym": True, "checkpoint_format": "gptq_v2"},
         lambda w: gptq_of(w, -1, True, False, True),
     ),
     # GPT-2's projections are stored with a row per input, but packed with a row per output.
     "gptq-conv1d": (
-        "gpt2",
+        "golden/gpt2",
         {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True},
         lambda w: gptq_of(w.T, 32, True, False, False),
     ),
     "compressed-int4": (
-        "mistral",
+        "golden/mistral",
         compressed({**INT4, "symmetric": False, "strategy": "group", "group_size": 32}, "pack-quantized"),
         lambda w: packed(*rounded(w, 32, False, torch.bfloat16), False),
     ),
     "fp8": (
-        "llama3",
+        "golden/llama3",
         {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
         lambda w: dict(zip(("weight", "weight_scale_inv"), fp8(w, (128, 128)))),
     ),
     "compressed-fp8": (
-        "qwen3",
+        "golden/qwen3",
         compressed({**FLOAT8, "strategy": "channel"}, "float-quantized"),
         lambda w: dict(zip(("weight", "weight_scale"), fp8(w, (1, w.shape[1]), torch.bfloat16))),
+    ),
+    "awq-gemma3": (
+        "families/gemma3",
+        {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm", "modules_to_not_convert": None},
+        lambda w: awq(*rounded(w, 32, False)),
+    ),
+    # Several projections are stored as one.
+    "gptq-phi3": (
+        "families/phi3",
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True, "checkpoint_format": "gptq"},
+        lambda w: gptq_of(w, 32, True, False, False),
+    ),
+    # The heads of layers differ in size, and some layers have no projection for values.
+    "compressed-fp8-gemma4": (
+        "families/gemma4",
+        compressed({**FLOAT8, "strategy": "channel"}, "float-quantized"),
+        lambda w: dict(zip(("weight", "weight_scale"), fp8(w, (1, w.shape[1]), torch.bfloat16))),
+    ),
+    "fp8-glm4": (
+        "families/glm4",
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
+        lambda w: dict(zip(("weight", "weight_scale_inv"), fp8(w, (32, 32)))),
     ),
 }  # fmt: skip
 
 
-def model(name, golden, config, quantise):
-    directory = FIXTURES / "golden" / golden
+def model(name, source, config, quantise):
+    directory = FIXTURES / source
     tensors = {}
     for path in sorted(directory.glob("model*.safetensors")):
         for key, w in load_file(path).items():
@@ -276,6 +299,6 @@ def random_forms(unpacking):
 if __name__ == "__main__":
     for path in sorted(OUT.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    for name, (golden, config, quantise) in MODELS.items():
-        model(name, golden, config, quantise)
+    for name, (source, config, quantise) in MODELS.items():
+        model(name, source, config, quantise)
     random_forms(sys.argv[1])

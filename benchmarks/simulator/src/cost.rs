@@ -108,7 +108,7 @@ impl RehearsedModel {
         let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (DTYPE, kv_dtype))?;
         let model = engine::tools::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
         let (layers, heads, head_dim) = (config.layers, own.kv_heads, config.head_dim);
-        let layout = KvLayout { layers, heads, head_dim, block_size: BLOCK_SIZE, dtype: kv_dtype };
+        let layout = KvLayout::uniform(layers, heads, head_dim, BLOCK_SIZE, kv_dtype);
         let shape = AttentionShape::new(own.heads as u32, own.kv_heads as u32, head_dim as u32, BLOCK_SIZE as u32)
             .map(|shape| shape.with_format(kv_dtype.format()))
             .map_err(|error| anyhow::anyhow!("{error}"))?;
@@ -120,7 +120,7 @@ impl RehearsedModel {
     /// # Errors
     /// See [`rehearse`].
     pub fn launches(&self, step: Rehearsal) -> Result<Vec<NotedLaunch>> {
-        Ok(rehearse(&self.backend, &*self.model, self.layout, step)?)
+        Ok(rehearse(&self.backend, &*self.model, &self.layout, step)?)
     }
 
     /// Returns the seconds of a step, summed over its launches.
@@ -188,11 +188,11 @@ impl CostModel {
             let step = Rehearsal { prompt: tokens, logits, ..Rehearsal::default() };
             model.without_attention(step, &efficiency)
         };
-        let layout = model.layout;
+        let layout = &model.layout;
         let none = prompt(1, 0)?;
         Ok(CostModel {
             shape: model.shape,
-            layers: layout.layers as f64,
+            layers: layout.num_layers() as f64,
             attention_factor: 1.0,
             host: 0.0,
             decodes: Curve::rehearse(EXACT, |decodes| {

@@ -66,7 +66,7 @@ impl<'a> Simulation<'a> {
         let slots = if admission.is_some() { 8 * server.slots + (1 << 20) } else { server.slots };
         let pool = BlockPool::new(slots / server.block_size, server.block_size);
         let swap = BlockPool::new(server.swap_slots / server.block_size, server.block_size);
-        let watermark = (pool.num_blocks() as f64 * WATERMARK) as usize;
+        let watermark = (pool.num_pages() as f64 * WATERMARK) as usize;
         let scheduler = Scheduler::new(pool.clone(), swap, watermark, server.scheduler_options());
         Simulation {
             server,
@@ -218,7 +218,7 @@ impl<'a> Simulation<'a> {
         }
         let usage = self.scheduler.usage();
         let unshared: usize =
-            running.iter().flat_map(SequenceGroup::tables).map(|table| table.live_blocks().len()).sum();
+            running.iter().flat_map(SequenceGroup::tables).map(|table| table.lane(0).live_blocks().len()).sum();
         outcome.unshared_blocks += unshared as f64;
         outcome.used_blocks += usage.used_blocks as f64;
         let is_short =

@@ -149,17 +149,11 @@ fn run(words: &Words) -> Result<()> {
     let blocks = blocks.unwrap_or_default();
     let longest = args.context.max(args.prompt.unwrap_or(0));
     let model = engine::tools::model::load(&backend, &config, &mut Weights::of_zeros(dtype), longest)?;
-    let layout = KvLayout {
-        layers: config.layers,
-        heads: own.kv_heads,
-        head_dim: config.head_dim,
-        block_size: BLOCK_SIZE,
-        dtype: kv_dtype,
-    };
+    let layout = KvLayout::uniform(config.layers, own.kv_heads, config.head_dim, BLOCK_SIZE, kv_dtype);
     let decodes = args.batch.0.iter().map(|&batch| Kind::Decode { batch, context: args.context });
     let steps = decodes
         .chain(args.prompt.map(Kind::Prefill))
-        .map(|kind| Ok(StepRoofline::new(kind, gpu, &rehearse(&backend, &*model, layout, rehearsal(kind))?)));
+        .map(|kind| Ok(StepRoofline::new(kind, gpu, &rehearse(&backend, &*model, &layout, rehearsal(kind))?)));
     let steps: Vec<StepRoofline> = steps.collect::<Result<_>>()?;
 
     let mut out = io::stdout().lock();

@@ -6,6 +6,7 @@ use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
 use engine::SchedulerOptions;
 use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::kv::CacheGroup;
 use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
 use loadgen::random::WorkloadRng;
 use loadgen::trace::{ALPACA, LengthDistribution, SHAREGPT};
@@ -80,7 +81,7 @@ impl Args {
             num_blocks,
             block_size: BLOCK_SIZE,
             swap_blocks: num_blocks,
-            window: None,
+            groups: vec![CacheGroup::only(None)],
             max_len: 2048,
             vocab_size: VOCAB,
             eos: Vec::new(),

@@ -7,7 +7,8 @@
 //! for one chunk only, however long the context is.
 //!
 //! Chunks begin at multiples of their length from the start of the sequence. Scores and weighted sums are added up in
-//! order of position, and a position that a query does not see contributes an exact zero. Hence a query's result does
+//! order of position, and a position that a query does not see contributes an exact zero. A chunk of which a query sees
+//! nothing does not change its running values. Hence a query's result does
 //! not depend on the other queries or sequences computed with it.
 
 use std::cell::RefCell;
@@ -15,7 +16,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::math::{fold, multiply};
+use super::math::{fold, multiply, softcap};
 use super::matmul::{Accumulate, LANES, View};
 use super::stored::{HeadPart, LayerBlocks, StoredElement, scale};
 use super::threads::Threads;
@@ -51,6 +52,10 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// With `Some(w)` a position sees the last `w` positions, including itself. With `None` it sees all earlier ones.
     pub window: Option<usize>,
+    /// With `Some(c)` a scaled dot product `s` becomes `c * tanh(s / c)`.
+    pub softcap: Option<f32>,
+    /// One score for each query head, without a value, that takes part in the head's softmax.
+    pub sinks: Option<&'a [f32]>,
 }
 
 /// One sequence of a step. Its new tokens are the last `len` of its `context` tokens.
@@ -187,7 +192,14 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
         scratch.sums.clear();
         scratch.sums.resize(rows * dim, 0.0);
         scratch.max_and_norm.clear();
-        scratch.max_and_norm.resize(rows, (f32::NEG_INFINITY, 0.0));
+        match job.params.sinks {
+            None => scratch.max_and_norm.resize(rows, (f32::NEG_INFINITY, 0.0)),
+            Some(sinks) => {
+                // A sink is a score like others, and it is the first.
+                let sinks = &sinks[queries.head * group..][..group];
+                scratch.max_and_norm.extend(sinks.iter().map(|sink| (*sink, 1.0)).cycle().take(rows));
+            }
+        }
 
         // From the first position that the first query token sees to the last one that the last token sees.
         let (begin, end) = (job.visible(queries, 0).0, job.visible(queries, out.len() - 1).1);
@@ -216,6 +228,9 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
                 }
                 let sums = &mut scratch.sums[row * dim..][..dim];
                 if from < to {
+                    if let Some(cap) = job.params.softcap {
+                        softcap(&mut scores[from - start..to - start], cap);
+                    }
                     fold(scores, from - start, to - start, sums, &mut scratch.max_and_norm[row]);
                 } else {
                     scores.fill(0.0);

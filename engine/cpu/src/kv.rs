@@ -28,14 +28,14 @@ pub fn rounded(dtype: KvDtype, head: &[f32]) -> Vec<f32> {
 }
 
 fn write_as<E: StoredElement>(shape: &KvShape, layer: &mut [u8], key: &[f32], value: &[f32], slots: &[u32]) {
-    let KvShape { heads, head_dim, block_size, dtype } = *shape;
+    let KvShape { heads, head_dim, block_size, dtype, .. } = *shape;
     let block_len = shape.block_bytes();
     let part_len = block_size * dtype.head_bytes(head_dim);
     let mut stored = vec![E::zeroed(); head_dim];
     for (t, &slot) in slots.iter().enumerate() {
         let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
         let block = &mut layer[block * block_len..][..block_len];
-        for (head, parts) in block.chunks_exact_mut(2 * part_len).enumerate() {
+        for (head, parts) in block.chunks_exact_mut(2 * part_len).take(heads).enumerate() {
             let row = (t * heads + head) * head_dim..(t * heads + head + 1) * head_dim;
             let (keys, values) = parts.split_at_mut(part_len);
 

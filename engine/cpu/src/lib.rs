@@ -168,14 +168,72 @@ impl Cpu {
         self.each_row(x.as_mut_slice(), cols, |_, row| rows::head_norm(row, weight, eps));
     }
 
-    /// Rotates each head of `x` in place by the angles of its token's position. Row `p` of `table [positions, D]`
-    /// contains the `D/2` cosines of position `p`, then the `D/2` sines. Element `i` pairs with `i + D/2`.
-    pub fn rope(&self, x: &mut CpuTensor, table: &CpuWeight, positions: &[u32]) {
-        let (cols, head_dim) = (x.cols(), table.extents().1);
+    /// Divides each group of `head_dim` elements by its root mean square. A row consists of whole heads.
+    pub fn unweighted_head_norm(&self, x: &mut CpuTensor, head_dim: usize, eps: f32) {
+        let cols = x.cols();
+        self.each_row(x.as_mut_slice(), cols, |_, row| rows::unweighted_head_norm(row, head_dim, eps));
+    }
+
+    /// Returns the sum of the squares of each row: `[rows, 1]`.
+    pub fn squares(&self, x: &CpuTensor) -> CpuTensor {
+        let mut out = self.pool.tensor(x.rows(), 1);
+        let (cols, x) = (x.cols(), x.as_slice());
+        self.each_row(out.as_mut_slice(), 1, |t, to| to[0] = rows::squares(&x[t * cols..][..cols]));
+        out
+    }
+
+    /// Normalises each row in place as if its sum of squares were that in `squares [rows, 1]`, over `count` elements.
+    pub fn norm_by(&self, x: &mut CpuTensor, squares: &CpuTensor, count: usize, weight: &CpuWeight, eps: f32) {
+        let weight = Floats::new(weight.tensor(), &self.pool);
+        let (cols, weight, squares) = (x.cols(), weight.as_slice(), squares.as_slice());
+        self.each_row(x.as_mut_slice(), cols, |t, row| {
+            rows::norm_by(row, squares[t] / count as f32, weight, eps);
+        });
+    }
+
+    /// Rotates the first `N` elements of each head of `x` in place by the angles of its token's position. Row `p` of
+    /// `table [positions, N]` contains the `N/2` cosines of position `p`, then the `N/2` sines. Element `i` pairs with
+    /// `i + N/2`, or `2i` with `2i + 1` if pairs are `adjacent`.
+    pub fn rope(&self, x: &mut CpuTensor, head_dim: usize, table: &CpuWeight, adjacent: bool, positions: &[u32]) {
+        let (cols, width) = (x.cols(), table.extents().1);
         let table = table.tensor().elements();
         self.each_row(x.as_mut_slice(), cols, |t, row| {
-            rows::with_widened(table, positions[t] as usize * head_dim, head_dim, |a| rows::rope(row, a));
+            rows::with_widened(table, positions[t] as usize * width, width, |angles| match adjacent {
+                true => rows::rope_adjacent(row, head_dim, angles),
+                false => rows::rope(row, head_dim, angles),
+            });
         });
+    }
+
+    /// Multiplies `x` by a factor.
+    pub fn scale(&self, x: &mut CpuTensor, factor: f32) {
+        let cols = x.cols();
+        self.each_row(x.as_mut_slice(), cols, |_, row| row.iter_mut().for_each(|x| *x *= factor));
+    }
+
+    /// Replaces each element `x` by `cap * tanh(x / cap)`.
+    pub fn softcap(&self, x: &mut CpuTensor, cap: f32) {
+        let cols = x.cols();
+        self.each_row(x.as_mut_slice(), cols, |_, row| math::softcap(row, cap));
+    }
+
+    /// Adds `y`, which has the same shape, to `x`.
+    pub fn add(&self, x: &mut CpuTensor, y: &CpuTensor) {
+        let (cols, y) = (x.cols(), y.as_slice());
+        self.each_row(x.as_mut_slice(), cols, |t, row| row.iter_mut().zip(&y[t * cols..]).for_each(|(x, y)| *x += y));
+    }
+
+    /// Multiplies `x` by the columns of `y` from column `first` on.
+    pub fn multiply_by(&self, x: &mut CpuTensor, y: &CpuTensor, first: usize) {
+        let (cols, width, y) = (x.cols(), y.cols(), y.as_slice());
+        self.each_row(x.as_mut_slice(), cols, |t, row| math::multiply(row, &y[t * width + first..][..cols]));
+    }
+
+    /// Copies a matrix.
+    pub fn copy(&self, x: &CpuTensor) -> CpuTensor {
+        let mut out = self.pool.tensor(x.rows(), x.cols());
+        out.as_mut_slice().copy_from_slice(x.as_slice());
+        out
     }
 
     /// Takes a weight of one or two dimensions and keeps its element type.
@@ -279,12 +337,14 @@ impl Cpu {
         out
     }
 
-    /// Normalises each row by its root mean square. `eps` is added to the mean of squares.
+    /// Normalises each row by its root mean square. `eps` is added to the mean of squares. If `weight` is shorter than a
+    /// row, each part of its length is normalised.
     pub fn rms_norm(&self, x: &CpuTensor, weight: &CpuWeight, eps: f32) -> CpuTensor {
         let mut out = self.pool.tensor(x.rows(), x.cols());
-        let (cols, x) = (x.cols(), x.as_slice());
+        let x = x.as_slice();
         let weight = Floats::new(weight.tensor(), &self.pool);
         let weight = weight.as_slice();
+        let cols = weight.len();
         self.each_row(
             out.as_mut_slice(),
             cols,

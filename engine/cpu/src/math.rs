@@ -70,6 +70,14 @@ pub(super) fn activate(x: &mut [f32], act: Activation) {
     }
 }
 
+/// `x = cap * tanh(x / cap)`
+#[inline(always)]
+pub(super) fn softcap(x: &mut [f32], cap: f32) {
+    for x in x {
+        *x = cap - 2.0 * cap / (exp(2.0 / cap * *x) + 1.0);
+    }
+}
+
 /// Multiplies each number by the factor at the same index.
 #[inline(always)]
 pub(super) fn multiply(numbers: &mut [f32], factors: &[f32]) {
@@ -193,6 +201,21 @@ mod tests {
             check(act, &want);
         }
         check(Activation::GeluTanh, &tanh);
+    }
+
+    #[test]
+    fn capped_numbers_are_accurate() {
+        for cap in [4.0, 30.0, 50.0] {
+            for i in -1000..1000 {
+                let mut x = [i as f32 * 0.37];
+                let want = f64::from(cap) * (f64::from(x[0]) / f64::from(cap)).tanh();
+                softcap(&mut x, cap);
+                assert!((f64::from(x[0]) - want).abs() < 4e-7 * f64::from(cap), "{} of {want}", x[0]);
+            }
+            let mut extreme = [-1e30, 1e30, f32::NAN];
+            softcap(&mut extreme, cap);
+            assert!(extreme[..2] == [-cap, cap] && extreme[2].is_nan(), "{extreme:?}");
+        }
     }
 
     #[test]

@@ -64,14 +64,47 @@ pub(super) fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
-/// Rotates each head of the row `x`. `angles` contains half a head of cosines, then as many sines.
+/// Computes `x = x / rms(x)` for each group of `width` elements of the row `x`.
 #[inline(always)]
-pub(super) fn rope(x: &mut [f32], angles: &[f32]) {
+pub(super) fn unweighted_head_norm(x: &mut [f32], width: usize, eps: f32) {
+    for head in x.chunks_exact_mut(width) {
+        let factor = rms_factor(head, eps);
+        head.iter_mut().for_each(|x| *x *= factor);
+    }
+}
+
+/// Returns the sum of the squares of `x`.
+#[inline(always)]
+pub(super) fn squares(x: &[f32]) -> f32 {
+    sum(x, |v| v * v)
+}
+
+/// Computes `x = x / sqrt(mean + eps) * weight`, where `mean` is a mean of squares.
+#[inline(always)]
+pub(super) fn norm_by(x: &mut [f32], mean: f32, weight: &[f32], eps: f32) {
+    let factor = 1.0 / (mean + eps).sqrt();
+    x.iter_mut().zip(weight).for_each(|(x, w)| *x = *x * factor * w);
+}
+
+/// Rotates the first `angles.len()` elements of each head of the row `x`. `angles` contains cosines, then as many sines.
+#[inline(always)]
+pub(super) fn rope(x: &mut [f32], head_dim: usize, angles: &[f32]) {
     let half = angles.len() / 2;
     let (cos, sin) = angles.split_at(half);
-    for head in x.chunks_exact_mut(angles.len()) {
-        let (first, second) = head.split_at_mut(half);
+    for head in x.chunks_exact_mut(head_dim) {
+        let (first, second) = head[..angles.len()].split_at_mut(half);
         for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        }
+    }
+}
+
+/// Like [`rope`], but the two elements of a pair are adjacent.
+#[inline(always)]
+pub(super) fn rope_adjacent(x: &mut [f32], head_dim: usize, angles: &[f32]) {
+    let (cos, sin) = angles.split_at(angles.len() / 2);
+    for head in x.chunks_exact_mut(head_dim) {
+        for (([a, b], cos), sin) in head[..angles.len()].as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
             (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
         }
     }

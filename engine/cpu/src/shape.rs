@@ -13,11 +13,13 @@ pub struct KvShape {
     pub block_size: usize,
     /// Element type of keys and values.
     pub dtype: KvDtype,
+    /// Unused bytes after each block.
+    pub padding: usize,
 }
 
 impl KvShape {
-    /// Bytes of one block: keys and values of `block_size` tokens, and their scales.
+    /// Bytes of one block: keys and values of `block_size` tokens, their scales, and padding.
     pub fn block_bytes(&self) -> usize {
-        2 * self.heads * self.block_size * self.dtype.head_bytes(self.head_dim)
+        2 * self.heads * self.block_size * self.dtype.head_bytes(self.head_dim) + self.padding
     }
 }

@@ -131,20 +131,20 @@ impl<'a, E: StoredElement> LayerBlocks<'a, E> {
     /// Returns a head's keys in a block.
     #[inline(always)]
     pub fn keys(&self, block: usize, head: usize) -> HeadPart<'a, E> {
-        self.part(2 * (block * self.shape.heads + head))
+        self.part(block, 2 * head)
     }
 
     /// Returns a head's values in a block.
     #[inline(always)]
     pub fn values(&self, block: usize, head: usize) -> HeadPart<'a, E> {
-        self.part(2 * (block * self.shape.heads + head) + 1)
+        self.part(block, 2 * head + 1)
     }
 
     #[inline(always)]
-    fn part(&self, index: usize) -> HeadPart<'a, E> {
-        let KvShape { head_dim, block_size, dtype, .. } = *self.shape;
+    fn part(&self, block: usize, index: usize) -> HeadPart<'a, E> {
+        let KvShape { heads, head_dim, block_size, dtype, padding } = *self.shape;
         let bytes = block_size * dtype.head_bytes(head_dim);
-        let part = &self.bytes[index * bytes..][..bytes];
+        let part = &self.bytes[block * (2 * heads * bytes + padding) + index * bytes..][..bytes];
         let (elements, scales) = part.split_at(block_size * head_dim * size_of::<E>());
         HeadPart { elements: bytemuck::cast_slice(elements), scales: scales.as_chunks().0 }
     }

@@ -46,6 +46,11 @@ impl CpuWeight {
         }
     }
 
+    /// Returns the elements of a weight that is neither a projection nor an embedding, widened to f32.
+    pub fn to_f32(&self) -> Vec<f32> {
+        self.tensor().elements().to_f32()
+    }
+
     /// Writes row `row`, widened to f32, to `to`.
     pub(super) fn read_row(&self, row: usize, to: &mut [f32]) {
         match &self.0 {

@@ -19,15 +19,35 @@ use crate::sampling::{SampleRow, Sampled};
 use crate::tensor::HostTensor;
 
 /// The parameters of an attention call besides its tensors.
-#[derive(Clone, Copy, Debug)]
-pub struct Attention {
-    /// The layer of the cache to read.
+#[derive(Debug)]
+pub struct Attention<'a, W> {
+    /// The layer whose keys and values are read.
     pub layer: usize,
     /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
     /// With `Some(w)` a position sees the last `w` positions, including itself. With `None` it sees all earlier ones.
     pub window: Option<usize>,
+    /// With `Some(c)` a scaled dot product `s` becomes `c * tanh(s / c)`.
+    pub softcap: Option<f32>,
+    /// `[heads]`: a score without a value that takes part in each head's softmax.
+    pub sinks: Option<&'a W>,
 }
+
+impl<W> Attention<'_, W> {
+    /// Attention to all earlier positions.
+    pub const fn plain(layer: usize, scale: f32) -> Self {
+        Attention { layer, scale, window: None, softcap: None, sinks: None }
+    }
+}
+
+// A derived implementation would require `W: Copy`.
+impl<W> Clone for Attention<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for Attention<'_, W> {}
 
 /// A projection as it was loaded: `weight [N, K]` and, optionally, `bias [N]`.
 pub struct HostLinear {
@@ -43,6 +63,11 @@ impl HostLinear {
         HostLinear { weight: self.weight.into_rows(range.clone()), bias: self.bias.map(|bias| bias.into_rows(range)) }
     }
 
+    /// Copies the part that computes some of the outputs. Used to split fused projections.
+    pub fn part(&self, range: Range<usize>) -> Self {
+        HostLinear { weight: self.weight.rows(range.clone()), bias: self.bias.as_ref().map(|bias| bias.rows(range)) }
+    }
+
     /// Returns the part that uses some of the inputs: columns of the weight. Only one part may have the bias, so that
     /// it is added once.
     ///
@@ -51,6 +76,33 @@ impl HostLinear {
     pub fn inputs(self, range: Range<usize>, has_bias: bool) -> Result<Self> {
         Ok(HostLinear { weight: self.weight.into_cols(range)?, bias: self.bias.filter(|_| has_bias) })
     }
+}
+
+/// The projections to query, key and value as they were loaded.
+pub struct HostQkv {
+    /// `[heads * D, H]`
+    pub query: HostLinear,
+    /// `[kv_heads * D, H]`. `None` for a layer that only reads another layer's keys and values.
+    pub key: Option<HostLinear>,
+    /// `[kv_heads * D, H]`. `None` if the key's projection also gives the values.
+    pub value: Option<HostLinear>,
+}
+
+/// An elementwise change of a matrix `x`.
+pub enum Change<'a, T> {
+    /// Multiplies by a factor.
+    Scale(f32),
+    /// Replaces `x` by `c * tanh(x / c)`.
+    Softcap(f32),
+    /// Adds a matrix of the same shape.
+    Add(&'a T),
+    /// Multiplies by columns of another matrix.
+    Multiply {
+        /// The other matrix.
+        by: &'a T,
+        /// The first of its columns that is used.
+        first: usize,
+    },
 }
 
 /// A normalisation of rows.
@@ -73,13 +125,42 @@ pub enum Norm<W> {
     },
 }
 
-/// The processing of query and key heads before attention.
+/// The processing of heads before attention.
 pub struct QkNormRope<'a, W> {
-    /// The weights of the root-mean-square norms for query heads and for key heads, `[D]` each, and their epsilon.
-    pub norms: Option<(&'a W, &'a W, f32)>,
-    /// The angles by which heads are rotated, `[positions, D]`. Row `p` contains the `D/2` cosines of position `p`,
-    /// then the `D/2` sines. Element `i` pairs with `i + D/2`, the half-split convention.
-    pub rope: Option<&'a W>,
+    /// The norms of query and key heads.
+    pub norms: Option<QkNorms<'a, W>>,
+    /// With `Some(eps)` each value head is divided by its root mean square. `eps` is added to the mean of squares.
+    pub value_eps: Option<f32>,
+    /// The rotation of query and key heads.
+    pub rope: Option<Rotation<'a, W>>,
+}
+
+// A derived implementation would require `W: Default`.
+impl<W> Default for QkNormRope<'_, W> {
+    fn default() -> Self {
+        QkNormRope { norms: None, value_eps: None, rope: None }
+    }
+}
+
+/// Root-mean-square norms of query and key heads.
+pub struct QkNorms<'a, W> {
+    /// `[D]`, or `[heads * D]` if whole rows are normalised.
+    pub query: &'a W,
+    /// `[D]`, or `[kv_heads * D]` if whole rows are normalised. `None` if there are no keys.
+    pub key: Option<&'a W>,
+    /// Added to the mean of squares.
+    pub eps: f32,
+    /// Whether all heads of a token are normalised together, including those of other workers.
+    pub rows: bool,
+}
+
+/// A rotation of heads.
+pub struct Rotation<'a, W> {
+    /// `[positions, N]`. Row `p` contains the `N/2` cosines of position `p`, then the `N/2` sines. They rotate the first
+    /// `N` elements of each head.
+    pub angles: &'a W,
+    /// Whether elements `2i` and `2i + 1` are a pair. Otherwise elements `i` and `i + N/2` are.
+    pub adjacent: bool,
 }
 
 /// A device. Operations are queued in order and report no errors themselves. [`Backend::sample`] and
@@ -114,10 +195,11 @@ pub trait Backend: Send + 'static {
         self.to_projection(self.weight(tensor)?, false)
     }
     /// Copies the projections to query, key and value to the device.
-    fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<Self::QkvWeight>;
+    fn qkv_weight(&self, parts: HostQkv) -> Result<Self::QkvWeight>;
     /// Copies the gate and up projections to the device.
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<Self::GatedWeight>;
-    /// Allocates a pool of `num_blocks` blocks, and space for `swap_blocks` more in host memory.
+    /// Allocates a pool of `num_blocks` blocks, and space for `swap_blocks` more in host memory. With several groups
+    /// of layers, these are numbers of pages.
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self::KvCache>;
 
     /// Copies a step's inputs to the device: its tokens, and how to sample the rows of its logits.
@@ -216,10 +298,12 @@ pub trait Backend: Send + 'static {
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
     /// Returns the queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.
     fn qkv(&self, x: &Self::Tensor, weight: &Self::QkvWeight) -> Self::Qkv;
-    /// Normalises each row of `x`.
+    /// Changes each element of `x`.
+    fn change(&self, x: &mut Self::Tensor, change: Change<'_, Self::Tensor>);
+    /// Normalises each row of `x`. If the norm's weight is shorter than a row, it normalises each part of that length.
     fn norm(&self, x: &Self::Tensor, norm: &Norm<Self::Weight>) -> Self::Tensor;
-    /// Normalises and rotates the query and key heads in place as `heads` specifies, then writes the new tokens' keys
-    /// and values to their slots in one layer of the cache.
+    /// Normalises and rotates heads in place as `heads` specifies, then writes the new tokens' keys and values, if there
+    /// are any, to their slots in one layer of the cache.
     fn norm_rope_and_write_kv(
         &self,
         qkv: &mut Self::Qkv,
@@ -234,7 +318,7 @@ pub trait Backend: Send + 'static {
         &self,
         qkv: &Self::Qkv,
         cache: &Self::KvCache,
-        params: Attention,
+        params: Attention<'_, Self::Weight>,
         inputs: &Self::Inputs,
     ) -> Self::Tensor;
     /// Returns the rows of `x` whose logits are needed, `[R, H]`.

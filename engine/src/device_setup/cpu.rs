@@ -1,12 +1,12 @@
 //! Loading a model onto the CPU, whole or divided among workers.
 
-use super::{LoadedModel, kv_layout};
+use super::{LoadedModel, kv_layout, text_only};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
 use crate::device_info::DeviceInfo;
 use crate::error::{Error, Result};
-use crate::kv::{KvDtype, KvLayout};
+use crate::kv::{KvDtype, KvLayout, capacity};
 use crate::load::Weights;
 use crate::model;
 use crate::options::{AttentionKernels, CPU_KV_MEMORY, Options};
@@ -30,10 +30,11 @@ pub(super) fn load_model(
         return Err(Error::Option("attention: v1 and v2 need a GPU or the emulator".into()));
     }
     let of = options.tensor_parallel_size;
-    let own = Shard { rank: 0, of }.config(config)?;
-    let part = kv_layout(&own, options, options.kv_dtype.unwrap_or(KvDtype::Float(DType::F32)));
+    let shard = Shard { rank: 0, of };
+    shard.config(config)?;
+    let part = kv_layout(&config.kv_layers(), shard, options, options.kv_dtype.unwrap_or(KvDtype::Float(DType::F32)))?;
     // The workers share the machine's memory.
-    let layout = KvLayout { heads: of * part.heads, ..part };
+    let layout = part.clone().of_workers(of);
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
     let threads = if of == 1 { options.threads } else { Some(threads_per_worker(options)) };
@@ -44,11 +45,12 @@ pub(super) fn load_model(
     let first = backend()?;
     let Reserved { mut caches, num_blocks, swap_blocks, note: shortage } =
         reserve(&first, part, of, (num_blocks, swap_blocks), options)?;
-    let longest = match config.window() {
-        // With a window, sequences can be longer than the cache, because blocks are freed as the window slides.
-        Some(_) => config.max_positions,
-        None => config.max_positions.min(num_blocks * options.block_size),
-    };
+    // With a window, sequences can be longer than the cache, because blocks are freed as the window slides.
+    let groups = layout.cache_groups();
+    let longest = capacity::longest(config.max_positions, |len| {
+        let counts = capacity::blocks_at_once(&groups, options.block_size, len, 1);
+        capacity::pages_for(&groups, &counts) <= num_blocks
+    });
     let rounded = options.dtype.filter(|&dtype| dtype != DType::F32);
     let dtype = rounded.unwrap_or(weights.dtype());
     let quantised = if rounded.is_some() { Vec::new() } else { weights.quantised().to_vec() };
@@ -63,7 +65,14 @@ pub(super) fn load_model(
         "the checkpoint's scales of keys and values (k_scale, v_scale) are not used because each head of each token has its own scales"
             .to_string()
     });
-    let notes = note.into_iter().chain(shortage).chain(widened).chain(unrounded).chain(unscaled).collect();
+    let notes = note
+        .into_iter()
+        .chain(text_only(config))
+        .chain(shortage)
+        .chain(widened)
+        .chain(unrounded)
+        .chain(unscaled)
+        .collect();
     let device = DeviceInfo { name: "CPU".into(), dtype, quantised, memory: None, notes };
 
     let group = RankGroup::new(of);
@@ -108,10 +117,10 @@ fn reserve(
 ) -> Result<Reserved> {
     let (mut blocks, mut refusal) = (wanted, None);
     loop {
-        let caches = (0..of).map(|_| backend.kv_cache(layout, blocks.0, blocks.1)).collect::<Result<Vec<_>>>();
+        let caches = (0..of).map(|_| backend.kv_cache(layout.clone(), blocks.0, blocks.1)).collect::<Result<Vec<_>>>();
         let error = match caches {
             Ok(caches) => {
-                let mib = |blocks: usize| (of * blocks * layout.block_bytes()) >> 20;
+                let mib = |blocks: usize| (of * blocks * layout.page_bytes()) >> 20;
                 let note = refusal.map(|why: String| {
                     let (kv, swap) = (mib(blocks.0), mib(blocks.1));
                     format!(

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use launch::Driver;
 
-use super::{LoadedModel, kv_layout};
+use super::{LoadedModel, kv_layout, text_only};
 use crate::backend::Backend;
 use crate::backend::cuda::{CudaBackend, GpuGroup, check_workers};
-use crate::config::ModelConfig;
+use crate::config::{LayerKv, ModelConfig};
 use crate::device_info::{DeviceInfo, MemoryPlan};
 use crate::error::{Error, Result};
 use crate::kv::{KvDtype, KvLayout};
@@ -121,14 +121,18 @@ impl OpenGpus {
         let OpenGpus { workers, group, dtype, kv_dtype } = self;
         let of = workers.len();
         // The layouts of each worker's cache and of all together.
-        let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, kv_dtype);
-        let layout = KvLayout { heads: of * part.heads, ..part };
+        // All layers share one group, which keeps what the layer with the largest window needs.
+        let common = |layer: LayerKv| LayerKv { window: config.window(), ..layer };
+        let layers: Vec<LayerKv> = config.kv_layers().into_iter().map(common).collect();
+        let part = kv_layout(&layers, Shard { rank: 0, of }, options, kv_dtype)?;
+        check_layout(&part)?;
+        let layout = part.clone().of_workers(of);
 
         let mut first = Some(weights);
         let mut loaded = Vec::with_capacity(of);
         for backend in workers {
             let weights = first.take().map_or_else(&mut open, Ok)?;
-            loaded.push(LoadedWorker::new(backend, config, weights, part, options, dtype)?);
+            loaded.push(LoadedWorker::new(backend, config, weights, &part, options, dtype)?);
         }
         let blocks_of = |worker: &LoadedWorker| {
             options
@@ -139,11 +143,12 @@ impl OpenGpus {
         let swap_blocks = options.swap_blocks(&layout, num_blocks);
         let tightest = loaded.iter().min_by_key(|worker| worker.memory.kv_cache).unwrap_or(&loaded[0]);
         let name = if of == 1 { tightest.backend.name().into() } else { format!("{of} x {}", tightest.backend.name()) };
-        let (quantised, notes) = (tightest.backend.quantised(), widening_note(tightest, dtype).into_iter().collect());
+        let notes = text_only(config).into_iter().chain(widening_note(tightest, dtype)).collect();
+        let quantised = tightest.backend.quantised();
         let device = DeviceInfo { name, dtype, quantised, memory: Some(tightest.memory), notes };
 
         let runner = |LoadedWorker { backend, model, .. }: LoadedWorker| -> Result<ModelRunner<CudaBackend>> {
-            let cache = backend.kv_cache(part, num_blocks, swap_blocks)?;
+            let cache = backend.kv_cache(part.clone(), num_blocks, swap_blocks)?;
             Ok(ModelRunner::new(backend, model, cache))
         };
         let mut runners = loaded.into_iter().map(runner).collect::<Result<Vec<_>>>()?.into_iter();
@@ -154,6 +159,16 @@ impl OpenGpus {
         };
         Ok(LoadedModel { runner, layout, num_blocks, swap_blocks, device })
     }
+}
+
+/// Refuses caches that the GPU's kernels cannot address.
+fn check_layout(layout: &KvLayout) -> Result<()> {
+    let layers = layout.groups.iter().map(|group| group.layers.len()).sum::<usize>();
+    if layout.groups.len() > 1 || layout.num_layers() > layers {
+        let why = "the GPU needs a KV cache of its own, with equal heads, in every layer; use the CPU for this model";
+        return Err(Error::Unsupported(why.into()));
+    }
+    Ok(())
 }
 
 /// Whether quantised projections stay quantised. Requesting a type decodes them, as on the CPU. With several workers
@@ -189,7 +204,7 @@ impl LoadedWorker {
         backend: CudaBackend,
         config: &ModelConfig,
         mut weights: Weights,
-        layout: KvLayout,
+        layout: &KvLayout,
         options: &Options,
         dtype: DType,
     ) -> Result<Self> {

@@ -9,15 +9,15 @@ use crate::scheduler::{Scheduler, Step};
 use crate::sequence::Sequence;
 
 /// Returns the step's tokens in the backend's form, and the sampling parameters of each row of logits.
-pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (Batch, Vec<SampleRow<'a>>) {
-    let mut batch = Batch { moves: step.moves.clone(), ..Batch::default() };
+pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, groups: usize) -> (Batch, Vec<SampleRow<'a>>) {
+    let mut batch = Batch { moves: step.moves.clone(), ..Batch::new(groups) };
     let mut rows = Vec::new();
     for (at, chunks, is_sampled) in step.groups() {
         let first = batch.spans.len();
         let group = &scheduler.running()[at];
         for chunk in chunks {
             let seq = &group.running[chunk.seq];
-            push_span(&mut batch, seq, chunk.range.clone(), block_size);
+            push_span(&mut batch, seq, chunk.range.clone());
             let row = |p: usize| (batch.tokens.len() - (chunk.range.end - p)) as u32;
             let wanted = chunk.wanted.clone().map(row);
             if group.params.pooling.is_some() {
@@ -41,11 +41,22 @@ pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (B
 }
 
 /// Adds tokens `range` of a sequence to a batch. The sequence's table must have slots for them.
-pub fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>, block_size: usize) {
-    let (start, table) = (batch.tokens.len(), batch.blocks.len());
+pub fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>) {
+    let (start, table) = (batch.tokens.len(), batch.table_len());
     batch.spans.push(Span { start, len: range.len(), context: range.end, table });
     batch.tokens.extend(&seq.tokens[range.clone()]);
     batch.positions.extend(range.clone().map(|p| p as u32));
-    batch.slots.extend(range.clone().map(|p| seq.table.slot(p)));
-    batch.blocks.extend_from_slice(&seq.table.blocks()[..blocks_for(range.end, block_size)]);
+    let (pool, size) = (seq.table.pool(), seq.table.pool().block_size());
+    for (at, (to, group)) in batch.groups.iter_mut().zip(pool.groups()).enumerate() {
+        let blocks = &seq.table.lane(at).blocks()[..blocks_for(range.end, size)];
+        if group.id_step == 1 {
+            to.slots.extend(range.clone().map(|p| seq.table.slot(at, p)));
+            to.blocks.extend_from_slice(blocks);
+            continue;
+        }
+        // Blocks that a window has left behind have no numbers. Nothing reads their entries.
+        let id = |block: u32| block.wrapping_mul(group.id_step as u32);
+        to.slots.extend(range.clone().map(|p| id(blocks[p / size]) * size as u32 + (p % size) as u32));
+        to.blocks.extend(blocks.iter().map(|&block| id(block)));
+    }
 }

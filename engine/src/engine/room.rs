@@ -3,14 +3,14 @@
 use super::{Engine, EngineConfig};
 use crate::embedding::Pooling;
 use crate::error::{Error, Result};
-use crate::kv::blocks_for;
+use crate::kv::{Counts, blocks_for, capacity};
 use crate::sampling::SamplingParams;
 
 impl Engine {
     /// Rejects a prompt that is too long for the model or the KV cache even if the request runs alone.
     pub(super) fn check_prompt(&self, prompt: &[u32], params: &SamplingParams) -> Result<()> {
         let refuse = |why: String| Err(Error::request("prompt", why));
-        let EngineConfig { max_len, vocab_size, block_size, .. } = self.config;
+        let EngineConfig { max_len, vocab_size, .. } = self.config;
         if prompt.is_empty() {
             return refuse("the prompt has no tokens".into());
         }
@@ -28,16 +28,21 @@ impl Engine {
                 prompt.len()
             ));
         }
-        let num_blocks = self.scheduler.capacity();
-        let own = blocks_for(len, block_size) - self.pinned_blocks(prompt, params);
-        if own.min(self.blocks_alone(len, params)) > num_blocks {
-            return refuse(format!(
-                "the prompt has {} tokens, but the KV cache holds {} in all ({num_blocks} blocks of {block_size})",
-                prompt.len(),
-                num_blocks * block_size
-            ));
+        if !self.fits_alone(len, prompt, params) {
+            return refuse(format!("the prompt has {} tokens, but the KV cache holds {}", prompt.len(), self.room()));
         }
         Ok(())
+    }
+
+    /// The size of the KV cache without pinned blocks, for messages.
+    fn room(&self) -> String {
+        let (size, capacity) = (self.config.block_size, self.scheduler.capacity());
+        if self.config.groups.len() == 1 {
+            return format!("{} in all ({capacity} blocks of {size})", capacity * size);
+        }
+        let (pinned, most) = (self.scheduler.pinned(), self.config.max_len);
+        let fits = |len| self.pool.holds(&pinned.plus(self.pool.blocks_at_once(len, 1)));
+        format!("at most {} of one sequence", capacity::longest(most, fits))
     }
 
     /// Rejects beam searches that are too large for the KV cache. Beams compete at every step, so all must fit together
@@ -50,11 +55,14 @@ impl Engine {
         let longest = blocks_for(prompt.len() + most.saturating_sub(1), block_size);
         let shared = prompt.len() / block_size;
         let needed = shared + beam.width * (longest - shared) - self.pinned_blocks(prompt, params);
-        let num_blocks = self.scheduler.capacity();
-        if needed > num_blocks {
+        if !self.holds(Counts::each(self.config.groups.len(), needed)) {
+            let there = match self.config.groups.len() {
+                1 => self.scheduler.capacity().to_string(),
+                _ => "fewer".into(),
+            };
             let why = format!(
                 "{} beams of up to {most} tokens after a prompt of {} may take {needed} KV blocks, but there are \
-                 {num_blocks}, and beams cannot be run in parts",
+                 {there}, and beams cannot be run in parts",
                 beam.width,
                 prompt.len()
             );
@@ -63,13 +71,21 @@ impl Engine {
         Ok(())
     }
 
-    /// The number of blocks that a sequence of `tokens` tokens needs when it has the cache to itself. Beams keep all
+    /// Whether the cache holds the given numbers of blocks, besides those that are pinned.
+    fn holds(&self, counts: Counts) -> bool {
+        self.pool.holds(&self.scheduler.pinned().plus(counts))
+    }
+
+    /// Whether `tokens` tokens of a sequence that begins with `prompt` fit when it has the cache to itself. Beams keep all
     /// their blocks.
-    fn blocks_alone(&self, tokens: usize, params: &SamplingParams) -> usize {
-        match params.beam {
-            Some(_) => blocks_for(tokens, self.config.block_size),
-            None => self.pool.blocks_at_once(tokens, 1),
-        }
+    fn fits_alone(&self, tokens: usize, prompt: &[u32], params: &SamplingParams) -> bool {
+        let all = blocks_for(tokens, self.config.block_size);
+        let own = all - self.pinned_blocks(prompt, params).min(all);
+        let at_once = self.pool.blocks_at_once(tokens, 1);
+        self.holds(Counts::by(self.config.groups.len(), |group| match params.beam {
+            Some(_) => own,
+            None => own.min(at_once.of(group)),
+        }))
     }
 
     /// The number of full blocks that a prompt shares with a pinned prefix.
@@ -82,12 +98,7 @@ impl Engine {
     /// The maximum length of `prompt` and an output together, limited by the model's positions and by the KV blocks
     /// available to one sequence.
     pub fn context_len(&self, prompt: &[u32], params: &SamplingParams) -> usize {
-        let EngineConfig { max_len, block_size, .. } = self.config;
-        let blocks = self.scheduler.capacity() + self.pinned_blocks(prompt, params);
-        if self.blocks_alone(max_len, params) <= self.scheduler.capacity() {
-            return max_len;
-        }
         // The last token needs no slot.
-        max_len.min(blocks * block_size + 1)
+        capacity::longest(self.config.max_len, |len| self.fits_alone(len - 1, prompt, params))
     }
 }

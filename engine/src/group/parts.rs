@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::SequenceGroup;
 use crate::embedding::PooledStates;
-use crate::kv::{BlockPool, blocks_for};
+use crate::kv::{BlockPool, Counts, blocks_for};
 use crate::sequence::Sequence;
 
 /// The order of groups: first by admission, then by arrival for groups that were never admitted, then by the first
@@ -100,8 +100,8 @@ impl SequenceGroup {
         self.first_token = earlier(self.first_token, other.first_token);
     }
 
-    /// The number of blocks that all its tokens take, computed or not, if its sequences share only the prompt's full
-    /// blocks.
+    /// The memory that all its tokens take, computed or not, if its sequences share only the prompt's full blocks. In the
+    /// units of [`PoolUsage`](crate::kv::PoolUsage).
     pub fn num_blocks(&self) -> usize {
         self.own_blocks().sum()
     }
@@ -123,10 +123,15 @@ impl SequenceGroup {
         }
     }
 
-    /// The smaller of `blocks` and the blocks that a sequence needs at a time if at most `chunk` of its tokens are
-    /// computed per step.
-    pub fn at_most(&self, blocks: usize, pool: &BlockPool, chunk: usize) -> usize {
-        if self.keeps_all_blocks() { blocks } else { blocks.min(pool.blocks_at_once(usize::MAX, chunk)) }
+    /// For each group of layers, the smaller of `blocks` and the blocks that a sequence needs at a time if at most
+    /// `chunk` of its tokens are computed per step.
+    pub fn at_most(&self, blocks: usize, pool: &BlockPool, chunk: usize) -> Counts {
+        let groups = pool.groups().len();
+        if self.keeps_all_blocks() || !pool.has_windows() {
+            return Counts::each(groups, blocks);
+        }
+        let most = pool.blocks_at_once(usize::MAX, chunk);
+        Counts::by(groups, |group| blocks.min(most.of(group)))
     }
 
     /// Whether the group keeps blocks that the window has left behind. Beams keep them. They cannot be divided, so all
@@ -135,12 +140,13 @@ impl SequenceGroup {
         self.params.beam.is_some()
     }
 
-    /// The number of blocks that each sequence adds to the sequences before it.
+    /// The memory that each sequence adds to the sequences before it.
     fn own_blocks(&self) -> impl Iterator<Item = usize> {
         let own = |(i, seq): (usize, &Sequence)| {
             let size = seq.table.pool().block_size();
             let shared = if i == 0 { 0 } else { seq.prompt_len / size };
-            self.at_most(blocks_for(seq.tokens.len(), size) - shared, seq.table.pool(), 1)
+            let pool = seq.table.pool();
+            pool.units(&self.at_most(blocks_for(seq.tokens.len(), size) - shared, pool, 1))
         };
         self.running.iter().enumerate().map(own)
     }

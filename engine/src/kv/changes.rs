@@ -4,16 +4,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::log::{BlockEvent, EventLog, Space};
+use super::log::{BlockEvent, EventLog, Place, Space};
 use super::prefix::Prefix;
 
 /// A change to the set of prefixes that lookups can find.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheChange {
-    /// A block of this pool now holds the last tokens of this prefix.
-    Stored(Space, Arc<Prefix>),
-    /// No block of this pool holds the prefix with this [`PrefixId::hash`](super::PrefixId::hash) any more.
-    Removed(Space, u64),
+    /// A block of this pool and group now holds the last tokens of this prefix.
+    Stored(Place, Arc<Prefix>),
+    /// No block of this pool and group holds the prefix with this [`PrefixId::hash`](super::PrefixId::hash) any more.
+    Removed(Place, u64),
 }
 
 /// Collects the changes as they happen and hands them out per step. A block is registered when a step is scheduled, but
@@ -26,13 +26,13 @@ pub enum CacheChange {
 #[derive(Debug, Default)]
 pub struct CacheChanges {
     /// The prefix hash of each registered block.
-    hashes: HashMap<(Space, u32), u64>,
+    hashes: HashMap<(Place, u32), u64>,
     /// The number of blocks that hold each prefix.
-    holders: HashMap<(Space, u64), usize>,
+    holders: HashMap<(Place, u64), usize>,
     /// Changes since the last call of [`Self::take`]. A prefix that was stored and removed in this time leaves `None`.
     changes: Vec<Option<CacheChange>>,
     /// The index in `changes` of each stored prefix.
-    stored: HashMap<(Space, u64), usize>,
+    stored: HashMap<(Place, u64), usize>,
 }
 
 impl CacheChanges {
@@ -42,36 +42,37 @@ impl CacheChanges {
         self.changes.drain(..).flatten().collect()
     }
 
-    fn store(&mut self, space: Space, block: u32, prefix: Arc<Prefix>) {
+    fn store(&mut self, place: Place, block: u32, prefix: Arc<Prefix>) {
         let hash = prefix.id().hash();
-        self.hashes.insert((space, block), hash);
-        let holders = self.holders.entry((space, hash)).or_default();
+        self.hashes.insert((place, block), hash);
+        let holders = self.holders.entry((place, hash)).or_default();
         *holders += 1;
         if *holders == 1 {
-            self.stored.insert((space, hash), self.changes.len());
-            self.changes.push(Some(CacheChange::Stored(space, prefix)));
+            self.stored.insert((place, hash), self.changes.len());
+            self.changes.push(Some(CacheChange::Stored(place, prefix)));
         }
     }
 
-    fn remove(&mut self, space: Space, block: u32) {
-        let Some(hash) = self.hashes.remove(&(space, block)) else { return };
-        let Some(holders) = self.holders.get_mut(&(space, hash)) else { return };
+    fn remove(&mut self, place: Place, block: u32) {
+        let Some(hash) = self.hashes.remove(&(place, block)) else { return };
+        let Some(holders) = self.holders.get_mut(&(place, hash)) else { return };
         *holders -= 1;
         if *holders == 0 {
-            self.holders.remove(&(space, hash));
-            match self.stored.remove(&(space, hash)) {
+            self.holders.remove(&(place, hash));
+            match self.stored.remove(&(place, hash)) {
                 Some(at) => self.changes[at] = None,
-                None => self.changes.push(Some(CacheChange::Removed(space, hash))),
+                None => self.changes.push(Some(CacheChange::Removed(place, hash))),
             }
         }
     }
 }
 
 impl EventLog for CacheChanges {
-    fn record(&mut self, space: Space, event: BlockEvent) {
+    fn record(&mut self, space: Space, group: usize, event: BlockEvent) {
+        let place = Place { space, group };
         match event {
-            BlockEvent::Register { block, prefix } => self.store(space, block, prefix),
-            BlockEvent::Evict(block) => self.remove(space, block),
+            BlockEvent::Register { block, prefix } => self.store(place, block, prefix),
+            BlockEvent::Evict(block) => self.remove(place, block),
             _ => {}
         }
     }
@@ -88,7 +89,7 @@ mod tests {
 
     /// A table whose full blocks, of two tokens each, are registered.
     fn table(pool: &BlockPool, tokens: &[u32]) -> BlockTable {
-        let mut table = BlockTable::prefix_hit(pool, tokens);
+        let mut table = BlockTable::prefix_hit(pool, tokens, false);
         table.reserve(tokens.len() - table.len(), &mut Vec::new()).unwrap();
         table.register(tokens);
         table
@@ -100,13 +101,15 @@ mod tests {
         (pool, changes)
     }
 
+    const CACHE: Place = Place { space: Space::Cache, group: 0 };
+
     #[test]
     fn a_stored_prefix_has_its_tokens_and_its_parent() {
         let (pool, changes) = watched(3);
         let first = table(&pool, &[1, 2, 3, 4, 5]);
         let stored = changes.lock().unwrap().take();
-        let registered: Vec<_> = pool.registered().into_iter().map(|(_, prefix)| prefix).collect();
-        let stored_in_cache = |prefix| CacheChange::Stored(Space::Cache, prefix);
+        let registered: Vec<_> = pool.registered(0).into_iter().map(|(_, prefix)| prefix).collect();
+        let stored_in_cache = |prefix| CacheChange::Stored(CACHE, prefix);
         assert_eq!(stored, registered.iter().cloned().map(stored_in_cache).collect::<Vec<_>>());
         assert_eq!((registered[0].parent(), registered[0].tokens()), (None, &[1, 2][..]));
         assert_eq!((registered[1].parent(), registered[1].tokens()), (Some(registered[0].id()), &[3, 4][..]));
@@ -117,7 +120,7 @@ mod tests {
         let now = changes.lock().unwrap().take();
         assert_eq!(
             (now.len(), &now[0]),
-            (3, &CacheChange::Removed(Space::Cache, hashes[1])),
+            (3, &CacheChange::Removed(CACHE, hashes[1])),
             "the end of a text is evicted first"
         );
         let tokens = now[1..].iter().map(|change| match change {
@@ -131,11 +134,11 @@ mod tests {
     fn the_blocks_of_a_failed_step_are_never_reported() {
         let (pool, changes) = watched(8);
         let before = table(&pool, &[1, 2]);
-        let hash = pool.registered()[0].1.id().hash();
+        let hash = pool.registered(0)[0].1.id().hash();
         assert_eq!(changes.lock().unwrap().take().len(), 1);
         let failed = table(&pool, &[1, 2, 3, 4]);
         pool.reset_prefix_cache();
-        assert_eq!(changes.lock().unwrap().take(), [CacheChange::Removed(Space::Cache, hash)]);
+        assert_eq!(changes.lock().unwrap().take(), [CacheChange::Removed(CACHE, hash)]);
         drop((before, failed));
     }
 
@@ -143,21 +146,22 @@ mod tests {
     fn a_prefix_in_two_blocks_is_removed_with_the_last() {
         let (pool, changes) = watched(4);
         let first_two = table(&pool, &[1, 2, 3, 4]);
-        let first = pool.registered()[0].1.clone();
+        let first = pool.registered(0)[0].1.clone();
         let mut changes = changes.lock().unwrap();
         assert_eq!(changes.take().len(), 2);
-        let second = pool.registered()[1].1.clone();
-        changes.record(Space::Cache, BlockEvent::Register { block: 7, prefix: second.clone() });
-        changes.record(Space::Cache, BlockEvent::Evict(first_two.blocks()[1]));
+        let second = pool.registered(0)[1].1.clone();
+        changes.record(Space::Cache, 0, BlockEvent::Register { block: 7, prefix: second.clone() });
+        changes.record(Space::Cache, 0, BlockEvent::Evict(first_two.lane(0).blocks()[1]));
         assert_eq!(changes.take(), []);
-        changes.record(Space::Swap, BlockEvent::Register { block: 7, prefix: second.clone() });
-        assert_eq!(changes.take(), [CacheChange::Stored(Space::Swap, second.clone())]);
-        changes.record(Space::Swap, BlockEvent::Evict(7));
-        let removed = CacheChange::Removed(Space::Swap, second.id().hash());
+        let swap = Place { space: Space::Swap, group: 0 };
+        changes.record(Space::Swap, 0, BlockEvent::Register { block: 7, prefix: second.clone() });
+        assert_eq!(changes.take(), [CacheChange::Stored(swap, second.clone())]);
+        changes.record(Space::Swap, 0, BlockEvent::Evict(7));
+        let removed = CacheChange::Removed(swap, second.id().hash());
         assert_eq!(changes.take(), [removed], "the swap space is counted separately");
-        changes.record(Space::Cache, BlockEvent::Evict(7));
-        changes.record(Space::Cache, BlockEvent::Evict(first_two.blocks()[0]));
-        let removed = [second, first].map(|prefix| CacheChange::Removed(Space::Cache, prefix.id().hash()));
+        changes.record(Space::Cache, 0, BlockEvent::Evict(7));
+        changes.record(Space::Cache, 0, BlockEvent::Evict(first_two.lane(0).blocks()[0]));
+        let removed = [second, first].map(|prefix| CacheChange::Removed(CACHE, prefix.id().hash()));
         assert_eq!(changes.take(), removed);
     }
 }

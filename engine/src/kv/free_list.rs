@@ -1,10 +1,12 @@
 //! The free blocks, in allocation order.
 
-/// A doubly linked list of block numbers in one array. Adding at either end and removing from anywhere are O(1).
+/// Doubly linked lists of numbers in one array. A number is in at most one list. Adding at either end and removing from
+/// anywhere are O(1).
 #[derive(Debug)]
-pub struct FreeList {
-    /// One link per block, and a last one that closes the ring.
+pub struct FreeList<const LISTS: usize = 1> {
+    /// One link per number, and one for each list that closes its ring.
     links: Vec<Link>,
+    /// Numbers in all lists.
     len: usize,
 }
 
@@ -14,96 +16,114 @@ struct Link {
     next: u32,
 }
 
-impl FreeList {
-    /// A list of blocks 0 to `num_blocks` - 1, in order.
-    pub fn full(num_blocks: u32) -> Self {
-        let ring = num_blocks + 1;
+impl<const LISTS: usize> FreeList<LISTS> {
+    /// Lists of the numbers below `count`, all in the first list, in order.
+    pub fn full(count: u32) -> Self {
+        let mut lists = FreeList::empty(count);
+        let ring = count + 1;
         let link = |b: u32| Link { prev: (b + ring - 1) % ring, next: (b + 1) % ring };
-        FreeList { links: (0..ring).map(link).collect(), len: num_blocks as usize }
+        lists.links[..ring as usize].iter_mut().zip((0..ring).map(link)).for_each(|(to, link)| *to = link);
+        lists.len = count as usize;
+        lists
     }
 
-    /// Blocks in the list.
+    /// Empty lists for the numbers below `count`.
+    pub fn empty(count: u32) -> Self {
+        let alone = |b: u32| Link { prev: b, next: b };
+        FreeList { links: (0..count + LISTS as u32).map(alone).collect(), len: 0 }
+    }
+
+    /// Numbers in all lists.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Removes and returns the first block.
-    pub fn take_first(&mut self) -> Option<u32> {
-        let first = self.links[self.end()].next;
-        (first as usize != self.end()).then(|| {
-            self.remove(first);
-            first
-        })
+    /// The first number of a list.
+    pub fn first(&self, list: usize) -> Option<u32> {
+        let first = self.links[self.end(list)].next;
+        ((first as usize) < self.links.len() - LISTS).then_some(first)
     }
 
-    /// Adds a block at the front, to be allocated next.
-    pub fn push_first(&mut self, block: u32) {
-        self.insert(self.end() as u32, block);
+    /// Removes and returns the first number of a list.
+    pub fn take_first(&mut self, list: usize) -> Option<u32> {
+        let first = self.first(list)?;
+        self.remove(first);
+        Some(first)
     }
 
-    /// Adds a block at the end, to be allocated after all others.
-    pub fn push_last(&mut self, block: u32) {
-        self.insert(self.links[self.end()].prev, block);
+    /// Adds a number at the front of a list.
+    pub fn push_first(&mut self, list: usize, number: u32) {
+        self.insert(self.end(list) as u32, number);
     }
 
-    /// Removes a block, which must be in the list.
-    pub fn remove(&mut self, block: u32) {
-        let Link { prev, next } = self.links[block as usize];
+    /// Adds a number at the end of a list.
+    pub fn push_last(&mut self, list: usize, number: u32) {
+        self.insert(self.links[self.end(list)].prev, number);
+    }
+
+    /// Removes a number, which must be in one of the lists.
+    pub fn remove(&mut self, number: u32) {
+        let Link { prev, next } = self.links[number as usize];
         self.links[prev as usize].next = next;
         self.links[next as usize].prev = prev;
         self.len -= 1;
     }
 
-    /// The blocks, in allocation order.
-    pub fn iter(&self) -> impl Iterator<Item = u32> {
-        let next = |b: &u32| Some(self.links[*b as usize].next).filter(|&b| b as usize != self.end());
-        std::iter::successors(next(&(self.end() as u32)), next)
+    /// The numbers of a list, in order.
+    pub fn iter(&self, list: usize) -> impl Iterator<Item = u32> {
+        let count = self.links.len() - LISTS;
+        let next = move |b: &u32| Some(self.links[*b as usize].next).filter(|&b| (b as usize) < count);
+        std::iter::successors(self.first(list), next)
     }
 
-    fn insert(&mut self, after: u32, block: u32) {
-        let next = std::mem::replace(&mut self.links[after as usize].next, block);
-        self.links[next as usize].prev = block;
-        self.links[block as usize] = Link { prev: after, next };
+    fn insert(&mut self, after: u32, number: u32) {
+        let next = std::mem::replace(&mut self.links[after as usize].next, number);
+        self.links[next as usize].prev = number;
+        self.links[number as usize] = Link { prev: after, next };
         self.len += 1;
     }
 
-    /// The index of the link that closes the ring.
-    fn end(&self) -> usize {
-        self.links.len() - 1
+    /// The index of the link that closes a list's ring.
+    fn end(&self, list: usize) -> usize {
+        self.links.len() - LISTS + list
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use proptest::prelude::*;
 
     use super::*;
 
     proptest! {
         #[test]
-        fn behaves_like_a_deque(ops in prop::collection::vec((0..4u8, any::<prop::sample::Index>()), 0..100)) {
-            let mut list = FreeList::full(6);
-            let mut model: std::collections::VecDeque<u32> = (0..6).collect();
-            for (op, pick) in ops {
-                let taken: Vec<u32> = (0..6).filter(|b| !model.contains(b)).collect();
+        fn behaves_like_deques(ops in prop::collection::vec((0..4u8, 0..2usize, any::<prop::sample::Index>()), 0..100)) {
+            let mut lists = FreeList::<2>::full(6);
+            let mut model: [VecDeque<u32>; 2] = [(0..6).collect(), VecDeque::new()];
+            for (op, list, pick) in ops {
+                let taken: Vec<u32> = (0..6).filter(|b| !model.iter().any(|list| list.contains(b))).collect();
                 match op {
-                    0 => prop_assert_eq!(list.take_first(), model.pop_front()),
-                    1 if !model.is_empty() => {
-                        let block = model.remove(pick.index(model.len())).unwrap_or_default();
-                        list.remove(block);
+                    0 => prop_assert_eq!(lists.take_first(list), model[list].pop_front()),
+                    1 if !model[list].is_empty() => {
+                        let at = pick.index(model[list].len());
+                        lists.remove(model[list].remove(at).unwrap_or_default());
                     }
                     2 if !taken.is_empty() => {
-                        list.push_first(*pick.get(&taken));
-                        model.push_front(*pick.get(&taken));
+                        lists.push_first(list, *pick.get(&taken));
+                        model[list].push_front(*pick.get(&taken));
                     }
                     3 if !taken.is_empty() => {
-                        list.push_last(*pick.get(&taken));
-                        model.push_back(*pick.get(&taken));
+                        lists.push_last(list, *pick.get(&taken));
+                        model[list].push_back(*pick.get(&taken));
                     }
                     _ => {}
                 }
-                prop_assert_eq!(list.iter().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
-                prop_assert_eq!(list.len(), model.len());
+                for (list, model) in model.iter().enumerate() {
+                    prop_assert_eq!(lists.iter(list).collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+                }
+                prop_assert_eq!(lists.len(), model.iter().map(VecDeque::len).sum::<usize>());
             }
         }
     }

@@ -1,36 +1,293 @@
-//! The shape of a KV cache.
+//! The shape of a KV cache: groups of layers that keep equally many bytes per token, for equally long.
+//!
+//! The memory is divided into pages of equal size. A page holds blocks of one group at a time, so no group needs a part of
+//! the memory for itself, and no group's blocks are inflated to the size of another's (Jenga, SOSP 2025):
+//!
+//! ```text
+//!   page 0             page 1             page 2
+//!   [A 0 ][A 1 ][A 2 ] [B 6 ][B 7 ]       [A 6 ][A 7 ][A 8 ]      block i of a page: page * blocks_per_page + i
+//! ```
 
 use super::KvDtype;
+use crate::config::LayerKv;
 
-/// The dimensions and the element type of a KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Most blocks of the group with the largest blocks in a page whose size fits all groups exactly.
+const MOST_PER_PAGE: usize = 64;
+/// If exact pages are larger than that, blocks are padded. This many parts of a page contain at most one of padding.
+const PARTS_PER_WASTE: usize = 32;
+/// Pages are multiples of this number of bytes if blocks are padded.
+const ALIGNMENT: usize = 16;
+
+/// The shape and the element type of a KV cache.
+///
+/// Layers with equal heads and equal windows form a group. Each group has blocks of its own: a block holds the keys and
+/// values of `block_size` tokens in every layer of the group. A layer that reads another layer's cache owns nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// Transformer layers.
-    pub layers: usize,
+    /// The groups, in the order of their first layers.
+    pub groups: Vec<KvGroup>,
+    /// Tokens per block, the same in every group.
+    pub block_size: usize,
+    /// Element type of keys and values.
+    pub dtype: KvDtype,
+    /// For each layer of the model, the cache that it reads.
+    places: Vec<LayerPlace>,
+}
+
+/// Layers that share a block table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvGroup {
+    /// The layers of the model that own a cache in this group, in order.
+    pub layers: Vec<usize>,
     /// Key/value heads per layer.
     pub heads: usize,
     /// Elements per head.
     pub head_dim: usize,
-    /// Tokens per block.
-    pub block_size: usize,
-    /// Element type of keys and values.
-    pub dtype: KvDtype,
+    /// The number of positions that a token sees, its own included. `None` for all.
+    pub window: Option<usize>,
+    /// Blocks in a page.
+    pub blocks_per_page: usize,
+    /// Unused bytes at the end of each block in each layer.
+    padding: usize,
+}
+
+/// The properties of a group of layers that the block pool knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheGroup {
+    /// The number of positions that a token sees, its own included. `None` for all.
+    pub window: Option<usize>,
+    /// Blocks in a page.
+    pub blocks_per_page: usize,
+    /// See [`KvLayout::id_step`].
+    pub id_step: usize,
+}
+
+impl CacheGroup {
+    /// The only group of a cache. A page is a block.
+    pub fn only(window: Option<usize>) -> Self {
+        CacheGroup { window, blocks_per_page: 1, id_step: 1 }
+    }
+}
+
+/// The cache that a layer of the model reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerPlace {
+    /// The group.
+    pub group: usize,
+    /// The index among the group's layers.
+    pub index: usize,
 }
 
 impl KvLayout {
-    /// The shape of one layer, as the CPU kernels take it.
-    pub(crate) fn layer_shape(&self) -> cpu::KvShape {
-        let KvLayout { heads, head_dim, block_size, dtype, .. } = *self;
-        cpu::KvShape { heads, head_dim, block_size, dtype }
+    /// The layout for a model with the given layers. A layer's source must own its cache and must not come later.
+    pub fn new(layers: &[LayerKv], block_size: usize, dtype: KvDtype) -> Self {
+        let (mut groups, mut places): (Vec<KvGroup>, Vec<LayerPlace>) = Default::default();
+        for (layer, &LayerKv { heads, head_dim, window, source }) in layers.iter().enumerate() {
+            if source < layer {
+                places.push(places[source]);
+                continue;
+            }
+            let same = |group: &KvGroup| (group.heads, group.head_dim, group.window) == (heads, head_dim, window);
+            let group = groups.iter().position(same).unwrap_or_else(|| {
+                groups.push(KvGroup { layers: Vec::new(), heads, head_dim, window, blocks_per_page: 1, padding: 0 });
+                groups.len() - 1
+            });
+            places.push(LayerPlace { group, index: groups[group].layers.len() });
+            groups[group].layers.push(layer);
+        }
+        let mut layout = KvLayout { groups, block_size, dtype, places };
+        layout.divide_pages();
+        layout
     }
 
-    /// Bytes per block: keys and values of `block_size` tokens in every layer, with their scales.
-    pub fn block_bytes(&self) -> usize {
-        2 * self.layers * self.heads * self.block_size * self.dtype.head_bytes(self.head_dim)
+    /// The layout for a model whose `layers` layers are all alike and see all positions.
+    pub fn uniform(layers: usize, heads: usize, head_dim: usize, block_size: usize, dtype: KvDtype) -> Self {
+        let layer = |source| LayerKv { heads, head_dim, window: None, source };
+        KvLayout::new(&(0..layers).map(layer).collect::<Vec<_>>(), block_size, dtype)
     }
+
+    /// The layout of `workers` caches together, each with this layout.
+    pub fn of_workers(mut self, workers: usize) -> Self {
+        for group in &mut self.groups {
+            group.heads *= workers;
+            group.padding *= workers;
+        }
+        self
+    }
+
+    /// Layers of the model, including layers that own no cache.
+    pub fn num_layers(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The cache that a layer of the model reads.
+    pub fn place(&self, layer: usize) -> LayerPlace {
+        self.places[layer]
+    }
+
+    /// The shape of one layer of a group, as the CPU kernels take it.
+    pub(crate) fn layer_shape(&self, group: usize) -> cpu::KvShape {
+        let KvGroup { heads, head_dim, padding, .. } = self.groups[group];
+        cpu::KvShape { heads, head_dim, block_size: self.block_size, dtype: self.dtype, padding }
+    }
+
+    /// Bytes of one block in one layer of a group.
+    pub fn layer_bytes(&self, group: usize) -> usize {
+        let KvGroup { heads, head_dim, padding, .. } = self.groups[group];
+        2 * heads * self.block_size * self.dtype.head_bytes(head_dim) + padding
+    }
+
+    /// Bytes of one block of a group: keys and values of `block_size` tokens in its layers, with their scales.
+    pub fn group_block_bytes(&self, group: usize) -> usize {
+        self.groups[group].layers.len() * self.layer_bytes(group)
+    }
+
+    /// Bytes of `block_size` tokens in every layer.
+    pub fn block_bytes(&self) -> usize {
+        (0..self.groups.len()).map(|group| self.group_block_bytes(group)).sum()
+    }
+
+    /// Bytes of a page. With one group, a page is a block.
+    pub fn page_bytes(&self) -> usize {
+        self.groups.first().map_or(0, |group| group.blocks_per_page * self.group_block_bytes(0))
+    }
+
+    /// The groups, as the block pool knows them.
+    pub fn cache_groups(&self) -> Vec<CacheGroup> {
+        let group = |(at, group): (usize, &KvGroup)| CacheGroup {
+            window: group.window,
+            blocks_per_page: group.blocks_per_page,
+            id_step: self.id_step(at),
+        };
+        self.groups.iter().enumerate().map(group).collect()
+    }
+
+    /// Chooses the size of pages. It is the least common multiple of the groups' blocks, unless that is too many blocks.
+    /// Then blocks get a little padding, so that a smaller page divides evenly.
+    fn divide_pages(&mut self) {
+        let bytes: Vec<usize> = (0..self.groups.len()).map(|group| self.group_block_bytes(group)).collect();
+        let Some(&largest) = bytes.iter().max().filter(|&&largest| largest > 0) else { return };
+        let exact = bytes.iter().try_fold(1, |a, &b| lcm(a, b)).filter(|page| page / largest <= MOST_PER_PAGE);
+        let exact = exact.map(|page| (page, bytes.iter().map(|block| page / block).collect::<Vec<_>>()));
+        let (page, counts) = exact.unwrap_or_else(|| {
+            let counts = |page: usize| bytes.iter().map(|block| page / block).collect::<Vec<_>>();
+            let pages = (1..=MOST_PER_PAGE).map(|blocks| blocks * largest);
+            let mut padded = pages.map(|least| (self.padded_page(least, &counts(least)), counts(least)));
+            let is_tight = |(page, counts): &(usize, Vec<usize>)| {
+                let waste = bytes.iter().zip(counts).map(|(block, count)| page - block * count).max();
+                waste.is_some_and(|waste| waste * PARTS_PER_WASTE <= *page)
+            };
+            // No known model needs a page that holds only one block, whatever its size.
+            let single = || (self.padded_page(largest, &vec![1; bytes.len()]), vec![1; bytes.len()]);
+            padded.find(is_tight).unwrap_or_else(single)
+        });
+        for ((group, block), count) in self.groups.iter_mut().zip(bytes).zip(counts) {
+            group.blocks_per_page = count;
+            group.padding = (page / count - block) / group.layers.len();
+        }
+    }
+
+    /// The smallest page of at least `least` bytes that the given numbers of blocks and their layers divide evenly.
+    fn padded_page(&self, least: usize, counts: &[usize]) -> usize {
+        let parts = self.groups.iter().zip(counts).map(|(group, count)| count * group.layers.len());
+        // If the parts have no common multiple of a reasonable size, the page is too large to be tight.
+        let unit = parts.fold(ALIGNMENT, |unit, parts| lcm(unit, parts * ALIGNMENT).unwrap_or(unit));
+        least.next_multiple_of(unit)
+    }
+
+    /// The distance between the ids of consecutive blocks in the tables and slots that a backend gets. If there are
+    /// several groups, a block's layers are next to each other in memory. Counting in layers makes every layer an array
+    /// that begins at its own part of the first block. With one group, each layer is an array of blocks.
+    pub fn id_step(&self, group: usize) -> usize {
+        if self.groups.len() == 1 { 1 } else { self.groups[group].layers.len() }
+    }
+}
+
+/// The least common multiple, unless it is too large for a number of bytes.
+fn lcm(a: usize, b: usize) -> Option<usize> {
+    let (mut gcd, mut rest) = (a, b);
+    while rest > 0 {
+        (gcd, rest) = (rest, gcd % rest);
+    }
+    (a / gcd).checked_mul(b)
 }
 
 /// The number of blocks that `tokens` tokens take.
 pub fn blocks_for(tokens: usize, block_size: usize) -> usize {
     tokens.div_ceil(block_size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::DType;
+
+    fn layer(window: Option<usize>, source: usize) -> LayerKv {
+        LayerKv { heads: 2, head_dim: if window.is_some() { 8 } else { 16 }, window, source }
+    }
+
+    #[test]
+    fn layers_with_equal_heads_and_windows_share_blocks() {
+        let layers = [layer(Some(4), 0), layer(None, 1), layer(Some(4), 2), layer(Some(4), 2), layer(None, 1)];
+        let layout = KvLayout::new(&layers, 16, DType::F16.into());
+        let owned: Vec<_> = layout.groups.iter().map(|group| (group.layers.clone(), group.window)).collect();
+        assert_eq!(owned, [(vec![0, 2], Some(4)), (vec![1], None)]);
+        let places: Vec<_> = (0..5).map(|layer| layout.place(layer)).map(|place| (place.group, place.index)).collect();
+        assert_eq!(places, [(0, 0), (1, 0), (0, 1), (0, 1), (1, 0)], "a shared layer reads its source's cache");
+        assert_eq!([0, 1].map(|group| layout.group_block_bytes(group)), [2 * 2 * 2 * 16 * 16, 2 * 2 * 16 * 32]);
+        assert_eq!(layout.block_bytes(), 2048 + 2048);
+        assert_eq!([0, 1].map(|group| layout.id_step(group)), [2, 1]);
+        assert_eq!(layout.clone().of_workers(3).block_bytes(), 3 * layout.block_bytes());
+        assert_eq!(KvLayout::uniform(7, 2, 8, 16, DType::F16.into()).id_step(0), 1);
+    }
+
+    /// A model whose layers repeat a pattern: `(layers, heads, head size, window)` of each kind.
+    fn model(kinds: &[(usize, usize, usize, Option<usize>)], dtype: KvDtype) -> KvLayout {
+        let layers = kinds.iter().flat_map(|&(layers, heads, head_dim, window)| {
+            std::iter::repeat_n(LayerKv { heads, head_dim, window, source: 0 }, layers)
+        });
+        let own = |(source, layer)| LayerKv { source, ..layer };
+        KvLayout::new(&layers.enumerate().map(own).collect::<Vec<_>>(), 16, dtype)
+    }
+
+    #[test]
+    fn a_page_holds_whole_blocks_of_every_group() {
+        let half = DType::F16.into();
+        let pages = |kinds: &[_]| {
+            let layout = model(kinds, half);
+            let blocks: Vec<usize> = layout.groups.iter().map(|group| group.blocks_per_page).collect();
+            for (group, blocks) in blocks.iter().enumerate() {
+                assert_eq!(blocks * layout.group_block_bytes(group), layout.page_bytes());
+            }
+            blocks
+        };
+        assert_eq!(pages(&[(50, 16, 256, Some(1024)), (10, 4, 512, None)]), [1, 10], "Gemma 4 31B");
+        assert_eq!(pages(&[(25, 8, 256, Some(1024)), (5, 2, 512, None)]), [1, 10], "Gemma 4 26B-A4B");
+        assert_eq!(pages(&[(52, 16, 128, Some(1024)), (10, 16, 128, None)]), [5, 26], "Gemma 3 27B");
+        assert_eq!(pages(&[(12, 8, 64, Some(128)), (12, 8, 64, None)]), [1, 1], "gpt-oss 20b");
+        assert_eq!(pages(&[(7, 2, 64, None)]), [1]);
+    }
+
+    #[test]
+    fn padding_takes_little_where_an_exact_page_would_be_too_large() {
+        for dtype in [KvDtype::Int8, KvDtype::Fp8] {
+            for (kinds, percent) in [
+                (&[(50, 16, 256, Some(1024)), (10, 4, 512, None)][..], 0.4),
+                (&[(25, 8, 256, Some(1024)), (5, 2, 512, None)], 0.4),
+                (&[(21, 8, 128, Some(512)), (42, 8, 96, None)], 0.6),
+                // Three odd sizes: a page holds one block.
+                (&[(29, 3, 256, Some(1024)), (31, 5, 160, None), (7, 1, 96, Some(7))], 99.0),
+            ] {
+                let layout = model(kinds, dtype);
+                let largest = (0..kinds.len()).map(|group| layout.group_block_bytes(group)).max().unwrap();
+                assert!(layout.page_bytes() <= MOST_PER_PAGE * largest);
+                for (group, &(layers, heads, head_dim, _)) in kinds.iter().enumerate() {
+                    let bytes = layout.group_block_bytes(group);
+                    assert_eq!(layout.groups[group].blocks_per_page * bytes, layout.page_bytes());
+                    let waste = bytes - 2 * layers * heads * 16 * (head_dim + 2);
+                    assert!(waste as f64 <= bytes as f64 * percent / 100.0, "{dtype}: {waste} of {bytes} wasted");
+                }
+            }
+        }
+    }
 }

@@ -14,6 +14,15 @@ pub enum Space {
     Swap,
 }
 
+/// The blocks of a group of layers in a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The pool.
+    pub space: Space,
+    /// The index of the group.
+    pub group: usize,
+}
+
 /// A change to one block of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockEvent {
@@ -61,9 +70,9 @@ pub enum BlockEvent {
 
 /// Receives the events of both pools, in order.
 pub trait EventLog: Send {
-    /// Receives an event. The pool is locked during the call, so the implementation must not call the pool and should
+    /// Receives an event of a block of a group of layers. The pool is locked during the call, so the implementation must not call the pool and should
     /// be quick.
-    fn record(&mut self, space: Space, event: BlockEvent);
+    fn record(&mut self, space: Space, group: usize, event: BlockEvent);
 }
 
 /// An event log that both pools can write to.
@@ -79,9 +88,9 @@ pub struct Logger {
 }
 
 impl Logger {
-    /// Records an event of this pool.
-    pub fn record(&self, event: BlockEvent) {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).record(self.space, event);
+    /// Records an event of a group of this pool.
+    pub fn record(&self, group: usize, event: BlockEvent) {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).record(self.space, group, event);
     }
 }
 

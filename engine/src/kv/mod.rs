@@ -18,8 +18,12 @@
 //!   them, even after the last table that referenced them is dropped. When the cache needs their memory, the
 //!   [`SwapTier`] moves them to the swap space.
 
+pub(crate) mod capacity;
 mod changes;
+mod compaction;
+mod counts;
 mod free_list;
+mod hit;
 mod layout;
 mod log;
 mod moves;
@@ -32,12 +36,15 @@ mod usage;
 
 pub use changes::{CacheChange, CacheChanges};
 pub use checkpoint::tensor::KvDtype;
-pub use layout::{KvLayout, blocks_for};
-pub use log::{BlockEvent, EventLog, SharedLog, Space};
+pub use compaction::compact;
+pub use counts::{Counts, MAX_GROUPS};
+pub use hit::{PrefixHit, SwappedBlock};
+pub use layout::{CacheGroup, KvGroup, KvLayout, LayerPlace, blocks_for};
+pub use log::{BlockEvent, EventLog, Place, SharedLog, Space};
 pub use moves::{BlockCopy, BlockMoves};
 pub use pool::BlockPool;
 pub use prefix::{Prefix, PrefixId};
-pub use relocation::{blocks_to_relocate, relocate};
-pub use table::{BlockTable, OutOfBlocks, blocks_needed, distinct_blocks};
+pub use relocation::relocate;
+pub use table::{BlockTable, Lane, OutOfBlocks, blocks_needed, distinct_blocks};
 pub use tier::SwapTier;
 pub use usage::PoolUsage;

@@ -12,9 +12,11 @@ pub struct BlockMoves {
     pub copies: Vec<BlockCopy>,
 }
 
-/// A copy of one whole block to another, in every layer.
+/// A copy of one whole block to another, in every layer of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCopy {
+    /// The group of layers.
+    pub group: u32,
     /// Physical block read.
     pub src: u32,
     /// Physical block written.

@@ -1,12 +1,17 @@
 //! The pool of physical blocks: a handle that the scheduler and all block tables share.
 
+mod allocation;
 mod blocks;
+mod group;
 mod integrity;
+mod pages;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(super) use self::blocks::Blocks;
-use super::layout::blocks_for;
+pub(super) use self::blocks::{Blocks, EvictedBlock};
+use super::capacity;
+use super::counts::Counts;
+use super::layout::CacheGroup;
 use super::log::{BlockEvent, Logger, SharedLog, Space};
 use super::prefix::Prefix;
 use super::usage::PoolUsage;
@@ -20,24 +25,29 @@ pub struct BlockPool {
 #[derive(Debug)]
 struct Shared {
     block_size: usize,
-    num_blocks: usize,
-    window: Option<usize>,
+    num_pages: usize,
+    groups: Vec<CacheGroup>,
+    has_windows: bool,
     blocks: Mutex<Blocks>,
 }
 
 impl BlockPool {
-    /// A pool of `num_blocks` free blocks of `block_size` tokens each.
+    /// A pool of `num_blocks` free blocks of `block_size` tokens each, for one group of layers.
     pub fn new(num_blocks: usize, block_size: usize) -> Self {
-        BlockPool::with_window(num_blocks, block_size, None)
+        BlockPool::with_groups(num_blocks, block_size, &[CacheGroup::only(None)])
     }
 
-    /// As [`BlockPool::new`], for a model with sliding-window attention in every layer. A token sees the last `window`
-    /// tokens, itself included.
-    pub fn with_window(num_blocks: usize, block_size: usize, window: Option<usize>) -> Self {
-        let window = window.map(|window| window.max(1));
-        let num_ids = u32::try_from(num_blocks).unwrap_or(u32::MAX);
-        let blocks = Mutex::new(Blocks::new(num_ids, block_size));
-        BlockPool { shared: Arc::new(Shared { block_size, num_blocks: num_ids as usize, window, blocks }) }
+    /// A pool of `num_pages` free pages with blocks of `block_size` tokens each, for several groups of layers.
+    pub fn with_groups(num_pages: usize, block_size: usize, groups: &[CacheGroup]) -> Self {
+        let at_least_one =
+            |group: &CacheGroup| CacheGroup { window: group.window.map(|window| window.max(1)), ..*group };
+        let groups: Vec<CacheGroup> = groups.iter().map(at_least_one).collect();
+        // Blocks have numbers of 32 bits.
+        let most_per_page = groups.iter().map(|group| group.blocks_per_page).max().unwrap_or(1);
+        let num_pages = num_pages.min(u32::MAX as usize / most_per_page - 4);
+        let blocks = Mutex::new(Blocks::new(num_pages as u32, block_size, &groups));
+        let has_windows = groups.iter().any(|group| group.window.is_some());
+        BlockPool { shared: Arc::new(Shared { block_size, num_pages, groups, has_windows, blocks }) }
     }
 
     /// Sends all later block events to `log`.
@@ -48,7 +58,7 @@ impl BlockPool {
     /// Records in the log that a step was scheduled.
     pub fn record_step(&self) {
         let blocks = self.blocks();
-        blocks.record(BlockEvent::Step(blocks.usage()));
+        blocks.record(0, BlockEvent::Step(blocks.usage()));
     }
 
     /// Tokens per block.
@@ -56,49 +66,96 @@ impl BlockPool {
         self.shared.block_size
     }
 
-    /// The attention window: how many tokens a token sees, itself included. `None` if it sees all.
-    pub fn window(&self) -> Option<usize> {
-        self.shared.window
+    /// The groups of layers.
+    pub fn groups(&self) -> &[CacheGroup] {
+        &self.shared.groups
     }
 
-    /// The number of blocks that a sequence of `tokens` tokens needs at a time, if at most `chunk` tokens are computed
-    /// per step. Without a window these are all its blocks. With one, they are the blocks of the chunk and of the
-    /// window of the chunk's first token.
-    pub fn blocks_at_once(&self, tokens: usize, chunk: usize) -> usize {
-        let size = self.block_size();
-        let all = blocks_for(tokens, size);
-        // The window may begin anywhere in a block.
-        self.window().map_or(all, |window| all.min(blocks_for(window - 1 + chunk.max(1) - 1, size) + 1))
+    /// Whether any group has a sliding window.
+    pub fn has_windows(&self) -> bool {
+        self.shared.has_windows
     }
 
-    /// Blocks in the pool, free or not.
-    pub fn num_blocks(&self) -> usize {
-        self.shared.num_blocks
+    /// See [`capacity::blocks_at_once`].
+    pub fn blocks_at_once(&self, tokens: usize, chunk: usize) -> Counts {
+        capacity::blocks_at_once(self.groups(), self.block_size(), tokens, chunk)
     }
 
-    /// Blocks without references, including cached ones.
+    /// The pages, free or not. With one group, a page is a block.
+    pub fn num_pages(&self) -> usize {
+        self.shared.num_pages
+    }
+
+    /// Pages without references, including those with cached blocks.
     pub fn num_free(&self) -> usize {
-        self.blocks().num_free()
+        self.blocks().pages.num_free()
     }
 
-    /// Cached blocks, in ascending order: no references, but still found by prefix lookups.
-    pub fn cached(&self) -> Vec<u32> {
-        self.blocks().cached()
+    /// Whether the given numbers of blocks can be allocated, so that `spare_pages` pages without references are left.
+    pub fn fits(&self, counts: &Counts, spare_pages: usize) -> bool {
+        self.blocks().fits(counts, spare_pages)
     }
 
-    /// The registered blocks, in ascending order, each with the prefix whose last tokens it holds.
-    pub fn registered(&self) -> Vec<(u32, Arc<Prefix>)> {
-        self.blocks().registered.all().map(|(block, prefix)| (block, prefix.clone())).collect()
+    /// Announces the allocations of `counts` blocks. Returns false, and changes nothing, if they do not fit. They then
+    /// succeed in any order, if no other block is allocated before.
+    pub fn claim(&self, counts: Counts) -> bool {
+        let mut blocks = self.blocks();
+        let fits = blocks.fits(&counts, 0);
+        if fits {
+            blocks.claim(counts);
+        }
+        fits
     }
 
-    /// The reference count of each block.
-    pub fn references(&self) -> Vec<u32> {
-        self.blocks().uses.iter().map(|block| block.refs).collect()
+    /// Whether an empty pool holds the given numbers of blocks.
+    pub fn holds(&self, counts: &Counts) -> bool {
+        capacity::pages_for(self.groups(), counts) <= self.num_pages()
+    }
+
+    /// The size of the given blocks, in the units of [`PoolUsage`].
+    pub fn units(&self, counts: &Counts) -> usize {
+        if self.groups().len() == 1 {
+            return counts.of(0);
+        }
+        let blocks = self.blocks();
+        blocks.groups.iter().enumerate().map(|(at, group)| counts.of(at) * group.units).sum()
+    }
+
+    /// The size of the pool, in the units of [`PoolUsage`].
+    pub fn num_units(&self) -> usize {
+        self.num_pages() * self.blocks().page_units
+    }
+
+    /// The registered blocks of a group, in ascending order, each with the prefix whose last tokens it holds.
+    pub fn registered(&self, group: usize) -> Vec<(u32, Arc<Prefix>)> {
+        self.blocks().registered.all(group).map(|(block, prefix)| (block, prefix.clone())).collect()
+    }
+
+    /// The reference count of each page: the highest of its blocks.
+    pub fn page_references(&self) -> Vec<u32> {
+        let blocks = self.blocks();
+        let mut refs = vec![0; self.num_pages()];
+        for group in &blocks.groups {
+            for (page, blocks) in group.uses.chunks(group.per_page as usize).enumerate() {
+                refs[page] = blocks.iter().map(|block| block.refs).max().unwrap_or(0).max(refs[page]);
+            }
+        }
+        refs
+    }
+
+    /// Pages without references that have cached blocks, in ascending order.
+    pub fn cached_pages(&self) -> Vec<u32> {
+        self.blocks().pages.cached()
     }
 
     /// How much of the pool is in use.
     pub fn usage(&self) -> PoolUsage {
         self.blocks().usage()
+    }
+
+    /// How many blocks of a group are in use.
+    pub fn group_usage(&self, group: usize) -> PoolUsage {
+        self.blocks().group_usage(group)
     }
 
     /// Whether both are handles to the same pool.

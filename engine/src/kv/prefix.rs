@@ -58,84 +58,101 @@ impl Prefix {
     }
 }
 
-/// Maps prefixes to the blocks that hold their last tokens, and blocks to prefixes.
+/// The tokens of a block and the prefix before them, hashed for lookups in any index.
+#[derive(Clone, Copy)]
+pub struct Text<'a> {
+    parent: Option<PrefixId>,
+    tokens: &'a [u32],
+    hash: u64,
+}
+
+impl<'a> Text<'a> {
+    /// The text of a block that holds `tokens`, preceded by the tokens of `parent`.
+    pub fn new(parent: Option<PrefixId>, tokens: &'a [u32]) -> Self {
+        Text { parent, tokens, hash: chained_hash(parent, tokens) }
+    }
+}
+
+impl<'a> From<&'a Prefix> for Text<'a> {
+    fn from(prefix: &'a Prefix) -> Self {
+        Text { parent: prefix.parent, tokens: &prefix.tokens, hash: prefix.hash }
+    }
+}
+
+/// Maps prefixes to the blocks that hold their last tokens, and blocks to prefixes, for each group of layers.
 #[derive(Debug)]
 pub struct PrefixIndex {
+    groups: Vec<GroupIndex>,
+    next_id: u64,
+}
+
+#[derive(Debug)]
+struct GroupIndex {
     by_hash: HashMap<u64, u32>,
     by_block: Vec<Option<Arc<Prefix>>>,
-    next_id: u64,
-    hash: fn(Option<PrefixId>, &[u32]) -> u64,
 }
 
 impl PrefixIndex {
-    /// An empty index of `num_blocks` blocks.
-    pub fn new(num_blocks: usize) -> Self {
-        PrefixIndex::with_hash(num_blocks, chained_hash)
+    /// An empty index of the given numbers of blocks, one for each group.
+    pub fn new(num_blocks: impl IntoIterator<Item = usize>) -> Self {
+        let group = |blocks| GroupIndex { by_hash: HashMap::new(), by_block: vec![None; blocks] };
+        PrefixIndex { groups: num_blocks.into_iter().map(group).collect(), next_id: 0 }
     }
 
-    fn with_hash(num_blocks: usize, hash: fn(Option<PrefixId>, &[u32]) -> u64) -> Self {
-        PrefixIndex { by_hash: HashMap::new(), by_block: vec![None; num_blocks], next_id: 0, hash }
+    /// Returns the block of a group that holds `text`.
+    pub fn find(&self, group: usize, text: &Text<'_>) -> Option<u32> {
+        let block = *self.groups[group].by_hash.get(&text.hash)?;
+        self.prefix(group, block).filter(|p| p.parent == text.parent && *p.tokens == *text.tokens).map(|_| block)
     }
 
-    /// Returns the block that holds `tokens`, preceded by the tokens of `parent`.
-    pub fn find(&self, parent: Option<PrefixId>, tokens: &[u32]) -> Option<u32> {
-        self.find_hashed((self.hash)(parent, tokens), parent, tokens)
-    }
-
-    /// Returns the block that holds the last tokens of `prefix`.
-    pub fn find_prefix(&self, prefix: &Prefix) -> Option<u32> {
-        self.find_hashed(prefix.hash, prefix.parent, &prefix.tokens)
+    /// The prefix that ends with `text`, if a block of any group holds it.
+    pub fn known(&self, text: &Text<'_>) -> Option<&Arc<Prefix>> {
+        (0..self.groups.len()).find_map(|group| self.prefix(group, self.find(group, text)?))
     }
 
     /// The prefix that a block is registered under.
-    pub fn prefix(&self, block: u32) -> Option<&Arc<Prefix>> {
-        self.by_block[block as usize].as_ref()
+    pub fn prefix(&self, group: usize, block: u32) -> Option<&Arc<Prefix>> {
+        self.groups[group].by_block[block as usize].as_ref()
     }
 
-    /// Registers an unregistered block and returns the id of its prefix. If another block holds the same tokens, that
-    /// one stays in the index. Returns `None` if other tokens have the same hash, and leaves the block unregistered.
-    pub fn insert(&mut self, block: u32, parent: Option<PrefixId>, tokens: &[u32]) -> Option<PrefixId> {
-        let hash = (self.hash)(parent, tokens);
-        if let Some(registered) = self.find_hashed(hash, parent, tokens) {
-            return self.prefix(registered).map(|p| p.id);
-        }
+    /// Creates the prefix that ends with `text`, with an id that no other prefix of this index has.
+    pub fn create(&mut self, text: &Text<'_>) -> Arc<Prefix> {
+        let Text { parent, tokens, hash } = *text;
         let id = PrefixId { number: self.next_id, hash: stable_hash(parent, tokens) };
         self.next_id += 1;
-        self.insert_prefix(block, Arc::new(Prefix { id, parent, tokens: tokens.into(), hash })).then_some(id)
+        Arc::new(Prefix { id, parent, tokens: tokens.into(), hash })
     }
 
-    /// Registers an unregistered block under a prefix of another index. Returns false if its hash is taken.
-    pub fn insert_prefix(&mut self, block: u32, prefix: Arc<Prefix>) -> bool {
-        match self.by_hash.entry(prefix.hash) {
+    /// Registers an unregistered block under a prefix. Returns false, and leaves the block unregistered, if another block
+    /// of the group holds the same tokens or other tokens with the same hash.
+    pub fn insert(&mut self, group: usize, block: u32, prefix: &Arc<Prefix>) -> bool {
+        let GroupIndex { by_hash, by_block } = &mut self.groups[group];
+        match by_hash.entry(prefix.hash) {
             Entry::Occupied(_) => false,
             Entry::Vacant(entry) => {
                 entry.insert(block);
-                self.by_block[block as usize] = Some(prefix);
+                by_block[block as usize] = Some(prefix.clone());
                 true
             }
         }
     }
 
     /// Removes a block from the index and returns its prefix.
-    pub fn remove(&mut self, block: u32) -> Option<Arc<Prefix>> {
-        let prefix = self.by_block[block as usize].take()?;
-        self.by_hash.remove(&prefix.hash);
+    pub fn remove(&mut self, group: usize, block: u32) -> Option<Arc<Prefix>> {
+        let GroupIndex { by_hash, by_block } = &mut self.groups[group];
+        let prefix = by_block[block as usize].take()?;
+        by_hash.remove(&prefix.hash);
         Some(prefix)
     }
 
-    /// The registered blocks, in ascending order, with their prefixes.
-    pub fn all(&self) -> impl Iterator<Item = (u32, &Arc<Prefix>)> {
-        (0..).zip(&self.by_block).filter_map(|(block, prefix)| Some((block, prefix.as_ref()?)))
+    /// The registered blocks of a group, in ascending order, with their prefixes.
+    pub fn all(&self, group: usize) -> impl Iterator<Item = (u32, &Arc<Prefix>)> {
+        (0..).zip(&self.groups[group].by_block).filter_map(|(block, prefix)| Some((block, prefix.as_ref()?)))
     }
 
-    /// The number of registered blocks.
-    pub fn len(&self) -> usize {
-        self.by_hash.len()
-    }
-
-    fn find_hashed(&self, hash: u64, parent: Option<PrefixId>, tokens: &[u32]) -> Option<u32> {
-        let block = *self.by_hash.get(&hash)?;
-        self.prefix(block).filter(|p| p.parent == parent && *p.tokens == *tokens).map(|_| block)
+    /// The number of registered blocks of a group.
+    pub fn len(&self, group: usize) -> usize {
+        self.groups[group].by_hash.len()
     }
 }
 
@@ -157,51 +174,72 @@ fn stable_hash(parent: Option<PrefixId>, tokens: &[u32]) -> u64 {
 mod tests {
     use super::*;
 
+    /// Registers a block of the first group and returns the id of its prefix.
+    fn insert(index: &mut PrefixIndex, block: u32, parent: Option<PrefixId>, tokens: &[u32]) -> PrefixId {
+        let text = Text::new(parent, tokens);
+        let prefix = index.known(&text).cloned().unwrap_or_else(|| index.create(&text));
+        index.insert(0, block, &prefix);
+        prefix.id()
+    }
+
+    fn find(index: &PrefixIndex, parent: Option<PrefixId>, tokens: &[u32]) -> Option<u32> {
+        index.find(0, &Text::new(parent, tokens))
+    }
+
     #[test]
     fn the_hash_of_a_prefix_never_changes() {
-        let mut index = PrefixIndex::new(4);
-        let first = index.insert(0, None, &[1, 2]).unwrap();
-        let second = index.insert(1, Some(first), &[3, 70_000]).unwrap();
+        let mut index = PrefixIndex::new([4]);
+        let first = insert(&mut index, 0, None, &[1, 2]);
+        let second = insert(&mut index, 1, Some(first), &[3, 70_000]);
         assert_eq!((first.hash(), second.hash()), (0xC9C2_8939_C996_68C6, 0x6FC6_47C3_95FD_5A83));
-        let whole = PrefixIndex::new(1).insert(0, None, &[1, 2, 3, 70_000]).unwrap();
+        let whole = insert(&mut PrefixIndex::new([1]), 0, None, &[1, 2, 3, 70_000]);
         assert_eq!(whole.hash(), second.hash(), "the hash depends on the tokens and not on the block size");
         // A prefix that is removed and registered again gets a new id and the same hash.
-        assert!(index.remove(0).is_some());
-        let again = index.insert(2, None, &[1, 2]).unwrap();
+        assert!(index.remove(0, 0).is_some());
+        let again = insert(&mut index, 2, None, &[1, 2]);
         assert_eq!(again.hash(), first.hash());
         assert_ne!(again, first);
     }
 
     #[test]
     fn a_block_is_found_by_all_tokens_up_to_its_end() {
-        let mut index = PrefixIndex::new(4);
-        let first = index.insert(0, None, &[1, 2]).unwrap();
-        let second = index.insert(1, Some(first), &[3, 4]).unwrap();
-        assert_eq!((index.find(None, &[1, 2]), index.find(Some(first), &[3, 4])), (Some(0), Some(1)));
-        assert_eq!((index.find(None, &[3, 4]), index.find(Some(second), &[3, 4])), (None, None));
-        assert_eq!(index.insert(2, None, &[1, 2]), Some(first), "already registered: same id, same block");
-        assert_eq!((index.find(None, &[1, 2]), index.len()), (Some(0), 2));
-        assert_eq!([0, 0, 2].map(|block| index.remove(block).map(|prefix| prefix.id())), [Some(first), None, None]);
-        assert_eq!((index.find(None, &[1, 2]), index.len()), (None, 1));
+        let mut index = PrefixIndex::new([4]);
+        let first = insert(&mut index, 0, None, &[1, 2]);
+        let second = insert(&mut index, 1, Some(first), &[3, 4]);
+        assert_eq!((find(&index, None, &[1, 2]), find(&index, Some(first), &[3, 4])), (Some(0), Some(1)));
+        assert_eq!((find(&index, None, &[3, 4]), find(&index, Some(second), &[3, 4])), (None, None));
+        assert_eq!(insert(&mut index, 2, None, &[1, 2]), first, "already registered: same id, same block");
+        assert_eq!((find(&index, None, &[1, 2]), index.len(0)), (Some(0), 2));
+        assert_eq!([0, 0, 2].map(|block| index.remove(0, block).map(|prefix| prefix.id())), [Some(first), None, None]);
+        assert_eq!((find(&index, None, &[1, 2]), index.len(0)), (None, 1));
     }
 
     #[test]
     fn equal_hashes_do_not_imply_equal_tokens() {
-        let mut index = PrefixIndex::with_hash(4, |_, _| 7);
-        let first = index.insert(0, None, &[1, 2]).unwrap();
-        assert_eq!((index.find(None, &[1, 3]), index.find(Some(first), &[1, 2])), (None, None));
-        assert_eq!(index.insert(1, Some(first), &[1, 2]), None);
-        assert_eq!((index.find(None, &[1, 2]), index.len()), (Some(0), 1));
+        let text = |parent, tokens| Text { parent, tokens, hash: 7 };
+        let mut index = PrefixIndex::new([4]);
+        let first = index.create(&text(None, &[1, 2]));
+        assert!(index.insert(0, 0, &first));
+        assert_eq!(
+            (index.find(0, &text(None, &[1, 3])), index.find(0, &text(Some(first.id()), &[1, 2]))),
+            (None, None)
+        );
+        let other = index.create(&text(Some(first.id()), &[1, 2]));
+        assert!(!index.insert(0, 1, &other));
+        assert_eq!((index.find(0, &text(None, &[1, 2])), index.len(0)), (Some(0), 1));
     }
 
     #[test]
-    fn a_prefix_keeps_its_id_in_another_index() {
-        let (mut first, mut second) = (PrefixIndex::new(2), PrefixIndex::new(2));
-        let id = first.insert(0, None, &[1, 2]).unwrap();
-        let prefix = first.prefix(0).unwrap().clone();
-        assert_eq!(second.find_prefix(&prefix), None);
-        assert!(second.insert_prefix(1, prefix.clone()) && !second.insert_prefix(0, prefix.clone()));
-        assert_eq!((second.find(None, &[1, 2]), second.find_prefix(&prefix)), (Some(1), Some(1)));
-        assert_eq!(second.prefix(1).map(|p| p.id()), Some(id));
+    fn a_prefix_keeps_its_id_in_other_groups_and_indices() {
+        let (mut first, mut second) = (PrefixIndex::new([2, 3]), PrefixIndex::new([2]));
+        let id = insert(&mut first, 0, None, &[1, 2]);
+        let prefix = first.prefix(0, 0).unwrap().clone();
+        assert_eq!((second.known(&Text::from(&*prefix)), first.find(1, &Text::from(&*prefix))), (None, None));
+        assert!(second.insert(0, 1, &prefix) && !second.insert(0, 0, &prefix) && first.insert(1, 2, &prefix));
+        assert_eq!((find(&second, None, &[1, 2]), first.find(1, &Text::new(None, &[1, 2]))), (Some(1), Some(2)));
+        assert_eq!(second.prefix(0, 1).map(|p| p.id()), Some(id));
+        // The other group still knows the prefix if one has lost it.
+        first.remove(0, 0);
+        assert_eq!(first.known(&Text::new(None, &[1, 2])).map(|p| p.id()), Some(id));
     }
 }

@@ -1,8 +1,9 @@
 //! Swapping: block tables move from one pool to another, all or none (4.5 of the paper).
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 
+use super::counts::Counts;
 use super::pool::BlockPool;
 use super::table::{BlockTable, OutOfBlocks};
 use crate::kv::BlockCopy;
@@ -21,50 +22,45 @@ pub fn relocate<'a>(
     let tables: Vec<&mut BlockTable> = tables.into_iter().collect();
     let Some(from) = tables.first().map(|table| table.pool().clone()) else { return Ok(()) };
     debug_assert!(!from.is(to) && tables.iter().all(|table| table.pool().is(&from)));
-    let mut new: HashMap<u32, u32> = HashMap::new();
-    let (mut acquired, mut moved) = (Vec::new(), Vec::new());
+    // The counterpart of each block. `None` if one is to be allocated.
+    let mut new: HashMap<(usize, u32), Option<u32>> = HashMap::new();
+    let (mut acquired, mut missing, mut counts) = (Vec::new(), Vec::new(), Counts::default());
     let (from, mut target) = (from.blocks(), to.blocks());
-    for &src in tables.iter().flat_map(|t| t.live_blocks()) {
-        if let Entry::Vacant(entry) = new.entry(src) {
-            let Some((dst, must_move)) = target.counterpart(from.prefix(src).map(AsRef::as_ref)) else {
-                acquired.into_iter().rev().for_each(|dst| target.release(dst));
-                return Err(OutOfBlocks);
-            };
-            if must_move {
-                moved.push(BlockCopy { src, dst });
+    let lanes = tables.iter().flat_map(|table| table.lanes().iter().enumerate());
+    for (group, src) in lanes.flat_map(|(group, lane)| lane.live_blocks().iter().map(move |&src| (group, src))) {
+        let Entry::Vacant(entry) = new.entry((group, src)) else { continue };
+        let present = target.acquire_counterpart(group, from.prefix(group, src).map(AsRef::as_ref));
+        match present {
+            Some(dst) => acquired.push((group, dst)),
+            None => {
+                missing.push((group, src));
+                counts.add(group, 1);
             }
-            acquired.push(dst);
-            entry.insert(dst);
         }
+        entry.insert(present);
     }
-    // Only now is it certain that all tables move: a block must not be registered if its contents may never arrive.
-    for &BlockCopy { src, dst } in &moved {
-        target.move_in(dst, &from, src);
+    if !target.fits(&counts, 0) {
+        acquired.into_iter().rev().for_each(|(group, dst)| target.release(group, dst));
+        return Err(OutOfBlocks);
     }
-    moves.extend(moved);
+    target.claim(counts);
+    for (group, src) in missing {
+        let Some(dst) = target.allocate(group) else { unreachable!("the blocks were counted") };
+        target.move_in(group, dst, &from, src);
+        moves.push(BlockCopy { group: group as u32, src, dst });
+        acquired.push((group, dst));
+        new.insert((group, src), Some(dst));
+    }
     drop((from, target));
     for table in tables {
-        table.replace_blocks(to, |src| new[&src]);
+        table.replace_blocks(to, |group, src| {
+            new[&(group, src)].unwrap_or_else(|| unreachable!("all blocks have moved"))
+        });
     }
     // The tables have their own references now.
     let mut target = to.blocks();
-    acquired.into_iter().for_each(|dst| target.release(dst));
+    acquired.into_iter().for_each(|(group, dst)| target.release(group, dst));
     Ok(())
-}
-
-/// The number of free blocks of `to` that [`relocate`] takes for the tables that are not in `to` yet. A shared block
-/// counts once, and a block whose contents are already in use in `to` does not count.
-pub fn blocks_to_relocate<'a>(tables: impl IntoIterator<Item = &'a BlockTable>, to: &BlockPool) -> usize {
-    let mut seen = HashSet::new();
-    let mut moved = 0;
-    for table in tables.into_iter().filter(|table| !table.pool().is(to)) {
-        let (from, target) = (table.pool().blocks(), to.blocks());
-        let is_in_use = |src| {
-            from.prefix(src).and_then(|prefix| target.block_of(prefix)).is_some_and(|dst| target.num_refs(dst) > 0)
-        };
-        moved += table.live_blocks().iter().filter(|src| seen.insert(**src) && !is_in_use(**src)).count();
-    }
-    moved
 }
 
 #[cfg(test)]
@@ -78,7 +74,7 @@ mod tests {
         first.reserve(10, &mut Vec::new()).unwrap();
         let mut second = first.fork();
         second.reserve(1, &mut Vec::new()).unwrap();
-        let slots = |t: &BlockTable| (0..t.len()).map(|p| t.slot(p)).collect::<Vec<_>>();
+        let slots = |t: &BlockTable| (0..t.len()).map(|p| t.slot(0, p)).collect::<Vec<_>>();
 
         let mut moves = Vec::new();
         relocate([&mut first, &mut second], &swap, &mut moves).unwrap();
@@ -87,7 +83,7 @@ mod tests {
         assert_eq!(slots(&first)[..8], slots(&second)[..8]);
         assert_ne!(slots(&first)[8], slots(&second)[8]);
         assert_eq!(swap.usage().filled_slots, 8 + 2 + 3);
-        assert_eq!(swap.check_integrity(first.blocks().iter().chain(second.blocks())), Ok(()));
+        assert_eq!(swap.check_integrity([&first, &second]), Ok(()));
 
         let mut third = BlockTable::new(&pool);
         third.reserve(20, &mut Vec::new()).unwrap();
@@ -106,7 +102,7 @@ mod tests {
         let (pool, swap) = (BlockPool::new(8, 4), BlockPool::new(8, 4));
         let tokens: Vec<u32> = (0..10).collect();
         let table = || {
-            let mut table = BlockTable::prefix_hit(&pool, &tokens);
+            let mut table = BlockTable::prefix_hit(&pool, &tokens, false);
             table.reserve(10 - table.len(), &mut Vec::new()).unwrap();
             table.register(&tokens);
             table
@@ -133,7 +129,7 @@ mod tests {
         let tight = BlockPool::new(2, 4);
         assert_eq!(relocate([&mut first], &tight, &mut Vec::new()), Err(OutOfBlocks));
         assert_eq!(tight.usage().cached_blocks, 0, "blocks that did not move are not registered");
-        assert_eq!(pool.check_integrity(first.blocks().iter().chain(second.blocks())), Ok(()));
+        assert_eq!(pool.check_integrity([&first, &second]), Ok(()));
         assert_eq!(swap.check_integrity([]), Ok(()));
     }
 }

@@ -12,9 +12,11 @@
 //! they have no references, and groups that are swapped out may take them. A restored block stays cached in the swap
 //! space too, so it need not move when it is evicted from the cache again.
 
+use super::counts::Counts;
+use super::hit::{PrefixHit, SwappedBlock};
 use super::moves::BlockCopy;
-use super::pool::BlockPool;
-use super::relocation::relocate;
+use super::pool::{BlockPool, EvictedBlock};
+use super::prefix::Text;
 use super::table::{BlockTable, OutOfBlocks};
 
 /// The cache, the swap space below it, and the blocks that move between them in the step being planned. Backends swap
@@ -24,8 +26,8 @@ use super::table::{BlockTable, OutOfBlocks};
 pub struct SwapTier {
     pool: BlockPool,
     swap: BlockPool,
-    /// Swap-space blocks that the moves of this step read or write, once per reference.
-    moving: Vec<u32>,
+    /// Swap-space blocks that the moves of this step read or write, with their groups, once per reference.
+    moving: Vec<(usize, u32)>,
 }
 
 impl SwapTier {
@@ -45,18 +47,24 @@ impl SwapTier {
         {
             // Tokens that were registered again since are skipped: their new block will be evicted in turn.
             let pool = self.pool.blocks();
-            evicted.retain(|(_, prefix)| pool.block_of(prefix).is_none());
+            evicted.retain(|evicted| pool.find(evicted.group, &Text::from(&*evicted.prefix)).is_none());
         }
         let before = moves.len();
         let mut swap = self.swap.blocks();
         // Keep the last ones: they were used most recently and hold the beginnings of texts.
-        let excess = evicted.len().saturating_sub(swap.num_free());
-        for (src, prefix) in evicted.into_iter().skip(excess) {
-            let Some((dst, must_move)) = swap.counterpart(Some(&prefix)) else { break };
-            self.moving.push(dst);
+        let mut counts = Counts::default();
+        let kept = evicted.iter().rev().take_while(|evicted| {
+            counts.add(evicted.group, 1);
+            swap.fits(&counts, 0)
+        });
+        let kept = kept.count();
+        for evicted in &evicted[evicted.len() - kept..] {
+            let EvictedBlock { group, block: src, ref prefix } = *evicted;
+            let Some((dst, must_move)) = swap.counterpart(group, Some(&**prefix)) else { break };
+            self.moving.push((group, dst));
             if must_move {
-                swap.offload_in(dst, src, &prefix);
-                moves.push(BlockCopy { src, dst });
+                swap.offload_in(dst, evicted);
+                moves.push(BlockCopy { group: group as u32, src, dst });
             }
         }
         moves.len() - before
@@ -66,37 +74,43 @@ impl SwapTier {
     /// backend still has to read them.
     pub fn keep_until_settled<'a>(&mut self, tables: impl IntoIterator<Item = &'a BlockTable>) {
         let mut swap = self.swap.blocks();
-        for table in tables {
+        for (group, lane) in tables.into_iter().flat_map(|table| table.lanes().iter().enumerate()) {
             // In reverse order, so that the first blocks of a text are evicted last.
-            for &block in table.live_blocks().iter().rev() {
-                swap.acquire(block);
-                self.moving.push(block);
+            for &block in lane.live_blocks().iter().rev() {
+                swap.acquire(group, block);
+                self.moving.push((group, block));
             }
         }
     }
 
-    /// Appends `rest`, a further part of the prefix hit, to `table`, see [`BlockTable::prefix_hit_beyond`]. Blocks in
-    /// the swap space move to the cache. Their contents arrive when the backend makes the `moves`.
+    /// Returns the table of a prefix hit, with all blocks in the cache. Blocks in the swap space move to the cache. Their
+    /// contents arrive when the backend makes the `moves`.
     ///
     /// # Errors
-    /// If too few blocks are free. The table is then unchanged.
-    pub fn restore(
-        &mut self,
-        table: &mut BlockTable,
-        mut rest: BlockTable,
-        moves: &mut Vec<BlockCopy>,
-    ) -> Result<(), OutOfBlocks> {
-        if !rest.pool().is(&self.pool) {
-            self.keep_until_settled([&rest]);
-            relocate([&mut rest], &self.pool, moves)?;
+    /// If too few blocks are free.
+    pub fn restore(&mut self, hit: PrefixHit, moves: &mut Vec<BlockCopy>) -> Result<BlockTable, OutOfBlocks> {
+        let (mut table, swapped) = hit.into_parts();
+        let (mut pool, swap) = (self.pool.blocks(), self.swap.blocks());
+        self.moving.extend(swapped.iter().rev().map(|swapped| (swapped.group, swapped.block)));
+        for SwappedBlock { group, at, block: src } in swapped {
+            let prefix = swap.prefix(group, src).map(AsRef::as_ref);
+            let Some((dst, must_move)) = pool.counterpart(group, prefix) else {
+                drop((pool, swap));
+                return Err(OutOfBlocks);
+            };
+            if must_move {
+                pool.move_in(group, dst, &swap, src);
+                moves.push(BlockCopy { group: group as u32, src, dst });
+            }
+            table.put(group, at, dst);
         }
-        table.append(rest);
-        Ok(())
+        drop((pool, swap));
+        Ok(table)
     }
 
     /// Ends the planning of this step's moves. The swap-space blocks that it writes are cached from now on.
     pub fn settle(&mut self) {
         let mut swap = self.swap.blocks();
-        self.moving.drain(..).for_each(|block| swap.release(block));
+        self.moving.drain(..).for_each(|(group, block)| swap.release(group, block));
     }
 }

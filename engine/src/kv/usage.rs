@@ -1,6 +1,7 @@
 //! How much of a pool is in use.
 
-/// Counts of the blocks and slots of a pool.
+/// Counts of the blocks and slots of a pool. If there are several groups of layers, blocks are counted in units of equal
+/// size, such that every group's block is a whole number of units, and slots are counted in every group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUsage {
     /// Blocks in the pool.

@@ -37,7 +37,7 @@ impl<B: Backend> Block<B> {
 
     fn attend(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
         let mut qkv = b.qkv(x, &self.qkv);
-        b.norm_rope_and_write_kv(&mut qkv, QkNormRope { norms: None, rope: None }, cache, layer, inputs);
-        b.attention(&qkv, cache, Attention { layer, scale: self.scale, window: None }, inputs)
+        b.norm_rope_and_write_kv(&mut qkv, QkNormRope::default(), cache, layer, inputs);
+        b.attention(&qkv, cache, Attention::plain(layer, self.scale), inputs)
     }
 }

@@ -4,11 +4,10 @@
 use super::Model;
 use super::block::Block;
 use super::layers::{Embedding, Linear, Loader, ResidualLinear};
-use crate::backend::{Backend, HostLinear, Norm};
+use crate::backend::{Backend, HostQkv, Norm};
 use crate::config::{Gpt2Config, ModelConfig};
 use crate::error::Result;
 use crate::load::Weights;
-use crate::tensor::HostTensor;
 
 /// GPT-2's weights on a backend.
 pub struct Gpt2<B: Backend> {
@@ -31,9 +30,10 @@ impl<B: Backend> Gpt2<B> {
         for i in 0..config.layers {
             let name = |part: &str| format!("h.{i}.{part}");
             let qkv = l.conv1d(&name("attn.c_attn"), 3 * hidden, hidden)?;
+            let part = |i| qkv.part(i * hidden + heads.start..i * hidden + heads.end);
             blocks.push(Block {
                 attention_norm: l.layer_norm(&name("ln_1"), hidden, true, eps)?,
-                qkv: backend.qkv_weight(thirds(&qkv).map(|part| part.outputs(heads.clone())))?,
+                qkv: backend.qkv_weight(HostQkv { query: part(0), key: Some(part(1)), value: Some(part(2)) })?,
                 out: ResidualLinear::new(backend, l.conv1d(&name("attn.c_proj"), hidden, hidden)?)?,
                 ffn_norm: l.layer_norm(&name("ln_2"), hidden, true, eps)?,
                 up: Linear::new(backend, l.conv1d(&name("mlp.c_fc"), inner, hidden)?.outputs(shard.even(inner)))?,
@@ -50,13 +50,6 @@ impl<B: Backend> Gpt2<B> {
             tokens,
         })
     }
-}
-
-/// Splits GPT-2's fused projection into query, key and value.
-fn thirds(qkv: &HostLinear) -> [HostLinear; 3] {
-    let third = |t: &HostTensor, i: usize| t.rows(i * t.shape()[0] / 3..(i + 1) * t.shape()[0] / 3);
-    let part = |i| HostLinear { weight: third(&qkv.weight, i), bias: qkv.bias.as_ref().map(|bias| third(bias, i)) };
-    [0, 1, 2].map(part)
 }
 
 impl<B: Backend> Model<B> for Gpt2<B> {

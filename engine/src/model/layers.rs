@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::backend::{Activation, Backend, HostLinear, Norm};
+use crate::backend::{Activation, Backend, Change, HostLinear, Norm};
+use crate::config::{DecoderConfig, NormKind};
 use crate::error::Result;
 use crate::load::Weights;
 use crate::tensor::HostTensor;
@@ -88,9 +89,39 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Norm::Layer { weight, bias, eps })
     }
 
-    /// Takes `name.weight [width]`.
-    pub fn rms_norm(&mut self, name: &str, width: usize, eps: f32) -> Result<Norm<B::Weight>> {
-        Ok(Norm::Rms { weight: self.weight(&format!("{name}.weight"), &[width])?, eps })
+    /// Takes the norm `name`: `name.weight [width]`.
+    pub fn norm(&mut self, kind: NormKind, name: &str, width: usize, eps: f32) -> Result<Norm<B::Weight>> {
+        let weight = self.norm_weight(kind, &format!("{name}.weight"), width)?;
+        Ok(match kind {
+            NormKind::Rms | NormKind::RmsPlusOne => Norm::Rms { weight, eps },
+            NormKind::Layer => Norm::Layer { weight: Some(weight), bias: None, eps },
+        })
+    }
+
+    /// Takes the factors of a norm, `[width]`.
+    pub fn norm_weight(&mut self, kind: NormKind, name: &str, width: usize) -> Result<B::Weight> {
+        if kind != NormKind::RmsPlusOne {
+            return self.weight(name, &[width]);
+        }
+        // In f32, because the sum with 1 would lose the last bits of a 16-bit weight.
+        let weight = self.weights.take_elements(name, &[width])?.elements().to_f32();
+        self.backend.weight(HostTensor::from_f32(vec![width], weight.into_iter().map(|w| 1.0 + w).collect()))
+    }
+
+    /// Takes the norm `part` of the layer `name`, if the layer has it.
+    pub fn layer_part_norm(
+        &mut self,
+        decoder: &DecoderConfig,
+        name: &str,
+        part: Option<&str>,
+        width: usize,
+    ) -> Result<Option<Norm<B::Weight>>> {
+        part.map(|part| self.norm(decoder.norm, &format!("{name}.{part}"), width, decoder.eps)).transpose()
+    }
+
+    /// Takes a tensor of one number.
+    pub fn scalar(&mut self, name: &str) -> Result<f32> {
+        Ok(self.weights.take_elements(name, &[1])?.elements().to_f32()[0])
     }
 
     /// Takes the output matrix for the worker's part of the vocabulary. If it is tied, this is `embedding` itself.
@@ -174,6 +205,20 @@ impl<B: Backend> Residual<B> {
         &self.x
     }
 
+    /// Multiplies the stream by a factor.
+    pub fn scale(&mut self, b: &B, factor: f32) {
+        if factor != 1.0 {
+            self.sum(b);
+            b.change(&mut self.x, Change::Scale(factor));
+        }
+    }
+
+    /// Adds `y`, which is the same for all workers, to the stream.
+    pub fn add(&mut self, b: &B, y: &B::Tensor) {
+        self.sum(b);
+        b.change(&mut self.x, Change::Add(y));
+    }
+
     /// Completes the pending addition and returns the norm of the stream.
     pub fn norm(&mut self, b: &B, norm: &Norm<B::Weight>) -> B::Tensor {
         match std::mem::replace(&mut self.pending, Pending::None) {
@@ -217,6 +262,33 @@ impl<B: Backend> ResidualLinear<B> {
         } else {
             Pending::Part(self.0.apply(b, &x))
         };
+    }
+}
+
+/// The end of a part of a layer: a projection whose result is normalised, scaled and added to the residual stream.
+pub struct Branch<B: Backend> {
+    pub linear: ResidualLinear<B>,
+    pub norm: Option<Norm<B::Weight>>,
+    pub multiplier: f32,
+}
+
+impl<B: Backend> Branch<B> {
+    /// Adds the branch for input `x` to the stream.
+    pub fn add_to(&self, b: &B, residual: &mut Residual<B>, x: B::Tensor) {
+        if self.norm.is_none() && self.multiplier == 1.0 {
+            return self.linear.add_to(b, residual, x);
+        }
+        let mut y = self.linear.0.apply(b, &x);
+        if !b.shard().is_whole() {
+            b.all_reduce(&mut y, None);
+        }
+        if let Some(norm) = &self.norm {
+            y = b.norm(&y, norm);
+        }
+        if self.multiplier != 1.0 {
+            b.change(&mut y, Change::Scale(self.multiplier));
+        }
+        residual.add(b, &y);
     }
 }
 

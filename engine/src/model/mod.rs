@@ -1,11 +1,13 @@
 //! The models, written once over [`Backend`]. Each architecture has a file that follows its paper's equations.
 
 mod block;
+mod decoder;
 mod gpt2;
 mod layers;
-mod llama;
 mod opt;
 mod rope;
+#[cfg(test)]
+mod tests;
 
 use crate::backend::Backend;
 use crate::config::{ModelConfig, ModelFamily};
@@ -33,6 +35,6 @@ pub fn load<B: Backend>(
     Ok(match &config.family {
         ModelFamily::Opt(c) => Box::new(opt::Opt::load(backend, config, c, weights)?),
         ModelFamily::Gpt2(c) => Box::new(gpt2::Gpt2::load(backend, config, c, weights)?),
-        ModelFamily::Llama(c) => Box::new(llama::Llama::load(backend, config, c, weights, max_len)?),
+        ModelFamily::Decoder(c) => Box::new(decoder::Decoder::load(backend, config, c, weights, max_len)?),
     })
 }

@@ -4,7 +4,7 @@
 use super::Model;
 use super::block::Block;
 use super::layers::{Embedding, Linear, Loader, Residual};
-use crate::backend::{Backend, Norm};
+use crate::backend::{Backend, HostQkv, Norm};
 use crate::config::{ModelConfig, OptConfig};
 use crate::error::Result;
 use crate::load::Weights;
@@ -33,11 +33,11 @@ impl<B: Backend> Opt<B> {
             let name = |part: &str| format!("layers.{i}.{part}");
             blocks.push(Block {
                 attention_norm: l.layer_norm(&name("self_attn_layer_norm"), hidden, affine, eps)?,
-                qkv: backend.qkv_weight([
-                    l.heads(&name("self_attn.q_proj"), config.heads, config.head_dim, hidden, bias)?,
-                    l.heads(&name("self_attn.k_proj"), config.heads, config.head_dim, hidden, bias)?,
-                    l.heads(&name("self_attn.v_proj"), config.heads, config.head_dim, hidden, bias)?,
-                ])?,
+                qkv: backend.qkv_weight(HostQkv {
+                    query: l.heads(&name("self_attn.q_proj"), config.heads, config.head_dim, hidden, bias)?,
+                    key: Some(l.heads(&name("self_attn.k_proj"), config.heads, config.head_dim, hidden, bias)?),
+                    value: Some(l.heads(&name("self_attn.v_proj"), config.heads, config.head_dim, hidden, bias)?),
+                })?,
                 out: l.residual(&name("self_attn.out_proj"), hidden, hidden, bias)?,
                 ffn_norm: l.layer_norm(&name("final_layer_norm"), hidden, affine, eps)?,
                 up: Linear::new(backend, l.share(&name("fc1"), opt.ffn_dim, hidden, bias)?)?,

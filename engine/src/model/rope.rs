@@ -3,27 +3,57 @@
 use crate::config::{Rope, RopeScaling};
 use crate::tensor::HostTensor;
 
-/// Returns the table `[positions, head_dim]`. Row `p` contains the cosines of position `p`'s angles, then the sines.
+/// Returns the table `[rows, rotated]`. Row `p` contains the cosines of position `p`'s angles, then the sines. If short
+/// and long sequences have different frequencies, `positions` rows for long sequences follow those for short ones.
 /// Frequencies and angles are rounded to f32 in the same places as in Hugging Face's code, because at large positions a
 /// rounding error becomes a noticeable angle.
-pub(super) fn table(rope: &Rope, head_dim: usize, positions: usize) -> HostTensor {
-    let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| frequency(rope, i, head_dim)).collect();
-    let mut table = Vec::with_capacity(positions * head_dim);
-    for p in 0..positions {
-        let angles = frequencies.iter().map(|f| f64::from(p as f32 * f));
-        table.extend(angles.clone().map(|a| a.cos() as f32));
-        table.extend(angles.map(|a| a.sin() as f32));
+pub(super) fn table(rope: &Rope, positions: usize) -> HostTensor {
+    let regimes: &[bool] = if rope.regime_boundary().is_some() { &[false, true] } else { &[false] };
+    let factor = attention_factor(rope);
+    let mut table = Vec::with_capacity(regimes.len() * positions * rope.rotated);
+    for &is_long in regimes {
+        let frequencies: Vec<f32> = (0..rope.rotated / 2).map(|i| frequency(rope, i, is_long)).collect();
+        for p in 0..positions {
+            let angles = frequencies.iter().map(|f| f64::from(p as f32 * f));
+            table.extend(angles.clone().map(|a| a.cos() as f32 * factor));
+            table.extend(angles.map(|a| a.sin() as f32 * factor));
+        }
     }
-    HostTensor::from_f32(vec![positions, head_dim], table)
+    HostTensor::from_f32(vec![regimes.len() * positions, rope.rotated], table)
 }
 
-fn frequency(rope: &Rope, i: usize, head_dim: usize) -> f32 {
-    let exponent = (2 * i) as f32 / head_dim as f32;
-    let f = (1.0 / rope.theta.powf(f64::from(exponent))) as f32;
+/// The factor on cosines and sines.
+fn attention_factor(rope: &Rope) -> f32 {
+    match rope.scaling {
+        RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => {
+            attention_factor as f32
+        }
+        _ => 1.0,
+    }
+}
+
+fn frequency(rope: &Rope, i: usize, is_long: bool) -> f32 {
+    let exponent = (2 * i) as f32 / rope.rotated as f32;
+    let power = rope.theta.powf(f64::from(exponent));
+    let f = (1.0 / power) as f32;
     match &rope.scaling {
         RopeScaling::None => f,
         RopeScaling::Linear { factor } => f / *factor as f32,
         RopeScaling::Factors { factors } => f / factors[i],
+        &RopeScaling::Proportional { pairs, factor } => {
+            if i < pairs {
+                f / factor as f32
+            } else {
+                0.0
+            }
+        }
+        RopeScaling::Long { short, long, .. } => 1.0 / ((if is_long { long } else { short })[i] * power as f32),
+        &RopeScaling::Yarn { factor, between: [low, high], .. } => {
+            let width = if low == high { 0.001 } else { high - low };
+            let divided = ((i as f32 - low as f32) / width as f32).clamp(0.0, 1.0);
+            let (kept, power) = (1.0 - divided, power as f32);
+            1.0 / (factor as f32 * power) * (1.0 - kept) + 1.0 / power * kept
+        }
         &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
             let wavelength = 2.0 * std::f64::consts::PI / f64::from(f);
             let turns = original_max_position_embeddings as f64 / wavelength;
@@ -47,12 +77,13 @@ mod tests {
             high_freq_factor: 4.0,
             original_max_position_embeddings: 128,
         };
-        let scaled = Rope { theta: 10000.0, scaling };
-        let plain = Rope { theta: 10000.0, scaling: RopeScaling::None };
-        assert_eq!(frequency(&scaled, 0, 64), frequency(&plain, 0, 64));
-        assert_eq!(frequency(&scaled, 31, 64), frequency(&plain, 31, 64) / 8.0);
+        let scaled = Rope { theta: 10000.0, scaling, rotated: 64, adjacent: false };
+        let plain = Rope { scaling: RopeScaling::None, ..scaled.clone() };
+        let frequency = |rope: &Rope, i| frequency(rope, i, false);
+        assert_eq!(frequency(&scaled, 0), frequency(&plain, 0));
+        assert_eq!(frequency(&scaled, 31), frequency(&plain, 31) / 8.0);
         let middle = (0..32).filter(|&i| {
-            let (s, p) = (frequency(&scaled, i, 64), frequency(&plain, i, 64));
+            let (s, p) = (frequency(&scaled, i), frequency(&plain, i));
             s < p && s > p / 8.0
         });
         assert!(middle.count() > 0);
@@ -60,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_row_contains_cosines_then_sines() {
-        let table = table(&Rope { theta: 100.0, scaling: RopeScaling::None }, 4, 3);
+        let table = table(&Rope { theta: 100.0, scaling: RopeScaling::None, rotated: 4, adjacent: false }, 3);
         let Elements::F32(t) = table.elements() else { panic!("the table is f32") };
         let want = [2f32.cos(), 0.2f32.cos(), 2f32.sin(), 0.2f32.sin()];
         assert!(t[8..].iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-6), "{t:?}");

@@ -61,15 +61,16 @@ impl Shard {
         if !heads.is_multiple_of(of) {
             return refuse(format!("the model's {heads} attention heads cannot be divided among {of} workers"));
         }
-        if !kv_heads.is_multiple_of(of) && !of.is_multiple_of(kv_heads) {
-            return refuse(format!("the model's {kv_heads} key-value heads cannot be divided among {of} workers"));
+        let cached = config.kv_layers().into_iter().map(|layer| layer.heads);
+        if let Some(heads) = cached.into_iter().find(|heads| !heads.is_multiple_of(of) && !of.is_multiple_of(*heads)) {
+            return refuse(format!("the model's {heads} key-value heads cannot be divided among {of} workers"));
         }
         let inner = match &config.family {
-            ModelFamily::Opt(opt) => opt.ffn_dim,
-            ModelFamily::Gpt2(gpt2) => gpt2.n_inner,
-            ModelFamily::Llama(llama) => llama.intermediate_size,
+            ModelFamily::Opt(opt) => vec![opt.ffn_dim],
+            ModelFamily::Gpt2(gpt2) => vec![gpt2.n_inner],
+            ModelFamily::Decoder(decoder) => decoder.layers.iter().map(|layer| layer.inner).collect(),
         };
-        if !inner.is_multiple_of(of) {
+        if let Some(inner) = inner.into_iter().find(|inner| !inner.is_multiple_of(of)) {
             return refuse(format!("feed-forward layers of {inner} elements cannot be divided among {of} workers"));
         }
         if config.vocab_size < of * of {

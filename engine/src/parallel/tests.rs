@@ -35,13 +35,7 @@ fn part(name: &str, backend: CpuBackend) -> Part {
     let mut weights = files.weights(Some(DType::F32)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
     let own = backend.shard().config(&config).unwrap();
-    let layout = KvLayout {
-        layers: own.layers,
-        heads: own.kv_heads,
-        head_dim: own.head_dim,
-        block_size: 16,
-        dtype: DType::F32.into(),
-    };
+    let layout = KvLayout::uniform(own.layers, own.kv_heads, own.head_dim, 16, DType::F32.into());
     let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
     (backend, model, layout)
 }
@@ -52,13 +46,13 @@ fn worker(name: &str, group: &Arc<RankGroup>, rank: usize) -> Part {
 
 /// Returns a step of two prompts.
 fn batch() -> Batch {
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(1);
     for (first, len) in [(1u32, 19), (3, 5)] {
-        batch.spans.push(Span { start: batch.tokens.len(), len, context: len, table: batch.blocks.len() });
-        batch.blocks.extend((0..len.div_ceil(16) as u32).map(|block| first + block));
+        batch.spans.push(Span { start: batch.tokens.len(), len, context: len, table: batch.table_len() });
+        batch.groups[0].blocks.extend((0..len.div_ceil(16) as u32).map(|block| first + block));
         batch.tokens.extend((0..len as u32).map(|i| 40 + 23 * i % 400));
         batch.positions.extend(0..len as u32);
-        batch.slots.extend((0..len as u32).map(|i| 16 * first + i));
+        batch.groups[0].slots.extend((0..len as u32).map(|i| 16 * first + i));
         batch.logit_rows.push(batch.tokens.len() as u32 - 1);
     }
     batch

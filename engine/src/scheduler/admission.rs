@@ -6,7 +6,7 @@ use super::growth::Budget;
 use super::share::Shares;
 use super::{Scheduler, Step};
 use crate::group::{OwnerId, SequenceGroup};
-use crate::kv::{OutOfBlocks, blocks_needed, distinct_blocks, relocate};
+use crate::kv::{Counts, OutOfBlocks, blocks_needed, distinct_blocks, relocate};
 
 impl Scheduler {
     /// The arrival of the first waiting group, if that group is new.
@@ -54,7 +54,7 @@ impl Scheduler {
             self.running.push(group);
             let at = self.running.len() - 1;
             if !self.grow(at, budget, step) {
-                step.exhausted = at == 0 && !self.running[at].is_divisible();
+                step.exhausted = at == 0 && !self.compact(step) && !self.running[at].is_divisible();
                 return;
             }
             self.offload(step);
@@ -137,14 +137,17 @@ impl Scheduler {
         if group.is_decoding() && group.running.len() > budget {
             return false;
         }
-        self.blocks_to_admit(group) + self.watermark_blocks <= self.pool.num_free()
+        match self.is_swapped(group) {
+            true => self.pool.fits(&self.blocks_to_admit(group), self.watermark_pages),
+            false => self.prefixes.fits(group, self.watermark_pages),
+        }
     }
 
-    /// The number of free blocks that a waiting group needs to be admitted.
-    pub(super) fn blocks_to_admit(&self, group: &SequenceGroup) -> usize {
+    /// The numbers of free blocks that a waiting group needs to be admitted.
+    pub(super) fn blocks_to_admit(&self, group: &SequenceGroup) -> Counts {
         if self.is_swapped(group) {
             // The next token of each sequence may take another block.
-            distinct_blocks(group.tables()) + group.running.len()
+            distinct_blocks(group.tables()).plus(Counts::each(self.pool.groups().len(), group.running.len()))
         } else {
             self.prefixes.blocks_to_restore(group)
         }
@@ -152,12 +155,11 @@ impl Scheduler {
 
     /// Whether a waiting group can get another token when it runs alone.
     fn fits_alone(&self, group: &SequenceGroup) -> bool {
-        let needed = if self.is_swapped(group) {
-            distinct_blocks(group.tables()) + blocks_needed(&self.swap, group.tables().map(|table| (table, 1)))
-        } else {
-            self.prefixes.blocks_to_restore(group)
-        };
-        needed <= self.pool.num_free()
+        if !self.is_swapped(group) {
+            return self.prefixes.fits(group, 0);
+        }
+        let next = blocks_needed(&self.swap, group.tables().map(|table| (table, 1)));
+        self.pool.fits(&distinct_blocks(group.tables()).plus(next), 0)
     }
 
     pub(super) fn is_swapped(&self, group: &SequenceGroup) -> bool {

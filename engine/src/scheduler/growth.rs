@@ -1,8 +1,10 @@
 //! Plans how many tokens of a group are computed in a step.
 
-use super::prefix::{Prefixes, Start};
+use std::collections::HashSet;
+
+use super::prefix::{Lookup, Prefixes, Start};
 use crate::group::SequenceGroup;
-use crate::kv::{BlockPool, blocks_needed, blocks_to_relocate};
+use crate::kv::{BlockPool, Counts, blocks_needed};
 
 /// The tokens that one sequence gets.
 pub struct Growth {
@@ -27,7 +29,7 @@ pub struct Budget {
 
 /// Plans the tokens of each sequence of a group that does not decode: all pending tokens, as far as `left` allows.
 /// Groups of several sequences stop one token short, so that all sequences decode together.
-fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Growth> {
+fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes, lookup: Lookup) -> Vec<Growth> {
     let seqs = &group.running;
     let short = usize::from(seqs.len() > 1);
     let wanted = group.wanted();
@@ -36,7 +38,7 @@ fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Gro
     let mut plan = Vec::new();
     for (seq, s) in seqs.iter().enumerate() {
         let start = if s.table.is_empty() {
-            let Some(start) = Start::find(group, seq, prefixes) else { continue };
+            let Some(start) = Start::find(group, seq, prefixes, lookup) else { continue };
             Some(start)
         } else {
             None
@@ -51,7 +53,8 @@ fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Gro
     plan
 }
 
-/// As [`plan`], with no more tokens than there are blocks for. Returns `None` if there are blocks for no token.
+/// As [`plan`], with no more tokens than there are blocks for, which are claimed. Returns `None` if there are blocks for
+/// no token.
 ///
 /// A sequence that keeps all its blocks gets all planned tokens or none, since it needs all the blocks in the end. With
 /// a sliding window, it can progress in smaller steps.
@@ -60,25 +63,32 @@ pub fn plan_within(
     mut left: Budget,
     prefixes: &Prefixes,
     pool: &BlockPool,
+    lookup: Lookup,
 ) -> Option<Vec<Growth>> {
     loop {
-        let plan = plan(group, left, prefixes);
-        if blocks_to_grow(group, &plan, pool) <= pool.num_free() {
+        let plan = plan(group, left, prefixes, lookup);
+        if pool.claim(blocks_to_grow(group, &plan, pool)) {
             return Some(plan);
         }
         left.tokens = plan.iter().map(|growth| growth.tokens).sum::<usize>() / 2;
-        if left.tokens == 0 || pool.window().is_none() || group.keeps_all_blocks() {
+        if left.tokens == 0 || !pool.has_windows() || group.keeps_all_blocks() {
             return None;
         }
     }
 }
 
-/// The number of free blocks that a plan for `group` takes, for new tokens and for blocks restored from the swap space.
-fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth], pool: &BlockPool) -> usize {
+/// The numbers of free blocks that a plan for `group` takes, for new tokens and for blocks restored from the swap space.
+fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth], pool: &BlockPool) -> Counts {
     let tables = plan.iter().map(|g| {
-        let table = g.start.as_ref().map_or(&group.running[g.seq].table, |start| start.hit.longest());
+        let table = g.start.as_ref().map_or(&group.running[g.seq].table, |start| start.hit.table());
         (table, g.tokens)
     });
-    let back = plan.iter().filter_map(|g| g.start.as_ref()).flat_map(|start| &start.hit.rest);
-    blocks_needed(pool, tables) + blocks_to_relocate(back, pool)
+    let mut counts = blocks_needed(pool, tables);
+    // Several sequences may find the same blocks in the swap space.
+    let mut seen = HashSet::new();
+    let swapped = plan.iter().filter_map(|g| g.start.as_ref()).flat_map(|start| start.hit.swapped());
+    for swapped in swapped.filter(|swapped| seen.insert((swapped.group, swapped.block))) {
+        counts.add(swapped.group, 1);
+    }
+    counts
 }

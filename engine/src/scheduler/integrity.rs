@@ -25,9 +25,9 @@ impl Scheduler {
             return Err("a waiting group holds blocks of the cache".into());
         }
         let pinned = self.prefixes.pinned_tables();
-        self.pool.check_integrity(running.into_iter().chain(pinned).flat_map(BlockTable::live_blocks))?;
+        self.pool.check_integrity(running.into_iter().chain(pinned))?;
         self.swap
-            .check_integrity(waiting.into_iter().flat_map(BlockTable::live_blocks))
+            .check_integrity(waiting.into_iter().filter(|table| !table.is_empty()))
             .map_err(|why| format!("swap space: {why}"))?;
         self.queue.check_integrity()?;
         let all = || self.running.iter().chain(self.queue.iter());
@@ -35,7 +35,7 @@ impl Scheduler {
         if !self.is_disturbed && !self.running.iter().is_sorted_by_key(|group| group.rank()) {
             return Err("the running groups are out of order without being marked as disturbed".into());
         }
-        if self.is_plenty() && self.blocks_at_most() > self.pool.num_free() {
+        if self.is_plenty() && !self.pool.fits(&self.blocks_at_most(), 0) {
             return Err("blocks might run out, but the scheduler assumes that they suffice".into());
         }
         if self.running.iter().any(SequenceGroup::is_new) {

@@ -48,10 +48,13 @@ pub use step::{Chunk, Step};
 use self::growth::{Budget, Growth, plan_within};
 use self::offload::restored;
 use self::parts::Parts;
-pub use self::prefix::{PrefixHit, Prefixes};
+use self::prefix::Lookup;
+pub use self::prefix::Prefixes;
 use self::queue::WaitingQueue;
 use crate::group::{RequestId, SequenceGroup};
-use crate::kv::{BlockPool, PoolUsage, Prefix, SharedLog, Space, SwapTier, blocks_needed, distinct_blocks};
+use crate::kv::{
+    BlockPool, Counts, Place, PoolUsage, Prefix, SharedLog, Space, SwapTier, blocks_needed, distinct_blocks,
+};
 use crate::sequence::Sequence;
 
 /// The scheduler: running groups, waiting groups and the two block pools.
@@ -64,8 +67,8 @@ pub struct Scheduler {
     tier: Option<SwapTier>,
     prefixes: Prefixes,
     options: SchedulerOptions,
-    /// Blocks kept free when a group is admitted.
-    watermark_blocks: usize,
+    /// Pages kept free when a group is admitted.
+    watermark_pages: usize,
     /// Groups that were swapped out, that are to be recomputed, or that are new.
     queue: WaitingQueue,
     /// Running groups in the order of the last step's visits, then the groups it admitted.
@@ -85,11 +88,11 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler that allocates blocks of `pool` and swaps to blocks of `swap`. `watermark_blocks` blocks of the pool
+    /// A scheduler that allocates blocks of `pool` and swaps to blocks of `swap`. `watermark_pages` pages of the pool
     /// stay free when a group is admitted, so that it does not preempt others at once. With prefix caching and a swap
     /// space, evicted cached blocks move to the swap space.
-    pub fn new(pool: BlockPool, swap: BlockPool, watermark_blocks: usize, options: SchedulerOptions) -> Self {
-        let is_tiered = options.prefix_caching && swap.num_blocks() > 0;
+    pub fn new(pool: BlockPool, swap: BlockPool, watermark_pages: usize, options: SchedulerOptions) -> Self {
+        let is_tiered = options.prefix_caching && swap.num_pages() > 0;
         let tier = is_tiered.then(|| SwapTier::new(&pool, &swap));
         let below = is_tiered.then_some(&swap);
         let prefixes = Prefixes::new(&pool, below, options.prefix_caching, options.max_batch_tokens);
@@ -99,7 +102,7 @@ impl Scheduler {
             tier,
             prefixes,
             options,
-            watermark_blocks,
+            watermark_pages,
             queue: WaitingQueue::default(),
             running: Vec::new(),
             is_disturbed: false,
@@ -178,9 +181,14 @@ impl Scheduler {
         self.prefixes.pin(seq);
     }
 
-    /// The number of blocks available to groups: all that are not pinned.
+    /// The numbers of blocks that are pinned.
+    pub fn pinned(&self) -> Counts {
+        distinct_blocks(self.prefixes.pinned_tables())
+    }
+
+    /// The memory available to groups: all that is not pinned, in the units of [`PoolUsage`].
     pub fn capacity(&self) -> usize {
-        self.pool.num_blocks() - distinct_blocks(self.prefixes.pinned_tables())
+        self.pool.num_units() - self.pool.units(&self.pinned())
     }
 
     /// The ids of requests with a swapped-out group.
@@ -198,23 +206,29 @@ impl Scheduler {
         self.pool.usage()
     }
 
-    /// Cached blocks, in ascending order: no references, but kept for later prefix hits.
-    pub fn cached_blocks(&self) -> Vec<u32> {
-        self.pool.cached()
+    /// Usage of the KV cache by a group of layers.
+    pub fn group_usage(&self, group: usize) -> PoolUsage {
+        self.pool.group_usage(group)
     }
 
-    /// The registered blocks of the cache or of the swap space, in ascending order, each with the prefix whose last
+    /// Pages of the KV cache with cached blocks, in ascending order: no references, but kept for later prefix hits. With
+    /// one group of layers, a page is a block.
+    pub fn cached_pages(&self) -> Vec<u32> {
+        self.pool.cached_pages()
+    }
+
+    /// A group's registered blocks of the cache or of the swap space, in ascending order, each with the prefix whose last
     /// tokens it holds.
-    pub fn registered_blocks(&self, space: Space) -> Vec<(u32, Arc<Prefix>)> {
+    pub fn registered_blocks(&self, Place { space, group }: Place) -> Vec<(u32, Arc<Prefix>)> {
         match space {
-            Space::Cache => self.pool.registered(),
-            Space::Swap => self.swap.registered(),
+            Space::Cache => self.pool.registered(group),
+            Space::Swap => self.swap.registered(group),
         }
     }
 
-    /// The reference count of each block of the KV cache.
-    pub fn references(&self) -> Vec<u32> {
-        self.pool.references()
+    /// The reference count of each page of the KV cache: the highest of its blocks.
+    pub fn page_references(&self) -> Vec<u32> {
+        self.pool.page_references()
     }
 
     /// Usage of the swap space.
@@ -302,6 +316,8 @@ impl Scheduler {
             is_short = true;
             if self.running.len() > 1 {
                 self.preempt_last(step);
+            } else if self.compact(step) {
+                return;
             } else if !self.narrow(step) {
                 // The one sequence that is left has the whole pool, and still needs more blocks.
                 step.exhausted = true;
@@ -325,7 +341,9 @@ impl Scheduler {
         let claimed = decoding.map(|g| g.running.len()).sum();
         let group = &self.running[at];
         let left = Budget { tokens: budget.tokens.saturating_sub(claimed), ..*budget };
-        let Some(plan) = plan_within(group, left, &self.prefixes, &self.pool) else { return false };
+        let plan = |lookup| plan_within(group, left, &self.prefixes, &self.pool, lookup);
+        let is_alone = self.running.len() == 1 && self.pool.groups().len() > 1;
+        let Some(plan) = plan(Lookup::All).or_else(|| is_alone.then(|| plan(Lookup::Pinned))?) else { return false };
         let wanted = group.wanted();
         if let Some(start) = plan.first().and_then(|growth| growth.start.as_ref()) {
             self.running[at].cached_tokens.get_or_insert(start.hits);
@@ -352,9 +370,11 @@ impl Scheduler {
 
     /// Schedules a group in which every sequence gets one token.
     fn decode(&mut self, at: usize, budget: &mut Budget, step: &mut Step) -> bool {
-        let (group, free) = (&self.running[at], self.pool.num_free());
-        // A sequence takes at most one block, so an exact count is needed only if few are left.
-        if group.running.len() > free && blocks_needed(&self.pool, group.tables().map(|table| (table, 1))) > free {
+        let group = &self.running[at];
+        // A sequence takes at most one block of each group of layers, so an exact count is needed only if few are left.
+        let most = Counts::each(self.pool.groups().len(), group.running.len());
+        if !self.pool.claim(most) && !self.pool.claim(blocks_needed(&self.pool, group.tables().map(|table| (table, 1))))
+        {
             return false;
         }
         budget.tokens = budget.tokens.saturating_sub(group.running.len());

@@ -4,9 +4,8 @@
 //! Preempted groups take precedence. A step offloads its evicted blocks only after it has swapped groups out, to
 //! swap-space blocks that are free or cached. A group that is swapped out later may evict these cached blocks.
 
-use super::prefix::PrefixHit;
 use super::{Scheduler, Step};
-use crate::kv::{BlockMoves, BlockTable, SwapTier};
+use crate::kv::{BlockMoves, BlockTable, PrefixHit, SwapTier};
 
 impl Scheduler {
     /// Offloads the blocks evicted so far.
@@ -33,17 +32,12 @@ impl Scheduler {
 /// Returns the table of a prefix hit, with all blocks in the cache. Blocks in the swap space are restored, and the
 /// caller has counted the cache blocks for them.
 pub(super) fn restored(tier: Option<&mut SwapTier>, hit: PrefixHit, step: &mut Step) -> BlockTable {
-    let PrefixHit { mut table, rest } = hit;
-    let Some(tier) = tier else { return table };
+    let Some(tier) = tier else { return hit.into_table() };
+    step.swap_hit_tokens += hit.swapped_tokens();
     let before = step.moves.swap_in.len();
-    for rest in rest {
-        if !rest.pool().is(table.pool()) {
-            step.swap_hit_tokens += rest.len() - table.len();
-        }
-        if tier.restore(&mut table, rest, &mut step.moves.swap_in).is_err() {
-            unreachable!("the blocks of the whole group were counted");
-        }
-    }
+    let Ok(table) = tier.restore(hit, &mut step.moves.swap_in) else {
+        unreachable!("the blocks of the whole group were counted");
+    };
     step.restored_blocks += step.moves.swap_in.len() - before;
     table
 }

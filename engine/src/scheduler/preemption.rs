@@ -2,7 +2,7 @@
 
 use super::{Scheduler, Step};
 use crate::group::SequenceGroup;
-use crate::kv::{BlockTable, relocate};
+use crate::kv::{BlockTable, compact, relocate};
 
 /// What happens to the blocks of a preempted group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,10 +46,21 @@ impl Scheduler {
 
     /// Gives back the blocks that windows have left behind, before free blocks are counted.
     pub(super) fn slide(&mut self) {
-        if self.pool.window().is_some() {
+        if self.pool.has_windows() {
             let sliding = self.running.iter_mut().filter(|group| !group.keeps_all_blocks());
             sliding.flat_map(SequenceGroup::tables_mut).for_each(BlockTable::slide);
         }
+    }
+
+    /// Moves the blocks of the only running group to fewer pages. Returns false if they take as few as possible. The
+    /// copies are all that the step does, so they do not depend on other copies.
+    ///
+    /// A group that runs alone always progresses: if its next tokens fit an empty cache together with its blocks, they
+    /// fit after compaction. It then grows in the next step, in which nothing else changes. If it has no blocks, it may
+    /// fail to start only because the blocks that a lookup found are scattered, so it starts without them.
+    pub(super) fn compact(&mut self, step: &mut Step) -> bool {
+        let running = self.running.iter_mut().flat_map(SequenceGroup::tables_mut);
+        compact(&self.pool, running.chain(self.prefixes.pinned_tables_mut()), &mut step.moves.copies)
     }
 
     /// Preempts half the sequences of the only running group. They run when the others are done. Returns false if the

@@ -1,7 +1,7 @@
 //! Prefix sharing: which blocks a sequence without any can share instead of computing them.
 
 use crate::group::SequenceGroup;
-use crate::kv::{BlockPool, BlockTable, blocks_for, blocks_to_relocate};
+use crate::kv::{BlockPool, BlockTable, Counts, PrefixHit, blocks_for};
 use crate::sequence::Sequence;
 
 /// The prefixes that sequences can share.
@@ -36,47 +36,47 @@ impl Prefixes {
         self.pinned.iter().map(|p| &p.table)
     }
 
+    /// The block tables of the pinned prefixes.
+    pub fn pinned_tables_mut(&mut self) -> impl Iterator<Item = &mut BlockTable> {
+        self.pinned.iter_mut().map(|p| &mut p.table)
+    }
+
     /// The number of a prompt's first tokens that a pinned prefix has.
     pub fn pinned_len(&self, prompt: &[u32]) -> usize {
         self.pinned.iter().map(|p| common(&p.tokens, prompt)).max().unwrap_or(0)
     }
 
-    /// Finds the longest prefix of `tokens` among registered and pinned blocks. At least one token is left over. A hit
-    /// on a pinned prefix may end within a block. Appending to the table then copies that block, because the pinned
-    /// table shares it.
-    pub fn find(&self, tokens: &[u32]) -> PrefixHit {
-        let registered = self.find_registered(tokens);
+    /// Finds the longest prefix of `tokens` among pinned blocks and registered blocks of the cache, with all its blocks.
+    pub fn find_in_cache(&self, tokens: &[u32]) -> BlockTable {
+        let registered = match self.caching {
+            true => BlockTable::prefix_hit(&self.pool, tokens, true),
+            false => BlockTable::new(&self.pool),
+        };
+        self.or_pinned(registered.into(), tokens).into_table()
+    }
+
+    /// Returns a fork of the pinned prefix that shares the most with `tokens`, if that is more than `hit`.
+    fn or_pinned(&self, hit: PrefixHit, tokens: &[u32]) -> PrefixHit {
         let most = tokens.len().saturating_sub(1);
         let pinned = self.pinned.iter().map(|p| (common(&p.tokens, tokens).min(most), &p.table));
         match pinned.max_by_key(|(len, _)| *len) {
-            Some((len, table)) if len > registered.tokens() => PrefixHit::from(table.fork_prefix(len)),
-            _ => registered,
+            Some((len, table)) if len > hit.tokens() => PrefixHit::from(table.fork_prefix(len)),
+            _ => hit,
         }
     }
 
-    /// Finds the longest registered prefix of `tokens`, alternating between the cache and the swap space.
-    fn find_registered(&self, tokens: &[u32]) -> PrefixHit {
-        if !self.caching {
-            return PrefixHit::from(BlockTable::new(&self.pool));
-        }
-        let mut hit = PrefixHit::from(BlockTable::prefix_hit(&self.pool, tokens));
-        for pool in self.swap.iter().flat_map(|swap| [swap, &self.pool]).cycle() {
-            let next = hit.longest().prefix_hit_beyond(pool, tokens);
-            if next.is_empty() {
-                break;
-            }
-            hit.rest.push(next);
-        }
-        hit
-    }
-
-    /// As [`Self::find`], for a sequence of a group, without the blocks that the window has left behind.
-    fn find_for(&self, group: &SequenceGroup, at: usize) -> PrefixHit {
-        let mut hit = self.find(group.lookup_tokens(at));
-        if !group.keeps_all_blocks() {
-            let len = hit.tokens();
-            hit.table.slide_to(len);
-            hit.rest.iter_mut().for_each(|table| table.slide_to(len));
+    /// Finds the longest prefix of a group's sequence, without the blocks that the window has left behind. At least one
+    /// token is left over. A hit on a pinned prefix may end within a block. Appending to the table then copies that
+    /// block, because the pinned table shares it.
+    fn find_for(&self, group: &SequenceGroup, at: usize, lookup: Lookup) -> PrefixHit {
+        let (tokens, whole) = (group.lookup_tokens(at), group.keeps_all_blocks());
+        let registered = match lookup {
+            Lookup::All if self.caching => PrefixHit::find(&self.pool, self.swap.as_ref(), tokens, whole),
+            _ => BlockTable::new(&self.pool).into(),
+        };
+        let mut hit = self.or_pinned(registered, tokens);
+        if !whole {
+            hit.slide();
         }
         hit
     }
@@ -89,57 +89,59 @@ impl Prefixes {
         }
     }
 
-    /// The number of free blocks it takes to compute all tokens of a group that has no blocks.
-    pub fn blocks_to_restore(&self, group: &SequenceGroup) -> usize {
-        let block_size = self.pool.block_size();
-        let seqs = &group.running;
-        let free = self.pool.num_free();
-        // The hit takes references, so cached blocks it uses count as taken below. A pinned block that is shared in
-        // part will be copied. A block in the swap space moves to a block of the cache.
-        let hit = (!seqs.is_empty()).then(|| self.find_for(group, 0));
-        let own = |i: usize| {
-            let all = blocks_for(seqs[i].tokens.len(), block_size);
+    /// Whether all tokens of a group that has no blocks can be computed, so that `spare_pages` pages are left.
+    pub fn fits(&self, group: &SequenceGroup, spare_pages: usize) -> bool {
+        let hit = self.find_first(group);
+        self.pool.fits(&self.blocks_beyond(group, hit.as_ref()), spare_pages)
+    }
+
+    /// The numbers of free blocks it takes to compute all tokens of a group that has no blocks.
+    pub fn blocks_to_restore(&self, group: &SequenceGroup) -> Counts {
+        let hit = self.find_first(group);
+        // Cached blocks that the hit uses count as taken. No other table has them.
+        let taken = hit.as_ref().map_or(Counts::default(), |hit| hit.table().sole_counts());
+        self.blocks_beyond(group, hit.as_ref()).plus(taken)
+    }
+
+    fn find_first(&self, group: &SequenceGroup) -> Option<PrefixHit> {
+        (!group.running.is_empty()).then(|| self.find_for(group, 0, Lookup::All))
+    }
+
+    /// The numbers of blocks it takes to compute all tokens of a group whose first sequence has `hit`. A pinned block that
+    /// is shared in part will be copied. A block in the swap space moves to a block of the cache.
+    fn blocks_beyond(&self, group: &SequenceGroup, hit: Option<&PrefixHit>) -> Counts {
+        let (size, seqs) = (self.pool.block_size(), &group.running);
+        let mut counts = Counts::default();
+        for (i, seq) in seqs.iter().enumerate() {
+            let all = blocks_for(seq.tokens.len(), size);
             let most = group.at_most(all, &self.pool, self.chunk);
             let shared = match i {
-                0 => {
-                    hit.as_ref().map_or(0, |hit| hit.tokens() / block_size - blocks_to_relocate(&hit.rest, &self.pool))
-                }
-                // The window may have left the shared blocks behind.
-                _ if most < all => 0,
-                _ => longest_common(seqs, i, block_size).map_or(0, |(_, n)| n / block_size),
+                0 => hit.map_or(0, |hit| hit.tokens() / size),
+                _ => longest_common(seqs, i, size).map_or(0, |(_, n)| n / size),
             };
-            most.min(all - shared)
-        };
-        (0..seqs.len()).map(own).sum::<usize>() + (free - self.pool.num_free())
+            for at in 0..self.pool.groups().len() {
+                let swapped =
+                    || hit.map_or(0, |hit| hit.swapped().iter().filter(|swapped| swapped.group == at).count());
+                let shared = match i {
+                    0 => shared - swapped(),
+                    // The window may have left the shared blocks behind.
+                    _ if most.of(at) < all => 0,
+                    _ => shared,
+                };
+                counts.add(at, most.of(at).min(all - shared));
+            }
+        }
+        counts
     }
 }
 
-/// The result of a prefix lookup.
-#[derive(Debug)]
-pub struct PrefixHit {
-    /// The first blocks, up to the first that is not in the cache.
-    pub table: BlockTable,
-    /// The following blocks, alternating between the swap space and the cache. Each table continues where the one
-    /// before ends, see [`BlockTable::prefix_hit_beyond`].
-    pub rest: Vec<BlockTable>,
-}
-
-impl From<BlockTable> for PrefixHit {
-    fn from(table: BlockTable) -> Self {
-        PrefixHit { table, rest: Vec::new() }
-    }
-}
-
-impl PrefixHit {
-    /// The number of tokens that need not be computed.
-    pub fn tokens(&self) -> usize {
-        self.longest().len()
-    }
-
-    /// The table whose length covers all of these tokens.
-    pub fn longest(&self) -> &BlockTable {
-        self.rest.last().unwrap_or(&self.table)
-    }
+/// Where a lookup may find blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// Among registered and pinned blocks.
+    All,
+    /// Among pinned blocks only. Registered ones may be scattered over many pages, so that too few are left.
+    Pinned,
 }
 
 /// The prefix that a sequence starts from.
@@ -156,9 +158,9 @@ impl Start {
     /// Finds the blocks that sequence `at` of a group, which has none, can share. They belong to an earlier sequence of
     /// the group, as before a preemption, or come from the prefix index. Returns `None` while the blocks it is to share
     /// are not computed yet.
-    pub fn find(group: &SequenceGroup, at: usize, prefixes: &Prefixes) -> Option<Self> {
+    pub fn find(group: &SequenceGroup, at: usize, prefixes: &Prefixes, lookup: Lookup) -> Option<Self> {
         let (seqs, tokens) = (&group.running, group.lookup_tokens(at));
-        let (hit, looked_up) = (prefixes.find_for(group, at), tokens.len());
+        let (hit, looked_up) = (prefixes.find_for(group, at, lookup), tokens.len());
         match longest_common(seqs, at, prefixes.pool.block_size()) {
             Some((earlier, shared)) if shared > hit.tokens() && seqs[earlier].table.has_window_of(shared) => {
                 let table = &seqs[earlier].table;

@@ -10,10 +10,11 @@ use std::collections::HashMap;
 use super::queue::WaitingQueue;
 use super::{Scheduler, Step};
 use crate::group::{OwnerId, SequenceGroup};
-use crate::kv::blocks_for;
+use crate::kv::{Counts, blocks_for};
 use crate::sequence::Sequence;
 
-/// An amount of resources: rows of a step (one per sequence that decodes) and blocks of the cache.
+/// An amount of resources: rows of a step (one per sequence that decodes) and memory of the cache, in the units of
+/// [`PoolUsage`](crate::kv::PoolUsage). With one group of layers these are blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     pub rows: usize,
@@ -35,6 +36,13 @@ impl Resources {
         self.rows = self.rows.saturating_sub(other.rows);
         self.blocks = self.blocks.saturating_sub(other.blocks);
     }
+}
+
+/// Rows and blocks that waiting groups need.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wanted {
+    rows: usize,
+    blocks: Counts,
 }
 
 /// The resources that each owner uses, and the share it may use.
@@ -131,14 +139,15 @@ impl Scheduler {
 
     /// The resources for owners without a running group that can start in this step: all that each owner's first group
     /// needs, but at most a share.
-    fn wanted_by_newcomers(&self, hold_new: bool, shares: &Shares) -> Resources {
-        let (mut wanted, mut tokens) = (Resources::default(), 0);
+    fn wanted_by_newcomers(&self, hold_new: bool, shares: &Shares) -> Wanted {
+        let (mut wanted, mut tokens) = (Wanted::default(), 0);
         for head in self.newcomers(shares).filter_map(|owner| self.queue.head(owner)) {
             // None of them is passed over, and the token budget limits how many start.
             if (hold_new && head.is_new()) || tokens >= self.options.max_batch_tokens {
                 break;
             }
-            wanted.add(Resources { rows: shares.outputs_left(head), blocks: self.blocks_to_admit(head) });
+            wanted.rows += shares.outputs_left(head);
+            wanted.blocks = wanted.blocks.plus(self.blocks_to_admit(head));
             tokens += head.running.iter().map(Sequence::pending).sum::<usize>();
         }
         wanted
@@ -152,24 +161,27 @@ impl Scheduler {
 
     /// Whether blocks might run out in this step.
     fn is_tight(&self) -> bool {
-        !self.is_plenty() && self.blocks_at_most() > self.pool.num_free()
+        !self.is_plenty() && !self.pool.fits(&self.blocks_at_most(), 0)
     }
 
     /// Whether blocks certainly suffice for this step, without looking at each group. This holds if each sequence gets
-    /// one token, which takes at most one block, and there are at least as many free blocks as rows.
+    /// one token, which takes at most one block of each group of layers, and there are at least as many free blocks as
+    /// rows.
     pub(super) fn is_plenty(&self) -> bool {
-        self.all_sampled && self.options.max_num_seqs <= self.pool.num_free()
+        let most = Counts::each(self.pool.groups().len(), self.options.max_num_seqs);
+        self.all_sampled && self.pool.fits(&most, 0)
     }
 
     /// An upper bound on the blocks that all pending tokens take.
-    pub(super) fn blocks_at_most(&self) -> usize {
+    pub(super) fn blocks_at_most(&self) -> Counts {
         let size = self.pool.block_size();
         // New blocks, and a copy of the last one if it is shared and not full.
         let most = |seq: &Sequence| match seq.pending() {
             0 | 1 => 1,
             tokens => blocks_for(tokens, size) + 1,
         };
-        self.running.iter().flat_map(|group| &group.running).map(most).sum()
+        let all = self.running.iter().flat_map(|group| &group.running).map(most).sum();
+        Counts::each(self.pool.groups().len(), all)
     }
 
     /// Joins parts of one request again if they are neighbours and both decode.
@@ -230,7 +242,7 @@ impl Scheduler {
     }
 
     /// Preempts groups beyond a share until the `wanted` resources are free.
-    fn make_room(&mut self, wanted: Resources, step: &mut Step) {
+    fn make_room(&mut self, wanted: Wanted, step: &mut Step) {
         while let Some(last) = self.running.last().filter(|group| group.beyond_share) {
             let (width, rows, is_room) = (last.width(), self.rows_lacking(wanted), self.has_blocks(wanted));
             if rows == 0 && is_room {
@@ -245,14 +257,15 @@ impl Scheduler {
     }
 
     /// The number of wanted rows that are not free.
-    fn rows_lacking(&self, wanted: Resources) -> usize {
+    fn rows_lacking(&self, wanted: Wanted) -> usize {
         let taken: usize = self.running.iter().map(SequenceGroup::width).sum();
         wanted.rows.saturating_sub(self.rows().saturating_sub(taken))
     }
 
     /// Whether the wanted blocks are free, on top of those that the running groups may take in this step.
-    fn has_blocks(&self, wanted: Resources) -> bool {
-        let growth: usize = self.running.iter().map(|group| group.running.len()).sum();
-        wanted.blocks == 0 || wanted.blocks + self.watermark_blocks + growth <= self.pool.num_free()
+    fn has_blocks(&self, wanted: Wanted) -> bool {
+        let growth = self.running.iter().map(|group| group.running.len()).sum();
+        let growth = Counts::each(self.pool.groups().len(), growth);
+        wanted.blocks == Counts::default() || self.pool.fits(&wanted.blocks.plus(growth), self.watermark_pages)
     }
 }

@@ -12,7 +12,7 @@
 use super::Scheduler;
 use super::growth::Budget;
 use crate::group::SequenceGroup;
-use crate::kv::blocks_needed;
+use crate::kv::{Counts, blocks_needed};
 
 /// Lengths of the suffixes to look for, longest first. A longer match makes a better draft. A single token is too
 /// short.
@@ -47,7 +47,8 @@ impl Scheduler {
             seq.draft(&draft);
         }
         let needed = blocks_needed(&self.pool, group.running.iter().map(|seq| (&seq.table, seq.pending())));
-        if needed + claimed > self.pool.num_free() {
+        let others = Counts::each(self.pool.groups().len(), claimed);
+        if !(self.pool.fits(&needed.plus(others), 0) && self.pool.claim(needed)) {
             group.running.iter_mut().for_each(|seq| drop(seq.take_draft()));
         }
         budget.tokens -= group.num_drafted();

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use engine::tools::engine::Engine;
-use engine::tools::kv::{CacheChange, Prefix, Space};
+use engine::tools::kv::{CacheChange, Place, Prefix, Space};
 
 /// The prefixes in the cache and in the swap space, built from the changes alone. Maps each prefix's hash to its
 /// parent's hash and the last block's tokens.
 #[derive(Debug, Default)]
 pub struct Follower {
-    prefixes: BTreeMap<(Space, u64), (Option<u64>, Vec<u32>)>,
+    prefixes: BTreeMap<(Place, u64), (Option<u64>, Vec<u32>)>,
 }
 
 impl Follower {
@@ -17,12 +17,12 @@ impl Follower {
     pub fn follow(&mut self, changes: Vec<CacheChange>) {
         for change in changes {
             match change {
-                CacheChange::Stored(space, prefix) => {
-                    let (key, block) = entry(space, &prefix);
+                CacheChange::Stored(place, prefix) => {
+                    let (key, block) = entry(place, &prefix);
                     assert!(self.prefixes.insert(key, block).is_none(), "{key:x?} is stored twice");
                 }
-                CacheChange::Removed(space, hash) => {
-                    assert!(self.prefixes.remove(&(space, hash)).is_some(), "{hash:x} is not stored in {space:?}");
+                CacheChange::Removed(place, hash) => {
+                    assert!(self.prefixes.remove(&(place, hash)).is_some(), "{hash:x} is not stored in {place:?}");
                 }
             }
         }
@@ -37,8 +37,11 @@ impl Follower {
     /// Compares with the engine's pools, and checks each hash against its tokens.
     pub fn check(&self, engine: &Engine) -> Result<(), String> {
         let registered_in =
-            |space| engine.scheduler().registered_blocks(space).into_iter().map(move |(_, p)| entry(space, &p));
-        let registered: BTreeMap<_, _> = registered_in(Space::Cache).chain(registered_in(Space::Swap)).collect();
+            |place| engine.scheduler().registered_blocks(place).into_iter().map(move |(_, p)| entry(place, &p));
+        let spaces = [Space::Cache, Space::Swap];
+        let groups = 0..engine.config().groups.len();
+        let places = spaces.into_iter().flat_map(|space| groups.clone().map(move |group| Place { space, group }));
+        let registered: BTreeMap<_, _> = places.flat_map(registered_in).collect();
         if registered != self.prefixes {
             return Err(format!("the pools have {registered:?}, but the router has {:?}", self.prefixes));
         }
@@ -47,10 +50,10 @@ impl Follower {
     }
 }
 
-type Entry = ((Space, u64), (Option<u64>, Vec<u32>));
+type Entry = ((Place, u64), (Option<u64>, Vec<u32>));
 
-fn entry(space: Space, prefix: &Prefix) -> Entry {
-    ((space, prefix.id().hash()), (prefix.parent().map(|parent| parent.hash()), prefix.tokens().to_vec()))
+fn entry(place: Place, prefix: &Prefix) -> Entry {
+    ((place, prefix.id().hash()), (prefix.parent().map(|parent| parent.hash()), prefix.tokens().to_vec()))
 }
 
 /// FNV-1a over four-byte tokens, continued from the parent's hash.

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use engine::tools::backend::{Activation, Attention, Backend, HostLinear, Norm, QkNormRope};
+use engine::tools::backend::{Activation, Attention, Backend, Change, HostLinear, HostQkv, Norm, QkNormRope};
 use engine::tools::batch::{Batch, Span};
 use engine::tools::engine::{Engine, EngineConfig};
 use engine::tools::kv::KvLayout;
@@ -26,7 +26,7 @@ use crate::oracle::{Memory, VOCAB, first_seen};
 
 /// Heads of all workers together.
 const HEADS: usize = 4;
-const LAYERS: usize = 2;
+const LAYERS: usize = 3;
 /// Floats that represent a 64-bit number, 16 bits each. Sums over all heads are exact.
 const PIECES: usize = 4;
 
@@ -95,8 +95,13 @@ impl HeadBackend {
         self.rank.shard().heads(HEADS)
     }
 
-    fn slot(&self, batch: &Batch, span: &Span, position: usize) -> usize {
-        let block = batch.blocks[span.table + position / self.config.block_size] as usize;
+    /// The group of a layer. Layers take turns.
+    fn group(&self, layer: usize) -> usize {
+        layer % self.config.groups.len()
+    }
+
+    fn slot(&self, batch: &Batch, group: usize, span: &Span, position: usize) -> usize {
+        let block = batch.groups[group].blocks[span.table + position / self.config.block_size] as usize;
         block * self.config.block_size + position % self.config.block_size
     }
 
@@ -116,10 +121,10 @@ impl HeadBackend {
     }
 
     /// A hash of everything that a head attends to at position `p` of a sequence.
-    fn read(&self, memory: &mut Memory, batch: &Batch, span: &Span, p: usize) -> u64 {
-        let seen = first_seen(p, self.config.window)..=p;
+    fn read(&self, memory: &Memory, batch: &Batch, group: usize, span: &Span, p: usize) -> u64 {
+        let seen = first_seen(p, self.config.groups[group].window)..=p;
         seen.fold(0x9E37_79B9_7F4A_7C15, |read, p| {
-            mix(read, memory.slot(self.slot(batch, span, p)).expect("read of an unwritten slot"))
+            mix(read, memory.get(group, self.slot(batch, group, span, p)).expect("read of an unwritten slot"))
         })
     }
 }
@@ -132,18 +137,19 @@ impl Model<HeadBackend> for Heads {
         let mut hidden: Vec<u64> = batch.tokens.iter().map(|&token| u64::from(token)).collect();
         let own = backend.heads();
         for (layer, caches) in cache.chunks_mut(own.len()).enumerate() {
+            let group = backend.group(layer);
             let mut sums = vec![0.0; hidden.len() * PIECES];
             for (head, memory) in own.clone().zip(caches) {
                 let salt = (layer * HEADS + head + 1) as u64;
                 for span in &batch.spans {
                     let rows = || (span.start..).zip(span.context - span.len..span.context);
                     for (row, p) in rows() {
-                        let slot = backend.slot(batch, span, p);
-                        assert_eq!((batch.positions[row] as usize, batch.slots[row] as usize), (p, slot));
-                        *memory.slot(slot) = Some(mix(salt, hidden[row]));
+                        let slot = backend.slot(batch, group, span, p);
+                        assert_eq!((batch.positions[row] as usize, batch.groups[group].slots[row] as usize), (p, slot));
+                        memory.set(group, slot, mix(salt, hidden[row]));
                     }
                     for (row, p) in rows() {
-                        let read = pieces(backend.read(memory, batch, span, p));
+                        let read = pieces(backend.read(memory, batch, group, span, p));
                         sums[row * PIECES..].iter_mut().zip(read).for_each(|(sum, piece)| *sum += piece);
                     }
                 }
@@ -197,7 +203,7 @@ impl Backend for HeadBackend {
 
     fn move_blocks(&self, cache: &mut Vec<Memory>, batch: &Batch) {
         self.pass(Point::Moves);
-        cache.iter_mut().for_each(|memory| memory.move_blocks(self.config.block_size, &batch.moves));
+        cache.iter_mut().for_each(|memory| memory.move_blocks(&batch.moves));
     }
 
     fn shard(&self) -> Shard {
@@ -242,7 +248,7 @@ impl Backend for HeadBackend {
     fn weight(&self, _: HostTensor) -> Result<()> {
         unreachable!()
     }
-    fn qkv_weight(&self, _: [HostLinear; 3]) -> Result<()> {
+    fn qkv_weight(&self, _: HostQkv) -> Result<()> {
         unreachable!()
     }
     fn gated_weight(&self, _: [HostLinear; 2]) -> Result<()> {
@@ -269,13 +275,16 @@ impl Backend for HeadBackend {
     fn qkv(&self, _: &Vec<f32>, _: &()) {
         unreachable!()
     }
+    fn change(&self, _: &mut Vec<f32>, _: Change<'_, Vec<f32>>) {
+        unreachable!()
+    }
     fn norm(&self, _: &Vec<f32>, _: &Norm<()>) -> Vec<f32> {
         unreachable!()
     }
     fn norm_rope_and_write_kv(&self, _: &mut (), _: QkNormRope<'_, ()>, _: &mut Vec<Memory>, _: usize, _: &Batch) {
         unreachable!()
     }
-    fn attention(&self, _: &(), _: &Vec<Memory>, _: Attention, _: &Batch) -> Vec<f32> {
+    fn attention(&self, _: &(), _: &Vec<Memory>, _: Attention<'_, ()>, _: &Batch) -> Vec<f32> {
         unreachable!()
     }
     fn logits(&self, _: &Vec<f32>, _: &()) -> Vec<f32> {

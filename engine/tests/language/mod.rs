@@ -11,6 +11,7 @@ use engine::SchedulerOptions;
 use engine::tools::batch::Batch;
 use engine::tools::constraint::{Constraint, Grammar, GrammarCompiler};
 use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::kv::CacheGroup;
 use engine::tools::runner::{Computed, Runner};
 use engine::tools::sampling::{SampleRow, sample_row};
 use engine::tools::sequence::Output;
@@ -50,7 +51,7 @@ impl Language {
             num_blocks,
             block_size: 4,
             swap_blocks: 40,
-            window: None,
+            groups: vec![CacheGroup::only(None)],
             max_len: 200,
             vocab_size: self.vocab_size,
             eos: vec![EOS],

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use engine::SchedulerOptions;
 use engine::tools::batch::Batch;
 use engine::tools::engine::{Engine, EngineConfig, Finished};
-use engine::tools::kv::{BlockCopy, BlockMoves, BlockTable, Space};
+use engine::tools::kv::{BlockCopy, BlockMoves, BlockTable, CacheGroup, Place, Space};
 use engine::tools::runner::{Computed, Runner};
 use engine::tools::sampling::{SampleRow, SamplingParams, sample_row};
 use engine::{Error, Result};
@@ -26,18 +26,23 @@ pub const EOS: u32 = 0;
 /// The oracle's stand-in for a token's key and value.
 pub type Kept = u64;
 
-/// The slots of the cache and of the swap space.
-#[derive(Debug, Default)]
+/// The memory of the cache and of the swap space. As on a device, pages pass from one group of layers to another, so a
+/// block that is written by mistake changes what other groups read.
+#[derive(Debug)]
 pub struct Memory {
     cache: Vec<Option<Kept>>,
     swap: Vec<Option<Kept>>,
+    block_size: usize,
+    groups: Vec<CacheGroup>,
+    /// For each group, the number of cells that a slot takes.
+    cells: Vec<usize>,
 }
 
 /// A runner that computes the oracle's values and logits.
 pub struct Oracle {
     block_size: usize,
     max_num_seqs: usize,
-    window: Option<usize>,
+    groups: Vec<CacheGroup>,
     memory: Arc<Mutex<Memory>>,
 }
 
@@ -45,8 +50,9 @@ impl Oracle {
     /// An oracle with the memory that `config` describes.
     pub fn new(config: &EngineConfig) -> Box<Self> {
         let memory = Memory::new(config);
-        let EngineConfig { block_size, window, scheduler: SchedulerOptions { max_num_seqs, .. }, .. } = *config;
-        Box::new(Oracle { block_size, max_num_seqs, window, memory: Arc::new(Mutex::new(memory)) })
+        let EngineConfig { block_size, ref groups, scheduler: SchedulerOptions { max_num_seqs, .. }, .. } = *config;
+        let groups = groups.clone();
+        Box::new(Oracle { block_size, max_num_seqs, groups, memory: Arc::new(Mutex::new(memory)) })
     }
 
     /// The oracle's memory, for inspection.
@@ -56,6 +62,7 @@ impl Oracle {
 }
 
 /// A hash of everything stored for a context, in order.
+#[derive(Clone, Copy)]
 struct Reader(Kept);
 
 impl Reader {
@@ -63,9 +70,10 @@ impl Reader {
         Reader(0x9E37_79B9_7F4A_7C15)
     }
 
-    /// The value to store for `token` after the context.
-    fn keep(&self, token: u32) -> Kept {
-        let mixed = (self.0 ^ u64::from(token)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    /// The value to store for `token` in a group after the context of all groups.
+    fn keep(all: &[Reader], token: u32, group: usize) -> Kept {
+        let context = all.iter().fold(group as u64, |hash, reader| hash.rotate_left(17) ^ reader.0);
+        let mixed = (context ^ u64::from(token)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed ^ (mixed >> 29)
     }
 
@@ -75,18 +83,20 @@ impl Reader {
     }
 }
 
-/// The values stored for `tokens` if a sequence has contiguous memory of its own.
-pub fn contiguous(tokens: &[u32], window: Option<usize>) -> Vec<Kept> {
-    let mut all: Vec<Kept> = Vec::new();
-    let mut reader = Reader::new();
+/// The values stored for `tokens` in each group if a sequence has contiguous memory of its own.
+pub fn contiguous(tokens: &[u32], groups: &[CacheGroup]) -> Vec<Vec<Kept>> {
+    let mut all: Vec<Vec<Kept>> = vec![Vec::new(); groups.len()];
+    let mut readers = vec![Reader::new(); groups.len()];
     for (p, &token) in tokens.iter().enumerate() {
-        if window.is_some() {
-            reader = Reader::new();
-            all[first_seen(p, window)..].iter().for_each(|kept| reader.read(*kept));
+        for (group, reader) in readers.iter_mut().enumerate().filter(|(group, _)| groups[*group].window.is_some()) {
+            *reader = Reader::new();
+            all[group][first_seen(p, groups[group].window)..].iter().for_each(|kept| reader.read(*kept));
         }
-        let kept = reader.keep(token);
-        reader.read(kept);
-        all.push(kept);
+        let kept: Vec<Kept> = (0..groups.len()).map(|group| Reader::keep(&readers, token, group)).collect();
+        for (group, kept) in kept.into_iter().enumerate() {
+            readers[group].read(kept);
+            all[group].push(kept);
+        }
     }
     all
 }
@@ -97,31 +107,61 @@ pub fn first_seen(p: usize, window: Option<usize>) -> usize {
 }
 
 impl Memory {
-    /// A memory with the slots that `config` describes, all unwritten.
+    /// A memory with the pages that `config` describes, all unwritten.
     pub fn new(config: &EngineConfig) -> Self {
-        let slots = |blocks: usize| vec![None; blocks * config.block_size];
-        Memory { cache: slots(config.num_blocks), swap: slots(config.swap_blocks) }
+        let in_page = |group: &CacheGroup| group.blocks_per_page;
+        let units = (1..).find(|units| config.groups.iter().all(|group| units % in_page(group) == 0)).unwrap();
+        let cells = |pages: usize| vec![None; pages * units * config.block_size];
+        Memory {
+            cache: cells(config.num_blocks),
+            swap: cells(config.swap_blocks),
+            block_size: config.block_size,
+            cells: config.groups.iter().map(|group| units / in_page(group)).collect(),
+            groups: config.groups.clone(),
+        }
     }
 
-    /// The contents of a slot of the cache.
-    pub fn slot(&mut self, slot: usize) -> &mut Option<Kept> {
-        &mut self.cache[slot]
+    /// The slot of a group that a batch addresses with `slot`, whose blocks are counted in steps.
+    fn addressed(&self, group: usize, slot: usize) -> usize {
+        let (block, step) = (slot / self.block_size, self.groups[group].id_step);
+        assert_eq!(block % step, 0, "the batch has a block number that is no multiple of the group's step");
+        block / step * self.block_size + slot % self.block_size
     }
 
-    /// The contents of a table's slots in logical order, without blocks that it has given back.
-    pub fn read(&self, table: &BlockTable, swapped: bool) -> Vec<Option<Kept>> {
-        let slots = if swapped { &self.swap } else { &self.cache };
-        let num_freed = table.blocks().len() - table.live_blocks().len();
-        (num_freed * table.pool().block_size()..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
+    /// Reads a slot of the cache that a batch addresses.
+    pub fn get(&self, group: usize, slot: usize) -> Option<Kept> {
+        self.read_slot(Space::Cache, group, self.addressed(group, slot))
     }
 
-    /// The contents of a block of the cache or of the swap space.
-    pub fn block(&self, space: Space, block: u32, block_size: usize) -> &[Option<Kept>] {
-        let slots = match space {
+    /// Writes a slot of the cache that a batch addresses.
+    pub fn set(&mut self, group: usize, slot: usize, kept: Kept) {
+        let (slot, cells) = (self.addressed(group, slot), self.cells[group]);
+        self.cache[slot * cells..][..cells].fill(Some(kept));
+    }
+
+    fn read_slot(&self, space: Space, group: usize, slot: usize) -> Option<Kept> {
+        let memory = match space {
             Space::Cache => &self.cache,
             Space::Swap => &self.swap,
         };
-        &slots[block as usize * block_size..][..block_size]
+        let cells = &memory[slot * self.cells[group]..][..self.cells[group]];
+        // If other groups have written to a part of the slot, it holds no value.
+        cells[0].filter(|_| cells.iter().all(|cell| *cell == cells[0]))
+    }
+
+    /// The contents of the slots of a table's lane in logical order, without blocks that it has given back.
+    pub fn read(&self, table: &BlockTable, group: usize, swapped: bool) -> Vec<Option<Kept>> {
+        let space = if swapped { Space::Swap } else { Space::Cache };
+        let lane = table.lane(group);
+        let num_freed = lane.blocks().len() - lane.live_blocks().len();
+        let positions = num_freed * self.block_size..table.len().max(num_freed * self.block_size);
+        positions.map(|p| self.read_slot(space, group, table.slot(group, p) as usize)).collect()
+    }
+
+    /// The contents of a block of the cache or of the swap space.
+    pub fn block(&self, place: Place, block: u32) -> Vec<Option<Kept>> {
+        let slots = block as usize * self.block_size..(block as usize + 1) * self.block_size;
+        slots.map(|slot| self.read_slot(place.space, place.group, slot)).collect()
     }
 
     /// Erases the memory.
@@ -130,22 +170,30 @@ impl Memory {
     }
 
     /// Makes the block moves of a step.
-    pub fn move_blocks(&mut self, block_size: usize, BlockMoves { swap_out, swap_in, copies }: &BlockMoves) {
-        write(&mut self.swap, read(&self.cache, block_size, swap_out));
-        write(&mut self.cache, read(&self.swap, block_size, swap_in));
-        let sources: HashSet<u32> = copies.iter().map(|c| c.src).collect();
-        assert!(copies.iter().all(|c| !sources.contains(&c.dst)), "a block is both source and destination of copies");
-        let copied = read(&self.cache, block_size, copies);
+    pub fn move_blocks(&mut self, BlockMoves { swap_out, swap_in, copies }: &BlockMoves) {
+        let out = self.taken(&self.cache, swap_out);
+        write(&mut self.swap, out);
+        let back = self.taken(&self.swap, swap_in);
+        write(&mut self.cache, back);
+        let sources: HashSet<(u32, u32)> = copies.iter().map(|c| (c.group, c.src)).collect();
+        let is_source = |c: &BlockCopy| sources.contains(&(c.group, c.dst));
+        assert!(!copies.iter().any(is_source), "a block is both source and destination of copies");
+        let copied = self.taken(&self.cache, copies);
         write(&mut self.cache, copied);
     }
-}
 
-/// Reads the source blocks of `moves`. Returns each with the first slot of its destination.
-fn read(from: &[Option<Kept>], block_size: usize, moves: &[BlockCopy]) -> Vec<(usize, Vec<Option<Kept>>)> {
-    let targets: HashSet<u32> = moves.iter().map(|c| c.dst).collect();
-    assert_eq!(targets.len(), moves.len(), "a block is moved to twice");
-    let block = |id: u32| id as usize * block_size..(id as usize + 1) * block_size;
-    moves.iter().map(|c| (block(c.dst).start, from[block(c.src)].to_vec())).collect()
+    /// The source blocks of `moves`. Each comes with the first cell of its destination.
+    fn taken(&self, from: &[Option<Kept>], moves: &[BlockCopy]) -> Vec<(usize, Vec<Option<Kept>>)> {
+        let block = |group: u32, id: u32| {
+            let cells = self.cells[group as usize] * self.block_size;
+            id as usize * cells..(id as usize + 1) * cells
+        };
+        let mut targets = HashSet::new();
+        for cell in moves.iter().flat_map(|c| block(c.group, c.dst)) {
+            assert!(targets.insert(cell), "a block is moved to twice");
+        }
+        moves.iter().map(|c| (block(c.group, c.dst).start, from[block(c.group, c.src)].to_vec())).collect()
+    }
 }
 
 fn write(to: &mut [Option<Kept>], blocks: Vec<(usize, Vec<Option<Kept>>)>) {
@@ -156,38 +204,45 @@ impl Runner for Oracle {
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed> {
         assert!(rows.len() <= self.max_num_seqs, "{} rows of logits are too many", rows.len());
         let mut memory = self.memory.lock().unwrap();
-        memory.move_blocks(self.block_size, &batch.moves);
-        assert_eq!(batch.slots.iter().collect::<HashSet<_>>().len(), batch.slots.len(), "a slot is written twice");
+        memory.move_blocks(&batch.moves);
+        for group in &batch.groups {
+            assert_eq!(group.slots.iter().collect::<HashSet<_>>().len(), group.slots.len(), "a slot is written twice");
+        }
         let mut last_rows = BTreeMap::new();
         for span in &batch.spans {
-            let slot = |p: usize| {
-                let block = batch.blocks[span.table + p / self.block_size] as usize;
+            let slot = |group: usize, p: usize| {
+                let block = batch.groups[group].blocks[span.table + p / self.block_size] as usize;
                 block * self.block_size + p % self.block_size
             };
             let begin = span.context - span.len;
-            let read = |cache: &[Option<Kept>], p: usize| {
+            let read = |memory: &Memory, group: usize, p: usize| {
                 let mut reader = Reader::new();
-                let seen = first_seen(p, self.window)..p;
-                seen.for_each(|p| reader.read(cache[slot(p)].expect("read of an unwritten slot")));
+                let seen = first_seen(p, self.groups[group].window)..p;
+                seen.for_each(|p| reader.read(memory.get(group, slot(group, p)).expect("read of an unwritten slot")));
                 reader
             };
-            let mut reader = read(&memory.cache, begin);
+            let groups = 0..self.groups.len();
+            let mut readers: Vec<Reader> = groups.clone().map(|group| read(&memory, group, begin)).collect();
             for (row, p) in (span.start..).zip(begin..span.context) {
-                if self.window.is_some() {
-                    reader = read(&memory.cache, p);
+                assert_eq!(batch.positions[row] as usize, p);
+                for group in groups.clone().filter(|&group| self.groups[group].window.is_some()) {
+                    readers[group] = read(&memory, group, p);
                 }
-                assert_eq!((batch.positions[row] as usize, batch.slots[row] as usize), (p, slot(p)));
-                let kept = reader.keep(batch.tokens[row]);
-                memory.cache[slot(p)] = Some(kept);
-                reader.read(kept);
-                last_rows.insert(row, kept);
+                let kept: Vec<Kept> =
+                    groups.clone().map(|group| Reader::keep(&readers, batch.tokens[row], group)).collect();
+                last_rows.insert(row, kept[0]);
+                for (group, kept) in kept.into_iter().enumerate() {
+                    assert_eq!(batch.groups[group].slots[row] as usize, slot(group, p));
+                    memory.set(group, slot(group, p), kept);
+                    readers[group].read(kept);
+                }
             }
         }
         assert_eq!(rows.len(), batch.logit_rows.len());
         let mut sampled = Vec::new();
         for (row, at) in rows.iter().zip(&batch.logit_rows) {
             let context = [row.prompt, row.output].concat();
-            let kept = contiguous(&context, self.window).pop();
+            let kept = contiguous(&context, &self.groups)[0].last().copied();
             assert_eq!(last_rows.get(&(*at as usize)).copied(), kept, "a sequence read values of another context");
             sampled.push(sample_row(&logits(&context), row, &mut Vec::new())?);
         }
@@ -222,7 +277,7 @@ pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
         num_blocks,
         block_size,
         swap_blocks: num_blocks,
-        window: None,
+        groups: vec![CacheGroup::only(None)],
         max_len: 1000,
         vocab_size: VOCAB as usize,
         eos: vec![EOS],

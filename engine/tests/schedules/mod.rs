@@ -10,6 +10,7 @@ use engine::Pooling;
 use engine::tools::constraint::{Constraint, Grammar, GrammarCompiler};
 use engine::tools::engine::{Engine, EngineConfig, Finished};
 use engine::tools::group::{OwnerId, RequestId};
+use engine::tools::kv::CacheGroup;
 use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tools::scheduler::{Preemption, SchedulerOptions};
 use engine::tools::sequence::{Output, PromptLogprobs};
@@ -77,7 +78,8 @@ pub struct Setup {
     pub prefix_caching: bool,
     pub pinned: Vec<Beginning>,
     pub max_share: f64,
-    pub window: Option<usize>,
+    /// The groups of layers.
+    pub groups: Vec<CacheGroup>,
     pub draft_tokens: usize,
 }
 
@@ -171,12 +173,11 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     let sizes = (1..9usize, 0..20usize, 0..60usize);
     let max_share = prop_oneof![Just(1.0), Just(0.5), 0.01..1.0];
     let limits = (1..40usize, 7..24usize, max_share);
-    let window = prop::option::weighted(0.4, 1..40usize);
     let drafts = prop_oneof![Just(0), 1..8usize];
-    let kept = (any::<bool>(), prop::collection::vec(beginning(), 0..3), window, drafts);
+    let kept = (any::<bool>(), prop::collection::vec(beginning(), 0..3), groups(), drafts);
     (sizes, limits, preemption, kept).prop_map(
         |((block_size, spare_blocks, swap_blocks), (max_batch_tokens, max_num_seqs, max_share), preemption, kept)| {
-            let (caching, pinned, window, draft_tokens) = kept;
+            let (caching, pinned, groups, draft_tokens) = kept;
             Setup {
                 block_size,
                 spare_blocks,
@@ -187,14 +188,25 @@ pub fn setup() -> impl Strategy<Value = Setup> {
                 prefix_caching: caching,
                 pinned: pinned.into_iter().filter(|p| p.len > 0).collect(),
                 max_share,
-                window,
+                groups,
                 draft_tokens,
             }
         },
     )
 }
 
-/// The minimum number of blocks that a request needs, for one sequence or for all its beams. Beams are assumed to share
+/// One group of layers, or several whose blocks have odd ratios. Windows are shorter and longer than blocks.
+fn groups() -> impl Strategy<Value = Vec<CacheGroup>> {
+    let window = || prop::option::weighted(0.4, 1..40usize);
+    let one = window().prop_map(|window| vec![CacheGroup::only(window)]);
+    let group = || {
+        (prop::option::weighted(0.6, 1..30usize), 1..6usize, 1..4usize)
+            .prop_map(|(window, blocks_per_page, id_step)| CacheGroup { window, blocks_per_page, id_step })
+    };
+    prop_oneof![3 => one, 4 => prop::collection::vec(group(), 2..4)]
+}
+
+/// The minimum number of blocks of a group that a request needs, for one sequence or for all its beams. Beams are assumed to share
 /// only whole blocks of the prompt. With a window, a sequence that is no beam needs only the blocks that the window
 /// covers.
 fn least_blocks(r: &Request, block_size: usize, window: Option<usize>) -> usize {
@@ -208,11 +220,15 @@ fn least_blocks(r: &Request, block_size: usize, window: Option<usize>) -> usize 
 impl Setup {
     /// The configuration of an engine whose pool holds the largest request, the spare blocks and the pinned prefixes.
     pub fn config(&self, requests: &[Request]) -> EngineConfig {
-        let most = requests.iter().map(|r| least_blocks(r, self.block_size, self.window)).max().unwrap();
         let pinned: usize = self.pinned.iter().map(|p| p.len.div_ceil(self.block_size)).sum();
+        let pages = |r: &Request| {
+            let blocks = |group: &CacheGroup| pinned + least_blocks(r, self.block_size, group.window);
+            self.groups.iter().map(|group| blocks(group).div_ceil(group.blocks_per_page)).sum::<usize>()
+        };
+        let most = requests.iter().map(pages).max().unwrap();
         EngineConfig {
             swap_blocks: self.swap_blocks,
-            window: self.window,
+            groups: self.groups.clone(),
             scheduler: SchedulerOptions {
                 preemption: self.preemption,
                 prefix_caching: self.prefix_caching,
@@ -222,7 +238,7 @@ impl Setup {
                 draft_tokens: self.draft_tokens,
                 ..scheduler_options()
             },
-            ..config(self.spare_blocks + most + pinned, self.block_size)
+            ..config(self.spare_blocks + most, self.block_size)
         }
     }
 }

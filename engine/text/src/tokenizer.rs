@@ -287,7 +287,7 @@ fn from_parts(
     settings: &serde_json::Map<String, Value>,
     config: &ModelConfig,
 ) -> Result<tokenizers::Tokenizer> {
-    if matches!(config.family, ModelFamily::Llama(_)) {
+    if matches!(config.family, ModelFamily::Decoder(_)) {
         // These files do not say how to split the text, and the models of this family differ in that.
         return Err(Error::Tokenizer(format!("{} has no tokenizer.json", files.place)));
     }

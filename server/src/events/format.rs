@@ -1,6 +1,6 @@
 //! Encodes batches of events in vLLM's MessagePack format: `[time, [event, ...], rank]`.
 
-use engine::tools::kv::{CacheChange, Space};
+use engine::tools::kv::{CacheChange, CacheGroup, Place, Space};
 use serde::ser::{Serialize, SerializeMap, SerializeTuple, Serializer};
 
 /// The encoding of an event.
@@ -26,13 +26,38 @@ const RANK: u32 = 0;
 /// The value of fields that Quire does not use: LoRA adapters, and extra keys that tell blocks with equal tokens apart.
 const NONE: Option<u64> = None;
 
+/// The blocks of a pool that belong to a group of layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventPlace {
+    /// The pool.
+    pub space: Space,
+    /// The group, if the cache has several. Events of a cache with one group do not mention it.
+    pub group: Option<EventGroup>,
+}
+
+/// A group of layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventGroup {
+    /// Its index.
+    pub index: usize,
+    /// Its sliding window.
+    pub window: Option<usize>,
+}
+
+impl EventGroup {
+    /// Returns vLLM's name for the kind of cache.
+    fn kind(self) -> &'static str {
+        if self.window.is_some() { "sliding_window" } else { "full_attention" }
+    }
+}
+
 /// A change of the prefix cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEvent {
     /// Blocks with consecutive tokens were stored.
     Stored {
-        /// The pool that stores them.
-        space: Space,
+        /// The pool and the group that store them.
+        place: EventPlace,
         /// The hash of each block, in order.
         hashes: Vec<u64>,
         /// The hash of the block before the first, if any.
@@ -44,8 +69,8 @@ pub enum KvEvent {
     },
     /// A pool no longer stores the blocks with these hashes.
     Removed {
-        /// The pool.
-        space: Space,
+        /// The pool and the group.
+        place: EventPlace,
         /// The hashes of the blocks.
         hashes: Vec<u64>,
     },
@@ -53,28 +78,37 @@ pub enum KvEvent {
     Cleared,
 }
 
-/// Converts changes into events. Consecutive blocks in the same pool share one event.
-pub fn events(changes: Vec<CacheChange>) -> Vec<KvEvent> {
+/// Converts changes of a cache with the given groups into events. Consecutive blocks in the same pool and group share
+/// one event.
+pub fn events(changes: Vec<CacheChange>, groups: &[CacheGroup]) -> Vec<KvEvent> {
+    let place = |Place { space, group: index }: Place| {
+        let group = groups.get(index).filter(|_| groups.len() > 1);
+        EventPlace { space, group: group.map(|group| EventGroup { index, window: group.window }) }
+    };
     let mut events: Vec<KvEvent> = Vec::new();
     for change in changes {
         match (events.last_mut(), change) {
-            (Some(KvEvent::Stored { space, hashes, tokens, .. }), CacheChange::Stored(to, prefix))
-                if *space == to && prefix.parent().map(|parent| parent.hash()) == hashes.last().copied() =>
+            (Some(KvEvent::Stored { place: last, hashes, tokens, .. }), CacheChange::Stored(to, prefix))
+                if *last == place(to) && prefix.parent().map(|parent| parent.hash()) == hashes.last().copied() =>
             {
                 hashes.push(prefix.id().hash());
                 tokens.extend(prefix.tokens());
             }
-            (_, CacheChange::Stored(space, prefix)) => events.push(KvEvent::Stored {
-                space,
+            (_, CacheChange::Stored(to, prefix)) => events.push(KvEvent::Stored {
+                place: place(to),
                 hashes: vec![prefix.id().hash()],
                 parent: prefix.parent().map(|parent| parent.hash()),
                 tokens: prefix.tokens().to_vec(),
                 block_size: prefix.tokens().len(),
             }),
-            (Some(KvEvent::Removed { space, hashes }), CacheChange::Removed(from, hash)) if *space == from => {
+            (Some(KvEvent::Removed { place: last, hashes }), CacheChange::Removed(from, hash))
+                if *last == place(from) =>
+            {
                 hashes.push(hash);
             }
-            (_, CacheChange::Removed(space, hash)) => events.push(KvEvent::Removed { space, hashes: vec![hash] }),
+            (_, CacheChange::Removed(from, hash)) => {
+                events.push(KvEvent::Removed { place: place(from), hashes: vec![hash] });
+            }
         }
     }
     events
@@ -106,8 +140,10 @@ impl Serialize for Formatted<'_> {
 
 fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Error> {
     match event {
-        KvEvent::Stored { space, hashes, parent, tokens, block_size } => {
-            let mut map = serializer.serialize_map(Some(9))?;
+        KvEvent::Stored { place: EventPlace { space, group }, hashes, parent, tokens, block_size } => {
+            let window = group.and_then(|group| group.window);
+            let more = if group.is_some() { 2 + usize::from(window.is_some()) } else { 0 };
+            let mut map = serializer.serialize_map(Some(9 + more))?;
             map.serialize_entry("type", "BlockStored")?;
             map.serialize_entry("block_hashes", hashes)?;
             map.serialize_entry("parent_block_hash", parent)?;
@@ -117,13 +153,23 @@ fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Err
             map.serialize_entry("medium", medium(*space))?;
             map.serialize_entry("lora_name", &NONE)?;
             map.serialize_entry("extra_keys", &vec![NONE; hashes.len()])?;
+            if let Some(group) = group {
+                map.serialize_entry("group_idx", &group.index)?;
+                map.serialize_entry("kv_cache_spec_kind", group.kind())?;
+            }
+            if let Some(window) = window {
+                map.serialize_entry("kv_cache_spec_sliding_window", &window)?;
+            }
             map.end()
         }
-        KvEvent::Removed { space, hashes } => {
-            let mut map = serializer.serialize_map(Some(3))?;
+        KvEvent::Removed { place: EventPlace { space, group }, hashes } => {
+            let mut map = serializer.serialize_map(Some(3 + usize::from(group.is_some())))?;
             map.serialize_entry("type", "BlockRemoved")?;
             map.serialize_entry("block_hashes", hashes)?;
             map.serialize_entry("medium", medium(*space))?;
+            if let Some(group) = group {
+                map.serialize_entry("group_idx", &group.index)?;
+            }
             map.end()
         }
         KvEvent::Cleared => {
@@ -136,8 +182,8 @@ fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Err
 
 fn as_array<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Error> {
     match event {
-        KvEvent::Stored { space, hashes, parent, tokens, block_size } => {
-            let mut array = serializer.serialize_tuple(9)?;
+        KvEvent::Stored { place: EventPlace { space, group }, hashes, parent, tokens, block_size } => {
+            let mut array = serializer.serialize_tuple(if group.is_some() { 12 } else { 9 })?;
             array.serialize_element("BlockStored")?;
             array.serialize_element(hashes)?;
             array.serialize_element(parent)?;
@@ -147,9 +193,17 @@ fn as_array<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::E
             array.serialize_element(medium(*space))?;
             array.serialize_element(&NONE)?;
             array.serialize_element(&vec![NONE; hashes.len()])?;
+            if let Some(group) = group {
+                array.serialize_element(&group.index)?;
+                array.serialize_element(group.kind())?;
+                array.serialize_element(&group.window)?;
+            }
             array.end()
         }
-        KvEvent::Removed { space, hashes } => ("BlockRemoved", hashes, medium(*space)).serialize(serializer),
+        KvEvent::Removed { place: EventPlace { space, group }, hashes } => match group {
+            Some(group) => ("BlockRemoved", hashes, medium(*space), group.index).serialize(serializer),
+            None => ("BlockRemoved", hashes, medium(*space)).serialize(serializer),
+        },
         KvEvent::Cleared => ("AllBlocksCleared",).serialize(serializer),
     }
 }
@@ -165,9 +219,13 @@ mod tests {
 
     use super::*;
 
+    /// Places of a cache with one group.
+    const CACHE: EventPlace = EventPlace { space: Space::Cache, group: None };
+    const SWAP: EventPlace = EventPlace { space: Space::Swap, group: None };
+
     fn stored() -> KvEvent {
         let tokens = vec![1, 2, 3, 70_000];
-        KvEvent::Stored { space: Space::Cache, hashes: vec![u64::MAX, 5], parent: None, tokens, block_size: 2 }
+        KvEvent::Stored { place: CACHE, hashes: vec![u64::MAX, 5], parent: None, tokens, block_size: 2 }
     }
 
     fn decoded(events: &[KvEvent], format: EventFormat) -> Value {
@@ -176,7 +234,7 @@ mod tests {
 
     #[test]
     fn events_are_maps_or_arrays() {
-        let events = [stored(), KvEvent::Removed { space: Space::Swap, hashes: vec![7, 8] }, KvEvent::Cleared];
+        let events = [stored(), KvEvent::Removed { place: SWAP, hashes: vec![7, 8] }, KvEvent::Cleared];
         let map = json!([1.5, [
             {"type": "BlockStored", "block_hashes": [u64::MAX, 5], "parent_block_hash": null,
              "token_ids": [1, 2, 3, 70_000], "block_size": 2, "lora_id": null, "medium": "GPU", "lora_name": null,
@@ -197,10 +255,28 @@ mod tests {
         assert_eq!(decoded(&events, EventFormat::Array), array);
     }
 
+    #[test]
+    fn events_of_a_cache_with_several_groups_name_the_group() {
+        let place = |index, window| EventPlace { space: Space::Cache, group: Some(EventGroup { index, window }) };
+        let of = |place| KvEvent::Stored { place, hashes: vec![5], parent: None, tokens: vec![1, 2], block_size: 2 };
+        let events =
+            [of(place(0, Some(128))), of(place(1, None)), KvEvent::Removed { place: place(1, None), hashes: vec![5] }];
+        let maps = decoded(&events, EventFormat::Map);
+        let field = |event: usize, name: &str| maps[1][event][name].clone();
+        assert_eq!((field(0, "group_idx"), field(0, "kv_cache_spec_kind")), (json!(0), json!("sliding_window")));
+        assert_eq!(field(0, "kv_cache_spec_sliding_window"), json!(128));
+        assert_eq!((field(1, "group_idx"), field(1, "kv_cache_spec_kind")), (json!(1), json!("full_attention")));
+        assert_eq!((field(1, "kv_cache_spec_sliding_window"), field(2, "group_idx")), (Value::Null, json!(1)));
+        let arrays = decoded(&events, EventFormat::Array);
+        assert_eq!(arrays[1][0].as_array().unwrap()[9..], [json!(0), json!("sliding_window"), json!(128)]);
+        assert_eq!(arrays[1][1].as_array().unwrap()[9..], [json!(1), json!("full_attention"), Value::Null]);
+        assert_eq!(arrays[1][2], json!(["BlockRemoved", [5], "GPU", 1]));
+    }
+
     /// msgspec writes the shortest form of every integer, and eight bytes for the time.
     #[test]
     fn the_bytes_equal_vllms() {
-        let removed = [KvEvent::Removed { space: Space::Cache, hashes: vec![7, 0x0102_0304_0506_0708] }];
+        let removed = [KvEvent::Removed { place: CACHE, hashes: vec![7, 0x0102_0304_0506_0708] }];
         let mut want = vec![0x93, 0xcb, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0x91, 0x83];
         want.extend(b"\xa4type\xacBlockRemoved\xacblock_hashes\x92\x07\xcf\x01\x02\x03\x04\x05\x06\x07\x08");
         want.extend(b"\xa6medium\xa3GPU\x00");
@@ -215,30 +291,35 @@ mod tests {
         let (pool, changes) = (BlockPool::new(5, 2), Arc::new(Mutex::new(CacheChanges::default())));
         pool.set_log(changes.clone(), Space::Cache);
         let known = |tokens: &[u32]| {
-            let mut table = BlockTable::prefix_hit(&pool, tokens);
+            let mut table = BlockTable::prefix_hit(&pool, tokens, false);
             table.reserve(tokens.len() - table.len(), &mut Vec::new()).unwrap();
             table.register(tokens);
             table
         };
         let first = known(&[1, 2, 3, 4]);
         let second = known(&[1, 2, 5, 6]);
-        let both = events(changes.lock().unwrap().take());
+        let both = events(changes.lock().unwrap().take(), pool.groups());
         let hash = |at: usize, of: &KvEvent| match of {
             KvEvent::Stored { hashes, .. } => hashes[at],
             _ => panic!("{of:?} stores nothing"),
         };
-        let space = Space::Cache;
         let (h1, h2, h3) = (hash(0, &both[0]), hash(1, &both[0]), hash(0, &both[1]));
         assert_eq!(
             both,
             [
-                KvEvent::Stored { space, hashes: vec![h1, h2], parent: None, tokens: vec![1, 2, 3, 4], block_size: 2 },
-                KvEvent::Stored { space, hashes: vec![h3], parent: Some(h1), tokens: vec![5, 6], block_size: 2 },
+                KvEvent::Stored {
+                    place: CACHE,
+                    hashes: vec![h1, h2],
+                    parent: None,
+                    tokens: vec![1, 2, 3, 4],
+                    block_size: 2
+                },
+                KvEvent::Stored { place: CACHE, hashes: vec![h3], parent: Some(h1), tokens: vec![5, 6], block_size: 2 },
             ]
         );
         drop((first, second));
         pool.reset_prefix_cache();
-        let [KvEvent::Removed { hashes, .. }] = &events(changes.lock().unwrap().take())[..] else {
+        let [KvEvent::Removed { hashes, .. }] = &events(changes.lock().unwrap().take(), pool.groups())[..] else {
             panic!("not removed")
         };
         let mut hashes = hashes.clone();

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::Llm;
-use engine::tools::kv::{CacheChange, CacheChanges};
+use engine::tools::kv::{CacheChange, CacheChanges, CacheGroup};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 
@@ -33,7 +33,8 @@ const QUEUE: usize = 4096;
 /// The changes of one step.
 #[derive(Debug)]
 enum News {
-    Changes(Vec<CacheChange>),
+    /// In a cache with these groups of layers.
+    Changes(Vec<CacheChange>, Arc<[CacheGroup]>),
     /// The cache was cleared.
     Cleared,
 }
@@ -52,6 +53,8 @@ struct Batch {
 #[derive(Clone, Debug)]
 pub struct EventSource {
     changes: Arc<Mutex<CacheChanges>>,
+    /// The groups of layers of the engine that is followed.
+    groups: Arc<Mutex<Arc<[CacheGroup]>>>,
     batches: mpsc::Sender<Batch>,
     next: Arc<AtomicU64>,
     dropped: Counter,
@@ -61,12 +64,22 @@ impl EventSource {
     /// Creates a source and its queue. `dropped` counts the batches that do not fit in the queue.
     fn new(dropped: Counter) -> (Self, mpsc::Receiver<Batch>) {
         let (batches, queue) = mpsc::channel(QUEUE);
-        (EventSource { changes: Arc::default(), batches, next: Arc::default(), dropped }, queue)
+        (
+            EventSource {
+                changes: Arc::default(),
+                groups: Arc::new(Mutex::new(Arc::new([]))),
+                batches,
+                next: Arc::default(),
+                dropped,
+            },
+            queue,
+        )
     }
 
     /// Starts to follow the cache of `llm`, which must be empty. A previously followed engine must have been reported
     /// as [`Self::cleared`].
     pub fn follow(&self, llm: &mut Llm) {
+        *self.groups() = llm.engine().config().groups.clone().into();
         llm.set_kv_log(self.changes.clone());
     }
 
@@ -74,7 +87,8 @@ impl EventSource {
     pub fn step(&self) {
         let changes = self.changes().take();
         if !changes.is_empty() {
-            self.report(News::Changes(changes));
+            let groups = self.groups().clone();
+            self.report(News::Changes(changes, groups));
         }
     }
 
@@ -91,6 +105,10 @@ impl EventSource {
             self.dropped.inc();
             tracing::debug!(number, "a batch of KV events was dropped");
         }
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Arc<[CacheGroup]>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn changes(&self) -> MutexGuard<'_, CacheChanges> {

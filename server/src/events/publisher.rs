@@ -60,7 +60,7 @@ async fn publish(
 ) {
     while let Some(Batch { number, time, news }) = batches.recv().await {
         let events = match news {
-            News::Changes(changes) => events(changes),
+            News::Changes(changes, groups) => events(changes, &groups),
             News::Cleared => vec![KvEvent::Cleared],
         };
         let payload = match encode(time, &events, format) {

@@ -153,8 +153,8 @@ impl Snapshot {
             block_size: engine.config().block_size,
             num_blocks: engine.config().num_blocks,
             engine: facts(llm),
-            refs: runs(&engine.scheduler().references()),
-            cached: rows(&engine.scheduler().cached_blocks()),
+            refs: runs(&engine.scheduler().page_references()),
+            cached: rows(&engine.scheduler().cached_pages()),
             swap_used: swap.used_blocks,
             swap_cached: swap.cached_blocks,
             running,
@@ -191,7 +191,7 @@ fn facts(llm: &Llm) -> EngineFacts {
         max_len: llm.engine().context_len(&[], &SamplingParams::default()),
         scheduler: config.scheduler,
         swap_blocks: config.swap_blocks,
-        block_bytes: layout.block_bytes(),
+        block_bytes: layout.page_bytes(),
     }
 }
 
@@ -245,7 +245,7 @@ fn sequences(group: &SequenceGroup, holds: bool) -> impl Iterator<Item = Sequenc
         index: if group.params.beam.is_some() { i } else { seq.index },
         tokens: seq.tokens.len(),
         computed: if holds { seq.table.len() } else { 0 },
-        table: if holds { seq.table.live_blocks().to_vec() } else { Vec::new() },
+        table: if holds { seq.table.pages() } else { Vec::new() },
     })
 }
 

@@ -31,26 +31,20 @@ fn part<B: Backend>(files: &ModelFiles, config: &ModelConfig, backend: B, dtype:
     let mut weights = files.weights(Some(dtype)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
     let own = backend.shard().config(config).unwrap();
-    let layout = KvLayout {
-        layers: own.layers,
-        heads: own.kv_heads,
-        head_dim: own.head_dim,
-        block_size: 16,
-        dtype: dtype.into(),
-    };
+    let layout = KvLayout::uniform(own.layers, own.kv_heads, own.head_dim, 16, dtype.into());
     let model = model::load(&backend, config, &mut weights, config.max_positions).unwrap();
     Part { backend, model, layout }
 }
 
 /// Builds a step of two prompts that requests all hidden states.
 fn batch() -> Batch {
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(1);
     for (first, len) in [(1u32, 37), (4, 5)] {
-        batch.spans.push(Span { start: batch.tokens.len(), len, context: len, table: batch.blocks.len() });
-        batch.blocks.extend((0..len.div_ceil(16) as u32).map(|block| first + block));
+        batch.spans.push(Span { start: batch.tokens.len(), len, context: len, table: batch.table_len() });
+        batch.groups[0].blocks.extend((0..len.div_ceil(16) as u32).map(|block| first + block));
         batch.tokens.extend((0..len as u32).map(|i| 3 + 73 * i % 511));
         batch.positions.extend(0..len as u32);
-        batch.slots.extend((0..len as u32).map(|i| 16 * first + i));
+        batch.groups[0].slots.extend((0..len as u32).map(|i| 16 * first + i));
     }
     batch.hidden_rows = (0..batch.tokens.len() as u32).collect();
     batch
@@ -59,7 +53,7 @@ fn batch() -> Batch {
 /// Returns the final hidden states of all tokens of [`batch`].
 fn hidden<B: Backend>(part: &Part<B>) -> Vec<f32> {
     let Part { backend, model, layout } = part;
-    let mut cache = backend.kv_cache(*layout, 8, 0).unwrap();
+    let mut cache = backend.kv_cache(layout.clone(), 8, 0).unwrap();
     let inputs = backend.upload(batch(), &[]);
     backend.move_blocks(&mut cache, &inputs);
     let mut rows = None;
@@ -127,9 +121,9 @@ fn emulated_workers_have_the_same_bits_with_two_sums_per_layer() {
             let _group = CudaBackend::connect(&mut backends).unwrap();
             let ready = |backend| {
                 let part = part(&files, &config, backend, DType::F16);
-                plan_memory(&part.backend, &*part.model, part.layout, scheduler, 0.9).unwrap();
+                plan_memory(&part.backend, &*part.model, &part.layout, scheduler, 0.9).unwrap();
                 let step = Rehearsal { decodes: 2, context: 10, drafted: 0, prompt: 5, logits: 3 };
-                let launches = rehearse(&part.backend, &*part.model, part.layout, step).unwrap();
+                let launches = rehearse(&part.backend, &*part.model, &part.layout, step).unwrap();
                 let count = |name: &str| launches.iter().filter(|launch| launch.kernel.starts_with(name)).count();
                 let counts = (count("all_reduce"), count("gather_logits"));
                 assert_eq!(counts, (1 + 2 * LAYERS, 1), "{name}, {workers} workers");

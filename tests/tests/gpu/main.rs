@@ -11,6 +11,7 @@
 mod beams;
 mod drafts;
 mod eight_bits;
+mod families;
 mod parallel;
 mod setups;
 mod tiers;

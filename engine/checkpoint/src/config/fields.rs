@@ -108,6 +108,24 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Returns the cap of a softcap. Null means none. If the member is absent, returns the default of the class.
+    pub fn softcap(&self, name: &str, default: Option<f64>) -> Result<Option<f32>> {
+        if !self.has(name) {
+            return Ok(default.map(|cap| cap as f32));
+        }
+        let cap = self.get(name).map(|_| self.positive_or(name, 1.0)).transpose()?;
+        Ok(cap.map(|cap| cap as f32))
+    }
+
+    /// Returns a member that is a string or a flag. A flag that is false counts as absent.
+    pub fn text_or_flag(&self, name: &str) -> Result<Option<String>> {
+        let text = self.typed(name, "true, false or a string", |value| match value {
+            Value::Bool(flag) => Some(flag.to_string()),
+            text => text.as_str().map(str::to_owned),
+        })?;
+        Ok(text.filter(|text| text != "false"))
+    }
+
     pub fn bool(&self, name: &str) -> Result<Option<bool>> {
         self.typed(name, "true or false", Value::as_bool)
     }

@@ -18,11 +18,21 @@ pub struct LayerKv {
 impl ModelConfig {
     /// Describes the cache of every layer, in the order of the layers.
     pub fn kv_layers(&self) -> Vec<LayerKv> {
-        let window = |layer| match &self.family {
-            ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => None,
-            ModelFamily::Llama(llama) => llama.window(layer),
-        };
-        let layer = |source| LayerKv { heads: self.kv_heads, head_dim: self.head_dim, window: window(source), source };
-        (0..self.layers).map(layer).collect()
+        match &self.family {
+            ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => {
+                let layer = |source| LayerKv { heads: self.kv_heads, head_dim: self.head_dim, window: None, source };
+                (0..self.layers).map(layer).collect()
+            }
+            ModelFamily::Decoder(decoder) => {
+                let layers = decoder.layers.iter();
+                let layer = layers.map(|layer| LayerKv {
+                    heads: layer.kv_heads,
+                    head_dim: layer.head_dim,
+                    window: layer.window,
+                    source: layer.source,
+                });
+                layer.collect()
+            }
+        }
     }
 }

@@ -1,34 +1,34 @@
 //! A model's configuration: `config.json`, completed with the defaults of its class and checked.
 
+mod decoder;
+mod families;
 mod fields;
 mod generation;
 mod gpt2;
 mod kv;
-mod llama;
 mod opt;
 mod quantization;
 mod rope;
 
+pub use decoder::{DecoderConfig, DecoderLayer, HeadNorm, LayerEmbedding, LayerNorms, NormKind};
 pub use generation::GenerationConfig;
 pub use gpt2::Gpt2Config;
 pub use kernels::gemm::activation::Activation;
 pub use kv::LayerKv;
-pub use llama::LlamaConfig;
 pub use opt::OptConfig;
 pub use quantization::{Fp8Scales, GroupSize, QuantFormat, Quantization};
 pub use rope::{Rope, RopeScaling};
 
+use serde_json::{Map, Value};
+
 use crate::error::{Error, Result};
 use crate::tensor::DType;
+use families::Family;
 use fields::Fields;
-
-/// The supported classes, for error messages.
-const SUPPORTED: &str = "OPTForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and \
-                         Qwen3ForCausalLM";
 
 // Bounds far above every published model. Within them, no product of two or three sizes overflows. A damaged file is
 // refused before anything is allocated for it.
-const MAX_LAYERS: usize = 1 << 10;
+pub(crate) const MAX_LAYERS: usize = 1 << 10;
 const MAX_HEADS: usize = 1 << 12;
 const MAX_HEAD_DIM: usize = 1 << 12;
 const MAX_WIDTH: usize = 1 << 20;
@@ -66,6 +66,8 @@ pub struct ModelConfig {
     pub tie_word_embeddings: bool,
     /// How the weights are quantised, if they are.
     pub quantization: Option<Quantization>,
+    /// Whether this is the text part of a model that also reads images or sounds.
+    pub text_only: bool,
 }
 
 /// Architectures whose forward passes have the same form.
@@ -75,8 +77,8 @@ pub enum ModelFamily {
     Opt(OptConfig),
     /// GPT-2.
     Gpt2(Gpt2Config),
-    /// LLaMA 1 to 3, Mistral, Qwen2 and Qwen3.
-    Llama(LlamaConfig),
+    /// Decoders from LLaMA on.
+    Decoder(DecoderConfig),
 }
 
 impl ModelFamily {
@@ -85,7 +87,8 @@ impl ModelFamily {
         match self {
             ModelFamily::Opt(_) => &["model.decoder.", "decoder.", "model."],
             ModelFamily::Gpt2(_) => &["transformer."],
-            ModelFamily::Llama(_) => &["model."],
+            // Multimodal checkpoints have the text model next to others.
+            ModelFamily::Decoder(_) => &["model.language_model.", "language_model.", "model."],
         }
     }
 }
@@ -104,11 +107,11 @@ fn activation(field: &str, name: &str) -> Result<Activation> {
 }
 
 /// A class of model, before its fields are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Class {
     Opt,
     Gpt2,
-    Llama(llama::Kind),
+    Decoder { family: &'static Family, is_multimodal: bool },
 }
 
 impl Class {
@@ -122,31 +125,53 @@ impl Class {
         let class = match name.as_str() {
             "OPTForCausalLM" | "OPTModel" | "opt" => Class::Opt,
             "GPT2LMHeadModel" | "GPT2Model" | "gpt2" => Class::Gpt2,
-            "LlamaForCausalLM" | "LLaMAForCausalLM" | "LlamaModel" | "llama" => Class::Llama(llama::Kind::Llama),
-            "MistralForCausalLM" | "MistralModel" | "mistral" => Class::Llama(llama::Kind::Mistral),
-            "Qwen2ForCausalLM" | "Qwen2Model" | "qwen2" => Class::Llama(llama::Kind::Qwen2),
-            "Qwen3ForCausalLM" | "Qwen3Model" | "qwen3" => Class::Llama(llama::Kind::Qwen3),
-            other => {
-                let shown: String = other.chars().take(80).collect();
-                return Err(Error::Unsupported(format!("{shown:?} is not implemented; {SUPPORTED} are")));
-            }
+            other => match families::find(other) {
+                Some((family, is_multimodal)) => Class::Decoder { family, is_multimodal },
+                None => return Err(unknown(other)),
+            },
         };
         Ok((class, name))
     }
+}
+
+fn unknown(name: &str) -> Error {
+    let shown: String = name.chars().take(80).collect();
+    let mut classes: Vec<&str> = ["OPTForCausalLM", "GPT2LMHeadModel"].into_iter().chain(families::classes()).collect();
+    let last = classes.pop().unwrap_or_default();
+    Error::Unsupported(format!("{shown:?} is not implemented; {} and {last} are", classes.join(", ")))
+}
+
+/// Returns the configuration of a multimodal model's text part. It is in the member `text_config`. The tokens that begin
+/// and end texts, and members that the text part lacks, come from the whole configuration.
+fn text_config(object: &Map<String, Value>) -> Result<Map<String, Value>> {
+    let Some(Value::Object(text)) = object.get("text_config") else {
+        return Err(Error::Config("the configuration of a multimodal model has no text_config".into()));
+    };
+    let mut merged = object.clone();
+    for (name, value) in text {
+        let is_token = matches!(name.as_str(), "bos_token_id" | "eos_token_id");
+        if !(is_token && object.get(name).is_some_and(|value| !value.is_null())) {
+            merged.insert(name.clone(), value.clone());
+        }
+    }
+    Ok(merged)
 }
 
 impl ModelConfig {
     /// Parses and checks the text of a `config.json`.
     pub fn from_json(text: &[u8]) -> Result<Self> {
         let object = fields::parse(text, "config.json")?;
+        let (class, name) = Class::read(&Fields::new(&object))?;
+        let text_only = matches!(class, Class::Decoder { is_multimodal: true, .. });
+        let object = if text_only { text_config(&object)? } else { object };
         let fields = Fields::new(&object);
-        let (class, name) = Class::read(&fields)?;
         let quantization = Quantization::read(&fields)?;
         let mut config = match class {
             Class::Opt => opt::read(&fields)?,
             Class::Gpt2 => gpt2::read(&fields)?,
-            Class::Llama(kind) => llama::read(&fields, kind)?,
+            Class::Decoder { family, .. } => family.read(&fields)?,
         };
+        config.text_only = text_only;
         config.architecture = name;
         config.quantization = quantization;
         config.torch_dtype = match fields.string("dtype")?.or(fields.string("torch_dtype")?) {
@@ -159,11 +184,16 @@ impl ModelConfig {
         Ok(config)
     }
 
+    /// The class of causal language models that [`Self::architecture`] names, if it names a decoder.
+    pub fn class(&self) -> Option<&'static str> {
+        families::find(&self.architecture).map(|(family, _)| family.class)
+    }
+
     /// Elements of a token's final hidden state, which logits are computed from, and of embeddings.
     pub fn output_width(&self) -> usize {
         match &self.family {
             ModelFamily::Opt(opt) => opt.word_embed_proj_dim,
-            ModelFamily::Gpt2(_) | ModelFamily::Llama(_) => self.hidden,
+            ModelFamily::Gpt2(_) | ModelFamily::Decoder(_) => self.hidden,
         }
     }
 
@@ -179,12 +209,7 @@ impl ModelConfig {
 
     /// The maximum number of positions that a token sees in any layer, including its own. `None` if any layer sees all.
     pub fn window(&self) -> Option<usize> {
-        match &self.family {
-            ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => None,
-            ModelFamily::Llama(llama) => {
-                (0..self.layers).map(|layer| llama.window(layer)).reduce(|a, b| Some(a?.max(b?))).flatten()
-            }
-        }
+        self.kv_layers().into_iter().map(|layer| layer.window).reduce(|a, b| Some(a?.max(b?))).flatten()
     }
 
     /// Checks the conditions that hold for every architecture.

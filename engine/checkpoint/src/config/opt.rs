@@ -60,5 +60,6 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
         bos_token_id: fields.bos(Some(2))?,
         tie_word_embeddings: fields.bool_or("tie_word_embeddings", true)?,
         quantization: None,
+        text_only: false,
     })
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use pytorch_reader::PytorchReader;
 
-use super::stored::{Bytes, StoredTensor, StoredType};
+use super::stored::{Bytes, Form, StoredTensor, StoredType};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
@@ -30,7 +30,7 @@ pub(super) fn open(path: &Path) -> Result<Vec<(String, StoredTensor)>> {
         };
         let shape = tensor.shape().to_vec();
         let bytes = Bytes::Pickled(Box::new(tensor));
-        (name, StoredTensor { dtype, shape, interleaved: None, path: Arc::clone(&path), bytes })
+        (name, StoredTensor { dtype, shape, form: Form::Same, path: Arc::clone(&path), bytes })
     };
     Ok(reader.into_tensors().into_iter().map(stored).collect())
 }

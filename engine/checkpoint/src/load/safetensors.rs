@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ::safetensors::{Dtype, SafeTensors};
 
-use super::stored::{Bytes, StoredTensor, StoredType, TensorInfo, open_mapped};
+use super::stored::{Bytes, Form, StoredTensor, StoredType, TensorInfo, open_mapped};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
@@ -66,7 +66,7 @@ fn stored(
         let bytes = bytes(&tensor);
         (
             tensor.name,
-            StoredTensor { dtype: tensor.dtype, shape: tensor.shape, interleaved: None, path: Arc::clone(path), bytes },
+            StoredTensor { dtype: tensor.dtype, shape: tensor.shape, form: Form::Same, path: Arc::clone(path), bytes },
         )
     };
     described.into_iter().map(one).collect()

@@ -20,9 +20,8 @@ pub(super) struct StoredTensor {
     pub dtype: StoredType,
     /// The extents, outermost first.
     pub shape: Vec<usize>,
-    /// With `Some(n)` the rows of each of `n` heads are in the order of GGUF's rotation. Loading rearranges them into
-    /// this program's order (see `gguf`).
-    pub(super) interleaved: Option<NonZero<usize>>,
+    /// How the elements in the file differ from the model's. Loading restores them.
+    pub(super) form: Form,
     pub(super) path: Arc<Path>,
     pub(super) bytes: Bytes,
 }
@@ -40,6 +39,17 @@ pub struct TensorInfo {
     pub offset: usize,
     /// The number of bytes.
     pub len: usize,
+}
+
+/// How a tensor's elements in a file differ from the model's. Only GGUF files change them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// They are equal.
+    Same,
+    /// The rows of each of this many heads are in the order of GGUF's rotation.
+    Interleaved(NonZero<usize>),
+    /// One is added to each element.
+    PlusOne,
 }
 
 /// The element type of a stored tensor.
@@ -104,11 +114,16 @@ impl StoredTensor {
 
     /// Loads the tensor. If `mapped` is set, it uses the pages of the file where possible. Otherwise it copies them.
     pub fn load(self, name: &str, mapped: bool) -> Result<HostTensor> {
-        let (heads, path) = (self.interleaved, Arc::clone(&self.path));
+        let (form, path) = (self.form, Arc::clone(&self.path));
         let tensor = self.load_rows(name, mapped)?;
-        Ok(match heads {
-            None => tensor,
-            Some(heads) => {
+        Ok(match form {
+            Form::Same => tensor,
+            Form::PlusOne => {
+                let shape = tensor.shape().to_vec();
+                let elements = tensor.to_dtype(DType::F32).elements().to_f32();
+                HostTensor::from_f32(shape, elements.into_iter().map(|element| element - 1.0).collect())
+            }
+            Form::Interleaved(heads) => {
                 // The rows of a head are interleaved in pairs. This program keeps the two rows of a pair half a head
                 // apart.
                 let rows = tensor.shape().first().copied().unwrap_or(0);

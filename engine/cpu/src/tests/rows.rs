@@ -51,7 +51,7 @@ fn heads_rotate_by_their_position() {
         let positions = [8, 0, 3];
         let x = noise(1, 3 * heads * dim);
         let mut got = tensor(&backend, 3, &x);
-        backend.rope(&mut got, &table, &positions);
+        backend.rope(&mut got, dim, &table, false, &positions);
         let mut want = f64s(&x);
         for (head, part) in want.chunks_mut(dim).enumerate() {
             for i in 0..3 {

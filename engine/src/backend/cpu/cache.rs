@@ -1,11 +1,14 @@
-//! The pool of KV blocks on a CPU. Layers are consecutive, and each is an array of blocks in the layout of
-//! [`cpu::KvShape`].
+//! The pool of KV blocks on a CPU. With one group of layers, the layers are consecutive, and each is an array of blocks
+//! in the layout of [`cpu::KvShape`]. With several groups, a block's layers are consecutive, and the pages of all groups
+//! share one array.
+
+use std::ops::Range;
 
 use cpu::pages;
 use memmap2::MmapMut;
 
 use crate::error::{Error, Result};
-use crate::kv::{BlockCopy, BlockMoves, KvLayout};
+use crate::kv::{BlockCopy, BlockMoves, KvLayout, LayerPlace};
 
 /// Keys and values of all blocks. The system commits memory when blocks are first written, in large pages where it has
 /// them. A head's keys in a block are as large as a small page, so with small pages each would need an address
@@ -22,59 +25,85 @@ pub struct CpuKvCache {
 
 impl CpuKvCache {
     pub(super) fn new(layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self> {
-        if layout.block_size == 0 || layout.head_dim == 0 {
+        if layout.block_size == 0 || layout.groups.iter().any(|group| group.head_dim == 0) {
             return Err(Error::Option("a KV block needs at least one token and one element per head".into()));
         }
-        let (data, swap) = (reserve(layout, num_blocks)?, reserve(layout, swap_blocks)?);
+        let (data, swap) = (reserve(&layout, num_blocks)?, reserve(&layout, swap_blocks)?);
         Ok(CpuKvCache { layout, num_blocks, data, swap })
     }
 
-    /// Bytes of one block in one layer.
-    fn block_len(&self) -> usize {
-        self.layout.block_bytes() / self.layout.layers.max(1)
+    /// The first byte of a layer's array of blocks.
+    fn layer_start(&self, LayerPlace { group, index }: LayerPlace) -> usize {
+        let distance = if self.layout.groups.len() == 1 { self.num_blocks } else { 1 };
+        index * distance * self.layout.layer_bytes(group)
     }
 
-    /// All blocks of one layer.
-    pub(super) fn layer(&self, layer: usize) -> &[u8] {
-        let size = self.num_blocks * self.block_len();
-        &self.data[layer * size..][..size]
+    /// The blocks of one layer, in the layout of [`cpu::KvShape`]. With several groups, the distance between the layer's
+    /// blocks is [`KvLayout::id_step`].
+    pub(super) fn layer(&self, place: LayerPlace) -> &[u8] {
+        &self.data[self.layer_range(place)]
     }
 
-    pub(super) fn move_blocks(&mut self, moves: &BlockMoves) {
-        let BlockMoves { swap_out, swap_in, copies } = moves;
-        let (layers, block) = (self.layout.layers, self.block_len());
-        let cached = |layer: usize, id: u32| (layer * self.num_blocks + id as usize) * block;
-        let swapped = |layer: usize, id: u32| (id as usize * layers + layer) * block;
-        for layer in 0..layers {
-            for &BlockCopy { src, dst } in swap_out {
-                let (from, to) = (cached(layer, src), swapped(layer, dst));
-                self.swap[to..to + block].copy_from_slice(&self.data[from..from + block]);
-            }
-            for &BlockCopy { src, dst } in swap_in {
-                let (from, to) = (swapped(layer, src), cached(layer, dst));
-                self.data[to..to + block].copy_from_slice(&self.swap[from..from + block]);
-            }
-            for &BlockCopy { src, dst } in copies {
-                let from = cached(layer, src);
-                self.data.copy_within(from..from + block, cached(layer, dst));
-            }
+    fn layer_range(&self, place: LayerPlace) -> Range<usize> {
+        let start = self.layer_start(place);
+        match self.layout.groups.len() {
+            1 => start..start + self.num_blocks * self.layout.layer_bytes(place.group),
+            _ => start..self.data.len(),
         }
     }
 
-    /// Writes `key` and `value` (`[T, heads * head_dim]`) to their slots.
-    pub(super) fn write(&mut self, layer: usize, key: &[f32], value: &[f32], slots: &[u32]) {
-        let shape = self.layout.layer_shape();
-        let size = self.num_blocks * self.block_len();
-        cpu::write_kv(&shape, &mut self.data[layer * size..][..size], key, value, slots);
+    /// Makes the moves list by list, because a page may pass from one group of layers to another between the lists.
+    pub(super) fn move_blocks(&mut self, moves: &BlockMoves) {
+        let BlockMoves { swap_out, swap_in, copies } = moves;
+        for (place, BlockCopy { src, dst, .. }) in self.in_layers(swap_out) {
+            let (from, to) = (self.cached(place, src), self.swapped(place, dst));
+            self.swap[to].copy_from_slice(&self.data[from]);
+        }
+        for (place, BlockCopy { src, dst, .. }) in self.in_layers(swap_in) {
+            let (from, to) = (self.swapped(place, src), self.cached(place, dst));
+            self.data[to].copy_from_slice(&self.swap[from]);
+        }
+        for (place, BlockCopy { src, dst, .. }) in self.in_layers(copies) {
+            let (from, to) = (self.cached(place, src), self.cached(place, dst));
+            self.data.copy_within(from, to.start);
+        }
+    }
+
+    /// The copies in each layer of their groups.
+    fn in_layers(&self, copies: &[BlockCopy]) -> Vec<(LayerPlace, BlockCopy)> {
+        let layers = |copy: &BlockCopy| {
+            let (group, copy) = (copy.group as usize, *copy);
+            (0..self.layout.groups[group].layers.len()).map(move |index| (LayerPlace { group, index }, copy))
+        };
+        copies.iter().flat_map(layers).collect()
+    }
+
+    /// The bytes of a block of the cache in one layer.
+    fn cached(&self, place: LayerPlace, block: u32) -> Range<usize> {
+        let size = self.layout.layer_bytes(place.group);
+        let start = self.layer_start(place) + block as usize * self.layout.id_step(place.group) * size;
+        start..start + size
+    }
+
+    /// The bytes of a block of the swap space in one layer.
+    fn swapped(&self, LayerPlace { group, index }: LayerPlace, block: u32) -> Range<usize> {
+        let size = self.layout.layer_bytes(group);
+        let start = (block as usize * self.layout.groups[group].layers.len() + index) * size;
+        start..start + size
+    }
+
+    /// Writes `key` and `value` (`[T, heads * head_dim]`) to their slots in one layer.
+    pub(super) fn write(&mut self, place: LayerPlace, key: &[f32], value: &[f32], slots: &[u32]) {
+        let (shape, range) = (self.layout.layer_shape(place.group), self.layer_range(place));
+        cpu::write_kv(&shape, &mut self.data[range], key, value, slots);
     }
 }
 
-/// Maps memory for `blocks` blocks.
-fn reserve(layout: KvLayout, blocks: usize) -> Result<MmapMut> {
-    let KvLayout { layers, heads, head_dim, block_size, dtype } = layout;
-    let bytes = [2, layers, heads, block_size, dtype.head_bytes(head_dim), blocks]
-        .into_iter()
-        .try_fold(1usize, |n, extent| n.checked_mul(extent))
+/// Maps memory for `blocks` pages.
+fn reserve(layout: &KvLayout, blocks: usize) -> Result<MmapMut> {
+    let bytes = layout
+        .page_bytes()
+        .checked_mul(blocks)
         .ok_or_else(|| Error::Memory(format!("{blocks} KV blocks exceed the address space")))?;
     pages::anonymous(bytes.max(1))
         .map_err(|e| Error::Memory(format!("cannot reserve {bytes} bytes for {blocks} KV blocks: {e}")))

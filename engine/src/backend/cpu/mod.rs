@@ -12,7 +12,7 @@ use cpu::Cpu;
 pub use cpu::{CpuProjection, CpuTensor, CpuWeight};
 
 pub use self::cache::CpuKvCache;
-use super::{Activation, Attention, Backend, Batch, HostLinear, KvLayout, Norm, QkNormRope};
+use super::{Activation, Attention, Backend, Batch, Change, HostLinear, HostQkv, KvLayout, Norm, QkNormRope, QkNorms};
 use crate::error::Result;
 use crate::parallel::{Shard, WorkerRank};
 use crate::sampling::{SampleRow, Sampled, sample_row};
@@ -25,11 +25,17 @@ pub struct CpuBackend {
     rank: Option<WorkerRank>,
 }
 
-/// Queries, keys and values.
+/// The projections to query, key and value.
+pub struct QkvProjections {
+    query: CpuProjection,
+    key: Option<CpuProjection>,
+    value: Option<CpuProjection>,
+}
+
+/// Queries, and keys and values if the layer computes any.
 pub struct Qkv {
     query: CpuTensor,
-    key: CpuTensor,
-    value: CpuTensor,
+    kv: Option<[CpuTensor; 2]>,
 }
 
 /// A batch, and its sequences in the form that the crate `cpu` uses.
@@ -66,12 +72,25 @@ impl CpuBackend {
     fn projection(&self, host: HostLinear) -> Result<CpuProjection> {
         self.cpu.projection(host.weight, host.bias)
     }
+
+    /// Normalises heads, or whole rows of heads, of which this worker has a part.
+    fn norm_heads(&self, x: &mut CpuTensor, weight: &CpuWeight, eps: f32, rows: bool) {
+        match &self.rank {
+            Some(rank) if rows => {
+                let mut squares = self.cpu.squares(x);
+                rank.sum(squares.as_mut());
+                // If workers have the same heads, their squares are counted as often as their elements.
+                self.cpu.norm_by(x, &squares, rank.shard().of * x.cols(), weight, eps);
+            }
+            _ => self.cpu.head_norm(x, weight, eps),
+        }
+    }
 }
 
 impl Backend for CpuBackend {
     type Tensor = CpuTensor;
     type Weight = CpuWeight;
-    type QkvWeight = [CpuProjection; 3];
+    type QkvWeight = QkvProjections;
     type GatedWeight = [CpuProjection; 2];
     type Qkv = Qkv;
     type KvCache = CpuKvCache;
@@ -85,8 +104,9 @@ impl Backend for CpuBackend {
         self.cpu.to_projection(weight, is_embedding)
     }
 
-    fn qkv_weight(&self, [query, key, value]: [HostLinear; 3]) -> Result<[CpuProjection; 3]> {
-        Ok([self.projection(query)?, self.projection(key)?, self.projection(value)?])
+    fn qkv_weight(&self, HostQkv { query, key, value }: HostQkv) -> Result<QkvProjections> {
+        let part = |host: Option<HostLinear>| host.map(|host| self.projection(host)).transpose();
+        Ok(QkvProjections { query: self.projection(query)?, key: part(key)?, value: part(value)? })
     }
 
     fn gated_weight(&self, [gate, up]: [HostLinear; 2]) -> Result<[CpuProjection; 2]> {
@@ -172,8 +192,26 @@ impl Backend for CpuBackend {
         self.cpu.gated(x, weight, act)
     }
 
-    fn qkv(&self, x: &CpuTensor, [query, key, value]: &[CpuProjection; 3]) -> Qkv {
-        Qkv { query: self.cpu.apply(query, x), key: self.cpu.apply(key, x), value: self.cpu.apply(value, x) }
+    fn qkv(&self, x: &CpuTensor, weight: &QkvProjections) -> Qkv {
+        let query = self.cpu.apply(&weight.query, x);
+        let kv = weight.key.as_ref().map(|key| {
+            let key = self.cpu.apply(key, x);
+            let value = match &weight.value {
+                Some(value) => self.cpu.apply(value, x),
+                None => self.cpu.copy(&key),
+            };
+            [key, value]
+        });
+        Qkv { query, kv }
+    }
+
+    fn change(&self, x: &mut CpuTensor, change: Change<'_, CpuTensor>) {
+        match change {
+            Change::Scale(factor) => self.cpu.scale(x, factor),
+            Change::Softcap(cap) => self.cpu.softcap(x, cap),
+            Change::Add(y) => self.cpu.add(x, y),
+            Change::Multiply { by, first } => self.cpu.multiply_by(x, by, first),
+        }
     }
 
     fn norm(&self, x: &CpuTensor, norm: &Norm<CpuWeight>) -> CpuTensor {
@@ -191,26 +229,41 @@ impl Backend for CpuBackend {
         layer: usize,
         inputs: &Inputs,
     ) {
-        if let Some((query, key, eps)) = heads.norms {
-            self.cpu.head_norm(&mut qkv.query, query, eps);
-            self.cpu.head_norm(&mut qkv.key, key, eps);
+        let place = cache.layout.place(layer);
+        let head_dim = cache.layout.layer_shape(place.group).head_dim;
+        if let Some(QkNorms { query, eps, rows, .. }) = heads.norms {
+            self.norm_heads(&mut qkv.query, query, eps, rows);
         }
-        if let Some(table) = heads.rope {
-            self.cpu.rope(&mut qkv.query, table, &inputs.batch.positions);
-            self.cpu.rope(&mut qkv.key, table, &inputs.batch.positions);
+        let rotate = |x: &mut CpuTensor| {
+            if let Some(rope) = &heads.rope {
+                self.cpu.rope(x, head_dim, rope.angles, rope.adjacent, &inputs.batch.positions);
+            }
+        };
+        rotate(&mut qkv.query);
+        let Some([key, value]) = &mut qkv.kv else { return };
+        if let Some(QkNorms { key: Some(weight), eps, rows, .. }) = heads.norms {
+            self.norm_heads(key, weight, eps, rows);
         }
-        cache.write(layer, qkv.key.as_slice(), qkv.value.as_slice(), &inputs.batch.slots);
+        rotate(key);
+        if let Some(eps) = heads.value_eps {
+            self.cpu.unweighted_head_norm(value, head_dim, eps);
+        }
+        cache.write(place, key.as_slice(), value.as_slice(), &inputs.batch.groups[place.group].slots);
     }
 
-    fn attention(&self, qkv: &Qkv, cache: &CpuKvCache, params: Attention, inputs: &Inputs) -> CpuTensor {
-        let shape = cache.layout.layer_shape();
+    fn attention(&self, qkv: &Qkv, cache: &CpuKvCache, params: Attention<'_, CpuWeight>, inputs: &Inputs) -> CpuTensor {
+        let place = cache.layout.place(params.layer);
+        let shape = cache.layout.layer_shape(place.group);
+        let sinks = params.sinks.map(|sinks| sinks.to_f32());
         let params = cpu::Attention {
-            layer: cache.layer(params.layer),
+            layer: cache.layer(place),
             shape: &shape,
             spans: &inputs.spans,
-            tables: &inputs.batch.blocks,
+            tables: &inputs.batch.groups[place.group].blocks,
             scale: params.scale,
             window: params.window,
+            softcap: params.softcap,
+            sinks: sinks.as_deref(),
         };
         self.cpu.attention(&qkv.query, params)
     }

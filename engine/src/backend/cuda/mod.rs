@@ -3,6 +3,7 @@
 //! | file or folder | contents |
 //! | --- | --- |
 //! | `device`, `ptx` | opening the GPU and loading kernels; the embedded PTX |
+//! | `mechanisms` | the mechanisms of models that have no kernels |
 //! | `communicator` | data exchange between the GPUs of a divided model |
 //! | `memory` | activations in an arena, weights in the kernels' layout, KV blocks and their moves |
 //! | `step` | a step's inputs, packed into one upload; its launches, executed or only recorded as notes; decode steps as CUDA graphs |
@@ -13,6 +14,7 @@
 
 mod communicator;
 mod device;
+mod mechanisms;
 mod memory;
 mod operations;
 mod ops;
@@ -235,7 +237,7 @@ impl CudaBackend {
     }
 
     /// Creates a cache without memory, for rehearsals.
-    pub(crate) fn rehearsed_cache(&self, layout: KvLayout) -> CudaKvCache {
+    pub(crate) fn rehearsed_cache(&self, layout: &KvLayout) -> CudaKvCache {
         CudaKvCache::rehearsed(layout, if self.paper.is_some() { Arrays::Two } else { Arrays::One })
     }
 
@@ -319,9 +321,10 @@ impl CudaBackend {
     }
 }
 
-/// Returns the model's heads. Fails if there are no kernels for them, for the type of keys and values, or for the
-/// hidden size.
+/// Returns the model's heads. Fails if there are no kernels for them, for the type of keys and values, for the hidden
+/// size, or for a mechanism of the model.
 fn shape(config: &ModelConfig, block_size: usize, kv_dtype: KvDtype) -> Result<AttentionShape> {
+    mechanisms::check(config)?;
     NormShape::of(u32::try_from(config.hidden).unwrap_or(u32::MAX))
         .map_err(|error| Error::Unsupported(format!("the hidden size on the GPU: {error}")))?;
     let [heads, kv_heads, size, block_size] =

@@ -17,7 +17,7 @@ use super::step::graph;
 use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
 use super::{CudaBackend, CudaKvCache, CudaProjection, CudaTensor, CudaWeight, StepInputs};
-use crate::backend::{Activation, Attention, Backend, HostLinear, Norm, QkNormRope};
+use crate::backend::{Activation, Attention, Backend, Change, HostLinear, HostQkv, Norm, QkNormRope};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::kv::KvLayout;
@@ -102,8 +102,11 @@ impl Backend for CudaBackend {
         self.load_projection(tensor)
     }
 
-    fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<CudaProjection> {
-        self.fuse(parts, weights::concatenated)
+    fn qkv_weight(&self, parts: HostQkv) -> Result<CudaProjection> {
+        let HostQkv { query, key: Some(key), value: Some(value) } = parts else {
+            return Err(Error::Unsupported("on the GPU every layer needs a key and a value projection".into()));
+        };
+        self.fuse([query, key, value], weights::concatenated)
     }
 
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<CudaProjection> {
@@ -115,9 +118,9 @@ impl Backend for CudaBackend {
             Some(device) => {
                 let memory =
                     self.allocate(num_blocks * layout.block_bytes(), "the blocks of the KV cache")?.named("KV cache");
-                CudaKvCache::new(device, self.rehearsed_cache(layout), (memory, num_blocks), swap_blocks)
+                CudaKvCache::new(device, self.rehearsed_cache(&layout), (memory, num_blocks), swap_blocks)
             }
-            None => Ok(self.rehearsed_cache(layout)),
+            None => Ok(self.rehearsed_cache(&layout)),
         }
     }
 
@@ -263,6 +266,10 @@ impl Backend for CudaBackend {
         self.linear(x, &projection.weight, projection.bias.as_ref(), None)
     }
 
+    fn change(&self, _: &mut CudaTensor, _: Change<'_, CudaTensor>) {
+        self.fail(Error::Unsupported("the GPU has no kernel for an elementwise change of activations".into()));
+    }
+
     fn norm(&self, x: &CudaTensor, norm: &Norm<CudaWeight>) -> CudaTensor {
         let out = self.tensor(x.rows, x.cols);
         let Some(NormShape { vectors, threads }) = self.norm_shape(x.cols) else { return out };
@@ -295,7 +302,13 @@ impl Backend for CudaBackend {
         CudaBackend::norm_rope_and_write_kv(self, qkv, heads, cache, layer, inputs);
     }
 
-    fn attention(&self, qkv: &CudaTensor, cache: &CudaKvCache, params: Attention, inputs: &StepInputs) -> CudaTensor {
+    fn attention(
+        &self,
+        qkv: &CudaTensor,
+        cache: &CudaKvCache,
+        params: Attention<'_, CudaWeight>,
+        inputs: &StepInputs,
+    ) -> CudaTensor {
         CudaBackend::attention(self, qkv, cache, params, inputs)
     }
 

@@ -63,25 +63,24 @@ fn ready(name: &str, backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype
     weights.strip_prefix(config.family.weight_prefixes());
     let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
     let own = backend.shard().config(&config).unwrap();
-    let layout =
-        KvLayout { layers: own.layers, heads: own.kv_heads, head_dim: own.head_dim, block_size: 16, dtype: kv_dtype };
+    let layout = KvLayout::uniform(own.layers, own.kv_heads, own.head_dim, 16, kv_dtype);
     let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 16, ..SchedulerOptions::default() };
-    plan_memory(&backend, &*model, layout, options, 0.9).unwrap();
-    let cache = backend.kv_cache(layout, 16, swap_blocks).unwrap();
+    plan_memory(&backend, &*model, &layout, options, 0.9).unwrap();
+    let cache = backend.kv_cache(layout.clone(), 16, swap_blocks).unwrap();
     Loaded { backend, model, layout, cache }
 }
 
 /// Returns a step of sequences with separate blocks. Each pair is the number of new tokens and of all tokens.
 fn batch(sequences: &[(usize, usize)]) -> Batch {
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(1);
     for (i, &(len, context)) in sequences.iter().enumerate() {
         let first = 2 * i as u32;
-        batch.spans.push(Span { start: batch.tokens.len(), len, context, table: batch.blocks.len() });
-        batch.blocks.extend((0..context.div_ceil(16) as u32).map(|b| first + b));
+        batch.spans.push(Span { start: batch.tokens.len(), len, context, table: batch.table_len() });
+        batch.groups[0].blocks.extend((0..context.div_ceil(16) as u32).map(|b| first + b));
         for position in (context - len) as u32..context as u32 {
             batch.tokens.push(5 + position % 7);
             batch.positions.push(position);
-            batch.slots.push(16 * first + position);
+            batch.groups[0].slots.push(16 * first + position);
         }
         batch.logit_rows.push(batch.tokens.len() as u32 - 1);
     }
@@ -133,7 +132,7 @@ fn a_rehearsal_notes_the_launches_of_the_step() {
         let mut products = Vec::new();
         for (drafted, prompt) in [(0, 20), (5, 0)] {
             let step = Rehearsal { decodes: 2, context: 10, drafted, prompt, logits: 3 };
-            let rehearsed = rehearse(&loaded.backend, &*loaded.model, loaded.layout, step).unwrap();
+            let rehearsed = rehearse(&loaded.backend, &*loaded.model, &loaded.layout, step).unwrap();
             collect_reports(true).unwrap();
             loaded.step(batch(&[(1, 10), (1, 10), (drafted + prompt, drafted + prompt)]));
             let launched = take_reports().unwrap();
@@ -180,7 +179,7 @@ fn products_compute_the_norms_that_follow_them() {
         let loaded = load(name, false, 0);
         let norms = |decodes| {
             let step = Rehearsal { decodes, context: 10, drafted: 0, prompt: 0, logits: decodes };
-            let launches = rehearse(&loaded.backend, &*loaded.model, loaded.layout, step).unwrap();
+            let launches = rehearse(&loaded.backend, &*loaded.model, &loaded.layout, step).unwrap();
             launches.iter().filter(|launch| launch.kernel.contains("_norm_")).count()
         };
         assert_eq!([1, 4, 5, 8].map(norms), [first_and_last; 4], "{name}");
@@ -204,7 +203,7 @@ fn prompts_use_hoppers_attention_if_it_supports_their_heads() {
         collect_reports(false).unwrap();
         let attended: Vec<_> =
             launched.iter().map(|launch| &*launch.kernel).filter(|name| name.starts_with("paged_prefill")).collect();
-        assert_eq!(attended, vec![kernel; loaded.layout.layers], "{name}, {kv_dtype:?}");
+        assert_eq!(attended, vec![kernel; loaded.layout.num_layers()], "{name}, {kv_dtype:?}");
     }
 }
 
@@ -269,7 +268,7 @@ fn a_step_is_recorded_once_per_bucket() {
 fn after_a_warm_up_nothing_more_is_recorded() {
     let (Loaded { backend, model, layout, cache }, mut eager) = (load("mistral", true, 0), load("mistral", false, 0));
     let mut runner = ModelRunner::new(backend, model, cache);
-    runner.warm_up(5, 16, layout.block_size).unwrap();
+    runner.warm_up(5, 16, layout.block_size, &layout.cache_groups()).unwrap();
     // The recordings are for 1, 2, 4 and 8 sequences, because five are padded to eight.
     assert_eq!(runner.backend.num_recordings(), 4);
     let params = SamplingParams::default();
@@ -289,7 +288,7 @@ fn larger_inputs_drop_the_recordings() {
     loaded.step(batch(&[(1, 4)]));
     assert_eq!(loaded.backend.num_recordings(), 1);
     let mut large = batch(&[(1, 5)]);
-    large.blocks.resize(1 << 19, 0);
+    large.groups[0].blocks.resize(1 << 19, 0);
     let first = loaded.step(large.clone());
     assert_eq!(loaded.backend.num_recordings(), 1, "recorded again");
     assert_eq!(loaded.step(large), first);
@@ -315,7 +314,7 @@ fn assert_moves(attention: AttentionKernels, pages: usize, kv_dtype: Option<KvDt
     let options = Options { attention, cuda_graphs: false, kv_dtype, ..Options::default() };
     let mut loaded = load_with("llama3", &options, 6);
     let device = loaded.backend.queue.device().unwrap();
-    let layers = pages * loaded.layout.layers;
+    let layers = pages * loaded.layout.num_layers();
     let page = loaded.layout.block_bytes() / layers;
     let memory = loaded.cache.memory().unwrap();
     // Byte `i` of block `b` in layer `l`.
@@ -325,7 +324,7 @@ fn assert_moves(attention: AttentionKernels, pages: usize, kv_dtype: Option<KvDt
     device.stream.upload(&before, memory).unwrap();
     let moves = |out: &[(u32, u32)], back: &[(u32, u32)], copies: &[(u32, u32)]| {
         let [swap_out, swap_in, copies] =
-            [out, back, copies].map(|list| list.iter().map(|&(src, dst)| BlockCopy { src, dst }).collect());
+            [out, back, copies].map(|list| list.iter().map(|&(src, dst)| BlockCopy { group: 0, src, dst }).collect());
         BlockMoves { swap_out, swap_in, copies }
     };
     // The step's token only writes to block 0.

@@ -1,4 +1,4 @@
-//! The physical blocks of a pool: a reference count for each, and the free blocks in allocation order.
+//! The physical blocks of a pool: a reference count for each, and the blocks without references.
 //!
 //! ```text
 //!   free --- allocate ---> in use --- register ---> in use, registered
@@ -10,170 +10,250 @@
 //!
 //! Cached blocks are free too. They are allocated only when no other free block is left, least recently used first.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::kv::free_list::FreeList;
+use super::group::GroupBlocks;
+use super::pages::{Pages, Value};
+use crate::kv::counts::Counts;
+use crate::kv::layout::CacheGroup;
 use crate::kv::log::{BlockEvent, Logger};
-use crate::kv::prefix::{Prefix, PrefixId, PrefixIndex};
+use crate::kv::prefix::{Prefix, PrefixId, PrefixIndex, Text};
 use crate::kv::usage::PoolUsage;
 
-/// All blocks of a pool. [`Blocks::acquire`], [`Blocks::allocate`] and [`Blocks::find`] take a reference, and
-/// [`Blocks::release`] drops one.
+/// All blocks of a pool. [`Blocks::acquire`] and [`Blocks::allocate`] take a reference, and [`Blocks::release`] drops
+/// one.
 #[derive(Debug)]
 pub struct Blocks {
     pub(super) block_size: usize,
-    /// Blocks without references. Cached blocks come last.
-    pub(super) free: FreeList,
+    pub(super) pages: Pages,
+    pub(super) groups: Vec<GroupBlocks>,
     /// The prefixes under which full blocks are registered.
     pub(super) registered: PrefixIndex,
-    pub(super) uses: Vec<BlockState>,
-    /// Sum of [`BlockState::filled`].
-    pub(super) total_filled: usize,
-    /// Free blocks that are registered.
-    pub(super) cached: usize,
-    /// Blocks with more than one reference.
-    pub(super) shared: usize,
-    /// Blocks evicted since the last [`Blocks::take_evicted`], in order, with their prefixes. `None` if they are not
-    /// recorded.
-    evicted: Option<Vec<(u32, Arc<Prefix>)>>,
+    /// Blocks that are about to be allocated, see [`Blocks::claim`].
+    pub claims: Counts,
+    /// Counts the releases of blocks.
+    now: u64,
+    /// Units in a page, see [`GroupBlocks::units`].
+    pub(super) page_units: usize,
+    /// Blocks evicted since the last [`Blocks::take_evicted`], in order. `None` if they are not recorded.
+    evicted: Option<Vec<EvictedBlock>>,
     pub(super) log: Option<Logger>,
 }
 
-/// The state of a block.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BlockState {
-    /// The number of references.
-    pub refs: u32,
-    /// The number of slots that hold a token.
-    pub filled: u32,
+/// A block that was evicted.
+#[derive(Debug)]
+pub struct EvictedBlock {
+    /// Its group.
+    pub group: usize,
+    /// The block.
+    pub block: u32,
+    /// The prefix whose last tokens it held.
+    pub prefix: Arc<Prefix>,
 }
 
 impl Blocks {
-    /// `num_blocks` free blocks of `block_size` tokens.
-    pub fn new(num_blocks: u32, block_size: usize) -> Self {
+    /// `pages` pages of free blocks of `block_size` tokens.
+    pub fn new(pages: u32, block_size: usize, groups: &[CacheGroup]) -> Self {
+        let count = |group: &CacheGroup| group.blocks_per_page * pages as usize;
+        let page_units = groups.iter().fold(1, |units, group| lcm(units, group.blocks_per_page));
+        let blocks = |group| GroupBlocks::new(group, pages, groups.len(), page_units / group.blocks_per_page);
         Blocks {
             block_size,
-            free: FreeList::full(num_blocks),
-            registered: PrefixIndex::new(num_blocks as usize),
-            uses: vec![BlockState::default(); num_blocks as usize],
-            total_filled: 0,
-            cached: 0,
-            shared: 0,
+            pages: Pages::new(pages, groups.len()),
+            registered: PrefixIndex::new(groups.iter().map(count)),
+            groups: groups.iter().map(blocks).collect(),
+            claims: Counts::default(),
+            now: 0,
+            page_units,
             evicted: None,
             log: None,
         }
     }
 
     /// Records an event in the log, if there is one.
-    pub fn record(&self, event: BlockEvent) {
+    pub fn record(&self, group: usize, event: BlockEvent) {
         if let Some(log) = &self.log {
-            log.record(event);
+            log.record(group, event);
         }
     }
 
-    /// Blocks without references, including cached ones.
-    pub fn num_free(&self) -> usize {
-        self.free.len()
+    /// Tokens per block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
     }
 
     /// The reference count of a block.
-    pub fn num_refs(&self, block: u32) -> usize {
-        self.uses[block as usize].refs as usize
+    pub fn num_refs(&self, group: usize, block: u32) -> usize {
+        self.groups[group].uses[block as usize].refs as usize
+    }
+
+    /// The number of slots of a block that hold a token.
+    pub fn num_filled(&self, group: usize, block: u32) -> usize {
+        self.groups[group].uses[block as usize].filled as usize
+    }
+
+    /// Blocks of a group in a page.
+    pub fn per_page(&self, group: usize) -> usize {
+        self.groups[group].per_page as usize
+    }
+
+    /// The blocks of each page of a group.
+    pub fn pages_of(&self, group: usize) -> impl Iterator<Item = Range<u32>> {
+        let is_own =
+            move |page: &u32| self.pages.states().get(*page as usize).is_none_or(|state| state.group as usize == group);
+        (0..self.pages.len() as u32).filter(is_own).map(move |page| self.groups[group].in_page(page))
     }
 
     /// The prefix that a block is registered under.
-    pub fn prefix(&self, block: u32) -> Option<&Arc<Prefix>> {
-        self.registered.prefix(block)
+    pub fn prefix(&self, group: usize, block: u32) -> Option<&Arc<Prefix>> {
+        self.registered.prefix(group, block)
     }
 
     /// How much of the pool is in use.
     pub fn usage(&self) -> PoolUsage {
-        let used_blocks = self.uses.len() - self.free.len();
+        let mut usage = PoolUsage { num_blocks: self.pages.len() * self.page_units, ..PoolUsage::default() };
+        for group in &self.groups {
+            usage.used_blocks += group.used * group.units;
+            usage.shared_blocks += group.shared * group.units;
+            usage.cached_blocks += group.cached * group.units;
+            usage.used_slots += group.used * self.block_size;
+            usage.filled_slots += group.total_filled;
+        }
+        usage
+    }
+
+    /// How many blocks of a group are in use. Its share of the memory changes, so `num_blocks` is what it could have.
+    pub fn group_usage(&self, group: usize) -> PoolUsage {
+        let group = &self.groups[group];
         PoolUsage {
-            num_blocks: self.uses.len(),
-            used_blocks,
-            shared_blocks: self.shared,
-            cached_blocks: self.cached,
-            used_slots: used_blocks * self.block_size,
-            filled_slots: self.total_filled,
+            num_blocks: group.uses.len(),
+            used_blocks: group.used,
+            shared_blocks: group.shared,
+            cached_blocks: group.cached,
+            used_slots: group.used * self.block_size,
+            filled_slots: group.total_filled,
         }
     }
 
     /// Allocates a free block. Cached blocks are taken last and lose their contents.
-    pub fn allocate(&mut self) -> Option<u32> {
-        let block = self.free.take_first()?;
-        if let Some(prefix) = self.registered.remove(block) {
-            self.cached -= 1;
-            self.record(BlockEvent::Evict(block));
-            if let Some(evicted) = &mut self.evicted {
-                evicted.push((block, prefix));
-            }
-        }
-        self.uses[block as usize].refs = 1;
-        self.record(BlockEvent::Allocate(block));
+    pub fn allocate(&mut self, group: usize) -> Option<u32> {
+        let block = self.take_block(group)?;
+        self.begin_use(group, block);
         Some(block)
     }
 
+    /// Allocates a certain free block in a page that has references.
+    pub fn allocate_in_page(&mut self, group: usize, block: u32) {
+        let is_cached = self.registered.prefix(group, block).is_some();
+        self.groups[group].remove_free(block, is_cached);
+        self.evict(group, block);
+        self.pages.state(block / self.groups[group].per_page).used += 1;
+        self.begin_use(group, block);
+    }
+
+    fn begin_use(&mut self, group: usize, block: u32) {
+        let own = &mut self.groups[group];
+        own.uses[block as usize].refs = 1;
+        own.used += 1;
+        self.record(group, BlockEvent::Allocate(block));
+    }
+
+    /// Removes a block from the prefix index because it is about to be reused.
+    pub(super) fn evict(&mut self, group: usize, block: u32) {
+        let Some(prefix) = self.registered.remove(group, block) else { return };
+        let own = &mut self.groups[group];
+        own.cached -= 1;
+        let is_low = own.worth.get(block as usize).is_some_and(|worth| worth.value == Value::Low);
+        self.record(group, BlockEvent::Evict(block));
+        if let Some(evicted) = self.evicted.as_mut().filter(|_| !is_low) {
+            evicted.push(EvictedBlock { group, block, prefix });
+        }
+    }
+
     /// Adds a reference to a block that is in use or cached.
-    pub fn acquire(&mut self, block: u32) {
-        let usage = &mut self.uses[block as usize];
+    pub fn acquire(&mut self, group: usize, block: u32) {
+        let own = &mut self.groups[group];
+        let usage = &mut own.uses[block as usize];
         usage.refs += 1;
         if usage.refs == 1 {
             // Only full blocks are registered.
             usage.filled = self.block_size as u32;
-            self.free.remove(block);
-            self.cached -= 1;
-            self.total_filled += self.block_size;
+            own.cached -= 1;
+            own.used += 1;
+            own.total_filled += self.block_size;
+            self.enter_use(group, block);
         } else if usage.refs == 2 {
-            self.shared += 1;
+            own.shared += 1;
         }
-        self.record(BlockEvent::Share(block));
+        self.record(group, BlockEvent::Share(block));
+    }
+
+    /// As [`Self::acquire`], for a block that a lookup has found.
+    pub fn acquire_found(&mut self, group: usize, block: u32) {
+        self.acquire(group, block);
+        if let Some(worth) = self.groups[group].worth.get_mut(block as usize) {
+            worth.was_found = true;
+        }
     }
 
     /// Drops a reference. A block without references is free, or cached if it is registered.
-    pub fn release(&mut self, block: u32) {
-        let usage = &mut self.uses[block as usize];
+    pub fn release(&mut self, group: usize, block: u32) {
+        self.release_as(group, block, Value::High);
+    }
+
+    /// As [`Self::release`], for a block that the window has left behind. If no lookup has found it yet, it is evicted
+    /// before others: a longer prefix does not need it, and no prompt is known to branch off there.
+    pub fn release_behind(&mut self, group: usize, block: u32) {
+        let is_low = self.groups[group].worth.get(block as usize).is_some_and(|worth| !worth.was_found);
+        self.release_as(group, block, if is_low { Value::Low } else { Value::High });
+    }
+
+    fn release_as(&mut self, group: usize, block: u32, value: Value) {
+        let own = &mut self.groups[group];
+        let usage = &mut own.uses[block as usize];
         usage.refs -= 1;
         if usage.refs == 1 {
-            self.shared -= 1;
+            own.shared -= 1;
         } else if usage.refs == 0 {
-            self.total_filled -= std::mem::take(&mut usage.filled) as usize;
-            if self.registered.prefix(block).is_some() {
-                self.cached += 1;
-                self.free.push_last(block);
-            } else {
-                self.free.push_first(block);
+            own.total_filled -= std::mem::take(&mut usage.filled) as usize;
+            own.used -= 1;
+            let is_cached = self.registered.prefix(group, block).is_some();
+            own.cached += usize::from(is_cached);
+            self.now += 1;
+            if let Some(worth) = own.worth.get_mut(block as usize) {
+                (worth.value, worth.released) = (value, self.now);
             }
+            self.leave_use(group, block, is_cached.then_some(value), self.now);
         }
-        self.record(BlockEvent::Free(block));
+        self.record(group, BlockEvent::Free(block));
     }
 
     /// Notes that at least the first `slots` slots of a block hold tokens.
-    pub fn fill(&mut self, block: u32, slots: usize) {
-        let usage = &mut self.uses[block as usize];
+    pub fn fill(&mut self, group: usize, block: u32, slots: usize) {
+        let own = &mut self.groups[group];
+        let usage = &mut own.uses[block as usize];
         let more = slots.saturating_sub(usage.filled as usize);
         if more > 0 {
             usage.filled = slots as u32;
-            self.total_filled += more;
-            self.record(BlockEvent::Fill { block, slots });
+            own.total_filled += more;
+            self.record(group, BlockEvent::Fill { block, slots });
         }
     }
 
     /// Notes that only the first `slots` slots of a block still hold tokens. Exactly one table may reference the block.
-    pub fn unfill(&mut self, block: u32, slots: usize) {
-        let usage = &mut self.uses[block as usize];
+    pub fn unfill(&mut self, group: usize, block: u32, slots: usize) {
+        let own = &mut self.groups[group];
+        let usage = &mut own.uses[block as usize];
         debug_assert!(usage.refs == 1 && slots <= usage.filled as usize);
-        self.total_filled -= usage.filled as usize - slots;
+        own.total_filled -= usage.filled as usize - slots;
         usage.filled = slots as u32;
-        self.record(BlockEvent::Fill { block, slots });
+        self.record(group, BlockEvent::Fill { block, slots });
     }
 
-    /// Takes a reference to the block that holds `tokens`, preceded by the tokens of `parent`, if one is registered.
-    pub fn find(&mut self, parent: Option<PrefixId>, tokens: &[u32]) -> Option<(PrefixId, u32)> {
-        let block = self.registered.find(parent, tokens)?;
-        let id = self.registered.prefix(block)?.id();
-        self.acquire(block);
-        Some((id, block))
+    /// Returns the block of a group that holds `text`, if one is registered.
+    pub fn find(&self, group: usize, text: &Text<'_>) -> Option<u32> {
+        self.registered.find(group, text)
     }
 
     /// Starts recording the prefixes of evicted blocks.
@@ -181,100 +261,98 @@ impl Blocks {
         self.evicted.get_or_insert_default();
     }
 
-    /// Returns the blocks evicted since the last call, in order, each with its prefix. Their contents stay valid until
-    /// the moves of the next step.
-    pub fn take_evicted(&mut self) -> Vec<(u32, Arc<Prefix>)> {
+    /// Returns the blocks evicted since the last call, in order, except those of [`Value::Low`]. Their contents stay
+    /// valid until the moves of the next step.
+    pub fn take_evicted(&mut self) -> Vec<EvictedBlock> {
         self.evicted.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The block that is registered under `prefix`.
-    pub fn block_of(&self, prefix: &Prefix) -> Option<u32> {
-        self.registered.find_prefix(prefix)
+    /// The prefix that ends with `text`, if any group has a registered block for it.
+    pub fn known(&self, text: &Text<'_>) -> Option<Arc<Prefix>> {
+        self.registered.known(text).cloned()
     }
 
-    /// The prefix of a registered block that holds `tokens`, preceded by the tokens of `parent`.
-    pub fn registered_prefix(&self, parent: Option<PrefixId>, tokens: &[u32]) -> Option<Arc<Prefix>> {
-        self.registered.prefix(self.registered.find(parent, tokens)?).cloned()
-    }
-
-    /// Registers a full block by its `tokens` and the tokens before them. Lookups find it until its memory is needed.
-    /// Returns the id of its prefix. If another pool has registered the same tokens under `prefix`, the id stays the
-    /// same. Returns `None` if the index cannot take the block, see [`PrefixIndex::insert`].
+    /// Registers full blocks, one for each group that still has one, by their `text`. Lookups find them until their
+    /// memory is needed. Returns the id of their prefix. If another pool has registered the same tokens under `prefix`,
+    /// the id stays the same. Returns `None` if no group can take the block, see [`PrefixIndex::insert`].
     pub fn register(
         &mut self,
-        block: u32,
-        parent: Option<PrefixId>,
-        tokens: &[u32],
+        blocks: impl Iterator<Item = (usize, u32)>,
+        text: &Text<'_>,
         prefix: Option<Arc<Prefix>>,
     ) -> Option<PrefixId> {
-        if let Some(prefix) = self.registered.prefix(block) {
-            return Some(prefix.id());
-        }
-        let id = match prefix.filter(|_| self.registered.find(parent, tokens).is_none()) {
-            Some(prefix) => {
-                let id = prefix.id();
-                self.registered.insert_prefix(block, prefix).then_some(id)
+        let prefix = self.known(text).or(prefix).unwrap_or_else(|| self.registered.create(text));
+        for (group, block) in blocks {
+            if self.registered.prefix(group, block).is_none() {
+                self.register_prefix(group, block, &prefix);
             }
-            None => self.registered.insert(block, parent, tokens),
-        };
-        if let Some(prefix) = self.registered.prefix(block) {
-            self.record(BlockEvent::Register { block, prefix: prefix.clone() });
         }
-        id
+        self.registered.known(text).map(|known| known.id())
     }
 
     /// Takes a reference to the block that receives the contents of another pool's block, registered under `prefix` if
     /// at all. If a block of this pool has the same contents, returns it and false. Otherwise allocates a block and
     /// returns it and true: the contents must be moved. Returns `None` if no block is free.
-    pub fn counterpart(&mut self, prefix: Option<&Prefix>) -> Option<(u32, bool)> {
-        match prefix.and_then(|prefix| self.registered.find_prefix(prefix)) {
-            Some(block) => {
-                self.acquire(block);
-                Some((block, false))
-            }
-            None => Some((self.allocate()?, true)),
+    pub fn counterpart(&mut self, group: usize, prefix: Option<&Prefix>) -> Option<(u32, bool)> {
+        match self.acquire_counterpart(group, prefix) {
+            Some(block) => Some((block, false)),
+            None => Some((self.allocate(group)?, true)),
         }
+    }
+
+    /// Takes a reference to the block that is registered under `prefix`, if there is one.
+    pub fn acquire_counterpart(&mut self, group: usize, prefix: Option<&Prefix>) -> Option<u32> {
+        let block = self.registered.find(group, &Text::from(prefix?))?;
+        self.acquire(group, block);
+        Some(block)
     }
 
     /// Notes that the contents of `src`, a block of the pool `from`, move to `dst`. Registers `dst` under the prefix of
     /// `src`.
-    pub fn move_in(&mut self, dst: u32, from: &Blocks, src: u32) {
-        self.fill(dst, from.uses[src as usize].filled as usize);
-        self.record(BlockEvent::Swap { src, dst });
-        if let Some(prefix) = from.prefix(src) {
-            self.register_prefix(dst, prefix);
+    pub fn move_in(&mut self, group: usize, dst: u32, from: &Blocks, src: u32) {
+        self.fill(group, dst, from.groups[group].uses[src as usize].filled as usize);
+        self.record(group, BlockEvent::Swap { src, dst });
+        if let Some(prefix) = from.prefix(group, src) {
+            self.register_prefix(group, dst, prefix);
         }
     }
 
-    /// Notes that the contents of `src`, a full block evicted from another pool, move to `dst`. Registers `dst` under
-    /// `prefix`.
-    pub fn offload_in(&mut self, dst: u32, src: u32, prefix: &Arc<Prefix>) {
-        self.fill(dst, self.block_size);
-        self.record(BlockEvent::Swap { src, dst });
-        self.register_prefix(dst, prefix);
+    /// Notes that the contents of a full block evicted from another pool move to `dst`. Registers `dst` under its prefix.
+    pub fn offload_in(&mut self, dst: u32, evicted: &EvictedBlock) {
+        let &EvictedBlock { group, block: src, ref prefix } = evicted;
+        self.fill(group, dst, self.block_size);
+        self.record(group, BlockEvent::Swap { src, dst });
+        self.register_prefix(group, dst, prefix);
     }
 
-    fn register_prefix(&mut self, block: u32, prefix: &Arc<Prefix>) {
-        if self.registered.insert_prefix(block, prefix.clone()) {
-            self.record(BlockEvent::Register { block, prefix: prefix.clone() });
+    fn register_prefix(&mut self, group: usize, block: u32, prefix: &Arc<Prefix>) {
+        if self.registered.insert(group, block, prefix) {
+            if let Some(worth) = self.groups[group].worth.get_mut(block as usize) {
+                worth.was_found = false;
+            }
+            self.record(group, BlockEvent::Register { block, prefix: prefix.clone() });
         }
     }
 
     /// Empties the prefix index. Called after a step failed that was to fill some of the blocks.
     pub fn reset_prefix_cache(&mut self) {
-        for block in 0..self.uses.len() as u32 {
-            if self.registered.remove(block).is_some() {
-                self.record(BlockEvent::Evict(block));
+        for group in 0..self.groups.len() {
+            for block in 0..self.groups[group].uses.len() as u32 {
+                if self.registered.remove(group, block).is_some() {
+                    self.record(group, BlockEvent::Evict(block));
+                }
+            }
+            let own = &mut self.groups[group];
+            own.cached = 0;
+            for (_, block) in std::mem::take(&mut own.cached_in_pages) {
+                own.free.push_last(0, block);
             }
         }
-        self.cached = 0;
+        self.pages.forget_cached();
         drop(self.take_evicted());
     }
+}
 
-    /// Cached blocks, in ascending order: free, but still found by prefix lookups.
-    pub fn cached(&self) -> Vec<u32> {
-        let mut cached: Vec<u32> = self.free.iter().filter(|&b| self.registered.prefix(b).is_some()).collect();
-        cached.sort_unstable();
-        cached
-    }
+fn lcm(a: usize, b: usize) -> usize {
+    (1..=b).map(|times| times * a).find(|multiple| multiple.is_multiple_of(b)).unwrap_or(a)
 }

@@ -1,9 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::kv::CacheGroup;
 
 fn ids(table: &BlockTable) -> Vec<u32> {
-    table.blocks().to_vec()
+    table.lane(0).blocks().to_vec()
 }
 
 #[test]
@@ -13,7 +14,7 @@ fn fills_blocks_from_left_to_right() {
     let mut copies = Vec::new();
     table.reserve(5, &mut copies).unwrap();
     assert_eq!((table.len(), ids(&table).len(), pool.num_free()), (5, 2, 2));
-    assert_eq!(table.slot(4), ids(&table)[1] * 4);
+    assert_eq!(table.slot(0, 4), ids(&table)[1] * 4);
     assert_eq!(table.reserve(12, &mut copies), Err(OutOfBlocks));
     assert_eq!((table.len(), pool.num_free()), (5, 2));
     table.reserve(11, &mut copies).unwrap();
@@ -29,7 +30,7 @@ fn copies_a_shared_partial_block_once_for_all_but_the_last_writer() {
     tables[0].reserve(6, &mut copies).unwrap();
     tables.extend([tables[0].fork(), tables[0].fork()]);
     let shared = ids(&tables[0]);
-    assert_eq!(blocks_needed(&pool, tables.iter().map(|t| (t, 1))), 2);
+    assert_eq!(blocks_needed(&pool, tables.iter().map(|t| (t, 1))).of(0), 2);
     for table in &mut tables {
         table.reserve(1, &mut copies).unwrap();
     }
@@ -53,28 +54,28 @@ fn a_full_shared_block_is_never_copied() {
 
 #[test]
 fn a_window_frees_its_first_blocks_and_the_others_keep_their_indices() {
-    let pool = BlockPool::with_window(7, 4, Some(6));
-    assert_eq!([1, 6, 20, 100].map(|tokens| pool.blocks_at_once(tokens, 1)), [1, 2, 3, 3]);
-    assert_eq!([20, 100].map(|tokens| pool.blocks_at_once(tokens, 8)), [4, 4]);
+    let pool = BlockPool::with_groups(7, 4, &[CacheGroup::only(Some(6))]);
+    assert_eq!([1, 6, 20, 100].map(|tokens| pool.blocks_at_once(tokens, 1).of(0)), [1, 2, 3, 3]);
+    assert_eq!([20, 100].map(|tokens| pool.blocks_at_once(tokens, 8).of(0)), [4, 4]);
     let tokens: Vec<u32> = (0..30).collect();
     let mut table = BlockTable::new(&pool);
     let mut copies = Vec::new();
     table.reserve(14, &mut copies).unwrap();
     table.register(&tokens);
-    let slots: Vec<u32> = (9..14).map(|p| table.slot(p)).collect();
+    let slots: Vec<u32> = (9..14).map(|p| table.slot(0, p)).collect();
     table.slide();
     // Token 14 sees tokens 9 to 14.
-    assert_eq!((table.live_blocks().len(), table.blocks().len(), pool.num_free()), (2, 4, 5));
-    assert_eq!((9..14).map(|p| table.slot(p)).collect::<Vec<_>>(), slots);
+    assert_eq!((table.lane(0).live_blocks().len(), table.lane(0).blocks().len(), pool.num_free()), (2, 4, 5));
+    assert_eq!((9..14).map(|p| table.slot(0, p)).collect::<Vec<_>>(), slots);
     assert!(table.has_window_of(14) && table.has_window_of(13) && !table.has_window_of(12));
     // Forks get only the blocks that the table still has.
     let mut fork = table.fork();
     fork.reserve(9, &mut copies).unwrap();
     fork.slide();
-    assert_eq!((copies.len(), fork.blocks().len(), fork.live_blocks().len()), (1, 6, 2));
-    assert_eq!(pool.check_integrity(table.live_blocks().iter().chain(fork.live_blocks())), Ok(()));
+    assert_eq!((copies.len(), fork.lane(0).blocks().len(), fork.lane(0).live_blocks().len()), (1, 6, 2));
+    assert_eq!(pool.check_integrity([&table, &fork]), Ok(()));
     // Blocks behind the window stay registered until their memory is needed.
-    assert_eq!(BlockTable::prefix_hit(&pool, &tokens[..9]).len(), 8);
+    assert_eq!(BlockTable::prefix_hit(&pool, &tokens[..9], false).len(), 8);
     drop((table, fork));
     assert_eq!((pool.num_free(), pool.check_integrity([])), (7, Ok(())));
 }
@@ -119,7 +120,7 @@ proptest! {
                 Op::Add => tables.push((BlockTable::new(&pool), Vec::new())),
                 Op::Reserve(i, n) => if let Some(i) = pick(i) {
                     let (table, tokens) = &mut tables[i];
-                    let needed = blocks_needed(&pool, [(&*table, n)]);
+                    let needed = blocks_needed(&pool, [(&*table, n)]).of(0);
                     let (free, before) = (pool.num_free(), (table.len(), ids(table)));
                     let mut copies = Vec::new();
                     if table.reserve(n, &mut copies).is_ok() {
@@ -129,7 +130,7 @@ proptest! {
                             memory.copy_within(src..src + block_size, dst);
                         }
                         for _ in 0..n {
-                            memory[table.slot(tokens.len()) as usize] = next;
+                            memory[table.slot(0, tokens.len()) as usize] = next;
                             tokens.push(next);
                             next += 1;
                         }
@@ -151,10 +152,10 @@ proptest! {
                     past.push(tokens.clone());
                     // A prefix of this sequence, and an earlier sequence whose blocks may have been evicted.
                     let begin = tokens[..n % (tokens.len() + 1)].to_vec();
-                    let hit = BlockTable::prefix_hit(&pool, &begin);
+                    let hit = BlockTable::prefix_hit(&pool, &begin, false);
                     prop_assert_eq!(hit.len(), begin.len().saturating_sub(1) / block_size * block_size);
                     let old = &past[n % past.len()];
-                    let maybe = BlockTable::prefix_hit(&pool, old);
+                    let maybe = BlockTable::prefix_hit(&pool, old, false);
                     let tokens = [begin[..hit.len()].to_vec(), old[..maybe.len()].to_vec()];
                     tables.extend([hit, maybe].into_iter().zip(tokens));
                 },
@@ -163,10 +164,10 @@ proptest! {
                 },
             }
             for (table, tokens) in &tables {
-                let read: Vec<u32> = (0..table.len()).map(|p| memory[table.slot(p) as usize]).collect();
+                let read: Vec<u32> = (0..table.len()).map(|p| memory[table.slot(0, p) as usize]).collect();
                 prop_assert_eq!(&read, tokens);
             }
-            prop_assert_eq!(pool.check_integrity(tables.iter().flat_map(|t| t.0.blocks())), Ok(()));
+            prop_assert_eq!(pool.check_integrity(tables.iter().map(|t| &t.0)), Ok(()));
         }
         drop(tables);
         prop_assert_eq!(pool.num_free(), num_blocks);

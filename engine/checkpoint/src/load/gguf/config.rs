@@ -10,12 +10,12 @@ use crate::error::{Error, Result};
 pub(super) struct Shapes<'a> {
     /// Returns the extents of a tensor, given its name in the file.
     pub shape: &'a dyn Fn(&str) -> Option<Vec<usize>>,
-    /// The divisors of the rotation's frequencies, if the file has them.
-    pub rope_factors: Option<Vec<f32>>,
+    /// Reads a list of divisors of the rotation's frequencies, given its name in the file.
+    pub factors: &'a dyn Fn(&str) -> Result<Option<Vec<f32>>>,
 }
 
 impl Shapes<'_> {
-    fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         (self.shape)(name).is_some()
     }
 }
@@ -38,6 +38,15 @@ pub(super) fn config(metadata: &Metadata, shapes: &Shapes<'_>) -> Result<Value> 
     reader.common(shapes)?;
     match architecture {
         Architecture::Llama | Architecture::Qwen2 | Architecture::Qwen3 => reader.llama(architecture, shapes)?,
+        Architecture::Gemma2 => reader.gemma2()?,
+        Architecture::Gemma3 => reader.gemma3()?,
+        Architecture::Gemma4 => reader.gemma4(shapes)?,
+        Architecture::Olmo2 => reader.olmo2(shapes)?,
+        Architecture::Cohere2 => reader.cohere2(shapes)?,
+        Architecture::SmolLm3 => reader.smollm3(shapes)?,
+        Architecture::Phi3 => reader.phi3(shapes)?,
+        Architecture::Glm4 => reader.glm4(shapes)?,
+        Architecture::Granite => reader.granite(shapes)?,
         Architecture::Gpt2 => reader.gpt2()?,
         Architecture::Opt => reader.opt(shapes)?,
     }
@@ -79,31 +88,31 @@ pub(super) fn generation(metadata: &Metadata) -> Result<Value> {
 }
 
 /// The `config.json` under construction.
-struct Reader<'a> {
-    metadata: &'a Metadata,
+pub(super) struct Reader<'a> {
+    pub metadata: &'a Metadata,
     prefix: &'static str,
     json: Map<String, Value>,
 }
 
 impl Reader<'_> {
-    fn name(&self, key: &str) -> String {
+    pub fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.prefix)
     }
 
-    fn missing(&self, key: &str) -> Error {
+    pub fn missing(&self, key: &str) -> Error {
         Error::Config(format!("the file's metadata has no {}", self.name(key)))
     }
 
-    fn integer(&self, key: &str) -> Result<Option<u64>> {
+    pub fn integer(&self, key: &str) -> Result<Option<u64>> {
         self.metadata.integer_of_layers(&self.name(key))
     }
 
-    fn put(&mut self, field: &str, value: impl Into<Value>) {
+    pub fn put(&mut self, field: &str, value: impl Into<Value>) {
         self.json.insert(field.into(), value.into());
     }
 
     /// Copies the number at `key`, which must exist, to the member `field`.
-    fn copy(&mut self, field: &str, key: &str) -> Result<u64> {
+    pub fn copy(&mut self, field: &str, key: &str) -> Result<u64> {
         let value = self.integer(key)?.ok_or_else(|| self.missing(key))?;
         self.put(field, value);
         Ok(value)
@@ -136,30 +145,10 @@ impl Reader<'_> {
             }
             self.put("sliding_window", window);
         }
-        if self.integer("expert_count")?.is_some_and(|count| count > 0) {
-            return Err(Error::Unsupported("a mixture of experts is not implemented".into()));
-        }
-        let hidden = self.copy("hidden_size", "embedding_length")?;
-        self.copy("intermediate_size", "feed_forward_length")?;
-        self.copy("num_hidden_layers", "block_count")?;
-        self.copy("max_position_embeddings", "context_length")?;
-        let heads = self.copy("num_attention_heads", "attention.head_count")?;
-        let kv_heads = self.integer("attention.head_count_kv")?.unwrap_or(heads);
-        self.put("num_key_value_heads", kv_heads);
-        let head_dim = match self.integer("attention.key_length")? {
-            Some(size) => size,
-            None => hidden.checked_div(heads).unwrap_or(0),
-        };
-        for key in ["attention.value_length", "rope.dimension_count"] {
-            if let Some(other) = self.integer(key)?.filter(|other| *other != head_dim) {
-                let name = self.name(key);
-                return Err(Error::Unsupported(format!("{name} is {other}, and heads have {head_dim} elements")));
-            }
-        }
-        self.put("head_dim", head_dim);
-        let key = "attention.layer_norm_rms_epsilon";
-        let eps = self.metadata.float(&self.name(key))?.ok_or_else(|| self.missing(key))?;
-        self.put("rms_norm_eps", eps);
+        let head_dim = self.shape()?;
+        self.layer_sizes()?;
+        self.sole_head_dim(head_dim)?;
+        self.rms_norm()?;
         self.put("rope_theta", self.metadata.float(&self.name("rope.freq_base"))?.unwrap_or(10000.0));
         let [query, out, up] =
             ["attn_q", "attn_output", "ffn_up"].map(|part| shapes.has(&format!("blk.0.{part}.bias")));
@@ -171,11 +160,60 @@ impl Reader<'_> {
         self.rope(shapes)
     }
 
+    /// Copies the sizes of a decoder, and returns the size of its heads.
+    pub fn shape(&mut self) -> Result<u64> {
+        if self.integer("expert_count")?.is_some_and(|count| count > 0) {
+            return Err(Error::Unsupported("a mixture of experts is not implemented".into()));
+        }
+        let hidden = self.copy("hidden_size", "embedding_length")?;
+        self.copy("num_hidden_layers", "block_count")?;
+        self.copy("max_position_embeddings", "context_length")?;
+        let heads = self.copy("num_attention_heads", "attention.head_count")?;
+        let head_dim = match self.integer("attention.key_length")? {
+            Some(size) => size,
+            None => hidden.checked_div(heads).unwrap_or(0),
+        };
+        self.put("head_dim", head_dim);
+        Ok(head_dim)
+    }
+
+    /// Copies the sizes that are equal in all layers of most models.
+    pub fn layer_sizes(&mut self) -> Result<()> {
+        self.copy("intermediate_size", "feed_forward_length")?;
+        let heads = self.copy("num_attention_heads", "attention.head_count")?;
+        let kv_heads = self.integer("attention.head_count_kv")?.unwrap_or(heads);
+        self.put("num_key_value_heads", kv_heads);
+        Ok(())
+    }
+
+    /// Copies the epsilon of RMS norms.
+    pub fn rms_norm(&mut self) -> Result<()> {
+        let eps = self.float("attention.layer_norm_rms_epsilon")?;
+        self.put("rms_norm_eps", eps);
+        Ok(())
+    }
+
+    /// Returns the number at `key`, which must exist.
+    pub fn float(&self, key: &str) -> Result<f64> {
+        self.metadata.float(&self.name(key))?.ok_or_else(|| self.missing(key))
+    }
+
+    /// Checks that values and rotations have the size of keys.
+    pub fn sole_head_dim(&self, head_dim: u64) -> Result<()> {
+        for key in ["attention.value_length", "rope.dimension_count"] {
+            if let Some(other) = self.integer(key)?.filter(|other| *other != head_dim) {
+                let name = self.name(key);
+                return Err(Error::Unsupported(format!("{name} is {other}, and heads have {head_dim} elements")));
+            }
+        }
+        Ok(())
+    }
+
     /// Copies the scaling of the rotation's frequencies.
-    fn rope(&mut self, shapes: &Shapes<'_>) -> Result<()> {
+    pub fn rope(&mut self, shapes: &Shapes<'_>) -> Result<()> {
         let factor = self.metadata.float(&self.name("rope.scaling.factor"))?;
         let kind = self.metadata.text(&self.name("rope.scaling.type"))?;
-        match (kind, &shapes.rope_factors) {
+        match (kind, &(shapes.factors)("rope_freqs.weight")?) {
             (None | Some("none"), None) => {}
             (None | Some("none"), Some(factors)) => {
                 self.put("rope_scaling", json!({"rope_type": "factors", "factors": factors}));

@@ -2,14 +2,15 @@
 
 use serde_json::Value;
 
+use super::decoder::{self, Decoder};
 use super::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
 use super::names::Architecture;
 use super::splits;
 use super::writer::Entries;
-use crate::config::{Activation, GenerationConfig, ModelConfig, ModelFamily, RopeScaling};
+use crate::config::{Activation, GenerationConfig, ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
 
-fn refused(what: impl std::fmt::Display) -> Error {
+pub(super) fn refused(what: impl std::fmt::Display) -> Error {
     Error::Unsupported(format!("a GGUF file cannot represent a model in which {what}"))
 }
 
@@ -25,30 +26,7 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
     entries.u32(&name("block_count"), config.layers);
     entries.u32(&name("attention.head_count"), config.heads);
     match &config.family {
-        ModelFamily::Llama(llama) => {
-            if llama.activation != Activation::Silu {
-                return Err(refused("the activation function is not SiLU"));
-            }
-            let windows: Vec<_> = (0..config.layers).map(|layer| llama.window(layer)).collect();
-            match windows.first().copied().flatten() {
-                Some(size) if architecture == Architecture::Llama && windows.iter().all(|w| *w == Some(size)) => {
-                    entries.u32(&name("attention.sliding_window"), size);
-                }
-                _ if windows.iter().all(Option::is_none) => {}
-                _ => return Err(refused("only some layers have a sliding window")),
-            }
-            entries.u32(&name("feed_forward_length"), llama.intermediate_size);
-            entries.u32(&name("attention.head_count_kv"), config.kv_heads);
-            entries.u32(&name("attention.key_length"), config.head_dim);
-            entries.u32(&name("attention.value_length"), config.head_dim);
-            entries.u32(&name("rope.dimension_count"), config.head_dim);
-            entries.f32(&name("attention.layer_norm_rms_epsilon"), llama.rms_norm_eps);
-            entries.f32(&name("rope.freq_base"), llama.rope.theta as f32);
-            if let RopeScaling::Linear { factor } = llama.rope.scaling {
-                entries.text(&name("rope.scaling.type"), "linear");
-                entries.f32(&name("rope.scaling.factor"), factor as f32);
-            }
-        }
+        ModelFamily::Decoder(decoder) => Decoder { entries, architecture, config, decoder }.write()?,
         ModelFamily::Gpt2(gpt2) => {
             if gpt2.activation != Activation::GeluTanh {
                 return Err(refused("the activation function is not GELU by tanh"));
@@ -72,21 +50,11 @@ pub(super) fn config(entries: &mut Entries, architecture: Architecture, config: 
     Ok(())
 }
 
-/// Returns the divisors of the rotation's frequencies, if they differ between frequencies.
-pub(super) fn rope_factors(config: &ModelConfig) -> Option<Vec<f32>> {
-    let ModelFamily::Llama(llama) = &config.family else { return None };
-    match &llama.rope.scaling {
-        RopeScaling::Factors { factors } => Some(factors.clone()),
-        &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
-            let one = |i: usize| {
-                let frequency = llama.rope.theta.powf(-((2 * i) as f64 / config.head_dim as f64));
-                let turns = original_max_position_embeddings as f64 * frequency / (2.0 * std::f64::consts::PI);
-                let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
-                (1.0 / ((1.0 - keep) / factor + keep)) as f32
-            };
-            Some((0..config.head_dim / 2).map(one).collect())
-        }
-        RopeScaling::None | RopeScaling::Linear { .. } => None,
+/// Returns the lists of divisors of the rotation's frequencies that a file has, with their names.
+pub(super) fn rope_factors(config: &ModelConfig) -> Vec<(&'static str, Vec<f32>)> {
+    match &config.family {
+        ModelFamily::Decoder(decoder) => decoder::factors(decoder),
+        ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => Vec::new(),
     }
 }
 
@@ -156,6 +124,12 @@ pub(super) fn tokenizer(entries: &mut Entries, text: &str, rows: usize, adds_bos
         entries.text("tokenizer.ggml.model", "llama");
         entries.text("tokenizer.ggml.pre", "default");
         entries.f32s("tokenizer.ggml.scores", &scores(&tokens, &merges));
+        // Tokenizers of Gemma do not prepend a space.
+        let normalizers = std::iter::once(&json["normalizer"])
+            .chain(json["normalizer"]["normalizers"].as_array().into_iter().flatten());
+        let prepends = normalizers.into_iter().any(|normalizer| normalizer["type"] == "Prepend");
+        let prepends = prepends || json["pre_tokenizer"]["type"] == "Metaspace";
+        entries.bool("tokenizer.ggml.add_space_prefix", prepends);
     } else {
         entries.text("tokenizer.ggml.model", "gpt2");
         entries.text("tokenizer.ggml.pre", splits::name_of(&json).unwrap_or("default"));

@@ -192,6 +192,12 @@ impl<'a> Reader<'a> {
             return Ok(Value::Texts((0..count).map(|_| self.text()).collect::<Result<_>>()?));
         }
         let bytes = self.take(count * size)?;
+        if kind == 7 {
+            return match bytes.iter().find(|byte| **byte > 1) {
+                Some(other) => Err(format!("{other} is neither true nor false")),
+                None => Ok(Value::Integers(bytes.iter().map(|byte| (*byte).into()).collect())),
+            };
+        }
         let words = || bytes.as_chunks::<4>().0.iter().copied();
         Ok(match kind {
             4 => Value::Integers(words().map(|word| u32::from_le_bytes(word).into()).collect()),

@@ -12,6 +12,7 @@ pub(super) enum Value {
     Bool(bool),
     Text(String),
     Texts(Vec<String>),
+    /// Whole numbers, or 0 and 1 for false and true.
     Integers(Vec<i64>),
     Floats(Vec<f32>),
     /// A value of another kind.
@@ -49,6 +50,29 @@ impl Metadata {
             Some(Value::Integers(_)) => Err(Error::Unsupported(format!("{name} differs by the layer"))),
             _ => self.integer(name),
         }
+    }
+
+    /// Returns a number for each of `layers` layers. A file may write one number for all of them.
+    pub fn integers_of_layers(&self, name: &str, layers: usize) -> Result<Option<Vec<u64>>> {
+        let Some(Value::Integers(all)) = self.0.get(name) else {
+            return Ok(self.integer(name)?.map(|one| vec![one; layers]));
+        };
+        let numbers: Option<Vec<u64>> = all.iter().map(|number| u64::try_from(*number).ok()).collect();
+        match numbers.filter(|numbers| numbers.len() == layers) {
+            Some(numbers) => Ok(Some(numbers)),
+            None => Err(Error::Config(format!("{name} should have a number for each of the {layers} layers"))),
+        }
+    }
+
+    /// Returns which of `layers` layers have a window. The file may list them, or contain the period of the layers
+    /// without a window. `default` is the period if it contains neither.
+    pub fn windowed_layers(&self, name: &str, layers: usize, default: u64) -> Result<Vec<bool>> {
+        if let Some(Value::Integers(_)) = self.0.get(name) {
+            let listed = self.integers_of_layers(name, layers)?.unwrap_or_default();
+            return Ok(listed.into_iter().map(|flag| flag != 0).collect());
+        }
+        let period = self.integer(name)?.unwrap_or(default);
+        Ok((0..layers as u64).map(|layer| period == 0 || layer % period < period - 1).collect())
     }
 
     pub fn float(&self, name: &str) -> Result<Option<f64>> {

@@ -5,13 +5,16 @@
 //! in the same way.
 
 mod config;
+mod decoder;
 mod entries;
+mod families;
 mod header;
 mod kinds;
 mod metadata;
 mod names;
 mod save;
 mod splits;
+mod tables;
 mod tokenizer;
 mod types;
 mod writer;
@@ -27,7 +30,7 @@ pub use save::{GgufText, save};
 use self::config::Shapes;
 use self::header::Header;
 use self::metadata::Metadata;
-use super::stored::{Bytes, StoredTensor, StoredType, TensorInfo, open_mapped};
+use super::stored::{Bytes, Form, StoredTensor, StoredType, TensorInfo, open_mapped};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 use crate::tensor::DType;
@@ -100,7 +103,7 @@ impl Gguf {
         let json = match name {
             "config.json" => {
                 let shape = |name: &str| self.tensor(name).map(|(_, tensor)| tensor.shape.clone());
-                config::config(&self.metadata, &Shapes { shape: &shape, rope_factors: self.rope_factors()? })?
+                config::config(&self.metadata, &Shapes { shape: &shape, factors: &|name| self.factors(name) })?
             }
             "generation_config.json" => config::generation(&self.metadata)?,
             "tokenizer.json" => match self.metadata.text("tokenizer.huggingface.json")? {
@@ -117,14 +120,12 @@ impl Gguf {
         self.parts.iter().find_map(|part| Some((part, part.tensors.iter().find(|tensor| tensor.name == name)?)))
     }
 
-    /// Reads the divisors of the rotation's frequencies, if the file has them.
-    fn rope_factors(&self) -> Result<Option<Vec<f32>>> {
-        let name = "rope_freqs.weight";
+    /// Reads a list of divisors of the rotation's frequencies, if the file has it.
+    fn factors(&self, name: &str) -> Result<Option<Vec<f32>>> {
         let Some((part, tensor)) = self.tensor(name) else { return Ok(None) };
         match *tensor.shape.as_slice() {
             [count] if count <= MAX_FACTORS && tensor.dtype == StoredType::Float(DType::F32) => {
-                let stored = StoredTensor { interleaved: None, ..part.stored(tensor) };
-                Ok(Some(stored.load(name, false)?.elements().to_f32()))
+                Ok(Some(part.stored(tensor, Form::Same).load(name, false)?.elements().to_f32()))
             }
             _ => Err(Error::weights(&part.path, format!("{name} is not a list of f32 factors"))),
         }
@@ -137,15 +138,22 @@ impl Gguf {
             let count = self.metadata.integer_of_layers(&format!("{}.{key}", architecture.name()))?;
             Ok(count.and_then(|count| usize::try_from(count).ok()).and_then(NonZero::new))
         };
-        let query_heads = heads("attention.head_count")?;
-        let key_heads = heads("attention.head_count_kv")?.or(query_heads);
+        let form = |name: &str| -> Result<Form> {
+            if architecture.adds_one(name) {
+                return Ok(Form::PlusOne);
+            }
+            if !architecture.interleaves(name) {
+                return Ok(Form::Same);
+            }
+            let own = if name.contains(".attn_k.") { heads("attention.head_count_kv")? } else { None };
+            let heads = own.map_or_else(|| heads("attention.head_count"), |own| Ok(Some(own)))?;
+            Ok(heads.map_or(Form::Same, Form::Interleaved))
+        };
         let mut tensors = Vec::new();
         for part in &self.parts {
             for tensor in &part.tensors {
                 let Some(name) = architecture.model_name(&tensor.name) else { continue };
-                let heads = if tensor.name.contains(".attn_q.") { query_heads } else { key_heads };
-                let interleaved = heads.filter(|_| architecture.interleaves(&tensor.name));
-                tensors.push((name, StoredTensor { interleaved, ..part.stored(tensor) }));
+                tensors.push((name, part.stored(tensor, form(&tensor.name)?)));
             }
         }
         let mut weights = Weights::new(&self.path, tensors, dtype)?;
@@ -155,11 +163,11 @@ impl Gguf {
 }
 
 impl Part {
-    fn stored(&self, tensor: &TensorInfo) -> StoredTensor {
+    fn stored(&self, tensor: &TensorInfo, form: Form) -> StoredTensor {
         StoredTensor {
             dtype: tensor.dtype.clone(),
             shape: tensor.shape.clone(),
-            interleaved: None,
+            form,
             path: Arc::clone(&self.path),
             bytes: Bytes::File { file: Arc::clone(&self.file), offset: tensor.offset as u64, len: tensor.len },
         }

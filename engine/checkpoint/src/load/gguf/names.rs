@@ -1,6 +1,7 @@
 //! The names of tensors in GGUF files, and the corresponding names in models.
 
-use crate::config::ModelFamily;
+use super::tables::{GEMMA, GLM4, GPT2, LLAMA, Names, OLMO2, OPT, PHI3};
+use crate::config::{HeadNorm, ModelConfig, ModelFamily};
 
 /// A supported architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,74 +10,41 @@ pub(super) enum Architecture {
     Llama,
     Qwen2,
     Qwen3,
+    Gemma2,
+    Gemma3,
+    Gemma4,
+    /// OLMo 2 and OLMo 3, whose files use the same name.
+    Olmo2,
+    Cohere2,
+    SmolLm3,
+    Phi3,
+    Glm4,
+    Granite,
     Gpt2,
     /// OPT, only in files that `quire quantize` has written. Other programs do not support it.
     Opt,
 }
 
-/// Pairs of names, the file's first. Names in layers omit `blk.N.` and the model's own prefix.
-struct Names {
-    outside: &'static [(&'static str, &'static str)],
-    layers: &'static str,
-    inside: &'static [(&'static str, &'static str)],
-}
-
-const LLAMA: Names = Names {
-    outside: &[("token_embd", "embed_tokens"), ("output_norm", "norm"), ("output", "lm_head")],
-    layers: "layers",
-    inside: &[
-        ("attn_norm", "input_layernorm"),
-        ("attn_q", "self_attn.q_proj"),
-        ("attn_k", "self_attn.k_proj"),
-        ("attn_v", "self_attn.v_proj"),
-        ("attn_q_norm", "self_attn.q_norm"),
-        ("attn_k_norm", "self_attn.k_norm"),
-        ("attn_output", "self_attn.o_proj"),
-        ("ffn_norm", "post_attention_layernorm"),
-        ("ffn_gate", "mlp.gate_proj"),
-        ("ffn_up", "mlp.up_proj"),
-        ("ffn_down", "mlp.down_proj"),
-    ],
-};
-
-const GPT2: Names = Names {
-    outside: &[("token_embd", "wte"), ("position_embd", "wpe"), ("output_norm", "ln_f"), ("output", "lm_head")],
-    layers: "h",
-    inside: &[
-        ("attn_norm", "ln_1"),
-        ("attn_qkv", "attn.c_attn"),
-        ("attn_output", "attn.c_proj"),
-        ("ffn_norm", "ln_2"),
-        ("ffn_up", "mlp.c_fc"),
-        ("ffn_down", "mlp.c_proj"),
-    ],
-};
-
-const OPT: Names = Names {
-    outside: &[
-        ("token_embd", "embed_tokens"),
-        ("position_embd", "embed_positions"),
-        ("project_in", "project_in"),
-        ("project_out", "project_out"),
-        ("output_norm", "final_layer_norm"),
-        ("output", "lm_head"),
-    ],
-    layers: "layers",
-    inside: &[
-        ("attn_norm", "self_attn_layer_norm"),
-        ("attn_q", "self_attn.q_proj"),
-        ("attn_k", "self_attn.k_proj"),
-        ("attn_v", "self_attn.v_proj"),
-        ("attn_output", "self_attn.out_proj"),
-        ("ffn_norm", "final_layer_norm"),
-        ("ffn_up", "fc1"),
-        ("ffn_down", "fc2"),
-    ],
-};
+/// The part of a tensor's name that has no kind such as `weight` in models.
+const WITHOUT_KIND: &str = "layer_scalar";
 
 impl Architecture {
-    pub const ALL: [Architecture; 5] =
-        [Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3, Architecture::Gpt2, Architecture::Opt];
+    pub const ALL: [Architecture; 14] = [
+        Architecture::Llama,
+        Architecture::Qwen2,
+        Architecture::Qwen3,
+        Architecture::Gemma2,
+        Architecture::Gemma3,
+        Architecture::Gemma4,
+        Architecture::Olmo2,
+        Architecture::Cohere2,
+        Architecture::SmolLm3,
+        Architecture::Phi3,
+        Architecture::Glm4,
+        Architecture::Granite,
+        Architecture::Gpt2,
+        Architecture::Opt,
+    ];
 
     /// The architecture's name in files.
     pub fn name(self) -> &'static str {
@@ -84,31 +52,66 @@ impl Architecture {
             Architecture::Llama => "llama",
             Architecture::Qwen2 => "qwen2",
             Architecture::Qwen3 => "qwen3",
+            Architecture::Gemma2 => "gemma2",
+            Architecture::Gemma3 => "gemma3",
+            Architecture::Gemma4 => "gemma4",
+            Architecture::Olmo2 => "olmo2",
+            Architecture::Cohere2 => "cohere2",
+            Architecture::SmolLm3 => "smollm3",
+            Architecture::Phi3 => "phi3",
+            Architecture::Glm4 => "glm4",
+            Architecture::Granite => "granite",
             Architecture::Gpt2 => "gpt2",
             Architecture::Opt => "opt",
         }
     }
 
     /// Returns the architecture of a model's GGUF file.
-    pub fn for_family(family: &ModelFamily) -> Self {
-        match family {
-            ModelFamily::Opt(_) => Architecture::Opt,
-            ModelFamily::Gpt2(_) => Architecture::Gpt2,
-            ModelFamily::Llama(llama) if llama.qk_norm => Architecture::Qwen3,
-            ModelFamily::Llama(llama) if llama.qkv_bias && !llama.o_bias => Architecture::Qwen2,
-            ModelFamily::Llama(_) => Architecture::Llama,
+    pub fn of_model(config: &ModelConfig) -> Self {
+        match (config.class(), &config.family) {
+            (Some("Gemma2ForCausalLM"), _) => Architecture::Gemma2,
+            (Some("Gemma3ForCausalLM"), _) => Architecture::Gemma3,
+            (Some("Gemma4ForCausalLM"), _) => Architecture::Gemma4,
+            (Some("Olmo2ForCausalLM" | "Olmo3ForCausalLM"), _) => Architecture::Olmo2,
+            (Some("Cohere2ForCausalLM"), _) => Architecture::Cohere2,
+            (Some("SmolLM3ForCausalLM"), _) => Architecture::SmolLm3,
+            (Some("Phi3ForCausalLM"), _) => Architecture::Phi3,
+            (Some("Glm4ForCausalLM"), _) => Architecture::Glm4,
+            (Some("GraniteForCausalLM"), _) => Architecture::Granite,
+            (_, ModelFamily::Opt(_)) => Architecture::Opt,
+            (_, ModelFamily::Gpt2(_)) => Architecture::Gpt2,
+            (_, ModelFamily::Decoder(decoder)) => match decoder.head_norm {
+                HeadNorm::Head => Architecture::Qwen3,
+                _ if decoder.qkv_bias && !decoder.o_bias => Architecture::Qwen2,
+                _ => Architecture::Llama,
+            },
         }
     }
 
     /// Whether files interleave the rows of the query and key projections for the rotation. The two rows of a pair are
     /// then adjacent instead of half a head apart.
     pub fn interleaves(self, tensor: &str) -> bool {
-        self == Architecture::Llama && (tensor.contains(".attn_q.") || tensor.contains(".attn_k."))
+        matches!(self, Architecture::Llama | Architecture::SmolLm3 | Architecture::Granite)
+            && (tensor.contains(".attn_q.") || tensor.contains(".attn_k."))
+    }
+
+    /// Whether files add one to the weights of norms. The model adds it when it normalises.
+    pub fn adds_one(self, tensor: &str) -> bool {
+        matches!(self, Architecture::Gemma2 | Architecture::Gemma3) && tensor.ends_with("norm.weight")
     }
 
     fn names(self) -> &'static Names {
         match self {
-            Architecture::Llama | Architecture::Qwen2 | Architecture::Qwen3 => &LLAMA,
+            Architecture::Llama
+            | Architecture::Qwen2
+            | Architecture::Qwen3
+            | Architecture::Cohere2
+            | Architecture::SmolLm3
+            | Architecture::Granite => &LLAMA,
+            Architecture::Gemma2 | Architecture::Gemma3 | Architecture::Gemma4 => &GEMMA,
+            Architecture::Olmo2 => &OLMO2,
+            Architecture::Phi3 => &PHI3,
+            Architecture::Glm4 => &GLM4,
             Architecture::Gpt2 => &GPT2,
             Architecture::Opt => &OPT,
         }
@@ -121,7 +124,10 @@ impl Architecture {
         match part.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
             Some((layer, part)) => {
                 let (_, own) = names.inside.iter().find(|(theirs, _)| *theirs == part)?;
-                Some(format!("{}.{layer}.{own}.{kind}", names.layers))
+                Some(match *own {
+                    WITHOUT_KIND => format!("{}.{layer}.{own}", names.layers),
+                    _ => format!("{}.{layer}.{own}.{kind}", names.layers),
+                })
             }
             None => {
                 let (_, own) = names.outside.iter().find(|(theirs, _)| *theirs == part)?;
@@ -133,7 +139,10 @@ impl Architecture {
     /// Returns the file's name for the model's tensor `name`, or `None` if files have no such tensor.
     pub fn file_name(self, name: &str) -> Option<String> {
         let names = self.names();
-        let (part, kind) = name.rsplit_once('.')?;
+        let (part, kind) = match name.ends_with(WITHOUT_KIND) {
+            true => (name, "weight"),
+            false => name.rsplit_once('.')?,
+        };
         match part.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')) {
             Some((layer, part)) => {
                 let (theirs, _) = names.inside.iter().find(|(_, own)| *own == part)?;
@@ -158,12 +167,14 @@ mod tests {
         for architecture in Architecture::ALL {
             let names = architecture.names();
             let outside = names.outside.iter().map(|(theirs, _)| format!("{theirs}.weight"));
-            for name in outside.chain(names.inside.iter().map(|(theirs, _)| format!("blk.12.{theirs}.bias"))) {
+            for name in outside.chain(names.inside.iter().map(|(theirs, _)| format!("blk.12.{theirs}.weight"))) {
                 let own = architecture.model_name(&name).unwrap();
                 assert_eq!(architecture.file_name(&own), Some(name));
             }
             assert_eq!(architecture.model_name("rope_freqs.weight"), None);
         }
+        let scale = Architecture::Gemma4.model_name("blk.3.layer_output_scale.weight");
+        assert_eq!(scale.as_deref(), Some("layers.3.layer_scalar"));
         assert_eq!(Architecture::Gpt2.model_name("blk.3.attn_qkv.weight").as_deref(), Some("h.3.attn.c_attn.weight"));
     }
 }

@@ -38,7 +38,7 @@ pub fn save(
     progress: impl FnMut(usize, usize) + 'static,
 ) -> Result<()> {
     let config = files.config()?;
-    let architecture = Architecture::for_family(&config.family);
+    let architecture = Architecture::of_model(&config);
     let mut weights = files.weights(None)?;
     weights.strip_prefix(config.family.weight_prefixes());
     weights.on_progress(progress);
@@ -58,10 +58,10 @@ pub fn save(
     let mut sources = sources(architecture, &config, kind, &weights)?;
     let factors = entries::rope_factors(&config);
     let mut tensors: Vec<Tensor> = Vec::new();
-    if let Some(factors) = &factors {
-        let (name, shape) = ("rope_freqs.weight".to_owned(), vec![factors.len()]);
-        tensors.push(Tensor { name, shape, stored: Stored::Float(DType::F32) });
-    }
+    tensors.extend(factors.iter().map(|(name, list)| {
+        let shape = vec![list.len()];
+        Tensor { name: (*name).to_owned(), shape, stored: Stored::Float(DType::F32) }
+    }));
     tensors.extend(sources.iter_mut().map(|source| {
         let Tensor { name, shape, stored } = &source.tensor;
         Tensor { name: name.clone(), shape: shape.clone(), stored: *stored }
@@ -70,8 +70,8 @@ pub fn save(
     let unwritten = |error| Error::Write { path: out.to_path_buf(), source: error };
     let file = BufWriter::new(File::create(out).map_err(unwritten)?);
     let mut body = writer::header(file, &written, &tensors).map_err(unwritten)?;
-    if let Some(factors) = factors {
-        body.tensor(bytemuck::cast_slice(&factors)).map_err(unwritten)?;
+    for (_, list) in factors {
+        body.tensor(bytemuck::cast_slice(&list)).map_err(unwritten)?;
     }
     for source in sources {
         body.tensor(&source.data(&mut weights)?).map_err(unwritten)?;
@@ -89,6 +89,8 @@ struct Source {
     transposed: bool,
     /// With `Some(n)` the rows of each of `n` heads are written in the order of GGUF's rotation.
     interleaved: Option<usize>,
+    /// Whether one is added to each element.
+    adds_one: bool,
     tensor: Tensor,
 }
 
@@ -124,8 +126,16 @@ fn sources(
         };
         let heads = if name.contains("q_proj") { config.heads } else { config.kv_heads };
         let interleaved = architecture.interleaves(&file_name).then_some(heads);
+        let adds_one = architecture.adds_one(&file_name);
         let tensor = Tensor { name: file_name, shape: stored_shape, stored };
-        sources.push(Source { name: name.to_owned(), shape: shape.to_vec(), transposed, interleaved, tensor });
+        sources.push(Source {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            transposed,
+            interleaved,
+            adds_one,
+            tensor,
+        });
     }
     if sources.is_empty() {
         return Err(Error::Unsupported("the model has no weights that a GGUF file can contain".into()));
@@ -153,6 +163,10 @@ impl Source {
                 let (head, at) = (row / (2 * half), row % (2 * half));
                 head * 2 * half + at % 2 * half + at / 2
             });
+        }
+        if self.adds_one {
+            let elements = tensor.to_dtype(DType::F32).elements().to_f32();
+            tensor = HostTensor::from_f32(self.shape.clone(), elements.into_iter().map(|x| x + 1.0).collect());
         }
         match self.tensor.stored {
             Stored::Float(dtype) => Ok(tensor.to_dtype(dtype).bytes().to_vec()),

@@ -9,6 +9,8 @@ const QWEN_2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 /// How texts are normalised and split.
 #[derive(Debug, PartialEq)]
 pub(super) struct Split {
@@ -19,12 +21,15 @@ pub(super) struct Split {
 }
 
 /// The supported names of each rule. The first is used for writing.
-const NAMES: [&[&str]; 5] = [
+const NAMES: [&[&str]; 8] = [
     &["gpt-2", "gpt2", "phi-2", "olmo", "jina-v2-code"],
     &["llama-bpe", "llama3", "llama-v3"],
     &["qwen2", "deepseek-r1-qwen"],
     &["tekken"],
-    &["smollm"],
+    &["smollm", "refact"],
+    &["dbrx", "glm4", "chatglm-bpe"],
+    &["gpt-4o"],
+    &["command-r"],
 ];
 
 /// Returns the rule of this name.
@@ -41,11 +46,19 @@ pub(super) fn named(name: &str) -> Result<Split> {
     }
 }
 
-/// Returns the name of the rule that a `tokenizer.json` uses, if it is supported.
+/// Returns the name of the rule that a `tokenizer.json` uses, if it is supported. Of several rules that split texts in
+/// this way, it prefers one that also normalises and merges them in this way.
 pub(super) fn name_of(tokenizer: &Value) -> Option<&'static str> {
-    let has =
+    let splits =
         |rule: &usize| without_offsets(&split(*rule).pre_tokenizer) == without_offsets(&tokenizer["pre_tokenizer"]);
-    (0..NAMES.len()).find(has).map(|rule| NAMES[rule][0])
+    let is_exact = |rule: &usize| {
+        let split = split(*rule);
+        split.normalizer == tokenizer["normalizer"]
+            && split.ignore_merges == (tokenizer["model"]["ignore_merges"] == true)
+    };
+    let mut fitting = (0..NAMES.len()).filter(splits);
+    let first = fitting.clone().next();
+    fitting.find(is_exact).or(first).map(|rule| NAMES[rule][0])
 }
 
 /// Removes the settings that do not affect the tokens from a pre-tokenizer.
@@ -74,7 +87,10 @@ fn split(rule: usize) -> Split {
         1 => (by(LLAMA_3), false, true),
         2 => (by(QWEN_2), true, false),
         3 => (by(TEKKEN), false, true),
-        _ => (sequence(digits(), bytes(true)), false, false),
+        4 => (sequence(digits(), bytes(true)), false, false),
+        5 => (by(LLAMA_3), false, false),
+        6 => (by(GPT_4O), false, false),
+        _ => (sequence(digits(), bytes(true)), true, false),
     };
     Split { normalizer: if composed { json!({"type": "NFC"}) } else { Value::Null }, pre_tokenizer, ignore_merges }
 }

@@ -105,7 +105,7 @@ fn missing(name: &str) -> Error {
 }
 
 fn is_sentencepiece(metadata: &Metadata) -> Result<bool> {
-    Ok(metadata.text("tokenizer.ggml.model")? == Some("llama"))
+    Ok(matches!(metadata.text("tokenizer.ggml.model")?, Some("llama" | "gemma4")))
 }
 
 /// Returns the name of the rule by which texts are split.
@@ -119,11 +119,11 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Value> {
     let model = metadata.text("tokenizer.ggml.model")?.ok_or_else(|| missing("model"))?;
     let mut json = match model {
         "gpt2" => byte_level(&tokens)?,
-        "llama" => sentencepiece(&tokens)?,
+        "llama" | "gemma4" => sentencepiece(&tokens)?,
         other => {
             let shown: String = other.chars().take(40).collect();
             return Err(Error::Tokenizer(format!(
-                "tokenizers of the kind {shown:?} are not supported; gpt2 and llama are"
+                "tokenizers of the kind {shown:?} are not supported; gpt2, llama and gemma4 are"
             )));
         }
     };
@@ -158,20 +158,12 @@ fn byte_level(tokens: &Tokens<'_>) -> Result<Value> {
         None => match architecture(tokens.metadata)? {
             Architecture::Gpt2 | Architecture::Opt => "gpt-2",
             Architecture::Qwen2 | Architecture::Qwen3 => "qwen2",
-            Architecture::Llama => return Err(missing("pre")),
+            _ => return Err(missing("pre")),
         },
     };
     let split = splits::named(name)?;
-    // A merge of strings that are not tokens has no effect, but would make the whole tokenizer invalid.
     let vocabulary = tokens.vocabulary();
-    let known = |merge: &&String| {
-        merge.split_once(' ').is_some_and(|(left, right)| {
-            vocabulary.contains_key(left)
-                && vocabulary.contains_key(right)
-                && vocabulary.contains_key(format!("{left}{right}").as_str())
-        })
-    };
-    let merges: Vec<&String> = merges.iter().filter(known).collect();
+    let merges = known_merges(merges, &vocabulary);
     Ok(json!({
         "normalizer": split.normalizer,
         "pre_tokenizer": split.pre_tokenizer,
@@ -184,13 +176,32 @@ fn byte_level(tokens: &Tokens<'_>) -> Result<Value> {
     }))
 }
 
+/// Returns the merges of strings that are tokens. Another merge has no effect, but would make the tokenizer invalid.
+fn known_merges<'a>(merges: &'a [String], vocabulary: &HashMap<&str, usize>) -> Vec<&'a String> {
+    let known = |merge: &&String| {
+        merge.split_once(' ').is_some_and(|(left, right)| {
+            vocabulary.contains_key(left)
+                && vocabulary.contains_key(right)
+                && vocabulary.contains_key(format!("{left}{right}").as_str())
+        })
+    };
+    merges.iter().filter(known).collect()
+}
+
 /// Builds a character-level byte-pair encoding like sentencepiece's. Characters without a token are encoded as bytes.
+/// Files of Gemma 4 list the merges. Other files have only the scores of tokens.
 fn sentencepiece(tokens: &Tokens<'_>) -> Result<Value> {
-    let scores = tokens.metadata.floats("tokenizer.ggml.scores")?.ok_or_else(|| missing("scores"))?;
-    if scores.len() != tokens.texts.len() {
-        return Err(Error::Tokenizer("the numbers of tokens and of their scores differ".into()));
-    }
     let vocabulary = tokens.vocabulary();
+    let merges = match tokens.metadata.texts("tokenizer.ggml.merges")? {
+        Some(merges) => json!(known_merges(merges, &vocabulary)),
+        None => {
+            let scores = tokens.metadata.floats("tokenizer.ggml.scores")?.ok_or_else(|| missing("scores"))?;
+            if scores.len() != tokens.texts.len() {
+                return Err(Error::Tokenizer("the numbers of tokens and of their scores differ".into()));
+            }
+            json!(merges(tokens, &vocabulary, scores))
+        }
+    };
     let unknown = tokens.special("unknown")?.map(|(_, text)| text);
     let unknown = unknown.or_else(|| tokens.ids().find(|&id| tokens.kind(id) == UNKNOWN).map(|id| &*tokens.texts[id]));
     let space_first = tokens.metadata.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
@@ -212,7 +223,7 @@ fn sentencepiece(tokens: &Tokens<'_>) -> Result<Value> {
         "model": {
             "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
-            "merges": merges(tokens, &vocabulary, scores), "vocab": vocabulary,
+            "merges": merges, "vocab": vocabulary,
         },
     }))
 }

@@ -64,6 +64,12 @@ impl Entries {
         self.entry(name, 9, &bytes);
     }
 
+    pub fn bools(&mut self, name: &str, values: &[bool]) {
+        let mut bytes = array(7, values.len());
+        bytes.extend(values.iter().map(|value| u8::from(*value)));
+        self.entry(name, 9, &bytes);
+    }
+
     pub fn i32s(&mut self, name: &str, values: &[i32]) {
         let mut bytes = array(5, values.len());
         values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));

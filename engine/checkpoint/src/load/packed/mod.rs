@@ -10,7 +10,7 @@ use std::path::Path;
 
 use self::fp8::Fp8Parts;
 use self::int4::{Int4Layout, Int4Parts};
-use super::stored::{Assembly, Bytes, StoredTensor, StoredType};
+use super::stored::{Assembly, Bytes, Form, StoredTensor, StoredType};
 use crate::config::{Fp8Scales, GroupSize, QuantFormat, Quantization};
 use crate::error::{Error, Result};
 use crate::quantised::QuantType;
@@ -80,7 +80,7 @@ impl Assembler<'_> {
                 Int4Parts { layout, module: module.clone(), rows: 0, cols: 0, group: 0, quants, zeros, scales, groups };
             let parts = parts.measured(shape, group).map_err(|reason| damaged(&path, &module, &reason))?;
             let (shape, dtype) = (vec![parts.rows, parts.cols], in_memory(parts.kind()));
-            self.put(&module, StoredTensor { dtype, shape, interleaved: None, path, bytes: assembled(parts) })?;
+            self.put(&module, StoredTensor { dtype, shape, form: Form::Same, path, bytes: assembled(parts) })?;
         }
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Assembler<'_> {
             let parts = Fp8Parts::new(module.clone(), codes, scale, scales);
             let parts = parts.map_err(|reason| damaged(&path, &module, &reason))?;
             let (shape, dtype) = (vec![parts.rows, parts.cols], in_memory(parts.kind()));
-            self.put(&module, StoredTensor { dtype, shape, interleaved: None, path, bytes: assembled(parts) })?;
+            self.put(&module, StoredTensor { dtype, shape, form: Form::Same, path, bytes: assembled(parts) })?;
         }
         Ok(())
     }

@@ -64,14 +64,15 @@ impl Staging {
 
 impl CudaKvCache {
     /// Creates a cache without memory, for rehearsals.
-    pub fn rehearsed(layout: KvLayout, arrays: Arrays) -> Self {
+    pub fn rehearsed(layout: &KvLayout, arrays: Arrays) -> Self {
+        let [group] = &layout.groups[..] else { unreachable!("caches of several groups are refused") };
         let pages = Pages {
-            heads: layout.heads as u32,
-            head_size: layout.head_dim as u32,
+            heads: group.heads as u32,
+            head_size: group.head_dim as u32,
             block_size: layout.block_size as u32,
             format: layout.dtype.format(),
         };
-        CudaKvCache { pages, arrays, layers: layout.layers as u32, num_blocks: 0, memory: None, swap: None }
+        CudaKvCache { pages, arrays, layers: group.layers.len() as u32, num_blocks: 0, memory: None, swap: None }
     }
 
     /// Adds a pool of `num_blocks` blocks in `memory` and space for `swap_blocks` blocks on the host.

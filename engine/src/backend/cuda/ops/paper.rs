@@ -12,7 +12,7 @@ use kernels::with_element;
 use crate::backend::Attention;
 use crate::backend::cuda::CudaBackend;
 use crate::backend::cuda::memory::cache::CudaKvCache;
-use crate::backend::cuda::memory::tensor::CudaTensor;
+use crate::backend::cuda::memory::tensor::{CudaTensor, CudaWeight};
 use crate::backend::cuda::step::inputs::StepInputs;
 use crate::backend::cuda::step::queue::LaunchCost;
 use crate::error::{Error, Result};
@@ -84,7 +84,7 @@ impl CudaBackend {
         paper: PaperAttention,
         qkv: &CudaTensor,
         cache: &CudaKvCache,
-        params: Attention,
+        params: Attention<'_, CudaWeight>,
         inputs: &StepInputs,
     ) -> CudaTensor {
         let shape = self.heads;

@@ -17,7 +17,7 @@ use kernels::sampling::{Adjustment, NO_MASK, Request};
 
 use crate::backend::cuda::memory::arena::Lease;
 use crate::backend::cuda::step::sequences::StepSequences;
-use crate::batch::{Batch, Span};
+use crate::batch::{Batch, GroupTables, Span};
 use crate::kv::BlockMoves;
 use crate::sampling::SampleRow;
 
@@ -32,6 +32,8 @@ pub fn bucket(rows: usize) -> Option<u32> {
 
 /// The slot of padding. No key and value are written for it.
 const NO_SLOT: u32 = u32::MAX;
+/// The tables of a batch that only moves blocks.
+static NO_TABLES: GroupTables = GroupTables { blocks: Vec::new(), slots: Vec::new() };
 
 /// A backend's requirements for its inputs.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +168,7 @@ impl StepInputs {
     pub fn pack(batch: Batch, rows: &[SampleRow<'_>], packing: Packing, bytes: &mut Vec<u8>) -> StepInputs {
         let Packing { vocab, pads, row_tables, drafts } = packing;
         let all = batch.tokens.len();
+        let group = batch.groups.first().unwrap_or(&NO_TABLES);
         let mut sequences = StepSequences::new(&batch.spans, drafts);
         let wants_all = batch.logit_rows.iter().copied().eq(0..all as u32);
         let is_decode = sequences.prefills == 0 && wants_all && batch.hidden_rows.is_empty();
@@ -189,7 +192,7 @@ impl StepInputs {
         let mut at = Offsets {
             tokens: pack.words(padded(rows_of(&batch.tokens), 0)),
             positions: pack.words(padded(rows_of(&batch.positions), 0)),
-            slots: pack.words(padded(rows_of(&batch.slots), NO_SLOT)),
+            slots: pack.words(padded(rows_of(&group.slots), NO_SLOT)),
             contexts: pack.words(sequences.contexts.iter().copied()),
             table_starts: pack.words(sequences.table_starts.iter().copied()),
             query_starts: pack.words(sequences.query_starts.iter().copied()),
@@ -199,10 +202,10 @@ impl StepInputs {
             at.logit_rows = pack.words(batch.logit_rows.iter().map(|&row| new_row(row)));
         }
         at.hidden_rows = pack.words(batch.hidden_rows.iter().map(|&row| new_row(row)));
-        at.tables = pack.words(batch.blocks.iter().copied());
+        at.tables = pack.words(group.blocks.iter().copied());
         let mut row_table_stride = 0;
         if let Some(block_size) = row_tables {
-            let blocks = |span: &Span| &batch.blocks[span.table..span.table + span.context.div_ceil(block_size)];
+            let blocks = |span: &Span| &group.blocks[span.table..span.table + span.context.div_ceil(block_size)];
             let stride = spans().map(|span| blocks(span).len()).max().unwrap_or(0);
             at.row_lengths =
                 pack.words(spans().flat_map(|span| span.context - span.len + 1..=span.context).map(|n| n as u32));

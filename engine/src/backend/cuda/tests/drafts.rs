@@ -22,7 +22,7 @@ fn drafts_are_rows_of_decode_attention() {
         ("llama3", None, "paged_attention_f16_32_16", "paged_prefill_f16_32"),
     ] {
         let mut loaded = load_with(name, &Options { kv_dtype, ..Options::default() }, 0);
-        let layers = loaded.layout.layers;
+        let layers = loaded.layout.num_layers();
         let alone = attended(&mut loaded, sampled_everywhere(&[(4, 20), (1, 10), (2, 9)]));
         assert_eq!(alone, vec![kernel; layers], "{name}, {kv_dtype:?}");
         let with_a_prompt = attended(&mut loaded, batch(&[(4, 20), (18, 18), (1, 10)]));

@@ -25,7 +25,7 @@ fn sequences_with_one_token_come_first() {
     assert_eq!(words(inputs.table_starts(), 3), [2, 0, 3]);
     assert_eq!(words(inputs.query_starts(), 4), [0, 1, 5, 7]);
     assert_eq!(words(inputs.logit_rows(), 4), [4, 4, 0, 6]);
-    assert_eq!(words(inputs.tables(), 4), three.blocks);
+    assert_eq!(words(inputs.tables(), 4), three.groups[0].blocks);
 }
 
 #[test]

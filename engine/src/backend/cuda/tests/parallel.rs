@@ -46,7 +46,7 @@ fn each_worker_has_its_part_and_two_sums_per_layer() {
         let layers = open("llama3").1.layers;
         for (rank, Loaded { backend, model, layout, cache }) in workers("llama3", of).into_iter().enumerate() {
             let step = Rehearsal { decodes: 2, context: 10, drafted: 0, prompt: 5, logits: 3 };
-            let launches = rehearse(&backend, &*model, layout, step).unwrap();
+            let launches = rehearse(&backend, &*model, &layout, step).unwrap();
             let count = |name: &str| launches.iter().filter(|launch| launch.kernel.starts_with(name)).count();
             assert_eq!((count("all_reduce_f16"), count("gather_logits")), (1 + 2 * layers, 1), "{rank} of {of}");
             // Only the last norm, for the rows whose logits are needed, has a launch of its own. All others are part of

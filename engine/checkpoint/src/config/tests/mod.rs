@@ -1,16 +1,22 @@
 //! Tests of defaults, of old and new key names, and of refusals.
 
+mod families;
+
 use super::*;
 
 fn read(json: &str) -> Result<ModelConfig> {
     ModelConfig::from_json(json.as_bytes())
 }
 
-fn llama(config: &ModelConfig) -> &LlamaConfig {
+fn llama(config: &ModelConfig) -> &DecoderConfig {
     match &config.family {
-        ModelFamily::Llama(llama) => llama,
-        other => panic!("not a LLaMA: {other:?}"),
+        ModelFamily::Decoder(decoder) => decoder,
+        other => panic!("not a decoder: {other:?}"),
     }
+}
+
+fn window(config: &ModelConfig, layer: usize) -> Option<usize> {
+    llama(config).layers[layer].window
 }
 
 #[test]
@@ -25,16 +31,16 @@ fn defaults_match_the_classes() {
     assert!(matches!(&gpt2.family, ModelFamily::Gpt2(g) if g.n_inner == 3072 && g.activation == Activation::GeluTanh));
     let plain = read(r#"{"model_type": "llama", "architectures": []}"#).unwrap();
     assert_eq!((plain.kv_heads, plain.head_dim, plain.max_positions), (32, 128, 2048));
-    assert_eq!((llama(&plain).rms_norm_eps, llama(&plain).rope.theta), (1e-6, 10000.0));
+    assert_eq!((llama(&plain).eps, llama(&plain).ropes[0].theta), (1e-6, 10000.0));
     let mistral = read(r#"{"model_type": "mistral"}"#).unwrap();
-    assert_eq!((mistral.kv_heads, llama(&mistral).intermediate_size), (8, 14336));
-    assert_eq!((llama(&mistral).window(0), llama(&mistral).window(31)), (Some(4096), Some(4096)));
+    assert_eq!((mistral.kv_heads, llama(&mistral).layers[0].inner), (8, 14336));
+    assert_eq!((window(&mistral, 0), window(&mistral, 31)), (Some(4096), Some(4096)));
     let qwen2 = read(r#"{"model_type": "qwen2"}"#).unwrap();
-    assert!(llama(&qwen2).qkv_bias && !llama(&qwen2).o_bias && llama(&qwen2).window(31).is_none());
+    assert!(llama(&qwen2).qkv_bias && !llama(&qwen2).o_bias && window(&qwen2, 31).is_none());
     let qwen3 = read(r#"{"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16}"#);
     assert!(qwen3.unwrap_err().to_string().contains("num_key_value_heads"));
     let qwen3 = read(r#"{"model_type": "qwen3", "num_attention_heads": 64}"#).unwrap();
-    assert!(qwen3.head_dim == 128 && llama(&qwen3).qk_norm && !llama(&qwen3).qkv_bias);
+    assert!(qwen3.head_dim == 128 && llama(&qwen3).head_norm == HeadNorm::Head && !llama(&qwen3).qkv_bias);
 }
 
 #[test]
@@ -42,7 +48,7 @@ fn windows_may_differ_between_layers() {
     let base = r#""model_type": "qwen2", "num_hidden_layers": 3, "sliding_window": 8, "use_sliding_window": true"#;
     let windows = |more: &str| {
         let config = read(&format!("{{{base}{more}}}")).unwrap();
-        let windows = [0, 1, 2].map(|layer| llama(&config).window(layer));
+        let windows = [0, 1, 2].map(|layer| window(&config, layer));
         assert_eq!(config.window(), None, "some layer sees all");
         windows
     };
@@ -51,7 +57,7 @@ fn windows_may_differ_between_layers() {
     let types = r#", "max_window_layers": 0, "layer_types": ["sliding_attention", "full_attention", "full_attention"]"#;
     assert_eq!(windows(types), [Some(8), None, None]);
     let null = read(r#"{"model_type": "mistral", "sliding_window": null}"#).unwrap();
-    assert_eq!((llama(&null).window(0), null.window()), (None, None));
+    assert_eq!((window(&null, 0), null.window()), (None, None));
     let all = read(r#"{"model_type": "mistral", "sliding_window": 24}"#).unwrap();
     assert_eq!(all.window(), Some(24));
     for (more, word) in [
@@ -66,10 +72,14 @@ fn windows_may_differ_between_layers() {
 
 #[test]
 fn rope_is_read_in_both_forms() {
-    let scaling =
-        |json: &str| read(&format!(r#"{{"model_type": "llama", {json}}}"#)).map(|config| llama(&config).rope.clone());
+    let scaling = |json: &str| {
+        read(&format!(r#"{{"model_type": "llama", {json}}}"#)).map(|config| llama(&config).ropes[0].clone())
+    };
     let linear = scaling(r#""rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2}"#).unwrap();
-    assert_eq!(linear, Rope { theta: 5e5, scaling: RopeScaling::Linear { factor: 2.0 } });
+    assert_eq!(
+        linear,
+        Rope { theta: 5e5, scaling: RopeScaling::Linear { factor: 2.0 }, rotated: 128, adjacent: false }
+    );
     let modern = r#"{"rope_type": "llama3", "rope_theta": 9, "factor": 8, "low_freq_factor": 1,
         "high_freq_factor": 4, "original_max_position_embeddings": 64}"#;
     let llama3 = scaling(&format!(r#""rope_theta": 7, "rope_parameters": {modern}"#)).unwrap();
@@ -82,9 +92,9 @@ fn rope_is_read_in_both_forms() {
     };
     assert_eq!(llama3.scaling, expected);
     let default = scaling(r#""rope_parameters": {"rope_type": "default", "rope_theta": 3}"#).unwrap();
-    assert_eq!(default, Rope { theta: 3.0, scaling: RopeScaling::None });
+    assert_eq!(default, Rope { theta: 3.0, scaling: RopeScaling::None, rotated: 128, adjacent: false });
     for (json, word) in [
-        (r#""rope_scaling": {"type": "yarn", "factor": 4}"#, "yarn"),
+        (r#""rope_scaling": {"type": "dynamic", "factor": 4}"#, "dynamic"),
         (r#""rope_scaling": {"rope_type": "linear"}"#, "factor"),
         (r#""rope_scaling": {"rope_type": "linear", "factor": 0.5}"#, "factor"),
         (r#""rope_theta": 0"#, "rope_theta"),

@@ -1,0 +1,141 @@
+//! The tensor names of each architecture.
+
+/// Pairs of names, the file's first. Names in layers omit `blk.N.` and the model's own prefix.
+pub(super) struct Names {
+    pub outside: &'static [(&'static str, &'static str)],
+    pub layers: &'static str,
+    pub inside: &'static [(&'static str, &'static str)],
+}
+
+pub(super) const LLAMA: Names = Names {
+    outside: &[("token_embd", "embed_tokens"), ("output_norm", "norm"), ("output", "lm_head")],
+    layers: "layers",
+    inside: &[
+        ("attn_norm", "input_layernorm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_q_norm", "self_attn.q_norm"),
+        ("attn_k_norm", "self_attn.k_norm"),
+        ("attn_output", "self_attn.o_proj"),
+        ("ffn_norm", "post_attention_layernorm"),
+        ("ffn_gate", "mlp.gate_proj"),
+        ("ffn_up", "mlp.up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+    ],
+};
+
+pub(super) const GPT2: Names = Names {
+    outside: &[("token_embd", "wte"), ("position_embd", "wpe"), ("output_norm", "ln_f"), ("output", "lm_head")],
+    layers: "h",
+    inside: &[
+        ("attn_norm", "ln_1"),
+        ("attn_qkv", "attn.c_attn"),
+        ("attn_output", "attn.c_proj"),
+        ("ffn_norm", "ln_2"),
+        ("ffn_up", "mlp.c_fc"),
+        ("ffn_down", "mlp.c_proj"),
+    ],
+};
+
+pub(super) const OPT: Names = Names {
+    outside: &[
+        ("token_embd", "embed_tokens"),
+        ("position_embd", "embed_positions"),
+        ("project_in", "project_in"),
+        ("project_out", "project_out"),
+        ("output_norm", "final_layer_norm"),
+        ("output", "lm_head"),
+    ],
+    layers: "layers",
+    inside: &[
+        ("attn_norm", "self_attn_layer_norm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_output", "self_attn.out_proj"),
+        ("ffn_norm", "final_layer_norm"),
+        ("ffn_up", "fc1"),
+        ("ffn_down", "fc2"),
+    ],
+};
+
+/// Gemma 2 to 4. Each of them has only some of these tensors.
+pub(super) const GEMMA: Names = Names {
+    outside: &[
+        ("token_embd", "embed_tokens"),
+        ("output_norm", "norm"),
+        ("output", "lm_head"),
+        ("per_layer_token_embd", "embed_tokens_per_layer"),
+        ("per_layer_model_proj", "per_layer_model_projection"),
+        ("per_layer_proj_norm", "per_layer_projection_norm"),
+    ],
+    layers: "layers",
+    inside: &[
+        ("attn_norm", "input_layernorm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_q_norm", "self_attn.q_norm"),
+        ("attn_k_norm", "self_attn.k_norm"),
+        ("attn_output", "self_attn.o_proj"),
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_norm", "pre_feedforward_layernorm"),
+        ("ffn_gate", "mlp.gate_proj"),
+        ("ffn_up", "mlp.up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+        ("inp_gate", "per_layer_input_gate"),
+        ("proj", "per_layer_projection"),
+        ("post_norm", "post_per_layer_input_norm"),
+        ("layer_output_scale", "layer_scalar"),
+    ],
+};
+
+pub(super) const OLMO2: Names = Names {
+    outside: LLAMA.outside,
+    layers: LLAMA.layers,
+    inside: &[
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_q_norm", "self_attn.q_norm"),
+        ("attn_k_norm", "self_attn.k_norm"),
+        ("attn_output", "self_attn.o_proj"),
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_gate", "mlp.gate_proj"),
+        ("ffn_up", "mlp.up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+    ],
+};
+
+pub(super) const PHI3: Names = Names {
+    outside: LLAMA.outside,
+    layers: LLAMA.layers,
+    inside: &[
+        ("attn_norm", "input_layernorm"),
+        ("attn_qkv", "self_attn.qkv_proj"),
+        ("attn_output", "self_attn.o_proj"),
+        ("ffn_norm", "post_attention_layernorm"),
+        ("ffn_up", "mlp.gate_up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+    ],
+};
+
+pub(super) const GLM4: Names = Names {
+    outside: LLAMA.outside,
+    layers: LLAMA.layers,
+    inside: &[
+        ("attn_norm", "input_layernorm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_output", "self_attn.o_proj"),
+        ("post_attention_norm", "post_self_attn_layernorm"),
+        ("ffn_norm", "post_attention_layernorm"),
+        ("ffn_up", "mlp.gate_up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+        ("post_ffw_norm", "post_mlp_layernorm"),
+    ],
+};

@@ -1,0 +1,127 @@
+//! The pages of a pool. A page holds blocks of one group of layers. If none of its blocks has references, any group can
+//! take it.
+
+use crate::kv::free_list::FreeList;
+
+/// How much a cached block or page is worth. Less valuable ones are evicted first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    /// Blocks that a window has left behind. They help only a prompt that branches off there.
+    Low,
+    /// Other blocks.
+    #[default]
+    High,
+}
+
+/// The lists of pages without references: pages without cached blocks, pages with only low values, other pages.
+const EMPTY: usize = 0;
+const LOW: usize = 1;
+const HIGH: usize = 2;
+
+/// The pages of a pool.
+#[derive(Debug)]
+pub struct Pages {
+    /// Pages without references, in the order in which they are taken.
+    free: FreeList<3>,
+    /// One entry per page, or none if the pool has only one group. Then a page is a block.
+    states: Vec<PageState>,
+    /// The number of pages.
+    count: usize,
+}
+
+/// The state of a page.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PageState {
+    /// The group whose blocks the page holds. Meaningless before the page is first taken.
+    pub group: u32,
+    /// Blocks with references.
+    pub used: u32,
+    /// When the last block lost its references.
+    pub released: u64,
+}
+
+impl Pages {
+    /// `count` pages without references for `groups` groups.
+    pub fn new(count: u32, groups: usize) -> Self {
+        let states = if groups > 1 { vec![PageState::default(); count as usize] } else { Vec::new() };
+        Pages { free: FreeList::full(count), states, count: count as usize }
+    }
+
+    /// The number of pages.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Pages without references.
+    pub fn num_free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The pages without references, in the order in which they are taken.
+    pub fn free(&self) -> impl Iterator<Item = u32> {
+        [EMPTY, LOW, HIGH].into_iter().flat_map(|list| self.free.iter(list))
+    }
+
+    /// The state of a page of a pool with several groups.
+    pub fn state(&mut self, page: u32) -> &mut PageState {
+        &mut self.states[page as usize]
+    }
+
+    /// The pages without references that have cached blocks, in ascending order.
+    pub fn cached(&self) -> Vec<u32> {
+        let mut cached: Vec<u32> = [LOW, HIGH].into_iter().flat_map(|list| self.free.iter(list)).collect();
+        cached.sort_unstable();
+        cached
+    }
+
+    /// The states of all pages. Empty if the pool has only one group.
+    pub fn states(&self) -> &[PageState] {
+        &self.states
+    }
+
+    /// The value and the age of the page that is taken next. `None` if it has no cached blocks, or if there is none.
+    pub fn next_age(&self) -> Option<(Value, u64)> {
+        let age = |list, value| Some((value, self.states[self.free.first(list)? as usize].released));
+        match self.free.first(EMPTY) {
+            Some(_) => None,
+            None => age(LOW, Value::Low).or_else(|| age(HIGH, Value::High)),
+        }
+    }
+
+    /// Takes a page without references for a group. Returns it, and the group that has cached blocks in it, if any.
+    pub fn take(&mut self, group: usize) -> Option<(u32, Option<usize>)> {
+        let (page, is_cached) = match self.free.take_first(EMPTY) {
+            Some(page) => (page, false),
+            None => (self.free.take_first(LOW).or_else(|| self.free.take_first(HIGH))?, true),
+        };
+        let before = match self.states.get_mut(page as usize) {
+            Some(state) => std::mem::replace(&mut state.group, group as u32) as usize,
+            None => 0,
+        };
+        Some((page, is_cached.then_some(before)))
+    }
+
+    /// Removes a page from the lists, because one of its cached blocks gets a reference.
+    pub fn reclaim(&mut self, page: u32) {
+        self.free.remove(page);
+    }
+
+    /// Adds a page that has lost its last reference. `value` is the highest value of its cached blocks, if any.
+    pub fn release(&mut self, page: u32, value: Option<Value>, now: u64) {
+        if let Some(state) = self.states.get_mut(page as usize) {
+            state.released = now;
+        }
+        match value {
+            None => self.free.push_first(EMPTY, page),
+            Some(Value::Low) => self.free.push_last(LOW, page),
+            Some(Value::High) => self.free.push_last(HIGH, page),
+        }
+    }
+
+    /// Notes that no page has cached blocks any more.
+    pub fn forget_cached(&mut self) {
+        while let Some(page) = self.free.take_first(LOW).or_else(|| self.free.take_first(HIGH)) {
+            self.free.push_last(EMPTY, page);
+        }
+    }
+}

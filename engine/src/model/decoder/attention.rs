@@ -1,0 +1,130 @@
+//! The attention of a layer: projections, the norms and the rotation of heads, and the projection back to the stream.
+
+use crate::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope, QkNorms, Rotation};
+use crate::config::{DecoderConfig, DecoderLayer, HeadNorm};
+use crate::error::Result;
+use crate::model::layers::{Branch, Loader};
+
+/// The weights of one layer's attention, and its settings.
+pub struct AttentionLayer<B: Backend> {
+    qkv: B::QkvWeight,
+    /// The norms of queries and, unless the layer reads another layer's cache, of keys.
+    norms: Option<(B::Weight, Option<B::Weight>)>,
+    norms_rows: bool,
+    sinks: Option<B::Weight>,
+    pub out: Branch<B>,
+    /// Index of the table of angles.
+    pub rope: Option<usize>,
+    adjacent: bool,
+    eps: f32,
+    value_norm: bool,
+    scale: f32,
+    window: Option<usize>,
+    softcap: Option<f32>,
+}
+
+impl<B: Backend> AttentionLayer<B> {
+    pub fn load(l: &mut Loader<'_, B>, hidden: usize, decoder: &DecoderConfig, i: usize) -> Result<Self> {
+        let (layer, name) = (&decoder.layers[i], format!("layers.{i}.self_attn"));
+        let writes = layer.source == i;
+        let qkv = l.qkv(&name, layer, writes, hidden, decoder.qkv_bias)?;
+        let DecoderLayer { heads, kv_heads, head_dim, .. } = *layer;
+        let norms = if decoder.head_norm == HeadNorm::None {
+            None
+        } else {
+            let query = l.head_weight(decoder, &format!("{name}.q_norm.weight"), heads, head_dim)?;
+            let key = || l.head_weight(decoder, &format!("{name}.k_norm.weight"), kv_heads, head_dim);
+            Some((query, writes.then(key).transpose()?))
+        };
+        let after = decoder.layer_norms.after_attention;
+        Ok(AttentionLayer {
+            qkv: l.backend.qkv_weight(qkv)?,
+            norms,
+            norms_rows: decoder.head_norm == HeadNorm::Row,
+            sinks: if decoder.sinks { Some(l.per_head(&format!("{name}.sinks"), heads, 1)?) } else { None },
+            out: Branch {
+                linear: l.residual(&format!("{name}.o_proj"), hidden, heads * head_dim, decoder.o_bias)?,
+                norm: l.layer_part_norm(decoder, &format!("layers.{i}"), after, hidden)?,
+                multiplier: decoder.residual_multiplier,
+            },
+            rope: layer.rope,
+            adjacent: layer.rope.is_some_and(|rope| decoder.ropes[rope].adjacent),
+            eps: decoder.eps,
+            value_norm: decoder.value_norm,
+            scale: layer.scale,
+            window: layer.window,
+            softcap: decoder.softcap,
+        })
+    }
+
+    /// Computes the attention of layer `i` for input `x`. `angles` is the table of its rotation.
+    pub fn apply(
+        &self,
+        b: &B,
+        cache: &mut B::KvCache,
+        (i, angles): (usize, Option<&B::Weight>),
+        x: &B::Tensor,
+        inputs: &B::Inputs,
+    ) -> B::Tensor {
+        let mut qkv = b.qkv(x, &self.qkv);
+        let norms = self.norms.as_ref().map(|(query, key)| QkNorms {
+            query,
+            key: key.as_ref(),
+            eps: self.eps,
+            rows: self.norms_rows,
+        });
+        let heads = QkNormRope {
+            norms,
+            value_eps: self.value_norm.then_some(self.eps),
+            rope: angles.map(|angles| Rotation { angles, adjacent: self.adjacent }),
+        };
+        b.norm_rope_and_write_kv(&mut qkv, heads, cache, i, inputs);
+        let params = Attention {
+            layer: i,
+            scale: self.scale,
+            window: self.window,
+            softcap: self.softcap,
+            sinks: self.sinks.as_ref(),
+        };
+        b.attention(&qkv, cache, params, inputs)
+    }
+}
+
+impl<B: Backend> Loader<'_, B> {
+    /// Takes the worker's part of the projections to query, key and value. They are separate or fused in one matrix. A
+    /// layer that does not write to the cache has no keys and values.
+    fn qkv(&mut self, name: &str, layer: &DecoderLayer, writes: bool, inputs: usize, bias: bool) -> Result<HostQkv> {
+        let DecoderLayer { heads, kv_heads, head_dim: dim, value_is_key, .. } = *layer;
+        let fused = format!("{name}.qkv_proj");
+        if !self.weights.contains(&format!("{fused}.weight")) {
+            let mut part = |part: &str, heads| self.heads(&format!("{name}.{part}"), heads, dim, inputs, bias);
+            return Ok(HostQkv {
+                query: part("q_proj", heads)?,
+                key: writes.then(|| part("k_proj", kv_heads)).transpose()?,
+                value: (writes && !value_is_key).then(|| part("v_proj", kv_heads)).transpose()?,
+            });
+        }
+        let fused = self.host_linear(&fused, (heads + 2 * kv_heads) * dim, inputs, bias)?;
+        let part = |first: usize, heads: usize| -> HostLinear {
+            let own = self.backend.shard().heads(heads);
+            fused.part((first + own.start) * dim..(first + own.end) * dim)
+        };
+        let (key, value) = (part(heads, kv_heads), part(heads + kv_heads, kv_heads));
+        Ok(HostQkv { query: part(0, heads), key: Some(key), value: Some(value) })
+    }
+
+    /// Takes the weight of the norm of `heads` heads: of a head, or the worker's part of a row of heads.
+    fn head_weight(&mut self, decoder: &DecoderConfig, name: &str, heads: usize, dim: usize) -> Result<B::Weight> {
+        match decoder.head_norm {
+            HeadNorm::Row => self.per_head(name, heads, dim),
+            HeadNorm::Head | HeadNorm::None => self.norm_weight(decoder.norm, name, dim),
+        }
+    }
+
+    /// Takes the worker's part of a weight that has `dim` elements for each of `heads` heads.
+    fn per_head(&mut self, name: &str, heads: usize, dim: usize) -> Result<B::Weight> {
+        let own = self.backend.shard().heads(heads);
+        let weight = self.weights.take_elements(name, &[heads * dim])?;
+        self.backend.weight(weight.into_rows(own.start * dim..own.end * dim))
+    }
+}

@@ -1,0 +1,112 @@
+//! GGUF files of the families with windows, shared caches and unusual blocks. `tools/family_gguf.py` writes them as
+//! llama.cpp's converter does, and `engine::quantize` writes them again.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use std::path::{Path, PathBuf};
+
+use engine::DType;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::tools::config::ModelConfig;
+use engine::tools::quantised::QuantType;
+use engine::tools::tokenizer::Tokenizer;
+use engine::{Device, Llm, Options, Prompt};
+use tests::families::{FAMILIES, committed_dir, family_golden};
+use tests::scores::{difference, scores, texts};
+use tests::{complete, golden, golden_dir};
+
+/// The families with a file. The file of Phi 3 with a window would differ from the other only in the window.
+fn families() -> impl Iterator<Item = &'static str> {
+    FAMILIES.into_iter().filter(|family| *family != "phi3-window")
+}
+
+fn fixture(family: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf/families").join(format!("{family}.gguf"))
+}
+
+fn load(files: &ModelFiles) -> Llm {
+    let options = Options { device: Device::Cpu, dtype: Some(DType::F32), threads: Some(1), ..Options::default() };
+    Llm::load(files, &options).unwrap()
+}
+
+/// Returns the configuration of a committed model as a GGUF file has it, which does not name the type of weights.
+fn config(family: &str) -> ModelConfig {
+    let config = ModelFiles::directory(committed_dir(family)).unwrap().config().unwrap();
+    ModelConfig { torch_dtype: None, ..config }
+}
+
+#[test]
+fn configurations_equal_the_directories() {
+    for family in families() {
+        assert_eq!(ModelFiles::gguf(fixture(family)).unwrap().config().unwrap(), config(family), "{family}");
+    }
+}
+
+fn assert_same_tokens(family: &str) {
+    let mut llm = load(&ModelFiles::gguf(fixture(family)).unwrap());
+    let golden = family_golden(&committed_dir(family));
+    let params = SamplingParams { max_tokens: 24, ignore_eos: true, ..SamplingParams::default() };
+    let requests = golden.prompts.iter().map(|p| (Prompt::Tokens(p.ids.clone()), params.clone()));
+    for (done, prompt) in complete(&mut llm, requests).iter().zip(&golden.prompts) {
+        assert_eq!(done.outputs[0].tokens, prompt.greedy.ids, "{family}, {}", prompt.name);
+    }
+}
+
+/// Quantises a model, and compares the written file with the original's configuration and scores.
+fn assert_read_back(family: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let files = ModelFiles::directory(committed_dir(family)).unwrap();
+    let path = directory.path().join("model.gguf");
+    engine::quantize(&files, QuantType::Q8_0, &path, |_, _| {}).unwrap();
+    let written = ModelFiles::gguf(&path).unwrap();
+    assert_eq!(written.config().unwrap(), config(family), "{family}");
+    let texts = texts(family);
+    let (mean, most) = difference(&scores(&mut load(&written), &texts), &scores(&mut load(&files), &texts));
+    println!("{family}: {mean} {most}");
+    // Logprobs of random weights differ by about ten.
+    assert!(mean > 0.0 && mean < 0.5, "{family}: {mean} {most}");
+}
+
+macro_rules! family_tests {
+    ($($name:ident: $family:literal,)*) => {
+        $(mod $name {
+            #[test]
+            fn has_the_same_tokens() {
+                if super::families().any(|family| family == $family) {
+                    super::assert_same_tokens($family);
+                }
+            }
+
+            #[test]
+            fn is_written_and_read_back() {
+                super::assert_read_back($family);
+            }
+        })*
+    };
+}
+
+tests::each_family!(family_tests);
+
+/// A file of another program has a list of tokens, and scores or merges. Gemma's tokenizers do not begin texts with a
+/// space.
+#[test]
+fn tokenizers_of_gemma_split_texts_like_the_original() {
+    let mut original: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(golden_dir("llama2").join("tokenizer.json")).unwrap()).unwrap();
+    original["normalizer"] = serde_json::json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer_config.json"] {
+        std::fs::copy(golden_dir("llama2").join(file), directory.path().join(file)).unwrap();
+    }
+    std::fs::write(directory.path().join("tokenizer.json"), original.to_string()).unwrap();
+    let files = ModelFiles::directory(directory.path()).unwrap();
+    let want = Tokenizer::of_model(&files, &files.config().unwrap()).unwrap();
+    for family in ["gemma2", "gemma3", "gemma4", "gemma4-e"] {
+        let files = ModelFiles::gguf(fixture(family)).unwrap();
+        let tokenizer = Tokenizer::of_model(&files, &files.config().unwrap()).unwrap();
+        for text in golden("llama2").prompts.into_iter().map(|p| p.text).chain(["  two spaces\n\n\u{1F600}".into()]) {
+            assert_eq!(tokenizer.encode(&text).unwrap(), want.encode(&text).unwrap(), "{family}: {text:?}");
+        }
+    }
+}

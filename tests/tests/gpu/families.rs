@@ -1,0 +1,117 @@
+//! The families with windows, shared caches and unusual blocks. They are tested like the golden models: greedy tokens
+//! and their logprobs against Hugging Face's, and samples against the CPU in f32.
+
+use engine::DType;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{AttentionKernels, Device, Llm, Options, Prompt, SchedulerOptions};
+use tests::families::{FamilyGolden, FamilyPrompt, committed_dir, family_golden};
+use tests::{HalfType, complete};
+
+use crate::{greedy, options, samples, score};
+
+/// Tokens of each recorded answer.
+const STEPS: usize = 24;
+
+fn load(family: &str, options: &Options) -> Llm {
+    Llm::load(&ModelFiles::directory(committed_dir(family)).unwrap(), options).unwrap()
+}
+
+/// Returns Hugging Face's recorded results in a type, and the largest drift of its logprobs.
+fn record(golden: &FamilyGolden, dtype: DType) -> (&HalfType, f32) {
+    let half = golden.half.as_ref().unwrap();
+    let record = if dtype == DType::F16 { &half.float16 } else { &half.bfloat16 };
+    (record, record.prompts.iter().map(|p| p.token_logprob_drift_max).fold(0.0, f32::max))
+}
+
+/// Asserts that the tokens are golden for as long as recorded, and that their logprobs drift no further. Two tokens whose
+/// logprobs are closer than the drift may swap places.
+fn assert_greedy(at: &str, p: &FamilyPrompt, output: &engine::Continuation, enough: usize, drift: f32) {
+    let same = output.tokens.iter().zip(&p.greedy.ids).take_while(|(a, b)| a == b).count();
+    for (step, got) in output.logprobs.as_ref().unwrap().iter().take(same).enumerate() {
+        let off = (got.logprob - p.greedy.top5[step].logprobs[0]).abs();
+        assert!(off <= drift, "{at}, step {step}: off by {off}, but Hugging Face by {drift} at most");
+    }
+    if same < enough {
+        let top = &p.greedy.top5[same];
+        let taken = top.ids.iter().position(|id| *id == output.tokens[same]);
+        let behind = taken.map(|i| top.logprobs[0] - top.logprobs[i]);
+        let is_tied = behind.is_some_and(|behind| behind <= drift);
+        assert!(is_tied, "{at}: {same} tokens are golden, not {enough}. The next one is {behind:?} below the best");
+    }
+}
+
+/// Runs all prompts in one batch, each greedily and with three samples.
+fn assert_family(family: &str, dtype: DType, options: &Options) {
+    let golden = family_golden(&committed_dir(family));
+    let (record, drift) = record(&golden, dtype);
+    let mut llm = load(family, options);
+    let mut oracle = load(family, &Options { device: Device::Cpu, ..Options::default() });
+    let methods = [SamplingParams { max_tokens: STEPS, ..greedy() }, samples()];
+    let requests =
+        golden.prompts.iter().flat_map(|p| methods.iter().map(|m| (Prompt::Tokens(p.ids.clone()), m.clone())));
+    let mut done = complete(&mut llm, requests).into_iter();
+    for (p, record) in golden.prompts.iter().zip(&record.prompts) {
+        let at = format!("{family}, {dtype}, {}", p.name);
+        assert_greedy(&at, p, &done.next().unwrap().outputs[0], record.greedy_prefix_equal, drift);
+        for output in done.next().unwrap().outputs {
+            let text = [p.ids.as_slice(), &output.tokens].concat();
+            let reported = output.logprobs.unwrap();
+            for (step, want) in score(&mut oracle, &text, p.ids.len()).into_iter().enumerate() {
+                let got = reported[step].logprob;
+                // A less likely token may drift further than the recorded tokens.
+                assert!((got - want).abs() <= 1.5 * drift, "{at}, sample, step {step}: {got}, {want}");
+            }
+        }
+    }
+    assert!(llm.stats().copied_blocks > 0, "{family}: no block was copied");
+}
+
+/// Blocks of 8 and chunks of 13 tokens, with a pool so small that sequences are preempted.
+fn assert_family_in_a_small_pool(family: &str) {
+    let config = ModelFiles::directory(committed_dir(family)).unwrap().config().unwrap();
+    let layers = config.kv_layers().into_iter().enumerate().filter(|(i, layer)| layer.source == *i);
+    let token: usize = layers.map(|(_, layer)| 2 * 2 * layer.heads * layer.head_dim).sum();
+    let scheduler = SchedulerOptions { max_batch_tokens: 13, prefix_caching: false, ..SchedulerOptions::default() };
+    // The longest prompt has 100 tokens, and each of its three outputs has up to 24.
+    let kv_memory = Some((100 + 3 * 24 + 4 * 8) * token);
+    let options = Options { block_size: 8, kv_memory, scheduler, cuda_graphs: false, ..options(DType::F16) };
+    assert_family(family, DType::F16, &options);
+}
+
+macro_rules! family_tests {
+    ($($name:ident: $family:literal,)*) => {
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn in_one_batch() {
+                assert_family($family, DType::F16, &options(DType::F16));
+            }
+
+            #[test]
+            #[ignore = "takes half a minute; .ci/run has a step for it"]
+            fn in_bf16_with_drafts() {
+                let scheduler = SchedulerOptions { max_batch_tokens: 48, draft_tokens: 3, ..SchedulerOptions::default() };
+                let options = Options { block_size: 32, scheduler, ..options(DType::Bf16) };
+                assert_family($family, DType::Bf16, &options);
+            }
+
+            #[test]
+            #[ignore = "takes half a minute; .ci/run has a step for it"]
+            fn chunked_preempted_and_not_recorded() {
+                assert_family_in_a_small_pool($family);
+            }
+
+            #[test]
+            #[ignore = "takes half a minute; .ci/run has a step for it"]
+            fn with_the_papers_kernels() {
+                for attention in [AttentionKernels::V1, AttentionKernels::V2] {
+                    assert_family($family, DType::F16, &Options { attention, ..options(DType::F16) });
+                }
+            }
+        })*
+    };
+}
+
+tests::each_family!(family_tests);

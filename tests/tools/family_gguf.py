@@ -1,0 +1,207 @@
+"""Writes the GGUF files of fixtures/gguf/families with the `gguf` package: the models of fixtures/families with the metadata,
+names and transformed weights that llama.cpp's converter gives them.
+
+    pip install gguf==0.19.0 numpy==2.4.6
+    python tests/tools/family_gguf.py
+
+Two of the settings are not written by llama.cpp's converter, because the published models of these families do not need
+them: `attention.scale` of Gemma 2 and 3, and `attention.sliding_window_pattern` of Gemma 3.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Q
+from gguf_files import FIXTURES, add_tokenizer, permuted, tensors
+
+OUT = FIXTURES / "gguf" / "families"
+ARCHITECTURES = {
+    "gemma2": "gemma2", "gemma3": "gemma3", "gemma4": "gemma4", "gemma4-e": "gemma4", "olmo2": "olmo2", "olmo3": "olmo2",
+    "cohere2": "cohere2", "smollm3": "smollm3", "phi3": "phi3", "glm4": "glm4", "granite": "granite",
+}  # fmt: skip
+# These families' models have character-level tokenizers.
+SENTENCEPIECE = ("gemma2", "gemma3", "gemma4")
+# The norms of these families multiply by one plus their weight, which files contain as one number.
+OFFSET_NORMS = ("gemma2", "gemma3")
+# llama.cpp rotates adjacent elements in these families, and the models elements half a head apart.
+PERMUTED = ("smollm3", "granite")
+WINDOWED, FULL = "sliding_attention", "full_attention"
+
+
+def configuration(directory):
+    """Returns the configuration as transformers 5 spells it."""
+    for name in ("config.json", "other.json"):
+        config = json.loads((directory / name).read_text())
+        if "rope_parameters" in config and "torch_dtype" not in config:
+            return config
+    raise ValueError(directory)
+
+
+def add_shape(writer, config, head_dim):
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    if "rms_norm_eps" in config:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "layer_norm_eps" in config:
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+    if config.get("head_dim"):
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+
+
+def add_rope(writer, config):
+    rope = config["rope_parameters"]
+    full = rope.get(FULL, rope)
+    writer.add_rope_freq_base(full["rope_theta"])
+    if WINDOWED in rope:
+        writer.add_rope_freq_base_swa(rope[WINDOWED]["rope_theta"])
+    kind = full["rope_type"]
+    if kind == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(full["factor"])
+    if kind == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(full["factor"])
+        writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(full["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(full["beta_slow"])
+
+
+def add_gemma(writer, arch, config):
+    writer.add_sliding_window(config["sliding_window"])
+    if config.get("final_logit_softcapping"):
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if config.get("attn_logit_softcapping"):
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+    if arch != "gemma4":
+        writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+    windowed = [kind == WINDOWED for kind in config["layer_types"]]
+    if arch != "gemma2":
+        writer.add_sliding_window_pattern(windowed)
+        add_rope(writer, config)
+    if arch == "gemma4":
+        add_gemma4(writer, config, windowed)
+
+
+def add_gemma4(writer, config, windowed):
+    layers, shared = len(windowed), config["num_kv_shared_layers"]
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    full = next(iter(config["per_layer_config"].values()))
+    head_dim = full["head_dim"]
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_key_length_swa(config["head_dim"])
+    writer.add_value_length_swa(config["head_dim"])
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_dimension_count_swa(config["head_dim"])
+    if config["use_double_wide_mlp"]:
+        inner = config["intermediate_size"]
+        writer.add_feed_forward_length([inner if layer < layers - shared else 2 * inner for layer in range(layers)])
+    if "num_key_value_heads" in full:
+        own = config["num_key_value_heads"]
+        writer.add_head_count_kv([own if is_windowed else full["num_key_value_heads"] for is_windowed in windowed])
+    # Elements that are not rotated have a frequency of nearly zero.
+    rotated = int(head_dim * config["rope_parameters"][FULL]["partial_rotary_factor"]) // 2
+    factors = [1.0] * rotated + [1e30] * (head_dim // 2 - rotated)
+    writer.add_tensor("rope_freqs.weight", np.array(factors, dtype=np.float32))
+
+
+def add_phi3(writer, config, head_dim):
+    rope = config["rope_parameters"]
+    original = rope["original_max_position_embeddings"]
+    writer.add_rope_scaling_orig_ctx_len(original)
+    writer.add_rope_dimension_count(int(rope["partial_rotary_factor"] * head_dim))
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_sliding_window(config["sliding_window"] or 0)
+    scale = config["max_position_embeddings"] / original
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
+    for length in ("long", "short"):
+        writer.add_tensor(f"rope_factors_{length}.weight", np.array(rope[f"{length}_factor"], dtype=np.float32))
+
+
+def add_settings(writer, arch, config, head_dim):
+    """Writes the settings of one architecture."""
+    if arch.startswith("gemma"):
+        add_gemma(writer, arch, config)
+        return
+    if arch == "phi3":
+        add_phi3(writer, config, head_dim)
+        return
+    add_rope(writer, config)
+    if arch == "olmo2" and "sliding_window" in config:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == WINDOWED for kind in config["layer_types"]])
+    if arch == "cohere2":
+        writer.add_logit_scale(config["logit_scale"])
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_rope_dimension_count(head_dim)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if arch == "glm4":
+        writer.add_rope_dimension_count(int(head_dim * config["rope_parameters"]["partial_rotary_factor"]))
+    if arch in PERMUTED:
+        writer.add_vocab_size(config["vocab_size"])
+        writer.add_rope_dimension_count(head_dim)
+    if arch == "granite":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+
+
+def add_weights(writer, arch, config, found):
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config["num_hidden_layers"])
+    for name, (_, x) in found.items():
+        if name.endswith("layer_scalar"):
+            name += ".weight"
+        theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert theirs, name
+        if arch in OFFSET_NORMS and name.endswith("norm.weight"):
+            x = x + np.float32(1)
+        if arch in PERMUTED and ".q_proj." in name:
+            x = permuted(x, config["num_attention_heads"])
+        if arch in PERMUTED and ".k_proj." in name:
+            x = permuted(x, config["num_key_value_heads"])
+        if x.ndim == 1:
+            writer.add_tensor(theirs, x)
+        else:
+            writer.add_tensor(theirs, gguf.quantize(x, Q.BF16), raw_dtype=Q.BF16)
+
+
+def convert(model, arch):
+    directory = FIXTURES / "families" / model
+    config = configuration(directory)
+    writer = gguf.GGUFWriter(OUT / f"{model}.gguf", arch)
+    # llama.cpp looks up tokens of Phi 3 if the name says "phi3".
+    writer.add_name(model.replace("phi3", "phi"))
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    # Of a setting that is written twice, the second is used.
+    add_shape(writer, config, head_dim)
+    add_settings(writer, arch, config, head_dim)
+    has_characters = arch in SENTENCEPIECE
+    source = FIXTURES / "golden" / "llama2" if has_characters else directory
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    add_tokenizer(writer, model, tokenizer, config, config["vocab_size"], merged=arch == "gemma4")
+    if has_characters:
+        writer.add_add_space_prefix(False)
+    writer.add_add_bos_token(True)
+    add_weights(writer, arch, config, tensors(directory))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+if __name__ == "__main__":
+    OUT.mkdir(exist_ok=True)
+    for path in OUT.glob("*.gguf"):
+        path.unlink()
+    for model, arch in ARCHITECTURES.items():
+        convert(model, arch)
