@@ -6,14 +6,14 @@ use crate::batch::{Batch, Span};
 use crate::sampling::{SampleRow, SamplingParams};
 
 /// Sampling parameters for the rows of a warm-up step.
-pub fn rows(params: &SamplingParams, sequences: usize) -> Vec<SampleRow<'_>> {
+pub(crate) fn rows(params: &SamplingParams, sequences: usize) -> Vec<SampleRow<'_>> {
     vec![SampleRow::new(params, 0); sequences]
 }
 
 /// Decode steps of the given numbers of sequences, at most one per block, largest first. The block table of the largest
 /// step is as long as the cache has blocks, so input buffers get their final size. The steps write to the first slots
 /// of blocks, which must all be free.
-pub fn steps(sizes: impl IntoIterator<Item = usize>, num_blocks: usize, block_size: usize) -> Vec<Batch> {
+pub(crate) fn steps(sizes: impl IntoIterator<Item = usize>, num_blocks: usize, block_size: usize) -> Vec<Batch> {
     let sizes: BTreeSet<usize> = sizes.into_iter().map(|size| size.min(num_blocks)).filter(|&size| size > 0).collect();
     let mut steps: Vec<Batch> = sizes.into_iter().rev().map(|size| step(size, block_size)).collect();
     if let Some(largest) = steps.first_mut() {
