@@ -24,7 +24,7 @@
 //! # Ok::<(), engine::Error>(())
 //! ```
 //!
-//! The same program is `examples/generate.rs`. To read the code, start with `engine.rs`, whose step is schedule, run,
+//! The same program is `examples/src/generate.rs`. To read the code, start with `engine.rs`, whose step is schedule, run,
 //! postprocess. Continue with `scheduler`, `kv` and `backend`.
 
 mod backend;

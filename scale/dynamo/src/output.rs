@@ -4,8 +4,8 @@ use dynamo_backend_common::{
     DynamoError, GenerateContext, LLMEngineOutput, LLMEngineOutputExt, PromptTokensDetails, StopReason, TopLogprob,
     usage,
 };
-use engine::{Completion, Event};
 use engine::tools::sequence::{FinishReason, TokenLogprob};
+use engine::{Completion, Event};
 use futures_util::stream::BoxStream;
 use server::worker::{Failure, Job};
 

@@ -1,9 +1,9 @@
 //! Converts Dynamo's requests to work for the engine.
 
 use dynamo_backend_common::PreprocessedRequest;
+use engine::Prompt;
 use engine::tools::config::GenerationConfig;
 use engine::tools::error::Refusal;
-use engine::Prompt;
 use engine::tools::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
 use server::worker::Work;
 

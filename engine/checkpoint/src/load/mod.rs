@@ -1,7 +1,6 @@
 //! A model's files, from a directory, a GGUF file, the hub through its cache, or the program itself.
 
 mod bundled;
-#[doc(hidden)]
 pub mod gguf;
 #[cfg(feature = "hub")]
 mod hub;
