@@ -52,7 +52,7 @@ fn generated_calls_are_read_as_calls() {
                     }
                 }
                 let text = tokenizer.decode(&tokens, false).unwrap();
-                let mut reader = AnswerReader::new(Some(format), names.clone(), false);
+                let mut reader = AnswerReader::new(Some(format), names.clone(), None);
                 let parts = [reader.push(&text), reader.finish()].concat();
                 let mut count = 0;
                 let mut arguments = String::new();
