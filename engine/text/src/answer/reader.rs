@@ -124,9 +124,9 @@ impl AnswerReader {
     }
 
     fn think(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
-        // Line breaks around thoughts are not part of them.
+        // White space before thoughts and line breaks after them are not part of them.
         if !self.thought {
-            self.pending = self.pending.trim_start_matches('\n').to_owned();
+            self.pending = self.pending.trim_start_matches([' ', '\n']).to_owned();
         }
         let close = self.thoughts.map_or("", ThoughtFormat::close);
         let end = self.pending.find(close);
@@ -224,9 +224,9 @@ impl AnswerReader {
             self.pending.drain(..certain);
             return false;
         };
-        self.pending.drain(..at + marker.len());
+        let source: String = self.pending.drain(..at + marker.len()).collect();
         if !frame.contains(&marker) {
-            self.source = marker.to_owned();
+            self.source = source[certain..].to_owned();
             self.state = match self.format.map(ToolFormat::layout) {
                 Some(Layout::Block(_)) => State::Block,
                 _ => State::BeginCall,
@@ -256,8 +256,8 @@ impl AnswerReader {
         }
         self.source.clear();
         self.searched = 0;
-        self.pending = self.pending[to..].trim_start().to_owned();
-        self.state = State::Text;
+        self.pending.drain(..to);
+        self.state = State::Between;
         true
     }
 
@@ -343,7 +343,8 @@ impl AnswerReader {
     /// Reads the end of a call and looks for the next one.
     fn between(&mut self, last: bool) -> bool {
         let Some(format) = self.format else { return self.no_call(&mut Vec::new()) };
-        let next = if format.layout() == Layout::Object { format.markers()[0] } else { "{" };
+        let is_marked = matches!(format.layout(), Layout::Object | Layout::Block(_));
+        let next = if is_marked { format.markers()[0] } else { "{" };
         let ends = format.ends();
         let mut rest = self.pending.trim_start();
         while let Some(after) = ends.iter().find_map(|end| rest.strip_prefix(end)) {
@@ -361,11 +362,15 @@ impl AnswerReader {
         }
         self.pending = pending;
         let follows = named || self.pending.starts_with(next);
-        if follows && format.layout() == Layout::Object {
+        if follows && is_marked {
             self.pending.drain(..next.len());
             self.source = next.to_owned();
         }
-        self.state = if follows { State::BeginCall } else { State::Text };
+        self.state = match format.layout() {
+            _ if !follows => State::Text,
+            Layout::Block(_) => State::Block,
+            _ => State::BeginCall,
+        };
         !self.pending.is_empty()
     }
 }
