@@ -7,7 +7,8 @@ use crate::kv::BlockMoves;
 pub struct Batch {
     /// `[T]` token ids.
     pub tokens: Vec<u32>,
-    /// `[T]` position of each token in its sequence.
+    /// `[T]` position of each token in its sequence, or its row in the table of angles if sequences of different lengths
+    /// have different angles.
     pub positions: Vec<u32>,
     /// The sequences, in the order of their tokens.
     pub spans: Vec<Span>,

@@ -31,6 +31,8 @@ pub struct EngineConfig {
     pub groups: Vec<CacheGroup>,
     /// Most positions a sequence may have.
     pub max_len: usize,
+    /// The number of tokens above which the model encodes positions differently. `None` if it never does.
+    pub boundary: Option<usize>,
     /// Size of the vocabulary. Token ids are below it.
     pub vocab_size: usize,
     /// Tokens that end a sequence.
@@ -92,8 +94,10 @@ pub struct Engine {
 impl Engine {
     /// An engine that executes its steps with `runner`.
     pub fn new(config: EngineConfig, runner: Box<dyn Runner>) -> Self {
-        let pool = BlockPool::with_groups(config.num_blocks, config.block_size, &config.groups);
-        let swap = BlockPool::with_groups(config.swap_blocks, config.block_size, &config.groups);
+        let new_pool =
+            |blocks| BlockPool::with_groups(blocks, config.block_size, &config.groups).with_boundary(config.boundary);
+        let pool = new_pool(config.num_blocks);
+        let swap = new_pool(config.swap_blocks);
         let watermark_pages = (config.num_blocks as f64 * WATERMARK) as usize;
         let scheduler = Scheduler::new(pool.clone(), swap, watermark_pages, config.scheduler);
         let delay = Delay::new(config.scheduler.delay_factor);

@@ -100,6 +100,7 @@ impl Llm {
             swap_blocks,
             groups: layout.cache_groups(),
             max_len: config.max_positions,
+            boundary: config.regime_boundary(),
             vocab_size: config.vocab_size,
             eos: defaults.eos_token_ids_or(&config),
             scheduler: options.scheduler,

@@ -75,6 +75,7 @@ fn an_output_that_cannot_continue_ends() {
                 swap_blocks: 0,
                 groups: vec![engine::tools::kv::CacheGroup::only(None)],
                 max_len: 50,
+                boundary: None,
                 vocab_size,
                 eos: vec![EOS],
                 scheduler: SchedulerOptions::default(),

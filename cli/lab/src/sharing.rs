@@ -83,6 +83,7 @@ impl Args {
             swap_blocks: num_blocks,
             groups: vec![CacheGroup::only(None)],
             max_len: 2048,
+            boundary: None,
             vocab_size: VOCAB,
             eos: Vec::new(),
             // Only sharing between the sequences of one request is measured.

@@ -45,8 +45,10 @@ pub(crate) fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>) 
     let (start, table) = (batch.tokens.len(), batch.table_len());
     batch.spans.push(Span { start, len: range.len(), context: range.end, table });
     batch.tokens.extend(&seq.tokens[range.clone()]);
-    batch.positions.extend(range.clone().map(|p| p as u32));
     let (pool, size) = (seq.table.pool(), seq.table.pool().block_size());
+    // In tables of angles, the rows of long sequences follow the rows of the positions up to the boundary.
+    let first = pool.boundary().filter(|_| seq.table.is_long()).unwrap_or(0);
+    batch.positions.extend(range.clone().map(|p| (first + p) as u32));
     for (at, (to, group)) in batch.groups.iter_mut().zip(pool.groups()).enumerate() {
         let blocks = &seq.table.lane(at).blocks()[..blocks_for(range.end, size)];
         if group.id_step == 1 {

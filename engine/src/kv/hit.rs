@@ -44,10 +44,11 @@ impl From<BlockTable> for PrefixHit {
 
 impl PrefixHit {
     /// Finds the longest prefix of `tokens` after which every group can resume, among the registered blocks of `pool` and
-    /// of `swap`. With `whole`, groups with windows need all their blocks too. At least one token is left over, because
-    /// only computing a token gives logits.
-    pub fn find(pool: &BlockPool, swap: Option<&BlockPool>, tokens: &[u32], whole: bool) -> Self {
-        let lookup = Lookup::new(pool, swap, tokens, whole);
+    /// of `swap`. With `is_long`, the blocks must belong to long sequences, see [`BlockPool::is_long`]. With `whole`, groups
+    /// with windows need all their blocks too. At least one token is left over, because only computing a token gives
+    /// logits.
+    pub fn find(pool: &BlockPool, swap: Option<&BlockPool>, tokens: &[u32], is_long: bool, whole: bool) -> Self {
+        let lookup = Lookup::new(pool, swap, tokens, (is_long, whole));
         let len = lookup.longest();
         lookup.take(len)
     }
@@ -127,6 +128,7 @@ enum Found {
 struct Lookup<'a> {
     pool: &'a BlockPool,
     swap: Option<&'a BlockPool>,
+    is_long: bool,
     whole: bool,
     prefixes: Vec<PrefixId>,
     /// For each prefix, where each group's block is.
@@ -135,12 +137,13 @@ struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     /// Looks up the blocks of `tokens`, up to the first that a group which needs all its blocks lacks.
-    fn new(pool: &'a BlockPool, swap: Option<&'a BlockPool>, tokens: &[u32], whole: bool) -> Self {
-        let mut lookup = Lookup { pool, swap, whole, prefixes: Vec::new(), found: Vec::new() };
+    fn new(pool: &'a BlockPool, swap: Option<&'a BlockPool>, tokens: &[u32], (is_long, whole): (bool, bool)) -> Self {
+        let mut lookup = Lookup { pool, swap, is_long, whole, prefixes: Vec::new(), found: Vec::new() };
         let groups = pool.groups().len();
         let (cache, swapped) = (pool.blocks(), swap.map(BlockPool::blocks));
         for tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(pool.block_size()) {
-            let text = Text::new(lookup.prefixes.last().copied(), tokens);
+            let parent = lookup.prefixes.last().copied().or(is_long.then_some(PrefixId::LONG));
+            let text = Text::new(parent, tokens);
             let start = lookup.found.len();
             let mut id = None;
             for group in 0..groups {
@@ -238,7 +241,7 @@ impl<'a> Lookup<'a> {
         at.sort_unstable();
         at.dedup();
         let swapped_tokens = at.len() * self.pool.block_size();
-        let table = BlockTable::of_blocks(self.pool, lanes, self.prefixes);
+        let table = BlockTable::of_blocks(self.pool, lanes, self.prefixes, self.is_long);
         PrefixHit { table, swapped, swap: self.swap.cloned(), swapped_tokens }
     }
 }

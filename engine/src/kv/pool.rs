@@ -28,6 +28,7 @@ struct Shared {
     num_pages: usize,
     groups: Vec<CacheGroup>,
     has_windows: bool,
+    boundary: Option<usize>,
     blocks: Mutex<Blocks>,
 }
 
@@ -47,7 +48,28 @@ impl BlockPool {
         let num_pages = num_pages.min(u32::MAX as usize / most_per_page - 4);
         let blocks = Mutex::new(Blocks::new(num_pages as u32, block_size, &groups));
         let has_windows = groups.iter().any(|group| group.window.is_some());
-        BlockPool { shared: Arc::new(Shared { block_size, num_pages, groups, has_windows, blocks }) }
+        BlockPool { shared: Arc::new(Shared { block_size, num_pages, groups, has_windows, boundary: None, blocks }) }
+    }
+
+    /// The same pool for a model that encodes positions differently in sequences of more than `boundary` tokens. Must be
+    /// called before the pool has other handles.
+    pub fn with_boundary(mut self, boundary: Option<usize>) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.boundary = boundary;
+        }
+        self
+    }
+
+    /// The number of tokens of the longest short sequence. `None` if the model encodes the positions of all sequences
+    /// alike.
+    pub fn boundary(&self) -> Option<usize> {
+        self.shared.boundary
+    }
+
+    /// Whether a sequence of `tokens` tokens is long: the model encodes its positions differently, so its keys differ
+    /// from the keys of a short sequence with the same tokens.
+    pub fn is_long(&self, tokens: usize) -> bool {
+        self.boundary().is_some_and(|boundary| tokens > boundary)
     }
 
     /// Sends all later block events to `log`.

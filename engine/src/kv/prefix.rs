@@ -3,7 +3,8 @@
 //! The contents of a block depend only on its own tokens and all tokens before them. Positions count from the first
 //! token, and the model, element types and windows are the same for all sequences of an engine. So the index identifies
 //! a full block by its tokens and the [`PrefixId`] of the block before it, which in turn identifies that block's tokens
-//! and predecessor. A hash over the two finds a candidate, and comparing the tokens and the predecessor confirms it.
+//! and predecessor. Some models encode positions differently in long sequences. There, the first block of a long sequence
+//! has a predecessor of its own. A hash over the two finds a candidate, and comparing the tokens and the predecessor confirms it.
 //!
 //! [`PrefixId::hash`] is for other processes, such as a router. It is the same everywhere, and the index never relies
 //! on it.
@@ -23,8 +24,16 @@ pub struct PrefixId {
 }
 
 impl PrefixId {
+    /// Comes before the first block of a sequence that is long, see [`BlockPool::is_long`]. Its contents differ from those
+    /// of a block with the same tokens in a short sequence.
+    ///
+    /// [`BlockPool::is_long`]: crate::kv::BlockPool::is_long
+    pub(super) const LONG: PrefixId = PrefixId { number: u64::MAX, hash: 0x6C6F_6E67 };
+
     /// The 64-bit FNV-1a hash of all the tokens, each as four little-endian bytes. It can be computed from the previous
     /// block's hash and the block's own tokens, and is the same in every process.
+    ///
+    /// If a model encodes positions differently in long sequences, their hashes start from a state of their own.
     pub fn hash(self) -> u64 {
         self.hash
     }
@@ -49,7 +58,7 @@ impl Prefix {
 
     /// The id of the prefix without its last block. `None` if it has only one block.
     pub fn parent(&self) -> Option<PrefixId> {
-        self.parent
+        self.parent.filter(|parent| *parent != PrefixId::LONG)
     }
 
     /// The tokens of the last block.

@@ -31,23 +31,32 @@ pub struct BlockTable {
     len: usize,
     /// The ids of the prefixes under which the first blocks are registered, the same in all lanes.
     prefixes: Vec<PrefixId>,
+    /// Whether the sequence is long, see [`BlockPool::is_long`].
+    is_long: bool,
 }
 
 impl BlockTable {
     /// An empty table over `pool`.
     pub fn new(pool: &BlockPool) -> Self {
         let lanes = vec![Lane::default(); pool.groups().len()];
-        BlockTable { pool: pool.clone(), lanes, len: 0, prefixes: Vec::new() }
+        BlockTable { pool: pool.clone(), lanes, len: 0, prefixes: Vec::new(), is_long: false }
+    }
+
+    /// An empty table for a sequence that has `tokens` tokens.
+    pub fn for_length(pool: &BlockPool, tokens: usize) -> Self {
+        let mut table = BlockTable::new(pool);
+        table.is_long = pool.is_long(tokens);
+        table
     }
 
     /// A table of full blocks that the caller has references to. The prefixes are registered.
-    pub(super) fn of_blocks(pool: &BlockPool, lanes: Vec<Lane>, prefixes: Vec<PrefixId>) -> Self {
-        BlockTable { pool: pool.clone(), lanes, len: prefixes.len() * pool.block_size(), prefixes }
+    pub(super) fn of_blocks(pool: &BlockPool, lanes: Vec<Lane>, prefixes: Vec<PrefixId>, is_long: bool) -> Self {
+        BlockTable { pool: pool.clone(), lanes, len: prefixes.len() * pool.block_size(), prefixes, is_long }
     }
 
     /// A table of the registered blocks of `pool` that hold the longest prefix of `tokens`, see [`PrefixHit::find`].
     pub fn prefix_hit(pool: &BlockPool, tokens: &[u32], whole: bool) -> Self {
-        PrefixHit::find(pool, None, tokens, whole).into_table()
+        PrefixHit::find(pool, None, tokens, pool.is_long(tokens.len()), whole).into_table()
     }
 
     /// Registers the full blocks under the sequence's `tokens`, for [`Self::prefix_hit`] to find. Slots beyond these
@@ -69,7 +78,8 @@ impl BlockTable {
             return;
         }
         for at in self.prefixes.len()..full {
-            let text = Text::new(self.prefixes.last().copied(), &tokens[at * size..(at + 1) * size]);
+            let parent = self.prefixes.last().copied().or(self.is_long.then_some(PrefixId::LONG));
+            let text = Text::new(parent, &tokens[at * size..(at + 1) * size]);
             let prefix = other.and_then(|pool| pool.blocks().known(&text));
             let blocks = self.lanes.iter().map(|lane| lane.blocks[at]).enumerate();
             let Some(id) = self.pool.blocks().register(blocks, &text, prefix) else { return };
@@ -85,6 +95,11 @@ impl BlockTable {
     /// Whether the table has no slots.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether the table belongs to a long sequence, see [`BlockPool::is_long`].
+    pub fn is_long(&self) -> bool {
+        self.is_long
     }
 
     /// The lanes, one for each group of layers.
@@ -171,6 +186,7 @@ impl BlockTable {
             lanes: self.lanes.iter().map(lane).collect(),
             len: tokens,
             prefixes: self.prefixes[..num_full.min(self.prefixes.len())].to_vec(),
+            is_long: self.is_long,
         };
         fork.acquire();
         fork

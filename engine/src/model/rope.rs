@@ -3,23 +3,26 @@
 use crate::config::{Rope, RopeScaling};
 use crate::tensor::HostTensor;
 
-/// Returns the table `[rows, rotated]`. Row `p` contains the cosines of position `p`'s angles, then the sines. If short
-/// and long sequences have different frequencies, `positions` rows for long sequences follow those for short ones.
+/// Returns the table `[rows, rotated]`. Row `p` contains the cosines of position `p`'s angles, then the sines. If long
+/// sequences have other frequencies, their `positions` rows follow the rows of the longest short sequence.
 /// Frequencies and angles are rounded to f32 in the same places as in Hugging Face's code, because at large positions a
 /// rounding error becomes a noticeable angle.
 pub(super) fn table(rope: &Rope, positions: usize) -> HostTensor {
-    let regimes: &[bool] = if rope.regime_boundary().is_some() { &[false, true] } else { &[false] };
+    // Short sequences come first.
+    let short = rope.regime_boundary().unwrap_or(positions).min(positions);
+    let regimes = if short < positions { vec![(false, short), (true, positions)] } else { vec![(false, positions)] };
+    let rows = regimes.iter().map(|(_, rows)| rows).sum();
     let factor = attention_factor(rope);
-    let mut table = Vec::with_capacity(regimes.len() * positions * rope.rotated);
-    for &is_long in regimes {
+    let mut table = Vec::with_capacity(rows * rope.rotated);
+    for (is_long, rows) in regimes {
         let frequencies: Vec<f32> = (0..rope.rotated / 2).map(|i| frequency(rope, i, is_long)).collect();
-        for p in 0..positions {
+        for p in 0..rows {
             let angles = frequencies.iter().map(|f| f64::from(p as f32 * f));
             table.extend(angles.clone().map(|a| a.cos() as f32 * factor));
             table.extend(angles.map(|a| a.sin() as f32 * factor));
         }
     }
-    HostTensor::from_f32(vec![regimes.len() * positions, rope.rotated], table)
+    HostTensor::from_f32(vec![rows, rope.rotated], table)
 }
 
 /// The factor on cosines and sines.

@@ -299,6 +299,7 @@ impl Scheduler {
 
     fn plan(&mut self, hold_new: bool, step: &mut Step) {
         let hold_new = hold_new && !self.running.is_empty();
+        self.lengthen();
         self.slide();
         self.arrange(hold_new, step);
         self.all_sampled = false;

@@ -44,6 +44,19 @@ impl Scheduler {
         self.queue.insert(group);
     }
 
+    /// Drops the blocks of running sequences that have become long. They are computed again, as blocks of long sequences.
+    pub(super) fn lengthen(&mut self) {
+        if self.pool.boundary().is_none() {
+            return;
+        }
+        for seq in self.running.iter_mut().flat_map(|group| &mut group.running) {
+            if !seq.table.is_empty() && !seq.table.is_long() && self.pool.is_long(seq.tokens.len()) {
+                seq.table = BlockTable::new(&self.pool);
+                self.all_sampled = false;
+            }
+        }
+    }
+
     /// Gives back the blocks that windows have left behind, before free blocks are counted.
     pub(super) fn slide(&mut self) {
         if self.pool.has_windows() {

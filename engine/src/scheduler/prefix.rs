@@ -43,14 +43,16 @@ impl Prefixes {
 
     /// The number of a prompt's first tokens that a pinned prefix has.
     pub fn pinned_len(&self, prompt: &[u32]) -> usize {
-        self.pinned.iter().map(|p| common(&p.tokens, prompt)).max().unwrap_or(0)
+        let is_long = self.pool.is_long(prompt.len());
+        let pinned = self.pinned.iter().filter(|p| p.table.is_long() == is_long);
+        pinned.map(|p| common(&p.tokens, prompt)).max().unwrap_or(0)
     }
 
     /// Finds the longest prefix of `tokens` among pinned blocks and registered blocks of the cache, with all its blocks.
     pub fn find_in_cache(&self, tokens: &[u32]) -> BlockTable {
         let registered = match self.caching {
             true => BlockTable::prefix_hit(&self.pool, tokens, true),
-            false => BlockTable::new(&self.pool),
+            false => BlockTable::for_length(&self.pool, tokens.len()),
         };
         self.or_pinned(registered.into(), tokens).into_table()
     }
@@ -58,7 +60,8 @@ impl Prefixes {
     /// Returns a fork of the pinned prefix that shares the most with `tokens`, if that is more than `hit`.
     fn or_pinned(&self, hit: PrefixHit, tokens: &[u32]) -> PrefixHit {
         let most = tokens.len().saturating_sub(1);
-        let pinned = self.pinned.iter().map(|p| (common(&p.tokens, tokens).min(most), &p.table));
+        let pinned = self.pinned.iter().filter(|p| p.table.is_long() == hit.table().is_long());
+        let pinned = pinned.map(|p| (common(&p.tokens, tokens).min(most), &p.table));
         match pinned.max_by_key(|(len, _)| *len) {
             Some((len, table)) if len > hit.tokens() => PrefixHit::from(table.fork_prefix(len)),
             _ => hit,
@@ -69,10 +72,12 @@ impl Prefixes {
     /// token is left over. A hit on a pinned prefix may end within a block. Appending to the table then copies that
     /// block, because the pinned table shares it.
     fn find_for(&self, group: &SequenceGroup, at: usize, lookup: Lookup) -> PrefixHit {
-        let (tokens, whole) = (group.lookup_tokens(at), group.keeps_all_blocks());
+        let (tokens, whole, len) = (group.lookup_tokens(at), group.keeps_all_blocks(), group.running[at].tokens.len());
         let registered = match lookup {
-            Lookup::All if self.caching => PrefixHit::find(&self.pool, self.swap.as_ref(), tokens, whole),
-            _ => BlockTable::new(&self.pool).into(),
+            Lookup::All if self.caching => {
+                PrefixHit::find(&self.pool, self.swap.as_ref(), tokens, self.pool.is_long(len), whole)
+            }
+            _ => BlockTable::for_length(&self.pool, len).into(),
         };
         let mut hit = self.or_pinned(registered, tokens);
         if !whole {
@@ -117,7 +122,7 @@ impl Prefixes {
             let most = group.at_most(all, &self.pool, self.chunk);
             let shared = match i {
                 0 => hit.map_or(0, |hit| hit.tokens() / size),
-                _ => longest_common(seqs, i, size).map_or(0, |(_, n)| n / size),
+                _ => longest_common(seqs, i, &self.pool).map_or(0, |(_, n)| n / size),
             };
             for at in 0..self.pool.groups().len() {
                 let swapped =
@@ -161,7 +166,7 @@ impl Start {
     pub fn find(group: &SequenceGroup, at: usize, prefixes: &Prefixes, lookup: Lookup) -> Option<Self> {
         let (seqs, tokens) = (&group.running, group.lookup_tokens(at));
         let (hit, looked_up) = (prefixes.find_for(group, at, lookup), tokens.len());
-        match longest_common(seqs, at, prefixes.pool.block_size()) {
+        match longest_common(seqs, at, &prefixes.pool) {
             Some((earlier, shared)) if shared > hit.tokens() && seqs[earlier].table.has_window_of(shared) => {
                 let table = &seqs[earlier].table;
                 (table.len() >= shared).then(|| Start { hit: table.fork_prefix(shared).into(), looked_up, hits: 0 })
@@ -172,11 +177,14 @@ impl Start {
 }
 
 /// Finds the earlier sequence of the group that has the longest common prefix with sequence `at`. Returns its index and
-/// the number of tokens in the whole blocks they share. At least one token is left over to be computed.
-fn longest_common(seqs: &[Sequence], at: usize, block_size: usize) -> Option<(usize, usize)> {
-    let tokens = &seqs[at].tokens;
+/// the number of tokens in the whole blocks they share. At least one token is left over to be computed. A long and a
+/// short sequence share no block.
+fn longest_common(seqs: &[Sequence], at: usize, pool: &BlockPool) -> Option<(usize, usize)> {
+    let (tokens, block_size) = (&seqs[at].tokens, pool.block_size());
+    let is_alike = |earlier: &usize| pool.is_long(seqs[*earlier].tokens.len()) == pool.is_long(tokens.len());
     let blocks = |n: usize| n.min(tokens.len() - 1) / block_size * block_size;
     let best = (0..at)
+        .filter(is_alike)
         .map(|earlier| (earlier, blocks(common(&seqs[earlier].tokens, tokens))))
         .max_by_key(|&(earlier, n)| (n, std::cmp::Reverse(earlier)));
     best.filter(|&(_, n)| n > 0)
@@ -195,8 +203,8 @@ mod tests {
     fn a_sequence_shares_the_longest_common_prefix() {
         let pool = BlockPool::new(1, 2);
         let seqs = [[1, 2, 9, 9, 9], [1, 2, 3, 4, 9], [1, 2, 3, 4, 5]].map(|t| Sequence::new(t.to_vec(), &pool, false));
-        assert_eq!(longest_common(&seqs, 2, 2), Some((1, 4)));
-        assert_eq!(longest_common(&seqs, 1, 2), Some((0, 2)));
-        assert_eq!(longest_common(&seqs, 0, 2), None);
+        assert_eq!(longest_common(&seqs, 2, &pool), Some((1, 4)));
+        assert_eq!(longest_common(&seqs, 1, &pool), Some((0, 2)));
+        assert_eq!(longest_common(&seqs, 0, &pool), None);
     }
 }

@@ -53,6 +53,7 @@ impl Language {
             swap_blocks: 40,
             groups: vec![CacheGroup::only(None)],
             max_len: 200,
+            boundary: None,
             vocab_size: self.vocab_size,
             eos: vec![EOS],
             scheduler,

@@ -43,6 +43,7 @@ pub struct Oracle {
     block_size: usize,
     max_num_seqs: usize,
     groups: Vec<CacheGroup>,
+    boundary: Option<usize>,
     memory: Arc<Mutex<Memory>>,
 }
 
@@ -51,8 +52,8 @@ impl Oracle {
     pub fn new(config: &EngineConfig) -> Box<Self> {
         let memory = Memory::new(config);
         let EngineConfig { block_size, ref groups, scheduler: SchedulerOptions { max_num_seqs, .. }, .. } = *config;
-        let groups = groups.clone();
-        Box::new(Oracle { block_size, max_num_seqs, groups, memory: Arc::new(Mutex::new(memory)) })
+        let (groups, boundary) = (groups.clone(), config.boundary);
+        Box::new(Oracle { block_size, max_num_seqs, groups, boundary, memory: Arc::new(Mutex::new(memory)) })
     }
 
     /// The oracle's memory, for inspection.
@@ -81,6 +82,11 @@ impl Reader {
     fn read(&mut self, kept: Kept) {
         self.0 = (self.0.rotate_left(23) ^ kept).wrapping_mul(0x94D0_49BB_1331_11EB);
     }
+}
+
+/// Tokens as the oracle stores them. The values of long and of short sequences differ.
+pub fn marked(tokens: &[u32], is_long: bool) -> Vec<u32> {
+    tokens.iter().map(|token| token ^ if is_long { 1 << 20 } else { 0 }).collect()
 }
 
 /// The values stored for `tokens` in each group if a sequence has contiguous memory of its own.
@@ -208,13 +214,17 @@ impl Runner for Oracle {
         for group in &batch.groups {
             assert_eq!(group.slots.iter().collect::<HashSet<_>>().len(), group.slots.len(), "a slot is written twice");
         }
-        let mut last_rows = BTreeMap::new();
+        let (mut last_rows, mut long_rows) = (BTreeMap::new(), HashSet::new());
         for span in &batch.spans {
             let slot = |group: usize, p: usize| {
                 let block = batch.groups[group].blocks[span.table + p / self.block_size] as usize;
                 block * self.block_size + p % self.block_size
             };
             let begin = span.context - span.len;
+            let first = batch.positions[span.start] as usize - begin;
+            assert!(first == 0 || Some(first) == self.boundary);
+            assert!(first > 0 || self.boundary.is_none_or(|boundary| span.context <= boundary), "it is long");
+            let tokens = marked(&batch.tokens, first > 0);
             let read = |memory: &Memory, group: usize, p: usize| {
                 let mut reader = Reader::new();
                 let seen = first_seen(p, self.groups[group].window)..p;
@@ -224,12 +234,12 @@ impl Runner for Oracle {
             let groups = 0..self.groups.len();
             let mut readers: Vec<Reader> = groups.clone().map(|group| read(&memory, group, begin)).collect();
             for (row, p) in (span.start..).zip(begin..span.context) {
-                assert_eq!(batch.positions[row] as usize, p);
+                assert_eq!(batch.positions[row] as usize, first + p);
+                long_rows.extend((first > 0).then_some(row));
                 for group in groups.clone().filter(|&group| self.groups[group].window.is_some()) {
                     readers[group] = read(&memory, group, p);
                 }
-                let kept: Vec<Kept> =
-                    groups.clone().map(|group| Reader::keep(&readers, batch.tokens[row], group)).collect();
+                let kept: Vec<Kept> = groups.clone().map(|group| Reader::keep(&readers, tokens[row], group)).collect();
                 last_rows.insert(row, kept[0]);
                 for (group, kept) in kept.into_iter().enumerate() {
                     assert_eq!(batch.groups[group].slots[row] as usize, slot(group, p));
@@ -242,7 +252,8 @@ impl Runner for Oracle {
         let mut sampled = Vec::new();
         for (row, at) in rows.iter().zip(&batch.logit_rows) {
             let context = [row.prompt, row.output].concat();
-            let kept = contiguous(&context, &self.groups)[0].last().copied();
+            let is_long = long_rows.contains(&(*at as usize));
+            let kept = contiguous(&marked(&context, is_long), &self.groups)[0].last().copied();
             assert_eq!(last_rows.get(&(*at as usize)).copied(), kept, "a sequence read values of another context");
             sampled.push(sample_row(&logits(&context), row, &mut Vec::new())?);
         }
@@ -279,6 +290,7 @@ pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
         swap_blocks: num_blocks,
         groups: vec![CacheGroup::only(None)],
         max_len: 1000,
+        boundary: None,
         vocab_size: VOCAB as usize,
         eos: vec![EOS],
         scheduler: scheduler_options(),

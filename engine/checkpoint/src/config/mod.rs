@@ -212,6 +212,15 @@ impl ModelConfig {
         self.kv_layers().into_iter().map(|layer| layer.window).reduce(|a, b| Some(a?.max(b?))).flatten()
     }
 
+    /// The number of tokens of the longest sequence whose positions are encoded as in short sequences. `None` if all
+    /// sequences are encoded alike.
+    pub fn regime_boundary(&self) -> Option<usize> {
+        match &self.family {
+            ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => None,
+            ModelFamily::Decoder(decoder) => decoder.ropes.iter().find_map(Rope::regime_boundary),
+        }
+    }
+
     /// Checks the conditions that hold for every architecture.
     fn check(&self) -> Result<()> {
         let invalid = |sentence: String| Err(Error::Config(sentence));

@@ -84,8 +84,8 @@ fn computed(config: &ModelConfig, decoder: &DecoderConfig, x: &[f32]) -> Vec<f32
     let layer = AttentionLayer::load(&mut loader, HIDDEN, decoder, 0).unwrap();
     let table = backend.weight(rope::table(&decoder.ropes[0], TOKENS)).unwrap();
     let layout = KvLayout::new(&config.kv_layers(), 16, DType::F32.into());
-    let (batch, blocks) = batch(&[0; TOKENS], &layout);
-    let mut cache = backend.kv_cache(layout, blocks, 0).unwrap();
+    let (batch, pages) = batch(&[0; TOKENS], &layout);
+    let mut cache = backend.kv_cache(layout, pages, 0).unwrap();
     let input = backend.weight(HostTensor::from_f32(vec![TOKENS, HIDDEN], x.to_vec())).unwrap();
     // Every token is a row of a table of inputs.
     let rows = crate::batch::Batch { tokens: (0..TOKENS as u32).collect(), ..batch };
