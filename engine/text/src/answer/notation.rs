@@ -23,7 +23,7 @@ pub(super) fn parse(format: ToolFormat, block: &str) -> Option<Vec<(String, Map<
         _ => {
             let mut calls = Vec::new();
             let is_list = text.take("[");
-            while !text.is_over() && !(is_list && text.take("]")) {
+            while !(text.is_over() || is_list && text.take("]")) {
                 let name = text.word()?;
                 calls.push((name, text.python_arguments()?));
                 text.take(",");
