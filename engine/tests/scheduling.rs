@@ -9,9 +9,9 @@ mod schedules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use engine::engine::{Engine, EngineConfig};
-use engine::group::{OwnerId, RequestId};
-use engine::kv::{CacheChanges, Place, PrefixId, Space};
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::group::{OwnerId, RequestId};
+use engine::tools::kv::{CacheChanges, Place, PrefixId, Space};
 use follower::Follower;
 use oracle::{Kept, Memory, Oracle, config, contiguous, marked};
 use proptest::prelude::*;
@@ -144,7 +144,7 @@ fn check_schedule(requests: &[Request], setup: &Setup, boundary: Option<usize>) 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(schedules::cases(3000))]
 
     #[test]
     fn every_request_in_a_schedule_has_the_same_outputs_as_alone(

@@ -8,12 +8,12 @@
 use std::fs;
 use std::path::Path;
 
-use engine::config::ModelConfig;
-use engine::kv::KvDtype;
-use engine::llm::{Completion, Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::tensor::DType;
+use engine::DType;
+use engine::KvDtype;
+use engine::ModelFiles;
+use engine::tools::config::ModelConfig;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{Completion, Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use tests::complete;
