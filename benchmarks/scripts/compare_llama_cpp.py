@@ -4,8 +4,9 @@
     pip install llama-cpp-python==0.3.36 gguf numpy        # built here, with GGML_NATIVE
     python benchmarks/scripts/compare_llama_cpp.py QUIRE [--types f32,f16,bf16] [--batches 1,8,32] [--threads 2] [--rounds 3]
                                                    [--prompt 64] [--new 64] [--options=--round-activations]
+                                                   [--shape llama|gemma3-1b|olmo2-1b]
 
-The model comes from `small_llama.py`. Both programs get the same weights in the same type. quire reads f32, f16 and bf16 as
+The model comes from `small_llama.py`, or from `hybrid_shapes.py`, where both programs read one GGUF file (bf16, q8_0, q4_0). Both programs get the same weights in the same type. quire reads f32, f16 and bf16 as
 safetensors, and the quantised types (q8_0, q4_0, q4_k) from a GGUF file, as llama.cpp does. `quire quantize` writes q8_0 and q4_0,
 and llama.cpp writes q4_k. Prompts are random tokens. Outputs are greedy, and no token ends them. Prints a JSON line for each type and
 batch: median tokens per second over the rounds, and the ratio of quire to llama.cpp.
@@ -50,10 +51,11 @@ def make(path, kind):
     writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
 
 
-def quantise_k(file, to):
-    """Quantises all matrices to Q4_K. Runs in a process of its own, since llama.cpp prints a lot."""
+def quantise(file, to, kind):
+    """Quantises all matrices with llama.cpp. Runs in a process of its own, since llama.cpp prints a lot."""
+    ftype = {"q4_k": "Q4_K_S", "q8_0": "Q8_0", "q4_0": "Q4_0"}[kind]
     code = ("import llama_cpp as c, sys; c.llama_backend_init(); p = c.llama_model_quantize_default_params(); "
-            "p.ftype, p.pure = c.LLAMA_FTYPE_MOSTLY_Q4_K_S, True; "
+            f"p.ftype, p.pure = c.LLAMA_FTYPE_MOSTLY_{ftype}, True; "
             "sys.exit(c.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), p))")
     subprocess.run([sys.executable, "-c", code, file, to], check=True, capture_output=True)
 
@@ -68,6 +70,7 @@ def llama_cpp(file, batch, prompt, new, threads):
     params.n_ctx, params.n_seq_max, params.n_threads, params.n_threads_batch = batch * (prompt + new), batch, threads, threads
     params.n_batch = params.n_ubatch = max(512, batch * prompt)
     context = cpp.llama_init_from_model(model, params)
+    vocab = cpp.llama_vocab_n_tokens(cpp.llama_model_get_vocab(model))
     chunk = cpp.llama_batch_init(batch * prompt, 0, 1)
 
     def run(rows):
@@ -78,7 +81,7 @@ def llama_cpp(file, batch, prompt, new, threads):
             chunk.seq_id[at][0] = sequence
         assert cpp.llama_decode(context, chunk) == 0
         at = [i for i, row in enumerate(rows) if row[3]]
-        return [int(np.ctypeslib.as_array(cpp.llama_get_logits_ith(context, i), (VOCAB,)).argmax()) for i in at]
+        return [int(np.ctypeslib.as_array(cpp.llama_get_logits_ith(context, i), (vocab,)).argmax()) for i in at]
 
     random = np.random.default_rng(batch)
     prompts = random.integers(10, 30000, (batch, prompt))
@@ -112,11 +115,16 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--prompt", type=int, default=64)
     p.add_argument("--new", type=int, default=64)
+    p.add_argument("--shape", default="llama", choices=["llama", "gemma3-1b", "olmo2-1b"])
     p.add_argument("--options", default="", help="additional options for quire, as in --options=--round-activations")
     p.add_argument("--llama-cpp", nargs=2, metavar=("FILE", "BATCH"), help="only measure llama.cpp (the script uses this itself)")
     a = p.parse_args()
     if a.llama_cpp:
         print(json.dumps(llama_cpp(a.llama_cpp[0], int(a.llama_cpp[1]), a.prompt, a.new, a.threads)))
+        return
+    if a.shape != "llama":
+        with tempfile.TemporaryDirectory() as path:
+            compare_shape(a, path)
         return
     for kind in a.types.split(","):
         with tempfile.TemporaryDirectory() as path:
@@ -125,12 +133,26 @@ def main():
             if kind in QUANTISED:
                 file = os.path.join(path, f"{kind}.gguf")
                 if kind == "q4_k":
-                    quantise_k(os.path.join(path, "model.gguf"), file)
+                    quantise(os.path.join(path, "model.gguf"), file, kind)
                 else:
                     subprocess.run([a.quire, "quantize", "--model", path, "--to", kind, "--out", file], check=True, capture_output=True)
                 model = file
             for batch in map(int, a.batches.split(",")):
                 compare(a, kind, model, file, batch)
+
+
+def compare_shape(a, path):
+    import hybrid_shapes
+    whole = os.path.join(path, "bf16.gguf")
+    hybrid_shapes.make(whole, a.shape, 8192)
+    for kind in a.types.split(","):
+        file = os.path.join(path, f"{kind}.gguf")
+        if kind != "bf16":
+            quantise(whole, file, kind)
+        for batch in map(int, a.batches.split(",")):
+            compare(a, kind, file, file, batch)
+        if kind != "bf16":
+            os.remove(file)
 
 
 def compare(a, kind, model, file, batch):
@@ -146,7 +168,7 @@ def compare(a, kind, model, file, batch):
     ours = median(prefill(s[0]) for s in ours), median(decode(s[1]) for s in ours)
     theirs = median(prefill(s[0]) for s in theirs), median(decode(s[1]) for s in theirs)
     print(json.dumps({
-        "type": kind, "batch": batch, "threads": a.threads,
+        "shape": a.shape, "type": kind, "batch": batch, "prompt": a.prompt, "threads": a.threads,
         "prefill": {"quire": round(ours[0]), "llama.cpp": round(theirs[0]), "ratio": round(ours[0] / theirs[0], 2)},
         "decode": {"quire": round(ours[1], 1), "llama.cpp": round(theirs[1], 1), "ratio": round(ours[1] / theirs[1], 2)}}), flush=True)
 

@@ -25,7 +25,7 @@ WEIGHTS = [
     (128256, 4096, "llama-3-8b logits"),
 ]
 TOKENS = [1, 4, 16, 64, 256, 1024, 4096]
-# As in benchmarks/workbench/src/measure.rs.
+# As in kernels/workbench/src/measure.rs.
 ROTATED_BYTES = 512 << 20
 REPLAYS = 50
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares the decode speed of quire and Hugging Face generate on one GPU with the same weights, one after the other. Also
-reports quire's floors, and how long quire takes to load and to start.
+reports quire's floors, from the program `lab` in the same folder, and how long quire takes to load and to start.
 
     python benchmarks/scripts/generate.py target/release/quire /data/opt-13b opt-13b.json [--batches 1,32,128] [--gpu h200] [--only quire]
 
@@ -56,7 +56,7 @@ class Quire:
     def floor(self, model, batch, gpu):
         """Returns the milliseconds to read weights, keys and values for a decode step in the middle of the measured range."""
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            command = [self.binary, "bench", "floor", "--model", model, "--gpu", gpu, "--batch", str(batch),
+            command = [os.path.join(os.path.dirname(self.binary), "lab"), "floor", "--model", model, "--gpu", gpu, "--batch", str(batch),
                        "--context", str(PROMPT + (SHORT + LONG) // 2), "--json", file.name]
             subprocess.run(command, check=True, capture_output=True)
             return 1e3 * json.load(file)["steps"][0]["stream_seconds"]
@@ -120,7 +120,7 @@ def main():
     p.add_argument("--repeats", type=int, default=2)
     p.add_argument("--device", default="cuda", help="device for quire; use cpu with --only quire to try the script")
     p.add_argument("--cuda-graphs", default="on", choices=["on", "off"])
-    p.add_argument("--gpu", default="h200", help="GPU for the floors, by its name in quire bench floor")
+    p.add_argument("--gpu", default="h200", help="GPU for the floors, by its name in lab floor")
     p.add_argument("--only", choices=["quire"])
     a = p.parse_args()
     with open(os.path.join(a.model, "config.json")) as file:

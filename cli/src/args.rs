@@ -1,7 +1,7 @@
 //! The options of the default command, which continues text.
 
 use argh::{ArgsInfo, FromArgs};
-use engine::sampling::EarlyStopping;
+use engine::EarlyStopping;
 
 use crate::values::{count, number, seed};
 
@@ -134,10 +134,11 @@ fn early_stopping(s: &str) -> Result<EarlyStopping, String> {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-    use engine::tensor::DType;
+    use engine::DType;
 
     use super::*;
     use crate::command::Words;
+    use crate::commands::QUIRE;
     use crate::generate::COMMAND;
 
     #[test]
@@ -149,11 +150,11 @@ mod tests {
     #[test]
     fn options_and_repeats_are_read() {
         let words = ["--prompt", "a", "-p", "b", "--top-k=5", "--dtype", "bf16", "-n4"].map(str::to_owned);
-        let words = Words::sort(&[&COMMAND], &COMMAND, &words).unwrap();
+        let words = Words::sort(&QUIRE, &COMMAND, &words).unwrap();
         let (args, engine) = (words.own::<Args>().unwrap(), words.engine().unwrap());
         assert_eq!((args.prompt, args.top_k, args.max_tokens), (vec!["a".into(), "b".into()], Some(5), Some(4)));
         assert_eq!(engine.dtype, Some(DType::Bf16));
-        let words = Words::sort(&[&COMMAND], &COMMAND, &["--temperature", "warm"].map(str::to_owned)).unwrap();
+        let words = Words::sort(&QUIRE, &COMMAND, &["--temperature", "warm"].map(str::to_owned)).unwrap();
         assert_eq!(
             words.own::<Args>().unwrap_err().to_string(),
             "--temperature: \"warm\" is not a number (quire --help shows all options)"

@@ -1,10 +1,10 @@
 //! Turns prompts into chat messages with a chat template.
 
 use anyhow::{Context, Result};
-use engine::chat::{ChatTemplate, Message, RenderOptions};
-use engine::llm::Prompt;
-use engine::load::ModelFiles;
-use engine::tokenizer::Tokenizer;
+use engine::ModelFiles;
+use engine::Prompt;
+use engine::tools::chat::{ChatTemplate, Message, RenderOptions};
+use engine::tools::tokenizer::Tokenizer;
 
 use crate::args::Args;
 use crate::words::UsageError;

@@ -1,7 +1,7 @@
 //! Completions of option values, for shell completion scripts.
 
 use argh::{FlagInfo, FlagInfoKind};
-use engine::load::SHORT_NAMES;
+use engine::tools::load::SHORT_NAMES;
 
 use crate::command::Command;
 
@@ -21,8 +21,6 @@ pub enum Offer {
 
 /// Options with a fixed set of values. Entries for one command precede entries for all commands.
 const CHOICES: &[(Option<&str>, &str, &[&str])] = &[
-    (Some("bench floor"), "--dtype", &["f16", "bf16"]),
-    (Some("bench floor"), "--kv-dtype", &["int8", "fp8"]),
     (Some("plan"), "--kv-dtype", &["int8", "fp8"]),
     (None, "--device", &["auto", "cpu", "cuda", "emulator"]),
     (None, "--dtype", &["auto", "f32", "f16", "bf16"]),
@@ -55,11 +53,6 @@ pub fn completions(command: &Command, flag: &FlagInfo<'_>) -> Option<Offer> {
         "lengths" => Offer::Words { words: vec!["sharegpt", "alpaca"], or_files: true },
         #[cfg(feature = "cuda")]
         "gpu" => Offer::Words { words: simulator::gpu::GPUS.iter().map(|gpu| gpu.name).collect(), or_files: false },
-        #[cfg(feature = "cuda")]
-        "n" if (command.name, flag.long) == ("paper", "--figure") => {
-            let figures = simulator::figures::ALL.iter().map(|(number, _)| *number);
-            Offer::Words { words: figures.chain(["all"]).collect(), or_files: false }
-        }
         "file" => Offer::Files,
         "folder" => Offer::Folders,
         _ => Offer::Nothing,
@@ -79,14 +72,14 @@ mod tests {
 
     use super::*;
     use crate::args::Args;
-    use crate::commands::COMMANDS;
+    use crate::commands::QUIRE;
     use crate::engine_args::EngineArgs;
     use crate::serve::ServeArgs;
 
     #[test]
     fn every_choice_belongs_to_an_option() {
         for (of, name, _) in CHOICES {
-            let commands = COMMANDS.iter().filter(|command| of.is_none_or(|of| of == command.name));
+            let commands = QUIRE.commands.iter().filter(|command| of.is_none_or(|of| of == command.name));
             let is_known = commands.flat_map(|command| command.flags()).any(|flag| flag.long == *name);
             assert!(is_known || cfg!(not(feature = "cuda")), "{of:?} {name}");
         }
@@ -104,8 +97,8 @@ mod tests {
                 }
             }
         }
-        check::<Args>(COMMANDS[0], true);
-        check::<EngineArgs>(COMMANDS[0], false);
-        check::<ServeArgs>(COMMANDS.iter().find(|command| command.name == "serve").unwrap(), true);
+        check::<Args>(QUIRE.commands[0], true);
+        check::<EngineArgs>(QUIRE.commands[0], false);
+        check::<ServeArgs>(QUIRE.commands.iter().find(|command| command.name == "serve").unwrap(), true);
     }
 }

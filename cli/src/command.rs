@@ -1,4 +1,4 @@
-//! Describes a command as data: its name, its options and the function that runs it.
+//! Describes programs and commands as data: names, options and the functions that run them.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,19 @@ use crate::engine_args::EngineArgs;
 /// The name of the command that runs when none is named.
 const DEFAULT: &str = "generate";
 
-/// A command of `quire`.
+/// A program with commands: `quire` or `lab`.
+pub struct Program {
+    /// The word that calls it.
+    pub name: &'static str,
+    /// Its purpose, for the list of its commands.
+    pub about: &'static str,
+    /// All commands. `generate` runs if the command line names no other.
+    pub commands: &'static [&'static Command],
+    /// Former commands, and their names in `lab`.
+    pub moved: &'static [(&'static str, &'static str)],
+}
+
+/// A command of a program.
 pub struct Command {
     /// Its name, one word or two: `serve`, `bench latency`.
     pub name: &'static str,
@@ -54,8 +66,8 @@ impl Positionals {
 pub struct Words {
     /// The command.
     pub command: &'static Command,
-    /// All commands, for suggestions.
-    pub all: &'static [&'static Command],
+    /// The program, for names of other commands.
+    pub program: &'static Program,
     /// The command's own options and their values.
     pub own: Vec<String>,
     /// The engine's options and their values.
@@ -70,15 +82,30 @@ pub struct Words {
     pub given: HashSet<&'static str>,
 }
 
+impl Program {
+    /// Returns the command that runs if the command line names no other.
+    pub fn default(&self) -> Option<&'static Command> {
+        self.commands.iter().copied().find(|command| command.is_default())
+    }
+
+    /// Returns the words that call a command, such as `quire serve`.
+    pub fn call(&self, command: &Command) -> String {
+        if command.is_default() { self.name.into() } else { format!("{} {}", self.name, command.name) }
+    }
+
+    /// Returns the first word of each command, and `help`.
+    pub fn first_words(&self) -> Vec<&'static str> {
+        let firsts = self.commands.iter().filter_map(|command| command.name.split(' ').next());
+        let mut words: Vec<&str> = firsts.chain(["help"]).collect();
+        words.dedup();
+        words
+    }
+}
+
 impl Command {
     /// Whether this command runs when none is named.
     pub fn is_default(&self) -> bool {
         self.name == DEFAULT
-    }
-
-    /// Returns the words that call it, such as `quire serve`.
-    pub fn call(&self) -> String {
-        if self.is_default() { "quire".into() } else { format!("quire {}", self.name) }
     }
 
     /// Returns its own options, then the engine's if it runs one.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use argh::{ArgsInfo, FlagInfo, FlagInfoKind, FromArgs};
 
 use crate::choices::{self, Offer};
-use crate::command::{Command, Positionals, Words};
+use crate::command::{Command, Positionals, Program, Words};
 use crate::suggest::shown;
 use crate::words::UsageError;
 
@@ -30,9 +30,9 @@ fn run(words: &Words) -> Result<()> {
     words.own::<Args>()?;
     let positionals: Vec<&str> = words.positionals.iter().map(String::as_str).collect();
     let script = match positionals.as_slice() {
-        ["bash"] => bash(words.all),
-        ["zsh"] => zsh(words.all),
-        ["fish"] => fish(words.all),
+        ["bash"] => bash(words.program),
+        ["zsh"] => zsh(words.program),
+        ["fish"] => fish(words.program),
         [] => return Err(UsageError::new("completions needs a shell: bash, zsh or fish".into()).into()),
         [shell] => {
             return Err(
@@ -44,17 +44,9 @@ fn run(words: &Words) -> Result<()> {
     Ok(io::stdout().write_all(script.as_bytes())?)
 }
 
-/// Returns the first word of each command, and `help`.
-pub fn first_words(all: &[&Command]) -> Vec<&'static str> {
-    let mut words: Vec<&str> = all.iter().map(|command| command.name.split(' ').next().unwrap_or_default()).collect();
-    words.push("help");
-    words.dedup();
-    words
-}
-
 /// Returns the second words of the `bench` commands.
-fn second_words(all: &[&Command]) -> Vec<&'static str> {
-    all.iter().filter_map(|command| command.name.strip_prefix("bench ")).collect()
+fn second_words(program: &Program) -> Vec<&'static str> {
+    program.commands.iter().filter_map(|command| command.name.strip_prefix("bench ")).collect()
 }
 
 fn names(command: &Command) -> String {
@@ -85,10 +77,10 @@ fn bash_values(command: &Command) -> String {
     cases
 }
 
-fn bash(all: &[&Command]) -> String {
-    let (first, second) = (first_words(all).join(" "), second_words(all).join(" "));
+fn bash(program: &Program) -> String {
+    let (first, second) = (program.first_words().join(" "), second_words(program).join(" "));
     let mut cases = String::new();
-    let mut commands = all.to_vec();
+    let mut commands = program.commands.to_vec();
     // The default command matches any line, so it comes last.
     commands.sort_by_key(|command| command.is_default());
     for command in commands {
@@ -123,9 +115,9 @@ complete -o default -F _quire quire
     )
 }
 
-fn zsh(all: &[&Command]) -> String {
+fn zsh(program: &Program) -> String {
     let mut cases = String::new();
-    let mut commands = all.to_vec();
+    let mut commands = program.commands.to_vec();
     // The default command matches any line, so it comes last.
     commands.sort_by_key(|command| command.is_default());
     for command in commands {
@@ -133,7 +125,7 @@ fn zsh(all: &[&Command]) -> String {
         let pattern = if command.is_default() { "*".into() } else { format!("'{} '*", command.name) };
         let _ = writeln!(cases, "        {pattern}) _arguments -S '*:file:_files' {} ;;", specs.join(" "));
     }
-    let (first, second) = (first_words(all).join(" "), second_words(all).join(" "));
+    let (first, second) = (program.first_words().join(" "), second_words(program).join(" "));
     format!(
         r#"#compdef quire
 _quire() {{
@@ -172,17 +164,18 @@ fn zsh_specs(command: &Command, flag: &FlagInfo<'static>) -> Vec<String> {
     names.map(|name| quoted(&format!("*{name}[{meaning}]{value}"))).collect()
 }
 
-fn fish(all: &[&Command]) -> String {
+fn fish(program: &Program) -> String {
     let mut script = String::from("complete -c quire -e\n");
-    let (first, second) = (first_words(all).join(" "), second_words(all).join(" "));
+    let (first, second) = (program.first_words().join(" "), second_words(program).join(" "));
     let _ = writeln!(script, "complete -c quire -n __fish_use_subcommand -a {}", quoted(&first));
     let among_bench = format!("__fish_seen_subcommand_from bench; and not __fish_seen_subcommand_from {second}");
     let _ = writeln!(script, "complete -c quire -f -n {} -a {}", quoted(&among_bench), quoted(&second));
-    for command in all {
+    for command in program.commands {
         let condition = match command.name.strip_prefix("bench ") {
             Some(name) => format!("__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from {name}"),
             None if command.is_default() => {
-                let others: Vec<&str> = first_words(all).into_iter().filter(|word| *word != command.name).collect();
+                let others: Vec<&str> =
+                    program.first_words().into_iter().filter(|word| *word != command.name).collect();
                 format!("not __fish_seen_subcommand_from {}", others.join(" "))
             }
             None => format!("not __fish_seen_subcommand_from bench; and __fish_seen_subcommand_from {}", command.name),

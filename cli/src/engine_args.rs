@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
-use engine::kv::KvDtype;
-use engine::llm::{AttentionKernels, Device, Options, Preemption, Prompt, SchedulerOptions};
-use engine::tensor::DType;
+use engine::DType;
+use engine::KvDtype;
+use engine::{AttentionKernels, Device, Options, Preemption, Prompt, SchedulerOptions};
 
 use crate::values::{count, memory, number, quantised_kv, switch};
 

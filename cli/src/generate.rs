@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use argh::ArgsInfo;
-use engine::llm::{Llm, Prompt, RequestEvent};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Event, Llm, Prompt};
 
 use crate::args::Args;
 use crate::chat::Chat;
@@ -103,9 +103,9 @@ fn run(words: &Words) -> Result<()> {
         }
         for event in llm.step()? {
             match event {
-                RequestEvent::Prompt { .. } => {} // never requested
-                RequestEvent::Token { token, text, .. } => printer.token(token, &text, llm.tokenizer())?,
-                RequestEvent::Done(completion) => {
+                Event::Prompt { .. } => {} // never requested
+                Event::Token { token, text, .. } => printer.token(token, &text, llm.tokenizer())?,
+                Event::Done(completion) => {
                     printer.done(&completion, llm.tokenizer())?;
                     completions.push(completion);
                 }

@@ -2,19 +2,20 @@
 
 use argh::{FlagInfo, FlagInfoKind};
 
-use crate::command::Command;
+use crate::command::{Command, Program};
 
 /// Maximum characters per line.
 pub const WIDTH: usize = 100;
 /// The column where descriptions of options begin.
 const COLUMN: usize = 34;
 
-/// Returns the help page of `command`, one of `all`.
-pub fn page(all: &[&Command], command: &Command) -> String {
-    let mut page = format!("{}\n\nUsage: {}", wrapped((command.info)().description, 0, 0), usage(command));
+/// Returns the help page of `command`.
+pub fn page(program: &Program, command: &Command) -> String {
+    let mut page = format!("{}\n\nUsage: {}", wrapped((command.info)().description, 0, 0), usage(program, command));
     if command.is_default() {
-        let others = all.iter().filter(|command| !command.is_default() && !command.name.starts_with("bench "));
-        let mut usages: Vec<String> = others.map(|command| usage(command)).collect();
+        let others =
+            program.commands.iter().filter(|command| !command.is_default() && !command.name.starts_with("bench "));
+        let mut usages: Vec<String> = others.map(|command| usage(program, command)).collect();
         usages.extend(["quire bench <command> [options]\n".into(), "quire help [command]\n".into()]);
         page.extend(usages.iter().map(|usage| format!("       {usage}")));
     }
@@ -35,12 +36,15 @@ pub fn page(all: &[&Command], command: &Command) -> String {
     page
 }
 
-/// Returns the help page of `quire bench`. Each of its commands also has its own page.
-pub fn bench_page(all: &[&Command]) -> String {
-    let mut page = "Measure or compute the cost of a model and the savings of sharing memory.\n\n\
-                    Usage: quire bench <command> [options]\n       quire help bench <command>\n\nCommands\n"
-        .to_owned();
-    for (command, name) in all.iter().filter_map(|c| Some((c, c.name.strip_prefix("bench ")?))) {
+/// Lists the commands whose names begin with `prefix`: `bench ` or nothing. Each of them also has its own page.
+pub fn group_page(program: &Program, prefix: &str) -> String {
+    let about = if prefix.is_empty() { program.about } else { "Measure an engine or a server under load." };
+    let mut page = format!(
+        "{}\n\nUsage: {name} {prefix}<command> [options]\n       {name} help {prefix}<command>\n\nCommands\n",
+        wrapped(about, 0, 0),
+        name = program.name
+    );
+    for (command, name) in program.commands.iter().filter_map(|c| Some((c, c.name.strip_prefix(prefix)?))) {
         let description = (command.info)().description;
         let first = description.split_inclusive(". ").next().unwrap_or_default().trim_end();
         page.push_str(&format!("  {name:<12} {}\n", wrapped(first, 15, 15)));
@@ -61,8 +65,8 @@ pub fn hello() -> String {
     format!("{first}\n\n{lines}\nquire --help shows all options.\n")
 }
 
-fn usage(command: &Command) -> String {
-    format!("{} {}[options]\n", command.call(), command.positionals.shown())
+fn usage(program: &Program, command: &Command) -> String {
+    format!("{} {}[options]\n", program.call(command), command.positionals.shown())
 }
 
 fn group<'a>(heading: &str, flags: impl Iterator<Item = &'a FlagInfo<'a>>) -> String {

@@ -1,7 +1,7 @@
 //! The output format of `--json`.
 
-use engine::llm::{Completion, Continuation};
-use engine::sequence::FinishReason;
+use engine::FinishReason;
+use engine::{Completion, Continuation};
 use serde_json::{Value, json};
 
 /// Returns the JSON of a prompt and its outputs. `index` is the prompt's position and `model` the model's name.
@@ -33,8 +33,7 @@ fn output(index: usize, o: &Continuation) -> Value {
         value["score"] = json!(score);
     }
     if let Some(logprobs) = &o.logprobs {
-        let entry =
-            |l: &engine::sequence::TokenLogprob| json!({"token_id": l.token, "logprob": l.logprob, "top": l.top});
+        let entry = |l: &engine::TokenLogprob| json!({"token_id": l.token, "logprob": l.logprob, "top": l.top});
         value["logprobs"] = logprobs.iter().map(entry).collect();
     }
     value

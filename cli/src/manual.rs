@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use anyhow::Result;
 use argh::{ArgsInfo, FlagInfo, FlagInfoKind, FromArgs};
 
-use crate::command::{Command, Positionals, Words};
+use crate::command::{Command, Positionals, Program, Words};
 
 /// The command `quire man`, which prints a manual page.
 pub const COMMAND: Command = Command {
@@ -25,26 +25,38 @@ struct Args {}
 
 fn run(words: &Words) -> Result<()> {
     words.own::<Args>()?;
-    Ok(io::stdout().write_all(page(words.all).as_bytes())?)
+    Ok(io::stdout().write_all(page(words.program).as_bytes())?)
 }
 
-fn page(all: &[&Command]) -> String {
+fn page(program: &Program) -> String {
     let mut page = format!(".TH QUIRE 1 \"\" \"quire {}\" \"User Commands\"\n", env!("CARGO_PKG_VERSION"));
     page.push_str(".SH NAME\nquire \\- run and serve large language models\n.SH SYNOPSIS\n");
-    for command in all {
-        let _ =
-            writeln!(page, ".B {}\n{}[options]\n.br", escaped(&command.call()), escaped(command.positionals.shown()));
+    for command in program.commands {
+        let _ = writeln!(
+            page,
+            ".B {}\n{}[options]\n.br",
+            escaped(&program.call(command)),
+            escaped(command.positionals.shown())
+        );
     }
     page.push_str(".SH COMMANDS\n");
-    for command in all {
-        let _ = writeln!(page, ".SS {}\n{}", escaped(&command.call()), escaped((command.info)().description));
+    for command in program.commands {
+        let _ = writeln!(page, ".SS {}\n{}", escaped(&program.call(command)), escaped((command.info)().description));
         page.extend(command.own_flags().iter().filter(|flag| flag.long != "--help").map(option));
         if command.runs_engine {
             page.push_str(".PP\nIt also has the engine options.\n");
         }
     }
     page.push_str(".SH ENGINE OPTIONS\nEvery command that runs a model has these.\n");
-    page.extend(all.iter().find(|command| command.runs_engine).into_iter().flat_map(|c| c.engine_flags()).map(option));
+    page.extend(
+        program
+            .commands
+            .iter()
+            .find(|command| command.runs_engine)
+            .into_iter()
+            .flat_map(|c| c.engine_flags())
+            .map(option),
+    );
     page
 }
 

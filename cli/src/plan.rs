@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
-use engine::kv::KvDtype;
+use engine::KvDtype;
 use simulator::gpu::{self, GpuSpec};
 use simulator::model::ModelShape;
 use simulator::plan::{self, Plan, Question};

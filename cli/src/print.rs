@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use anyhow::Result;
-use engine::group::RequestId;
-use engine::llm::{Completion, Continuation, Llm};
-use engine::sampling::SamplingParams;
-use engine::sequence::FinishReason;
-use engine::tokenizer::Tokenizer;
+use engine::FinishReason;
+use engine::RequestId;
+use engine::SamplingParams;
+use engine::tools::tokenizer::Tokenizer;
+use engine::{Completion, Continuation, Llm};
 
 use crate::args::Args;
 use crate::json;

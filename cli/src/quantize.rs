@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
-use engine::load::ModelFiles;
-use engine::quantised::QuantType;
+use engine::ModelFiles;
+use engine::tools::quantised::QuantType;
 
 use crate::command::{Command, Positionals, Words};
 use crate::progress;

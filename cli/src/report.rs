@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use engine::llm::{Completion, Llm};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
-use engine::sequence::FinishReason;
+use engine::FinishReason;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Completion, Llm};
 
 use crate::args::Args;
 

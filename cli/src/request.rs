@@ -3,10 +3,10 @@
 use std::io::{self, IsTerminal, Read};
 
 use anyhow::{Context, Result, bail};
-use engine::config::GenerationConfig;
-use engine::constraint::{Grammar, exact_numbers};
-use engine::llm::Prompt;
-use engine::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
+use engine::Prompt;
+use engine::tools::config::GenerationConfig;
+use engine::tools::constraint::{Grammar, exact_numbers};
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
 
 use crate::args::Args;
 use crate::words::UsageError;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
-use engine::answer::ToolFormat;
-use engine::embedding::Pooling;
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::Pooling;
+use engine::tools::answer::ToolFormat;
 use server::{EventFormat, KvEventsOptions, RequestLimits, ServeOptions, Server};
 use tracing_subscriber::EnvFilter;
 
@@ -268,11 +268,12 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
     use super::*;
+    use crate::commands::QUIRE;
 
     #[test]
     fn words_go_to_the_engine_or_the_server() {
         let words = ["--port", "0", "--model", "gpt2", "--log-json", "--block-size", "8", "--api-key", "--model"];
-        let words = Words::sort(&[&COMMAND], &COMMAND, &words.map(str::to_owned)).unwrap();
+        let words = Words::sort(&QUIRE, &COMMAND, &words.map(str::to_owned)).unwrap();
         let (own, engine) = (words.own::<ServeArgs>().unwrap(), words.engine().unwrap());
         assert_eq!((engine.model.as_deref(), engine.block_size), (Some("gpt2"), 8));
         assert_eq!((own.port, own.log_json, own.api_key.as_deref()), (Some(0), true, Some("--model")));
@@ -281,7 +282,7 @@ mod tests {
     fn options_of_kv_events_need_their_endpoint() {
         let events = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|&word| word.into()).collect();
-            kv_events(&Words::sort(&[&COMMAND], &COMMAND, &words).unwrap().own::<ServeArgs>().unwrap())
+            kv_events(&Words::sort(&QUIRE, &COMMAND, &words).unwrap().own::<ServeArgs>().unwrap())
         };
         assert!(events(&[]).unwrap().is_none());
         assert!(events(&["--kv-events-topic", "kv@1@m"]).is_err() && events(&["--kv-events-buffer", "5"]).is_err());

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::OnceLock;
 
-use engine::mapping::file_at;
+use engine::tools::mapping::file_at;
 use libc::{iovec, sigaction, siginfo_t};
 
 /// The exit status of a process that can no longer read its model.

@@ -12,8 +12,8 @@ use std::io::{self, BufWriter, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use engine::kv::{BlockEvent, CacheGroup, EventLog, SharedLog, Space};
-use engine::llm::Llm;
+use engine::Llm;
+use engine::tools::kv::{BlockEvent, CacheGroup, EventLog, SharedLog, Space};
 use serde_json::{Value, json};
 
 /// A trace file that is being written.

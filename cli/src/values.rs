@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::kv::KvDtype;
+use engine::KvDtype;
 
 /// Parses a whole number.
 pub fn count(s: &str) -> Result<usize, String> {

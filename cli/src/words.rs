@@ -6,10 +6,9 @@ use std::fmt;
 use std::path::Path;
 
 use argh::{FlagInfo, FlagInfoKind, FromArgs, Optionality};
-use engine::load::{ModelFiles, SHORT_NAMES};
+use engine::tools::load::{ModelFiles, SHORT_NAMES};
 
-use crate::command::{Command, Positionals, Words};
-use crate::completions::first_words;
+use crate::command::{Command, Positionals, Program, Words};
 use crate::engine_args::EngineArgs;
 use crate::suggest::{nearest, shown};
 
@@ -21,18 +20,14 @@ const BARE: [(&str, &str); 1] = [("--early-stopping", "true")];
 pub struct UsageError(String);
 
 impl Words {
-    /// Sorts the words after the name of `command`, one of `all`.
+    /// Sorts the words after the name of `command`.
     ///
     /// # Errors
     /// If the command does not accept an option or another word, or if a value is missing.
-    pub fn sort(
-        all: &'static [&'static Command],
-        command: &'static Command,
-        words: &[String],
-    ) -> Result<Self, UsageError> {
+    pub fn sort(program: &'static Program, command: &'static Command, words: &[String]) -> Result<Self, UsageError> {
         let mut sorted = Words {
             command,
-            all,
+            program,
             own: Vec::new(),
             engine: Vec::new(),
             positionals: Vec::new(),
@@ -93,12 +88,12 @@ impl Words {
 
     /// Returns an error that refers to the command's help page.
     pub fn wrong(&self, sentence: impl fmt::Display) -> UsageError {
-        UsageError(format!("{sentence} ({} --help shows all options)", self.command.call()))
+        UsageError(format!("{sentence} ({} --help shows all options)", self.program.call(self.command)))
     }
 
     fn parse<T: FromArgs>(&self, words: &[String]) -> Result<T, UsageError> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        T::from_args(&[&self.command.call()], &words).map_err(|exit| {
+        T::from_args(&[&self.program.call(self.command)], &words).map_err(|exit| {
             // argh's message starts with the option and its value, followed by the reason.
             let of = |pair: &[&str]| {
                 exit.output
@@ -131,17 +126,22 @@ impl Words {
 
     /// Returns an error for an unknown option, with a suggestion if a similar one exists.
     fn unknown(&self, name: &str) -> UsageError {
-        let others = || self.all.iter().filter(|other| other.name != self.command.name);
+        let others = || self.program.commands.iter().filter(|other| other.name != self.command.name);
         let longs = |command: &Command| command.flags().map(|flag| flag.long).collect::<Vec<_>>();
         if name == "-V" {
             return self.unknown("--version");
         }
         if let Some(other) = others().find(|other| longs(other).contains(&name)) {
-            return self.wrong(format!("{name} is an option of `{}`, not of `{}`", other.call(), self.command.call()));
+            return self.wrong(format!(
+                "{name} is an option of `{}`, not of `{}`",
+                self.program.call(other),
+                self.program.call(self.command)
+            ));
         }
         let meant = nearest(name, longs(self.command).into_iter()).map(str::to_owned).or_else(|| {
-            let near =
-                |other: &&'static Command| nearest(name, longs(other).into_iter()).map(|name| (name, other.call()));
+            let near = |other: &&'static Command| {
+                nearest(name, longs(other).into_iter()).map(|name| (name, self.program.call(other)))
+            };
             others().find_map(near).map(|(name, call)| format!("{name} of `{call}`"))
         });
         let meant = meant.map_or(String::new(), |name| format!("; did you mean {name}?"));
@@ -162,7 +162,7 @@ impl Words {
     fn operand(&mut self, word: &str) -> Result<(), UsageError> {
         match self.command.positionals {
             Positionals::Own(_) => self.positionals.push(word.to_owned()),
-            Positionals::Model if is_model(self.all, word) => self.push("--model", Some(word)),
+            Positionals::Model if is_model(self.program, word) => self.push("--model", Some(word)),
             _ => return Err(self.stray(word)),
         }
         Ok(())
@@ -174,8 +174,8 @@ impl Words {
         if word == "-" {
             return self.wrong("- is not an option; --prompt - reads a prompt from standard input");
         }
-        if is_command(self.all, word) {
-            return self.wrong(format!("the command comes first: quire {word}"));
+        if is_command(self.program, word) {
+            return self.wrong(format!("the command comes first: {} {word}", self.program.name));
         }
         let is_default = self.command.is_default();
         if word.contains(char::is_whitespace) || word.is_empty() {
@@ -189,7 +189,7 @@ impl Words {
             _ if is_default && !self.own.is_empty() => self.wrong(format!(
                 "unexpected word {name}: it is not a model, and a prompt of several words needs quotes"
             )),
-            _ if is_default => no_command(self.all, &format!("there is no command or model {name}"), word),
+            _ if is_default => no_command(self.program, &format!("there is no command or model {name}"), word),
             _ if self.command.positionals == Positionals::Model => self.wrong(format!("there is no model {name}")),
             _ => self.wrong(format!("unexpected word {name}")),
         }
@@ -197,23 +197,24 @@ impl Words {
 }
 
 /// Whether `word` is the first word of a command's name.
-pub fn is_command(commands: &[&Command], word: &str) -> bool {
-    commands.iter().any(|command| command.name.split(' ').next() == Some(word))
+pub fn is_command(program: &Program, word: &str) -> bool {
+    program.commands.iter().any(|command| command.name.split(' ').next() == Some(word))
 }
 
 /// Returns an error that starts with `wrong`, lists the commands and suggests one similar to `name`.
-pub fn no_command(commands: &[&Command], wrong: &str, name: &str) -> UsageError {
-    let top = ["bench", "help"].into_iter().chain(commands.iter().map(|command| command.name));
+pub fn no_command(program: &Program, wrong: &str, name: &str) -> UsageError {
+    let commands = program.commands.iter().map(|command| command.name);
+    let top = program.first_words().into_iter().chain(commands.clone());
     // A top-level command that was called as a benchmark.
-    let own = name.strip_prefix("bench ").filter(|own| commands.iter().any(|command| command.name == *own));
+    let own = name.strip_prefix("bench ").filter(|own| commands.clone().any(|command| command == *own));
     let meant = own.or_else(|| nearest(name, top)).map_or(String::new(), |name| format!("; did you mean {name}?"));
-    let all = if name.starts_with("bench ") { names(commands, "bench ") } else { listed(first_words(commands)) };
+    let all = if name.starts_with("bench ") { names(program, "bench ") } else { listed(program.first_words()) };
     UsageError::new(format!("{wrong}; commands are {all}{meant}"))
 }
 
 /// Returns the names of the commands that start with `beginning`, without it.
-pub fn names(commands: &[&Command], beginning: &str) -> String {
-    listed(commands.iter().filter_map(|command| command.name.strip_prefix(beginning)).collect())
+pub fn names(program: &Program, beginning: &str) -> String {
+    listed(program.commands.iter().filter_map(|command| command.name.strip_prefix(beginning)).collect())
 }
 
 /// Joins names with commas and a final "and".
@@ -223,8 +224,8 @@ fn listed(mut names: Vec<&str>) -> String {
 }
 
 /// Whether a word that is not an option names a model.
-fn is_model(commands: &[&Command], word: &str) -> bool {
-    if is_command(commands, word) {
+fn is_model(program: &Program, word: &str) -> bool {
+    if is_command(program, word) {
         return false;
     }
     let is_short = || SHORT_NAMES.iter().any(|(short, _)| short.eq_ignore_ascii_case(word));

@@ -172,23 +172,6 @@ fn invalid_options_are_refused_in_one_sentence() {
 }
 
 #[test]
-fn a_published_data_set_becomes_a_trace() {
-    let folder = tempfile::tempdir().unwrap();
-    let (data, trace) = (folder.path().join("alpaca.json"), folder.path().join("trace.jsonl"));
-    let text = r#"[{"instruction": "Once upon", "input": "a time", "output": "there was"}, {"instruction": "x", "output": ""}]"#;
-    std::fs::write(&data, text).unwrap();
-    let quire = |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_quire")).args(args).output().unwrap();
-    let (data, trace) = (data.to_str().unwrap(), trace.to_str().unwrap());
-    let made = quire(&["bench", "trace", "--alpaca", data, "--tokenizer", "opt-story-3m", "-o", trace]);
-    let said = String::from_utf8(made.stderr).unwrap();
-    assert!(made.status.success() && said.contains("1 of 2 requests") && said.contains("19.31"), "{said}");
-    let line = std::fs::read_to_string(trace).unwrap();
-    assert!(line.lines().count() == 1 && line.contains("\"prompt_tokens\": 5"), "{line}");
-    let wrong = quire(&["bench", "trace", "--sharegpt", data, "--tokenizer", "opt-story-3m"]);
-    assert!(!wrong.status.success() && String::from_utf8(wrong.stderr).unwrap().contains("no question with an answer"));
-}
-
-#[test]
 fn several_outputs_are_counted_with_their_requests() {
     let common = ["throughput", "--lengths", "8,4", "--requests", "3"];
     let tokens =

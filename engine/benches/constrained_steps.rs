@@ -7,10 +7,10 @@
 
 use std::time::{Duration, Instant};
 
-use engine::constraint::{Constraint, Grammar};
-use engine::llm::{Device, Llm, Options, Prompt};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::tools::constraint::{Constraint, Grammar};
+use engine::{Device, Llm, Options, Prompt};
 use serde_json::json;
 
 /// Sequences per step.

@@ -7,11 +7,11 @@ use std::fmt;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use engine::backend::cpu::{CpuBackend, CpuWeight};
-use engine::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope};
-use engine::batch::{Batch, GroupTables, Span};
-use engine::kv::{KvDtype, KvLayout, blocks_for};
-use engine::tensor::{DType, HostTensor};
+use engine::tools::backend::cpu::{CpuBackend, CpuWeight};
+use engine::tools::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope};
+use engine::tools::batch::{Batch, GroupTables, Span};
+use engine::tools::kv::{KvDtype, KvLayout, blocks_for};
+use engine::tools::tensor::{DType, HostTensor};
 
 /// Weights of this total size are used in turn, so that they are not cached, as in a model.
 const FOOTPRINT: usize = 400 << 20;

@@ -5,10 +5,10 @@
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use engine::group::SequenceGroup;
-use engine::kv::BlockPool;
-use engine::sampling::{Sampled, SamplingParams};
-use engine::scheduler::{Scheduler, SchedulerOptions};
+use engine::tools::group::SequenceGroup;
+use engine::tools::kv::BlockPool;
+use engine::tools::sampling::{Sampled, SamplingParams};
+use engine::tools::scheduler::{Scheduler, SchedulerOptions};
 
 const BLOCK_SIZE: usize = 16;
 const PROMPT: usize = 512;

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use engine::constraint::{Constraint, Grammar, GrammarCompiler, Matcher, Reading, compute_masks};
-use engine::load::ModelFiles;
-use engine::tokenizer::Tokenizer;
+use engine::ModelFiles;
+use engine::tools::constraint::{Constraint, Grammar, GrammarCompiler, Matcher, Reading, compute_masks};
+use engine::tools::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// Tokens in the synthetic vocabulary.

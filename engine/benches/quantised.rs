@@ -7,11 +7,11 @@ use std::fmt;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use engine::backend::Backend;
-use engine::backend::cpu::{CpuBackend, CpuWeight};
-use engine::batch::Batch;
-use engine::quantised::QuantType;
-use engine::tensor::HostTensor;
+use engine::tools::backend::Backend;
+use engine::tools::backend::cpu::{CpuBackend, CpuWeight};
+use engine::tools::batch::Batch;
+use engine::tools::quantised::QuantType;
+use engine::tools::tensor::HostTensor;
 
 /// Weights of this total size are used in turn, so that they are not cached, as in a model.
 const FOOTPRINT: usize = 200 << 20;

@@ -80,7 +80,7 @@ pub struct Completion {
 
 /// An event of a request in a step.
 #[derive(Clone, Debug, PartialEq)]
-pub enum RequestEvent {
+pub enum Event {
     /// The prompt of a request that asked for its echo. Comes before the first token of an output that can be streamed.
     Prompt {
         /// The request's id.
@@ -111,13 +111,11 @@ pub enum RequestEvent {
     Done(Completion),
 }
 
-impl RequestEvent {
+impl Event {
     /// The id of the request.
     pub fn request(&self) -> RequestId {
         match self {
-            RequestEvent::Prompt { id, .. }
-            | RequestEvent::Token { id, .. }
-            | RequestEvent::Done(Completion { id, .. }) => *id,
+            Event::Prompt { id, .. } | Event::Token { id, .. } | Event::Done(Completion { id, .. }) => *id,
         }
     }
 }

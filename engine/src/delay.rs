@@ -5,24 +5,24 @@ use std::time::Duration;
 /// Delays new prompts by a multiple of the duration of the last step with prompts. A larger factor gives larger batches
 /// of prompts, fewer interruptions of decoding sequences, and a longer time to first token.
 #[derive(Clone, Copy, Debug)]
-pub struct Delay {
+pub(crate) struct Delay {
     factor: f64,
     last_prompt_step: Duration,
 }
 
 impl Delay {
     /// A delay of `factor` times the duration of the last step with prompts. With 0 no prompt waits.
-    pub fn new(factor: f64) -> Self {
+    pub(crate) fn new(factor: f64) -> Self {
         Delay { factor, last_prompt_step: Duration::ZERO }
     }
 
     /// Records the duration of a step with prompts.
-    pub fn observe(&mut self, prompt_step: Duration) {
+    pub(crate) fn observe(&mut self, prompt_step: Duration) {
         self.last_prompt_step = prompt_step;
     }
 
     /// Whether new prompts should wait longer. `waited` is how long the oldest of them has waited.
-    pub fn holds(&self, waited: Duration) -> bool {
+    pub(crate) fn holds(&self, waited: Duration) -> bool {
         waited.as_secs_f64() < self.factor * self.last_prompt_step.as_secs_f64()
     }
 }

@@ -16,7 +16,7 @@ use crate::parallel::Shard;
 use crate::runner::Runner;
 
 /// A model on its device, ready to run.
-pub struct LoadedModel {
+pub(crate) struct LoadedModel {
     /// Executes its steps.
     pub runner: Box<dyn Runner>,
     /// The shape of its KV cache.
@@ -34,7 +34,7 @@ pub struct LoadedModel {
 /// # Errors
 /// [`crate::Error::Device`], [`crate::Error::Unsupported`], [`crate::Error::Option`] or [`crate::Error::Memory`] if the
 /// model cannot run there, and errors of `open`.
-pub fn load_model(
+pub(crate) fn load_model(
     config: &ModelConfig,
     mut open: impl FnMut() -> Result<Weights>,
     options: &Options,

@@ -33,12 +33,12 @@ pub(crate) struct PooledStates {
 
 impl PooledStates {
     /// The number of hidden states in the sum.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
     /// Adds the hidden states of the next tokens.
-    pub fn add(&mut self, states: &[Vec<f32>]) {
+    pub(crate) fn add(&mut self, states: &[Vec<f32>]) {
         for state in states {
             self.sum.resize(state.len(), 0.0);
             self.sum.iter_mut().zip(state).for_each(|(sum, x)| *sum += f64::from(*x));
@@ -47,7 +47,7 @@ impl PooledStates {
     }
 
     /// The sum scaled to length 1, which is also the normalised mean. A sum of zeros is returned as it is.
-    pub fn normalised(&self) -> Vec<f32> {
+    pub(crate) fn normalised(&self) -> Vec<f32> {
         let length = self.sum.iter().map(|x| x * x).sum::<f64>().sqrt();
         let scale = if length > 0.0 { 1.0 / length } else { 1.0 };
         self.sum.iter().map(|x| (x * scale) as f32).collect()

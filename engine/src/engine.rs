@@ -31,7 +31,7 @@ pub struct EngineConfig {
     pub groups: Vec<CacheGroup>,
     /// Most positions a sequence may have.
     pub max_len: usize,
-    /// The number of tokens above which the model encodes positions differently, if there is one.
+    /// The number of tokens above which the model encodes positions differently. `None` if it never does.
     pub boundary: Option<usize>,
     /// Size of the vocabulary. Token ids are below it.
     pub vocab_size: usize,

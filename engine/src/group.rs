@@ -309,10 +309,6 @@ impl SequenceGroup {
 
     /// Derives an output's seed. Seeds are far apart and do not repeat between requests with neighbouring seeds.
     fn output_seed(&self, index: usize) -> u64 {
-        // The finaliser of SplitMix64, over the two numbers combined.
-        let mut z = self.seed ^ (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        splitmix::mix(self.seed ^ (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 }

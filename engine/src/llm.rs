@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use crate::completion::{Completion, Continuation, Prompt, RequestEvent, StopReason};
+use crate::completion::{Completion, Continuation, Event, Prompt, StopReason};
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::constraint::{Constraint, Grammar, GrammarCompiler};
 use crate::detokenizer::Detokenizer;
-pub use crate::device_info::{DeviceInfo, MemoryPlan};
+use crate::device_info::DeviceInfo;
 use crate::device_setup::{LoadedModel, load_model};
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
 use crate::group::{OwnerId, RequestId};
 use crate::kv::{KvLayout, SharedLog};
 use crate::load::ModelFiles;
-pub use crate::options::{AttentionKernels, Device, Options, Preemption, SchedulerOptions};
+use crate::options::Options;
 use crate::output_text::OutputText;
 use crate::sampling::SamplingParams;
 use crate::sequence::{FinishReason, PromptLogprobs};
@@ -25,11 +25,8 @@ use crate::tokenizer::Tokenizer;
 /// A model that answers requests.
 ///
 /// ```
-/// use engine::llm::{Llm, Options, Prompt};
-/// use engine::load::ModelFiles;
-/// use engine::sampling::SamplingParams;
+/// use engine::{Llm, ModelFiles, Options, Prompt, SamplingParams};
 ///
-/// // The model bundled with the program. `ModelFiles::directory` and `resolve` find others.
 /// let mut llm = Llm::load(&ModelFiles::bundled(), &Options::default())?;
 /// let params = SamplingParams { max_tokens: 5, temperature: 0.0, ..SamplingParams::default() };
 /// let answers = llm.generate(&[Prompt::Text("Once upon a time".into())], &params)?;
@@ -123,7 +120,7 @@ impl Llm {
     }
 
     /// Creates an owner, for requests whose sequences and blocks are counted together, see
-    /// [`SchedulerOptions::max_request_share`].
+    /// [`max_request_share`](crate::SchedulerOptions::max_request_share).
     pub fn new_owner(&mut self) -> OwnerId {
         self.engine.new_owner()
     }
@@ -176,7 +173,7 @@ impl Llm {
     ///
     /// # Errors
     /// If the device failed. The running requests are lost, see [`Engine::step`].
-    pub fn step(&mut self) -> Result<Vec<RequestEvent>> {
+    pub fn step(&mut self) -> Result<Vec<Event>> {
         let step = self.engine.step().inspect_err(|_| {
             self.requests.retain(|id, _| self.engine.scheduler().contains(*id));
         })?;
@@ -185,7 +182,7 @@ impl Llm {
         for new in step.tokens {
             let Some(request) = self.requests.get_mut(&new.request) else { continue };
             if request.texts.is_empty() && request.streams && request.echo {
-                events.push(RequestEvent::Prompt {
+                events.push(Event::Prompt {
                     id: new.request,
                     text: request.prompt.clone(),
                     tokens: request.prompt_tokens.clone(),
@@ -204,12 +201,12 @@ impl Llm {
             }
             if request.streams {
                 let (id, index) = (new.request, new.index);
-                events.push(RequestEvent::Token { id, index, token: new.token, text, logprob: new.logprob });
+                events.push(Event::Token { id, index, token: new.token, text, logprob: new.logprob });
             }
         }
         for finished in step.finished {
             if let Some(request) = self.requests.remove(&finished.id) {
-                events.push(RequestEvent::Done(self.complete(finished, request)?));
+                events.push(Event::Done(self.complete(finished, request)?));
             }
         }
         Ok(events)
@@ -221,7 +218,7 @@ impl Llm {
         let mut done = BTreeMap::new();
         while self.has_work() {
             for event in self.step()? {
-                if let RequestEvent::Done(completion) = event {
+                if let Event::Done(completion) = event {
                     done.insert(completion.id, completion);
                 }
             }

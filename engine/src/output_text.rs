@@ -25,7 +25,7 @@ pub(crate) struct OutputText {
 
 impl OutputText {
     /// An empty text with the settings of `params`. `detokenizer` may already have the tokens before the output.
-    pub fn new(detokenizer: Detokenizer, params: &SamplingParams) -> Self {
+    pub(crate) fn new(detokenizer: Detokenizer, params: &SamplingParams) -> Self {
         OutputText {
             detokenizer,
             stops: StopMatcher::new(params.stop.clone(), params.include_stop_str_in_output),
@@ -40,7 +40,7 @@ impl OutputText {
 
     /// Adds a token and returns the text that it settles. After a stop string, no text is returned. `ends` says that
     /// the token itself ends the output.
-    pub fn push(&mut self, tokenizer: &Tokenizer, token: u32, ends: bool) -> Result<String> {
+    pub(crate) fn push(&mut self, tokenizer: &Tokenizer, token: u32, ends: bool) -> Result<String> {
         self.tokens += 1;
         if ends && !self.include_end {
             return Ok(String::new());
@@ -59,7 +59,7 @@ impl OutputText {
     }
 
     /// Returns the whole text, including text that was held back in case more tokens would follow.
-    pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String> {
+    pub(crate) fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String> {
         let rest = self.detokenizer.finish(tokenizer)?;
         self.screen(&rest);
         if self.stop.is_none() {

@@ -7,14 +7,14 @@ use crate::kv::CacheGroup;
 use crate::sampling::{SampleRow, SamplingParams};
 
 /// Sampling parameters for the rows of a warm-up step.
-pub fn rows(params: &SamplingParams, sequences: usize) -> Vec<SampleRow<'_>> {
+pub(crate) fn rows(params: &SamplingParams, sequences: usize) -> Vec<SampleRow<'_>> {
     vec![SampleRow::new(params, 0); sequences]
 }
 
 /// Decode steps of the given numbers of sequences, at most one per page, largest first. The block table of the largest
 /// step is as long as the cache has blocks, so input buffers get their final size. The steps write to the first slots
 /// of pages, which must all be free.
-pub fn steps(
+pub(crate) fn steps(
     sizes: impl IntoIterator<Item = usize>,
     num_blocks: usize,
     block_size: usize,

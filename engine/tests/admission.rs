@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::group::SequenceGroup;
-use engine::kv::BlockPool;
-use engine::sampling::SamplingParams;
-use engine::scheduler::{Scheduler, SchedulerOptions};
+use engine::SamplingParams;
+use engine::tools::group::SequenceGroup;
+use engine::tools::kv::BlockPool;
+use engine::tools::scheduler::{Scheduler, SchedulerOptions};
 
 #[test]
 fn held_new_requests_wait_unless_no_group_runs() {

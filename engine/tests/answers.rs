@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::answer::{AnswerReader, Part, ToolFormat};
+use engine::tools::answer::{AnswerReader, Part, ThoughtFormat, ToolFormat};
 
 /// The parts that `reader` returns for a text, with neighbouring parts joined. Checks that they are the same however
 /// the text is cut.
@@ -33,7 +33,7 @@ fn read(reader: &AnswerReader, text: &str) -> Vec<Part> {
 }
 
 fn tools(format: ToolFormat) -> AnswerReader {
-    AnswerReader::new(Some(format), vec!["get".into(), "set".into()], false)
+    AnswerReader::new(Some(format), vec!["get".into(), "set".into()], None)
 }
 
 fn text(text: &str) -> Part {
@@ -90,15 +90,111 @@ fn mistral_calls_are_a_list_or_a_name() {
 
 #[test]
 fn thoughts_come_first_without_the_line_breaks_around_them() {
-    let plain = AnswerReader::new(None, Vec::new(), true);
+    let plain = AnswerReader::new(None, Vec::new(), Some(ThoughtFormat::Think));
     let thought = Part::Thought("a\n< b".into());
     assert_eq!(read(&plain, "<think>\na\n< b\n</think>\n\nYes."), [thought.clone(), text("Yes.")]);
-    assert_eq!(read(&plain.clone().thinking(), "a\n< b\n</think>\n\nYes."), [thought.clone(), text("Yes.")]);
+    assert_eq!(read(&plain.clone().after("Q <think>\n"), "a\n< b\n</think>\n\nYes."), [thought.clone(), text("Yes.")]);
     assert_eq!(read(&plain, "<think>\n\n</think>\n\nYes."), [text("Yes.")]);
     assert_eq!(read(&plain, "<think>a\n< b"), std::slice::from_ref(&thought));
     assert_eq!(read(&plain, "No <think>"), [text("No <think>")]);
-    assert_eq!(read(&AnswerReader::new(None, Vec::new(), false), "<think>"), [text("<think>")]);
-    let hermes = AnswerReader::new(Some(ToolFormat::Hermes), vec!["get".into()], true);
+    assert_eq!(read(&AnswerReader::new(None, Vec::new(), None), "<think>"), [text("<think>")]);
+    let hermes = AnswerReader::new(Some(ToolFormat::Hermes), vec!["get".into()], Some(ThoughtFormat::Think));
     let answer = "<think>a\n< b</think>\n<tool_call>{\"name\": \"get\", \"arguments\": {}}</tool_call>";
     assert_eq!(read(&hermes, answer), [&[thought][..], &call("get", "{}")].concat());
+}
+
+#[test]
+fn granite_phi_and_command_write_lists() {
+    let want = [call("get", "{\"a\": [1, {}]}"), call("set", "{}")].concat();
+    let list = "[{\"name\": \"get\", \"arguments\": {\"a\": [1, {}]}}, {\"name\": \"set\", \"arguments\": {}}]";
+    let cohere = list.replace("\"name\"", "\"tool_call_id\": \"0\", \"tool_name\"").replace("arguments", "parameters");
+    for (format, marker, list, end) in [
+        (ToolFormat::Granite, "<|tool_call|>", list, ""),
+        (ToolFormat::Granite, "<tool_call>", list, ""),
+        (ToolFormat::Phi4, "<|tool_call|>", list, "<|/tool_call|>"),
+        (ToolFormat::Phi4, "functools", list, ""),
+        (ToolFormat::Cohere, "<|START_ACTION|>\n", &cohere, "\n<|END_ACTION|>"),
+    ] {
+        let reader = tools(format);
+        assert_eq!(read(&reader, &format!("{marker}{list}{end}")), want, "{format}");
+        assert_eq!(read(&reader, &format!("Well. {marker}{list}{end}")), [&[text("Well.")][..], &want].concat());
+        assert_eq!(read(&reader, &format!("{marker} it")), [text(&format!("{marker} it"))], "{format}");
+    }
+    assert_eq!(read(&tools(ToolFormat::Phi4), "import functools\n"), [text("import functools\n")]);
+}
+
+#[test]
+fn glm_writes_a_name_and_an_object_in_place_of_text() {
+    let glm = tools(ToolFormat::Glm4);
+    assert_eq!(read(&glm, "get\n{\"a\": \"}\"}"), call("get", "{\"a\": \"}\"}"));
+    assert_eq!(read(&glm, "\nset \n {}"), call("set", "{}"));
+    for no_call in ["get", "get it", "get\nit", "other\n{}", "getter\n{}", "So\nget\n{}"] {
+        assert_eq!(read(&glm, no_call), [text(no_call)]);
+    }
+}
+
+#[test]
+fn gemma_and_olmo_write_calls_that_are_not_json() {
+    let gemma = tools(ToolFormat::Gemma4);
+    let one = "<|tool_call>call:get{a:<|\"|>x<tool_call|>y<|\"|>,n:[1,true]}<tool_call|>";
+    let want = call("get", "{\"a\":\"x<tool_call|>y\",\"n\":[1,true]}");
+    assert_eq!(read(&gemma, one), want);
+    let two = format!("I look.\n{one}<|tool_call>call:set{{}}<tool_call|>\nSo.");
+    assert_eq!(read(&gemma, &two), [&[text("I look.")][..], &want, &call("set", "{}"), &[text("So.")]].concat());
+    for no_call in ["<|tool_call>call:get{a:", "<|tool_call>get it<tool_call|> x", "1 <|tool"] {
+        assert_eq!(read(&gemma, no_call), [text(no_call)]);
+    }
+    let olmo = tools(ToolFormat::Olmo3);
+    let two = "<function_calls>\nget(a='x', n=None)\nset()\n</function_calls>";
+    assert_eq!(read(&olmo, two), [call("get", "{\"a\":\"x\",\"n\":null}"), call("set", "{}")].concat());
+    assert_eq!(read(&olmo, "<function_calls>no</function_calls>"), [text("<function_calls>no</function_calls>")]);
+}
+
+#[test]
+fn thoughts_of_other_models_have_other_markers() {
+    let thought = Part::Thought("a < b".into());
+    let of = |format| AnswerReader::new(None, Vec::new(), Some(format));
+    let cohere = "<|START_THINKING|>a < b<|END_THINKING|><|START_RESPONSE|>Yes.<|END_RESPONSE|>";
+    assert_eq!(read(&of(ThoughtFormat::Cohere), cohere), [thought.clone(), text("Yes.")]);
+    assert_eq!(read(&of(ThoughtFormat::Cohere), "<|START_RESPONSE|>Yes."), [text("Yes.")]);
+    let granite = "Here is my thought process: a < b\n\nHere is my response:\nYes.";
+    assert_eq!(read(&of(ThoughtFormat::Granite32), granite), [thought.clone(), text("Yes.")]);
+    let granite = "<think>a < b</think><response>Yes.\n</response>";
+    assert_eq!(read(&of(ThoughtFormat::Granite), granite), [thought.clone(), text("Yes.")]);
+    assert_eq!(
+        read(&of(ThoughtFormat::Gemma4), "<|channel>thought\na < b\n<channel|>Yes."),
+        [thought.clone(), text("Yes.")]
+    );
+    assert_eq!(read(&of(ThoughtFormat::Gemma4), "<|channel>thought\n<channel|>Yes."), [text("Yes.")]);
+    let open = of(ThoughtFormat::Cohere).after("Q<|START_THINKING|>");
+    assert_eq!(read(&open, "a < b<|END_THINKING|>Yes."), [thought, text("Yes.")]);
+}
+
+#[test]
+fn a_template_shows_its_format() {
+    for (template, format, thoughts) in [
+        ("<tool_call>\n{\"name\": ... </tool_call> </think>", Some(ToolFormat::Hermes), Some(ThoughtFormat::Think)),
+        (
+            "<|start_of_role|>... <|tool_call|> </think> <response>",
+            Some(ToolFormat::Granite),
+            Some(ThoughtFormat::Granite),
+        ),
+        ("<|start_of_role|>... <tool_call> </tool_call>", Some(ToolFormat::Hermes), None),
+        ("<|START_ACTION|> <|END_THINKING|>", Some(ToolFormat::Cohere), Some(ThoughtFormat::Cohere)),
+        ("<|tool|> <|/tool|>", Some(ToolFormat::Phi4), None),
+        ("functools[...] \"parameters\": dictionary", Some(ToolFormat::Phi4), None),
+        ("Here is my thought process:", None, Some(ThoughtFormat::Granite32)),
+        ("<|observation|>", Some(ToolFormat::Glm4), None),
+        ("<|observation|> <arg_key>", None, None),
+        ("<|tool_call>call: <channel|>", Some(ToolFormat::Gemma4), Some(ThoughtFormat::Gemma4)),
+        ("<function_calls> </think>", Some(ToolFormat::Olmo3), Some(ThoughtFormat::Think)),
+        ("<start_of_turn>", None, None),
+    ] {
+        let mentions = |text: &str| template.contains(text);
+        assert_eq!(
+            (ToolFormat::of_template(mentions), ThoughtFormat::of_template(mentions)),
+            (format, thoughts),
+            "{template}"
+        );
+    }
 }

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 
 use common::model;
-use engine::load::{ModelFiles, Weights};
-use engine::tokenizer::Tokenizer;
+use engine::tools::load::{ModelFiles, Weights};
+use engine::tools::tokenizer::Tokenizer;
 
 fn message<T>(result: engine::Result<T>) -> String {
     let message = result.err().unwrap().to_string();
@@ -82,7 +82,7 @@ fn bos_is_added_once_whichever_file_asks_for_it() {
     assert_eq!(Tokenizer::of_model(&files, &config).unwrap().encode("Hello").unwrap(), expected);
     // A tokenizer with more tokens than the model has embedding rows.
     let small = ModelFiles::directory(model("opt-pre")).unwrap();
-    let config = engine::config::ModelConfig { vocab_size: 50, ..config };
+    let config = engine::tools::config::ModelConfig { vocab_size: 50, ..config };
     assert!(message(Tokenizer::of_model(&small, &config).unwrap().encode("Hello")).contains("vocabulary"));
 }
 
@@ -186,7 +186,7 @@ fn pipes_and_directories_are_not_model_files() {
         let files = ModelFiles::directory(path)?;
         Tokenizer::of_model(&files, &files.config()?)?;
         files.generation_config()?;
-        engine::chat::ChatTemplate::of_model(&files, None)?;
+        engine::tools::chat::ChatTemplate::of_model(&files, None)?;
         files.weights(None).map(drop)
     };
     for file in

@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig};
-use engine::kv::{CacheChange, CacheChanges};
-use engine::scheduler::SchedulerOptions;
+use engine::SchedulerOptions;
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::kv::{CacheChange, CacheChanges};
 use follower::Follower;
 use oracle::{Fails, VOCAB, config, greedy, scheduler_options};
 

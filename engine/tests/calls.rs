@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use engine::answer::{AnswerReader, Part, Tool, ToolFormat, calls};
-use engine::constraint::{GrammarCompiler, Reading};
-use engine::load::ModelFiles;
-use engine::tokenizer::Tokenizer;
+use engine::ModelFiles;
+use engine::tools::answer::{AnswerReader, Part, Tool, ToolFormat, calls};
+use engine::tools::constraint::{GrammarCompiler, Reading};
+use engine::tools::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// Generates texts from random allowed tokens and reads them back as calls.
@@ -21,12 +21,15 @@ fn generated_calls_are_read_as_calls() {
     let parameters = json!({"$defs": {"unit": {"enum": ["C", "F"]}}, "type": "object", "additionalProperties": false,
         "properties": {"unit": {"$ref": "#/$defs/unit"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
         "required": ["unit", "days"]});
-    let tools = [
-        Tool { name: "get_weather".into(), parameters: Some(parameters), strict: true },
-        Tool { name: "say \"hi\"".into(), parameters: None, strict: false },
-    ];
-    let names: Vec<String> = tools.iter().map(|tool| tool.name.clone()).collect();
     for format in ToolFormat::ALL {
+        // Names are JSON only in some formats.
+        let is_json = !matches!(format, ToolFormat::Glm4 | ToolFormat::Gemma4 | ToolFormat::Olmo3);
+        let other = if is_json { "say \"hi\"" } else { "say-hi" };
+        let tools = [
+            Tool { name: "get_weather".into(), parameters: Some(parameters.clone()), strict: true },
+            Tool { name: other.into(), parameters: None, strict: false },
+        ];
+        let names: Vec<String> = tools.iter().map(|tool| tool.name.clone()).collect();
         for parallel in [false, true] {
             let constraint = compiler.compile(&calls(format, &tools, parallel, &tokenizer)).unwrap();
             let mut seen = [false; 3];
@@ -52,7 +55,7 @@ fn generated_calls_are_read_as_calls() {
                     }
                 }
                 let text = tokenizer.decode(&tokens, false).unwrap();
-                let mut reader = AnswerReader::new(Some(format), names.clone(), false);
+                let mut reader = AnswerReader::new(Some(format), names.clone(), None);
                 let parts = [reader.push(&text), reader.finish()].concat();
                 let mut count = 0;
                 let mut arguments = String::new();
@@ -64,7 +67,7 @@ fn generated_calls_are_read_as_calls() {
                         assert!((1..=9).contains(&value["days"].as_i64().unwrap()), "{text}");
                         seen[0] = true;
                     } else {
-                        assert_eq!((name, &value), ("say \"hi\"", &json!({})), "{text}");
+                        assert_eq!((name, &value), (other, &json!({})), "{text}");
                         seen[1] = true;
                     }
                 };
@@ -85,7 +88,8 @@ fn generated_calls_are_read_as_calls() {
                 assert!(count == 1 || parallel, "{text}");
                 seen[2] |= count > 1;
             }
-            assert_eq!(seen, [true, true, parallel], "{format}, parallel {parallel}");
+            let several = parallel && format != ToolFormat::Glm4;
+            assert_eq!(seen, [true, true, several], "{format}, parallel {parallel}");
         }
     }
 }

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use engine::chat::{Arguments, ChatTemplate, Message, RenderOptions, Time, Value};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::tools::chat::{Arguments, ChatTemplate, Message, RenderOptions, Time, Value};
 use serde::Deserialize;
 
 #[derive(Deserialize)]

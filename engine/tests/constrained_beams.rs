@@ -7,11 +7,11 @@ mod language;
 
 use std::collections::BTreeMap;
 
-use engine::constraint::{Constraint, Grammar, Reading, Thoughts};
-use engine::engine::Engine;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::{Preemption, SchedulerOptions};
-use engine::sequence::{FinishReason, Output};
+use engine::tools::constraint::{Constraint, Grammar, Reading, Thoughts};
+use engine::tools::engine::Engine;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::sequence::{FinishReason, Output};
 use language::{EOS, Language, Noise, run};
 use serde_json::{Value, json};
 

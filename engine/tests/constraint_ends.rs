@@ -6,13 +6,13 @@
 mod language;
 
 use engine::Error;
-use engine::batch::Batch;
-use engine::constraint::{Grammar, GrammarCompiler, Reading, Thoughts};
-use engine::engine::{Engine, EngineConfig};
-use engine::runner::{Computed, Runner};
-use engine::sampling::{Beam, EarlyStopping, SampleRow, SamplingParams, sample_row};
-use engine::scheduler::SchedulerOptions;
-use engine::sequence::FinishReason;
+use engine::FinishReason;
+use engine::SchedulerOptions;
+use engine::tools::batch::Batch;
+use engine::tools::constraint::{Grammar, GrammarCompiler, Reading, Thoughts};
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::runner::{Computed, Runner};
+use engine::tools::sampling::{Beam, EarlyStopping, SampleRow, SamplingParams, sample_row};
 use language::{EOS, Language, run};
 use serde_json::json;
 
@@ -73,7 +73,7 @@ fn an_output_that_cannot_continue_ends() {
                 num_blocks: 50,
                 block_size: 4,
                 swap_blocks: 0,
-                groups: vec![engine::kv::CacheGroup::only(None)],
+                groups: vec![engine::tools::kv::CacheGroup::only(None)],
                 max_len: 50,
                 boundary: None,
                 vocab_size,

@@ -7,10 +7,10 @@ mod language;
 
 use std::collections::BTreeMap;
 
-use engine::constraint::{Constraint, Grammar, Reading};
-use engine::sampling::SamplingParams;
-use engine::scheduler::{Preemption, SchedulerOptions};
-use engine::sequence::{FinishReason, Output};
+use engine::SamplingParams;
+use engine::tools::constraint::{Constraint, Grammar, Reading};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::sequence::{FinishReason, Output};
 use language::{Language, run};
 use serde_json::{Value, json};
 

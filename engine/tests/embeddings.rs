@@ -5,11 +5,11 @@
 
 mod oracle;
 
-use engine::embedding::Pooling;
-use engine::engine::EngineConfig;
-use engine::kv::CacheGroup;
-use engine::sampling::SamplingParams;
-use engine::scheduler::SchedulerOptions;
+use engine::Pooling;
+use engine::SamplingParams;
+use engine::SchedulerOptions;
+use engine::tools::engine::EngineConfig;
+use engine::tools::kv::CacheGroup;
 use oracle::{VOCAB, config, contiguous, engine, finish, greedy, hidden, scheduler_options};
 
 fn prompt(len: u32) -> Vec<u32> {

@@ -6,11 +6,11 @@ mod oracle;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use engine::engine::{Engine, EngineConfig, Finished};
-use engine::group::{OwnerId, RequestId};
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::{Preemption, SchedulerOptions};
-use engine::sequence::Output;
+use engine::tools::engine::{Engine, EngineConfig, Finished};
+use engine::tools::group::{OwnerId, RequestId};
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::sequence::Output;
 use oracle::{VOCAB, config, engine, scheduler_options};
 use proptest::prelude::*;
 

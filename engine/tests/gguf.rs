@@ -9,11 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{assert_tokenizer, json, model};
-use engine::chat::ChatTemplate;
-use engine::config::{ModelFamily, RopeScaling};
-use engine::load::{ModelFiles, StoredType, gguf};
-use engine::quantised::{QuantType, encode};
-use engine::tokenizer::Tokenizer;
+use engine::tools::chat::ChatTemplate;
+use engine::tools::config::{ModelFamily, RopeScaling};
+use engine::tools::load::{ModelFiles, StoredType, gguf};
+use engine::tools::quantised::{QuantType, encode};
+use engine::tools::tokenizer::Tokenizer;
 
 /// The models with GGUF files, and the first file of each.
 const FILES: [(&str, &str); 4] = [

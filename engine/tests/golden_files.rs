@@ -5,11 +5,11 @@
 mod common;
 
 use common::{MODELS, assert_tokenizer, ids, json, model};
-use engine::config::{HeadNorm, ModelFamily, RopeScaling};
-use engine::detokenizer::Detokenizer;
-use engine::load::ModelFiles;
-use engine::tensor::{DType, Elements};
-use engine::tokenizer::{Tokenizer, TokenizerFiles};
+use engine::ModelFiles;
+use engine::tools::config::{HeadNorm, ModelFamily, RopeScaling};
+use engine::tools::detokenizer::Detokenizer;
+use engine::tools::tensor::{DType, Elements};
+use engine::tools::tokenizer::{Tokenizer, TokenizerFiles};
 use proptest::prelude::*;
 
 fn files(name: &str) -> ModelFiles {

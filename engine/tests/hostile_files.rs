@@ -12,9 +12,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{MODELS, model};
-use engine::config::{GenerationConfig, ModelConfig};
-use engine::load::{ModelFiles, Weights, safetensors};
-use engine::tokenizer::{Tokenizer, TokenizerFiles};
+use engine::tools::config::{GenerationConfig, ModelConfig};
+use engine::tools::load::{ModelFiles, Weights, safetensors};
+use engine::tools::tokenizer::{Tokenizer, TokenizerFiles};
 
 /// The system allocator, which records the largest single request.
 struct Watched;

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use engine::load::{ModelFiles, gguf};
-use engine::tokenizer::Tokenizer;
+use engine::tools::load::{ModelFiles, gguf};
+use engine::tools::tokenizer::Tokenizer;
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
 

@@ -8,8 +8,8 @@ mod language;
 use std::fmt::Write;
 
 use engine::Error;
-use engine::answer::{Tool, ToolFormat, calls};
-use engine::constraint::{Constraint, Grammar, Reading};
+use engine::tools::answer::{Tool, ToolFormat, calls};
+use engine::tools::constraint::{Constraint, Grammar, Reading};
 use language::Language;
 use serde_json::{Map, Value, json};
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
-use engine::load::ModelFiles;
+use engine::ModelFiles;
 use half::f16;
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;

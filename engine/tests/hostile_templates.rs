@@ -7,8 +7,8 @@
 
 use std::process::Command;
 
-use engine::chat::{ChatTemplate, Message, RenderOptions};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::tools::chat::{ChatTemplate, Message, RenderOptions};
 
 /// Address space limit of the rendering process in KiB. It is twice the largest budget here, to leave room for stacks
 /// and the program.

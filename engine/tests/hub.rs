@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use common::model;
-use engine::load::{HubSettings, ModelFiles};
-use engine::tokenizer::Tokenizer;
+use engine::tools::load::{HubSettings, ModelFiles};
+use engine::tools::tokenizer::Tokenizer;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 

@@ -5,10 +5,10 @@
 mod oracle;
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig, Finished};
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::SchedulerOptions;
-use engine::sequence::FinishReason;
+use engine::FinishReason;
+use engine::SchedulerOptions;
+use engine::tools::engine::{Engine, EngineConfig, Finished};
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
 use oracle::{Oracle, VOCAB, config, scheduler_options};
 
 const BLOCK: usize = 16;

@@ -5,10 +5,10 @@
 mod oracle;
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig};
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::SchedulerOptions;
-use engine::sequence::{FinishReason, Output};
+use engine::SchedulerOptions;
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tools::sequence::{FinishReason, Output};
 use oracle::{EOS, Oracle, VOCAB, config, finish, scheduler_options};
 
 fn engine(num_blocks: usize) -> Engine {

@@ -6,9 +6,9 @@ mod oracle;
 
 use std::collections::BTreeSet;
 
-use engine::engine::{Engine, EngineConfig};
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::sequence::{FinishReason, Output};
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tools::sequence::{FinishReason, Output};
 use oracle::{EOS, Oracle, VOCAB, config, logits};
 
 const PROMPT: [u32; 3] = [3, 1, 4];

@@ -10,13 +10,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use engine::Error;
-use engine::batch::Batch;
-use engine::engine::{Engine, EngineConfig, Finished};
-use engine::group::RequestId;
-use engine::runner::{Computed, Runner};
-use engine::sampling::{Beam, EarlyStopping, SampleRow, Sampled, SamplingParams};
-use engine::scheduler::{Preemption, SchedulerOptions};
-use engine::sequence::{FinishReason, Output};
+use engine::RequestId;
+use engine::tools::batch::Batch;
+use engine::tools::engine::{Engine, EngineConfig, Finished};
+use engine::tools::runner::{Computed, Runner};
+use engine::tools::sampling::{Beam, EarlyStopping, SampleRow, Sampled, SamplingParams};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::sequence::{FinishReason, Output};
 use oracle::{Fails, VOCAB, config, engine, scheduler_options};
 
 const WAYS: [Preemption; 3] = [Preemption::Auto, Preemption::Swap, Preemption::Recompute];
@@ -144,7 +144,7 @@ fn outputs_in_any_part_can_be_stopped_and_cancelled() {
         while tight.scheduler().waiting().filter(|group| group.id == id).count() < 2 {
             tight.step().unwrap();
         }
-        let indices = |groups: &mut dyn Iterator<Item = &engine::group::SequenceGroup>| {
+        let indices = |groups: &mut dyn Iterator<Item = &engine::tools::group::SequenceGroup>| {
             groups.filter(|g| g.id == id).flat_map(|g| &g.running).map(|s| s.index).collect::<Vec<_>>()
         };
         let (running, waiting) =
@@ -242,7 +242,7 @@ fn a_failed_step_drops_all_parts_of_running_requests_only() {
         let divided = engine.add(prompt(10), sampled(24, 24, 30)).unwrap();
         let others: Vec<_> = (0..4).map(|_| engine.add(prompt(12), sampled(3, 3, 30)).unwrap()).collect();
         let is_divided = |engine: &Engine| {
-            let is_part = |group: &&engine::group::SequenceGroup| group.id == divided;
+            let is_part = |group: &&engine::tools::group::SequenceGroup| group.id == divided;
             engine.scheduler().running().iter().filter(is_part).count() > 0
                 && engine.scheduler().waiting().filter(is_part).count() > 1
         };

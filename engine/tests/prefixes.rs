@@ -5,10 +5,10 @@
 mod oracle;
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig};
-use engine::sampling::SamplingParams;
-use engine::scheduler::SchedulerOptions;
-use engine::sequence::Output;
+use engine::SamplingParams;
+use engine::SchedulerOptions;
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::sequence::Output;
 use oracle::{VOCAB, config, finish, greedy, scheduler_options};
 
 const BLOCK: usize = 16;

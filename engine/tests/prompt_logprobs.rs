@@ -5,10 +5,10 @@
 
 mod oracle;
 
-use engine::engine::{Engine, EngineConfig, Finished};
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::SchedulerOptions;
-use engine::sequence::FinishReason;
+use engine::FinishReason;
+use engine::SchedulerOptions;
+use engine::tools::engine::{Engine, EngineConfig, Finished};
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
 use oracle::{VOCAB, config, engine, logits, scheduler_options};
 
 /// Runs all requests to their end. Returns the finished requests and the number of tokens that each step computed.

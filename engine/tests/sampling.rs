@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use engine::sampling::{SampleRow, SamplingParams, sample_row};
+use engine::tools::sampling::{SampleRow, SamplingParams, sample_row};
 
 fn sample(logits: &[f32], params: &SamplingParams, seed: u64, prompt: &[u32], output: &[u32]) -> usize {
     let row = SampleRow { prompt, output, ..SampleRow::new(params, seed) };

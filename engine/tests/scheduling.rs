@@ -9,9 +9,9 @@ mod schedules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use engine::engine::{Engine, EngineConfig};
-use engine::group::{OwnerId, RequestId};
-use engine::kv::{CacheChanges, Place, PrefixId, Space};
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::group::{OwnerId, RequestId};
+use engine::tools::kv::{CacheChanges, Place, PrefixId, Space};
 use follower::Follower;
 use oracle::{Kept, Memory, Oracle, config, contiguous, marked};
 use proptest::prelude::*;
@@ -96,7 +96,7 @@ impl RegisteredTexts {
     }
 }
 
-/// Serves the requests in one engine and compares the outputs with those of each request alone.
+/// Serves the requests in one engine and compares the outputs with each request's outputs alone.
 fn check_schedule(requests: &[Request], setup: &Setup, boundary: Option<usize>) -> Result<(), TestCaseError> {
     let widest = requests.iter().map(|r| r.params.width()).max().unwrap();
     let (mut engine, memory, changes) = engine(requests, setup, boundary);
@@ -122,7 +122,7 @@ fn check_schedule(requests: &[Request], setup: &Setup, boundary: Option<usize>) 
         prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
         check_memory(&engine, &memory)?;
         if boundary.is_none() {
-            // The hash of a long prefix is not that of its tokens alone.
+            // The hash of a long prefix does not depend on its tokens alone.
             texts.check(&engine, &memory)?;
             follower.follow(changes.lock().unwrap().take());
             prop_assert_eq!(follower.check(&engine), Ok(()));
@@ -144,7 +144,7 @@ fn check_schedule(requests: &[Request], setup: &Setup, boundary: Option<usize>) 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(schedules::cases(3000))]
 
     #[test]
     fn every_request_in_a_schedule_has_the_same_outputs_as_alone(

@@ -5,8 +5,8 @@
 
 mod language;
 
-use engine::answer::{Tool, ToolFormat, calls};
-use engine::constraint::{Constraint, Grammar, Reading, exact_numbers};
+use engine::tools::answer::{Tool, ToolFormat, calls};
+use engine::tools::constraint::{Constraint, Grammar, Reading, exact_numbers};
 use language::Language;
 use serde_json::{Value, json};
 

@@ -4,12 +4,12 @@
 
 mod oracle;
 
-use engine::batch::Batch;
-use engine::engine::{Engine, EngineConfig};
-use engine::runner::{Computed, Runner};
-use engine::sampling::{SampleRow, SamplingParams, sample_row};
-use engine::scheduler::SchedulerOptions;
-use engine::stats::Stats;
+use engine::SchedulerOptions;
+use engine::Stats;
+use engine::tools::batch::Batch;
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::runner::{Computed, Runner};
+use engine::tools::sampling::{SampleRow, SamplingParams, sample_row};
 use oracle::{VOCAB, config, finish, greedy};
 
 /// A model that prefers to continue as the text did after the latest earlier occurrence of its last two tokens.

@@ -11,16 +11,16 @@ mod schedules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-use engine::backend::Backend;
-use engine::backend::cpu::CpuBackend;
-use engine::engine::{Engine, EngineConfig};
-use engine::group::{OwnerId, RequestId};
-use engine::kv::{KvDtype, KvLayout};
-use engine::load::ModelFiles;
-use engine::model;
-use engine::runner::ModelRunner;
-use engine::scheduler::SchedulerOptions;
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::SchedulerOptions;
+use engine::tools::backend::Backend;
+use engine::tools::backend::cpu::CpuBackend;
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::group::{OwnerId, RequestId};
+use engine::tools::kv::{KvDtype, KvLayout};
+use engine::tools::model;
+use engine::tools::runner::ModelRunner;
 use proptest::prelude::*;
 use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, cut_short, request, setup};
 use tempfile::TempDir;
@@ -110,7 +110,7 @@ fn check(dtype: KvDtype, model: usize, requests: &[Request], setup: &Setup) -> R
 macro_rules! every_type {
     ($($name:ident: $dtype:expr,)*) => {
         proptest! {
-            #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+            #![proptest_config(schedules::cases(40))]
 
             $(#[test]
             fn $name(model in 0..MODELS.len(), requests in prop::collection::vec(request(), 1..10), setup in setup()) {
@@ -141,7 +141,7 @@ fn conversations_that_take_turns_come_back_from_the_swap_space() {
                 for text in &mut texts {
                     let request = Request {
                         prompt: text.clone(),
-                        params: engine::sampling::SamplingParams { logprobs: Some(3), ..oracle::greedy(6) },
+                        params: engine::SamplingParams { logprobs: Some(3), ..oracle::greedy(6) },
                         owner: 0,
                         arrives: 0,
                         cut: None,

@@ -10,12 +10,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig};
-use engine::group::RequestId;
-use engine::sampling::SamplingParams;
-use engine::scheduler::{Preemption, SchedulerOptions};
-use engine::sequence::Output;
-use engine::stats::Stats;
+use engine::RequestId;
+use engine::SamplingParams;
+use engine::Stats;
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::sequence::Output;
 use oracle::{Fails, Oracle, config, scheduler_options};
 
 const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];

@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig};
-use engine::kv::{CacheChanges, CacheGroup, Place, Space};
-use engine::sampling::SamplingParams;
-use engine::scheduler::{Preemption, SchedulerOptions};
-use engine::sequence::Output;
-use engine::stats::Stats;
+use engine::SamplingParams;
+use engine::Stats;
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::kv::{CacheChanges, CacheGroup, Place, Space};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::sequence::Output;
 use follower::Follower;
 use oracle::{Fails, VOCAB, config, finish, greedy, scheduler_options};
 

@@ -5,10 +5,10 @@
 mod oracle;
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig};
-use engine::kv::CacheGroup;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::kv::CacheGroup;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
 use oracle::{VOCAB, config, engine, finish, greedy, scheduler_options};
 
 const BLOCK: usize = 4;

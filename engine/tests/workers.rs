@@ -14,9 +14,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use engine::engine::Engine;
-use engine::group::{OwnerId, RequestId};
-use engine::kv::CacheGroup;
+use engine::tools::engine::Engine;
+use engine::tools::group::{OwnerId, RequestId};
+use engine::tools::kv::CacheGroup;
 use heads::{Failure, Point, engine};
 use oracle::config;
 use proptest::prelude::*;
@@ -125,7 +125,7 @@ fn serve(
 /// Checks that each request has the same answer as alone on one worker with all heads.
 fn check(requests: &[Request], groups: &[CacheGroup], outputs: BTreeMap<usize, Answer>) -> Result<(), TestCaseError> {
     for (i, got) in outputs {
-        let config = engine::engine::EngineConfig { groups: groups.to_vec(), ..config(100, 16) };
+        let config = engine::tools::engine::EngineConfig { groups: groups.to_vec(), ..config(100, 16) };
         prop_assert_eq!(got, alone(engine(config, 1, None, &Arc::new(())), &requests[i]));
     }
     Ok(())
@@ -137,7 +137,7 @@ fn failure() -> impl Strategy<Value = Failure> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(schedules::cases(400))]
 
     #[test]
     fn outputs_of_workers_match_those_of_one_worker_alone(

@@ -29,7 +29,7 @@ use cuda_std::half::{F16x2, Half2};
 use cuda_std::{float::GpuFloat, prelude::*, vector::HalfVector, warp::WARP_SIZE};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
-    engine::{load::ModelFiles, tokenizer::Tokenizer},
+    engine::{ModelFiles, tools::tokenizer::Tokenizer},
     examples::{Lesson, LessonFailed, Result, teach},
     story_model::{BATCH, BLOCKS, StoryModel, StoryStep},
 };

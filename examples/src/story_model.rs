@@ -1,7 +1,7 @@
 //! The minimal engine's model on the host: its weights, and the kernel launches of a step.
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
-use engine::load::{ModelFiles, Weights};
+use engine::tools::load::{ModelFiles, Weights};
 use examples::Result;
 use workbench::{Buffer, Gpu};
 

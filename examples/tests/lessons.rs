@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use engine::llm::{Device, Llm, Options, Prompt};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
 use examples::{Lesson, PTX, entry, listing};
 use launch::Driver;
 
@@ -18,9 +15,6 @@ mod exercises;
 #[allow(dead_code)]
 #[path = "../src/matmul.rs"]
 mod matmul;
-#[allow(dead_code)]
-#[path = "../src/minimal_engine.rs"]
-mod minimal_engine;
 #[allow(dead_code)]
 #[path = "../src/reduction.rs"]
 mod reduction;
@@ -90,22 +84,6 @@ fn attention_rungs_cost_as_the_lesson_states() {
     // Four query heads share keys and values, and this engine's kernel reads these once.
     assert!(3 * own.sectors < v1.sectors && 3 * own.instructions < v1.instructions);
     assert!(own.tensor_flops > 0 && v1.tensor_flops == 0);
-}
-
-#[test]
-fn the_minimal_engine_generates_the_same_tokens_as_the_engine() {
-    let mut lesson = lesson();
-    let stories = minimal_engine::run(&mut lesson).unwrap();
-    let options = Options { device: Device::Cpu, kv_memory: Some(1 << 24), ..Options::default() };
-    let mut llm = Llm::load(&ModelFiles::bundled(), &options).unwrap();
-    for ((prompt, more), story) in minimal_engine::PROMPTS.into_iter().zip(stories) {
-        let params = SamplingParams { max_tokens: more, temperature: 0.0, ignore_eos: true, ..Default::default() };
-        let completion = llm.generate(&[Prompt::Text(prompt.to_owned())], &params).unwrap().remove(0);
-        assert_eq!(story, [completion.prompt_tokens, completion.outputs[0].tokens.clone()].concat(), "{prompt}");
-    }
-    // Requests end one after the other, and the third starts when the first is done.
-    assert!(lesson.text().contains("request 1 is done: Once upon a time"), "{}", lesson.text());
-    assert_eq!(lesson.text().matches("is done").count(), 3);
 }
 
 #[test]

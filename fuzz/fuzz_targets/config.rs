@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use engine::config::{GenerationConfig, ModelConfig};
+use engine::tools::config::{GenerationConfig, ModelConfig};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

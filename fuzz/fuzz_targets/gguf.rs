@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use engine::load::gguf;
+use engine::tools::load::gguf;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

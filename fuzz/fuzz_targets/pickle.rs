@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::io::{Cursor, Seek, SeekFrom, Write};
 
-use engine::load::Weights;
+use engine::tools::load::Weights;
 use libfuzzer_sys::fuzz_target;
 use tempfile::NamedTempFile;
 

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::fs;
 
-use engine::load::ModelFiles;
+use engine::ModelFiles;
 use libfuzzer_sys::fuzz_target;
 use tempfile::TempDir;
 

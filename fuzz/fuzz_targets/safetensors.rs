@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use engine::load::safetensors;
+use engine::tools::load::safetensors;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

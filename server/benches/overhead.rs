@@ -16,9 +16,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use engine::llm::{Llm, Options, Prompt, RequestEvent};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Event, Llm, Options, Prompt};
 use server::{ServeOptions, Server};
 use tokio::net::TcpStream;
 use tokio::runtime::{self, Runtime};
@@ -131,7 +131,7 @@ fn first_token_alone(llm: &mut Llm) -> Result<f64> {
     llm.add(&Prompt::Text(PROMPT.into()), params(2))?;
     let mut first = None;
     while llm.has_work() {
-        if llm.step()?.iter().any(|event| matches!(event, RequestEvent::Token { .. })) {
+        if llm.step()?.iter().any(|event| matches!(event, Event::Token { .. })) {
             first.get_or_insert(start.elapsed());
         }
     }

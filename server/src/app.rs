@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
-use engine::answer::ToolFormat;
-use engine::chat::ChatTemplate;
-use engine::config::{GenerationConfig, ModelConfig};
-use engine::constraint::GrammarCompiler;
-use engine::llm::Options;
-use engine::load::ModelFiles;
-use engine::tokenizer::Tokenizer;
+use engine::ModelFiles;
+use engine::Options;
+use engine::tools::answer::{ThoughtFormat, ToolFormat};
+use engine::tools::chat::ChatTemplate;
+use engine::tools::config::{GenerationConfig, ModelConfig};
+use engine::tools::constraint::GrammarCompiler;
+use engine::tools::tokenizer::Tokenizer;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -47,8 +47,8 @@ pub struct App {
     pub template: Option<Arc<ChatTemplate>>,
     /// The format in which the model writes tool calls, if known.
     pub tool_format: Option<ToolFormat>,
-    /// Whether the model writes reasoning between `<think>` and `</think>` before its answer.
-    pub thinks: bool,
+    /// How the model writes reasoning before its answer, if it does.
+    pub thoughts: Option<ThoughtFormat>,
     /// Counters.
     pub metrics: Metrics,
     /// The latest refused requests.
@@ -95,7 +95,7 @@ impl App {
         let texts = Texts::new(tokenizer.clone(), config.vocab_size);
         let mentions = |text: &str| template.as_ref().is_some_and(|template| template.mentions(text));
         let tool_format = options.tool_call_parser.or_else(|| ToolFormat::of_template(mentions));
-        let thinks = mentions("</think>");
+        let thoughts = ThoughtFormat::of_template(mentions);
         let defaults = files.generation_config()?;
         let eos = defaults.eos_token_ids_or(&config);
         let grammars = Grammars::new(GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &eos), options);
@@ -110,7 +110,7 @@ impl App {
             tokenizer,
             template,
             tool_format,
-            thinks,
+            thoughts,
             metrics,
             refused: RefusedRequests::default(),
             history: History::new(),

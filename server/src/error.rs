@@ -5,7 +5,7 @@ use std::fmt;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::error::Refusal;
+use engine::tools::error::Refusal;
 use serde::Serialize;
 
 use crate::worker::Failure;

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use engine::group::RequestId;
-use engine::llm::Completion;
-use engine::sequence::FinishReason;
+use engine::Completion;
+use engine::FinishReason;
+use engine::RequestId;
 use serde::Serialize;
 
 /// Number of requests kept.
@@ -87,12 +87,14 @@ impl FinishedRequest {
     }
 }
 
-impl FinishedRequests {
+impl Default for FinishedRequests {
     /// Creates an empty log and allocates its memory at once.
-    pub fn new() -> Self {
+    fn default() -> Self {
         FinishedRequests(Arc::new(Mutex::new(Log { total: 0, answered: 0, latest: VecDeque::with_capacity(KEPT) })))
     }
+}
 
+impl FinishedRequests {
     /// Records a request that was answered or cancelled.
     pub fn push(&self, completion: &Completion) {
         let longest = completion.outputs.iter().map(|o| o.tokens.len()).max().unwrap_or(0);
@@ -211,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_dropped_but_still_counted() {
-        let finished = FinishedRequests::new();
+        let finished = FinishedRequests::default();
         for id in 0..2000 {
             finished.lost(id, Duration::from_secs(1));
         }

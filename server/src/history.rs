@@ -141,7 +141,7 @@ fn short(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use engine::llm::Completion;
+    use engine::Completion;
 
     use super::*;
 

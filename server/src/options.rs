@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::answer::ToolFormat;
-use engine::embedding::Pooling;
-use engine::llm::Prompt;
+use engine::Pooling;
+use engine::Prompt;
+use engine::tools::answer::ToolFormat;
 use serde::{Serialize, Serializer};
 
 use crate::events::EventFormat;
@@ -39,7 +39,7 @@ pub struct ServeOptions {
     /// Called at the start of each load of the model. Returns the callback that reports the load's progress.
     pub progress: fn() -> Progress,
     /// A program that tries to compile a heavy grammar before the server compiles it. When it is started with
-    /// [`engine::constraint::trial::ARGUMENT`], it must call [`engine::constraint::trial::run`]. Without such a
+    /// [`engine::tools::constraint::trial::ARGUMENT`], it must call [`engine::tools::constraint::trial::run`]. Without such a
     /// program, only the checks before compilation bound its time and memory.
     pub grammar_trials: Option<PathBuf>,
     /// Limits on requests and connections.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
-use engine::llm::{Llm, Options};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Llm, Options};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use engine::tokenizer::Tokenizer;
+use engine::tools::tokenizer::Tokenizer;
 use tokio::sync::Semaphore;
 
 use crate::error::ApiError;

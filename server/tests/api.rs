@@ -5,8 +5,8 @@
 mod common;
 
 use common::{MODEL, PROMPT, TestServer, alone};
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::ModelFiles;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";

@@ -6,9 +6,9 @@ mod common;
 
 use common::client::Response;
 use common::{PROMPT, TestServer, alone, error_of};
-use engine::llm::{Options, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Options, SchedulerOptions};
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use server::{RequestLimits, ServeOptions};

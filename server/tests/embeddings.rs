@@ -7,9 +7,9 @@ mod common;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use common::{MODEL, PROMPT, TestServer};
-use engine::embedding::Pooling;
-use engine::llm::{Options, SchedulerOptions};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::Pooling;
+use engine::{Options, SchedulerOptions};
 use serde_json::{Value, json};
 use server::ServeOptions;
 

@@ -5,9 +5,9 @@
 mod common;
 
 use common::{PROMPT, TestServer, alone};
-use engine::llm::{Continuation, Options};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Continuation, Options};
 use serde_json::{Value, json};
 use server::ServeOptions;
 

@@ -8,8 +8,8 @@ use std::fs;
 
 use common::poisoned::{POISON, poisoned};
 use common::{TestServer, error_of};
-use engine::llm::{Options, SchedulerOptions};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Options, SchedulerOptions};
 use serde_json::{Value, json};
 use server::ServeOptions;
 

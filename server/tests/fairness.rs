@@ -7,8 +7,8 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{MODEL, PROMPT, TestServer};
-use engine::llm::{Llm, Options, SchedulerOptions};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Llm, Options, SchedulerOptions};
 use serde_json::{Value, json};
 use server::{RequestLimits, ServeOptions};
 

@@ -8,8 +8,8 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{PROMPT, TestServer, error_of};
-use engine::llm::Options;
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::Options;
 use serde_json::{Value, json};
 use server::ServeOptions;
 

@@ -6,8 +6,8 @@ mod common;
 
 use common::client::Response;
 use common::{PROMPT, TestServer, error_of};
-use engine::llm::Options;
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::Options;
 use hyper::Method;
 use serde_json::json;
 use server::{ServeOptions, Server};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::client::Response;
 use common::{PROMPT, TestServer, error_of, read_all, write_all};
-use engine::llm::{Options, SchedulerOptions};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Options, SchedulerOptions};
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use server::{RequestLimits, ServeOptions};

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::client::Response;
 use common::{MODEL, PROMPT, TestServer, error_of, read_all, write_all};
-use engine::llm::Options;
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::Options;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;

@@ -7,8 +7,8 @@ mod router;
 
 use common::TestServer;
 use common::poisoned::{POISON, poisoned};
-use engine::llm::{Llm, Options, SchedulerOptions};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Llm, Options, SchedulerOptions};
 use futures_util::FutureExt;
 use router::{Batch, Event, Router, decode, replay};
 use serde_json::{Value, json};
@@ -177,7 +177,7 @@ async fn a_reloaded_engine_has_an_empty_cache() {
 #[tokio::test]
 async fn pinned_prefixes_are_published_when_they_are_computed() {
     let options = ServeOptions {
-        shared_prefixes: vec![engine::llm::Prompt::Tokens((100..140).collect())],
+        shared_prefixes: vec![engine::Prompt::Tokens((100..140).collect())],
         ..publishing(10, EventFormat::Map)
     };
     let (server, _, missed) = start(&Options::default(), options).await;

@@ -7,8 +7,8 @@ mod common;
 use std::path::Path;
 
 use common::{PROMPT, TestServer};
-use engine::llm::Options;
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::Options;
 use peak_alloc::PeakAlloc;
 use serde_json::{Value, json};
 use server::ServeOptions;

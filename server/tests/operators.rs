@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use common::{MODEL, PROMPT, TestServer, error_of};
-use engine::llm::Options;
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::Options;
 use serde_json::{Value, json};
 use server::ServeOptions;
 

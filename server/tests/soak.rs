@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::TestServer;
 use common::client::Client;
-use engine::llm::{Options, SchedulerOptions};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Options, SchedulerOptions};
 use loadgen::random::WorkloadRng;
 use peak_alloc::PeakAlloc;
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@
 mod common;
 
 use common::TestServer;
-use engine::answer::ToolFormat;
+use engine::tools::answer::ToolFormat;
 use serde_json::{Value, json};
 use server::ServeOptions;
 

@@ -5,8 +5,8 @@
 mod common;
 
 use common::{PROMPT, TestServer};
-use engine::llm::{Options, SchedulerOptions};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Options, SchedulerOptions};
 use serde_json::{Value, json};
 use server::ServeOptions;
 

@@ -1,8 +1,8 @@
 //! Beam searches of the bundled model whose outputs must match a regular expression.
 
-use engine::constraint::Grammar;
-use engine::llm::{Completion, Llm, Prompt};
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::Grammar;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{Completion, Llm, Prompt};
 use serde::Deserialize;
 
 use crate::{BeamSequence, complete};

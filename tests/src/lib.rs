@@ -7,8 +7,8 @@ pub mod scores;
 
 use std::path::{Path, PathBuf};
 
-use engine::llm::{Completion, Llm, RequestEvent};
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{Completion, Event, Llm};
 use serde::Deserialize;
 
 /// The golden models, named by their directories.
@@ -41,7 +41,7 @@ macro_rules! each_model {
 /// If a request is refused, a step fails, or the integrity check fails.
 pub fn complete(
     llm: &mut Llm,
-    requests: impl IntoIterator<Item = (engine::llm::Prompt, SamplingParams)>,
+    requests: impl IntoIterator<Item = (engine::Prompt, SamplingParams)>,
 ) -> Vec<Completion> {
     let mut add = |(prompt, params)| llm.add(&prompt, params).unwrap_or_else(|error| panic!("{error:?}"));
     let ids: Vec<_> = requests.into_iter().map(&mut add).collect();
@@ -49,8 +49,8 @@ pub fn complete(
     while llm.has_work() {
         let events = llm.step().unwrap_or_else(|error| panic!("{error:?}"));
         done.extend(events.into_iter().filter_map(|event| match event {
-            RequestEvent::Done(completion) => Some(completion),
-            RequestEvent::Prompt { .. } | RequestEvent::Token { .. } => None,
+            Event::Done(completion) => Some(completion),
+            Event::Prompt { .. } | Event::Token { .. } => None,
         }));
         assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
     }

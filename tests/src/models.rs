@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use engine::load::ModelFiles;
+use engine::ModelFiles;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use workbench::number::ProblemRng;

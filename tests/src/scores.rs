@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use engine::llm::{Completion, Llm, Prompt};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Completion, Llm, Prompt};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::Deserialize;

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Continuation, Device, Llm, Options, Prompt, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{Continuation, Device, Llm, Options, Prompt, SchedulerOptions};
 use serde::Deserialize;
 use tests::constrained::constrained_searches;
 

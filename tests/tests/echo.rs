@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Completion, Device, Llm, Options, Prompt, RequestEvent, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{Completion, Device, Event, Llm, Options, Prompt, SchedulerOptions};
 use tests::{MODELS, complete, golden, golden_dir};
 
 fn load(model: &str, options: Options) -> Llm {
@@ -131,11 +131,11 @@ fn a_stream_starts_with_the_prompt() {
     while llm.has_work() {
         events.extend(llm.step().unwrap());
     }
-    let Some(RequestEvent::Done(done)) = events.pop() else { panic!("{events:?}") };
+    let Some(Event::Done(done)) = events.pop() else { panic!("{events:?}") };
     let (text, tokens, logprobs) = (done.prompt, done.prompt_tokens, done.prompt_logprobs);
-    assert_eq!(events[0], RequestEvent::Prompt { id, text, tokens, logprobs });
+    assert_eq!(events[0], Event::Prompt { id, text, tokens, logprobs });
     assert_eq!(events.len(), 1 + 2 * 2);
-    assert!(events[1..].iter().all(|event| matches!(event, RequestEvent::Token { .. })));
+    assert!(events[1..].iter().all(|event| matches!(event, Event::Token { .. })));
 }
 
 macro_rules! echo_tests {

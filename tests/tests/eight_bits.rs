@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::kv::KvDtype;
-use engine::llm::{Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::tensor::DType;
+use engine::DType;
+use engine::KvDtype;
+use engine::ModelFiles;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use tests::scores::{difference, perplexity, scores, stories};

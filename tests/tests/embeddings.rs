@@ -5,11 +5,11 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::embedding::Pooling;
-use engine::llm::{Device, Llm, Options, Prompt, SchedulerOptions};
-use engine::load::{ModelFiles, Weights};
-use engine::sampling::SamplingParams;
-use engine::tensor::DType;
+use engine::DType;
+use engine::Pooling;
+use engine::SamplingParams;
+use engine::tools::load::{ModelFiles, Weights};
+use engine::{Device, Llm, Options, Prompt, SchedulerOptions};
 use tests::{complete, each_model, golden, golden_dir};
 
 /// Multiplies a matrix by a vector, row by row.

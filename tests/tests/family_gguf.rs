@@ -5,13 +5,13 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::config::ModelConfig;
-use engine::llm::{Device, Llm, Options, Prompt};
-use engine::load::ModelFiles;
-use engine::quantised::QuantType;
-use engine::sampling::SamplingParams;
-use engine::tensor::DType;
-use engine::tokenizer::Tokenizer;
+use engine::DType;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::tools::config::ModelConfig;
+use engine::tools::quantised::QuantType;
+use engine::tools::tokenizer::Tokenizer;
+use engine::{Device, Llm, Options, Prompt};
 use tests::families::{FAMILIES, committed_dir, family_golden, q8_drift};
 use tests::scores::{difference, scores, texts};
 use tests::{complete, golden, golden_dir};

@@ -4,12 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::llm::{Device, Llm, Options, Prompt};
-use engine::load::ModelFiles;
-use engine::quantised::QuantType;
-use engine::sampling::SamplingParams;
-use engine::tensor::DType;
-use engine::tokenizer::Tokenizer;
+use engine::DType;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::tools::quantised::QuantType;
+use engine::tools::tokenizer::Tokenizer;
+use engine::{Device, Llm, Options, Prompt};
 use tests::scores::{dequantised, difference, perplexity, scores, stories, texts};
 use tests::{complete, golden, golden_dir};
 

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Completion, Device, Llm, Options, Prompt, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
-use engine::sequence::FinishReason;
-use engine::tensor::DType;
+use engine::DType;
+use engine::FinishReason;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Completion, Device, Llm, Options, Prompt, SchedulerOptions};
 use tests::scores::{difference, scores, texts};
 use tests::{Golden, MODELS, complete, golden, golden_dir};
 

@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard};
 
 use emulator::LaunchOptions;
 use emulator::driver::{DeviceOptions, configure, set_launch_options};
+use engine::DType;
 use engine::Error;
-use engine::kv::KvDtype;
-use engine::llm::{AttentionKernels, Device, Llm, Options, Prompt, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::tensor::DType;
+use engine::KvDtype;
+use engine::ModelFiles;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{AttentionKernels, Device, Llm, Options, Prompt, SchedulerOptions};
 use tests::{golden, golden_dir};
 
 /// Reconfigures the emulated device for contexts that are created while the guard lives.

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use engine::llm::{Completion, Llm, Options, Preemption, Prompt, RequestEvent, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
-use engine::sequence::FinishReason;
+use engine::FinishReason;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Completion, Event, Llm, Options, Preemption, Prompt, SchedulerOptions};
 
 fn llm(num_blocks: usize, options: &Options) -> Llm {
     let files = ModelFiles::bundled();
@@ -31,13 +31,13 @@ fn run(llm: &mut Llm, params: &SamplingParams) -> (Completion, BTreeMap<usize, (
     loop {
         for event in llm.step().unwrap() {
             match event {
-                RequestEvent::Prompt { .. } => assert!(streamed.is_empty(), "a prompt comes before its outputs"),
-                RequestEvent::Token { index, token, text, .. } => {
+                Event::Prompt { .. } => assert!(streamed.is_empty(), "a prompt comes before its outputs"),
+                Event::Token { index, token, text, .. } => {
                     let output = streamed.entry(index).or_default();
                     output.0.push(token);
                     output.1.push_str(&text);
                 }
-                RequestEvent::Done(done) => return (done, streamed),
+                Event::Done(done) => return (done, streamed),
             }
         }
         assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
@@ -74,7 +74,7 @@ fn outputs_in_parts_equal_outputs_together() {
             }
             if params.ignore_eos {
                 let is_whole =
-                    |o: &engine::llm::Continuation| o.tokens.len() == 60 && o.finish_reason == FinishReason::Length;
+                    |o: &engine::Continuation| o.tokens.len() == 60 && o.finish_reason == FinishReason::Length;
                 assert!(got.outputs.iter().all(is_whole));
             }
         }

@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Completion, Llm, Options, Preemption, Prompt, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{Completion, Llm, Options, Preemption, Prompt, SchedulerOptions};
 use tests::{complete, golden, golden_dir};
 
 const BLOCK_SIZE: usize = 8;

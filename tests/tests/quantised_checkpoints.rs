@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use engine::llm::{Device, Llm, Options};
-use engine::load::ModelFiles;
-use engine::quantised::QuantType;
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::tools::quantised::QuantType;
+use engine::{Device, Llm, Options};
 use kernels::eight_bit::{EightBit, Fp8};
 use safetensors::{Dtype, SafeTensors};
 use tests::families::{family_golden, q8_drift};

@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::fs;
 
-use engine::llm::{Device, Llm, Options, Prompt};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Device, Llm, Options, Prompt};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use tests::{golden, golden_dir};

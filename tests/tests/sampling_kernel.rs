@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::sampling::{Beam, EarlyStopping, SampleRow, SamplingParams, sample_row};
+use engine::tools::sampling::{Beam, EarlyStopping, SampleRow, SamplingParams, sample_row};
 use kernels::sampling::Request;
 use launch::Driver;
 use workbench::Gpu;
@@ -95,7 +95,7 @@ fn bits(top: &[(u32, f32)]) -> Vec<(u32, u32)> {
 
 #[test]
 fn the_engines_largest_request_is_accepted_and_larger_ones_refused() {
-    let params = SamplingParams { logprobs: Some(engine::sampling::MAX_LOGPROBS), ..Default::default() };
+    let params = SamplingParams { logprobs: Some(engine::tools::sampling::MAX_LOGPROBS), ..Default::default() };
     let row = SampleRow { top: params_top(&params), ..SampleRow::new(&params, 0) };
     assert_eq!(row.request().check(50_272), Ok(()));
     assert!(Request { top: 10_000, ..row.request() }.check(50_272).is_err(), "more tokens than can be sorted");

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::report::{Axis, Point, Report};
 use crate::summary::Distribution;
-use crate::svg::{last, line, text, ticks};
+use crate::svg::{document, last, line, point, rounded, text, ticks};
 
 /// Width of the image, and height of each plot in it, in pixels.
 const WIDTH: f64 = 720.0;
@@ -62,18 +62,14 @@ pub fn svg(report: &Report) -> String {
         Axis::Batch => "requests in a batch",
     };
     let height = HEADING + HEIGHT * PLOTS.len() as f64;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-    );
-    text(&mut svg, (LEFT, 22.0), "start", &format!("{}: {}", report.model, report.load));
-    for (i, plot) in PLOTS.iter().enumerate() {
-        let _ = writeln!(svg, "<g transform=\"translate(0 {})\">", HEADING + HEIGHT * i as f64);
-        plot.draw(&mut svg, axis, &points);
-        svg.push_str("</g>\n");
-    }
-    svg.push_str("</svg>\n");
-    svg
+    document((WIDTH, height), 12, |svg| {
+        text(svg, (LEFT, 22.0), "start", &format!("{}: {}", report.model, report.load));
+        for (i, plot) in PLOTS.iter().enumerate() {
+            let _ = writeln!(svg, "<g transform=\"translate(0 {})\">", HEADING + HEIGHT * i as f64);
+            plot.draw(svg, axis, &points);
+            svg.push_str("</g>\n");
+        }
+    })
 }
 
 impl Plot {
@@ -95,9 +91,7 @@ impl Plot {
         for (i, ((name, value), colour)) in self.lines.iter().zip(COLOURS).enumerate() {
             let places: Vec<_> = points.iter().filter_map(|p| Some((x(p.at), y(value(p)?)))).collect();
             line(svg, colour, &places);
-            for (x, y) in places {
-                let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
-            }
+            places.into_iter().for_each(|place| point(svg, colour, place, 3.0));
             let at = TOP + 10.0 + 20.0 * i as f64;
             line(svg, colour, &[(RIGHT + 15.0, at - 4.0), (RIGHT + 35.0, at - 4.0)]);
             text(svg, (RIGHT + 42.0, at), "start", name);
@@ -112,12 +106,7 @@ fn scale(values: impl Iterator<Item = f64>) -> Vec<f64> {
 
 /// Formats a number without the digits that only come from rounding.
 fn number(n: f64) -> String {
-    let rounded = format!("{n:.6}");
-    if n >= 1e-3 || n == 0.0 {
-        rounded.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        format!("{n:.0e}")
-    }
+    if n >= 1e-3 || n == 0.0 { rounded(n) } else { format!("{n:.0e}") }
 }
 
 #[cfg(test)]

@@ -1,6 +1,17 @@
-//! Elements of SVG plots: scales, lines and texts.
+//! SVG plots and their elements: scales, lines, points and texts.
 
 use std::fmt::Write;
+
+/// Returns an image of this size in pixels with a white background. `draw` adds its elements.
+pub fn document((width, height): (f64, f64), font_size: u32, draw: impl FnOnce(&mut String)) -> String {
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"{font_size}\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+    );
+    draw(&mut svg);
+    svg.push_str("</svg>\n");
+    svg
+}
 
 /// Returns round numbers from 0 to at least `most`, in about `steps` steps of 1, 2 or 5 times a power of ten.
 pub fn ticks(most: f64, steps: f64) -> Vec<f64> {
@@ -20,6 +31,16 @@ pub fn last(ticks: &[f64]) -> f64 {
 pub fn line(svg: &mut String, colour: &str, points: &[(f64, f64)]) {
     let points: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>", points.join(" "));
+}
+
+/// Draws a point.
+pub fn point(svg: &mut String, colour: &str, (x, y): (f64, f64), radius: f64) {
+    let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{colour}\"/>");
+}
+
+/// Formats a number with at most six decimals and no trailing zeros.
+pub fn rounded(n: f64) -> String {
+    format!("{n:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Writes a text. `anchor` says whether its start, middle or end is at the given point.

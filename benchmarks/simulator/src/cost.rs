@@ -6,14 +6,14 @@
 //! over the sequences. Sliding windows are not modelled: every token attends to all tokens before it.
 
 use anyhow::Result;
-use engine::backend::cuda::{CudaBackend, NotedLaunch};
-use engine::config::ModelConfig;
-use engine::kv::{KvDtype, KvLayout};
-use engine::load::Weights;
-use engine::memory_plan::{Rehearsal, rehearse};
-use engine::model::Model;
-use engine::parallel::Shard;
-use engine::tensor::DType;
+use engine::DType;
+use engine::tools::backend::cuda::{CudaBackend, NotedLaunch};
+use engine::tools::config::ModelConfig;
+use engine::tools::kv::{KvDtype, KvLayout};
+use engine::tools::load::Weights;
+use engine::tools::memory_plan::{Rehearsal, rehearse};
+use engine::tools::model::Model;
+use engine::tools::parallel::Shard;
 use kernels::attention::{AttentionShape, decode, prefill};
 use kernels::floor::Floor;
 
@@ -106,7 +106,7 @@ impl RehearsedModel {
         let own = shard.config(config)?;
         let blocks = |launch| gpu.attention_blocks(launch, DTYPE);
         let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (DTYPE, kv_dtype))?;
-        let model = engine::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
+        let model = engine::tools::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
         let (layers, heads, head_dim) = (config.layers, own.kv_heads, config.head_dim);
         let layout = KvLayout::uniform(layers, heads, head_dim, BLOCK_SIZE, kv_dtype);
         let shape = AttentionShape::new(own.heads as u32, own.kv_heads as u32, head_dim as u32, BLOCK_SIZE as u32)

@@ -1,7 +1,7 @@
 //! The share of the published performance of GPUs that programs reach. Every constant has a source. Only [`PAPER_HOST`]
 //! was chosen to reproduce a figure of the paper.
 
-use engine::backend::cuda::LaunchCost;
+use engine::tools::backend::cuda::LaunchCost;
 use kernels::floor::Floor;
 
 use crate::gpu::GpuSpec;
@@ -77,7 +77,7 @@ impl Efficiency {
         }
     }
 
-    /// Returns the performance behind the floors of `quire bench floor`, without any overhead.
+    /// Returns the performance behind the floors of `lab floor`, without any overhead.
     pub fn floor(gpu: &GpuSpec) -> Self {
         Efficiency {
             bandwidth: gpu.stream(),

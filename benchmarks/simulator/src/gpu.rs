@@ -1,12 +1,13 @@
 //! GPU specifications that the makers publish, for floors on a machine without a GPU.
 
 use cuda_std::launch::LaunchShape;
-use engine::backend::cuda::{LaunchCost, element_type};
-use engine::tensor::DType;
+use engine::DType;
+use engine::tools::backend::cuda::{LaunchCost, element_type};
 use kernels::attention::decode::DecodeLaunch;
+use kernels::floor::Floor;
 use kernels::gemm::plan::GpuLimits;
+use resources::resources;
 use serde_json::{Value, json};
-use workbench::{Floor, resources};
 
 /// Share of the nominal bandwidth that a read-only stream should reach: 4.5 TB/s of an H200's 4.8. Derived, not
 /// measured.

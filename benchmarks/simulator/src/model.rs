@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use engine::ModelFiles;
 use engine::Result;
-use engine::config::ModelConfig;
-use engine::load::ModelFiles;
+use engine::tools::config::ModelConfig;
 
 /// Built-in configurations by their models' short names. They need neither files nor network.
 const BUILT_IN: &[(&str, &[u8])] = &[

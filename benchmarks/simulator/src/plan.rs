@@ -4,7 +4,7 @@
 use std::fmt;
 
 use anyhow::{Result, anyhow, bail};
-use engine::kv::KvDtype;
+use engine::KvDtype;
 use serde_json::{Value, json};
 
 use crate::beam_record::BeamRecord;

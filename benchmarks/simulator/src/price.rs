@@ -1,6 +1,6 @@
 //! How long a step of the scheduler takes.
 
-use engine::scheduler::Step;
+use engine::tools::scheduler::Step;
 
 use crate::cost::StepLoad;
 use crate::server::{SimulatedServer, Stepping, Swapping};

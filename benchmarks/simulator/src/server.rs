@@ -1,6 +1,6 @@
 //! The configuration of a simulated server.
 
-use engine::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
 
 use crate::cost::StepCost;
 

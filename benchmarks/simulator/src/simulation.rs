@@ -4,11 +4,11 @@
 use std::collections::{HashMap, VecDeque};
 
 use anyhow::{Result, ensure};
-use engine::group::{NewToken, SequenceGroup};
-use engine::kv::{BlockPool, PoolUsage};
-use engine::sampling::{Beam, EarlyStopping, Sampled, SamplingParams};
-use engine::scheduler::{Scheduler, Step};
-use engine::sequence::Sequence;
+use engine::tools::group::{NewToken, SequenceGroup};
+use engine::tools::kv::{BlockPool, PoolUsage};
+use engine::tools::sampling::{Beam, EarlyStopping, Sampled, SamplingParams};
+use engine::tools::scheduler::{Scheduler, Step};
+use engine::tools::sequence::Sequence;
 
 use crate::admission::AdmissionPolicy;
 use crate::beam_record::BeamRecord;

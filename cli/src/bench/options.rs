@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
 use loadgen::workload::Workload;
 use serde_json::{Map, Value};
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use engine::llm::{Llm, Prompt, RequestEvent};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Event, Llm, Prompt};
 use loadgen::random::WorkloadRng;
 use loadgen::record::{Answer, Record};
 use loadgen::workload::Lengths;
@@ -64,7 +64,7 @@ impl Loaded {
         let mut records = Vec::new();
         while self.llm.has_work() {
             for event in self.llm.step()? {
-                let RequestEvent::Done(done) = event else { continue };
+                let Event::Done(done) = event else { continue };
                 let Some(arrival) = arrivals.remove(&done.id) else { continue };
                 let answer = Answer {
                     first: Some(arrival + done.time_to_first_token),

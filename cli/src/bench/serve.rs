@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
-use engine::sampling::SamplingParams;
+use engine::SamplingParams;
 use loadgen::arrivals::Process;
 use loadgen::endpoint::{Endpoint, EndpointOptions, RequestPrompt};
 use loadgen::load::{Load, serve};

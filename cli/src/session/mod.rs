@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
-use engine::answer::{AnswerReader, Part};
-use engine::chat::ChatTemplate;
-use engine::llm::{Completion, Llm, Prompt, RequestEvent};
-use engine::load::ModelFiles;
-use engine::sampling::{SamplingOptions, SamplingParams};
+use engine::ModelFiles;
+use engine::tools::answer::{AnswerReader, Part};
+use engine::tools::chat::ChatTemplate;
+use engine::tools::sampling::{SamplingOptions, SamplingParams};
+use engine::{Completion, Event, Llm, Prompt};
 
 use self::lines::Lines;
 use self::talk::{Talk, Typed};
@@ -191,13 +191,13 @@ fn answer(
         }
         for event in llm.step()? {
             match event {
-                RequestEvent::Prompt { .. } => {} // never requested
-                RequestEvent::Token { text, .. } => {
+                Event::Prompt { .. } => {} // never requested
+                Event::Token { text, .. } => {
                     first.get_or_insert_with(Instant::now);
                     sent += text.len();
                     said += &screen.print(reader.push(&text))?;
                 }
-                RequestEvent::Done(completion) => {
+                Event::Done(completion) => {
                     said += &finish(&mut screen, &mut reader, &completion, sent)?;
                     let seconds = first.map_or(0.0, |first| first.elapsed().as_secs_f64());
                     eprintln!("{}", statistics(&completion, (first.unwrap_or(begun) - begun).as_secs_f64(), seconds));

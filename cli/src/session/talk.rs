@@ -3,8 +3,8 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use engine::answer::AnswerReader;
-use engine::chat::{ChatTemplate, Message, RenderOptions};
+use engine::tools::answer::{AnswerReader, ThoughtFormat};
+use engine::tools::chat::{ChatTemplate, Message, RenderOptions};
 use serde_json::{Value, json};
 
 /// The commands. Those with an argument end with a space.
@@ -91,9 +91,8 @@ impl Talk {
 
     /// Returns a reader that splits the answer to a prompt into thoughts and text.
     pub fn reader(&self, prompt: &str) -> AnswerReader {
-        let thinks = self.template.mentions("</think>");
-        let reader = AnswerReader::new(None, Vec::new(), thinks);
-        if thinks && prompt.trim_end().ends_with("<think>") { reader.thinking() } else { reader }
+        let thoughts = ThoughtFormat::of_template(|text| self.template.mentions(text));
+        AnswerReader::new(None, Vec::new(), thoughts).after(prompt)
     }
 
     /// Writes the messages to a file, in the format of the chat API.

@@ -20,10 +20,7 @@ fn every_command_has_a_page_under_several_names() {
     for same in [&["-h"][..], &["help"], &["generate", "--help"], &["help", "generate"], &["--json", "-h"]] {
         assert_eq!(stdout(same), page, "{same:?}");
     }
-    for command in ["serve", "bench floor", "bench serve", "bench throughput", "bench latency", "bench sharing"]
-        .into_iter()
-        .chain(["bench prefix", "kernels"])
-    {
+    for command in ["serve", "bench serve", "bench throughput", "bench latency", "plan"] {
         let words: Vec<&str> = command.split(' ').collect();
         let page = stdout(&[&["help"][..], &words].concat());
         assert!(page.contains(&format!("Usage: quire {command} ")), "{page}");

@@ -10,6 +10,8 @@ mod help;
 mod memory;
 mod models;
 mod output;
+#[cfg(feature = "cuda")]
+mod plan;
 mod prompts;
 mod session;
 mod shells;

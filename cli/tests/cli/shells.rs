@@ -33,7 +33,6 @@ fn bash_completes_values_of_options() {
     assert_eq!(bash_offers(&["--device", "="]), ["auto", "cpu", "cuda", "emulator"]);
     assert_eq!(bash_offers(&["--device", "=", "em"]), ["emulator"]);
     assert_eq!(bash_offers(&["serve", "--kv-dtype", "f"]), ["f32", "f16", "fp8"]);
-    assert_eq!(bash_offers(&["bench", "floor", "--dtype", ""]), ["f16", "bf16"]);
     assert_eq!(bash_offers(&["quantize", "--to", "q8"]), ["q8_0"]);
     assert_eq!(bash_offers(&["--mmap", ""]), ["on", "off"]);
     assert_eq!(bash_offers(&["-m", "opt-1.3"]), ["opt-1.3b"]);

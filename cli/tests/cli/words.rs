@@ -83,7 +83,6 @@ fn similar_names_are_suggested() {
     misused(&["--max-qeue", "8"], "did you mean --max-queue of `quire serve`?");
     misused(&["serve", "--prot", "0"], "did you mean --port? (quire serve --help shows all options)");
     misused(&["bench", "latency", "--batches", "1"], "did you mean --batch?");
-    misused(&["kernels", "--devise", "cuda"], "did you mean --device?");
     misused(&["serve", "-V"], "--version is an option of `quire`, not of `quire serve`");
     misused(&["-p", "a", "-n", "5", "--max-tokens=6"], "--max-tokens is given twice");
     misused(&["-p", "a", "--model="], "the model's name is empty");
@@ -94,12 +93,12 @@ fn an_unknown_command_is_refused_with_a_suggestion() {
     misused(&["generat"], "there is no command or model \"generat\"");
     misused(
         &["generat"],
-        "commands are generate, chat, serve, quantize, bench, plan, paper, kernels, completions, man and help; did you mean generate?",
+        "commands are generate, chat, serve, quantize, bench, plan, completions, man and help; did you mean generate?",
     );
     misused(&["srve", "--port", "0"], "did you mean serve?");
     misused(&["help", "srve"], "did you mean serve?");
     misused(&["bench", "latancy"], "did you mean bench latency?");
-    misused(&["bench", "kernels"], "did you mean kernels?");
+    misused(&["bench", "plan"], "did you mean plan?");
     misused(&["serve", "nosuch"], "there is no model \"nosuch\"");
     misused(&["-p", "hi", "extra"], "a prompt of several words needs quotes");
     misused(&["bench"], "bench needs a command");
@@ -107,9 +106,6 @@ fn an_unknown_command_is_refused_with_a_suggestion() {
     misused(&["opt-13c", "-p", "a"], "did you mean opt-13b?");
     misused(&["serve", "gpt3"], "did you mean gpt2?");
     misused(&["Once upon a time"], "put --prompt (-p) before a prompt");
-    misused(&["bench", "sharing", "more"], "\"more\"");
-    misused(&["kernels", "profile"], "needs the name of a kernel");
-    misused(&["kernels", "list"], "\"list\"");
 }
 
 #[test]
@@ -168,9 +164,8 @@ fn odd_words_are_refused_in_one_sentence() {
         &["serve", "-"],
         &["serve", "--port=x"],
         &["serve", "--port=99999"],
-        &["bench", "sharing", "--requests=-1"],
-        &["bench", "sharing", "--seed="],
-        &["kernels", "--lines=x", "profile", "a"],
+        &["bench", "throughput", "--requests=-1"],
+        &["bench", "throughput", "--seed="],
     ] {
         misused(words, "");
         let message = String::from_utf8(quire(words).stderr).unwrap();

@@ -1,5 +1,6 @@
 //! The error type shared by the engine's crates.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// A result whose error is [`Error`].
@@ -7,7 +8,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Everything that can go wrong in the library. Each message is one sentence that a user can act on. Causes are
 /// available through [`std::error::Error::source`].
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file or directory could not be read.
@@ -66,6 +67,19 @@ pub enum Error {
     Hub(String),
 }
 
+/// Prints the sentence and its causes, because this is what a program prints whose `main` returns the error.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            write!(f, ": {cause}")?;
+            source = cause.source();
+        }
+        Ok(())
+    }
+}
+
 /// The reason for refusing a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -96,5 +110,17 @@ impl Error {
     /// Creates an [`Error::Weights`] about `path`.
     pub fn weights(path: impl AsRef<Path>, reason: impl Into<String>) -> Self {
         Error::Weights { path: path.as_ref().to_path_buf(), reason: reason.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_returns_the_error_prints_a_sentence_with_its_cause() {
+        let source = std::io::Error::new(std::io::ErrorKind::NotFound, "there is no such file");
+        let error = Error::Io { path: "model/config.json".into(), source };
+        assert_eq!(format!("{error:?}"), "cannot read model/config.json: there is no such file");
     }
 }

@@ -20,7 +20,7 @@ use super::math::{fold, multiply, softcap};
 use super::matmul::{Accumulate, LANES, View};
 use super::stored::{HeadPart, LayerBlocks, StoredElement, scale};
 use super::threads::Threads;
-use crate::kv::KvShape;
+use crate::shape::KvShape;
 
 /// Positions in a chunk, rounded down to whole blocks. A longer block is a chunk of its own.
 const CHUNK: usize = 64;

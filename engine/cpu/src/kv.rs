@@ -1,4 +1,4 @@
-//! One layer of a paged KV cache: its shape, and writing to it.
+//! One layer of a paged KV cache: its layout, and writing to it.
 //!
 //! Layout: `[block][kv head][keys | values]`. A head's part of a block contains its keys as `[head_dim][block_size]`
 //! and its values as `[block_size][head_dim]`. For 8-bit elements each is followed by its scales, `[block_size]`.
@@ -9,29 +9,8 @@ use checkpoint::tensor::KvDtype;
 use half::f16;
 
 use super::element::Element;
+use super::shape::KvShape;
 use super::stored::{StoredElement, with_stored};
-
-/// The shape of one layer of a KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvShape {
-    /// Key/value heads.
-    pub heads: usize,
-    /// Elements per head.
-    pub head_dim: usize,
-    /// Tokens per block.
-    pub block_size: usize,
-    /// Element type of keys and values.
-    pub dtype: KvDtype,
-    /// Unused bytes after each block.
-    pub padding: usize,
-}
-
-impl KvShape {
-    /// Bytes of one block: keys and values of `block_size` tokens, their scales, and padding.
-    pub fn block_bytes(&self) -> usize {
-        2 * self.heads * self.block_size * self.dtype.head_bytes(self.head_dim) + self.padding
-    }
-}
 
 /// Writes `key` and `value` (`[T, heads * head_dim]`) to their slots (`block * block_size + offset`) in the blocks of
 /// `layer`.

@@ -21,6 +21,7 @@ mod product;
 mod projection;
 mod quantised;
 mod rows;
+mod shape;
 mod stored;
 mod tensor;
 #[cfg(target_arch = "x86_64")]
@@ -40,8 +41,9 @@ use checkpoint::{Error, Result};
 use pulp::Arch;
 
 pub use attention::{Attention, Span};
-pub use kv::{KvShape, rounded, write_kv};
+pub use kv::{rounded, write_kv};
 pub use projection::CpuProjection;
+pub use shape::KvShape;
 pub use tensor::CpuTensor;
 pub use weight::CpuWeight;
 

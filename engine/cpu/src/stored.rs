@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use kernels::eight_bit::{EightBit, HeadScale, size};
 
 use super::element::Element;
-use crate::kv::KvShape;
+use super::shape::KvShape;
 
 /// An element type of the KV cache.
 pub(super) trait StoredElement: Element {

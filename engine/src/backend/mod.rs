@@ -150,7 +150,7 @@ pub struct QkNorms<'a, W> {
     pub key: Option<&'a W>,
     /// Added to the mean of squares.
     pub eps: f32,
-    /// Whether all heads of a token are normalised together, including those of other workers.
+    /// Whether all heads of a token are normalised together, including the heads of other workers.
     pub rows: bool,
 }
 

@@ -9,7 +9,7 @@ use crate::scheduler::{Scheduler, Step};
 use crate::sequence::Sequence;
 
 /// Returns the step's tokens in the backend's form, and the sampling parameters of each row of logits.
-pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, groups: usize) -> (Batch, Vec<SampleRow<'a>>) {
+pub(crate) fn batch<'a>(scheduler: &'a Scheduler, step: &Step, groups: usize) -> (Batch, Vec<SampleRow<'a>>) {
     let mut batch = Batch { moves: step.moves.clone(), ..Batch::new(groups) };
     let mut rows = Vec::new();
     for (at, chunks, is_sampled) in step.groups() {
@@ -41,12 +41,12 @@ pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, groups: usize) -> (Batch
 }
 
 /// Adds tokens `range` of a sequence to a batch. The sequence's table must have slots for them.
-pub fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>) {
+pub(crate) fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>) {
     let (start, table) = (batch.tokens.len(), batch.table_len());
     batch.spans.push(Span { start, len: range.len(), context: range.end, table });
     batch.tokens.extend(&seq.tokens[range.clone()]);
     let (pool, size) = (seq.table.pool(), seq.table.pool().block_size());
-    // The angles of long sequences follow those of the positions up to the boundary.
+    // In tables of angles, the rows of long sequences follow the rows of the positions up to the boundary.
     let first = pool.boundary().filter(|_| seq.table.is_long()).unwrap_or(0);
     batch.positions.extend(range.clone().map(|p| (first + p) as u32));
     for (at, (to, group)) in batch.groups.iter_mut().zip(pool.groups()).enumerate() {

@@ -44,7 +44,7 @@ impl From<BlockTable> for PrefixHit {
 
 impl PrefixHit {
     /// Finds the longest prefix of `tokens` after which every group can resume, among the registered blocks of `pool` and
-    /// of `swap`. With `is_long`, they must be those of a long sequence, see [`BlockPool::is_long`]. With `whole`, groups
+    /// of `swap`. With `is_long`, the blocks must belong to long sequences, see [`BlockPool::is_long`]. With `whole`, groups
     /// with windows need all their blocks too. At least one token is left over, because only computing a token gives
     /// logits.
     pub fn find(pool: &BlockPool, swap: Option<&BlockPool>, tokens: &[u32], is_long: bool, whole: bool) -> Self {

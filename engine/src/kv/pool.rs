@@ -66,8 +66,8 @@ impl BlockPool {
         self.shared.boundary
     }
 
-    /// Whether a sequence of `tokens` tokens is long: the model encodes its positions differently, so its keys are not
-    /// those of a short sequence with the same tokens.
+    /// Whether a sequence of `tokens` tokens is long: the model encodes its positions differently, so its keys differ
+    /// from the keys of a short sequence with the same tokens.
     pub fn is_long(&self, tokens: usize) -> bool {
         self.boundary().is_some_and(|boundary| tokens > boundary)
     }

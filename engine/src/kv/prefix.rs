@@ -32,6 +32,8 @@ impl PrefixId {
 
     /// The 64-bit FNV-1a hash of all the tokens, each as four little-endian bytes. It can be computed from the previous
     /// block's hash and the block's own tokens, and is the same in every process.
+    ///
+    /// If a model encodes positions differently in long sequences, their hashes start from a state of their own.
     pub fn hash(self) -> u64 {
         self.hash
     }

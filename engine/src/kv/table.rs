@@ -97,7 +97,7 @@ impl BlockTable {
         self.len == 0
     }
 
-    /// Whether the table's blocks are those of a long sequence, see [`BlockPool::is_long`].
+    /// Whether the table belongs to a long sequence, see [`BlockPool::is_long`].
     pub fn is_long(&self) -> bool {
         self.is_long
     }

@@ -100,12 +100,21 @@ impl<B: Backend> Loader<'_, B> {
 
     /// Takes the factors of a norm, `[width]`.
     pub fn norm_weight(&mut self, kind: NormKind, name: &str, width: usize) -> Result<B::Weight> {
-        if kind != NormKind::RmsPlusOne {
-            return self.weight(name, &[width]);
-        }
-        // In f32, because the sum with 1 would lose the last bits of a 16-bit weight.
-        let weight = self.weights.take_elements(name, &[width])?.elements().to_f32();
-        self.backend.weight(HostTensor::from_f32(vec![width], weight.into_iter().map(|w| 1.0 + w).collect()))
+        let weight = self.host_norm_weight(kind, name, width)?;
+        self.backend.weight(weight)
+    }
+
+    /// Like [`Loader::norm_weight`], but keeps the factors on the host.
+    pub fn host_norm_weight(&mut self, kind: NormKind, name: &str, width: usize) -> Result<HostTensor> {
+        let weight = self.weights.take_elements(name, &[width])?;
+        Ok(match kind {
+            NormKind::Rms | NormKind::Layer => weight,
+            // In f32, because the sum with 1 would lose the last bits of a 16-bit weight.
+            NormKind::RmsPlusOne => {
+                let factors = weight.elements().to_f32().into_iter().map(|w| 1.0 + w).collect();
+                HostTensor::from_f32(vec![width], factors)
+            }
+        })
     }
 
     /// Takes the norm `part` of the layer `name`, if the layer has it.

@@ -4,11 +4,11 @@ use crate::config::{Rope, RopeScaling};
 use crate::tensor::HostTensor;
 
 /// Returns the table `[rows, rotated]`. Row `p` contains the cosines of position `p`'s angles, then the sines. If long
-/// sequences have other frequencies, their `positions` rows follow those of the longest short sequence.
+/// sequences have other frequencies, their `positions` rows follow the rows of the longest short sequence.
 /// Frequencies and angles are rounded to f32 in the same places as in Hugging Face's code, because at large positions a
 /// rounding error becomes a noticeable angle.
 pub(super) fn table(rope: &Rope, positions: usize) -> HostTensor {
-    // The rows of short sequences, then those of long ones.
+    // Short sequences come first.
     let short = rope.regime_boundary().unwrap_or(positions).min(positions);
     let regimes = if short < positions { vec![(false, short), (true, positions)] } else { vec![(false, positions)] };
     let rows = regimes.iter().map(|(_, rows)| rows).sum();

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuTensor};
 use crate::batch::{Batch, Span};
-use crate::kv::KvLayout;
+use crate::kv::{CacheGroup, KvLayout};
 use crate::load::ModelFiles;
 use crate::tensor::DType;
 
@@ -21,22 +21,22 @@ fn directory(family: &str) -> PathBuf {
     std::env::var_os("QUIRE_FAMILIES").map_or(committed, PathBuf::from).join(family)
 }
 
-/// Returns a batch of one sequence, and the number of blocks that it needs. The groups' blocks are at different ids.
+/// Returns a batch of one sequence, and the number of pages that it needs. The groups' blocks are in different pages.
 pub fn batch(tokens: &[u32], layout: &KvLayout) -> (Batch, usize) {
     let mut batch = Batch::new(layout.groups.len());
     batch.tokens = tokens.to_vec();
     batch.positions = (0..tokens.len() as u32).collect();
     batch.logit_rows = batch.positions.clone();
     batch.spans = vec![Span { start: 0, len: tokens.len(), context: tokens.len(), table: 0 }];
-    let (blocks, mut used) = (tokens.len().div_ceil(BLOCK), 0usize);
-    for (i, group) in batch.groups.iter_mut().enumerate() {
-        let (bytes, step) = (layout.group_block_bytes(i), layout.id_step(i));
-        let first = used.div_ceil(bytes);
-        used = (first + blocks) * bytes;
-        group.blocks = (first..first + blocks).map(|id| (id * step) as u32).collect();
-        group.slots = (0..tokens.len()).map(|p| group.blocks[p / BLOCK] * BLOCK as u32 + (p % BLOCK) as u32).collect();
+    let (blocks, mut pages) = (tokens.len().div_ceil(BLOCK), 0);
+    for (group, CacheGroup { blocks_per_page, id_step, .. }) in batch.groups.iter_mut().zip(layout.cache_groups()) {
+        let first = pages * blocks_per_page;
+        pages += blocks.div_ceil(blocks_per_page);
+        group.blocks = (first..first + blocks).map(|id| (id * id_step) as u32).collect();
+        let slot = |p: usize| group.blocks[p / BLOCK] * BLOCK as u32 + (p % BLOCK) as u32;
+        group.slots = (0..tokens.len()).map(slot).collect();
     }
-    (batch, used.div_ceil(layout.block_bytes()))
+    (batch, pages)
 }
 
 fn logits(files: &ModelFiles, tokens: &[u32]) -> CpuTensor {
@@ -45,8 +45,8 @@ fn logits(files: &ModelFiles, tokens: &[u32]) -> CpuTensor {
     weights.strip_prefix(config.family.weight_prefixes());
     let model = super::load(&backend, &config, &mut weights, config.max_positions).unwrap();
     let layout = KvLayout::new(&config.kv_layers(), BLOCK, DType::F32.into());
-    let (batch, blocks) = batch(tokens, &layout);
-    let mut cache = backend.kv_cache(layout, blocks, 0).unwrap();
+    let (batch, pages) = batch(tokens, &layout);
+    let mut cache = backend.kv_cache(layout, pages, 0).unwrap();
     let inputs = backend.upload(batch, &[]);
     let hidden = model.forward(&backend, &mut cache, &inputs);
     model.logits(&backend, backend.logit_rows(&hidden, &inputs))

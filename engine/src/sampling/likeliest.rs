@@ -3,7 +3,7 @@
 use kernels::arithmetic::{part, weight};
 
 /// The indices of the `k` greatest elements, greatest first, the lower index first among equals.
-pub fn likeliest(x: &[f32], k: usize) -> Vec<u32> {
+pub(crate) fn likeliest(x: &[f32], k: usize) -> Vec<u32> {
     let k = k.min(x.len());
     if k == 0 {
         return Vec::new();
@@ -20,7 +20,7 @@ pub fn likeliest(x: &[f32], k: usize) -> Vec<u32> {
 
 /// The smallest set of likeliest tokens, among the `k` likeliest, whose probability reaches `top_p` (in units of 2^-64,
 /// 0 is off). A token is kept if the tokens before it have not reached `top_p`.
-pub fn nucleus(scaled: &[f32], k: usize, top_p: u64) -> Vec<u32> {
+pub(crate) fn nucleus(scaled: &[f32], k: usize, top_p: u64) -> Vec<u32> {
     if top_p == 0 {
         return likeliest(scaled, k);
     }

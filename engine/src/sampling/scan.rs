@@ -10,7 +10,7 @@ use pulp::Arch;
 const LANES: usize = 64;
 
 /// Whether no logit is NaN or positive infinity. Negative infinity is the logit of a token that cannot be chosen.
-pub fn below_infinity(logits: &[f32]) -> bool {
+pub(crate) fn below_infinity(logits: &[f32]) -> bool {
     Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -23,7 +23,7 @@ pub fn below_infinity(logits: &[f32]) -> bool {
 }
 
 /// The index of the greatest element, the first among equals. NaN elements are ignored.
-pub fn argmax(x: &[f32]) -> u32 {
+pub(crate) fn argmax(x: &[f32]) -> u32 {
     let at = Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -45,7 +45,7 @@ pub fn argmax(x: &[f32]) -> u32 {
 }
 
 /// The sum of `value(x)` over all elements.
-pub fn sum(x: &[f32], value: impl Fn(f32) -> u64) -> u64 {
+pub(crate) fn sum(x: &[f32], value: impl Fn(f32) -> u64) -> u64 {
     Arch::new().dispatch(
         #[inline(always)]
         || x.iter().map(|&x| value(x)).sum(),

@@ -177,8 +177,8 @@ impl Start {
 }
 
 /// Finds the earlier sequence of the group that has the longest common prefix with sequence `at`. Returns its index and
-/// the number of tokens in the whole blocks they share. At least one token is left over to be computed. Long and short
-/// sequences share nothing.
+/// the number of tokens in the whole blocks they share. At least one token is left over to be computed. A long and a
+/// short sequence share no block.
 fn longest_common(seqs: &[Sequence], at: usize, pool: &BlockPool) -> Option<(usize, usize)> {
     let (tokens, block_size) = (&seqs[at].tokens, pool.block_size());
     let is_alike = |earlier: &usize| pool.is_long(seqs[*earlier].tokens.len()) == pool.is_long(tokens.len());

@@ -42,7 +42,7 @@ impl Scheduler {
         for seq in &mut group.running {
             // The last token that an output may have is sampled, never drafted.
             let most = max_output.saturating_sub(seq.output().len() + 1);
-            // A draft does not make a sequence long, since long sequences are computed anew.
+            // A draft must not make a sequence long, because long sequences are computed again.
             let short = self.pool.boundary().and_then(|boundary| boundary.checked_sub(seq.tokens.len()));
             let most = most.min(short.unwrap_or(usize::MAX));
             let draft = lookup(&seq.tokens, most.min(left).min(self.options.draft_tokens)).to_vec();

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::tokenizer::Tokenizer;
+use engine::tools::tokenizer::Tokenizer;
 use serde_json::Value;
 
 /// Every reference model.

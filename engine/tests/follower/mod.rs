@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use engine::engine::Engine;
-use engine::kv::{CacheChange, Place, Prefix, Space};
+use engine::tools::engine::Engine;
+use engine::tools::kv::{CacheChange, Place, Prefix, Space};
 
 /// The prefixes in the cache and in the swap space, built from the changes alone. Maps each prefix's hash to its
 /// parent's hash and the last block's tokens.

@@ -11,15 +11,15 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use engine::backend::{Activation, Attention, Backend, Change, HostLinear, HostQkv, Norm, QkNormRope};
-use engine::batch::{Batch, Span};
-use engine::engine::{Engine, EngineConfig};
-use engine::kv::KvLayout;
-use engine::model::Model;
-use engine::parallel::{ParallelRunner, RankGroup, Shard, WorkerRank};
-use engine::runner::{ModelRunner, Runner};
-use engine::sampling::{SampleRow, Sampled, sample_row};
-use engine::tensor::HostTensor;
+use engine::tools::backend::{Activation, Attention, Backend, Change, HostLinear, HostQkv, Norm, QkNormRope};
+use engine::tools::batch::{Batch, Span};
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::kv::KvLayout;
+use engine::tools::model::Model;
+use engine::tools::parallel::{ParallelRunner, RankGroup, Shard, WorkerRank};
+use engine::tools::runner::{ModelRunner, Runner};
+use engine::tools::sampling::{SampleRow, Sampled, sample_row};
+use engine::tools::tensor::HostTensor;
 use engine::{Error, Result};
 
 use crate::oracle::{Memory, VOCAB, first_seen};

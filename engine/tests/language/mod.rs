@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use engine::batch::Batch;
-use engine::constraint::{Constraint, Grammar, GrammarCompiler};
-use engine::engine::{Engine, EngineConfig};
-use engine::kv::CacheGroup;
-use engine::load::ModelFiles;
-use engine::runner::{Computed, Runner};
-use engine::sampling::{SampleRow, sample_row};
-use engine::scheduler::SchedulerOptions;
-use engine::sequence::Output;
-use engine::tokenizer::Tokenizer;
+use engine::ModelFiles;
+use engine::SchedulerOptions;
+use engine::tools::batch::Batch;
+use engine::tools::constraint::{Constraint, Grammar, GrammarCompiler};
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::kv::CacheGroup;
+use engine::tools::runner::{Computed, Runner};
+use engine::tools::sampling::{SampleRow, sample_row};
+use engine::tools::sequence::Output;
+use engine::tools::tokenizer::Tokenizer;
 
 /// The id of the end-of-sequence token.
 pub const EOS: u32 = 2;

@@ -10,12 +10,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use engine::batch::Batch;
-use engine::engine::{Engine, EngineConfig, Finished};
-use engine::kv::{BlockCopy, BlockMoves, BlockTable, CacheGroup, Place, Space};
-use engine::runner::{Computed, Runner};
-use engine::sampling::{SampleRow, SamplingParams, sample_row};
-use engine::scheduler::SchedulerOptions;
+use engine::SchedulerOptions;
+use engine::tools::batch::Batch;
+use engine::tools::engine::{Engine, EngineConfig, Finished};
+use engine::tools::kv::{BlockCopy, BlockMoves, BlockTable, CacheGroup, Place, Space};
+use engine::tools::runner::{Computed, Runner};
+use engine::tools::sampling::{SampleRow, SamplingParams, sample_row};
 use engine::{Error, Result};
 
 /// The number of tokens in the oracle's vocabulary.
@@ -84,7 +84,7 @@ impl Reader {
     }
 }
 
-/// Tokens as the oracle stores them. What it stores for a long sequence differs from what it stores for a short one.
+/// Tokens as the oracle stores them. The values of long and of short sequences differ.
 pub fn marked(tokens: &[u32], is_long: bool) -> Vec<u32> {
     tokens.iter().map(|token| token ^ if is_long { 1 << 20 } else { 0 }).collect()
 }

@@ -5,20 +5,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-use engine::constraint::{Constraint, Grammar, GrammarCompiler};
-use engine::embedding::Pooling;
-use engine::engine::{Engine, EngineConfig, Finished};
-use engine::group::{OwnerId, RequestId};
-use engine::kv::CacheGroup;
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::{Preemption, SchedulerOptions};
-use engine::sequence::{Output, PromptLogprobs};
-use engine::tokenizer::{Tokenizer, TokenizerFiles};
+use engine::ModelFiles;
+use engine::Pooling;
+use engine::tools::constraint::{Constraint, Grammar, GrammarCompiler};
+use engine::tools::engine::{Engine, EngineConfig, Finished};
+use engine::tools::group::{OwnerId, RequestId};
+use engine::tools::kv::CacheGroup;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::sequence::{Output, PromptLogprobs};
+use engine::tools::tokenizer::{Tokenizer, TokenizerFiles};
 use proptest::prelude::*;
 use serde_json::json;
 
 use crate::oracle::{EOS, VOCAB, config, scheduler_options};
+
+/// Runs as many schedules as the variable `PROPTEST_CASES` says, otherwise this many.
+pub fn cases(cases: u32) -> ProptestConfig {
+    let given = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_some() { given } else { ProptestConfig { cases, ..given } }
+}
 
 /// A request, and when it arrives.
 #[derive(Clone, Debug)]

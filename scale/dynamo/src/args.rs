@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use dynamo_backend_common::{CommonArgs, DisaggregationMode, WorkerConfig};
-use engine::llm::{Device, Options, SchedulerOptions};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::{Device, Options, SchedulerOptions};
 
 use crate::engine::QuireEngine;
 

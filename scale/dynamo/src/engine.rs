@@ -7,9 +7,9 @@ use dynamo_backend_common::{
     BackendError, DynamoError, EngineConfig, GenerateContext, KvEventSource, LLMEngine, LLMEngineOutput,
     LlmRegistration, MetricsBindings, MetricsCtx, PreprocessedRequest,
 };
-use engine::config::GenerationConfig;
-use engine::llm::{Llm, Options};
-use engine::load::ModelFiles;
+use engine::ModelFiles;
+use engine::tools::config::GenerationConfig;
+use engine::{Llm, Options};
 use futures_util::stream::BoxStream;
 use server::events::Publisher;
 use server::exposition::Exposition;

@@ -2,7 +2,7 @@
 //! up.
 
 use dynamo_backend_common::{BackendError, DynamoError, ErrorType};
-use engine::error::Refusal;
+use engine::tools::error::Refusal;
 use server::worker::{Failure, Status};
 
 /// Creates an error of the engine.

@@ -4,8 +4,8 @@ use dynamo_backend_common::{
     DynamoError, GenerateContext, LLMEngineOutput, LLMEngineOutputExt, PromptTokensDetails, StopReason, TopLogprob,
     usage,
 };
-use engine::llm::{Completion, RequestEvent};
-use engine::sequence::{FinishReason, TokenLogprob};
+use engine::tools::sequence::{FinishReason, TokenLogprob};
+use engine::{Completion, Event};
 use futures_util::stream::BoxStream;
 use server::worker::{Failure, Job};
 
@@ -48,17 +48,17 @@ pub fn outputs(
 }
 
 /// Converts the events of a step. `sent` counts the tokens sent so far.
-fn output(events: Vec<(usize, RequestEvent)>, sent: &mut usize) -> LLMEngineOutput {
+fn output(events: Vec<(usize, Event)>, sent: &mut usize) -> LLMEngineOutput {
     let (mut tokens, mut logprobs, mut end) = (Vec::new(), Vec::new(), None);
     for (_, event) in events {
         match event {
-            RequestEvent::Token { token, logprob, .. } => {
+            Event::Token { token, logprob, .. } => {
                 tokens.push(token);
                 logprobs.extend(logprob);
             }
             // Requests never ask for an echo, so this event does not occur.
-            RequestEvent::Prompt { .. } => {}
-            RequestEvent::Done(completion) => end = Some(completion),
+            Event::Prompt { .. } => {}
+            Event::Done(completion) => end = Some(completion),
         }
     }
     *sent += tokens.len();
@@ -88,8 +88,8 @@ fn finished(completion: &Completion) -> LLMEngineOutput {
         FinishReason::Abort => LLMEngineOutput::cancelled(),
     };
     output.stop_reason = first.stop_reason.clone().map(|reason| match reason {
-        engine::llm::StopReason::Text(text) => StopReason::String(text),
-        engine::llm::StopReason::Token(token) => StopReason::Int(token.into()),
+        engine::StopReason::Text(text) => StopReason::String(text),
+        engine::StopReason::Token(token) => StopReason::Int(token.into()),
     });
     let mut usage = usage(count(completion.prompt_tokens.len()), count(first.tokens.len()));
     let cached_tokens = Some(count(completion.cached_tokens));

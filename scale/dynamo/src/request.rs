@@ -1,10 +1,10 @@
 //! Converts Dynamo's requests to work for the engine.
 
 use dynamo_backend_common::PreprocessedRequest;
-use engine::config::GenerationConfig;
-use engine::error::Refusal;
-use engine::llm::Prompt;
-use engine::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
+use engine::Prompt;
+use engine::tools::config::GenerationConfig;
+use engine::tools::error::Refusal;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
 use server::worker::Work;
 
 /// Fields that clients may send in addition to the fields that Dynamo knows. They would change the answer.

@@ -7,9 +7,9 @@ use dynamo_backend_common::{
     BackendError, ErrorType, FinishReason, GenerateContext, KvEventSource, LLMEngine, LLMEngineOutput, OutputOptions,
     PreprocessedRequest, SamplingOptions, StopConditions,
 };
-use engine::llm::{Completion, Device, Llm, Options, Prompt};
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::ModelFiles;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{Completion, Device, Llm, Options, Prompt};
 use futures_util::StreamExt;
 use quire_dynamo::engine::QuireEngine;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use engine::llm::{Completion, RequestEvent};
+use engine::{Completion, Event};
 use serde::Serialize;
 use tower_http::request_id::RequestId;
 
@@ -104,7 +104,7 @@ pub async fn collect(app: &App, work: Work, admission: &Admission) -> Result<Vec
     let mut job: Job = app.worker.submit(work);
     while answers.iter().any(Option::is_none) {
         for (prompt, event) in admission.within(job.next()).await?? {
-            if let RequestEvent::Done(completion) = event {
+            if let Event::Done(completion) = event {
                 answers[prompt] = Some(completion);
             }
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
-use engine::chat::{Arguments, Message};
-use engine::llm::{Continuation, StopReason};
-use engine::sequence::{PromptLogprobs, TokenLogprob};
+use engine::tools::chat::{Arguments, Message};
+use engine::tools::sequence::{PromptLogprobs, TokenLogprob};
+use engine::{Continuation, StopReason};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tower_http::request_id::RequestId;
@@ -159,7 +159,7 @@ impl ChatFields {
         ToolFields { tools, tool_choice, parallel_tool_calls: self.parallel_tool_calls }
     }
 
-    fn conversation(self, add_special_tokens: Option<bool>, tools: Option<engine::chat::Value>) -> Conversation {
+    fn conversation(self, add_special_tokens: Option<bool>, tools: Option<engine::tools::chat::Value>) -> Conversation {
         Conversation {
             tools,
             add_special_tokens,

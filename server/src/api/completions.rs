@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
-use engine::llm::{Completion, Prompt, StopReason};
-use engine::sampling::MAX_LOGPROBS;
-use engine::sequence::PromptLogprobs;
+use engine::PromptLogprobs;
+use engine::tools::sampling::MAX_LOGPROBS;
+use engine::{Completion, Prompt, StopReason};
 use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
 
@@ -129,7 +129,7 @@ fn choices<'a>(
     echo: &Echo,
     scored: Option<&PromptLogprobs>,
 ) -> Vec<Choice<'a>> {
-    let choice = |(i, output): (usize, &'a engine::llm::Continuation)| {
+    let choice = |(i, output): (usize, &'a engine::Continuation)| {
         let Echo { text, logprobs, mut end } = echo.clone();
         let logprobs = output.logprobs.as_ref().map(|own| {
             let mut all = logprobs.unwrap_or_default();
@@ -199,6 +199,16 @@ impl Chunks {
         frames.push(&Answer { id, object: "text_completion", created: *created, model, choices, usage });
     }
 
+    /// Pushes a part of one choice.
+    fn choice(&mut self, piece: Piece<'_>, logprobs: Option<CompletionLogprobs>, frames: &mut Frames) {
+        let Piece { choice: index, text, tokens, usage, finish_reason, stop_reason, .. } = piece;
+        let (text, prompt_logprobs, prompt_token_ids) = (text.into(), None, self.prompt_ids[index].take());
+        let token_ids = self.reports.token_ids.then_some(tokens);
+        let choice =
+            Choice { index, text, logprobs, finish_reason, stop_reason, prompt_logprobs, prompt_token_ids, token_ids };
+        self.push(vec![choice], usage, frames);
+    }
+
     fn names(&self) -> Names<'_> {
         Names { tokenizer: &self.app.tokenizer, as_ids: self.reports.tokens_as_ids }
     }
@@ -215,23 +225,16 @@ impl Format for Chunks {
         if self.echo {
             let Echo { text, logprobs, end } = self.echoes[choice / self.n].clone();
             self.places[choice] = end;
-            let (index, text, prompt_token_ids) = (choice, text.into(), self.prompt_ids[choice].take());
-            let (finish_reason, stop_reason, prompt_logprobs) = (None, None, None);
-            let token_ids = self.reports.token_ids.then_some(&[][..]);
-            self.push(
-                vec![Choice {
-                    index,
-                    text,
-                    logprobs,
-                    finish_reason,
-                    stop_reason,
-                    prompt_logprobs,
-                    prompt_token_ids,
-                    token_ids,
-                }],
+            let piece = Piece {
+                choice,
+                text: &text,
+                tokens: &[],
+                logprobs: &[],
                 usage,
-                frames,
-            );
+                finish_reason: None,
+                stop_reason: None,
+            };
+            self.choice(piece, logprobs, frames);
         }
     }
 
@@ -243,23 +246,7 @@ impl Format for Chunks {
             logprobs.extend(piece.logprobs, names, place);
             logprobs
         });
-        let Piece { choice: index, text, usage, finish_reason, stop_reason, .. } = piece;
-        let (text, prompt_logprobs, prompt_token_ids) = (text.into(), None, self.prompt_ids[index].take());
-        let token_ids = self.reports.token_ids.then_some(piece.tokens);
-        self.push(
-            vec![Choice {
-                index,
-                text,
-                logprobs,
-                finish_reason,
-                stop_reason,
-                prompt_logprobs,
-                prompt_token_ids,
-                token_ids,
-            }],
-            usage,
-            frames,
-        );
+        self.choice(piece, logprobs, frames);
     }
 
     fn usage(&mut self, usage: &Usage, frames: &mut Frames) {

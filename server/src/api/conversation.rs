@@ -1,6 +1,6 @@
 //! The fields that determine how messages become a prompt. Chats and requests to count a chat's tokens share them.
 
-use engine::chat::{Arguments, ChatTemplate, Message, MessageProblem, RenderOptions, Value};
+use engine::tools::chat::{Arguments, ChatTemplate, Message, MessageProblem, RenderOptions, Value};
 
 use crate::app::App;
 use crate::error::{ApiError, check};

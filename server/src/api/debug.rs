@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::group::RequestId;
+use engine::RequestId;
 use serde::Deserialize;
 
 use crate::app::App;

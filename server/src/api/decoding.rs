@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use engine::constraint::{Grammar, Thoughts};
-use engine::sampling::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingOptions, SamplingParams};
+use engine::tools::constraint::{Grammar, Thoughts};
+use engine::tools::sampling::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingOptions, SamplingParams};
 use serde::Deserialize;
 
 use super::stop::{Stop, StopBeams, stop_tokens};
 use super::stream::Reports;
-use super::structured::{FormFields, ResponseFormat, Schema, StructuredOutputs};
+use super::structured::{Asked, ResponseFormat, Schema, StructuredOutputs, schema};
 use crate::app::App;
 use crate::error::{ApiError, check};
 
@@ -122,7 +122,7 @@ impl Decoding {
     /// 400, naming the field.
     pub async fn params(mut self, app: &App, outputs: Outputs) -> Result<SamplingParams, ApiError> {
         let Outputs { max_tokens, logprobs, echo, grammar, thoughts } = outputs;
-        let asked = self.form_fields().grammar()?;
+        let asked = self.grammar()?;
         let grammar = grammar.or(asked);
         let n = self.n.unwrap_or(1);
         let beams = self.use_beam_search.unwrap_or(false);
@@ -143,25 +143,13 @@ impl Decoding {
         check(scored.is_none() || !(echo && logprobs.is_some_and(|k| Some(k) != scored)), "prompt_logprobs", || {
             "prompt_logprobs and logprobs must be equal if echo and logprobs are used together".into()
         })?;
-        within(self.temperature, "temperature", 0.0, 100.0)?;
-        within(self.top_p, "top_p", f32::MIN_POSITIVE, 1.0)?;
-        within(self.min_p, "min_p", 0.0, 1.0)?;
-        within(self.repetition_penalty, "repetition_penalty", 1e-3, 1e3)?;
-        within(self.presence_penalty, "presence_penalty", -2.0, 2.0)?;
-        within(self.frequency_penalty, "frequency_penalty", -2.0, 2.0)?;
-        within(self.length_penalty, "length_penalty", -100.0, 100.0)?;
+        self.check_ranges()?;
         let top_k = self.top_k.map(|k| usize::try_from(k.max(0)).unwrap_or(usize::MAX));
-        check(self.top_k.is_none_or(|k| k >= -1), "top_k", || "top_k must be -1, 0 or a number of tokens".into())?;
-        let length_penalty = self.length_penalty.unwrap_or(1.0);
-        let early_stopping = self.early_stopping.map_or(EarlyStopping::No, |stopping| stopping.0);
-        let needs_beams = |field: &str| format!("{field} can only be used with use_beam_search");
-        check(beams || length_penalty == 1.0, "length_penalty", || needs_beams("length_penalty"))?;
-        check(beams || early_stopping == EarlyStopping::No, "early_stopping", || needs_beams("early_stopping"))?;
+        let beam = self.beam(width)?;
         let constraint = match grammar {
             Some((field, grammar)) => Some(app.grammars.compile(field, grammar).await?.after(thoughts)),
             None => None,
         };
-        let beam = beams.then_some(Beam { width, length_penalty, early_stopping });
         let mut params = SamplingParams {
             n,
             best_of: if beam.is_some() { n } else { width },
@@ -204,6 +192,29 @@ impl Decoding {
 }
 
 impl Decoding {
+    /// Checks fields that are numbers within a range.
+    fn check_ranges(&self) -> Result<(), ApiError> {
+        within(self.temperature, "temperature", 0.0, 100.0)?;
+        within(self.top_p, "top_p", f32::MIN_POSITIVE, 1.0)?;
+        within(self.min_p, "min_p", 0.0, 1.0)?;
+        within(self.repetition_penalty, "repetition_penalty", 1e-3, 1e3)?;
+        within(self.presence_penalty, "presence_penalty", -2.0, 2.0)?;
+        within(self.frequency_penalty, "frequency_penalty", -2.0, 2.0)?;
+        within(self.length_penalty, "length_penalty", -100.0, 100.0)?;
+        check(self.top_k.is_none_or(|k| k >= -1), "top_k", || "top_k must be -1, 0 or a number of tokens".into())
+    }
+
+    /// Returns the parameters of a beam search of this width, if one is requested.
+    fn beam(&self, width: usize) -> Result<Option<Beam>, ApiError> {
+        let beams = self.use_beam_search.unwrap_or(false);
+        let length_penalty = self.length_penalty.unwrap_or(1.0);
+        let early_stopping = self.early_stopping.as_ref().map_or(EarlyStopping::No, |stopping| stopping.0);
+        let needs_beams = |field: &str| format!("{field} can only be used with use_beam_search");
+        check(beams || length_penalty == 1.0, "length_penalty", || needs_beams("length_penalty"))?;
+        check(beams || early_stopping == EarlyStopping::No, "early_stopping", || needs_beams("early_stopping"))?;
+        Ok(beams.then_some(Beam { width, length_penalty, early_stopping }))
+    }
+
     /// Returns the data that the answer reports in addition to its text.
     pub fn reports(&self) -> Reports {
         let usage = self.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
@@ -216,16 +227,22 @@ impl Decoding {
         }
     }
 
-    /// Takes the fields that constrain the form of outputs.
-    fn form_fields(&mut self) -> FormFields {
-        FormFields {
-            response_format: self.response_format.take(),
-            structured_outputs: self.structured_outputs.take(),
-            guided_json: self.guided_json.take(),
-            guided_regex: self.guided_regex.take(),
-            guided_choice: self.guided_choice.take(),
-            guided_grammar: self.guided_grammar.take(),
+    /// Takes the grammar of outputs, with the field that requires it. A request may use at most one such field.
+    fn grammar(&mut self) -> Result<Asked, ApiError> {
+        let format = self.response_format.take().map_or(Ok(None), ResponseFormat::grammar)?;
+        let structured = self.structured_outputs.take().unwrap_or_default().grammars()?;
+        let guided = [
+            schema("guided_json", self.guided_json.take())?,
+            self.guided_regex.take().map(|regex| ("guided_regex", Grammar::Regex(regex))),
+            self.guided_choice.take().map(|texts| ("guided_choice", Grammar::Choice(texts))),
+            self.guided_grammar.take().map(|text| ("guided_grammar", Grammar::Lark(text))),
+        ];
+        let mut asked = [format].into_iter().chain(structured).chain(guided).flatten();
+        let first = asked.next();
+        if let (Some((first, _)), Some((second, _))) = (&first, asked.next()) {
+            return Err(ApiError::field(second, format!("{first} and {second} exclude each other")));
         }
+        Ok(first)
     }
 }
 

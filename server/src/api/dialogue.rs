@@ -1,8 +1,8 @@
 //! Turns a conversation into work for the engine and the form of its answer, for chats and responses.
 
-use engine::answer::{AnswerReader, ToolFormat};
-use engine::constraint::{Grammar, Thoughts};
-use engine::llm::Prompt;
+use engine::Prompt;
+use engine::tools::answer::{AnswerReader, ThoughtFormat, ToolFormat};
+use engine::tools::constraint::{Grammar, Thoughts};
 
 use super::answer::max_tokens;
 use super::conversation::Conversation;
@@ -47,7 +47,9 @@ impl Dialogue {
         let stream = decoding.stream.unwrap_or(false);
         let (reader, thoughts) = reader(app, &text, calling.as_ref());
         let format = calling.as_ref().map(|calling| calling.format);
-        if format.is_some_and(ToolFormat::shows_special_tokens) {
+        if format.is_some_and(ToolFormat::shows_special_tokens)
+            || app.thoughts.is_some_and(ThoughtFormat::shows_special_tokens)
+        {
             decoding.skip_special_tokens.get_or_insert(false);
         }
         let grammar = calling.as_ref().and_then(|calling| calling.grammar(app)).or(self.grammar);
@@ -64,13 +66,15 @@ impl Dialogue {
 /// constrained output.
 fn reader(app: &App, prompt: &str, calling: Option<&Calling>) -> (AnswerReader, Thoughts) {
     let (format, names) = calling.map(|calling| (calling.format, calling.names())).unzip();
-    let reader = AnswerReader::new(format, names.unwrap_or_default(), app.thinks);
-    let begun = app.thinks && prompt.trim_end().ends_with("<think>");
-    let over = !app.thinks || prompt.trim_end().ends_with("</think>");
-    let thoughts = match ["<think>", "</think>"].map(|tag| app.tokenizer.token_id(tag)) {
-        [Some(_), Some(end)] if begun => Thoughts::Until(end),
-        [Some(begin), Some(end)] if !over => Thoughts::Possible { begin, end },
-        _ => Thoughts::Over,
-    };
-    (if begun { reader.thinking() } else { reader }, thoughts)
+    let reader = AnswerReader::new(format, names.unwrap_or_default(), app.thoughts).after(prompt);
+    let token = |text| app.tokenizer.token_id(text);
+    let thoughts = app.thoughts.and_then(|format| {
+        let (begin, end) = (token(format.open_token())?, token(format.close())?);
+        match format.is_closed(prompt) {
+            _ if format.is_open(prompt) => Some(Thoughts::Until(end)),
+            true => None,
+            false => Some(Thoughts::Possible { begin, end }),
+        }
+    });
+    (reader, thoughts.unwrap_or(Thoughts::Over))
 }

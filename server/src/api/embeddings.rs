@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use engine::llm::Prompt;
-use engine::sampling::SamplingParams;
+use engine::Prompt;
+use engine::SamplingParams;
 use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
 

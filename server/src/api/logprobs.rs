@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use engine::detokenizer::Detokenizer;
-use engine::sequence::{PromptLogprobs, TokenLogprob};
-use engine::tokenizer::Tokenizer;
+use engine::tools::detokenizer::Detokenizer;
+use engine::tools::sequence::{PromptLogprobs, TokenLogprob};
+use engine::tools::tokenizer::Tokenizer;
 use serde::{Serialize, Serializer};
 
 /// The logprob reported for an impossible token, because JSON has no infinity. The number is vLLM's.

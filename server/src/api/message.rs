@@ -1,6 +1,6 @@
 //! An assistant's message, whole or as a stream of changes.
 
-use engine::answer::{AnswerReader, Part, ToolFormat};
+use engine::tools::answer::{AnswerReader, Part, ToolFormat};
 use serde::Serialize;
 
 /// An assistant's message.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use engine::sampling::EarlyStopping;
+use engine::EarlyStopping;
 use serde::Deserialize;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};

@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use engine::llm::{Completion, Prompt, RequestEvent, StopReason};
-use engine::sequence::{PromptLogprobs, TokenLogprob};
+use engine::tools::sequence::{PromptLogprobs, TokenLogprob};
+use engine::{Completion, Event, Prompt, StopReason};
 use futures_util::stream;
 use serde::Serialize;
 
@@ -116,7 +116,7 @@ struct Sent {
     tokens: usize,
 }
 
-type Events = Vec<(usize, RequestEvent)>;
+type Events = Vec<(usize, Event)>;
 
 /// Runs `work` and streams its outputs.
 ///
@@ -183,10 +183,10 @@ impl<F: Format> Streaming<F> {
     fn take(&mut self, events: Events, frames: &mut Frames) {
         for (prompt, event) in events {
             match event {
-                RequestEvent::Prompt { text, tokens, logprobs, .. } => {
+                Event::Prompt { text, tokens, logprobs, .. } => {
                     self.format.prompt(prompt, &text, &tokens, logprobs.as_ref());
                 }
-                RequestEvent::Token { index, text, token, logprob, .. } => {
+                Event::Token { index, text, token, logprob, .. } => {
                     let (choice, logprobs) = (prompt * self.n + index, logprob.as_slice());
                     self.sent[choice].tokens += 1;
                     if !text.is_empty() || !logprobs.is_empty() || self.reports.token_ids {
@@ -195,7 +195,7 @@ impl<F: Format> Streaming<F> {
                         self.send(Piece { choice, text, tokens, logprobs, usage, finish_reason, stop_reason }, frames);
                     }
                 }
-                RequestEvent::Done(completion) => self.finish(prompt, &completion, frames),
+                Event::Done(completion) => self.finish(prompt, &completion, frames),
             }
         }
         if self.left == 0 {

@@ -1,7 +1,7 @@
 //! Fields that constrain the form of outputs: OpenAI's `response_format`, vLLM's `structured_outputs`, and its older
 //! `guided_` fields.
 
-use engine::constraint::{Grammar, exact_numbers};
+use engine::tools::constraint::{Grammar, exact_numbers};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -76,54 +76,32 @@ pub struct StructuredOutputs {
     grammar: Option<String>,
 }
 
-/// The fields that constrain the form of outputs. A request may use at most one.
-#[derive(Debug)]
-pub struct FormFields {
-    /// OpenAI's field.
-    pub response_format: Option<ResponseFormat>,
-    /// vLLM's field.
-    pub structured_outputs: Option<StructuredOutputs>,
-    /// A JSON schema, in vLLM's older field.
-    pub guided_json: Option<Schema>,
-    /// A regular expression, in vLLM's older field.
-    pub guided_regex: Option<String>,
-    /// Texts to choose from, in vLLM's older field.
-    pub guided_choice: Option<Vec<String>>,
-    /// A grammar in Lark's format, in vLLM's older field.
-    pub guided_grammar: Option<String>,
-}
+/// A grammar with the field that requires it, if one does.
+pub type Asked = Option<(&'static str, Grammar)>;
 
-impl FormFields {
-    /// Returns the grammar of outputs with the field that requires it.
+impl StructuredOutputs {
+    /// Returns the grammar of each member.
     ///
     /// # Errors
-    /// 400 if several fields require a grammar, or a grammar is malformed.
-    pub fn grammar(self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
-        let outputs = self.structured_outputs.unwrap_or_default();
-        let object = outputs.json_object.unwrap_or(false).then_some(Grammar::JsonObject);
-        let asked = [
-            self.response_format.map_or(Ok(None), ResponseFormat::grammar)?,
-            schema("structured_outputs.json", outputs.json)?,
+    /// 400 if a schema is malformed.
+    pub fn grammars(self) -> Result<[Asked; 5], ApiError> {
+        let object = self.json_object.unwrap_or(false).then_some(Grammar::JsonObject);
+        Ok([
+            schema("structured_outputs.json", self.json)?,
             object.map(|grammar| ("structured_outputs.json_object", grammar)),
-            outputs.regex.map(|regex| ("structured_outputs.regex", Grammar::Regex(regex))),
-            outputs.choice.map(|texts| ("structured_outputs.choice", Grammar::Choice(texts))),
-            outputs.grammar.map(|text| ("structured_outputs.grammar", Grammar::Lark(text))),
-            schema("guided_json", self.guided_json)?,
-            self.guided_regex.map(|regex| ("guided_regex", Grammar::Regex(regex))),
-            self.guided_choice.map(|texts| ("guided_choice", Grammar::Choice(texts))),
-            self.guided_grammar.map(|text| ("guided_grammar", Grammar::Lark(text))),
-        ];
-        let mut asked = asked.into_iter().flatten();
-        let first = asked.next();
-        if let (Some((first, _)), Some((second, _))) = (&first, asked.next()) {
-            return Err(ApiError::field(second, format!("{first} and {second} exclude each other")));
-        }
-        Ok(first)
+            self.regex.map(|regex| ("structured_outputs.regex", Grammar::Regex(regex))),
+            self.choice.map(|texts| ("structured_outputs.choice", Grammar::Choice(texts))),
+            self.grammar.map(|text| ("structured_outputs.grammar", Grammar::Lark(text))),
+        ])
     }
 }
 
 impl ResponseFormat {
-    fn grammar(self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+    /// Returns the grammar of the format.
+    ///
+    /// # Errors
+    /// 400 if the format has no schema or a malformed one.
+    pub fn grammar(self) -> Result<Asked, ApiError> {
         let field = "response_format.json_schema";
         check(self.json_schema.is_none() || self.r#type == FormatType::JsonSchema, "response_format", || {
             format!("{field} can only be used with the type \"json_schema\"")
@@ -144,7 +122,10 @@ impl ResponseFormat {
 }
 
 /// Returns the grammar for a schema from a vLLM field, which is always strict. The schema may be a JSON string.
-fn schema(field: &'static str, schema: Option<Schema>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+///
+/// # Errors
+/// 400 if the schema is malformed.
+pub fn schema(field: &'static str, schema: Option<Schema>) -> Result<Asked, ApiError> {
     let grammar = schema.map(|schema| schema.unquoted(field)?.grammar(field, true)).transpose()?;
     Ok(grammar.map(|grammar| (field, grammar)))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use engine::chat::{Arguments, Message};
+use engine::tools::chat::{Arguments, Message};
 use serde::{Deserialize, Serialize};
 
 use super::conversation::Conversation;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use engine::answer::{Tool, ToolFormat, calls};
-use engine::chat;
-use engine::constraint::Grammar;
+use engine::Grammar;
+use engine::tools::answer::{Tool, ToolFormat, calls};
+use engine::tools::chat;
 use serde_json::Value;
 
 use crate::app::App;

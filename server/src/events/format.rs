@@ -1,6 +1,6 @@
 //! Encodes batches of events in vLLM's MessagePack format: `[time, [event, ...], rank]`.
 
-use engine::kv::{CacheChange, CacheGroup, Place, Space};
+use engine::tools::kv::{CacheChange, CacheGroup, Place, Space};
 use serde::ser::{Serialize, SerializeMap, SerializeTuple, Serializer};
 
 /// The encoding of an event.
@@ -214,7 +214,7 @@ mod tests {
 
     use std::sync::{Arc, Mutex};
 
-    use engine::kv::{BlockPool, BlockTable, CacheChanges, Space};
+    use engine::tools::kv::{BlockPool, BlockTable, CacheChanges, Space};
     use serde_json::{Value, json};
 
     use super::*;

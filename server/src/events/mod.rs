@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::kv::{CacheChange, CacheChanges, CacheGroup};
-use engine::llm::Llm;
+use engine::Llm;
+use engine::tools::kv::{CacheChange, CacheChanges, CacheGroup};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 

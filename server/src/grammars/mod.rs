@@ -9,7 +9,7 @@ mod verdicts;
 
 use std::sync::Arc;
 
-use engine::constraint::{Constraint, Grammar, GrammarCompiler, PreparedGrammar, Stop};
+use engine::tools::constraint::{Constraint, Grammar, GrammarCompiler, PreparedGrammar, Stop};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task;
 

@@ -5,8 +5,8 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::constraint::trial::ARGUMENT;
-use engine::constraint::{GrammarCompiler, PreparedGrammar};
+use engine::tools::constraint::trial::ARGUMENT;
+use engine::tools::constraint::{GrammarCompiler, PreparedGrammar};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::{task, time};

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::constraint::Grammar;
+use engine::Grammar;
 
 /// How long a refusal is cached. It covers a client's retries, but a grammar that failed only because the machine was
 /// busy is soon tried again.

@@ -1,7 +1,4 @@
-//! Registration of metrics, and the buckets of histograms.
-
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Metric, Registry};
+//! Declarations of metrics, and the buckets of histograms.
 
 /// Buckets for the seconds to a first token and for parts of that time. They are vLLM's buckets, with finer ones added
 /// for small models.
@@ -20,13 +17,40 @@ pub const TOKENS: [f64; 16] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 50
 /// Buckets for numbers of outputs.
 pub const OUTPUTS: [f64; 5] = [1.0, 2.0, 5.0, 10.0, 20.0];
 
-/// Registers a metric and returns it.
-pub fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
-    registry.register(name, help, metric.clone());
-    metric
-}
+/// Declares a struct of metrics. Each has its type, name and description, and its first value if that is not the type's
+/// default. A field without a name is such a struct itself. The fields after `..` are no metrics.
+macro_rules! metrics {
+    (
+        $(#[$about:meta])*
+        $vis:vis struct $Group:ident {
+            $($(#[$doc:meta])* $access:vis $field:ident: $kind:ty $(= $name:literal, $help:literal $(, $first:expr)?)?;)*
+            $(.. $($(#[$other_doc:meta])* $other_access:vis $other:ident: $other_kind:ty,)*)?
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Debug)]
+        $vis struct $Group {
+            $($(#[doc = $help])? $(#[$doc])* $access $field: $kind,)*
+            $($($(#[$other_doc])* $other_access $other: $other_kind,)*)?
+        }
 
-/// Registers a histogram and returns it.
-pub fn histogram(registry: &mut Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
-    add(registry, name, help, Histogram::new(buckets.iter().copied()))
+        impl $Group {
+            pub(super) fn register(registry: &mut prometheus_client::registry::Registry) -> Self {
+                $Group {
+                    $($field: metrics!(@ registry $kind $(, $name, $help $(, $first)?)?),)*
+                    $($($other: Default::default(),)*)?
+                }
+            }
+        }
+    };
+    (@ $registry:ident $kind:ty) => { <$kind>::register($registry) };
+    (@ $registry:ident $kind:ty, $name:literal, $help:literal) => {
+        metrics!(@ $registry $kind, $name, $help, <$kind>::default())
+    };
+    (@ $registry:ident $kind:ty, $name:literal, $help:literal, $first:expr) => {{
+        let metric: $kind = $first;
+        $registry.register($name, $help, metric.clone());
+        metric
+    }};
 }
+pub(super) use metrics;

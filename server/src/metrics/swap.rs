@@ -1,59 +1,28 @@
 //! Metrics of the swap space, which holds blocks of preempted requests and cached blocks evicted from the KV cache.
 
-use engine::kv::PoolUsage;
-use engine::stats::Stats;
+use engine::Stats;
+use engine::tools::kv::PoolUsage;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
-use super::register::add;
+use super::register::metrics;
 
-/// Metrics of the swap space's contents and of the blocks that move in and out.
-#[derive(Clone, Debug)]
-pub struct SwapMetrics {
-    used: Gauge,
-    cached: Gauge,
-    swapped_out: Counter,
-    swapped_in: Counter,
-    offloaded: Counter,
-    restored: Counter,
-    hits: Counter,
+metrics! {
+    /// Metrics of the swap space's contents and of the blocks that move in and out.
+    pub struct SwapMetrics {
+        used: Gauge = "quire:swap_blocks_used", "Blocks of the swap space in use by requests";
+        cached: Gauge = "quire:swap_blocks_cached", "Blocks of the swap space kept only for the prefix cache";
+        swapped_out: Counter = "quire:kv_blocks_swapped_out", "KV blocks swapped out";
+        swapped_in: Counter = "quire:kv_blocks_swapped_in", "KV blocks swapped in";
+        offloaded: Counter = "quire:kv_blocks_offloaded",
+            "Cached KV blocks moved to the swap space when they were evicted";
+        restored: Counter = "quire:kv_blocks_restored", "KV blocks moved back from the swap space for a prefix";
+        hits: Counter = "quire:prefix_cache_swap_hits",
+            "Tokens found in the prefix cache that came back from the swap space";
+    }
 }
 
 impl SwapMetrics {
-    /// Creates the metrics in `r`, all zero.
-    pub fn new(r: &mut Registry) -> Self {
-        SwapMetrics {
-            used: add(r, "quire:swap_blocks_used", "Blocks of the swap space in use by requests", Gauge::default()),
-            cached: add(
-                r,
-                "quire:swap_blocks_cached",
-                "Blocks of the swap space kept only for the prefix cache",
-                Gauge::default(),
-            ),
-            swapped_out: add(r, "quire:kv_blocks_swapped_out", "KV blocks swapped out", Counter::default()),
-            swapped_in: add(r, "quire:kv_blocks_swapped_in", "KV blocks swapped in", Counter::default()),
-            offloaded: add(
-                r,
-                "quire:kv_blocks_offloaded",
-                "Cached KV blocks moved to the swap space when they were evicted",
-                Counter::default(),
-            ),
-            restored: add(
-                r,
-                "quire:kv_blocks_restored",
-                "KV blocks moved back from the swap space for a prefix",
-                Counter::default(),
-            ),
-            hits: add(
-                r,
-                "quire:prefix_cache_swap_hits",
-                "Tokens found in the prefix cache that came back from the swap space",
-                Counter::default(),
-            ),
-        }
-    }
-
     /// Updates the metrics with the state after a step. `before` holds the counters at the previous call.
     pub fn observe(&self, usage: PoolUsage, stats: &Stats, before: &Stats) {
         self.used.set(usage.used_blocks as i64);

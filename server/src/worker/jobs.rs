@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use engine::group::RequestId;
-use engine::llm::RequestEvent;
+use engine::Event;
+use engine::RequestId;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -72,13 +72,13 @@ impl Jobs {
     }
 
     /// Sends a step's events to their jobs. Removes the jobs whose channel is full and returns their requests.
-    pub fn deliver(&mut self, events: Vec<RequestEvent>) -> Vec<RequestId> {
-        let mut messages: BTreeMap<u64, Vec<(usize, RequestEvent)>> = BTreeMap::new();
+    pub fn deliver(&mut self, events: Vec<Event>) -> Vec<RequestId> {
+        let mut messages: BTreeMap<u64, Vec<(usize, Event)>> = BTreeMap::new();
         for event in events {
             let id = event.request();
             let Some(place) = self.requests.get(&id).copied() else { continue };
             let Some(job) = self.jobs.get_mut(&place.job) else { continue };
-            if matches!(event, RequestEvent::Done(_)) {
+            if matches!(event, Event::Done(_)) {
                 job.requests.retain(|r| *r != id);
                 self.requests.remove(&id);
             } else if !job.stream {

@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use engine::error::Refusal;
-use engine::group::RequestId;
-use engine::llm::{Llm, Prompt, RequestEvent};
-use engine::sampling::SamplingParams;
+use engine::RequestId;
+use engine::SamplingParams;
+use engine::tools::error::Refusal;
+use engine::{Event, Llm, Prompt};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use snapshot::Snapshot;
@@ -43,12 +43,12 @@ pub struct Work {
     pub field: &'static str,
     /// The request field that sets the maximum output length. If `None`, outputs may fill the context.
     pub asked: Option<&'static str>,
-    /// Whether to report tokens as they are generated. If not, only [`RequestEvent::Done`] is reported.
+    /// Whether to report tokens as they are generated. If not, only [`Event::Done`] is reported.
     pub stream: bool,
 }
 
 /// A message to a job: the events of a step, each with the index of its prompt, or the reason why the job ended.
-pub type JobUpdate = Result<Vec<(usize, RequestEvent)>, Failure>;
+pub type JobUpdate = Result<Vec<(usize, Event)>, Failure>;
 
 /// The reason why a job has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,8 +197,8 @@ impl Job {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-    use engine::llm::{Options, SchedulerOptions};
-    use engine::load::ModelFiles;
+    use engine::ModelFiles;
+    use engine::{Options, SchedulerOptions};
 
     use super::*;
 

@@ -34,9 +34,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use engine::group::{RequestId, SequenceGroup};
-use engine::llm::{DeviceInfo, Llm, SchedulerOptions};
-use engine::sampling::SamplingParams;
+use engine::SamplingParams;
+use engine::tools::group::{RequestId, SequenceGroup};
+use engine::{DeviceInfo, Llm, SchedulerOptions};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 

@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use engine::error::Refusal;
-use engine::group::{OwnerId, RequestId, SequenceGroup};
-use engine::llm::{Llm, Prompt, RequestEvent};
-use engine::sampling::SamplingParams;
-use engine::stats::Stats;
+use engine::SamplingParams;
+use engine::Stats;
+use engine::tools::error::Refusal;
+use engine::tools::group::{OwnerId, RequestId, SequenceGroup};
+use engine::{Event, Llm, Prompt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
@@ -265,7 +265,7 @@ impl EngineThread {
     }
 
     /// Delivers and counts the events of the step that began at `begun`.
-    fn deliver(&mut self, events: Vec<RequestEvent>, begun: Instant) {
+    fn deliver(&mut self, events: Vec<Event>, begun: Instant) {
         self.report_changes();
         let now = Instant::now();
         self.jobs.scheduled(begun, self.llm.engine().admitted());
@@ -273,12 +273,12 @@ impl EngineThread {
         for event in &events {
             match event {
                 // The events of a request are adjacent within a step, so all its tokens of the step count once.
-                RequestEvent::Token { id, .. } if last != Some(*id) => {
+                Event::Token { id, .. } if last != Some(*id) => {
                     last = Some(*id);
                     self.metrics.token(self.jobs.touch(*id, now).map(|before| now - before));
                 }
-                RequestEvent::Prompt { .. } | RequestEvent::Token { .. } => {}
-                RequestEvent::Done(completion) => {
+                Event::Prompt { .. } | Event::Token { .. } => {}
+                Event::Done(completion) => {
                     self.metrics.done(completion, self.jobs.queue_time(completion.id));
                 }
             }

@@ -8,9 +8,9 @@ pub mod poisoned;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use engine::llm::{Completion, Llm, Options, Prompt};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{Completion, Llm, Options, Prompt};
 use serde_json::Value;
 use server::{ServeOptions, Server};
 use tokio::net::TcpStream;

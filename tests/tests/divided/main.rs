@@ -8,10 +8,10 @@ mod ranks;
 
 use std::sync::Once;
 
-use engine::llm::{Completion, Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::{Completion, Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
 use tests::complete;
 use tests::models::{LAYERS, MODELS, make};
 use workbench::number::ProblemRng;

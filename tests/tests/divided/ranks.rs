@@ -2,18 +2,18 @@
 
 use std::thread;
 
-use engine::backend::Backend;
-use engine::backend::cpu::CpuBackend;
-use engine::backend::cuda::CudaBackend;
-use engine::batch::{Batch, Span};
-use engine::config::ModelConfig;
-use engine::kv::KvLayout;
-use engine::llm::{Options, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::memory_plan::{Rehearsal, plan_memory, rehearse};
-use engine::model::{self, Model};
-use engine::parallel::{RankGroup, Shard};
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::tools::backend::Backend;
+use engine::tools::backend::cpu::CpuBackend;
+use engine::tools::backend::cuda::CudaBackend;
+use engine::tools::batch::{Batch, Span};
+use engine::tools::config::ModelConfig;
+use engine::tools::kv::KvLayout;
+use engine::tools::memory_plan::{Rehearsal, plan_memory, rehearse};
+use engine::tools::model::{self, Model};
+use engine::tools::parallel::{RankGroup, Shard};
+use engine::{Options, SchedulerOptions};
 use launch::Driver;
 
 use super::{configure, one_on_the_emulator};

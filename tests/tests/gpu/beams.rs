@@ -1,8 +1,8 @@
 //! Beam searches with a grammar: the sampling kernel finds candidates that the mask allows.
 
-use engine::llm::Llm;
-use engine::load::ModelFiles;
-use engine::tensor::DType;
+use engine::DType;
+use engine::Llm;
+use engine::ModelFiles;
 use tests::constrained::constrained_searches;
 
 use crate::options;

@@ -1,8 +1,8 @@
 //! Drafts on the GPU: they do not change tokens, and the decode kernel attends to them.
 
 use emulator::driver::{collect_reports, take_reports};
-use engine::kv::KvDtype;
-use engine::stats::Stats;
+use engine::KvDtype;
+use engine::Stats;
 
 use super::*;
 

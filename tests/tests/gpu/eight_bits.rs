@@ -2,8 +2,8 @@
 //! every token nearly as likely. Codes and scales are therefore correct, even if blocks were copied, swapped,
 //! recomputed or found in the cache.
 
-use engine::kv::KvDtype;
-use engine::llm::Preemption;
+use engine::KvDtype;
+use engine::Preemption;
 use tests::models::{HEADS, make};
 use tests::scores::{difference, scores, stories};
 

@@ -1,10 +1,10 @@
 //! The families with windows, shared caches and unusual blocks. They are tested like the golden models: greedy tokens
 //! and their logprobs against Hugging Face's, and samples against the CPU in f32.
 
-use engine::llm::{AttentionKernels, Device, Llm, Options, Prompt, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{AttentionKernels, Device, Llm, Options, Prompt, SchedulerOptions};
 use tests::families::{FamilyGolden, FamilyPrompt, committed_dir, family_golden};
 use tests::{HalfType, complete};
 
@@ -26,7 +26,7 @@ fn record(golden: &FamilyGolden, dtype: DType) -> (&HalfType, f32) {
 
 /// Asserts that the tokens are golden for as long as recorded, and that their logprobs drift no further. Two tokens whose
 /// logprobs are closer than the drift may swap places.
-fn assert_greedy(at: &str, p: &FamilyPrompt, output: &engine::llm::Continuation, enough: usize, drift: f32) {
+fn assert_greedy(at: &str, p: &FamilyPrompt, output: &engine::Continuation, enough: usize, drift: f32) {
     let same = output.tokens.iter().zip(&p.greedy.ids).take_while(|(a, b)| a == b).count();
     for (step, got) in output.logprobs.as_ref().unwrap().iter().take(same).enumerate() {
         let off = (got.logprob - p.greedy.top5[step].logprobs[0]).abs();

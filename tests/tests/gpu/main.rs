@@ -18,10 +18,10 @@ mod tiers;
 
 use std::sync::Once;
 
-use engine::llm::{AttentionKernels, Continuation, Device, Llm, Options, Prompt, SchedulerOptions};
-use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
-use engine::tensor::DType;
+use engine::DType;
+use engine::ModelFiles;
+use engine::SamplingParams;
+use engine::{AttentionKernels, Continuation, Device, Llm, Options, Prompt, SchedulerOptions};
 use tests::{Golden, HalfType, MODELS, complete, golden, golden_dir};
 
 /// A way of running the same requests.

@@ -1,7 +1,7 @@
 //! Golden models divided among several GPUs. Tokens are golden for as long as on one GPU, and all other outputs are
 //! scored the same way.
 
-use engine::llm::Preemption;
+use engine::Preemption;
 
 use super::*;
 

@@ -1,8 +1,8 @@
 //! Golden models with other kernels, in chunks, preempted, in bf16 and with drafts. In each setup a few models always
 //! run, and together these samples include every model. The other models take minutes and have tests of their own.
 
-use engine::llm::{AttentionKernels, Options, SchedulerOptions};
-use engine::tensor::DType;
+use engine::DType;
+use engine::{AttentionKernels, Options, SchedulerOptions};
 use tests::MODELS;
 
 use crate::{Setup, assert_setup, options, others};

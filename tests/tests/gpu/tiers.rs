@@ -1,8 +1,8 @@
 //! Blocks that are evicted to the host's memory and restored.
 
-use engine::llm::{AttentionKernels, Options, Prompt};
-use engine::sampling::SamplingParams;
-use engine::tensor::DType;
+use engine::DType;
+use engine::SamplingParams;
+use engine::{AttentionKernels, Options, Prompt};
 use tests::{complete, golden};
 
 use crate::{greedy, load, options};

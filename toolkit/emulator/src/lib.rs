@@ -84,6 +84,7 @@ mod history;
 mod host_bytes;
 mod lanes;
 mod launch_options;
+mod launches;
 mod memory;
 mod module;
 mod number;

@@ -4,8 +4,9 @@
 //! until its threads have waited, as if they were still to come. On a GPU, an earlier access would be right or wrong by
 //! chance. The records have the resolution of a sector.
 
+use std::ops::RangeInclusive;
+
 use crate::bits::Bits;
-use crate::memory::{Buffer, DeviceAddress, Memory};
 
 /// Bits of an address within a sector.
 const SECTOR_BITS: u32 = 5;
@@ -28,47 +29,34 @@ pub(crate) struct Unfinished {
     pub stored: Bits,
 }
 
-impl Memory {
-    /// Begins a launch and clears the access records. Accesses that may not have ended when a dependent launch begins
-    /// are kept.
-    pub fn begin_launch(&mut self, dependent: bool) {
-        for buffer in self.buffers.iter_mut().filter(|buffer| buffer.live) {
-            let Unfinished { before_wait, after_wait, stored } = &mut buffer.unfinished;
-            if !dependent {
-                *before_wait = Accessed::default();
-                *after_wait = Accessed::default();
-            } else {
-                if !self.last_waited {
-                    after_wait.clone_from(before_wait);
-                }
-                if buffer.used {
-                    before_wait.touched.join(&buffer.touched);
-                    before_wait.stored.join(&buffer.stored);
-                    before_wait.stored.join(stored);
-                }
-            }
-            *stored = Bits::default();
+impl Unfinished {
+    /// Begins a launch. `last_waited` says whether the launch before it waited for the launches ahead. `accessed` are
+    /// the sectors that the launch before it touched and stored to, if any.
+    pub fn begin_launch(&mut self, dependent: bool, last_waited: bool, accessed: Option<(&Bits, &Bits)>) {
+        if !dependent {
+            *self = Self::default();
+            return;
         }
-        self.last_waited = !dependent;
-        self.clear_accesses();
+        let Unfinished { before_wait, after_wait, stored: earlier } = self;
+        if !last_waited {
+            after_wait.clone_from(before_wait);
+        }
+        if let Some((touched, stored)) = accessed {
+            before_wait.touched.join(touched);
+            before_wait.stored.join(stored);
+            before_wait.stored.join(earlier);
+        }
+        *earlier = Bits::default();
     }
 
-    /// Clears all access records. All launches have ended, even from the point of view of a dependent launch.
-    pub fn end_launches(&mut self) {
-        self.begin_launch(false);
-    }
-
-    /// Returns the buffer of an access that comes too early.
+    /// Whether an access to a range of bytes of the buffer comes too early.
     ///
     /// It is too early if a launch that may not have ended stored to the same sectors, or touched sectors that the
-    /// access stores to. `waited` says whether the thread has waited for the launches ahead.
-    pub fn too_early(&self, address: DeviceAddress, bytes: usize, stores: bool, waited: bool) -> Option<&Buffer> {
-        let buffer = &self.buffers[self.find(address)?];
-        let sector = |address: u64| (address.saturating_sub(buffer.base) >> SECTOR_BITS) as usize;
-        let (first, last) = (sector(address), sector(address + (bytes as u64).max(1) - 1));
-        let Unfinished { before_wait, after_wait, .. } = &buffer.unfinished;
-        let accessed = if waited { after_wait } else { before_wait };
+    /// access stores to.
+    pub fn meets(&self, bytes: RangeInclusive<u64>, stores: bool, waited: bool) -> bool {
+        let (first, last) = ((bytes.start() >> SECTOR_BITS) as usize, (bytes.end() >> SECTOR_BITS) as usize);
+        let accessed = if waited { &self.after_wait } else { &self.before_wait };
         let sectors = if stores { &accessed.touched } else { &accessed.stored };
-        sectors.meets_range(first, last - first + 1).then_some(buffer)
+        sectors.meets_range(first, last - first + 1)
     }
 }

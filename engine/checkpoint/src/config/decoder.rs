@@ -145,6 +145,9 @@ impl DecoderConfig {
         for (i, layer) in self.layers.iter().enumerate() {
             layer.check(i, self)?;
         }
+        if self.norm == NormKind::Layer && self.head_norm != HeadNorm::None {
+            return Err(Error::Unsupported("layer norms of query and key heads are not implemented".into()));
+        }
         if let Some(LayerEmbedding { width, vocab_size }) = self.layer_embedding {
             in_range("hidden_size_per_layer_input", width, MAX_WIDTH)?;
             in_range("vocab_size_per_layer_input", vocab_size, super::MAX_VOCAB)?;

@@ -75,7 +75,7 @@ pub enum RopeScaling {
 }
 
 impl Rope {
-    /// The number of tokens from which on other frequencies apply, if there are two sets of frequencies.
+    /// The number of tokens of the longest short sequence, if long sequences have other frequencies.
     pub fn regime_boundary(&self) -> Option<usize> {
         match self.scaling {
             RopeScaling::Long { original, .. } => Some(original),
@@ -166,8 +166,8 @@ pub(super) fn unscaled(fields: &Fields<'_>, sizes: RopeSizes, defaults: RopeDefa
     Ok(Rope { scaling: RopeScaling::None, ..read(fields, sizes, defaults)? })
 }
 
-/// Reads the rotation of the layers of type `kind`, such as `full_attention`, from `rope_parameters`. If there are
-/// none, `fallback` reads it.
+/// Reads the rotation of the layers of type `kind`, such as `full_attention`, from `rope_parameters`. If it is
+/// absent, `fallback` reads the rotation.
 pub(super) fn of_layers(
     fields: &Fields<'_>,
     kind: &str,

@@ -1,7 +1,6 @@
 //! A model's files, from a directory, a GGUF file, the hub through its cache, or the program itself.
 
 mod bundled;
-#[doc(hidden)]
 pub mod gguf;
 #[cfg(feature = "hub")]
 mod hub;
@@ -27,7 +26,7 @@ use serde_json::{Map, Value};
 
 pub use names::SHORT_NAMES;
 pub use settings::HubSettings;
-pub use stored::StoredType;
+pub use stored::{StoredType, TensorInfo};
 pub use weights::Weights;
 
 use self::gguf::Gguf;

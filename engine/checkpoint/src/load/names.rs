@@ -12,7 +12,7 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("opt-13b", "facebook/opt-13b"),
     ("opt-30b", "facebook/opt-30b"),
     ("opt-66b", "facebook/opt-66b"),
-    // The weights were never published. The configuration is built into `quire bench floor`.
+    // The weights were never published. The configuration is built into `lab floor`.
     ("opt-175b", "facebook/opt-175b"),
     ("gpt2", "openai-community/gpt2"),
     ("gpt2-medium", "openai-community/gpt2-medium"),

@@ -8,28 +8,13 @@ use std::sync::Arc;
 
 use ::safetensors::{Dtype, SafeTensors};
 
-use super::stored::{Bytes, Form, StoredTensor, StoredType, open_mapped};
+use super::stored::{Bytes, Form, StoredTensor, StoredType, TensorInfo, open_mapped};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
-/// A tensor's entry in the header.
-#[derive(Clone, Debug)]
-pub struct Described {
-    /// The tensor's name.
-    pub name: String,
-    /// The element type.
-    pub dtype: StoredType,
-    /// The extents, outermost first.
-    pub shape: Vec<usize>,
-    /// The offset of its bytes in the file.
-    pub offset: usize,
-    /// The number of bytes.
-    pub len: usize,
-}
-
 /// Reads the header of a whole file. Every returned range is within `file`, and its length matches the tensor's type
 /// and shape.
-pub fn describe(file: &[u8]) -> std::result::Result<Vec<Described>, String> {
+pub fn describe(file: &[u8]) -> std::result::Result<Vec<TensorInfo>, String> {
     let (header, metadata) = SafeTensors::read_metadata(file).map_err(|error| error.to_string())?;
     let start = header + size_of::<u64>();
     let mut described = Vec::new();
@@ -45,7 +30,7 @@ pub fn describe(file: &[u8]) -> std::result::Result<Vec<Described>, String> {
             Dtype::BF16 => StoredType::Float(DType::Bf16),
             other => StoredType::Other(format!("{other:?}")),
         };
-        described.push(Described { name, dtype, shape: info.shape.clone(), offset, len: end - offset });
+        described.push(TensorInfo { name, dtype, shape: info.shape.clone(), offset, len: end - offset });
     }
     Ok(described)
 }
@@ -73,11 +58,11 @@ pub(super) fn open_static(file: &'static [u8], path: &Path) -> Result<Vec<(Strin
 }
 
 fn stored(
-    described: Vec<Described>,
+    described: Vec<TensorInfo>,
     path: &Arc<Path>,
-    bytes: impl Fn(&Described) -> Bytes,
+    bytes: impl Fn(&TensorInfo) -> Bytes,
 ) -> Vec<(String, StoredTensor)> {
-    let one = |tensor: Described| {
+    let one = |tensor: TensorInfo| {
         let bytes = bytes(&tensor);
         (
             tensor.name,

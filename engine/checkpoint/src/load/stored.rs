@@ -26,6 +26,21 @@ pub(super) struct StoredTensor {
     pub(super) bytes: Bytes,
 }
 
+/// A tensor's entry in the header of a file.
+#[derive(Clone, Debug)]
+pub struct TensorInfo {
+    /// The tensor's name.
+    pub name: String,
+    /// The element type.
+    pub dtype: StoredType,
+    /// The extents, outermost first.
+    pub shape: Vec<usize>,
+    /// The offset of its bytes in the file.
+    pub offset: usize,
+    /// The number of bytes.
+    pub len: usize,
+}
+
 /// How a tensor's elements in a file differ from the model's. Only GGUF files change them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {

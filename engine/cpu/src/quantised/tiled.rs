@@ -34,7 +34,7 @@ pub(super) struct Tiled {
 }
 
 /// A band whose groups consist of one part with one scale, and the tokens to multiply it with.
-pub(super) struct TiledBand<'a, 'b> {
+struct TiledBand<'a, 'b> {
     band: Band<'a, 'b>,
     tiles: &'a Tiles,
     /// A buffer for the band's integers as signed bytes.
@@ -50,14 +50,20 @@ impl Tiled {
     }
 
     pub fn run(&self, band: Band<'_, '_>) {
-        LINES_OF_BAND.with_borrow_mut(|lines| self.lanes.run_tiled(TiledBand { band, tiles: &self.tiles, lines }));
+        LINES_OF_BAND.with_borrow_mut(|lines| {
+            let tiled = TiledBand { band, tiles: &self.tiles, lines };
+            self.lanes.compiled(
+                #[inline(always)]
+                || tiled.run(self.lanes),
+            );
+        });
     }
 }
 
 impl TiledBand<'_, '_> {
     /// Computes the sums of all tokens, like [`Band`].
     #[inline(always)]
-    pub fn run(mut self, lanes: Avx512) {
+    fn run(mut self, lanes: Avx512) {
         let weight = self.band.weight;
         self.lines.resize(weight.scales.len(), [Line([0; 64]); LINES]);
         for (to, from) in self.lines.iter_mut().zip(weight.lines.chunks_exact(weight.kind.lines())) {

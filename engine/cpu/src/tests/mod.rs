@@ -13,13 +13,8 @@ pub(super) fn backend(threads: usize) -> Cpu {
 }
 
 /// Returns `n` reproducible numbers in `[-1, 1)`.
-pub(super) fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
-    let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    std::iter::repeat_with(next).take(n).collect()
+pub(super) fn noise(mut seed: u64, n: usize) -> Vec<f32> {
+    (0..n).map(|_| splitmix::unit(&mut seed) as f32).collect()
 }
 
 pub(super) fn tensor(backend: &Cpu, rows: usize, data: &[f32]) -> CpuTensor {

@@ -41,7 +41,7 @@ impl<B: Backend> AttentionLayer<B> {
             qkv: l.backend.qkv_weight(qkv)?,
             norms,
             norms_rows: decoder.head_norm == HeadNorm::Row,
-            sinks: if decoder.sinks { Some(l.per_head(&format!("{name}.sinks"), heads, 1)?) } else { None },
+            sinks: if decoder.sinks { Some(l.per_head(&format!("{name}.sinks"), heads)?) } else { None },
             out: Branch {
                 linear: l.residual(&format!("{name}.o_proj"), hidden, heads * head_dim, decoder.o_bias)?,
                 norm: l.layer_part_norm(decoder, &format!("layers.{i}"), after, hidden)?,
@@ -116,15 +116,18 @@ impl<B: Backend> Loader<'_, B> {
     /// Takes the weight of the norm of `heads` heads: of a head, or the worker's part of a row of heads.
     fn head_weight(&mut self, decoder: &DecoderConfig, name: &str, heads: usize, dim: usize) -> Result<B::Weight> {
         match decoder.head_norm {
-            HeadNorm::Row => self.per_head(name, heads, dim),
+            HeadNorm::Row => {
+                let own = self.backend.shard().heads(heads);
+                let weight = self.host_norm_weight(decoder.norm, name, heads * dim)?;
+                self.backend.weight(weight.into_rows(own.start * dim..own.end * dim))
+            }
             HeadNorm::Head | HeadNorm::None => self.norm_weight(decoder.norm, name, dim),
         }
     }
 
-    /// Takes the worker's part of a weight that has `dim` elements for each of `heads` heads.
-    fn per_head(&mut self, name: &str, heads: usize, dim: usize) -> Result<B::Weight> {
+    /// Takes the worker's part of a weight that has an element for each of `heads` heads.
+    fn per_head(&mut self, name: &str, heads: usize) -> Result<B::Weight> {
         let own = self.backend.shard().heads(heads);
-        let weight = self.weights.take_elements(name, &[heads * dim])?;
-        self.backend.weight(weight.into_rows(own.start * dim..own.end * dim))
+        self.backend.weight(self.weights.take_elements(name, &[heads])?.into_rows(own))
     }
 }

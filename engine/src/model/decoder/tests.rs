@@ -84,8 +84,8 @@ fn computed(config: &ModelConfig, decoder: &DecoderConfig, x: &[f32]) -> Vec<f32
     let layer = AttentionLayer::load(&mut loader, HIDDEN, decoder, 0).unwrap();
     let table = backend.weight(rope::table(&decoder.ropes[0], TOKENS)).unwrap();
     let layout = KvLayout::new(&config.kv_layers(), 16, DType::F32.into());
-    let (batch, blocks) = batch(&[0; TOKENS], &layout);
-    let mut cache = backend.kv_cache(layout, blocks, 0).unwrap();
+    let (batch, pages) = batch(&[0; TOKENS], &layout);
+    let mut cache = backend.kv_cache(layout, pages, 0).unwrap();
     let input = backend.weight(HostTensor::from_f32(vec![TOKENS, HIDDEN], x.to_vec())).unwrap();
     // Every token is a row of a table of inputs.
     let rows = crate::batch::Batch { tokens: (0..TOKENS as u32).collect(), ..batch };
@@ -126,10 +126,10 @@ fn reference(x: &[f32], window: Option<usize>) -> Vec<f64> {
     let rows = |part: &'static str| (0..TOKENS).map(move |row| project(part, row)).collect::<Vec<_>>();
     let (queries, keys, values) = (rows("q_proj"), rows("k_proj"), rows("v_proj"));
     let mut out = Vec::new();
-    for t in 0..TOKENS {
+    for (t, queries) in queries.iter().enumerate() {
         for h in 0..HEADS {
             let part = |row: &[f64], head: usize| row[head * DIM..][..DIM].to_vec();
-            let (query, kv) = (rotated(&part(&queries[t], h), t), h / (HEADS / KV_HEADS));
+            let (query, kv) = (rotated(&part(queries, h), t), h / (HEADS / KV_HEADS));
             let first = window.map_or(0, |window| (t + 1).saturating_sub(window));
             let score = |p: usize| {
                 let key = rotated(&part(&keys[p], kv), p);

@@ -125,7 +125,7 @@ impl Call {
     }
 
     fn take_value(&mut self) {
-        if self.key == "name" {
+        if ["name", "tool_name"].contains(&self.key.as_str()) {
             self.name = serde_json::from_str(&self.raw).ok();
         }
         self.raw.clear();

@@ -5,7 +5,7 @@ use std::fmt;
 /// A format in which models write tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolFormat {
-    /// `<tool_call>`, an object with `name` and `arguments`, `</tool_call>`: Hermes, Qwen 2.5 and 3.
+    /// `<tool_call>`, an object with `name` and `arguments`, `</tool_call>`: Hermes, Qwen 2.5 and 3, SmolLM3.
     Hermes,
     /// An object with `name` and `parameters` in place of text, possibly after `<|python_tag|>`. Several calls are
     /// separated by semicolons: Llama 3.1 to 3.3.
@@ -13,18 +13,63 @@ pub enum ToolFormat {
     /// `[TOOL_CALLS]`, followed by a list of objects with `name` and `arguments`, or by a name and its arguments:
     /// Mistral.
     Mistral,
+    /// `<|tool_call|>` or `<tool_call>`, followed by a list of objects with `name` and `arguments`: Granite 3.
+    Granite,
+    /// `<|START_ACTION|>`, a list of objects with `tool_call_id`, `tool_name` and `parameters`, `<|END_ACTION|>`:
+    /// Command R7B.
+    Cohere,
+    /// `<|tool_call|>` or `functools`, followed by a list of objects with `name` and `arguments`, possibly before
+    /// `<|/tool_call|>`: Phi-4-mini.
+    Phi4,
+    /// A tool's name in place of text, then its arguments on the next line: GLM-4.
+    Glm4,
+    /// `<|tool_call>call:`, a name and arguments in a notation of its own, `<tool_call|>`: Gemma 4.
+    Gemma4,
+    /// `<function_calls>`, a call in Python's syntax on each line, `</function_calls>`: OLMo 3.
+    Olmo3,
+}
+
+/// How a format presents calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// A marker, then one object.
+    Object,
+    /// A marker, then a list of objects. Mistral's models may write a name and an object instead.
+    List,
+    /// An object in place of text.
+    Bare,
+    /// A name and an object in place of text.
+    Named,
+    /// A marker, then text that is not JSON, up to this marker.
+    Block(&'static str),
 }
 
 impl ToolFormat {
     /// All formats.
-    pub const ALL: [ToolFormat; 3] = [ToolFormat::Hermes, ToolFormat::Llama, ToolFormat::Mistral];
+    pub const ALL: [ToolFormat; 9] = [
+        ToolFormat::Hermes,
+        ToolFormat::Llama,
+        ToolFormat::Mistral,
+        ToolFormat::Granite,
+        ToolFormat::Cohere,
+        ToolFormat::Phi4,
+        ToolFormat::Glm4,
+        ToolFormat::Gemma4,
+        ToolFormat::Olmo3,
+    ];
 
-    /// vLLM's name of the format.
+    /// vLLM's name of the format. It has none for GLM-4's.
     pub const fn name(self) -> &'static str {
         match self {
             ToolFormat::Hermes => "hermes",
             ToolFormat::Llama => "llama3_json",
             ToolFormat::Mistral => "mistral",
+            ToolFormat::Granite => "granite",
+            ToolFormat::Cohere => "cohere_command3",
+            ToolFormat::Phi4 => "phi4_mini_json",
+            ToolFormat::Glm4 => "glm4",
+            ToolFormat::Gemma4 => "gemma4",
+            ToolFormat::Olmo3 => "olmo3",
         }
     }
 
@@ -36,25 +81,62 @@ impl ToolFormat {
             return None;
         }
         let shows = [
+            (ToolFormat::Gemma4, mentions("<|tool_call>")),
+            (ToolFormat::Cohere, mentions("<|START_ACTION|>")),
+            (ToolFormat::Olmo3, mentions("<function_calls>")),
+            (ToolFormat::Phi4, mentions("<|/tool|>") || mentions("functools")),
+            // Granite 4 closes its calls, as Hermes does.
+            (ToolFormat::Granite, mentions("<|start_of_role|>") && !mentions("</tool_call>")),
             (ToolFormat::Hermes, mentions("<tool_call>")),
             (ToolFormat::Mistral, mentions("[TOOL_CALLS]")),
             (ToolFormat::Llama, mentions("python_tag") || mentions("\"parameters\": dictionary")),
+            (ToolFormat::Glm4, mentions("<|observation|>")),
         ];
         shows.into_iter().find(|(_, shows)| *shows).map(|(format, _)| format)
     }
 
-    /// The marker before calls.
-    pub(super) const fn marker(self) -> &'static str {
+    /// The markers before calls. A model may use any of them.
+    pub(super) const fn markers(self) -> &'static [&'static str] {
         match self {
-            ToolFormat::Hermes => "<tool_call>",
-            ToolFormat::Llama => "<|python_tag|>",
-            ToolFormat::Mistral => "[TOOL_CALLS]",
+            ToolFormat::Hermes => &["<tool_call>"],
+            ToolFormat::Llama => &["<|python_tag|>"],
+            ToolFormat::Mistral => &["[TOOL_CALLS]"],
+            ToolFormat::Granite => &["<|tool_call|>", "<tool_call>"],
+            ToolFormat::Cohere => &["<|START_ACTION|>"],
+            ToolFormat::Phi4 => &["<|tool_call|>", "functools"],
+            ToolFormat::Glm4 => &[],
+            ToolFormat::Gemma4 => &["<|tool_call>"],
+            ToolFormat::Olmo3 => &["<function_calls>"],
+        }
+    }
+
+    /// The texts that may follow a call besides white space. They are not part of the answer.
+    pub(super) const fn ends(self) -> &'static [&'static str] {
+        match self {
+            ToolFormat::Hermes => &["</tool_call>"],
+            ToolFormat::Llama => &[";"],
+            ToolFormat::Mistral => &[",", "]", "[TOOL_CALLS]"],
+            ToolFormat::Granite => &[",", "]", "</tool_call>"],
+            ToolFormat::Cohere => &[",", "]", "<|END_ACTION|>"],
+            ToolFormat::Phi4 => &[",", "]", "<|/tool_call|>"],
+            ToolFormat::Glm4 | ToolFormat::Gemma4 | ToolFormat::Olmo3 => &[],
+        }
+    }
+
+    pub(super) const fn layout(self) -> Layout {
+        match self {
+            ToolFormat::Hermes => Layout::Object,
+            ToolFormat::Llama => Layout::Bare,
+            ToolFormat::Mistral | ToolFormat::Granite | ToolFormat::Cohere | ToolFormat::Phi4 => Layout::List,
+            ToolFormat::Glm4 => Layout::Named,
+            ToolFormat::Gemma4 => Layout::Block("<tool_call|>"),
+            ToolFormat::Olmo3 => Layout::Block("</function_calls>"),
         }
     }
 
     /// Whether the marker before calls is a special token. Special tokens must then be part of the text.
     pub const fn shows_special_tokens(self) -> bool {
-        !matches!(self, ToolFormat::Hermes)
+        !matches!(self, ToolFormat::Hermes | ToolFormat::Glm4 | ToolFormat::Olmo3)
     }
 }
 

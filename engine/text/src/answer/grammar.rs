@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::ToolFormat;
+use super::format::Layout;
 use crate::constraint::{DocumentRule, Documents, Grammar};
 use crate::tokenizer::Tokenizer;
 
@@ -21,22 +22,46 @@ pub struct Tool {
 /// format's marker is a special token.
 pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Grammar {
     let marker = marker(format, tokenizer);
-    let (start, key, between) = match format {
-        ToolFormat::Hermes => (format!("{marker} \"\\n\" call \"\\n</tool_call>\""), "arguments", "\"\\n\""),
-        ToolFormat::Llama => ("call".into(), "parameters", "\"; \""),
-        ToolFormat::Mistral => ("call".into(), "arguments", "\", \""),
+    let text = |text: &str| special_or_text(text, tokenizer);
+    // What comes before and after a tool's name, after its arguments, and between calls.
+    let [before, after, end, between] = match format {
+        ToolFormat::Hermes => ["{\"name\": ", ", \"arguments\": ", "}", "\n"],
+        ToolFormat::Llama => ["{\"name\": ", ", \"parameters\": ", "}", "; "],
+        ToolFormat::Mistral | ToolFormat::Granite | ToolFormat::Phi4 => ["{\"name\": ", ", \"arguments\": ", "}", ", "],
+        ToolFormat::Cohere => ["{\"tool_call_id\": \"0\", \"tool_name\": ", ", \"parameters\": ", "}", ", "],
+        ToolFormat::Glm4 => ["", "\n", "", "\n"],
+        // The reader takes JSON for Gemma's notation, too.
+        ToolFormat::Gemma4 => ["call:", "", "", "\n"],
+        ToolFormat::Olmo3 => ["", "(**", ")", "\n"],
     };
-    let all = if parallel { format!("one ({between} one)*") } else { "one".into() };
+    let one = match format {
+        ToolFormat::Hermes => format!("{marker} \"\\n\" call \"\\n\" {}", text("</tool_call>")),
+        ToolFormat::Gemma4 => format!("{marker} call {}", text("<tool_call|>")),
+        _ => "call".into(),
+    };
+    // GLM-4 calls one tool in an answer.
+    let all = match parallel && format != ToolFormat::Glm4 {
+        true => format!("one ({} one)*", Value::from(between)),
+        false => "one".into(),
+    };
     let all = match format {
-        ToolFormat::Mistral => format!("{marker} \"[\" {all} \"]\""),
+        ToolFormat::Mistral | ToolFormat::Granite => format!("{marker} \"[\" {all} \"]\""),
+        ToolFormat::Cohere => format!("{marker} \"[\" {all} \"]\" {}", text("<|END_ACTION|>")),
+        ToolFormat::Phi4 => format!("{marker} \"[\" {all} \"]\" {}", text("<|/tool_call|>")),
+        ToolFormat::Olmo3 => format!("{marker} \"\\n\" {all} \"\\n\" {}", text("</function_calls>")),
         _ => all,
     };
     let names: Vec<String> = (0..tools.len()).map(|i| format!("call{i}")).collect();
-    let mut lark = vec![format!("start: {all}"), format!("one: {start}"), format!("call: {}", names.join(" | "))];
+    let mut lark = vec![format!("start: {all}"), format!("one: {one}"), format!("call: {}", names.join(" | "))];
     let mut rules = Vec::new();
     for (i, tool) in tools.iter().enumerate() {
-        let begin = Value::from(format!("{{\"name\": {}, \"{key}\": ", Value::from(tool.name.as_str())));
-        lark.push(format!("call{i}: {begin} arguments{i} \"}}\""));
+        let name = match format.layout() {
+            Layout::Named | Layout::Block(_) => tool.name.clone(),
+            _ => Value::from(tool.name.as_str()).to_string(),
+        };
+        let (begin, end) = (Value::from(format!("{before}{name}{after}")), Value::from(end));
+        let end = if end == "" { String::new() } else { end.to_string() };
+        lark.push(format!("call{i}: {begin} arguments{i} {end}"));
         let none = || json!({"type": "object", "properties": {}, "additionalProperties": false});
         let schema = tool.parameters.clone().unwrap_or_else(none);
         let origin = format!("the parameters of {}: ", tool.name);
@@ -45,10 +70,17 @@ pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tok
     Grammar::Documents(Documents { lark: lark.join("\n"), rules })
 }
 
-/// The marker before calls, as a special token or as text.
+/// The marker before calls, as a special token or as text. Of several markers it is the one that is a special token, or
+/// else the last.
 fn marker(format: ToolFormat, tokenizer: &Tokenizer) -> String {
-    match tokenizer.special_token(format.marker()) {
+    let markers = format.markers();
+    let special = markers.iter().find(|marker| tokenizer.special_token(marker).is_some());
+    special.or(markers.last()).map_or_else(String::new, |marker| special_or_text(marker, tokenizer))
+}
+
+fn special_or_text(text: &str, tokenizer: &Tokenizer) -> String {
+    match tokenizer.special_token(text) {
         Some(id) => format!("<[{id}]>"),
-        None => Value::from(format.marker()).to_string(),
+        None => Value::from(text).to_string(),
     }
 }

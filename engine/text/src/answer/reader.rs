@@ -1,14 +1,15 @@
 //! Splits an output's text into parts, incrementally.
 
-use super::ToolFormat;
 use super::call::{Call, Progress};
+use super::format::Layout;
+use super::{ThoughtFormat, ToolFormat, notation};
 
-const THINK: &str = "<think>";
-const THOUGHT: &str = "</think>";
 /// The separator between a tool's name and its arguments in some of Mistral's models.
 const ARGUMENTS: &str = "[ARGS]";
 /// Most bytes in a tool's name. Anything longer is text.
 const MAX_NAME: usize = 256;
+/// Most bytes between the markers of calls that are not JSON. Anything longer is text.
+const MAX_BLOCK: usize = 1 << 18;
 
 /// A part of an answer, or a continuation of the previous part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,12 +32,14 @@ pub struct AnswerReader {
     pending: String,
     format: Option<ToolFormat>,
     names: Vec<String>,
-    thinks: bool,
+    thoughts: Option<ThoughtFormat>,
     /// Whether any text of a thought was returned.
     thought: bool,
     call: Call,
     /// Text of the current call, to be returned as text if it turns out not to be a call.
     source: String,
+    /// How much of a block was searched for its end.
+    searched: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,21 +53,24 @@ enum State {
     /// After the marker that precedes calls.
     BeginCall,
     Call,
+    /// After the marker before text that is not JSON.
+    Block,
     /// After a call.
     Between,
 }
 
 impl AnswerReader {
-    /// A reader for answers of a model with this tool format and these tools, and with thoughts if the model `thinks`.
-    /// `format` is `None` if there are no tool calls.
-    pub fn new(format: Option<ToolFormat>, names: Vec<String>, thinks: bool) -> Self {
-        let (call, pending, source) = Default::default();
-        AnswerReader { state: State::Begin, pending, format, names, thinks, thought: false, call, source }
+    /// A reader for answers of a model with this tool format and these tools, and with thoughts in this format. `None` if
+    /// there are no tool calls or no thoughts.
+    pub fn new(format: Option<ToolFormat>, names: Vec<String>, thoughts: Option<ThoughtFormat>) -> Self {
+        let (call, pending, source, searched) = Default::default();
+        AnswerReader { state: State::Begin, pending, format, names, thoughts, thought: false, call, source, searched }
     }
 
-    /// The reader for an answer to a prompt that already opened the thoughts.
-    pub fn thinking(self) -> Self {
-        AnswerReader { state: State::Thinking, thinks: true, ..self }
+    /// The reader for an answer to `prompt`, which may already open the thoughts.
+    pub fn after(self, prompt: &str) -> Self {
+        let is_open = self.thoughts.is_some_and(|thoughts| thoughts.is_open(prompt));
+        AnswerReader { state: if is_open { State::Thinking } else { self.state }, ..self }
     }
 
     /// Adds text and returns the parts that are certain now.
@@ -91,101 +97,168 @@ impl AnswerReader {
     /// Reads until the state changes. Returns false if more text is needed or nothing is left.
     fn step(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
         match self.state {
-            State::Begin => {
-                let text = self.pending.trim_start();
-                if self.thinks && (text.starts_with(THINK) || (!last && THINK.starts_with(text))) {
-                    let Some(rest) = text.strip_prefix(THINK) else { return false };
-                    self.pending = rest.to_owned();
-                    self.state = State::Thinking;
-                } else {
-                    self.state = State::BeginText;
-                }
-                true
-            }
+            State::Begin => self.begin(last),
             State::Thinking => self.think(last, parts),
-            State::BeginText => self.begin_text(last),
+            State::BeginText => self.begin_text(last, parts),
             State::Text => self.text(last, parts),
             State::BeginCall => self.begin_call(parts),
             State::Call => self.call(parts),
+            State::Block => self.block(last, parts),
             State::Between => self.between(last),
         }
     }
 
-    fn think(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
-        // Line breaks around thoughts are not part of them.
-        if !self.thought {
-            self.pending = self.pending.trim_start_matches('\n').to_owned();
+    /// Reads the beginning of an answer, which may be thoughts.
+    fn begin(&mut self, last: bool) -> bool {
+        let text = self.pending.trim_start();
+        let open = self.thoughts.map_or("", ThoughtFormat::open);
+        self.state = State::BeginText;
+        if let Some(rest) = text.strip_prefix(open).filter(|_| !open.is_empty()) {
+            self.pending = rest.to_owned();
+            self.state = State::Thinking;
+        } else if !last && !open.is_empty() && open.starts_with(text) {
+            self.state = State::Begin;
+            return false;
         }
-        let end = self.pending.find(THOUGHT);
+        true
+    }
+
+    fn think(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
+        // White space before thoughts and line breaks after them are not part of them.
+        if !self.thought {
+            self.pending = self.pending.trim_start_matches([' ', '\n']).to_owned();
+        }
+        let close = self.thoughts.map_or("", ThoughtFormat::close);
+        let end = self.pending.find(close);
         let certain = match end {
             Some(end) => self.pending[..end].trim_end_matches('\n').len(),
             None if last => self.pending.len(),
-            None => certain_len(&self.pending, THOUGHT),
+            None => certain_len(&self.pending, close),
         };
         if certain > 0 {
             self.thought = true;
             parts.push(Part::Thought(self.pending[..certain].to_owned()));
         }
-        self.pending.drain(..end.map_or(certain, |end| end + THOUGHT.len()));
+        self.pending.drain(..end.map_or(certain, |end| end + close.len()));
         if end.is_some() {
             self.state = State::BeginText;
         }
         end.is_some()
     }
 
-    /// Reads the beginning of a text. Llama writes calls in place of text.
-    fn begin_text(&mut self, last: bool) -> bool {
-        if self.thinks {
+    /// Reads the beginning of a text. Some models write calls in place of text.
+    fn begin_text(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
+        if self.thoughts.is_some() {
             self.pending = self.pending.trim_start_matches('\n').to_owned();
         }
-        self.state = State::Text;
-        if self.format == Some(ToolFormat::Llama) {
-            let (text, marker) = (self.pending.trim_start(), ToolFormat::Llama.marker());
-            if !last && marker.starts_with(text) {
-                self.state = State::BeginText;
-                return false;
+        let is_call = match self.format.map(ToolFormat::layout) {
+            Some(Layout::Bare) => self.is_bare_call(last),
+            Some(Layout::Named) => self.is_named_call(last, parts),
+            _ if self.thoughts.is_some() && self.pending.is_empty() && !last => None,
+            _ => Some(false),
+        };
+        self.state = match is_call {
+            None => State::BeginText,
+            Some(true) if self.call.name.is_some() => State::Call,
+            Some(true) => State::BeginCall,
+            Some(false) => State::Text,
+        };
+        is_call.is_some()
+    }
+
+    /// Whether a call without a marker follows. Removes what comes before it. `None` if that is not certain yet.
+    fn is_bare_call(&mut self, last: bool) -> Option<bool> {
+        let (text, marker) = (self.pending.trim_start(), ToolFormat::Llama.markers()[0]);
+        if !last && marker.starts_with(text) {
+            return None;
+        }
+        let text = text.strip_prefix(marker).map_or(text, str::trim_start);
+        if text.starts_with('{') {
+            self.pending = text.to_owned();
+            return Some(true);
+        }
+        (!text.is_empty() || last).then_some(false)
+    }
+
+    /// Whether the name of a tool and an object follow. Removes and returns the name. `None` if that is not certain yet.
+    fn is_named_call(&mut self, last: bool, parts: &mut Vec<Part>) -> Option<bool> {
+        let text = self.pending.trim_start();
+        let (line, after) = text.split_once('\n').map_or((text, None), |(line, rest)| (line, Some(rest.trim_start())));
+        let could_be = |name: &String| match after {
+            None => name.starts_with(line.trim_end()),
+            Some(after) => name == line.trim_end() && (after.is_empty() || after.starts_with('{')),
+        };
+        let name = self.names.iter().find(|name| could_be(name)).cloned();
+        match (name, after) {
+            (Some(name), Some(after)) if after.starts_with('{') => {
+                self.pending = after.to_owned();
+                parts.push(Part::Call(name.clone()));
+                self.call = Call::named(name);
+                Some(true)
             }
-            let text = text.strip_prefix(marker).map_or(text, str::trim_start);
-            match text.starts_with('{') {
-                true => {
-                    self.pending = text.to_owned();
-                    self.state = State::BeginCall;
-                }
-                false if text.is_empty() && !last => {
-                    self.state = State::BeginText;
-                    return false;
-                }
-                false => {}
-            }
-        } else if self.thinks && self.pending.is_empty() && !last {
-            self.state = State::BeginText;
+            (Some(_), _) if !last => None,
+            _ => Some(false),
+        }
+    }
+
+    fn text(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
+        let markers = match self.format.map(|format| (format, format.layout())) {
+            Some((format, Layout::Object | Layout::List | Layout::Block(_))) => format.markers(),
+            _ => &[],
+        };
+        let frame = self.thoughts.map_or(&[][..], ThoughtFormat::frame);
+        let all = || markers.iter().chain(frame);
+        // The first marker. Of two at the same place, the longer one.
+        let found = all()
+            .filter_map(|marker| Some((self.pending.find(marker)?, std::cmp::Reverse(marker.len()), *marker)))
+            .min()
+            .map(|(at, _, marker)| (at, marker));
+        let certain = match found {
+            // White space before calls is not part of the text.
+            Some((at, _)) => self.pending[..at].trim_end().len(),
+            None if !last => all().map(|marker| certain_len(&self.pending, marker)).min().unwrap_or(self.pending.len()),
+            None => self.pending.len(),
+        };
+        say(self.pending[..certain].to_owned(), parts);
+        let Some((at, marker)) = found else {
+            self.pending.drain(..certain);
             return false;
+        };
+        let source: String = self.pending.drain(..at + marker.len()).collect();
+        if !frame.contains(&marker) {
+            self.source = source[certain..].to_owned();
+            self.state = match self.format.map(ToolFormat::layout) {
+                Some(Layout::Block(_)) => State::Block,
+                _ => State::BeginCall,
+            };
         }
         true
     }
 
-    fn text(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
-        let marker = self.format.filter(|format| *format != ToolFormat::Llama).map(ToolFormat::marker);
-        let found = marker.and_then(|marker| self.pending.find(marker).map(|at| (at, at + marker.len())));
-        let certain = match (found, marker) {
-            // White space before calls is not part of the text.
-            (Some((at, _)), _) => self.pending[..at].trim_end().len(),
-            (None, Some(marker)) if !last => certain_len(&self.pending, marker),
-            _ => self.pending.len(),
+    /// Reads text that is not JSON, up to the marker that ends it.
+    fn block(&mut self, last: bool, parts: &mut Vec<Part>) -> bool {
+        let Some((format, Layout::Block(end))) = self.format.map(|format| (format, format.layout())) else {
+            return self.no_call(parts);
         };
-        say(self.pending[..certain].to_owned(), parts);
-        match found {
-            Some((at, end)) => {
-                self.source = self.pending[at..end].to_owned();
-                self.pending.drain(..end);
-                self.state = State::BeginCall;
-                true
-            }
-            None => {
-                self.pending.drain(..certain);
-                false
-            }
+        // A string in the block may contain the marker.
+        let ends = self.pending.match_indices(end).map(|(at, _)| (at, at + end.len()));
+        let ends = ends.filter(|(_, to)| *to > self.searched);
+        let whole = last.then_some((self.pending.len(), self.pending.len()));
+        let calls = ends.chain(whole).find_map(|(at, to)| Some((notation::parse(format, &self.pending[..at])?, to)));
+        let Some((calls, to)) = calls else {
+            self.searched = self.pending.len();
+            let has_ended = last || self.pending.len() > MAX_BLOCK;
+            return has_ended && self.no_call(parts);
+        };
+        for (name, arguments) in calls {
+            parts.push(Part::Call(name));
+            parts.push(Part::Arguments(serde_json::Value::Object(arguments).to_string()));
         }
+        self.source.clear();
+        self.searched = 0;
+        self.pending.drain(..to);
+        self.state = State::Between;
+        true
     }
 
     /// Reads the beginning of a call: an object, a list of objects, or a name.
@@ -196,7 +269,7 @@ impl AnswerReader {
         match rest.chars().next() {
             None => return false,
             Some('{') => self.call = Call::default(),
-            Some('[') if self.format == Some(ToolFormat::Mistral) => {
+            Some('[') if self.format.map(ToolFormat::layout) == Some(Layout::List) => {
                 self.source.push_str(&self.pending[..=space]);
                 self.pending.drain(..=space);
                 return true;
@@ -259,6 +332,7 @@ impl AnswerReader {
     /// Returns the text read so far as text. The text after it is text too.
     fn no_call(&mut self, parts: &mut Vec<Part>) -> bool {
         say(std::mem::take(&mut self.source), parts);
+        self.searched = 0;
         if self.format == Some(ToolFormat::Llama) {
             self.format = None;
         }
@@ -268,17 +342,16 @@ impl AnswerReader {
 
     /// Reads the end of a call and looks for the next one.
     fn between(&mut self, last: bool) -> bool {
-        let (ends, next): (&[&str], &str) = match self.format {
-            Some(ToolFormat::Hermes) => (&["</tool_call>"], ToolFormat::Hermes.marker()),
-            Some(ToolFormat::Llama) => (&[";"], "{"),
-            _ => (&[",", "]", ToolFormat::Mistral.marker()], "{"),
-        };
+        let Some(format) = self.format else { return self.no_call(&mut Vec::new()) };
+        let is_marked = matches!(format.layout(), Layout::Object | Layout::Block(_));
+        let next = if is_marked { format.markers()[0] } else { "{" };
+        let ends = format.ends();
         let mut rest = self.pending.trim_start();
         while let Some(after) = ends.iter().find_map(|end| rest.strip_prefix(end)) {
             rest = after.trim_start();
         }
         let starts = [next].iter().chain(ends).any(|token| token.starts_with(rest));
-        let named = self.format == Some(ToolFormat::Mistral) && self.pending.contains(ToolFormat::Mistral.marker());
+        let named = self.format == Some(ToolFormat::Mistral) && self.pending.contains(ToolFormat::Mistral.markers()[0]);
         let (pending, waits) = (rest.to_owned(), starts && rest != next);
         if waits && !named {
             // A partial separator or marker decides nothing yet. At the end of an output it is dropped.
@@ -289,11 +362,15 @@ impl AnswerReader {
         }
         self.pending = pending;
         let follows = named || self.pending.starts_with(next);
-        if follows && self.format == Some(ToolFormat::Hermes) {
+        if follows && is_marked {
             self.pending.drain(..next.len());
             self.source = next.to_owned();
         }
-        self.state = if follows { State::BeginCall } else { State::Text };
+        self.state = match format.layout() {
+            _ if !follows => State::Text,
+            Layout::Block(_) => State::Block,
+            _ => State::BeginCall,
+        };
         !self.pending.is_empty()
     }
 }

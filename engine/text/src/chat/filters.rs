@@ -108,31 +108,9 @@ fn minijinja_filters() -> Filters {
     ]
 }
 
-/// Maximum digits of a width or precision in a format.
-const MAX_WIDTH_DIGITS: usize = 4;
-
-/// Pays for a formatted text before it is built. Assumes that every `mark` in the format inserts all arguments.
-///
-/// # Errors
-/// If the budget is exceeded, or a number in the format has too many digits.
-pub(super) fn pay_for_format(format: &str, mark: char, arguments: &[Value]) -> Result<(), Error> {
-    if format.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > MAX_WIDTH_DIGITS) {
-        let why = format!("a number in a format has more than {MAX_WIDTH_DIGITS} digits");
-        return Err(Error::new(ErrorKind::InvalidOperation, why));
-    }
-    let mut longest = 10_usize.pow(MAX_WIDTH_DIGITS as u32);
-    if format.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() < MAX_WIDTH_DIGITS) {
-        longest /= 10;
-    }
-    for argument in arguments {
-        longest = longest.saturating_add(budget::weigh(argument)?.bytes as usize);
-    }
-    spend(format.len() + format.matches(mark).count().saturating_mul(longest))
-}
-
 /// Formats `format % arguments`, where each argument is a separate value.
 pub(super) fn printf(format: &str, arguments: &[Value]) -> Result<String, Error> {
-    pay_for_format(format, '%', arguments)?;
+    methods::pay_for_format(format, '%', arguments)?;
     // The library would print lists and dicts in Rust's format. With `%(name)`, a dict instead supplies named
     // arguments.
     let named = format.contains("%(");
@@ -223,17 +201,7 @@ fn round(value: Value, precision: Option<i32>, method: Option<String>, named: Kw
 }
 
 fn replace(value: &Value, old: &Value, new: &Value, count: Option<usize>) -> Result<String, Error> {
-    replaced(&python::text(value)?, &python::text(old)?, &python::text(new)?, count)
-}
-
-/// Replaces up to `count` occurrences of `old`.
-///
-/// # Errors
-/// If the budget is exceeded.
-pub(super) fn replaced(text: &str, old: &str, new: &str, count: Option<usize>) -> Result<String, Error> {
-    let occurrences = text.matches(old).count().min(count.unwrap_or(usize::MAX));
-    spend(text.len().saturating_add(occurrences.saturating_mul(new.len())))?;
-    Ok(text.replacen(old, new, occurrences))
+    methods::replaced(&python::text(value)?, &python::text(old)?, &python::text(new)?, count)
 }
 
 fn escape(value: &Value) -> Result<Value, Error> {

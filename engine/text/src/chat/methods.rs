@@ -5,9 +5,11 @@ use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
 use super::budget::{self, ITEM, spend};
-use super::filters::{pay_for_format, replaced};
 use super::python::{self, is_space};
 use super::tests;
+
+/// Maximum digits of a width or precision in a format.
+const MAX_WIDTH_DIGITS: usize = 4;
 
 /// Calls `value.method(args)`.
 pub(super) fn call(state: &State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
@@ -250,11 +252,40 @@ fn join(separator: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(joined.into())
 }
 
+/// Pays for a formatted text before it is built. Assumes that every `mark` in the format inserts all arguments.
+///
+/// # Errors
+/// If the budget is exceeded, or a number in the format has too many digits.
+pub(super) fn pay_for_format(format: &str, mark: char, arguments: &[Value]) -> Result<(), Error> {
+    if format.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > MAX_WIDTH_DIGITS) {
+        let why = format!("a number in a format has more than {MAX_WIDTH_DIGITS} digits");
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
+    let mut longest = 10_usize.pow(MAX_WIDTH_DIGITS as u32);
+    if format.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() < MAX_WIDTH_DIGITS) {
+        longest /= 10;
+    }
+    for argument in arguments {
+        longest = longest.saturating_add(budget::weigh(argument)?.bytes as usize);
+    }
+    spend(format.len() + format.matches(mark).count().saturating_mul(longest))
+}
+
 /// `replace(old, new, count=-1)`.
 fn replace(s: &str, args: &[Value]) -> Result<Value, Error> {
     let (old, new, count): (&str, &str, Option<i64>) = from_args(args)?;
     let count = count.and_then(|count| usize::try_from(count).ok());
     replaced(s, old, new, count).map(Value::from)
+}
+
+/// Replaces up to `count` occurrences of `old`.
+///
+/// # Errors
+/// If the budget is exceeded.
+pub(super) fn replaced(text: &str, old: &str, new: &str, count: Option<usize>) -> Result<String, Error> {
+    let occurrences = text.matches(old).count().min(count.unwrap_or(usize::MAX));
+    spend(text.len().saturating_add(occurrences.saturating_mul(new.len())))?;
+    Ok(text.replacen(old, new, occurrences))
 }
 
 /// Counts the occurrences of a part. The empty text occurs before and after each character.

@@ -7,7 +7,7 @@ use llguidance::{ParserFactory, regex_to_lark};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::reason::sentence;
+use super::reason::{refused, sentence};
 use super::schema::{self, Rewritten};
 use super::stop::Stop;
 use checkpoint::error::{Error, Result};
@@ -256,8 +256,4 @@ fn with_options(mut schema: Value) -> Value {
 
 fn small(bytes: usize) -> Result<()> {
     if bytes <= MAX_BYTES { Ok(()) } else { Err(refused(format!("a grammar may have {MAX_BYTES} bytes at most"))) }
-}
-
-pub(super) fn refused(why: String) -> Error {
-    Error::request("constraint", why)
 }

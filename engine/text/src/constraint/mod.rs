@@ -13,6 +13,7 @@ mod compiler;
 mod deadline;
 mod grammar;
 mod matcher;
+mod parser;
 mod reason;
 mod schema;
 mod stop;

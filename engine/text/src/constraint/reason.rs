@@ -1,4 +1,6 @@
-//! Rewords the reasons that `llguidance` gives for refusing a grammar, so that a user can act on them.
+//! Reasons for refusing a grammar. Rewords the reasons of `llguidance`, so that a user can act on them.
+
+use checkpoint::error::Error;
 
 /// Maximum characters of a library reason in an error message.
 const MAX_REASON: usize = 600;
@@ -28,6 +30,11 @@ pub(super) fn sentence(reason: &str) -> String {
         Some((end, _)) => format!("{}...", &joined[..end]),
         None => joined,
     }
+}
+
+/// Refuses a request because of its grammar.
+pub(super) fn refused(why: String) -> Error {
+    Error::request("constraint", why)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::CancellationHandle;
 
-use super::grammar::refused;
+use super::reason::refused;
 use checkpoint::error::Result;
 
 /// A handle that stops one compilation. Clones share the same state.

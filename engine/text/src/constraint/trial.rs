@@ -13,8 +13,8 @@ use llguidance::Matcher;
 use serde::{Deserialize, Serialize};
 
 use super::bounds::on_large_stack;
-use super::compiler::{LIMITS, factory, parser};
 use super::grammar::Grammar;
+use super::parser::{END, LIMITS, factory, marked, parser};
 use super::reason::sentence;
 use super::stop::Stop;
 
@@ -73,10 +73,10 @@ impl Trial {
         let mut words = vec![Vec::new(); self.vocab_size];
         for (id, name) in &self.special {
             if let Some(word) = words.get_mut(*id) {
-                *word = super::compiler::marked(name);
+                *word = marked(name);
             }
         }
-        words.push(super::compiler::marked(super::compiler::END));
+        words.push(marked(END));
         words.extend((0..=254).map(|byte| vec![byte]));
         words
     }

@@ -1,7 +1,7 @@
 //! The fields of a request for a response.
 
-use engine::chat::Arguments;
-use engine::constraint::Grammar;
+use engine::Grammar;
+use engine::tools::chat::Arguments;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

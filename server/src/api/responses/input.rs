@@ -1,6 +1,6 @@
 //! Converts the input of a response, a text or a list of items, into the messages of a conversation.
 
-use engine::chat::Message;
+use engine::tools::chat::Message;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, cut};

@@ -1,6 +1,6 @@
 //! The output of a response: its items, and the events that stream them.
 
-use engine::answer::Part;
+use engine::tools::answer::Part;
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -25,6 +25,13 @@ impl Decoder<'_> {
         list.iter().map(|item| if output { self.output(item, ty) } else { self.input(item, ty) }).collect()
     }
 
+    /// Returns the slots of a result, and of the predicate that may come with it.
+    fn result(&mut self, operand: &Operand) -> Decoded<(u32, Option<u32>)> {
+        let Operand::Pair(result, predicate) = operand else { return Ok((self.output(operand, Type::B32)?, None)) };
+        let predicate = self.output(&Operand::Name(predicate.clone()), Type::Predicate)?;
+        Ok((self.output(&Operand::Name(result.clone()), Type::B32)?, Some(predicate)))
+    }
+
     pub(super) fn collective(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<Op> {
         let operands = &statement.operands[..];
         let (op, members) = match (parts, operands) {
@@ -36,13 +43,7 @@ impl Decoder<'_> {
                     "idx" => ShuffleMode::Index,
                     _ => return Err("not supported".into()),
                 };
-                let (result, valid) = match result {
-                    Operand::Pair(result, valid) => {
-                        let valid = self.output(&Operand::Name(valid.clone()), Type::Predicate)?;
-                        (self.output(&Operand::Name(result.clone()), Type::B32)?, Some(valid))
-                    }
-                    result => (self.output(result, Type::B32)?, None),
-                };
+                let (result, valid) = self.result(result)?;
                 let value = self.input(value, Type::B32)?;
                 let (lane, clamp) = (self.input(lane, Type::B32)?, self.input(clamp, Type::B32)?);
                 (Collective::Shuffle { mode, result, valid, value, lane, clamp }, members)
@@ -83,20 +84,13 @@ impl Decoder<'_> {
                 (Collective::MatchAny { result, value, wide: ty == Type::B64 }, members)
             }
             (["match", "all", "sync", ty @ ("b32" | "b64")], [result, value, members]) => {
-                let (result, all) = match result {
-                    Operand::Pair(result, all) => {
-                        let all = self.output(&Operand::Name(all.clone()), Type::Predicate)?;
-                        (self.output(&Operand::Name(result.clone()), Type::B32)?, Some(all))
-                    }
-                    result => (self.output(result, Type::B32)?, None),
-                };
+                let (result, all) = self.result(result)?;
                 let wide = *ty == "b64";
                 let value = self.input(value, if wide { Type::B64 } else { Type::B32 })?;
                 (Collective::MatchAll { result, all, value, wide }, members)
             }
-            (["elect", "sync"], [Operand::Pair(result, chosen), members]) => {
-                let result = self.output(&Operand::Name(result.clone()), Type::B32)?;
-                let chosen = self.output(&Operand::Name(chosen.clone()), Type::Predicate)?;
+            (["elect", "sync"], [pair @ Operand::Pair(..), members]) => {
+                let (result, Some(chosen)) = self.result(pair)? else { return Err("wrong operands".into()) };
                 (Collective::Elect { result, chosen }, members)
             }
             (["bar" | "barrier", "warp", "sync"], [members]) => (Collective::Barrier, members),

@@ -87,12 +87,7 @@ impl Decoder<'_> {
             "activemask" if rest == ["b32"] && statement.operands.len() == 1 => {
                 (Op::ActiveMask(self.output(&statement.operands[0], Type::B32)?), Class::Collective)
             }
-            "lop3" if rest == ["b32"] => match statement.operands.as_slice() {
-                [d, a, b, c, Operand::Integer(table)] => {
-                    (Op::Logic3 { slots: self.slots(Type::B32, [d, a, b, c])?, table: *table as u32 }, Class::Integer)
-                }
-                _ => return Err("wrong operands".into()),
-            },
+            "lop3" if rest == ["b32"] => (self.logic3(statement)?, Class::Integer),
             "bfi" | "bmsk" | "sad" | "dp4a" | "slct" | "testp" | "isspacep" | "mapa" | "getctarank"
             | "createpolicy" | "discard" | "pmevent" => self.rare(statement, parts)?,
             "prmt" if rest.len() == 2 => self.rare(statement, parts)?,
@@ -101,28 +96,37 @@ impl Decoder<'_> {
             "add" | "addc" | "sub" | "subc" | "mad" | "madc" if parts[0].ends_with('c') || rest.contains(&"cc") => {
                 (self.carrying(statement, parts)?, Class::Integer)
             }
-            "shf" => match (rest, statement.operands.as_slice()) {
-                ([side @ ("l" | "r"), mode @ ("wrap" | "clamp"), "b32"], [d, a, b, c]) => {
-                    let op = ops::funnel(*side == "l", *mode == "wrap");
-                    (Op::Lanes(op, self.slots(Type::B32, [d, a, b, c])?), Class::Integer)
-                }
-                _ => return Err("not supported".into()),
-            },
-            "selp" => match (rest, statement.operands.as_slice()) {
-                ([ty], [d, a, b, c]) => {
-                    let ty = Type::parse(ty).ok_or("not supported")?;
-                    let op = ops::select(ty).ok_or("not supported")?;
-                    let (c, negated) = self.predicate(c)?;
-                    if negated {
-                        return Err("a negated selector is not supported".into());
-                    }
-                    let slots = Slots { d: self.output(d, ty)?, a: self.input(a, ty)?, b: self.input(b, ty)?, c };
-                    (Op::Lanes(op, slots), Class::Compare)
-                }
-                _ => return Err("not supported".into()),
-            },
+            "shf" => (self.funnel_shift(statement, rest)?, Class::Integer),
+            "selp" => (self.selection(statement, rest)?, Class::Compare),
             opcode => self.arithmetic(statement, opcode, rest)?,
         })
+    }
+
+    fn logic3(&mut self, statement: &Statement) -> Decoded<Op> {
+        let [d, a, b, c, Operand::Integer(table)] = statement.operands.as_slice() else {
+            return Err("wrong operands".into());
+        };
+        Ok(Op::Logic3 { slots: self.slots(Type::B32, [d, a, b, c])?, table: *table as u32 })
+    }
+
+    fn funnel_shift(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
+        let ([side @ ("l" | "r"), mode @ ("wrap" | "clamp"), "b32"], [d, a, b, c]) =
+            (rest, statement.operands.as_slice())
+        else {
+            return Err("not supported".into());
+        };
+        Ok(Op::Lanes(ops::funnel(*side == "l", *mode == "wrap"), self.slots(Type::B32, [d, a, b, c])?))
+    }
+
+    fn selection(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
+        let ([ty], [d, a, b, c]) = (rest, statement.operands.as_slice()) else { return Err("not supported".into()) };
+        let ty = Type::parse(ty).ok_or("not supported")?;
+        let op = ops::select(ty).ok_or("not supported")?;
+        let (c, negated) = self.predicate(c)?;
+        if negated {
+            return Err("a negated selector is not supported".into());
+        }
+        Ok(Op::Lanes(op, Slots { d: self.output(d, ty)?, a: self.input(a, ty)?, b: self.input(b, ty)?, c }))
     }
 
     fn slots(&mut self, ty: Type, [d, a, b, c]: [&Operand; 4]) -> Decoded<Slots> {

@@ -2,7 +2,7 @@
 
 use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
-use crate::program::{Factor, FactorKind, Fragment, FragmentAccess, FragmentProduct, Mma, Op, OtherMma};
+use crate::program::{Factor, FactorKind, Fragment, FragmentAccess, FragmentProduct, Mma, Op};
 use crate::ptx::ast::{Space, Statement, Width};
 
 /// Returns the kind of factors with two types. `saturates` is for sums of integers.
@@ -77,8 +77,8 @@ impl Decoder<'_> {
         let b = self.list(b, Type::B32, depth * bits / 128, false)?;
         let c = self.list(c, Type::B32, count, false)?;
         Ok(match kind {
-            FactorKind::Half(factor) => Op::Mma(Box::new(Mma { factor, depth, half_sum, d, a, b, c })),
-            kind => Op::OtherMma(Box::new(OtherMma { kind, depth, half_sum, d, a, b, c })),
+            FactorKind::Half(kind) => Op::Mma(Box::new(Mma { kind, depth, half_sum, d, a, b, c })),
+            kind => Op::OtherMma(Box::new(Mma { kind, depth, half_sum, d, a, b, c })),
         })
     }
 

@@ -12,7 +12,7 @@ use super::result_code::Result;
 use super::session::Session;
 use super::work::{LaunchRequest, UploadSource, Work};
 use crate::device::{MemoryError, kernel};
-use crate::exec::{LaunchConfig, LaunchPlace, Orders, Progress, Shared, cluster_of};
+use crate::exec::{LaunchConfig, LaunchPlace, Progress, Shared, cluster_of};
 use crate::fault::{Fault, FaultKind};
 use crate::launch_options::LaunchOptions;
 use crate::memory::DeviceAddress;
@@ -111,7 +111,7 @@ impl Session<'_> {
         if count == 0 {
             return true;
         }
-        let choice = state.orders.next();
+        let choice = splitmix::next(&mut state.random);
         let (index, rounds) = if is_shared {
             let first = (choice >> 8) as usize % count;
             let spinners_may_run = (choice >> 4).is_multiple_of(SPIN_INTERVAL);
@@ -162,7 +162,7 @@ impl Session<'_> {
     fn begin_another(&mut self) -> bool {
         let state = self.state_mut();
         let mut ids: Vec<u32> = state.contexts.keys().copied().collect();
-        state.orders.shuffle(&mut ids);
+        splitmix::shuffle(&mut state.random, &mut ids);
         for id in ids {
             if let Some(item) = self.state_mut().next_ready(id) {
                 self.begin(id, item);
@@ -175,7 +175,7 @@ impl Session<'_> {
     /// Whether work of other contexts begins although no thread waits for it yet. Random orders (a nonzero seed) do
     /// this in one of eight turns.
     fn is_eager(&mut self) -> bool {
-        self.launch_options.seed != 0 && self.state_mut().orders.next().is_multiple_of(8)
+        self.launch_options.seed != 0 && splitmix::next(&mut self.state_mut().random).is_multiple_of(8)
     }
 
     /// Whether every running launch only spins.
@@ -252,7 +252,7 @@ impl Session<'_> {
         };
         let options = &options;
         if state.running.is_empty() {
-            state.orders = Orders(options.seed);
+            state.random = options.seed;
         }
         state.device.memory.map_host(&mapped_memory(|owner| state.contexts.contains_key(&owner)));
         let place = LaunchPlace {

@@ -10,7 +10,7 @@ use super::queue::{QueuedWork, StreamId};
 use super::result_code::{Result, ResultCode};
 use super::work::{LaunchRequest, Work};
 use crate::device::EmulatedDevice;
-use crate::exec::{Orders, RunningLaunch, forget_wait, join_others};
+use crate::exec::{RunningLaunch, forget_wait, join_others};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -72,8 +72,8 @@ pub(super) struct GroupState {
     pub blocks: u32,
     /// The last launch, if no other work has executed since.
     pub last: Option<LastLaunch>,
-    /// Chooses which launch runs next.
-    pub orders: Orders,
+    /// The state of the random numbers that choose which launch runs next.
+    pub random: u64,
     /// Host threads that wait for work.
     pub waiting: Vec<Waiting>,
     /// Whether a waiting thread that has released the lock for a moment is executing the work.

@@ -2,7 +2,6 @@
 
 use super::instruction::bulk_store::end_block;
 use super::instruction::mbarrier::lost_phase;
-use super::orders::Orders;
 use super::peers::{Peers, open_barrier};
 use super::resident::ResidentBlock;
 use super::state::block_env::BlockEnv;
@@ -49,7 +48,8 @@ pub(super) struct GridRun {
     /// The accesses of ended blocks, and everything that is ordered before them. Threads that come after the whole
     /// launch receive this. `None` if it is not requested.
     pub handed_on: Option<Arc<Others>>,
-    orders: Orders,
+    /// The state of the random numbers that choose orders.
+    random: u64,
     /// The order of clusters, or empty for the natural order. A block outside any cluster counts as a cluster of one.
     order: Vec<u64>,
     /// The number of clusters that have started.
@@ -68,22 +68,22 @@ pub(super) struct GridRun {
 impl GridRun {
     /// Creates a grid before its first block has started. `hands_on` requests [`GridRun::handed_on`].
     pub fn new(constants: &LaunchConstants<'_>, hands_on: bool) -> Self {
-        let mut orders = Orders(constants.options.seed);
-        let random = constants.options.seed != 0;
-        let mut order: Vec<u64> = if random {
+        let mut random = constants.options.seed;
+        let is_random = random != 0;
+        let mut order: Vec<u64> = if is_random {
             (0..constants.config.blocks() / constants.config.cluster_size() as u64).collect()
         } else {
             Vec::new()
         };
-        orders.shuffle(&mut order);
+        splitmix::shuffle(&mut random, &mut order);
         Self {
             meter: Meter::new(constants.program.code.len()),
             blocks: Vec::new(),
             slot: 0,
             warp: 0,
             handed_on: hands_on.then(Arc::default),
-            resident: if random { 1 + orders.next() % MAX_RESIDENT } else { 1 } as usize,
-            orders,
+            resident: if is_random { 1 + splitmix::next(&mut random) % MAX_RESIDENT } else { 1 } as usize,
+            random,
             order,
             started: 0,
             end: constants.config.blocks() / constants.config.cluster_size() as u64,
@@ -131,7 +131,7 @@ impl GridRun {
             turns.extend(ready.map(|warp| (slot, warp.id)));
         }
         if random {
-            self.orders.shuffle(&mut turns);
+            splitmix::shuffle(&mut self.random, &mut turns);
         }
         // For each block, whether its warps only tested mbarriers without success.
         let mut idle = vec![true; self.blocks.len()];
@@ -173,8 +173,8 @@ impl GridRun {
         warp: usize,
     ) -> Checked<TurnEnd> {
         (self.slot, self.warp) = (slot, warp);
-        let orders = (launch.options.seed != 0).then_some(&mut self.orders);
-        let limit = TurnLimit::new(self.meter.executed, orders);
+        let random = (launch.options.seed != 0).then_some(&mut self.random);
+        let limit = TurnLimit::new(self.meter.executed, random);
         let size = launch.config.cluster_size();
         let (before, rest) = self.blocks[slot / size * size..][..size].split_at_mut(slot % size);
         let Some((block, after)) = rest.split_first_mut() else { return Ok(TurnEnd::Exited) };

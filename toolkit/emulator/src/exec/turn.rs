@@ -5,7 +5,6 @@ use super::instruction::call::{begin_call, pointed_at, return_results};
 use super::instruction::cluster;
 use super::instruction::poison;
 use super::instruction::run as run_instruction;
-use super::orders::Orders;
 use super::state::block_env::BlockEnv;
 use super::state::lane_mask::lanes;
 use super::state::meter::Meter;
@@ -31,11 +30,11 @@ pub(super) struct TurnLimit {
 }
 
 impl TurnLimit {
-    /// Creates the limit of the next turn, given the instructions executed so far. With `orders` the length is random,
+    /// Creates the limit of the next turn, given the instructions executed so far. With `random` the length is random,
     /// otherwise fixed.
-    pub fn new(executed: u64, orders: Option<&mut Orders>) -> Self {
-        let at_atomics = orders.is_some();
-        let bits = orders.map_or(TURN_BITS, |orders| (orders.next() % u64::from(TURN_BITS + 1)) as u32);
+    pub fn new(executed: u64, random: Option<&mut u64>) -> Self {
+        let at_atomics = random.is_some();
+        let bits = random.map_or(TURN_BITS, |random| (splitmix::next(random) % u64::from(TURN_BITS + 1)) as u32);
         Self { executed: executed + (1 << bits), at_atomics }
     }
 }
@@ -202,6 +201,8 @@ fn endless(limit: u64) -> Box<Violation> {
 
 /// Executes an instruction other than an operation on lanes, for the lanes of `mask`, and advances `pc`. Without the
 /// guard, the lanes of `active` would execute it.
+///
+/// It is long because it has an arm for each kind of control flow, and is inlined into the interpreter's loop.
 #[inline(always)]
 fn step(
     env: &mut BlockEnv<'_>,

@@ -2,7 +2,7 @@
 
 use super::directed::{DOWN, UP, ZERO, narrow, step_f32, step_f64};
 use super::to_half::{half_from_integer, half_from_single};
-use super::types::Type;
+use super::types::{Type, with_integer};
 use crate::lanes::{LaneOp, lanes, rare_lanes};
 use crate::number::{
     bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_bf16_rz, f32_to_f16, f32_to_f16_rz, f64_to_f32_odd, flush, max_f32,
@@ -57,36 +57,16 @@ fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
 /// Returns the conversion between integers. A value that does not fit becomes the nearest one that fits.
 fn between_integers_saturating(to: Type, from: Type) -> Option<LaneOp> {
     macro_rules! op {
-        ($s:ty, $d:ty) => {
+        ($d:ty, $s:ty) => {
             rare_lanes!(|a: $s| -> $d { i128::from(a).clamp(i128::from(<$d>::MIN), i128::from(<$d>::MAX)) as $d })
         };
     }
     macro_rules! by_target {
         ($s:ty) => {
-            match to {
-                Type::U8 => op!($s, u8),
-                Type::S8 => op!($s, i8),
-                Type::U16 => op!($s, u16),
-                Type::S16 => op!($s, i16),
-                Type::U32 => op!($s, u32),
-                Type::S32 => op!($s, i32),
-                Type::U64 => op!($s, u64),
-                Type::S64 => op!($s, i64),
-                _ => return None,
-            }
+            with_integer!(to, op, $s)
         };
     }
-    Some(match from {
-        Type::U8 => by_target!(u8),
-        Type::S8 => by_target!(i8),
-        Type::U16 => by_target!(u16),
-        Type::S16 => by_target!(i16),
-        Type::U32 => by_target!(u32),
-        Type::S32 => by_target!(i32),
-        Type::U64 => by_target!(u64),
-        Type::S64 => by_target!(i64),
-        _ => return None,
-    })
+    Some(with_integer!(from, by_target))
 }
 
 /// Returns the conversion from integers to f32 or f64 that rounds down, up or toward zero.
@@ -136,70 +116,28 @@ fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
             }
         };
     }
-    Some(match from {
-        Type::U8 => op!(u8),
-        Type::S8 => op!(i8),
-        Type::U16 => op!(u16),
-        Type::S16 => op!(i16),
-        Type::U32 => op!(u32),
-        Type::S32 => op!(i32),
-        Type::U64 => op!(u64),
-        Type::S64 => op!(i64),
-        _ => return None,
-    })
+    Some(with_integer!(from, op))
 }
 
-/// Returns the conversion from floats to integers. Rust's `as` saturates and gives zero for a NaN, as `cvt` does if
-/// neither type has 64 bits.
+/// Returns the conversion from floats to integers. Rust's `as` saturates, as `cvt` does. A NaN becomes the highest of 64
+/// bits, and is zero in a narrower type.
 fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp> {
     macro_rules! op {
-        ($s:ty, |$x:ident| $value:expr, $round:ident) => {
-            match to {
-                Type::U8 => rare_lanes!(|a: $s| -> u8 {
-                    let $x = a;
-                    $value.$round() as u8
-                }),
-                Type::S8 => rare_lanes!(|a: $s| -> i8 {
-                    let $x = a;
-                    $value.$round() as i8
-                }),
-                Type::U16 => rare_lanes!(|a: $s| -> u16 {
-                    let $x = a;
-                    $value.$round() as u16
-                }),
-                Type::S16 => rare_lanes!(|a: $s| -> i16 {
-                    let $x = a;
-                    $value.$round() as i16
-                }),
-                Type::U32 => rare_lanes!(|a: $s| -> u32 {
-                    let $x = a;
-                    $value.$round() as u32
-                }),
-                Type::S32 => rare_lanes!(|a: $s| -> i32 {
-                    let $x = a;
-                    $value.$round() as i32
-                }),
-                Type::U64 => rare_lanes!(|a: $s| -> u64 {
-                    let $x = a;
-                    let value = $value;
-                    if value.is_nan() { 1 << 63 } else { value.$round() as u64 }
-                }),
-                Type::S64 => rare_lanes!(|a: $s| -> i64 {
-                    let $x = a;
-                    let value = $value;
-                    if value.is_nan() { i64::MIN } else { value.$round() as i64 }
-                }),
-                _ => return None,
-            }
+        ($d:ty, $s:ty, |$x:ident| $value:expr, $round:ident) => {
+            rare_lanes!(|a: $s| -> $d {
+                let $x = a;
+                let value = $value;
+                if value.is_nan() { (1u64 << 63) as $d } else { value.$round() as $d }
+            })
         };
     }
     macro_rules! rounded {
         ($s:ty, |$x:ident| $value:expr) => {
             match rounding {
-                "rni" => op!($s, |$x| $value, round_ties_even),
-                "rzi" => op!($s, |$x| $value, trunc),
-                "rmi" => op!($s, |$x| $value, floor),
-                "rpi" => op!($s, |$x| $value, ceil),
+                "rni" => with_integer!(to, op, $s, |$x| $value, round_ties_even),
+                "rzi" => with_integer!(to, op, $s, |$x| $value, trunc),
+                "rmi" => with_integer!(to, op, $s, |$x| $value, floor),
+                "rpi" => with_integer!(to, op, $s, |$x| $value, ceil),
                 _ => return None,
             }
         };

@@ -46,6 +46,19 @@ pub(crate) fn e5m2_to_f16(bits: u8) -> f16 {
     f16::from_bits(if bits & 0x7f > 0x7c { 0x7fff } else { u16::from(bits) << 8 })
 }
 
+/// Calls the macro `$op` with `$e4m3` or `$e5m2`, and whether negative numbers become zero.
+macro_rules! by_format {
+    ($format:expr, $relu:expr, $op:ident, $e4m3:ident, $e5m2:ident) => {
+        Some(match ($format, $relu) {
+            ("e4m3x2", false) => $op!($e4m3, false),
+            ("e4m3x2", true) => $op!($e4m3, true),
+            ("e5m2x2", false) => $op!($e5m2, false),
+            ("e5m2x2", true) => $op!($e5m2, true),
+            _ => return None,
+        })
+    };
+}
+
 /// Returns `cvt.rn.satfinite{.relu}.<to>.f32`. The first operand goes to the upper half.
 pub(crate) fn pair_from_singles(to: &str, relu: bool) -> Option<LaneOp> {
     macro_rules! op {
@@ -55,13 +68,7 @@ pub(crate) fn pair_from_singles(to: &str, relu: bool) -> Option<LaneOp> {
             })
         };
     }
-    Some(match (to, relu) {
-        ("e4m3x2", false) => op!(E4M3, false),
-        ("e4m3x2", true) => op!(E4M3, true),
-        ("e5m2x2", false) => op!(E5M2, false),
-        ("e5m2x2", true) => op!(E5M2, true),
-        _ => return None,
-    })
+    by_format!(to, relu, op, E4M3, E5M2)
 }
 
 /// Returns `cvt.rn.satfinite{.relu}.<to>.f16x2`.
@@ -74,13 +81,7 @@ pub(crate) fn pair_from_halves(to: &str, relu: bool) -> Option<LaneOp> {
             })
         };
     }
-    Some(match (to, relu) {
-        ("e4m3x2", false) => op!(E4M3, false),
-        ("e4m3x2", true) => op!(E4M3, true),
-        ("e5m2x2", false) => op!(E5M2, false),
-        ("e5m2x2", true) => op!(E5M2, true),
-        _ => return None,
-    })
+    by_format!(to, relu, op, E4M3, E5M2)
 }
 
 /// Returns `cvt.rn{.relu}.f16x2.<from>`.
@@ -95,13 +96,7 @@ pub(crate) fn halves_from_pair(from: &str, relu: bool) -> Option<LaneOp> {
             })
         };
     }
-    Some(match (from, relu) {
-        ("e4m3x2", false) => op!(e4m3_to_f16, false),
-        ("e4m3x2", true) => op!(e4m3_to_f16, true),
-        ("e5m2x2", false) => op!(e5m2_to_f16, false),
-        ("e5m2x2", true) => op!(e5m2_to_f16, true),
-        _ => return None,
-    })
+    by_format!(from, relu, op, e4m3_to_f16, e5m2_to_f16)
 }
 
 #[cfg(test)]

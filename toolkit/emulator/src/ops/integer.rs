@@ -176,43 +176,39 @@ fn ordered(opcode: &str, ty: Type) -> Option<LaneOp> {
 
 /// Returns `.wide` and `.hi` products.
 fn product(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
-    macro_rules! op {
-        ($t:ty, $wide:ty, $bits:literal) => {
-            match (opcode, modifiers.hi) {
-                ("mul", false) => lanes!(|a: $t, b: $t| -> $wide { <$wide>::from(a) * <$wide>::from(b) }),
-                ("mad", false) => {
+    macro_rules! wide {
+        ($t:ty, $wide:ty) => {
+            match opcode {
+                "mul" => lanes!(|a: $t, b: $t| -> $wide { <$wide>::from(a) * <$wide>::from(b) }),
+                "mad" => {
                     lanes!(|a: $t, b: $t, c: $wide| -> $wide { (<$wide>::from(a) * <$wide>::from(b)).wrapping_add(c) })
                 }
-                ("mul", true) => {
-                    lanes!(|a: $t, b: $t| -> $t { ((<$wide>::from(a) * <$wide>::from(b)) >> $bits) as $t })
-                }
-                ("mad", true) => lanes!(|a: $t, b: $t, c: $t| -> $t {
-                    (((<$wide>::from(a) * <$wide>::from(b)) >> $bits) as $t).wrapping_add(c)
+                _ => return None,
+            }
+        };
+    }
+    macro_rules! high {
+        ($t:ty, $wide:ty) => {
+            match opcode {
+                "mul" => lanes!(|a: $t, b: $t| -> $t { ((<$wide>::from(a) * <$wide>::from(b)) >> <$t>::BITS) as $t }),
+                "mad" => lanes!(|a: $t, b: $t, c: $t| -> $t {
+                    (((<$wide>::from(a) * <$wide>::from(b)) >> <$t>::BITS) as $t).wrapping_add(c)
                 }),
                 _ => return None,
             }
         };
     }
-    Some(match ty {
-        Type::U16 => op!(u16, u32, 16),
-        Type::S16 => op!(i16, i32, 16),
-        Type::U32 => op!(u32, u64, 32),
-        Type::S32 => op!(i32, i64, 32),
-        Type::U64 | Type::S64 if !modifiers.hi => return None,
-        Type::U64 => match opcode {
-            "mul" => lanes!(|a: u64, b: u64| -> u64 { ((u128::from(a) * u128::from(b)) >> 64) as u64 }),
-            "mad" => lanes!(|a: u64, b: u64, c: u64| -> u64 {
-                (((u128::from(a) * u128::from(b)) >> 64) as u64).wrapping_add(c)
-            }),
-            _ => return None,
-        },
-        Type::S64 => match opcode {
-            "mul" => lanes!(|a: i64, b: i64| -> i64 { ((i128::from(a) * i128::from(b)) >> 64) as i64 }),
-            "mad" => lanes!(|a: i64, b: i64, c: i64| -> i64 {
-                (((i128::from(a) * i128::from(b)) >> 64) as i64).wrapping_add(c)
-            }),
-            _ => return None,
-        },
+    Some(match (ty, modifiers.hi) {
+        (Type::U16, false) => wide!(u16, u32),
+        (Type::S16, false) => wide!(i16, i32),
+        (Type::U32, false) => wide!(u32, u64),
+        (Type::S32, false) => wide!(i32, i64),
+        (Type::U16, true) => high!(u16, u32),
+        (Type::S16, true) => high!(i16, i32),
+        (Type::U32, true) => high!(u32, u64),
+        (Type::S32, true) => high!(i32, i64),
+        (Type::U64, true) => high!(u64, u128),
+        (Type::S64, true) => high!(i64, i128),
         _ => return None,
     })
 }

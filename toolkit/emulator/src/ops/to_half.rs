@@ -1,7 +1,7 @@
 //! Conversions to f16 and bf16 that round down, up or toward zero, and conversions from integers.
 
 use super::directed::{DOWN, UP, ZERO};
-use super::types::Type;
+use super::types::{Type, with_integer};
 use crate::lanes::{LaneOp, rare_lanes};
 use crate::number::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use half::{bf16, f16};
@@ -62,17 +62,7 @@ pub(super) fn half_from_integer(rounding: &str, to: Type, from: Type) -> Option<
     }
     macro_rules! by_source {
         ($to:ident) => {
-            match from {
-                Type::U8 => op!(u8, $to),
-                Type::S8 => op!(i8, $to),
-                Type::U16 => op!(u16, $to),
-                Type::S16 => op!(i16, $to),
-                Type::U32 => op!(u32, $to),
-                Type::S32 => op!(i32, $to),
-                Type::U64 => op!(u64, $to),
-                Type::S64 => op!(i64, $to),
-                _ => return None,
-            }
+            with_integer!(from, op, $to)
         };
     }
     Some(match rounding {

@@ -73,3 +73,22 @@ impl Type {
         matches!(self, Self::F16 | Self::Bf16 | Self::F16x2 | Self::Bf16x2)
     }
 }
+
+/// Calls the macro `$op` with the integer type of Rust for `$ty`, and further arguments. Other types make the function
+/// around it return `None`.
+macro_rules! with_integer {
+    ($ty:expr, $op:ident $($rest:tt)*) => {
+        match $ty {
+            Type::U8 => $op!(u8 $($rest)*),
+            Type::S8 => $op!(i8 $($rest)*),
+            Type::U16 => $op!(u16 $($rest)*),
+            Type::S16 => $op!(i16 $($rest)*),
+            Type::U32 => $op!(u32 $($rest)*),
+            Type::S32 => $op!(i32 $($rest)*),
+            Type::U64 => $op!(u64 $($rest)*),
+            Type::S64 => $op!(i64 $($rest)*),
+            _ => return None,
+        }
+    };
+}
+pub(super) use with_integer;

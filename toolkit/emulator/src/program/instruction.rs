@@ -1,7 +1,7 @@
 //! Decoded instructions.
 
 use super::bulk::{BulkCopy, MbarrierInstruction, Product};
-use super::matrix::{FragmentAccess, FragmentProduct, Mma, OtherMma};
+use super::matrix::{Factor, FactorKind, FragmentAccess, FragmentProduct, Mma};
 use super::memory::{Access, AsyncCopy, Atomic, Scope};
 use super::operand::{Address, Register};
 use super::warp::Collective;
@@ -148,8 +148,8 @@ pub(crate) enum Op {
     },
     /// An instruction that writes registers of a product of the warp group. The next product needs a new `wgmma.fence`.
     Touch(Box<Op>),
-    Mma(Box<Mma>),
-    OtherMma(Box<OtherMma>),
+    Mma(Box<Mma<Factor>>),
+    OtherMma(Box<Mma<FactorKind>>),
     /// `wmma.load`: loads a fragment.
     FragmentLoad(Box<FragmentAccess>),
     /// `wmma.store`: stores a fragment.

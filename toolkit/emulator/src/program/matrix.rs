@@ -12,10 +12,10 @@ pub(crate) enum Factor {
     Tf32,
 }
 
-/// A product of a warp with factors of halves: `mma.sync.m16n8k16` or `m16n8k8`.
+/// A product of a warp, `mma.sync.m16n8kN`. `K` is the type of the factors, which is [`Factor`] for halves.
 #[derive(Clone, Debug)]
-pub(crate) struct Mma {
-    pub factor: Factor,
+pub(crate) struct Mma<K> {
+    pub kind: K,
     pub depth: usize,
     /// Whether accumulators are packed f16 instead of f32.
     pub half_sum: bool,
@@ -48,19 +48,6 @@ impl FactorKind {
             Self::Fp8(_) | Self::Integer { .. } => 8,
         }
     }
-}
-
-/// A product of a warp with factors other than halves: `mma.sync.m16n8kN`.
-#[derive(Clone, Debug)]
-pub(crate) struct OtherMma {
-    pub kind: FactorKind,
-    pub depth: usize,
-    /// Whether accumulators are packed f16 instead of f32.
-    pub half_sum: bool,
-    pub d: Box<[u32]>,
-    pub a: Box<[u32]>,
-    pub b: Box<[u32]>,
-    pub c: Box<[u32]>,
 }
 
 /// A fragment of `wmma`: a matrix in the registers of a warp. PTX leaves its layout to the implementation.

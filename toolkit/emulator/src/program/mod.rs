@@ -14,7 +14,7 @@ pub(crate) use instruction::{
     Activation, BarrierReduction, BarrierVote, Call, Carry, CarryOp, Combine, Instruction, IsSpace, Op, PointerCall,
     SystemCall, SystemFunction, Transfer,
 };
-pub(crate) use matrix::{Factor, FactorKind, Fragment, FragmentAccess, FragmentProduct, Mma, OtherMma};
+pub(crate) use matrix::{Factor, FactorKind, Fragment, FragmentAccess, FragmentProduct, Mma};
 pub(crate) use memory::{Access, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Scope};
 pub(crate) use operand::{Address, NONE, Register, Special, Value};
 pub(crate) use warp::{Collective, ReduxOp, ShuffleMode, VoteMode};

@@ -122,31 +122,7 @@ impl Parser<'_> {
                 }
                 (Kind::Word, name) if colon => {
                     self.at += 2;
-                    let key = (self.scope(), name.to_string());
-                    if self.accept_word(".branchtargets") {
-                        let mut targets = vec![self.word()?.to_string()];
-                        while self.accept(b',') {
-                            targets.push(self.word()?.to_string());
-                        }
-                        self.expect(b';')?;
-                        function.tables.insert(key, targets);
-                    } else if self.accept_word(".callprototype") {
-                        let mut prototype = Prototype { returns: self.parameters()?, ..Prototype::default() };
-                        self.word()?; // `_`
-                        prototype.parameters = self.parameters()?;
-                        self.skip_statement()?;
-                        function.prototypes.insert(key, prototype);
-                    } else if self.accept_word(".calltargets") {
-                        let mut targets = vec![self.word()?.to_string()];
-                        while self.accept(b',') {
-                            targets.push(self.word()?.to_string());
-                        }
-                        self.expect(b';')?;
-                        let prototype = Prototype { targets: Some(targets), ..Prototype::default() };
-                        function.prototypes.insert(key, prototype);
-                    } else if function.labels.insert(key, function.body.len()).is_some() {
-                        return self.error(format!("label `{name}` is defined twice"));
-                    }
+                    self.label(function, name)?;
                 }
                 (Kind::Word, name) if name.starts_with('.') => {
                     refuse(function, token.line, name);
@@ -158,6 +134,36 @@ impl Parser<'_> {
                 }
             }
         }
+    }
+
+    /// Records a label, or reads the list or prototype that it names.
+    fn label(&mut self, function: &mut Function, name: &str) -> Parsed<()> {
+        let key = (self.scope(), name.to_string());
+        if self.accept_word(".branchtargets") {
+            function.tables.insert(key, self.targets()?);
+        } else if self.accept_word(".callprototype") {
+            let mut prototype = Prototype { returns: self.parameters()?, ..Prototype::default() };
+            self.word()?; // `_`
+            prototype.parameters = self.parameters()?;
+            self.skip_statement()?;
+            function.prototypes.insert(key, prototype);
+        } else if self.accept_word(".calltargets") {
+            let prototype = Prototype { targets: Some(self.targets()?), ..Prototype::default() };
+            function.prototypes.insert(key, prototype);
+        } else if function.labels.insert(key, function.body.len()).is_some() {
+            return self.error(format!("label `{name}` is defined twice"));
+        }
+        Ok(())
+    }
+
+    /// Reads a list of names.
+    fn targets(&mut self) -> Parsed<Vec<String>> {
+        let mut targets = vec![self.word()?.to_string()];
+        while self.accept(b',') {
+            targets.push(self.word()?.to_string());
+        }
+        self.expect(b';')?;
+        Ok(targets)
     }
 
     pub(super) fn statement(&mut self, place: Option<Place>) -> Parsed<Statement> {

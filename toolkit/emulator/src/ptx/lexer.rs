@@ -31,6 +31,18 @@ fn continues_word(byte: u8) -> bool {
     starts_word(byte) || byte.is_ascii_digit()
 }
 
+fn end_of_word(bytes: &[u8], mut at: usize) -> usize {
+    loop {
+        if at < bytes.len() && continues_word(bytes[at]) {
+            at += 1;
+        } else if bytes[at..].starts_with(b"::") {
+            at += 2; // `shared::cta` is one modifier
+        } else {
+            return at;
+        }
+    }
+}
+
 /// Splits PTX text into tokens. Comments and whitespace are dropped.
 pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
     let bytes = text.as_bytes();
@@ -76,15 +88,7 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
                 Kind::Number
             }
             _ if starts_word(byte) => {
-                loop {
-                    if at < bytes.len() && continues_word(bytes[at]) {
-                        at += 1;
-                    } else if bytes[at..].starts_with(b"::") {
-                        at += 2; // `shared::cta` is one modifier
-                    } else {
-                        break;
-                    }
-                }
+                at = end_of_word(bytes, at);
                 Kind::Word
             }
             _ if byte.is_ascii() => {

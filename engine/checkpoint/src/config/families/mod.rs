@@ -44,7 +44,7 @@ pub(super) struct Family {
     /// Classes, and values of `model_type`, whose `text_config` is the configuration of this class.
     pub multimodal: &'static [&'static str],
     pub defaults: Defaults,
-    /// Selects mechanisms, starting from those of LLaMA.
+    /// Changes LLaMA's mechanisms to the family's.
     pub select: fn(&Fields<'_>, &mut DecoderConfig) -> Result<()>,
 }
 

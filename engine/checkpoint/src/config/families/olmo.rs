@@ -36,8 +36,9 @@ pub const OLMO3: Family = Family {
         set_norms(decoder);
         let sliding = sliding_layers(fields, decoder.layers.len(), |layer| (layer + 1) % 4 != 0)?;
         set_windows(decoder, &sliding, window_size(fields, Some(4096))?)?;
-        let (sizes, defaults) = (rope_sizes(fields, decoder, 2048)?, RopeDefaults { theta: 5e5, ..RopeDefaults::PLAIN });
-        // A scaling that is not given for each type of layer is that of layers without a window.
+        let (sizes, defaults) =
+            (rope_sizes(fields, decoder, 2048)?, RopeDefaults { theta: 5e5, ..RopeDefaults::PLAIN });
+        // A scaling that is not given for each type of layer applies to layers without a window.
         decoder.ropes = vec![
             rope::of_layers(fields, "full_attention", sizes, defaults, || rope::read(fields, sizes, defaults))?,
             rope::of_layers(fields, "sliding_attention", sizes, defaults, || rope::unscaled(fields, sizes, defaults))?,

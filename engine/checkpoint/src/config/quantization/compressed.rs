@@ -14,11 +14,33 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<QuantFormat> {
         return refuse("by compressed-tensors with transforms of activations, which are not supported");
     }
     let whole = fields.string("format")?.unwrap_or("pack-quantized");
-    let (mut int4, mut zeros, mut fp8) = (None, None, None);
-    let mut sorted = true;
+    let mut found = Found::default();
     let groups = fields.object("config_groups")?;
     for (name, group) in groups.map(|groups| groups.objects()).transpose()?.unwrap_or_default() {
-        let Some(weights) = group.object("weights")? else { continue };
+        found.add(name, &group, whole)?;
+    }
+    let Found { int4, zeros, unsorted, fp8 } = found;
+    if int4.is_none() && fp8.is_none() {
+        return Err(Error::Config("its config_groups name no quantised weights".into()));
+    }
+    Ok(QuantFormat::CompressedTensors { int4, zeros, sorted: !unsorted && int4.is_some(), fp8 })
+}
+
+/// The kinds of quantised weights in the groups that were read.
+#[derive(Default)]
+struct Found {
+    int4: Option<GroupSize>,
+    /// Whether groups of 4 bits have zero points. `None` if they differ.
+    zeros: Option<bool>,
+    /// Whether inputs of some 4-bit weights are in their own order.
+    unsorted: bool,
+    fp8: Option<Fp8Scales>,
+}
+
+impl Found {
+    /// Reads a group of modules. `whole` is the format of the model.
+    fn add(&mut self, name: &str, group: &Fields<'_>, whole: &str) -> Result<()> {
+        let Some(weights) = group.object("weights")? else { return Ok(()) };
         // A group's own format takes precedence over the model's.
         let format = group.string("format")?.unwrap_or(whole);
         let kind = weights.string("type")?.unwrap_or("int");
@@ -30,55 +52,56 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<QuantFormat> {
         match (format, kind) {
             ("pack-quantized", "int") => {
                 expect_bits("compressed-tensors", bits)?;
-                if let Some(activations) = activations {
-                    let bits = activations.usize_or("num_bits", 8)?;
-                    return refuse(&format!(
-                        "in 4 bits and activations in {bits} (input_activations); unquantised ones are supported"
-                    ));
-                }
-                let size = int4_group(&weights, name)?;
-                let has_zeros = !weights.bool_or("symmetric", true)?;
-                zeros = Some(has_zeros).filter(|new_value| int4.is_none() || zeros == Some(*new_value));
-                // Other values of `actorder` sort without changing the groups.
-                sorted &= matches!(weights.string("actorder")?, Some("group" | "dynamic"));
-                int4 = Some(if int4.is_none_or(|other| other == size) { size } else { GroupSize::Various });
+                self.add_int4(name, &weights, activations)
             }
-            ("float-quantized" | "naive-quantized", "float") if bits == 8 => {
-                // Activations that the configuration rounds to FP8 are not rounded here, which loses no precision.
-                if let Some(kind) =
-                    activations.map(|x| x.string("type")).transpose()?.flatten().filter(|kind| *kind != "float")
-                {
-                    return refuse(&format!("in FP8 and activations as {}, which is not supported", cut(kind)));
-                }
-                let scales = match weights.string("strategy")? {
-                    None | Some("tensor" | "channel") => Fp8Scales::Outputs,
-                    Some("block") => fp8_scales(&weights, "block_structure")?,
-                    Some(other) => {
-                        return refuse(&format!(
-                            "in FP8 with a scale for each {}; tensor, channel and block are supported",
-                            cut(other)
-                        ));
-                    }
-                };
-                if fp8.is_some_and(|other| other != scales) {
-                    return refuse("in FP8 with blocks of several sizes; one is supported");
-                }
-                fp8 = Some(scales);
-            }
-            _ => {
-                return refuse(&format!(
-                    "by compressed-tensors as {} ({} of {bits} bits); pack-quantized in 4 bits and float-quantized in 8 are \
-                     supported",
-                    cut(format),
-                    cut(kind)
-                ));
-            }
+            ("float-quantized" | "naive-quantized", "float") if bits == 8 => self.add_fp8(&weights, activations),
+            _ => refuse(&format!(
+                "by compressed-tensors as {} ({} of {bits} bits); pack-quantized in 4 bits and float-quantized in 8 are \
+                 supported",
+                cut(format),
+                cut(kind)
+            )),
         }
     }
-    if int4.is_none() && fp8.is_none() {
-        return Err(Error::Config("its config_groups name no quantised weights".into()));
+
+    fn add_int4(&mut self, name: &str, weights: &Fields<'_>, activations: Option<Fields<'_>>) -> Result<()> {
+        if let Some(activations) = activations {
+            let bits = activations.usize_or("num_bits", 8)?;
+            return refuse(&format!(
+                "in 4 bits and activations in {bits} (input_activations); unquantised ones are supported"
+            ));
+        }
+        let size = int4_group(weights, name)?;
+        let has_zeros = !weights.bool_or("symmetric", true)?;
+        self.zeros = Some(has_zeros).filter(|has_zeros| self.int4.is_none() || self.zeros == Some(*has_zeros));
+        // Other values of `actorder` sort without changing the groups.
+        self.unsorted |= !matches!(weights.string("actorder")?, Some("group" | "dynamic"));
+        self.int4 = Some(if self.int4.is_none_or(|other| other == size) { size } else { GroupSize::Various });
+        Ok(())
     }
-    Ok(QuantFormat::CompressedTensors { int4, zeros, sorted: sorted && int4.is_some(), fp8 })
+
+    /// Activations that the configuration rounds to FP8 are not rounded, which loses no precision.
+    fn add_fp8(&mut self, weights: &Fields<'_>, activations: Option<Fields<'_>>) -> Result<()> {
+        let kind = activations.map(|activations| activations.string("type")).transpose()?.flatten();
+        if let Some(kind) = kind.filter(|kind| *kind != "float") {
+            return refuse(&format!("in FP8 and activations as {}, which is not supported", cut(kind)));
+        }
+        let scales = match weights.string("strategy")? {
+            None | Some("tensor" | "channel") => Fp8Scales::Outputs,
+            Some("block") => fp8_scales(weights, "block_structure")?,
+            Some(other) => {
+                return refuse(&format!(
+                    "in FP8 with a scale for each {}; tensor, channel and block are supported",
+                    cut(other)
+                ));
+            }
+        };
+        if self.fp8.is_some_and(|other| other != scales) {
+            return refuse("in FP8 with blocks of several sizes; one is supported");
+        }
+        self.fp8 = Some(scales);
+        Ok(())
+    }
 }
 
 fn int4_group(weights: &Fields<'_>, name: &str) -> Result<GroupSize> {

@@ -30,8 +30,9 @@ fn classes_and_model_types_name_the_same_family() {
         ("Glm4ForCausalLM", "glm4"),
         ("GraniteForCausalLM", "granite"),
     ] {
-        let [of_class, of_type] = [format!("\"architectures\": [\"{class}\"]"), format!("\"model_type\": \"{model_type}\"")]
-            .map(|name| read(&format!("{{{name}, \"num_hidden_layers\": 6}}")).unwrap());
+        let [of_class, of_type] =
+            [format!("\"architectures\": [\"{class}\"]"), format!("\"model_type\": \"{model_type}\"")]
+                .map(|name| read(&format!("{{{name}, \"num_hidden_layers\": 6}}")).unwrap());
         assert_eq!((of_class.architecture.as_str(), of_type.architecture.as_str()), (class, model_type));
         assert_eq!(of_class.family, of_type.family, "{class}");
     }
@@ -84,10 +85,14 @@ fn both_spellings_of_rotations_are_read() {
 
     let factors = r#""short_factor": [1, 1, 1], "long_factor": [2, 2, 2]"#;
     let sizes = r#""model_type": "phi3", "hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": 512"#;
-    let old = format!(r#""partial_rotary_factor": 0.75, "original_max_position_embeddings": 64,
-        "rope_scaling": {{"type": "su", {factors}}}"#);
-    let new = format!(r#""rope_parameters": {{"rope_type": "longrope", "factor": 8, "partial_rotary_factor": 0.75,
-        "original_max_position_embeddings": 64, {factors}}}"#);
+    let old = format!(
+        r#""partial_rotary_factor": 0.75, "original_max_position_embeddings": 64,
+        "rope_scaling": {{"type": "su", {factors}}}"#
+    );
+    let new = format!(
+        r#""rope_parameters": {{"rope_type": "longrope", "factor": 8, "partial_rotary_factor": 0.75,
+        "original_max_position_embeddings": 64, {factors}}}"#
+    );
     let [old, new] = [old, new].map(|rope| decoder(&format!("{{{sizes}, {rope}}}")).ropes);
     assert_eq!(old, new);
     assert_eq!((new[0].rotated, new[0].regime_boundary()), (6, Some(64)));
@@ -112,7 +117,10 @@ fn a_multimodal_configuration_gives_its_text_part() {
 #[test]
 fn what_is_not_implemented_is_refused_by_name() {
     for (json, word) in [
-        (r#"{"architectures": ["Gemma3TextModel"], "use_bidirectional_attention": true}"#, "use_bidirectional_attention"),
+        (
+            r#"{"architectures": ["Gemma3TextModel"], "use_bidirectional_attention": true}"#,
+            "use_bidirectional_attention",
+        ),
         (r#"{"model_type": "gemma4_text", "use_bidirectional_attention": "all"}"#, "use_bidirectional_attention"),
         (r#"{"model_type": "gemma4_text", "enable_moe_block": true}"#, "enable_moe_block"),
         (r#"{"model_type": "gemma2", "sliding_window": 0}"#, "sliding_window"),

@@ -8,22 +8,7 @@ use std::collections::hash_map::Entry;
 
 use super::metadata::{Metadata, Value};
 use super::types;
-use crate::load::StoredType;
-
-/// A tensor's entry in the header.
-#[derive(Clone, Debug)]
-pub struct TensorInfo {
-    /// The tensor's name.
-    pub name: String,
-    /// The element type.
-    pub dtype: StoredType,
-    /// The extents, outermost first.
-    pub shape: Vec<usize>,
-    /// The offset of its bytes in the file.
-    pub offset: usize,
-    /// The number of bytes.
-    pub len: usize,
-}
+use crate::load::TensorInfo;
 
 /// A header that has been checked.
 #[derive(Clone, Debug)]

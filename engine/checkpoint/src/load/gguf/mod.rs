@@ -24,13 +24,13 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use header::{TensorInfo, describe};
+pub use header::describe;
 pub use save::{GgufText, save};
 
 use self::config::Shapes;
 use self::header::Header;
 use self::metadata::Metadata;
-use super::stored::{Bytes, Form, StoredTensor, StoredType, open_mapped};
+use super::stored::{Bytes, Form, StoredTensor, StoredType, TensorInfo, open_mapped};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 use crate::tensor::DType;

@@ -7,7 +7,6 @@ use bytemuck::must_cast;
 use super::{Lanes, WithLanes};
 use crate::pages::Line;
 use crate::quantised::packed::ROWS;
-use crate::quantised::tiled::TiledBand;
 
 /// Exists only if the processor has AVX-512 F, BW, VL and VNNI.
 #[derive(Clone, Copy)]
@@ -23,14 +22,16 @@ impl Avx512 {
     }
 
     pub(super) fn run(self, work: impl WithLanes) {
-        // SAFETY: this value exists only if the processor has the instructions that the function is compiled for.
-        unsafe { run(self, work) }
+        self.compiled(
+            #[inline(always)]
+            || work.run(self),
+        );
     }
 
-    /// Runs work that uses tiles for many tokens, compiled for AVX-512.
-    pub(in crate::quantised) fn run_tiled(self, work: TiledBand<'_, '_>) {
+    /// Runs `work` compiled for AVX-512, if it is inlined.
+    pub(in crate::quantised) fn compiled(self, work: impl FnOnce()) {
         // SAFETY: this value exists only if the processor has the instructions that the function is compiled for.
-        unsafe { run_tiled(self, work) }
+        unsafe { compiled(work) }
     }
 
     /// Loads an integer per row.
@@ -41,13 +42,8 @@ impl Avx512 {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn run(lanes: Avx512, work: impl WithLanes) {
-    work.run(lanes);
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn run_tiled(lanes: Avx512, work: TiledBand<'_, '_>) {
-    work.run(lanes);
+fn compiled(work: impl FnOnce()) {
+    work();
 }
 
 /// Calls intrinsics of AVX-512. A value of [`Avx512`] proves that the processor has them.

@@ -205,49 +205,14 @@ impl StepInputs {
         at.tables = pack.words(group.blocks.iter().copied());
         let mut row_table_stride = 0;
         if let Some(block_size) = row_tables {
-            let blocks = |span: &Span| &group.blocks[span.table..span.table + span.context.div_ceil(block_size)];
-            let stride = spans().map(|span| blocks(span).len()).max().unwrap_or(0);
-            at.row_lengths =
-                pack.words(spans().flat_map(|span| span.context - span.len + 1..=span.context).map(|n| n as u32));
-            let mut tables = Vec::with_capacity(batch.tokens.len() * stride);
-            for span in spans() {
-                for _ in 0..span.len {
-                    let end = tables.len() + stride;
-                    tables.extend_from_slice(blocks(span));
-                    tables.resize(end, 0);
-                }
-            }
-            at.row_tables = pack.words(tables);
-            row_table_stride = stride as u32;
+            let spans: Vec<Span> = spans().copied().collect();
+            row_table_stride = pack.row_tables(&spans, &group.blocks, block_size, &mut at);
         }
         let moves = &batch.moves;
         at.swapped_out = pack.words(moves.swap_out.iter().map(|m| m.src));
         at.swapped_in = pack.words(moves.swap_in.iter().map(|m| m.dst));
         at.copied = pack.words(moves.copies.iter().flat_map(|m| [m.src, m.dst]));
-        let (mut adjustments, mut masks): (Vec<Adjustment>, Vec<&[u32]>) = Default::default();
-        let mut top = 0;
-        let requests: Vec<Request> = rows
-            .iter()
-            .map(|row| {
-                let (own, wanted) = (row.adjustments(), row.top.min(vocab));
-                let (first_adjustment, first_top) = (adjustments.len() as u32, top);
-                top += wanted as u32;
-                let row = SampleRow { top: wanted, ..*row };
-                let request = Request { adjustments: own.len() as u32, ..row.request() };
-                adjustments.extend(own);
-                // Rows with the same prompt have the same mask.
-                if let Some(own) = row.mask
-                    && !masks.last().is_some_and(|last| std::ptr::eq(*last, own))
-                {
-                    masks.push(own);
-                }
-                let mask = row.mask.map_or(NO_MASK, |_| masks.len() as u32 - 1);
-                Request { first_adjustment, first_top, mask, ..request }
-            })
-            .collect();
-        at.requests = pack.words(requests.iter().flat_map(Request::words));
-        at.adjustments = pack.words(adjustments.iter().flat_map(|a| a.words()));
-        at.masks = pack.words(masks.into_iter().flatten().copied());
+        let top = pack.requests(rows, vocab, &mut at);
 
         StepInputs {
             rows: (all + padding) as u32,
@@ -278,5 +243,49 @@ impl Packer<'_> {
         self.0.resize(at, 0);
         self.0.extend(words.into_iter().flat_map(u32::to_ne_bytes));
         at
+    }
+
+    /// Packs a block table for each row of the sequences, all of the same length. Returns that length.
+    fn row_tables(&mut self, spans: &[Span], blocks: &[u32], block_size: usize, at: &mut Offsets) -> u32 {
+        let blocks = |span: &Span| &blocks[span.table..span.table + span.context.div_ceil(block_size)];
+        let stride = spans.iter().map(|span| blocks(span).len()).max().unwrap_or(0);
+        let lengths = spans.iter().flat_map(|span| span.context - span.len + 1..=span.context);
+        at.row_lengths = self.words(lengths.map(|n| n as u32));
+        let mut tables = Vec::new();
+        for span in spans {
+            for _ in 0..span.len {
+                let end = tables.len() + stride;
+                tables.extend_from_slice(blocks(span));
+                tables.resize(end, 0);
+            }
+        }
+        at.row_tables = self.words(tables);
+        stride as u32
+    }
+
+    /// Packs the sampling requests of the rows of logits. Returns the number of most likely tokens to return.
+    fn requests(&mut self, rows: &[SampleRow<'_>], vocab: usize, at: &mut Offsets) -> u32 {
+        let (mut adjustments, mut masks): (Vec<Adjustment>, Vec<&[u32]>) = Default::default();
+        let mut top = 0;
+        let mut requests = Vec::with_capacity(rows.len());
+        for row in rows {
+            let (own, wanted) = (row.adjustments(), row.top.min(vocab));
+            let (first_adjustment, first_top) = (adjustments.len() as u32, top);
+            top += wanted as u32;
+            let request = SampleRow { top: wanted, ..*row }.request();
+            // Rows with the same prompt have the same mask.
+            if let Some(own) = row.mask
+                && !masks.last().is_some_and(|last| std::ptr::eq(*last, own))
+            {
+                masks.push(own);
+            }
+            let mask = row.mask.map_or(NO_MASK, |_| masks.len() as u32 - 1);
+            requests.push(Request { adjustments: own.len() as u32, first_adjustment, first_top, mask, ..request });
+            adjustments.extend(own);
+        }
+        at.requests = self.words(requests.iter().flat_map(Request::words));
+        at.adjustments = self.words(adjustments.iter().flat_map(|a| a.words()));
+        at.masks = self.words(masks.into_iter().flatten().copied());
+        top
     }
 }

@@ -5,6 +5,7 @@
 //! which compile in a few milliseconds, from heavy ones. A server first tries a heavy grammar in a child process.
 
 mod lark;
+mod levels;
 mod regex;
 mod schema;
 mod tally;

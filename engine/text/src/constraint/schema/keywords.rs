@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::leaves::has_inexact;
 use super::{COMBINED, Members, Pass, disjoint, is_constraint, number, pattern, pointer};
 use checkpoint::error::Result;
 
@@ -125,7 +124,7 @@ impl<'a> Pass<'a> {
             return Err(self.refusal("must be an array with at least one value"));
         }
         self.spend_on(value)?;
-        if has_inexact(value) {
+        if number::has_inexact(value) {
             return Err(self.refusal(COMBINED));
         }
         Ok(value.clone())

@@ -7,7 +7,7 @@ use llguidance::derivre::{JsonQuoteOptions, RegexAst};
 use llguidance::earley::lexerspec::{LexemeClass, LexerSpec};
 use serde_json::Value;
 
-use super::super::grammar::refused;
+use super::super::reason::refused;
 use checkpoint::error::Result;
 
 /// A part of a schema that only a regular expression can describe.

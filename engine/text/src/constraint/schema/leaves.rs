@@ -27,7 +27,7 @@ impl<'a> Pass<'a> {
         let only =
             |keywords: &[&str]| members.keys().all(|key| !is_constraint(key) || keywords.contains(&key.as_str()));
         if only(&["type", "const", "enum"])
-            && ["const", "enum"].iter().any(|key| members.get(*key).is_some_and(has_inexact))
+            && ["const", "enum"].iter().any(|key| members.get(*key).is_some_and(number::has_inexact))
         {
             return self.constants_apart(members).map(Some);
         }
@@ -158,7 +158,7 @@ impl<'a> Pass<'a> {
         let (mut options, mut plain) = (Vec::new(), Vec::new());
         for (place, value) in listed.into_iter().filter(|(_, value)| is_of_type(value)) {
             self.spend_on(value)?;
-            if has_inexact(value) {
+            if number::has_inexact(value) {
                 let keys: Vec<&str> = place.split('/').collect();
                 options.push(self.at(&keys, |pass| pass.constant(value))?);
             } else {
@@ -181,7 +181,7 @@ impl<'a> Pass<'a> {
             return self.add_leaf(RegexAst::Literal(text));
         }
         match value {
-            _ if !has_inexact(value) => Ok(json!({"const": value})),
+            _ if !number::has_inexact(value) => Ok(json!({"const": value})),
             Value::Array(items) => {
                 let all: Vec<Value> = items.iter().map(|item| self.constant(item)).collect::<Result<_>>()?;
                 Ok(
@@ -244,20 +244,6 @@ impl<'a> Pass<'a> {
         }
         self.add_leaf(leaf::unique_array(&values, least, most)).map(Some)
     }
-}
-
-/// Whether the library would round a number in this value.
-pub(super) fn has_inexact(value: &Value) -> bool {
-    let mut rest = vec![value];
-    while let Some(value) = rest.pop() {
-        match value {
-            _ if number::is_inexact(value) => return true,
-            Value::Array(items) => rest.extend(items),
-            Value::Object(members) => rest.extend(members.values()),
-            _ => {}
-        }
-    }
-    false
 }
 
 fn is_of(value: &Value, kind: &Value) -> bool {

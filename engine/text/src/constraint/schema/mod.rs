@@ -15,6 +15,7 @@ mod leaves;
 mod number;
 mod pattern;
 mod pointer;
+mod references;
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ pub use self::leaf::substitute;
 pub(super) use self::number::double;
 pub use self::number::exact_numbers;
 
-use super::grammar::refused;
+use super::reason::refused;
 use checkpoint::error::{Error, Result};
 
 /// Maximum nesting of schemas.
@@ -232,62 +233,6 @@ impl<'a> Pass<'a> {
         result
     }
 
-    /// Rewrites all targets of references, including the targets that they refer to in turn.
-    fn definitions(&mut self) -> Result<Members> {
-        let mut defs = Members::new();
-        let root = self.root;
-        self.target = 1;
-        while let Some(target) = self.targets.get(self.target) {
-            self.path.clone_from(&target.path);
-            let node = pointer::find(root, &self.path).unwrap_or(&Value::Null);
-            let schema = self.visit(node)?;
-            defs.insert(format!("r{}", self.target), schema);
-            self.target += 1;
-        }
-        self.check_aliases()?;
-        self.check_combined()?;
-        for (at, leaf) in self.leaves.iter().enumerate() {
-            defs.insert(format!("leaf{at}"), json!({"const": leaf.sentinel}));
-        }
-        Ok(defs)
-    }
-
-    /// Refuses references that only lead back to themselves.
-    fn check_aliases(&self) -> Result<()> {
-        let mut walks = vec![None; self.targets.len()];
-        for walk in 0..self.targets.len() {
-            let mut at = Some(walk);
-            while let Some(target) = at {
-                if walks[target] == Some(walk) {
-                    let why = "the reference leads only back to itself";
-                    return Err(refused(named(&self.targets[target].path, why)));
-                }
-                if walks[target].is_some() {
-                    break;
-                }
-                walks[target] = Some(walk);
-                at = self.targets[target].is_alias_of;
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses leaves in schemas that the library combines with others.
-    fn check_combined(&mut self) -> Result<()> {
-        let mut queue: Vec<usize> = (0..self.targets.len()).filter(|&at| self.targets[at].is_combined).collect();
-        while let Some(at) = queue.pop() {
-            if let Some(path) = &self.targets[at].leaf {
-                return Err(refused(named(path, COMBINED)));
-            }
-            for next in std::mem::take(&mut self.targets[at].refers_to) {
-                if !std::mem::replace(&mut self.targets[next].is_combined, true) {
-                    queue.push(next);
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn visit(&mut self, node: &'a Value) -> Result<Value> {
         self.visits += 1;
         if self.visits > MAX_VISITS || self.depth >= MAX_DEPTH {
@@ -316,21 +261,6 @@ impl<'a> Pass<'a> {
         let asserts = ASSERTIONS.iter().any(|keyword| members.contains_key(*keyword));
         let is_combined = all_of + applied + usize::from(asserts) > 1;
         self.combined(is_combined, |pass| pass.keywords(members))
-    }
-
-    /// Returns a reference to the schema at `path`.
-    fn reference(&mut self, path: Vec<String>) -> Value {
-        let next = self.targets.len();
-        let target = *self.names.entry(path.clone()).or_insert(next);
-        if target == next {
-            self.targets.push(Target { path, ..Target::default() });
-        }
-        if self.is_combined {
-            self.targets[target].is_combined = true;
-        } else {
-            self.targets[self.target].refers_to.push(target);
-        }
-        Value::from(if target == 0 { "#".into() } else { format!("#/$defs/r{target}") })
     }
 
     /// Creates a leaf for this JSON text and returns a reference to it.

@@ -100,6 +100,20 @@ pub(super) fn is_inexact(value: &Value) -> bool {
     }
 }
 
+/// Whether the library would round a number in this value.
+pub(super) fn has_inexact(value: &Value) -> bool {
+    let mut rest = vec![value];
+    while let Some(value) = rest.pop() {
+        match value {
+            _ if is_inexact(value) => return true,
+            Value::Array(items) => rest.extend(items),
+            Value::Object(members) => rest.extend(members.values()),
+            _ => {}
+        }
+    }
+    false
+}
+
 fn integer(number: &Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }

@@ -114,6 +114,7 @@ fn apply(op: AtomicOp, size: u8, old: u64, value: u64, second: u64) -> u64 {
         let high = add((old >> 16) as u16, (value >> 16) as u16);
         u64::from(high) << 16 | u64::from(low)
     };
+    let pick = |first: bool, a: u64, b: u64| if first { a } else { b };
     match op {
         AtomicOp::Add => old.wrapping_add(value),
         AtomicOp::AddF32 => (f32::from_bits(old as u32) + f32::from_bits(value as u32)).to_bits().into(),
@@ -125,45 +126,15 @@ fn apply(op: AtomicOp, size: u8, old: u64, value: u64, second: u64) -> u64 {
             halves(|a, b| f32_to_bf16(bf16_to_f32(bf16::from_bits(a)) + bf16_to_f32(bf16::from_bits(b))).to_bits())
         }
         AtomicOp::Exchange => value,
-        AtomicOp::CompareSwap => {
-            if old == value {
-                second
-            } else {
-                old
-            }
-        }
+        AtomicOp::CompareSwap => pick(old == value, second, old),
         AtomicOp::And => old & value,
         AtomicOp::Or => old | value,
         AtomicOp::Xor => old ^ value,
         AtomicOp::Min => old.min(value),
         AtomicOp::Max => old.max(value),
-        AtomicOp::MinSigned => {
-            if signed(old) <= signed(value) {
-                old
-            } else {
-                value
-            }
-        }
-        AtomicOp::MaxSigned => {
-            if signed(old) >= signed(value) {
-                old
-            } else {
-                value
-            }
-        }
-        AtomicOp::Increment => {
-            if old >= value {
-                0
-            } else {
-                old + 1
-            }
-        }
-        AtomicOp::Decrement => {
-            if old == 0 || old > value {
-                value
-            } else {
-                old - 1
-            }
-        }
+        AtomicOp::MinSigned => pick(signed(old) <= signed(value), old, value),
+        AtomicOp::MaxSigned => pick(signed(old) >= signed(value), old, value),
+        AtomicOp::Increment => pick(old >= value, 0, old.wrapping_add(1)),
+        AtomicOp::Decrement => pick(old == 0 || old > value, value, old.wrapping_sub(1)),
     }
 }

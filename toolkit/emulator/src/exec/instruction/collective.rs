@@ -98,6 +98,25 @@ pub(crate) fn collective(
     Ok(())
 }
 
+/// Returns an integer of 32 or 64 bits.
+fn integer(warp: &Warp, slot: u32, wide: bool, lane: usize) -> u64 {
+    if wide { warp.registers.wides[slot as usize][lane] } else { warp.registers.words[slot as usize][lane].into() }
+}
+
+/// Returns the function that combines two values.
+fn fold(op: ReduxOp) -> fn(u32, u32) -> u32 {
+    match op {
+        ReduxOp::Add => u32::wrapping_add,
+        ReduxOp::Min => u32::min,
+        ReduxOp::Max => u32::max,
+        ReduxOp::MinSigned => |a, b| (a as i32).min(b as i32) as u32,
+        ReduxOp::MaxSigned => |a, b| (a as i32).max(b as i32) as u32,
+        ReduxOp::And => |a, b| a & b,
+        ReduxOp::Or => |a, b| a | b,
+        ReduxOp::Xor => |a, b| a ^ b,
+    }
+}
+
 /// Executes a collective for lanes that execute it together.
 fn exchange(launch: &LaunchConstants<'_>, warp: &mut Warp, op: &Collective, mask: u32) -> Checked<()> {
     match *op {
@@ -137,17 +156,7 @@ fn exchange(launch: &LaunchConstants<'_>, warp: &mut Warp, op: &Collective, mask
         }
         Collective::Redux { op, result, value } => {
             let values = warp.registers.words[value as usize];
-            let fold: fn(u32, u32) -> u32 = match op {
-                ReduxOp::Add => u32::wrapping_add,
-                ReduxOp::Min => u32::min,
-                ReduxOp::Max => u32::max,
-                ReduxOp::MinSigned => |a, b| (a as i32).min(b as i32) as u32,
-                ReduxOp::MaxSigned => |a, b| (a as i32).max(b as i32) as u32,
-                ReduxOp::And => |a, b| a & b,
-                ReduxOp::Or => |a, b| a | b,
-                ReduxOp::Xor => |a, b| a ^ b,
-            };
-            let value = lanes(mask).map(|lane| values[lane]).reduce(fold).unwrap_or(0);
+            let value = lanes(mask).map(|lane| values[lane]).reduce(fold(op)).unwrap_or(0);
             put(warp, result, &[value; 32], mask);
         }
         Collective::Elect { result, chosen } => {
@@ -156,13 +165,7 @@ fn exchange(launch: &LaunchConstants<'_>, warp: &mut Warp, op: &Collective, mask
             put_mask(warp, chosen, 1 << leader, mask);
         }
         Collective::MatchAll { result, all, value, wide } => {
-            let at = |lane: usize| {
-                if wide {
-                    warp.registers.wides[value as usize][lane]
-                } else {
-                    warp.registers.words[value as usize][lane].into()
-                }
-            };
+            let at = |lane: usize| integer(warp, value, wide, lane);
             let first = mask.trailing_zeros() as usize;
             let same = lanes(mask).all(|lane| at(lane) == at(first));
             put(warp, result, &[if same { mask } else { 0 }; 32], mask);
@@ -171,13 +174,7 @@ fn exchange(launch: &LaunchConstants<'_>, warp: &mut Warp, op: &Collective, mask
             }
         }
         Collective::MatchAny { result, value, wide } => {
-            let at = |lane: usize| {
-                if wide {
-                    warp.registers.wides[value as usize][lane]
-                } else {
-                    warp.registers.words[value as usize][lane].into()
-                }
-            };
+            let at = |lane: usize| integer(warp, value, wide, lane);
             let mut values = [0; 32];
             for lane in lanes(mask) {
                 values[lane] =

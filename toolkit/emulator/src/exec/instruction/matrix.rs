@@ -10,7 +10,7 @@ use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::exec::tensor_core::halves::RecentFactors;
 use crate::fault::{Checked, FaultKind, Violation};
-use crate::program::{Address, Mma};
+use crate::program::{Address, Factor, Mma};
 use crate::ptx::ast::Width;
 
 /// Returns the row and column of the two matrix elements that a lane has in a register.
@@ -110,13 +110,13 @@ pub(crate) fn store_matrix(
 }
 
 /// Executes `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
-pub(crate) fn mma(Warp { registers, factors, .. }: &mut Warp, mma: &Mma) {
+pub(crate) fn mma(Warp { registers, factors, .. }: &mut Warp, mma: &Mma<Factor>) {
     let factors = factors.get_or_insert_with(|| Box::new(RecentFactors::new()));
     // A product of less depth is padded with zeros.
     let words =
         |slots: &[u32], index: usize| slots.get(index).map_or(&[0; 32], |&slot| &registers.words[slot as usize]);
     let (a, b) = (std::array::from_fn(|index| words(&mma.a, index)), std::array::from_fn(|index| words(&mma.b, index)));
-    factors.set_rows_from_registers(mma.factor, a, |rows| first_factor(registers, &mma.a, rows));
+    factors.set_rows_from_registers(mma.kind, a, |rows| first_factor(registers, &mma.a, rows));
     factors.set_columns_from_registers(b, |columns| second_factor(registers, &mma.b, columns));
     let mut sums = [[0; 32]; 4];
     with_row_sums(registers, &mma.c, mma.half_sum, |before| factors.multiply_add(before, &mut sums));

@@ -35,7 +35,7 @@ use crate::exec::state::warp::Warp;
 use crate::fault::Checked;
 use crate::program::{Op, Register};
 
-/// Executes an instruction for some lanes.
+/// Executes an instruction for some lanes. It is long because it has an arm for each instruction.
 pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -> Checked<()> {
     let (launch, registers) = (env.launch, &mut warp.registers);
     match op {

@@ -4,7 +4,7 @@ use super::fragment::{load_sums, place, store_sums};
 use crate::exec::tensor_core::{DEPTH, Factors, multiply_add};
 use crate::lanes::Registers;
 use crate::ops::fp8::{e4m3_to_f16, e5m2_to_f16};
-use crate::program::{Factor, FactorKind, OtherMma};
+use crate::program::{Factor, FactorKind, Mma};
 
 /// The most steps of depth.
 pub(super) const MAX_DEPTH: usize = 32;
@@ -78,7 +78,7 @@ pub(super) fn add_integers(
 }
 
 /// Executes `mma.sync` on a warp's fragments.
-pub(crate) fn other_mma(registers: &mut Registers, mma: &OtherMma) {
+pub(crate) fn other_mma(registers: &mut Registers, mma: &Mma<FactorKind>) {
     let bits = mma.kind.bits();
     let a = elements::<16>(registers, &mma.a, bits, true);
     let b = elements::<8>(registers, &mma.b, bits, false);

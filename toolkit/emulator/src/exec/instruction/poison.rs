@@ -163,6 +163,17 @@ pub(crate) fn follow(
     result
 }
 
+/// Returns the address that an operation loads from or stores to, if it is no atomic or copy.
+fn accessed(op: &Op) -> Option<Address> {
+    match op {
+        Op::Load(access) | Op::Store(access) => Some(access.address),
+        Op::FragmentLoad(access) | Op::FragmentStore(access) => Some(access.address),
+        Op::LoadMatrix { address, .. } | Op::StoreMatrix { address, .. } => Some(*address),
+        _ => None,
+    }
+}
+
+/// Tracks poison through an operation.
 fn follow_op(env: &mut BlockEnv<'_>, warp: &mut Warp, poison: &mut Poison, op: &Op, mask: u32) -> Checked<()> {
     let (program, pc) = (env.launch.program, env.meter.pc);
     let flow = &program.flows[pc];
@@ -170,35 +181,24 @@ fn follow_op(env: &mut BlockEnv<'_>, warp: &mut Warp, poison: &mut Poison, op: &
         0 => Ok(()),
         used => Err(poison.fault(program, used, how)),
     };
-    let address = |poison: &Poison, address: Address| {
-        poison.get((if address.wide { Width::B64 } else { Width::B32 }, address.slot))
-    };
     let all = |poison: &Poison, slots: &[u32]| slots.iter().fold(0, |all, &slot| all | poison.get((Width::B32, slot)));
     let set_all = |poison: &mut Poison, slots: &[u32], poisoned: u32| {
         slots.iter().for_each(|&slot| poison.set((Width::B32, slot), u32::MAX, poisoned));
     };
+    if let Some(Address { slot, wide, .. }) = accessed(op) {
+        check(poison, poison.get((if wide { Width::B64 } else { Width::B32 }, slot)), "has an address with")?;
+    }
     match op {
         Op::Lanes(_, slots) => {
             // This operation touches the registers of a product (`Op::Touch`).
             let poisoned = operation_poison(warp, poison, program, pc, *slots);
             flow.writes.iter().for_each(|&write| poison.set(write, mask, poisoned));
         }
-        Op::Load(access) => {
-            check(poison, address(poison, access.address), "has an address with")?;
+        Op::Load(access) | Op::Parameter { access, .. } => {
             access.registers.iter().for_each(|&register| poison.set_register(register, mask, 0));
         }
-        Op::Parameter { access, .. } => {
-            access.registers.iter().for_each(|&register| poison.set_register(register, mask, 0));
-        }
-        Op::Store(access) => check(poison, address(poison, access.address), "has an address with")?,
-        Op::LoadMatrix { address: at, .. } | Op::StoreMatrix { address: at, .. } => {
-            check(poison, address(poison, *at), "has an address with")?;
-        }
-        Op::FragmentLoad(access) => {
-            check(poison, address(poison, access.address), "has an address with")?;
-            set_all(poison, &access.registers, 0);
-        }
-        Op::FragmentStore(access) => check(poison, address(poison, access.address), "has an address with")?,
+        Op::FragmentLoad(access) => set_all(poison, &access.registers, 0),
+        Op::Store(_) | Op::FragmentStore(_) | Op::LoadMatrix { .. } | Op::StoreMatrix { .. } => {}
         Op::Compare { .. }
         | Op::Set { .. }
         | Op::Logic3 { .. }

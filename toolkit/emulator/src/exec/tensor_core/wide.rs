@@ -116,6 +116,8 @@ pub(super) fn transpose(columns: [__m256i; 8]) -> [__m256i; 8] {
 }
 
 /// Adds the product with eight columns to sums. Returns false and does nothing if some columns or sums are not common.
+///
+/// It is long because its parts share vectors that stay in registers.
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn multiply_add_wide(
     factor: Factor,

@@ -1,0 +1,228 @@
+//! Calls in notations other than JSON: Gemma 4's, and Python's as OLMo 3 writes it.
+
+use serde_json::{Map, Number, Value};
+
+use super::ToolFormat;
+
+/// Gemma's mark at both ends of a string. Nothing in the string is escaped.
+const MARK: &str = "<|\"|>";
+/// Most values within each other.
+const MAX_DEPTH: usize = 64;
+
+/// Parses the calls between a format's markers. Returns each tool's name with its arguments, or `None` if the text is
+/// something else.
+pub(super) fn parse(format: ToolFormat, block: &str) -> Option<Vec<(String, Map<String, Value>)>> {
+    let mut text = Text { rest: block, depth: 0, has_bare_strings: format == ToolFormat::Gemma4 };
+    match format {
+        ToolFormat::Gemma4 => {
+            text.take("call:").then_some(())?;
+            let name = text.word()?;
+            let call = (name, text.object()?);
+            text.is_over().then(|| vec![call])
+        }
+        _ => {
+            let mut calls = Vec::new();
+            let is_list = text.take("[");
+            while !(text.is_over() || is_list && text.take("]")) {
+                let name = text.word()?;
+                calls.push((name, text.python_arguments()?));
+                text.take(",");
+            }
+            (text.is_over() && !calls.is_empty()).then_some(calls)
+        }
+    }
+}
+
+/// Text that is not read yet.
+struct Text<'a> {
+    rest: &'a str,
+    depth: usize,
+    /// Whether a word that is not a value is a string, as vLLM reads Gemma's calls.
+    has_bare_strings: bool,
+}
+
+impl Text<'_> {
+    /// Skips white space, and `token` if it follows. Returns whether it does.
+    fn take(&mut self, token: &str) -> bool {
+        self.rest = self.rest.trim_start();
+        let rest = self.rest.strip_prefix(token);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    /// Whether only white space is left.
+    fn is_over(&self) -> bool {
+        self.rest.trim_start().is_empty()
+    }
+
+    /// Reads a name: everything up to white space or punctuation.
+    fn word(&mut self) -> Option<String> {
+        self.rest = self.rest.trim_start();
+        let is_punctuation = |c: char| c.is_whitespace() || "{}[]()<>,:=\"'".contains(c);
+        let end = self.rest.find(is_punctuation).unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        (!word.is_empty()).then(|| word.to_owned())
+    }
+
+    /// Reads Python's arguments: keywords with values, or `**` and an object.
+    fn python_arguments(&mut self) -> Option<Map<String, Value>> {
+        let mut arguments = Map::new();
+        self.take("(").then_some(())?;
+        while !self.take(")") {
+            if self.take("**") {
+                arguments.extend(self.object()?);
+            } else {
+                let name = self.word()?;
+                self.take("=").then_some(())?;
+                arguments.insert(name, self.value()?);
+            }
+            if !self.take(",") {
+                self.take(")").then_some(())?;
+                break;
+            }
+        }
+        Some(arguments)
+    }
+
+    /// Reads an object, whose keys may be without quotes.
+    fn object(&mut self) -> Option<Map<String, Value>> {
+        let mut members = Map::new();
+        self.take("{").then_some(())?;
+        while !self.take("}") {
+            let key = self.string().or_else(|| self.word())?;
+            self.take(":").then_some(())?;
+            members.insert(key, self.value()?);
+            if !self.take(",") {
+                self.take("}").then_some(())?;
+                break;
+            }
+        }
+        Some(members)
+    }
+
+    fn list(&mut self) -> Option<Vec<Value>> {
+        let mut items = Vec::new();
+        self.take("[").then_some(())?;
+        while !self.take("]") {
+            items.push(self.value()?);
+            if !self.take(",") {
+                self.take("]").then_some(())?;
+                break;
+            }
+        }
+        Some(items)
+    }
+
+    fn value(&mut self) -> Option<Value> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return None;
+        }
+        self.rest = self.rest.trim_start();
+        let value = match self.rest.chars().next()? {
+            '{' => Value::Object(self.object()?),
+            '[' => Value::Array(self.list()?),
+            '<' | '"' | '\'' => Value::String(self.string()?),
+            _ => match self.word()?.as_str() {
+                "true" | "True" => Value::Bool(true),
+                "false" | "False" => Value::Bool(false),
+                "null" | "None" => Value::Null,
+                "none" | "nil" if self.has_bare_strings => Value::Null,
+                word => match word.parse::<Number>() {
+                    Ok(number) => Value::Number(number),
+                    Err(_) if self.has_bare_strings => Value::String(word.to_owned()),
+                    Err(_) => return None,
+                },
+            },
+        };
+        self.depth -= 1;
+        Some(value)
+    }
+
+    /// Reads a string, if one follows.
+    fn string(&mut self) -> Option<String> {
+        if self.take(MARK) {
+            let (string, rest) = self.rest.split_once(MARK)?;
+            self.rest = rest;
+            return Some(string.to_owned());
+        }
+        let mut chars = self.rest.char_indices();
+        let quote = chars.next().map(|(_, c)| c).filter(|c| matches!(c, '"' | '\''))?;
+        let mut string = String::new();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '\\' => string.push(escaped(&mut chars)?),
+                _ if c == quote => {
+                    self.rest = &self.rest[at + 1..];
+                    return Some(string);
+                }
+                _ => string.push(c),
+            }
+        }
+        None
+    }
+}
+
+/// Reads the character that a backslash escapes in Python and in JSON. A character beyond U+FFFF is two of JSON's.
+fn escaped(chars: &mut std::str::CharIndices<'_>) -> Option<char> {
+    let number = |chars: &mut std::str::CharIndices<'_>, digits: usize| {
+        (0..digits).try_fold(0, |code, _| Some(16 * code + chars.next()?.1.to_digit(16)?))
+    };
+    let code = match chars.next()?.1 {
+        'n' => return Some('\n'),
+        't' => return Some('\t'),
+        'r' => return Some('\r'),
+        'x' => number(chars, 2)?,
+        'u' => match number(chars, 4)? {
+            high @ 0xD800..0xDC00 => {
+                (chars.next()?.1 == '\\' && chars.next()?.1 == 'u').then_some(())?;
+                let low = number(chars, 4)?;
+                0x10000 + ((high - 0xD800) << 10) + low.checked_sub(0xDC00)?
+            }
+            code => code,
+        },
+        other => return Some(other),
+    };
+    char::from_u32(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(format: ToolFormat, block: &str) -> Option<Value> {
+        let calls = parse(format, block)?.into_iter();
+        Some(calls.map(|(name, arguments)| Value::Array(vec![name.into(), arguments.into()])).collect())
+    }
+
+    #[test]
+    fn gemma_quotes_strings_with_a_mark_of_its_own() {
+        let json = |text: &str| serde_json::from_str::<Value>(text).ok();
+        let one = "call:get_weather{city:<|\"|>a \"b\", {c}<|\"|>,days:[1,-2.5],deep:{x:true,y:null}}";
+        let want = r#"[["get_weather", {"city": "a \"b\", {c}", "days": [1, -2.5], "deep": {"x": true, "y": null}}]]"#;
+        assert_eq!(read(ToolFormat::Gemma4, one), json(want));
+        assert_eq!(read(ToolFormat::Gemma4, "call:f{\"a\": \"\\u0041\\n\"}"), json(r#"[["f", {"a": "A\n"}]]"#));
+        assert_eq!(read(ToolFormat::Gemma4, "call:f{}"), json(r#"[["f", {}]]"#));
+        assert_eq!(read(ToolFormat::Gemma4, "call:f{a:yes,b:nil}"), json(r#"[["f", {"a": "yes", "b": null}]]"#));
+        for other in ["f{}", "call:f", "call:f{a}", "call:f{a:<|\"|>x}", "call:f{a:1}}"] {
+            assert_eq!(read(ToolFormat::Gemma4, other), None, "{other}");
+        }
+        let deep = format!("call:f{{a:{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+        assert_eq!(read(ToolFormat::Gemma4, &deep), None);
+    }
+
+    #[test]
+    fn python_calls_have_keywords() {
+        let json = |text: &str| serde_json::from_str::<Value>(text).ok();
+        let two = "\nget(city='it\\'s \"x\"', n=1e3, on=True, none=None)\nset(**{\"a\": [1, 'b']})\n";
+        let want = r#"[["get", {"city": "it's \"x\"", "n": 1e3, "on": true, "none": null}], ["set", {"a": [1, "b"]}]]"#;
+        assert_eq!(read(ToolFormat::Olmo3, two), json(want));
+        let escapes = r#"get(a='\\" b\\', b="\x41\u00e4\ud83d\ude00\'")"#;
+        assert_eq!(read(ToolFormat::Olmo3, escapes), json(r#"[["get", {"a": "\\\" b\\", "b": "Aä😀'"}]]"#));
+        assert_eq!(read(ToolFormat::Olmo3, "[get(), set(a=1)]"), json(r#"[["get", {}], ["set", {"a": 1}]]"#));
+        for other in ["", "get", "get(1)", "get(a=1", "get(a=b)", "import os"] {
+            assert_eq!(read(ToolFormat::Olmo3, other), None, "{other}");
+        }
+    }
+}
