@@ -255,7 +255,9 @@ fn assert_swapped_hits_equal_misses(family: &str) {
     let params = greedy(steps(&golden));
     let scheduler = SchedulerOptions { prefix_caching: false, ..SchedulerOptions::default() };
     let mut misses = load(family, &Options { scheduler, block_size: 8, ..one_by_one() });
-    let kv_memory = Some(kv_bytes(misses.config(), KvDtype::Float(DType::F32), 100 + 40 + 4 * 8));
+    // The longest second turn: a prompt of 109 tokens, two answers, and some blocks of slack.
+    let tokens = 109 + 2 * steps(&golden) + 4 * 8;
+    let kv_memory = Some(kv_bytes(misses.config(), KvDtype::Float(DType::F32), tokens));
     let mut hits = load(family, &Options { kv_memory, block_size: 8, ..one_by_one() });
     // Together the texts need several times the memory of the pool, even in layers without a window alone.
     let texts: Vec<Vec<u32>> = (0..6)
