@@ -215,7 +215,7 @@ impl<'a> Lookup<'a> {
     /// Takes references to the blocks that are needed to resume after `len` blocks.
     fn take(mut self, len: usize) -> PrefixHit {
         let (mut cache, mut swap) = (self.pool.blocks(), self.swap.map(BlockPool::blocks));
-        let (mut lanes, mut swapped) = (Vec::new(), Vec::new());
+        let (mut lanes, mut swapped) = (Vec::with_capacity(self.pool.groups().len()), Vec::new());
         for group in 0..self.pool.groups().len() {
             let first = self.first_needed(group, len);
             let mut blocks = vec![NO_BLOCK; first];

@@ -129,6 +129,15 @@ impl BlockPool {
         fits
     }
 
+    /// As [`Self::claim`], for up to `count` blocks of each group.
+    pub fn claim_each(&self, count: usize) -> bool {
+        match self.groups().len() {
+            // Claims matter only to other groups.
+            1 => count <= self.blocks().pages.num_free(),
+            groups => self.claim(Counts::each(groups, count)),
+        }
+    }
+
     /// Whether an empty pool holds the given numbers of blocks.
     pub fn holds(&self, counts: &Counts) -> bool {
         capacity::pages_for(self.groups(), counts) <= self.num_pages()

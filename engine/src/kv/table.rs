@@ -6,6 +6,7 @@ mod needed;
 use std::collections::HashSet;
 
 pub use self::lane::Lane;
+use self::lane::Lanes;
 pub(super) use self::lane::{NO_BLOCK, num_out_of_window};
 use self::needed::add_needed;
 pub use self::needed::blocks_needed;
@@ -27,7 +28,7 @@ pub struct OutOfBlocks;
 #[derive(Debug)]
 pub struct BlockTable {
     pool: BlockPool,
-    lanes: Vec<Lane>,
+    lanes: Lanes,
     len: usize,
     /// The ids of the prefixes under which the first blocks are registered, the same in all lanes.
     prefixes: Vec<PrefixId>,
@@ -38,7 +39,7 @@ pub struct BlockTable {
 impl BlockTable {
     /// An empty table over `pool`.
     pub fn new(pool: &BlockPool) -> Self {
-        let lanes = vec![Lane::default(); pool.groups().len()];
+        let lanes = pool.groups().iter().map(|_| Lane::default()).collect();
         BlockTable { pool: pool.clone(), lanes, len: 0, prefixes: Vec::new(), is_long: false }
     }
 
@@ -51,7 +52,8 @@ impl BlockTable {
 
     /// A table of full blocks that the caller has references to. The prefixes are registered.
     pub(super) fn of_blocks(pool: &BlockPool, lanes: Vec<Lane>, prefixes: Vec<PrefixId>, is_long: bool) -> Self {
-        BlockTable { pool: pool.clone(), lanes, len: prefixes.len() * pool.block_size(), prefixes, is_long }
+        let (lanes, len) = (lanes.into_iter().collect(), prefixes.len() * pool.block_size());
+        BlockTable { pool: pool.clone(), lanes, len, prefixes, is_long }
     }
 
     /// A table of the registered blocks of `pool` that hold the longest prefix of `tokens`, see [`PrefixHit::find`].
@@ -230,30 +232,38 @@ impl BlockTable {
     /// replaced by a new block (copy-on-write). The backend must copy its contents before it writes the new tokens.
     pub fn reserve(&mut self, tokens: usize, copies: &mut Vec<BlockCopy>) -> Result<(), OutOfBlocks> {
         let (size, end) = (self.pool.block_size(), self.len + tokens);
+        let num_blocks = blocks_for(end, size);
         let mut blocks = self.pool.blocks();
-        let mut counts = Counts::default();
-        add_needed(&blocks, self, tokens, &mut counts, &mut Vec::new());
-        if counts != Counts::default() {
+        let is_partial = tokens > 0 && !self.len.is_multiple_of(size);
+        let has_room = |(group, lane): (usize, &Lane)| {
+            let last = lane.blocks.last().filter(|_| is_partial);
+            lane.blocks.len() == num_blocks && last.is_none_or(|&last| blocks.num_refs(group, last) <= 1)
+        };
+        if !self.lanes.iter().enumerate().all(has_room) {
+            let mut counts = Counts::default();
+            add_needed(&blocks, self, tokens, &mut counts, &mut Vec::new());
             if !blocks.fits(&counts, 0) {
                 return Err(OutOfBlocks);
             }
             if !blocks.claims.covers(&counts) {
                 blocks.claim(counts);
             }
+            for (group, lane) in self.lanes.iter_mut().enumerate() {
+                let partial = lane.blocks.last().copied().filter(|_| is_partial);
+                if let Some(src) = partial.filter(|&block| blocks.num_refs(group, block) > 1) {
+                    let dst = blocks.allocate(group).ok_or(OutOfBlocks)?;
+                    copies.push(BlockCopy { group: group as u32, src, dst });
+                    blocks.record(group, BlockEvent::Copy { src, dst });
+                    blocks.release(group, src);
+                    lane.blocks.pop();
+                    lane.blocks.push(dst);
+                }
+                while lane.blocks.len() < num_blocks {
+                    lane.blocks.push(blocks.allocate(group).ok_or(OutOfBlocks)?);
+                }
+            }
         }
-        for (group, lane) in self.lanes.iter_mut().enumerate() {
-            let partial = lane.blocks.last().copied().filter(|_| tokens > 0 && !self.len.is_multiple_of(size));
-            if let Some(src) = partial.filter(|&block| blocks.num_refs(group, block) > 1) {
-                let dst = blocks.allocate(group).ok_or(OutOfBlocks)?;
-                copies.push(BlockCopy { group: group as u32, src, dst });
-                blocks.record(group, BlockEvent::Copy { src, dst });
-                blocks.release(group, src);
-                lane.blocks.pop();
-                lane.blocks.push(dst);
-            }
-            while lane.blocks.len() < blocks_for(end, size) {
-                lane.blocks.push(blocks.allocate(group).ok_or(OutOfBlocks)?);
-            }
+        for (group, lane) in self.lanes.iter().enumerate() {
             for (i, &block) in lane.blocks.iter().enumerate().skip(self.len / size) {
                 blocks.fill(group, block, (end - i * size).min(size));
             }

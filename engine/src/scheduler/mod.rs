@@ -373,10 +373,11 @@ impl Scheduler {
     fn decode(&mut self, at: usize, budget: &mut Budget, step: &mut Step) -> bool {
         let group = &self.running[at];
         // A sequence takes at most one block of each group of layers, so an exact count is needed only if few are left.
-        let most = Counts::each(self.pool.groups().len(), group.running.len());
-        if !self.pool.claim(most) && !self.pool.claim(blocks_needed(&self.pool, group.tables().map(|table| (table, 1))))
-        {
-            return false;
+        if !self.pool.claim_each(group.running.len()) {
+            let needed = blocks_needed(&self.pool, group.tables().map(|table| (table, 1)));
+            if !self.pool.claim(needed) {
+                return false;
+            }
         }
         budget.tokens = budget.tokens.saturating_sub(group.running.len());
         self.speculate(at, budget);

@@ -281,13 +281,13 @@ impl Blocks {
         text: &Text<'_>,
         prefix: Option<Arc<Prefix>>,
     ) -> Option<PrefixId> {
-        let prefix = self.known(text).or(prefix).unwrap_or_else(|| self.registered.create(text));
+        let known = self.known(text);
+        let mut is_registered = known.is_some();
+        let prefix = known.or(prefix).unwrap_or_else(|| self.registered.create(text));
         for (group, block) in blocks {
-            if self.registered.prefix(group, block).is_none() {
-                self.register_prefix(group, block, &prefix);
-            }
+            is_registered |= self.prefix(group, block).is_some() || self.register_prefix(group, block, &prefix);
         }
-        self.registered.known(text).map(|known| known.id())
+        is_registered.then(|| prefix.id())
     }
 
     /// Takes a reference to the block that receives the contents of another pool's block, registered under `prefix` if
@@ -325,13 +325,16 @@ impl Blocks {
         self.register_prefix(group, dst, prefix);
     }
 
-    fn register_prefix(&mut self, group: usize, block: u32, prefix: &Arc<Prefix>) {
-        if self.registered.insert(group, block, prefix) {
+    /// Registers an unregistered block. Returns false if the index cannot take it.
+    fn register_prefix(&mut self, group: usize, block: u32, prefix: &Arc<Prefix>) -> bool {
+        let is_registered = self.registered.insert(group, block, prefix);
+        if is_registered {
             if let Some(worth) = self.groups[group].worth.get_mut(block as usize) {
                 worth.was_found = false;
             }
             self.record(group, BlockEvent::Register { block, prefix: prefix.clone() });
         }
+        is_registered
     }
 
     /// Empties the prefix index. Called after a step failed that was to fill some of the blocks.
