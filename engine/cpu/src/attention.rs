@@ -184,22 +184,7 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
         let chunk = job.chunk();
         let (dim, stride) = (head_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
 
-        job.load_query(queries, out.len(), &mut scratch.query);
-        scratch.keys.resize(head_dim * stride, 0.0);
-        scratch.values.resize(chunk * dim, 0.0);
-        scratch.scales.iter_mut().for_each(|scales| scales.resize(stride, 0.0));
-        scratch.scores.resize(rows * stride, 0.0);
-        scratch.sums.clear();
-        scratch.sums.resize(rows * dim, 0.0);
-        scratch.max_and_norm.clear();
-        match job.params.sinks {
-            None => scratch.max_and_norm.resize(rows, (f32::NEG_INFINITY, 0.0)),
-            Some(sinks) => {
-                // A sink is a score like others, and it is the first.
-                let sinks = &sinks[queries.head * group..][..group];
-                scratch.max_and_norm.extend(sinks.iter().map(|sink| (*sink, 1.0)).cycle().take(rows));
-            }
-        }
+        job.prepare(queries, out.len(), scratch);
 
         // From the first position that the first query token sees to the last one that the last token sees.
         let (begin, end) = (job.visible(queries, 0).0, job.visible(queries, out.len() - 1).1);
@@ -275,6 +260,29 @@ impl<'a, E: StoredElement> Job<'a, E> {
     fn chunk(&self) -> usize {
         let size = self.params.shape.block_size;
         size * (CHUNK / size).max(1)
+    }
+
+    /// Loads the queries of a task and resets its running values. Makes room for a chunk.
+    #[inline(always)]
+    fn prepare(&self, queries: Queries, tokens: usize, scratch: &mut Scratch) {
+        let (head_dim, group, chunk) = (self.params.shape.head_dim, self.group, self.chunk());
+        let (rows, dim, stride) = (tokens * group, head_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
+        self.load_query(queries, tokens, &mut scratch.query);
+        scratch.keys.resize(head_dim * stride, 0.0);
+        scratch.values.resize(chunk * dim, 0.0);
+        scratch.scales.iter_mut().for_each(|scales| scales.resize(stride, 0.0));
+        scratch.scores.resize(rows * stride, 0.0);
+        scratch.sums.clear();
+        scratch.sums.resize(rows * dim, 0.0);
+        scratch.max_and_norm.clear();
+        match self.params.sinks {
+            None => scratch.max_and_norm.resize(rows, (f32::NEG_INFINITY, 0.0)),
+            Some(sinks) => {
+                // A sink is a score like others, and it is the first.
+                let sinks = &sinks[queries.head * group..][..group];
+                scratch.max_and_norm.extend(sinks.iter().map(|sink| (*sink, 1.0)).cycle().take(rows));
+            }
+        }
     }
 
     /// Returns the range of positions that query token `i` of a task sees: the first, and one past the last.
