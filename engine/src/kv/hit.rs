@@ -80,7 +80,7 @@ impl PrefixHit {
         self.swapped_tokens
     }
 
-    /// Divides the hit into its table and the blocks in the swap space, to which the caller then has the references.
+    /// Divides the hit into its table and the blocks in the swap space, and passes the references to the caller.
     pub(super) fn into_parts(mut self) -> (BlockTable, Vec<SwappedBlock>) {
         let swapped = std::mem::take(&mut self.swapped);
         (self.into_table(), swapped)
@@ -116,7 +116,7 @@ impl Drop for PrefixHit {
     }
 }
 
-/// Where a group's block of a prefix is.
+/// The location of a group's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nowhere,
@@ -169,7 +169,7 @@ impl<'a> Lookup<'a> {
         lookup
     }
 
-    /// Whether a group needs all blocks of a prefix. If there is no other group, its blocks tell the prefixes.
+    /// Whether a group needs all blocks of a prefix. A single group needs them to identify the prefixes.
     fn needs_all(&self, group: usize) -> bool {
         let groups = self.pool.groups();
         self.whole || groups.len() == 1 || groups[group].window.is_none()

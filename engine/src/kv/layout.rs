@@ -13,7 +13,7 @@ use crate::config::LayerKv;
 
 /// Most blocks of the group with the largest blocks in a page whose size fits all groups exactly.
 const MOST_PER_PAGE: usize = 64;
-/// If exact pages are larger than that, blocks are padded. This many parts of a page contain at most one of padding.
+/// If exact pages are larger than that, blocks are padded. At most one in this many bytes of a page is padding.
 const PARTS_PER_WASTE: usize = 32;
 /// Pages are multiples of this number of bytes if blocks are padded.
 const ALIGNMENT: usize = 16;

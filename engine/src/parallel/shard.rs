@@ -57,12 +57,13 @@ impl Shard {
     pub fn config(self, config: &ModelConfig) -> Result<ModelConfig> {
         let of = self.of;
         let refuse = |what: String| Err(Error::Option(format!("tensor-parallel-size: {what}")));
-        let (heads, kv_heads) = (config.heads, config.kv_heads);
+        let heads = config.heads;
+        let kv_heads: Vec<usize> = config.kv_layers().into_iter().map(|layer| layer.heads).collect();
         if !heads.is_multiple_of(of) {
             return refuse(format!("the model's {heads} attention heads cannot be divided among {of} workers"));
         }
-        let cached = config.kv_layers().into_iter().map(|layer| layer.heads);
-        if let Some(heads) = cached.into_iter().find(|heads| !heads.is_multiple_of(of) && !of.is_multiple_of(*heads)) {
+        let is_odd = |heads: &&usize| !heads.is_multiple_of(of) && !of.is_multiple_of(**heads);
+        if let Some(heads) = kv_heads.iter().find(is_odd) {
             return refuse(format!("the model's {heads} key-value heads cannot be divided among {of} workers"));
         }
         let inner = match &config.family {
@@ -76,7 +77,7 @@ impl Shard {
         if config.vocab_size < of * of {
             return refuse(format!("{} tokens are too few to be divided among {of} workers", config.vocab_size));
         }
-        Ok(ModelConfig { heads: heads / of, kv_heads: self.heads(kv_heads).len(), ..config.clone() })
+        Ok(ModelConfig { heads: heads / of, kv_heads: self.heads(config.kv_heads).len(), ..config.clone() })
     }
 }
 

@@ -123,7 +123,7 @@ impl Blocks {
         usage
     }
 
-    /// How many blocks of a group are in use. Its share of the memory changes, so `num_blocks` is what it could have.
+    /// How many blocks of a group are in use. Its share of the memory changes, so `num_blocks` counts all pages.
     pub fn group_usage(&self, group: usize) -> PoolUsage {
         let group = &self.groups[group];
         PoolUsage {

@@ -41,7 +41,7 @@ pub struct BlockState {
     pub filled: u32,
 }
 
-/// What a cached block's contents are worth.
+/// The worth of a cached block's contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Worth {
     /// The value.
