@@ -12,7 +12,7 @@
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
 //! | [`norm`] | `layer_norm`, `rms_norm` |
-//! | [`rope`] | `rope_and_cache` |
+//! | [`rope`] | `rope_and_cache`, `general_rope_and_cache` |
 //! | [`sampling`] | `sample` |
 #![no_std]
 #![cfg_attr(

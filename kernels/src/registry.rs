@@ -52,6 +52,7 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<norm::layer_norm>())
         .chain(instances::<norm::rms_norm>())
         .chain(instances::<rope::rope_and_cache>())
+        .chain(instances::<rope::general_rope_and_cache>())
 }
 
 /// Returns the kernels of a family.

@@ -9,6 +9,8 @@
 //! - It writes queries to `query`, which may be in place, and keys and values to their slots in the layer's pages
 //!   ([`layout`](crate::layout)).
 //!
+//! [`general_rope_and_cache()`] does the same for heads that are larger than 256 elements or rotated in other ways.
+//!
 //! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table the kernel only splits and caches.
 //! If the cache has 8 bits, the kernel first computes the 16-bit keys and values, and then stores their codes exactly
 //! as [`eight_bit`](crate::eight_bit) defines them. This takes two more shuffles for the largest element of a head, and
@@ -34,6 +36,8 @@
 //! 3. (here) Eight tokens a warp: whole sectors for prompts. In a decode step slots are scattered, and the layout
 //!    allows only half sectors.
 
+mod general;
+
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
@@ -48,6 +52,17 @@ use crate::vector::{WidthError, narrow, sum_of_eight, widen};
 use cuda_std::unroll::{eight, unroll};
 
 pub use crate::head_part::TOKENS;
+pub use general::{check_general, general_rope_and_cache};
+
+/// Which elements of a head are rotated together. Kernels take its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Pairing {
+    /// Element `i` of the first half of the rotated elements with element `i` of the second, as in GPT-NeoX.
+    Halves,
+    /// Elements `2 i` and `2 i + 1`, as in GPT-J.
+    Interleaved,
+}
 
 /// Threads per block of [`rope_and_cache()`].
 pub const THREADS: u32 = 128;
