@@ -11,9 +11,10 @@
 //! | [`communicator`] | `all_reduce`, `gather_logits` |
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
-//! | [`norm`] | `layer_norm`, `rms_norm` |
+//! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part` |
 //! | [`rope`] | `rope_and_cache`, `general_rope_and_cache` |
 //! | [`sampling`] | `sample` |
+//! | [`scaling`] | `scale_rows`, `scale_logits` |
 #![no_std]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -29,6 +30,7 @@ pub mod gemm;
 pub mod norm;
 pub mod rope;
 pub mod sampling;
+pub mod scaling;
 
 pub mod arithmetic;
 pub mod eight_bit;
