@@ -269,6 +269,7 @@ fn engine_rung(gpu: &mut Gpu, problem: &PagedProblem) -> Result<(Buffer<u16>, La
         plan: plan.ptr(),
         partials: gpu.alloc::<Vector>("partials", decode.partial_vectors() as usize)?.mut_ptr(),
         arrivals: gpu.upload("arrivals", &vec![0u32; decode.arrivals() as usize])?.mut_ptr(),
+        sinks: DevicePtr::NULL,
         query_stride: problem.shape.heads * problem.shape.head_size,
         kv_heads: problem.shape.kv_heads,
         group: problem.shape.heads / problem.shape.kv_heads,

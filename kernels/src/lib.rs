@@ -6,7 +6,7 @@
 //!
 //! | file | kernels |
 //! | --- | --- |
-//! | [`attention`] | `plan_paged_attention`, `paged_attention`, `paged_prefill`, `paged_prefill_hopper`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` |
+//! | [`attention`] | `plan_paged_attention`, `paged_attention`, `paged_attention_capped`, `paged_prefill`, `paged_prefill_capped`, `paged_prefill_hopper`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`communicator`] | `all_reduce`, `gather_logits` |
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |

@@ -38,7 +38,9 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
     single
         .into_iter()
         .chain(instances::<decode::paged_attention>())
+        .chain(instances::<decode::paged_attention_capped>())
         .chain(instances::<prefill::paged_prefill>())
+        .chain(instances::<prefill::paged_prefill_capped>())
         .chain(instances::<prefill::hopper::paged_prefill_hopper>())
         .chain(instances::<gemm>())
         .chain(instances::<gemm_hopper>())
