@@ -36,7 +36,8 @@ use cuda_std::half::{F16x2, Half2};
 use cuda_std::{float::GpuFloat, prelude::*};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
-    cuda_std::{launch::LaunchShape, vector::Vector},
+    cuda_std::launch::{DevicePtr, LaunchShape},
+    cuda_std::vector::Vector,
     emulator::CostReport,
     examples::{Lesson, LessonFailed, Result, teach},
     kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors},

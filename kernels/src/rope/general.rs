@@ -14,6 +14,8 @@ use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
+#[cfg(not(target_arch = "nvptx64"))]
+use super::rope_and_cache;
 use super::{Pairing, THREADS, TOKENS, floats};
 use crate::element::{Bf16, Element, F16};
 use crate::kv_element::{Bf16Fp8, Bf16Int8, F16Fp8, F16Int8, KvElement};
@@ -21,6 +23,11 @@ use crate::kv_write::{CachePlace, WriteElements};
 use crate::layout::{KeyOrValue, Pages, VECTOR};
 use crate::vector::{WidthError, narrow, sum_of_eight, widen};
 use cuda_std::unroll::eight;
+#[cfg(not(target_arch = "nvptx64"))]
+use {
+    crate::{element::ElementType, layout::KvFormat, with_kv_element},
+    cuda_std::launch::KernelCall,
+};
 
 /// Lanes that share a head of one token.
 const LANES: u32 = WARP_SIZE / TOKENS;
@@ -252,6 +259,50 @@ impl Head {
             }
             pair += LANES;
         }
+    }
+}
+
+/// What only [`general_rope_and_cache()`] can do.
+#[cfg(not(target_arch = "nvptx64"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadOptions {
+    /// Elements at the start of a head that are rotated.
+    pub rotated: u32,
+    /// Which of them are pairs.
+    pub pairing: Pairing,
+    /// Whether values are normalised, without weights.
+    pub value_norm: bool,
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl HeadOptions {
+    /// Returns the kernel call with these options and arguments, for this element type and cache format.
+    pub fn call(self, element: ElementType, format: KvFormat, args: rope_and_cache) -> KernelCall {
+        let rope_and_cache { qkv, query, cache, angles, positions, slots, query_norm, key_norm, eps, .. } = args;
+        let rope_and_cache { tokens, qkv_stride, query_stride, heads, kv_heads, head_size, block_size, .. } = args;
+        let HeadOptions { rotated, pairing, value_norm } = self;
+        let args = general_rope_and_cache {
+            qkv,
+            query,
+            cache,
+            angles,
+            positions,
+            slots,
+            query_norm,
+            key_norm,
+            value_norm: value_norm.into(),
+            eps,
+            tokens,
+            qkv_stride,
+            query_stride,
+            heads,
+            kv_heads,
+            head_size,
+            block_size,
+            rotated,
+            pairing: pairing as u32,
+        };
+        with_kv_element!(element, format, T => args.instance::<T>())
     }
 }
 

@@ -50,8 +50,15 @@ use crate::kv_write::WriteHead;
 use crate::layout::{KeyOrValue, Pages, VECTOR};
 use crate::vector::{WidthError, narrow, sum_of_eight, widen};
 use cuda_std::unroll::{eight, unroll};
+#[cfg(not(target_arch = "nvptx64"))]
+use {
+    crate::{element::ElementType, layout::KvFormat, with_kv_element},
+    cuda_std::launch::KernelCall,
+};
 
 pub use crate::head_part::TOKENS;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use general::HeadOptions;
 pub use general::{check_general, general_rope_and_cache};
 
 /// Which elements of a head are rotated together. Kernels take its number.
@@ -83,6 +90,17 @@ pub const fn check(head_size: u32) -> Result<(), WidthError> {
         257.. => Err(WidthError::Long { width: head_size, most: 256 }),
         _ => Ok(()),
     }
+}
+
+/// Returns the call of the cache write with these arguments, for this element type and cache format. Heads of more than
+/// 256 elements take the general kernel.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn call(element: ElementType, format: KvFormat, args: rope_and_cache) -> KernelCall {
+    if check(args.head_size).is_ok() {
+        return with_kv_element!(element, format, T => args.instance::<T>());
+    }
+    let options = HeadOptions { rotated: args.head_size, pairing: Pairing::Halves, value_norm: false };
+    options.call(element, format, args)
 }
 
 /// Bytes that must be moved for `tokens` tokens with `heads` query heads, to a cache of `pages`.

@@ -3,8 +3,8 @@
 //! Tried by hand on the source: if padding (slot -1) is written too, `any_shape_goes_to_any_slot` fails, out of bounds.
 
 use kernels::layout::{KvFormat, Pages};
-use kernels::rope::Pairing;
-use workbench::cases::rope::{General, Layout, RopeProblem};
+use kernels::rope::{HeadOptions, Pairing};
+use workbench::cases::rope::{Layout, RopeProblem};
 use workbench::number::Type;
 
 use crate::frame::gpu::{Gpu, TARGETS};
@@ -140,7 +140,7 @@ fn heads_may_be_long_or_rotated_in_part() {
     ];
     for (i, (head_size, rotated, pairing)) in shapes.into_iter().enumerate() {
         for (j, format) in (0..4).flat_map(|j| KvFormat::ALL.map(|format| (j, format))) {
-            let general = General { rotated, pairing, value_norm: (i + j) % 2 == 0 };
+            let general = HeadOptions { rotated, pairing, value_norm: (i + j) % 2 == 0 };
             let rope = RopeProblem {
                 ty: Type::ALL[(i + j) % 2],
                 heads: 3,

@@ -3,8 +3,8 @@
 use cuda_std::launch::{DevicePtr, KernelCall};
 use kernels::attention::paper::launch::apart;
 use kernels::layout::{KeyOrValue, KvFormat, Pages, VECTOR};
-use kernels::rope::{Pairing, floor_bytes, general_rope_and_cache, rope_and_cache, shape};
-use kernels::{with_element, with_kv_element};
+use kernels::rope::{self, HeadOptions, Pairing, floor_bytes, rope_and_cache, shape};
+use kernels::with_element;
 use launch::Result;
 
 use super::exact;
@@ -35,7 +35,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let layouts = KvFormat::ALL.map(|format| (Layout::Quire, format)).into_iter();
     let layouts = layouts.chain([(Layout::Paper, KvFormat::Plain)]);
     let general = KvFormat::ALL.into_iter().flat_map(|format| Type::ALL.map(|ty| (format, ty))).map(|(format, ty)| {
-        let general = General { rotated: 64, pairing: Pairing::Halves, value_norm: true };
+        let general = HeadOptions { rotated: 64, pairing: Pairing::Halves, value_norm: true };
         RopeProblem {
             ty,
             heads,
@@ -63,17 +63,6 @@ pub enum Layout {
     Paper,
 }
 
-/// What only `general_rope_and_cache` can do.
-#[derive(Clone, Copy, Debug)]
-pub struct General {
-    /// Elements of a head that are rotated.
-    pub rotated: u32,
-    /// Which of them are pairs.
-    pub pairing: Pairing,
-    /// Whether values are normalised.
-    pub value_norm: bool,
-}
-
 /// Fused QKV rows of random numbers, and the slots for their keys and values.
 #[derive(Clone, Debug)]
 pub struct RopeProblem {
@@ -92,7 +81,7 @@ pub struct RopeProblem {
     /// Whether heads are rotated.
     pub rotate: bool,
     /// Options of `general_rope_and_cache`, or `None` for `rope_and_cache`.
-    pub general: Option<General>,
+    pub general: Option<HeadOptions>,
     /// Whether queries are written back in place.
     pub in_place: bool,
     /// Seed of the numbers.
@@ -218,7 +207,7 @@ impl RopeProblem {
             let half = self.rotated() / 2;
             for i in 0..half {
                 let (first, second) = match self.general {
-                    Some(General { pairing: Pairing::Interleaved, .. }) => (2 * i, 2 * i + 1),
+                    Some(HeadOptions { pairing: Pairing::Interleaved, .. }) => (2 * i, 2 * i + 1),
                     _ => (i, i + half),
                 };
                 let (a, b) = (x[first], x[second]);
@@ -297,11 +286,10 @@ impl RopeProblem {
             block_size: pages.block_size,
         };
         if let Some(general) = self.general {
-            let args = with_options(args, general);
-            return Ok(with_kv_element!(ty.element(), format, T => args.instance::<T>()));
+            return Ok(general.call(ty.element(), format, args));
         }
         Ok(match self.layout {
-            Layout::Quire => with_kv_element!(ty.element(), format, T => args.instance::<T>()),
+            Layout::Quire => rope::call(ty.element(), format, args),
             Layout::Paper => {
                 let args = apart(args, cache.mut_ptr::<u16>().offset(self.keys()));
                 with_element!(ty.element(), T => args.instance::<T>())
@@ -363,33 +351,5 @@ impl RopeProblem {
                 Ok(error.max(relative_error(cached, &cache_truth) / allowed))
             }),
         })
-    }
-}
-
-/// Converts the arguments of `rope_and_cache` to the arguments of `general_rope_and_cache`.
-fn with_options(args: rope_and_cache, general: General) -> general_rope_and_cache {
-    let rope_and_cache { qkv, query, cache, angles, positions, slots, query_norm, key_norm, eps, .. } = args;
-    let rope_and_cache { tokens, qkv_stride, query_stride, heads, kv_heads, head_size, block_size, .. } = args;
-    let General { rotated, pairing, value_norm } = general;
-    general_rope_and_cache {
-        qkv,
-        query,
-        cache,
-        angles,
-        positions,
-        slots,
-        query_norm,
-        key_norm,
-        value_norm: value_norm.into(),
-        eps,
-        tokens,
-        qkv_stride,
-        query_stride,
-        heads,
-        kv_heads,
-        head_size,
-        block_size,
-        rotated,
-        pairing: pairing as u32,
     }
 }

@@ -79,7 +79,8 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
     ///
     /// # Safety
     /// `query` has the rows, aligned to 4 bytes. `room` has [`query_bytes`] in shared memory, which no other code uses
-    /// until the last tile is done. All lanes of the warp call this together.
+    /// until the last tile is done. All lanes of the warp call this together, with a barrier of the warp before the first
+    /// tile.
     #[inline(always)]
     pub unsafe fn load(query: *const u16, stride: u32, rows: StreamRows, room: *mut u8) -> Self {
         let (row, column) = (warp::lane_id() / 4, 2 * (warp::lane_id() % 4));
@@ -92,7 +93,7 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
             element: PhantomData,
         };
         if query_bytes(D) > 0 {
-            // SAFETY: the row is below `count`, or nothing is read. The room has eight rows, and all lanes are here.
+            // SAFETY: the row is below `count`, or nothing is read. The room has eight rows.
             unsafe {
                 let from =
                     query.add(rows.element::<D>(row.min(rows.count - 1), stride) + column as usize).cast::<u32>();
@@ -100,7 +101,6 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
                 for step in 0..2 * Self::STEPS {
                     *to.add(4 * step) = if row < rows.count { *from.add(4 * step) } else { 0 };
                 }
-                warp::sync_warp(FULL_MASK);
             }
             return heads;
         }

@@ -175,13 +175,13 @@ struct Arguments {
 /// # Safety
 /// The arrays have these shapes. Query rows are aligned to 4 bytes, output to 8, vectors to 16. The launch is as
 /// [`DecodeLaunch`] says, and no other launch uses the workspace meanwhile.
-// Four blocks of the small heads fit a multiprocessor if they need at most 128 registers.
+// At head size 32 shared memory has room for more than three blocks, so registers must suffice for four.
 #[kernel(
     dependent,
     max_threads = 128,
     min_blocks = 2,
-    instances(min_blocks = 4, T = [F16, Bf16], D = [32, 64], H = [8]),
-    instances(T = [F16, Bf16], D = [80, 96, 128, 256, 512], H = [8]),
+    instances(min_blocks = 4, T = [F16, Bf16], D = [32], H = [8]),
+    instances(T = [F16, Bf16], D = [64, 80, 96, 128, 256, 512], H = [8]),
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128], H = [16]),
     instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 80, 96, 128, 256, 512], H = [8])
 )]
@@ -313,9 +313,6 @@ unsafe fn attend<T: KvElement, const D: u32, const H: u32, const CAPPED: bool>(a
         let ring = shared_offset(dynamic_shared_mem::<u8>()) + warp * stages * tile_bytes;
         let merged = dynamic_shared_mem::<u8>().add(ring_bytes(D, T::FORMAT) as usize).cast::<Vector>();
 
-        // Queries in shared memory take the place of the warp's partial results until these are complete.
-        let own = merged.add((warp * rows * row_vectors(D)) as usize);
-
         let mut stream = KvStream::containing(plan, begin, sequence);
         let (mut tile, mut stage) = (begin + warp, 0);
         let mut reader = Reader::<T, D>::new(plan, cache, stream, tile, end, warps(D), ring);
@@ -324,7 +321,8 @@ unsafe fn attend<T: KvElement, const D: u32, const H: u32, const CAPPED: bool>(a
         }
         loop {
             let stream_rows = StreamRows::new(stream, query_starts, cache.head_tiles, group, H);
-            let mut heads = QueryHeads::<T, D, H>::load(query, query_stride, stream_rows, own.cast());
+            // Queries in shared memory take the place of partial results, of which the block's only warp has none yet.
+            let mut heads = QueryHeads::<T, D, H>::load(query, query_stride, stream_rows, merged.cast());
             let sight = stream_rows.sight(stream, window);
             let stop = stream.end().min(end);
             while tile < stop {
@@ -345,7 +343,7 @@ unsafe fn attend<T: KvElement, const D: u32, const H: u32, const CAPPED: bool>(a
             }
             // Recomputed here because registers are scarce in the loop.
             let stream_rows = StreamRows::new(stream, query_starts, cache.head_tiles, group, H);
-            heads.store_partials(own.cast(), stream_rows.count);
+            heads.store_partials(merged.add((warp * rows * row_vectors(D)) as usize).cast(), stream_rows.count);
             finish::<T, D>(merged, warps(D), stream_rows, stream, exchange, output, kv_heads * group * D);
             if stop == end {
                 return;

@@ -287,7 +287,7 @@ unsafe fn attend<T: KvElement, const D: u32, const CAPPED: bool>(args: Arguments
             thread::sync_threads();
         }
         if own_sight.is_some() {
-            if !query_in_registers(D, T::FORMAT) {
+            if !query_in_registers(D, T::FORMAT) && sharers(D) == 1 {
                 // Other lanes may still be reading the queries for the last tile.
                 warp::sync_warp(FULL_MASK);
             }
