@@ -36,7 +36,8 @@ use cuda_std::half::{F16x2, Half2};
 use cuda_std::{float::GpuFloat, prelude::*};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
-    cuda_std::{launch::LaunchShape, vector::Vector},
+    cuda_std::launch::{DevicePtr, LaunchShape},
+    cuda_std::vector::Vector,
     emulator::CostReport,
     examples::{Lesson, LessonFailed, Result, teach},
     kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors},
@@ -269,6 +270,7 @@ fn engine_rung(gpu: &mut Gpu, problem: &PagedProblem) -> Result<(Buffer<u16>, La
         plan: plan.ptr(),
         partials: gpu.alloc::<Vector>("partials", decode.partial_vectors() as usize)?.mut_ptr(),
         arrivals: gpu.upload("arrivals", &vec![0u32; decode.arrivals() as usize])?.mut_ptr(),
+        sinks: DevicePtr::NULL,
         query_stride: problem.shape.heads * problem.shape.head_size,
         kv_heads: problem.shape.kv_heads,
         group: problem.shape.heads / problem.shape.kv_heads,

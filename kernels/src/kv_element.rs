@@ -19,7 +19,7 @@ use cuda_std::vector::Vector;
 use crate::eight_bit::{EightBit, Fp8, Int8};
 use crate::element::{Bf16, Element, ElementType, F16};
 use crate::gemm::quantised::codes::FromCodes;
-use crate::kv_write::{CodedCache, LayerCache, WriteHead};
+use crate::kv_write::{CodedCache, LayerCache, WriteElements, WriteHead};
 use crate::layout::{KvFormat, Pages};
 
 /// An element type of the cache, together with the type of the activations.
@@ -43,7 +43,7 @@ pub trait KvElement {
     const SUM_GAIN: f32;
 
     /// The type that writes heads to the cache.
-    type Writer: WriteHead;
+    type Writer: WriteHead + WriteElements;
 
     /// Returns a writer for a layer's cache, which has these pages and begins at `vectors`.
     fn writer(pages: Pages, vectors: *mut Vector) -> Self::Writer;

@@ -15,7 +15,7 @@ use crate::eight_bit::{EightBit, HeadScale, size};
 use crate::element::Element;
 use crate::head_part::{HeadPart, LANES, PAIRS, Pairs, TOKENS};
 use crate::layout::{KeyOrValue, Pages};
-use crate::vector::widen;
+use crate::vector::{narrow, widen};
 
 /// A writer for one layer's cache, which takes the part of a head that a lane holds.
 pub trait WriteHead: Copy {
@@ -62,6 +62,54 @@ impl<C: WriteVector> WriteHead for C {
                 self.write_vector(block, head, which, chunk + part.halves, offset, b);
             }
         });
+    }
+}
+
+/// The place of a head's keys or values in a cache.
+#[derive(Clone, Copy)]
+pub struct CachePlace {
+    /// The block.
+    pub block: u32,
+    /// The KV head.
+    pub head: u32,
+    /// Keys or values.
+    pub part: KeyOrValue,
+    /// The token's offset in the block.
+    pub offset: u32,
+}
+
+/// A writer for one layer's cache, which takes a head's elements from a function.
+pub trait WriteElements: Copy {
+    /// Writes a head of `vectors` vectors to `place`, or nothing if that is `None`. `element` returns eight elements of
+    /// the head, perhaps more than once. [`LANES`] lanes share a head, and `own` is the lane's number among them.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together. The cache has this place, and no other token is written to it.
+    unsafe fn write_elements<T: Element>(
+        self,
+        place: Option<CachePlace>,
+        vectors: u32,
+        own: u32,
+        element: impl Fn(u32) -> [f32; 8],
+    );
+}
+
+impl<C: WriteVector> WriteElements for C {
+    #[inline(always)]
+    unsafe fn write_elements<T: Element>(
+        self,
+        place: Option<CachePlace>,
+        vectors: u32,
+        own: u32,
+        element: impl Fn(u32) -> [f32; 8],
+    ) {
+        let Some(CachePlace { block, head, part, offset }) = place else { return };
+        let mut vector = own;
+        while vector < vectors {
+            // SAFETY: the cache has the place, by this function's contract.
+            unsafe { self.write_vector(block, head, part, vector, offset, narrow::<T>(element(vector))) };
+            vector += LANES;
+        }
     }
 }
 
@@ -160,6 +208,52 @@ impl<C: EightBit + Copy> WriteHead for CodedCache<C> {
         if part.here && part.first == 0 {
             // SAFETY: the cache has a scale for this head and token, by this function's contract.
             unsafe { *vectors.cast::<u16>().add(pages.scale(block, head, which, offset)) = stored.scale };
+        }
+    }
+}
+
+impl<C: EightBit + Copy> WriteElements for CodedCache<C> {
+    #[inline(always)]
+    unsafe fn write_elements<T: Element>(
+        self,
+        place: Option<CachePlace>,
+        vectors: u32,
+        own: u32,
+        element: impl Fn(u32) -> [f32; 8],
+    ) {
+        // Codes are of the elements as 16-bit numbers.
+        let element = |vector: u32| widen::<T>(narrow::<T>(element(vector)));
+        let mut largest = 0;
+        let mut vector = if place.is_some() { own } else { vectors };
+        while vector < vectors {
+            let [a, b, c, d, e, f, g, h] = element(vector).map(size);
+            largest = largest.max(a.max(b).max(c.max(d))).max(e.max(f).max(g.max(h)));
+            vector += LANES;
+        }
+        // SAFETY: all lanes are here. The lanes of a token differ only in the bits from `TOKENS` up.
+        unsafe {
+            largest = largest.max(warp_shuffle_xor(FULL_MASK, largest, TOKENS, WARP_SIZE));
+            largest = largest.max(warp_shuffle_xor(FULL_MASK, largest, 2 * TOKENS, WARP_SIZE));
+        }
+        let Some(CachePlace { block, head, part, offset }) = place else { return };
+        let scale = HeadScale::of::<C>(largest);
+        let codes = |vector: u32| {
+            let x = element(vector);
+            let code = |n: usize| C::encode(x[n] * scale.inverse);
+            let four = |n: usize| u32::from_le_bytes([code(n), code(n + 1), code(n + 2), code(n + 3)]);
+            [four(0), four(4)]
+        };
+        let mut chunk = own;
+        while chunk < vectors / 2 {
+            let ([a, b], [c, d]) = (codes(2 * chunk), codes(2 * chunk + 1));
+            let ([e, f], [g, h]) = (interleaved(a, c), interleaved(b, d));
+            // SAFETY: the cache has the place, by this function's contract.
+            unsafe { *self.vectors.add(self.pages.vector(block, head, part, chunk, offset)) = Vector([e, f, g, h]) };
+            chunk += LANES;
+        }
+        if own == 0 {
+            // SAFETY: the cache has a scale for this head and token, by this function's contract.
+            unsafe { *self.vectors.cast::<u16>().add(self.pages.scale(block, head, part, offset)) = scale.bits };
         }
     }
 }

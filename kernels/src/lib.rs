@@ -6,14 +6,15 @@
 //!
 //! | file | kernels |
 //! | --- | --- |
-//! | [`attention`] | `plan_paged_attention`, `paged_attention`, `paged_prefill`, `paged_prefill_hopper`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` |
+//! | [`attention`] | `plan_paged_attention`, `paged_attention`, `paged_attention_capped`, `paged_prefill`, `paged_prefill_capped`, `paged_prefill_hopper`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`communicator`] | `all_reduce`, `gather_logits` |
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
-//! | [`norm`] | `layer_norm`, `rms_norm` |
-//! | [`rope`] | `rope_and_cache` |
+//! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part` |
+//! | [`rope`] | `rope_and_cache`, `general_rope_and_cache` |
 //! | [`sampling`] | `sample` |
+//! | [`scaling`] | `scale_rows`, `scale_logits` |
 #![no_std]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -29,6 +30,7 @@ pub mod gemm;
 pub mod norm;
 pub mod rope;
 pub mod sampling;
+pub mod scaling;
 
 pub mod arithmetic;
 pub mod eight_bit;

@@ -7,7 +7,7 @@ use crate::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
 };
-use crate::{cache, communicator, embedding, norm, rope, sampling};
+use crate::{cache, communicator, embedding, norm, rope, sampling, scaling};
 
 /// Returns every kernel that the crate's PTX has for some target.
 pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
@@ -33,11 +33,14 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         &decode::plan_paged_attention::DESCRIPTOR,
         &embedding::gather_rows::DESCRIPTOR,
         &sampling::sample::DESCRIPTOR,
+        &scaling::scale_logits::DESCRIPTOR,
     ];
     single
         .into_iter()
         .chain(instances::<decode::paged_attention>())
+        .chain(instances::<decode::paged_attention_capped>())
         .chain(instances::<prefill::paged_prefill>())
+        .chain(instances::<prefill::paged_prefill_capped>())
         .chain(instances::<prefill::hopper::paged_prefill_hopper>())
         .chain(instances::<gemm>())
         .chain(instances::<gemm_hopper>())
@@ -51,7 +54,10 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<embedding::add_positions>())
         .chain(instances::<norm::layer_norm>())
         .chain(instances::<norm::rms_norm>())
+        .chain(instances::<norm::rms_norm_part>())
+        .chain(instances::<scaling::scale_rows>())
         .chain(instances::<rope::rope_and_cache>())
+        .chain(instances::<rope::general_rope_and_cache>())
 }
 
 /// Returns the kernels of a family.

@@ -2,13 +2,19 @@
 //!
 //! | module | kernels | serves |
 //! | --- | --- | --- |
-//! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token per sequence, or a few with a draft |
-//! | [`prefill`] | `paged_prefill` | many new tokens per sequence: prompts, and prompt chunks after a cached prefix |
+//! | [`decode`] | `plan_paged_attention`, `paged_attention`, `paged_attention_capped` | one new token per sequence, or a few with a draft |
+//! | [`prefill`] | `paged_prefill`, `paged_prefill_capped` | many new tokens per sequence: prompts, and prompt chunks after a cached prefix |
 //! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` | one new token per sequence, as in the paper: for study and as a baseline |
 //!
 //! All take `f16` and `bf16` and compute in `f32`. They read the pages of [`layout`](crate::layout), with 16-bit or
 //! 8-bit elements, except for the paper's kernels, which read vLLM's layouts. The softmax is computed in powers of two,
 //! `exp(s) = exp2(s log2(e))`, because the hardware has an instruction for `exp2`.
+//!
+//! | feature | how |
+//! | --- | --- |
+//! | sliding window | an argument of all kernels |
+//! | sinks (gpt-oss) | an argument of all kernels, which they read after their loop |
+//! | softcap (Gemma 2) | kernels of their own, since it takes four instructions for each score. The paper's kernels take it as an argument |
 
 use core::fmt;
 
@@ -17,10 +23,14 @@ use crate::layout::{KvFormat, Pages};
 pub mod decode;
 pub mod paper;
 pub mod prefill;
+mod softcap;
 mod squares;
 
 /// Head sizes that the kernels support.
-pub const HEAD_SIZES: [u32; 6] = [32, 64, 80, 96, 128, 256];
+pub const HEAD_SIZES: [u32; 7] = [32, 64, 80, 96, 128, 256, 512];
+
+/// Head sizes that the kernels with a softcap support, with a 16-bit cache.
+pub const CAPPED_HEAD_SIZES: [u32; 3] = [32, 128, 256];
 
 /// Returns every combination of an 8-bit format and a head size.
 #[cfg(not(target_arch = "nvptx64"))]
@@ -37,7 +47,7 @@ pub const BLOCK_SIZES: [u32; 3] = [8, 16, 32];
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! with_head_size {
     ($size:expr, $D:ident => $expression:expr) => {
-        $crate::attention::with_constant!($size, $D => $expression, 32 64 80 96 128 256)
+        $crate::attention::with_constant!($size, $D => $expression, 32 64 80 96 128 256 512)
     };
 }
 
@@ -78,6 +88,7 @@ pub struct AttentionShape {
     head_size: u32,
     block_size: u32,
     format: KvFormat,
+    is_capped: bool,
 }
 
 impl AttentionShape {
@@ -92,12 +103,28 @@ impl AttentionShape {
         if !BLOCK_SIZES.contains(&block_size) {
             return Err(UnsupportedShape::BlockSize(block_size));
         }
-        Ok(AttentionShape { heads, kv_heads, head_size, block_size, format: KvFormat::Plain })
+        Ok(AttentionShape { heads, kv_heads, head_size, block_size, format: KvFormat::Plain, is_capped: false })
     }
 
     /// Returns the same heads and blocks with a cache of this format.
     pub const fn with_format(self, format: KvFormat) -> AttentionShape {
         AttentionShape { format, ..self }
+    }
+
+    /// Returns the same heads and blocks for scores with a softcap.
+    ///
+    /// # Errors
+    /// [`UnsupportedShape::Capped`] if no kernel for this head size and format has a softcap.
+    pub fn with_softcap(self) -> Result<AttentionShape, UnsupportedShape> {
+        if self.format.is_coded() || !CAPPED_HEAD_SIZES.contains(&self.head_size) {
+            return Err(UnsupportedShape::Capped(self.head_size, self.format));
+        }
+        Ok(AttentionShape { is_capped: true, ..self })
+    }
+
+    /// Returns whether scores have a softcap.
+    pub const fn is_capped(self) -> bool {
+        self.is_capped
     }
 
     /// Returns the number of query heads.
@@ -129,6 +156,8 @@ pub enum UnsupportedShape {
     HeadSize(u32),
     /// The block size is not in [`BLOCK_SIZES`].
     BlockSize(u32),
+    /// No kernel has a softcap for this head size and cache format.
+    Capped(u32, KvFormat),
     /// The query heads do not divide evenly among the key/value heads.
     Heads {
         /// Query heads.
@@ -146,6 +175,13 @@ impl fmt::Display for UnsupportedShape {
             }
             UnsupportedShape::BlockSize(size) => {
                 write!(f, "attention cannot read blocks of {size} tokens; supported block sizes: {BLOCK_SIZES:?}")
+            }
+            UnsupportedShape::Capped(size, format) => {
+                write!(
+                    f,
+                    "attention with a softcap has no kernels for head size {size} and a cache in {format}; it needs a \
+                     16-bit cache and one of these head sizes: {CAPPED_HEAD_SIZES:?}"
+                )
             }
             UnsupportedShape::Heads { heads, kv_heads } => {
                 write!(f, "{heads} query heads cannot share {kv_heads} key/value heads evenly")
@@ -170,7 +206,7 @@ mod tests {
             |heads, kv_heads, size, block| AttentionShape::new(heads, kv_heads, size, block).unwrap_err().to_string();
         assert_eq!(
             message(8, 8, 72, 16),
-            "attention has no kernels for head size 72; supported head sizes: [32, 64, 80, 96, 128, 256]"
+            "attention has no kernels for head size 72; supported head sizes: [32, 64, 80, 96, 128, 256, 512]"
         );
         assert_eq!(
             message(8, 8, 64, 12),

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`layer_norm()`] | `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias` |
 //! | [`rms_norm()`] | `x += y`; `out = x / sqrt(mean(x^2) + eps) * weight` |
+//! | [`rms_norm_part()`] | `x = x / sqrt(mean(x^2) + eps) * weight` for a part of longer rows |
 //!
 //! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y` may be null, and in a
 //! layer norm `weight` and `bias` too. Null arrays are left out of the computation. The sum `x + y` is rounded to 16
@@ -17,7 +18,8 @@
 //! In decode steps the product before a norm also computes the norm, in the same launch (`following.rs`). A block of
 //! the product normalises its row just as a block here does, which saves a launch in each step.
 //!
-//! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope).
+//! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope). Norms of all heads together
+//! (OLMo 2's) are [`rms_norm_part()`] on the queries and on the keys of fused rows.
 //!
 //! A block normalises one row ([`NormShape`] has the number of threads). Each thread holds up to [`HELD`] vectors, so
 //! the row is read once. [`NormShape::of`] refuses rows that are longer or not a whole number of vectors.
@@ -51,8 +53,8 @@ use cuda_std::unroll::unroll;
 pub use following::MAX_WIDTH as MAX_FOLLOWING_WIDTH;
 pub use layer::layer_norm;
 pub(crate) use layer::layer_norm_row;
-pub use rms::rms_norm;
 pub(crate) use rms::rms_norm_row;
+pub use rms::{rms_norm, rms_norm_part};
 
 /// Maximum number of vectors of a row that a thread holds.
 pub const HELD: usize = 4;

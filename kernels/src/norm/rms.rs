@@ -33,6 +33,28 @@ pub unsafe fn rms_norm<T: Element>(
     }
 }
 
+/// Computes `out = x / sqrt(mean(x^2) + eps) * weight` for a part of each row.
+///
+/// The part has `vectors` vectors. Rows of `x` and `out` are `stride` vectors apart, and `out` may be `x`.
+///
+/// # Safety
+/// The arrays have a row for each x of the grid and are 16-byte aligned. The block has
+/// [`NormShape::threads`](super::NormShape) threads for rows of `vectors` vectors.
+#[kernel(dependent, max_threads = 512, instances(T = [F16, Bf16]))]
+pub unsafe fn rms_norm_part<T: Element>(
+    x: *const Vector,
+    weight: *const Vector,
+    out: *mut Vector,
+    eps: f32,
+    vectors: u32,
+    stride: u32,
+) {
+    let row = thread::block_idx_x() as usize * stride as usize;
+    // SAFETY: the row is in the arrays, which meet the contract of `rms_norm_row`. Without a second row, `x` is only
+    // read.
+    unsafe { rms_norm_row::<T>(x.cast_mut().add(row), core::ptr::null(), weight, out.add(row), eps, vectors) };
+}
+
 /// Does the same as [`rms_norm()`] for one row.
 ///
 /// # Safety

@@ -12,6 +12,7 @@
 //! | the mask of a draft's later tokens (`RowSight::own`) | every test of results of `drafts`: wrong results |
 
 mod drafts;
+mod features;
 mod step;
 
 use cuda_std::launch::LaunchShape;
@@ -54,6 +55,9 @@ fn every_head_size_block_size_and_group_size() {
         (shape(F16, 9, 1, 32, 32, 0), 2),
         (shape(Bf16, 10, 1, 64, 16, 0), 2),
         (shape(F16, 11, 1, 80, 8, 0), 2),
+        (shape(F16, 8, 1, 512, 16, 0), 3),
+        (shape(Bf16, 3, 1, 512, 8, 0), 4),
+        (shape(Bf16, 18, 2, 512, 32, 0), 2),
     ] {
         check(&mut gpus, shape, &contexts, 1, slots);
     }
@@ -190,6 +194,7 @@ fn memory_is_read_once_and_without_conflicts() {
         (shape(Bf16, 5, 1, 80, 16, 0), [8192, 6000], 3),
         (shape(F16, 3, 1, 256, 16, 0), [4000, 6000], 2),
         (shape(F16, 2, 1, 32, 16, 0), [8192, 5000], 2),
+        (shape(F16, 8, 1, 512, 16, 0), [4000, 3000], 2),
         (PagedShape { format: KvFormat::Int8, ..shape(F16, 8, 2, 64, 16, 0) }, [8192, 5000], 3),
         (PagedShape { format: KvFormat::Fp8, ..shape(F16, 4, 1, 64, 8, 0) }, [8192, 5000], 3),
         (PagedShape { format: KvFormat::Int8, ..shape(Bf16, 8, 1, 128, 32, 0) }, [8192, 5000], 3),

@@ -19,3 +19,4 @@ mod prefill;
 mod quantised;
 mod rope;
 mod sampling;
+mod scaling;

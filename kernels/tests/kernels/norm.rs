@@ -2,7 +2,7 @@
 //!
 //! Tried by hand on the source: without the bound `at(i) < vectors` in `sum`, `rows_of_any_width_are_normalised` fails.
 
-use workbench::cases::norm::NormProblem;
+use workbench::cases::norm::{NormProblem, part};
 use workbench::number::Type;
 
 use crate::frame::gpu::{Gpu, TARGETS};
@@ -44,6 +44,18 @@ fn rows_of_any_width_are_normalised() {
                 let weights = 2 * rows * width * (usize::from(norm.weight) + usize::from(norm.bias));
                 assert_eq!(report.total.sectors * 32, case.floor.bytes + weights as u64, "{norm:?}");
             }
+        }
+    }
+}
+
+/// OLMo 2 normalises all query heads together, and all key heads.
+#[test]
+fn a_part_of_longer_rows_is_normalised() {
+    for (i, (width, parts)) in [(64, 1), (264, 3), (1536, 2), (4104, 2)].into_iter().enumerate() {
+        for ty in Type::ALL {
+            let mut gpu = Gpu::new(TARGETS[i % 2].0);
+            gpu.seed(i as u64);
+            gpu.run(&part(ty, 3, width, parts));
         }
     }
 }

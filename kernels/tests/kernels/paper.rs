@@ -117,6 +117,22 @@ fn logits_beyond_the_exponents_of_f32() {
     }
 }
 
+#[test]
+fn sinks_and_softcaps() {
+    for (i, block_size) in BLOCK_SIZES.into_iter().enumerate() {
+        for (ty, window) in Type::ALL.into_iter().flat_map(|ty| [0, 70].map(|window| (ty, window))) {
+            let shape = PagedShape { window, ..shape(ty, 4, 2, [32, 80, 256][i], block_size) };
+            let problem = || PagedProblem::decode(shape, &[1, 20, 700], 0, i as u64);
+            check(TARGETS[i % 2].0, i as u64, &problem().with_sinks());
+            check(TARGETS[i % 2].0, i as u64, &problem().with_softcap(2.5));
+            check(TARGETS[i % 2].0, i as u64, &problem().with_softcap(0.5).with_sinks());
+        }
+    }
+    let mut problem = PagedProblem::decode(shape(Type::F16, 4, 2, 64, 16), &[3, 600], 0, 2);
+    problem.sinks = Some(vec![300.0, -300.0, 3e38, f32::NEG_INFINITY]);
+    check("sm_90a", 1, &problem);
+}
+
 /// Batches are padded with sequences of length 0 to the sizes that CUDA graphs were captured for.
 #[test]
 fn a_sequence_of_no_tokens_gets_zeros() {

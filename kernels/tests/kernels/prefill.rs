@@ -18,8 +18,10 @@
 //! "All that were run" excludes `a_missing_instruction_is_noticed` and, except in the first row,
 //! `each_byte_is_moved_once`.
 
+mod features;
 mod on_hopper;
 
+use cuda_std::launch::DevicePtr;
 use emulator::{Class, CostReport};
 use kernels::attention;
 use kernels::attention::prefill::{hopper, paged_prefill, shape};
@@ -64,6 +66,7 @@ fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32, hopper: bool) -> Re
         table_starts: gpu.upload("table starts", &table_starts).ptr(),
         query_starts: gpu.upload("query starts", &starts).ptr(),
         contexts: gpu.upload("contexts", &problem.contexts()).ptr(),
+        sinks: problem.sinks.as_ref().map_or(DevicePtr::NULL, |sinks| gpu.upload("sinks", sinks).ptr()),
         sequences,
         query_stride: stride as u32,
         kv_heads,
@@ -72,12 +75,16 @@ fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32, hopper: bool) -> Re
         window,
         scale: problem.shape.scale(),
     };
-    let shape = checked(problem.shape);
+    let shape = problem.supported().unwrap();
     let (launch, call) = if hopper {
         let args = hopper::shape::arguments(args, hopper::shape::pages(shape, cache, problem.blocks));
         (hopper::shape::launch_shape(shape, tokens, sequences), hopper::shape::call(shape, ty.element(), args))
     } else {
-        (shape::launch_shape(shape, tokens, sequences), shape::call(shape, ty.element(), args))
+        let call = match problem.softcap {
+            Some(cap) => shape::capped_call(shape, ty.element(), args, cap),
+            None => shape::call(shape, ty.element(), args),
+        };
+        (shape::launch_shape(shape, tokens, sequences), call)
     };
     // SAFETY: the arrays belong to the problem, whose blocks are in the cache.
     let report = unsafe { gpu.try_launch(launch, call) }?;
@@ -120,7 +127,7 @@ pub fn check(problem: &PagedProblem, spare: u32) -> CostReport {
         }
         first.get_or_insert(result);
     }
-    if hopper::shape::serves(checked(problem.shape)) {
+    if hopper::shape::serves(problem.supported().unwrap()) {
         check_hopper(problem, spare);
     }
     first.unwrap().1
@@ -172,6 +179,8 @@ fn every_head_size_block_size_and_group() {
         (shape(1, 1, 128, 32, 64), vec![span(70, 220)]),
         (shape(2, 1, 256, 16, 40), vec![span(70, 90)]),
         (shape(1, 71, 32, 16, 0), vec![span(3, 20)]),
+        (shape(2, 2, 512, 16, 0), vec![span(20, 20), span(17, 45), span(1, 3)]),
+        (shape(1, 5, 512, 8, 21), vec![span(9, 60)]),
     ];
     for (seed, (shape, spans)) in cases.into_iter().enumerate() {
         for ty in Type::ALL {

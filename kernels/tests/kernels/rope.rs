@@ -3,6 +3,7 @@
 //! Tried by hand on the source: if padding (slot -1) is written too, `any_shape_goes_to_any_slot` fails, out of bounds.
 
 use kernels::layout::{KvFormat, Pages};
+use kernels::rope::{HeadOptions, Pairing};
 use workbench::cases::rope::{Layout, RopeProblem};
 use workbench::number::Type;
 
@@ -37,6 +38,7 @@ fn any_shape_goes_to_any_slot() {
                 slots: scattered(tokens, block_size),
                 norm: j & 1 != 0,
                 rotate: j & 2 != 0,
+                general: None,
                 in_place: (i + j) % 3 == 0,
                 seed: j as u64,
             };
@@ -73,6 +75,7 @@ fn codes_and_scales_match_the_host() {
                 slots: scattered(tokens, block_size),
                 norm: j & 1 != 0,
                 rotate: j & 2 != 0,
+                general: None,
                 in_place: (i + j) % 3 == 0,
                 seed: j as u64,
             };
@@ -100,6 +103,7 @@ fn a_prompt_is_moved_with_no_more_sectors_than_needed() {
                 slots,
                 norm: false,
                 rotate,
+                general: None,
                 in_place: false,
                 seed: 1,
             };
@@ -116,6 +120,42 @@ fn a_prompt_is_moved_with_no_more_sectors_than_needed() {
                 assert!(report.total.sectors * 32 <= most, "{} of {most}", report.total.sectors * 32);
                 assert!(rotate || report.total.sector_ratio() <= 1.02, "{}", report.total.sector_ratio());
             }
+        }
+    }
+}
+
+/// Every kind of rotation, with and without norms, in place and not, for heads up to 512 elements in every format.
+#[test]
+fn heads_may_be_long_or_rotated_in_part() {
+    let shapes = [
+        (512, 512, Pairing::Halves),
+        (512, 128, Pairing::Halves),
+        (128, 64, Pairing::Interleaved),
+        (96, 96, Pairing::Interleaved),
+        (80, 32, Pairing::Halves),
+        (64, 16, Pairing::Halves),
+        (32, 16, Pairing::Interleaved),
+        (32, 24, Pairing::Interleaved),
+        (256, 192, Pairing::Halves),
+    ];
+    for (i, (head_size, rotated, pairing)) in shapes.into_iter().enumerate() {
+        for (j, format) in (0..4).flat_map(|j| KvFormat::ALL.map(|format| (j, format))) {
+            let general = HeadOptions { rotated, pairing, value_norm: (i + j) % 2 == 0 };
+            let rope = RopeProblem {
+                ty: Type::ALL[(i + j) % 2],
+                heads: 3,
+                pages: Pages { heads: 2, head_size, block_size: [8, 16, 32][i % 3], format },
+                layout: Layout::Quire,
+                slots: scattered(9 + i as i32, [8, 16, 32][i % 3]),
+                norm: j & 1 != 0,
+                rotate: j & 2 != 0,
+                general: Some(general),
+                in_place: (i + j) % 3 == 0,
+                seed: j as u64,
+            };
+            let mut gpu = Gpu::new(TARGETS[(i + j / 2) % 2].0);
+            gpu.seed((i + j) as u64);
+            gpu.run(&rope.case());
         }
     }
 }

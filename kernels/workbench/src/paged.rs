@@ -82,6 +82,10 @@ pub struct PagedProblem {
     values: Vec<u16>,
     /// Keys and values as the cache stores them: the same numbers, or the numbers that their codes decode to.
     cached: [Vec<f64>; 2],
+    /// A logit for each query head, which joins the denominator of its softmax.
+    pub sinks: Option<Vec<f32>>,
+    /// The softcap of scores.
+    pub softcap: Option<f32>,
 }
 
 impl PagedProblem {
@@ -119,7 +123,39 @@ impl PagedProblem {
         // Queries are large enough to make the softmax uneven.
         let query = (0..tokens * shape.heads * shape.head_size).map(|_| shape.ty.bits(4.0 * random.unit())).collect();
         let cached = [&keys, &values].map(|elements| cached(shape, elements));
-        PagedProblem { shape, spans: spans.to_vec(), blocks, tables, query, keys, values, cached }
+        PagedProblem {
+            shape,
+            spans: spans.to_vec(),
+            blocks,
+            tables,
+            query,
+            keys,
+            values,
+            cached,
+            sinks: None,
+            softcap: None,
+        }
+    }
+
+    /// Gives each query head a sink.
+    pub fn with_sinks(self) -> PagedProblem {
+        let mut random = ProblemRng(u64::from(self.shape.heads));
+        let sinks = (0..self.shape.heads).map(|_| 3.0 * random.unit() as f32).collect();
+        PagedProblem { sinks: Some(sinks), ..self }
+    }
+
+    /// Gives the scores a softcap.
+    pub fn with_softcap(self, cap: f32) -> PagedProblem {
+        PagedProblem { softcap: Some(cap), ..self }
+    }
+
+    /// Returns the shape for the kernels, with the softcap if there is one.
+    ///
+    /// # Errors
+    /// [`UnsupportedShape`] if there are no kernels for it.
+    pub fn supported(&self) -> Result<AttentionShape, UnsupportedShape> {
+        let shape = self.shape.supported()?;
+        if self.softcap.is_some() { shape.with_softcap() } else { Ok(shape) }
     }
 
     /// Creates sequences in decode: each has one query, its last token.
@@ -280,12 +316,14 @@ impl PagedProblem {
         let score = |token| -> f64 {
             let key = &keys[at(token)..at(token) + size];
             let dot: f64 = key.iter().zip(&query).map(|(k, q)| k * q).sum();
-            dot * f64::from(self.shape.scale())
+            let score = dot * f64::from(self.shape.scale());
+            self.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
         };
         let scores: Vec<f64> = (first..=position).map(score).collect();
-        let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sink = self.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| sinks[head as usize].into());
+        let most = scores.iter().copied().fold(sink, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-        let sum: f64 = weights.iter().sum();
+        let sum: f64 = weights.iter().sum::<f64>() + (sink - most).exp();
         let mut row = vec![0.0; size];
         for (token, weight) in (first..).zip(weights) {
             for (out, &value) in row.iter_mut().zip(&values[at(token)..at(token) + size]) {

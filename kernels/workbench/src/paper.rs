@@ -1,5 +1,6 @@
 //! The paper's attention kernels on a decode problem, with vLLM's layouts and the launches of one version.
 
+use cuda_std::launch::DevicePtr;
 use kernels::attention::AttentionShape;
 use kernels::attention::paper::launch::{Version, partitioned, v1_call, v2_call};
 use kernels::attention::paper::{paged_attention_v1, paged_attention_v2_reduce};
@@ -71,6 +72,11 @@ impl PlacedAttention {
             kv_heads: s.kv_heads,
             window: s.window,
             scale: s.scale(),
+            sinks: match &problem.sinks {
+                Some(sinks) => gpu.upload("sinks", sinks)?.ptr(),
+                None => DevicePtr::NULL,
+            },
+            softcap: problem.softcap.unwrap_or(0.0),
         };
         let partitions = if let Version::V2 { partitions, .. } = version { partitions } else { 1 };
         let rows = problem.spans.len() * (s.heads * partitions) as usize;
@@ -116,7 +122,7 @@ impl PlacedAttention {
     pub fn reduce(&self, gpu: &mut Gpu) -> Result<()> {
         let Version::V2 { reduce, partitions, .. } = self.version else { return Ok(()) };
         let [partials, maxima, sums] = self.partials.map(Buffer::ptr);
-        let paged_attention_v1 { output, lengths, window, .. } = self.args;
+        let paged_attention_v1 { output, lengths, window, sinks, .. } = self.args;
         let (head_size, block_size) = (self.shape.head_size(), self.shape.pages().block_size);
         let args = paged_attention_v2_reduce {
             output,
@@ -128,6 +134,7 @@ impl PlacedAttention {
             head_size,
             block_size,
             window,
+            sinks,
         };
         let call = with_element!(self.ty.element(), T => args.instance::<T>());
         // SAFETY: v2 has stored results for this number of partitions.

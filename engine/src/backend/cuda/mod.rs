@@ -27,6 +27,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use cuda_std::launch::DevicePtrMut;
+use kernels::attention::paper::MAX_HEAD_SIZE;
 use kernels::attention::{AttentionShape, decode::DecodeLaunch};
 use kernels::element::ElementType;
 use kernels::gemm::plan::GpuLimits;
@@ -122,6 +123,10 @@ impl CudaBackend {
     ) -> Result<Self> {
         let (heads, element) = (shape(config, options.block_size, kv_dtype)?, element_type(dtype)?);
         let paper = PaperAttention::new(options.attention, config.max_positions)?;
+        if paper.is_some() && heads.head_size() > MAX_HEAD_SIZE {
+            let size = heads.head_size();
+            return Err(Error::Unsupported(format!("--attention v1 and v2 on the GPU: heads of {size} elements")));
+        }
         let device = CudaDevice::open(driver, ordinal, options, element, heads, is_quantised)?;
         let slots = |one: DecodeLaunch| -> Result<u32> {
             let shape = one.shape();

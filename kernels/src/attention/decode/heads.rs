@@ -25,23 +25,43 @@ use core::marker::PhantomData;
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
+use cuda_std::ptx::ldmatrix;
+use cuda_std::shared::shared_offset;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
 use super::plan::TILE;
 use super::rows::{RowSight, StreamRows};
+use crate::attention::softcap::Softcap;
 use crate::attention::squares::{Squares, scales};
 use crate::element::Element;
 use crate::kv_element::KvElement;
 
 /// Maximum number of steps of 16 elements in a head.
-const STEPS: usize = 16;
+const STEPS: usize = 32;
+
+/// Maximum number of steps of queries in registers.
+const QUERY_STEPS: usize = 16;
+
+/// Returns the bytes from one row of queries in shared memory to the next. Eight rows touch every bank once.
+const fn query_pitch(head_size: u32) -> u32 {
+    2 * head_size + 16
+}
+
+/// Returns the bytes of shared memory for a warp's queries. They stay in registers, except from 512 elements on, where
+/// only eight rows have kernels.
+pub const fn query_bytes(head_size: u32) -> u32 {
+    if head_size as usize > 16 * QUERY_STEPS { 8 * query_pitch(head_size) } else { 0 }
+}
 
 /// `H` rows (8 or 16) of `D` elements, with their partial results.
 ///
 /// Arrays are sized for the largest instance. Other instances do not use the rest, and the compiler drops it.
 pub struct QueryHeads<T, const D: u32, const H: u32> {
-    /// Queries as fragments of A: rows by elements.
-    query: [[u32; 4]; STEPS],
+    /// Queries as fragments of A: rows by elements. Unused if they are in shared memory.
+    query: [[u32; 4]; QUERY_STEPS],
+    /// The shared-memory offset that this lane gives `ldmatrix` for the first two steps of queries. Unused if they are
+    /// in registers.
+    place: u32,
     /// The reference of rows `r` and `8 + r`, in powers of two. The four lanes that share a row have the same value.
     max: [f32; 2],
     /// This lane's share of the sum of weights.
@@ -58,17 +78,32 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
     /// Loads the queries of the rows. Tokens are `stride` elements apart, and missing rows become zeros.
     ///
     /// # Safety
-    /// `query` has the rows, aligned to 4 bytes.
+    /// `query` has the rows, aligned to 4 bytes. `room` has [`query_bytes`] in shared memory, which no other code uses
+    /// until the last tile is done. All lanes of the warp call this together, with a barrier of the warp before the first
+    /// tile.
     #[inline(always)]
-    pub unsafe fn load(query: *const u16, stride: u32, rows: StreamRows) -> Self {
+    pub unsafe fn load(query: *const u16, stride: u32, rows: StreamRows, room: *mut u8) -> Self {
         let (row, column) = (warp::lane_id() / 4, 2 * (warp::lane_id() % 4));
         let mut heads = QueryHeads {
-            query: [[0; 4]; STEPS],
+            query: [[0; 4]; QUERY_STEPS],
+            place: shared_offset(room) + warp::lane_id() % 8 * query_pitch(D) + warp::lane_id() / 8 * 16,
             max: [f32::MIN; 2],
             sum: [0.0; 2],
             out: [[[0.0; 4]; 2]; STEPS],
             element: PhantomData,
         };
+        if query_bytes(D) > 0 {
+            // SAFETY: the row is below `count`, or nothing is read. The room has eight rows.
+            unsafe {
+                let from =
+                    query.add(rows.element::<D>(row.min(rows.count - 1), stride) + column as usize).cast::<u32>();
+                let to = room.add((row * query_pitch(D) + 2 * column) as usize).cast::<u32>();
+                for step in 0..2 * Self::STEPS {
+                    *to.add(4 * step) = if row < rows.count { *from.add(4 * step) } else { 0 };
+                }
+            }
+            return heads;
+        }
         for n in 0..Self::TILES {
             let row = 8 * n as u32 + row;
             if row < rows.count {
@@ -85,22 +120,31 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
         heads
     }
 
-    /// Attends to tile `number` of the plan. `scale` includes log2(e).
+    /// Attends to tile `number` of the plan. `scale` includes log2(e), unless scores have a softcap.
     ///
     /// # Safety
     /// `tile` is the tile's shared-memory offset, and the tile is visible to the warp. All lanes of the warp call this
     /// together.
     #[inline(always)]
-    pub unsafe fn attend(&mut self, tile: u32, number: u32, sight: RowSight, scale: f32) {
+    pub unsafe fn attend(&mut self, tile: u32, number: u32, sight: RowSight, scale: f32, softcap: Option<Softcap>) {
         let mut scores = [[0.0; 4]; 2];
         let values_at = tile + TILE * D * 16 / T::FORMAT.vector_elements();
         // SAFETY: the squares are in the tile's K. All lanes take part.
         unsafe {
             let mut keys = Squares::<T>::along_elements(tile, D / 16, TILE, false);
+            let mut two_steps = [0; 4];
             for step in 0..Self::STEPS {
                 let [low, high] = keys.of_tokens(step as u32);
-                scores[0] = T::Element::mma(self.query[step], low, scores[0]);
-                scores[1] = T::Element::mma(self.query[step], high, scores[1]);
+                let query = if query_bytes(D) > 0 {
+                    if step % 2 == 0 {
+                        two_steps = ldmatrix::load_x4_at(self.place + 32 * step as u32);
+                    }
+                    [two_steps[step % 2 * 2], 0, two_steps[step % 2 * 2 + 1], 0]
+                } else {
+                    self.query[step]
+                };
+                scores[0] = T::Element::mma(query, low, scores[0]);
+                scores[1] = T::Element::mma(query, high, scores[1]);
             }
         }
         let mut value_scales = [[T::VALUE_GAIN; 2]; 2];
@@ -113,12 +157,21 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
             }
             value_scales = [values_low, values_high].map(|pair| pair.map(|scale| scale * T::VALUE_GAIN));
         }
+        let mut scale = scale * T::KEY_FACTOR;
+        if let Some(softcap) = softcap {
+            for half in 0..2 {
+                for i in 0..2 * Self::TILES {
+                    scores[half][i] = softcap.apply(scores[half][i]);
+                }
+            }
+            scale = softcap.outer;
+        }
         if !sight.is_whole(number) {
             Self::mask(&mut scores, number, sight);
         }
         // SAFETY: all lanes take part. The squares are in the tile's V.
         unsafe {
-            let weights = self.weigh(scores, scale * T::KEY_FACTOR, value_scales);
+            let weights = self.weigh(scores, scale, value_scales);
             let mut values = Squares::<T>::along_elements(values_at, D / 16, TILE, false);
             for step in 0..Self::STEPS {
                 let [[a, b], [c, d]] = values.of_elements(step as u32);

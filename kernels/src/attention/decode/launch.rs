@@ -5,24 +5,31 @@ use cuda_std::launch::LaunchShape;
 use cuda_std::launch::{Const, Descriptor, Instance, KernelCall};
 use cuda_std::warp::WARP_SIZE;
 
+use super::heads::query_bytes;
 use super::merge::row_vectors;
-#[cfg(not(target_arch = "nvptx64"))]
-use super::paged_attention;
 use super::stream::tile_bytes;
+#[cfg(not(target_arch = "nvptx64"))]
+use super::{paged_attention, paged_attention_capped};
 use crate::attention::AttentionShape;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::attention::softcap::Softcap;
 use crate::floor::Floor;
 use crate::layout::{KvFormat, VECTOR};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{
     attention::{with_constant, with_head_size},
     element::ElementType,
-    with_kv_element,
+    with_element, with_kv_element,
 };
 
 /// Returns the warps per block.
 #[inline(always)]
 pub const fn warps(head_size: u32) -> u32 {
-    if head_size > 128 { 2 } else { 4 }
+    match head_size {
+        ..=128 => 4,
+        ..=256 => 2,
+        _ => 1,
+    }
 }
 
 /// Returns the number of tiles in a warp's ring. The ring has 8 to 32 KiB, and all tiles except the one in use are in
@@ -77,9 +84,10 @@ impl DecodeLaunch {
     /// Returns the rows that a block takes at once, the kernel's parameter `H`.
     ///
     /// 16 rows cost more registers than 8, and too many at head size 256. They are worth it if they save a second read
-    /// of the cache. Coded formats have no instances for 16 rows.
+    /// of the cache. Coded formats and softcaps have no instances for 16 rows.
     pub const fn rows_at_once(self) -> u32 {
-        let has_16 = !self.shape.pages().format.is_coded() && self.shape.head_size() <= 128;
+        let is_plain = !self.shape.pages().format.is_coded() && !self.shape.is_capped();
+        let has_16 = is_plain && self.shape.head_size() <= 128;
         // With drafts and one head per group, eight rows are enough, because drafts are seldom longer.
         let most_of_8 = if self.has_drafts { 1 } else { 8 };
         if has_16 && self.shape.group() > most_of_8 { 16 } else { 8 }
@@ -134,6 +142,39 @@ impl DecodeLaunch {
         }, with_head_size!(size, D => args.instance::<T, D, 8>()))
     }
 
+    /// Returns the call of [`paged_attention_capped()`](super::paged_attention_capped()) with these arguments and this
+    /// softcap, for this element type. The shape is [capped](AttentionShape::with_softcap).
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub fn capped_call(self, element: ElementType, args: paged_attention, cap: f32) -> KernelCall {
+        let paged_attention { output, query, cache, tables, table_starts, query_starts, plan, partials, .. } = args;
+        let paged_attention { arrivals, sinks, query_stride, kv_heads, group, block_size, rows, window, scale, .. } =
+            args;
+        let Softcap { inner, outer } = Softcap::new(scale, cap);
+        let args = paged_attention_capped {
+            output,
+            query,
+            cache,
+            tables,
+            table_starts,
+            query_starts,
+            plan,
+            partials,
+            arrivals,
+            sinks,
+            query_stride,
+            kv_heads,
+            group,
+            block_size,
+            rows,
+            window,
+            inner,
+            outer,
+        };
+        with_element!(element, T => {
+            with_constant!(self.shape.head_size(), D => args.instance::<T, D, 8>(), 32 128 256)
+        })
+    }
+
     /// Returns the kernel's entry for this element type.
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn descriptor(self, element: ElementType) -> &'static Descriptor {
@@ -160,10 +201,12 @@ impl DecodeLaunch {
         if all < most { all } else { most }
     }
 
-    /// Returns the bytes of dynamic shared memory: the rings and the warps' partial results.
+    /// Returns the bytes of dynamic shared memory: the rings, and the warps' partial results or queries.
     pub const fn shared_bytes(self) -> u32 {
         let size = self.shape.head_size();
-        ring_bytes(size, self.shape.pages().format) + warps(size) * self.rows() * row_vectors(size) * 2 * VECTOR
+        let partials = warps(size) * self.rows() * row_vectors(size) * 2 * VECTOR;
+        let queries = warps(size) * query_bytes(size);
+        ring_bytes(size, self.shape.pages().format) + if partials > queries { partials } else { queries }
     }
 
     /// Returns the vectors of partial results in the workspace.
@@ -218,6 +261,7 @@ mod tests {
         plan: DevicePtr::NULL,
         partials: DevicePtrMut::NULL,
         arrivals: DevicePtrMut::NULL,
+        sinks: DevicePtr::NULL,
         query_stride: 0,
         kv_heads: 0,
         group: 0,

@@ -5,7 +5,7 @@
 //! fragment and loads by vector are free of conflicts.
 //!
 //! Two partial results merge with `m = max(m1, m2)` and `l = l1 2^(m1 - m) + l2 2^(m2 - m)`, and the sums of values
-//! likewise. The final result is the sum of values divided by `l`.
+//! likewise. The final result is the sum of values divided by `l`. A sink joins `l` once, in the final result.
 //!
 //! If a block has a whole stream, it stores the result. Otherwise it stores its rows to global memory and counts its
 //! arrival. The last block to arrive merges the rows, always in the same order, so results do not depend on which block
@@ -19,7 +19,9 @@ use cuda_std::vector::Vector;
 use super::plan::Ranges;
 use super::rows::StreamRows;
 use super::stream::KvStream;
+use crate::attention::softcap::sink_weight;
 use crate::element::Element;
+use crate::kv_element::KvElement;
 use cuda_std::ptx::memory::{load_l2, store_l2};
 
 /// Partial results that a thread loads before it uses the first, so that it pays the latency of L2 once for all of
@@ -45,6 +47,10 @@ pub struct Exchange {
     pub slots: u32,
     /// The number of rows that a partial result has room for.
     pub rows: u32,
+    /// The logit of each query head's sink, or null.
+    pub sinks: *const f32,
+    /// The amount by which scores are lower than they are without a softcap, as a power of two.
+    pub shift: f32,
 }
 
 impl Exchange {
@@ -65,7 +71,7 @@ impl Exchange {
 /// The rows of all `warps` are at `shared`, one warp after the other. `exchange` and `stream` are the launch's. All
 /// threads of the block call this together.
 #[inline(always)]
-pub unsafe fn finish<T: Element, const D: u32>(
+pub unsafe fn finish<T: KvElement, const D: u32>(
     shared: *const Vector,
     warps: u32,
     stream_rows: StreamRows,
@@ -77,6 +83,15 @@ pub unsafe fn finish<T: Element, const D: u32>(
     let Exchange { arrivals, ranges, rows, .. } = exchange;
     let (first, last) = (ranges.holding(stream.begin), ranges.holding(stream.end() - 1));
     let pieces = Pieces::<D> { count: stream_rows.count };
+    let store = |piece: Piece, number: u32, chunk: u32| {
+        let to = output.wrapping_add(stream_rows.element::<D>(number, stride) + 4 * chunk as usize);
+        // SAFETY: the sinks have this row's head, and the output has this row.
+        unsafe {
+            let sink =
+                sink_weight(exchange.sinks, stream_rows.query_head(number), piece.max + exchange.shift) * T::SUM_GAIN;
+            piece.store::<T::Element>(to, sink);
+        }
+    };
     // SAFETY: by this function's contract, the warps' rows are at `shared`, and `exchange` and `output` have room for
     // the stream's rows. All threads of the block have the same `first` and `last`, so they reach the barriers
     // together.
@@ -89,7 +104,7 @@ pub unsafe fn finish<T: Element, const D: u32>(
                 piece.add(*row.add(chunk as usize), *row.add(D as usize / 4));
             }
             if first == last {
-                piece.store::<T>(output.add(stream_rows.element::<D>(number, stride) + 4 * chunk as usize));
+                store(piece, number, chunk);
             } else {
                 let row = exchange.rows::<D>(thread::block_idx_x(), first).add((number * row_vectors(D)) as usize);
                 let [a, b, c, d] = piece.out;
@@ -122,7 +137,7 @@ pub unsafe fn finish<T: Element, const D: u32>(
                 }
                 slot += BATCH;
             }
-            piece.store::<T>(output.add(stream_rows.element::<D>(number, stride) + 4 * chunk as usize));
+            store(piece, number, chunk);
         });
     }
 }
@@ -172,13 +187,13 @@ impl Piece {
         self.out = [both(0), both(1), both(2), both(3)];
     }
 
-    /// Stores the result, rounded to 16 bits.
+    /// Stores the result, rounded to 16 bits. `sink` joins the sum of weights.
     ///
     /// # Safety
     /// `to` has room for four elements and is aligned to 8 bytes.
     #[inline(always)]
-    unsafe fn store<T: Element>(&self, to: *mut u16) {
-        let scale = self.sum.rcp_fast();
+    unsafe fn store<T: Element>(&self, to: *mut u16, sink: f32) {
+        let scale = (self.sum + sink).rcp_fast();
         let [a, b, c, d] = self.out;
         let low = T::Pair::from_f32([a * scale, b * scale]).to_bits();
         let high = T::Pair::from_f32([c * scale, d * scale]).to_bits();

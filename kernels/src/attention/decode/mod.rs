@@ -4,6 +4,7 @@
 //! | --- | --- | --- | --- |
 //! | [`plan_paged_attention()`] | each block's share of the work, once per step for all layers | 1 | [`PLAN_THREADS`] |
 //! | [`paged_attention()`] | `softmax(scale q K^T) V` for every sequence and head | [`DecodeLaunch::shape`] | |
+//! | [`paged_attention_capped()`] | the same with a softcap on the scores | | |
 //!
 //! Queries are `[tokens][heads][D]`, with a stride between tokens. Results are `[tokens][heads][D]`, contiguous. Keys
 //! and values are in the pages of [`layout`](crate::layout), found through block tables. All tables are one array, and
@@ -21,8 +22,8 @@
 //! | [`DecodeLaunch`] | the kernel for each shape; grid, shared memory, workspace |
 //!
 //! `H` is the number of rows that a kernel takes at once. It is 8 for groups of up to 8 query heads per KV head, and 16
-//! for larger groups, for both types. With heads of 256 it is always 8, because 16 rows would not fit the registers.
-//! With an 8-bit cache it is always 8 too, to limit the number of kernels. If a group has more heads, they form further
+//! for larger groups, for both types. From 256 elements on it is always 8, because 16 rows would not fit the registers.
+//! With an 8-bit cache or a softcap it is always 8 too, to limit the number of kernels. If a group has more heads, they form further
 //! streams, which read the cache again.
 //!
 //! # Drafts
@@ -115,6 +116,7 @@ use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
 use super::LOG2_E;
+use super::softcap::Softcap;
 use crate::element::{Bf16, F16};
 use crate::kv_element::{Bf16Fp8, Bf16Int8, F16Fp8, F16Int8, KvElement};
 use crate::layout::Pages;
@@ -129,6 +131,30 @@ use stream::{Cache, KvStream, Reader, tile_bytes};
 pub use launch::{DecodeLaunch, floor, is_draft};
 pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan_vectors};
 
+/// The arguments of [`paged_attention()`].
+#[derive(Clone, Copy)]
+struct Arguments {
+    output: *mut u16,
+    query: *const u16,
+    cache: *const Vector,
+    tables: *const u32,
+    table_starts: *const u32,
+    query_starts: *const u32,
+    plan: *const Vector,
+    partials: *mut Vector,
+    arrivals: *mut u32,
+    sinks: *const f32,
+    query_stride: u32,
+    kv_heads: u32,
+    group: u32,
+    block_size: u32,
+    rows: u32,
+    window: u32,
+    scale: f32,
+    /// Used if the kernel has a softcap.
+    softcap: Softcap,
+}
+
 /// Computes decode attention, `H` rows at once, with `D` elements each.
 ///
 /// - `output`: `[tokens][heads][D]`.
@@ -141,6 +167,7 @@ pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan
 /// - `plan`: the result of [`plan_paged_attention()`] for this batch, window and grid.
 /// - `partials`, `arrivals`: the workspace, with the sizes [`DecodeLaunch::partial_vectors`] and
 ///   [`DecodeLaunch::arrivals`].
+/// - `sinks`: a logit for each query head, which joins the denominator of the softmax, or null.
 /// - `rows`: the maximum number of rows of a stream, [`DecodeLaunch::rows`].
 /// - `window`: with w > 0, a query sees the last w tokens up to its own; with 0 it sees all. Below 2^31.
 /// - `scale`: the factor for products of queries and keys, above 0.
@@ -148,13 +175,15 @@ pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan
 /// # Safety
 /// The arrays have these shapes. Query rows are aligned to 4 bytes, output to 8, vectors to 16. The launch is as
 /// [`DecodeLaunch`] says, and no other launch uses the workspace meanwhile.
+// At head size 32 shared memory has room for more than three blocks, so registers must suffice for four.
 #[kernel(
     dependent,
     max_threads = 128,
     min_blocks = 2,
-    instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256], H = [8]),
+    instances(min_blocks = 4, T = [F16, Bf16], D = [32], H = [8]),
+    instances(T = [F16, Bf16], D = [64, 80, 96, 128, 256, 512], H = [8]),
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128], H = [16]),
-    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 80, 96, 128, 256], H = [8])
+    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 80, 96, 128, 256, 512], H = [8])
 )]
 pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     output: *mut u16,
@@ -166,6 +195,7 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     plan: *const Vector,
     partials: *mut Vector,
     arrivals: *mut u32,
+    sinks: *const f32,
     query_stride: u32,
     kv_heads: u32,
     group: u32,
@@ -174,12 +204,103 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     window: u32,
     scale: f32,
 ) {
+    let args = Arguments {
+        output,
+        query,
+        cache,
+        tables,
+        table_starts,
+        query_starts,
+        plan,
+        partials,
+        arrivals,
+        sinks,
+        query_stride,
+        kv_heads,
+        group,
+        block_size,
+        rows,
+        window,
+        scale,
+        softcap: Softcap::NONE,
+    };
+    // SAFETY: this kernel's contract is the function's.
+    unsafe { attend::<T, D, H, false>(args) };
+}
+
+/// Does the same as [`paged_attention()`] with scores `cap tanh(s / cap)` in place of `s`. `inner` and `outer` are those of
+/// [`Softcap`].
+///
+/// # Safety
+/// As for [`paged_attention()`].
+#[kernel(
+    dependent,
+    max_threads = 128,
+    min_blocks = 2,
+    instances(min_blocks = 4, T = [F16, Bf16], D = [32], H = [8]),
+    instances(T = [F16, Bf16], D = [128, 256], H = [8])
+)]
+pub unsafe fn paged_attention_capped<T: KvElement, const D: u32, const H: u32>(
+    output: *mut u16,
+    query: *const u16,
+    cache: *const Vector,
+    tables: *const u32,
+    table_starts: *const u32,
+    query_starts: *const u32,
+    plan: *const Vector,
+    partials: *mut Vector,
+    arrivals: *mut u32,
+    sinks: *const f32,
+    query_stride: u32,
+    kv_heads: u32,
+    group: u32,
+    block_size: u32,
+    rows: u32,
+    window: u32,
+    inner: f32,
+    outer: f32,
+) {
+    let args = Arguments {
+        output,
+        query,
+        cache,
+        tables,
+        table_starts,
+        query_starts,
+        plan,
+        partials,
+        arrivals,
+        sinks,
+        query_stride,
+        kv_heads,
+        group,
+        block_size,
+        rows,
+        window,
+        scale: 0.0,
+        softcap: Softcap { inner, outer },
+    };
+    // SAFETY: this kernel's contract is the function's.
+    unsafe { attend::<T, D, H, true>(args) };
+}
+
+/// Computes a block's range. If `CAPPED`, scores have a softcap.
+///
+/// # Safety
+/// As for [`paged_attention_capped()`].
+#[inline(always)]
+unsafe fn attend<T: KvElement, const D: u32, const H: u32, const CAPPED: bool>(args: Arguments) {
+    let Arguments { output, query, cache, tables, table_starts, query_starts, plan, partials, arrivals, sinks, .. } =
+        args;
+    let Arguments { query_stride, kv_heads, group, block_size, rows, window, scale, softcap, .. } = args;
     let window = if window == 0 { i32::MAX as u32 } else { window };
     let pages = Pages { heads: kv_heads, head_size: D, block_size, format: T::FORMAT };
     let cache = Cache { vectors: cache, pages, tables, table_starts, head_tiles: group.div_ceil(H) };
     let (slots, warp) = (thread::grid_dim_x(), warp::warp_id());
     let plan = DecodePlan::new(plan, slots);
-    // SAFETY: this kernel's contract covers the contracts of the functions called here. All lanes of a warp go through
+    let shift = softcap.shift();
+    let softcap = if CAPPED { Some(softcap) } else { None };
+    // SAFETY: this function's contract covers the contracts of the functions called here. All lanes of a warp go through
     // the same tiles, and all threads of a block through the same streams, so they reach shuffles and barriers
     // together.
     unsafe {
@@ -187,7 +308,7 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
         if begin == end {
             return;
         }
-        let exchange = Exchange { partials, arrivals, ranges: plan.ranges(), slots, rows };
+        let exchange = Exchange { partials, arrivals, ranges: plan.ranges(), slots, rows, sinks, shift };
         let (stages, tile_bytes) = (stages(D, T::FORMAT), tile_bytes(D, T::FORMAT));
         let ring = shared_offset(dynamic_shared_mem::<u8>()) + warp * stages * tile_bytes;
         let merged = dynamic_shared_mem::<u8>().add(ring_bytes(D, T::FORMAT) as usize).cast::<Vector>();
@@ -200,7 +321,8 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
         }
         loop {
             let stream_rows = StreamRows::new(stream, query_starts, cache.head_tiles, group, H);
-            let mut heads = QueryHeads::<T, D, H>::load(query, query_stride, stream_rows);
+            // Queries in shared memory take the place of partial results, of which the block's only warp has none yet.
+            let mut heads = QueryHeads::<T, D, H>::load(query, query_stride, stream_rows, merged.cast());
             let sight = stream_rows.sight(stream, window);
             let stop = stream.end().min(end);
             while tile < stop {
@@ -212,7 +334,7 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
                 // Wait for the copies of the other lanes, too.
                 warp::sync_warp(FULL_MASK);
                 let at = ring + stage * tile_bytes;
-                heads.attend(at, tile, sight, scale * LOG2_E);
+                heads.attend(at, tile, sight, scale * LOG2_E, softcap);
                 // All lanes must be done with the stage before it is refilled.
                 warp::sync_warp(FULL_MASK);
                 reader.fetch(stage);
@@ -222,7 +344,7 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
             // Recomputed here because registers are scarce in the loop.
             let stream_rows = StreamRows::new(stream, query_starts, cache.head_tiles, group, H);
             heads.store_partials(merged.add((warp * rows * row_vectors(D)) as usize).cast(), stream_rows.count);
-            finish::<T::Element, D>(merged, warps(D), stream_rows, stream, exchange, output, kv_heads * group * D);
+            finish::<T, D>(merged, warps(D), stream_rows, stream, exchange, output, kv_heads * group * D);
             if stop == end {
                 return;
             }

@@ -47,6 +47,12 @@ impl StreamRows {
         StreamRows { token, tokens, head: kv_head * group + before, group, count }
     }
 
+    /// Returns the query head of a row.
+    #[inline(always)]
+    pub const fn query_head(self, row: u32) -> u32 {
+        self.head + row - divide(row, self.group) * self.group
+    }
+
     /// Returns the index of a row's first element in an array of heads of `D` elements, with `stride` elements between
     /// tokens.
     #[inline(always)]

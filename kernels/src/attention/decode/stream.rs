@@ -21,6 +21,8 @@ pub struct KvStream {
     pub begin: u32,
     /// The sequence's entry in the plan.
     pub span: PlanEntry,
+    /// The index of a tile within the sequence, minus its number. Kept because every copy needs it.
+    shift: u32,
 }
 
 impl KvStream {
@@ -33,7 +35,8 @@ impl KvStream {
         // SAFETY: by this function's contract, the plan has been computed and `sequence` is in the batch.
         let span = unsafe { plan.span(sequence) };
         let index = divide(tile - span.start, span.tiles);
-        KvStream { sequence, index, begin: span.start + index * span.tiles, span }
+        let begin = span.start + index * span.tiles;
+        KvStream { sequence, index, begin, span, shift: (span.first / TILE).wrapping_sub(begin) }
     }
 
     /// Returns the number of the tile after the stream's last.
@@ -62,12 +65,13 @@ impl KvStream {
                 }
             }
         }
+        self.shift = (self.span.first / TILE).wrapping_sub(self.begin);
     }
 
     /// Returns the position of a tile's first token within the sequence.
     #[inline(always)]
     pub const fn position(self, tile: u32) -> u32 {
-        (self.span.first / TILE + tile - self.begin) * TILE
+        self.shift.wrapping_add(tile) * TILE
     }
 }
 

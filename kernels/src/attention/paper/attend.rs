@@ -14,7 +14,7 @@ use cuda_std::vector::HalfVector;
 
 use super::head::Head;
 use super::scores::scores;
-use super::softmax::exponentials;
+use super::softmax::{capped, exponentials};
 use super::values::weigh;
 use super::{MAX_HEAD_SIZE, WARPS};
 use crate::attention::LOG2_E;
@@ -31,13 +31,19 @@ pub struct Attended {
     pub values: [f32; 2],
 }
 
-/// Attends to the tokens of `head.span`.
+/// Attends to the tokens of `head.span`. With a positive `cap`, logits have a softcap. `sink` returns a further weight
+/// relative to the greatest logit.
 ///
 /// # Safety
 /// The inputs of `head` are valid. Dynamic shared memory has room for `head.span.slots(B)` numbers. All threads of a
 /// block of [`THREADS`](super::THREADS) call this together.
 #[inline(always)]
-pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, scale: f32) -> Attended {
+pub unsafe fn attend<T: Element, const D: u32, const B: u32>(
+    head: &Head<D, B>,
+    scale: f32,
+    cap: f32,
+    sink: impl Fn(f32) -> f32,
+) -> Attended {
     let query = shared_array![f32; MAX_HEAD_SIZE as usize];
     let room_for_maxima = shared_array![f32; WARPS as usize];
     let room_for_sums = shared_array![f32; WARPS as usize];
@@ -62,9 +68,12 @@ pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, 
         // The barrier in this reduction also completes the logits.
         let greatest = block::reduce::<WARPS>(greatest, room_for_maxima, f32::NEG_INFINITY, f32::max);
 
-        let sum = exponentials(logits, head.span.slots(B), greatest);
+        let count = head.span.slots(B);
+        // The greatest logit stays the greatest under a softcap.
+        let greatest = if cap > 0.0 { capped(greatest, cap) } else { greatest };
+        let sum = exponentials(logits, count, greatest, cap);
         // The barrier in this reduction also completes the weights.
-        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b);
+        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b) + sink(greatest);
 
         weigh::<T, D, B>(head, logits, partial);
         thread::sync_threads(); // All warps' sums of values are complete.

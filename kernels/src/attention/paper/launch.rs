@@ -4,11 +4,11 @@ use cuda_std::launch::LaunchShape;
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::{DevicePtrMut, KernelCall};
 
-use super::{PARTITION, THREADS};
+use super::{MAX_HEAD_SIZE, PARTITION, THREADS};
 use crate::attention::AttentionShape;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{
-    attention::{with_block_size, with_head_size},
+    attention::{with_block_size, with_constant},
     element::ElementType,
     rope::rope_and_cache,
     with_element,
@@ -76,23 +76,28 @@ impl Version {
     }
 }
 
+/// Returns whether these kernels support a shape: a 16-bit cache and heads of up to [`MAX_HEAD_SIZE`].
+pub const fn serves(shape: AttentionShape) -> bool {
+    shape.head_size() <= MAX_HEAD_SIZE && !shape.pages().format.is_coded()
+}
+
 /// Returns v1's call with these arguments, for this element type and shape.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn v1_call(shape: AttentionShape, element: ElementType, args: super::paged_attention_v1) -> KernelCall {
-    with_element!(element, T => with_head_size!(shape.head_size(), D => {
+    with_element!(element, T => with_constant!(shape.head_size(), D => {
         with_block_size!(shape.pages().block_size, B => args.instance::<T, D, B>())
-    }))
+    }, 32 64 80 96 128 256))
 }
 
 /// Returns v2's call with these arguments, for this element type and shape.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn v2_call(shape: AttentionShape, element: ElementType, args: super::paged_attention_v2) -> KernelCall {
-    with_element!(element, T => with_head_size!(shape.head_size(), D => {
+    with_element!(element, T => with_constant!(shape.head_size(), D => {
         with_block_size!(shape.pages().block_size, B => args.instance::<T, D, B>())
-    }))
+    }, 32 64 80 96 128 256))
 }
 
-/// Converts v1's arguments to v2's. The output is omitted because the reduction writes it.
+/// Converts v1's arguments to v2's. The output and the sinks are omitted because they belong to the reduction.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn partitioned(
     args: super::paged_attention_v1,
@@ -101,7 +106,7 @@ pub fn partitioned(
     sums: DevicePtrMut<f32>,
 ) -> super::paged_attention_v2 {
     let super::paged_attention_v1 { output: _, query, keys, values, tables, lengths, .. } = args;
-    let super::paged_attention_v1 { query_stride, table_stride, kv_heads, window, scale, .. } = args;
+    let super::paged_attention_v1 { query_stride, table_stride, kv_heads, window, scale, softcap, .. } = args;
     super::paged_attention_v2 {
         partials,
         maxima,
@@ -116,6 +121,7 @@ pub fn partitioned(
         kv_heads,
         window,
         scale,
+        softcap,
     }
 }
 

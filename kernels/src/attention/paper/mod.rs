@@ -126,7 +126,7 @@
 //! - The output is divided by the sum of the weights, not each weight.
 //! - The warps' sums are merged at one barrier instead of four.
 //! - v2's partial results are `f32`.
-//! - Sliding windows are supported. ALiBi and block-sparse masks are not.
+//! - Sliding windows, attention sinks and softcaps are supported. ALiBi and block-sparse masks are not.
 
 mod attend;
 pub mod floor;

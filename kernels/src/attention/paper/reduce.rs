@@ -21,12 +21,14 @@ use cuda_std::vector::HalfVector;
 use super::attend::write_row;
 use super::span::TokenRange;
 use super::{THREADS, WARPS};
+use crate::attention::softcap::sink_weight;
 use crate::element::{Bf16, Element, F16};
 
 /// Merges the partial results of [`paged_attention_v2()`](super::paged_attention_v2()). An empty sequence gets zeros.
 ///
 /// - `output`: `[sequences][heads][head_size]`
 /// - `partials`, `maxima`, `sums`: as v2 wrote them, with `partitions` entries per sequence and head
+/// - `sinks`: a logit for each head, which joins the denominator of the softmax, or null
 ///
 /// # Safety
 /// The arrays have these shapes and are aligned to 8 bytes. `lengths`, `block_size` and `window` are the same as for
@@ -42,6 +44,7 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
     head_size: u32,
     block_size: u32,
     window: u32,
+    sinks: *const f32,
 ) {
     let room_for_maxima = shared_array![f32; WARPS as usize];
     let room_for_sums = shared_array![f32; WARPS as usize];
@@ -87,6 +90,7 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
                 partition += 1;
             }
         }
+        let sum = sum + sink_weight(sinks, head, greatest);
         write_row::<T>(output.add(row * head_size as usize), head_size, values, sum);
     }
 }

@@ -63,6 +63,7 @@ pub unsafe fn paged_attention_v2<T: Element, const D: u32, const B: u32>(
     kv_heads: u32,
     window: u32,
     scale: f32,
+    softcap: f32,
 ) {
     let inputs = AttentionArgs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };
     let (head_index, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
@@ -76,7 +77,7 @@ pub unsafe fn paged_attention_v2<T: Element, const D: u32, const B: u32>(
         if head.span.is_empty() {
             return;
         }
-        let attended = attend::<T, D, B>(&head, scale);
+        let attended = attend::<T, D, B>(&head, scale, softcap, |_| 0.0);
 
         let row = (sequence as usize * heads as usize + head_index as usize) * partitions as usize + partition as usize;
         let thread = thread::thread_idx_x();

@@ -15,7 +15,8 @@ use cuda_std::unroll;
 use cuda_std::vector::Vector;
 use cuda_std::warp::lane_id;
 
-use super::shape::{FRAGMENT, fragments, part_bytes, query_in_registers, tile_keys, tile_rows};
+use super::shape::{FRAGMENT, columns, fragments, part_bytes, query_in_registers, tile_keys, tile_rows};
+use crate::attention::softcap::Softcap;
 use crate::attention::squares::{Squares, scales};
 use crate::element::Element;
 use crate::kv_element::KvElement;
@@ -25,7 +26,7 @@ use cuda_std::ptx::ldmatrix;
 /// elements take no registers.
 pub const FRAGMENTS: usize = 2;
 
-/// The largest head size.
+/// Maximum number of elements of a row's output that a warp computes.
 const ELEMENTS: usize = 256;
 
 /// Maximum number of keys in a tile.
@@ -133,7 +134,20 @@ impl<const D: u32> Queries<D> {
     }
 }
 
-/// Adds the weighted values of the tile at the shared-memory offset `tile` to the output.
+/// Applies a softcap to the scores of a tile.
+#[inline(always)]
+pub fn cap<T: KvElement, const D: u32>(scores: &mut ScoreFragments, softcap: Softcap) {
+    for scores in &mut scores[..fragments(D) as usize] {
+        for four in &mut scores[..tile_keys(D, T::FORMAT) as usize / 8] {
+            for score in four {
+                *score = softcap.apply(*score);
+            }
+        }
+    }
+}
+
+/// Adds the weighted values of the tile at the shared-memory offset `tile` to the output. The warp computes the output's
+/// elements from `first` on.
 ///
 /// Multiplies the weights by the values' scales and rounds them to 16 bits before the product.
 ///
@@ -144,6 +158,7 @@ pub unsafe fn add_values<T: KvElement, const D: u32>(
     output: &mut OutputFragments,
     weights: &ScoreFragments,
     tile: u32,
+    first: u32,
 ) {
     let part = part_bytes(D, T::FORMAT);
     let mut value_scales = [[0.0; 2]; 4];
@@ -166,9 +181,10 @@ pub unsafe fn add_values<T: KvElement, const D: u32>(
                 .map(|pair| <T::Element as Element>::Pair::from_f32(pair).to_bits());
         }
         // `mma` needs all tokens' values of one element next to each other, so the loads transpose them.
-        let values = tile + part + 16 * step * ROW;
-        let mut squares = Squares::<T>::along_elements(values, D / 16, tile_keys(D, T::FORMAT), true);
-        for pair in 0..D / 16 {
+        let first = first / T::FORMAT.vector_elements() * tile_keys(D, T::FORMAT) * ROW;
+        let values = tile + part + first + 16 * step * ROW;
+        let mut squares = Squares::<T>::along_elements(values, columns(D) / 16, tile_keys(D, T::FORMAT), true);
+        for pair in 0..columns(D) / 16 {
             // SAFETY: by this function's contract, the values are in shared memory and all lanes are here. Squares are
             // within the tile.
             unsafe {

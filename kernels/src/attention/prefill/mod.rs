@@ -23,13 +23,23 @@
 //! # Grid
 //!
 //! ([KV heads](shape::launch_shape()), tiles) blocks of 4 warps. A block computes a tile of 128 query rows (64 at head
-//! size 256). It iterates over the keys that these rows see, in tiles of 64 (32 at head size 256). The query heads of a
+//! size 256, 32 at 512). It iterates over the keys that these rows see, in tiles of 64 (32 at head size 256, 16 at 512). The query heads of a
 //! KV head are neighbouring rows. So a group of any size fills tiles, and a token's heads share its keys. A block finds
 //! its rows by bisection of `query_starts`. The host needs bounds on tokens and sequences, but no lengths.
 //!
 //! With an 8-bit cache, each warp converts codes to 16-bit numbers as it loads them. For a tile of 64 keys at head size
 //! 64 that takes twice the instructions of a 16-bit cache. From head size 80 on, tiles have 32 keys, because registers
 //! are short. At head size 256 the queries stay in shared memory.
+//!
+//! At head size 512 a row's output takes 256 registers of each lane, more than there are. Two warps therefore share rows.
+//! Both compute the scores, and each computes half of the output. That is half as much again on the tensor cores. Only
+//! with 32 rows and 16 keys do queries and two stages fit into the 99 KiB that every GPU has.
+//!
+//! # Reuse of a prefix
+//!
+//! Tiles of keys begin at multiples of their size, whatever a row's window. The reference of a row's softmax depends only
+//! on the row's own scores. A tile that a row does not see leaves its result as it is. A token's result is therefore the
+//! same to the bit, whether its prefix is known or is computed in the same launch.
 //!
 //! # Floor
 //!
@@ -70,6 +80,7 @@ use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
+use super::softcap::Softcap;
 use crate::element::{Bf16, F16};
 use crate::kv_element::{Bf16Fp8, Bf16Int8, F16Fp8, F16Int8, KvElement};
 use crate::layout::Pages;
@@ -87,7 +98,7 @@ mod tile;
 use fragment::{Queries, ZERO, add_values};
 use pages::KvTiles;
 use rows::QueryRows;
-use shape::{fragments, query_in_registers, row_bytes, stage_bytes, tile_keys, tile_rows};
+use shape::{fragments, query_in_registers, row_bytes, sharers, stage_bytes, tile_keys, tile_rows};
 use softmax::Softmax;
 use tile::Tile;
 
@@ -111,7 +122,24 @@ struct Cache {
     vectors: *const Vector,
 }
 
+/// The arguments of [`paged_prefill()`].
+#[derive(Clone, Copy)]
+struct Arguments {
+    output: *mut u16,
+    batch: Batch,
+    cache: *const Vector,
+    sinks: *const f32,
+    kv_heads: u32,
+    block_size: u32,
+    window: u32,
+    scale: f32,
+    /// Used if the kernel has a softcap.
+    softcap: Softcap,
+}
+
 /// Computes causal attention of each sequence's new tokens over its whole context, see the module.
+///
+/// `sinks` has a logit for each query head, which joins the denominator of the softmax. Null means none.
 ///
 /// # Safety
 /// - The arrays have the shapes that the module describes. `query`, its rows, `cache` and `output` are aligned to 16
@@ -124,8 +152,8 @@ struct Cache {
     dependent,
     max_threads = 128,
     min_blocks = 2,
-    instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256]),
-    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 80, 96, 128, 256])
+    instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256, 512]),
+    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 80, 96, 128, 256, 512])
 )]
 pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
     output: *mut u16,
@@ -135,6 +163,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
     table_starts: *const u32,
     query_starts: *const u32,
     contexts: *const u32,
+    sinks: *const f32,
     sequences: u32,
     query_stride: u32,
     kv_heads: u32,
@@ -144,10 +173,62 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
     scale: f32,
 ) {
     let batch = Batch { query, query_stride, tables, table_starts, query_starts, contexts, sequences, group };
+    let args = Arguments { output, batch, cache, sinks, kv_heads, block_size, window, scale, softcap: Softcap::NONE };
+    // SAFETY: this kernel's contract is the function's.
+    unsafe { attend::<T, D, false>(args) };
+}
+
+/// Does the same as [`paged_prefill()`] with scores `cap tanh(s / cap)` in place of `s`. `inner` and `outer` are those of
+/// [`Softcap`].
+///
+/// # Safety
+/// As for [`paged_prefill()`].
+#[kernel(dependent, max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [32, 128, 256]))]
+pub unsafe fn paged_prefill_capped<T: KvElement, const D: u32>(
+    output: *mut u16,
+    query: *const u16,
+    cache: *const Vector,
+    tables: *const u32,
+    table_starts: *const u32,
+    query_starts: *const u32,
+    contexts: *const u32,
+    sinks: *const f32,
+    sequences: u32,
+    query_stride: u32,
+    kv_heads: u32,
+    group: u32,
+    block_size: u32,
+    window: u32,
+    inner: f32,
+    outer: f32,
+) {
+    let batch = Batch { query, query_stride, tables, table_starts, query_starts, contexts, sequences, group };
+    let args = Arguments {
+        output,
+        batch,
+        cache,
+        sinks,
+        kv_heads,
+        block_size,
+        window,
+        scale: 0.0,
+        softcap: Softcap { inner, outer },
+    };
+    // SAFETY: this kernel's contract is the function's.
+    unsafe { attend::<T, D, true>(args) };
+}
+
+/// Computes a block's tile of rows. If `CAPPED`, scores have a softcap.
+///
+/// # Safety
+/// As for [`paged_prefill_capped()`].
+#[inline(always)]
+unsafe fn attend<T: KvElement, const D: u32, const CAPPED: bool>(args: Arguments) {
+    let Arguments { output, batch, cache, sinks, kv_heads, block_size, window, scale, softcap } = args;
     let cache = Cache { pages: Pages { heads: kv_heads, head_size: D, block_size, format: T::FORMAT }, vectors: cache };
     let window = if window == 0 { i32::MAX as u32 } else { window };
     let head = thread::block_idx_x();
-    // SAFETY: this kernel's contract covers the contracts of the functions called here. The launch has shared memory
+    // SAFETY: this function's contract covers the contracts of the functions called here. The launch has shared memory
     // for all rows and stages. All threads of a block take the same tile, and all lanes of a warp the same rows, so
     // they reach barriers and shuffles together.
     unsafe {
@@ -173,7 +254,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
             warp::sync_warp(FULL_MASK);
             queries.load_all();
         }
-        let mut softmax = Softmax::<T, D>::new(scale);
+        let mut softmax = if CAPPED { Softmax::<T, D>::of_powers(softcap.outer) } else { Softmax::<T, D>::new(scale) };
         let mut sums = ZERO;
         while index <= last {
             // The tile has arrived, and all warps are done with the previous one, whose stage the next one reuses.
@@ -188,20 +269,30 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
             {
                 let stage = stages + index % 2 * stage_bytes(D, T::FORMAT);
                 let mut scores = queries.times_keys::<T>(stage);
+                if CAPPED {
+                    fragment::cap::<T, D>(&mut scores, softcap);
+                }
                 if !own.all(key, tile_keys(D, T::FORMAT)) {
+                    // Registers are short in the loop with a softcap.
+                    let rows = if CAPPED { rows.again() } else { rows };
                     rows.mask::<T>(&mut scores, key, window);
                 }
                 softmax.weigh(&mut scores, &mut sums);
-                add_values::<T, D>(&mut sums, &scores, stage);
+                add_values::<T, D>(&mut sums, &scores, stage, rows.first_column());
             }
             index += 1;
         }
+        if sharers(D) > 1 {
+            // Outputs overwrite the queries, which another warp may still be reading for the last tile.
+            thread::sync_threads();
+        }
         if own_sight.is_some() {
-            if !query_in_registers(D, T::FORMAT) {
+            if !query_in_registers(D, T::FORMAT) && sharers(D) == 1 {
                 // Other lanes may still be reading the queries for the last tile.
                 warp::sync_warp(FULL_MASK);
             }
-            rows.store::<T, _>(output, &sums, &softmax.finish());
+            let sink = |fragment, half, reference| rows.sink(sinks, fragment, half, reference + softcap.shift());
+            rows.store::<T, _>(output, &sums, &softmax.finish(sink));
         }
     }
 }

@@ -5,13 +5,15 @@
 
 use cuda_std::half::Half2;
 use cuda_std::shared::shared_offset;
+use cuda_std::unroll::hidden;
 use cuda_std::vector::Vector;
 use cuda_std::warp::{self, FULL_MASK, lane_id};
 
 use super::Batch;
 use super::fragment::ScoreFragments;
-use super::shape::{FRAGMENT, tile_keys, tile_rows};
+use super::shape::{FRAGMENT, columns, sharers, tile_keys, tile_rows};
 use super::tile::{Sight, Tile};
+use crate::attention::softcap::sink_weight;
 use crate::element::Element;
 use crate::kv_element::KvElement;
 use crate::layout::VECTOR;
@@ -29,6 +31,8 @@ pub struct QueryRows<const D: u32> {
     first: u32,
     /// Row fragments per warp. Callers pass a constant.
     fragments: u32,
+    /// The warp's number among those that share its rows.
+    part: u32,
     /// The tile's rows in shared memory.
     image: *mut Vector,
 }
@@ -37,7 +41,15 @@ impl<const D: u32> QueryRows<D> {
     /// Creates this warp's rows of a tile, which is at `image` in shared memory.
     #[inline(always)]
     pub fn new(tile: Tile, head: u32, kv_heads: u32, image: *mut Vector, fragments: u32) -> Self {
-        Self { tile, head, kv_heads, first: warp::warp_id() * FRAGMENT * fragments, fragments, image }
+        let (first, part) = (warp::warp_id() / sharers(D) * FRAGMENT * fragments, warp::warp_id() % sharers(D));
+        Self { tile, head, kv_heads, first, fragments, part, image }
+    }
+
+    /// Returns the same rows, whose addresses are computed again. Otherwise they would take registers in between.
+    #[inline(always)]
+    pub fn again(self) -> Self {
+        let place = warp::warp_id() / sharers(D) * FRAGMENT * self.fragments;
+        Self { first: hidden(place), image: self.image.wrapping_add(hidden(0) as usize), ..self }
     }
 
     /// Returns the keys that the rows see, or `None` if none of the rows is in the sequence.
@@ -50,6 +62,31 @@ impl<const D: u32> QueryRows<D> {
     #[inline(always)]
     pub fn place(&self, row: u32, chunk: u32) -> *mut Vector {
         self.image.wrapping_add((chunk * tile_rows(D) + self.first + row) as usize)
+    }
+
+    /// Returns the first element of the rows' outputs that this warp computes.
+    #[inline(always)]
+    pub fn first_column(&self) -> u32 {
+        self.part * columns(D)
+    }
+
+    /// Returns the pairs of chunks that this warp moves: the whole row, or the warp's part of it.
+    #[inline(always)]
+    fn pairs(&self) -> core::ops::Range<u32> {
+        let count = columns(D) / VECTOR / 2;
+        self.part * count..(self.part + 1) * count
+    }
+
+    /// Returns the [weight of the sink](sink_weight) for this lane's row in a half of a fragment.
+    ///
+    /// # Safety
+    /// `sinks` is null or has a logit for each query head.
+    #[inline(always)]
+    pub unsafe fn sink(&self, sinks: *const f32, fragment: u32, half: u32, reference: f32) -> f32 {
+        let row = self.tile.first + self.first + fragment * FRAGMENT + half * 8 + lane_id() / 4;
+        let head = self.head * self.tile.group + self.tile.token(row).1;
+        // SAFETY: every row has a query head, even past the sequence's end. The rest is this function's contract.
+        unsafe { sink_weight(sinks, head, reference) }
     }
 
     /// Returns the row within a fragment and the chunk within a pair that this lane moves. Shared memory takes the
@@ -83,7 +120,7 @@ impl<const D: u32> QueryRows<D> {
                 Some(at) => (at, size_of::<Vector>() as u32),
                 None => (0, 0),
             };
-            for pair in 0..D / VECTOR / 2 {
+            for pair in self.pairs() {
                 let to = shared_offset(self.place(row, 2 * pair + lane_chunk));
                 // SAFETY: the row is one of the query rows, or no byte is read.
                 unsafe {
@@ -124,7 +161,7 @@ impl<const D: u32> QueryRows<D> {
 
     /// Writes the outputs of the fragments, each row multiplied by its factor.
     ///
-    /// Each entry of a fragment covers eight columns. A fragment has at least the entries of a whole head.
+    /// Each entry of a fragment covers eight columns. A fragment has at least the entries of the warp's columns.
     ///
     /// # Safety
     /// All lanes of the warp call this together, once no lane reads the queries any more, because the outputs overwrite
@@ -144,13 +181,16 @@ impl<const D: u32> QueryRows<D> {
                 for half in 0..2 {
                     let row = fragment as u32 * FRAGMENT + half as u32 * 8 + lane_id() / 4;
                     let factor = factors[fragment][half];
-                    for chunk in 0..D / VECTOR {
+                    for chunk in 0..columns(D) / VECTOR {
                         let four = output[fragment][chunk as usize];
                         let pair = <T::Element as Element>::Pair::from_f32([
                             four[2 * half] * factor,
                             four[2 * half + 1] * factor,
                         ]);
-                        *self.place(row, chunk).cast::<u32>().add(lane_id() as usize % 4) = pair.to_bits();
+                        *self
+                            .place(row, self.first_column() / VECTOR + chunk)
+                            .cast::<u32>()
+                            .add(lane_id() as usize % 4) = pair.to_bits();
                     }
                 }
             }
@@ -158,7 +198,7 @@ impl<const D: u32> QueryRows<D> {
             for fragment in 0..self.fragments {
                 let row = fragment * FRAGMENT + lane_row;
                 let Some(at) = self.element(row, lane_chunk, self.kv_heads * self.tile.group * D) else { continue };
-                for pair in 0..D / VECTOR / 2 {
+                for pair in self.pairs() {
                     let vector = *self.place(row, 2 * pair + lane_chunk);
                     store_l2(to.add(at).cast::<Vector>().add(2 * pair as usize), vector);
                 }

@@ -6,10 +6,16 @@ use cuda_std::launch::LaunchShape;
 use cuda_std::vector::Vector;
 
 use crate::attention::AttentionShape;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::attention::softcap::Softcap;
 use crate::floor::Floor;
 use crate::layout::KvFormat;
 #[cfg(not(target_arch = "nvptx64"))]
-use crate::{attention::with_head_size, element::ElementType, with_kv_element};
+use crate::{
+    attention::{with_constant, with_head_size},
+    element::ElementType,
+    with_element, with_kv_element,
+};
 
 /// Warps per block.
 pub const WARPS: u32 = 4;
@@ -31,16 +37,33 @@ pub const fn fragments(head_size: u32) -> u32 {
     if head_size <= 128 { 2 } else { 1 }
 }
 
+/// Returns the warps that share query rows. Each computes a part of their output, because the whole would not fit the
+/// registers of one. All of them compute the scores.
+pub const fn sharers(head_size: u32) -> u32 {
+    if head_size <= 256 { 1 } else { 2 }
+}
+
+/// Returns the elements of a row's output that one warp computes.
+pub const fn columns(head_size: u32) -> u32 {
+    head_size / sharers(head_size)
+}
+
 /// Returns the query rows of a tile, which one block computes.
 pub const fn tile_rows(head_size: u32) -> u32 {
-    WARPS * FRAGMENT * fragments(head_size)
+    WARPS / sharers(head_size) * FRAGMENT * fragments(head_size)
 }
 
 /// Returns the keys of a tile, which has the same number of values. With 8-bit codes, 64 scores per row and outputs of
-/// more than 64 elements would not fit the registers together.
+/// more than 64 elements would not fit the registers together. At head size 512 shared memory is short.
 pub const fn tile_keys(head_size: u32, format: KvFormat) -> u32 {
     let most = if format.is_coded() { 64 } else { 128 };
-    if head_size <= most { 64 } else { 32 }
+    if head_size <= most {
+        64
+    } else if head_size <= 256 || format.is_coded() {
+        32
+    } else {
+        16
+    }
 }
 
 /// Returns the bytes of a tile's query rows.
@@ -80,6 +103,34 @@ pub const fn launch_shape(shape: AttentionShape, tokens: u32, sequences: u32) ->
 pub fn call(shape: AttentionShape, element: ElementType, args: super::paged_prefill) -> KernelCall {
     let size = shape.head_size();
     with_kv_element!(element, shape.pages().format, T => with_head_size!(size, D => args.instance::<T, D>()))
+}
+
+/// Returns the call of [`paged_prefill_capped()`](super::paged_prefill_capped()) with these arguments and this softcap,
+/// for this element type and a [capped](AttentionShape::with_softcap) shape.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn capped_call(shape: AttentionShape, element: ElementType, args: super::paged_prefill, cap: f32) -> KernelCall {
+    let super::paged_prefill { output, query, cache, tables, table_starts, query_starts, contexts, .. } = args;
+    let super::paged_prefill { sinks, sequences, query_stride, kv_heads, group, block_size, window, scale, .. } = args;
+    let Softcap { inner, outer } = Softcap::new(scale, cap);
+    let args = super::paged_prefill_capped {
+        output,
+        query,
+        cache,
+        tables,
+        table_starts,
+        query_starts,
+        contexts,
+        sinks,
+        sequences,
+        query_stride,
+        kv_heads,
+        group,
+        block_size,
+        window,
+        inner,
+        outer,
+    };
+    with_element!(element, T => with_constant!(shape.head_size(), D => args.instance::<T, D>(), 32 128 256))
 }
 
 /// Returns the floor of one sequence's attention. A batch's floor is the sum.

@@ -11,7 +11,7 @@ use cuda_std::float::GpuFloat;
 use cuda_std::warp::{self, FULL_MASK, WARP_SIZE};
 
 use super::fragment::{FRAGMENTS, OutputFragments, ScoreFragments};
-use super::shape::{fragments, tile_keys};
+use super::shape::{columns, fragments, tile_keys};
 use crate::attention::LOG2_E;
 use crate::kv_element::KvElement;
 
@@ -36,7 +36,12 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
     /// keys.
     #[inline(always)]
     pub fn new(scale: f32) -> Self {
-        let scale = scale * LOG2_E * T::KEY_FACTOR;
+        Self::of_powers(scale * LOG2_E * T::KEY_FACTOR)
+    }
+
+    /// Creates the state of rows that have seen no key, for scores that `scale` turns into powers of two.
+    #[inline(always)]
+    pub fn of_powers(scale: f32) -> Self {
         let (reference, sum) = ([[NONE; 2]; FRAGMENTS], [[0.0; 2]; FRAGMENTS]);
         Self { scale, reference, sum, element: PhantomData }
     }
@@ -87,7 +92,8 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
         most
     }
 
-    /// Raises the references to the largest scores, and rescales sums and output to match.
+    /// Raises the references that scores exceed by more than the slack to the largest scores, and rescales sums and
+    /// output to match. A row's result does not depend on the warp's other rows.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
@@ -97,11 +103,12 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
             for half in 0..2 {
                 let reference = self.reference[fragment][half];
                 // SAFETY: by this function's contract, all lanes are here. The loops are the same for all of them.
-                let new = unsafe { over_row(most[fragment][half], f32::max) }.max(reference);
+                let most = unsafe { over_row(most[fragment][half], f32::max) };
+                let new = if most > reference + T::SLACK { most } else { reference };
                 let factor = (reference - new).exp2_fast();
                 self.reference[fragment][half] = new;
                 self.sum[fragment][half] *= factor;
-                for four in &mut output[fragment][..D as usize / 8] {
+                for four in &mut output[fragment][..columns(D) as usize / 8] {
                     four[2 * half] *= factor;
                     four[2 * half + 1] *= factor;
                 }
@@ -110,17 +117,19 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
     }
 
     /// Returns the factor for each row's output: the inverse of its sum of weights, adjusted for the gain of the value
-    /// scales.
+    /// scales. `sink` returns the weight of a row's sink, relative to a reference.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
     #[inline(always)]
-    pub unsafe fn finish(self) -> PerRow<f32> {
+    pub unsafe fn finish(self, sink: impl Fn(u32, u32, f32) -> f32) -> PerRow<f32> {
         let mut inverse = self.sum;
-        for rows in &mut inverse[..fragments(D) as usize] {
-            for row in rows {
+        for (fragment, rows) in inverse[..fragments(D) as usize].iter_mut().enumerate() {
+            for (half, row) in rows.iter_mut().enumerate() {
+                let sink = sink(fragment as u32, half as u32, self.reference[fragment][half]);
                 // SAFETY: by this function's contract, all lanes are here. The loops are the same for all of them.
-                *row = (unsafe { over_row(*row, |a, b| a + b) } * T::SUM_GAIN).rcp_fast();
+                let sum = unsafe { over_row(*row, |a, b| a + b) } + sink;
+                *row = (sum * T::SUM_GAIN).rcp_fast();
             }
         }
         inverse

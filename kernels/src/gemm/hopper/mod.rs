@@ -37,13 +37,14 @@
 //! group runs independently from its first wait to its last store, so the block has no barrier after the first.
 
 pub mod decode;
+mod fetch;
 mod output;
 mod pair;
 pub(crate) mod ring;
 mod token_products;
 
 use cuda_std::prelude::*;
-use cuda_std::ptx::tensor::{self, CuTensorMap};
+use cuda_std::ptx::tensor::CuTensorMap;
 use cuda_std::ptx::{cluster, control, wgmma};
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::unroll;
@@ -56,8 +57,9 @@ use super::operand::{DEPTH, ROW_BYTES};
 use super::prefill::place;
 use super::split::{self, Meeting, share};
 use crate::element::{Bf16, Element, F16};
+use fetch::{Fetch, TileGrid};
 pub use output::TILED;
-use output::{PASS, PASS_BYTES, TILE, TILE_BYTES, TiledOutput, adds_tiles};
+use output::{PASS, PASS_BYTES, TiledOutput, adds_tiles};
 use pair::{Pair, SharedRing};
 use ring::{Ring, RingPlace};
 
@@ -176,10 +178,11 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     // SAFETY: all threads are here.
     unsafe { cluster::sync() };
 
-    let (first, last) = share(split::tiles(k, depth(COLUMNS)));
+    let steps = share(split::tiles(k, depth(COLUMNS)));
+    let (first, last) = steps;
     // These count tiles of clusters. A cluster's tile is one column wide, and has a row of tiles for each block.
     let (rows, columns) = (split::tiles(m, ROWS << pair.shift), split::tiles(n, COLUMNS));
-    let (mut tile, stride) = (thread::block_idx_x() >> pair.shift, thread::grid_dim_x() >> pair.shift);
+    let (tile, stride) = (thread::block_idx_x() >> pair.shift, thread::grid_dim_x() >> pair.shift);
     let mut at = RingPlace::default();
     if warp >= READERS {
         // SAFETY: all threads of the warp group reach the first call, and all lanes of a warp the second.
@@ -190,79 +193,18 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                 return;
             }
         }
-        // First token and first weight row of a tile of the product.
-        let origin = |tile: u32| {
-            let (tile_m, tile_n) = place(tile, rows, columns);
-            ((((tile_m << pair.shift) + pair.rank) * ROWS) as i32, (tile_n * COLUMNS) as i32)
+        let fetch = Fetch::<COLUMNS> {
+            x,
+            weight,
+            tiles,
+            ring,
+            pair,
+            grid: TileGrid { rows, columns, stride },
+            steps,
+            epilogue,
         };
-        let load_x = |to: u32, step: u32, row: i32, full: u32| {
-            unroll!(part in [0 1] {
-                if part < parts(COLUMNS) {
-                    let along = (step * depth(COLUMNS) + part * DEPTH) as i32;
-                    // SAFETY: the slot is free and has room for the tile, and the map describes the activations.
-                    unsafe { tensor::load_2d(to + a_at(part), x, [along, row], full) };
-                }
-            });
-        };
-        let load_weight = |to: u32, step: u32, column: i32, full: u32| {
-            unroll!(part in [0 1] {
-                if part < parts(COLUMNS) {
-                    let along = (step * depth(COLUMNS) + part * DEPTH) as i32;
-                    // SAFETY: as for the activations, in all blocks of the cluster.
-                    unsafe { pair.load_weight::<COLUMNS>(to + b_at(COLUMNS, part), weight, [along, column], full) };
-                }
-            });
-        };
-        // No launch writes the weight, so its first ring of tiles loads while earlier launches still run.
-        let (row, column) = origin(tile);
-        // SAFETY: only this lane fills the ring, and no slot is in use. The copies bring exactly these bytes, and there
-        // is a tile.
-        let mut step = unsafe {
-            ring.fill_first(
-                &mut at,
-                (first, last),
-                stage_bytes(COLUMNS),
-                |to, step, full| load_weight(to, step, column, full),
-                |to, step, full| load_x(to, step, row, full),
-            )
-        };
-        while tile < rows * columns {
-            let (row, column) = origin(tile);
-            while step < last {
-                let to = ring.tiles + at.stage * stage_bytes(COLUMNS);
-                let load = |full: u32| {
-                    load_x(to, step, row, full);
-                    load_weight(to, step, column, full);
-                };
-                // SAFETY: only this lane fills the ring. The copies bring exactly these bytes, some from other blocks
-                // of the cluster.
-                unsafe { ring.fill(&mut at, stage_bytes(COLUMNS), load) };
-                step += 1;
-            }
-            if adds_tiles(epilogue) && thread::block_idx_y() == 0 {
-                let mut pass = 0;
-                while pass < COLUMNS {
-                    let to = ring.tiles + at.stage * stage_bytes(COLUMNS);
-                    let load = |full: u32| {
-                        unroll!(part in [0 1 2 3] {
-                            let (row, column) = (row + part / 2 * GROUP_ROWS as i32, column + pass as i32 + part % 2 * TILE as i32);
-                            // SAFETY: the slot is free and has room for all parts, and the map describes the output.
-                            unsafe { tensor::load_2d(to + part as u32 * TILE_BYTES, tiles, [column, row], full) };
-                        });
-                    };
-                    // SAFETY: only this lane fills the ring, and the copies bring exactly these bytes.
-                    unsafe { ring.fill(&mut at, BEFORE_BYTES, load) };
-                    pass += PASS;
-                }
-            }
-            step = first;
-            tile += stride;
-        }
-        if pair.shift != 0 {
-            // The other block arrives at this block's barriers until it has read its last tile.
-            // SAFETY: this lane alone has filled the ring.
-            unsafe { ring.drain(at) };
-        }
+        // SAFETY: this lane alone fills the ring. By this kernel's contract there is a tile with a step.
+        unsafe { fetch.run(tile) };
         return;
     }
 
@@ -341,39 +283,61 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
             if warp::warp_vote_any(FULL_MASK, is_last) && row < m {
                 // Hidden, since the compiler would unroll the loop and keep values that depend on the epilogue for all
                 // tiles.
-                let (slabs, epilogue) = (hidden(COLUMNS / SLAB), hidden(epilogue));
+                let epilogue = hidden(epilogue);
                 let output = ProductOutput { out, stride: hidden(out_stride), bias, m, n, epilogue };
                 if epilogue & TILED != 0 {
                     tiled.store::<T, COLUMNS>(&mut sums, [row, column], output, sync);
                     tile += stride;
                     continue;
                 }
-                // Hidden, since the compiler would compute this path's addresses before all tiles, even for outputs
-                // that take the other path.
-                let [warp, lane, in_group] = [warp, lane, in_group].map(hidden);
-                let mut slab = 0;
-                while slab < slabs && column + slab * SLAB < n {
-                    // After this barrier all threads have read the previous slab.
-                    sync();
-                    let token = warp % 4 * 16 + lane / 4;
-                    let to = staged.row(token);
-                    unroll!(part in [0 1 2 3] {
-                        if part == slab && part * SLAB < COLUMNS {
-                            unroll!(j in [0 1 2 3 4 5 6 7] {
-                                let [a, b, c, d] = sums[(part * 8 + j) as usize];
-                                let to = to.add(staged.place(token, j * 8 + lane % 4 * 2) as usize);
-                                *to.cast() = HalfVector::from_f32([a, b]);
-                                *to.add(8 * SLAB as usize).cast() = HalfVector::from_f32([c, d]);
-                            });
-                        }
-                    });
-                    sync();
-                    output.store::<T, GROUP_THREADS, 4>(staged, in_group, row, column + slab * SLAB);
-                    slab += 1;
-                }
+                store_slabs::<T, COLUMNS>(&sums, staged, output, [row, column], [warp, lane, in_group], sync);
             }
         }
         tile += stride;
     }
     tiled.finish();
+}
+
+/// Stores a warp group's sums of tokens from `row` on and weight rows from `column` on, one slab of columns at a time.
+/// `thread` is the calling thread's warp, lane and number in the group.
+///
+/// # Safety
+/// All threads of the group call this together, `sync` is their barrier, and no other thread uses the staging memory.
+#[inline(always)]
+unsafe fn store_slabs<T: Element, const COLUMNS: u32>(
+    sums: &[[f32; 4]; 32],
+    staged: Staged,
+    output: ProductOutput,
+    [row, column]: [u32; 2],
+    thread: [u32; 3],
+    sync: impl Fn(),
+) {
+    // Hidden, since the compiler would compute this path's addresses before all tiles, even for outputs that take the
+    // other path.
+    let [warp, lane, in_group] = thread.map(hidden);
+    // Hidden, since the compiler would unroll the loop.
+    let slabs = hidden(COLUMNS / SLAB);
+    let mut slab = 0;
+    while slab < slabs && column + slab * SLAB < output.n {
+        // After this barrier all threads have read the previous slab.
+        sync();
+        let token = warp % 4 * 16 + lane / 4;
+        let to = staged.row(token);
+        // SAFETY: the sums are within the staging memory, which is this group's. All its threads are here.
+        unsafe {
+            unroll!(part in [0 1 2 3] {
+                if part == slab && part * SLAB < COLUMNS {
+                    unroll!(j in [0 1 2 3 4 5 6 7] {
+                        let [a, b, c, d] = sums[(part * 8 + j) as usize];
+                        let to = to.add(staged.place(token, j * 8 + lane % 4 * 2) as usize);
+                        *to.cast() = HalfVector::from_f32([a, b]);
+                        *to.add(8 * SLAB as usize).cast() = HalfVector::from_f32([c, d]);
+                    });
+                }
+            });
+            sync();
+            output.store::<T, GROUP_THREADS, 4>(staged, in_group, row, column + slab * SLAB);
+        }
+        slab += 1;
+    }
 }

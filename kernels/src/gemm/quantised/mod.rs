@@ -45,16 +45,13 @@ use cuda_std::vector::{HalfVector, Vector};
 
 use super::epilogue::{ProductOutput, Staged};
 use super::operand::{DEPTH, ROW_BYTES, TileCopy, load, place_steps};
-use super::split::{Meeting, share, tiles};
+use super::split::{share, tiles};
+use super::tiles::{WARPS, WarpSums, add_up, store, stream};
 use crate::element::{Bf16, F16};
 use codes::FromCodes;
 use layout::{CodeForm, FRAGMENT_ROWS};
 
-/// Threads of a block.
-pub const THREADS: u32 = 128;
-
-/// Warps of a block, which share its rows.
-const WARPS: u32 = THREADS / warp::WARP_SIZE;
+pub use super::tiles::THREADS;
 
 /// Numbers of tokens that have a kernel.
 pub const TOKENS: [u32; 4] = [8, 16, 32, 64];
@@ -190,38 +187,11 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
             }
         }
     };
-    let wait = || {
-        if stages == 8 {
-            cp_async::wait::<6>();
-        } else {
-            cp_async::wait::<2>();
-        }
-    };
     let x_place = x_at + place_steps();
 
-    let mut stage = 0;
-    while stage + 1 < stages {
-        if first + stage < last {
-            copy(stage * stage_bytes, first + stage);
-        }
-        // Commit even without copies, since waits count groups.
-        cp_async::commit();
-        stage += 1;
-    }
-    // Each array has sums of 16 rows by 8 tokens: all tokens with the first 16 rows, then all tokens with the next 16.
-    // The rest is unused.
-    let mut sums = [[0.0; 4]; 16];
+    let mut sums: WarpSums = [[0.0; 4]; 16];
     let eighths = (TOKENS / 8) as usize;
-    let (mut now, mut free) = (0, (stages - 1) * stage_bytes);
-    let mut step = first;
-    while step < last {
-        // After the barrier this tile has arrived, and all warps have read the previous one.
-        wait();
-        thread::sync_threads();
-        if step + stages - 1 < last {
-            copy(free, step + stages - 1);
-        }
-        cp_async::commit();
+    let multiply = |now: u32| {
         let at = ring.wrapping_add(now as usize);
         // SAFETY: all lanes of a warp are here together, and the tile's copies have been waited for.
         unsafe {
@@ -258,48 +228,19 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
                 });
             });
         }
-        free = now;
-        now = if now == (stages - 1) * stage_bytes { 0 } else { now + stage_bytes };
-        step += 1;
-    }
-
-    // SAFETY: all threads of the block are here. After the barrier no thread reads the ring's tiles, and the ring has
-    // room for the sums.
+    };
+    // SAFETY: all threads of the block are here. The ring has `stages` slots, and room for the sums.
     unsafe {
-        let flag = || shared_array![u32; 1];
-        let meeting = Meeting::of_block(workspace, counters);
-        let is_last = match TOKENS {
-            8 => meeting.add_up::<THREADS, 1>(&mut sums, flag, thread::sync_threads),
-            16 => meeting.add_up::<THREADS, 2>(&mut sums, flag, thread::sync_threads),
-            32 => meeting.add_up::<THREADS, 8>(&mut sums, flag, thread::sync_threads),
-            _ => meeting.add_up::<THREADS, 16>(&mut sums, flag, thread::sync_threads),
-        };
-        if !is_last {
+        stream((stages, stage_bytes), (first, last), copy, multiply);
+        if !add_up::<TOKENS>(&mut sums, workspace, counters) {
             return;
         }
-        thread::sync_threads();
-        // One row for each token. The pitch keeps the lanes' rows and tokens in different banks.
-        let staged = Staged { sums: ring.cast(), rows: TOKENS, columns: rows, pitch: rows + 4, is_permuted: false };
-        unroll!(j in [0 1 2 3 4 5 6 7] {
-            unroll!(f in [0 1] {
-                if j * 8 < TOKENS && f < per_warp {
-                    let [a, b, c, d] = sums[(f as usize * eighths + j as usize) % 16];
-                    let row = (warp * per_warp + f) * FRAGMENT_ROWS + lane / 4;
-                    let at = staged.at(j * 8 + lane % 4 * 2, row);
-                    *at = a * factor;
-                    *at.add(staged.pitch as usize) = b * factor;
-                    *at.add(8) = c * factor;
-                    *at.add(8 + staged.pitch as usize) = d * factor;
-                }
-            });
-        });
-        thread::sync_threads();
-        ProductOutput { out, stride: out_stride, bias, m, n, epilogue }.store::<T, THREADS, 8>(
-            staged,
-            thread::thread_idx_x(),
-            token_tile * TOKENS,
-            row_tile * rows,
-        );
+        let put = |staged: Staged, token: u32, fragment: u32, [a, b, c, d]: [f32; 4]| {
+            let row = (warp * per_warp + fragment) * FRAGMENT_ROWS;
+            staged.put_of_weight(token, row, [a * factor, b * factor, c * factor, d * factor]);
+        };
+        let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
+        store::<T, TOKENS>(ring, rows, &sums, put, output, [token_tile * TOKENS, row_tile * rows]);
     }
 }
 

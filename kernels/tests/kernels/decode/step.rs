@@ -1,6 +1,6 @@
 //! A decode step in device memory, and checks of its results.
 
-use cuda_std::launch::LaunchShape;
+use cuda_std::launch::{DevicePtr, LaunchShape};
 use cuda_std::vector::Vector;
 use emulator::CostReport;
 use kernels::attention::decode::{self, DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention};
@@ -31,7 +31,7 @@ pub struct Step<'a> {
 impl<'a> Step<'a> {
     /// Creates a step of sequences with one query token.
     pub fn new(gpu: &mut Gpu, problem: &'a PagedProblem, slots: u32) -> Step<'a> {
-        Step::of(gpu, problem, DecodeLaunch::new(problem.shape.supported().unwrap(), slots))
+        Step::of(gpu, problem, DecodeLaunch::new(problem.supported().unwrap(), slots))
     }
 
     pub fn of(gpu: &mut Gpu, problem: &'a PagedProblem, launch: DecodeLaunch) -> Step<'a> {
@@ -87,6 +87,7 @@ impl<'a> Step<'a> {
             plan: plan.ptr(),
             partials: partials.mut_ptr(),
             arrivals: arrivals.mut_ptr(),
+            sinks: problem.sinks.as_ref().map_or(DevicePtr::NULL, |sinks| gpu.upload("sinks", sinks).ptr()),
             query_stride: stride as u32,
             kv_heads: shape.kv_heads,
             group: shape.heads / shape.kv_heads,
@@ -113,7 +114,11 @@ impl<'a> Step<'a> {
     }
 
     pub fn try_attend(&self, gpu: &mut Gpu) -> Result<CostReport, Error> {
-        let call = self.launch.call(self.problem.shape.ty.element(), self.args);
+        let element = self.problem.shape.ty.element();
+        let call = match self.problem.softcap {
+            Some(cap) => self.launch.capped_call(element, self.args, cap),
+            None => self.launch.call(element, self.args),
+        };
         // SAFETY: the plan was made for this batch, and the workspace has its size.
         unsafe { gpu.try_launch(self.launch.shape(), call) }
     }
@@ -151,7 +156,7 @@ pub fn check(gpus: &mut [Gpu], shape: PagedShape, contexts: &[u32], shared: u32,
 
 /// Does the same as [`check`] for a problem.
 pub fn check_problem(gpus: &mut [Gpu], problem: &PagedProblem, slots: u32) {
-    check_launch(gpus, problem, DecodeLaunch::new(problem.shape.supported().unwrap(), slots));
+    check_launch(gpus, problem, DecodeLaunch::new(problem.supported().unwrap(), slots));
 }
 
 /// Does the same as [`check`] for a problem and a launch.

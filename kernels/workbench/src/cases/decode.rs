@@ -1,6 +1,6 @@
 //! Decode attention and its planner.
 
-use cuda_std::launch::LaunchShape;
+use cuda_std::launch::{DevicePtr, LaunchShape};
 use cuda_std::vector::Vector;
 use kernels::attention;
 use kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors};
@@ -13,6 +13,9 @@ use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Buffer;
 use crate::number::Type;
 use crate::paged::{PagedProblem, PagedSequence, PagedShape};
+
+/// The softcap of the cases. Scores exceed it.
+pub(super) const CAP: f32 = 1.5;
 
 /// Streams per sequence in the planner's own case.
 const STREAMS: u32 = 8;
@@ -51,6 +54,11 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
                 .extend(coded().map(|(ty, format, size)| {
                     attend(PagedShape { format, ..shape(ty, 4, 1, size) }, vec![70, 450], 2)
                 }));
+            for ty in Type::ALL {
+                for head_size in attention::CAPPED_HEAD_SIZES {
+                    cases.push(attend_capped(shape(ty, 4, 1, head_size), vec![70, 450], 2));
+                }
+            }
             cases
         }
         // The design's target: a GPU with 132 multiprocessors that hold three blocks each.
@@ -79,6 +87,11 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
                     attend(PagedShape { format, ..shape(ty, 8, 1, size) }, vec![8192; 8], 396)
                 }),
             );
+            for ty in Type::ALL {
+                for head_size in attention::CAPPED_HEAD_SIZES {
+                    cases.push(attend_capped(shape(ty, 8, 1, head_size), vec![8192; 8], 396));
+                }
+            }
             cases
         }
     }
@@ -134,18 +147,31 @@ pub fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
     // The cases above only use supported shapes.
     let launch = DecodeLaunch::new(shape.supported().unwrap_or_else(|e| panic!("{e}")), slots);
     let spans = contexts.iter().map(|&context| PagedSequence { new: 1, context }).collect();
-    attend_to(shape, spans, launch, lengths(&contexts))
+    attend_to(shape, spans, launch, lengths(&contexts), None)
+}
+
+/// The decode attention kernel with sinks and a softcap.
+pub fn attend_capped(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
+    let capped = shape.supported().and_then(|shape| shape.with_softcap()).unwrap_or_else(|e| panic!("{e}"));
+    let spans = contexts.iter().map(|&context| PagedSequence { new: 1, context }).collect();
+    attend_to(shape, spans, DecodeLaunch::new(capped, slots), lengths(&contexts), Some(CAP))
 }
 
 /// The decode attention kernel for drafts, for sequences with a few query tokens each.
 pub fn attend_drafts(shape: PagedShape, spans: Vec<PagedSequence>, slots: u32) -> Case {
     let launch = DecodeLaunch::with_drafts(shape.supported().unwrap_or_else(|e| panic!("{e}")), slots);
     let lengths: Vec<_> = spans.iter().map(|span| format!("{} of {}", span.new, span.context)).collect();
-    attend_to(shape, spans, launch, lengths.join(", "))
+    attend_to(shape, spans, launch, lengths.join(", "), None)
 }
 
-/// A launch for sequences. `lengths` describes them in the case's name.
-fn attend_to(shape: PagedShape, spans: Vec<PagedSequence>, decode: DecodeLaunch, lengths: String) -> Case {
+/// A launch for sequences. `lengths` describes them in the case's name. With a softcap, heads have sinks too.
+fn attend_to(
+    shape: PagedShape,
+    spans: Vec<PagedSequence>,
+    decode: DecodeLaunch,
+    lengths: String,
+    cap: Option<f32>,
+) -> Case {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     let slots = decode.arrivals();
     let mut least = Floor::default();
@@ -155,11 +181,14 @@ fn attend_to(shape: PagedShape, spans: Vec<PagedSequence>, decode: DecodeLaunch,
         least.flops += sequence.flops;
     }
     Case {
-        kernel: "paged_attention",
+        kernel: if cap.is_some() { "paged_attention_capped" } else { "paged_attention" },
         shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {lengths}", shape.label()),
         floor: least,
         prepare: Box::new(move |gpu| {
-            let problem = PagedProblem::new(shape, &spans, 0, 1);
+            let mut problem = PagedProblem::new(shape, &spans, 0, 1);
+            if let Some(cap) = cap {
+                problem = problem.with_sinks().with_softcap(cap);
+            }
             let (tables, starts) = problem.flat_tables();
             let [lengths, table_starts, query_starts] = problem.parts(decode, &starts);
             let sequences = lengths.len() as u32;
@@ -187,6 +216,10 @@ fn attend_to(shape: PagedShape, spans: Vec<PagedSequence>, decode: DecodeLaunch,
                 plan: plan.ptr(),
                 partials: partials.mut_ptr(),
                 arrivals: arrivals.mut_ptr(),
+                sinks: match &problem.sinks {
+                    Some(sinks) => gpu.upload("sinks", sinks)?.ptr(),
+                    None => DevicePtr::NULL,
+                },
                 query_stride: heads * head_size,
                 kv_heads,
                 group: heads / kv_heads,
@@ -195,7 +228,10 @@ fn attend_to(shape: PagedShape, spans: Vec<PagedSequence>, decode: DecodeLaunch,
                 window,
                 scale: shape.scale(),
             };
-            let call = decode.call(ty.element(), args);
+            let call = match cap {
+                Some(cap) => decode.capped_call(ty.element(), args, cap),
+                None => decode.call(ty.element(), args),
+            };
             Ok(Prepared {
                 // SAFETY: the plan was made for this batch, and the workspace has its size.
                 launch: Box::new(move |gpu| unsafe { gpu.launch(decode.shape(), call) }),

@@ -12,6 +12,7 @@ pub mod prefill;
 pub mod quantised;
 pub mod rope;
 pub mod sampling;
+pub mod scaling;
 mod stream;
 
 use crate::case::{Case, Scale};
@@ -30,6 +31,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         quantised::cases,
         rope::cases,
         sampling::cases,
+        scaling::cases,
     ];
     families
         .into_iter()

@@ -1,7 +1,7 @@
 //! Norms of rows.
 
 use cuda_std::launch::{DevicePtr, LaunchShape};
-use kernels::norm::{NormShape, floor_bytes, layer_norm, rms_norm};
+use kernels::norm::{NormShape, floor_bytes, layer_norm, rms_norm, rms_norm_part};
 use kernels::with_element;
 use launch::Result;
 
@@ -30,7 +30,8 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         seed: 1,
     };
     let all = Type::ALL.into_iter().flat_map(|ty| [(ty, true), (ty, false)]);
-    all.map(|kind| problem(kind).case()).collect()
+    let parts = Type::ALL.map(|ty| part(ty, rows, width, 3));
+    all.map(|kind| problem(kind).case()).chain(parts).collect()
 }
 
 /// Rows of random numbers far from zero. A variance computed from the mean of squares would lose its digits on them.
@@ -127,4 +128,53 @@ pub fn rounding(ty: Type) -> f64 {
         Type::Bf16 => 8,
     };
     2f64.powi(-digits) + 5e-6
+}
+
+/// Norms of the queries of fused rows, `parts` times as long as the queries.
+pub fn part(ty: Type, rows: usize, width: usize, parts: usize) -> Case {
+    let stride = parts * width;
+    Case {
+        kernel: "rms_norm_part",
+        shape: format!("{}, {rows} rows, {width} of {stride}", ty.label()),
+        floor: Floor { bytes: floor_bytes(rows as u64, width as u64, false), flops: 0 },
+        prepare: Box::new(move |gpu| {
+            let mut random = ProblemRng(5);
+            let (before, weight) = (random.bits(ty, rows * stride), random.bits(ty, width));
+            let problem = NormProblem {
+                ty,
+                layer: false,
+                rows,
+                width,
+                residual: false,
+                weight: true,
+                bias: false,
+                neutral: false,
+                seed: 0,
+            };
+            let mut truth: Vec<f64> = before.iter().map(|&v| ty.number(v)).collect();
+            for (row, truth) in before.chunks(stride).zip(truth.chunks_mut(stride)) {
+                truth[..width].copy_from_slice(&problem.reference(&row[..width], &weight, &weight));
+            }
+            let shape = NormShape::of(width as u32).unwrap_or_else(|error| panic!("{error}"));
+            let out = gpu.upload("out", &before)?;
+            let args = rms_norm_part {
+                x: gpu.upload("x", &before)?.ptr(),
+                weight: gpu.upload("weight", &weight)?.ptr(),
+                out: out.mut_ptr(),
+                eps: EPS,
+                vectors: shape.vectors,
+                stride: stride as u32 / 8,
+            };
+            let call = with_element!(ty.element(), T => args.instance::<T>());
+            let launch = LaunchShape::linear(rows as u32, shape.threads);
+            Ok(Prepared {
+                // SAFETY: each block has a row of the shape's width.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(launch, call) }),
+                error: Box::new(move |gpu| {
+                    let numbers = gpu.download(out)?.into_iter().map(|v| ty.number(v));
+                    Ok(relative_error(numbers, &truth) / rounding(ty))
+                }),
+            })
+        }),
+    }
 }

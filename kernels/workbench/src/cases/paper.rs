@@ -1,5 +1,6 @@
 //! The paper's attention kernels.
 
+use kernels::attention::paper::MAX_HEAD_SIZE;
 use kernels::attention::paper::floor::floor;
 use kernels::attention::{BLOCK_SIZES, HEAD_SIZES};
 
@@ -29,7 +30,10 @@ pub fn cases(scale: Scale) -> Vec<Case> {
 /// Runs each instance of a kernel on a small problem of its own.
 fn every_instance(version: usize) -> Case {
     let shapes = || {
-        let sizes = HEAD_SIZES.iter().flat_map(|&head_size| BLOCK_SIZES.map(|block_size| (head_size, block_size)));
+        let sizes = HEAD_SIZES
+            .iter()
+            .filter(|&&size| size <= MAX_HEAD_SIZE)
+            .flat_map(|&head_size| BLOCK_SIZES.map(|block_size| (head_size, block_size)));
         Type::ALL.into_iter().flat_map(move |ty| {
             sizes.clone().map(move |(head_size, block_size)| PagedShape {
                 ty,

@@ -1,9 +1,11 @@
 //! Attention over prompts.
 
+use cuda_std::launch::DevicePtr;
 use kernels::attention::prefill::{hopper, paged_prefill, shape};
-use kernels::attention::{HEAD_SIZES, coded_heads};
+use kernels::attention::{CAPPED_HEAD_SIZES, HEAD_SIZES, coded_heads};
 use kernels::layout::KvFormat;
 
+use super::decode::CAP;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
@@ -28,7 +30,10 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
                 window: 0,
                 format,
             };
-            every.map(shape).flat_map(|shape| kernels_for(shape, &spans, has_hopper)).collect()
+            let capped = Type::ALL
+                .into_iter()
+                .flat_map(|ty| CAPPED_HEAD_SIZES.map(|size| attend_capped(shape((ty, KvFormat::Plain, size)), &spans)));
+            every.map(shape).flat_map(|shape| kernels_for(shape, &spans, has_hopper)).chain(capped.flatten()).collect()
         }
         // A prompt of 8k tokens, with as many heads as make 4,096 elements. Then other problems of engines, at head
         // size 128.
@@ -54,7 +59,13 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
                 ),
                 (PagedShape { window: 1024, ..grouped }, long.clone()),
             ];
-            all.chain(others).flat_map(|(shape, spans)| kernels_for(shape, &spans, has_hopper)).collect()
+            let capped = Type::ALL.into_iter().flat_map(|ty| {
+                CAPPED_HEAD_SIZES.map(|size| attend_capped(shape(ty, KvFormat::Plain, 4096 / size, size), &long))
+            });
+            all.chain(others)
+                .flat_map(|(shape, spans)| kernels_for(shape, &spans, has_hopper))
+                .chain(capped.flatten())
+                .collect()
         }
     }
 }
@@ -68,6 +79,15 @@ fn kernels_for(shape: PagedShape, spans: &[PagedSequence], has_hopper: bool) -> 
 
 /// One launch for all sequences, by the Hopper kernel if `on_hopper`. If the shape has no kernel, returns `None`.
 pub fn attend(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool) -> Option<Case> {
+    attend_with(shape, spans, on_hopper, None)
+}
+
+/// One launch for all sequences with sinks and a softcap. If the shape has no kernel, returns `None`.
+pub fn attend_capped(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case> {
+    attend_with(shape, spans, false, Some(CAP))
+}
+
+fn attend_with(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool, cap: Option<f32>) -> Option<Case> {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     let checked = shape.supported().ok()?;
     let mut floor = Floor::default();
@@ -80,11 +100,18 @@ pub fn attend(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool) -> Op
     let seen = if window > 0 { format!(", window {window}") } else { String::new() };
     let spans = spans.to_vec();
     Some(Case {
-        kernel: if on_hopper { "paged_prefill_hopper" } else { "paged_prefill" },
+        kernel: match (on_hopper, cap) {
+            (true, _) => "paged_prefill_hopper",
+            (false, Some(_)) => "paged_prefill_capped",
+            (false, None) => "paged_prefill",
+        },
         shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}{seen}", shape.label(), lengths.join(", ")),
         floor,
         prepare: Box::new(move |gpu| {
-            let problem = PagedProblem::new(shape, &spans, 0, 1);
+            let mut problem = PagedProblem::new(shape, &spans, 0, 1);
+            if let Some(cap) = cap {
+                problem = problem.with_sinks().with_softcap(cap);
+            }
             let (tables, table_starts) = problem.flat_tables();
             let starts: Vec<u32> = std::iter::once(0)
                 .chain(spans.iter().scan(0, |at, span| {
@@ -103,6 +130,10 @@ pub fn attend(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool) -> Op
                 table_starts: gpu.upload("table starts", &table_starts)?.ptr(),
                 query_starts: gpu.upload("query starts", &starts)?.ptr(),
                 contexts: gpu.upload("contexts", &problem.contexts())?.ptr(),
+                sinks: match &problem.sinks {
+                    Some(sinks) => gpu.upload("sinks", sinks)?.ptr(),
+                    None => DevicePtr::NULL,
+                },
                 sequences,
                 query_stride: heads * head_size,
                 kv_heads,
@@ -118,7 +149,11 @@ pub fn attend(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool) -> Op
                     hopper::shape::call(checked, ty.element(), args),
                 )
             } else {
-                (shape::launch_shape(checked, tokens, sequences), shape::call(checked, ty.element(), args))
+                let call = match cap {
+                    Some(cap) => shape::capped_call(checked, ty.element(), args, cap),
+                    None => shape::call(checked, ty.element(), args),
+                };
+                (shape::launch_shape(checked, tokens, sequences), call)
             };
             Ok(Prepared {
                 // SAFETY: the arrays match the problem, and its blocks are within the cache.

@@ -3,8 +3,8 @@
 use cuda_std::launch::{DevicePtr, KernelCall};
 use kernels::attention::paper::launch::apart;
 use kernels::layout::{KeyOrValue, KvFormat, Pages, VECTOR};
-use kernels::rope::{floor_bytes, rope_and_cache, shape};
-use kernels::{with_element, with_kv_element};
+use kernels::rope::{self, HeadOptions, Pairing, floor_bytes, rope_and_cache, shape};
+use kernels::with_element;
 use launch::Result;
 
 use super::exact;
@@ -28,11 +28,30 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let slots: Vec<i32> = (0..tokens).collect();
     let rope_case = |ty, layout, format| {
         let (slots, pages) = (slots.clone(), Pages { format, ..pages });
-        RopeProblem { ty, heads, pages, layout, slots, norm: false, rotate: true, in_place: false, seed: 1 }.case()
+        let general = None;
+        RopeProblem { ty, heads, pages, layout, slots, norm: false, rotate: true, general, in_place: false, seed: 1 }
+            .case()
     };
     let layouts = KvFormat::ALL.map(|format| (Layout::Quire, format)).into_iter();
     let layouts = layouts.chain([(Layout::Paper, KvFormat::Plain)]);
-    layouts.flat_map(|(layout, format)| Type::ALL.map(|ty| rope_case(ty, layout, format))).collect()
+    let general = KvFormat::ALL.into_iter().flat_map(|format| Type::ALL.map(|ty| (format, ty))).map(|(format, ty)| {
+        let general = HeadOptions { rotated: 64, pairing: Pairing::Halves, value_norm: true };
+        RopeProblem {
+            ty,
+            heads,
+            pages: Pages { format, ..pages },
+            layout: Layout::Quire,
+            slots: slots.clone(),
+            norm: true,
+            rotate: true,
+            general: Some(general),
+            in_place: false,
+            seed: 1,
+        }
+        .case()
+    });
+    let plain = layouts.flat_map(|(layout, format)| Type::ALL.map(|ty| rope_case(ty, layout, format)));
+    plain.chain(general).collect()
 }
 
 /// A layout of the cache, which determines the kernel.
@@ -61,6 +80,8 @@ pub struct RopeProblem {
     pub norm: bool,
     /// Whether heads are rotated.
     pub rotate: bool,
+    /// Options of `general_rope_and_cache`, or `None` for `rope_and_cache`.
+    pub general: Option<HeadOptions>,
     /// Whether queries are written back in place.
     pub in_place: bool,
     /// Seed of the numbers.
@@ -94,6 +115,7 @@ impl RopeProblem {
         let tokens = self.slots.len();
         Case {
             kernel: match self.layout {
+                Layout::Quire if self.general.is_some() => "general_rope_and_cache",
                 Layout::Quire => "rope_and_cache",
                 Layout::Paper => "paper_rope_and_cache",
             },
@@ -145,16 +167,32 @@ impl RopeProblem {
         (self.heads + 2 * self.pages.heads) as usize * self.size()
     }
 
+    /// Returns the number of rotated elements of a head.
+    fn rotated(&self) -> usize {
+        self.general.map_or(self.size(), |general| general.rotated as usize)
+    }
+
     fn tables(&self, random: &mut ProblemRng) -> Tables {
-        let (size, half) = (self.size(), self.size() / 2);
+        let size = self.rotated();
+        let half = size / 2;
         let angle = |i: usize| (i / size) as f32 * 1e4f32.powf(-((i % half) as f32) / half as f32);
         let cos_or_sin = |i: usize| if i % size < half { angle(i).cos() } else { angle(i).sin() };
         Tables {
             angles: (0..POSITIONS * size).map(cos_or_sin).collect(),
             positions: self.slots.iter().map(|_| random.below(POSITIONS as u64) as u32).collect(),
-            query_norm: random.bits(self.ty, size),
-            key_norm: random.bits(self.ty, size),
+            query_norm: random.bits(self.ty, self.size()),
+            key_norm: random.bits(self.ty, self.size()),
         }
+    }
+
+    /// Returns a head of values, which may be normalised.
+    fn value(&self, head: &[u16]) -> Vec<f64> {
+        let x: Vec<f64> = head.iter().map(|&v| self.ty.number(v)).collect();
+        if !self.general.is_some_and(|general| general.value_norm) {
+            return x;
+        }
+        let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+        x.iter().map(|v| v / (mean + f64::from(EPS)).sqrt()).collect()
     }
 
     /// Normalises and rotates a head.
@@ -166,11 +204,15 @@ impl RopeProblem {
             x.iter_mut().zip(norm).for_each(|(v, &w)| *v *= scale * self.ty.number(w));
         }
         if self.rotate {
-            let half = x.len() / 2;
+            let half = self.rotated() / 2;
             for i in 0..half {
-                let (a, b) = (x[i], x[i + half]);
+                let (first, second) = match self.general {
+                    Some(HeadOptions { pairing: Pairing::Interleaved, .. }) => (2 * i, 2 * i + 1),
+                    _ => (i, i + half),
+                };
+                let (a, b) = (x[first], x[second]);
                 let (cos, sin) = (f64::from(angles[i]), f64::from(angles[i + half]));
-                (x[i], x[i + half]) = (a * cos - b * sin, b * cos + a * sin);
+                (x[first], x[second]) = (a * cos - b * sin, b * cos + a * sin);
             }
         }
         x
@@ -182,7 +224,7 @@ impl RopeProblem {
         let mut query = Vec::new();
         let mut cache: Vec<f64> = old.iter().map(|&v| self.ty.number(v)).collect();
         for ((row, &slot), &position) in qkv.chunks_exact(self.row()).zip(&self.slots).zip(&tables.positions) {
-            let angles = &tables.angles[position as usize * size..][..size];
+            let angles = &tables.angles[position as usize * self.rotated()..][..self.rotated()];
             let (queries, rest) = row.split_at(self.heads as usize * size);
             let (keys, values) = rest.split_at(rest.len() / 2);
             query.extend(queries.chunks_exact(size).flat_map(|head| self.turned(head, &tables.query_norm, angles)));
@@ -192,9 +234,9 @@ impl RopeProblem {
             let (block, offset) = (slot as u32 / block_size, slot as u32 % block_size);
             for (head, (key, value)) in (0..).zip(keys.chunks_exact(size).zip(values.chunks_exact(size))) {
                 let key = self.turned(key, &tables.key_norm, angles);
-                for (e, (key, &value)) in (0..).zip(key.into_iter().zip(value)) {
+                for (e, (key, value)) in (0..).zip(key.into_iter().zip(self.value(value))) {
                     cache[self.index(block, head, KeyOrValue::Key, e, offset)] = key;
-                    cache[self.index(block, head, KeyOrValue::Value, e, offset)] = self.ty.number(value);
+                    cache[self.index(block, head, KeyOrValue::Value, e, offset)] = value;
                 }
             }
         }
@@ -243,8 +285,11 @@ impl RopeProblem {
             head_size: pages.head_size,
             block_size: pages.block_size,
         };
+        if let Some(general) = self.general {
+            return Ok(general.call(ty.element(), format, args));
+        }
         Ok(match self.layout {
-            Layout::Quire => with_kv_element!(ty.element(), format, T => args.instance::<T>()),
+            Layout::Quire => rope::call(ty.element(), format, args),
             Layout::Paper => {
                 let args = apart(args, cache.mut_ptr::<u16>().offset(self.keys()));
                 with_element!(ty.element(), T => args.instance::<T>())
@@ -288,7 +333,7 @@ impl RopeProblem {
         };
         let call = self.call(gpu, launched, cache, pages.format)?;
         // Copied bits give equal numbers, so no error is allowed without norm and rotation.
-        let allowed = if norm || rotate { rounding(ty) } else { f64::MIN_POSITIVE };
+        let allowed = if norm || rotate || self.general.is_some() { rounding(ty) } else { f64::MIN_POSITIVE };
         Ok(Prepared {
             // SAFETY: the arrays have the expected shapes, slots are within the cache, and positions are within the
             // table.

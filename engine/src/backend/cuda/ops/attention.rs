@@ -10,7 +10,7 @@ use kernels::cache::{reshape_and_cache, write_shape};
 use kernels::floor::Floor;
 use kernels::layout::VECTOR;
 use kernels::rope::{self, rope_and_cache};
-use kernels::{with_element, with_kv_element};
+use kernels::with_element;
 
 use crate::backend::cuda::CudaBackend;
 use crate::backend::cuda::memory::cache::CudaKvCache;
@@ -81,7 +81,7 @@ impl CudaBackend {
             let args = apart(args, cache.values(layer).cast());
             with_element!(self.element, T => args.instance::<T>())
         } else {
-            with_kv_element!(self.element, pages.format, T => args.instance::<T>())
+            rope::call(self.element, pages.format, args)
         };
         // SAFETY: rows consist of whole vectors, and the block pool has no slot beyond the end of the cache. The table
         // of angles has a row for each position, and the backend was created for a head size with kernels.
@@ -134,6 +134,7 @@ impl CudaBackend {
             plan,
             partials: DevicePtrMut::from_address(partials.address()),
             arrivals: self.counters(decode.arrivals()),
+            sinks: DevicePtr::NULL,
             query_stride: qkv.stride,
             kv_heads: cache.pages().heads,
             group: shape.group(),
@@ -200,6 +201,7 @@ impl CudaBackend {
             table_starts: inputs.table_starts().offset(first).cast_const(),
             query_starts: inputs.query_starts().offset(first).cast_const(),
             contexts: inputs.contexts().offset(first).cast_const(),
+            sinks: DevicePtr::NULL,
             sequences: inputs.prefills,
             query_stride: qkv.stride,
             kv_heads: cache.pages().heads,

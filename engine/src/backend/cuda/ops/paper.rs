@@ -2,7 +2,7 @@
 //!
 //! Both kernels compute one query row per sequence. So each new token of a prompt is a row with its own block table.
 
-use cuda_std::launch::DevicePtrMut;
+use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use kernels::attention::AttentionShape;
 use kernels::attention::paper::launch::{V1_MAX_LENGTH, Version, partitioned, v1_call, v2_call};
 use kernels::attention::paper::{floor, paged_attention_v1, paged_attention_v2_reduce};
@@ -106,6 +106,8 @@ impl CudaBackend {
                 kv_heads: cache.pages().heads,
                 window: params.window.map_or(0, |window| u32::try_from(window).unwrap_or(0)),
                 scale: params.scale,
+                sinks: DevicePtr::NULL,
+                softcap: 0.0,
             };
             let rows = step.min(qkv.rows - first);
             self.attend_rows(paper, args, longest, &lengths[at..at + rows as usize]);
@@ -131,7 +133,7 @@ impl CudaBackend {
         let count = paper.partials(shape, rows);
         let leases = [shape.head_size() as usize, 1, 1].map(|numbers| self.lease(4 * count * numbers));
         let [partials, maxima, sums] = [0, 1, 2].map(|i| DevicePtrMut::<f32>::from_address(leases[i].address()));
-        let paged_attention_v1 { output, lengths, window, .. } = args;
+        let paged_attention_v1 { output, lengths, window, sinks, .. } = args;
         let v2 = partitioned(args, partials, maxima, sums);
         let merge = paged_attention_v2_reduce {
             output,
@@ -143,6 +145,7 @@ impl CudaBackend {
             head_size: shape.head_size(),
             block_size: shape.pages().block_size,
             window,
+            sinks,
         };
         let merge = with_element!(self.element, T => merge.instance::<T>());
         let merge_cost = || Floor { bytes: count as u64 * partial_bytes(shape), flops: 0 };

@@ -18,8 +18,10 @@ pub struct PageTiles<'a, const D: u32> {
     pub head: u32,
     /// Tokens per page: 8, 16 or 32.
     pub block_size: u32,
-    /// The first token of the first page that any row sees.
+    /// The first token of the first tile.
     pub start: u32,
+    /// The first token of the first page that any row sees.
+    pub first: u32,
     /// The last token that any row sees.
     pub last: u32,
     /// The number of tiles.
@@ -57,10 +59,11 @@ impl<const D: u32> PageTiles<'_, D> {
             let full = self.ring.full(at);
             let arrives = if is_patched { self.patched } else { full };
             let to = self.ring.tiles + at.stage * (2 * part_bytes(D)) + part * part_bytes(D) + page * page_bytes;
-            // SAFETY: the table has the blocks of all tokens up to the last, and block -1 reads nothing. All readers
+            // SAFETY: the table has the blocks of all tokens in the pages that are seen, and block -1 reads nothing. All readers
             // are done with the stage, or it was never filled. All lanes are here.
             unsafe {
-                let block = if token <= self.last { *table.add((token >> shift) as usize) as i32 } else { -1 };
+                let is_seen = self.first <= token && token <= self.last;
+                let block = if is_seen { *table.add((token >> shift) as usize) as i32 } else { -1 };
                 mbarrier::wait(self.ring.empty(at), at.parity ^ 1);
                 if lane == 0 {
                     // Other lanes' copies may already have started. The phase does not complete before this arrival.

@@ -74,6 +74,7 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
     table_starts: *const u32,
     query_starts: *const u32,
     contexts: *const u32,
+    sinks: *const f32,
     sequences: u32,
     query_stride: u32,
     kv_heads: u32,
@@ -88,8 +89,8 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
     // SAFETY: the arrays are as this kernel's contract says.
     let tile = unsafe { Tile::of_block::<D>(&batch) };
     let Some(sight) = tile.sight(tile.first, GROUPS * GROUP_ROWS, window) else { return };
-    // Tiles start at a page boundary.
-    let start = sight.first_key() & !(block_size - 1);
+    // Tiles start at multiples of their size. Pages before the first that a row sees are not read.
+    let (start, first) = (sight.first_key() & !(KEYS - 1), sight.first_key() & !(block_size - 1));
     let tiles = (sight.last - start) / KEYS + 1;
 
     let memory: *mut u8 = dynamic_shared_mem();
@@ -119,8 +120,18 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
             control::give_registers::<40>();
             if warp == READERS {
                 let memory = memory.add(query_bytes(D) as usize);
-                let pages =
-                    PageTiles::<D> { cache, head, block_size, start, last: sight.last, tiles, ring, memory, patched };
+                let pages = PageTiles::<D> {
+                    cache,
+                    head,
+                    block_size,
+                    start,
+                    first,
+                    last: sight.last,
+                    tiles,
+                    ring,
+                    memory,
+                    patched,
+                };
                 pages.fetch(batch.tables.add(*batch.table_starts.add(tile.sequence as usize) as usize));
             }
         }
@@ -185,7 +196,8 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
         // Outputs overwrite the queries, which the group no longer reads.
         sync();
         if own_sight.is_some() {
-            rows.store::<T, 16>(output, core::slice::from_ref(&sums), core::slice::from_ref(&softmax.finish()));
+            let factors = softmax.finish(|half, reference| rows.sink(sinks, 0, half, reference));
+            rows.store::<T, 16>(output, core::slice::from_ref(&sums), core::slice::from_ref(&factors));
         }
     }
 }

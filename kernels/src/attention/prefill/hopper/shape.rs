@@ -48,7 +48,7 @@ const fn shared_bytes(head_size: u32) -> u32 {
 
 /// Returns whether this kernel supports a shape. [`paged_prefill`](super::super::paged_prefill()) supports all others.
 pub const fn serves(shape: AttentionShape) -> bool {
-    matches!(shape.head_size(), 64 | 128) && matches!(shape.pages().format, KvFormat::Plain)
+    matches!(shape.head_size(), 64 | 128) && matches!(shape.pages().format, KvFormat::Plain) && !shape.is_capped()
 }
 
 /// Returns the launch for up to `tokens` new tokens in up to `sequences` sequences, as [`paged_prefill`'s
@@ -81,7 +81,7 @@ pub fn pages(shape: AttentionShape, cache: DevicePtr<Vector>, blocks: u32) -> Te
 pub fn arguments(args: super::super::paged_prefill, cache: TensorTile) -> super::paged_prefill_hopper {
     let super::super::paged_prefill { output, query, tables, table_starts, query_starts, contexts, sequences, .. } =
         args;
-    let super::super::paged_prefill { query_stride, kv_heads, group, block_size, window, scale, .. } = args;
+    let super::super::paged_prefill { sinks, query_stride, kv_heads, group, block_size, window, scale, .. } = args;
     super::paged_prefill_hopper {
         cache,
         output,
@@ -90,6 +90,7 @@ pub fn arguments(args: super::super::paged_prefill, cache: TensorTile) -> super:
         table_starts,
         query_starts,
         contexts,
+        sinks,
         sequences,
         query_stride,
         kv_heads,

@@ -56,7 +56,8 @@ impl<T: KvElement, const D: u32> GroupSoftmax<T, D> {
         }
     }
 
-    /// Raises the references to the largest scores, and rescales sums and output to match.
+    /// Raises the references that scores exceed by more than the slack to the largest scores, and rescales sums and
+    /// output to match.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
@@ -64,8 +65,10 @@ impl<T: KvElement, const D: u32> GroupSoftmax<T, D> {
     unsafe fn raise(&mut self, most: [f32; 2], output: &mut Sums) {
         for half in 0..2 {
             // SAFETY: all lanes are here, by this function's contract.
-            let new = unsafe { over_row(most[half], f32::max) }.max(self.reference[half]);
-            let factor = (self.reference[half] - new).exp2_fast();
+            let most = unsafe { over_row(most[half], f32::max) };
+            let reference = self.reference[half];
+            let new = if most > reference + T::SLACK { most } else { reference };
+            let factor = (reference - new).exp2_fast();
             self.reference[half] = new;
             self.sum[half] *= factor;
             for four in &mut output[..D as usize / 8] {
@@ -75,13 +78,17 @@ impl<T: KvElement, const D: u32> GroupSoftmax<T, D> {
         }
     }
 
-    /// Returns the inverse of each row's sum of weights.
+    /// Returns the inverse of each row's sum of weights. `sink` returns the weight of a row's sink, relative to a
+    /// reference.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
     #[inline(always)]
-    pub unsafe fn finish(self) -> [f32; 2] {
-        // SAFETY: all lanes are here, by this function's contract.
-        self.sum.map(|sum| unsafe { over_row(sum, |a, b| a + b) }.rcp_fast())
+    pub unsafe fn finish(self, sink: impl Fn(u32, f32) -> f32) -> [f32; 2] {
+        [0, 1].map(|half: usize| {
+            // SAFETY: all lanes are here, by this function's contract.
+            let sum = unsafe { over_row(self.sum[half], |a, b| a + b) };
+            (sum + sink(half as u32, self.reference[half])).rcp_fast()
+        })
     }
 }

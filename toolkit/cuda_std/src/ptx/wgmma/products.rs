@@ -1,4 +1,4 @@
-//! The products of `wgmma` of every width.
+//! The products of `wgmma`. The table at the end lists the functions that exist, by width: 8 to 256 columns.
 
 #[cfg(target_arch = "nvptx64")]
 use super::{MatrixLayout, STEP};
@@ -59,8 +59,9 @@ macro_rules! by_64 {
     };
 }
 
-macro_rules! products {
-    ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $one:ident $four:ident $first:ident $registers:ident) => {
+/// A product by 16 along K.
+macro_rules! by_16 {
+    ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $one:ident) => {
         #[doc = concat!("Multiplies `", $ty, "` by 16 along K. If `adds` is true, adds to the sums; otherwise replaces them.")]
         #[doc = concat!("\n\n`wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, "`")]
         ///
@@ -106,9 +107,15 @@ macro_rules! products {
                 }
             })
         }
+    };
+}
 
-        #[doc = concat!("Multiplies `", $ty, "` by 64 along K and adds: [`", stringify!($one), "`] four times, along")]
-        /// K-major rows of 64 elements. `a` and `b` are [`row_descriptor`](super::row_descriptor)s.
+/// Products by 64 along K: one that adds to the sums, and one that returns new sums.
+macro_rules! rows_of_64 {
+    ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $four:ident $first:ident) => {
+        #[doc = concat!("Multiplies `", $ty, "` by 64 along K-major rows of 64 elements, and adds to the sums.")]
+        ///
+        /// `a` and `b` are [`row_descriptor`](super::row_descriptor)s.
         ///
         /// # Safety
         /// As for one.
@@ -139,8 +146,13 @@ macro_rules! products {
                 sums
             })
         }
+    };
+}
 
-        #[doc = concat!("[`", stringify!($one), "`] with A in registers.")]
+/// A product by 16 along K with A in registers.
+macro_rules! from_registers {
+    ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $registers:ident) => {
+        #[doc = concat!("Multiplies `", $ty, "` by 16 along K, with A in registers. If `adds` is true, adds to the sums; otherwise replaces them.")]
         ///
         /// # Safety
         /// As for A in shared memory.
@@ -186,116 +198,77 @@ macro_rules! products {
     };
 }
 
-/// The products of each width and type. Each width uses the sums of the previous width and eight more columns.
+/// The functions of each width. Each width uses the sums of the previous width and eight more columns.
 macro_rules! widths {
     ([$($i:literal)*] [$($list:literal)*]) => {};
     (
         [$($i:literal)*] [$($list:literal)*]
-        $n:literal $column:literal $registers:literal [$($f16:ident)*] [$($bf16:ident)*];
+        $n:literal $column:literal $registers:literal $([$kind:ident $ty:literal $($function:ident)*])*;
         $($others:tt)*
     ) => {
-        products!("f16" $n [$($i)* $column] [$($list)* $registers] $($f16)*);
-        products!("bf16" $n [$($i)* $column] [$($list)* $registers] $($bf16)*);
+        widths!(@functions $n [$($i)* $column] [$($list)* $registers] $([$kind $ty $($function)*])*);
         widths!([$($i)* $column] [$($list)* $registers] $($others)*);
+    };
+    (@functions $n:literal $indices:tt $list:tt) => {};
+    (@functions $n:literal $indices:tt $list:tt [$kind:ident $ty:literal $($function:ident)*] $($others:tt)*) => {
+        $kind!($ty $n $indices $list $($function)*);
+        widths!(@functions $n $indices $list $($others)*);
     };
 }
 
+// Only functions that Quire's kernels or the emulator's tests use exist. To add one, name it in its width's row.
 widths! {
     [] []
     8 0 "{0}, {1}, {2}, {3}"
-        [m64n8k16_f16 m64n8k64_f16 m64n8k64_f16_first m64n8k16_f16_registers]
-        [m64n8k16_bf16 m64n8k64_bf16 m64n8k64_bf16_first m64n8k16_bf16_registers];
+        [rows_of_64 "f16" m64n8k64_f16 m64n8k64_f16_first]
+        [rows_of_64 "bf16" m64n8k64_bf16 m64n8k64_bf16_first];
     16 1 ", {4}, {5}, {6}, {7}"
-        [m64n16k16_f16 m64n16k64_f16 m64n16k64_f16_first m64n16k16_f16_registers]
-        [m64n16k16_bf16 m64n16k64_bf16 m64n16k64_bf16_first m64n16k16_bf16_registers];
+        [rows_of_64 "f16" m64n16k64_f16 m64n16k64_f16_first]
+        [rows_of_64 "bf16" m64n16k64_bf16 m64n16k64_bf16_first];
     24 2 ", {8}, {9}, {10}, {11}"
-        [m64n24k16_f16 m64n24k64_f16 m64n24k64_f16_first m64n24k16_f16_registers]
-        [m64n24k16_bf16 m64n24k64_bf16 m64n24k64_bf16_first m64n24k16_bf16_registers];
+        [rows_of_64 "f16" m64n24k64_f16 m64n24k64_f16_first]
+        [rows_of_64 "bf16" m64n24k64_bf16 m64n24k64_bf16_first];
     32 3 ", {12}, {13}, {14}, {15}"
-        [m64n32k16_f16 m64n32k64_f16 m64n32k64_f16_first m64n32k16_f16_registers]
-        [m64n32k16_bf16 m64n32k64_bf16 m64n32k64_bf16_first m64n32k16_bf16_registers];
-    40 4 ", {16}, {17}, {18}, {19}"
-        [m64n40k16_f16 m64n40k64_f16 m64n40k64_f16_first m64n40k16_f16_registers]
-        [m64n40k16_bf16 m64n40k64_bf16 m64n40k64_bf16_first m64n40k16_bf16_registers];
-    48 5 ", {20}, {21}, {22}, {23}"
-        [m64n48k16_f16 m64n48k64_f16 m64n48k64_f16_first m64n48k16_f16_registers]
-        [m64n48k16_bf16 m64n48k64_bf16 m64n48k64_bf16_first m64n48k16_bf16_registers];
-    56 6 ", {24}, {25}, {26}, {27}"
-        [m64n56k16_f16 m64n56k64_f16 m64n56k64_f16_first m64n56k16_f16_registers]
-        [m64n56k16_bf16 m64n56k64_bf16 m64n56k64_bf16_first m64n56k16_bf16_registers];
+        [rows_of_64 "f16" m64n32k64_f16 m64n32k64_f16_first]
+        [rows_of_64 "bf16" m64n32k64_bf16 m64n32k64_bf16_first];
+    40 4 ", {16}, {17}, {18}, {19}";
+    48 5 ", {20}, {21}, {22}, {23}";
+    56 6 ", {24}, {25}, {26}, {27}";
     64 7 ", {28}, {29}, {30}, {31}"
-        [m64n64k16_f16 m64n64k64_f16 m64n64k64_f16_first m64n64k16_f16_registers]
-        [m64n64k16_bf16 m64n64k64_bf16 m64n64k64_bf16_first m64n64k16_bf16_registers];
-    72 8 ", {32}, {33}, {34}, {35}"
-        [m64n72k16_f16 m64n72k64_f16 m64n72k64_f16_first m64n72k16_f16_registers]
-        [m64n72k16_bf16 m64n72k64_bf16 m64n72k64_bf16_first m64n72k16_bf16_registers];
-    80 9 ", {36}, {37}, {38}, {39}"
-        [m64n80k16_f16 m64n80k64_f16 m64n80k64_f16_first m64n80k16_f16_registers]
-        [m64n80k16_bf16 m64n80k64_bf16 m64n80k64_bf16_first m64n80k16_bf16_registers];
-    88 10 ", {40}, {41}, {42}, {43}"
-        [m64n88k16_f16 m64n88k64_f16 m64n88k64_f16_first m64n88k16_f16_registers]
-        [m64n88k16_bf16 m64n88k64_bf16 m64n88k64_bf16_first m64n88k16_bf16_registers];
-    96 11 ", {44}, {45}, {46}, {47}"
-        [m64n96k16_f16 m64n96k64_f16 m64n96k64_f16_first m64n96k16_f16_registers]
-        [m64n96k16_bf16 m64n96k64_bf16 m64n96k64_bf16_first m64n96k16_bf16_registers];
-    104 12 ", {48}, {49}, {50}, {51}"
-        [m64n104k16_f16 m64n104k64_f16 m64n104k64_f16_first m64n104k16_f16_registers]
-        [m64n104k16_bf16 m64n104k64_bf16 m64n104k64_bf16_first m64n104k16_bf16_registers];
-    112 13 ", {52}, {53}, {54}, {55}"
-        [m64n112k16_f16 m64n112k64_f16 m64n112k64_f16_first m64n112k16_f16_registers]
-        [m64n112k16_bf16 m64n112k64_bf16 m64n112k64_bf16_first m64n112k16_bf16_registers];
-    120 14 ", {56}, {57}, {58}, {59}"
-        [m64n120k16_f16 m64n120k64_f16 m64n120k64_f16_first m64n120k16_f16_registers]
-        [m64n120k16_bf16 m64n120k64_bf16 m64n120k64_bf16_first m64n120k16_bf16_registers];
+        [rows_of_64 "f16" m64n64k64_f16 m64n64k64_f16_first]
+        [rows_of_64 "bf16" m64n64k64_bf16 m64n64k64_bf16_first]
+        [by_16 "f16" m64n64k16_f16]
+        [by_16 "bf16" m64n64k16_bf16]
+        [from_registers "f16" m64n64k16_f16_registers]
+        [from_registers "bf16" m64n64k16_bf16_registers];
+    72 8 ", {32}, {33}, {34}, {35}";
+    80 9 ", {36}, {37}, {38}, {39}";
+    88 10 ", {40}, {41}, {42}, {43}";
+    96 11 ", {44}, {45}, {46}, {47}";
+    104 12 ", {48}, {49}, {50}, {51}";
+    112 13 ", {52}, {53}, {54}, {55}";
+    120 14 ", {56}, {57}, {58}, {59}";
     128 15 ", {60}, {61}, {62}, {63}"
-        [m64n128k16_f16 m64n128k64_f16 m64n128k64_f16_first m64n128k16_f16_registers]
-        [m64n128k16_bf16 m64n128k64_bf16 m64n128k64_bf16_first m64n128k16_bf16_registers];
-    136 16 ", {64}, {65}, {66}, {67}"
-        [m64n136k16_f16 m64n136k64_f16 m64n136k64_f16_first m64n136k16_f16_registers]
-        [m64n136k16_bf16 m64n136k64_bf16 m64n136k64_bf16_first m64n136k16_bf16_registers];
-    144 17 ", {68}, {69}, {70}, {71}"
-        [m64n144k16_f16 m64n144k64_f16 m64n144k64_f16_first m64n144k16_f16_registers]
-        [m64n144k16_bf16 m64n144k64_bf16 m64n144k64_bf16_first m64n144k16_bf16_registers];
-    152 18 ", {72}, {73}, {74}, {75}"
-        [m64n152k16_f16 m64n152k64_f16 m64n152k64_f16_first m64n152k16_f16_registers]
-        [m64n152k16_bf16 m64n152k64_bf16 m64n152k64_bf16_first m64n152k16_bf16_registers];
-    160 19 ", {76}, {77}, {78}, {79}"
-        [m64n160k16_f16 m64n160k64_f16 m64n160k64_f16_first m64n160k16_f16_registers]
-        [m64n160k16_bf16 m64n160k64_bf16 m64n160k64_bf16_first m64n160k16_bf16_registers];
-    168 20 ", {80}, {81}, {82}, {83}"
-        [m64n168k16_f16 m64n168k64_f16 m64n168k64_f16_first m64n168k16_f16_registers]
-        [m64n168k16_bf16 m64n168k64_bf16 m64n168k64_bf16_first m64n168k16_bf16_registers];
-    176 21 ", {84}, {85}, {86}, {87}"
-        [m64n176k16_f16 m64n176k64_f16 m64n176k64_f16_first m64n176k16_f16_registers]
-        [m64n176k16_bf16 m64n176k64_bf16 m64n176k64_bf16_first m64n176k16_bf16_registers];
-    184 22 ", {88}, {89}, {90}, {91}"
-        [m64n184k16_f16 m64n184k64_f16 m64n184k64_f16_first m64n184k16_f16_registers]
-        [m64n184k16_bf16 m64n184k64_bf16 m64n184k64_bf16_first m64n184k16_bf16_registers];
+        [rows_of_64 "f16" m64n128k64_f16 m64n128k64_f16_first]
+        [rows_of_64 "bf16" m64n128k64_bf16 m64n128k64_bf16_first];
+    136 16 ", {64}, {65}, {66}, {67}";
+    144 17 ", {68}, {69}, {70}, {71}";
+    152 18 ", {72}, {73}, {74}, {75}";
+    160 19 ", {76}, {77}, {78}, {79}";
+    168 20 ", {80}, {81}, {82}, {83}";
+    176 21 ", {84}, {85}, {86}, {87}";
+    184 22 ", {88}, {89}, {90}, {91}";
     192 23 ", {92}, {93}, {94}, {95}"
-        [m64n192k16_f16 m64n192k64_f16 m64n192k64_f16_first m64n192k16_f16_registers]
-        [m64n192k16_bf16 m64n192k64_bf16 m64n192k64_bf16_first m64n192k16_bf16_registers];
-    200 24 ", {96}, {97}, {98}, {99}"
-        [m64n200k16_f16 m64n200k64_f16 m64n200k64_f16_first m64n200k16_f16_registers]
-        [m64n200k16_bf16 m64n200k64_bf16 m64n200k64_bf16_first m64n200k16_bf16_registers];
-    208 25 ", {100}, {101}, {102}, {103}"
-        [m64n208k16_f16 m64n208k64_f16 m64n208k64_f16_first m64n208k16_f16_registers]
-        [m64n208k16_bf16 m64n208k64_bf16 m64n208k64_bf16_first m64n208k16_bf16_registers];
-    216 26 ", {104}, {105}, {106}, {107}"
-        [m64n216k16_f16 m64n216k64_f16 m64n216k64_f16_first m64n216k16_f16_registers]
-        [m64n216k16_bf16 m64n216k64_bf16 m64n216k64_bf16_first m64n216k16_bf16_registers];
-    224 27 ", {108}, {109}, {110}, {111}"
-        [m64n224k16_f16 m64n224k64_f16 m64n224k64_f16_first m64n224k16_f16_registers]
-        [m64n224k16_bf16 m64n224k64_bf16 m64n224k64_bf16_first m64n224k16_bf16_registers];
-    232 28 ", {112}, {113}, {114}, {115}"
-        [m64n232k16_f16 m64n232k64_f16 m64n232k64_f16_first m64n232k16_f16_registers]
-        [m64n232k16_bf16 m64n232k64_bf16 m64n232k64_bf16_first m64n232k16_bf16_registers];
-    240 29 ", {116}, {117}, {118}, {119}"
-        [m64n240k16_f16 m64n240k64_f16 m64n240k64_f16_first m64n240k16_f16_registers]
-        [m64n240k16_bf16 m64n240k64_bf16 m64n240k64_bf16_first m64n240k16_bf16_registers];
-    248 30 ", {120}, {121}, {122}, {123}"
-        [m64n248k16_f16 m64n248k64_f16 m64n248k64_f16_first m64n248k16_f16_registers]
-        [m64n248k16_bf16 m64n248k64_bf16 m64n248k64_bf16_first m64n248k16_bf16_registers];
+        [rows_of_64 "f16" m64n192k64_f16 m64n192k64_f16_first]
+        [rows_of_64 "bf16" m64n192k64_bf16 m64n192k64_bf16_first];
+    200 24 ", {96}, {97}, {98}, {99}";
+    208 25 ", {100}, {101}, {102}, {103}";
+    216 26 ", {104}, {105}, {106}, {107}";
+    224 27 ", {108}, {109}, {110}, {111}";
+    232 28 ", {112}, {113}, {114}, {115}";
+    240 29 ", {116}, {117}, {118}, {119}";
+    248 30 ", {120}, {121}, {122}, {123}";
     256 31 ", {124}, {125}, {126}, {127}"
-        [m64n256k16_f16 m64n256k64_f16 m64n256k64_f16_first m64n256k16_f16_registers]
-        [m64n256k16_bf16 m64n256k64_bf16 m64n256k64_bf16_first m64n256k16_bf16_registers];
+        [rows_of_64 "f16" m64n256k64_f16 m64n256k64_f16_first]
+        [rows_of_64 "bf16" m64n256k64_bf16 m64n256k64_bf16_first];
 }

@@ -61,6 +61,15 @@ for head in 64 128; do
     done
     infer "hopper_$head" sm_90a -DKERNEL=HOPPER -DHEAD=$head
 done
+# Variants: windows and softcaps. At head size 256 a block has 64 rows for prompts, and a warp 16 keys or 32.
+for target in sm_80 sm_90a; do
+    infer "prompt_128_window_$target" $target -DKERNEL=PROMPT -DHEAD=128 -DROWS=128 -DKEYS=4 -DWINDOW=1
+    infer "prompt_128_softcap_$target" $target -DKERNEL=PROMPT -DHEAD=128 -DROWS=128 -DKEYS=4 -DSOFTCAP=1
+    infer "prompt_256_softcap_$target" $target -DKERNEL=PROMPT -DHEAD=256 -DROWS=64 -DKEYS=2 -DSOFTCAP=1
+    infer "decode_matrix_128_window_$target" $target -DKERNEL=PROMPT -DHEAD=128 -DROWS=16 -DKEYS=2 -DWINDOW=1
+    infer "decode_matrix_128_softcap_$target" $target -DKERNEL=PROMPT -DHEAD=128 -DROWS=16 -DKEYS=2 -DSOFTCAP=1
+    infer "decode_matrix_256_softcap_$target" $target -DKERNEL=PROMPT -DHEAD=256 -DROWS=16 -DKEYS=1 -DSOFTCAP=1
+done
 
 TRITON_CACHE_DIR=$tools/cache TRITON_DEFAULT_FP_FUSION=1 "$tools/bin/python" -B triton_larger.py "$tools"
 for target in sm_80 sm_90a; do assemble triton_$target $target; done

@@ -33,7 +33,14 @@ template __global__ void flashinfer::PrefillWithKVCacheKernel<Mainloop, Epilogue
 
 using namespace flashinfer;
 
-using Attention = DefaultAttention<false, false, false, false>;
+// A sliding window and a softcap of the logits, if WINDOW and SOFTCAP are 1.
+#ifndef WINDOW
+#define WINDOW 0
+#endif
+#ifndef SOFTCAP
+#define SOFTCAP 0
+#endif
+using Attention = DefaultAttention<false, WINDOW, SOFTCAP, false>;
 
 #if KERNEL == PROMPT
 

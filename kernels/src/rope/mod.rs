@@ -9,6 +9,8 @@
 //! - It writes queries to `query`, which may be in place, and keys and values to their slots in the layer's pages
 //!   ([`layout`](crate::layout)).
 //!
+//! [`general_rope_and_cache()`] does the same for heads that are larger than 256 elements or rotated in other ways.
+//!
 //! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table the kernel only splits and caches.
 //! If the cache has 8 bits, the kernel first computes the 16-bit keys and values, and then stores their codes exactly
 //! as [`eight_bit`](crate::eight_bit) defines them. This takes two more shuffles for the largest element of a head, and
@@ -34,6 +36,8 @@
 //! 3. (here) Eight tokens a warp: whole sectors for prompts. In a decode step slots are scattered, and the layout
 //!    allows only half sectors.
 
+mod general;
+
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
@@ -46,8 +50,26 @@ use crate::kv_write::WriteHead;
 use crate::layout::{KeyOrValue, Pages, VECTOR};
 use crate::vector::{WidthError, narrow, sum_of_eight, widen};
 use cuda_std::unroll::{eight, unroll};
+#[cfg(not(target_arch = "nvptx64"))]
+use {
+    crate::{element::ElementType, layout::KvFormat, with_kv_element},
+    cuda_std::launch::KernelCall,
+};
 
 pub use crate::head_part::TOKENS;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use general::HeadOptions;
+pub use general::{check_general, general_rope_and_cache};
+
+/// Which elements of a head are rotated together. Kernels take its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Pairing {
+    /// Element `i` of the first half of the rotated elements with element `i` of the second, as in GPT-NeoX.
+    Halves,
+    /// Elements `2 i` and `2 i + 1`, as in GPT-J.
+    Interleaved,
+}
 
 /// Threads per block of [`rope_and_cache()`].
 pub const THREADS: u32 = 128;
@@ -68,6 +90,17 @@ pub const fn check(head_size: u32) -> Result<(), WidthError> {
         257.. => Err(WidthError::Long { width: head_size, most: 256 }),
         _ => Ok(()),
     }
+}
+
+/// Returns the call of the cache write with these arguments, for this element type and cache format. Heads of more than
+/// 256 elements take the general kernel.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn call(element: ElementType, format: KvFormat, args: rope_and_cache) -> KernelCall {
+    if check(args.head_size).is_ok() {
+        return with_kv_element!(element, format, T => args.instance::<T>());
+    }
+    let options = HeadOptions { rotated: args.head_size, pairing: Pairing::Halves, value_norm: false };
+    options.call(element, format, args)
 }
 
 /// Bytes that must be moved for `tokens` tokens with `heads` query heads, to a cache of `pages`.
