@@ -5,14 +5,14 @@
 
 mod oracle;
 
-use engine::config::LayerKv;
-use engine::engine::{Engine, EngineConfig};
-use engine::kv::{BlockPool, BlockTable, CacheGroup, KvLayout, compact};
-use engine::sampling::SamplingParams;
-use engine::scheduler::{Preemption, SchedulerOptions};
-use engine::sequence::Output;
-use engine::stats::Stats;
-use engine::tensor::DType;
+use engine::DType;
+use engine::SamplingParams;
+use engine::Stats;
+use engine::tools::config::LayerKv;
+use engine::tools::engine::{Engine, EngineConfig};
+use engine::tools::kv::{BlockPool, BlockTable, CacheGroup, KvLayout, compact};
+use engine::tools::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::sequence::Output;
 use oracle::{VOCAB, config, engine, finish, greedy, scheduler_options};
 
 const BLOCK: usize = 4;
