@@ -63,6 +63,9 @@ fn kv_layout(layers: &[LayerKv], shard: Shard, options: &Options, dtype: KvDtype
         count if count > MAX_GROUPS => Err(Error::Unsupported(format!(
             "the layers have {count} different kinds of KV caches, but at most {MAX_GROUPS} are supported"
         ))),
+        _ if layout.is_wasteful() => Err(Error::Unsupported(
+            "the layers' KV caches have sizes without a common multiple, so they cannot share memory".into(),
+        )),
         _ => Ok(layout),
     }
 }

@@ -121,6 +121,8 @@ fn granite_phi_and_command_write_lists() {
         assert_eq!(read(&reader, &format!("{marker} it")), [text(&format!("{marker} it"))], "{format}");
     }
     assert_eq!(read(&tools(ToolFormat::Phi4), "import functools\n"), [text("import functools\n")]);
+    assert_eq!(read(&tools(ToolFormat::Granite), "<|tool_call|>[]"), []);
+    assert_eq!(read(&tools(ToolFormat::Cohere), "<|START_ACTION|>[ ]<|END_ACTION|>So."), [text("So.")]);
 }
 
 #[test]
@@ -147,6 +149,8 @@ fn gemma_and_olmo_write_calls_that_are_not_json() {
     let olmo = tools(ToolFormat::Olmo3);
     let two = "<function_calls>\nget(a='x', n=None)\nset()\n</function_calls>";
     assert_eq!(read(&olmo, two), [call("get", "{\"a\":\"x\",\"n\":null}"), call("set", "{}")].concat());
+    let many = "<function_calls>x</function_calls>".repeat(40);
+    assert_eq!(read(&olmo, &many), [text(&many)]);
     assert_eq!(read(&olmo, "<function_calls>no</function_calls>"), [text("<function_calls>no</function_calls>")]);
 }
 

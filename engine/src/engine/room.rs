@@ -54,7 +54,12 @@ impl Engine {
         // The last generated token needs no slot, because no token follows it.
         let longest = blocks_for(prompt.len() + most.saturating_sub(1), block_size);
         let shared = prompt.len() / block_size;
-        let needed = shared + beam.width * (longest - shared) - self.pinned_blocks(prompt, params);
+        let pinned = self.pinned_blocks(prompt.len() + most, prompt, params).min(self.pinned_blocks(
+            prompt.len(),
+            prompt,
+            params,
+        ));
+        let needed = shared + beam.width * (longest - shared) - pinned;
         if !self.holds(Counts::each(self.config.groups.len(), needed)) {
             let there = match self.config.groups.len() {
                 1 => self.scheduler.capacity().to_string(),
@@ -80,7 +85,7 @@ impl Engine {
     /// their blocks.
     fn fits_alone(&self, tokens: usize, prompt: &[u32], params: &SamplingParams) -> bool {
         let all = blocks_for(tokens, self.config.block_size);
-        let own = all - self.pinned_blocks(prompt, params).min(all);
+        let own = all - self.pinned_blocks(tokens, prompt, params).min(all);
         let at_once = self.pool.blocks_at_once(tokens, 1);
         self.holds(Counts::by(self.config.groups.len(), |group| match params.beam {
             Some(_) => own,
@@ -88,8 +93,12 @@ impl Engine {
         }))
     }
 
-    /// The number of full blocks that a prompt shares with a pinned prefix.
-    fn pinned_blocks(&self, prompt: &[u32], params: &SamplingParams) -> usize {
+    /// The number of full blocks that a sequence of `tokens` tokens, which begins with `prompt`, shares with a pinned
+    /// prefix. A sequence that becomes long gives up the blocks that it had as a short one.
+    fn pinned_blocks(&self, tokens: usize, prompt: &[u32], params: &SamplingParams) -> usize {
+        if self.pool.is_long(tokens) != self.pool.is_long(prompt.len()) {
+            return 0;
+        }
         // Requests that want a result for every token compute them all, so they share nothing.
         let computes_all = params.prompt_logprobs.is_some() || params.pooling == Some(Pooling::Mean);
         if computes_all { 0 } else { self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size }

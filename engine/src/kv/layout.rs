@@ -152,6 +152,12 @@ impl KvLayout {
         self.groups.first().map_or(0, |group| group.blocks_per_page * self.group_block_bytes(0))
     }
 
+    /// Whether no page of a reasonable size could be found. Blocks then have more padding than contents.
+    pub fn is_wasteful(&self) -> bool {
+        let layers = self.groups.iter().enumerate();
+        layers.into_iter().any(|(at, group)| group.padding > self.layer_bytes(at) / 2)
+    }
+
     /// The groups, as the block pool knows them.
     pub fn cache_groups(&self) -> Vec<CacheGroup> {
         let group = |(at, group): (usize, &KvGroup)| CacheGroup {
@@ -175,7 +181,7 @@ impl KvLayout {
             let mut padded = pages.map(|least| (self.padded_page(least, &counts(least)), counts(least)));
             let is_tight = |(page, counts): &(usize, Vec<usize>)| {
                 let waste = bytes.iter().zip(counts).map(|(block, count)| page - block * count).max();
-                waste.is_some_and(|waste| waste * PARTS_PER_WASTE <= *page)
+                waste.is_some_and(|waste| waste <= *page / PARTS_PER_WASTE)
             };
             // No known model needs a page that holds only one block, whatever its size.
             let single = || (self.padded_page(largest, &vec![1; bytes.len()]), vec![1; bytes.len()]);
@@ -191,8 +197,8 @@ impl KvLayout {
     fn padded_page(&self, least: usize, counts: &[usize]) -> usize {
         let parts = self.groups.iter().zip(counts).map(|(group, count)| count * group.layers.len());
         // If the parts have no common multiple of a reasonable size, the page is too large to be tight.
-        let unit = parts.fold(ALIGNMENT, |unit, parts| lcm(unit, parts * ALIGNMENT).unwrap_or(unit));
-        least.next_multiple_of(unit)
+        let unit = parts.fold(Some(ALIGNMENT), |unit, parts| lcm(unit?, parts * ALIGNMENT));
+        unit.and_then(|unit| least.checked_next_multiple_of(unit)).unwrap_or(usize::MAX)
     }
 
     /// The distance between the ids of consecutive blocks in the tables and slots that a backend gets. If there are

@@ -1,19 +1,25 @@
 //! Rotary position embeddings (Su et al., 2021): the table of angles.
 
 use crate::config::{Rope, RopeScaling};
+use crate::error::{Error, Result};
 use crate::tensor::HostTensor;
 
 /// Returns the table `[rows, rotated]`. Row `p` contains the cosines of position `p`'s angles, then the sines. If long
 /// sequences have other frequencies, their `positions` rows follow the rows of the longest short sequence.
 /// Frequencies and angles are rounded to f32 in the same places as in Hugging Face's code, because at large positions a
 /// rounding error becomes a noticeable angle.
-pub(super) fn table(rope: &Rope, positions: usize) -> HostTensor {
+///
+/// # Errors
+/// [`Error::Memory`] if the system refuses the memory.
+pub(super) fn table(rope: &Rope, positions: usize) -> Result<HostTensor> {
     // Short sequences come first.
     let short = rope.regime_boundary().unwrap_or(positions).min(positions);
     let regimes = if short < positions { vec![(false, short), (true, positions)] } else { vec![(false, positions)] };
-    let rows = regimes.iter().map(|(_, rows)| rows).sum();
+    let rows: usize = regimes.iter().map(|(_, rows)| rows).sum();
     let factor = attention_factor(rope);
-    let mut table = Vec::with_capacity(rows * rope.rotated);
+    let mut table = Vec::new();
+    let refuse = |_| Error::Memory(format!("a table of the rotations of {rows} positions does not fit in memory"));
+    table.try_reserve_exact(rows * rope.rotated).map_err(refuse)?;
     for (is_long, rows) in regimes {
         let frequencies: Vec<f32> = (0..rope.rotated / 2).map(|i| frequency(rope, i, is_long)).collect();
         for p in 0..rows {
@@ -22,7 +28,7 @@ pub(super) fn table(rope: &Rope, positions: usize) -> HostTensor {
             table.extend(angles.map(|a| a.sin() as f32 * factor));
         }
     }
-    HostTensor::from_f32(vec![rows, rope.rotated], table)
+    Ok(HostTensor::from_f32(vec![rows, rope.rotated], table))
 }
 
 /// The factor on cosines and sines.
@@ -94,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_row_contains_cosines_then_sines() {
-        let table = table(&Rope { theta: 100.0, scaling: RopeScaling::None, rotated: 4, adjacent: false }, 3);
+        let table = table(&Rope { theta: 100.0, scaling: RopeScaling::None, rotated: 4, adjacent: false }, 3).unwrap();
         let Elements::F32(t) = table.elements() else { panic!("the table is f32") };
         let want = [2f32.cos(), 0.2f32.cos(), 2f32.sin(), 0.2f32.sin()];
         assert!(t[8..].iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-6), "{t:?}");

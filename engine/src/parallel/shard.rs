@@ -77,6 +77,15 @@ impl Shard {
         if config.vocab_size < of * of {
             return refuse(format!("{} tokens are too few to be divided among {of} workers", config.vocab_size));
         }
+        let extra = match &config.family {
+            ModelFamily::Decoder(decoder) => decoder.layer_embedding.map(|extra| extra.vocab_size),
+            _ => None,
+        };
+        if let Some(tokens) = extra.filter(|tokens| *tokens < of * of) {
+            return refuse(format!(
+                "{tokens} tokens of per-layer embeddings are too few to be divided among {of} workers"
+            ));
+        }
         Ok(ModelConfig { heads: heads / of, kv_heads: self.heads(config.kv_heads).len(), ..config.clone() })
     }
 }

@@ -182,10 +182,13 @@ impl Start {
 fn longest_common(seqs: &[Sequence], at: usize, pool: &BlockPool) -> Option<(usize, usize)> {
     let (tokens, block_size) = (&seqs[at].tokens, pool.block_size());
     let is_alike = |earlier: &usize| pool.is_long(seqs[*earlier].tokens.len()) == pool.is_long(tokens.len());
-    let blocks = |n: usize| n.min(tokens.len() - 1) / block_size * block_size;
+    // A table has no slot for the last token of its sequence.
+    let blocks = |n: usize, earlier: usize| {
+        n.min(tokens.len() - 1).min(seqs[earlier].tokens.len() - 1) / block_size * block_size
+    };
     let best = (0..at)
         .filter(is_alike)
-        .map(|earlier| (earlier, blocks(common(&seqs[earlier].tokens, tokens))))
+        .map(|earlier| (earlier, blocks(common(&seqs[earlier].tokens, tokens), earlier)))
         .max_by_key(|&(earlier, n)| (n, std::cmp::Reverse(earlier)));
     best.filter(|&(_, n)| n > 0)
 }

@@ -141,12 +141,25 @@ impl DecoderConfig {
     }
 
     /// Checks that the settings agree with each other.
+    /// The rotations that some layer uses.
+    fn used_ropes(&self) -> impl Iterator<Item = &Rope> {
+        let uses = |at: usize| self.layers.iter().any(|layer| layer.rope == Some(at));
+        self.ropes.iter().enumerate().filter(move |(at, _)| uses(*at)).map(|(_, rope)| rope)
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         for (i, layer) in self.layers.iter().enumerate() {
             layer.check(i, self)?;
         }
         if self.norm == NormKind::Layer && self.head_norm != HeadNorm::None {
             return Err(Error::Unsupported("layer norms of query and key heads are not implemented".into()));
+        }
+        let mut boundaries = self.used_ropes().map(Rope::regime_boundary);
+        let first = boundaries.next();
+        if boundaries.any(|boundary| Some(boundary) != first) {
+            return Err(Error::Unsupported(
+                "rotations of which only some have other frequencies for long sequences are not implemented".into(),
+            ));
         }
         if let Some(LayerEmbedding { width, vocab_size }) = self.layer_embedding {
             in_range("hidden_size_per_layer_input", width, MAX_WIDTH)?;

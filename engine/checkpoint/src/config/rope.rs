@@ -106,6 +106,11 @@ impl Rope {
             RopeScaling::Long { short, long, .. } => vec![short.len(), long.len()],
             _ => Vec::new(),
         };
+        if let RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } = self.scaling
+            && !(attention_factor > 0.0 && (attention_factor as f32).is_finite())
+        {
+            return invalid(format!("the attention factor of the rope scaling is {attention_factor}"));
+        }
         match counts.into_iter().find(|count| *count != rotated / 2) {
             Some(count) => {
                 invalid(format!("{count} factors for the frequencies of heads of which {rotated} elements rotate"))
@@ -176,7 +181,7 @@ pub(super) fn of_layers(
     fallback: impl FnOnce() -> Result<Rope>,
 ) -> Result<Rope> {
     let Some(outer) = fields.object("rope_parameters")? else { return fallback() };
-    if outer.has("rope_type") {
+    if !outer.has("full_attention") && !outer.has("sliding_attention") {
         return fallback();
     }
     Reader { parameters: outer.object(kind)?, fields, outer: Some(outer), sizes }.read(defaults)

@@ -109,8 +109,10 @@ impl<B: Backend> Loader<'_, B> {
             let own = self.backend.shard().heads(heads);
             fused.part((first + own.start) * dim..(first + own.end) * dim)
         };
-        let (key, value) = (part(heads, kv_heads), part(heads + kv_heads, kv_heads));
-        Ok(HostQkv { query: part(0, heads), key: Some(key), value: Some(value) })
+        // A layer that reads another layer's cache must not write to it.
+        let key = writes.then(|| part(heads, kv_heads));
+        let value = (writes && !value_is_key).then(|| part(heads + kv_heads, kv_heads));
+        Ok(HostQkv { query: part(0, heads), key, value })
     }
 
     /// Takes the weight of the norm of `heads` heads: of a head, or the worker's part of a row of heads.

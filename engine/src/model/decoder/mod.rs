@@ -52,7 +52,10 @@ impl<B: Backend> Decoder<B> {
         let tokens = l.embedding("embed_tokens.weight", config.vocab_size, hidden)?;
         let layer_inputs = decoder.layer_embedding.map(|extra| LayerInputs::load(&mut l, hidden, decoder, extra));
         let layers = (0..config.layers).map(|i| Layer::load(&mut l, hidden, decoder, i)).collect::<Result<_>>()?;
-        let ropes = decoder.ropes.iter().map(|rope| backend.weight(rope::table(rope, max_len)));
+        let ropes = decoder.ropes.iter().enumerate().map(|(at, rope)| {
+            let is_used = decoder.layers.iter().any(|layer| layer.rope == Some(at));
+            backend.weight(rope::table(rope, if is_used { max_len } else { 1 })?)
+        });
         Ok(Decoder {
             layer_inputs: layer_inputs.transpose()?,
             ropes: ropes.collect::<Result<_>>()?,

@@ -101,13 +101,13 @@ impl Text<'_> {
         Some(members)
     }
 
-    fn list(&mut self) -> Option<Vec<Value>> {
+    fn list(&mut self, [open, close]: [&str; 2]) -> Option<Vec<Value>> {
         let mut items = Vec::new();
-        self.take("[").then_some(())?;
-        while !self.take("]") {
+        self.take(open).then_some(())?;
+        while !self.take(close) {
             items.push(self.value()?);
             if !self.take(",") {
-                self.take("]").then_some(())?;
+                self.take(close).then_some(())?;
                 break;
             }
         }
@@ -122,14 +122,18 @@ impl Text<'_> {
         self.rest = self.rest.trim_start();
         let value = match self.rest.chars().next()? {
             '{' => Value::Object(self.object()?),
-            '[' => Value::Array(self.list()?),
+            '[' => Value::Array(self.list(["[", "]"])?),
+            '(' => Value::Array(self.list(["(", ")"])?),
             '<' | '"' | '\'' => Value::String(self.string()?),
             _ => match self.word()?.as_str() {
                 "true" | "True" => Value::Bool(true),
                 "false" | "False" => Value::Bool(false),
                 "null" | "None" => Value::Null,
                 "none" | "nil" if self.has_bare_strings => Value::Null,
-                word => match word.parse::<Number>() {
+                // Python allows `.5` and `1_000`.
+                word => match format!("{}{}", if word.starts_with('.') { "0" } else { "" }, word.replace('_', ""))
+                    .parse::<Number>()
+                {
                     Ok(number) => Value::Number(number),
                     Err(_) if self.has_bare_strings => Value::String(word.to_owned()),
                     Err(_) => return None,
@@ -152,7 +156,7 @@ impl Text<'_> {
         let mut string = String::new();
         while let Some((at, c)) = chars.next() {
             match c {
-                '\\' => string.push(escaped(&mut chars)?),
+                '\\' => escaped(&mut chars, &mut string)?,
                 _ if c == quote => {
                     self.rest = &self.rest[at + 1..];
                     return Some(string);
@@ -164,15 +168,21 @@ impl Text<'_> {
     }
 }
 
-/// Reads the character that a backslash escapes in Python and in JSON. A character beyond U+FFFF is two of JSON's.
-fn escaped(chars: &mut std::str::CharIndices<'_>) -> Option<char> {
+/// Reads what follows a backslash, and adds the character that it stands for in Python and in JSON. Python keeps the
+/// backslash if it escapes nothing. A character beyond U+FFFF is two of JSON's.
+fn escaped(chars: &mut std::str::CharIndices<'_>, string: &mut String) -> Option<()> {
     let number = |chars: &mut std::str::CharIndices<'_>, digits: usize| {
         (0..digits).try_fold(0, |code, _| Some(16 * code + chars.next()?.1.to_digit(16)?))
     };
     let code = match chars.next()?.1 {
-        'n' => return Some('\n'),
-        't' => return Some('\t'),
-        'r' => return Some('\r'),
+        'a' => 0x07,
+        'b' => 0x08,
+        't' => 0x09,
+        'n' => 0x0A,
+        'v' => 0x0B,
+        'f' => 0x0C,
+        'r' => 0x0D,
+        same @ ('\\' | '\'' | '"' | '/') => same.into(),
         'x' => number(chars, 2)?,
         'u' => match number(chars, 4)? {
             high @ 0xD800..0xDC00 => {
@@ -182,9 +192,13 @@ fn escaped(chars: &mut std::str::CharIndices<'_>) -> Option<char> {
             }
             code => code,
         },
-        other => return Some(other),
+        other => {
+            string.extend(['\\', other]);
+            return Some(());
+        }
     };
-    char::from_u32(code)
+    string.push(char::from_u32(code)?);
+    Some(())
 }
 
 #[cfg(test)]
@@ -220,6 +234,9 @@ mod tests {
         assert_eq!(read(ToolFormat::Olmo3, two), json(want));
         let escapes = r#"get(a='\\" b\\', b="\x41\u00e4\ud83d\ude00\'")"#;
         assert_eq!(read(ToolFormat::Olmo3, escapes), json(r#"[["get", {"a": "\\\" b\\", "b": "Aä😀'"}]]"#));
+        let kept = r#"get(a='\d+\.py', b='\b\\', c=.5, d=1_000, e=(1, 2))"#;
+        let want = r#"[["get", {"a": "\\d+\\.py", "b": "\b\\", "c": 0.5, "d": 1000, "e": [1, 2]}]]"#;
+        assert_eq!(read(ToolFormat::Olmo3, kept), json(want));
         assert_eq!(read(ToolFormat::Olmo3, "[get(), set(a=1)]"), json(r#"[["get", {}], ["set", {"a": 1}]]"#));
         for other in ["", "get", "get(1)", "get(a=1", "get(a=b)", "import os"] {
             assert_eq!(read(ToolFormat::Olmo3, other), None, "{other}");

@@ -10,6 +10,8 @@ const ARGUMENTS: &str = "[ARGS]";
 const MAX_NAME: usize = 256;
 /// Most bytes between the markers of calls that are not JSON. Anything longer is text.
 const MAX_BLOCK: usize = 1 << 18;
+/// Most markers in a block that end it too early. Text with more is no call, which bounds the time of reading it.
+const MAX_ENDS: usize = 16;
 
 /// A part of an answer, or a continuation of the previous part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub struct AnswerReader {
     source: String,
     /// How much of a block was searched for its end.
     searched: usize,
+    /// The markers at the end of a block that were found and do not end it.
+    failed: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +67,19 @@ impl AnswerReader {
     /// A reader for answers of a model with this tool format and these tools, and with thoughts in this format. `None` if
     /// there are no tool calls or no thoughts.
     pub fn new(format: Option<ToolFormat>, names: Vec<String>, thoughts: Option<ThoughtFormat>) -> Self {
-        let (call, pending, source, searched) = Default::default();
-        AnswerReader { state: State::Begin, pending, format, names, thoughts, thought: false, call, source, searched }
+        let (call, pending, source, searched, failed) = Default::default();
+        AnswerReader {
+            state: State::Begin,
+            pending,
+            format,
+            names,
+            thoughts,
+            thought: false,
+            call,
+            source,
+            searched,
+            failed,
+        }
     }
 
     /// The reader for an answer to `prompt`, which may already open the thoughts.
@@ -241,13 +256,21 @@ impl AnswerReader {
             return self.no_call(parts);
         };
         // A string in the block may contain the marker.
-        let ends = self.pending.match_indices(end).map(|(at, _)| (at, at + end.len()));
-        let ends = ends.filter(|(_, to)| *to > self.searched);
+        let mut from = self.searched.saturating_sub(end.len() - 1);
+        while !self.pending.is_char_boundary(from) {
+            from -= 1;
+        }
+        let ends = self.pending[from..].match_indices(end).map(|(at, _)| (from + at, from + at + end.len()));
+        let ends: Vec<_> = ends.filter(|(_, to)| *to > self.searched).collect();
+        self.failed += ends.len();
         let whole = last.then_some((self.pending.len(), self.pending.len()));
-        let calls = ends.chain(whole).find_map(|(at, to)| Some((notation::parse(format, &self.pending[..at])?, to)));
+        let calls = ends
+            .into_iter()
+            .chain(whole)
+            .find_map(|(at, to)| Some((notation::parse(format, &self.pending[..at])?, to)));
         let Some((calls, to)) = calls else {
             self.searched = self.pending.len();
-            let has_ended = last || self.pending.len() > MAX_BLOCK;
+            let has_ended = last || self.pending.len() > MAX_BLOCK || self.failed > MAX_ENDS;
             return has_ended && self.no_call(parts);
         };
         for (name, arguments) in calls {
@@ -255,7 +278,7 @@ impl AnswerReader {
             parts.push(Part::Arguments(serde_json::Value::Object(arguments).to_string()));
         }
         self.source.clear();
-        self.searched = 0;
+        (self.searched, self.failed) = (0, 0);
         self.pending.drain(..to);
         self.state = State::Between;
         true
@@ -269,6 +292,12 @@ impl AnswerReader {
         match rest.chars().next() {
             None => return false,
             Some('{') => self.call = Call::default(),
+            // A list without calls.
+            Some(']') if self.source.ends_with('[') => {
+                self.source.clear();
+                self.state = State::Between;
+                return true;
+            }
             Some('[') if self.format.map(ToolFormat::layout) == Some(Layout::List) => {
                 self.source.push_str(&self.pending[..=space]);
                 self.pending.drain(..=space);
@@ -332,7 +361,7 @@ impl AnswerReader {
     /// Returns the text read so far as text. The text after it is text too.
     fn no_call(&mut self, parts: &mut Vec<Part>) -> bool {
         say(std::mem::take(&mut self.source), parts);
-        self.searched = 0;
+        (self.searched, self.failed) = (0, 0);
         if self.format == Some(ToolFormat::Llama) {
             self.format = None;
         }

@@ -79,7 +79,7 @@ fn share_caches(fields: &Fields<'_>, decoder: &mut DecoderConfig) -> Result<()> 
             let kind = if window.is_some() { "with" } else { "without" };
             Error::Config(format!("layer {i} shares a cache, but no earlier layer {kind} a window has one"))
         })?;
-        layers[i].inner *= if is_wide { 2 } else { 1 };
+        layers[i].inner = layers[i].inner.saturating_mul(if is_wide { 2 } else { 1 });
     }
     Ok(())
 }
@@ -90,8 +90,14 @@ fn set_ropes(fields: &Fields<'_>, decoder: &mut DecoderConfig) -> Result<()> {
     let wide = RopeDefaults { theta: 1e6, partial: Some(0.25), scaling: "proportional", ..plain };
     let mut ropes = Vec::new();
     for (kind, defaults, has_window) in [("full_attention", wide, false), ("sliding_attention", plain, true)] {
-        let head_dim = decoder.layers.iter().find(|layer| layer.window.is_some() == has_window);
-        let sizes = RopeSizes { head_dim: head_dim.map_or(2, |layer| layer.head_dim), max_positions };
+        let mut sizes = decoder.layers.iter().filter(|layer| layer.window.is_some() == has_window).map(|l| l.head_dim);
+        let head_dim = sizes.next().unwrap_or(2);
+        if sizes.any(|size| size != head_dim) {
+            return Err(Error::Unsupported(format!(
+                "layers of {kind} with heads of several sizes are not implemented"
+            )));
+        }
+        let sizes = RopeSizes { head_dim, max_positions };
         ropes.push(rope::of_layers(fields, kind, sizes, defaults, || rope::read(fields, sizes, defaults))?);
     }
     decoder.ropes = ropes;
