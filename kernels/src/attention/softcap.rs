@@ -34,7 +34,7 @@ impl Softcap {
         -(1.0 + (product * self.inner).exp2_fast()).rcp_fast()
     }
 
-    /// Returns the amount by which scores are lower, as a power of two.
+    /// Returns how much lower the scores are, as a power of two.
     #[inline(always)]
     pub const fn shift(self) -> f32 {
         0.5 * self.outer

@@ -27,7 +27,7 @@ pub type WarpSums = [[f32; 4]; 16];
 /// slot. Both take the slot's offset in the ring, which has `stages` slots of `slot_bytes`.
 ///
 /// # Safety
-/// All threads of the block call this together, with constant `stages`: 4, 6 or 8. The ring is used for nothing else.
+/// All threads of the block call this together, with constant `stages`: 4, 6 or 8. No other code uses the ring.
 #[inline(always)]
 pub unsafe fn stream(
     (stages, slot_bytes): (u32, u32),

@@ -34,11 +34,11 @@ const LANES: u32 = WARP_SIZE / TOKENS;
 
 const INTERLEAVED: u32 = Pairing::Interleaved as u32;
 
-/// Checks that [`general_rope_and_cache()`] supports heads of `head_size` elements, the first `rotated` of which are
-/// rotated. 0 means none.
+/// Checks that [`general_rope_and_cache()`] supports heads of `head_size` elements, and that it can rotate the
+/// first `rotated` of them. 0 means no rotation.
 ///
 /// # Errors
-/// [`WidthError`] if heads or rotated elements are not whole vectors, or more elements are rotated than there are.
+/// [`WidthError`] if heads or rotated elements are not whole vectors, or `rotated` exceeds the head.
 pub const fn check_general(head_size: u32, rotated: u32, pairing: Pairing) -> Result<(), WidthError> {
     let multiple = match pairing {
         Pairing::Halves => 2 * VECTOR,

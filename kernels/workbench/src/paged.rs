@@ -149,7 +149,7 @@ impl PagedProblem {
         PagedProblem { softcap: Some(cap), ..self }
     }
 
-    /// Returns the shape for the kernels, with the softcap if there is one.
+    /// Returns the shape for the kernels, with the problem's softcap.
     ///
     /// # Errors
     /// [`UnsupportedShape`] if there are no kernels for it.

@@ -26,8 +26,8 @@ use crate::{
 #[inline(always)]
 pub const fn warps(head_size: u32) -> u32 {
     match head_size {
-        ..=128 => 4,
-        ..=256 => 2,
+        0..=128 => 4,
+        129..=256 => 2,
         _ => 1,
     }
 }

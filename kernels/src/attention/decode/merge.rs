@@ -49,7 +49,7 @@ pub struct Exchange {
     pub rows: u32,
     /// The logit of each query head's sink, or null.
     pub sinks: *const f32,
-    /// The amount by which scores are lower than they are without a softcap, as a power of two.
+    /// The softcap's [shift](crate::attention::softcap::Softcap::shift), or 0 without a softcap.
     pub shift: f32,
 }
 

@@ -51,18 +51,22 @@
 //!
 //! | D | bytes per instruction | share of the issue slots at 4.5 TB/s | registers | blocks per SM | in flight, KiB per SM |
 //! | --- | --- | --- | --- | --- | --- |
-//! | 32 | 17 | 30 % | 128 | 4 | 96 to 128 |
-//! | 64 | 27 | 19 % | 128 | 3 | 144 to 192 |
-//! | 80 | 30 | 17 % | 140 | 3 | 60 to 120 |
-//! | 96 | 31 | 16 % | 148 | 3 | 72 to 144 |
+//! | 32 | 17 | 30 % | 120 | 4 | 96 to 128 |
+//! | 64 | 27 | 19 % | 138 | 3 | 144 to 192 |
+//! | 80 | 30 | 17 % | 142 | 3 | 60 to 120 |
+//! | 96 | 31 | 16 % | 149 | 3 | 72 to 144 |
 //! | 128 | 37 | 14 % | 168 | 3 | 96 to 192 |
 //! | 256 | 49 | 10 % | 255 | 3 | 96 to 192 |
+//! | 512 | 54 | 9 % | 253 | 2 | 64 to 128 |
 //!
 //! Issue slots are 132 SMs x 4 schedulers x 1.7 GHz. Instructions are counted in the PTX; `ptxas` folds some of the
 //! address arithmetic and moves. Blocks per SM are limited by registers and 227 KiB of shared memory (two with groups
 //! of 6 to 8 and D = 128). The last column is the bytes in flight. The smaller figure counts the rings without the tile
 //! that each warp computes with. The larger one counts whole rings, since a waiting warp has all of its stages in
 //! flight.
+//!
+//! A head of 512 elements is one warp's work. Its queries stay in shared memory, where `ldmatrix` loads two steps at a
+//! time, because output and queries together would take 192 registers.
 //!
 //! In 8 bits the same columns are as follows, for `f16` with integer codes (`resources.tsv` has the registers of the
 //! other sizes):
@@ -228,8 +232,8 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     unsafe { attend::<T, D, H, false>(args) };
 }
 
-/// Does the same as [`paged_attention()`] with scores `cap tanh(s / cap)` in place of `s`. `inner` and `outer` are those of
-/// [`Softcap`].
+/// Does the same as [`paged_attention()`] with scores `cap tanh(s / cap)` in place of `s`. `inner` and `outer` are fields
+/// of a [`Softcap`].
 ///
 /// # Safety
 /// As for [`paged_attention()`].
@@ -321,7 +325,7 @@ unsafe fn attend<T: KvElement, const D: u32, const H: u32, const CAPPED: bool>(a
         }
         loop {
             let stream_rows = StreamRows::new(stream, query_starts, cache.head_tiles, group, H);
-            // Queries in shared memory take the place of partial results, of which the block's only warp has none yet.
+            // Queries in shared memory use the memory of the warp's partial results, which follow after the last tile.
             let mut heads = QueryHeads::<T, D, H>::load(query, query_stride, stream_rows, merged.cast());
             let sight = stream_rows.sight(stream, window);
             let stop = stream.end().min(end);

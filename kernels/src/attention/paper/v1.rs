@@ -58,7 +58,7 @@ pub unsafe fn paged_attention_v1<T: Element, const D: u32, const B: u32>(
     softcap: f32,
 ) {
     let (head, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
-    // The sequence's own table, found by a product of 32 bits. One of 64 bits would take one register too many at head
+    // The sequence's own table, found by a product of 32 bits. A product of 64 bits would take a register too many at head
     // size 128 with blocks of 32.
     let (tables, table_stride) = (tables.wrapping_add((sequence * table_stride) as usize), 0);
     let inputs = AttentionArgs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };

@@ -31,13 +31,13 @@
 //! 64 that takes twice the instructions of a 16-bit cache. From head size 80 on, tiles have 32 keys, because registers
 //! are short. At head size 256 the queries stay in shared memory.
 //!
-//! At head size 512 a row's output takes 256 registers of each lane, more than there are. Two warps therefore share rows.
+//! At head size 512 a row's output would take 256 registers of each lane, and a lane has 255. Two warps therefore share rows.
 //! Both compute the scores, and each computes half of the output. That is half as much again on the tensor cores. Only
 //! with 32 rows and 16 keys do queries and two stages fit into the 99 KiB that every GPU has.
 //!
 //! # Reuse of a prefix
 //!
-//! Tiles of keys begin at multiples of their size, whatever a row's window. The reference of a row's softmax depends only
+//! Tiles of keys begin at multiples of their size, with any window. The reference of a row's softmax depends only
 //! on the row's own scores. A tile that a row does not see leaves its result as it is. A token's result is therefore the
 //! same to the bit, whether its prefix is known or is computed in the same launch.
 //!
@@ -139,7 +139,7 @@ struct Arguments {
 
 /// Computes causal attention of each sequence's new tokens over its whole context, see the module.
 ///
-/// `sinks` has a logit for each query head, which joins the denominator of the softmax. Null means none.
+/// `sinks` has a logit for each query head, which joins the denominator of the softmax. It may be null.
 ///
 /// # Safety
 /// - The arrays have the shapes that the module describes. `query`, its rows, `cache` and `output` are aligned to 16
@@ -178,8 +178,8 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
     unsafe { attend::<T, D, false>(args) };
 }
 
-/// Does the same as [`paged_prefill()`] with scores `cap tanh(s / cap)` in place of `s`. `inner` and `outer` are those of
-/// [`Softcap`].
+/// Does the same as [`paged_prefill()`] with scores `cap tanh(s / cap)` in place of `s`. `inner` and `outer` are fields
+/// of a [`Softcap`].
 ///
 /// # Safety
 /// As for [`paged_prefill()`].

@@ -46,7 +46,7 @@ impl<const COLUMNS: u32> Fetch<'_, COLUMNS> {
     /// Fetches all tiles from `tile` on.
     ///
     /// # Safety
-    /// One lane of the block calls this, nothing else fills the ring, and no slot is in use. There is a tile, and it has
+    /// Only one lane of the block calls this, only this call fills the ring, and no slot is in use. `tile` exists and has
     /// at least one step.
     #[inline(always)]
     pub unsafe fn run(&self, mut tile: u32) {

@@ -203,7 +203,7 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
             steps,
             epilogue,
         };
-        // SAFETY: this lane alone fills the ring. By this kernel's contract there is a tile with a step.
+        // SAFETY: this lane alone fills the ring. By this kernel's contract the tile exists and has a step.
         unsafe { fetch.run(tile) };
         return;
     }

@@ -18,7 +18,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     cases
 }
 
-/// Logits of which many exceed the cap. 0 is no cap.
+/// Logits that often exceed the cap. 0 is no cap.
 pub fn logits(rows: u32, width: u32, factor: f32, cap: f32) -> Case {
     let stride = width + 5;
     let count = (rows * stride) as usize;
