@@ -96,8 +96,8 @@ impl Metrics {
 
     /// Sets the metrics that describe the engine's memory.
     pub fn describe(&self, llm: &Llm) {
-        let config = llm.engine().config();
-        self.cache.describe(config.block_size, config.num_blocks);
+        let usage = llm.engine().scheduler().usage();
+        self.cache.describe(llm.engine().config().block_size, usage.num_blocks);
     }
 
     /// Updates the metrics with the engine's state after a step. `before` holds its counters at the previous call.

@@ -84,12 +84,12 @@ mod tests {
 
     use std::sync::Mutex;
 
-    use super::super::{BlockPool, BlockTable};
+    use super::super::{BlockPool, BlockTable, prefix_hit};
     use super::*;
 
     /// A table whose full blocks, of two tokens each, are registered.
     fn table(pool: &BlockPool, tokens: &[u32]) -> BlockTable {
-        let mut table = BlockTable::prefix_hit(pool, tokens, false);
+        let mut table = prefix_hit(pool, tokens, false);
         table.reserve(tokens.len() - table.len(), &mut Vec::new()).unwrap();
         table.register(tokens);
         table

@@ -42,6 +42,11 @@ impl From<BlockTable> for PrefixHit {
     }
 }
 
+/// A table of the registered blocks of `pool` that hold the longest prefix of `tokens`, see [`PrefixHit::find`].
+pub fn prefix_hit(pool: &BlockPool, tokens: &[u32], whole: bool) -> BlockTable {
+    PrefixHit::find(pool, None, tokens, pool.is_long(tokens.len()), whole).into_table()
+}
+
 impl PrefixHit {
     /// Finds the longest prefix of `tokens` after which every group can resume, among the registered blocks of `pool` and
     /// of `swap`. With `is_long`, the blocks must belong to long sequences, see [`BlockPool::is_long`]. With `whole`, groups

@@ -168,7 +168,8 @@ impl KvLayout {
         self.groups.iter().enumerate().map(group).collect()
     }
 
-    /// Chooses the size of pages. It is the least common multiple of the groups' blocks, unless that is too many blocks.
+    /// Chooses the size of pages. It is the least common multiple of the groups' blocks, unless
+    /// such a page would hold too many of the largest blocks.
     /// Then blocks get a little padding, so that a smaller page divides evenly.
     fn divide_pages(&mut self) {
         let bytes: Vec<usize> = (0..self.groups.len()).map(|group| self.group_block_bytes(group)).collect();
@@ -183,7 +184,7 @@ impl KvLayout {
                 let waste = bytes.iter().zip(counts).map(|(block, count)| page - block * count).max();
                 waste.is_some_and(|waste| waste <= *page / PARTS_PER_WASTE)
             };
-            // No known model needs a page that holds only one block, whatever its size.
+            // The fallback: one block of each group per page, padded to the largest. No known model needs it.
             let single = || (self.padded_page(largest, &vec![1; bytes.len()]), vec![1; bytes.len()]);
             padded.find(is_tight).unwrap_or_else(single)
         });
@@ -195,9 +196,9 @@ impl KvLayout {
 
     /// The smallest page of at least `least` bytes that the given numbers of blocks and their layers divide evenly.
     fn padded_page(&self, least: usize, counts: &[usize]) -> usize {
-        let parts = self.groups.iter().zip(counts).map(|(group, count)| count * group.layers.len());
+        let mut parts = self.groups.iter().zip(counts).map(|(group, count)| count * group.layers.len());
         // If the parts have no common multiple of a reasonable size, the page is too large to be tight.
-        let unit = parts.fold(Some(ALIGNMENT), |unit, parts| lcm(unit?, parts * ALIGNMENT));
+        let unit = parts.try_fold(ALIGNMENT, |unit, parts| lcm(unit, parts * ALIGNMENT));
         unit.and_then(|unit| least.checked_next_multiple_of(unit)).unwrap_or(usize::MAX)
     }
 

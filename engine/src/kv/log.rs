@@ -70,8 +70,8 @@ pub enum BlockEvent {
 
 /// Receives the events of both pools, in order.
 pub trait EventLog: Send {
-    /// Receives an event of a block of a group of layers. The pool is locked during the call, so the implementation must not call the pool and should
-    /// be quick.
+    /// Receives an event of a block of a group of layers. The pool is locked during the call, so the implementation must
+    /// not call the pool and should be quick.
     fn record(&mut self, space: Space, group: usize, event: BlockEvent);
 }
 

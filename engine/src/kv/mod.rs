@@ -14,7 +14,7 @@
 //!
 //! - Swapping: [`relocate`] moves tables to blocks of a second pool, the swap space in host memory, and back.
 //! - Sliding windows: [`BlockTable::slide`] gives back the blocks that the attention window has left behind.
-//! - Prefix caching: [`BlockTable::register`] indexes full blocks by their tokens, and [`BlockTable::prefix_hit`] finds
+//! - Prefix caching: [`BlockTable::register`] indexes full blocks by their tokens, and [`prefix_hit`] finds
 //!   them, even after the last table that referenced them is dropped. When the cache needs their memory, the
 //!   [`SwapTier`] moves them to the swap space.
 
@@ -38,7 +38,7 @@ pub use changes::{CacheChange, CacheChanges};
 pub use checkpoint::tensor::KvDtype;
 pub use compaction::compact;
 pub use counts::{Counts, MAX_GROUPS};
-pub use hit::{PrefixHit, SwappedBlock};
+pub use hit::{PrefixHit, SwappedBlock, prefix_hit};
 pub use layout::{CacheGroup, KvGroup, KvLayout, LayerPlace, blocks_for};
 pub use log::{BlockEvent, EventLog, Place, SharedLog, Space};
 pub use moves::{BlockCopy, BlockMoves};

@@ -8,7 +8,7 @@ pub struct BlockMoves {
     pub swap_out: Vec<BlockCopy>,
     /// From blocks of the swap space to blocks of the cache.
     pub swap_in: Vec<BlockCopy>,
-    /// Copy-on-write, within the cache.
+    /// Copies within the cache: copy-on-write or compaction, never both in one step.
     pub copies: Vec<BlockCopy>,
 }
 

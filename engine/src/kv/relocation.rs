@@ -66,6 +66,7 @@ pub fn relocate<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kv::prefix_hit;
 
     #[test]
     fn shared_blocks_move_once_and_stay_shared() {
@@ -102,7 +103,7 @@ mod tests {
         let (pool, swap) = (BlockPool::new(8, 4), BlockPool::new(8, 4));
         let tokens: Vec<u32> = (0..10).collect();
         let table = || {
-            let mut table = BlockTable::prefix_hit(&pool, &tokens, false);
+            let mut table = prefix_hit(&pool, &tokens, false);
             table.reserve(10 - table.len(), &mut Vec::new()).unwrap();
             table.register(&tokens);
             table

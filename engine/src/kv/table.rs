@@ -11,7 +11,6 @@ pub(super) use self::lane::{NO_BLOCK, num_out_of_window};
 use self::needed::add_needed;
 pub use self::needed::blocks_needed;
 use super::counts::Counts;
-use super::hit::PrefixHit;
 use super::layout::blocks_for;
 use super::log::BlockEvent;
 use super::pool::BlockPool;
@@ -54,11 +53,6 @@ impl BlockTable {
     pub(super) fn of_blocks(pool: &BlockPool, lanes: Vec<Lane>, prefixes: Vec<PrefixId>, is_long: bool) -> Self {
         let (lanes, len) = (lanes.into_iter().collect(), prefixes.len() * pool.block_size());
         BlockTable { pool: pool.clone(), lanes, len, prefixes, is_long }
-    }
-
-    /// A table of the registered blocks of `pool` that hold the longest prefix of `tokens`, see [`PrefixHit::find`].
-    pub fn prefix_hit(pool: &BlockPool, tokens: &[u32], whole: bool) -> Self {
-        PrefixHit::find(pool, None, tokens, pool.is_long(tokens.len()), whole).into_table()
     }
 
     /// Registers the full blocks under the sequence's `tokens`, for [`Self::prefix_hit`] to find. Slots beyond these

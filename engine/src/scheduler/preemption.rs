@@ -66,7 +66,7 @@ impl Scheduler {
     }
 
     /// Moves the blocks of the only running group to fewer pages. Returns false if they take as few as possible. The
-    /// copies are all that the step does, so they do not depend on other copies.
+    /// step makes no other copies within the cache. Swaps come before them, so they cannot interfere.
     ///
     /// A group that runs alone always progresses: if its next tokens fit an empty cache together with its blocks, they
     /// fit after compaction. It then grows in the next step, in which nothing else changes. If it has no blocks, it may

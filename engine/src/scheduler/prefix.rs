@@ -1,7 +1,7 @@
 //! Prefix sharing: which blocks a sequence without any can share instead of computing them.
 
 use crate::group::SequenceGroup;
-use crate::kv::{BlockPool, BlockTable, Counts, PrefixHit, blocks_for};
+use crate::kv::{BlockPool, BlockTable, Counts, PrefixHit, blocks_for, prefix_hit};
 use crate::sequence::Sequence;
 
 /// The prefixes that sequences can share.
@@ -51,7 +51,7 @@ impl Prefixes {
     /// Finds the longest prefix of `tokens` among pinned blocks and registered blocks of the cache, with all its blocks.
     pub fn find_in_cache(&self, tokens: &[u32]) -> BlockTable {
         let registered = match self.caching {
-            true => BlockTable::prefix_hit(&self.pool, tokens, true),
+            true => prefix_hit(&self.pool, tokens, true),
             false => BlockTable::for_length(&self.pool, tokens.len()),
         };
         self.or_pinned(registered.into(), tokens).into_table()

@@ -214,7 +214,7 @@ mod tests {
 
     use std::sync::{Arc, Mutex};
 
-    use engine::tools::kv::{BlockPool, BlockTable, CacheChanges, Space};
+    use engine::tools::kv::{BlockPool, CacheChanges, Space, prefix_hit};
     use serde_json::{Value, json};
 
     use super::*;
@@ -291,7 +291,7 @@ mod tests {
         let (pool, changes) = (BlockPool::new(5, 2), Arc::new(Mutex::new(CacheChanges::default())));
         pool.set_log(changes.clone(), Space::Cache);
         let known = |tokens: &[u32]| {
-            let mut table = BlockTable::prefix_hit(&pool, tokens, false);
+            let mut table = prefix_hit(&pool, tokens, false);
             table.reserve(tokens.len() - table.len(), &mut Vec::new()).unwrap();
             table.register(tokens);
             table

@@ -190,7 +190,7 @@ fn facts(llm: &Llm) -> EngineFacts {
         kv_dtype: layout.dtype.to_string(),
         max_len: llm.engine().context_len(&[], &SamplingParams::default()),
         scheduler: config.scheduler,
-        swap_blocks: config.swap_blocks,
+        swap_blocks: llm.engine().scheduler().swap_usage().num_blocks,
         block_bytes: layout.page_bytes(),
     }
 }

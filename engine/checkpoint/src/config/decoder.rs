@@ -12,7 +12,7 @@ pub struct DecoderConfig {
     pub layers: Vec<DecoderLayer>,
     /// The rotations that layers refer to.
     pub ropes: Vec<Rope>,
-    /// How activations, and where [`Self::head_norm`] says so heads, are normalised.
+    /// The norm of activations, and of query and key heads if [`Self::head_norm`] is set.
     pub norm: NormKind,
     /// The epsilon of every norm.
     pub eps: f32,

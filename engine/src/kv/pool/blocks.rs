@@ -8,7 +8,8 @@
 //!    +------------ allocate (evicted) ------------- cached-+
 //! ```
 //!
-//! Cached blocks are free too. They are allocated only when no other free block is left, least recently used first.
+//! Cached blocks are free too. Empty blocks are allocated first, then cached blocks that a window left behind, then others
+//! by age. `allocation.rs` has the rules for several groups of layers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -290,8 +291,8 @@ impl Blocks {
         is_registered.then(|| prefix.id())
     }
 
-    /// Takes a reference to the block that receives the contents of another pool's block, registered under `prefix` if
-    /// at all. If a block of this pool has the same contents, returns it and false. Otherwise allocates a block and
+    /// Takes a reference to a block for the contents of another pool's block. `prefix` is that block's prefix, if it has
+    /// one. If a block of this pool has the same contents, returns it and false. Otherwise allocates a block and
     /// returns it and true: the contents must be moved. Returns `None` if no block is free.
     pub fn counterpart(&mut self, group: usize, prefix: Option<&Prefix>) -> Option<(u32, bool)> {
         match self.acquire_counterpart(group, prefix) {

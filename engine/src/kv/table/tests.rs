@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::kv::CacheGroup;
+use crate::kv::{CacheGroup, prefix_hit};
 
 fn ids(table: &BlockTable) -> Vec<u32> {
     table.lane(0).blocks().to_vec()
@@ -75,7 +75,7 @@ fn a_window_frees_its_first_blocks_and_the_others_keep_their_indices() {
     assert_eq!((copies.len(), fork.lane(0).blocks().len(), fork.lane(0).live_blocks().len()), (1, 6, 2));
     assert_eq!(pool.check_integrity([&table, &fork]), Ok(()));
     // Blocks behind the window stay registered until their memory is needed.
-    assert_eq!(BlockTable::prefix_hit(&pool, &tokens[..9], false).len(), 8);
+    assert_eq!(prefix_hit(&pool, &tokens[..9], false).len(), 8);
     drop((table, fork));
     assert_eq!((pool.num_free(), pool.check_integrity([])), (7, Ok(())));
 }
@@ -152,10 +152,10 @@ proptest! {
                     past.push(tokens.clone());
                     // A prefix of this sequence, and an earlier sequence whose blocks may have been evicted.
                     let begin = tokens[..n % (tokens.len() + 1)].to_vec();
-                    let hit = BlockTable::prefix_hit(&pool, &begin, false);
+                    let hit = prefix_hit(&pool, &begin, false);
                     prop_assert_eq!(hit.len(), begin.len().saturating_sub(1) / block_size * block_size);
                     let old = &past[n % past.len()];
-                    let maybe = BlockTable::prefix_hit(&pool, old, false);
+                    let maybe = prefix_hit(&pool, old, false);
                     let tokens = [begin[..hit.len()].to_vec(), old[..maybe.len()].to_vec()];
                     tables.extend([hit, maybe].into_iter().zip(tokens));
                 },

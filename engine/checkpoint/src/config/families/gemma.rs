@@ -67,7 +67,7 @@ const POSITIONS: usize = 131072;
 
 /// Sets what all Gemmas have in common.
 pub fn set_common(fields: &Fields<'_>, decoder: &mut DecoderConfig) -> Result<()> {
-    // Gemma 4 names what it applies to. Where only images see later positions, text is read as usual.
+    // Gemma 4's value is a string. `vision` affects images only, so text models accept it.
     let seen = fields.text_or_flag("use_bidirectional_attention")?;
     if let Some(seen) = seen.filter(|seen| seen != "vision") {
         return Err(Error::Unsupported(format!(
@@ -75,9 +75,7 @@ pub fn set_common(fields: &Fields<'_>, decoder: &mut DecoderConfig) -> Result<()
         )));
     }
     decoder.mlp_bias = false;
-    // A form that only this program writes, for GGUF files, whose weights include the 1.
-    let includes_one = fields.bool_or("norm_weights_include_one", false)?;
-    decoder.norm = if includes_one { NormKind::Rms } else { NormKind::RmsPlusOne };
+    decoder.norm = NormKind::RmsPlusOne;
     decoder.layer_norms = LayerNorms {
         before_attention: Some("input_layernorm"),
         after_attention: Some("post_attention_layernorm"),
