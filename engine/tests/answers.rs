@@ -149,6 +149,8 @@ fn gemma_and_olmo_write_calls_that_are_not_json() {
     let olmo = tools(ToolFormat::Olmo3);
     let two = "<function_calls>\nget(a='x', n=None)\nset()\n</function_calls>";
     assert_eq!(read(&olmo, two), [call("get", "{\"a\":\"x\",\"n\":null}"), call("set", "{}")].concat());
+    let cut = "<function_calls>\nget(a='x')\nset(";
+    assert_eq!(read(&olmo, cut), [&call("get", "{\"a\":\"x\"}")[..], &[text("set(")]].concat());
     let many = "<function_calls>x</function_calls>".repeat(40);
     assert_eq!(read(&olmo, &many), [text(&many)]);
     assert_eq!(read(&olmo, "<function_calls>no</function_calls>"), [text("<function_calls>no</function_calls>")]);

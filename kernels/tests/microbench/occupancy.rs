@@ -8,7 +8,7 @@ use workbench::{Occupancy, resources};
 
 /// Families by name prefix, and the fewest warps that a multiprocessor must hold: of an A100 for sm_80, of an H200 for
 /// sm_90a. 0 means that the target has no kernel of the family. The longest prefix gives a kernel's budget.
-const BUDGETS: [(&str, [u32; 2]); 24] = [
+const BUDGETS: [(&str, [u32; 2]); 25] = [
     ("add_positions", [64, 64]),
     ("all_reduce", [16, 16]),
     ("copy_blocks", [64, 64]),
@@ -20,6 +20,7 @@ const BUDGETS: [(&str, [u32; 2]); 24] = [
     ("gemm_hopper_decode", [0, 18]),
     ("gemm_quantised", [8, 8]),
     ("gemv", [12, 16]),
+    ("general_rope_and_cache", [16, 16]),
     ("layer_norm", [18, 18]),
     ("paged_attention", [4, 6]),
     ("paged_attention_v", [12, 12]),

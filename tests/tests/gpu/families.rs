@@ -114,4 +114,29 @@ macro_rules! family_tests {
     };
 }
 
-tests::each_family!(family_tests);
+family_tests! {
+    smollm3: "smollm3",
+    phi3_window: "phi3-window",
+}
+
+/// The engine does not use the kernels for the other families' mechanisms yet.
+#[test]
+fn other_families_are_refused_by_a_mechanism() {
+    for (family, mechanism) in [
+        ("gemma2", "softcap"),
+        ("gemma3", "factor on embeddings"),
+        ("gemma4", "softcap"),
+        ("gemma4-e", "factor on embeddings"),
+        ("olmo2", "norms after"),
+        ("olmo3", "norms after"),
+        ("cohere2", "factor on logits"),
+        ("phi3", "rotations of a part"),
+        ("glm4", "norms after"),
+        ("granite", "factor on logits"),
+    ] {
+        let files = ModelFiles::directory(committed_dir(family)).unwrap();
+        let Err(error) = Llm::load(&files, &options(DType::F16)) else { panic!("the GPU runs {family}") };
+        let error = error.to_string();
+        assert!(error.contains("the GPU has no kernels for") && error.contains(mechanism), "{family}: {error}");
+    }
+}

@@ -264,9 +264,12 @@ impl AnswerReader {
         let ends: Vec<_> = ends.filter(|(_, to)| *to > self.searched).collect();
         self.failed += ends.len();
         let whole = last.then_some((self.pending.len(), self.pending.len()));
+        // Of a block that is cut off, the calls on whole lines count.
+        let lines = last.then(|| self.pending.rfind('\n')).flatten().map(|at| (at, at));
         let calls = ends
             .into_iter()
             .chain(whole)
+            .chain(lines)
             .find_map(|(at, to)| Some((notation::parse(format, &self.pending[..at])?, to)));
         let Some((calls, to)) = calls else {
             self.searched = self.pending.len();
