@@ -8,7 +8,7 @@ use workbench::{Occupancy, resources};
 
 /// Families by name prefix, and the fewest warps that a multiprocessor must hold: of an A100 for sm_80, of an H200 for
 /// sm_90a. 0 means that the target has no kernel of the family. The longest prefix gives a kernel's budget.
-const BUDGETS: [(&str, [u32; 2]); 25] = [
+const BUDGETS: [(&str, [u32; 2]); 33] = [
     ("add_positions", [64, 64]),
     ("all_reduce", [16, 16]),
     ("copy_blocks", [64, 64]),
@@ -23,6 +23,13 @@ const BUDGETS: [(&str, [u32; 2]); 25] = [
     ("general_rope_and_cache", [16, 16]),
     ("layer_norm", [18, 18]),
     ("paged_attention", [4, 6]),
+    // Heads of 512 need twice the shared memory of heads of 256.
+    ("paged_attention_bf16_512", [2, 2]),
+    ("paged_attention_bf16fp8_512", [2, 2]),
+    ("paged_attention_bf16int8_512", [2, 2]),
+    ("paged_attention_f16_512", [2, 2]),
+    ("paged_attention_f16fp8_512", [2, 2]),
+    ("paged_attention_f16int8_512", [2, 2]),
     ("paged_attention_v", [12, 12]),
     ("paged_attention_v2_reduce", [64, 64]),
     ("paged_prefill", [4, 8]),
@@ -33,6 +40,8 @@ const BUDGETS: [(&str, [u32; 2]); 25] = [
     ("rms_norm", [30, 27]),
     ("rope_and_cache", [16, 16]),
     ("sample", [16, 16]),
+    ("scale_logits", [64, 64]),
+    ("scale_rows", [64, 64]),
     ("swap_blocks", [64, 64]),
 ];
 
