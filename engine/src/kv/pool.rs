@@ -98,7 +98,8 @@ impl BlockPool {
         self.shared.has_windows
     }
 
-    /// See [`capacity::blocks_at_once`].
+    /// The blocks of each group that a sequence of `tokens` tokens needs at a time, if at most `chunk` tokens are computed
+    /// per step.
     pub fn blocks_at_once(&self, tokens: usize, chunk: usize) -> Counts {
         capacity::blocks_at_once(self.groups(), self.block_size(), tokens, chunk)
     }

@@ -55,7 +55,7 @@ impl BlockTable {
         BlockTable { pool: pool.clone(), lanes, len, prefixes, is_long }
     }
 
-    /// Registers the full blocks under the sequence's `tokens`, for [`Self::prefix_hit`] to find. Slots beyond these
+    /// Registers the full blocks under the sequence's `tokens`, for [`prefix_hit`](super::prefix_hit) to find. Slots beyond these
     /// tokens hold a draft, and their blocks stay unregistered.
     pub fn register(&mut self, tokens: &[u32]) {
         self.register_as_in(tokens, None);

@@ -233,7 +233,7 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
 }
 
 /// Does the same as [`paged_attention()`] with scores `cap tanh(s / cap)` in place of `s`. `inner` and `outer` are fields
-/// of a [`Softcap`].
+/// of a `Softcap`.
 ///
 /// # Safety
 /// As for [`paged_attention()`].

@@ -179,7 +179,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
 }
 
 /// Does the same as [`paged_prefill()`] with scores `cap tanh(s / cap)` in place of `s`. `inner` and `outer` are fields
-/// of a [`Softcap`].
+/// of a `Softcap`.
 ///
 /// # Safety
 /// As for [`paged_prefill()`].
