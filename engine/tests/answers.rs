@@ -177,6 +177,37 @@ fn thoughts_of_other_models_have_other_markers() {
 }
 
 #[test]
+fn messages_have_channels_and_recipients() {
+    let thought = |text: &str| Part::Thought(text.into());
+    let gpt_oss = AnswerReader::new(Some(ToolFormat::Harmony), vec!["get".into()], Some(ThoughtFormat::Harmony));
+    let analysis = "<|channel|>analysis<|message|>a < b<|end|>";
+    let answer = format!("{analysis}<|start|>assistant<|channel|>final<|message|>Yes.\n");
+    assert_eq!(read(&gpt_oss, &answer), [thought("a < b"), text("Yes.\n")]);
+    assert_eq!(read(&gpt_oss, &format!("{answer}<|return|>")), [thought("a < b"), text("Yes.\n")]);
+    let json = "<|channel|>final <|constrain|>json<|message|>{}<|return|>";
+    assert_eq!(read(&gpt_oss, json), [text("{}")]);
+    let header = "<|channel|>commentary to=functions.get <|constrain|>json<|message|>";
+    let other = " to=functions.get<|channel|>commentary json<|message|>";
+    for header in [header, other] {
+        let calls = format!("{analysis}<|start|>assistant{header}{{\"a\": 1}}<|call|>");
+        assert_eq!(read(&gpt_oss, &calls), [&[thought("a < b")][..], &call("get", "{\"a\": 1}")].concat());
+    }
+    assert_eq!(read(&gpt_oss, &format!("{header}<|call|>")), call("get", "{}"));
+    let remark = format!("<|channel|>commentary<|message|>I look.<|end|><|start|>assistant{header}{{}}");
+    assert_eq!(read(&gpt_oss, &remark), [&[text("I look.")][..], &call("get", "{}")].concat());
+    let twice = format!("{analysis}<|start|>assistant{analysis}");
+    assert_eq!(read(&gpt_oss, &twice), [thought("a < b\na < b")]);
+    let no_tools = AnswerReader::new(None, Vec::new(), Some(ThoughtFormat::Harmony));
+    assert_eq!(read(&no_tools, &format!("{header}{{}}")), [text("{}")]);
+    assert_eq!(read(&gpt_oss, "Yes <|"), [text("Yes <|")]);
+    assert_eq!(read(&gpt_oss, "<|channel|>ana"), []);
+    let begun = gpt_oss.clone().after("<|start|>user<|message|>Q<|end|><|start|>assistant<|channel|>analysis<|message|>So");
+    assert_eq!(read(&begun, " it is.<|end|>"), [thought(" it is.")]);
+    let long = format!("<|channel|>{}", "x".repeat(2000));
+    assert_eq!(read(&gpt_oss, &long).len(), 1, "a header without an end is text");
+}
+
+#[test]
 fn a_template_shows_its_format() {
     for (template, format, thoughts) in [
         ("<tool_call>\n{\"name\": ... </tool_call> </think>", Some(ToolFormat::Hermes), Some(ThoughtFormat::Think)),
@@ -194,6 +225,11 @@ fn a_template_shows_its_format() {
         ("<|observation|> <arg_key>", None, None),
         ("<|tool_call>call: <channel|>", Some(ToolFormat::Gemma4), Some(ThoughtFormat::Gemma4)),
         ("<function_calls> </think>", Some(ToolFormat::Olmo3), Some(ThoughtFormat::Think)),
+        (
+            "<|channel|>analysis<|message|> to=functions.",
+            Some(ToolFormat::Harmony),
+            Some(ThoughtFormat::Harmony),
+        ),
         ("<start_of_turn>", None, None),
     ] {
         let mentions = |text: &str| template.contains(text);

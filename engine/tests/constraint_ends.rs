@@ -120,6 +120,24 @@ fn a_grammar_applies_after_the_thoughts() {
 }
 
 #[test]
+fn a_grammar_applies_to_the_contents_of_the_answers_message() {
+    let language = Language::new();
+    let [channel, name, message, digit] = ["<", "f", ">", "7"].map(|text| language.tokenizer.token_id(text).unwrap());
+    let constraint = language.compile(Grammar::Regex("7".into()));
+    let thoughts = Thoughts::Message { marks: [channel, name, message], read: 0 };
+    let mut thinks = constraint.after(thoughts).matcher();
+    // Another channel, the channel's name as contents, and a type between the channel and the contents.
+    for token in [channel, 9, message, name, message, digit, channel, channel, name, 9, message] {
+        thinks.compute_mask();
+        assert!(allows(thinks.mask(), 9) && !allows(thinks.mask(), EOS));
+        assert_eq!(thinks.read(token), Reading::Open);
+    }
+    thinks.compute_mask();
+    assert!(allows(thinks.mask(), digit) && !allows(thinks.mask(), 9));
+    assert_eq!(thinks.read(digit), Reading::Complete);
+}
+
+#[test]
 fn a_constraint_of_another_vocabulary_is_refused() {
     let language = Language::new();
     let constraint = Some(language.compile(Grammar::JsonObject));

@@ -67,14 +67,9 @@ impl Dialogue {
 fn reader(app: &App, prompt: &str, calling: Option<&Calling>) -> (AnswerReader, Thoughts) {
     let (format, names) = calling.map(|calling| (calling.format, calling.names())).unzip();
     let reader = AnswerReader::new(format, names.unwrap_or_default(), app.thoughts).after(prompt);
-    let token = |text| app.tokenizer.token_id(text);
-    let thoughts = app.thoughts.and_then(|format| {
-        let (begin, end) = (token(format.open_token())?, token(format.close())?);
-        match format.is_closed(prompt) {
-            _ if format.is_open(prompt) => Some(Thoughts::Until(end)),
-            true => None,
-            false => Some(Thoughts::Possible { begin, end }),
-        }
-    });
-    (reader, thoughts.unwrap_or(Thoughts::Over))
+    // The grammar of Harmony's calls contains the thoughts.
+    let is_forced = calling.is_some_and(|calling| calling.format == ToolFormat::Harmony && calling.is_forced());
+    let thoughts = app.thoughts.filter(|_| !is_forced);
+    let thoughts = thoughts.map(|format| format.beginning(prompt, |text| app.tokenizer.token_id(text)));
+    (reader, thoughts.unwrap_or_default())
 }

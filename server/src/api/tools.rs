@@ -126,10 +126,14 @@ impl Calling {
         self.tools.iter().map(|tool| tool.name.clone()).collect()
     }
 
+    /// Whether answers must be calls.
+    pub fn is_forced(&self) -> bool {
+        !self.required.is_empty()
+    }
+
     /// Returns the grammar of answers that must be calls.
     pub fn grammar(&self, app: &App) -> Option<(&'static str, Grammar)> {
-        let must = !self.required.is_empty();
-        must.then(|| ("tools", calls(self.format, &self.required, self.parallel, &app.tokenizer)))
+        self.is_forced().then(|| ("tools", calls(self.format, &self.required, self.parallel, &app.tokenizer)))
     }
 }
 

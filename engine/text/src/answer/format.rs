@@ -27,6 +27,8 @@ pub enum ToolFormat {
     Gemma4,
     /// `<function_calls>`, a call in Python's syntax on each line, `</function_calls>`: OLMo 3.
     Olmo3,
+    /// A message whose header names the tool, and whose contents are the arguments: gpt-oss.
+    Harmony,
 }
 
 /// How a format presents calls.
@@ -42,11 +44,13 @@ pub(super) enum Layout {
     Named,
     /// A marker, then text that is not JSON, up to this marker.
     Block(&'static str),
+    /// A message.
+    Message,
 }
 
 impl ToolFormat {
     /// All formats.
-    pub const ALL: [ToolFormat; 9] = [
+    pub const ALL: [ToolFormat; 10] = [
         ToolFormat::Hermes,
         ToolFormat::Llama,
         ToolFormat::Mistral,
@@ -56,6 +60,7 @@ impl ToolFormat {
         ToolFormat::Glm4,
         ToolFormat::Gemma4,
         ToolFormat::Olmo3,
+        ToolFormat::Harmony,
     ];
 
     /// vLLM's name of the format. It has none for GLM-4's.
@@ -70,6 +75,7 @@ impl ToolFormat {
             ToolFormat::Glm4 => "glm4",
             ToolFormat::Gemma4 => "gemma4",
             ToolFormat::Olmo3 => "olmo3",
+            ToolFormat::Harmony => "openai",
         }
     }
 
@@ -81,6 +87,7 @@ impl ToolFormat {
             return None;
         }
         let shows = [
+            (ToolFormat::Harmony, mentions("to=functions.") && mentions("<|channel|>")),
             (ToolFormat::Gemma4, mentions("<|tool_call>")),
             (ToolFormat::Cohere, mentions("<|START_ACTION|>")),
             (ToolFormat::Olmo3, mentions("<function_calls>")),
@@ -104,7 +111,7 @@ impl ToolFormat {
             ToolFormat::Granite => &["<|tool_call|>", "<tool_call>"],
             ToolFormat::Cohere => &["<|START_ACTION|>"],
             ToolFormat::Phi4 => &["<|tool_call|>", "functools"],
-            ToolFormat::Glm4 => &[],
+            ToolFormat::Glm4 | ToolFormat::Harmony => &[],
             ToolFormat::Gemma4 => &["<|tool_call>"],
             ToolFormat::Olmo3 => &["<function_calls>"],
         }
@@ -119,7 +126,7 @@ impl ToolFormat {
             ToolFormat::Granite => &[",", "]", "</tool_call>"],
             ToolFormat::Cohere => &[",", "]", "<|END_ACTION|>"],
             ToolFormat::Phi4 => &[",", "]", "<|/tool_call|>"],
-            ToolFormat::Glm4 | ToolFormat::Gemma4 | ToolFormat::Olmo3 => &[],
+            ToolFormat::Glm4 | ToolFormat::Gemma4 | ToolFormat::Olmo3 | ToolFormat::Harmony => &[],
         }
     }
 
@@ -131,6 +138,7 @@ impl ToolFormat {
             ToolFormat::Glm4 => Layout::Named,
             ToolFormat::Gemma4 => Layout::Block("<tool_call|>"),
             ToolFormat::Olmo3 => Layout::Block("</function_calls>"),
+            ToolFormat::Harmony => Layout::Message,
         }
     }
 

@@ -23,7 +23,8 @@ pub struct Tool {
 pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Grammar {
     let marker = marker(format, tokenizer);
     let text = |text: &str| special_or_text(text, tokenizer);
-    // What comes before and after a tool's name, after its arguments, and between calls.
+    // What comes before and after a tool's name, after its arguments, and between calls. Harmony's calls also have a head
+    // before the arguments.
     let [before, after, end, between] = match format {
         ToolFormat::Hermes => ["{\"name\": ", ", \"arguments\": ", "}", "\n"],
         ToolFormat::Llama => ["{\"name\": ", ", \"parameters\": ", "}", "; "],
@@ -33,14 +34,16 @@ pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tok
         // The reader takes JSON for Gemma's notation, too.
         ToolFormat::Gemma4 => ["call:", "", "", "\n"],
         ToolFormat::Olmo3 => ["", "(**", ")", "\n"],
+        ToolFormat::Harmony => ["commentary to=functions.", " ", "", ""],
     };
     let one = match format {
         ToolFormat::Hermes => format!("{marker} \"\\n\" call \"\\n\" {}", text("</tool_call>")),
         ToolFormat::Gemma4 => format!("{marker} call {}", text("<tool_call|>")),
+        ToolFormat::Harmony => format!("{} call", text("<|channel|>")),
         _ => "call".into(),
     };
-    // GLM-4 calls one tool in an answer.
-    let all = match parallel && format != ToolFormat::Glm4 {
+    // GLM-4 and gpt-oss call one tool in an answer.
+    let all = match parallel && !matches!(format, ToolFormat::Glm4 | ToolFormat::Harmony) {
         true => format!("one ({} one)*", Value::from(between)),
         false => "one".into(),
     };
@@ -49,19 +52,27 @@ pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tok
         ToolFormat::Cohere => format!("{marker} \"[\" {all} \"]\" {}", text("<|END_ACTION|>")),
         ToolFormat::Phi4 => format!("{marker} \"[\" {all} \"]\" {}", text("<|/tool_call|>")),
         ToolFormat::Olmo3 => format!("{marker} \"\\n\" {all} \"\\n\" {}", text("</function_calls>")),
+        ToolFormat::Harmony => format!("thought* {all}"),
         _ => all,
     };
     let names: Vec<String> = (0..tools.len()).map(|i| format!("call{i}")).collect();
     let mut lark = vec![format!("start: {all}"), format!("one: {one}"), format!("call: {}", names.join(" | "))];
+    let mut head = String::new();
+    if format == ToolFormat::Harmony {
+        let [channel, message, end, start] = ["<|channel|>", "<|message|>", "<|end|>", "<|start|>"].map(text);
+        head = format!("{} \"json\" {message}", text("<|constrain|>"));
+        lark.push(format!("thought: {channel} \"analysis\" {message} TEXT {end} {start} \"assistant\""));
+        lark.push("TEXT: /(?s:.+)/".into());
+    }
     let mut rules = Vec::new();
     for (i, tool) in tools.iter().enumerate() {
         let name = match format.layout() {
-            Layout::Named | Layout::Block(_) => tool.name.clone(),
+            Layout::Named | Layout::Block(_) | Layout::Message => tool.name.clone(),
             _ => Value::from(tool.name.as_str()).to_string(),
         };
         let (begin, end) = (Value::from(format!("{before}{name}{after}")), Value::from(end));
         let end = if end == "" { String::new() } else { end.to_string() };
-        lark.push(format!("call{i}: {begin} arguments{i} {end}"));
+        lark.push(format!("call{i}: {begin} {head} arguments{i} {end}"));
         let none = || json!({"type": "object", "properties": {}, "additionalProperties": false});
         let schema = tool.parameters.clone().unwrap_or_else(none);
         let origin = format!("the parameters of {}: ", tool.name);

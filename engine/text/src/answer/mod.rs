@@ -7,6 +7,8 @@
 mod call;
 mod format;
 mod grammar;
+mod marked;
+mod messages;
 mod notation;
 mod reader;
 mod thoughts;

@@ -1,5 +1,7 @@
 //! The formats in which models write thoughts before their answers.
 
+use crate::constraint::Thoughts;
+
 /// A format in which models write thoughts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThoughtFormat {
@@ -13,12 +15,15 @@ pub enum ThoughtFormat {
     Cohere,
     /// `<|channel>thought` and `<channel|>`: Gemma 4.
     Gemma4,
+    /// Messages in the channel `analysis`: gpt-oss.
+    Harmony,
 }
 
 impl ThoughtFormat {
     /// The format that a chat template shows. `mentions` tells whether the template contains a string.
     pub fn of_template(mentions: impl Fn(&str) -> bool) -> Option<Self> {
         let shows = [
+            (ThoughtFormat::Harmony, mentions("<|channel|>analysis")),
             (ThoughtFormat::Cohere, mentions("<|END_THINKING|>")),
             (ThoughtFormat::Gemma4, mentions("<channel|>")),
             (ThoughtFormat::Granite, mentions("</think>") && mentions("<response>")),
@@ -35,6 +40,7 @@ impl ThoughtFormat {
             ThoughtFormat::Granite32 => "Here is my thought process:",
             ThoughtFormat::Cohere => "<|START_THINKING|>",
             ThoughtFormat::Gemma4 => "<|channel>thought\n",
+            ThoughtFormat::Harmony => "<|channel|>analysis<|message|>",
         }
     }
 
@@ -42,6 +48,7 @@ impl ThoughtFormat {
     pub const fn open_token(self) -> &'static str {
         match self {
             ThoughtFormat::Gemma4 => "<|channel>",
+            ThoughtFormat::Harmony => "<|channel|>",
             other => other.open(),
         }
     }
@@ -53,6 +60,7 @@ impl ThoughtFormat {
             ThoughtFormat::Granite32 => "Here is my response:",
             ThoughtFormat::Cohere => "<|END_THINKING|>",
             ThoughtFormat::Gemma4 => "<channel|>",
+            ThoughtFormat::Harmony => "<|end|>",
         }
     }
 
@@ -61,13 +69,13 @@ impl ThoughtFormat {
         match self {
             ThoughtFormat::Granite => &["<response>", "</response>"],
             ThoughtFormat::Cohere => &["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
-            ThoughtFormat::Think | ThoughtFormat::Granite32 | ThoughtFormat::Gemma4 => &[],
+            ThoughtFormat::Think | ThoughtFormat::Granite32 | ThoughtFormat::Gemma4 | ThoughtFormat::Harmony => &[],
         }
     }
 
     /// Whether the markers are special tokens. Special tokens must then be part of the text.
     pub const fn shows_special_tokens(self) -> bool {
-        matches!(self, ThoughtFormat::Cohere | ThoughtFormat::Gemma4)
+        matches!(self, ThoughtFormat::Cohere | ThoughtFormat::Gemma4 | ThoughtFormat::Harmony)
     }
 
     /// Whether a prompt has already opened the thoughts.
@@ -78,5 +86,24 @@ impl ThoughtFormat {
     /// Whether a prompt has already closed the thoughts.
     pub fn is_closed(self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.close())
+    }
+
+    /// Where an answer to `prompt` begins, relative to the thoughts. `token` returns the id of a token.
+    pub fn beginning(self, prompt: &str, token: impl Fn(&str) -> Option<u32>) -> Thoughts {
+        let thoughts = || match self {
+            ThoughtFormat::Harmony => {
+                let marks = [token("<|channel|>")?, token("final")?, token("<|message|>")?];
+                (!prompt.ends_with("<|message|>") || self.is_open(prompt)).then_some(Thoughts::Message { marks, read: 0 })
+            }
+            _ => {
+                let (begin, end) = (token(self.open_token())?, token(self.close())?);
+                match self.is_closed(prompt) {
+                    _ if self.is_open(prompt) => Some(Thoughts::Until(end)),
+                    true => None,
+                    false => Some(Thoughts::Possible { begin, end }),
+                }
+            }
+        };
+        thoughts().unwrap_or(Thoughts::Over)
     }
 }

@@ -33,6 +33,41 @@ pub enum Thoughts {
     },
     /// The output is in the thoughts, which last up to this token.
     Until(u32),
+    /// The output consists of messages with headers. The thoughts last up to the contents of the answer's message.
+    Message {
+        /// The token before a channel, the token of the answer's channel, and the token before contents.
+        marks: [u32; 3],
+        /// Number of marks that the current header has so far.
+        read: usize,
+    },
+}
+
+impl Thoughts {
+    /// The state after another token.
+    fn after(self, token: u32) -> Self {
+        match self {
+            Thoughts::Possible { begin, end } if token == begin => Thoughts::Until(end),
+            Thoughts::Until(end) if token != end => self,
+            Thoughts::Message { marks: [_, _, message], read: 2 } if token == message => Thoughts::Over,
+            Thoughts::Message { marks, read } => {
+                let [channel, name, _] = marks;
+                // The contents' type may come between the channel and the contents.
+                let read = match read {
+                    _ if token == channel => 1,
+                    1 if token == name => 2,
+                    2 => 2,
+                    _ => 0,
+                };
+                Thoughts::Message { marks, read }
+            }
+            Thoughts::Possible { .. } | Thoughts::Until(_) | Thoughts::Over => Thoughts::Over,
+        }
+    }
+
+    /// Whether all tokens but an end may follow.
+    fn is_within(self) -> bool {
+        matches!(self, Thoughts::Until(_) | Thoughts::Message { .. })
+    }
 }
 
 struct Beginning {
@@ -147,7 +182,7 @@ impl Matcher {
         let Beginning { vocab_size, ref eos, .. } = *self.beginning;
         let words = mask_words(vocab_size as u32) as usize;
         self.mask.clear();
-        if let Thoughts::Until(_) = self.thoughts {
+        if self.thoughts.is_within() {
             self.mask.resize(words, u32::MAX);
             // The output must not end within the thoughts.
             eos.iter().for_each(|&token| allow(&mut self.mask, token, false));
@@ -211,18 +246,9 @@ impl Matcher {
 
     /// Reads the output's next token.
     pub fn read(&mut self, token: u32) -> Reading {
-        match self.thoughts {
-            Thoughts::Possible { begin, end } if token == begin => {
-                self.thoughts = Thoughts::Until(end);
-                return Reading::Open;
-            }
-            Thoughts::Until(end) => {
-                if token == end {
-                    self.thoughts = Thoughts::Over;
-                }
-                return Reading::Open;
-            }
-            Thoughts::Possible { .. } | Thoughts::Over => self.thoughts = Thoughts::Over,
+        let before = std::mem::replace(&mut self.thoughts, self.thoughts.after(token));
+        if before.is_within() || self.thoughts.is_within() {
+            return Reading::Open;
         }
         let Beginning { vocab_size, ref eos, .. } = *self.beginning;
         let token = if eos.contains(&token) { vocab_size as u32 } else { token };
