@@ -23,7 +23,7 @@ fn generated_calls_are_read_as_calls() {
         "required": ["unit", "days"]});
     for format in ToolFormat::ALL {
         // Names are JSON only in some formats.
-        let is_json = !matches!(format, ToolFormat::Glm4 | ToolFormat::Gemma4 | ToolFormat::Olmo3);
+        let is_json = ![ToolFormat::Glm4, ToolFormat::Gemma4, ToolFormat::Olmo3, ToolFormat::Harmony].contains(&format);
         let other = if is_json { "say \"hi\"" } else { "say-hi" };
         let tools = [
             Tool { name: "get_weather".into(), parameters: Some(parameters.clone()), strict: true },

@@ -52,7 +52,8 @@ pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tok
         ToolFormat::Cohere => format!("{marker} \"[\" {all} \"]\" {}", text("<|END_ACTION|>")),
         ToolFormat::Phi4 => format!("{marker} \"[\" {all} \"]\" {}", text("<|/tool_call|>")),
         ToolFormat::Olmo3 => format!("{marker} \"\\n\" {all} \"\\n\" {}", text("</function_calls>")),
-        ToolFormat::Harmony => format!("thought* {all}"),
+        // As plain text, a thought could contain its own end.
+        ToolFormat::Harmony if tokenizer.special_token("<|end|>").is_some() => format!("thought* {all}"),
         _ => all,
     };
     let names: Vec<String> = (0..tools.len()).map(|i| format!("call{i}")).collect();
@@ -61,8 +62,10 @@ pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tok
     if format == ToolFormat::Harmony {
         let [channel, message, end, start] = ["<|channel|>", "<|message|>", "<|end|>", "<|start|>"].map(text);
         head = format!("{} \"json\" {message}", text("<|constrain|>"));
-        lark.push(format!("thought: {channel} \"analysis\" {message} TEXT {end} {start} \"assistant\""));
-        lark.push("TEXT: /(?s:.+)/".into());
+        if all.starts_with("thought") {
+            lark.push(format!("thought: {channel} \"analysis\" {message} TEXT {end} {start} \"assistant\""));
+            lark.push("TEXT: /(?s:.+)/".into());
+        }
     }
     let mut rules = Vec::new();
     for (i, tool) in tools.iter().enumerate() {
