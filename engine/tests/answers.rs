@@ -62,6 +62,17 @@ fn hermes_calls_follow_a_text() {
 }
 
 #[test]
+fn endless_white_space_is_not_held_back() {
+    let mut reader = tools(ToolFormat::Hermes);
+    reader.push("I look.");
+    let returned: usize = (0..1000).flat_map(|_| reader.push("\n")).map(|part| matches!(part, Part::Text(_)) as usize).sum();
+    assert!(returned > 900, "{returned}");
+    let long = format!("I look.{}<tool_call>{{\"name\": \"get\"}}</tool_call>", " ".repeat(100));
+    let want = [&[text(&format!("I look.{}", " ".repeat(36)))][..], &call("get", "{}")].concat();
+    assert_eq!(read(&tools(ToolFormat::Hermes), &long), want);
+}
+
+#[test]
 fn llama_calls_replace_the_text() {
     let llama = tools(ToolFormat::Llama);
     let one = "{\"name\": \"get\", \"parameters\": {\"a\": -1.5e3}}";

@@ -11,6 +11,8 @@ const ARGUMENTS: &str = "[ARGS]";
 const MAX_NAME: usize = 256;
 /// Most bytes between the markers of calls that are not JSON. Anything longer is text.
 const MAX_BLOCK: usize = 1 << 18;
+/// Most characters of white space before a marker that are not part of the text.
+const MAX_SPACE: usize = 64;
 /// Most markers in a block that end it too early. Text with more is no call, which bounds the time of reading it.
 const MAX_ENDS: usize = 16;
 
@@ -218,7 +220,7 @@ impl MarkedReader {
             .map(|(at, _, marker)| (at, marker));
         let certain = match found {
             // White space before calls is not part of the text.
-            Some((at, _)) => self.pending[..at].trim_end().len(),
+            Some((at, _)) => trimmed_len(&self.pending[..at]),
             None if !last => all().map(|marker| certain_len(&self.pending, marker)).min().unwrap_or(self.pending.len()),
             None => self.pending.len(),
         };
@@ -406,5 +408,12 @@ fn say(text: String, parts: &mut Vec<Part>) {
 fn certain_len(text: &str, marker: &str) -> usize {
     let begins = |len: &usize| marker.is_char_boundary(*len) && text.ends_with(&marker[..*len]);
     let partial = (1..marker.len()).rev().find(begins).unwrap_or(0);
-    text[..text.len() - partial].trim_end().len()
+    trimmed_len(&text[..text.len() - partial])
+}
+
+/// The length of `text` without the white space at its end. Only the last [`MAX_SPACE`] characters count, so that endless
+/// white space is not held back.
+fn trimmed_len(text: &str) -> usize {
+    let space = text.chars().rev().take(MAX_SPACE).take_while(|c| c.is_whitespace());
+    text.len() - space.map(char::len_utf8).sum::<usize>()
 }
