@@ -65,7 +65,8 @@ fn hermes_calls_follow_a_text() {
 fn endless_white_space_is_not_held_back() {
     let mut reader = tools(ToolFormat::Hermes);
     reader.push("I look.");
-    let returned: usize = (0..1000).flat_map(|_| reader.push("\n")).map(|part| matches!(part, Part::Text(_)) as usize).sum();
+    let returned: usize =
+        (0..1000).flat_map(|_| reader.push("\n")).map(|part| matches!(part, Part::Text(_)) as usize).sum();
     assert!(returned > 900, "{returned}");
     let long = format!("I look.{}<tool_call>{{\"name\": \"get\"}}</tool_call>", " ".repeat(100));
     let want = [&[text(&format!("I look.{}", " ".repeat(36)))][..], &call("get", "{}")].concat();
@@ -212,7 +213,8 @@ fn messages_have_channels_and_recipients() {
     assert_eq!(read(&no_tools, &format!("{header}{{}}")), [text("{}")]);
     assert_eq!(read(&gpt_oss, "Yes <|"), [text("Yes <|")]);
     assert_eq!(read(&gpt_oss, "<|channel|>ana"), []);
-    let begun = gpt_oss.clone().after("<|start|>user<|message|>Q<|end|><|start|>assistant<|channel|>analysis<|message|>So");
+    let begun =
+        gpt_oss.clone().after("<|start|>user<|message|>Q<|end|><|start|>assistant<|channel|>analysis<|message|>So");
     assert_eq!(read(&begun, " it is.<|end|>"), [thought(" it is.")]);
     let long = format!("<|channel|>{}", "x".repeat(2000));
     assert_eq!(read(&gpt_oss, &long).len(), 1, "a header without an end is text");
@@ -236,11 +238,7 @@ fn a_template_shows_its_format() {
         ("<|observation|> <arg_key>", None, None),
         ("<|tool_call>call: <channel|>", Some(ToolFormat::Gemma4), Some(ThoughtFormat::Gemma4)),
         ("<function_calls> </think>", Some(ToolFormat::Olmo3), Some(ThoughtFormat::Think)),
-        (
-            "<|channel|>analysis<|message|> to=functions.",
-            Some(ToolFormat::Harmony),
-            Some(ThoughtFormat::Harmony),
-        ),
+        ("<|channel|>analysis<|message|> to=functions.", Some(ToolFormat::Harmony), Some(ThoughtFormat::Harmony)),
         ("<start_of_turn>", None, None),
     ] {
         let mentions = |text: &str| template.contains(text);

@@ -93,7 +93,8 @@ impl ThoughtFormat {
         let thoughts = || match self {
             ThoughtFormat::Harmony => {
                 let marks = [token("<|channel|>")?, token("final")?, token("<|message|>")?];
-                (!prompt.ends_with("<|message|>") || self.is_open(prompt)).then_some(Thoughts::Message { marks, read: 0 })
+                (!prompt.ends_with("<|message|>") || self.is_open(prompt))
+                    .then_some(Thoughts::Message { marks, read: 0 })
             }
             _ => {
                 let (begin, end) = (token(self.open_token())?, token(self.close())?);

@@ -246,8 +246,9 @@ impl Matcher {
 
     /// Reads the output's next token.
     pub fn read(&mut self, token: u32) -> Reading {
-        let before = std::mem::replace(&mut self.thoughts, self.thoughts.after(token));
-        if before.is_within() || self.thoughts.is_within() {
+        let (before, after) = (self.thoughts, self.thoughts.after(token));
+        self.thoughts = after;
+        if before.is_within() || after.is_within() {
             return Reading::Open;
         }
         let Beginning { vocab_size, ref eos, .. } = *self.beginning;
