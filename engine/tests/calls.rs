@@ -88,7 +88,7 @@ fn generated_calls_are_read_as_calls() {
                 assert!(count == 1 || parallel, "{text}");
                 seen[2] |= count > 1;
             }
-            let several = parallel && format != ToolFormat::Glm4;
+            let several = parallel && ![ToolFormat::Glm4, ToolFormat::Harmony].contains(&format);
             assert_eq!(seen, [true, true, several], "{format}, parallel {parallel}");
         }
     }
