@@ -88,10 +88,7 @@ fn fp8() -> Tensors {
 
 /// Two experts.
 fn mxfp4() -> Tensors {
-    vec![
-        tensor("weight_blocks", Dtype::U8, &[2, N, K / 32, 16]),
-        tensor("weight_scales", Dtype::U8, &[2, N, K / 32]),
-    ]
+    vec![tensor("weight_blocks", Dtype::U8, &[2, N, K / 32, 16]), tensor("weight_scales", Dtype::U8, &[2, N, K / 32])]
 }
 
 /// Replaces the tensor of the same name, or adds the tensor.

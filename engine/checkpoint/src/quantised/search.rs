@@ -3,6 +3,15 @@
 //! A group's few numbers allow a direct search. Each candidate scale rounds the elements to integers. Given the
 //! integers, the best scale and minimum are the solution of a linear problem. Of all candidates, the one with the least
 //! error wins.
+//!
+//! Root mean square errors of normally distributed weights, relative to the weights (llama.cpp without an importance
+//! matrix):
+//!
+//! | type | this search | llama.cpp |
+//! | --- | --- | --- |
+//! | Q4_K | 6.95 % | 6.96 % |
+//! | Q6_K | 1.69 % | 1.74 % |
+//! | MXFP4 | 11.1 % | 11.6 % |
 
 use half::f16;
 
@@ -77,8 +86,7 @@ fn fitted(x: &[f32; 32], levels: f32, line: Line) -> Option<Line> {
     let (sum, lx) = (total(x), total(&product(&quants, x)));
     let count = x.len() as f32;
     let determinant = count * ll - l * l;
-    let mut line =
-        Line { scale: (count * lx - l * sum) / determinant, min: (l * lx - ll * sum) / determinant };
+    let mut line = Line { scale: (count * lx - l * sum) / determinant, min: (l * lx - ll * sum) / determinant };
     if line.min < 0.0 {
         line = Line { scale: lx / ll, min: 0.0 };
     }

@@ -77,9 +77,7 @@ pub(super) fn small(kind: QuantType, group: &Group) -> [u8; 16] {
         QuantType::MXFP4 => [group.exponent; 16],
         QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => [group.zero; 16],
         // Eight scales, then eight minima.
-        QuantType::Q4_K | QuantType::Q5_K => {
-            std::array::from_fn(|i| if i < 8 { scales[i] } else { group.mins[i - 8] })
-        }
+        QuantType::Q4_K | QuantType::Q5_K => std::array::from_fn(|i| if i < 8 { scales[i] } else { group.mins[i - 8] }),
         QuantType::Q2_K => std::array::from_fn(|i| scales[i] | group.mins[i] << 4),
         _ => scales,
     }

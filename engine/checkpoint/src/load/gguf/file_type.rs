@@ -126,10 +126,9 @@ mod tests {
         assert_eq!([of(Role::Output, 96), of(Role::Embedding, 96)], [QuantType::Q8_0, QuantType::Q5_0]);
         assert_eq!(FileType::Q4_K_M.of_matrix(Role::Projection, 12, 48), None);
         let mxfp4 = |role| FileType::Of(QuantType::MXFP4).of_matrix(role, 2, 64).unwrap();
-        assert_eq!([Role::Output, Role::Embedding, Role::Projection].map(mxfp4), [
-            QuantType::Q8_0,
-            QuantType::Q8_0,
-            QuantType::MXFP4
-        ]);
+        assert_eq!(
+            [Role::Output, Role::Embedding, Role::Projection].map(mxfp4),
+            [QuantType::Q8_0, QuantType::Q8_0, QuantType::MXFP4]
+        );
     }
 }

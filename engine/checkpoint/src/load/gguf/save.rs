@@ -98,12 +98,7 @@ struct Source {
 }
 
 /// Lists the model's tensors that GGUF files have, in the order of layers.
-fn sources(
-    architecture: Architecture,
-    config: &ModelConfig,
-    kind: FileType,
-    weights: &Weights,
-) -> Result<Vec<Source>> {
+fn sources(architecture: Architecture, config: &ModelConfig, kind: FileType, weights: &Weights) -> Result<Vec<Source>> {
     let mut sources = Vec::new();
     for name in weights.names() {
         let (Some(file_name), Some(shape)) = (architecture.file_name(name), weights.shape(name)) else { continue };
