@@ -98,7 +98,7 @@ impl Group {
                 let high = u16::from_le_bytes([bytes[2], bytes[3]]);
                 for j in 0..8 {
                     let low = bytes[4 + j / 2] >> (j % 2 * 4) & 15;
-                    group.scales[j] = (low | (high >> (2 * j) & 3) as u8 * 16) as i8 - 32;
+                    group.scales[j] = (low | ((high >> (2 * j) & 3) as u8) << 4) as i8 - 32;
                 }
             }
             QuantType::MXFP4 => {
@@ -128,7 +128,7 @@ impl Group {
     fn set_fifth_bits(&mut self, bytes: &[u8]) {
         let high = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         self.set_nibbles(&bytes[4..]);
-        self.quants[..32].iter_mut().enumerate().for_each(|(i, quant)| *quant |= (high >> i & 1) as u8 * 16);
+        self.quants[..32].iter_mut().enumerate().for_each(|(i, quant)| *quant |= ((high >> i & 1) as u8) << 4);
     }
 
     /// Sets 256 integers of 2 bits from 64 bytes. Each half of the group has 32 bytes.

@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn neighbours_become_halves_of_a_group() {
-        let pairs: [u8; 16] = std::array::from_fn(|i| (2 * i % 16) as u8 | (2 * i % 16 + 1) as u8 * 16);
+        let pairs: [u8; 16] = std::array::from_fn(|i| (2 * i % 16) as u8 | ((2 * i % 16 + 1) as u8) << 4);
         let mut bytes = [0; 17];
         pack_mxfp4(129, &pairs, &mut bytes);
         let mut elements = [f32::NAN; 32];

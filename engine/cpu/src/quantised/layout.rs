@@ -147,10 +147,10 @@ fn pack_nibbles(fours: &[[u8; 4]], row: usize, lines: &mut [Line]) {
 /// Packs a part's integers of 2 or 3 bits.
 fn pack_pairs(fours: &[[u8; 4]], row: usize, lines: &mut [Line]) {
     for (chunk, four) in fours.iter().enumerate() {
-        for i in 0..4 {
-            at(&mut lines[chunk / 4], row)[i] |= (four[i] & 3) << (chunk % 4 * 2);
+        for (i, quant) in four.iter().enumerate() {
+            at(&mut lines[chunk / 4], row)[i] |= (quant & 3) << (chunk % 4 * 2);
             if lines.len() == 3 {
-                at(&mut lines[2], row)[i] |= (four[i] >> 2) << chunk;
+                at(&mut lines[2], row)[i] |= (quant >> 2) << chunk;
             }
         }
     }
