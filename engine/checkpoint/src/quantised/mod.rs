@@ -1,6 +1,6 @@
 //! Quantised weights. Each row is divided into groups of 32 to 256 elements. A group contains small integers and the
-//! scales to multiply them by. Thirteen types have the layout of GGUF files, byte for byte. Quantised tensors of safetensors
-//! files are converted to the other types when they are loaded, and gpt-oss's experts to MXFP4.
+//! scales to multiply them by. Thirteen types have the layout of GGUF files, byte for byte. Quantised tensors of
+//! safetensors files are converted to the other types when they are loaded, and gpt-oss's experts to MXFP4.
 
 mod encode;
 mod group;

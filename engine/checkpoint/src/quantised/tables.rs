@@ -6,7 +6,7 @@ pub const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 
 /// The numbers of FP4 (e2m1), doubled. The highest bit is the sign, and both zeros are 0.
 pub const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Returns half of the power of two with an exponent of e8m0, so that it is the factor of doubled numbers. As in GGUF's
+/// Returns half of the power of two with an exponent of e8m0. It is the factor of doubled numbers. As in GGUF's
 /// reference implementation, 255 is 2^128 instead of NaN.
 #[inline]
 pub const fn half_power(exponent: u8) -> f32 {

@@ -8,10 +8,9 @@
 //! FP8 weights are the exception. Their codes are widened to f32 in registers, and the activations are not quantised.
 //! Sums are f32 in a fixed order, so the results do not depend on the instruction set, batch or threads either.
 //!
-//! `layout` defines the layout of the weight, which `packed` holds. `activations` quantises activations. `dots` computes
-//! sums with the vectors of `lanes`, which extract integers as `bits` says and scale the sums as `scales` says. `tiled`
-//! computes sums of many tokens with AMX, and `fp8` computes sums for FP8. `lanes` implements the operations for each
-//! instruction set.
+//! `layout` defines the layout of weights, and `packed` stores them. `activations` quantises activations. `dots` computes
+//! sums: it extracts integers as `bits` says and scales the sums as `scales` says. `tiled` computes sums of many tokens
+//! with AMX, and `fp8` computes sums for FP8. `lanes` implements the operations for each instruction set.
 
 mod activations;
 mod bits;

@@ -8,7 +8,7 @@ use super::packed::PackedBand;
 
 /// The scale of a group that consists of one part, and its minimum if it has one.
 pub(super) trait GroupScale {
-    /// What a band stores of a group.
+    /// The stored scale and minimum of sixteen rows.
     type Entry;
     const HAS_MINIMUM: bool = false;
 
@@ -77,8 +77,8 @@ impl GroupScale for Power {
     }
 }
 
-/// The scales of a group's parts, which are small integers, and their minima if they have them. `small` is what a band
-/// stores of a group.
+/// The scales of a group's parts, which are small integers, and their minima if they have them. `small` has a group's
+/// entries of the band's `parts`.
 pub(super) trait PartScales {
     /// Chunks of four columns that share a scale.
     const CHUNKS: usize;

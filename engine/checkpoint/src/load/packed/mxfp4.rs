@@ -20,7 +20,7 @@ const NAN: u8 = 0xff;
 /// expert of a file, pass its part of `X_blocks` and `X_scales`.
 ///
 /// # Errors
-/// A phrase that says what is wrong, if the numbers of bytes do not match the shape, `cols` is not a multiple of 32, or
+/// A phrase that names the fault, if the numbers of bytes do not match the shape, `cols` is not a multiple of 32, or
 /// a scale is NaN.
 pub fn mxfp4_matrix(blocks: &[u8], scales: &[u8], rows: usize, cols: usize) -> std::result::Result<HostTensor, String> {
     Ok(HostTensor::owned_groups(QuantType::MXFP4, vec![rows, cols], groups(blocks, scales, &[rows, cols])?))
@@ -61,7 +61,7 @@ impl Mxfp4Parts {
     /// Checks the parts of a weight.
     ///
     /// # Errors
-    /// A phrase that says what is wrong, if the parts do not match each other.
+    /// A phrase that names the fault, if the parts do not match each other.
     pub fn new(module: String, blocks: StoredTensor, scales: StoredTensor) -> std::result::Result<Self, String> {
         for (tensor, what) in [(&blocks, "codes"), (&scales, "scales")] {
             if tensor.dtype.to_string() != "U8" {

@@ -19,7 +19,7 @@ fn rounded(kind: QuantType, x: &[f32]) -> Vec<f32> {
     back
 }
 
-/// The root mean square error relative to that of `x`.
+/// The root mean square error, relative to the root mean square of `x`.
 fn error(kind: QuantType, x: &[f32]) -> f64 {
     let square = |x: f32| f64::from(x).powi(2);
     let errors: f64 = x.iter().zip(rounded(kind, x)).map(|(x, y)| square(x - y)).sum();
