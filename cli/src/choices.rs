@@ -33,7 +33,7 @@ const CHOICES: &[(Option<&str>, &str, &[&str])] = &[
     (None, "--pooling", &["last", "mean"]),
     (None, "--kv-events-format", &["map", "array"]),
     (None, "--arrivals", &["poisson", "fixed"]),
-    (None, "--to", &["q8_0", "q4_0"]),
+    (None, "--to", &["q8_0", "q6_k", "q4_k_m", "q4_0", "mxfp4"]),
 ];
 
 /// Returns how to complete the value of a command's option. `None` for a switch.

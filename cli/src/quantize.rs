@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
 use engine::ModelFiles;
-use engine::tools::quantised::QuantType;
+use engine::tools::load::gguf::FileType;
 
 use crate::command::{Command, Positionals, Words};
 use crate::progress;
@@ -29,20 +29,12 @@ pub struct Args {
     /// model: a directory, GGUF file, hub id or short name (the built-in story model)
     #[argh(option, short = 'm', arg_name = "model")]
     model: Option<String>,
-    /// type of projections and embeddings: q8_0, or q4_0 with the output matrix in q8_0
-    #[argh(option, arg_name = "type", from_str_fn(quant_type))]
-    to: QuantType,
+    /// type of projections and embeddings: q8_0, q6_k, q4_k_m (q4_k, with important matrices in q6_k), q4_0, or mxfp4
+    #[argh(option, arg_name = "type")]
+    to: FileType,
     /// file to write
     #[argh(option, short = 'o', arg_name = "file")]
     out: PathBuf,
-}
-
-fn quant_type(s: &str) -> Result<QuantType, String> {
-    match s.to_ascii_lowercase().as_str() {
-        "q8_0" => Ok(QuantType::Q8_0),
-        "q4_0" => Ok(QuantType::Q4_0),
-        _ => Err(format!("{s:?} is neither q8_0 nor q4_0")),
-    }
 }
 
 /// Writes the file and prints its size.
@@ -53,15 +45,4 @@ fn run(words: &Words) -> Result<()> {
     let size = std::fs::metadata(&args.out).with_context(|| format!("cannot read {}", args.out.display()))?.len();
     let mib = size as f64 / (1 << 20) as f64;
     Ok(writeln!(io::stdout(), "wrote {} in {} to {} ({mib:.1} MiB)", files.name(), args.to, args.out.display())?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn types_are_parsed() {
-        assert_eq!(quant_type("Q4_0"), Ok(QuantType::Q4_0));
-        assert!(quant_type("q4_k").is_err_and(|wrong| wrong.contains("q4_k")));
-    }
 }

@@ -4,18 +4,17 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::load::ModelFiles;
-use crate::load::gguf::{self, GgufText};
-use crate::quantised::QuantType;
+use crate::load::gguf::{self, FileType, GgufText};
 use crate::tokenizer::Tokenizer;
 
-/// Writes the model `files` to the GGUF file `out`, with projections and embeddings quantised to `kind`. See
+/// Writes the model `files` to the GGUF file `out`, with projections and embeddings quantised as `kind` says. See
 /// [`gguf::save`]. Calls `progress` with the bytes read so far and the bytes of the whole model.
 ///
 /// # Errors
 /// If the model cannot be loaded, has a part that the format cannot express, or `out` cannot be written.
 pub fn quantize(
     files: &ModelFiles,
-    kind: QuantType,
+    kind: impl Into<FileType>,
     out: &Path,
     progress: impl FnMut(usize, usize) + 'static,
 ) -> Result<()> {

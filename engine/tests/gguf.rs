@@ -99,11 +99,29 @@ fn quantised_elements_decode_exactly_as_the_reference() {
 fn elements_are_rounded_exactly_as_by_the_reference() {
     let tensor = groups();
     let x = f32s(&tensor("x").1);
-    for kind in [QuantType::Q8_0, QuantType::Q4_0] {
+    for kind in [QuantType::Q8_0, QuantType::Q4_0, QuantType::Q5_0] {
         let mut bytes = Vec::new();
         encode(kind, &x, &mut bytes).unwrap();
         assert!(bytes == tensor(&format!("x.{kind}")).1, "{kind}");
     }
+}
+
+/// The package chooses one exponent by the largest element. The search may find a better one.
+#[test]
+fn mxfp4_is_at_least_as_close_as_the_reference() {
+    let tensor = groups();
+    let x = f32s(&tensor("x").1);
+    let mut bytes = Vec::new();
+    encode(QuantType::MXFP4, &x, &mut bytes).unwrap();
+    let theirs = tensor("x.mxfp4").1;
+    let errors = [&bytes, &theirs].map(|bytes| {
+        let mut elements = vec![f32::NAN; x.len()];
+        QuantType::MXFP4.decode(bytes, &mut elements);
+        let of_group = |(a, b): (&[f32], &[f32])| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>();
+        x.chunks(32).zip(elements.chunks(32)).map(of_group).collect::<Vec<_>>()
+    });
+    let [ours, theirs] = errors;
+    assert!(ours.iter().zip(&theirs).all(|(a, b)| a <= b) && ours.iter().sum::<f32>() < theirs.iter().sum());
 }
 
 #[test]

@@ -125,6 +125,10 @@ fn false_headers_are_refused() {
         (one(tensor("x", &[32], 8, u64::MAX - 31)), "outside the file"),
         (one(tensor("x", &[32], 8, 8)), "not aligned"),
         (one(tensor("x", &[33], 8, 0)), "q8_0"),
+        (one(tensor("x", &[48], 39, 0)), "mxfp4"),
+        (one(tensor("x", &[128], 10, 0)), "q2_k"),
+        (one(tensor("x", &[64, 2], 23, 0)), "iq4_xs"),
+        (one(tensor("x", &[256], 11, 0)), "outside the file"),
         (one(tensor("x", &[32], 4, 0)), "type 4"),
         (one(tensor("x", &[1, 1, 1, 1, 1], 0, 0)), "5 dimensions"),
         (one(tensor("x", &[1 << 40, 1 << 40], 0, 0)), "too large"),
@@ -247,16 +251,36 @@ fn settings_of_layers_that_contradict_each_other_are_refused() {
     }
 }
 
+/// Any bytes are groups of each type. Scales may be NaN or infinite, and then so are elements.
+#[test]
+fn random_groups_of_every_type_are_read() {
+    let _turn = TURN.lock();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.gguf");
+    let entries = [("general.architecture", text("llama"))];
+    for number in [2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 39] {
+        let tensors = [tensor("output_norm.weight", &[32], 0, 0), tensor("output.weight", &[512, 3], number, 128)];
+        let mut bytes = file(&entries, &tensors, 128 + 3 * 512 * 2);
+        let start = bytes.len() - 3 * 512 * 2;
+        bytes[start..].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * i * 31 % 257) as u8);
+        fs::write(&path, &bytes).unwrap();
+        let mut weights = ModelFiles::gguf(&path).unwrap().weights(None).unwrap();
+        let matrix = weights.take("lm_head.weight", &[3, 512]).unwrap();
+        assert!(matrix.quantised().is_some());
+        assert_eq!(matrix.into_elements().elements().to_f32().len(), 3 * 512, "{number}");
+    }
+}
+
 #[test]
 fn unsupported_types_are_refused_by_name() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.gguf");
     let entries = [("general.architecture", text("llama"))];
-    let tensors = [tensor("output_norm.weight", &[32], 0, 0), tensor("output.weight", &[256, 1], 10, 128)];
+    let tensors = [tensor("output_norm.weight", &[32], 0, 0), tensor("output.weight", &[256, 1], 18, 128)];
     fs::write(&path, file(&entries, &tensors, 256)).unwrap();
     let mut weights = ModelFiles::gguf(&path).unwrap().weights(None).unwrap();
     assert!(weights.take("norm.weight", &[32]).is_ok());
     let refused = weights.take("lm_head.weight", &[1, 256]).err().unwrap().to_string();
-    assert!(refused.contains("lm_head.weight") && refused.contains("q2_k"), "{refused}");
+    assert!(refused.contains("lm_head.weight") && refused.contains("iq3_xxs"), "{refused}");
 }

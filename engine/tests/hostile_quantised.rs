@@ -31,6 +31,8 @@ const INT4: &str = r#"{"quant_method": "compressed-tensors", "format": "pack-qua
     {"weights": {"num_bits": 4, "type": "int", "symmetric": false, "strategy": "group", "group_size": 32}}}}"#;
 const FP8: &str = r#"{"quant_method": "fp8", "weight_block_size": [8, 32]}"#;
 
+const MXFP4: &str = r#"{"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}"#;
+
 /// Tensors: name, type, shape and bytes.
 type Tensors = Vec<(String, Dtype, Vec<usize>, Vec<u8>)>;
 
@@ -82,6 +84,11 @@ fn int4() -> Tensors {
 
 fn fp8() -> Tensors {
     vec![tensor("weight", Dtype::F8_E4M3, &[N, K]), tensor("weight_scale_inv", Dtype::F32, &[N / 8, K / 32])]
+}
+
+/// Two experts.
+fn mxfp4() -> Tensors {
+    vec![tensor("weight_blocks", Dtype::U8, &[2, N, K / 32, 16]), tensor("weight_scales", Dtype::U8, &[2, N, K / 32])]
 }
 
 /// Replaces the tensor of the same name, or adds the tensor.
@@ -151,7 +158,7 @@ fn false_headers_are_refused() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
     let refusal = |config: &str, tensors: &Tensors| refusal(directory.path(), config, &file(tensors));
-    for (config, tensors) in [(AWQ, awq()), (GPTQ, gptq()), (INT4, int4()), (FP8, fp8())] {
+    for (config, tensors) in [(AWQ, awq()), (GPTQ, gptq()), (INT4, int4()), (FP8, fp8()), (MXFP4, mxfp4())] {
         assert_eq!(refusal(config, &tensors), "", "{config}");
     }
     let nan = f16::NAN.to_le_bytes();
@@ -202,6 +209,14 @@ fn false_headers_are_refused() {
         (FP8, with(fp8(), tensor("weight", Dtype::F8_E4M3, &[N, K, 1])), "not a matrix"),
         (FP8, without(fp8(), "weight_scale_inv"), "lacks the tensor m.weight_scale"),
         (FP8, with(fp8(), tensor("weight", Dtype::F8_E5M2, &[N, K])), "F8_E5M2"),
+        (MXFP4, without(mxfp4(), "weight_scales"), "lacks the tensor m.weight_scales"),
+        (MXFP4, with(mxfp4(), tensor("weight_scales", Dtype::F32, &[2, N, K / 32])), "scales of type f32"),
+        (MXFP4, with(mxfp4(), tensor("weight_blocks", Dtype::I8, &[2, N, K / 32, 16])), "codes of type I8"),
+        (MXFP4, with(mxfp4(), tensor("weight_blocks", Dtype::U8, &[2, N, K / 32, 8])), "codes of shape"),
+        (MXFP4, with(mxfp4(), tensor("weight_blocks", Dtype::U8, &[2, N, 1, 16])), "codes of shape"),
+        (MXFP4, with(mxfp4(), tensor("weight_scales", Dtype::U8, &[])), "scales of shape []"),
+        (MXFP4, changed(mxfp4(), "weight_scales", 7, &[255]), "scale that is NaN"),
+        (MXFP4, with(mxfp4(), tensor("weight", Dtype::F16, &[2, K, N])), "both quantised and unquantised"),
     ];
     for (config, tensors, reason) in &cases {
         let refusal = refusal(config, tensors);
@@ -223,7 +238,7 @@ fn missing_quantization_config_is_named_in_the_error() {
 fn files_that_are_cut_off_are_refused() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
-    for (config, tensors) in [(AWQ, awq()), (FP8, fp8())] {
+    for (config, tensors) in [(AWQ, awq()), (FP8, fp8()), (MXFP4, mxfp4())] {
         let whole = file(&tensors);
         for len in (0..whole.len()).step_by(7) {
             assert_ne!(refusal(directory.path(), config, &whole[..len]), "", "cut off after {len} bytes");
@@ -235,8 +250,9 @@ fn files_that_are_cut_off_are_refused() {
 fn mutated_files_are_refused_or_valid() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
-    let files = [(AWQ, file(&awq())), (GPTQ, file(&gptq())), (INT4, file(&int4())), (FP8, file(&fp8()))];
-    proptest!(|(which in 0..4usize, at in any::<prop::sample::Index>(), bits in 1..=255u8, header in any::<bool>())| {
+    let files = [(AWQ, awq()), (GPTQ, gptq()), (INT4, int4()), (FP8, fp8()), (MXFP4, mxfp4())];
+    let files = files.map(|(config, tensors)| (config, file(&tensors)));
+    proptest!(|(which in 0..5usize, at in any::<prop::sample::Index>(), bits in 1..=255u8, header in any::<bool>())| {
         let (config, file) = &files[which];
         let mut bytes = file.clone();
         let reach = if header { 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize } else { bytes.len() };

@@ -274,8 +274,21 @@ def groups():
     x[1] = random.integers(-127, 128, 512) / 2
     x[2] = random.integers(-8, 9, 512) / 16
     writer.add_tensor("x", x)
-    for kind in (Q.Q8_0, Q.Q4_0):
+    for kind in (Q.Q8_0, Q.Q4_0, Q.Q5_0, Q.MXFP4):
         writer.add_tensor(f"x.{kind.name.lower()}", gguf.quantize(x, kind), raw_dtype=kind)
+    random = np.random.default_rng(19)
+    for kind in (Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q2_K, Q.Q3_K, Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4):
+        elements, size = gguf.GGML_QUANT_SIZES[kind]
+        raw = random.integers(0, 256, (2, 512 // elements, size), dtype=np.uint8)
+        halves = {Q.Q4_1: (0, 2), Q.Q5_1: (0, 2), Q.Q2_K: (80, 82), Q.Q3_K: (108,), Q.MXFP4: ()}.get(kind, (0,))
+        for at in halves:
+            raw[:, :, at : at + 2] = random.normal(0, 0.01, (2, 512 // elements, 1)).astype(np.float16).view(np.uint8)
+        if kind == Q.MXFP4:
+            raw[0, :5, 0] = 0, 1, 2, 254, 255
+        raw = raw.reshape(2, -1)
+        name = kind.name.lower()
+        writer.add_tensor(name, raw, raw_dtype=kind)
+        writer.add_tensor(f"{name}.elements", gguf.dequantize(raw, kind))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

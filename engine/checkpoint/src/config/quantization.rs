@@ -45,6 +45,8 @@ pub enum QuantFormat {
     },
     /// FP8 e4m3.
     Fp8(Fp8Scales),
+    /// MXFP4: gpt-oss's experts.
+    Mxfp4,
 }
 
 /// Number of elements of a row that share a scale.
@@ -92,7 +94,11 @@ impl Quantization {
             "gptq" => gptq(&fields)?,
             "compressed-tensors" => compressed::read(&fields)?,
             "fp8" => fp8(&fields)?,
-            other => return refuse(&format!("by {}; awq, gptq, compressed-tensors and fp8 are supported", cut(other))),
+            "mxfp4" => QuantFormat::Mxfp4,
+            other => {
+                let supported = "awq, gptq, compressed-tensors, fp8 and mxfp4 are supported";
+                return refuse(&format!("by {}; {supported}", cut(other)));
+            }
         };
         let mut ignored = Vec::new();
         for name in ["modules_to_not_convert", "ignored_layers", "ignore"] {

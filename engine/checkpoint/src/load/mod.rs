@@ -25,6 +25,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 pub use names::SHORT_NAMES;
+pub use packed::mxfp4_matrix;
 pub use settings::HubSettings;
 pub use stored::{StoredType, TensorInfo};
 pub use weights::Weights;

@@ -1,16 +1,19 @@
 //! Quantised weights. Each row is divided into groups of 32 to 256 elements. A group contains small integers and the
-//! scales to multiply them by. Five types equal those of GGUF files, byte for byte. Quantised tensors of safetensors
-//! files are converted to the other types when they are loaded.
+//! scales to multiply them by. Thirteen types have the layout of GGUF files, byte for byte. Quantised tensors of
+//! safetensors files are converted to the other types when they are loaded, and gpt-oss's experts to MXFP4.
 
 mod encode;
 mod group;
 mod pack;
+mod search;
+mod tables;
 
 use std::fmt;
 
 pub use encode::encode;
 pub use group::{Group, MAX_GROUP};
-pub(crate) use pack::{fp8_type, int4_type, pack_fp8, pack_int4};
+pub(crate) use pack::{fp8_type, int4_type, pack_fp8, pack_int4, pack_mxfp4};
+pub use tables::{E2M1, IQ4, half_power};
 
 /// The supported types of quantised weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,12 +23,28 @@ pub enum QuantType {
     Q8_0,
     /// 32 elements of 4 bits and a scale.
     Q4_0,
+    /// 32 elements of 4 bits, a scale and a minimum.
+    Q4_1,
+    /// 32 elements of 5 bits and a scale.
+    Q5_0,
+    /// 32 elements of 5 bits, a scale and a minimum.
+    Q5_1,
+    /// 256 elements of 2 bits. Every 16 have a scale and a minimum, which are 4-bit integers.
+    Q2_K,
+    /// 256 elements of 3 bits. Every 16 have a scale, which is a 6-bit integer.
+    Q3_K,
     /// 256 elements of 4 bits. Every 32 have a scale and a minimum, which are 6-bit integers.
     Q4_K,
     /// Like [`QuantType::Q4_K`], with elements of 5 bits.
     Q5_K,
     /// 256 elements of 6 bits. Every 16 have a scale, which is an 8-bit integer.
     Q6_K,
+    /// 32 codes of 4 bits for the integers of a [table](IQ4), and a scale.
+    IQ4_NL,
+    /// 256 codes of 4 bits for the same integers. Every 32 have a scale, which is a 6-bit integer.
+    IQ4_XS,
+    /// 32 elements of FP4 (e2m1) and a scale that is a power of two.
+    MXFP4,
     /// 32 elements of 4 bits, the integer that represents 0, and an f32 scale.
     Int4G32,
     /// Like [`QuantType::Int4G32`], with 64 elements.
@@ -40,10 +59,23 @@ pub enum QuantType {
 
 impl QuantType {
     /// The types that occur in GGUF files.
-    pub const GGUF: [QuantType; 5] =
-        [QuantType::Q8_0, QuantType::Q4_0, QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K];
+    pub const GGUF: [QuantType; 13] = [
+        QuantType::Q8_0,
+        QuantType::Q4_0,
+        QuantType::Q4_1,
+        QuantType::Q5_0,
+        QuantType::Q5_1,
+        QuantType::Q2_K,
+        QuantType::Q3_K,
+        QuantType::Q4_K,
+        QuantType::Q5_K,
+        QuantType::Q6_K,
+        QuantType::IQ4_NL,
+        QuantType::IQ4_XS,
+        QuantType::MXFP4,
+    ];
 
-    /// The types that tensors of safetensors files are converted to.
+    /// The types that only tensors of safetensors files are converted to.
     pub const SAFETENSORS: [QuantType; 5] =
         [QuantType::Int4G32, QuantType::Int4G64, QuantType::Int4G128, QuantType::Fp8G32, QuantType::Fp8G128];
 
@@ -56,10 +88,12 @@ impl QuantType {
     #[inline]
     pub const fn group(self) -> usize {
         match self {
-            QuantType::Q8_0 | QuantType::Q4_0 | QuantType::Int4G32 | QuantType::Fp8G32 => 32,
+            QuantType::Q8_0 | QuantType::Q4_0 | QuantType::Q4_1 | QuantType::Q5_0 | QuantType::Q5_1 => 32,
+            QuantType::IQ4_NL | QuantType::MXFP4 | QuantType::Int4G32 | QuantType::Fp8G32 => 32,
             QuantType::Int4G64 => 64,
             QuantType::Int4G128 | QuantType::Fp8G128 => 128,
-            QuantType::Q4_K | QuantType::Q5_K | QuantType::Q6_K => MAX_GROUP,
+            QuantType::Q2_K | QuantType::Q3_K | QuantType::Q4_K | QuantType::Q5_K | QuantType::Q6_K => MAX_GROUP,
+            QuantType::IQ4_XS => MAX_GROUP,
         }
     }
 
@@ -67,8 +101,8 @@ impl QuantType {
     #[inline]
     pub const fn part(self) -> usize {
         match self {
-            QuantType::Q6_K => 16,
-            QuantType::Q4_K | QuantType::Q5_K => 32,
+            QuantType::Q2_K | QuantType::Q3_K | QuantType::Q6_K => 16,
+            QuantType::Q4_K | QuantType::Q5_K | QuantType::IQ4_XS => 32,
             _ => self.group(),
         }
     }
@@ -79,17 +113,54 @@ impl QuantType {
         matches!(self, QuantType::Fp8G32 | QuantType::Fp8G128)
     }
 
+    /// Whether a minimum is subtracted from the elements of each part.
+    #[inline]
+    pub const fn has_minima(self) -> bool {
+        matches!(self, QuantType::Q4_1 | QuantType::Q5_1 | QuantType::Q2_K | QuantType::Q4_K | QuantType::Q5_K)
+    }
+
+    /// The integers that the codes of this type represent. `None` if elements are stored as integers.
+    #[inline]
+    pub const fn table(self) -> Option<&'static [i8; 16]> {
+        match self {
+            QuantType::IQ4_NL | QuantType::IQ4_XS => Some(&IQ4),
+            QuantType::MXFP4 => Some(&E2M1),
+            _ => None,
+        }
+    }
+
     /// Bytes per group.
     #[inline]
     pub const fn group_bytes(self) -> usize {
         match self {
             QuantType::Q8_0 => 2 + 32,
-            QuantType::Q4_0 => 2 + 16,
+            QuantType::Q4_0 | QuantType::IQ4_NL => 2 + 16,
+            QuantType::Q4_1 => 4 + 16,
+            QuantType::Q5_0 => 2 + 4 + 16,
+            QuantType::Q5_1 => 4 + 4 + 16,
+            QuantType::Q2_K => 16 + 64 + 4,
+            QuantType::Q3_K => 32 + 64 + 12 + 2,
             QuantType::Q4_K => 4 + 12 + 128,
             QuantType::Q5_K => 4 + 12 + 32 + 128,
             QuantType::Q6_K => 128 + 64 + 16 + 2,
+            QuantType::IQ4_XS => 2 + 2 + 4 + 128,
+            QuantType::MXFP4 => 1 + 16,
             QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => 4 + 1 + self.group() / 2,
             QuantType::Fp8G32 | QuantType::Fp8G128 => 4 + self.group(),
+        }
+    }
+
+    /// The offsets of a group's f16 numbers: its scale, then the scale of its minima or its minimum.
+    pub const fn halves(self) -> &'static [usize] {
+        match self {
+            QuantType::Q8_0 | QuantType::Q4_0 | QuantType::Q5_0 | QuantType::IQ4_NL | QuantType::IQ4_XS => &[0],
+            QuantType::Q4_1 | QuantType::Q5_1 | QuantType::Q4_K | QuantType::Q5_K => &[0, 2],
+            QuantType::Q2_K => &[80, 82],
+            QuantType::Q3_K => &[108],
+            QuantType::Q6_K => &[208],
+            QuantType::MXFP4 => &[],
+            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => &[],
+            QuantType::Fp8G32 | QuantType::Fp8G128 => &[],
         }
     }
 
@@ -115,9 +186,17 @@ impl fmt::Display for QuantType {
         f.write_str(match self {
             QuantType::Q8_0 => "q8_0",
             QuantType::Q4_0 => "q4_0",
+            QuantType::Q4_1 => "q4_1",
+            QuantType::Q5_0 => "q5_0",
+            QuantType::Q5_1 => "q5_1",
+            QuantType::Q2_K => "q2_k",
+            QuantType::Q3_K => "q3_k",
             QuantType::Q4_K => "q4_k",
             QuantType::Q5_K => "q5_k",
             QuantType::Q6_K => "q6_k",
+            QuantType::IQ4_NL => "iq4_nl",
+            QuantType::IQ4_XS => "iq4_xs",
+            QuantType::MXFP4 => "mxfp4",
             QuantType::Int4G32 => "int4-g32",
             QuantType::Int4G64 => "int4-g64",
             QuantType::Int4G128 => "int4-g128",

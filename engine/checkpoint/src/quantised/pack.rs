@@ -24,6 +24,14 @@ pub(crate) fn pack_int4(scale: f32, zero: u8, quants: &[u8], to: &mut [u8]) {
     }
 }
 
+/// Writes a group of MXFP4. Each byte of `pairs` has the codes of two neighbours, the first in the lower half, as in
+/// safetensors files. A GGUF group has the first sixteen codes in the lower halves.
+pub(crate) fn pack_mxfp4(exponent: u8, pairs: &[u8; 16], to: &mut [u8]) {
+    let code = |i: usize| pairs[i / 2] >> (i % 2 * 4) & 15;
+    to[0] = exponent;
+    to[1..].iter_mut().enumerate().for_each(|(i, to)| *to = code(i) | code(i + 16) << 4);
+}
+
 /// Writes a group of FP8 codes. An element is `scale` times the code's number.
 pub(crate) fn pack_fp8(scale: f32, codes: &[u8], to: &mut [u8]) {
     to[..4].copy_from_slice(&scale.to_le_bytes());
@@ -56,6 +64,17 @@ mod tests {
         let mut elements = vec![f32::NAN; 128];
         QuantType::Fp8G128.decode(&bytes, &mut elements);
         assert!(elements.iter().zip(&numbers).all(|(x, number)| *x == 0.37 * number), "{elements:?}");
+    }
+
+    #[test]
+    fn neighbours_become_halves_of_a_group() {
+        let pairs: [u8; 16] = std::array::from_fn(|i| (2 * i % 16) as u8 | ((2 * i % 16 + 1) as u8) << 4);
+        let mut bytes = [0; 17];
+        pack_mxfp4(129, &pairs, &mut bytes);
+        let mut elements = [f32::NAN; 32];
+        QuantType::MXFP4.decode(&bytes, &mut elements);
+        let numbers = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+        assert_eq!(elements.to_vec(), numbers.map(|number| 4.0 * number).repeat(2));
     }
 
     #[test]

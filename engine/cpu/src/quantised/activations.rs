@@ -1,7 +1,7 @@
 //! Activations quantised in groups, to 8-bit integers and a scale per group.
 
 use super::Projector;
-use super::packed::PART;
+use super::layout::PART;
 use crate::math::compiled;
 use crate::tensor::CpuTensor;
 use checkpoint::quantised::{MAX_GROUP, QuantType};
@@ -49,16 +49,16 @@ pub(super) struct Block<'a> {
 /// Number of columns whose integers are summed together: the columns that share a scale or a zero in the weight.
 pub(super) const fn summed(kind: QuantType) -> usize {
     match kind {
-        QuantType::Q6_K => PART / 2,
+        QuantType::Q2_K | QuantType::Q3_K | QuantType::Q6_K => PART / 2,
         // All integers of a group share one zero.
         QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => kind.group(),
         _ => PART,
     }
 }
 
-/// Whether sums have 16 bits, two to a word. These sums, of 32 bytes each, are multiplied with minima.
+/// Whether sums have 16 bits, two to a word. These sums, of at most 32 bytes each, are multiplied with minima of parts.
 const fn paired(kind: QuantType) -> bool {
-    matches!(kind, QuantType::Q4_K | QuantType::Q5_K)
+    matches!(kind, QuantType::Q2_K | QuantType::Q4_K | QuantType::Q5_K)
 }
 
 impl Activations {

@@ -5,9 +5,16 @@
 
 #![allow(clippy::needless_range_loop)] // see above
 
+use std::ops::Range;
+
 use super::activations::{Activations, Block, summed};
+use super::bits::{Bits, Codes, FiveBits, Fp4, Nibbles, NonLinear, SixBits, ThreeBits, TwoBits, Wide};
 use super::lanes::{Lanes, WithLanes};
-use super::packed::{PART, PackedBand, Packing, ROWS};
+use super::layout::{PART, Packing, ROWS};
+use super::packed::PackedBand;
+use super::scales::{
+    BothInByte, BytesThenMinima, GroupScale, Half, HalfAndMinimum, PartScales, Power, SignedByte, SignedBytes,
+};
 use crate::pages::Line;
 use checkpoint::quantised::QuantType;
 
@@ -42,14 +49,22 @@ impl WithLanes for Band<'_, '_> {
 
     #[inline(always)]
     fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize {
-        let x = self.x.block(self.first + token);
-        let sums = match self.weight.kind {
-            QuantType::Q8_0 => plain::<L, Wide, T, 1>(lanes, [self.weight], x)[0],
-            QuantType::Q4_0 => plain::<L, Nibbles, T, 1>(lanes, [self.weight], x)[0],
-            QuantType::Q4_K => scaled::<L, Nibbles, T, true>(lanes, self.weight, x),
-            QuantType::Q5_K => scaled::<L, FiveBits, T, true>(lanes, self.weight, x),
-            QuantType::Q6_K => scaled::<L, SixBits, T, false>(lanes, self.weight, x),
-            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => zeroed(lanes, self.weight, x),
+        let (weight, x) = (self.weight, self.x.block(self.first + token));
+        let sums = match weight.kind {
+            QuantType::Q8_0 => plain::<L, Wide, Half, T, 1>(lanes, [weight], x)[0],
+            QuantType::Q4_0 => plain::<L, Nibbles, Half, T, 1>(lanes, [weight], x)[0],
+            QuantType::Q4_1 => plain::<L, Nibbles, HalfAndMinimum, T, 1>(lanes, [weight], x)[0],
+            QuantType::Q5_0 => plain::<L, FiveBits, Half, T, 1>(lanes, [weight], x)[0],
+            QuantType::Q5_1 => plain::<L, FiveBits, HalfAndMinimum, T, 1>(lanes, [weight], x)[0],
+            QuantType::IQ4_NL => plain::<L, Codes<NonLinear>, Half, T, 1>(lanes, [weight], x)[0],
+            QuantType::MXFP4 => plain::<L, Codes<Fp4>, Power, T, 1>(lanes, [weight], x)[0],
+            QuantType::Q2_K => scaled::<L, TwoBits, BothInByte, T>(lanes, weight, x),
+            QuantType::Q3_K => scaled::<L, ThreeBits, SignedBytes, T>(lanes, weight, x),
+            QuantType::Q4_K => scaled::<L, Nibbles, BytesThenMinima, T>(lanes, weight, x),
+            QuantType::Q5_K => scaled::<L, FiveBits, BytesThenMinima, T>(lanes, weight, x),
+            QuantType::Q6_K => scaled::<L, SixBits, SignedBytes, T>(lanes, weight, x),
+            QuantType::IQ4_XS => scaled::<L, Codes<NonLinear>, SignedByte, T>(lanes, weight, x),
+            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => zeroed(lanes, weight, x),
             QuantType::Fp8G32 | QuantType::Fp8G128 => unreachable!("activations are not quantised for FP8"),
         };
         self.rows.finish(lanes, sums, token);
@@ -67,9 +82,9 @@ pub(super) struct Bands<'a, 'b> {
 }
 
 impl Bands<'_, '_> {
-    /// Whether this type is supported: its groups consist of one part with one scale.
+    /// Whether this type is supported: its groups consist of one part, and all have the same zero.
     pub const fn supports(kind: QuantType) -> bool {
-        matches!(kind, QuantType::Q8_0 | QuantType::Q4_0)
+        kind.group() == PART && !matches!(kind, QuantType::Int4G32 | QuantType::Fp8G32)
     }
 }
 
@@ -80,11 +95,17 @@ impl WithLanes for Bands<'_, '_> {
 
     #[inline(always)]
     fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize {
+        let (weights, x) = (self.weights, self.x);
         // One sum per band, for the only token.
-        let sums = if self.weights[0].kind == QuantType::Q8_0 {
-            plain::<L, Wide, 1, STREAMS>(lanes, self.weights, self.x)
-        } else {
-            plain::<L, Nibbles, 1, STREAMS>(lanes, self.weights, self.x)
+        let sums = match weights[0].kind {
+            QuantType::Q8_0 => plain::<L, Wide, Half, 1, STREAMS>(lanes, weights, x),
+            QuantType::Q4_0 => plain::<L, Nibbles, Half, 1, STREAMS>(lanes, weights, x),
+            QuantType::Q4_1 => plain::<L, Nibbles, HalfAndMinimum, 1, STREAMS>(lanes, weights, x),
+            QuantType::Q5_0 => plain::<L, FiveBits, Half, 1, STREAMS>(lanes, weights, x),
+            QuantType::Q5_1 => plain::<L, FiveBits, HalfAndMinimum, 1, STREAMS>(lanes, weights, x),
+            QuantType::IQ4_NL => plain::<L, Codes<NonLinear>, Half, 1, STREAMS>(lanes, weights, x),
+            QuantType::MXFP4 => plain::<L, Codes<Fp4>, Power, 1, STREAMS>(lanes, weights, x),
+            _ => unreachable!("the caller checked that the type is supported"),
         };
         for sums in sums {
             self.rows.finish(lanes, sums, token);
@@ -116,84 +137,16 @@ impl Rows<'_, '_> {
     }
 }
 
-/// The layout of a part's integers in its lines.
-trait Bits {
-    /// Extracts the four columns of chunk `chunk` for all rows.
-    fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes;
-
-    /// Adds the products of four columns of the weight with four columns of a token.
-    #[inline(always)]
-    fn dot<L: Lanes>(lanes: L, sum: L::Ints, bytes: L::Bytes, x: i32) -> L::Ints {
-        lanes.dot(sum, bytes, x)
-    }
-
-    /// Returns the initial value of sums. It corrects for the stored integers being unsigned: `zero` represents 0.
-    #[inline(always)]
-    fn begin<L: Lanes>(lanes: L, zero: u8, sum: i32) -> L::Ints {
-        lanes.splat(-i32::from(zero) * sum)
-    }
-}
-
-/// 8-bit integers.
-struct Wide;
-/// 4-bit integers. The upper halves of bytes contain the columns from the sixteenth on.
-struct Nibbles;
-/// 5-bit integers. One additional line contains the fifth bit of each chunk.
-struct FiveBits;
-/// 6-bit integers. Two additional lines contain the upper two bits of each chunk.
-struct SixBits;
-
-impl Bits for Wide {
-    #[inline(always)]
-    fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes {
-        lanes.wide(&lines[chunk])
-    }
-
-    #[inline(always)]
-    fn dot<L: Lanes>(lanes: L, sum: L::Ints, bytes: L::Bytes, x: i32) -> L::Ints {
-        lanes.dot_wide(sum, bytes, x)
-    }
-
-    #[inline(always)]
-    fn begin<L: Lanes>(lanes: L, _: u8, sum: i32) -> L::Ints {
-        lanes.begin_wide(sum)
-    }
-}
-
-impl Bits for Nibbles {
-    #[inline(always)]
-    fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes {
-        let line = lanes.load(&lines[chunk % 4]);
-        lanes.bits(line, chunk / 4 * 4, 15)
-    }
-}
-
-impl Bits for FiveBits {
-    #[inline(always)]
-    fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes {
-        let high = lanes.bits(lanes.load(&lines[4]), chunk, 1);
-        lanes.join(Nibbles::chunk(lanes, lines, chunk), high)
-    }
-}
-
-impl Bits for SixBits {
-    #[inline(always)]
-    fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes {
-        let high = lanes.bits(lanes.load(&lines[4 + chunk / 4]), chunk % 4 * 2, 3);
-        lanes.join(Nibbles::chunk(lanes, lines, chunk), high)
-    }
-}
-
-/// Adds the products of `N` chunks of a part, from chunk `first` on, to the sums of each token.
+/// Adds the products of some chunks of a part to the sums of each token. The range is a constant after inlining.
 #[inline(always)]
-fn part<L: Lanes, B: Bits, const T: usize, const N: usize>(
+fn part<L: Lanes, B: Bits, const T: usize>(
     lanes: L,
     mut sums: [L::Ints; T],
     lines: &[Line],
     x: &[[i32; CHUNKS]; T],
-    first: usize,
+    chunks: Range<usize>,
 ) -> [L::Ints; T] {
-    for chunk in first..first + N {
+    for chunk in chunks {
         let bytes = B::chunk(lanes, lines, chunk);
         for t in 0..T {
             sums[t] = B::dot(lanes, sums[t], bytes, x[t][chunk]);
@@ -202,28 +155,35 @@ fn part<L: Lanes, B: Bits, const T: usize, const N: usize>(
     sums
 }
 
-/// Multiplies some bands whose groups consist of one part with one scale.
+/// Multiplies some bands whose groups consist of one part with one scale, and perhaps a minimum.
 #[inline(always)]
-fn plain<L: Lanes, B: Bits, const T: usize, const N: usize>(
+fn plain<L: Lanes, B: Bits, S: GroupScale, const T: usize, const N: usize>(
     lanes: L,
     weights: [PackedBand<'_>; N],
     x: Block<'_>,
 ) -> [[L::Floats; T]; N] {
     let kind = weights[0].kind;
     let mut totals = [[lanes.zeros(); T]; N];
-    let mut groups = weights.map(|weight| weight.lines.chunks_exact(kind.lines()).zip(weight.scales));
-    for group in 0..weights[0].scales.len() {
+    let mut groups = weights.map(|weight| weight.lines.chunks_exact(kind.lines()).zip(S::entries(&weight)));
+    for group in 0..S::entries(&weights[0]).len() {
         let (x_sums, x_scales) = (x.sums::<T>(group), x.scales::<T>(group));
         for n in 0..N {
-            let Some((lines, scale)) = groups[n].next() else { break };
+            let Some((lines, entry)) = groups[n].next() else { break };
             let mut sums = [lanes.splat(0); T];
             for t in 0..T {
-                sums[t] = B::begin(lanes, kind.zero(), x_sums[t]);
+                sums[t] = B::begin(lanes, kind, x_sums[t]);
             }
-            let sums = part::<L, B, T, CHUNKS>(lanes, sums, lines, x.words(group), 0);
-            let scale = lanes.halves(scale);
+            let sums = part::<L, B, T>(lanes, sums, lines, x.words(group), 0..CHUNKS);
+            let scale = S::scale(lanes, entry);
             for t in 0..T {
                 totals[n][t] = lanes.mul_add(sums[t], lanes.mul(scale, x_scales[t]), totals[n][t]);
+            }
+            if const { S::HAS_MINIMUM } {
+                let minimum = S::minimum(lanes, entry);
+                for t in 0..T {
+                    let x_sum = lanes.splat(x_sums[t]);
+                    totals[n][t] = lanes.mul_add(x_sum, lanes.mul(minimum, -x_scales[t]), totals[n][t]);
+                }
             }
         }
     }
@@ -245,7 +205,7 @@ fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: Block<'
             sums[t] = lanes.multiply(zero, lanes.splat(-x_sums[t]), sums[t]);
         }
         for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
-            sums = part::<L, Nibbles, T, CHUNKS>(lanes, sums, lines, x.words(group * parts + p), 0);
+            sums = part::<L, Nibbles, T>(lanes, sums, lines, x.words(group * parts + p), 0..CHUNKS);
         }
         let scale = lanes.floats(scale);
         for t in 0..T {
@@ -255,47 +215,38 @@ fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: Block<'
     totals
 }
 
-/// Multiplies a band whose groups have eight parts. Each part has a scale and a minimum, or else each half of a part
-/// has a scale.
+/// Multiplies a band whose groups have eight parts. Each part or half of a part has a scale, and perhaps a minimum.
 #[inline(always)]
-fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
+fn scaled<L: Lanes, B: Bits, S: PartScales, const T: usize>(
     lanes: L,
     weight: PackedBand<'_>,
     x: Block<'_>,
 ) -> [L::Floats; T] {
-    /// Chunks in half a part, which has a scale of its own in Q6_K.
-    const HALF: usize = CHUNKS / 2;
     let kind = weight.kind;
     let parts = kind.group() / PART;
-    let sums_of_group = kind.group() / summed(kind);
+    // With minima, each word contains two sums.
+    let words_of_sums = kind.group() / summed(kind) / if const { S::HAS_MINIMA } { 2 } else { 1 };
     let groups = weight.lines.chunks_exact(parts * kind.lines()).zip(weight.scales.chunks_exact(kind.scales()));
     let mut totals = [lanes.zeros(); T];
     for (group, ((lines, scales), small)) in groups.zip(weight.parts.chunks_exact(kind.parts())).enumerate() {
-        // With minima, each word contains two sums.
-        let words_of_sums = if const { MINIMA } { sums_of_group / 2 } else { sums_of_group };
         let x_scales = x.scales::<T>(group);
         let mut whole = [lanes.splat(0); T];
         for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
-            if const { MINIMA } {
-                let words = x.words(group * parts + p);
-                let sums = part::<L, B, T, CHUNKS>(lanes, [lanes.splat(0); T], lines, words, 0);
-                let scale = lanes.widen(&small[p]);
+            let words = x.words(group * parts + p);
+            for span in 0..const { CHUNKS / S::CHUNKS } {
+                let at = p * const { CHUNKS / S::CHUNKS } + span;
+                let mut sums = [lanes.splat(0); T];
+                if const { !S::HAS_MINIMA } {
+                    let x_sums = x.sums::<T>(group * words_of_sums + at);
+                    for t in 0..T {
+                        sums[t] = B::begin(lanes, kind, x_sums[t]);
+                    }
+                }
+                let chunks = span * S::CHUNKS..(span + 1) * S::CHUNKS;
+                let sums = part::<L, B, T>(lanes, sums, lines, words, chunks);
+                let scale = S::scale(lanes, small, at);
                 for t in 0..T {
                     whole[t] = lanes.multiply(sums[t], scale, whole[t]);
-                }
-            } else {
-                for half in 0..2 {
-                    let at = 2 * p + half;
-                    let x_sums = x.sums::<T>(group * words_of_sums + at);
-                    let mut sums = [lanes.splat(0); T];
-                    for t in 0..T {
-                        sums[t] = B::begin(lanes, kind.zero(), x_sums[t]);
-                    }
-                    let sums = part::<L, B, T, HALF>(lanes, sums, lines, x.words(group * parts + p), half * HALF);
-                    let scale = lanes.widen_signed(&small[at]);
-                    for t in 0..T {
-                        whole[t] = lanes.multiply(sums[t], scale, whole[t]);
-                    }
                 }
             }
         }
@@ -303,12 +254,12 @@ fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
         for t in 0..T {
             totals[t] = lanes.mul_add(whole[t], lanes.mul(scale, x_scales[t]), totals[t]);
         }
-        if const { MINIMA } {
+        if const { S::HAS_MINIMA } {
             let scale = lanes.halves(&scales[1]);
             let mut mins = [lanes.splat(0); T];
-            for (p, [first, second]) in small[parts..].as_chunks().0.iter().enumerate() {
-                let pairs = lanes.pairs(first, second);
-                let x_sums = x.sums::<T>(group * words_of_sums + p);
+            for pair in 0..words_of_sums {
+                let pairs = S::minima(lanes, small, pair);
+                let x_sums = x.sums::<T>(group * words_of_sums + pair);
                 for t in 0..T {
                     mins[t] = lanes.dot_pairs(mins[t], pairs, x_sums[t]);
                 }

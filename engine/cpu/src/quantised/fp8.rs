@@ -4,7 +4,8 @@
 
 use super::dots::Rows;
 use super::lanes::{Lanes, WithLanes};
-use super::packed::{PackedBand, ROWS};
+use super::layout::ROWS;
+use super::packed::PackedBand;
 
 /// Independent partial sums of a group. Each addition waits for the previous one of its chain, so several chains hide
 /// the latency.

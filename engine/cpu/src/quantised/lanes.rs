@@ -12,11 +12,11 @@ mod neon;
 mod plain;
 
 use self::plain::Plain;
-use super::packed::ROWS;
+use super::layout::ROWS;
 use crate::pages::Line;
 
 /// Vectors with a lane for each of a band's rows. `Bytes` are unsigned and below 128, except those from
-/// [`Lanes::wide`].
+/// [`Lanes::wide`] and [`Lanes::look_up`].
 pub(super) trait Lanes: Copy {
     /// Four bytes per row.
     type Bytes: Copy;
@@ -34,16 +34,18 @@ pub(super) trait Lanes: Copy {
     /// Computes `bytes >> shift & mask` for each byte. The mask must exclude bits that the shift brings in from the
     /// neighbouring byte.
     fn bits(self, bytes: Self::Bytes, shift: usize, mask: u8) -> Self::Bytes;
-    /// Computes `low | high << 4` for each byte.
-    fn join(self, low: Self::Bytes, high: Self::Bytes) -> Self::Bytes;
+    /// Computes `low | high << shift` for each byte. No bit may leave its byte.
+    fn join(self, low: Self::Bytes, high: Self::Bytes, shift: usize) -> Self::Bytes;
     /// Computes `sum + bytes . x`: the four bytes of each row times the four signed bytes of `x`.
     fn dot(self, sum: Self::Ints, bytes: Self::Bytes, x: i32) -> Self::Ints;
 
     /// Loads 8-bit integers stored with an offset of 128, in the form that [`Lanes::dot_wide`] needs.
     fn wide(self, line: &Line) -> Self::Bytes;
+    /// Looks up integers by their index, in the form that [`Lanes::dot_wide`] needs. The bytes must be below 16.
+    fn look_up(self, bytes: Self::Bytes, table: [i8; 16]) -> Self::Bytes;
     /// Returns the initial value for sums of [`Lanes::dot_wide`]. `sum` is the sum of the integers of `x`.
     fn begin_wide(self, sum: i32) -> Self::Ints;
-    /// Like [`Lanes::dot`], for bytes from [`Lanes::wide`].
+    /// Like [`Lanes::dot`], for bytes from [`Lanes::wide`] or [`Lanes::look_up`].
     fn dot_wide(self, sum: Self::Ints, bytes: Self::Bytes, x: i32) -> Self::Ints;
 
     fn splat(self, x: i32) -> Self::Ints;
@@ -60,6 +62,8 @@ pub(super) trait Lanes: Copy {
     /// Widens f16 numbers.
     fn halves(self, x: &[u16; ROWS]) -> Self::Floats;
     fn floats(self, x: &[f32; ROWS]) -> Self::Floats;
+    /// Computes half of two to the power of `x - 127` for each exponent, exactly.
+    fn half_powers(self, x: &[u8; ROWS]) -> Self::Floats;
     /// Decodes FP8 codes, which must not be NaN. The results are smaller than the numbers by [`Lanes::FP8_UNIT`].
     fn fp8(self, codes: &[u8; ROWS]) -> Self::Floats;
     fn mul(self, a: Self::Floats, b: f32) -> Self::Floats;

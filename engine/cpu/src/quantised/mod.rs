@@ -8,15 +8,18 @@
 //! FP8 weights are the exception. Their codes are widened to f32 in registers, and the activations are not quantised.
 //! Sums are f32 in a fixed order, so the results do not depend on the instruction set, batch or threads either.
 //!
-//! `packed` defines the layout of the weight and `activations` quantises activations. `dots` computes sums with the
-//! vectors of `lanes`, `tiled` computes sums of many tokens with AMX, and `fp8` computes sums for FP8. `lanes`
-//! implements the operations for each instruction set.
+//! `layout` defines the layout of weights, and `packed` stores them. `activations` quantises activations. `dots` computes
+//! sums: it extracts integers as `bits` says and scales the sums as `scales` says. `tiled` computes sums of many tokens
+//! with AMX, and `fp8` computes sums for FP8. `lanes` implements the operations for each instruction set.
 
 mod activations;
+mod bits;
 mod dots;
 mod fp8;
 mod lanes;
+mod layout;
 mod packed;
+mod scales;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -64,24 +67,24 @@ impl Projector<'_> {
         let work = tokens * cols * weight.cols() / if activations.is_some() { 4 } else { 1 };
         let single = activations.as_ref().filter(|_| tokens == 1 && Bands::supports(weight.kind()));
         let bands_at_a_time = if single.is_some() { STREAMS } else { 1 };
-        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, bands_at_a_time * packed::ROWS), work, self.threads);
+        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, bands_at_a_time * layout::ROWS), work, self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
             #[cfg(target_arch = "x86_64")]
             let tiled = Tiled::new(self.amx, self.isa, weight.kind(), tile.out.len());
             let width = tile.out[0].len();
             let mut at = 0;
             while at < width {
-                let first = (tile.column + at) / packed::ROWS;
+                let first = (tile.column + at) / layout::ROWS;
                 let rows = Rows { out: &mut tile.out, at, add: finish.add };
                 if let Some(x) = single
-                    && width - at >= STREAMS * packed::ROWS
+                    && width - at >= STREAMS * layout::ROWS
                 {
                     let weights = std::array::from_fn(|i| weight.band(first + i));
                     self.isa.run(Bands { weights, x: x.block(0), rows });
-                    at += STREAMS * packed::ROWS;
+                    at += STREAMS * layout::ROWS;
                     continue;
                 }
-                at += packed::ROWS;
+                at += layout::ROWS;
                 let band = weight.band(first);
                 match &activations {
                     Some(x) => {

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use super::packed::Packing;
+use super::layout::Packing;
 use super::*;
 use crate::tests::{backend, bits, noise, tensor};
 use crate::{CpuWeight, WeightData};
@@ -14,21 +14,19 @@ fn quantised(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
     for i in 0..rows * cols / kind.group() {
         let mut group: Vec<u8> = noise(i as u64, kind.group_bytes()).iter().map(|x| (x * 128.0) as i8 as u8).collect();
         let scale = |seed: u64| half::f16::from_f32(noise(seed, 1)[0] / 64.0).to_le_bytes();
-        match kind {
-            QuantType::Q8_0 | QuantType::Q4_0 => group[..2].copy_from_slice(&scale(i as u64 + 7)),
-            QuantType::Q6_K => group[208..].copy_from_slice(&scale(i as u64 + 7)),
-            QuantType::Q4_K | QuantType::Q5_K => {
-                group[..2].copy_from_slice(&scale(i as u64 + 7));
-                group[2..4].copy_from_slice(&scale(i as u64 + 8));
-            }
-            _ => {
-                group[..4].copy_from_slice(&(noise(i as u64 + 7, 1)[0] / 64.0).to_le_bytes());
-                if kind.is_fp8() {
-                    // Avoid codes of NaN.
-                    group[4..].iter_mut().for_each(|code| *code &= if *code & 0x7f == 0x7f { 0xfe } else { 0xff });
-                } else {
-                    group[4] &= 15;
-                }
+        for (j, &at) in kind.halves().iter().enumerate() {
+            group[at..at + 2].copy_from_slice(&scale((i + j) as u64 + 7));
+        }
+        if kind == QuantType::MXFP4 {
+            group[0] = 118 + group[0] % 8;
+        }
+        if kind.wide_scales() > 0 {
+            group[..4].copy_from_slice(&(noise(i as u64 + 7, 1)[0] / 64.0).to_le_bytes());
+            if kind.is_fp8() {
+                // Avoid codes of NaN.
+                group[4..].iter_mut().for_each(|code| *code &= if *code & 0x7f == 0x7f { 0xfe } else { 0xff });
+            } else {
+                group[4] &= 15;
             }
         }
         groups.extend(group);
@@ -122,7 +120,7 @@ fn tiles_give_the_same_bits_as_vectors() {
         eprintln!("this processor has no AMX: tests only vectors");
     }
     let with_tiles = backend(2);
-    for kind in [QuantType::Q8_0, QuantType::Q4_0] {
+    for kind in QuantType::all().filter(|&kind| Bands::supports(kind)) {
         for (rows, groups) in [(1, 1), (16, 2), (50, 3), (33, 24)] {
             let cols = groups * kind.group();
             let x = noise(5, 33 * cols);
@@ -156,10 +154,9 @@ fn no_sum_overflows() {
                     group[4] = if kind.is_fp8() { group[4] } else { byte & 15 };
                     continue;
                 }
-                let at = if kind == QuantType::Q6_K { 208 } else { 0 };
-                group[at..at + 2].copy_from_slice(&one);
-                if matches!(kind, QuantType::Q4_K | QuantType::Q5_K) {
-                    group[2..4].copy_from_slice(&one);
+                kind.halves().iter().for_each(|&at| group[at..at + 2].copy_from_slice(&one));
+                if kind == QuantType::MXFP4 {
+                    group[0] = 128;
                 }
             }
             let host = || HostTensor::owned_groups(kind, vec![16, cols], groups.clone());
@@ -258,5 +255,43 @@ fn columns_in_another_order_give_the_same_products() {
         let mut row = vec![f32::NAN; cols];
         weight.read_row(7, &mut row);
         assert_eq!(row, exact[7 * cols..8 * cols], "{kind}");
+    }
+}
+
+/// Scales that are subnormal, and the largest one.
+#[test]
+fn powers_of_every_exponent_are_exact() {
+    for exponent in [0u8, 1, 2, 3, 60, 127, 200, 254, 255] {
+        // Numbers of 1/2 in the first row, which have the code 1.
+        let mut groups = vec![0x11; 17];
+        groups[0] = exponent;
+        let host = || HostTensor::owned_groups(QuantType::MXFP4, vec![1, 32], groups.clone());
+        let want = elements(host())[0];
+        assert!(want > 0.0 && want.is_finite());
+        for isa in Isa::all() {
+            let mut backend = backend(1);
+            backend.isa = isa;
+            let weight = backend.weight(host()).unwrap();
+            let mut x = vec![0.0; 32];
+            x[5] = 127.0;
+            let got = backend.linear(&tensor(&backend, 1, &x), &weight, None, None).as_slice()[0];
+            assert_eq!(got, 127.0 * want, "{exponent}");
+        }
+    }
+}
+
+/// A scale that is NaN or infinite gives NaN or infinity, and no panic.
+#[test]
+fn odd_scales_give_odd_products() {
+    for kind in QuantType::GGUF.into_iter().filter(|kind| !kind.halves().is_empty()) {
+        for odd in [half::f16::NAN, half::f16::INFINITY] {
+            let mut groups = quantised(kind, 16, kind.group()).bytes().to_vec();
+            let at = kind.halves()[0];
+            groups[at..at + 2].copy_from_slice(&odd.to_le_bytes());
+            let backend = backend(1);
+            let weight = backend.weight(HostTensor::owned_groups(kind, vec![16, kind.group()], groups)).unwrap();
+            let got = backend.linear(&tensor(&backend, 9, &noise(1, 9 * kind.group())), &weight, None, None);
+            assert!(got.as_slice().chunks(16).all(|row| !row[0].is_finite() && row[1].is_finite()), "{kind}");
+        }
     }
 }

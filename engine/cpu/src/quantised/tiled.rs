@@ -9,11 +9,13 @@
 use std::cell::RefCell;
 
 use super::activations::BLOCK;
-use super::dots::Band;
+use super::bits::{Bits, Codes, FiveBits, Fp4, Nibbles, NonLinear, Wide};
+use super::dots::{Band, Bands};
 use super::lanes::avx512::Avx512;
 use super::lanes::{Isa, Lanes, WithLanes};
-use super::packed::Packing;
-use super::packed::{PART, PackedBand};
+use super::layout::{PART, Packing};
+use super::packed::PackedBand;
+use super::scales::{GroupScale, Half, HalfAndMinimum, Power};
 use crate::amx::{Amx, ByteSums, Tiles};
 use crate::pages::Line;
 use checkpoint::quantised::QuantType;
@@ -33,7 +35,7 @@ pub(super) struct Tiled {
     lanes: Avx512,
 }
 
-/// A band whose groups consist of one part with one scale, and the tokens to multiply it with.
+/// A band whose groups consist of one part, and the tokens to multiply it with.
 struct TiledBand<'a, 'b> {
     band: Band<'a, 'b>,
     tiles: &'a Tiles,
@@ -44,59 +46,85 @@ struct TiledBand<'a, 'b> {
 impl Tiled {
     /// Returns `None` if vectors should multiply this number of tokens with a weight of this type.
     pub fn new(amx: Option<Amx>, isa: Isa, kind: QuantType, tokens: usize) -> Option<Self> {
-        let fits = matches!(kind, QuantType::Q8_0 | QuantType::Q4_0) && tokens > VECTOR_TOKENS;
+        let fits = Bands::supports(kind) && tokens > VECTOR_TOKENS;
         let (amx, lanes) = (amx.filter(|_| fits)?, isa.avx512()?);
         Some(Tiled { tiles: amx.tiles(), lanes })
     }
 
     pub fn run(&self, band: Band<'_, '_>) {
         LINES_OF_BAND.with_borrow_mut(|lines| {
-            let tiled = TiledBand { band, tiles: &self.tiles, lines };
+            let mut tiled = TiledBand { band, tiles: &self.tiles, lines };
             self.lanes.compiled(
                 #[inline(always)]
-                || tiled.run(self.lanes),
+                || {
+                    let done = match tiled.band.weight.kind {
+                        QuantType::Q8_0 => tiled.run::<Wide, Half>(self.lanes),
+                        QuantType::Q4_0 => tiled.run::<Nibbles, Half>(self.lanes),
+                        QuantType::Q4_1 => tiled.run::<Nibbles, HalfAndMinimum>(self.lanes),
+                        QuantType::Q5_0 => tiled.run::<FiveBits, Half>(self.lanes),
+                        QuantType::Q5_1 => tiled.run::<FiveBits, HalfAndMinimum>(self.lanes),
+                        QuantType::IQ4_NL => tiled.run::<Codes<NonLinear>, Half>(self.lanes),
+                        QuantType::MXFP4 => tiled.run::<Codes<Fp4>, Power>(self.lanes),
+                        _ => 0,
+                    };
+                    tiled.band.run_from(self.lanes, done);
+                },
             );
         });
     }
 }
 
 impl TiledBand<'_, '_> {
-    /// Computes the sums of all tokens, like [`Band`].
+    /// Computes the sums of most tokens, like [`Band`]. Returns the number of these tokens.
     #[inline(always)]
-    fn run(mut self, lanes: Avx512) {
+    fn run<B: Bits, S: GroupScale>(&mut self, lanes: Avx512) -> usize {
         let weight = self.band.weight;
-        self.lines.resize(weight.scales.len(), [Line([0; 64]); LINES]);
+        self.lines.resize(S::entries(&weight).len(), [Line([0; 64]); LINES]);
         for (to, from) in self.lines.iter_mut().zip(weight.lines.chunks_exact(weight.kind.lines())) {
-            if weight.kind == QuantType::Q8_0 { widen(from, to) } else { unpack(from, to) }
+            for chunk in 0..LINES {
+                to[chunk] = lanes.signed(B::chunk(lanes, from, chunk), B::zero(weight.kind));
+            }
         }
         let mut token = 0;
         while self.band.count() - token > VECTOR_TOKENS && !self.lines.is_empty() {
-            let sums = self.block(lanes, weight, token);
+            let sums = self.block::<S>(lanes, weight, token);
             self.band.rows.finish(lanes, sums, token);
             token = self.band.count().min(token + BLOCK);
         }
-        self.band.run_from(lanes, token);
+        token
     }
 
     /// Returns the sums of the block that begins with `token`. If the block has fewer than sixteen tokens, the other
     /// sums are unspecified.
     #[inline(always)]
-    fn block(&self, lanes: Avx512, weight: PackedBand<'_>, token: usize) -> [<Avx512 as Lanes>::Floats; BLOCK] {
+    fn block<S: GroupScale>(
+        &self,
+        lanes: Avx512,
+        weight: PackedBand<'_>,
+        token: usize,
+    ) -> [<Avx512 as Lanes>::Floats; BLOCK] {
         let x = self.band.x.block(self.band.first + token);
         let mut totals = [lanes.zeros(); BLOCK];
         let mut sums = [const { ByteSums([[0; 16]; BLOCK]) }; 2];
         let [mut now, mut next] = sums.each_mut();
         let groups = self.lines.len();
         self.tiles.multiply_bytes(x.words(0), &self.lines[0], now);
-        for group in 0..groups {
+        for (group, entry) in S::entries(&weight).iter().enumerate() {
             if group + 1 < groups {
                 self.tiles.multiply_bytes(x.words(group + 1), &self.lines[group + 1], next);
             }
-            let (scale, x_scales) = (lanes.halves(&weight.scales[group]), x.scales::<BLOCK>(group));
+            let (scale, x_scales) = (S::scale(lanes, entry), x.scales::<BLOCK>(group));
             scaled::<0>(lanes, now, scale, x_scales, &mut totals);
             scaled::<4>(lanes, now, scale, x_scales, &mut totals);
             scaled::<8>(lanes, now, scale, x_scales, &mut totals);
             scaled::<12>(lanes, now, scale, x_scales, &mut totals);
+            if const { S::HAS_MINIMUM } {
+                let (minimum, x_sums) = (S::minimum(lanes, entry), x.sums::<BLOCK>(group));
+                for t in 0..BLOCK {
+                    let x_sum = lanes.splat(x_sums[t]);
+                    totals[t] = lanes.mul_add(x_sum, lanes.mul(minimum, -x_scales[t]), totals[t]);
+                }
+            }
             std::mem::swap(&mut now, &mut next);
         }
         totals
@@ -115,26 +143,5 @@ fn scaled<const FIRST: usize>(
 ) {
     for t in FIRST..FIRST + 4 {
         totals[t] = lanes.mul_add(lanes.ints(&sums.0[t]), lanes.mul(scale, x_scales[t]), totals[t]);
-    }
-}
-
-/// Converts 8-bit integers with an offset of 128 to signed bytes.
-#[inline(always)]
-fn widen(from: &[Line], to: &mut [Line; LINES]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        for i in 0..64 {
-            to.0[i] = from.0[i] ^ 0x80;
-        }
-    }
-}
-
-/// Converts 4-bit integers with an offset of 8 to signed bytes.
-#[inline(always)]
-fn unpack(from: &[Line], to: &mut [Line; LINES]) {
-    for (chunk, from) in from.iter().enumerate() {
-        for i in 0..64 {
-            to[chunk].0[i] = (from.0[i] & 15).wrapping_sub(8);
-            to[chunk + LINES / 2].0[i] = (from.0[i] >> 4).wrapping_sub(8);
-        }
     }
 }

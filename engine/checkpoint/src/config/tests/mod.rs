@@ -210,6 +210,7 @@ fn quantised_checkpoints_are_read_in_all_common_forms() {
             QuantFormat::Fp8(Fp8Scales::Blocks([128, 128])),
         ),
         (r#"{"quant_method": "fp8", "activation_scheme": "static"}"#.into(), QuantFormat::Fp8(Fp8Scales::Outputs)),
+        (r#"{"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens"]}"#.into(), QuantFormat::Mxfp4),
     ] {
         assert_eq!(quantization(&json).unwrap().unwrap().format, format, "{json}");
     }

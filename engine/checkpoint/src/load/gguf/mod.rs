@@ -8,6 +8,7 @@ mod config;
 mod decoder;
 mod entries;
 mod families;
+mod file_type;
 mod header;
 mod kinds;
 mod metadata;
@@ -24,6 +25,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use file_type::FileType;
 pub use header::describe;
 pub use save::{GgufText, save};
 

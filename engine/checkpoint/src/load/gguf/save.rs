@@ -4,7 +4,10 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
+use rayon::prelude::*;
+
 use super::entries;
+use super::file_type::{FileType, Role};
 use super::names::Architecture;
 use super::writer::{self, Entries, Stored, Tensor};
 use crate::config::{ModelConfig, ModelFamily};
@@ -24,20 +27,20 @@ pub struct GgufText {
 
 /// Writes a model to the file `out`: its configuration, tokenizer, chat template and weights.
 ///
-/// The matrices of projections and embeddings are rounded to `kind`. The output matrix always has 8 bits, because it
-/// decides between tokens. Tables of positions, and matrices whose rows are not a multiple of the group size, keep
-/// their type. Vectors become f32. `progress` is called with the bytes read so far and the total.
+/// The matrices of projections and embeddings are rounded as `kind` says. Tables of positions, and matrices whose rows
+/// are not a multiple of a group size, keep their type. Vectors become f32. `progress` is called with the bytes read so
+/// far and the total.
 ///
 /// # Errors
 /// If the model cannot be loaded, the format cannot represent it, or the file cannot be written.
 pub fn save(
     files: &ModelFiles,
     text: &GgufText,
-    kind: QuantType,
+    kind: impl Into<FileType>,
     out: &Path,
     progress: impl FnMut(usize, usize) + 'static,
 ) -> Result<()> {
-    let config = files.config()?;
+    let (kind, config) = (kind.into(), files.config()?);
     let architecture = Architecture::of_model(&config);
     let mut weights = files.weights(None)?;
     weights.strip_prefix(config.family.weight_prefixes());
@@ -47,7 +50,7 @@ pub fn save(
     written.text("general.architecture", architecture.name());
     written.text("general.name", files.name());
     written.u32("general.quantization_version", 2);
-    written.u32("general.file_type", if kind == QuantType::Q4_0 { 2 } else { 7 });
+    written.u32("general.file_type", kind.number());
     entries::config(&mut written, architecture, &config)?;
     entries::generation(&mut written, &config, &files.generation_config()?);
     entries::tokenizer(&mut written, &text.tokenizer_json, config.vocab_size, text.adds_bos)?;
@@ -95,12 +98,7 @@ struct Source {
 }
 
 /// Lists the model's tensors that GGUF files have, in the order of layers.
-fn sources(
-    architecture: Architecture,
-    config: &ModelConfig,
-    kind: QuantType,
-    weights: &Weights,
-) -> Result<Vec<Source>> {
+fn sources(architecture: Architecture, config: &ModelConfig, kind: FileType, weights: &Weights) -> Result<Vec<Source>> {
     let mut sources = Vec::new();
     for name in weights.names() {
         let (Some(file_name), Some(shape)) = (architecture.file_name(name), weights.shape(name)) else { continue };
@@ -114,14 +112,14 @@ fn sources(
         if transposed {
             stored_shape.reverse();
         }
-        let is_output =
-            file_name == "output.weight" || (config.tie_word_embeddings && file_name == "token_embd.weight");
-        let kind = if is_output { QuantType::Q8_0 } else { kind };
         let stored = match *stored_shape.as_slice() {
-            [_, cols] if cols.is_multiple_of(kind.group()) && !file_name.starts_with("position_embd") => {
-                Stored::Quantised(kind)
+            // A router chooses experts, so it keeps its type as in llama.cpp.
+            [_, _] if file_name.starts_with("position_embd") || file_name.ends_with("ffn_gate_inp.weight") => {
+                Stored::Float(weights.dtype())
             }
-            [_, _] => Stored::Float(weights.dtype()),
+            [_, .., cols] => kind
+                .of_matrix(role(&file_name, config.tie_word_embeddings), config.layers, cols)
+                .map_or(Stored::Float(weights.dtype()), Stored::Quantised),
             _ => Stored::Float(DType::F32),
         };
         let heads = if name.contains("q_proj") { config.heads } else { config.kv_heads };
@@ -147,6 +145,20 @@ fn sources(
     };
     sources.sort_by_cached_key(order);
     Ok(sources)
+}
+
+/// Returns the role of the matrix that files call `name`. If it `is_tied`, the embedding serves as the output matrix.
+fn role(name: &str, is_tied: bool) -> Role {
+    let inside = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let layer = inside.and_then(|(layer, part)| Some((layer.parse().ok()?, part)));
+    match (name, layer) {
+        ("output.weight", _) => Role::Output,
+        ("token_embd.weight", _) if is_tied => Role::Output,
+        (_, Some((layer, "attn_v.weight" | "attn_qkv.weight"))) => Role::Values { layer },
+        (_, Some((layer, "ffn_down.weight" | "ffn_down_exps.weight"))) => Role::Down { layer },
+        (_, Some(_)) => Role::Projection,
+        (_, None) => Role::Embedding,
+    }
 }
 
 impl Source {
@@ -178,12 +190,17 @@ impl Source {
         if tensor.quantised() == Some(kind) {
             return Ok(tensor.bytes().to_vec());
         }
-        let mut bytes = Vec::with_capacity(self.tensor.bytes() as usize);
-        for row in 0..tensor.shape()[0] {
-            let row = tensor.rows(row..row + 1).to_dtype(DType::F32).elements().to_f32();
-            encode(kind, &row, &mut bytes)
+        let mut bytes = vec![0; self.tensor.bytes() as usize];
+        let rows = tensor.shape()[0];
+        let row_bytes = bytes.len() / rows.max(1);
+        bytes.par_chunks_mut(row_bytes.max(1)).enumerate().try_for_each(|(i, to)| {
+            let row = tensor.rows(i..i + 1).to_dtype(DType::F32).elements().to_f32();
+            let mut groups = Vec::with_capacity(row_bytes);
+            encode(kind, &row, &mut groups)
                 .map_err(|reason| Error::Unsupported(format!("tensor {}: {reason}", self.name)))?;
-        }
+            to.copy_from_slice(&groups);
+            Ok::<(), Error>(())
+        })?;
         Ok(bytes)
     }
 }

@@ -80,11 +80,20 @@ pub(super) fn number(dtype: DType) -> u32 {
 pub(super) fn number_of_quantised(kind: QuantType) -> Option<u32> {
     match kind {
         QuantType::Q4_0 => Some(2),
+        QuantType::Q4_1 => Some(3),
+        QuantType::Q5_0 => Some(6),
+        QuantType::Q5_1 => Some(7),
         QuantType::Q8_0 => Some(8),
+        QuantType::Q2_K => Some(10),
+        QuantType::Q3_K => Some(11),
         QuantType::Q4_K => Some(12),
         QuantType::Q5_K => Some(13),
         QuantType::Q6_K => Some(14),
-        _ => None,
+        QuantType::IQ4_NL => Some(20),
+        QuantType::IQ4_XS => Some(23),
+        QuantType::MXFP4 => Some(39),
+        QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => None,
+        QuantType::Fp8G32 | QuantType::Fp8G128 => None,
     }
 }
 
@@ -100,7 +109,8 @@ mod tests {
             let (stored, row) = stored(number_of_quantised(kind).unwrap(), 512).unwrap();
             assert_eq!((stored, Some(row)), (StoredType::Quantised(kind), kind.row_bytes(512)));
         }
-        assert_eq!(stored(10, 256).unwrap(), (StoredType::Other("q2_k".into()), 84));
+        assert_eq!(stored(18, 256).unwrap(), (StoredType::Other("iq3_xxs".into()), 98));
+        assert!(stored(12, 32).unwrap_err().contains("q4_k"));
         assert!(stored(8, 33).unwrap_err().contains("q8_0"));
         assert!(stored(4, 32).unwrap_err().contains("4"));
     }

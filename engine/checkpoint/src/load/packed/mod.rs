@@ -3,13 +3,17 @@
 
 mod fp8;
 mod int4;
+mod mxfp4;
 mod words;
 
 use std::collections::HashMap;
 use std::path::Path;
 
+pub use self::mxfp4::mxfp4_matrix;
+
 use self::fp8::Fp8Parts;
 use self::int4::{Int4Layout, Int4Parts};
+use self::mxfp4::Mxfp4Parts;
 use super::stored::{Assembly, Bytes, Form, StoredTensor, StoredType};
 use crate::config::{Fp8Scales, GroupSize, QuantFormat, Quantization};
 use crate::error::{Error, Result};
@@ -50,6 +54,7 @@ pub(super) fn assemble(
             }
         }
         QuantFormat::Fp8(scales) => all.fp8(scales)?,
+        QuantFormat::Mxfp4 => all.mxfp4()?,
     }
     let mut tensors: Vec<_> = all.tensors.into_iter().collect();
     tensors.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -104,6 +109,30 @@ impl Assembler<'_> {
             let parts = parts.map_err(|reason| damaged(&path, &module, &reason))?;
             let (shape, dtype) = (vec![parts.rows, parts.cols], in_memory(parts.kind()));
             self.put(&module, StoredTensor { dtype, shape, form: Form::Same, path, bytes: assembled(parts) })?;
+        }
+        Ok(())
+    }
+
+    /// Assembles the MXFP4 weights. They have the name of the unquantised weight, without a suffix.
+    fn mxfp4(&mut self) -> Result<()> {
+        let names = self.tensors.keys().filter_map(|name| Some(name.strip_suffix("_blocks")?.to_owned()));
+        let mut modules: Vec<String> = names.collect();
+        modules.sort_unstable();
+        for module in modules {
+            let mut part = |name: String| {
+                let lacks = || format!("the quantised weight {module} lacks the tensor {name}");
+                self.tensors.remove(&name).ok_or_else(|| Error::weights(self.path, lacks()))
+            };
+            let (blocks, scales) = (part(format!("{module}_blocks"))?, part(format!("{module}_scales"))?);
+            let path = blocks.path.clone();
+            let parts = Mxfp4Parts::new(module.clone(), blocks, scales);
+            let parts = parts.map_err(|reason| damaged(&path, &module, &reason))?;
+            let (shape, dtype) = (parts.shape.clone(), StoredType::Quantised(QuantType::MXFP4));
+            let bytes = assembled(parts);
+            let tensor = StoredTensor { dtype, shape, form: Form::Same, path: path.clone(), bytes };
+            if self.tensors.insert(module.clone(), tensor).is_some() {
+                return Err(Error::weights(path, format!("the weight {module} exists both quantised and unquantised")));
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use bytemuck::must_cast;
 
 use super::{Lanes, WithLanes};
 use crate::pages::Line;
-use crate::quantised::packed::ROWS;
+use crate::quantised::layout::ROWS;
 
 /// Exists only if the processor has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -88,8 +88,10 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn join(self, low: Two<__m256i>, high: Two<__m256i>) -> Two<__m256i> {
-        both!(i => instruction!(_mm256_or_si256(low[i], _mm256_slli_epi16::<4>(high[i]))))
+    fn join(self, low: Two<__m256i>, high: Two<__m256i>, shift: usize) -> Two<__m256i> {
+        both!(i => {
+            instruction!(_mm256_or_si256(low[i], _mm256_sll_epi16(high[i], _mm_cvtsi32_si128(shift as i32))))
+        })
     }
 
     #[inline(always)]
@@ -103,6 +105,11 @@ impl Lanes for Avx2 {
     fn wide(self, line: &Line) -> Two<__m256i> {
         let bytes = self.load(line);
         both!(i => instruction!(_mm256_xor_si256(bytes[i], _mm256_set1_epi8(-128))))
+    }
+
+    #[inline(always)]
+    fn look_up(self, bytes: Two<__m256i>, table: [i8; 16]) -> Two<__m256i> {
+        both!(i => instruction!(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(must_cast(table)), bytes[i])))
     }
 
     #[inline(always)]
@@ -170,6 +177,18 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn floats(self, x: &[f32; ROWS]) -> Two<__m256> {
         must_cast(*x)
+    }
+
+    #[inline(always)]
+    fn half_powers(self, x: &[u8; ROWS]) -> Two<__m256> {
+        let x = self.widen(x);
+        // The first is the result's bits if it is normal. It is then greater than the second.
+        both!(i => {
+            instruction!(_mm256_castsi256_ps(_mm256_max_epi32(
+                _mm256_slli_epi32::<23>(_mm256_sub_epi32(x[i], _mm256_set1_epi32(1))),
+                _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), _mm256_min_epi32(x[i], _mm256_set1_epi32(1)))
+            )))
+        })
     }
 
     #[inline(always)]

@@ -6,11 +6,20 @@ use bytemuck::must_cast;
 
 use super::{Lanes, WithLanes};
 use crate::pages::Line;
-use crate::quantised::packed::ROWS;
+use crate::quantised::layout::ROWS;
 
 /// Exists only if the processor has AVX-512 F, BW, VL and VNNI.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
+
+/// Calls intrinsics of AVX-512. A value of [`Avx512`] proves that the processor has them.
+macro_rules! instruction {
+    ($call:expr) => {
+        // SAFETY: `self` exists only if the processor has AVX-512 F, BW, VL and VNNI. The instruction has no other
+        // requirement: it reads and writes no memory.
+        unsafe { $call }
+    };
+}
 
 impl Avx512 {
     pub(super) fn new() -> Option<Self> {
@@ -34,6 +43,12 @@ impl Avx512 {
         unsafe { compiled(work) }
     }
 
+    /// Subtracts `zero` from each byte, which gives signed bytes.
+    #[inline(always)]
+    pub(in crate::quantised) fn signed(self, bytes: __m512i, zero: u8) -> Line {
+        Line(must_cast(instruction!(_mm512_sub_epi8(bytes, _mm512_set1_epi8(zero as i8)))))
+    }
+
     /// Loads an integer per row.
     #[inline(always)]
     pub(in crate::quantised) fn ints(self, x: &[i32; ROWS]) -> __m512i {
@@ -44,15 +59,6 @@ impl Avx512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn compiled(work: impl FnOnce()) {
     work();
-}
-
-/// Calls intrinsics of AVX-512. A value of [`Avx512`] proves that the processor has them.
-macro_rules! instruction {
-    ($call:expr) => {
-        // SAFETY: `self` exists only if the processor has AVX-512 F, BW, VL and VNNI. The instruction has no other
-        // requirement: it reads and writes no memory.
-        unsafe { $call }
-    };
 }
 
 impl Lanes for Avx512 {
@@ -76,8 +82,8 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn join(self, low: __m512i, high: __m512i) -> __m512i {
-        instruction!(_mm512_or_si512(low, _mm512_slli_epi16::<4>(high)))
+    fn join(self, low: __m512i, high: __m512i, shift: usize) -> __m512i {
+        instruction!(_mm512_or_si512(low, _mm512_sll_epi16(high, _mm_cvtsi32_si128(shift as i32))))
     }
 
     #[inline(always)]
@@ -88,6 +94,15 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn wide(self, line: &Line) -> __m512i {
         must_cast(line.0)
+    }
+
+    /// Adds the offset of 128 to the table.
+    #[inline(always)]
+    fn look_up(self, bytes: __m512i, table: [i8; 16]) -> __m512i {
+        instruction!(_mm512_shuffle_epi8(
+            _mm512_broadcast_i32x4(_mm_xor_si128(must_cast(table), _mm_set1_epi8(-128))),
+            bytes
+        ))
     }
 
     #[inline(always)]
@@ -143,6 +158,16 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn floats(self, x: &[f32; ROWS]) -> __m512 {
         must_cast(*x)
+    }
+
+    #[inline(always)]
+    fn half_powers(self, x: &[u8; ROWS]) -> __m512 {
+        let x = self.widen(x);
+        // The first is the result's bits if it is normal. It is then greater than the second.
+        instruction!(_mm512_castsi512_ps(_mm512_max_epi32(
+            _mm512_slli_epi32::<23>(_mm512_sub_epi32(x, _mm512_set1_epi32(1))),
+            _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), _mm512_min_epi32(x, _mm512_set1_epi32(1)))
+        )))
     }
 
     #[inline(always)]

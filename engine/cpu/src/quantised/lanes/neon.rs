@@ -7,7 +7,7 @@ use bytemuck::must_cast;
 
 use super::{Lanes, WithLanes};
 use crate::pages::Line;
-use crate::quantised::packed::ROWS;
+use crate::quantised::layout::ROWS;
 
 /// Exists only if the processor has dot products of bytes (`dotprod`). All aarch64 processors have the rest of NEON.
 #[derive(Clone, Copy)]
@@ -110,8 +110,9 @@ impl Lanes for Neon {
     }
 
     #[inline(always)]
-    fn join(self, low: Four<uint8x16_t>, high: Four<uint8x16_t>) -> Four<uint8x16_t> {
-        each!(i => instruction!(vorrq_u8(low[i], vshlq_n_u8::<4>(high[i]))))
+    fn join(self, low: Four<uint8x16_t>, high: Four<uint8x16_t>, shift: usize) -> Four<uint8x16_t> {
+        let left = instruction!(vdupq_n_s8(shift as i8));
+        each!(i => instruction!(vorrq_u8(low[i], vshlq_u8(high[i], left))))
     }
 
     #[inline(always)]
@@ -125,6 +126,11 @@ impl Lanes for Neon {
     fn wide(self, line: &Line) -> Four<uint8x16_t> {
         let bytes = self.load(line);
         each!(i => instruction!(veorq_u8(bytes[i], vdupq_n_u8(0x80))))
+    }
+
+    #[inline(always)]
+    fn look_up(self, bytes: Four<uint8x16_t>, table: [i8; 16]) -> Four<uint8x16_t> {
+        each!(i => instruction!(vqtbl1q_u8(must_cast(table), bytes[i])))
     }
 
     #[inline(always)]
@@ -195,6 +201,18 @@ impl Lanes for Neon {
     #[inline(always)]
     fn floats(self, x: &[f32; ROWS]) -> Four<float32x4_t> {
         must_cast(*x)
+    }
+
+    #[inline(always)]
+    fn half_powers(self, x: &[u8; ROWS]) -> Four<float32x4_t> {
+        let x = self.widen(x);
+        // The first is the result's bits if it is normal. It is then greater than the second.
+        each!(i => {
+            instruction!(vreinterpretq_f32_s32(vmaxq_s32(
+                vshlq_n_s32::<23>(vsubq_s32(x[i], vdupq_n_s32(1))),
+                vshlq_s32(vdupq_n_s32(0x0020_0000), vminq_s32(x[i], vdupq_n_s32(1)))
+            )))
+        })
     }
 
     #[inline(always)]

@@ -1,10 +1,11 @@
 //! Plain Rust, for processors without the instructions and as a reference in tests.
 
+use checkpoint::quantised::half_power;
 use half::f16;
 
 use super::Lanes;
 use crate::pages::Line;
-use crate::quantised::packed::ROWS;
+use crate::quantised::layout::ROWS;
 
 #[derive(Clone, Copy)]
 pub(super) struct Plain;
@@ -23,8 +24,8 @@ impl Lanes for Plain {
         bytes.map(|byte| byte >> shift & mask)
     }
 
-    fn join(self, low: [u8; 64], high: [u8; 64]) -> [u8; 64] {
-        std::array::from_fn(|i| low[i] | high[i] << 4)
+    fn join(self, low: [u8; 64], high: [u8; 64], shift: usize) -> [u8; 64] {
+        std::array::from_fn(|i| low[i] | high[i] << shift)
     }
 
     fn dot(self, sum: [i32; ROWS], bytes: [u8; 64], x: i32) -> [i32; ROWS] {
@@ -34,6 +35,10 @@ impl Lanes for Plain {
 
     fn wide(self, line: &Line) -> [u8; 64] {
         line.0
+    }
+
+    fn look_up(self, bytes: [u8; 64], table: [i8; 16]) -> [u8; 64] {
+        bytes.map(|byte| table[usize::from(byte)] as u8 ^ 0x80)
     }
 
     fn begin_wide(self, sum: i32) -> [i32; ROWS] {
@@ -80,6 +85,10 @@ impl Lanes for Plain {
 
     fn floats(self, x: &[f32; ROWS]) -> [f32; ROWS] {
         *x
+    }
+
+    fn half_powers(self, x: &[u8; ROWS]) -> [f32; ROWS] {
+        x.map(half_power)
     }
 
     fn fp8(self, codes: &[u8; ROWS]) -> [f32; ROWS] {

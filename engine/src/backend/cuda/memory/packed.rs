@@ -3,10 +3,12 @@
 //! | types | codes | rounding |
 //! | --- | --- | --- |
 //! | Q4_0, int4 | 4 bits | none for Q4_0; scales of int4, f32 in memory, to f16 (most files store them in 16 bits) |
-//! | Q8_0 | 8 bits | none |
-//! | Q4_K | 4 bits | scales and offsets (minimum / scale) to f16; then code minus offset to f16 |
-//! | Q5_K, Q6_K | 8 bits | like Q4_K |
+//! | Q8_0, Q5_0, IQ4_NL | 8 bits | none |
+//! | Q4_1, Q4_K | 4 bits | scales and offsets (minimum / scale) to f16; then code minus offset to f16 |
+//! | Q5_1, Q2_K, Q3_K, Q5_K, Q6_K, IQ4_XS | 8 bits | like Q4_K |
 //! | FP8 | FP8 | scales to f16 |
+//!
+//! MXFP4 has no form and becomes 16-bit elements.
 //!
 //! A rounded scale causes an error of at most `2^-11` of an element's code times its scale. With a minimum, `2^-11` of
 //! the minimum and of the element itself are added. Scales are stored divided by a common power of two. So the range of
@@ -67,9 +69,12 @@ impl CodePacking {
             let kind = tensor.quantised().filter(|_| is_matrix && tensor.order().is_none())?;
             let form = match kind {
                 // Minima are not multiples of the scales, and bf16 has too few bits for the offsets.
-                QuantType::Q4_K | QuantType::Q5_K if element == ElementType::Bf16 => return None,
-                QuantType::Q8_0 | QuantType::Q5_K | QuantType::Q6_K => CodeForm::Int8,
-                QuantType::Q4_0 | QuantType::Q4_K => CodeForm::Int4,
+                kind if kind.has_minima() && element == ElementType::Bf16 => return None,
+                QuantType::Q8_0 | QuantType::Q5_0 | QuantType::Q5_1 | QuantType::IQ4_NL => CodeForm::Int8,
+                QuantType::Q2_K | QuantType::Q3_K | QuantType::Q5_K | QuantType::Q6_K => CodeForm::Int8,
+                QuantType::IQ4_XS => CodeForm::Int8,
+                QuantType::Q4_0 | QuantType::Q4_1 | QuantType::Q4_K => CodeForm::Int4,
+                QuantType::MXFP4 => return None,
                 QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => CodeForm::Int4,
                 QuantType::Fp8G32 | QuantType::Fp8G128 => CodeForm::Fp8,
             };
@@ -145,7 +150,7 @@ fn put_row(shape: PackedShape, row: u32, kind: QuantType, bytes: &[u8], codes: &
                     let (byte, bit) = shape.code_place(row, at);
                     codes[byte] |= match shape.form {
                         CodeForm::Int4 => quant << bit,
-                        CodeForm::Int8 => quant.wrapping_sub(group.zero),
+                        CodeForm::Int8 => group.number(kind, quant) as u8,
                         CodeForm::Fp8 => quant,
                     };
                 }

@@ -19,19 +19,12 @@ fn matrix(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
             let value = f16::from_f32((1 + random() % 1000) as f32 * 2f32.powi(-14));
             group[at..at + 2].copy_from_slice(&value.to_le_bytes());
         };
-        match kind {
-            QuantType::Q8_0 | QuantType::Q4_0 => half(0),
-            QuantType::Q4_K | QuantType::Q5_K => {
-                half(0);
-                half(2);
-            }
-            QuantType::Q6_K => half(208),
-            _ => {
-                let scale = (1 + random() % 1000) as f32 * 1.1e-5;
-                group[..4].copy_from_slice(&scale.to_le_bytes());
-                if !kind.is_fp8() {
-                    group[4] = (random() % 17) as u8;
-                }
+        kind.halves().iter().for_each(|&at| half(at));
+        if QuantType::SAFETENSORS.contains(&kind) {
+            let scale = (1 + random() % 1000) as f32 * 1.1e-5;
+            group[..4].copy_from_slice(&scale.to_le_bytes());
+            if !kind.is_fp8() {
+                group[4] = (random() % 17) as u8;
             }
         }
         bytes.extend(group);
@@ -80,7 +73,8 @@ fn errors_are_within_the_documented_bounds() {
             let (n, k) = (21, 3 * kind.group());
             let tensor = matrix(kind, n, k);
             let Some(packing) = CodePacking::for_weights(&[&tensor], element) else {
-                assert!(element == ElementType::Bf16 && matches!(kind, QuantType::Q4_K | QuantType::Q5_K), "{kind}");
+                let has_minima = element == ElementType::Bf16 && kind.has_minima();
+                assert!(has_minima || kind == QuantType::MXFP4, "{kind}");
                 continue;
             };
             let packed = packing.pack(&rows(&tensor), k, element).unwrap();
@@ -90,9 +84,9 @@ fn errors_are_within_the_documented_bounds() {
             for (i, ((got, code), want)) in got.into_iter().zip(want).enumerate() {
                 let want = f64::from(want);
                 let bound = match kind {
-                    QuantType::Q8_0 | QuantType::Q4_0 => 0.0,
+                    QuantType::Q8_0 | QuantType::Q4_0 | QuantType::Q5_0 | QuantType::IQ4_NL => 0.0,
                     // The scale is rounded. With a minimum, the offset and the difference are rounded too.
-                    QuantType::Q4_K | QuantType::Q5_K => unit * (code + (code - want).abs() + want.abs()),
+                    kind if kind.has_minima() => unit * (code + (code - want).abs() + want.abs()),
                     _ => unit * want.abs(),
                 };
                 assert!((got - want).abs() <= bound, "{kind}, {element}, element {i}: {got} for {want}");
