@@ -8,9 +8,11 @@
 pub mod admission;
 pub mod beam_record;
 pub mod buddy;
+pub mod cache_plan;
 pub mod cost;
 pub mod deployment;
 pub mod efficiency;
+pub mod eviction;
 pub mod faster_transformer;
 pub mod gpu;
 pub mod memory;

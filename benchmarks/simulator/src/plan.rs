@@ -5,9 +5,11 @@ use std::fmt;
 
 use anyhow::{Result, anyhow, bail};
 use engine::KvDtype;
+use engine::tools::parallel::Shard;
 use serde_json::{Value, json};
 
 use crate::beam_record::BeamRecord;
+use crate::cache_plan::{self, CachePlan};
 use crate::cost::{CostModel, DTYPE, RehearsedModel};
 use crate::deployment::Deployment;
 use crate::efficiency::Efficiency;
@@ -69,14 +71,15 @@ pub struct Plan {
     weights: f64,
     activations: f64,
     cache: f64,
-    /// Bytes of a token's keys and values, on all GPUs together.
-    token_bytes: f64,
+    /// The cache on all GPUs together.
+    kv: CachePlan,
     slots: usize,
     max_len: usize,
-    /// Mean tokens of prompts and of outputs, and mean tokens of a request while it runs.
+    /// Mean tokens of prompts and of outputs, mean tokens of a request while it runs, and the mean bytes that it keeps.
     prompt: f64,
     output: f64,
     in_flight: f64,
+    kept: f64,
     /// Block sizes, each with its normalized latency under load.
     block_sizes: Vec<(usize, f64)>,
     block_size: usize,
@@ -113,8 +116,7 @@ struct Memory {
     weights: f64,
     activations: f64,
     cache: f64,
-    /// Bytes of a token's keys and values on this GPU.
-    token_bytes: f64,
+    /// Tokens of the blocks that fit, if each page has one block.
     slots: usize,
 }
 
@@ -122,21 +124,50 @@ impl Memory {
     fn new(model: &ModelShape, gpu: &GpuSpec, gpus: usize, kv_dtype: KvDtype) -> Result<Self> {
         let model = RehearsedModel::new(&model.config, gpu, gpus, kv_dtype)?;
         let (weights, activations) = (model.weight_bytes() as f64, model.activation_bytes()? as f64);
-        let (cache, token_bytes) = (UTILISATION * gpu.memory - weights - activations, model.token_bytes());
-        let slots = (cache / token_bytes).max(0.0) as usize;
-        Ok(Memory { model, weights, activations, cache, token_bytes, slots })
+        let cache = UTILISATION * gpu.memory - weights - activations;
+        let layout = model.layout();
+        let slots = (cache / (layout.page_bytes() as f64 / layout.block_size as f64)).max(0.0) as usize;
+        Ok(Memory { model, weights, activations, cache, slots })
     }
 
     /// Returns whether a request of `max_len` tokens fits.
     fn suffices(&self, max_len: usize) -> bool {
-        self.slots >= max_len
+        let layout = self.model.layout();
+        layout.sequences_in(self.slots / layout.block_size, max_len) > 0
+    }
+
+    /// Returns the plan of the cache on `gpus` GPUs.
+    fn kv(&self, gpus: usize, max_len: usize) -> CachePlan {
+        CachePlan::new(self.model.layout(), gpus, max_len)
     }
 }
 
 /// Returns the fewest GPUs of a kind that suffice.
-fn fewest(question: &Question<'_>, gpu: &GpuSpec, max_len: usize) -> Option<(usize, Memory)> {
-    let found = DIVISIONS.iter().filter_map(|&gpus| Some((gpus, question.memory(gpu, gpus).ok()?)));
-    found.into_iter().find(|(_, memory)| memory.suffices(max_len))
+///
+/// # Errors
+/// If the model has no kernels.
+fn fewest(question: &Question<'_>, gpu: &GpuSpec, max_len: usize) -> Result<Option<(usize, Memory)>> {
+    for gpus in DIVISIONS {
+        match question.memory(gpu, gpus) {
+            Ok(memory) if memory.suffices(max_len) => return Ok(Some((gpus, memory))),
+            Err(error) if gpus == 1 => return Err(error),
+            // The model needs more GPUs, or cannot be divided among this number of them.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the plan of the cache alone, which needs no kernels. If the question names no number of GPUs, there is one.
+///
+/// # Errors
+/// If the layers have too many kinds of caches, or cannot be divided.
+pub fn cache_of(question: &Question<'_>) -> Result<CachePlan> {
+    let (config, of) = (&question.model.config, question.gpus.unwrap_or(1));
+    let shard = Shard { rank: 0, of };
+    shard.config(config)?;
+    let part = cache_plan::layout(config, shard, BLOCK_SIZES[0], question.kv_dtype.unwrap_or(DTYPE.into()))?;
+    Ok(CachePlan::new(&part, of, config.max_positions))
 }
 
 impl Plan {
@@ -149,17 +180,20 @@ impl Plan {
         let max_len = model.config.max_positions;
         let fitting = match question.gpus {
             Some(gpus) => Some((gpus, question.memory(gpu, gpus)?)).filter(|(_, memory)| memory.suffices(max_len)),
-            None => fewest(question, gpu, max_len),
+            None => fewest(question, gpu, max_len)?,
         };
-        let Some((gpus, Memory { model: rehearsed, weights, activations, cache, token_bytes, slots })) = fitting else {
-            bail!("{}", does_not_fit(question, max_len));
-        };
+        let Some((gpus, memory)) = fitting else { bail!("{}", does_not_fit(question, max_len)) };
+        let kv = memory.kv(gpus, max_len);
+        let Memory { model: rehearsed, weights, activations, cache, slots } = memory;
         let lengths: Vec<(usize, usize)> =
             workload.lengths(LENGTHS, SEED).into_iter().map(|l| cut(l, max_len)).collect();
         let mean = |part: fn(&(usize, usize)) -> usize| lengths.iter().map(part).sum::<usize>() as f64 / LENGTHS as f64;
         let (prompt, output) = (mean(|l| l.0), mean(|l| l.1));
-        let weighted = lengths.iter().map(|&(prompt, output)| output as f64 * (prompt as f64 + output as f64 / 2.0));
-        let in_flight = weighted.sum::<f64>() / (output * LENGTHS as f64);
+        let weighted = |of: &dyn Fn(f64) -> f64| {
+            let sum: f64 = lengths.iter().map(|l| l.1 as f64 * of(l.0 as f64 + l.1 as f64 / 2.0)).sum();
+            sum / (output * LENGTHS as f64)
+        };
+        let (in_flight, kept) = (weighted(&|tokens| tokens), weighted(&|tokens| kv.kept_bytes(tokens)));
         let mut plan = Plan {
             model: model.name.clone(),
             gpu,
@@ -169,12 +203,13 @@ impl Plan {
             weights,
             activations,
             cache,
-            token_bytes: token_bytes * gpus as f64,
+            kv,
             slots,
             max_len,
             prompt,
             output,
             in_flight,
+            kept,
             block_sizes: Vec::new(),
             block_size: BLOCK_SIZES[0],
             unloaded: 0.0,
@@ -218,7 +253,17 @@ impl Plan {
 
     /// Returns the mean number of requests that fit the memory at a time.
     fn concurrency(&self) -> f64 {
-        self.slots as f64 / self.in_flight
+        (self.slots / BLOCK_SIZES[0] * self.kv.page_bytes()) as f64 / self.kept
+    }
+
+    /// Returns the number of pages of the cache.
+    fn pages(&self) -> usize {
+        self.slots / self.block_size
+    }
+
+    /// Returns the number of sequences of the maximum length that fit the memory at a time.
+    fn longest_sequences(&self) -> usize {
+        self.kv.sequences_in(self.slots / BLOCK_SIZES[0])
     }
 
     /// Returns the command that serves the model as planned.
@@ -250,9 +295,12 @@ impl Plan {
             "weight_bytes_per_gpu": self.weights,
             "activation_bytes_per_gpu": self.activations,
             "kv_cache_bytes_per_gpu": self.cache,
-            "kv_bytes_per_token": self.token_bytes,
-            "kv_slots": self.slots,
-            "blocks": self.slots / self.block_size,
+            "kv_bytes_per_token": self.kv.token_bytes(),
+            "kv_groups": self.kv.json(),
+            "kv_slots": self.kv.keeps_all().then_some(self.slots),
+            "blocks": self.kv.keeps_all().then_some(self.pages()),
+            "pages": self.pages(),
+            "sequences_of_max_len": self.longest_sequences(),
             "block_size": self.block_size,
             "mean_prompt_tokens": self.prompt,
             "mean_output_tokens": self.output,
@@ -274,7 +322,8 @@ fn cut((prompt, output): (usize, usize), max_len: usize) -> (usize, usize) {
 /// Explains why the model does not fit, and names GPUs that would suffice.
 fn does_not_fit(question: &Question<'_>, max_len: usize) -> String {
     let &Question { model, gpu, gpus, .. } = question;
-    let kinds = GPUS.iter().filter_map(|gpu| Some(format!("{} x {}", fewest(question, gpu, max_len)?.0, gpu.name)));
+    let kinds =
+        GPUS.iter().filter_map(|gpu| Some(format!("{} x {}", fewest(question, gpu, max_len).ok()??.0, gpu.name)));
     let kinds: Vec<_> = kinds.collect();
     let would = if kinds.is_empty() {
         "no known GPU would suffice".into()
@@ -286,10 +335,27 @@ fn does_not_fit(question: &Question<'_>, max_len: usize) -> String {
         let (weights, room) = (memory.weights / GIB, UTILISATION * gpu.memory / GIB);
         format!(
             ": each has {room:.1} GiB to use, weights take {weights:.1}, and keys and values of {max_len} tokens {:.1}",
-            max_len as f64 * memory.token_bytes / GIB
+            memory.kv(1, max_len).longest_bytes() as f64 / GIB
         )
     });
     format!("{} does not fit {asked}{weights}; {would}", model.name)
+}
+
+impl Plan {
+    /// Writes the shape of the cache.
+    fn write_cache(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kv.keeps_all() {
+            let kib = self.kv.token_bytes() / 1024.0;
+            let (slots, pages, size) = (self.slots, self.pages(), self.block_size);
+            return writeln!(f, "\nKV cache      {kib:>8.0} KiB per token, {slots} tokens in {pages} blocks of {size}");
+        }
+        let page = self.kv.page_bytes() as f64 / (1 << 20) as f64;
+        writeln!(f, "\nKV cache      {:>8} pages of {page:.2} MiB", self.slots / BLOCK_SIZES[0])?;
+        write!(f, "{}", self.kv)?;
+        let whole = self.kv.whole_sequences_in(self.slots / BLOCK_SIZES[0]);
+        let (fits, max_len) = (self.longest_sequences(), self.max_len);
+        writeln!(f, "room for      {fits:>8} sequences of {max_len} tokens; {whole} if windows gave no blocks back")
+    }
 }
 
 impl fmt::Display for Plan {
@@ -307,14 +373,7 @@ impl fmt::Display for Plan {
         for (name, bytes) in parts {
             writeln!(f, "{name:<14}{:>8.2} GiB  {:>5.1} %  of each GPU", bytes / GIB, 100.0 * bytes / memory)?;
         }
-        writeln!(
-            f,
-            "\nKV cache      {:>8.0} KiB per token, {} tokens in {} blocks of {}",
-            self.token_bytes / 1024.0,
-            self.slots,
-            self.slots / self.block_size,
-            self.block_size
-        )?;
+        self.write_cache(f)?;
         writeln!(
             f,
             "requests      {:>8.0} prompt tokens and {:.0} output tokens on average, {:.0} tokens while they run",
@@ -355,7 +414,7 @@ mod tests {
     #[test]
     fn opt_13b_has_the_papers_memory() {
         let plan = plan("opt-13b", "a100-40gb", None, "chat").unwrap();
-        assert_eq!((plan.token_bytes, plan.gpus, plan.block_size), (800.0 * 1024.0, 1, 16));
+        assert_eq!((plan.kv.token_bytes(), plan.gpus, plan.block_size), (800.0 * 1024.0, 1, 16));
         // The paper states 15.7K slots.
         assert!((plan.slots as f64 / 15_700.0 - 1.0).abs() < 0.1, "{}", plan.slots);
         assert!(plan.rate > 0.1 && plan.unloaded > 0.01 && plan.concurrency() > 5.0, "{plan}");
@@ -372,7 +431,7 @@ mod tests {
         let plain = Plan::new(&question).unwrap();
         let coded = Plan::new(&Question { kv_dtype: Some(KvDtype::Int8), ..question }).unwrap();
         // A head has 128 elements of one byte, and two bytes of scales.
-        assert_eq!(coded.token_bytes * 256.0, plain.token_bytes * 130.0);
+        assert_eq!(coded.kv.token_bytes() * 256.0, plain.kv.token_bytes() * 130.0);
         assert!(coded.slots as f64 > 1.9 * plain.slots as f64 && coded.rate > plain.rate, "{coded}");
         assert_eq!(coded.command(), "quire serve opt-13b --kv-dtype int8");
     }
