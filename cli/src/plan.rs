@@ -73,7 +73,7 @@ fn answer(question: &Question<'_>) -> Result<(String, Value)> {
         Err(error) => error,
     };
     let Some(Error::Unsupported(why)) = error.downcast_ref() else { return Err(error) };
-    let (name, cache) = (&question.model.name, plan::cache_of(question)?);
+    let (name, cache) = (&question.model.name, question.cache()?);
     let text = format!("{name}: the KV cache, computed. There is no plan of a deployment: {why}.\n\n{cache}");
     Ok((text, json!({"model": name, "kv_groups": cache.json(), "unsupported": why})))
 }

@@ -22,7 +22,7 @@ use crate::efficiency::Efficiency;
 use crate::gpu::GpuSpec;
 
 /// Tokens per block in the rehearsals. The times do not depend on it.
-const BLOCK_SIZE: usize = 16;
+pub(crate) const BLOCK_SIZE: usize = 16;
 /// Type of weights and activations.
 pub(crate) const DTYPE: DType = DType::F16;
 

@@ -14,6 +14,7 @@ pub mod deployment;
 pub mod efficiency;
 pub mod eviction;
 pub mod faster_transformer;
+pub mod fit;
 pub mod gpu;
 pub mod memory;
 pub mod model;

@@ -3,27 +3,23 @@
 
 use std::fmt;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use engine::KvDtype;
-use engine::tools::parallel::Shard;
 use serde_json::{Value, json};
 
 use crate::beam_record::BeamRecord;
-use crate::cache_plan::{self, CachePlan};
-use crate::cost::{CostModel, DTYPE, RehearsedModel};
+use crate::cache_plan::CachePlan;
+use crate::cost::{CostModel, DTYPE};
 use crate::deployment::Deployment;
 use crate::efficiency::Efficiency;
-use crate::gpu::{GPUS, GpuSpec};
-use crate::model::ModelShape;
+use crate::fit::Memory;
+pub use crate::fit::Question;
+use crate::gpu::GpuSpec;
 use crate::request::Method;
 use crate::sustained;
 use crate::system::System;
 use crate::traces::{Trace, TraceWorkload};
 
-/// Share of a GPU's memory that the engine uses by default.
-const UTILISATION: f64 = 0.9;
-/// Numbers of GPUs that a model may be divided among.
-const DIVISIONS: [usize; 4] = [1, 2, 4, 8];
 /// Block sizes of the GPU kernels, the default first. Another size is proposed only if it is faster by the share
 /// `GAIN`.
 const BLOCK_SIZES: [usize; 3] = [16, 8, 32];
@@ -36,28 +32,6 @@ const REQUESTS: f64 = 2000.0;
 const LENGTHS: usize = 20_000;
 const SEED: u64 = 1;
 const GIB: f64 = (1u64 << 30) as f64;
-
-/// A question about a deployment.
-pub struct Question<'a> {
-    /// The model.
-    pub model: &'a ModelShape,
-    /// The GPU.
-    pub gpu: &'static GpuSpec,
-    /// GPUs that the model is divided among. If `None`, the fewest that suffice.
-    pub gpus: Option<usize>,
-    /// The workload's name.
-    pub name: &'a str,
-    /// Its lengths.
-    pub workload: &'a TraceWorkload,
-    /// The type of keys and values. If `None`, the type of the weights.
-    pub kv_dtype: Option<KvDtype>,
-}
-
-impl Question<'_> {
-    fn memory(&self, gpu: &GpuSpec, gpus: usize) -> Result<Memory> {
-        Memory::new(self.model, gpu, gpus, self.kv_dtype.unwrap_or(DTYPE.into()))
-    }
-}
 
 /// The resources and the predicted performance of a deployment.
 #[derive(Clone, Debug)]
@@ -108,68 +82,6 @@ pub fn workload(name: &str) -> Result<TraceWorkload, String> {
     })
 }
 
-/// Use of the memory on each of the GPUs of a deployment.
-struct Memory {
-    model: RehearsedModel,
-    /// Bytes for weights, for activations, and for keys and values. The last is negative if weights and activations do
-    /// not fit.
-    weights: f64,
-    activations: f64,
-    cache: f64,
-    /// Tokens of the blocks that fit, if each page has one block.
-    slots: usize,
-}
-
-impl Memory {
-    fn new(model: &ModelShape, gpu: &GpuSpec, gpus: usize, kv_dtype: KvDtype) -> Result<Self> {
-        let model = RehearsedModel::new(&model.config, gpu, gpus, kv_dtype)?;
-        let (weights, activations) = (model.weight_bytes() as f64, model.activation_bytes()? as f64);
-        let cache = UTILISATION * gpu.memory - weights - activations;
-        let layout = model.layout();
-        let slots = (cache / (layout.page_bytes() as f64 / layout.block_size as f64)).max(0.0) as usize;
-        Ok(Memory { model, weights, activations, cache, slots })
-    }
-
-    /// Returns whether a request of `max_len` tokens fits.
-    fn suffices(&self, max_len: usize) -> bool {
-        let layout = self.model.layout();
-        layout.sequences_in(self.slots / layout.block_size, max_len) > 0
-    }
-
-    /// Returns the plan of the cache on `gpus` GPUs.
-    fn kv(&self, gpus: usize, max_len: usize) -> CachePlan {
-        CachePlan::new(self.model.layout(), gpus, max_len)
-    }
-}
-
-/// Returns the fewest GPUs of a kind that suffice.
-///
-/// # Errors
-/// If the model has no kernels.
-fn fewest(question: &Question<'_>, gpu: &GpuSpec, max_len: usize) -> Result<Option<(usize, Memory)>> {
-    for gpus in DIVISIONS {
-        match question.memory(gpu, gpus) {
-            Ok(memory) if memory.suffices(max_len) => return Ok(Some((gpus, memory))),
-            Err(error) if gpus == 1 => return Err(error),
-            // The model needs more GPUs, or cannot be divided among this number of them.
-            Ok(_) | Err(_) => {}
-        }
-    }
-    Ok(None)
-}
-
-/// Returns the plan of the cache alone, which needs no kernels. If the question names no number of GPUs, there is one.
-///
-/// # Errors
-/// If the layers have too many kinds of caches, or cannot be divided.
-pub fn cache_of(question: &Question<'_>) -> Result<CachePlan> {
-    let (config, of) = (&question.model.config, question.gpus.unwrap_or(1));
-    let shard = Shard { rank: 0, of };
-    shard.config(config)?;
-    let part = cache_plan::layout(config, shard, BLOCK_SIZES[0], question.kv_dtype.unwrap_or(DTYPE.into()))?;
-    Ok(CachePlan::new(&part, of, config.max_positions))
-}
-
 impl Plan {
     /// Answers a question.
     ///
@@ -178,11 +90,7 @@ impl Plan {
     pub fn new(question: &Question<'_>) -> Result<Self> {
         let &Question { model, gpu, name, workload, .. } = question;
         let max_len = model.config.max_positions;
-        let fitting = match question.gpus {
-            Some(gpus) => Some((gpus, question.memory(gpu, gpus)?)).filter(|(_, memory)| memory.suffices(max_len)),
-            None => fewest(question, gpu, max_len)?,
-        };
-        let Some((gpus, memory)) = fitting else { bail!("{}", does_not_fit(question, max_len)) };
+        let (gpus, memory) = question.fit()?;
         let kv = memory.kv(gpus, max_len);
         let Memory { model: rehearsed, weights, activations, cache, slots } = memory;
         let lengths: Vec<(usize, usize)> =
@@ -319,28 +227,6 @@ fn cut((prompt, output): (usize, usize), max_len: usize) -> (usize, usize) {
     (prompt, output.min(max_len - prompt))
 }
 
-/// Explains why the model does not fit, and names GPUs that would suffice.
-fn does_not_fit(question: &Question<'_>, max_len: usize) -> String {
-    let &Question { model, gpu, gpus, .. } = question;
-    let kinds =
-        GPUS.iter().filter_map(|gpu| Some(format!("{} x {}", fewest(question, gpu, max_len).ok()??.0, gpu.name)));
-    let kinds: Vec<_> = kinds.collect();
-    let would = if kinds.is_empty() {
-        "no known GPU would suffice".into()
-    } else {
-        format!("these would suffice: {}", kinds.join(", "))
-    };
-    let asked = gpus.map_or(format!("up to 8 x {}", gpu.name), |gpus| format!("{gpus} x {}", gpu.name));
-    let weights = question.memory(gpu, gpus.unwrap_or(8)).ok().map_or(String::new(), |memory| {
-        let (weights, room) = (memory.weights / GIB, UTILISATION * gpu.memory / GIB);
-        format!(
-            ": each has {room:.1} GiB to use, weights take {weights:.1}, and keys and values of {max_len} tokens {:.1}",
-            memory.kv(1, max_len).longest_bytes() as f64 / GIB
-        )
-    });
-    format!("{} does not fit {asked}{weights}; {would}", model.name)
-}
-
 impl Plan {
     /// Writes the shape of the cache.
     fn write_cache(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -403,8 +289,12 @@ impl fmt::Display for Plan {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+    use engine::tools::config::ModelConfig;
+
     use super::*;
+    use crate::fit::UTILISATION;
     use crate::gpu::named;
+    use crate::model::ModelShape;
 
     fn plan(model: &str, gpu: &str, gpus: Option<usize>, name: &str) -> Result<Plan> {
         let (model, gpu, workload) = (ModelShape::find(model).unwrap(), named(gpu).unwrap(), workload(name).unwrap());
@@ -434,6 +324,33 @@ mod tests {
         assert_eq!(coded.kv.token_bytes() * 256.0, plain.kv.token_bytes() * 130.0);
         assert!(coded.slots as f64 > 1.9 * plain.slots as f64 && coded.rate > plain.rate, "{coded}");
         assert_eq!(coded.command(), "quire serve opt-13b --kv-dtype int8");
+    }
+
+    #[test]
+    fn windows_make_room_for_more_sequences() {
+        let text = br#"{"architectures": ["Qwen3ForCausalLM"], "head_dim": 128, "hidden_size": 4096,
+            "intermediate_size": 8192, "max_position_embeddings": 32768, "num_attention_heads": 32,
+            "num_hidden_layers": 6, "num_key_value_heads": 8, "vocab_size": 32000, "use_sliding_window": true,
+            "sliding_window": 1024, "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention",
+            "sliding_attention", "sliding_attention", "full_attention"]}"#;
+        let config = ModelConfig::from_json(text).unwrap();
+        let (model, gpu, workload) =
+            (ModelShape { name: "mixed".into(), config }, named("l4").unwrap(), workload("long-document").unwrap());
+        let question = Question { model: &model, gpu, gpus: None, name: "code", workload: &workload, kv_dtype: None };
+        let plan = Plan::new(&question).unwrap();
+        let text = plan.to_string();
+        for line in [
+            "5 layers, 8 heads of 128, the last 1024 tokens: 20 KiB per token, at most 20 MiB per sequence",
+            "1 layer, 8 heads of 128, all tokens: 4 KiB per token",
+        ] {
+            assert!(text.lines().any(|shown| shown.trim() == line), "{text}");
+        }
+        // 32,768 tokens take 128 MiB in one layer, and 20.3 MiB in the others. All tokens would take 768 MiB.
+        let cache = plan.cache / f64::from(1 << 20);
+        let (fits, whole) = ((cache / (128.0 + 20.32)) as usize, (cache / 768.0) as usize);
+        let line = format!("{fits:>8} sequences of 32768 tokens; {whole} if windows gave no blocks back");
+        assert!(fits > 4 * whole && text.contains(&line), "{line}, {text}");
+        assert!(plan.concurrency() > 2.0 * plan.cache / (plan.in_flight * plan.kv.token_bytes()), "{text}");
     }
 
     #[test]

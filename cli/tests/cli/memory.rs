@@ -1,5 +1,6 @@
 //! KV blocks: sharing, traces and exhaustion.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::Output;
 
@@ -61,7 +62,7 @@ fn the_state_of_every_block_follows_from_the_trace() {
     let mut lines = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let sizes = lines.next().unwrap();
     let pool = |name: &str| vec![Block::default(); sizes[name].as_u64().unwrap() as usize];
-    let mut pools = std::collections::BTreeMap::from([("cache", pool("cache")), ("swap", pool("swap"))]);
+    let mut pools = BTreeMap::from([("cache", pool("cache")), ("swap", pool("swap"))]);
     let mut steps = 0;
     let mut seen = std::collections::BTreeSet::new();
     for line in lines {
@@ -138,18 +139,27 @@ fn groups_of_layers_share_pages() {
     let mut lines = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let first = lines.next().unwrap();
     assert_eq!((first["cache"].as_u64(), first["units_per_page"].as_u64()), (Some(12), Some(3)));
-    let mut used = [0, 0];
+    let mut references = BTreeMap::new();
     let mut most = 0;
+    let used = |references: &BTreeMap<_, i32>, group: u64| {
+        references.iter().filter(|((own, _), count)| *own == group && **count > 0).count() as u64
+    };
     for line in lines.filter(|line| line["space"] == "cache") {
+        let mut add = |more| {
+            let block = (line["group"].as_u64().unwrap(), line["block"].as_u64().unwrap());
+            *references.entry(block).or_default() += more;
+        };
         match line["event"].as_str().unwrap() {
-            "allocate" => used[line["group"].as_u64().unwrap() as usize] += 1,
-            "free" => used[line["group"].as_u64().unwrap() as usize] -= 1,
+            "allocate" | "share" => add(1),
+            "free" => add(-1),
             "step" => {
-                assert_eq!(line["used"].as_u64(), Some(3 * used[0] + used[1]), "{line}");
-                most = most.max(used[1]);
+                let [windows, full] = [0, 1].map(|group| used(&references, group));
+                assert_eq!(line["used"].as_u64(), Some(3 * windows + full), "{line}");
+                most = most.max(full);
             }
             _ => {}
         }
     }
-    assert_eq!((used, most), ([0, 0], 5), "79 tokens have keys and values");
+    let left = references.values().filter(|count| **count != 0).count();
+    assert_eq!((left, most), (0, 5), "79 tokens have keys and values");
 }

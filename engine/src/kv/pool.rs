@@ -9,6 +9,7 @@ mod pages;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(super) use self::blocks::{Blocks, EvictedBlock};
+pub(super) use self::pages::Value;
 use super::capacity;
 use super::counts::Counts;
 use super::layout::CacheGroup;

@@ -13,7 +13,7 @@ pub use self::needed::blocks_needed;
 use super::counts::Counts;
 use super::layout::blocks_for;
 use super::log::BlockEvent;
-use super::pool::BlockPool;
+use super::pool::{BlockPool, Value};
 use super::prefix::{PrefixId, Text};
 use crate::kv::BlockCopy;
 
@@ -146,24 +146,27 @@ impl BlockTable {
     }
 
     /// As [`Self::slide`], for a sequence whose first `prompt` tokens may be asked again. The blocks from which such a
-    /// request resumes keep their value, so they are not evicted before others. The same holds for the blocks at the end
-    /// of the beginning that an earlier text has.
+    /// request resumes are evicted later than others that the window has left behind. The blocks at the end of the
+    /// beginning that an earlier text has are as valuable as before.
     pub fn slide_past(&mut self, prompt: usize) {
         let size = self.pool.block_size();
         // A lookup leaves at least one token over.
-        let ends = [prompt.saturating_sub(1) / size, self.branch];
+        let (end, branch) = (prompt.saturating_sub(1) / size, self.branch);
         for (at, (lane, group)) in self.lanes.iter_mut().zip(self.pool.groups()).enumerate() {
             let out_of_window = num_out_of_window(group, self.len, size).min(lane.blocks.len());
             if out_of_window > lane.num_freed {
                 let mut blocks = self.pool.blocks();
                 let window = |end: usize| num_out_of_window(group, end * size, size)..end;
-                let resumes = ends.map(window);
+                let (at_end, at_branch) = (window(end), window(branch));
                 for index in lane.num_freed..out_of_window {
-                    match std::mem::replace(&mut lane.blocks[index], NO_BLOCK) {
-                        NO_BLOCK => {}
-                        freed if resumes.iter().any(|window| window.contains(&index)) => blocks.release(at, freed),
-                        freed => blocks.release_behind(at, freed),
-                    }
+                    let freed = std::mem::replace(&mut lane.blocks[index], NO_BLOCK);
+                    let value = match index {
+                        _ if freed == NO_BLOCK => continue,
+                        index if at_branch.contains(&index) => Value::High,
+                        index if at_end.contains(&index) => Value::Middle,
+                        _ => Value::Low,
+                    };
+                    blocks.release_behind(at, freed, value);
                 }
                 lane.num_freed = out_of_window;
             }
