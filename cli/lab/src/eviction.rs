@@ -35,11 +35,11 @@ pub struct Args {
     /// directory, hub id or short name (gemma-3-12b)
     #[argh(option, short = 'm', arg_name = "model", default = "\"gemma-3-12b\".into()")]
     model: String,
-    /// requests per trace (1500)
-    #[argh(option, arg_name = "n", from_str_fn(count), default = "1500")]
+    /// requests per trace (600)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "600")]
     requests: usize,
-    /// open sessions at a time (64)
-    #[argh(option, arg_name = "n", from_str_fn(count), default = "64")]
+    /// open sessions at a time (32)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "32")]
     sessions: usize,
     /// random seed of lengths and times (1)
     #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
