@@ -5,7 +5,8 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
-use engine::KvDtype;
+use engine::{Error, KvDtype};
+use serde_json::{Value, json};
 use simulator::gpu::{self, GpuSpec};
 use simulator::model::ModelShape;
 use simulator::plan::{self, Plan, Question};
@@ -59,10 +60,22 @@ fn run(words: &Words) -> Result<()> {
     };
     let (gpu, gpus, name, kv_dtype) = (args.gpu, args.gpus, &args.workload, args.kv_dtype);
     let question = Question { model: &model, gpu, gpus, name, workload: &workload, kv_dtype };
-    let plan = Plan::new(&question)?;
-    write!(io::stdout(), "{plan}")?;
+    let (text, json) = answer(&question)?;
+    write!(io::stdout(), "{text}")?;
     let Some(file) = &args.json else { return Ok(()) };
-    fs::write(file, format!("{:#}\n", plan.json())).with_context(|| format!("cannot write {file}"))
+    fs::write(file, format!("{json:#}\n")).with_context(|| format!("cannot write {file}"))
+}
+
+/// Returns the plan as text and as JSON. Without GPU kernels for the model, these are only the figures of its cache.
+fn answer(question: &Question<'_>) -> Result<(String, Value)> {
+    let error = match Plan::new(question) {
+        Ok(plan) => return Ok((plan.to_string(), plan.json())),
+        Err(error) => error,
+    };
+    let Some(Error::Unsupported(why)) = error.downcast_ref() else { return Err(error) };
+    let (name, cache) = (&question.model.name, question.cache()?);
+    let text = format!("{name}: the KV cache, computed. There is no plan of a deployment: {why}.\n\n{cache}");
+    Ok((text, json!({"model": name, "kv_groups": cache.json(), "unsupported": why})))
 }
 
 /// Reads the request lengths in a file.

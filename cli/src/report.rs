@@ -5,6 +5,8 @@ use std::time::Duration;
 use engine::FinishReason;
 use engine::ModelFiles;
 use engine::SamplingParams;
+use engine::tools::engine::EngineConfig;
+use engine::tools::kv::KvLayout;
 use engine::{Completion, Llm};
 
 use crate::args::Args;
@@ -16,8 +18,8 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     let (c, kv, e) = (llm.config(), llm.kv_layout(), llm.engine().config());
     format!(
         "model      {} ({}): {} layers, {} heads ({} key/value) of {}, hidden {}, vocabulary {}, {} positions\n\
-         KV cache   {} blocks of {} tokens in {}: {:.1} MiB, {} bytes a token\n\
-         swap space {} blocks\n\
+         KV cache   {}\n\
+         swap space {} {}\n\
          limits     {} sequences, {} tokens a step\n\
          loaded in  {:.3} s",
         files.name(),
@@ -29,16 +31,40 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
         c.hidden,
         c.vocab_size,
         c.max_positions,
-        e.num_blocks,
-        e.block_size,
-        kv.dtype,
-        (e.num_blocks * kv.block_bytes()) as f64 / MIB,
-        kv.block_bytes() / kv.block_size,
+        cache(kv, e),
         e.swap_blocks,
+        if kv.groups.len() == 1 { "blocks" } else { "pages" },
         e.scheduler.max_num_seqs,
         e.scheduler.max_batch_tokens,
         time.as_secs_f64(),
     )
+}
+
+/// Describes the KV cache. With several groups of layers, each has a line of its own.
+fn cache(kv: &KvLayout, e: &EngineConfig) -> String {
+    let (size, mib) = (kv.block_size, (e.num_blocks * kv.page_bytes()) as f64 / MIB);
+    let blocks = sizes(kv, e);
+    let group_bytes = |group| kv.group_block_bytes(group) / size;
+    if kv.groups.len() == 1 {
+        return format!("{blocks} in {}: {mib:.1} MiB, {} bytes a token", kv.dtype, group_bytes(0));
+    }
+    let mut text = format!("{blocks} in {}: {mib:.1} MiB", kv.dtype);
+    for (at, group) in kv.groups.iter().enumerate() {
+        let per_page = match group.blocks_per_page {
+            1 => "1 block".to_owned(),
+            blocks => format!("{blocks} blocks"),
+        };
+        text += &format!("\n{:11}{group}: {} bytes a token, {per_page} per page", "", group_bytes(at));
+    }
+    text
+}
+
+/// Describes the numbers and sizes of blocks.
+fn sizes(kv: &KvLayout, e: &EngineConfig) -> String {
+    match kv.groups.len() {
+        1 => format!("{} blocks of {} tokens", e.num_blocks, e.block_size),
+        _ => format!("{} pages of {} KiB, with blocks of {} tokens", e.num_blocks, kv.page_bytes() >> 10, e.block_size),
+    }
 }
 
 /// Prints the device's memory use and notes to standard error.
@@ -55,23 +81,25 @@ fn memory(llm: &Llm) -> Option<String> {
     let memory = device.memory?;
     let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
     Some(format!(
-        "{}: {:.2} GiB of memory, weights {:.2} GiB, activations {:.2} GiB, KV cache {} blocks of {} tokens ({:.2} GiB)",
+        "{}: {:.2} GiB of memory, weights {:.2} GiB, activations {:.2} GiB, KV cache {} ({:.2} GiB)",
         device.name,
         gib(memory.total),
         gib(memory.weights),
         gib(memory.activations),
-        e.num_blocks,
-        e.block_size,
-        gib(e.num_blocks * kv.block_bytes()),
+        sizes(kv, e),
+        gib(e.num_blocks * kv.page_bytes()),
     ))
 }
 
 /// Returns a note if outputs ended early because the KV cache was full.
 pub fn exhausted(llm: &Llm) -> Option<String> {
     let (n, e) = (llm.stats().exhausted, llm.engine().config());
-    let tokens = e.num_blocks * e.block_size;
+    let tokens = match e.groups.len() {
+        1 => format!("{} tokens", e.num_blocks * e.block_size),
+        _ => format!("at most {} tokens of a sequence", llm.engine().context_len(&[], &SamplingParams::default())),
+    };
     (n > 0).then(|| {
-        format!("note: {n} outputs ended early, because the KV cache holds {tokens} tokens (--kv-memory sets its size)")
+        format!("note: {n} outputs ended early, because the KV cache holds {tokens} (--kv-memory sets its size)")
     })
 }
 
@@ -144,7 +172,7 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
          steps                 {} ({} tokens computed, at most {} sequences at a time)\n{drafts}\
          preemptions           {} ({} by swapping: {} blocks swapped out, {} swapped in)\n\
          prefix cache hits     {:.1} % of {} tokens looked up\n{tier}\
-         KV blocks             {} of {} at the peak ({} shared; {} more cached)\n\
+         {}\n\
          sharing               saved {:.1} % of the blocks ({} copied on write)\n\
          KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n\
          peak memory           {}\n",
@@ -160,16 +188,26 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
         s.swapped_in_blocks,
         100.0 * s.hit_rate(),
         s.looked_up_tokens,
-        s.peak.used_blocks,
-        llm.engine().config().num_blocks,
-        s.peak.shared_blocks,
-        s.peak.cached_blocks,
+        peak(llm),
         100.0 * s.sharing_saved(),
         s.copied_blocks,
         100.0 * s.utilisation(),
         100.0 * s.peak_utilisation(),
         peak_memory().map_or("-".into(), |bytes| format!("{:.0} MiB, mapped weights included", bytes / MIB)),
     )
+}
+
+/// Describes how much of the KV cache was in use at the peak. Blocks of several groups of layers differ in size, so
+/// shares of the memory replace their numbers.
+fn peak(llm: &Llm) -> String {
+    let (peak, all) = (llm.stats().peak, llm.engine().scheduler().usage().num_blocks);
+    let (used, shared, cached) = (peak.used_blocks, peak.shared_blocks, peak.cached_blocks);
+    if llm.kv_layout().groups.len() == 1 {
+        return format!("KV blocks             {used} of {all} at the peak ({shared} shared; {cached} more cached)");
+    }
+    let share = |units: usize| format!("{:.1} %", 100.0 * units as f64 / all as f64);
+    let (used, shared, cached) = (share(used), share(shared), share(cached));
+    format!("KV memory             {used} in use at the peak ({shared} shared; {cached} more cached)")
 }
 
 /// Returns the process's peak memory in bytes, if the system reports it (Linux).

@@ -5,7 +5,8 @@
 //! happened during one step. The `step` line has the pool's gauges while that step runs.
 //!
 //! If the model has several groups of layers, the first line lists them, and counts pages instead of blocks. Lines about
-//! blocks then have the index of their `group`.
+//! blocks then have the index of their `group`. Blocks of the groups differ in size, so `step` lines count memory in units:
+//! a page has `units_per_page` of them, and a block has a page's units divided by `blocks_per_page`.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -47,6 +48,7 @@ impl KvTrace {
         if groups > 1 {
             let group = |group: &CacheGroup| json!({"window": group.window, "blocks_per_page": group.blocks_per_page});
             pools["groups"] = config.groups.iter().map(group).collect();
+            pools["units_per_page"] = json!(units_per_page(&config.groups));
         }
         file.lock().unwrap_or_else(PoisonError::into_inner).line(&pools);
         let log: SharedLog = file.clone();
@@ -60,6 +62,12 @@ impl KvTrace {
         let written = file.out.flush();
         file.failed.take().map_or(written, Err).with_context(|| format!("cannot write {}", self.path))
     }
+}
+
+/// The units in a page: the least common multiple of the groups' blocks in a page.
+fn units_per_page(groups: &[CacheGroup]) -> usize {
+    let is_common = |units: &usize| groups.iter().all(|group| units.is_multiple_of(group.blocks_per_page));
+    (1..).find(is_common).unwrap_or(1)
 }
 
 impl TraceFile {

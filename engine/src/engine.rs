@@ -94,8 +94,8 @@ pub struct Engine {
 impl Engine {
     /// An engine that executes its steps with `runner`.
     pub fn new(config: EngineConfig, runner: Box<dyn Runner>) -> Self {
-        let new_pool =
-            |blocks| BlockPool::with_groups(blocks, config.block_size, &config.groups).with_boundary(config.boundary);
+        let EngineConfig { block_size, ref groups, boundary, .. } = config;
+        let new_pool = |pages| BlockPool::with_boundary(pages, block_size, groups, boundary);
         let pool = new_pool(config.num_blocks);
         let swap = new_pool(config.swap_blocks);
         let watermark_pages = (config.num_blocks as f64 * WATERMARK) as usize;

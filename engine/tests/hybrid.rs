@@ -258,3 +258,30 @@ fn compaction_leaves_at_most_one_partly_used_page_in_each_group() {
     assert!(before < pool.num_free() && copies.len() < used(0) + used(1), "{} blocks moved", copies.len());
     assert!(!compact(&pool, &mut tables, &mut copies), "a second time changes nothing");
 }
+
+#[test]
+fn a_repeated_prompt_resumes_at_its_end_after_a_long_answer() {
+    // The answer is longer than the window, so the request gives back the blocks at the end of its prompt.
+    let mut engine = engine(EngineConfig { swap_blocks: 60, ..hybrid(12) });
+    let prompt = text(0, 45);
+    ask(&mut engine, &prompt, 30);
+    (1..6).for_each(|other| drop(ask(&mut engine, &text(other, 50), 4)));
+    let (output, [computed, hits, swapped]) = ask(&mut engine, &prompt, 8);
+    assert_eq!(output, alone(&prompt, 8));
+    assert_eq!((computed, hits, swapped), (1 + 7, 44, 44), "only the last token is computed");
+}
+
+#[test]
+fn the_third_prompt_of_a_kind_resumes_where_it_differs() {
+    // Room for one request and little more. What a window leaves behind is evicted at once.
+    let mut engine = engine(EngineConfig { swap_blocks: 0, ..hybrid(16) });
+    let common = text(0, 40);
+    let hits = (1..5).map(|other| {
+        let prompt = [&common[..], &text(other, 21)].concat();
+        let (output, [_, hits, _]) = ask(&mut engine, &prompt, 4);
+        assert_eq!(output, alone(&prompt, 4));
+        hits
+    });
+    let hits: Vec<usize> = hits.collect();
+    assert_eq!(hits[2..], [40, 40], "{hits:?}");
+}

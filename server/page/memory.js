@@ -12,6 +12,12 @@ const LARGEST = 56;
 const SMALLEST = 3;
 const HEIGHT = 290;
 
+/** Names the cells of the map, and counts them. */
+function cells({ unit, numBlocks, blockSize }) {
+  const blocks = `blocks of ${blockSize} tokens`;
+  return unit === "block" ? `${count(numBlocks)} ${blocks}` : `${counted(numBlocks, unit)} with ${blocks}`;
+}
+
 export class Memory {
   #canvas;
   #summary;
@@ -41,7 +47,7 @@ export class Memory {
     this.#state = state;
     const { used, shared, cached, highest } = state.counted;
     const text =
-      `${used === 0 ? "All free: " : ""}${count(used)} of ${count(state.numBlocks)} blocks of ${state.blockSize} tokens in use, ${count(shared)} shared` +
+      `${used === 0 ? "All free: " : ""}${count(used)} of ${cells(state)} in use, ${count(shared)} shared` +
       `${shared > 0 ? ` (by up to ${counted(highest, "sequence")})` : ""}, ${count(cached)} free and kept for reuse`;
     say(this.#summary, text);
     this.#canvas.setAttribute("aria-label", `A map of the KV memory: ${text}`);
@@ -118,7 +124,7 @@ export class Memory {
       return;
     }
     const owners = this.#state.owners.get(block) ?? [];
-    const lines = [`block ${block}: used by ${counted(this.#state.refs[block], "sequence")}`];
+    const lines = [`${this.#state.unit} ${block}: used by ${counted(this.#state.refs[block], "sequence")}`];
     lines.push(...owners.slice(0, 8).map(([request, sequence]) => `request ${request}, sequence ${sequence}`));
     if (owners.length > 8) {
       lines.push(`and ${owners.length - 8} more`);

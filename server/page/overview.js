@@ -25,7 +25,7 @@ export class Overview {
     this.#tile(
       "used",
       percent(now.kv_used),
-      `${bytes(used * size)} of ${bytes(state.numBlocks * size)}, in ${counted(used, "block")}`,
+      `${bytes(used * size)} of ${bytes(state.numBlocks * size)}, in ${counted(used, state.unit)}`,
     );
 
     this.#tile("latency", time(now.first_token_p95), latency(state));

@@ -15,6 +15,21 @@ const LIMITS = {
   stop_timeout: ["time for open requests at shutdown", span],
 };
 
+function memory(numBlocks, blockSize, unit) {
+  const size = counted(blockSize, "token");
+  return unit === "block" ? `${counted(numBlocks, unit)} of ${size}` : `${counted(numBlocks, unit)}, with blocks of ${size},`;
+}
+
+/** Describes the groups of layers, if there are several. */
+function groups(all) {
+  const seen = ({ window }) => (window === null ? "all tokens" : `the last ${counted(window, "token")}`);
+  const line = (group) => [
+    `KV cache of ${counted(group.layers, "layer")}`,
+    `${counted(group.heads, "head")} of ${group.head_dim}, ${seen(group)}; ${counted(group.blocks_per_page, "block")} in a page`,
+  ];
+  return all.length > 1 ? all.map(line) : [];
+}
+
 export class Server {
   #facts;
   #list;
@@ -24,7 +39,7 @@ export class Server {
     [this.#model, this.#facts, this.#list] = [model, facts, section.querySelector("dl")];
   }
 
-  show({ server, engine, numBlocks, blockSize, swap_used: swapUsed, swap_cached: swapCached }) {
+  show({ server, engine, numBlocks, blockSize, unit, swap_used: swapUsed, swap_cached: swapCached }) {
     say(this.#model, server.model);
     const up = `up ${span(server.uptime)}`;
     say(this.#facts, [server.version, up, engine.device, `weights ${engine.dtype}`, `context ${count(engine.max_len)}`].join(" · "));
@@ -36,8 +51,9 @@ export class Server {
       ["device", [engine.device, ...engine.notes].join("; ")],
       ["weight type", engine.dtype],
       ["context length", counted(engine.max_len, "token")],
-      ["KV memory", `${counted(numBlocks, "block")} of ${counted(blockSize, "token")} in ${engine.kv_dtype}, ${bytes(numBlocks * engine.block_bytes)}`],
-      ["swap space", `${counted(engine.swap_blocks, "block")}, ${bytes(engine.swap_blocks * engine.block_bytes)}; ${count(swapUsed)} in use, ${count(swapCached)} kept for reuse`],
+      ["KV memory", `${memory(numBlocks, blockSize, unit)} in ${engine.kv_dtype}, ${bytes(numBlocks * engine.block_bytes)}`],
+      ["swap space", `${counted(engine.swap_blocks, unit)}, ${bytes(engine.swap_blocks * engine.block_bytes)}; ${count(swapUsed)} in use, ${count(swapCached)} kept for reuse`],
+      ...groups(engine.groups ?? []),
       ["most sequences in a step", count(engine.max_num_seqs)],
       ["most tokens in a step", count(engine.max_batch_tokens)],
       ["most of the sequences and KV blocks for one request while others wait", percent(engine.max_request_share)],

@@ -6,6 +6,8 @@ export class State {
     Object.assign(this, json);
     this.numBlocks = json.num_blocks;
     this.blockSize = json.block_size;
+    /** The name of a cell. With several groups of layers it is a page, which holds blocks of one of them. */
+    this.unit = json.engine?.groups?.length > 1 ? "page" : "block";
     /** All requests in progress, running ones first. */
     this.requests = [...json.running, ...json.waiting];
     /** The reference count of each block. */

@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::client::Response;
 use common::{PROMPT, TestServer, alone, error_of};
 use engine::ModelFiles;
@@ -241,5 +243,21 @@ async fn history_is_recorded_without_a_viewer() {
     assert_eq!(rest["samples"][0], samples[1], "only later samples");
     let error = error_of(server.get("/debug/history?after=noon").await, 400).await;
     assert_eq!(error["param"], "after");
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_state_counts_pages_if_there_are_several_groups_of_layers() {
+    let gemma = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/families/gemma3");
+    let memory = 300_000;
+    let options = Options { kv_memory: Some(memory), ..Options::default() };
+    let server = TestServer::with(&ModelFiles::directory(gemma).unwrap(), &options, ServeOptions::default()).await;
+    let state = state(&server).await;
+    let facts = &state["engine"];
+    let group = |layers, window, blocks| json!({"layers": layers, "heads": 2, "head_dim": 32, "window": window, "blocks_per_page": blocks});
+    assert_eq!(facts["groups"], json!([group(3, Some(20), 1), group(1, None, 3)]));
+    let (pages, bytes) = (state["num_blocks"].as_u64().unwrap(), facts["block_bytes"].as_u64().unwrap());
+    assert_eq!((pages, bytes), (12, 24 << 10), "as many pages as fit {memory} bytes");
+    assert_eq!((facts["swap_blocks"].as_u64(), state["refs"].clone()), (Some(pages), json!([[0, pages]])));
     server.stop().await.unwrap();
 }

@@ -3,25 +3,26 @@
 //!
 //! Most launches depend only on the numbers of tokens and of rows of logits. They are rehearsed on a grid and
 //! interpolated between its points. Attention depends on the context of each sequence, so it is computed from the sum
-//! over the sequences. Sliding windows are not modelled: every token attends to all tokens before it.
+//! over the sequences. In layers with a window, decodes are assumed to have contexts of equal length.
 
 use anyhow::Result;
-use engine::DType;
 use engine::tools::backend::cuda::{CudaBackend, NotedLaunch};
-use engine::tools::config::ModelConfig;
-use engine::tools::kv::{KvDtype, KvLayout};
+use engine::tools::config::{LayerKv, ModelConfig};
+use engine::tools::kv::{CacheGroup, KvDtype, KvGroup, KvLayout};
 use engine::tools::load::Weights;
 use engine::tools::memory_plan::{Rehearsal, rehearse};
 use engine::tools::model::Model;
 use engine::tools::parallel::Shard;
+use engine::{DType, Error};
 use kernels::attention::{AttentionShape, decode, prefill};
 use kernels::floor::Floor;
 
+use crate::cache_plan;
 use crate::efficiency::Efficiency;
 use crate::gpu::GpuSpec;
 
 /// Tokens per block in the rehearsals. The times do not depend on it.
-const BLOCK_SIZE: usize = 16;
+pub(crate) const BLOCK_SIZE: usize = 16;
 /// Type of weights and activations.
 pub(crate) const DTYPE: DType = DType::F16;
 
@@ -52,6 +53,11 @@ pub trait StepCost: Sync {
 
     /// Returns the number of layers. Each layer has keys and values to copy.
     fn layers(&self) -> usize;
+
+    /// Returns the groups of layers that have blocks of their own.
+    fn groups(&self) -> Vec<CacheGroup> {
+        vec![CacheGroup::only(None)]
+    }
 }
 
 /// A model whose steps are rehearsed for a GPU that need not exist.
@@ -59,16 +65,26 @@ pub struct RehearsedModel {
     backend: CudaBackend,
     model: Box<dyn Model<CudaBackend>>,
     layout: KvLayout,
-    /// Attention shape on one GPU.
+    /// The cache of the rehearsed steps. It keeps what the layer with the largest window needs, in all layers.
+    rehearsed: KvLayout,
+    attention: Vec<LayerAttention>,
+}
+
+/// The attention of layers with equal heads and equal windows, on one GPU.
+#[derive(Clone, Debug)]
+struct LayerAttention {
     shape: AttentionShape,
+    layers: f64,
+    window: Option<usize>,
 }
 
 /// Times of a model's steps on one or several GPUs.
 #[derive(Clone, Debug)]
 pub struct CostModel {
     efficiency: Efficiency,
-    shape: AttentionShape,
-    layers: f64,
+    attention: Vec<LayerAttention>,
+    layers: usize,
+    groups: Vec<CacheGroup>,
     /// Ratio of decode attention's time to its floor.
     attention_factor: f64,
     /// Seconds per step that the GPU waits for the host.
@@ -107,12 +123,21 @@ impl RehearsedModel {
         let blocks = |launch| gpu.attention_blocks(launch, DTYPE);
         let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (DTYPE, kv_dtype))?;
         let model = engine::tools::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
-        let (layers, heads, head_dim) = (config.layers, own.kv_heads, config.head_dim);
-        let layout = KvLayout::uniform(layers, heads, head_dim, BLOCK_SIZE, kv_dtype);
-        let shape = AttentionShape::new(own.heads as u32, own.kv_heads as u32, head_dim as u32, BLOCK_SIZE as u32)
-            .map(|shape| shape.with_format(kv_dtype.format()))
-            .map_err(|error| anyhow::anyhow!("{error}"))?;
-        Ok(RehearsedModel { backend, model, layout, shape })
+        let layout = cache_plan::layout(config, shard, BLOCK_SIZE, kv_dtype)?;
+        let common = |layer: LayerKv| LayerKv { window: config.window(), ..layer };
+        let layers: Vec<LayerKv> = cache_plan::layers(config, shard).into_iter().map(common).collect();
+        let rehearsed = KvLayout::new(&layers, BLOCK_SIZE, kv_dtype);
+        let attention = layout.groups.iter().enumerate().map(|(at, group)| {
+            let layers = (0..layout.num_layers()).filter(|&layer| layout.place(layer).group == at).count() as f64;
+            Ok(LayerAttention { shape: shape(own.heads, group, kv_dtype)?, layers, window: group.window })
+        });
+        let attention = attention.collect::<Result<_>>()?;
+        Ok(RehearsedModel { backend, model, layout, rehearsed, attention })
+    }
+
+    /// Returns the layout of the cache on one GPU.
+    pub fn layout(&self) -> &KvLayout {
+        &self.layout
     }
 
     /// Returns the launches of a step.
@@ -120,7 +145,7 @@ impl RehearsedModel {
     /// # Errors
     /// See [`rehearse`].
     pub fn launches(&self, step: Rehearsal) -> Result<Vec<NotedLaunch>> {
-        Ok(rehearse(&self.backend, &*self.model, &self.layout, step)?)
+        Ok(rehearse(&self.backend, &*self.model, &self.rehearsed, step)?)
     }
 
     /// Returns the seconds of a step, summed over its launches.
@@ -159,6 +184,32 @@ impl RehearsedModel {
     }
 }
 
+/// Returns the shape of the attention of a group of layers with `heads` query heads.
+fn shape(heads: usize, group: &KvGroup, kv_dtype: KvDtype) -> Result<AttentionShape> {
+    AttentionShape::new(heads as u32, group.heads as u32, group.head_dim as u32, BLOCK_SIZE as u32)
+        .map(|shape| shape.with_format(kv_dtype.format()))
+        .map_err(|error| Error::Unsupported(error.to_string()).into())
+}
+
+impl LayerAttention {
+    /// Returns the floor of one layer's decodes.
+    fn decode_floor(&self, step: &StepLoad) -> Floor {
+        let sequences = step.decodes as u64;
+        let most = self.window.map_or(u64::MAX, |window| window as u64 * sequences);
+        decode::floor(self.shape, step.decode_context.min(most), sequences)
+    }
+
+    /// Returns the floor of one layer's prompts.
+    fn prefill_floor(&self, step: &StepLoad) -> Floor {
+        let window = self.window.unwrap_or(0) as u32;
+        let floor = |&(new, seen): &(usize, usize)| prefill::shape::floor(self.shape, new as u32, seen as u32, window);
+        step.prompts
+            .iter()
+            .map(floor)
+            .fold(Floor::default(), |sum, one| Floor { bytes: sum.bytes + one.bytes, flops: sum.flops + one.flops })
+    }
+}
+
 impl Curve {
     /// Evaluates `seconds` on the grid of numbers up to `most`.
     fn rehearse(most: usize, seconds: impl Fn(usize) -> Result<f64>) -> Result<Self> {
@@ -191,8 +242,9 @@ impl CostModel {
         let layout = &model.layout;
         let none = prompt(1, 0)?;
         Ok(CostModel {
-            shape: model.shape,
-            layers: layout.num_layers() as f64,
+            attention: model.attention.clone(),
+            layers: layout.num_layers(),
+            groups: layout.cache_groups(),
             attention_factor: 1.0,
             host: 0.0,
             decodes: Curve::rehearse(EXACT, |decodes| {
@@ -243,19 +295,15 @@ impl StepCost for CostModel {
             self.bodies.at(tokens) + self.heads.at(step.logits)
         };
         let mut seconds = self.host + rest;
-        if step.decodes > 0 {
-            let floor = decode::floor(self.shape, step.decode_context, step.decodes as u64);
-            let attention = self.attention_factor * self.efficiency.work_seconds(floor);
-            seconds += self.layers * (attention + self.efficiency.launch);
-        }
-        if !step.prompts.is_empty() {
-            let each =
-                step.prompts.iter().map(|&(new, seen)| prefill::shape::floor(self.shape, new as u32, seen as u32, 0));
-            let floor = each.fold(Floor::default(), |sum, one| Floor {
-                bytes: sum.bytes + one.bytes,
-                flops: sum.flops + one.flops,
-            });
-            seconds += self.layers * (self.efficiency.work_seconds(floor) + self.efficiency.launch);
+        for part in &self.attention {
+            if step.decodes > 0 {
+                let attention = self.attention_factor * self.efficiency.work_seconds(part.decode_floor(step));
+                seconds += part.layers * (attention + self.efficiency.launch);
+            }
+            if !step.prompts.is_empty() {
+                let attention = self.efficiency.work_seconds(part.prefill_floor(step));
+                seconds += part.layers * (attention + self.efficiency.launch);
+            }
         }
         seconds
     }
@@ -270,7 +318,11 @@ impl StepCost for CostModel {
     }
 
     fn layers(&self) -> usize {
-        self.layers as usize
+        self.layers
+    }
+
+    fn groups(&self) -> Vec<CacheGroup> {
+        self.groups.clone()
     }
 }
 

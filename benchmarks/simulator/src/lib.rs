@@ -8,10 +8,13 @@
 pub mod admission;
 pub mod beam_record;
 pub mod buddy;
+pub mod cache_plan;
 pub mod cost;
 pub mod deployment;
 pub mod efficiency;
+pub mod eviction;
 pub mod faster_transformer;
+pub mod fit;
 pub mod gpu;
 pub mod memory;
 pub mod model;

@@ -20,6 +20,23 @@ const BUILT_IN: &[(&str, &[u8])] = &[
     ("llama-3-8b", include_bytes!("../configs/llama-3-8b.json")),
     ("llama-3-70b", include_bytes!("../configs/llama-3-70b.json")),
     ("qwen3-32b", include_bytes!("../configs/qwen3-32b.json")),
+    ("gemma-2-9b", include_bytes!("../configs/gemma-2-9b.json")),
+    ("gemma-2-27b", include_bytes!("../configs/gemma-2-27b.json")),
+    ("gemma-3-1b", include_bytes!("../configs/gemma-3-1b.json")),
+    ("gemma-3-4b", include_bytes!("../configs/gemma-3-4b.json")),
+    ("gemma-3-12b", include_bytes!("../configs/gemma-3-12b.json")),
+    ("gemma-3-27b", include_bytes!("../configs/gemma-3-27b.json")),
+    ("gemma-4-31b", include_bytes!("../configs/gemma-4-31b.json")),
+    ("olmo-2-7b", include_bytes!("../configs/olmo-2-7b.json")),
+    ("olmo-2-13b", include_bytes!("../configs/olmo-2-13b.json")),
+    ("olmo-2-32b", include_bytes!("../configs/olmo-2-32b.json")),
+    ("olmo-3-7b", include_bytes!("../configs/olmo-3-7b.json")),
+    ("olmo-3-32b", include_bytes!("../configs/olmo-3-32b.json")),
+    ("command-r7b", include_bytes!("../configs/command-r7b.json")),
+    ("smollm3-3b", include_bytes!("../configs/smollm3-3b.json")),
+    ("phi-4", include_bytes!("../configs/phi-4.json")),
+    ("glm-4-9b", include_bytes!("../configs/glm-4-9b.json")),
+    ("granite-3.3-8b", include_bytes!("../configs/granite-3.3-8b.json")),
 ];
 
 /// A model's name and shape.

@@ -3,25 +3,23 @@
 
 use std::fmt;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use engine::KvDtype;
 use serde_json::{Value, json};
 
 use crate::beam_record::BeamRecord;
-use crate::cost::{CostModel, DTYPE, RehearsedModel};
+use crate::cache_plan::CachePlan;
+use crate::cost::{CostModel, DTYPE};
 use crate::deployment::Deployment;
 use crate::efficiency::Efficiency;
-use crate::gpu::{GPUS, GpuSpec};
-use crate::model::ModelShape;
+use crate::fit::Memory;
+pub use crate::fit::Question;
+use crate::gpu::GpuSpec;
 use crate::request::Method;
 use crate::sustained;
 use crate::system::System;
 use crate::traces::{Trace, TraceWorkload};
 
-/// Share of a GPU's memory that the engine uses by default.
-const UTILISATION: f64 = 0.9;
-/// Numbers of GPUs that a model may be divided among.
-const DIVISIONS: [usize; 4] = [1, 2, 4, 8];
 /// Block sizes of the GPU kernels, the default first. Another size is proposed only if it is faster by the share
 /// `GAIN`.
 const BLOCK_SIZES: [usize; 3] = [16, 8, 32];
@@ -35,28 +33,6 @@ const LENGTHS: usize = 20_000;
 const SEED: u64 = 1;
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// A question about a deployment.
-pub struct Question<'a> {
-    /// The model.
-    pub model: &'a ModelShape,
-    /// The GPU.
-    pub gpu: &'static GpuSpec,
-    /// GPUs that the model is divided among. If `None`, the fewest that suffice.
-    pub gpus: Option<usize>,
-    /// The workload's name.
-    pub name: &'a str,
-    /// Its lengths.
-    pub workload: &'a TraceWorkload,
-    /// The type of keys and values. If `None`, the type of the weights.
-    pub kv_dtype: Option<KvDtype>,
-}
-
-impl Question<'_> {
-    fn memory(&self, gpu: &GpuSpec, gpus: usize) -> Result<Memory> {
-        Memory::new(self.model, gpu, gpus, self.kv_dtype.unwrap_or(DTYPE.into()))
-    }
-}
-
 /// The resources and the predicted performance of a deployment.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -69,14 +45,15 @@ pub struct Plan {
     weights: f64,
     activations: f64,
     cache: f64,
-    /// Bytes of a token's keys and values, on all GPUs together.
-    token_bytes: f64,
+    /// The cache on all GPUs together.
+    kv: CachePlan,
     slots: usize,
     max_len: usize,
-    /// Mean tokens of prompts and of outputs, and mean tokens of a request while it runs.
+    /// Mean tokens of prompts and of outputs, mean tokens of a request while it runs, and the mean bytes that it keeps.
     prompt: f64,
     output: f64,
     in_flight: f64,
+    kept: f64,
     /// Block sizes, each with its normalized latency under load.
     block_sizes: Vec<(usize, f64)>,
     block_size: usize,
@@ -105,40 +82,6 @@ pub fn workload(name: &str) -> Result<TraceWorkload, String> {
     })
 }
 
-/// Use of the memory on each of the GPUs of a deployment.
-struct Memory {
-    model: RehearsedModel,
-    /// Bytes for weights, for activations, and for keys and values. The last is negative if weights and activations do
-    /// not fit.
-    weights: f64,
-    activations: f64,
-    cache: f64,
-    /// Bytes of a token's keys and values on this GPU.
-    token_bytes: f64,
-    slots: usize,
-}
-
-impl Memory {
-    fn new(model: &ModelShape, gpu: &GpuSpec, gpus: usize, kv_dtype: KvDtype) -> Result<Self> {
-        let model = RehearsedModel::new(&model.config, gpu, gpus, kv_dtype)?;
-        let (weights, activations) = (model.weight_bytes() as f64, model.activation_bytes()? as f64);
-        let (cache, token_bytes) = (UTILISATION * gpu.memory - weights - activations, model.token_bytes());
-        let slots = (cache / token_bytes).max(0.0) as usize;
-        Ok(Memory { model, weights, activations, cache, token_bytes, slots })
-    }
-
-    /// Returns whether a request of `max_len` tokens fits.
-    fn suffices(&self, max_len: usize) -> bool {
-        self.slots >= max_len
-    }
-}
-
-/// Returns the fewest GPUs of a kind that suffice.
-fn fewest(question: &Question<'_>, gpu: &GpuSpec, max_len: usize) -> Option<(usize, Memory)> {
-    let found = DIVISIONS.iter().filter_map(|&gpus| Some((gpus, question.memory(gpu, gpus).ok()?)));
-    found.into_iter().find(|(_, memory)| memory.suffices(max_len))
-}
-
 impl Plan {
     /// Answers a question.
     ///
@@ -147,19 +90,18 @@ impl Plan {
     pub fn new(question: &Question<'_>) -> Result<Self> {
         let &Question { model, gpu, name, workload, .. } = question;
         let max_len = model.config.max_positions;
-        let fitting = match question.gpus {
-            Some(gpus) => Some((gpus, question.memory(gpu, gpus)?)).filter(|(_, memory)| memory.suffices(max_len)),
-            None => fewest(question, gpu, max_len),
-        };
-        let Some((gpus, Memory { model: rehearsed, weights, activations, cache, token_bytes, slots })) = fitting else {
-            bail!("{}", does_not_fit(question, max_len));
-        };
+        let (gpus, memory) = question.fit()?;
+        let kv = memory.kv(gpus, max_len);
+        let Memory { model: rehearsed, weights, activations, cache, slots } = memory;
         let lengths: Vec<(usize, usize)> =
             workload.lengths(LENGTHS, SEED).into_iter().map(|l| cut(l, max_len)).collect();
         let mean = |part: fn(&(usize, usize)) -> usize| lengths.iter().map(part).sum::<usize>() as f64 / LENGTHS as f64;
         let (prompt, output) = (mean(|l| l.0), mean(|l| l.1));
-        let weighted = lengths.iter().map(|&(prompt, output)| output as f64 * (prompt as f64 + output as f64 / 2.0));
-        let in_flight = weighted.sum::<f64>() / (output * LENGTHS as f64);
+        let weighted = |of: &dyn Fn(f64) -> f64| {
+            let sum: f64 = lengths.iter().map(|l| l.1 as f64 * of(l.0 as f64 + l.1 as f64 / 2.0)).sum();
+            sum / (output * LENGTHS as f64)
+        };
+        let (in_flight, kept) = (weighted(&|tokens| tokens), weighted(&|tokens| kv.kept_bytes(tokens)));
         let mut plan = Plan {
             model: model.name.clone(),
             gpu,
@@ -169,12 +111,13 @@ impl Plan {
             weights,
             activations,
             cache,
-            token_bytes: token_bytes * gpus as f64,
+            kv,
             slots,
             max_len,
             prompt,
             output,
             in_flight,
+            kept,
             block_sizes: Vec::new(),
             block_size: BLOCK_SIZES[0],
             unloaded: 0.0,
@@ -218,7 +161,17 @@ impl Plan {
 
     /// Returns the mean number of requests that fit the memory at a time.
     fn concurrency(&self) -> f64 {
-        self.slots as f64 / self.in_flight
+        (self.slots / BLOCK_SIZES[0] * self.kv.page_bytes()) as f64 / self.kept
+    }
+
+    /// Returns the number of pages of the cache.
+    fn pages(&self) -> usize {
+        self.slots / self.block_size
+    }
+
+    /// Returns the number of sequences of the maximum length that fit the memory at a time.
+    fn longest_sequences(&self) -> usize {
+        self.kv.sequences_in(self.slots / BLOCK_SIZES[0])
     }
 
     /// Returns the command that serves the model as planned.
@@ -250,9 +203,12 @@ impl Plan {
             "weight_bytes_per_gpu": self.weights,
             "activation_bytes_per_gpu": self.activations,
             "kv_cache_bytes_per_gpu": self.cache,
-            "kv_bytes_per_token": self.token_bytes,
-            "kv_slots": self.slots,
-            "blocks": self.slots / self.block_size,
+            "kv_bytes_per_token": self.kv.token_bytes(),
+            "kv_groups": self.kv.json(),
+            "kv_slots": self.kv.keeps_all().then_some(self.slots),
+            "blocks": self.kv.keeps_all().then_some(self.pages()),
+            "pages": self.pages(),
+            "sequences_of_max_len": self.longest_sequences(),
             "block_size": self.block_size,
             "mean_prompt_tokens": self.prompt,
             "mean_output_tokens": self.output,
@@ -271,25 +227,21 @@ fn cut((prompt, output): (usize, usize), max_len: usize) -> (usize, usize) {
     (prompt, output.min(max_len - prompt))
 }
 
-/// Explains why the model does not fit, and names GPUs that would suffice.
-fn does_not_fit(question: &Question<'_>, max_len: usize) -> String {
-    let &Question { model, gpu, gpus, .. } = question;
-    let kinds = GPUS.iter().filter_map(|gpu| Some(format!("{} x {}", fewest(question, gpu, max_len)?.0, gpu.name)));
-    let kinds: Vec<_> = kinds.collect();
-    let would = if kinds.is_empty() {
-        "no known GPU would suffice".into()
-    } else {
-        format!("these would suffice: {}", kinds.join(", "))
-    };
-    let asked = gpus.map_or(format!("up to 8 x {}", gpu.name), |gpus| format!("{gpus} x {}", gpu.name));
-    let weights = question.memory(gpu, gpus.unwrap_or(8)).ok().map_or(String::new(), |memory| {
-        let (weights, room) = (memory.weights / GIB, UTILISATION * gpu.memory / GIB);
-        format!(
-            ": each has {room:.1} GiB to use, weights take {weights:.1}, and keys and values of {max_len} tokens {:.1}",
-            max_len as f64 * memory.token_bytes / GIB
-        )
-    });
-    format!("{} does not fit {asked}{weights}; {would}", model.name)
+impl Plan {
+    /// Writes the shape of the cache.
+    fn write_cache(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kv.keeps_all() {
+            let kib = self.kv.token_bytes() / 1024.0;
+            let (slots, pages, size) = (self.slots, self.pages(), self.block_size);
+            return writeln!(f, "\nKV cache      {kib:>8.0} KiB per token, {slots} tokens in {pages} blocks of {size}");
+        }
+        let page = self.kv.page_bytes() as f64 / (1 << 20) as f64;
+        writeln!(f, "\nKV cache      {:>8} pages of {page:.2} MiB", self.slots / BLOCK_SIZES[0])?;
+        write!(f, "{}", self.kv)?;
+        let whole = self.kv.whole_sequences_in(self.slots / BLOCK_SIZES[0]);
+        let (fits, max_len) = (self.longest_sequences(), self.max_len);
+        writeln!(f, "room for      {fits:>8} sequences of {max_len} tokens; {whole} if windows gave no blocks back")
+    }
 }
 
 impl fmt::Display for Plan {
@@ -307,14 +259,7 @@ impl fmt::Display for Plan {
         for (name, bytes) in parts {
             writeln!(f, "{name:<14}{:>8.2} GiB  {:>5.1} %  of each GPU", bytes / GIB, 100.0 * bytes / memory)?;
         }
-        writeln!(
-            f,
-            "\nKV cache      {:>8.0} KiB per token, {} tokens in {} blocks of {}",
-            self.token_bytes / 1024.0,
-            self.slots,
-            self.slots / self.block_size,
-            self.block_size
-        )?;
+        self.write_cache(f)?;
         writeln!(
             f,
             "requests      {:>8.0} prompt tokens and {:.0} output tokens on average, {:.0} tokens while they run",
@@ -344,8 +289,12 @@ impl fmt::Display for Plan {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+    use engine::tools::config::ModelConfig;
+
     use super::*;
+    use crate::fit::UTILISATION;
     use crate::gpu::named;
+    use crate::model::ModelShape;
 
     fn plan(model: &str, gpu: &str, gpus: Option<usize>, name: &str) -> Result<Plan> {
         let (model, gpu, workload) = (ModelShape::find(model).unwrap(), named(gpu).unwrap(), workload(name).unwrap());
@@ -355,7 +304,7 @@ mod tests {
     #[test]
     fn opt_13b_has_the_papers_memory() {
         let plan = plan("opt-13b", "a100-40gb", None, "chat").unwrap();
-        assert_eq!((plan.token_bytes, plan.gpus, plan.block_size), (800.0 * 1024.0, 1, 16));
+        assert_eq!((plan.kv.token_bytes(), plan.gpus, plan.block_size), (800.0 * 1024.0, 1, 16));
         // The paper states 15.7K slots.
         assert!((plan.slots as f64 / 15_700.0 - 1.0).abs() < 0.1, "{}", plan.slots);
         assert!(plan.rate > 0.1 && plan.unloaded > 0.01 && plan.concurrency() > 5.0, "{plan}");
@@ -372,9 +321,36 @@ mod tests {
         let plain = Plan::new(&question).unwrap();
         let coded = Plan::new(&Question { kv_dtype: Some(KvDtype::Int8), ..question }).unwrap();
         // A head has 128 elements of one byte, and two bytes of scales.
-        assert_eq!(coded.token_bytes * 256.0, plain.token_bytes * 130.0);
+        assert_eq!(coded.kv.token_bytes() * 256.0, plain.kv.token_bytes() * 130.0);
         assert!(coded.slots as f64 > 1.9 * plain.slots as f64 && coded.rate > plain.rate, "{coded}");
         assert_eq!(coded.command(), "quire serve opt-13b --kv-dtype int8");
+    }
+
+    #[test]
+    fn windows_make_room_for_more_sequences() {
+        let text = br#"{"architectures": ["Qwen3ForCausalLM"], "head_dim": 128, "hidden_size": 4096,
+            "intermediate_size": 8192, "max_position_embeddings": 32768, "num_attention_heads": 32,
+            "num_hidden_layers": 6, "num_key_value_heads": 8, "vocab_size": 32000, "use_sliding_window": true,
+            "sliding_window": 1024, "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention",
+            "sliding_attention", "sliding_attention", "full_attention"]}"#;
+        let config = ModelConfig::from_json(text).unwrap();
+        let (model, gpu, workload) =
+            (ModelShape { name: "mixed".into(), config }, named("l4").unwrap(), workload("long-document").unwrap());
+        let question = Question { model: &model, gpu, gpus: None, name: "code", workload: &workload, kv_dtype: None };
+        let plan = Plan::new(&question).unwrap();
+        let text = plan.to_string();
+        for line in [
+            "5 layers, 8 heads of 128, the last 1024 tokens: 20 KiB per token, at most 20 MiB per sequence",
+            "1 layer, 8 heads of 128, all tokens: 4 KiB per token",
+        ] {
+            assert!(text.lines().any(|shown| shown.trim() == line), "{text}");
+        }
+        // 32,768 tokens take 128 MiB in one layer, and 20.3 MiB in the others. All tokens would take 768 MiB.
+        let cache = plan.cache / f64::from(1 << 20);
+        let (fits, whole) = ((cache / (128.0 + 20.32)) as usize, (cache / 768.0) as usize);
+        let line = format!("{fits:>8} sequences of 32768 tokens; {whole} if windows gave no blocks back");
+        assert!(fits > 4 * whole && text.contains(&line), "{line}, {text}");
+        assert!(plan.concurrency() > 2.0 * plan.cache / (plan.in_flight * plan.kv.token_bytes()), "{text}");
     }
 
     #[test]

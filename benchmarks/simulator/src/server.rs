@@ -33,7 +33,7 @@ pub enum Swapping {
 pub struct SimulatedServer<'a> {
     /// How long its steps take.
     pub cost: &'a dyn StepCost,
-    /// Tokens whose keys and values fit its memory.
+    /// Tokens whose keys and values fit its memory. With several groups of layers, the pages times the tokens of a block.
     pub slots: usize,
     /// Tokens per block.
     pub block_size: usize,

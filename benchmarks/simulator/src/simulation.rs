@@ -64,8 +64,9 @@ impl<'a> Simulation<'a> {
         // The scheduler must have blocks for every request that a policy admits. A sequence takes less than a block
         // more than its tokens.
         let slots = if admission.is_some() { 8 * server.slots + (1 << 20) } else { server.slots };
-        let pool = BlockPool::new(slots / server.block_size, server.block_size);
-        let swap = BlockPool::new(server.swap_slots / server.block_size, server.block_size);
+        let groups = server.cost.groups();
+        let pool = BlockPool::with_groups(slots / server.block_size, server.block_size, &groups);
+        let swap = BlockPool::with_groups(server.swap_slots / server.block_size, server.block_size, &groups);
         let watermark = (pool.num_pages() as f64 * WATERMARK) as usize;
         let scheduler = Scheduler::new(pool.clone(), swap, watermark, server.scheduler_options());
         Simulation {
@@ -129,11 +130,11 @@ impl<'a> Simulation<'a> {
     }
 
     fn arrive(&mut self, id: u64, request: TraceRequest) -> Result<()> {
-        ensure!(
-            request.tokens() <= self.server.slots,
-            "a request of {} tokens does not fit the memory",
-            request.tokens()
-        );
+        let fits = match &self.admission {
+            Some(_) => request.tokens() <= self.server.slots,
+            None => self.pool.holds(&self.pool.blocks_at_once(request.tokens(), 1)),
+        };
+        ensure!(fits, "a request of {} tokens does not fit the memory", request.tokens());
         let weight = 1.0 / request.output as f64;
         self.weights.0 += weight;
         self.weights.1 += weight * request.arrival;

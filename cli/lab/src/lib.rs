@@ -3,6 +3,7 @@
 pub mod bound;
 pub mod chart;
 mod cpu_clock;
+mod eviction;
 mod fake_model;
 pub mod figure;
 pub mod figures;
@@ -29,6 +30,7 @@ pub static LAB: Program = Program {
         &floor::COMMAND,
         &sharing::COMMAND,
         &prefix::COMMAND,
+        &eviction::COMMAND,
         &trace::COMMAND,
         &paper::COMMAND,
         &kernels::COMMAND,

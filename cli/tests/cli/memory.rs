@@ -1,11 +1,12 @@
 //! KV blocks: sharing, traces and exhaustion.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::Output;
 
 use serde_json::Value;
 
-use crate::support::{quire, refused};
+use crate::support::{fixture, quire, refused};
 
 #[test]
 fn a_common_prefix_of_prompts_is_computed_once() {
@@ -61,7 +62,7 @@ fn the_state_of_every_block_follows_from_the_trace() {
     let mut lines = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let sizes = lines.next().unwrap();
     let pool = |name: &str| vec![Block::default(); sizes[name].as_u64().unwrap() as usize];
-    let mut pools = std::collections::BTreeMap::from([("cache", pool("cache")), ("swap", pool("swap"))]);
+    let mut pools = BTreeMap::from([("cache", pool("cache")), ("swap", pool("swap"))]);
     let mut steps = 0;
     let mut seen = std::collections::BTreeSet::new();
     for line in lines {
@@ -108,4 +109,57 @@ fn a_text_cut_short_by_memory_says_so() {
     let line: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(line["outputs"][0]["finish_reason"], "length");
     assert!(String::from_utf8(output.stderr).unwrap().contains("KV cache holds 32 tokens"));
+}
+
+/// A small model with three layers whose windows have 20 tokens, and one layer without a window.
+fn gemma() -> String {
+    fixture("gemma3").to_str().unwrap().replace("/golden/", "/families/")
+}
+
+#[test]
+fn groups_of_layers_share_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace.jsonl");
+    let (model, prompt) = (gemma(), vec!["5"; 50].join(","));
+    let args =
+        ["--model", &model, "--prompt-ids", &prompt, "--max-tokens", "30", "--ignore-eos", "--kv-memory", "300KB"];
+    let output = quire(&[&args[..], &["--verbose", "--stats", "--trace-kv", path.to_str().unwrap()]].concat());
+    let report = String::from_utf8(output.stderr).unwrap();
+    // A page holds one block of the three layers, or three blocks of the one layer.
+    for line in [
+        "KV cache   12 pages of 24 KiB, with blocks of 16 tokens in f32: 0.3 MiB",
+        "           3 layers, 2 heads of 32, the last 20 tokens: 1536 bytes a token, 1 block per page",
+        "           1 layer, 2 heads of 32, all tokens: 512 bytes a token, 3 blocks per page",
+    ] {
+        assert!(output.status.success() && report.lines().any(|shown| shown == line), "{report}");
+    }
+    assert!(report.contains("KV memory  ") && !report.contains("KV blocks  "), "{report}");
+
+    let trace = fs::read_to_string(&path).unwrap();
+    let mut lines = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let first = lines.next().unwrap();
+    assert_eq!((first["cache"].as_u64(), first["units_per_page"].as_u64()), (Some(12), Some(3)));
+    let mut references = BTreeMap::new();
+    let mut most = 0;
+    let used = |references: &BTreeMap<_, i32>, group: u64| {
+        references.iter().filter(|((own, _), count)| *own == group && **count > 0).count() as u64
+    };
+    for line in lines.filter(|line| line["space"] == "cache") {
+        let mut add = |more| {
+            let block = (line["group"].as_u64().unwrap(), line["block"].as_u64().unwrap());
+            *references.entry(block).or_default() += more;
+        };
+        match line["event"].as_str().unwrap() {
+            "allocate" | "share" => add(1),
+            "free" => add(-1),
+            "step" => {
+                let [windows, full] = [0, 1].map(|group| used(&references, group));
+                assert_eq!(line["used"].as_u64(), Some(3 * windows + full), "{line}");
+                most = most.max(full);
+            }
+            _ => {}
+        }
+    }
+    let left = references.values().filter(|count| **count != 0).count();
+    assert_eq!((left, most), (0, 5), "79 tokens have keys and values");
 }

@@ -10,7 +10,7 @@ pub fn blocks_at_once(groups: &[CacheGroup], block_size: usize, tokens: usize, c
     let all = blocks_for(tokens, block_size);
     Counts::by(groups.len(), |group| match groups[group].window {
         // The window may begin anywhere in a block.
-        Some(window) => all.min(blocks_for(window - 1 + chunk.max(1) - 1, block_size) + 1),
+        Some(window) => all.min(blocks_for(window.max(1) - 1 + chunk.max(1) - 1, block_size) + 1),
         None => all,
     })
 }

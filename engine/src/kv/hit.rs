@@ -241,12 +241,13 @@ impl<'a> Lookup<'a> {
             lanes.push(Lane { blocks, num_freed: first });
         }
         drop((cache, swap));
+        let branch = self.prefixes.len();
         self.prefixes.truncate(len);
         let mut at: Vec<usize> = swapped.iter().map(|swapped| swapped.at).collect();
         at.sort_unstable();
         at.dedup();
         let swapped_tokens = at.len() * self.pool.block_size();
-        let table = BlockTable::of_blocks(self.pool, lanes, self.prefixes, self.is_long);
+        let table = BlockTable::of_blocks(self.pool, lanes, self.prefixes, self.is_long, branch);
         PrefixHit { table, swapped, swap: self.swap.cloned(), swapped_tokens }
     }
 }

@@ -8,7 +8,11 @@
 //!   [A 0 ][A 1 ][A 2 ] [B 6 ][B 7 ]       [A 6 ][A 7 ][A 8 ]      block i of a page: page * blocks_per_page + i
 //! ```
 
+use std::fmt;
+
 use super::KvDtype;
+use super::capacity;
+use super::counts::Counts;
 use crate::config::LayerKv;
 
 /// Most blocks of the group with the largest blocks in a page whose size fits all groups exactly.
@@ -66,6 +70,19 @@ impl CacheGroup {
     /// The only group of a cache. A page is a block.
     pub fn only(window: Option<usize>) -> Self {
         CacheGroup { window, blocks_per_page: 1, id_step: 1 }
+    }
+}
+
+impl fmt::Display for KvGroup {
+    /// Writes the layers, their heads and their window, such as `52 layers, 16 heads of 128, the last 1024 tokens`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |count: usize, name: &str| format!("{count} {name}{}", if count == 1 { "" } else { "s" });
+        let (layers, heads) = (plural(self.layers.len(), "layer"), plural(self.heads, "head"));
+        write!(f, "{layers}, {heads} of {}, ", self.head_dim)?;
+        match self.window {
+            Some(window) => write!(f, "the last {window} tokens"),
+            None => write!(f, "all tokens"),
+        }
     }
 }
 
@@ -150,6 +167,27 @@ impl KvLayout {
     /// Bytes of a page. With one group, a page is a block.
     pub fn page_bytes(&self) -> usize {
         self.groups.first().map_or(0, |group| group.blocks_per_page * self.group_block_bytes(0))
+    }
+
+    /// Bytes of a group's blocks that a sequence of `tokens` tokens uses while it grows token by token. A group with a
+    /// window has given back the blocks that the window has left behind.
+    pub fn sequence_bytes(&self, group: usize, tokens: usize) -> usize {
+        self.sequence_blocks(tokens).of(group) * self.group_block_bytes(group)
+    }
+
+    /// The number of sequences of `tokens` tokens that `pages` pages hold at a time.
+    pub fn sequences_in(&self, pages: usize, tokens: usize) -> usize {
+        let (groups, blocks) = (self.cache_groups(), self.sequence_blocks(tokens));
+        let fits = |sequences: usize| {
+            let counts = Counts::by(groups.len(), |group| sequences * blocks.of(group));
+            capacity::pages_for(&groups, &counts) <= pages
+        };
+        let most = groups.iter().map(|group| pages * group.blocks_per_page).max().unwrap_or(0);
+        if fits(1) { capacity::longest(most, fits) } else { 0 }
+    }
+
+    fn sequence_blocks(&self, tokens: usize) -> Counts {
+        capacity::blocks_at_once(&self.cache_groups(), self.block_size, tokens, 1)
     }
 
     /// Whether no page of a reasonable size could be found. Blocks then have more padding than contents.
@@ -273,6 +311,24 @@ mod tests {
         assert_eq!(pages(&[(52, 16, 128, Some(1024)), (10, 16, 128, None)]), [5, 26], "Gemma 3 27B");
         assert_eq!(pages(&[(12, 8, 64, Some(128)), (12, 8, 64, None)]), [1, 1], "gpt-oss 20b");
         assert_eq!(pages(&[(7, 2, 64, None)]), [1]);
+    }
+
+    #[test]
+    fn windows_make_room_for_more_sequences() {
+        let gib = |bytes: usize| format!("{:.1}", bytes as f64 / (1u64 << 30) as f64);
+        let layout = model(&[(50, 16, 256, Some(1024)), (10, 4, 512, None)], DType::F16.into());
+        let bytes: usize = (0..2).map(|group| layout.sequence_bytes(group, 262_144)).sum();
+        let all = 262_144 / 16 * layout.block_bytes();
+        assert_eq!((gib(bytes), gib(all)), ("20.8".into(), "220.0".into()), "Gemma 4 31B");
+        // A sequence takes 65 pages for the windows, and its 16,384 other blocks take a tenth as many pages.
+        let pages = |sequences: usize| 65 * sequences + (16_384 * sequences).div_ceil(10);
+        for sequences in [1, 2, 10] {
+            assert_eq!(layout.sequences_in(pages(sequences), 262_144), sequences);
+            assert_eq!(layout.sequences_in(pages(sequences) - 1, 262_144), sequences - 1);
+        }
+        let [window, full] = [0, 1].map(|group| layout.groups[group].to_string());
+        assert_eq!(window, "50 layers, 16 heads of 256, the last 1024 tokens");
+        assert_eq!(full, "10 layers, 4 heads of 512, all tokens");
     }
 
     #[test]

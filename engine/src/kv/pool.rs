@@ -9,6 +9,7 @@ mod pages;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(super) use self::blocks::{Blocks, EvictedBlock};
+pub(super) use self::pages::Value;
 use super::capacity;
 use super::counts::Counts;
 use super::layout::CacheGroup;
@@ -40,6 +41,12 @@ impl BlockPool {
 
     /// A pool of `num_pages` free pages with blocks of `block_size` tokens each, for several groups of layers.
     pub fn with_groups(num_pages: usize, block_size: usize, groups: &[CacheGroup]) -> Self {
+        BlockPool::with_boundary(num_pages, block_size, groups, None)
+    }
+
+    /// As [`Self::with_groups`], for a model that encodes positions differently in sequences of more than `boundary`
+    /// tokens.
+    pub fn with_boundary(num_pages: usize, block_size: usize, groups: &[CacheGroup], boundary: Option<usize>) -> Self {
         let at_least_one =
             |group: &CacheGroup| CacheGroup { window: group.window.map(|window| window.max(1)), ..*group };
         let groups: Vec<CacheGroup> = groups.iter().map(at_least_one).collect();
@@ -48,16 +55,7 @@ impl BlockPool {
         let num_pages = num_pages.min(u32::MAX as usize / most_per_page - 4);
         let blocks = Mutex::new(Blocks::new(num_pages as u32, block_size, &groups));
         let has_windows = groups.iter().any(|group| group.window.is_some());
-        BlockPool { shared: Arc::new(Shared { block_size, num_pages, groups, has_windows, boundary: None, blocks }) }
-    }
-
-    /// The same pool for a model that encodes positions differently in sequences of more than `boundary` tokens. Must be
-    /// called before the pool has other handles.
-    pub fn with_boundary(mut self, boundary: Option<usize>) -> Self {
-        if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.boundary = boundary;
-        }
-        self
+        BlockPool { shared: Arc::new(Shared { block_size, num_pages, groups, has_windows, boundary, blocks }) }
     }
 
     /// The number of tokens of the longest short sequence. `None` if the model encodes the positions of all sequences

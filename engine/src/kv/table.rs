@@ -13,7 +13,7 @@ pub use self::needed::blocks_needed;
 use super::counts::Counts;
 use super::layout::blocks_for;
 use super::log::BlockEvent;
-use super::pool::BlockPool;
+use super::pool::{BlockPool, Value};
 use super::prefix::{PrefixId, Text};
 use crate::kv::BlockCopy;
 
@@ -33,13 +33,16 @@ pub struct BlockTable {
     prefixes: Vec<PrefixId>,
     /// Whether the sequence is long, see [`BlockPool::is_long`].
     is_long: bool,
+    /// The number of first blocks that the groups without a window had when the sequence began. An earlier text has the
+    /// same beginning, so later ones may have it too.
+    branch: usize,
 }
 
 impl BlockTable {
     /// An empty table over `pool`.
     pub fn new(pool: &BlockPool) -> Self {
         let lanes = pool.groups().iter().map(|_| Lane::default()).collect();
-        BlockTable { pool: pool.clone(), lanes, len: 0, prefixes: Vec::new(), is_long: false }
+        BlockTable { pool: pool.clone(), lanes, len: 0, prefixes: Vec::new(), is_long: false, branch: 0 }
     }
 
     /// An empty table for a sequence that has `tokens` tokens.
@@ -49,10 +52,17 @@ impl BlockTable {
         table
     }
 
-    /// A table of full blocks that the caller has references to. The prefixes are registered.
-    pub(super) fn of_blocks(pool: &BlockPool, lanes: Vec<Lane>, prefixes: Vec<PrefixId>, is_long: bool) -> Self {
+    /// A table of full blocks that the caller has references to. The prefixes are registered. `branch` is the number of
+    /// blocks of the longest prefix that the groups without a window have.
+    pub(super) fn of_blocks(
+        pool: &BlockPool,
+        lanes: Vec<Lane>,
+        prefixes: Vec<PrefixId>,
+        is_long: bool,
+        branch: usize,
+    ) -> Self {
         let (lanes, len) = (lanes.into_iter().collect(), prefixes.len() * pool.block_size());
-        BlockTable { pool: pool.clone(), lanes, len, prefixes, is_long }
+        BlockTable { pool: pool.clone(), lanes, len, prefixes, is_long, branch }
     }
 
     /// Registers the full blocks under the sequence's `tokens`, for [`prefix_hit`](super::prefix_hit) to find. Slots beyond these
@@ -132,16 +142,31 @@ impl BlockTable {
 
     /// Gives back the blocks that no later token sees, in groups with a sliding window.
     pub fn slide(&mut self) {
+        self.slide_past(0);
+    }
+
+    /// As [`Self::slide`], for a sequence whose first `prompt` tokens may be asked again. The blocks from which such a
+    /// request resumes are evicted later than others that the window has left behind. The blocks at the end of the
+    /// beginning that an earlier text has are as valuable as before.
+    pub fn slide_past(&mut self, prompt: usize) {
         let size = self.pool.block_size();
+        // A lookup leaves at least one token over.
+        let (end, branch) = (prompt.saturating_sub(1) / size, self.branch);
         for (at, (lane, group)) in self.lanes.iter_mut().zip(self.pool.groups()).enumerate() {
             let out_of_window = num_out_of_window(group, self.len, size).min(lane.blocks.len());
             if out_of_window > lane.num_freed {
                 let mut blocks = self.pool.blocks();
-                for block in &mut lane.blocks[lane.num_freed..out_of_window] {
-                    let freed = std::mem::replace(block, NO_BLOCK);
-                    if freed != NO_BLOCK {
-                        blocks.release_behind(at, freed);
-                    }
+                let window = |end: usize| num_out_of_window(group, end * size, size)..end;
+                let (at_end, at_branch) = (window(end), window(branch));
+                for index in lane.num_freed..out_of_window {
+                    let freed = std::mem::replace(&mut lane.blocks[index], NO_BLOCK);
+                    let value = match index {
+                        _ if freed == NO_BLOCK => continue,
+                        index if at_branch.contains(&index) => Value::High,
+                        index if at_end.contains(&index) => Value::Middle,
+                        _ => Value::Low,
+                    };
+                    blocks.release_behind(at, freed, value);
                 }
                 lane.num_freed = out_of_window;
             }
@@ -183,6 +208,7 @@ impl BlockTable {
             len: tokens,
             prefixes: self.prefixes[..num_full.min(self.prefixes.len())].to_vec(),
             is_long: self.is_long,
+            branch: self.branch,
         };
         fork.acquire();
         fork

@@ -237,6 +237,12 @@ impl Scheduler {
         self.swap.usage()
     }
 
+    /// The numbers of pages of the swap space that groups use, and that only have cached blocks.
+    pub fn swap_pages(&self) -> (usize, usize) {
+        let used = self.swap.page_references().into_iter().filter(|refs| *refs > 0).count();
+        (used, self.swap.cached_pages().len())
+    }
+
     /// Whether the scheduler has no groups at all.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.queue.is_empty() && self.finished.is_empty()

@@ -61,7 +61,8 @@ impl Scheduler {
     pub(super) fn slide(&mut self) {
         if self.pool.has_windows() {
             let sliding = self.running.iter_mut().filter(|group| !group.keeps_all_blocks());
-            sliding.flat_map(SequenceGroup::tables_mut).for_each(BlockTable::slide);
+            let seqs = sliding.flat_map(|group| &mut group.running);
+            seqs.for_each(|seq| seq.table.slide_past(seq.prompt_len));
         }
     }
 

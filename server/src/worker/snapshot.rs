@@ -3,10 +3,11 @@
 //! ```json
 //! {
 //!   "time": 12.5,                       // seconds since the model was loaded: identifies a snapshot
-//!   "block_size": 16, "num_blocks": 8192,
+//!   "block_size": 16, "num_blocks": 8192, // with several groups of layers, all numbers of blocks count pages
 //!   "engine": {"device": "CPU", "notes": [], "dtype": "f32", "kv_dtype": "f32", "max_len": 512, "max_num_seqs": 256,
 //!              "max_batch_tokens": 2048, "max_request_share": 0.5, "swap_blocks": 8192,
-//!              "block_bytes": 147456},  // the engine's device and limits
+//!              "block_bytes": 147456,   // the engine's device and limits
+//!              "groups": [{"layers": 6, "heads": 6, "head_dim": 48, "window": null, "blocks_per_page": 1}]},
 //!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0:
 //!                                       // [count, number of consecutive blocks]; the tables name the owners
 //!   "cached": [[7, 1]],                 // blocks kept only for the prefix cache: [first, number of blocks]
@@ -36,6 +37,7 @@ use std::time::Instant;
 
 use engine::SamplingParams;
 use engine::tools::group::{RequestId, SequenceGroup};
+use engine::tools::kv::KvGroup;
 use engine::{DeviceInfo, Llm, SchedulerOptions};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -86,8 +88,37 @@ pub struct EngineFacts {
     pub scheduler: SchedulerOptions,
     /// Blocks in the swap space.
     pub swap_blocks: usize,
-    /// Bytes per block.
+    /// Bytes per block. With several groups of layers, bytes per page.
     pub block_bytes: usize,
+    /// The groups of layers that have blocks of their own.
+    pub groups: Vec<GroupFacts>,
+}
+
+/// A group of layers with equal heads and equal windows.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct GroupFacts {
+    /// Its number of layers.
+    pub layers: usize,
+    /// Key/value heads per layer.
+    pub heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// The number of tokens that the window covers. `None` for all.
+    pub window: Option<usize>,
+    /// Its blocks in a page.
+    pub blocks_per_page: usize,
+}
+
+impl From<&KvGroup> for GroupFacts {
+    fn from(group: &KvGroup) -> Self {
+        GroupFacts {
+            layers: group.layers.len(),
+            heads: group.heads,
+            head_dim: group.head_dim,
+            window: group.window,
+            blocks_per_page: group.blocks_per_page,
+        }
+    }
 }
 
 /// The state of a request.
@@ -147,7 +178,7 @@ impl Snapshot {
         let (engine, stats) = (llm.engine(), llm.stats());
         let now = Instant::now();
         let (running, waiting) = requests(llm, now);
-        let swap = engine.scheduler().swap_usage();
+        let (swap_used, swap_cached) = engine.scheduler().swap_pages();
         Snapshot {
             time: (now - loaded).as_secs_f64(),
             block_size: engine.config().block_size,
@@ -155,8 +186,8 @@ impl Snapshot {
             engine: facts(llm),
             refs: runs(&engine.scheduler().page_references()),
             cached: rows(&engine.scheduler().cached_pages()),
-            swap_used: swap.used_blocks,
-            swap_cached: swap.cached_blocks,
+            swap_used,
+            swap_cached,
             running,
             waiting,
             totals: Totals {
@@ -190,8 +221,9 @@ fn facts(llm: &Llm) -> EngineFacts {
         kv_dtype: layout.dtype.to_string(),
         max_len: llm.engine().context_len(&[], &SamplingParams::default()),
         scheduler: config.scheduler,
-        swap_blocks: llm.engine().scheduler().swap_usage().num_blocks,
+        swap_blocks: config.swap_blocks,
         block_bytes: layout.page_bytes(),
+        groups: layout.groups.iter().map(GroupFacts::from).collect(),
     }
 }
 

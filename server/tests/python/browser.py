@@ -103,7 +103,7 @@ def shown(page, state):
     page.state = state
     with page.expect_response("**/debug/state"):
         pass
-    expect(page.locator(SUMMARY)).to_have_text(re.compile(f"of {state['num_blocks']:,} blocks"))
+    expect(page.locator(SUMMARY)).to_have_text(re.compile(f"of {state['num_blocks']:,} (blocks|pages)"))
 
 
 def pixels(locator, x, y, width=1, height=1):

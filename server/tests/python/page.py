@@ -212,6 +212,19 @@ def test_rows_stay_under_the_pointer(browser, address):
         expect(page.locator("#requests .request")).to_have_count(1)
 
 
+def test_groups_of_layers_share_pages(browser, address):
+    with opened(browser, address) as page:
+        group = {"layers": 10, "heads": 16, "head_dim": 128, "window": None, "blocks_per_page": 26}
+        groups = [{**group, "layers": 52, "window": 1024, "blocks_per_page": 5}, group]
+        engine = {"device": "CPU", "notes": [], "dtype": "bf16", "kv_dtype": "f32", "max_len": 512, "max_num_seqs": 256, "groups": groups,
+                  "max_batch_tokens": 2048, "max_request_share": 0.5, "swap_blocks": 2, "block_bytes": 1024}
+        shown(page, {"num_blocks": 4, "refs": [[1, 1], [0, 3]], "running": [request([0])], "engine": engine})
+        expect(page.locator(SUMMARY)).to_contain_text("1 of 4 pages with blocks of 16 tokens in use")
+        expect(page.locator("#used .note")).to_have_text("1.0 KiB of 4.0 KiB, in 1 page")
+        expect(page.locator("dl")).to_contain_text("4 pages, with blocks of 16 tokens, in f32")
+        expect(page.locator("dl")).to_contain_text("16 heads of 128, the last 1,024 tokens; 5 blocks in a page")
+
+
 def history(seconds, value=100.0):
     """Returns samples of the last `seconds` seconds, at 1000 seconds after the start."""
     fields = ["time", "generated_tokens", "computed_tokens", "requests", "running", "waiting", "kv_used", "first_token_p95", "per_token_p95"]
@@ -431,7 +444,7 @@ def main():
             test_invalid_requests_are_listed_with_their_reason(browser, address)
             test_live(browser, address, screenshot)
             for test in [test_prompt_box, test_the_prompt_box_follows_the_context, test_chat, test_every_request_can_be_cancelled,
-                         test_rows_stay_under_the_pointer, test_history_is_there_at_once, test_plots_do_not_smear, test_history_continues, test_facts_and_links, test_the_first_screen_is_full, test_labels_are_words, test_a_hidden_page_does_not_poll,
+                         test_rows_stay_under_the_pointer, test_groups_of_layers_share_pages, test_history_is_there_at_once, test_plots_do_not_smear, test_history_continues, test_facts_and_links, test_the_first_screen_is_full, test_labels_are_words, test_a_hidden_page_does_not_poll,
                          *page_map.ALL, *page_phone.ALL, *colours.ALL]:
                 test(browser, address)
         with server(quire, *SLOW) as address:

@@ -14,7 +14,20 @@ fn savings_of_sharing_are_measured() {
     assert_eq!(computed("computed for each"), 3 * 61);
     assert_eq!(computed("prefix caching"), 3 * 61 - 2 * 32);
     assert_eq!(computed("pinned in advance"), 3 * 21 + 40);
-    misused(&[], "lab needs a command: floor, sharing, prefix, trace, paper and kernels (lab --help)");
+    misused(&[], "lab needs a command: floor, sharing, prefix, eviction, trace, paper and kernels (lab --help)");
+}
+
+#[test]
+fn rules_of_eviction_are_compared() {
+    let table = stdout(&["eviction", "--requests", "12", "--sessions", "3"]);
+    // Two traces, four sizes of memory, tokens and operations.
+    assert_eq!(table.lines().count(), 1 + 2 * 4 * 2, "{table}");
+    for line in table.lines().skip(1) {
+        // Nothing is evicted, so every rule saves all that can be saved.
+        let shares: Vec<&str> = line.split_whitespace().skip(3).collect();
+        assert!(shares.len() == 4 && shares.iter().all(|share| *share == shares[0]), "{table}");
+    }
+    refused(&["eviction", "opt-13b"], "decoders");
 }
 
 #[test]
@@ -75,7 +88,7 @@ fn words_are_refused_with_a_suggestion() {
 fn every_command_has_a_page() {
     let page = stdout(&["help"]);
     assert!(page.contains("Usage: lab <command> [options]\n       lab help <command>\n"), "{page}");
-    for command in ["floor", "sharing", "prefix", "trace", "paper", "kernels"] {
+    for command in ["floor", "sharing", "prefix", "eviction", "trace", "paper", "kernels"] {
         assert!(page.contains(&format!("\n  {command} ")), "{page}");
         let own = stdout(&["help", command]);
         assert!(own.contains(&format!("Usage: lab {command} ")), "{own}");

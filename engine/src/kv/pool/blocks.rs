@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Cached blocks are free too. Empty blocks are allocated first, then cached blocks that a window left behind, then others
-//! by age. `allocation.rs` has the rules for several groups of layers.
+//! by age, see [`Value`]. `allocation.rs` has the rules for several groups of layers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -203,11 +203,11 @@ impl Blocks {
         self.release_as(group, block, Value::High);
     }
 
-    /// As [`Self::release`], for a block that the window has left behind. If no lookup has found it yet, it is evicted
-    /// before others: a longer prefix does not need it, and no prompt is known to branch off there.
-    pub fn release_behind(&mut self, group: usize, block: u32) {
-        let is_low = self.groups[group].worth.get(block as usize).is_some_and(|worth| !worth.was_found);
-        self.release_as(group, block, if is_low { Value::Low } else { Value::High });
+    /// As [`Self::release`], for a block that the window has left behind. If no lookup has found it yet, it gets only this
+    /// value: a longer prefix does not need it, and no prompt is known to branch off there.
+    pub fn release_behind(&mut self, group: usize, block: u32, value: Value) {
+        let is_new = self.groups[group].worth.get(block as usize).is_some_and(|worth| !worth.was_found);
+        self.release_as(group, block, if is_new { value } else { Value::High });
     }
 
     fn release_as(&mut self, group: usize, block: u32, value: Value) {

@@ -8,21 +8,31 @@ use crate::kv::free_list::FreeList;
 pub enum Value {
     /// Blocks that a window has left behind. They help only a prompt that branches off there.
     Low,
+    /// Blocks that a window has left behind, from which a repetition of the prompt resumes.
+    Middle,
     /// Other blocks.
     #[default]
     High,
 }
 
-/// The lists of pages without references: pages without cached blocks, pages with only low values, other pages.
+/// All values, in ascending order.
+const VALUES: [Value; 3] = [Value::Low, Value::Middle, Value::High];
+/// The lists of pages without references: pages without cached blocks, and a list for each highest value in a page.
 const EMPTY: usize = 0;
-const LOW: usize = 1;
-const HIGH: usize = 2;
+const LISTS: usize = 1 + VALUES.len();
+
+impl Value {
+    /// The list of pages whose highest value this is.
+    fn list(self) -> usize {
+        1 + self as usize
+    }
+}
 
 /// The pages of a pool.
 #[derive(Debug)]
 pub struct Pages {
     /// Pages without references, in the order in which they are taken.
-    free: FreeList<3>,
+    free: FreeList<LISTS>,
     /// One entry per page, or none if the pool has only one group. Then a page is a block.
     states: Vec<PageState>,
     /// The number of pages.
@@ -59,7 +69,7 @@ impl Pages {
 
     /// The pages without references, in the order in which they are taken.
     pub fn free(&self) -> impl Iterator<Item = u32> {
-        [EMPTY, LOW, HIGH].into_iter().flat_map(|list| self.free.iter(list))
+        (0..LISTS).flat_map(|list| self.free.iter(list))
     }
 
     /// The state of a page of a pool with several groups.
@@ -69,7 +79,7 @@ impl Pages {
 
     /// The pages without references that have cached blocks, in ascending order.
     pub fn cached(&self) -> Vec<u32> {
-        let mut cached: Vec<u32> = [LOW, HIGH].into_iter().flat_map(|list| self.free.iter(list)).collect();
+        let mut cached: Vec<u32> = (EMPTY + 1..LISTS).flat_map(|list| self.free.iter(list)).collect();
         cached.sort_unstable();
         cached
     }
@@ -81,10 +91,10 @@ impl Pages {
 
     /// The value and the age of the page that is taken next. `None` if it has no cached blocks, or if there is none.
     pub fn next_age(&self) -> Option<(Value, u64)> {
-        let age = |list, value| Some((value, self.states[self.free.first(list)? as usize].released));
+        let age = |value: Value| Some((value, self.states[self.free.first(value.list())? as usize].released));
         match self.free.first(EMPTY) {
             Some(_) => None,
-            None => age(LOW, Value::Low).or_else(|| age(HIGH, Value::High)),
+            None => VALUES.into_iter().find_map(age),
         }
     }
 
@@ -92,13 +102,18 @@ impl Pages {
     pub fn take(&mut self, group: usize) -> Option<(u32, Option<usize>)> {
         let (page, is_cached) = match self.free.take_first(EMPTY) {
             Some(page) => (page, false),
-            None => (self.free.take_first(LOW).or_else(|| self.free.take_first(HIGH))?, true),
+            None => (self.take_cached()?, true),
         };
         let before = match self.states.get_mut(page as usize) {
             Some(state) => std::mem::replace(&mut state.group, group as u32) as usize,
             None => 0,
         };
         Some((page, is_cached.then_some(before)))
+    }
+
+    /// Takes the least valuable page that has cached blocks.
+    fn take_cached(&mut self) -> Option<u32> {
+        VALUES.into_iter().find_map(|value| self.free.take_first(value.list()))
     }
 
     /// Removes a page from the lists, because one of its cached blocks gets a reference.
@@ -113,14 +128,13 @@ impl Pages {
         }
         match value {
             None => self.free.push_first(EMPTY, page),
-            Some(Value::Low) => self.free.push_last(LOW, page),
-            Some(Value::High) => self.free.push_last(HIGH, page),
+            Some(value) => self.free.push_last(value.list(), page),
         }
     }
 
     /// Notes that no page has cached blocks any more.
     pub fn forget_cached(&mut self) {
-        while let Some(page) = self.free.take_first(LOW).or_else(|| self.free.take_first(HIGH)) {
+        while let Some(page) = self.take_cached() {
             self.free.push_last(EMPTY, page);
         }
     }

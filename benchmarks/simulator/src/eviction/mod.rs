@@ -1,0 +1,135 @@
+//! Eviction of cached prefixes: traces of sessions, replayed with the engine's block pool, with other rules, and with a
+//! bound on what any rule can reach.
+//!
+//! A replay has no clock. Requests come in the order of the trace, and the last [`IN_FLIGHT`] of them hold their blocks.
+//! A request looks its prompt up, computes the rest in chunks, generates its answer, and later gives its blocks back.
+
+mod offline;
+mod paged;
+mod queued;
+mod sessions;
+mod work;
+
+use std::collections::HashMap;
+
+use engine::tools::kv::{KvGroup, KvLayout};
+
+pub use offline::bound;
+pub use paged::PagedReplay;
+pub use queued::{Order, QueuedReplay};
+pub use sessions::{Kind, SessionRequest, requests};
+pub use work::Work;
+
+/// Tokens per block.
+pub const BLOCK_SIZE: usize = 16;
+/// Requests that run at a time, if the memory has room for them.
+const IN_FLIGHT: usize = 8;
+/// Tokens of a prompt that are computed in a step.
+const CHUNK: usize = 2048;
+
+/// A request of a trace, as all replays see it.
+pub struct Asked {
+    /// The prompt and the answer.
+    pub tokens: Vec<u32>,
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// For each full block of computed tokens, a number that identifies its tokens and all tokens before them.
+    pub blocks: Vec<u32>,
+}
+
+impl Asked {
+    /// Returns the number of tokens whose keys and values are computed. The last token's are not.
+    pub fn computed(&self) -> usize {
+        self.tokens.len() - 1
+    }
+
+    /// Returns the most blocks that a lookup of the prompt can find. At least one token is left to compute.
+    pub fn most_hits(&self) -> usize {
+        (self.prompt - 1) / BLOCK_SIZE
+    }
+
+    /// Returns the number of tokens after the next step, if `done` are computed.
+    fn next(&self, done: usize) -> usize {
+        if done < self.prompt { self.prompt.min(done + CHUNK) } else { self.computed().min(done + BLOCK_SIZE) }
+    }
+}
+
+/// Numbers the blocks of requests.
+#[derive(Default)]
+pub struct Numbering(HashMap<(u32, Box<[u32]>), u32>);
+
+impl Numbering {
+    /// Returns a request with its blocks.
+    pub fn ask(&mut self, request: &SessionRequest) -> Asked {
+        let tokens = request.tokens();
+        let mut parent = u32::MAX;
+        let number = |block: &[u32]| {
+            let next = self.0.len() as u32;
+            parent = *self.0.entry((parent, block.into())).or_insert(next);
+            parent
+        };
+        let blocks = tokens[..tokens.len() - 1].chunks_exact(BLOCK_SIZE).map(number).collect();
+        Asked { prompt: request.prompt, blocks, tokens }
+    }
+}
+
+/// A cache that requests are replayed with.
+pub trait Replay {
+    /// Serves a request. Returns the number of prompt tokens that were found.
+    fn serve(&mut self, asked: &Asked) -> usize;
+}
+
+/// The saved part of the prompts of a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Saved {
+    /// Prompt tokens that were found.
+    pub tokens: f64,
+    /// The operations that computing them would have taken.
+    pub flops: f64,
+}
+
+impl Saved {
+    /// Replays a trace.
+    pub fn by(replay: &mut dyn Replay, trace: &[SessionRequest], work: &Work) -> Self {
+        let (mut numbering, mut saved) = (Numbering::default(), Saved::default());
+        for request in trace {
+            let hits = replay.serve(&numbering.ask(request));
+            saved.tokens += hits as f64;
+            saved.flops += work.flops(hits);
+        }
+        saved
+    }
+
+    /// Returns the sum over all prompts of a trace.
+    pub fn all(trace: &[SessionRequest], work: &Work) -> Self {
+        let prompts = trace.iter().map(|request| request.prompt);
+        Saved { tokens: prompts.clone().sum::<usize>() as f64, flops: prompts.map(|tokens| work.flops(tokens)).sum() }
+    }
+}
+
+/// Returns whether the longest request of a trace fits `bytes` bytes when it runs alone.
+pub fn fits(trace: &[SessionRequest], layout: &KvLayout, bytes: usize) -> bool {
+    let blocks = trace.iter().map(|request| request.len().div_ceil(BLOCK_SIZE)).max().unwrap_or(0);
+    let most = |(at, group): (usize, &KvGroup)| {
+        let kept = group.window.map_or(blocks, |window| blocks.min((window + CHUNK).div_ceil(BLOCK_SIZE) + 1));
+        // The last page may be partly used.
+        kept * layout.group_block_bytes(at) + layout.page_bytes()
+    };
+    layout.groups.iter().enumerate().map(most).sum::<usize>() <= bytes
+}
+
+/// The memory of a block of each group of layers, in the units of the group with the smallest blocks, and its window.
+fn units(layout: &KvLayout) -> Vec<(usize, Option<usize>)> {
+    let bytes = |group| layout.group_block_bytes(group);
+    let least = (0..layout.groups.len()).map(bytes).min().unwrap_or(1);
+    let group = |(at, group): (usize, &KvGroup)| (bytes(at).div_ceil(least), group.window);
+    layout.groups.iter().enumerate().map(group).collect()
+}
+
+/// Returns the blocks that a group with a window needs to resume after `blocks` blocks.
+fn needed(window: Option<usize>, blocks: usize) -> usize {
+    window.map_or(blocks, |window| blocks.min(window.saturating_sub(1).div_ceil(BLOCK_SIZE)))
+}
+
+#[cfg(test)]
+mod tests;
