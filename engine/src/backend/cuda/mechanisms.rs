@@ -45,7 +45,7 @@ fn missing(decoder: &DecoderConfig) -> Option<&'static str> {
     lacking.into_iter().find(|(lacks, _)| *lacks).map(|(_, what)| what)
 }
 
-/// Returns what the paper's cache write lacks: it knows only rotations of whole heads, and no norms of values.
+/// Returns the first mechanism that the paper's cache write lacks. It rotates whole heads only, and normalises no values.
 fn missing_in_paper(decoder: &DecoderConfig) -> Option<&'static str> {
     let is_part = |layer: &DecoderLayer| rotation(decoder, layer).is_some_and(|rope| rope.rotated != layer.head_dim);
     let is_adjacent = |layer: &DecoderLayer| rotation(decoder, layer).is_some_and(|rope| rope.adjacent);

@@ -76,7 +76,7 @@ impl CudaWeight {
 }
 
 impl Norm<CudaWeight> {
-    /// Returns the factors, if there are any.
+    /// Returns the factors. A layer norm may lack them.
     pub(in crate::backend::cuda) fn weight(&self) -> Option<&CudaWeight> {
         match self {
             Norm::Layer { weight, .. } => weight.as_ref(),

@@ -211,7 +211,7 @@ impl CudaBackend {
         let read = 2 * u64::from(qkv.rows) * u64::from(queries + keys);
         let floor = || Floor { bytes: read + 16 * u64::from(qkv.rows) * u64::from(ranks), flops: 0 };
         let call = with_element!(self.element, T => args.instance::<T>());
-        // SAFETY: rows consist of whole vectors, and there is a vector for each of at most 8 ranks.
+        // SAFETY: rows consist of whole vectors, and each of at most 8 ranks has a vector.
         unsafe { self.queue.launch(LaunchShape::linear(qkv.rows, DIVIDED_THREADS), call, floor) };
         self.launch_all_reduce(&squares, None, None);
         squares

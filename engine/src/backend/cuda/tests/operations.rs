@@ -190,7 +190,7 @@ fn norms_have_weights_in_f32() {
 /// The attention of a layer, with the changes to its heads.
 #[derive(Clone, Copy, Default)]
 struct Heads {
-    /// Elements that are rotated, 0 for none.
+    /// Number of rotated elements.
     rotated: usize,
     adjacent: bool,
     /// With `Some(rows)` queries and keys are normalised, by rows or by heads.
