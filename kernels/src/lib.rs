@@ -11,10 +11,10 @@
 //! | [`communicator`] | `all_reduce`, `gather_logits` |
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
-//! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part` |
+//! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part`, `row_squares`, `rms_norm_divided` |
 //! | [`rope`] | `rope_and_cache`, `general_rope_and_cache` |
 //! | [`sampling`] | `sample` |
-//! | [`scaling`] | `scale_rows`, `scale_logits` |
+//! | [`scaling`] | `scale_rows`, `scale_logits`, `add_rows`, `multiply_columns` |
 #![no_std]
 #![cfg_attr(
     target_arch = "nvptx64",

@@ -55,7 +55,11 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<norm::layer_norm>())
         .chain(instances::<norm::rms_norm>())
         .chain(instances::<norm::rms_norm_part>())
+        .chain(instances::<norm::row_squares>())
+        .chain(instances::<norm::rms_norm_divided>())
         .chain(instances::<scaling::scale_rows>())
+        .chain(instances::<scaling::add_rows>())
+        .chain(instances::<scaling::multiply_columns>())
         .chain(instances::<rope::rope_and_cache>())
         .chain(instances::<rope::general_rope_and_cache>())
 }

@@ -1,22 +1,26 @@
-//! Factors on activations and logits, and the softcap of logits.
+//! Elementwise changes of activations and logits: factors, softcaps, sums and products.
 //!
 //! | kernel | computes | shapes |
 //! | --- | --- | --- |
 //! | [`scale_rows()`] | `out[r] = factor x[r]` | `x`, `out [R][H]`, 16 bits |
 //! | [`scale_logits()`] | `out[r] = cap tanh(factor x[r] / cap)` | `x`, `out [R][V]`, `f32` |
+//! | [`add_rows()`] | `out[r] = x[r] + y[r]` | `x`, `y`, `out [R][H]`, 16 bits |
+//! | [`multiply_columns()`] | `out[r][c] = x[r][c] by[r][first + c]` | `x`, `out [R][N]`, `by [R][_]`, 16 bits |
 //!
 //! Models scale embeddings (Gemma), residuals and logits (Granite, Cohere) or whole layers (Gemma 4), and cap logits
-//! (Gemma 2). `out` may be `x`.
+//! (Gemma 2). `out` may be `x`. Norms of the results of a layer's parts (Gemma, OLMo 2, GLM-4) make the sum with the
+//! residual stream a launch of its own. Embeddings for each layer (Gemma 4) are gated by products.
 //!
 //! # Floor
 //!
-//! Each element is read once and written once.
+//! Each element is read once and written once. Sums and products read a second matrix.
 
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 
 use crate::element::{Bf16, Element, F16};
+use crate::embedding::sum;
 use crate::vector::{narrow, widen};
 use cuda_std::unroll::eight;
 
@@ -64,6 +68,51 @@ pub unsafe fn scale_logits(x: *const f32, out: *mut f32, width: u32, stride: u32
                 logit = GpuFloat::mul_add(-2.0 * cap, (1.0 + power).rcp_fast(), cap);
             }
             *out.add(at) = logit;
+        }
+    }
+}
+
+/// Adds `x` and `y`, each of `vectors` vectors. Sums are in `f32`, rounded once.
+///
+/// # Safety
+/// The arrays have these vectors, aligned to 16 bytes. The launch has the shape of [`shape`] for one row.
+#[kernel(dependent, max_threads = 256, instances(T = [F16, Bf16]))]
+pub unsafe fn add_rows<T: Element>(x: *const Vector, y: *const Vector, out: *mut Vector, vectors: u32) {
+    let at = thread::index_1d();
+    if at < vectors {
+        // SAFETY: the index was just checked against the arrays.
+        unsafe {
+            let at = at as usize;
+            *out.add(at) = sum::<T>(*x.add(at), *y.add(at));
+        }
+    }
+}
+
+/// Multiplies `x` by columns of another matrix. The matrices have `rows` rows. A row of `x` has `vectors` vectors. `by`
+/// is the address of the first column, and its rows are `stride` vectors apart.
+///
+/// # Safety
+/// The arrays have these rows, aligned to 16 bytes. The launch has the shape of [`shape`] for one row of `rows *
+/// vectors` vectors.
+#[kernel(dependent, max_threads = 256, instances(T = [F16, Bf16]))]
+pub unsafe fn multiply_columns<T: Element>(
+    x: *const Vector,
+    by: *const Vector,
+    out: *mut Vector,
+    rows: u32,
+    vectors: u32,
+    stride: u32,
+) {
+    let at = thread::index_1d();
+    if at < rows * vectors {
+        // SAFETY: the index was just checked against `x`, and a row that has a vector is not empty. The row and the
+        // column are within `by`.
+        unsafe {
+            core::hint::assert_unchecked(vectors != 0);
+            let (row, column) = (at / vectors, at % vectors);
+            let factors = widen::<T>(*by.add(row as usize * stride as usize + column as usize));
+            let values = widen::<T>(*x.add(at as usize));
+            *out.add(at as usize) = narrow::<T>(eight(|e| values[e] * factors[e]));
         }
     }
 }

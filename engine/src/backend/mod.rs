@@ -194,6 +194,16 @@ pub trait Backend: Send + 'static {
     fn projection_weight(&self, tensor: HostTensor) -> Result<Self::Weight> {
         self.to_projection(self.weight(tensor)?, false)
     }
+    /// Copies the factors of a norm to the device. They may be rounded to the type of activations.
+    fn norm_weight(&self, tensor: HostTensor) -> Result<Self::Weight> {
+        self.weight(tensor)
+    }
+    /// Whether the device can rotate the first `rotated` elements of a head only if the elements of a pair are adjacent. The
+    /// caller then reorders the elements of query and key heads.
+    fn needs_adjacent_pairs(&self, rotated: usize) -> bool {
+        let _ = rotated;
+        false
+    }
     /// Copies the projections to query, key and value to the device.
     fn qkv_weight(&self, parts: HostQkv) -> Result<Self::QkvWeight>;
     /// Copies the gate and up projections to the device.
@@ -302,6 +312,11 @@ pub trait Backend: Send + 'static {
     fn change(&self, x: &mut Self::Tensor, change: Change<'_, Self::Tensor>);
     /// Normalises each row of `x`. If the norm's weight is shorter than a row, it normalises each part of that length.
     fn norm(&self, x: &Self::Tensor, norm: &Norm<Self::Weight>) -> Self::Tensor;
+    /// Adds `y` to `x` and returns the norm of the new `x`.
+    fn add_norm(&self, x: &mut Self::Tensor, y: Self::Tensor, norm: &Norm<Self::Weight>) -> Self::Tensor {
+        self.change(x, Change::Add(&y));
+        self.norm(x, norm)
+    }
     /// Normalises and rotates heads in place as `heads` specifies, then writes the new tokens' keys and values, if there
     /// are any, to their slots in one layer of the cache.
     fn norm_rope_and_write_kv(

@@ -101,7 +101,7 @@ impl<B: Backend> Loader<'_, B> {
     /// Takes the factors of a norm, `[width]`.
     pub fn norm_weight(&mut self, kind: NormKind, name: &str, width: usize) -> Result<B::Weight> {
         let weight = self.host_norm_weight(kind, name, width)?;
-        self.backend.weight(weight)
+        self.backend.norm_weight(weight)
     }
 
     /// Like [`Loader::norm_weight`], but keeps the factors on the host.
@@ -190,6 +190,8 @@ enum Pending<B: Backend> {
     Part(B::Tensor),
     /// Replace the stream by the sum of all workers' streams.
     Sum,
+    /// Add this tensor, which is the same for all workers.
+    Addend(B::Tensor),
 }
 
 impl<B: Backend> Residual<B> {
@@ -210,6 +212,7 @@ impl<B: Backend> Residual<B> {
             Pending::Projection(y, linear) => b.linear_add(&mut self.x, &y, &linear.weight, linear.bias.as_ref()),
             Pending::Part(part) => b.all_reduce(&mut self.x, Some(part)),
             Pending::Sum => b.all_reduce(&mut self.x, None),
+            Pending::Addend(y) => b.change(&mut self.x, Change::Add(&y)),
         }
         &self.x
     }
@@ -223,9 +226,9 @@ impl<B: Backend> Residual<B> {
     }
 
     /// Adds `y`, which is the same for all workers, to the stream.
-    pub fn add(&mut self, b: &B, y: &B::Tensor) {
+    pub fn add(&mut self, b: &B, y: B::Tensor) {
         self.sum(b);
-        b.change(&mut self.x, Change::Add(y));
+        self.pending = Pending::Addend(y);
     }
 
     /// Completes the pending addition and returns the norm of the stream.
@@ -242,6 +245,7 @@ impl<B: Backend> Residual<B> {
             }
             Pending::Part(part) => b.all_reduce_norm(&mut self.x, Some(part), norm),
             Pending::Sum => b.all_reduce_norm(&mut self.x, None, norm),
+            Pending::Addend(y) => b.add_norm(&mut self.x, y, norm),
         }
     }
 
@@ -288,16 +292,19 @@ impl<B: Backend> Branch<B> {
             return self.linear.add_to(b, residual, x);
         }
         let mut y = self.linear.0.apply(b, &x);
-        if !b.shard().is_whole() {
-            b.all_reduce(&mut y, None);
-        }
-        if let Some(norm) = &self.norm {
-            y = b.norm(&y, norm);
-        }
+        y = match (&self.norm, b.shard().is_whole()) {
+            (Some(norm), true) => b.norm(&y, norm),
+            (Some(norm), false) => b.all_reduce_norm(&mut y, None, norm),
+            (None, true) => y,
+            (None, false) => {
+                b.all_reduce(&mut y, None);
+                y
+            }
+        };
         if self.multiplier != 1.0 {
             b.change(&mut y, Change::Scale(self.multiplier));
         }
-        residual.add(b, &y);
+        residual.add(b, y);
     }
 }
 

@@ -5,6 +5,7 @@
 //! | [`layer_norm()`] | `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias` |
 //! | [`rms_norm()`] | `x += y`; `out = x / sqrt(mean(x^2) + eps) * weight` |
 //! | [`rms_norm_part()`] | `x = x / sqrt(mean(x^2) + eps) * weight` for a part of longer rows |
+//! | [`row_squares()`], [`rms_norm_divided()`] | the same for a part of rows that are divided among ranks (`divided.rs`) |
 //!
 //! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y` may be null, and in a
 //! layer norm `weight` and `bias` too. Null arrays are left out of the computation. The sum `x + y` is rounded to 16
@@ -35,6 +36,7 @@
 //! 3. (here) The row is held in registers, packed as loaded (four registers a vector, not eight). Weights are loaded
 //!    before the barriers, which hides their latency behind the reduction.
 
+mod divided;
 pub(crate) mod following;
 mod layer;
 mod rms;
@@ -50,6 +52,7 @@ use crate::layout::VECTOR;
 use crate::vector::{WidthError, row_vectors, sum_of_eight, widen};
 use cuda_std::unroll::unroll;
 
+pub use divided::{rms_norm_divided, row_squares};
 pub use following::MAX_WIDTH as MAX_FOLLOWING_WIDTH;
 pub use layer::layer_norm;
 pub(crate) use layer::layer_norm_row;

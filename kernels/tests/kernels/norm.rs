@@ -2,7 +2,7 @@
 //!
 //! Tried by hand on the source: without the bound `at(i) < vectors` in `sum`, `rows_of_any_width_are_normalised` fails.
 
-use workbench::cases::norm::{NormProblem, part};
+use workbench::cases::norm::{NormProblem, divided, part, squares};
 use workbench::number::Type;
 
 use crate::frame::gpu::{Gpu, TARGETS};
@@ -56,6 +56,17 @@ fn a_part_of_longer_rows_is_normalised() {
             let mut gpu = Gpu::new(TARGETS[i % 2].0);
             gpu.seed(i as u64);
             gpu.run(&part(ty, 3, width, parts));
+        }
+    }
+}
+
+/// OLMo 2 on several GPUs.
+#[test]
+fn rows_that_are_divided_among_ranks_are_normalised() {
+    for (i, (queries, keys)) in [(64, 64), (264, 8), (4104, 0)].into_iter().enumerate() {
+        for ty in Type::ALL {
+            Gpu::new(TARGETS[i % 2].0).run(&squares(ty, 3, queries, keys));
+            Gpu::new(TARGETS[i % 2].0).run(&divided(ty, 3, queries, i as u32 % 2));
         }
     }
 }

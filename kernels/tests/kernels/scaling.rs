@@ -1,6 +1,6 @@
-//! Factors on rows and logits.
+//! Elementwise changes of rows and logits.
 
-use workbench::cases::scaling::{elements, logits};
+use workbench::cases::scaling::{elements, logits, products, sums};
 use workbench::number::Type;
 
 use crate::frame::gpu::{Gpu, TARGETS};
@@ -17,6 +17,16 @@ fn rows_are_scaled() {
     for (i, ty) in Type::ALL.into_iter().enumerate() {
         for width in [8, 2056] {
             Gpu::new(TARGETS[i].0).run(&elements(ty, 3, width));
+        }
+    }
+}
+
+#[test]
+fn rows_are_added_and_multiplied() {
+    for (i, ty) in Type::ALL.into_iter().enumerate() {
+        for width in [8, 2056] {
+            Gpu::new(TARGETS[i].0).run(&sums(ty, 3, width));
+            Gpu::new(TARGETS[i].0).run(&products(ty, 3, width, width + 16));
         }
     }
 }

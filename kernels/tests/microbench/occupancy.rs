@@ -8,8 +8,9 @@ use workbench::{Occupancy, resources};
 
 /// Families by name prefix, and the fewest warps that a multiprocessor must hold: of an A100 for sm_80, of an H200 for
 /// sm_90a. 0 means that the target has no kernel of the family. The longest prefix gives a kernel's budget.
-const BUDGETS: [(&str, [u32; 2]); 33] = [
+const BUDGETS: [(&str, [u32; 2]); 36] = [
     ("add_positions", [64, 64]),
+    ("add_rows", [64, 64]),
     ("all_reduce", [16, 16]),
     ("copy_blocks", [64, 64]),
     ("embed", [64, 64]),
@@ -22,6 +23,7 @@ const BUDGETS: [(&str, [u32; 2]); 33] = [
     ("gemv", [12, 16]),
     ("general_rope_and_cache", [16, 16]),
     ("layer_norm", [18, 18]),
+    ("multiply_columns", [64, 64]),
     ("paged_attention", [4, 6]),
     // Heads of 512 need twice the shared memory of heads of 256.
     ("paged_attention_bf16_512", [2, 2]),
@@ -39,6 +41,7 @@ const BUDGETS: [(&str, [u32; 2]); 33] = [
     ("reshape_and_cache", [64, 64]),
     ("rms_norm", [30, 27]),
     ("rope_and_cache", [16, 16]),
+    ("row_squares", [32, 32]),
     ("sample", [16, 16]),
     ("scale_logits", [64, 64]),
     ("scale_rows", [64, 64]),

@@ -9,7 +9,7 @@ use kernels::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
 };
-use kernels::{cache, communicator, embedding, kv_element, norm, rope, sampling};
+use kernels::{cache, communicator, embedding, kv_element, norm, rope, sampling, scaling};
 use launch::{Context, Driver, Module, Stream};
 
 use super::ptx::{self, Image};
@@ -142,6 +142,7 @@ fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'s
         &plan_paged_attention::DESCRIPTOR,
         &embedding::gather_rows::DESCRIPTOR,
         &sampling::sample::DESCRIPTOR,
+        &scaling::scale_logits::DESCRIPTOR,
     ]
     .into_iter()
     .chain(instances::<paged_attention>(&headed))
@@ -158,7 +159,14 @@ fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'s
     .chain(instances::<embedding::add_positions>(&typed))
     .chain(instances::<norm::layer_norm>(&typed))
     .chain(instances::<norm::rms_norm>(&typed))
+    .chain(instances::<norm::rms_norm_part>(&typed))
+    .chain(instances::<norm::row_squares>(&typed))
+    .chain(instances::<norm::rms_norm_divided>(&typed))
+    .chain(instances::<scaling::scale_rows>(&typed))
+    .chain(instances::<scaling::add_rows>(&typed))
+    .chain(instances::<scaling::multiply_columns>(&typed))
     .chain(instances::<rope::rope_and_cache>(&[cached]))
+    .chain(instances::<rope::general_rope_and_cache>(&[cached]))
     .filter(|kernel| kernel.is_for(target))
     .collect()
 }

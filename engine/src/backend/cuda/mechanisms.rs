@@ -1,6 +1,10 @@
 //! The mechanisms of decoders that have no kernels.
 
-use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, LayerNorms, ModelConfig, ModelFamily, NormKind};
+use kernels::layout::VECTOR;
+use kernels::norm::NormShape;
+use kernels::rope::{Pairing, check_general};
+
+use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, ModelConfig, ModelFamily, Rope};
 use crate::error::{Error, Result};
 
 /// Refuses a model that the kernels cannot compute, and names the first mechanism that they lack.
@@ -12,32 +16,73 @@ pub(super) fn check(config: &ModelConfig) -> Result<()> {
     }
 }
 
+/// Like [`check`], for the paper's kernels.
+pub(super) fn check_paper(config: &ModelConfig) -> Result<()> {
+    let ModelFamily::Decoder(decoder) = &config.family else { return Ok(()) };
+    match missing_in_paper(decoder) {
+        None => Ok(()),
+        Some(what) => Err(Error::Unsupported(format!("--attention v1 and v2 on the GPU have no kernels for {what}"))),
+    }
+}
+
 fn missing(decoder: &DecoderConfig) -> Option<&'static str> {
-    let LayerNorms { after_attention, after_mlp, parallel, .. } = decoder.layer_norms;
     let shape = |i: usize| (decoder.layers[i].heads, decoder.layers[i].kv_heads, decoder.layers[i].head_dim);
     let mut layers = decoder.layers.iter().enumerate();
-    let part = |layer: &DecoderLayer| layer.rope.is_some_and(|rope| decoder.ropes[rope].rotated != layer.head_dim);
     let lacking = [
         (decoder.sinks, "attention sinks"),
         (decoder.softcap.is_some(), "a softcap of attention"),
-        (decoder.logits_softcap.is_some(), "a softcap of logits"),
-        (decoder.logits_multiplier != 1.0, "a factor on logits"),
-        (decoder.embedding_multiplier != 1.0, "a factor on embeddings"),
-        (decoder.residual_multiplier != 1.0, "a factor on the residual stream's additions"),
-        (after_attention.is_some() || after_mlp.is_some(), "norms after attention or feed-forward layers"),
-        (parallel, "attention and feed-forward layers in parallel"),
-        (decoder.norm != NormKind::Rms, "norms other than root-mean-square norms"),
-        (decoder.head_norm == HeadNorm::Row, "norms of whole rows of heads"),
-        (decoder.value_norm, "norms of values"),
-        (decoder.layer_embedding.is_some(), "embeddings for each layer"),
-        (decoder.layer_scalar, "a factor on each layer's output"),
-        (decoder.ropes.iter().any(|rope| rope.adjacent), "rotations of adjacent elements"),
-        (decoder.layers.iter().any(part), "rotations of a part of each head"),
-        (decoder.layers.iter().any(|layer| layer.value_is_key), "one projection for keys and values"),
         (
             layers.any(|(i, layer)| layer.source != i || shape(i) != shape(0)),
             "layers whose caches differ or are shared",
         ),
+        (decoder.layers.iter().any(|layer| !can_rotate(decoder, layer)), "rotations of this part of each head"),
+        (has_long_rows(decoder), "norms of such long rows of heads"),
+        (
+            decoder.layer_embedding.is_some_and(|extra| !extra.width.is_multiple_of(VECTOR as usize)),
+            "embeddings for each layer that are not whole vectors",
+        ),
     ];
     lacking.into_iter().find(|(lacks, _)| *lacks).map(|(_, what)| what)
+}
+
+/// Returns the first mechanism that the paper's cache write lacks. It rotates whole heads only, and normalises no values.
+fn missing_in_paper(decoder: &DecoderConfig) -> Option<&'static str> {
+    let is_part = |layer: &DecoderLayer| rotation(decoder, layer).is_some_and(|rope| rope.rotated != layer.head_dim);
+    let is_adjacent = |layer: &DecoderLayer| rotation(decoder, layer).is_some_and(|rope| rope.adjacent);
+    let lacking = [
+        (decoder.layers.iter().any(is_part), "rotations of a part of each head"),
+        (decoder.layers.iter().any(is_adjacent), "rotations of adjacent elements"),
+        (decoder.value_norm, "norms of values"),
+    ];
+    lacking.into_iter().find(|(lacks, _)| *lacks).map(|(_, what)| what)
+}
+
+fn rotation<'a>(decoder: &'a DecoderConfig, layer: &DecoderLayer) -> Option<&'a Rope> {
+    layer.rope.map(|rope| &decoder.ropes[rope])
+}
+
+/// Whether a kernel can rotate a layer's heads. If the elements of pairs must be adjacent, queries and keys are
+/// reordered. That is wrong for keys that are also values, and for keys of a layer with another rotation.
+fn can_rotate(decoder: &DecoderConfig, layer: &DecoderLayer) -> bool {
+    let Some(rope) = rotation(decoder, layer) else { return true };
+    let is_reordered = !rope.adjacent && needs_adjacent_pairs(rope.rotated);
+    let pairing = if rope.adjacent || is_reordered { Pairing::Interleaved } else { Pairing::Halves };
+    let [size, rotated] = [layer.head_dim, rope.rotated].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    let has_same_keys = decoder.layers[layer.source].rope == layer.rope && !layer.value_is_key;
+    check_general(size, rotated, pairing).is_ok() && (has_same_keys || !is_reordered)
+}
+
+/// Whether the first `rotated` elements of heads can be rotated only if the elements of a pair are adjacent: half of them
+/// are not whole vectors.
+pub(super) fn needs_adjacent_pairs(rotated: usize) -> bool {
+    !rotated.is_multiple_of(2 * VECTOR as usize)
+}
+
+/// Whether heads are normalised in rows that are too long for a kernel.
+fn has_long_rows(decoder: &DecoderConfig) -> bool {
+    let is_long = |layer: &DecoderLayer| {
+        let width = u32::try_from(layer.heads * layer.head_dim).unwrap_or(u32::MAX);
+        NormShape::of(width).is_err()
+    };
+    decoder.head_norm == HeadNorm::Row && decoder.layers.iter().any(is_long)
 }

@@ -37,7 +37,7 @@ use launch::{DeviceBuffer, Driver};
 pub use communicator::{GpuGroup, check_workers};
 use memory::cache::Arrays;
 pub use memory::cache::CudaKvCache;
-pub use memory::tensor::{CudaProjection, CudaTensor, CudaWeight};
+pub use memory::tensor::{CudaProjection, CudaQkvProjection, CudaTensor, CudaWeight};
 pub use step::inputs::StepInputs;
 pub(crate) use step::inputs::{BUCKETS, bucket};
 pub use step::queue::{LaunchCost, NotedLaunch};
@@ -123,6 +123,9 @@ impl CudaBackend {
     ) -> Result<Self> {
         let (heads, element) = (shape(config, options.block_size, kv_dtype)?, element_type(dtype)?);
         let paper = PaperAttention::new(options.attention, config.max_positions)?;
+        if paper.is_some() {
+            mechanisms::check_paper(config)?;
+        }
         if paper.is_some() && heads.head_size() > MAX_HEAD_SIZE {
             let size = heads.head_size();
             return Err(Error::Unsupported(format!("--attention v1 and v2 on the GPU: heads of {size} elements")));
@@ -246,6 +249,11 @@ impl CudaBackend {
         CudaKvCache::rehearsed(layout, if self.paper.is_some() { Arrays::Two } else { Arrays::One })
     }
 
+    /// Returns the attention heads of a layer.
+    fn layer_heads(&self, _layer: usize) -> AttentionShape {
+        self.heads
+    }
+
     /// Records an error of the current step.
     pub(crate) fn fail(&self, error: Error) {
         self.queue.fail(error);
@@ -301,14 +309,14 @@ impl CudaBackend {
     /// Allocates a matrix of activations.
     fn tensor(&self, rows: u32, cols: u32) -> CudaTensor {
         let lease = Arc::new(self.lease(2 * rows as usize * cols as usize));
-        CudaTensor { lease, rows, cols, stride: cols }
+        CudaTensor { lease, rows, cols, stride: cols, is_float: false }
     }
 
     /// Allocates an f32 matrix with rows aligned to 16 bytes.
     fn floats(&self, rows: u32, cols: u32) -> CudaTensor {
         let stride = cols.next_multiple_of(4);
         let lease = Arc::new(self.lease(4 * rows as usize * stride as usize));
-        CudaTensor { lease, rows, cols, stride }
+        CudaTensor { lease, rows, cols, stride, is_float: true }
     }
 
     /// Returns the address of `count` counters, which are zero.

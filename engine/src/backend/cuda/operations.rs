@@ -12,11 +12,12 @@ use kernels::vector::row_vectors;
 use kernels::with_element;
 
 use super::communicator::NormOfSum;
+use super::mechanisms;
 use super::memory::weights;
 use super::step::graph;
 use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
-use super::{CudaBackend, CudaKvCache, CudaProjection, CudaTensor, CudaWeight, StepInputs};
+use super::{CudaBackend, CudaKvCache, CudaProjection, CudaQkvProjection, CudaTensor, CudaWeight, StepInputs};
 use crate::backend::{Activation, Attention, Backend, Change, HostLinear, HostQkv, Norm, QkNormRope};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -34,7 +35,7 @@ impl CudaBackend {
         })
     }
 
-    fn norm_shape(&self, cols: u32) -> Option<NormShape> {
+    pub(super) fn norm_shape(&self, cols: u32) -> Option<NormShape> {
         match NormShape::of(cols) {
             Ok(shape) => Some(shape),
             Err(error) => {
@@ -42,6 +43,33 @@ impl CudaBackend {
                 None
             }
         }
+    }
+
+    /// Adds `y` to `x` if it is given, and returns the norm of each row of `x`, or of each part of a row if the norm's
+    /// weight is shorter.
+    fn launch_norm(&self, x: &CudaTensor, y: Option<&CudaTensor>, norm: &Norm<CudaWeight>) -> CudaTensor {
+        let out = self.tensor(x.rows, x.cols);
+        let width = norm.weight().map_or(x.cols, |weight| weight.cols);
+        let Some(NormShape { vectors, threads }) = self.norm_shape(width) else { return out };
+        debug_assert!(x.cols.is_multiple_of(width), "a row consists of whole parts");
+        let rows = x.rows * (x.cols / width);
+        let (x_ptr, out_ptr) = (x.ptr(), out.ptr());
+        let y_ptr = y.map_or(DevicePtr::NULL, |y| y.ptr().cast_const());
+        let (_, [weight, bias], eps) = norm.arguments();
+        let call: KernelCall = match norm {
+            Norm::Layer { .. } => {
+                let args = layer_norm { x: x_ptr, y: y_ptr, weight, bias, out: out_ptr, eps, vectors };
+                with_element!(self.element, T => args.instance::<T>())
+            }
+            Norm::Rms { .. } => {
+                let args = rms_norm { x: x_ptr, y: y_ptr, weight, out: out_ptr, eps, vectors };
+                with_element!(self.element, T => args.instance::<T>())
+            }
+        };
+        let floor = || Floor { bytes: norms::floor_bytes(rows.into(), width.into(), y.is_some()), flops: 0 };
+        // SAFETY: rows consist of whole vectors without gaps, and the shape was made for them.
+        unsafe { self.queue.launch(LaunchShape::linear(rows, threads), call, floor) };
+        out
     }
 
     /// Embeds tokens with a part of the vocabulary. Tokens outside `vocab` give zeros.
@@ -86,7 +114,7 @@ impl Backend for CudaBackend {
     type Tensor = CudaTensor;
     type Weight = CudaWeight;
     type KvCache = CudaKvCache;
-    type QkvWeight = CudaProjection;
+    type QkvWeight = CudaQkvProjection;
     type GatedWeight = CudaProjection;
     type Qkv = CudaTensor;
     type Inputs = StepInputs;
@@ -102,11 +130,16 @@ impl Backend for CudaBackend {
         self.load_projection(tensor)
     }
 
-    fn qkv_weight(&self, parts: HostQkv) -> Result<CudaProjection> {
-        let HostQkv { query, key: Some(key), value: Some(value) } = parts else {
-            return Err(Error::Unsupported("on the GPU every layer needs a key and a value projection".into()));
-        };
-        self.fuse([query, key, value], weights::concatenated)
+    fn norm_weight(&self, tensor: HostTensor) -> Result<CudaWeight> {
+        self.load(&tensor.to_dtype(self.dtype))
+    }
+
+    fn needs_adjacent_pairs(&self, rotated: usize) -> bool {
+        mechanisms::needs_adjacent_pairs(rotated)
+    }
+
+    fn qkv_weight(&self, parts: HostQkv) -> Result<CudaQkvProjection> {
+        self.fuse_qkv(parts)
     }
 
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<CudaProjection> {
@@ -262,33 +295,21 @@ impl Backend for CudaBackend {
         out
     }
 
-    fn qkv(&self, x: &CudaTensor, projection: &CudaProjection) -> CudaTensor {
-        self.linear(x, &projection.weight, projection.bias.as_ref(), None)
+    fn qkv(&self, x: &CudaTensor, projection: &CudaQkvProjection) -> CudaTensor {
+        self.project_qkv(x, projection)
     }
 
-    fn change(&self, _: &mut CudaTensor, _: Change<'_, CudaTensor>) {
-        self.fail(Error::Unsupported("the GPU has no kernel for an elementwise change of activations".into()));
+    fn change(&self, x: &mut CudaTensor, change: Change<'_, CudaTensor>) {
+        self.change_elements(x, change);
+    }
+
+    fn add_norm(&self, x: &mut CudaTensor, y: CudaTensor, norm: &Norm<CudaWeight>) -> CudaTensor {
+        debug_assert_eq!((x.rows, x.cols), (y.rows, y.cols));
+        self.launch_norm(x, Some(&y), norm)
     }
 
     fn norm(&self, x: &CudaTensor, norm: &Norm<CudaWeight>) -> CudaTensor {
-        let out = self.tensor(x.rows, x.cols);
-        let Some(NormShape { vectors, threads }) = self.norm_shape(x.cols) else { return out };
-        let (y, x_ptr, out_ptr) = (DevicePtr::NULL, x.ptr(), out.ptr());
-        let (_, [weight, bias], eps) = norm.arguments();
-        let call: KernelCall = match norm {
-            Norm::Layer { .. } => {
-                let args = layer_norm { x: x_ptr, y, weight, bias, out: out_ptr, eps, vectors };
-                with_element!(self.element, T => args.instance::<T>())
-            }
-            Norm::Rms { .. } => {
-                let args = rms_norm { x: x_ptr, y, weight, out: out_ptr, eps, vectors };
-                with_element!(self.element, T => args.instance::<T>())
-            }
-        };
-        let floor = || Floor { bytes: norms::floor_bytes(x.rows.into(), x.cols.into(), false), flops: 0 };
-        // SAFETY: rows consist of whole vectors, and the shape was made for them.
-        unsafe { self.queue.launch(LaunchShape::linear(x.rows, threads), call, floor) };
-        out
+        self.launch_norm(x, None, norm)
     }
 
     fn norm_rope_and_write_kv(

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 mod drafts;
+mod operations;
 mod packing;
 mod parallel;
 

@@ -1,9 +1,10 @@
 //! The attention of a layer: projections, the norms and the rotation of heads, and the projection back to the stream.
 
 use crate::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope, QkNorms, Rotation};
-use crate::config::{DecoderConfig, DecoderLayer, HeadNorm};
+use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, Rope};
 use crate::error::Result;
 use crate::model::layers::{Branch, Loader};
+use crate::tensor::HostTensor;
 
 /// The weights of one layer's attention, and its settings.
 pub struct AttentionLayer<B: Backend> {
@@ -23,17 +24,57 @@ pub struct AttentionLayer<B: Backend> {
     softcap: Option<f32>,
 }
 
+/// The order of the elements of query and key heads. Some devices need the elements of a rotated pair to be adjacent. The
+/// same order in queries and keys does not change their dot products.
+#[derive(Clone, Copy)]
+struct HeadOrder {
+    head_dim: usize,
+    /// The first elements of a head, whose order changes: of each half, one element after the other.
+    interleaved: usize,
+    /// Whether the elements of a pair are adjacent, in this order.
+    is_adjacent: bool,
+}
+
+impl HeadOrder {
+    fn new<B: Backend>(backend: &B, decoder: &DecoderConfig, layer: &DecoderLayer) -> Self {
+        let rope = layer.rope.map(|rope| &decoder.ropes[rope]);
+        let changes = |rope: &&Rope| !rope.adjacent && backend.needs_adjacent_pairs(rope.rotated);
+        let interleaved = rope.filter(changes).map_or(0, |rope| rope.rotated);
+        let is_adjacent = interleaved > 0 || rope.is_some_and(|rope| rope.adjacent);
+        HeadOrder { head_dim: layer.head_dim, interleaved, is_adjacent }
+    }
+
+    /// Reorders the rows of a matrix, or the elements of a vector, that consists of heads.
+    fn rows(self, tensor: HostTensor) -> HostTensor {
+        let HeadOrder { head_dim, interleaved, .. } = self;
+        if interleaved == 0 {
+            return tensor;
+        }
+        tensor.reordered(|row| match row % head_dim {
+            i if i < interleaved => row - i + i % 2 * (interleaved / 2) + i / 2,
+            _ => row,
+        })
+    }
+
+    fn linear(self, HostLinear { weight, bias }: HostLinear) -> HostLinear {
+        HostLinear { weight: self.rows(weight), bias: bias.map(|bias| self.rows(bias)) }
+    }
+}
+
 impl<B: Backend> AttentionLayer<B> {
     pub fn load(l: &mut Loader<'_, B>, hidden: usize, decoder: &DecoderConfig, i: usize) -> Result<Self> {
         let (layer, name) = (&decoder.layers[i], format!("layers.{i}.self_attn"));
         let writes = layer.source == i;
-        let qkv = l.qkv(&name, layer, writes, hidden, decoder.qkv_bias)?;
+        let order = HeadOrder::new(l.backend, decoder, layer);
+        let mut qkv = l.qkv(&name, layer, writes, hidden, decoder.qkv_bias)?;
+        qkv.query = order.linear(qkv.query);
+        qkv.key = qkv.key.map(|key| order.linear(key));
         let DecoderLayer { heads, kv_heads, head_dim, .. } = *layer;
         let norms = if decoder.head_norm == HeadNorm::None {
             None
         } else {
-            let query = l.head_weight(decoder, &format!("{name}.q_norm.weight"), heads, head_dim)?;
-            let key = || l.head_weight(decoder, &format!("{name}.k_norm.weight"), kv_heads, head_dim);
+            let query = l.head_weight(decoder, &format!("{name}.q_norm.weight"), heads, order)?;
+            let key = || l.head_weight(decoder, &format!("{name}.k_norm.weight"), kv_heads, order);
             Some((query, writes.then(key).transpose()?))
         };
         let after = decoder.layer_norms.after_attention;
@@ -48,7 +89,7 @@ impl<B: Backend> AttentionLayer<B> {
                 multiplier: decoder.residual_multiplier,
             },
             rope: layer.rope,
-            adjacent: layer.rope.is_some_and(|rope| decoder.ropes[rope].adjacent),
+            adjacent: order.is_adjacent,
             eps: decoder.eps,
             value_norm: decoder.value_norm,
             scale: layer.scale,
@@ -116,15 +157,22 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// Takes the weight of the norm of `heads` heads: of a head, or the worker's part of a row of heads.
-    fn head_weight(&mut self, decoder: &DecoderConfig, name: &str, heads: usize, dim: usize) -> Result<B::Weight> {
-        match decoder.head_norm {
+    fn head_weight(
+        &mut self,
+        decoder: &DecoderConfig,
+        name: &str,
+        heads: usize,
+        order: HeadOrder,
+    ) -> Result<B::Weight> {
+        let dim = order.head_dim;
+        let weight = match decoder.head_norm {
             HeadNorm::Row => {
                 let own = self.backend.shard().heads(heads);
-                let weight = self.host_norm_weight(decoder.norm, name, heads * dim)?;
-                self.backend.weight(weight.into_rows(own.start * dim..own.end * dim))
+                self.host_norm_weight(decoder.norm, name, heads * dim)?.into_rows(own.start * dim..own.end * dim)
             }
-            HeadNorm::Head | HeadNorm::None => self.norm_weight(decoder.norm, name, dim),
-        }
+            HeadNorm::Head | HeadNorm::None => self.host_norm_weight(decoder.norm, name, dim)?,
+        };
+        self.backend.norm_weight(order.rows(weight))
     }
 
     /// Takes the worker's part of a weight that has an element for each of `heads` heads.

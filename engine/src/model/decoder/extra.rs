@@ -78,6 +78,6 @@ impl<B: Backend> LayerGate<B> {
         let mut gated = self.gate.apply_act(b, x.sum(b), self.activation);
         b.change(&mut gated, Change::Multiply { by: inputs, first: self.first });
         let projected = self.projection.apply(b, &gated);
-        x.add(b, &b.norm(&projected, &self.norm));
+        x.add(b, b.norm(&projected, &self.norm));
     }
 }

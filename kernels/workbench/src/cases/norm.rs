@@ -1,7 +1,7 @@
 //! Norms of rows.
 
 use cuda_std::launch::{DevicePtr, LaunchShape};
-use kernels::norm::{NormShape, floor_bytes, layer_norm, rms_norm, rms_norm_part};
+use kernels::norm::{NormShape, floor_bytes, layer_norm, rms_norm, rms_norm_divided, rms_norm_part, row_squares};
 use kernels::with_element;
 use launch::Result;
 
@@ -31,7 +31,8 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     };
     let all = Type::ALL.into_iter().flat_map(|ty| [(ty, true), (ty, false)]);
     let parts = Type::ALL.map(|ty| part(ty, rows, width, 3));
-    all.map(|kind| problem(kind).case()).chain(parts).collect()
+    let divided = Type::ALL.into_iter().flat_map(|ty| [squares(ty, rows, width, width / 2), divided(ty, rows, width, 1)]);
+    all.map(|kind| problem(kind).case()).chain(parts).chain(divided).collect()
 }
 
 /// Rows of random numbers far from zero. A variance computed from the mean of squares would lose its digits on them.
@@ -171,6 +172,104 @@ pub fn part(ty: Type, rows: usize, width: usize, parts: usize) -> Case {
                 // SAFETY: each block has a row of the shape's width.
                 launch: Box::new(move |gpu| unsafe { gpu.launch(launch, call) }),
                 error: Box::new(move |gpu| {
+                    let numbers = gpu.download(out)?.into_iter().map(|v| ty.number(v));
+                    Ok(relative_error(numbers, &truth) / rounding(ty))
+                }),
+            })
+        }),
+    }
+}
+
+/// Ranks that a row is divided among, and the rank whose part is computed.
+const RANKS: u32 = 3;
+const RANK: u32 = 1;
+
+/// The elements that represent a sum of squares in `row_squares`: its four bytes.
+fn bytes_of(ty: Type, sum: f32) -> [u16; 4] {
+    sum.to_le_bytes().map(|byte| ty.bits(byte.into()))
+}
+
+/// Sums of squares of `queries` and `keys` elements of fused rows, which also have as many values as keys.
+pub fn squares(ty: Type, rows: usize, queries: usize, keys: usize) -> Case {
+    let stride = queries + 2 * keys;
+    let vectors = |elements: usize| (elements / 8) as u32;
+    Case {
+        kernel: "row_squares",
+        shape: format!("{}, {rows} rows of {queries} and {keys}", ty.label()),
+        floor: Floor { bytes: 2 * (rows * (queries + keys + 8 * RANKS as usize)) as u64, flops: 0 },
+        prepare: Box::new(move |gpu| {
+            let x = ProblemRng(8).bits(ty, rows * stride);
+            let out = gpu.alloc::<u16>("out", rows * 8 * RANKS as usize)?;
+            let args = row_squares {
+                x: gpu.upload("x", &x)?.ptr(),
+                out: out.mut_ptr(),
+                queries: vectors(queries),
+                keys: vectors(keys),
+                stride: vectors(stride),
+                rank: RANK,
+                ranks: RANKS,
+            };
+            let call = with_element!(ty.element(), T => args.instance::<T>());
+            Ok(Prepared {
+                // SAFETY: each block has a row, and whole warps.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(LaunchShape::linear(rows as u32, 256), call) }),
+                error: Box::new(move |gpu| {
+                    let sum = |row: &[u16]| row.iter().map(|&v| ty.number(v).powi(2)).sum::<f64>();
+                    let truth: Vec<f64> =
+                        x.chunks(stride).flat_map(|row| [sum(&row[..queries]), sum(&row[queries..][..keys])]).collect();
+                    let mut sums = Vec::new();
+                    for (at, vector) in gpu.download(out)?.chunks(8).enumerate() {
+                        if at as u32 % RANKS == RANK {
+                            let word = |half: &[u16]| std::array::from_fn(|e| ty.number(half[e]) as u8);
+                            sums.extend(vector.chunks(4).map(|half| f64::from(f32::from_le_bytes(word(half)))));
+                        } else if vector.iter().any(|&v| v != 0) {
+                            return Ok(f64::INFINITY);
+                        }
+                    }
+                    Ok(relative_error(sums, &truth) / 1e-5)
+                }),
+            })
+        }),
+    }
+}
+
+/// Norms of the own part of rows that are divided among ranks. `part` is 0 for queries and 1 for keys.
+pub fn divided(ty: Type, rows: usize, width: usize, part: u32) -> Case {
+    let stride = width + 16;
+    Case {
+        kernel: "rms_norm_divided",
+        shape: format!("{}, {rows} rows of {width}, part {part}", ty.label()),
+        floor: Floor { bytes: floor_bytes(rows as u64, width as u64, false), flops: 0 },
+        prepare: Box::new(move |gpu| {
+            let mut random = ProblemRng(9);
+            let (before, weight) = (random.bits(ty, rows * stride), random.bits(ty, width));
+            let sums: Vec<f32> = (0..2 * rows * RANKS as usize).map(|_| 100.0 + random.unit() as f32).collect();
+            let squares: Vec<u16> = sums.iter().flat_map(|&sum| bytes_of(ty, sum)).collect();
+            let (count, out) = (RANKS * width as u32, gpu.upload("out", &before)?);
+            let args = rms_norm_divided {
+                x: gpu.upload("x", &before)?.ptr(),
+                weight: gpu.upload("weight", &weight)?.ptr(),
+                out: out.mut_ptr(),
+                squares: gpu.upload("squares", &squares)?.ptr(),
+                part,
+                width: count,
+                eps: EPS,
+                vectors: width as u32 / 8,
+                stride: stride as u32 / 8,
+                ranks: RANKS,
+            };
+            let call = with_element!(ty.element(), T => args.instance::<T>());
+            Ok(Prepared {
+                // SAFETY: each block has a row.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(LaunchShape::linear(rows as u32, 256), call) }),
+                error: Box::new(move |gpu| {
+                    let mut truth: Vec<f64> = before.iter().map(|&v| ty.number(v)).collect();
+                    let of_row = sums.chunks(2 * RANKS as usize);
+                    for (row, sums) in truth.chunks_mut(stride).zip(of_row) {
+                        let total: f64 = sums.iter().skip(part as usize).step_by(2).map(|&sum| f64::from(sum)).sum();
+                        let scale = 1.0 / (total / f64::from(count) + f64::from(EPS)).sqrt();
+                        row.iter_mut().zip(&weight).for_each(|(v, &w)| *v *= scale * ty.number(w));
+                    }
                     let numbers = gpu.download(out)?.into_iter().map(|v| ty.number(v));
                     Ok(relative_error(numbers, &truth) / rounding(ty))
                 }),

@@ -1,6 +1,6 @@
-//! Factors on rows and logits.
+//! Elementwise changes of rows and logits.
 
-use kernels::scaling::{scale_logits, scale_rows, shape};
+use kernels::scaling::{add_rows, multiply_columns, scale_logits, scale_rows, shape};
 use kernels::with_element;
 
 use super::norm::rounding;
@@ -15,6 +15,8 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     };
     let mut cases = vec![logits(rows, width, 0.25, 0.0), logits(rows, width, 1.0, 20.0)];
     cases.extend(Type::ALL.map(|ty| elements(ty, rows, 776)));
+    cases.extend(Type::ALL.map(|ty| sums(ty, rows, 776)));
+    cases.extend(Type::ALL.map(|ty| products(ty, rows, 776, 2000)));
     cases
 }
 
@@ -71,6 +73,68 @@ pub fn elements(ty: Type, rows: u32, width: u32) -> Case {
                     let inside = |i: usize| (i as u32 / 8) % stride < vectors;
                     let scaled = |i: usize, x: f64| if inside(i) { x * f64::from(factor) } else { x };
                     let truth: Vec<f64> = (0..).zip(&before).map(|(i, &x)| scaled(i, ty.number(x))).collect();
+                    let results = gpu.download(out)?.into_iter().map(|x| ty.number(x));
+                    Ok(relative_error(results, &truth) / rounding(ty))
+                }),
+            })
+        }),
+    }
+}
+
+/// Sums of two matrices.
+pub fn sums(ty: Type, rows: u32, width: u32) -> Case {
+    let vectors = rows * width / 8;
+    Case {
+        kernel: "add_rows",
+        shape: format!("{}, {rows} rows of {width}", ty.label()),
+        floor: Floor { bytes: 6 * u64::from(rows * width), flops: 0 },
+        prepare: Box::new(move |gpu| {
+            let mut random = ProblemRng(6);
+            let [x, y] = [(); 2].map(|()| random.bits(ty, (rows * width) as usize));
+            let out = gpu.alloc::<u16>("out", x.len())?;
+            let args =
+                add_rows { x: gpu.upload("x", &x)?.ptr(), y: gpu.upload("y", &y)?.ptr(), out: out.mut_ptr(), vectors };
+            let call = with_element!(ty.element(), T => args.instance::<T>());
+            Ok(Prepared {
+                // SAFETY: all arrays have these rows.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(shape(1, vectors), call) }),
+                error: Box::new(move |gpu| {
+                    let truth: Vec<f64> = x.iter().zip(&y).map(|(&x, &y)| ty.number(x) + ty.number(y)).collect();
+                    let results = gpu.download(out)?.into_iter().map(|x| ty.number(x));
+                    Ok(relative_error(results, &truth) / rounding(ty))
+                }),
+            })
+        }),
+    }
+}
+
+/// Products with the columns from 8 on of a matrix with `columns` columns.
+pub fn products(ty: Type, rows: u32, width: u32, columns: u32) -> Case {
+    let (vectors, stride) = (width / 8, columns / 8);
+    Case {
+        kernel: "multiply_columns",
+        shape: format!("{}, {rows} rows, {width} of {columns}", ty.label()),
+        floor: Floor { bytes: 6 * u64::from(rows * width), flops: 0 },
+        prepare: Box::new(move |gpu| {
+            let mut random = ProblemRng(7);
+            let [x, by] = [width, columns].map(|width| random.bits(ty, (rows * width) as usize));
+            let out = gpu.alloc::<u16>("out", x.len())?;
+            let args = multiply_columns {
+                x: gpu.upload("x", &x)?.ptr(),
+                by: gpu.upload("by", &by)?.ptr().offset(1),
+                out: out.mut_ptr(),
+                rows,
+                vectors,
+                stride,
+            };
+            let call = with_element!(ty.element(), T => args.instance::<T>());
+            Ok(Prepared {
+                // SAFETY: all arrays have these rows, and the columns end before the row does.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(shape(1, rows * vectors), call) }),
+                error: Box::new(move |gpu| {
+                    let width = width as usize;
+                    let factor = |i: usize| ty.number(by[i / width * columns as usize + 8 + i % width]);
+                    let truth: Vec<f64> = x.iter().enumerate().map(|(i, &x)| ty.number(x) * factor(i)).collect();
                     let results = gpu.download(out)?.into_iter().map(|x| ty.number(x));
                     Ok(relative_error(results, &truth) / rounding(ty))
                 }),

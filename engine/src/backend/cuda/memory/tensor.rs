@@ -20,6 +20,8 @@ pub struct CudaTensor {
     pub(in crate::backend::cuda) cols: u32,
     /// Distance in elements between rows.
     pub(in crate::backend::cuda) stride: u32,
+    /// Whether elements are f32, the type of logits. Otherwise they have the activations' type.
+    pub(in crate::backend::cuda) is_float: bool,
 }
 
 impl CudaTensor {
@@ -74,6 +76,14 @@ impl CudaWeight {
 }
 
 impl Norm<CudaWeight> {
+    /// Returns the factors. A layer norm may lack them.
+    pub(in crate::backend::cuda) fn weight(&self) -> Option<&CudaWeight> {
+        match self {
+            Norm::Layer { weight, .. } => weight.as_ref(),
+            Norm::Rms { weight, .. } => Some(weight),
+        }
+    }
+
     /// Returns the kernels' arguments: which norm it is, the addresses of its weight and bias (null if absent), and its
     /// epsilon.
     pub(in crate::backend::cuda) fn arguments(&self) -> (SumNorm, [DevicePtr<Vector>; 2], f32) {
@@ -90,4 +100,12 @@ impl Norm<CudaWeight> {
 pub struct CudaProjection {
     pub(in crate::backend::cuda) weight: CudaWeight,
     pub(in crate::backend::cuda) bias: Option<CudaWeight>,
+}
+
+/// The fused projections to query, key and value, or the query's alone.
+#[derive(Clone, Debug)]
+pub struct CudaQkvProjection {
+    pub(in crate::backend::cuda) projection: CudaProjection,
+    /// The number of the last columns that are values as well as keys. 0 if values have a projection of their own.
+    pub(in crate::backend::cuda) shared: u32,
 }

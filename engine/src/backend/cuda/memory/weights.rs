@@ -9,10 +9,10 @@ use std::sync::Arc;
 use kernels::gemm::epilogue::GATED_ROWS;
 use kernels::layout::VECTOR;
 
-use crate::backend::HostLinear;
+use crate::backend::{HostLinear, HostQkv};
 use crate::backend::cuda::memory::packed::{CodePacking, CodedMatrix, QuantisedRow};
 use crate::backend::cuda::memory::tensor::CodedWeight;
-use crate::backend::cuda::{CudaBackend, CudaProjection, CudaWeight};
+use crate::backend::cuda::{CudaBackend, CudaProjection, CudaQkvProjection, CudaWeight};
 use crate::error::{Error, Result};
 use crate::tensor::HostTensor;
 
@@ -94,6 +94,13 @@ impl CudaBackend {
         };
         self.weight_bytes.set(self.weight_bytes.get() + bytes);
         Ok(CudaWeight { memory, rows: rows as u32, cols: cols as u32, coded: None })
+    }
+
+    /// Fuses the projections to query, key and value. The key and the value may be absent, as [`HostQkv`] says.
+    pub(in crate::backend::cuda) fn fuse_qkv(&self, HostQkv { query, key, value }: HostQkv) -> Result<CudaQkvProjection> {
+        let shared = key.as_ref().filter(|_| value.is_none()).map_or(0, |key| key.weight.shape()[0] as u32);
+        let parts: Vec<HostLinear> = [Some(query), key, value].into_iter().flatten().collect();
+        Ok(CudaQkvProjection { projection: self.fuse(parts, concatenated)?, shared })
     }
 
     /// Fuses several projections of the same input and copies them to the device. `parts` returns the rows of the fused

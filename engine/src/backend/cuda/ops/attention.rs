@@ -1,93 +1,20 @@
-//! Attention, and writing keys and values to the cache.
+//! Attention.
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
 use cuda_std::vector::Vector;
 use kernels::attention::AttentionShape;
 use kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors};
-use kernels::attention::paper::launch::apart;
 use kernels::attention::prefill::{hopper, paged_prefill, shape};
-use kernels::cache::{reshape_and_cache, write_shape};
 use kernels::floor::Floor;
-use kernels::layout::VECTOR;
-use kernels::rope::{self, rope_and_cache};
-use kernels::with_element;
 
 use crate::backend::cuda::CudaBackend;
 use crate::backend::cuda::memory::cache::CudaKvCache;
 use crate::backend::cuda::memory::tensor::{CudaTensor, CudaWeight};
 use crate::backend::cuda::step::inputs::StepInputs;
 use crate::backend::cuda::step::queue::LaunchCost;
-use crate::backend::{Attention, QkNormRope};
+use crate::backend::Attention;
 
 impl CudaBackend {
-    /// Processes rows `[query | key | value]`: normalises and rotates heads in place, and writes keys and values to the
-    /// cache in the layout that attention reads.
-    pub(in crate::backend::cuda) fn norm_rope_and_write_kv(
-        &self,
-        qkv: &CudaTensor,
-        heads: QkNormRope<'_, CudaWeight>,
-        cache: &CudaKvCache,
-        layer: usize,
-        inputs: &StepInputs,
-    ) {
-        let (pages, shape) = (cache.pages(), self.heads);
-        let stride = qkv.stride / VECTOR;
-        let query_vectors = (shape.heads() * shape.head_size() / VECTOR) as usize;
-        let row: DevicePtrMut<Vector> = qkv.ptr();
-        let only_writes = self.paper.is_none() && heads.norms.is_none() && heads.rope.is_none();
-        let is_coded = pages.format.is_coded();
-        if only_writes && !is_coded {
-            let key = row.offset(query_vectors).cast_const();
-            let call = reshape_and_cache {
-                key,
-                value: key.offset(pages.token_vectors() as usize),
-                cache: cache.layer(layer),
-                slots: inputs.slots().cast_const(),
-                tokens: qkv.rows,
-                key_stride: stride,
-                value_stride: stride,
-                heads: pages.heads,
-                head_size: pages.head_size,
-                block_size: pages.block_size,
-            };
-            let floor = || Floor { bytes: 4 * 16 * u64::from(qkv.rows) * u64::from(pages.token_vectors()), flops: 0 };
-            // SAFETY: rows consist of whole vectors, and the block pool has no slot beyond the end of the cache.
-            unsafe { self.queue.launch(write_shape(pages, qkv.rows), call, floor) };
-            return;
-        }
-        let norm = |weight: Option<&CudaWeight>| weight.map_or(DevicePtr::NULL, CudaWeight::ptr);
-        // Queries that do not change need not be processed.
-        let (row, query_heads) = if only_writes { (row.offset(query_vectors), 0) } else { (row, shape.heads()) };
-        let args = rope_and_cache {
-            qkv: row.cast_const(),
-            query: row,
-            cache: if self.paper.is_some() { cache.keys(layer) } else { cache.layer(layer) },
-            angles: heads.rope.as_ref().map_or(DevicePtr::NULL, |rope| rope.angles.ptr()),
-            positions: inputs.positions().cast_const(),
-            slots: inputs.slots().cast_const(),
-            query_norm: norm(heads.norms.as_ref().map(|norms| norms.query)),
-            key_norm: norm(heads.norms.as_ref().and_then(|norms| norms.key)),
-            eps: heads.norms.as_ref().map_or(0.0, |norms| norms.eps),
-            tokens: qkv.rows,
-            qkv_stride: stride,
-            query_stride: stride,
-            heads: query_heads,
-            kv_heads: pages.heads,
-            head_size: pages.head_size,
-            block_size: pages.block_size,
-        };
-        let floor = || Floor { bytes: rope::floor_bytes(qkv.rows.into(), query_heads.into(), pages), flops: 0 };
-        let call = if self.paper.is_some() {
-            let args = apart(args, cache.values(layer).cast());
-            with_element!(self.element, T => args.instance::<T>())
-        } else {
-            rope::call(self.element, pages.format, args)
-        };
-        // SAFETY: rows consist of whole vectors, and the block pool has no slot beyond the end of the cache. The table
-        // of angles has a row for each position, and the backend was created for a head size with kernels.
-        unsafe { self.queue.launch(rope::shape(qkv.rows, query_heads, pages.heads), call, floor) };
-    }
-
     /// Computes attention for all rows: the first rows with the decode kernel, the others with the prefill kernel.
     pub(in crate::backend::cuda) fn attention(
         &self,

@@ -77,7 +77,7 @@ impl CudaBackend {
                 self.meet();
                 return compute(); // the device has failed, which shows when its result is waited for
             }
-            let (Some(graph), Some(CudaTensor { lease, rows, cols, stride })) = (recorded, &logits) else {
+            let (Some(graph), Some(CudaTensor { lease, rows, cols, stride, .. })) = (recorded, &logits) else {
                 self.meet();
                 return logits;
             };
@@ -96,6 +96,6 @@ impl CudaBackend {
             self.queue.fail(Error::Memory("the memory for the logits of a recorded step is in use".into()));
             return Some(self.floats(*rows, *cols));
         };
-        Some(CudaTensor { lease: Arc::new(lease), rows: *rows, cols: *cols, stride: *stride })
+        Some(CudaTensor { lease: Arc::new(lease), rows: *rows, cols: *cols, stride: *stride, is_float: true })
     }
 }
