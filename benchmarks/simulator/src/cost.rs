@@ -107,9 +107,10 @@ impl RehearsedModel {
         let blocks = |launch| gpu.attention_blocks(launch, DTYPE);
         let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (DTYPE, kv_dtype))?;
         let model = engine::tools::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
-        let (layers, heads, head_dim) = (config.layers, own.kv_heads, config.head_dim);
-        let layout = KvLayout::uniform(layers, heads, head_dim, BLOCK_SIZE, kv_dtype);
-        let shape = AttentionShape::new(own.heads as u32, own.kv_heads as u32, head_dim as u32, BLOCK_SIZE as u32)
+        let layout = KvLayout::new(&shard.kv_layers(config), BLOCK_SIZE, kv_dtype);
+        let [heads, kv_heads, size, block_size] =
+            [own.heads, own.kv_heads, config.head_dim, BLOCK_SIZE].map(|n| n as u32);
+        let shape = AttentionShape::new(heads, kv_heads, size, block_size)
             .map(|shape| shape.with_format(kv_dtype.format()))
             .map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(RehearsedModel { backend, model, layout, shape })

@@ -4,6 +4,7 @@ use crate::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope, QkNorm
 use crate::config::{DecoderConfig, DecoderLayer, HeadNorm};
 use crate::error::Result;
 use crate::model::layers::{Branch, Loader};
+use crate::tensor::HostTensor;
 
 /// The weights of one layer's attention, and its settings.
 pub struct AttentionLayer<B: Backend> {
@@ -127,9 +128,11 @@ impl<B: Backend> Loader<'_, B> {
         }
     }
 
-    /// Takes the worker's part of a weight that has an element for each of `heads` heads.
+    /// Takes the worker's part of a weight that has an element for each of `heads` heads. It becomes f32, the type of
+    /// scores.
     fn per_head(&mut self, name: &str, heads: usize) -> Result<B::Weight> {
         let own = self.backend.shard().heads(heads);
-        self.backend.weight(self.weights.take_elements(name, &[heads])?.into_rows(own))
+        let weight = self.weights.take_elements(name, &[heads])?.into_rows(own);
+        self.backend.weight(HostTensor::from_f32(weight.shape().to_vec(), weight.elements().to_f32()))
     }
 }
