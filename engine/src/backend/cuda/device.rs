@@ -140,8 +140,8 @@ pub(super) fn decode_kernel(launch: DecodeLaunch, element: ElementType) -> &'sta
         return launch.descriptor(element);
     }
     let size = shape.head_size().to_string();
-    let mut kernels = instances::<paged_attention_capped>(&[element.label(), size.as_str()]);
-    kernels.next().unwrap_or_else(|| unreachable!("a capped shape has kernels"))
+    let headed = [element.label(), size.as_str()];
+    instances::<paged_attention_capped>(&headed).next().unwrap_or_else(|| unreachable!("a capped shape has kernels"))
 }
 
 /// Returns one shape for each head size.

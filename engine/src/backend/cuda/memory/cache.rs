@@ -260,7 +260,11 @@ impl CudaKvCache {
         let groups = moves.chunk_by(|a, b| a.group == b.group);
         let chunks = groups.flat_map(move |moves| moves.chunks((capacity / self.block_bytes(moves)).max(1)));
         let mut next = 0;
-        chunks.map(move |chunk| (std::mem::replace(&mut next, next + chunk.len()), chunk))
+        chunks.map(move |chunk| {
+            let first = next;
+            next += chunk.len();
+            (first, chunk)
+        })
     }
 
     /// Bytes of each block of moves in one group.

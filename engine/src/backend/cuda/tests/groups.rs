@@ -45,7 +45,7 @@ fn sampled_everywhere(layout: &KvLayout, sequences: &[(usize, usize)]) -> Batch 
     Batch { logit_rows: (0..batch.tokens.len() as u32).collect(), ..batch }
 }
 
-/// The same model on the CPU.
+/// The same model on the CPU, with a cache of the same type.
 struct Reference {
     backend: CpuBackend,
     model: Box<dyn Model<CpuBackend>>,
@@ -58,7 +58,7 @@ impl Reference {
         let mut weights = files.weights(Some(DType::F16)).unwrap();
         weights.strip_prefix(config.family.weight_prefixes());
         let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
-        let layout = KvLayout::new(&config.kv_layers(), layout.block_size, DType::F16.into());
+        let layout = KvLayout::new(&config.kv_layers(), layout.block_size, layout.dtype);
         let cache = backend.kv_cache(layout, PAGES, 0).unwrap();
         Reference { backend, model, cache }
     }
@@ -106,7 +106,7 @@ fn groups_give_the_same_results_as_on_the_cpu() {
         assert_eq!(loaded.layout.cache_groups().iter().map(|group| group.blocks_per_page).collect::<Vec<_>>(), [1, 2]);
         let mut reference = Reference::new(&loaded.layout);
         for (i, batch) in steps(&loaded.layout).into_iter().enumerate() {
-            let at = format!("{:?}, step {i}", options.attention);
+            let at = format!("{:?}, {}, step {i}", options.attention, loaded.layout.dtype);
             assert_near(&loaded.step(batch.clone()), &reference.step(batch), tolerance, &at);
         }
     }
