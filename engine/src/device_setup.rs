@@ -4,7 +4,7 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod gpu;
 
-use crate::config::{LayerKv, ModelConfig};
+use crate::config::ModelConfig;
 use crate::device_info::DeviceInfo;
 use crate::error::{Error, Result};
 use crate::kv::{KvDtype, KvLayout, MAX_GROUPS};
@@ -52,13 +52,12 @@ pub(crate) fn load_model(
     cpu::load_model(config, weights, open, options, note)
 }
 
-/// The layout of one worker's cache for a model with the given layers.
+/// The layout of one worker's cache for a model.
 ///
 /// # Errors
 /// [`crate::Error::Unsupported`] if there are too many groups of layers.
-fn kv_layout(layers: &[LayerKv], shard: Shard, options: &Options, dtype: KvDtype) -> Result<KvLayout> {
-    let own = |layer: &LayerKv| LayerKv { heads: shard.heads(layer.heads).len(), ..*layer };
-    let layout = KvLayout::new(&layers.iter().map(own).collect::<Vec<_>>(), options.block_size, dtype);
+fn kv_layout(config: &ModelConfig, shard: Shard, options: &Options, dtype: KvDtype) -> Result<KvLayout> {
+    let layout = KvLayout::new(&shard.kv_layers(config), options.block_size, dtype);
     match layout.groups.len() {
         count if count > MAX_GROUPS => Err(Error::Unsupported(format!(
             "the layers have {count} different kinds of KV caches, but at most {MAX_GROUPS} are supported"

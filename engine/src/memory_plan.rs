@@ -30,19 +30,19 @@ pub struct Rehearsal {
 }
 
 impl Rehearsal {
-    fn batch(&self, block_size: usize) -> Batch {
-        let mut batch = Batch::new(1);
+    fn batch(&self, layout: &KvLayout) -> Batch {
+        let mut batch = Batch::new(layout.groups.len());
         let lens = std::iter::repeat_n((1, self.context.max(1)), self.decodes);
         let others = [self.drafted, self.prompt].into_iter().filter(|&len| len > 0).map(|len| (len, len));
         for (len, context) in lens.chain(others) {
             batch.spans.push(Span { start: batch.tokens.len(), len, context, table: batch.table_len() });
             batch.tokens.resize(batch.tokens.len() + len, 0);
-            let blocks = &mut batch.groups[0].blocks;
-            blocks.resize(blocks.len() + context.div_ceil(block_size), 0);
+            let blocks = batch.table_len() + context.div_ceil(layout.block_size);
+            batch.groups.iter_mut().for_each(|group| group.blocks.resize(blocks, 0));
         }
         let tokens = batch.tokens.len();
         batch.positions = vec![0; tokens];
-        batch.groups[0].slots = vec![0; tokens];
+        batch.groups.iter_mut().for_each(|group| group.slots = vec![0; tokens]);
         batch.logit_rows = (0..self.logits).map(|row| row.min(tokens - 1) as u32).collect();
         batch
     }
@@ -62,7 +62,7 @@ pub fn rehearse(
     let rows = vec![SampleRow::new(&params, 0); step.logits];
     backend.rehearse(|| {
         let mut cache = backend.rehearsed_cache(layout);
-        let inputs = backend.upload(step.batch(layout.block_size), &rows);
+        let inputs = backend.upload(step.batch(layout), &rows);
         let hidden = model.forward(backend, &mut cache, &inputs);
         if step.logits > 0 {
             let logits = backend.gather_logits(model.logits(backend, backend.logit_rows(&hidden, &inputs)));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use anyhow::{Result, ensure};
-use engine::tools::config::{LayerKv, ModelConfig};
+use engine::tools::config::ModelConfig;
 use engine::tools::kv::{KvDtype, KvGroup, KvLayout, MAX_GROUPS};
 use engine::tools::parallel::Shard;
 use serde_json::{Value, json};
@@ -12,18 +12,12 @@ const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * KIB;
 const GIB: f64 = 1024.0 * MIB;
 
-/// Returns the caches of a model's layers on one of several GPUs.
-pub fn layers(config: &ModelConfig, shard: Shard) -> Vec<LayerKv> {
-    let own = |layer: LayerKv| LayerKv { heads: shard.heads(layer.heads).len(), ..layer };
-    config.kv_layers().into_iter().map(own).collect()
-}
-
 /// Returns the layout of a model's KV cache on one of several GPUs.
 ///
 /// # Errors
 /// If the layers have too many kinds of caches.
 pub fn layout(config: &ModelConfig, shard: Shard, block_size: usize, kv_dtype: KvDtype) -> Result<KvLayout> {
-    let layout = KvLayout::new(&layers(config, shard), block_size, kv_dtype);
+    let layout = KvLayout::new(&shard.kv_layers(config), block_size, kv_dtype);
     ensure!(layout.groups.len() <= MAX_GROUPS, "the layers have {} kinds of KV caches", layout.groups.len());
     Ok(layout)
 }

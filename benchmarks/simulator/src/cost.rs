@@ -65,8 +65,6 @@ pub struct RehearsedModel {
     backend: CudaBackend,
     model: Box<dyn Model<CudaBackend>>,
     layout: KvLayout,
-    /// The cache of the rehearsed steps. It keeps what the layer with the largest window needs, in all layers.
-    rehearsed: KvLayout,
     attention: Vec<LayerAttention>,
 }
 
@@ -124,15 +122,12 @@ impl RehearsedModel {
         let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (DTYPE, kv_dtype))?;
         let model = engine::tools::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
         let layout = cache_plan::layout(config, shard, BLOCK_SIZE, kv_dtype)?;
-        let common = |layer: LayerKv| LayerKv { window: config.window(), ..layer };
-        let layers: Vec<LayerKv> = cache_plan::layers(config, shard).into_iter().map(common).collect();
-        let rehearsed = KvLayout::new(&layers, BLOCK_SIZE, kv_dtype);
         let attention = layout.groups.iter().enumerate().map(|(at, group)| {
             let layers = (0..layout.num_layers()).filter(|&layer| layout.place(layer).group == at).count() as f64;
             Ok(LayerAttention { shape: shape(own.heads, group, kv_dtype)?, layers, window: group.window })
         });
         let attention = attention.collect::<Result<_>>()?;
-        Ok(RehearsedModel { backend, model, layout, rehearsed, attention })
+        Ok(RehearsedModel { backend, model, layout, attention })
     }
 
     /// Returns the layout of the cache on one GPU.
@@ -145,7 +140,7 @@ impl RehearsedModel {
     /// # Errors
     /// See [`rehearse`].
     pub fn launches(&self, step: Rehearsal) -> Result<Vec<NotedLaunch>> {
-        Ok(rehearse(&self.backend, &*self.model, &self.rehearsed, step)?)
+        Ok(rehearse(&self.backend, &*self.model, &self.layout, step)?)
     }
 
     /// Returns the seconds of a step, summed over its launches.

@@ -32,7 +32,7 @@ pub(super) fn load_model(
     let of = options.tensor_parallel_size;
     let shard = Shard { rank: 0, of };
     shard.config(config)?;
-    let part = kv_layout(&config.kv_layers(), shard, options, options.kv_dtype.unwrap_or(KvDtype::Float(DType::F32)))?;
+    let part = kv_layout(config, shard, options, options.kv_dtype.unwrap_or(KvDtype::Float(DType::F32)))?;
     // The workers share the machine's memory.
     let layout = part.clone().of_workers(of);
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;

@@ -6,8 +6,8 @@ use launch::Driver;
 
 use super::{LoadedModel, kv_layout, text_only};
 use crate::backend::Backend;
-use crate::backend::cuda::{CudaBackend, GpuGroup, check_workers};
-use crate::config::{LayerKv, ModelConfig};
+use crate::backend::cuda::{CudaBackend, GpuGroup, check_layout, check_workers};
+use crate::config::ModelConfig;
 use crate::device_info::{DeviceInfo, MemoryPlan};
 use crate::error::{Error, Result};
 use crate::kv::{KvDtype, KvLayout};
@@ -121,10 +121,7 @@ impl OpenGpus {
         let OpenGpus { workers, group, dtype, kv_dtype } = self;
         let of = workers.len();
         // The layouts of each worker's cache and of all together.
-        // All layers share one group, which keeps what the layer with the largest window needs.
-        let common = |layer: LayerKv| LayerKv { window: config.window(), ..layer };
-        let layers: Vec<LayerKv> = config.kv_layers().into_iter().map(common).collect();
-        let part = kv_layout(&layers, Shard { rank: 0, of }, options, kv_dtype)?;
+        let part = kv_layout(config, Shard { rank: 0, of }, options, kv_dtype)?;
         check_layout(&part)?;
         let layout = part.clone().of_workers(of);
 
@@ -159,16 +156,6 @@ impl OpenGpus {
         };
         Ok(LoadedModel { runner, layout, num_blocks, swap_blocks, device })
     }
-}
-
-/// Refuses caches that the GPU's kernels cannot address.
-fn check_layout(layout: &KvLayout) -> Result<()> {
-    let layers = layout.groups.iter().map(|group| group.layers.len()).sum::<usize>();
-    if layout.groups.len() > 1 || layout.num_layers() > layers {
-        let why = "the GPU needs a KV cache of its own, with equal heads, in every layer; use the CPU for this model";
-        return Err(Error::Unsupported(why.into()));
-    }
-    Ok(())
 }
 
 /// Whether quantised projections stay quantised. Requesting a type decodes them, as on the CPU. With several workers

@@ -12,6 +12,15 @@ pub struct BlockMoves {
     pub copies: Vec<BlockCopy>,
 }
 
+impl BlockMoves {
+    /// Sorts each list by group. The order within a list does not matter to the result.
+    pub fn sort_by_group(&mut self) {
+        for list in [&mut self.swap_out, &mut self.swap_in, &mut self.copies] {
+            list.sort_by_key(|copy| copy.group);
+        }
+    }
+}
+
 /// A copy of one whole block to another, in every layer of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCopy {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::config::{ModelConfig, ModelFamily};
+use crate::config::{LayerKv, ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
 
 /// A worker's part of a model, identified by the worker's number and the number of workers.
@@ -48,6 +48,12 @@ impl Shard {
     pub fn rows(self, count: usize) -> Range<usize> {
         let each = count.div_ceil(self.of);
         (self.rank * each).min(count)..((self.rank + 1) * each).min(count)
+    }
+
+    /// Describes the worker's cache of every layer of a model.
+    pub fn kv_layers(self, config: &ModelConfig) -> Vec<LayerKv> {
+        let own = |layer: LayerKv| LayerKv { heads: self.heads(layer.heads).len(), ..layer };
+        config.kv_layers().into_iter().map(own).collect()
     }
 
     /// Returns the model's configuration for one worker, with its number of heads.

@@ -15,6 +15,7 @@ mod families;
 mod parallel;
 mod setups;
 mod tiers;
+mod windows;
 
 use std::sync::Once;
 

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
-use kernels::attention::decode::DecodeLaunch;
 use kernels::communicator::{ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, MAX_RANKS, all_reduce, gather_logits, shots};
 use kernels::floor::Floor;
 use kernels::layout::VECTOR;
@@ -134,11 +133,13 @@ impl CudaBackend {
             mailboxes: devices.iter().map(mailbox).collect::<Result<_>>()?,
             blocks: devices.iter().map(|device| device.context.limits().multiprocessors).min().unwrap_or(1),
         });
-        // The grid decides whether drafts are rows of decode attention, and therefore the rows of a step. All workers
+        // The grids decide whether drafts are rows of decode attention, and therefore the rows of a step. All workers
         // must use the same.
-        let grid = workers.iter().map(|worker| worker.drafts.arrivals()).min().unwrap_or(1);
+        let grids = workers.iter().map(|worker| worker.heads.draft_slots());
+        let least = |a: Vec<u32>, b: Vec<u32>| a.into_iter().zip(b).map(|(a, b)| a.min(b)).collect();
+        let grids = grids.reduce(least).unwrap_or_default();
         for worker in workers {
-            worker.drafts = DecodeLaunch::with_drafts(worker.heads, grid);
+            worker.heads.set_draft_slots(&grids);
             worker.communicator = worker
                 .queue
                 .device()

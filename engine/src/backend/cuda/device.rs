@@ -2,8 +2,9 @@
 
 use super::gpu;
 use cuda_std::launch::{Descriptor, Family, Kernel, KernelCall, LaunchShape};
-use kernels::attention::decode::{paged_attention, plan_paged_attention};
-use kernels::attention::{AttentionShape, paper, prefill::hopper::paged_prefill_hopper, prefill::paged_prefill};
+use kernels::attention::decode::{DecodeLaunch, paged_attention, paged_attention_capped, plan_paged_attention};
+use kernels::attention::prefill::{hopper::paged_prefill_hopper, paged_prefill, paged_prefill_capped};
+use kernels::attention::{AttentionShape, paper};
 use kernels::element::ElementType;
 use kernels::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
@@ -31,8 +32,8 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Opens GPU number `ordinal` and loads the kernels for the model's heads and element type. If `is_quantised` is
-    /// set, this includes kernels for quantised weights. Uses the options for attention kernels and for dependent
+    /// Opens GPU number `ordinal` and loads the kernels for the heads of the model's layers and its element type. If
+    /// `is_quantised` is set, this includes kernels for quantised weights. Uses the options for attention kernels and for dependent
     /// launches.
     ///
     /// # Errors
@@ -42,7 +43,7 @@ impl CudaDevice {
         ordinal: u32,
         options: &Options,
         element: ElementType,
-        heads: AttentionShape,
+        heads: &[AttentionShape],
         is_quantised: bool,
     ) -> Result<Self> {
         let context = Context::new(driver, ordinal).map_err(|error| Error::Device(error.to_string()))?;
@@ -118,21 +119,64 @@ fn instances<F: Family>(labels: &[&str]) -> impl Iterator<Item = &'static Descri
 }
 
 /// Returns the paper's kernels for a model with these heads.
-fn paper_kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descriptor> {
-    let (size, block) = (heads.head_size().to_string(), heads.pages().block_size.to_string());
-    let (typed, sized) = ([element.label()], [element.label(), size.as_str(), block.as_str()]);
-    instances::<paper::paged_attention_v1>(&sized)
-        .chain(instances::<paper::paged_attention_v2>(&sized))
-        .chain(instances::<paper::paged_attention_v2_reduce>(&typed))
+fn paper_kernels(element: ElementType, heads: &[AttentionShape]) -> Vec<&'static Descriptor> {
+    let typed = [element.label()];
+    let mut kernels: Vec<_> = instances::<paper::paged_attention_v2_reduce>(&typed)
         .chain(instances::<paper::paper_rope_and_cache>(&typed))
-        .collect()
+        .collect();
+    for shape in of_sizes(heads) {
+        let (size, block) = (shape.head_size().to_string(), shape.pages().block_size.to_string());
+        let sized = [element.label(), size.as_str(), block.as_str()];
+        kernels.extend(instances::<paper::paged_attention_v1>(&sized));
+        kernels.extend(instances::<paper::paged_attention_v2>(&sized));
+    }
+    kernels
+}
+
+/// Returns the kernel of a launch of decode attention.
+pub(super) fn decode_kernel(launch: DecodeLaunch, element: ElementType) -> &'static Descriptor {
+    let shape = launch.attention();
+    if !shape.is_capped() {
+        return launch.descriptor(element);
+    }
+    let size = shape.head_size().to_string();
+    let headed = [element.label(), size.as_str()];
+    instances::<paged_attention_capped>(&headed).next().unwrap_or_else(|| unreachable!("a capped shape has kernels"))
+}
+
+/// Returns one shape for each head size.
+fn of_sizes(heads: &[AttentionShape]) -> Vec<AttentionShape> {
+    let mut sizes: Vec<AttentionShape> = Vec::new();
+    for &shape in heads {
+        if !sizes.iter().any(|other| other.head_size() == shape.head_size()) {
+            sizes.push(shape);
+        }
+    }
+    sizes
+}
+
+/// Returns the attention kernels for layers with these heads. Either all layers have a softcap or none has one.
+fn attention_kernels(element: ElementType, heads: &[AttentionShape]) -> Vec<&'static Descriptor> {
+    let mut kernels = Vec::new();
+    for shape in of_sizes(heads) {
+        let size = shape.head_size().to_string();
+        let headed = [kv_element::label(element, shape.pages().format), size.as_str()];
+        if shape.is_capped() {
+            kernels.extend(instances::<paged_attention_capped>(&headed));
+            kernels.extend(instances::<paged_prefill_capped>(&headed));
+            continue;
+        }
+        kernels.extend(instances::<paged_attention>(&headed));
+        kernels.extend(instances::<paged_prefill>(&headed));
+        kernels.extend(instances::<paged_prefill_hopper>(&headed));
+    }
+    kernels
 }
 
 /// Returns the kernels that a model with these heads and unquantised weights may launch on a target.
-fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'static Descriptor> {
-    let size = heads.head_size().to_string();
-    let cached = kv_element::label(element, heads.pages().format);
-    let (typed, headed) = ([element.label()], [cached, size.as_str()]);
+fn kernels(element: ElementType, heads: &[AttentionShape], target: &str) -> Vec<&'static Descriptor> {
+    let typed = [element.label()];
+    let cached: Vec<_> = heads.iter().map(|shape| kv_element::label(element, shape.pages().format)).take(1).collect();
     [
         &cache::reshape_and_cache::DESCRIPTOR,
         &cache::copy_blocks::DESCRIPTOR,
@@ -145,9 +189,7 @@ fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'s
         &scaling::scale_logits::DESCRIPTOR,
     ]
     .into_iter()
-    .chain(instances::<paged_attention>(&headed))
-    .chain(instances::<paged_prefill>(&headed))
-    .chain(instances::<paged_prefill_hopper>(&headed))
+    .chain(attention_kernels(element, heads))
     .chain(instances::<gemm>(&typed))
     .chain(instances::<gemm_hopper>(&typed))
     .chain(instances::<gemm_hopper_decode>(&typed))
@@ -165,8 +207,8 @@ fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'s
     .chain(instances::<scaling::scale_rows>(&typed))
     .chain(instances::<scaling::add_rows>(&typed))
     .chain(instances::<scaling::multiply_columns>(&typed))
-    .chain(instances::<rope::rope_and_cache>(&[cached]))
-    .chain(instances::<rope::general_rope_and_cache>(&[cached]))
+    .chain(instances::<rope::rope_and_cache>(&cached))
+    .chain(instances::<rope::general_rope_and_cache>(&cached))
     .filter(|kernel| kernel.is_for(target))
     .collect()
 }
@@ -189,7 +231,7 @@ mod tests {
     fn only_kernels_of_the_models_type_and_heads_are_loaded() {
         let names = |target| -> Vec<_> {
             let heads = AttentionShape::new(8, 2, 64, 16).unwrap();
-            kernels(ElementType::Bf16, heads, target).iter().map(|kernel| kernel.name).collect()
+            kernels(ElementType::Bf16, &[heads], target).iter().map(|kernel| kernel.name).collect()
         };
         assert!(names("sm_90a").contains(&"gemm_hopper_bf16_256"));
         assert!(names("sm_90a").contains(&"gemm_hopper_decode_bf16_64"));
@@ -199,5 +241,20 @@ mod tests {
             || name.contains("hopper")
             || name.contains("int8")
             || name.starts_with("paged_prefill_bf16_128")));
+    }
+
+    #[test]
+    fn kernels_are_loaded_for_every_head_size_and_for_the_softcap() {
+        let heads = |size| AttentionShape::new(8, 2, size, 16).unwrap();
+        let attention = |heads: &[AttentionShape]| -> Vec<_> {
+            let kernels = attention_kernels(ElementType::F16, heads);
+            let names = kernels.iter().map(|kernel| kernel.name).filter(|name| !name.contains("hopper"));
+            names.filter(|name| name.starts_with("paged_prefill")).collect()
+        };
+        assert_eq!(attention(&[heads(32), heads(64), heads(32)]), ["paged_prefill_f16_32", "paged_prefill_f16_64"]);
+        let capped = heads(128).with_softcap().unwrap();
+        assert_eq!(attention(&[capped]), ["paged_prefill_capped_f16_128"]);
+        let name = |shape| decode_kernel(DecodeLaunch::new(shape, 1), ElementType::F16).name;
+        assert_eq!([capped, heads(64)].map(name), ["paged_attention_capped_f16_128_8", "paged_attention_f16_64_8"]);
     }
 }

@@ -1,4 +1,7 @@
-//! The mechanisms of decoders that have no kernels.
+//! The mechanisms of decoders that have no kernels, and the heads that attention has kernels for.
+
+use kernels::attention::AttentionShape;
+use kernels::attention::paper::MAX_HEAD_SIZE;
 
 use kernels::layout::VECTOR;
 use kernels::norm::NormShape;
@@ -6,6 +9,9 @@ use kernels::rope::{Pairing, check_general};
 
 use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, ModelConfig, ModelFamily, Rope};
 use crate::error::{Error, Result};
+use crate::kv::KvDtype;
+use crate::options::AttentionKernels;
+use crate::parallel::Shard;
 
 /// Refuses a model that the kernels cannot compute, and names the first mechanism that they lack.
 pub(super) fn check(config: &ModelConfig) -> Result<()> {
@@ -26,15 +32,7 @@ pub(super) fn check_paper(config: &ModelConfig) -> Result<()> {
 }
 
 fn missing(decoder: &DecoderConfig) -> Option<&'static str> {
-    let shape = |i: usize| (decoder.layers[i].heads, decoder.layers[i].kv_heads, decoder.layers[i].head_dim);
-    let mut layers = decoder.layers.iter().enumerate();
     let lacking = [
-        (decoder.sinks, "attention sinks"),
-        (decoder.softcap.is_some(), "a softcap of attention"),
-        (
-            layers.any(|(i, layer)| layer.source != i || shape(i) != shape(0)),
-            "layers whose caches differ or are shared",
-        ),
         (decoder.layers.iter().any(|layer| !can_rotate(decoder, layer)), "rotations of this part of each head"),
         (has_long_rows(decoder), "norms of such long rows of heads"),
         (
@@ -85,4 +83,40 @@ fn has_long_rows(decoder: &DecoderConfig) -> bool {
         NormShape::of(width).is_err()
     };
     decoder.head_norm == HeadNorm::Row && decoder.layers.iter().any(is_long)
+}
+
+/// Returns a worker's attention heads in each layer. `config` is the model's configuration
+/// [for this worker](Shard::config).
+///
+/// # Errors
+/// [`Error::Unsupported`] if no kernel supports the heads of a layer together with the softcap and the type of keys and
+/// values.
+pub(super) fn layer_shapes(
+    config: &ModelConfig,
+    shard: Shard,
+    block_size: usize,
+    kv_dtype: KvDtype,
+    kernels: AttentionKernels,
+) -> Result<Vec<AttentionShape>> {
+    let (heads, is_capped) = match &config.family {
+        ModelFamily::Decoder(decoder) => {
+            let own = |count| shard.heads(count).len();
+            let layers = decoder.layers.iter().map(|layer| [own(layer.heads), own(layer.kv_heads), layer.head_dim]);
+            (layers.collect(), decoder.softcap.is_some())
+        }
+        _ => (vec![[config.heads, config.kv_heads, config.head_dim]; config.layers], false),
+    };
+    // The paper's kernels take the softcap as an argument.
+    let is_paper = kernels != AttentionKernels::Quire;
+    let shape = |[heads, kv_heads, size]: [usize; 3]| {
+        if is_paper && size > MAX_HEAD_SIZE as usize {
+            return Err(Error::Unsupported(format!("--attention v1 and v2 on the GPU: heads of {size} elements")));
+        }
+        let [heads, kv_heads, size, block_size] =
+            [heads, kv_heads, size, block_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let shape = AttentionShape::new(heads, kv_heads, size, block_size).map(|s| s.with_format(kv_dtype.format()));
+        let capped = shape.and_then(|shape| if is_capped && !is_paper { shape.with_softcap() } else { Ok(shape) });
+        capped.map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))
+    };
+    heads.into_iter().map(shape).collect()
 }

@@ -3,7 +3,8 @@
 //! | file or folder | contents |
 //! | --- | --- |
 //! | `device`, `ptx` | opening the GPU and loading kernels; the embedded PTX |
-//! | `mechanisms` | the mechanisms of models that have no kernels |
+//! | `mechanisms` | the mechanisms of models that have no kernels, and the heads that have some |
+//! | `heads` | the attention heads of each layer, and the launches of decode attention for them |
 //! | `communicator` | data exchange between the GPUs of a divided model |
 //! | `memory` | activations in an arena, weights in the kernels' layout, KV blocks and their moves |
 //! | `step` | a step's inputs, packed into one upload; its launches, executed or only recorded as notes; decode steps as CUDA graphs |
@@ -14,6 +15,7 @@
 
 mod communicator;
 mod device;
+mod heads;
 mod mechanisms;
 mod memory;
 mod operations;
@@ -27,7 +29,6 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use cuda_std::launch::DevicePtrMut;
-use kernels::attention::paper::MAX_HEAD_SIZE;
 use kernels::attention::{AttentionShape, decode::DecodeLaunch};
 use kernels::element::ElementType;
 use kernels::gemm::plan::GpuLimits;
@@ -36,7 +37,7 @@ use launch::{DeviceBuffer, Driver};
 
 pub use communicator::{GpuGroup, check_workers};
 use memory::cache::Arrays;
-pub use memory::cache::CudaKvCache;
+pub use memory::cache::{CudaKvCache, check_layout};
 pub use memory::tensor::{CudaProjection, CudaQkvProjection, CudaTensor, CudaWeight};
 pub use step::inputs::StepInputs;
 pub(crate) use step::inputs::{BUCKETS, bucket};
@@ -44,6 +45,7 @@ pub use step::queue::{LaunchCost, NotedLaunch};
 
 use self::communicator::Communicator;
 use self::device::CudaDevice;
+use self::heads::LayerHeads;
 use self::memory::arena::{Arena, Lease};
 use self::memory::upload::Upload;
 use self::ops::paper::PaperAttention;
@@ -54,7 +56,7 @@ use self::step::staging::Staging;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::kv::{KvDtype, KvLayout};
-use crate::options::Options;
+use crate::options::{AttentionKernels, Options};
 use crate::parallel::Shard;
 use crate::quantised::QuantType;
 use crate::tensor::DType;
@@ -75,10 +77,7 @@ pub struct CudaBackend {
     dtype: DType,
     /// The kernels' name for `dtype`.
     element: ElementType,
-    heads: AttentionShape,
-    decode: DecodeLaunch,
-    /// Decode attention in steps with drafts.
-    drafts: DecodeLaunch,
+    heads: LayerHeads,
     /// With `Some` the paper's kernels compute attention.
     paper: Option<PaperAttention>,
     vocab: usize,
@@ -121,25 +120,18 @@ impl CudaBackend {
         (dtype, kv_dtype): (DType, KvDtype),
         is_quantised: bool,
     ) -> Result<Self> {
-        let (heads, element) = (shape(config, options.block_size, kv_dtype)?, element_type(dtype)?);
+        let shapes = shapes(config, shard, options.block_size, kv_dtype, options.attention)?;
+        let element = element_type(dtype)?;
         let paper = PaperAttention::new(options.attention, config.max_positions)?;
         if paper.is_some() {
             mechanisms::check_paper(config)?;
         }
-        if paper.is_some() && heads.head_size() > MAX_HEAD_SIZE {
-            let size = heads.head_size();
-            return Err(Error::Unsupported(format!("--attention v1 and v2 on the GPU: heads of {size} elements")));
-        }
-        let device = CudaDevice::open(driver, ordinal, options, element, heads, is_quantised)?;
-        let slots = |one: DecodeLaunch| -> Result<u32> {
-            let shape = one.shape();
-            let together = device
-                .module
-                .occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)
-                .map_err(gpu)?;
+        let device = CudaDevice::open(driver, ordinal, options, element, &shapes, is_quantised)?;
+        let heads = LayerHeads::new(&shapes, |one| {
+            let (shape, kernel) = (one.shape(), device::decode_kernel(one, element));
+            let together = device.module.occupancy(kernel, shape.threads[0], shape.shared as usize).map_err(gpu)?;
             Ok(device.context.limits().multiprocessors * together.max(1))
-        };
-        let slots = [slots(DecodeLaunch::new(heads, 1))?, slots(DecodeLaunch::with_drafts(heads, 1))?];
+        })?;
         let counters = DeviceBuffer::zeroed(&device.stream, COUNTERS + 1).map_err(gpu)?.named("counters");
         let upload = Upload::new(&device.context).map_err(gpu)?;
         Ok(CudaBackend {
@@ -154,7 +146,6 @@ impl CudaBackend {
                 config,
                 heads,
                 (dtype, element),
-                slots,
             )
         })
     }
@@ -173,19 +164,17 @@ impl CudaBackend {
         block_size: usize,
         (dtype, kv_dtype): (DType, KvDtype),
     ) -> Result<Self> {
-        let (heads, element) = (shape(config, block_size, kv_dtype)?, element_type(dtype)?);
-        let slots = [DecodeLaunch::new(heads, 1), DecodeLaunch::with_drafts(heads, 1)]
-            .map(|one| gpu.multiprocessors * attention_blocks(one));
-        let queue = LaunchQueue::without_device(gpu);
-        Ok(CudaBackend { records: true, shard, ..Self::with_queue(queue, config, heads, (dtype, element), slots) })
+        let shapes = shapes(config, shard, block_size, kv_dtype, AttentionKernels::Quire)?;
+        let heads = LayerHeads::new(&shapes, |one| Ok(gpu.multiprocessors * attention_blocks(one)))?;
+        let (queue, types) = (LaunchQueue::without_device(gpu), (dtype, element_type(dtype)?));
+        Ok(CudaBackend { records: true, shard, ..Self::with_queue(queue, config, heads, types) })
     }
 
     fn with_queue(
         queue: LaunchQueue,
         config: &ModelConfig,
-        heads: AttentionShape,
+        heads: LayerHeads,
         (dtype, element): (DType, ElementType),
-        slots: [u32; 2],
     ) -> Self {
         CudaBackend {
             queue,
@@ -193,8 +182,6 @@ impl CudaBackend {
             dtype,
             element,
             heads,
-            decode: DecodeLaunch::new(heads, slots[0]),
-            drafts: DecodeLaunch::with_drafts(heads, slots[1]),
             paper: None,
             vocab: config.vocab_size,
             counters: None,
@@ -250,8 +237,8 @@ impl CudaBackend {
     }
 
     /// Returns the attention heads of a layer.
-    fn layer_heads(&self, _layer: usize) -> AttentionShape {
-        self.heads
+    fn layer_heads(&self, layer: usize) -> AttentionShape {
+        self.heads.layer(layer)
     }
 
     /// Records an error of the current step.
@@ -334,17 +321,19 @@ impl CudaBackend {
     }
 }
 
-/// Returns the model's heads. Fails if there are no kernels for them, for the type of keys and values, for the hidden
+/// Returns the heads of all layers. Fails if there are no kernels for them, for the type of keys and values, for the hidden
 /// size, or for a mechanism of the model.
-fn shape(config: &ModelConfig, block_size: usize, kv_dtype: KvDtype) -> Result<AttentionShape> {
+fn shapes(
+    config: &ModelConfig,
+    shard: Shard,
+    block_size: usize,
+    kv_dtype: KvDtype,
+    kernels: AttentionKernels,
+) -> Result<Vec<AttentionShape>> {
     mechanisms::check(config)?;
     NormShape::of(u32::try_from(config.hidden).unwrap_or(u32::MAX))
         .map_err(|error| Error::Unsupported(format!("the hidden size on the GPU: {error}")))?;
-    let [heads, kv_heads, size, block_size] =
-        [config.heads, config.kv_heads, config.head_dim, block_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-    AttentionShape::new(heads, kv_heads, size, block_size)
-        .map(|shape| shape.with_format(kv_dtype.format()))
-        .map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))
+    mechanisms::layer_shapes(config, shard, block_size, kv_dtype, kernels)
 }
 
 /// Returns the kernels' name for a type.

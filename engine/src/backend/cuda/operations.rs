@@ -150,7 +150,7 @@ impl Backend for CudaBackend {
         match self.queue.device() {
             Some(device) => {
                 let memory =
-                    self.allocate(num_blocks * layout.block_bytes(), "the blocks of the KV cache")?.named("KV cache");
+                    self.allocate(num_blocks * layout.page_bytes(), "the blocks of the KV cache")?.named("KV cache");
                 CudaKvCache::new(device, self.rehearsed_cache(&layout), (memory, num_blocks), swap_blocks)
             }
             None => Ok(self.rehearsed_cache(&layout)),
@@ -158,8 +158,8 @@ impl Backend for CudaBackend {
     }
 
     fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> StepInputs {
-        let row_tables = self.paper.map(|_| self.heads.pages().block_size as usize);
-        let drafts = self.paper.is_none().then_some(self.drafts);
+        let row_tables = self.paper.map(|_| self.heads.block_size());
+        let drafts = self.paper.is_none().then(|| self.heads.drafts());
         let packing = Packing { vocab: self.vocab, pads: self.records, row_tables, drafts };
         let inputs =
             self.staging.upload(&self.queue, &self.recordings, |bytes| StepInputs::pack(batch, rows, packing, bytes));

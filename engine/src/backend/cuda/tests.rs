@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod attention;
 mod drafts;
+mod groups;
 mod operations;
 mod packing;
 mod parallel;
@@ -37,12 +39,18 @@ fn load(name: &str, records: bool, swap_blocks: usize) -> Loaded {
     load_with(name, &Options { cuda_graphs: records, ..Options::default() }, swap_blocks)
 }
 
+/// Pages of a cache with several groups.
+const PAGES: usize = 64;
+
 fn load_with(name: &str, options: &Options, swap_blocks: usize) -> Loaded {
-    let config = open(name).1;
+    load_config(name, &open(name).1, options, swap_blocks)
+}
+
+/// Loads a model with another configuration for the same weights.
+fn load_config(name: &str, config: &ModelConfig, options: &Options, swap_blocks: usize) -> Loaded {
     let driver = Driver::emulator().unwrap();
-    let backend =
-        CudaBackend::new(driver, 0, &config, Shard::WHOLE, options, (DType::F16, kv(options)), false).unwrap();
-    ready(name, backend, swap_blocks, kv(options))
+    let backend = CudaBackend::new(driver, 0, config, Shard::WHOLE, options, (DType::F16, kv(options)), false).unwrap();
+    ready((name, config), backend, swap_blocks, kv(options))
 }
 
 /// The type of keys and values with f16 activations.
@@ -58,16 +66,16 @@ fn open(name: &str) -> (ModelFiles, ModelConfig) {
 }
 
 /// Loads a model's part on a backend and creates its cache.
-fn ready(name: &str, backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype) -> Loaded {
-    let (files, config) = open(name);
+fn ready((name, config): (&str, &ModelConfig), backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype) -> Loaded {
+    let files = open(name).0;
     let mut weights = files.weights(Some(DType::F16)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
-    let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
-    let own = backend.shard().config(&config).unwrap();
-    let layout = KvLayout::uniform(own.layers, own.kv_heads, own.head_dim, 16, kv_dtype);
+    let model = model::load(&backend, config, &mut weights, config.max_positions).unwrap();
+    let layout = KvLayout::new(&backend.shard().kv_layers(config), 16, kv_dtype);
     let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 16, ..SchedulerOptions::default() };
     plan_memory(&backend, &*model, &layout, options, 0.9).unwrap();
-    let cache = backend.kv_cache(layout.clone(), 16, swap_blocks).unwrap();
+    let pages = if layout.groups.len() == 1 { 16 } else { PAGES };
+    let cache = backend.kv_cache(layout.clone(), pages, swap_blocks).unwrap();
     Loaded { backend, model, layout, cache }
 }
 

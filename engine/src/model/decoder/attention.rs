@@ -175,9 +175,11 @@ impl<B: Backend> Loader<'_, B> {
         self.backend.norm_weight(order.rows(weight))
     }
 
-    /// Takes the worker's part of a weight that has an element for each of `heads` heads.
+    /// Takes the worker's part of a weight that has an element for each of `heads` heads. It becomes f32, the type of
+    /// scores.
     fn per_head(&mut self, name: &str, heads: usize) -> Result<B::Weight> {
         let own = self.backend.shard().heads(heads);
-        self.backend.weight(self.weights.take_elements(name, &[heads])?.into_rows(own))
+        let weight = self.weights.take_elements(name, &[heads])?.into_rows(own);
+        self.backend.weight(HostTensor::from_f32(weight.shape().to_vec(), weight.elements().to_f32()))
     }
 }

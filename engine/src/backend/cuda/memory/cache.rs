@@ -1,4 +1,10 @@
 //! The pool of KV blocks on the device, and the swap space in host memory.
+//!
+//! With one group of layers, each layer is an array of blocks: `[layer][block]`. With several groups, the pages of all
+//! groups share one array, and a block's layers are consecutive: `[page][block of the page][layer]`. A layer is then an
+//! array that begins at its own part of the first block, and block ids count layers ([`KvLayout::id_step`]). The paper's
+//! kernels keep keys and values apart. With one group, each layer has an array of each: `[layer][keys, values][block]`.
+//! With several groups, all keys come first: `[keys, values][page][block of the page][layer]`.
 
 use crate::backend::cuda::gpu;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
@@ -11,37 +17,39 @@ use launch::{DeviceBuffer, Event, PinnedBuffer};
 use crate::backend::cuda::device::CudaDevice;
 use crate::backend::cuda::step::inputs::StepInputs;
 use crate::backend::cuda::step::queue::LaunchQueue;
-use crate::error::Result;
-use crate::kv::{BlockCopy, KvLayout};
+use crate::error::{Error, Result};
+use crate::kv::{BlockCopy, KvLayout, LayerPlace};
 
-/// Bytes of each staging buffer for swaps, or one block if that is larger.
+/// Bytes of each staging buffer for swaps, or one page if that is larger.
 const STAGING: usize = 32 << 20;
+/// Bytes of a vector.
+const VECTOR_BYTES: usize = size_of::<Vector>();
 
 /// The layout of keys and values in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrays {
-    /// Together in pages, as in [`kernels::layout`].
+    /// Together, as in [`kernels::layout`].
     One,
-    /// Separate, as in [`kernels::attention::paper`]: pages of keys, then pages of values.
+    /// Separate, as in [`kernels::attention::paper`].
     Two,
 }
 
-/// Keys and values of all blocks: `[layer][block][page]`, or `[layer][keys, values][block][page]` if they are separate.
+/// Keys and values of all blocks.
 pub struct CudaKvCache {
-    pages: Pages,
+    layout: KvLayout,
     arrays: Arrays,
-    layers: u32,
-    num_blocks: usize,
+    /// Number of the layout's pages. With one group of layers, a page is a block.
+    num_pages: usize,
     /// `None` in rehearsals.
     memory: Option<DeviceBuffer<u8>>,
     swap: Option<SwapSpace>,
 }
 
 /// Blocks in host memory, each with its layers one after the other. They are copied through staging buffers on the
-/// device, where a kernel gathers or scatters their pages. So the computation does not wait for transfers to the host.
+/// device, where a kernel gathers or scatters their layers. So the computation does not wait for transfers to the host.
 struct SwapSpace {
     memory: PinnedBuffer<u8>,
-    /// Number of blocks that fit a staging buffer.
+    /// Bytes of a staging buffer.
     capacity: usize,
     out: Staging,
     back: Staging,
@@ -55,6 +63,18 @@ struct Staging {
     free: Event,
 }
 
+/// The memory of a group's blocks, as the kernels that move blocks take it: a block has `runs` runs of consecutive
+/// vectors.
+#[derive(Clone, Copy)]
+struct BlockRuns {
+    /// Vectors in a run.
+    vectors: u32,
+    /// Number of runs.
+    runs: u32,
+    /// Distance in vectors between a block's runs.
+    stride: u64,
+}
+
 impl Staging {
     fn new(device: &CudaDevice, bytes: usize) -> launch::Result<Self> {
         let memory = DeviceBuffer::uninit(&device.context, bytes)?.named("swap staging");
@@ -62,162 +82,232 @@ impl Staging {
     }
 }
 
+/// Refuses caches that the GPU's kernels cannot address.
+///
+/// # Errors
+/// [`Error::Unsupported`] if blocks have padding.
+pub fn check_layout(layout: &KvLayout) -> Result<()> {
+    let is_exact = |group| layout.layer_bytes(group) == VECTOR_BYTES * pages(layout, group).page_vectors() as usize;
+    if (0..layout.groups.len()).all(is_exact) {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "the layers' KV caches in {} have blocks of so different sizes that they need padding, which the GPU's kernels \
+         cannot skip; use another kv-dtype, or the CPU for this model",
+        layout.dtype
+    )))
+}
+
+/// The shape of the blocks in each layer of a group. The kernels call a block's part in one layer a page.
+fn pages(layout: &KvLayout, group: usize) -> Pages {
+    let shape = &layout.groups[group];
+    Pages {
+        heads: shape.heads as u32,
+        head_size: shape.head_dim as u32,
+        block_size: layout.block_size as u32,
+        format: layout.dtype.format(),
+    }
+}
+
 impl CudaKvCache {
     /// Creates a cache without memory, for rehearsals.
     pub fn rehearsed(layout: &KvLayout, arrays: Arrays) -> Self {
-        let [group] = &layout.groups[..] else { unreachable!("caches of several groups are refused") };
-        let pages = Pages {
-            heads: group.heads as u32,
-            head_size: group.head_dim as u32,
-            block_size: layout.block_size as u32,
-            format: layout.dtype.format(),
-        };
-        CudaKvCache { pages, arrays, layers: group.layers.len() as u32, num_blocks: 0, memory: None, swap: None }
+        CudaKvCache { layout: layout.clone(), arrays, num_pages: 0, memory: None, swap: None }
     }
 
-    /// Adds a pool of `num_blocks` blocks in `memory` and space for `swap_blocks` blocks on the host.
+    /// Adds a pool of `num_pages` pages in `memory` and space for `swap_pages` pages on the host.
     ///
     /// # Errors
     /// [`crate::Error::Gpu`] if there is not enough memory for the swap space.
     pub fn new(
         device: &CudaDevice,
         rehearsed: CudaKvCache,
-        (memory, num_blocks): (DeviceBuffer<u8>, usize),
-        swap_blocks: usize,
+        (memory, num_pages): (DeviceBuffer<u8>, usize),
+        swap_pages: usize,
     ) -> Result<Self> {
-        let block = rehearsed.block_bytes();
+        let page = rehearsed.layout.page_bytes();
         // Cleared because blocks are moved whole, even if they are partly filled.
         device.stream.clear(&memory).map_err(gpu)?;
-        let swap = if swap_blocks == 0 {
+        let swap = if swap_pages == 0 {
             None
         } else {
             // Limited to a small part of the pool, because it uses device memory that was left free outside the pool.
-            let capacity = (STAGING / block).min(num_blocks / 64).clamp(1, swap_blocks);
+            let capacity = page * (STAGING / page).min(num_pages / 64).clamp(1, swap_pages);
             Some(SwapSpace {
-                memory: PinnedBuffer::zeroed(&device.context, swap_blocks * block).map_err(gpu)?,
+                memory: PinnedBuffer::zeroed(&device.context, swap_pages * page).map_err(gpu)?,
                 capacity,
-                out: Staging::new(device, capacity * block).map_err(gpu)?,
-                back: Staging::new(device, capacity * block).map_err(gpu)?,
+                out: Staging::new(device, capacity).map_err(gpu)?,
+                back: Staging::new(device, capacity).map_err(gpu)?,
             })
         };
-        Ok(CudaKvCache { num_blocks, memory: Some(memory), swap, ..rehearsed })
+        Ok(CudaKvCache { num_pages, memory: Some(memory), swap, ..rehearsed })
     }
 
-    /// The shape of a layer's pages.
-    pub fn pages(&self) -> Pages {
-        self.pages
+    /// The group whose block tables and slots belong to a layer.
+    pub fn group(&self, layer: usize) -> usize {
+        self.layout.place(layer).group
     }
 
-    /// Blocks in the pool, or 0 in rehearsals.
-    pub fn blocks(&self) -> u32 {
-        self.num_blocks as u32
+    /// The shape of the blocks in a layer.
+    pub fn pages(&self, layer: usize) -> Pages {
+        pages(&self.layout, self.group(layer))
     }
 
-    /// Pages per block: one per layer, or two if keys and values are separate.
-    fn pages_per_block(&self) -> u32 {
+    /// The number of ids of a layer's blocks, or 0 in rehearsals.
+    pub fn ids(&self, layer: usize) -> u32 {
+        let LayerPlace { group, index } = self.layout.place(layer);
+        if self.has_one_group() {
+            return self.num_pages as u32;
+        }
+        let parts = self.array_vectors() / u64::from(self.layer_vectors(group));
+        parts.saturating_sub(index as u64) as u32
+    }
+
+    fn has_one_group(&self) -> bool {
+        self.layout.groups.len() == 1
+    }
+
+    /// Number of arrays that a layer's keys and values are in.
+    fn num_arrays(&self) -> u32 {
         match self.arrays {
-            Arrays::One => self.layers,
-            Arrays::Two => 2 * self.layers,
+            Arrays::One => 1,
+            Arrays::Two => 2,
         }
     }
 
-    /// Vectors per page.
-    fn page_vectors(&self) -> u32 {
-        match self.arrays {
-            Arrays::One => self.pages.page_vectors(),
-            Arrays::Two => self.pages.page_vectors() / 2,
-        }
+    /// Vectors of a block in one array of a layer.
+    fn layer_vectors(&self, group: usize) -> u32 {
+        pages(&self.layout, group).page_vectors() / self.num_arrays()
     }
 
-    /// Distance in vectors between consecutive pages of a block.
-    fn page_stride(&self) -> u64 {
-        self.num_blocks as u64 * u64::from(self.page_vectors())
+    /// Vectors of all pages in one array, if there are several groups.
+    fn array_vectors(&self) -> u64 {
+        let page = self.layout.page_bytes() / VECTOR_BYTES / self.num_arrays() as usize;
+        self.num_pages as u64 * page as u64
     }
 
-    /// The address of page number `page` of the first block.
-    fn array(&self, page: u64) -> DevicePtrMut<Vector> {
-        let base = self.memory.as_ref().map_or(0, DeviceBuffer::address);
-        DevicePtrMut::from_address(base + page * self.page_stride() * 16)
+    /// The address of an array of a layer.
+    fn array(&self, layer: usize, array: u32) -> DevicePtrMut<Vector> {
+        let LayerPlace { group, index } = self.layout.place(layer);
+        let (index, vectors) = (index as u64, u64::from(self.layer_vectors(group)));
+        let (array, arrays) = (u64::from(array), u64::from(self.num_arrays()));
+        let first = if self.has_one_group() {
+            (index * arrays + array) * self.num_pages as u64 * vectors
+        } else {
+            array * self.array_vectors() + index * vectors
+        };
+        self.start().offset(first as usize)
     }
 
-    /// Bytes of a block in all layers.
-    fn block_bytes(&self) -> usize {
-        16 * self.layers as usize * self.pages.page_vectors() as usize
+    /// The address of the first block.
+    fn start(&self) -> DevicePtrMut<Vector> {
+        DevicePtrMut::from_address(self.memory.as_ref().map_or(0, DeviceBuffer::address))
     }
 
-    /// The address of a layer's pages.
+    /// The address of a layer's keys and values.
     pub fn layer(&self, layer: usize) -> DevicePtrMut<Vector> {
         debug_assert_eq!(self.arrays, Arrays::One);
-        self.array(layer as u64)
+        self.array(layer, 0)
     }
 
     /// The address of a layer's keys, if they are separate.
     pub fn keys(&self, layer: usize) -> DevicePtrMut<Vector> {
         debug_assert_eq!(self.arrays, Arrays::Two);
-        self.array(2 * layer as u64)
+        self.array(layer, 0)
     }
 
     /// The address of a layer's values, if they are separate.
     pub fn values(&self, layer: usize) -> DevicePtrMut<Vector> {
         debug_assert_eq!(self.arrays, Arrays::Two);
-        self.array(2 * layer as u64 + 1)
+        self.array(layer, 1)
     }
 
-    /// The pages of all layers.
+    /// The blocks of all layers.
     #[cfg(test)]
     pub(in crate::backend::cuda) fn memory(&self) -> Option<&DeviceBuffer<u8>> {
         self.memory.as_ref()
     }
 
-    /// Queues a step's moves: first swaps out, then swaps in, then copies.
+    /// Queues a step's moves: first swaps out, then swaps in, then copies. The moves of each list are in the order of
+    /// their groups.
     pub fn move_blocks(&mut self, queue: &LaunchQueue, inputs: &StepInputs) {
         let moves = &inputs.moves;
         if let Some(swap) = &self.swap {
-            for (i, chunk) in moves.swap_out.chunks(swap.capacity).enumerate() {
-                let blocks = inputs.swapped_out().offset(i * swap.capacity).cast_const();
-                self.swap_out(queue, swap, chunk, blocks);
+            for (first, chunk) in self.chunks(&moves.swap_out, swap.capacity) {
+                self.swap_out(queue, swap, chunk, inputs.swapped_out().offset(first).cast_const());
             }
-            for (i, chunk) in moves.swap_in.chunks(swap.capacity).enumerate() {
-                let blocks = inputs.swapped_in().offset(i * swap.capacity).cast_const();
-                self.swap_in(queue, swap, chunk, blocks);
+            for (first, chunk) in self.chunks(&moves.swap_in, swap.capacity) {
+                self.swap_in(queue, swap, chunk, inputs.swapped_in().offset(first).cast_const());
             }
         }
-        if !moves.copies.is_empty() {
+        for (first, chunk) in self.chunks(&moves.copies, usize::MAX) {
+            let BlockRuns { vectors, stride, .. } = self.runs(chunk);
             let call = copy_blocks {
-                cache: self.array(0),
-                pairs: inputs.copied().cast_const(),
-                page_vectors: self.page_vectors(),
-                layer_stride: self.page_stride(),
+                cache: self.start(),
+                pairs: inputs.copied().offset(2 * first).cast_const(),
+                page_vectors: vectors,
+                layer_stride: stride,
             };
             // SAFETY: the block pool has no block beyond the end of the cache, and no destination block is part of
             // another pair.
-            unsafe { queue.launch(self.shape(&moves.copies), call, || self.floor(&moves.copies)) };
+            unsafe { queue.launch(self.shape(chunk), call, || self.floor(chunk)) };
         }
     }
 
-    fn shape(&self, moved: &[BlockCopy]) -> LaunchShape {
-        copy_shape(self.page_vectors(), moved.len() as u32, self.pages_per_block())
+    /// Divides moves into chunks of blocks of one group that take at most `capacity` bytes. Returns the index of each
+    /// chunk's first move.
+    fn chunks<'a>(&self, moves: &'a [BlockCopy], capacity: usize) -> impl Iterator<Item = (usize, &'a [BlockCopy])> {
+        let groups = moves.chunk_by(|a, b| a.group == b.group);
+        let chunks = groups.flat_map(move |moves| moves.chunks((capacity / self.block_bytes(moves)).max(1)));
+        let mut next = 0;
+        chunks.map(move |chunk| {
+            let first = next;
+            next += chunk.len();
+            (first, chunk)
+        })
     }
 
-    fn floor(&self, moved: &[BlockCopy]) -> Floor {
-        Floor { bytes: 2 * (moved.len() * self.block_bytes()) as u64, flops: 0 }
+    /// Bytes of each block of moves in one group.
+    fn block_bytes(&self, moves: &[BlockCopy]) -> usize {
+        moves.first().map_or(0, |first| self.layout.group_block_bytes(first.group as usize))
+    }
+
+    /// The memory of each block of moves in one group.
+    fn runs(&self, moves: &[BlockCopy]) -> BlockRuns {
+        let group = moves.first().map_or(0, |first| first.group as usize);
+        let (layers, vectors) = (self.layout.groups[group].layers.len() as u32, self.layer_vectors(group));
+        if self.has_one_group() {
+            let stride = self.num_pages as u64 * u64::from(vectors);
+            return BlockRuns { vectors, runs: layers * self.num_arrays(), stride };
+        }
+        BlockRuns { vectors: layers * vectors, runs: self.num_arrays(), stride: self.array_vectors() }
+    }
+
+    fn shape(&self, moves: &[BlockCopy]) -> LaunchShape {
+        let BlockRuns { vectors, runs, .. } = self.runs(moves);
+        copy_shape(vectors, moves.len() as u32, runs)
+    }
+
+    fn floor(&self, moves: &[BlockCopy]) -> Floor {
+        Floor { bytes: 2 * (moves.len() * self.block_bytes(moves)) as u64, flops: 0 }
     }
 
     /// Moves blocks to the swap space. The transfer overlaps with later computation. Only the next use of the staging
     /// buffer waits for it.
     fn swap_out(&self, queue: &LaunchQueue, swap: &SwapSpace, moves: &[BlockCopy], blocks: DevicePtr<u32>) {
-        let staging = &swap.out;
+        let (staging, bytes) = (&swap.out, self.block_bytes(moves));
+        let BlockRuns { vectors, stride, .. } = self.runs(moves);
         queue.run(|device| device.stream.wait(&staging.free));
         let call = swap_blocks_out {
-            cache: self.array(0).cast_const(),
+            cache: self.start().cast_const(),
             staging: staging.memory.as_mut_ptr().cast(),
             blocks,
-            page_vectors: self.page_vectors(),
-            layer_stride: self.page_stride(),
+            page_vectors: vectors,
+            layer_stride: stride,
         };
-        // SAFETY: the block pool has no block beyond the end of the cache, and a chunk has at most the buffer's `capacity`.
+        // SAFETY: the block pool has no block beyond the end of the cache, and a chunk takes at most the buffer's
+        // `capacity`.
         unsafe { queue.launch(self.shape(moves), call, || self.floor(moves)) };
-        let bytes = self.block_bytes();
         queue.run(|device| {
             staging.full.record(&device.stream)?;
             device.transfers.wait(&staging.full)?;
@@ -234,8 +324,8 @@ impl CudaKvCache {
     }
 
     fn swap_in(&self, queue: &LaunchQueue, swap: &SwapSpace, moves: &[BlockCopy], blocks: DevicePtr<u32>) {
-        let staging = &swap.back;
-        let bytes = self.block_bytes();
+        let (staging, bytes) = (&swap.back, self.block_bytes(moves));
+        let BlockRuns { vectors, stride, .. } = self.runs(moves);
         queue.run(|device| {
             device.transfers.wait(&staging.free)?;
             for (to, block, count) in runs(moves.iter().map(|m| m.src)) {
@@ -248,11 +338,11 @@ impl CudaKvCache {
             device.stream.wait(&staging.full)
         });
         let call = swap_blocks_in {
-            cache: self.array(0),
+            cache: self.start(),
             staging: staging.memory.as_ptr().cast(),
             blocks,
-            page_vectors: self.page_vectors(),
-            layer_stride: self.page_stride(),
+            page_vectors: vectors,
+            layer_stride: stride,
         };
         // SAFETY: the block pool has no block beyond the end of the cache. This stream has waited for the upload that
         // filled the buffer with these blocks.

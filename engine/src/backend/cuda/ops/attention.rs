@@ -7,12 +7,13 @@ use kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, pl
 use kernels::attention::prefill::{hopper, paged_prefill, shape};
 use kernels::floor::Floor;
 
+use crate::backend::Attention;
 use crate::backend::cuda::CudaBackend;
 use crate::backend::cuda::memory::cache::CudaKvCache;
 use crate::backend::cuda::memory::tensor::{CudaTensor, CudaWeight};
-use crate::backend::cuda::step::inputs::StepInputs;
+use crate::backend::cuda::step::inputs::{PlanKind, StepInputs};
 use crate::backend::cuda::step::queue::LaunchCost;
-use crate::backend::Attention;
+use crate::error::Error;
 
 impl CudaBackend {
     /// Computes attention for all rows: the first rows with the decode kernel, the others with the prefill kernel.
@@ -26,7 +27,7 @@ impl CudaBackend {
         if let Some(paper) = self.paper {
             return self.paper_attention(paper, qkv, cache, params, inputs);
         }
-        let shape = self.heads;
+        let shape = self.layer_heads(params.layer);
         let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
         // A window longer than any context means no window.
         let window = params.window.map_or(0, |window| i32::try_from(window).map_or(0, i32::cast_unsigned));
@@ -48,46 +49,54 @@ impl CudaBackend {
         inputs: &StepInputs,
         out: &CudaTensor,
     ) {
-        let (shape, decode) = (self.heads, self.decode_launch(inputs));
-        let plan = self.plan(window, inputs);
+        let decode = self.heads.decode(params.layer, inputs.has_drafts);
+        let (shape, pages) = (decode.attention(), cache.pages(params.layer));
+        let plan = self.plan(decode, window, inputs);
         let partials = self.lease(decode.partial_vectors() as usize * 16);
         let args = paged_attention {
             output: out.ptr(),
             query: qkv.ptr().cast_const(),
             cache: cache.layer(params.layer).cast_const(),
             tables: inputs.tables().cast_const(),
-            table_starts: inputs.table_starts().cast_const(),
+            table_starts: inputs.table_starts(cache.group(params.layer)).cast_const(),
             query_starts: inputs.query_starts().cast_const(),
             plan,
             partials: DevicePtrMut::from_address(partials.address()),
             arrivals: self.counters(decode.arrivals()),
-            sinks: DevicePtr::NULL,
+            sinks: params.sinks.map_or(DevicePtr::NULL, CudaWeight::ptr),
             query_stride: qkv.stride,
-            kv_heads: cache.pages().heads,
+            kv_heads: pages.heads,
             group: shape.group(),
-            block_size: cache.pages().block_size,
+            block_size: pages.block_size,
             rows: decode.rows(),
             window,
             scale: params.scale,
         };
         let cost = || cost(shape, inputs.decode_spans(), window);
+        let call = match self.softcap(shape, params.softcap) {
+            Some(cap) => decode.capped_call(self.element, args, cap),
+            None => decode.call(self.element, args),
+        };
         // SAFETY: the plan was made for this batch, and the block tables have an entry for each block of a sequence's
         // context. Launches of a stream run one after the other, so only one at a time uses the counters.
-        unsafe { self.queue.launch(decode.shape(), decode.call(self.element, args), cost) };
+        unsafe { self.queue.launch(decode.shape(), call, cost) };
     }
 
-    /// Returns the decode attention launch for a step.
-    fn decode_launch(&self, inputs: &StepInputs) -> DecodeLaunch {
-        if inputs.has_drafts { self.drafts } else { self.decode }
+    /// Returns the softcap of a layer with these heads. Records an error if the backend was created for another model.
+    fn softcap(&self, shape: AttentionShape, softcap: Option<f32>) -> Option<f32> {
+        if softcap.is_some() != shape.is_capped() {
+            self.queue.fail(Error::Unsupported("the GPU has no kernel for this softcap of attention".into()));
+        }
+        softcap.filter(|_| shape.is_capped())
     }
 
-    /// Returns the plan for a window. It is computed once per step.
-    fn plan(&self, window: u32, inputs: &StepInputs) -> DevicePtr<Vector> {
-        if let Some((_, plan)) = inputs.plans.borrow().iter().find(|plan| plan.0 == window) {
+    /// Returns the plan for a window and a launch. Layers share it, so it is computed once per step.
+    fn plan(&self, decode: DecodeLaunch, window: u32, inputs: &StepInputs) -> DevicePtr<Vector> {
+        let kind = PlanKind { window, streams: decode.streams(), slots: decode.arrivals() };
+        if let Some((_, plan)) = inputs.plans.borrow().iter().find(|plan| plan.0 == kind) {
             return DevicePtr::from_address(plan.address());
         }
-        let decode = self.decode_launch(inputs);
-        let slots = decode.arrivals();
+        let PlanKind { streams, slots, .. } = kind;
         // Allocates as if all rows were sequences, so that a step's memory does not depend on how drafts are divided.
         let vectors = plan_vectors(slots, inputs.rows);
         let lease = self.lease(vectors as usize * 16);
@@ -98,14 +107,14 @@ impl CudaBackend {
             plan,
             sequences: inputs.decodes,
             window,
-            streams: decode.streams(),
+            streams,
             slots,
         };
         let bytes = u64::from(4 * inputs.decodes + 16 * plan_vectors(slots, inputs.decodes));
         let floor = || Floor { bytes, flops: 0 };
         // SAFETY: the plan has the required size, and a batch of the cache has less than 2^32 tiles.
         unsafe { self.queue.launch(LaunchShape::linear(1, PLAN_THREADS), call, floor) };
-        inputs.plans.borrow_mut().push((window, lease));
+        inputs.plans.borrow_mut().push((kind, lease));
         plan.cast_const()
     }
 
@@ -118,33 +127,37 @@ impl CudaBackend {
         inputs: &StepInputs,
         out: &CudaTensor,
     ) {
-        let head_shape = self.heads;
+        let (head_shape, pages) = (self.layer_heads(params.layer), cache.pages(params.layer));
         let first = inputs.decodes as usize;
         let args = paged_prefill {
             output: out.ptr(),
             query: qkv.ptr().cast_const(),
             cache: cache.layer(params.layer).cast_const(),
             tables: inputs.tables().cast_const(),
-            table_starts: inputs.table_starts().offset(first).cast_const(),
+            table_starts: inputs.table_starts(cache.group(params.layer)).offset(first).cast_const(),
             query_starts: inputs.query_starts().offset(first).cast_const(),
             contexts: inputs.contexts().offset(first).cast_const(),
-            sinks: DevicePtr::NULL,
+            sinks: params.sinks.map_or(DevicePtr::NULL, CudaWeight::ptr),
             sequences: inputs.prefills,
             query_stride: qkv.stride,
-            kv_heads: cache.pages().heads,
+            kv_heads: pages.heads,
             group: head_shape.group(),
-            block_size: cache.pages().block_size,
+            block_size: pages.block_size,
             window,
             scale: params.scale,
         };
         let cost = || cost(head_shape, inputs.prefill_spans(), window);
         let (tokens, sequences) = (inputs.rows - inputs.decode_rows, inputs.prefills);
+        let softcap = self.softcap(head_shape, params.softcap);
         let (launch, call) = if self.queue.limits().has_hopper() && hopper::shape::serves(head_shape) {
-            let pages = hopper::shape::pages(head_shape, args.cache, cache.blocks());
-            let call = hopper::shape::call(head_shape, self.element, hopper::shape::arguments(args, pages));
+            let tensor = hopper::shape::pages(head_shape, args.cache, cache.ids(params.layer));
+            let call = hopper::shape::call(head_shape, self.element, hopper::shape::arguments(args, tensor));
             (hopper::shape::launch_shape(head_shape, tokens, sequences), call)
         } else {
-            let call = shape::call(head_shape, self.element, args);
+            let call = match softcap {
+                Some(cap) => shape::capped_call(head_shape, self.element, args, cap),
+                None => shape::call(head_shape, self.element, args),
+            };
             (shape::launch_shape(head_shape, tokens, sequences), call)
         };
         // SAFETY: query rows are numbered from the first of all rows. Otherwise as for decode.

@@ -87,7 +87,7 @@ impl CudaBackend {
         params: Attention<'_, CudaWeight>,
         inputs: &StepInputs,
     ) -> CudaTensor {
-        let shape = self.heads;
+        let (shape, group) = (self.layer_heads(params.layer), cache.group(params.layer));
         let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
         let longest = inputs.spans.iter().map(|&(_, context)| context).max().unwrap_or(0);
         let lengths: Vec<u32> = inputs.spans.iter().flat_map(|&(new, context)| context - new + 1..=context).collect();
@@ -99,25 +99,31 @@ impl CudaBackend {
                 query: qkv.ptr().offset(at * qkv.stride as usize).cast_const(),
                 keys: cache.keys(params.layer).cast_const(),
                 values: cache.values(params.layer).cast_const(),
-                tables: inputs.row_tables().offset(at * inputs.row_table_stride as usize).cast_const(),
+                tables: inputs.row_tables(group).offset(at * inputs.row_table_stride as usize).cast_const(),
                 lengths: inputs.row_lengths().offset(at).cast_const(),
                 query_stride: qkv.stride,
                 table_stride: inputs.row_table_stride,
-                kv_heads: cache.pages().heads,
+                kv_heads: shape.pages().heads,
                 window: params.window.map_or(0, |window| u32::try_from(window).unwrap_or(0)),
                 scale: params.scale,
-                sinks: DevicePtr::NULL,
-                softcap: 0.0,
+                sinks: params.sinks.map_or(DevicePtr::NULL, CudaWeight::ptr),
+                softcap: params.softcap.unwrap_or(0.0),
             };
             let rows = step.min(qkv.rows - first);
-            self.attend_rows(paper, args, longest, &lengths[at..at + rows as usize]);
+            self.attend_rows((paper, shape), args, longest, &lengths[at..at + rows as usize]);
         }
         out
     }
 
     /// Computes attention for rows that see `lengths` tokens each, at most `longest`.
-    fn attend_rows(&self, paper: PaperAttention, args: paged_attention_v1, longest: u32, lengths: &[u32]) {
-        let (shape, rows) = (self.heads, lengths.len() as u32);
+    fn attend_rows(
+        &self,
+        (paper, shape): (PaperAttention, AttentionShape),
+        args: paged_attention_v1,
+        longest: u32,
+        lengths: &[u32],
+    ) {
+        let rows = lengths.len() as u32;
         let cost = || {
             let floor = floor::floor(shape, lengths, args.window);
             LaunchCost { floor, kv_cache: floor.bytes, ..LaunchCost::default() }

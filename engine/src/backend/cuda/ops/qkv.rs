@@ -67,7 +67,7 @@ impl CudaBackend {
         layer: usize,
         inputs: &StepInputs,
     ) {
-        let (mut pages, shape) = (cache.pages(), self.layer_heads(layer));
+        let (mut pages, shape) = (cache.pages(layer), self.layer_heads(layer));
         if qkv.cols == shape.heads() * shape.head_size() {
             pages.heads = 0;
         }
@@ -79,28 +79,22 @@ impl CudaBackend {
             return;
         }
         if only_writes && heads.value_eps.is_none() && !pages.format.is_coded() {
-            return self.write_kv(qkv, shape, pages, cache.layer(layer), inputs);
+            return self.write_kv(qkv, pages, cache, layer, inputs);
         }
         self.rotate_and_write_kv(qkv, heads, (cache, layer, pages), only_writes, inputs);
     }
 
     /// Writes keys and values to a layer of the cache as they are.
-    fn write_kv(
-        &self,
-        qkv: &CudaTensor,
-        shape: AttentionShape,
-        pages: Pages,
-        cache: DevicePtrMut<Vector>,
-        inputs: &StepInputs,
-    ) {
+    fn write_kv(&self, qkv: &CudaTensor, pages: Pages, cache: &CudaKvCache, layer: usize, inputs: &StepInputs) {
+        let shape = self.layer_heads(layer);
         let stride = qkv.stride / VECTOR;
         let row: DevicePtrMut<Vector> = qkv.ptr();
         let key = row.offset((shape.heads() * shape.head_size() / VECTOR) as usize).cast_const();
         let call = reshape_and_cache {
             key,
             value: key.offset(pages.token_vectors() as usize),
-            cache,
-            slots: inputs.slots().cast_const(),
+            cache: cache.layer(layer),
+            slots: inputs.slots(cache.group(layer)).cast_const(),
             tokens: qkv.rows,
             key_stride: stride,
             value_stride: stride,
@@ -136,7 +130,7 @@ impl CudaBackend {
             cache: if self.paper.is_some() { cache.keys(layer) } else { cache.layer(layer) },
             angles: heads.rope.as_ref().map_or(DevicePtr::NULL, |rope| rope.angles.ptr()),
             positions: inputs.positions().cast_const(),
-            slots: inputs.slots().cast_const(),
+            slots: inputs.slots(cache.group(layer)).cast_const(),
             query_norm: norm(heads.norms.as_ref().map(|norms| norms.query)),
             key_norm: norm(heads.norms.as_ref().and_then(|norms| norms.key)),
             eps: norms_eps.or(heads.value_eps).unwrap_or(0.0),
@@ -167,7 +161,13 @@ impl CudaBackend {
     }
 
     /// Normalises all query heads of a row together, and all key heads, including the heads of other workers.
-    fn norm_rows_of_heads(&self, qkv: &CudaTensor, shape: AttentionShape, pages: Pages, norms: &QkNorms<'_, CudaWeight>) {
+    fn norm_rows_of_heads(
+        &self,
+        qkv: &CudaTensor,
+        shape: AttentionShape,
+        pages: Pages,
+        norms: &QkNorms<'_, CudaWeight>,
+    ) {
         let [queries, keys] = [shape.heads(), pages.heads].map(|heads| heads * shape.head_size());
         let squares = (!self.shard.is_whole()).then(|| self.squares_of_rows(qkv, [queries, keys]));
         let parts = [(0, 0, queries, Some(norms.query)), (1, queries, keys, norms.key)];

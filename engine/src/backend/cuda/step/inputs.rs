@@ -32,8 +32,6 @@ pub fn bucket(rows: usize) -> Option<u32> {
 
 /// The slot of padding. No key and value are written for it.
 const NO_SLOT: u32 = u32::MAX;
-/// The tables of a batch that only moves blocks.
-static NO_TABLES: GroupTables = GroupTables { blocks: Vec::new(), slots: Vec::new() };
 
 /// A backend's requirements for its inputs.
 #[derive(Clone, Copy, Debug)]
@@ -75,22 +73,31 @@ pub struct StepInputs {
     pub spans: Vec<(u32, u32)>,
     /// Entries of each row's block table, if rows have their own.
     pub row_table_stride: u32,
-    /// Plans of decode attention by window, computed when they are first needed.
-    pub plans: RefCell<Vec<(u32, Lease)>>,
+    /// Plans of decode attention, computed when they are first needed.
+    pub plans: RefCell<Vec<(PlanKind, Lease)>>,
     /// The address of the upload.
     pub base: u64,
     /// The offsets of the arrays in the upload.
     at: Offsets,
 }
 
+/// The properties of layers that a plan of decode attention depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanKind {
+    /// The number of positions that a token sees, or 0 for all.
+    pub window: u32,
+    /// See [`DecodeLaunch::streams`].
+    pub streams: u32,
+    /// Blocks in the grid.
+    pub slots: u32,
+}
+
 /// Offsets in bytes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Offsets {
     tokens: usize,
     positions: usize,
-    slots: usize,
     contexts: usize,
-    table_starts: usize,
     query_starts: usize,
     logit_rows: usize,
     hidden_rows: usize,
@@ -102,6 +109,14 @@ struct Offsets {
     adjustments: usize,
     masks: usize,
     row_lengths: usize,
+    groups: Vec<GroupOffsets>,
+}
+
+/// Offsets in bytes of the arrays of a group of layers.
+#[derive(Clone, Debug, Default)]
+struct GroupOffsets {
+    slots: usize,
+    table_starts: usize,
     row_tables: usize,
 }
 
@@ -121,19 +136,15 @@ arrays! {
     tokens: u32 = tokens;
     /// `[rows]`
     positions: u32 = positions;
-    /// `[rows]`: the slot, `block * block_size + offset`, or a negative number for padding.
-    slots: i32 = slots;
     /// `[decodes + prefills]`: the context length, or 0 for padding.
     contexts: u32 = contexts;
-    /// `[decodes + prefills]`: the index in [`Self::tables`] of each sequence's block table.
-    table_starts: u32 = table_starts;
     /// `[decodes + prefills + 1]`: the first row of each sequence, then the end. Padding has no rows.
     query_starts: u32 = query_starts;
     /// `[logits]`: the rows whose logits are needed. Absent with a bucket.
     logit_rows: u32 = logit_rows;
     /// `[hidden]`: the rows whose final hidden states are needed.
     hidden_rows: u32 = hidden_rows;
-    /// All block tables.
+    /// The block tables of all groups.
     tables: u32 = tables;
     /// The cache's blocks to swap out.
     swapped_out: u32 = swapped_out;
@@ -149,11 +160,24 @@ arrays! {
     masks: u32 = masks;
     /// `[rows]`: the number of tokens that each row sees, for the paper's kernels.
     row_lengths: u32 = row_lengths;
-    /// `[rows][row_table_stride]`: a block table for each row, for the paper's kernels.
-    row_tables: u32 = row_tables;
 }
 
 impl StepInputs {
+    /// `[rows]`: a group's slots, `block * block_size + offset`, or a negative number for padding.
+    pub fn slots(&self, group: usize) -> DevicePtrMut<i32> {
+        DevicePtrMut::from_address(self.base + self.at.groups[group].slots as u64)
+    }
+
+    /// `[decodes + prefills]`: the index in [`Self::tables`] of each sequence's block table in a group.
+    pub fn table_starts(&self, group: usize) -> DevicePtrMut<u32> {
+        DevicePtrMut::from_address(self.base + self.at.groups[group].table_starts as u64)
+    }
+
+    /// `[rows][row_table_stride]`: a group's block table for each row, for the paper's kernels.
+    pub fn row_tables(&self, group: usize) -> DevicePtrMut<u32> {
+        DevicePtrMut::from_address(self.base + self.at.groups[group].row_tables as u64)
+    }
+
     /// New tokens and contexts of the sequences for prefill attention.
     pub fn prefill_spans(&self) -> &[(u32, u32)] {
         &self.spans[self.spans.len() - self.prefills as usize..]
@@ -165,10 +189,13 @@ impl StepInputs {
     }
 
     /// Packs a batch into `bytes`, replacing its contents.
-    pub fn pack(batch: Batch, rows: &[SampleRow<'_>], packing: Packing, bytes: &mut Vec<u8>) -> StepInputs {
+    pub fn pack(mut batch: Batch, rows: &[SampleRow<'_>], packing: Packing, bytes: &mut Vec<u8>) -> StepInputs {
         let Packing { vocab, pads, row_tables, drafts } = packing;
         let all = batch.tokens.len();
-        let group = batch.groups.first().unwrap_or(&NO_TABLES);
+        if batch.groups.is_empty() {
+            batch.groups.push(GroupTables::default()); // a batch that only moves blocks
+        }
+        batch.moves.sort_by_group();
         let mut sequences = StepSequences::new(&batch.spans, drafts);
         let wants_all = batch.logit_rows.iter().copied().eq(0..all as u32);
         let is_decode = sequences.prefills == 0 && wants_all && batch.hidden_rows.is_empty();
@@ -181,33 +208,18 @@ impl StepInputs {
             let s = batch.spans.partition_point(|span| span.start <= row as usize) - 1;
             sequences.first_rows[s] + row - batch.spans[s].start as u32
         };
+        let spans: Vec<Span> = sequences.order.iter().map(|&s| batch.spans[s]).collect();
 
         let mut pack = Packer(bytes);
         pack.0.clear();
-        let spans = || sequences.order.iter().map(|&s| &batch.spans[s]);
-        let rows_of = |list: &'_ [u32]| -> Vec<u32> {
-            spans().flat_map(|span| &list[span.start..span.start + span.len]).copied().collect()
-        };
-        let padded = |list: Vec<u32>, with: u32| list.into_iter().chain(std::iter::repeat_n(with, padding));
-        let mut at = Offsets {
-            tokens: pack.words(padded(rows_of(&batch.tokens), 0)),
-            positions: pack.words(padded(rows_of(&batch.positions), 0)),
-            slots: pack.words(padded(rows_of(&group.slots), NO_SLOT)),
-            contexts: pack.words(sequences.contexts.iter().copied()),
-            table_starts: pack.words(sequences.table_starts.iter().copied()),
-            query_starts: pack.words(sequences.query_starts.iter().copied()),
-            ..Offsets::default()
-        };
+        let mut at = pack.rows(&batch, &sequences, &spans, padding);
         if bucket.is_none() {
             at.logit_rows = pack.words(batch.logit_rows.iter().map(|&row| new_row(row)));
         }
         at.hidden_rows = pack.words(batch.hidden_rows.iter().map(|&row| new_row(row)));
-        at.tables = pack.words(group.blocks.iter().copied());
-        let mut row_table_stride = 0;
-        if let Some(block_size) = row_tables {
-            let spans: Vec<Span> = spans().copied().collect();
-            row_table_stride = pack.row_tables(&spans, &group.blocks, block_size, &mut at);
-        }
+        at.tables = pack.words(batch.groups.iter().flat_map(|group| &group.blocks).copied());
+        let row_table_stride =
+            row_tables.map_or(0, |block_size| pack.row_tables(&spans, &batch.groups, block_size, &mut at));
         let moves = &batch.moves;
         at.swapped_out = pack.words(moves.swap_out.iter().map(|m| m.src));
         at.swapped_in = pack.words(moves.swap_in.iter().map(|m| m.dst));
@@ -225,7 +237,7 @@ impl StepInputs {
             bucket,
             moves: batch.moves,
             top,
-            spans: spans().map(|span| (span.len as u32, span.context as u32)).collect(),
+            spans: spans.iter().map(|span| (span.len as u32, span.context as u32)).collect(),
             row_table_stride,
             plans: RefCell::default(),
             base: 0,
@@ -245,21 +257,49 @@ impl Packer<'_> {
         at
     }
 
-    /// Packs a block table for each row of the sequences, all of the same length. Returns that length.
-    fn row_tables(&mut self, spans: &[Span], blocks: &[u32], block_size: usize, at: &mut Offsets) -> u32 {
-        let blocks = |span: &Span| &blocks[span.table..span.table + span.context.div_ceil(block_size)];
-        let stride = spans.iter().map(|span| blocks(span).len()).max().unwrap_or(0);
+    /// Packs the arrays that a recording reads: their lengths, and so their addresses, depend only on the numbers of
+    /// rows and groups. The block tables of the groups are one array, because their own lengths vary.
+    fn rows(&mut self, batch: &Batch, sequences: &StepSequences, spans: &[Span], padding: usize) -> Offsets {
+        let rows_of = |list: &'_ [u32]| -> Vec<u32> {
+            spans.iter().flat_map(|span| &list[span.start..span.start + span.len]).copied().collect()
+        };
+        let padded = |list: Vec<u32>, with: u32| list.into_iter().chain(std::iter::repeat_n(with, padding));
+        let mut at = Offsets {
+            tokens: self.words(padded(rows_of(&batch.tokens), 0)),
+            positions: self.words(padded(rows_of(&batch.positions), 0)),
+            groups: vec![GroupOffsets::default(); batch.groups.len()],
+            ..Offsets::default()
+        };
+        for (at, group) in at.groups.iter_mut().zip(&batch.groups) {
+            at.slots = self.words(padded(rows_of(&group.slots), NO_SLOT));
+        }
+        at.contexts = self.words(sequences.contexts.iter().copied());
+        let mut first = 0;
+        for (at, group) in at.groups.iter_mut().zip(&batch.groups) {
+            at.table_starts = self.words(sequences.table_starts.iter().map(|start| first + start));
+            first += group.blocks.len() as u32;
+        }
+        at.query_starts = self.words(sequences.query_starts.iter().copied());
+        at
+    }
+
+    /// Packs a block table for each row of the sequences in each group, all of the same length. Returns that length.
+    fn row_tables(&mut self, spans: &[Span], groups: &[GroupTables], block_size: usize, at: &mut Offsets) -> u32 {
+        let entries = |span: &Span| span.context.div_ceil(block_size);
+        let stride = spans.iter().map(entries).max().unwrap_or(0);
         let lengths = spans.iter().flat_map(|span| span.context - span.len + 1..=span.context);
         at.row_lengths = self.words(lengths.map(|n| n as u32));
-        let mut tables = Vec::new();
-        for span in spans {
-            for _ in 0..span.len {
-                let end = tables.len() + stride;
-                tables.extend_from_slice(blocks(span));
-                tables.resize(end, 0);
+        for (at, group) in at.groups.iter_mut().zip(groups) {
+            let mut tables = Vec::new();
+            for span in spans {
+                for _ in 0..span.len {
+                    let end = tables.len() + stride;
+                    tables.extend_from_slice(&group.blocks[span.table..span.table + entries(span)]);
+                    tables.resize(end, 0);
+                }
             }
+            at.row_tables = self.words(tables);
         }
-        at.row_tables = self.words(tables);
         stride as u32
     }
 

@@ -22,7 +22,7 @@ fn sequences_with_one_token_come_first() {
     assert_eq!(words(inputs.tokens(), 7), order.map(|row| three.tokens[row]));
     assert_eq!(words(inputs.positions(), 7), order.map(|row| three.positions[row]));
     assert_eq!(words(inputs.contexts(), 3), [9, 20, 2]);
-    assert_eq!(words(inputs.table_starts(), 3), [2, 0, 3]);
+    assert_eq!(words(inputs.table_starts(0), 3), [2, 0, 3]);
     assert_eq!(words(inputs.query_starts(), 4), [0, 1, 5, 7]);
     assert_eq!(words(inputs.logit_rows(), 4), [4, 4, 0, 6]);
     assert_eq!(words(inputs.tables(), 4), three.groups[0].blocks);
@@ -46,7 +46,7 @@ fn drafts_come_in_parts_among_the_sequences_with_one_token() {
     assert!(inputs.has_drafts);
     assert_eq!(words(inputs.query_starts(), 6), [0, 4, 6, 7, 9, 29]);
     assert_eq!(words(inputs.contexts(), 5), [18, 20, 9, 2, 20]);
-    assert_eq!(words(inputs.table_starts(), 5), [2, 2, 4, 5, 0]);
+    assert_eq!(words(inputs.table_starts(0), 5), [2, 2, 4, 5, 0]);
     assert_eq!(words(inputs.logit_rows(), 4), [28, 5, 6, 8]);
     assert_eq!((inputs.decode_spans(), inputs.prefill_spans()), (&[(6, 20), (1, 9), (2, 2)][..], &[(20, 20)][..]));
     // With one slot, a block would read more than the longest sequence. So drafts use prefill attention.
@@ -76,5 +76,47 @@ fn padding_reads_and_writes_nothing() {
     let inputs = StepInputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows, PADDED, &mut bytes);
     assert_eq!((inputs.rows, inputs.decodes, inputs.logits, inputs.bucket), (4, 4, 4, Some(4)));
     let last = |at: u64| bytemuck::pod_read_unaligned::<i32>(&bytes[at as usize + 12..][..4]);
-    assert_eq!((last(inputs.slots().address()), last(inputs.contexts().address())), (-1, 0));
+    assert_eq!((last(inputs.slots(0).address()), last(inputs.contexts().address())), (-1, 0));
+}
+
+#[test]
+fn every_group_has_slots_and_block_tables() {
+    let params = SamplingParams::default();
+    let rows = vec![SampleRow::new(&params, 0); 3];
+    // The second group's blocks have other numbers.
+    let two_groups = |sequences: &[(usize, usize)]| {
+        let mut two = batch(sequences);
+        let mut group = two.groups[0].clone();
+        group.blocks.iter_mut().chain(&mut group.slots).for_each(|number| *number += 500);
+        two.groups.push(group);
+        two
+    };
+    let mut addresses = Vec::new();
+    for sequences in [[(1, 9), (1, 20), (1, 2)], [(1, 17), (1, 32), (1, 31)]] {
+        let (two, mut bytes) = (two_groups(&sequences), Vec::new());
+        let inputs = StepInputs::pack(two.clone(), &rows, PADDED, &mut bytes);
+        let words =
+            |at: u64, count: usize| -> Vec<u32> { bytemuck::pod_collect_to_vec(&bytes[at as usize..][..4 * count]) };
+        assert_eq!(inputs.bucket, Some(4));
+        for (at, group) in two.groups.iter().enumerate() {
+            assert_eq!(words(inputs.slots(at).address(), 4), [&group.slots[..], &[u32::MAX]].concat());
+            let starts = words(inputs.table_starts(at).address(), 3);
+            for (span, start) in two.spans.iter().zip(starts) {
+                let count = span.context.div_ceil(16);
+                let table = inputs.tables().offset(start as usize).address();
+                assert_eq!(words(table, count), group.blocks[span.table..span.table + count]);
+            }
+        }
+        let groups = [0, 1].map(|group| [inputs.slots(group).address(), inputs.table_starts(group).address()]);
+        addresses.push((groups, inputs.query_starts().address(), inputs.tables().address()));
+    }
+    assert_eq!(addresses[0], addresses[1], "a recording finds its inputs whatever the lengths of the tables");
+    let packing = Packing { row_tables: Some(16), pads: false, ..PADDED };
+    let (two, mut bytes) = (two_groups(&[(1, 9), (2, 20)]), Vec::new());
+    let inputs = StepInputs::pack(two, &rows[..2], packing, &mut bytes);
+    let table = |group| -> Vec<u32> {
+        bytemuck::pod_collect_to_vec(&bytes[inputs.row_tables(group).address() as usize..][..4 * 6])
+    };
+    assert_eq!((inputs.row_table_stride, table(0)), (2, vec![0, 0, 2, 3, 2, 3]));
+    assert_eq!(table(1), [500, 0, 502, 503, 502, 503]);
 }

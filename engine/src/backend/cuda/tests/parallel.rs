@@ -6,22 +6,26 @@ use super::*;
 
 /// Loads and connects the workers of a golden model.
 fn workers(name: &str, of: usize) -> Vec<Loaded> {
+    connect(name, &open(name).1, of)
+}
+
+/// Loads and connects the workers of a model with this configuration.
+pub fn connect(name: &str, config: &ModelConfig, of: usize) -> Vec<Loaded> {
     let driver = Driver::emulator().unwrap();
     driver.emulate_devices(of as u32).unwrap();
-    let config = open(name).1;
     let worker = |rank| {
         let shard = Shard { rank, of };
-        let own = shard.config(&config).unwrap();
+        let own = shard.config(config).unwrap();
         let types = (DType::F16, DType::F16.into());
         CudaBackend::new(driver, rank as u32, &own, shard, &Options::default(), types, false).unwrap()
     };
     let mut backends: Vec<_> = (0..of).map(worker).collect();
     CudaBackend::connect(&mut backends).unwrap();
-    backends.into_iter().map(|backend| ready(name, backend, 0, DType::F16.into())).collect()
+    backends.into_iter().map(|backend| ready((name, config), backend, 0, DType::F16.into())).collect()
 }
 
 /// Runs a step on all workers and returns the samples of the first.
-fn step(workers: &mut [Loaded], batch: &Batch) -> Vec<Sampled> {
+pub fn step(workers: &mut [Loaded], batch: &Batch) -> Vec<Sampled> {
     let (first, others) = workers.split_first_mut().unwrap();
     thread::scope(|scope| {
         for Loaded { backend, model, cache, .. } in others {
