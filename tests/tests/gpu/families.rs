@@ -84,11 +84,12 @@ fn assert_family_in_a_small_pool(family: &str) {
 }
 
 macro_rules! family_tests {
-    ($($name:ident: $family:literal,)*) => {
+    ($($(#[$often:meta])? $name:ident: $family:literal,)*) => {
         $(mod $name {
             use super::*;
 
             #[test]
+            $(#[$often])?
             fn in_one_batch() {
                 assert_family($family, DType::F16, &options(DType::F16));
             }
@@ -119,7 +120,7 @@ macro_rules! family_tests {
                 for attention in [AttentionKernels::V1, AttentionKernels::V2] {
                     let options = Options { attention, ..options(DType::F16) };
                     if NOT_FOR_THE_PAPER.contains(&$family) {
-                        assert_refused($family, &options, "--attention v1 and v2 on the GPU have no kernels for rotations");
+                        assert_refused($family, &options, "--attention v1 and v2 on the GPU have no kernels for");
                     } else {
                         assert_family($family, DType::F16, &options);
                     }
@@ -130,33 +131,34 @@ macro_rules! family_tests {
 }
 
 family_tests! {
+    gemma2: "gemma2",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
     gemma3: "gemma3",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
+    gemma4: "gemma4",
+    gemma4_e: "gemma4-e",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
     olmo2: "olmo2",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
     olmo3: "olmo3",
     cohere2: "cohere2",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
     smollm3: "smollm3",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
     phi3: "phi3",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
     phi3_window: "phi3-window",
     glm4: "glm4",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
     granite: "granite",
 }
 
-/// The families whose rotations the paper's kernels lack.
-const NOT_FOR_THE_PAPER: [&str; 3] = ["cohere2", "phi3", "glm4"];
+/// The families whose rotations or norms the paper's kernels lack.
+const NOT_FOR_THE_PAPER: [&str; 5] = ["cohere2", "gemma4", "gemma4-e", "glm4", "phi3"];
 
 fn assert_refused(family: &str, options: &Options, reason: &str) {
     let files = ModelFiles::directory(committed_dir(family)).unwrap();
     let Err(error) = Llm::load(&files, options) else { panic!("the GPU runs {family}") };
     let error = error.to_string();
     assert!(error.contains(reason), "{family}: {error}");
-}
-
-/// The engine does not use the kernels for the other families' mechanisms yet.
-#[test]
-fn other_families_are_refused_by_a_mechanism() {
-    for (family, mechanism) in
-        [("gemma2", "a softcap of attention"), ("gemma4", "layers whose caches"), ("gemma4-e", "layers whose caches")]
-    {
-        assert_refused(family, &options(DType::F16), &format!("the GPU has no kernels for {mechanism}"));
-    }
 }
