@@ -69,6 +69,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
     use argh::FromArgs;
+    use engine::tools::load::gguf::FileType;
 
     use super::*;
     use crate::args::Args;
@@ -100,5 +101,8 @@ mod tests {
         check::<Args>(QUIRE.commands[0], true);
         check::<EngineArgs>(QUIRE.commands[0], false);
         check::<ServeArgs>(QUIRE.commands.iter().find(|command| command.name == "serve").unwrap(), true);
+        // `quire quantize` has other required options.
+        let (_, _, types) = CHOICES.iter().find(|(_, name, _)| *name == "--to").unwrap();
+        assert!(types.iter().all(|word| word.parse::<FileType>().is_ok()));
     }
 }

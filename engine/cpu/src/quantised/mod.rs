@@ -67,24 +67,24 @@ impl Projector<'_> {
         let work = tokens * cols * weight.cols() / if activations.is_some() { 4 } else { 1 };
         let single = activations.as_ref().filter(|_| tokens == 1 && Bands::supports(weight.kind()));
         let bands_at_a_time = if single.is_some() { STREAMS } else { 1 };
-        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, bands_at_a_time * layout::ROWS), work, self.threads);
+        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, bands_at_a_time * packed::ROWS), work, self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
             #[cfg(target_arch = "x86_64")]
             let tiled = Tiled::new(self.amx, self.isa, weight.kind(), tile.out.len());
             let width = tile.out[0].len();
             let mut at = 0;
             while at < width {
-                let first = (tile.column + at) / layout::ROWS;
+                let first = (tile.column + at) / packed::ROWS;
                 let rows = Rows { out: &mut tile.out, at, add: finish.add };
                 if let Some(x) = single
-                    && width - at >= STREAMS * layout::ROWS
+                    && width - at >= STREAMS * packed::ROWS
                 {
                     let weights = std::array::from_fn(|i| weight.band(first + i));
                     self.isa.run(Bands { weights, x: x.block(0), rows });
-                    at += STREAMS * layout::ROWS;
+                    at += STREAMS * packed::ROWS;
                     continue;
                 }
-                at += layout::ROWS;
+                at += packed::ROWS;
                 let band = weight.band(first);
                 match &activations {
                     Some(x) => {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::super::pages::{Line, Lines, Pages};
 use super::super::threads::Threads;
-use super::layout::{PART, Packing, ROWS, pack, set_small, small, unpack};
+pub(super) use super::layout::ROWS;
+use super::layout::{PART, Packing, pack, set_small, small, unpack};
 use checkpoint::Result;
 use checkpoint::quantised::{Group, QuantType};
 use checkpoint::tensor::HostTensor;
