@@ -49,7 +49,7 @@ fn no_rule_is_better_than_the_bound() {
     let (layout, work) = model();
     for kind in [Kind::Conversations, Kind::Agents] {
         let trace = requests(kind, 150, 24, 2);
-        let bytes = 10 * GIB;
+        let bytes = 6 * GIB;
         let bound = bound(&trace, &layout, &work, bytes);
         let of = |replay: &mut dyn Replay| Saved::by(replay, &trace, &work);
         let paged = of(&mut PagedReplay::new(&layout, bytes));
@@ -57,7 +57,7 @@ fn no_rule_is_better_than_the_bound() {
         for saved in queued.into_iter().chain([paged]) {
             assert!(saved.tokens <= bound.tokens && saved.flops <= bound.flops, "{kind:?}: {saved:?}, {bound:?}");
         }
-        assert!(bound.tokens < known(&trace), "{kind:?}: the memory is too small for all");
+        assert!(queued[0].tokens < known(&trace), "{kind:?}: the memory is too small for all");
     }
 }
 
