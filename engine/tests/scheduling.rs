@@ -144,7 +144,7 @@ fn check_schedule(requests: &[Request], setup: &Setup, boundary: Option<usize>) 
 }
 
 proptest! {
-    #![proptest_config(schedules::cases(3000))]
+    #![proptest_config(schedules::cases(1000))]
 
     #[test]
     fn every_request_in_a_schedule_has_the_same_outputs_as_alone(
@@ -156,7 +156,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+    #![proptest_config(schedules::cases(500))]
 
     #[test]
     fn sequences_that_become_long_are_computed_again(

@@ -110,7 +110,7 @@ fn check(dtype: KvDtype, model: usize, requests: &[Request], setup: &Setup) -> R
 macro_rules! every_type {
     ($($name:ident: $dtype:expr,)*) => {
         proptest! {
-            #![proptest_config(schedules::cases(40))]
+            #![proptest_config(schedules::cases(25))]
 
             $(#[test]
             fn $name(model in 0..MODELS.len(), requests in prop::collection::vec(request(), 1..10), setup in setup()) {

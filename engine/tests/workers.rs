@@ -137,7 +137,7 @@ fn failure() -> impl Strategy<Value = Failure> {
 }
 
 proptest! {
-    #![proptest_config(schedules::cases(400))]
+    #![proptest_config(schedules::cases(150))]
 
     #[test]
     fn outputs_of_workers_match_those_of_one_worker_alone(

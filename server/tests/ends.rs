@@ -136,9 +136,11 @@ async fn stop_strings_count_after_the_least_length() {
         free["choices"][0]["logprobs"]["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
     assert_eq!(tokens.concat(), text(&free["choices"][0]));
     let mut held = 0;
-    for stops in [&[" a"][..], &["."], &["the", " and the"], &["e", "zebra"], &[". \"", "old", "."], &["zebra"]] {
-        for min_tokens in [0, 1, 7, 20, 33, 59, 60] {
-            for include in [false, true] {
+    let all = [&[" a"][..], &["."], &["the", " and the"], &["e", "zebra"], &[". \"", "old", "."], &["zebra"]];
+    for (i, stops) in all.into_iter().enumerate() {
+        for (j, min_tokens) in [0, 1, 7, 20, 33, 59, 60].into_iter().enumerate() {
+            // Without a least length, texts end with the stop string and before it. The others alternate.
+            for include in [false, true].into_iter().filter(|include| j == 0 || *include == ((i + j) % 2 == 0)) {
                 let fields = json!({"stop": stops, "min_tokens": min_tokens, "include_stop_str_in_output": include});
                 let (choices, completion_tokens) = choices(&server, COMPLETIONS, &with(&body, &fields)).await;
                 let (want, count, stop) = stopped(&tokens, stops, min_tokens, include);
@@ -150,7 +152,7 @@ async fn stop_strings_count_after_the_least_length() {
             }
         }
     }
-    assert!(held > 20, "only {held} stop strings came too early");
+    assert!(held > 10, "only {held} stop strings came too early");
     server.stop().await.unwrap();
 }
 

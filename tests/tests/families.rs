@@ -26,7 +26,9 @@ fn steps(golden: &FamilyGolden) -> usize {
 }
 
 fn one_by_one() -> Options {
-    Options { device: Device::Cpu, dtype: Some(DType::F32), threads: Some(1), ..Options::default() }
+    // The integrity check after each step takes time in proportion to the pool.
+    let kv_memory = Some(24 << 20);
+    Options { device: Device::Cpu, dtype: Some(DType::F32), threads: Some(1), kv_memory, ..Options::default() }
 }
 
 fn load(family: &str, options: &Options) -> Llm {

@@ -69,8 +69,9 @@ fn assert_same_as_alone(model: &str) {
         let mut preempted = 0;
         let mut swapped = 0;
         let mut hits = 0;
-        for num_blocks in [fits_one, fits_one * 3 / 2, fits_one * 3] {
-            for (max_batch_tokens, prefix_caching) in [(2048, true), (2048, false), (40, true), (40, false)] {
+        for (i, num_blocks) in [fits_one, fits_one * 3 / 2, fits_one * 3].into_iter().enumerate() {
+            // Each pool has both numbers of tokens, with and without cached blocks. The next pool swaps these.
+            for (max_batch_tokens, prefix_caching) in [(2048, i % 2 == 0), (40, i % 2 == 1)] {
                 let kv_memory = Some(num_blocks * block);
                 let setup = Options {
                     kv_memory,

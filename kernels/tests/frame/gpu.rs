@@ -2,6 +2,7 @@
 //! test.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use cuda_std::launch::{KernelCall, LaunchShape};
@@ -22,16 +23,27 @@ pub fn driver() -> &'static Driver {
     Driver::under_test().unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Returns the compute capability of a target's smallest device.
+fn capability(target: &str) -> (u32, u32) {
+    if target == "sm_90a" { (9, 0) } else { (8, 0) }
+}
+
 impl Gpu {
     /// Creates a device with the PTX for `target`. The emulator uses the natural order of warps and blocks.
     pub fn new(target: &str) -> Gpu {
-        let (_, ptx) = TARGETS.into_iter().find(|(name, _)| *name == target).unwrap();
-        Gpu::with_ptx(ptx)
+        // Devices share the texts.
+        static TEXTS: LazyLock<[Arc<str>; 2]> = LazyLock::new(|| TARGETS.map(|(_, ptx)| ptx.into()));
+        let at = TARGETS.iter().position(|(name, _)| *name == target).unwrap();
+        Gpu::of(capability(target), TEXTS[at].clone())
     }
 
     /// Creates a device that runs this PTX.
     pub fn with_ptx(ptx: &str) -> Gpu {
-        let capability = if ptx.contains("\n.target sm_90a") { (9, 0) } else { (8, 0) };
+        let is_hopper = ptx.lines().find(|line| line.starts_with(".target")) == Some(".target sm_90a");
+        Gpu::of(capability(if is_hopper { "sm_90a" } else { "sm_80" }), ptx.into())
+    }
+
+    fn of(capability: (u32, u32), ptx: Arc<str>) -> Gpu {
         Gpu(workbench::Gpu::new(driver(), capability, ptx).unwrap_or_else(|error| panic!("{error}")))
     }
 

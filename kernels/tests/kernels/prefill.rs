@@ -167,23 +167,24 @@ pub fn shape(kv_heads: u32, group: u32, head_size: u32, block_size: u32, window:
 
 #[test]
 fn every_head_size_block_size_and_group() {
+    use Type::{Bf16, F16};
     let cases = [
-        (shape(3, 1, 32, 8, 0), vec![span(1, 1), span(64, 64), span(65, 200)]),
-        (shape(2, 3, 64, 16, 20), vec![span(43, 43), span(1, 1), span(30, 77)]),
-        (shape(1, 2, 80, 32, 0), vec![span(70, 70), span(5, 133)]),
-        (shape(1, 4, 96, 16, 33), vec![span(40, 90)]),
-        (shape(2, 8, 128, 16, 0), vec![span(20, 60), span(17, 49)]),
-        (shape(1, 5, 256, 8, 0), vec![span(9, 9), span(11, 50)]),
-        (shape(1, 7, 64, 32, 0), vec![span(20, 40), span(3, 100)]),
-        (shape(1, 16, 128, 8, 1), vec![span(9, 9), span(1, 40)]),
-        (shape(1, 1, 128, 32, 64), vec![span(70, 220)]),
-        (shape(2, 1, 256, 16, 40), vec![span(70, 90)]),
-        (shape(1, 71, 32, 16, 0), vec![span(3, 20)]),
-        (shape(2, 2, 512, 16, 0), vec![span(20, 20), span(17, 45), span(1, 3)]),
-        (shape(1, 5, 512, 8, 21), vec![span(9, 60)]),
+        (&[F16][..], shape(3, 1, 32, 8, 0), vec![span(1, 1), span(64, 64), span(65, 200)]),
+        (&[F16], shape(2, 3, 64, 16, 20), vec![span(43, 43), span(1, 1), span(30, 77)]),
+        (&[F16, Bf16], shape(1, 2, 80, 32, 0), vec![span(70, 70), span(5, 133)]),
+        (&[F16, Bf16], shape(1, 4, 96, 16, 33), vec![span(40, 90)]),
+        (&[Bf16], shape(2, 8, 128, 16, 0), vec![span(20, 60), span(17, 49)]),
+        (&[F16], shape(1, 5, 256, 8, 0), vec![span(9, 9), span(11, 50)]),
+        (&[Bf16], shape(1, 7, 64, 32, 0), vec![span(20, 40), span(3, 100)]),
+        (&[F16], shape(1, 16, 128, 8, 1), vec![span(9, 9), span(1, 40)]),
+        (&[F16], shape(1, 1, 128, 32, 64), vec![span(70, 220)]),
+        (&[Bf16], shape(2, 1, 256, 16, 40), vec![span(70, 90)]),
+        (&[Bf16], shape(1, 71, 32, 16, 0), vec![span(3, 20)]),
+        (&[F16], shape(2, 2, 512, 16, 0), vec![span(20, 20), span(17, 45), span(1, 3)]),
+        (&[Bf16], shape(1, 5, 512, 8, 21), vec![span(9, 60)]),
     ];
-    for (seed, (shape, spans)) in cases.into_iter().enumerate() {
-        for ty in Type::ALL {
+    for (seed, (types, shape, spans)) in cases.into_iter().enumerate() {
+        for &ty in types {
             check(&PagedProblem::new(PagedShape { ty, ..shape }, &spans, 2, seed as u64), 0);
         }
     }
@@ -201,7 +202,7 @@ fn rows_end_anywhere_in_a_tile() {
 fn windows_begin_anywhere_in_a_tile() {
     let kinds = [(32, KvFormat::Plain), (32, KvFormat::Int8), (64, KvFormat::Plain)];
     for (window, (head_size, format)) in
-        [1, 2, 63, 64, 65, 100, 149, 150, 151].into_iter().flat_map(|window| kinds.map(|kind| (window, kind)))
+        [1, 63, 64, 65, 149, 150, 151].into_iter().flat_map(|window| kinds.map(|kind| (window, kind)))
     {
         let shape = PagedShape { format, ..shape(1, 1, head_size, 8, window) };
         let mut problem = PagedProblem::new(shape, &[span(70, 150)], 0, window.into());
@@ -255,7 +256,9 @@ fn each_byte_is_moved_once() {
         // With one tile of rows, exactly the floor must be read.
         let tokens = shape::tile_rows(head_size) / 4;
         let shape = PagedShape { format, ..shape(1, 4, head_size, 16, 0) };
-        let report = check(&PagedProblem::new(shape, &[span(tokens, 1000)], 0, 7), 0);
+        let problem = PagedProblem::new(shape, &[span(tokens, 1000)], 0, 7);
+        let (output, report) = attend(&mut Gpu::new("sm_80"), &problem, 0, false).unwrap();
+        assert!(problem.sampled_error(&output) <= shape.ty.tolerance(), "{format:?}, head size {head_size}");
         let floor = shape::floor(checked(shape), tokens, 1000, 0);
         let moved = 32 * report.total.sectors;
         println!("{format:?}, {head_size}: {} instructions", report.total.instructions);

@@ -12,7 +12,7 @@ fn repeating(outputs: usize) -> SamplingParams {
     SamplingParams {
         n: outputs,
         best_of: outputs,
-        max_tokens: 24,
+        max_tokens: 16,
         temperature: if outputs > 1 { 0.1 } else { 0.0 },
         seed: Some(3),
         logit_bias: [7, 20, 33].map(|token| (token, 60.0)).into(),
@@ -48,14 +48,15 @@ fn run(model: &str, options: &Options) -> Run {
     Run { outputs, stats: llm.stats(), attended }
 }
 
-/// Asserts that drafts do not change outputs, and that `kernel` attends to drafts of up to `most` tokens.
-fn assert_drafted(model: &str, options: &Options, kernel: &str, most: usize) {
+/// Asserts that drafts of these lengths do not change outputs, and that `kernel` attends to drafts of up to `most`
+/// tokens.
+fn assert_drafted(model: &str, options: &Options, kernel: &str, most: usize, lengths: &[usize]) {
     let with = |draft_tokens| {
         let scheduler = SchedulerOptions { draft_tokens, ..options.scheduler };
         run(model, &Options { scheduler, ..options.clone() })
     };
     let plain = with(0);
-    for draft_tokens in [3, 7] {
+    for &draft_tokens in lengths {
         let drafted = with(draft_tokens);
         let at = format!("{model}, {:?}, {:?}, drafts of {draft_tokens}", options.dtype, options.kv_dtype);
         assert_eq!(drafted.outputs, plain.outputs, "{at}");
@@ -77,16 +78,16 @@ fn assert_drafted(model: &str, options: &Options, kernel: &str, most: usize) {
 
 #[test]
 fn drafts_do_not_change_tokens() {
-    for (model, kv_dtype, kernel, most) in [
-        ("opt-350m-like", None, "paged_attention_f16_64_8", 7),
-        ("qwen3", None, "paged_attention_f16_128_16", 7),
-        ("qwen3", Some(KvDtype::Int8), "paged_attention_f16int8_128_8", 7),
-        ("mistral", None, "paged_attention_f16_", 7),
+    for (model, kv_dtype, kernel, most, lengths) in [
+        ("opt-350m-like", None, "paged_attention_f16_64_8", 7, &[3, 7][..]),
+        ("qwen3", None, "paged_attention_f16_128_16", 7, &[7]),
+        ("qwen3", Some(KvDtype::Int8), "paged_attention_f16int8_128_8", 7, &[3]),
+        ("mistral", None, "paged_attention_f16_", 7, &[7]),
         // Up to three drafts. With eight tokens at once, most blocks of a small device would read more than with the
         // prefill kernel.
-        ("llama3", Some(KvDtype::Fp8), "paged_attention_f16fp8_32_8", 3),
+        ("llama3", Some(KvDtype::Fp8), "paged_attention_f16fp8_32_8", 3, &[3, 7]),
     ] {
-        assert_drafted(model, &Options { kv_dtype, ..options(DType::F16) }, kernel, most);
+        assert_drafted(model, &Options { kv_dtype, ..options(DType::F16) }, kernel, most, lengths);
     }
 }
 

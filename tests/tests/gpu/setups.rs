@@ -3,9 +3,9 @@
 
 use engine::DType;
 use engine::{AttentionKernels, Options, SchedulerOptions};
-use tests::MODELS;
+use tests::{MODELS, golden};
 
-use crate::{Setup, assert_setup, options, others};
+use crate::{Setup, assert_prompts, assert_setup, options, others};
 
 /// Runs f16 in blocks of 8 and chunks of 13 tokens, with a pool so small that sequences are preempted.
 fn small_pool(name: &'static str, others: Options) -> Setup {
@@ -14,9 +14,19 @@ fn small_pool(name: &'static str, others: Options) -> Setup {
     Setup { name, dtype: DType::F16, options, pool_tokens: Some(228) }
 }
 
-fn in_both_types(name: &'static str, options: impl Fn(DType) -> Options) -> Vec<Setup> {
+fn in_both_types(name: &'static str, options: impl Fn(DType) -> Options) -> [Setup; 2] {
     let setup = |dtype| Setup { name, dtype, options: options(dtype), pool_tokens: None };
-    [DType::F16, DType::Bf16].map(setup).into()
+    [DType::F16, DType::Bf16].map(setup)
+}
+
+/// Runs the first prompts, which have a single token to several blocks. In a small pool all prompts run, and preempt
+/// each other.
+fn assert_sample(model: &str, setup: &Setup) {
+    let mut golden = golden(model);
+    if setup.pool_tokens.is_none() {
+        golden.prompts.truncate(3);
+    }
+    assert_prompts(model, setup, &golden);
 }
 
 macro_rules! setup_tests {
@@ -32,7 +42,9 @@ macro_rules! setup_tests {
 
             #[test]
             fn with_a_sample_of_models() {
-                SAMPLE.iter().for_each(|model| assert(model));
+                for (model, setup) in SAMPLE.iter().flat_map(|model| $setups.map(|setup| (model, setup))) {
+                    assert_sample(model, &setup);
+                }
             }
 
             #[test]

@@ -2,7 +2,6 @@
 
 use crate::error::{Error, Result};
 use cuda_std::launch::Descriptor;
-use std::iter::repeat_n;
 use std::ops::Range;
 
 /// A kernel in a PTX text.
@@ -30,12 +29,30 @@ pub(crate) fn select(ptx: &str, entries: &[&'static Descriptor]) -> Result<Strin
     let mut done = 0;
     for kernel in kernels.iter().filter(|kernel| entries.iter().all(|entry| entry.name != kernel.name)) {
         selected.push_str(&ptx[done..kernel.place.start]);
-        let lines = ptx[kernel.place.clone()].bytes().filter(|&byte| byte == b'\n').count();
-        selected.extend(repeat_n('\n', lines));
+        selected.push_str(&"\n".repeat(line_ends(ptx[kernel.place.clone()].as_bytes())));
         done = kernel.place.end;
     }
     selected.push_str(&ptx[done..]);
     Ok(selected)
+}
+
+/// The number of line ends in a text. A byte counts those of a chunk, so that the compiler uses vector instructions.
+fn line_ends(text: &[u8]) -> usize {
+    let in_chunk = |chunk: &[u8]| chunk.iter().fold(0u8, |count, &byte| count.wrapping_add(u8::from(byte == b'\n')));
+    text.chunks(255).map(|chunk| usize::from(in_chunk(chunk))).sum()
+}
+
+/// Whether a byte begins or ends a block, a string or a comment.
+fn is_mark(byte: u8) -> bool {
+    (byte == b'{') | (byte == b'}') | (byte == b'"') | (byte == b'/')
+}
+
+/// The place of the first mark. Chunks without one are skipped as a whole, with vector instructions.
+fn find_mark(text: &[u8]) -> Option<usize> {
+    let (chunks, _) = text.as_chunks::<32>();
+    let has_mark = |chunk: &[u8; 32]| chunk.map(is_mark).into_iter().fold(false, |found, mark| found | mark);
+    let skipped = 32 * chunks.iter().take_while(|chunk| !has_mark(chunk)).count();
+    text[skipped..].iter().position(|&byte| is_mark(byte)).map(|at| skipped + at)
 }
 
 /// The target that a PTX text declares, such as `sm_90a`, or an empty string if it declares none.
@@ -133,8 +150,7 @@ impl Tokens<'_> {
         let mut depth = 1;
         while depth > 0 {
             // Most of a PTX text is inside blocks, so skip to the next byte that matters there.
-            let rest = &self.ptx.as_bytes()[self.at..];
-            self.at += rest.iter().position(|byte| matches!(byte, b'{' | b'}' | b'"' | b'/'))?;
+            self.at += find_mark(&self.ptx.as_bytes()[self.at..])?;
             match &self.ptx[self.next()?] {
                 "{" => depth += 1,
                 "}" => depth -= 1,

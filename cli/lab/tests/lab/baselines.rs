@@ -15,8 +15,11 @@ use simulator::traces::{ALPACA_LIKE, PublishedLengths, SHAREGPT_LIKE, Trace, Tra
 const NONE: PublishedLengths<'_> = PublishedLengths { sharegpt: None, alpaca: None };
 const LAB: Lab<'_> = Lab { seed: 1, seconds: 300.0, published: NONE, progress: &|_| {} };
 
+/// The length of the traces that are served at a given rate.
+const SECONDS: f64 = 60.0;
+
 fn serve(system: System, on: &Deployment, workload: TraceWorkload, method: Method, rate: f64) -> Outcome {
-    let trace = Trace { workload, method, seconds: 120.0, max_len: on.max_len, seed: 3 };
+    let trace = Trace { workload, method, seconds: SECONDS, max_len: on.max_len, seed: 3 };
     let cost = system.cost(&on.cost().unwrap());
     system.run(on, &cost, &BeamRecord::default(), &trace.requests(rate), |_| {}).unwrap()
 }
@@ -29,7 +32,7 @@ fn every_token_is_generated_once_and_memory_is_never_exceeded() {
             let expected: usize = outcome.completed.iter().map(|(r, _)| r.output * r.method.width()).sum();
             // A preempted request is computed again, but its tokens count once.
             assert_eq!(outcome.generated, expected, "{} {method:?}", system.name());
-            let trace = Trace { workload: SHAREGPT_LIKE, method, seconds: 120.0, max_len: 2048, seed: 3 };
+            let trace = Trace { workload: SHAREGPT_LIKE, method, seconds: SECONDS, max_len: 2048, seed: 3 };
             assert_eq!(outcome.completed.len(), trace.requests(2.0).len(), "{} {method:?}", system.name());
             assert!(outcome.peak_slots <= OPT_13B.slots, "{} {method:?}: {}", system.name(), outcome.peak_slots);
             let shares = outcome.memory.shares();
@@ -81,8 +84,10 @@ fn memory_goes_where_the_paper_says() {
     );
 }
 
+/// Returns the rate that a system sustains for two minutes.
 fn sustained(system: System, on: Deployment, workload: &TraceWorkload, guess: f64, cost: &CostModel) -> f64 {
-    Curve::new(0, system, on, workload.clone(), guess, &LAB).sustained(&LAB, cost, &BeamRecord::default()).unwrap().rate
+    let lab = Lab { seconds: 120.0, ..LAB };
+    Curve::new(0, system, on, workload.clone(), guess, &lab).sustained(&lab, cost, &BeamRecord::default()).unwrap().rate
 }
 
 /// Figure 12. Short traces favour overloaded systems, which have no time to fall behind.

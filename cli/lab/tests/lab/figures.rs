@@ -15,7 +15,7 @@ use simulator::system::System;
 use simulator::traces::{ALPACA_LIKE, PublishedLengths, SHAREGPT_LIKE, TraceWorkload};
 
 const NONE: PublishedLengths<'_> = PublishedLengths { sharegpt: None, alpaca: None };
-const LAB: Lab<'_> = Lab { seed: 1, seconds: 200.0, published: NONE, progress: &|_| {} };
+const LAB: Lab<'_> = Lab { seed: 1, seconds: 120.0, published: NONE, progress: &|_| {} };
 
 fn rates(curves: &[Curve], beam_record: &BeamRecord) -> Vec<f64> {
     LAB.sustained(curves, beam_record).unwrap().iter().map(|found| found.rate).collect()
@@ -139,7 +139,7 @@ fn recomputing_and_swapping_are_alike_at_the_usual_size() {
 /// Orca, and more with smaller blocks. For sustained rates, blocks of 16 are as good as any.
 #[test]
 fn smaller_blocks_hold_more_tokens_and_gain_little() {
-    let lab = Lab { seconds: 60.0, ..LAB };
+    let lab = Lab { seconds: 40.0, ..LAB };
     for workload in workloads::served().unwrap() {
         let shares = workloads::memory_shares(&workload, 3.0 * workload.guess, &lab).unwrap();
         // Few slots of blocks are unfilled. The other memory without tokens is free.

@@ -66,7 +66,9 @@ fn rows_of_any_number_and_width_are_added_and_normalised() {
     let sizes = [(1, 8, 16), (3, 264, 2), (9, 768, 4), (3, 4104, 2), (3, 16_384, 2), (34, 512, 1)];
     for (i, (rows, width, blocks)) in sizes.into_iter().enumerate() {
         for (j, ranks) in [2, 4, 8].into_iter().enumerate() {
-            for (k, kind) in [SumNorm::Rms, SumNorm::Layer].into_iter().enumerate() {
+            let kinds = [SumNorm::Rms, SumNorm::Layer].into_iter().enumerate();
+            // On eight devices a size has one kind.
+            for (k, kind) in kinds.filter(|(k, _)| ranks < 8 || *k == i / 2 % 2) {
                 let shots = 1 + ((i + j) % 2) as u32;
                 let place = if (i + j + k) % 4 == 3 { MailboxPlace::Host } else { MailboxPlace::Devices };
                 let (target, ty, seed) = ((j + k) % 2, Type::ALL[(i + k) % 2], i as u64);

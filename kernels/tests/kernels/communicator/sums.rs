@@ -44,7 +44,9 @@ fn sums_of_any_size_are_the_same_on_all_devices() {
     let sizes = [(1, 16), (3, 16), (100, 4), (512, 16), (513, 16), (2500, 1), (5000, 2)];
     for (i, (vectors, blocks)) in sizes.into_iter().enumerate() {
         for (j, ranks) in [2, 4, 8].into_iter().enumerate() {
-            for shots in [1, 2] {
+            // With many devices a size has one number of shots, and the other sizes have the other.
+            let every = if ranks == 2 { vec![1, 2] } else { vec![1 + ((i / 2 + j) % 2) as u32] };
+            for shots in every {
                 let place =
                     if (i + j + shots as usize).is_multiple_of(3) { MailboxPlace::Host } else { MailboxPlace::Devices };
                 let (target, ty) = ((i + j) % 2, Type::ALL[(i + shots as usize) % 2]);

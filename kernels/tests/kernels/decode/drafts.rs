@@ -135,17 +135,9 @@ fn drafts_do_not_change_the_results_of_other_sequences() {
 /// Prints the cost of drafts as rows, as sequences of one token each, and in prefill's kernels: warp instructions,
 /// blocks with work, instructions of the busiest block, and bytes over the floor. The problems are single sequences,
 /// whose ranges are as short as allowed, and a batch that keeps the grid busy.
-#[test]
-fn counts_of_drafts() {
+fn count_drafts(problems: &[(u32, u32, u32, KvFormat, &[u32], u32)]) {
     println!("| heads | contexts | tokens | kernel | warp instructions | blocks | of the longest | bytes / floor |");
-    for (heads, kv_heads, head_size, format, contexts, slots) in [
-        (8, 2, 128, KvFormat::Plain, &[1024][..], 396),
-        (4, 4, 64, KvFormat::Plain, &[1024], 396),
-        (8, 1, 128, KvFormat::Plain, &[1024], 396),
-        (8, 2, 64, KvFormat::Int8, &[1024], 396),
-        (8, 2, 128, KvFormat::Plain, &[16_384], 396),
-        (8, 2, 128, KvFormat::Plain, &[4096, 3000, 1000], 6),
-    ] {
+    for &(heads, kv_heads, head_size, format, contexts, slots) in problems {
         let shape = PagedShape { format, ..shape(Type::F16, heads, kv_heads, head_size, 16, 0) };
         let checked = shape.supported().unwrap();
         let launch = drafts(shape, slots);
@@ -191,4 +183,24 @@ fn counts_of_drafts() {
             assert!(2 * rows.0 < by_prefill.0 || slots < 396, "a block's share is less than half of one of prefill's");
         }
     }
+}
+
+#[test]
+fn counts_of_drafts() {
+    count_drafts(&[
+        (8, 2, 128, KvFormat::Plain, &[1024], 396),
+        (8, 2, 64, KvFormat::Int8, &[1024], 396),
+        (4, 2, 64, KvFormat::Plain, &[2048, 1500, 500], 6),
+    ]);
+}
+
+#[test]
+#[ignore = "takes half a minute; .ci/run nightly has a part for it"]
+fn counts_of_drafts_in_long_contexts() {
+    count_drafts(&[
+        (4, 4, 64, KvFormat::Plain, &[1024], 396),
+        (8, 1, 128, KvFormat::Plain, &[1024], 396),
+        (8, 2, 128, KvFormat::Plain, &[16_384], 396),
+        (8, 2, 128, KvFormat::Plain, &[4096, 3000, 1000], 6),
+    ]);
 }

@@ -40,7 +40,12 @@ fn products_of_many_tokens_cost_few_instructions() {
         (GemmKernel::HopperPairs(128), 0.6, [38e3, 46e3, 60e3]),
         (GemmKernel::HopperPairs(256), 0.4, [24e3, 31e3, 45e3]),
     ] {
-        for (epilogue, most_fixed) in [PLAIN, Epilogue::Add, gated].into_iter().zip(most_fixed) {
+        // Both widths of tiles have the other epilogues in some kernel.
+        let epilogues = match kernel {
+            GemmKernel::Prefill(256) | GemmKernel::Hopper(256) | GemmKernel::HopperPairs(128) => 1,
+            _ => 3,
+        };
+        for (epilogue, most_fixed) in [PLAIN, Epilogue::Add, gated].into_iter().zip(most_fixed).take(epilogues) {
             let [short, long] = [512, 1024].map(|k| instructions(kernel, epilogue, 512, k));
             let steps = f64::from(512 * 512 / (16 * 8) * 512 / 16);
             let [marginal, barriers] = [0, 1].map(|i| (long[i] - short[i]) / steps);

@@ -27,11 +27,9 @@ fn chunks_begin_anywhere_and_end_anywhere() {
     let chunks = [(0, 1), (1, 127), (7, 129), (8, 1), (127, 2), (128, 128), (129, 200), (383, 65), (384, 3), (500, 17)];
     for (i, (cached, new)) in chunks.into_iter().enumerate() {
         let (block_size, window) = ([8, 16, 32][i % 3], [0, 1, 130, 257][i % 4]);
-        for head_size in HEAD_SIZES {
-            let shape = heads(1, [1, 3][i % 2], head_size, block_size, window);
-            let spans = [span(new, cached + new), span(3, 3 + i as u32)];
-            check_hopper(&PagedProblem::new(PagedShape { ty: Type::ALL[i % 2], ..shape }, &spans, 0, i as u64), 0);
-        }
+        let shape = heads(1, [1, 3][i % 2], HEAD_SIZES[i / 2 % 2], block_size, window);
+        let spans = [span(new, cached + new), span(3, 3 + i as u32)];
+        check_hopper(&PagedProblem::new(PagedShape { ty: Type::ALL[i % 2], ..shape }, &spans, 0, i as u64), 0);
     }
 }
 
