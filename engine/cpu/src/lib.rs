@@ -11,6 +11,7 @@
 mod amx;
 mod attention;
 mod element;
+mod experts;
 mod kv;
 mod linear;
 mod math;
@@ -20,6 +21,7 @@ mod panels;
 mod product;
 mod projection;
 mod quantised;
+mod routing;
 mod rows;
 mod shape;
 mod stored;
@@ -41,8 +43,10 @@ use checkpoint::{Error, Result};
 use pulp::Arch;
 
 pub use attention::{Attention, Span};
+pub use experts::{CpuExperts, GatedUnit};
 pub use kv::{rounded, write_kv};
 pub use projection::CpuProjection;
+pub use routing::Router;
 pub use shape::KvShape;
 pub use tensor::CpuTensor;
 pub use weight::CpuWeight;

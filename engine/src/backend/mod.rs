@@ -9,7 +9,7 @@ pub mod cpu;
 pub mod cuda;
 
 use crate::batch::Batch;
-pub use crate::config::Activation;
+pub use crate::config::{Activation, Clamp, Routing, SharedExpert};
 use std::ops::Range;
 
 use crate::error::Result;
@@ -86,6 +86,30 @@ pub struct HostQkv {
     pub key: Option<HostLinear>,
     /// `[kv_heads * D, H]`. `None` if the key's projection also gives the values.
     pub value: Option<HostLinear>,
+}
+
+/// The projections of an expert as they were loaded.
+pub struct HostExpert {
+    /// The gate and up projections, `[I, H]` each.
+    pub gate_up: [HostLinear; 2],
+    /// `[H, I]`
+    pub down: HostLinear,
+}
+
+/// The experts of a layer as they were loaded, besides their projections.
+pub struct HostExperts {
+    /// How tokens choose experts.
+    pub routing: Routing,
+    /// `[E]`: numbers that are added to scores for the choice only.
+    pub correction: Option<HostTensor>,
+    /// `[E]`: factors on the scores of the chosen experts.
+    pub scale: Option<HostTensor>,
+    /// The activation function of gates.
+    pub activation: Activation,
+    /// With `Some`, gates are clamped, and `activation` is not used.
+    pub clamp: Option<Clamp>,
+    /// With `Some`, the last expert is shared. If it has a gate, the last logit belongs to the gate.
+    pub shared: Option<SharedExpert>,
 }
 
 /// An elementwise change of a matrix `x`.
@@ -178,6 +202,8 @@ pub trait Backend: Send + 'static {
     type QkvWeight: Send;
     /// The gate and up projections of a gated unit. A backend may fuse them.
     type GatedWeight: Send;
+    /// The experts of a layer.
+    type ExpertsWeight: Send;
     /// Queries, keys and values of the new tokens.
     type Qkv: Send;
     /// A [`Batch`] on the device.
@@ -198,6 +224,12 @@ pub trait Backend: Send + 'static {
     fn qkv_weight(&self, parts: HostQkv) -> Result<Self::QkvWeight>;
     /// Copies the gate and up projections to the device.
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<Self::GatedWeight>;
+    /// Copies the experts of a layer to the device.
+    fn experts_weight(
+        &self,
+        settings: HostExperts,
+        experts: &mut dyn Iterator<Item = Result<HostExpert>>,
+    ) -> Result<Self::ExpertsWeight>;
     /// Allocates a pool of `num_blocks` blocks, and space for `swap_blocks` more in host memory. With several groups
     /// of layers, these are numbers of pages.
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self::KvCache>;
@@ -296,6 +328,9 @@ pub trait Backend: Send + 'static {
     }
     /// Returns `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
+    /// Routes each row of `x` to experts by its row of `logits [T, E]`, and returns the weighted sum of their results. If
+    /// a shared expert has a gate, `logits` has a column for it. A token's result does not depend on other tokens.
+    fn experts(&self, x: &Self::Tensor, logits: &Self::Tensor, weight: &Self::ExpertsWeight) -> Self::Tensor;
     /// Returns the queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.
     fn qkv(&self, x: &Self::Tensor, weight: &Self::QkvWeight) -> Self::Qkv;
     /// Changes each element of `x`.

@@ -1,4 +1,4 @@
-//! The families with windows, shared caches and unusual blocks. They are tested like the golden models: greedy tokens
+//! The families with windows, shared caches, unusual blocks and experts. They are tested like the golden models: greedy tokens
 //! and their logprobs against Hugging Face's, and samples against the CPU in f32.
 
 use engine::DType;
@@ -133,6 +133,12 @@ fn other_families_are_refused_by_a_mechanism() {
         ("phi3", "rotations of a part"),
         ("glm4", "norms after"),
         ("granite", "factor on logits"),
+        ("mixtral", "experts"),
+        ("qwen2-moe", "experts"),
+        ("qwen3-moe", "experts"),
+        ("gpt-oss", "experts"),
+        ("gemma4-moe", "experts"),
+        ("granitemoe", "experts"),
     ] {
         let files = ModelFiles::directory(committed_dir(family)).unwrap();
         let Err(error) = Llm::load(&files, &options(DType::F16)) else { panic!("the GPU runs {family}") };

@@ -8,11 +8,14 @@ mod tests;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use cpu::Cpu;
-pub use cpu::{CpuProjection, CpuTensor, CpuWeight};
+use cpu::{Cpu, GatedUnit};
+pub use cpu::{CpuExperts, CpuProjection, CpuTensor, CpuWeight};
 
 pub use self::cache::CpuKvCache;
-use super::{Activation, Attention, Backend, Batch, Change, HostLinear, HostQkv, KvLayout, Norm, QkNormRope, QkNorms};
+use super::{
+    Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, KvLayout, Norm,
+    QkNormRope, QkNorms,
+};
 use crate::error::Result;
 use crate::parallel::{Shard, WorkerRank};
 use crate::sampling::{SampleRow, Sampled, sample_row};
@@ -92,6 +95,7 @@ impl Backend for CpuBackend {
     type Weight = CpuWeight;
     type QkvWeight = QkvProjections;
     type GatedWeight = [CpuProjection; 2];
+    type ExpertsWeight = CpuExperts;
     type Qkv = Qkv;
     type KvCache = CpuKvCache;
     type Inputs = Inputs;
@@ -111,6 +115,23 @@ impl Backend for CpuBackend {
 
     fn gated_weight(&self, [gate, up]: [HostLinear; 2]) -> Result<[CpuProjection; 2]> {
         Ok([self.projection(gate)?, self.projection(up)?])
+    }
+
+    fn experts_weight(
+        &self,
+        settings: HostExperts,
+        experts: &mut dyn Iterator<Item = Result<HostExpert>>,
+    ) -> Result<CpuExperts> {
+        let HostExperts { routing, correction, scale, activation, clamp, shared } = settings;
+        let unit = clamp.map_or(GatedUnit::Plain(activation), GatedUnit::Clamped);
+        let numbers = |tensor: HostTensor| tensor.elements().to_f32();
+        let (correction, scale) = (correction.map(numbers), scale.map(numbers));
+        let router = cpu::Router { routing, correction, scale, shared };
+        let projected = experts.map(|expert| {
+            let HostExpert { gate_up: [gate, up], down } = expert?;
+            Ok([self.projection(gate)?, self.projection(up)?, self.projection(down)?])
+        });
+        Ok(CpuExperts { router, unit, experts: projected.collect::<Result<_>>()? })
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CpuKvCache> {
@@ -190,6 +211,10 @@ impl Backend for CpuBackend {
 
     fn gated(&self, x: &CpuTensor, weight: &[CpuProjection; 2], act: Activation) -> CpuTensor {
         self.cpu.gated(x, weight, act)
+    }
+
+    fn experts(&self, x: &CpuTensor, logits: &CpuTensor, weight: &CpuExperts) -> CpuTensor {
+        self.cpu.experts(x, logits, weight)
     }
 
     fn qkv(&self, x: &CpuTensor, weight: &QkvProjections) -> Qkv {

@@ -1,5 +1,6 @@
 //! The backend's operations. Most queue a single launch.
 
+use std::convert::Infallible;
 use std::ops::Range;
 
 use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
@@ -17,7 +18,9 @@ use super::step::graph;
 use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
 use super::{CudaBackend, CudaKvCache, CudaProjection, CudaTensor, CudaWeight, StepInputs};
-use crate::backend::{Activation, Attention, Backend, Change, HostLinear, HostQkv, Norm, QkNormRope};
+use crate::backend::{
+    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Norm, QkNormRope,
+};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::kv::KvLayout;
@@ -88,6 +91,7 @@ impl Backend for CudaBackend {
     type KvCache = CudaKvCache;
     type QkvWeight = CudaProjection;
     type GatedWeight = CudaProjection;
+    type ExpertsWeight = Infallible;
     type Qkv = CudaTensor;
     type Inputs = StepInputs;
 
@@ -111,6 +115,10 @@ impl Backend for CudaBackend {
 
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<CudaProjection> {
         self.fuse(parts, weights::interleaved)
+    }
+
+    fn experts_weight(&self, _: HostExperts, _: &mut dyn Iterator<Item = Result<HostExpert>>) -> Result<Infallible> {
+        Err(Error::Unsupported("the GPU has no kernels for experts".into()))
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CudaKvCache> {
@@ -260,6 +268,10 @@ impl Backend for CudaBackend {
         let out = self.tensor(x.rows, projection.weight.rows / 2);
         self.project(x, &projection.weight, projection.bias.as_ref(), Epilogue::Gated(act), &out);
         out
+    }
+
+    fn experts(&self, _: &CudaTensor, _: &CudaTensor, weight: &Infallible) -> CudaTensor {
+        match *weight {}
     }
 
     fn qkv(&self, x: &CudaTensor, projection: &CudaProjection) -> CudaTensor {

@@ -2,6 +2,7 @@
 //! model is a combination of mechanisms, which [`DecoderConfig`] lists. This code knows mechanisms and no models.
 
 mod attention;
+mod experts;
 mod extra;
 mod mlp;
 #[cfg(test)]
@@ -9,7 +10,7 @@ mod tests;
 
 use self::attention::AttentionLayer;
 use self::extra::{LayerGate, LayerInputs};
-use self::mlp::Mlp;
+use self::mlp::FeedForward;
 use super::Model;
 use super::layers::{Embedding, Loader, Residual};
 use super::rope;
@@ -34,7 +35,7 @@ struct Layer<B: Backend> {
     before_attention: Option<Norm<B::Weight>>,
     attention: AttentionLayer<B>,
     before_mlp: Option<Norm<B::Weight>>,
-    mlp: Mlp<B>,
+    feed_forward: FeedForward<B>,
     gate: Option<LayerGate<B>>,
     scalar: Option<f32>,
 }
@@ -76,7 +77,7 @@ impl<B: Backend> Layer<B> {
             before_attention: norm(norms.before_attention)?,
             before_mlp: norm(norms.before_mlp)?,
             attention: AttentionLayer::load(l, hidden, decoder, i)?,
-            mlp: Mlp::load(l, hidden, decoder, i)?,
+            feed_forward: FeedForward::load(l, hidden, decoder, i)?,
             gate: decoder.layer_embedding.map(|extra| LayerGate::load(l, hidden, decoder, extra, i)).transpose()?,
             scalar: if decoder.layer_scalar { Some(l.scalar(&format!("{name}.layer_scalar"))?) } else { None },
         })
@@ -96,8 +97,7 @@ impl<B: Backend> Model<B> for Decoder<B> {
 
             let h = if self.config.layer_norms.parallel { h } else { None };
             let h = h.or_else(|| layer.before_mlp.as_ref().map(|norm| x.norm(b, norm)));
-            let inner = layer.mlp.apply(b, read(b, &h, &mut x));
-            layer.mlp.down.add_to(b, &mut x, inner);
+            layer.feed_forward.add_to(b, &mut x, &h);
 
             if let (Some(gate), Some(inputs)) = (&layer.gate, &layer_inputs) {
                 gate.add_to(b, &mut x, inputs);
