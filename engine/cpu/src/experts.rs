@@ -1,8 +1,8 @@
-//! Experts: gated units of which each token uses a few.
+//! Experts: gated units. Each token uses a few of them.
 //!
-//! Tokens are grouped by expert, so that a step reads the weights of each expert at most once. The products of several
+//! Tokens are grouped by expert. A step therefore reads the weights of each expert at most once. The products of several
 //! experts run at the same time, in tiles of similar size. A token's result is the sum of its experts' results in order of
-//! their numbers, whatever other tokens there are.
+//! their numbers. It does not depend on other tokens.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub enum GatedUnit {
 struct Plan {
     /// `[T, uses]`: in each row in order of experts.
     choices: Vec<Choice>,
-    /// `[T, uses]`: the position of the token among those of the expert.
+    /// `[T, uses]`: the index of the token in the expert's list of tokens.
     positions: Vec<u32>,
     uses: usize,
     /// The tokens of each expert, in order.

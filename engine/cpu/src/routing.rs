@@ -1,13 +1,13 @@
 //! Routers: which experts a token uses, and how much each of them counts.
 //!
 //! Experts are ranked by score. Of experts with equal scores, the first ranks higher. A score that is not a number ranks
-//! above all numbers, so that the token's result is not a number either.
+//! above all numbers. The token's result is then not a number either.
 
 use checkpoint::config::{ExpertGroups, RouterScores, Routing, SharedExpert};
 
 use super::math::{self, exp};
 
-/// Added to the sum of scores before division by it, so that scores of zero stay zero.
+/// Added to the sum of scores before division by it. Scores of zero then stay zero.
 const TINY: f32 = 1e-20;
 
 /// How tokens choose experts.
@@ -33,7 +33,7 @@ pub(super) struct Choice {
 #[derive(Default)]
 pub(super) struct Scratch {
     scores: Vec<f32>,
-    /// The numbers by which experts are ranked.
+    /// The numbers that rank experts.
     keys: Vec<f32>,
     groups: Vec<f32>,
     chosen_groups: Vec<usize>,
@@ -72,7 +72,7 @@ impl Router {
 }
 
 impl Scratch {
-    /// Computes the scores of all experts, and the numbers by which they are ranked.
+    /// Computes the scores of all experts, and the numbers that rank them.
     fn score(&mut self, logits: &[f32], scores: RouterScores, correction: Option<&[f32]>) {
         self.scores.clear();
         self.scores.extend_from_slice(logits);

@@ -1,4 +1,4 @@
-//! Experts: feed-forward layers of which each token uses only a few. A router chooses them.
+//! Experts: feed-forward layers. A router chooses a few of them for each token.
 
 use super::MAX_WIDTH;
 use super::fields::in_range;

@@ -137,7 +137,7 @@ impl Projector<'_> {
 }
 
 impl Inputs<'_> {
-    /// Returns the activations if they belong to a single token, for which several bands of the weight are read at a time.
+    /// Returns the activations if they belong to a single token. Several bands of the weight are then read at a time.
     fn single(&self, weight: &PackedMatrix) -> Option<&Activations> {
         self.activations.as_ref().filter(|_| self.x.rows() == 1 && Bands::supports(weight.kind()))
     }

@@ -42,7 +42,7 @@ fn routing() -> Routing {
     }
 }
 
-/// Returns experts, and their weights as they were rounded. With `shared`, there is one more expert.
+/// Returns experts, and their weights as they were rounded. With `shared`, the last one is shared.
 fn experts(cpu: &Cpu, kind: Kind, unit: GatedUnit, shared: bool) -> (CpuExperts, Vec<[Matrix; 3]>) {
     let one = |expert: usize| {
         [(INNER, HIDDEN), (INNER, HIDDEN), (HIDDEN, INNER)].map(|(rows, cols)| {
@@ -172,7 +172,7 @@ fn a_token_s_result_does_not_depend_on_its_batch_or_on_threads() {
     }
 }
 
-/// More rows than are computed at a time, so that the experts are divided into several batches.
+/// The rows of all experts together are more than are computed at a time.
 #[test]
 fn experts_in_several_batches_give_the_same_bits() {
     let cpu = backend(2);

@@ -1,4 +1,4 @@
-//! Experts: gated units of which each token uses a few, and the router that chooses them. A layer may have a dense unit
+//! Experts: gated units, and a router that chooses a few of them for each token. A layer may also have a dense unit
 //! next to its experts.
 
 use super::mlp::Mlp;

@@ -247,7 +247,7 @@ fn set_windows(decoder: &mut DecoderConfig, sliding: &[bool], size: Option<usize
     Ok(())
 }
 
-/// Gives experts to the layers for which `has_experts` returns true.
+/// Gives experts to each layer that satisfies `has_experts`.
 fn set_experts(decoder: &mut DecoderConfig, experts: Experts, has_experts: impl Fn(usize) -> bool) {
     for (_, layer) in decoder.layers.iter_mut().enumerate().filter(|(i, _)| has_experts(*i)) {
         layer.experts = Some(experts);

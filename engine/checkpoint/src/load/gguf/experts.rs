@@ -6,7 +6,7 @@ use super::config::{Reader, Shapes};
 use crate::error::{Error, Result};
 
 impl Reader<'_> {
-    /// The number of experts of a layer. `None` if the model has none.
+    /// The number of experts of a layer. `None` if the model is dense.
     pub fn expert_count(&self) -> Result<Option<u64>> {
         Ok(self.integer("expert_count")?.filter(|count| *count > 0))
     }
