@@ -208,11 +208,14 @@ def one_tensor_per_projection(arch, config, found):
 def add_weights(writer, arch, config, found):
     package_name = PACKAGE_NAMES.get(arch, arch.upper())
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[package_name], config["num_hidden_layers"])
+    dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     found = one_tensor_per_projection(arch, config, found)
     for name, (_, x) in found.items():
         if name.endswith(("layer_scalar", "sinks")):
             name += ".weight"
         theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        # llama.cpp knows no dense layers of some architectures with experts.
+        theirs = theirs or dense.get_name(name, try_suffixes=(".weight", ".bias"))
         for own, part in ((".router.scale", "ffn_gate_inp"), (".router.per_expert_scale", "ffn_down_exps")):
             if name.endswith(own):
                 theirs = f"blk.{name.split('.')[2]}.{part}.scale"
