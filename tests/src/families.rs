@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::{Half, Top};
 
 /// The families, named by their directories.
-pub const FAMILIES: [&str; 18] = [
+pub const FAMILIES: [&str; 20] = [
     "gemma2",
     "gemma3",
     "gemma4",
@@ -26,6 +26,8 @@ pub const FAMILIES: [&str; 18] = [
     "gpt-oss",
     "gemma4-moe",
     "granitemoe",
+    "deepseek2",
+    "deepseek3",
 ];
 
 /// The environment variable that names another directory of such models, for example with other seeds.
@@ -54,6 +56,8 @@ macro_rules! each_family {
             gpt_oss: "gpt-oss",
             gemma4_moe: "gemma4-moe",
             granitemoe: "granitemoe",
+            deepseek2: "deepseek2",
+            deepseek3: "deepseek3",
         }
     };
 }

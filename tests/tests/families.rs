@@ -444,7 +444,7 @@ fn the_text_part_of_a_multimodal_checkpoint_is_loaded_and_a_note_says_so() {
 
 #[test]
 fn configurations_that_contradict_themselves_are_refused_in_one_sentence() {
-    let cases: [(&str, Value, &[&str]); 14] = [
+    let cases: [(&str, Value, &[&str]); 18] = [
         ("gemma4", json!({"layer_types": vec!["sliding_attention"; 3]}), &["layer_types", "3", "4"]),
         ("olmo3", json!({"layer_types": vec!["full_attention"; 5]}), &["layer_types", "5", "4"]),
         ("gemma4", json!({"sliding_window": 0}), &["sliding_window"]),
@@ -458,6 +458,10 @@ fn configurations_that_contradict_themselves_are_refused_in_one_sentence() {
         ("granitemoe", json!({"num_local_experts": 0}), &["experts", "zero"]),
         ("qwen3-moe", json!({"num_experts_per_tok": 0}), &["0", "8", "experts"]),
         ("qwen2-moe", json!({"shared_expert_intermediate_size": 0}), &["shared expert", "zero"]),
+        ("deepseek2", json!({"n_group": 3}), &["8 experts", "3 groups"]),
+        ("deepseek3", json!({"topk_group": 3}), &["3 of 2", "groups"]),
+        ("deepseek2", json!({"topk_method": "other"}), &["topk_method", "other"]),
+        ("deepseek3", json!({"kv_lora_rank": 0}), &["kv_lora_rank", "zero"]),
         ("gemma4-moe", json!({"top_k_experts": 7}), &["7", "6", "experts"]),
     ];
     for (family, change, words) in cases {

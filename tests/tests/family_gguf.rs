@@ -16,9 +16,10 @@ use tests::families::{FAMILIES, committed_dir, family_golden, q8_drift};
 use tests::scores::{difference, scores, texts};
 use tests::{complete, golden, golden_dir};
 
-/// The families with a file. The file of Phi 3 with a window would differ from the other only in the window.
+/// The families with a file. The file of Phi 3 with a window would differ from the other only in the window. Files with
+/// latent vectors are not supported.
 fn families() -> impl Iterator<Item = &'static str> {
-    FAMILIES.into_iter().filter(|family| *family != "phi3-window")
+    FAMILIES.into_iter().filter(|family| !["phi3-window", "deepseek2", "deepseek3"].contains(family))
 }
 
 fn fixture(family: &str) -> PathBuf {

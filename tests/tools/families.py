@@ -69,6 +69,9 @@ def families():
     factors = dict(short_factor=[1 + 0.03 * i for i in range(12)], long_factor=[1 + 0.5 * i for i in range(12)])
     longrope = rope(10000.0, "longrope", partial_rotary_factor=0.75, original_max_position_embeddings=SHORT, factor=256 / SHORT, **factors)
     gemma = wide_heads | dict(sliding_window=WINDOW)
+    latent = base | dict(num_key_value_heads=4, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32)
+    latent |= dict(n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, first_k_dense_replace=1)
+    magnified = yarn | dict(rope_theta=10000.0, mscale=1.0, mscale_all_dim=0.7)
     experts = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32)
     fractions = rope(150000.0, "yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=64)
     return {
@@ -120,6 +123,12 @@ def families():
         "granitemoe": ("granitemoe", narrow | dict(
             num_hidden_layers=2, intermediate_size=64, num_local_experts=4, num_experts_per_tok=2, embedding_multiplier=4.0,
             logits_scaling=2.0, residual_multiplier=0.4, attention_multiplier=0.1, rope_parameters=rope(10000.0)), "hub"),
+        "deepseek2": ("deepseek_v2", latent | dict(
+            num_hidden_layers=3, q_lora_rank=None, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+            n_shared_experts=2, norm_topk_prob=False, routed_scaling_factor=1.5, rope_parameters=rope(10000.0)), "v5"),
+        "deepseek3": ("deepseek_v3", latent | dict(
+            num_hidden_layers=2, q_lora_rank=48, n_group=2, topk_group=1, n_shared_experts=1, norm_topk_prob=True,
+            routed_scaling_factor=1.5, rope_parameters=magnified), "hub"),
     }  # fmt: skip
 
 
@@ -152,6 +161,8 @@ def draw(model, seed):
             return 0.8 + 0.1 * x
         if name.endswith("scale"):
             return 1.0 + 0.2 * x
+        if name.endswith("correction_bias"):
+            return 0.3 * x
         if name.endswith("sinks"):
             return x
         if "norm" in name:
@@ -167,7 +178,7 @@ def draw(model, seed):
             return x * shape[-2] ** -0.5 * (3.0 if "gate_up" in name else 1.2)
         return x * shape[-1] ** -0.5 * (1.0 if "lm_head" in name else 1.2)
 
-    scalars = {name: x for name, x in model.named_buffers() if name.endswith("layer_scalar")}
+    scalars = {name: x for name, x in model.named_buffers() if name.endswith(("layer_scalar", "correction_bias"))}
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *scalars.items()]:
             tensor.copy_(numbers(name, tensor.shape).bfloat16())

@@ -129,7 +129,7 @@ impl Cpu {
     }
 
     /// Computes several projections at the same time.
-    fn apply_all(&self, all: &[(&CpuProjection, &CpuTensor)]) -> Vec<CpuTensor> {
+    pub(super) fn apply_all(&self, all: &[(&CpuProjection, &CpuTensor)]) -> Vec<CpuTensor> {
         let (mut projected, mut out) = (Vec::new(), Vec::new());
         for (projection, x) in all {
             out.push(self.pool.tensor(x.rows(), projection.weight.extents().0));

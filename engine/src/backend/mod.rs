@@ -9,7 +9,7 @@ pub mod cpu;
 pub mod cuda;
 
 use crate::batch::Batch;
-pub use crate::config::{Activation, Clamp, Routing, SharedExpert};
+pub use crate::config::{Activation, Clamp, Latent, Routing, SharedExpert};
 use std::ops::Range;
 
 use crate::error::Result;
@@ -204,6 +204,8 @@ pub trait Backend: Send + 'static {
     type GatedWeight: Send;
     /// The experts of a layer.
     type ExpertsWeight: Send;
+    /// The projections between heads and latent vectors.
+    type LatentWeight: Send;
     /// Queries, keys and values of the new tokens.
     type Qkv: Send;
     /// A [`Batch`] on the device.
@@ -230,6 +232,14 @@ pub trait Backend: Send + 'static {
         settings: HostExperts,
         experts: &mut dyn Iterator<Item = Result<HostExpert>>,
     ) -> Result<Self::ExpertsWeight>;
+    /// Copies the projections between heads and latent vectors to the device. For each head, `queries` has a matrix
+    /// `[rank, unrotated]`, and `values` has a matrix `[value, rank]`.
+    fn latent_weight(
+        &self,
+        latent: Latent,
+        queries: Vec<HostTensor>,
+        values: Vec<HostTensor>,
+    ) -> Result<Self::LatentWeight>;
     /// Allocates a pool of `num_blocks` blocks, and space for `swap_blocks` more in host memory. With several groups
     /// of layers, these are numbers of pages.
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self::KvCache>;
@@ -333,6 +343,11 @@ pub trait Backend: Send + 'static {
     fn experts(&self, x: &Self::Tensor, logits: &Self::Tensor, weight: &Self::ExpertsWeight) -> Self::Tensor;
     /// Returns the queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.
     fn qkv(&self, x: &Self::Tensor, weight: &Self::QkvWeight) -> Self::Qkv;
+    /// Returns queries, keys and values for attention over latent vectors. The inputs are the rotated part, then the other.
+    /// That of a key is the latent vector, which is also the value.
+    fn latent_qkv(&self, query: [&Self::Tensor; 2], key: [&Self::Tensor; 2], weight: &Self::LatentWeight) -> Self::Qkv;
+    /// Converts the results of attention over latent vectors to those of heads, `[T, heads * value]`.
+    fn latent_values(&self, attended: &Self::Tensor, weight: &Self::LatentWeight) -> Self::Tensor;
     /// Changes each element of `x`.
     fn change(&self, x: &mut Self::Tensor, change: Change<'_, Self::Tensor>);
     /// Normalises each row of `x`. If the norm's weight is shorter than a row, it normalises each part of that length.

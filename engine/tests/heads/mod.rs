@@ -12,7 +12,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use engine::tools::backend::{
-    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Norm, QkNormRope,
+    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Latent, Norm, QkNormRope,
 };
 use engine::tools::batch::{Batch, Span};
 use engine::tools::engine::{Engine, EngineConfig};
@@ -196,6 +196,7 @@ impl Backend for HeadBackend {
     type QkvWeight = ();
     type GatedWeight = ();
     type ExpertsWeight = ();
+    type LatentWeight = ();
     type Qkv = ();
     type Inputs = Batch;
 
@@ -258,6 +259,15 @@ impl Backend for HeadBackend {
         unreachable!()
     }
     fn experts_weight(&self, _: HostExperts, _: &mut dyn Iterator<Item = Result<HostExpert>>) -> Result<()> {
+        unreachable!()
+    }
+    fn latent_weight(&self, _: Latent, _: Vec<HostTensor>, _: Vec<HostTensor>) -> Result<()> {
+        unreachable!()
+    }
+    fn latent_qkv(&self, _: [&Vec<f32>; 2], _: [&Vec<f32>; 2], _: &()) {
+        unreachable!()
+    }
+    fn latent_values(&self, _: &Vec<f32>, _: &()) -> Vec<f32> {
         unreachable!()
     }
     fn kv_cache(&self, _: KvLayout, _: usize, _: usize) -> Result<Vec<Memory>> {

@@ -139,6 +139,8 @@ fn other_families_are_refused_by_a_mechanism() {
         ("gpt-oss", "experts"),
         ("gemma4-moe", "experts"),
         ("granitemoe", "experts"),
+        ("deepseek2", "experts"),
+        ("deepseek3", "experts"),
     ] {
         let files = ModelFiles::directory(committed_dir(family)).unwrap();
         let Err(error) = Llm::load(&files, &options(DType::F16)) else { panic!("the GPU runs {family}") };

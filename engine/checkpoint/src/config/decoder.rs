@@ -47,6 +47,8 @@ pub struct DecoderConfig {
     pub layer_embedding: Option<LayerEmbedding>,
     /// Whether each layer has a factor on its output.
     pub layer_scalar: bool,
+    /// With `Some`, layers cache a latent vector for each token instead of keys and values.
+    pub latent: Option<Latent>,
 }
 
 /// The settings that can differ between layers.
@@ -130,6 +132,33 @@ pub struct LayerEmbedding {
     pub width: usize,
     /// Rows of the table.
     pub vocab_size: usize,
+}
+
+/// Attention over latent vectors. Keys and values of all heads are projections of one short vector per token. A head also
+/// has a rotated part, whose key all heads share. Layers have one key-value head: the rotated key, then the vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// Elements of the vector that queries are a projection of. `None` if they are a projection of the input.
+    pub query_rank: Option<usize>,
+    /// Elements of the vector that keys and values are projections of.
+    pub rank: usize,
+    /// Elements of the rotated part of a head.
+    pub rotated: usize,
+    /// Elements of the other part of a head.
+    pub unrotated: usize,
+    /// Elements of a head's values.
+    pub value: usize,
+}
+
+impl Latent {
+    /// Checks the sizes.
+    pub(super) fn check(&self) -> Result<()> {
+        in_range("q_lora_rank", self.query_rank.unwrap_or(1), MAX_WIDTH)?;
+        in_range("kv_lora_rank", self.rank, MAX_HEAD_DIM)?;
+        in_range("qk_rope_head_dim", self.rotated, MAX_HEAD_DIM)?;
+        in_range("qk_nope_head_dim", self.unrotated, MAX_HEAD_DIM)?;
+        in_range("v_head_dim", self.value, MAX_HEAD_DIM)
+    }
 }
 
 impl DecoderConfig {

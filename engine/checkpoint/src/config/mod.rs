@@ -11,7 +11,7 @@ mod opt;
 mod quantization;
 mod rope;
 
-pub use decoder::{DecoderConfig, DecoderLayer, HeadNorm, LayerEmbedding, LayerNorms, NormKind};
+pub use decoder::{DecoderConfig, DecoderLayer, HeadNorm, Latent, LayerEmbedding, LayerNorms, NormKind};
 pub use experts::{BesideNorms, Clamp, ExpertGroups, Experts, RouterScores, Routing, SharedExpert};
 pub use generation::GenerationConfig;
 pub use gpt2::Gpt2Config;

@@ -9,12 +9,12 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use cpu::{Cpu, GatedUnit};
-pub use cpu::{CpuExperts, CpuProjection, CpuTensor, CpuWeight};
+pub use cpu::{CpuExperts, CpuLatent, CpuProjection, CpuTensor, CpuWeight};
 
 pub use self::cache::CpuKvCache;
 use super::{
-    Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, KvLayout, Norm,
-    QkNormRope, QkNorms,
+    Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, KvLayout, Latent,
+    Norm, QkNormRope, QkNorms,
 };
 use crate::error::Result;
 use crate::parallel::{Shard, WorkerRank};
@@ -96,6 +96,7 @@ impl Backend for CpuBackend {
     type QkvWeight = QkvProjections;
     type GatedWeight = [CpuProjection; 2];
     type ExpertsWeight = CpuExperts;
+    type LatentWeight = CpuLatent;
     type Qkv = Qkv;
     type KvCache = CpuKvCache;
     type Inputs = Inputs;
@@ -132,6 +133,13 @@ impl Backend for CpuBackend {
             Ok([self.projection(gate)?, self.projection(up)?, self.projection(down)?])
         });
         Ok(CpuExperts { router, unit, experts: projected.collect::<Result<_>>()? })
+    }
+
+    fn latent_weight(&self, latent: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CpuLatent> {
+        let all = |parts: Vec<HostTensor>| {
+            parts.into_iter().map(|part| self.cpu.projection(part, None)).collect::<Result<_>>()
+        };
+        Ok(CpuLatent { rotated: latent.rotated, queries: all(queries)?, values: all(values)? })
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CpuKvCache> {
@@ -228,6 +236,16 @@ impl Backend for CpuBackend {
             [key, value]
         });
         Qkv { query, kv }
+    }
+
+    fn latent_qkv(&self, query: [&CpuTensor; 2], key: [&CpuTensor; 2], weight: &CpuLatent) -> Qkv {
+        let key = self.cpu.join(key);
+        let value = self.cpu.copy(&key);
+        Qkv { query: self.cpu.latent_queries(query, weight), kv: Some([key, value]) }
+    }
+
+    fn latent_values(&self, attended: &CpuTensor, weight: &CpuLatent) -> CpuTensor {
+        self.cpu.latent_values(attended, weight)
     }
 
     fn change(&self, x: &mut CpuTensor, change: Change<'_, CpuTensor>) {

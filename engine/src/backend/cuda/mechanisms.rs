@@ -19,6 +19,7 @@ fn missing(decoder: &DecoderConfig) -> Option<&'static str> {
     let part = |layer: &DecoderLayer| layer.rope.is_some_and(|rope| decoder.ropes[rope].rotated != layer.head_dim);
     let lacking = [
         (decoder.layers.iter().any(|layer| layer.experts.is_some()), "experts"),
+        (decoder.latent.is_some(), "attention over latent vectors"),
         (decoder.sinks, "attention sinks"),
         (decoder.softcap.is_some(), "a softcap of attention"),
         (decoder.logits_softcap.is_some(), "a softcap of logits"),

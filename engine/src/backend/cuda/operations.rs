@@ -19,7 +19,7 @@ use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
 use super::{CudaBackend, CudaKvCache, CudaProjection, CudaTensor, CudaWeight, StepInputs};
 use crate::backend::{
-    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Norm, QkNormRope,
+    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Latent, Norm, QkNormRope,
 };
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -92,6 +92,7 @@ impl Backend for CudaBackend {
     type QkvWeight = CudaProjection;
     type GatedWeight = CudaProjection;
     type ExpertsWeight = Infallible;
+    type LatentWeight = Infallible;
     type Qkv = CudaTensor;
     type Inputs = StepInputs;
 
@@ -119,6 +120,10 @@ impl Backend for CudaBackend {
 
     fn experts_weight(&self, _: HostExperts, _: &mut dyn Iterator<Item = Result<HostExpert>>) -> Result<Infallible> {
         Err(Error::Unsupported("the GPU has no kernels for experts".into()))
+    }
+
+    fn latent_weight(&self, _: Latent, _: Vec<HostTensor>, _: Vec<HostTensor>) -> Result<Infallible> {
+        Err(Error::Unsupported("the GPU has no kernels for latent vectors".into()))
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CudaKvCache> {
@@ -276,6 +281,14 @@ impl Backend for CudaBackend {
 
     fn qkv(&self, x: &CudaTensor, projection: &CudaProjection) -> CudaTensor {
         self.linear(x, &projection.weight, projection.bias.as_ref(), None)
+    }
+
+    fn latent_qkv(&self, _: [&CudaTensor; 2], _: [&CudaTensor; 2], weight: &Infallible) -> CudaTensor {
+        match *weight {}
+    }
+
+    fn latent_values(&self, _: &CudaTensor, weight: &Infallible) -> CudaTensor {
+        match *weight {}
     }
 
     fn change(&self, _: &mut CudaTensor, _: Change<'_, CudaTensor>) {

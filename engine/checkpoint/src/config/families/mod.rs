@@ -2,6 +2,7 @@
 //! which mechanisms of [`DecoderConfig`] the members select.
 
 mod cohere;
+mod deepseek;
 mod gemma;
 mod gemma4;
 mod glm;
@@ -22,7 +23,7 @@ use super::{MAX_LAYERS, MAX_WIDTH, ModelConfig, ModelFamily, activation, head_di
 use crate::error::{Error, Result};
 
 /// All families of decoders.
-const ALL: [&Family; 19] = [
+const ALL: [&Family; 21] = [
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::QWEN2,
@@ -42,6 +43,8 @@ const ALL: [&Family; 19] = [
     &qwen_moe::QWEN2_MOE,
     &qwen_moe::QWEN3_MOE,
     &gpt_oss::GPT_OSS,
+    &deepseek::DEEPSEEK_V2,
+    &deepseek::DEEPSEEK_V3,
 ];
 
 /// A family: its names, and how its configuration is read.
@@ -200,6 +203,7 @@ fn plain(layers: Vec<DecoderLayer>) -> DecoderConfig {
         logits_softcap: None,
         layer_embedding: None,
         layer_scalar: false,
+        latent: None,
     }
 }
 

@@ -21,8 +21,9 @@ impl Decoder<'_> {
     /// If files of the architecture cannot represent a setting.
     pub fn write(mut self) -> Result<()> {
         use Architecture::{Gemma2, Gemma3, Gemma4};
-        if self.decoder.layers.iter().any(|layer| layer.experts.is_some()) {
-            return Err(Error::Unsupported("writing experts to a GGUF file is not implemented".into()));
+        if self.decoder.latent.is_some() || self.decoder.layers.iter().any(|layer| layer.experts.is_some()) {
+            let reason = "writing experts or latent vectors to a GGUF file is not implemented";
+            return Err(Error::Unsupported(reason.into()));
         }
         let activation = match self.architecture {
             Gemma2 | Gemma3 | Gemma4 => (Activation::GeluTanh, "GELU by tanh"),
