@@ -1,4 +1,4 @@
-//! The tiny models of `fixtures/families`: families with windows, shared caches and unusual blocks.
+//! The tiny models of `fixtures/families`: families with windows, shared caches, unusual blocks and experts.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::{Half, Top};
 
 /// The families, named by their directories.
-pub const FAMILIES: [&str; 12] = [
+pub const FAMILIES: [&str; 20] = [
     "gemma2",
     "gemma3",
     "gemma4",
@@ -20,6 +20,14 @@ pub const FAMILIES: [&str; 12] = [
     "phi3-window",
     "glm4",
     "granite",
+    "mixtral",
+    "qwen2-moe",
+    "qwen3-moe",
+    "gpt-oss",
+    "gemma4-moe",
+    "granitemoe",
+    "deepseek2",
+    "deepseek3",
 ];
 
 /// The environment variable that names another directory of such models, for example with other seeds.
@@ -42,6 +50,14 @@ macro_rules! each_family {
             phi3_window: "phi3-window",
             glm4: "glm4",
             granite: "granite",
+            mixtral: "mixtral",
+            qwen2_moe: "qwen2-moe",
+            qwen3_moe: "qwen3-moe",
+            gpt_oss: "gpt-oss",
+            gemma4_moe: "gemma4-moe",
+            granitemoe: "granitemoe",
+            deepseek2: "deepseek2",
+            deepseek3: "deepseek3",
         }
     };
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use engine::DType;
 use engine::KvDtype;
 use engine::ModelFiles;
-use engine::tools::config::ModelConfig;
+use engine::tools::config::{ModelConfig, ModelFamily};
 use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::{Completion, Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
 use safetensors::{Dtype, SafeTensors};
@@ -333,6 +333,72 @@ fn a_model_loads_with_the_other_spelling() {
     }
 }
 
+/// Writes a model whose experts have tensors of their own with one tensor for all experts, or the other way around.
+fn with_other_experts(family: &str, directory: &Path) {
+    let own = committed_dir(family);
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(own.join(file), directory.join(file)).unwrap();
+    }
+    let weights = fs::read(own.join("model.safetensors")).unwrap();
+    let weights = SafeTensors::deserialize(&weights).unwrap();
+    let config = ModelFiles::directory(&own).unwrap().config().unwrap();
+    let ModelFamily::Decoder(decoder) = &config.family else { unreachable!() };
+    let mut tensors: Vec<FileTensor> = Vec::new();
+    for (name, view) in weights.tensors().into_iter().filter(|(name, _)| !name.contains(".experts.")) {
+        tensors.push((name, view.dtype(), view.shape().to_vec(), view.data().to_vec()));
+    }
+    for (i, layer) in decoder.layers.iter().enumerate() {
+        let Some(experts) = layer.experts else { continue };
+        let of_layer = |name: &str| name.starts_with(&format!("model.layers.{i}.")) && name.contains(".experts.");
+        let found: Vec<_> = weights.tensors().into_iter().filter(|(name, _)| of_layer(name)).collect();
+        let place = found[0].0.split(".experts.").next().unwrap().to_owned() + ".experts";
+        let bytes = |part: &str| {
+            found.iter().find(|(name, _)| *name == format!("{place}.{part}")).map(|(_, v)| v.data().to_vec())
+        };
+        let (inner, hidden) = (experts.inner, config.hidden);
+        if let (Some(gate_up), Some(down)) = (bytes("gate_up_proj"), bytes("down_proj")) {
+            let size = down.len() / experts.count;
+            for e in 0..experts.count {
+                let halves = gate_up[2 * e * size..].chunks(size);
+                for (part, data) in ["gate_proj", "up_proj"].into_iter().zip(halves) {
+                    tensors.push((
+                        format!("{place}.{e}.{part}.weight"),
+                        Dtype::BF16,
+                        vec![inner, hidden],
+                        data.to_vec(),
+                    ));
+                }
+                let data = down[e * size..][..size].to_vec();
+                tensors.push((format!("{place}.{e}.down_proj.weight"), Dtype::BF16, vec![hidden, inner], data));
+            }
+            continue;
+        }
+        let one =
+            |e: usize, names: [&str; 2]| names.iter().find_map(|part| bytes(&format!("{e}.{part}.weight"))).unwrap();
+        let gate_up = |e| [one(e, ["gate_proj", "w1"]), one(e, ["up_proj", "w3"])].concat();
+        let gate_up: Vec<u8> = (0..experts.count).flat_map(gate_up).collect();
+        let down: Vec<u8> = (0..experts.count).flat_map(|e| one(e, ["down_proj", "w2"])).collect();
+        tensors.push((format!("{place}.gate_up_proj"), Dtype::BF16, vec![experts.count, 2 * inner, hidden], gate_up));
+        tensors.push((format!("{place}.down_proj"), Dtype::BF16, vec![experts.count, hidden, inner], down));
+    }
+    write(directory, &tensors);
+}
+
+/// Files on the hub have tensors for each expert. Files of transformers 5 have one for all experts of a layer.
+#[test]
+fn experts_in_one_tensor_equal_experts_in_several() {
+    for family in ["mixtral", "qwen2-moe", "qwen3-moe", "gemma4-moe"] {
+        let directory = tempfile::tempdir().unwrap();
+        with_other_experts(family, directory.path());
+        let golden = family_golden(&committed_dir(family));
+        let [got, want] = [directory.path(), &committed_dir(family)].map(|directory| {
+            let mut llm = load_from(directory, &one_by_one());
+            answer(&mut llm, &golden.prompts[3].ids, &greedy(steps(&golden)))
+        });
+        assert!(got == want, "{family}");
+    }
+}
+
 /// Writes a committed model as the text part of a checkpoint that also has a vision model. `prefix` precedes the names of
 /// the text model's tensors.
 fn multimodal(family: &str, class: &str, prefix: &str, directory: &Path) {
@@ -361,6 +427,7 @@ fn the_text_part_of_a_multimodal_checkpoint_is_loaded_and_a_note_says_so() {
         ("gemma3", "Gemma3ForConditionalGeneration"),
         ("gemma4", "Gemma4ForConditionalGeneration"),
         ("gemma4-e", "Gemma4ForConditionalGeneration"),
+        ("gemma4-moe", "Gemma4ForConditionalGeneration"),
     ] {
         for prefix in ["language_model.model.", "model.language_model."] {
             let directory = tempfile::tempdir().unwrap();
@@ -379,7 +446,7 @@ fn the_text_part_of_a_multimodal_checkpoint_is_loaded_and_a_note_says_so() {
 
 #[test]
 fn configurations_that_contradict_themselves_are_refused_in_one_sentence() {
-    let cases: [(&str, Value, &[&str]); 9] = [
+    let cases: [(&str, Value, &[&str]); 18] = [
         ("gemma4", json!({"layer_types": vec!["sliding_attention"; 3]}), &["layer_types", "3", "4"]),
         ("olmo3", json!({"layer_types": vec!["full_attention"; 5]}), &["layer_types", "5", "4"]),
         ("gemma4", json!({"sliding_window": 0}), &["sliding_window"]),
@@ -389,6 +456,15 @@ fn configurations_that_contradict_themselves_are_refused_in_one_sentence() {
         ("gemma4-e", json!({"num_kv_shared_layers": 9}), &["layer"]),
         ("gemma3", json!({"use_bidirectional_attention": true}), &["use_bidirectional_attention"]),
         ("gemma4", json!({"enable_moe_block": true}), &["enable_moe_block"]),
+        ("mixtral", json!({"num_experts_per_tok": 5}), &["5", "4", "experts"]),
+        ("granitemoe", json!({"num_local_experts": 0}), &["experts", "zero"]),
+        ("qwen3-moe", json!({"num_experts_per_tok": 0}), &["0", "8", "experts"]),
+        ("qwen2-moe", json!({"shared_expert_intermediate_size": 0}), &["shared expert", "zero"]),
+        ("deepseek2", json!({"n_group": 3}), &["8 experts", "3 groups"]),
+        ("deepseek3", json!({"topk_group": 3}), &["3 of 2", "groups"]),
+        ("deepseek2", json!({"topk_method": "other"}), &["topk_method", "other"]),
+        ("deepseek3", json!({"kv_lora_rank": 0}), &["kv_lora_rank", "zero"]),
+        ("gemma4-moe", json!({"top_k_experts": 7}), &["7", "6", "experts"]),
     ];
     for (family, change, words) in cases {
         let mut config: Value =

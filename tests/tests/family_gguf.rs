@@ -1,4 +1,4 @@
-//! GGUF files of the families with windows, shared caches and unusual blocks. `tools/family_gguf.py` writes them as
+//! GGUF files of the families with windows, shared caches, unusual blocks and experts. `tools/family_gguf.py` writes them as
 //! llama.cpp's converter does, and `engine::quantize` writes them again.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use engine::DType;
 use engine::ModelFiles;
 use engine::SamplingParams;
-use engine::tools::config::ModelConfig;
+use engine::tools::config::{ModelConfig, ModelFamily};
 use engine::tools::quantised::QuantType;
 use engine::tools::tokenizer::Tokenizer;
 use engine::{Device, Llm, Options, Prompt};
@@ -16,9 +16,10 @@ use tests::families::{FAMILIES, committed_dir, family_golden, q8_drift};
 use tests::scores::{difference, scores, texts};
 use tests::{complete, golden, golden_dir};
 
-/// The families with a file. The file of Phi 3 with a window would differ from the other only in the window.
+/// The families with a file. The file of Phi 3 with a window would differ from the other only in the window. Files with
+/// latent vectors are not supported.
 fn families() -> impl Iterator<Item = &'static str> {
-    FAMILIES.into_iter().filter(|family| *family != "phi3-window")
+    FAMILIES.into_iter().filter(|family| !["phi3-window", "deepseek2", "deepseek3"].contains(family))
 }
 
 fn fixture(family: &str) -> PathBuf {
@@ -43,6 +44,11 @@ fn configurations_equal_the_directories() {
     }
 }
 
+fn has_experts(family: &str) -> bool {
+    let ModelFamily::Decoder(decoder) = config(family).family else { return false };
+    decoder.layers.iter().any(|layer| layer.experts.is_some())
+}
+
 fn assert_same_tokens(family: &str) {
     let mut llm = load(&ModelFiles::gguf(fixture(family)).unwrap());
     let golden = family_golden(&committed_dir(family));
@@ -58,7 +64,13 @@ fn assert_read_back(family: &str) {
     let directory = tempfile::tempdir().unwrap();
     let files = ModelFiles::directory(committed_dir(family)).unwrap();
     let path = directory.path().join("model.gguf");
-    engine::quantize(&files, QuantType::Q8_0, &path, |_, _| {}).unwrap();
+    let result = engine::quantize(&files, QuantType::Q8_0, &path, |_, _| {});
+    if has_experts(family) {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("experts"), "{family}: {error}");
+        return;
+    }
+    result.unwrap();
     let written = ModelFiles::gguf(&path).unwrap();
     assert_eq!(written.config().unwrap(), config(family), "{family}");
     let texts = texts(family);

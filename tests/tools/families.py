@@ -1,4 +1,4 @@
-"""Writes fixtures/families: tiny models of the families with windows, shared caches and unusual blocks, with outputs of
+"""Writes fixtures/families: tiny models of the families with windows, shared caches, unusual blocks and experts, with outputs of
 Hugging Face transformers.
 
     pip install torch==2.15.0 transformers==5.24.0 safetensors==0.8.0
@@ -69,6 +69,11 @@ def families():
     factors = dict(short_factor=[1 + 0.03 * i for i in range(12)], long_factor=[1 + 0.5 * i for i in range(12)])
     longrope = rope(10000.0, "longrope", partial_rotary_factor=0.75, original_max_position_embeddings=SHORT, factor=256 / SHORT, **factors)
     gemma = wide_heads | dict(sliding_window=WINDOW)
+    latent = base | dict(num_key_value_heads=4, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32)
+    latent |= dict(n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, first_k_dense_replace=1)
+    magnified = yarn | dict(rope_theta=10000.0, mscale=1.0, mscale_all_dim=0.7)
+    experts = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32)
+    fractions = rope(150000.0, "yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=64)
     return {
         "gemma2": ("gemma2", gemma | dict(
             layer_types=[WINDOWED, FULL] * 2, query_pre_attn_scalar=24, attn_logit_softcapping=4.0,
@@ -99,11 +104,37 @@ def families():
         "granite": ("granite", narrow | dict(
             num_hidden_layers=3, embedding_multiplier=6.0, logits_scaling=2.0, residual_multiplier=0.3,
             attention_multiplier=0.1, rope_parameters=rope(10000.0)), "v5"),
+        "mixtral": ("mixtral", narrow | dict(
+            num_hidden_layers=2, num_key_value_heads=1, intermediate_size=64, num_local_experts=4, num_experts_per_tok=2,
+            sliding_window=None, rope_parameters=rope(1000000.0)), "v5"),
+        "qwen2-moe": ("qwen2_moe", narrow | experts | dict(
+            num_hidden_layers=3, norm_topk_prob=False, shared_expert_intermediate_size=64, mlp_only_layers=[],
+            decoder_sparse_step=1, rope_parameters=rope(1000000.0)), "hub"),
+        "qwen3-moe": ("qwen3_moe", wide_heads | experts | dict(
+            num_hidden_layers=3, norm_topk_prob=True, num_experts_per_tok=3, mlp_only_layers=[1], decoder_sparse_step=1,
+            rope_parameters=rope(1000000.0)), "v5"),
+        "gpt-oss": ("gpt_oss", wide_heads | dict(
+            num_hidden_layers=3, intermediate_size=64, num_local_experts=6, num_experts_per_tok=2, sliding_window=WINDOW,
+            layer_types=[WINDOWED, FULL, WINDOWED], rope_parameters=fractions), "hub"),
+        "gemma4-moe": ("gemma4_text", gemma | dict(
+            num_hidden_layers=3, layer_types=[WINDOWED, WINDOWED, FULL], final_logit_softcapping=20.0,
+            hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=1, global_head_dim=64,
+            enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=32, rope_parameters=proportional), "v5"),
+        "granitemoe": ("granitemoe", narrow | dict(
+            num_hidden_layers=2, intermediate_size=64, num_local_experts=4, num_experts_per_tok=2, embedding_multiplier=4.0,
+            logits_scaling=2.0, residual_multiplier=0.4, attention_multiplier=0.1, rope_parameters=rope(10000.0)), "hub"),
+        "deepseek2": ("deepseek_v2", latent | dict(
+            num_hidden_layers=3, q_lora_rank=None, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+            n_shared_experts=2, norm_topk_prob=False, routed_scaling_factor=1.5, rope_parameters=rope(10000.0)), "v5"),
+        "deepseek3": ("deepseek_v3", latent | dict(
+            num_hidden_layers=2, q_lora_rank=48, n_group=2, topk_group=1, n_shared_experts=1, norm_topk_prob=True,
+            routed_scaling_factor=1.5, rope_parameters=magnified), "hub"),
     }  # fmt: skip
 
 
 def build(config, dtype=torch.float32):
     config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
     return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager").eval()
 
 
@@ -121,20 +152,33 @@ def draw(model, seed):
     random = torch.Generator().manual_seed(seed)
     offset = 1.0 if norms_are_offset(model) else 0.0
     scaled_embeddings = model.config.model_type.startswith("gemma")
+    # The rows of these experts' matrices are inputs, and their gates should reach the limit.
+    has_transposed_experts = model.config.model_type == "gpt_oss"
 
     def numbers(name, shape):
         x = torch.randn(shape, generator=random)
         if name.endswith("layer_scalar"):
             return 0.8 + 0.1 * x
+        if name.endswith("scale"):
+            return 1.0 + 0.2 * x
+        if name.endswith("correction_bias"):
+            return 0.3 * x
+        if name.endswith("sinks"):
+            return x
         if "norm" in name:
             return 1.0 - offset + 0.15 * x
         if len(shape) == 1:
             return 0.1 * x
         if "embed_tokens" in name:
             return 0.4 * x * (shape[-1] ** -0.5 if scaled_embeddings else 1.0)
+        if "router" in name or name.endswith("mlp.gate.weight"):
+            # Otherwise all experts would have similar scores.
+            return 3.0 * x * shape[-1] ** -0.5
+        if has_transposed_experts and len(shape) == 3:
+            return x * shape[-2] ** -0.5 * (3.0 if "gate_up" in name else 1.2)
         return x * shape[-1] ** -0.5 * (1.0 if "lm_head" in name else 1.2)
 
-    scalars = {name: x for name, x in model.named_buffers() if name.endswith("layer_scalar")}
+    scalars = {name: x for name, x in model.named_buffers() if name.endswith(("layer_scalar", "correction_bias"))}
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *scalars.items()]:
             tensor.copy_(numbers(name, tensor.shape).bfloat16())
@@ -228,6 +272,8 @@ def hub_spelling(config):
             config["num_global_key_value_heads"] = full["num_key_value_heads"]
     if kind.startswith("gemma4"):
         return config
+    if "num_local_experts" in config and kind.startswith("qwen"):
+        config["num_experts"] = config.pop("num_local_experts")
     settings = config.pop("rope_parameters")
     if kind == "gemma2":
         del config["layer_types"]

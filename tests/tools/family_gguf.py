@@ -21,13 +21,17 @@ OUT = FIXTURES / "gguf" / "families"
 ARCHITECTURES = {
     "gemma2": "gemma2", "gemma3": "gemma3", "gemma4": "gemma4", "gemma4-e": "gemma4", "olmo2": "olmo2", "olmo3": "olmo2",
     "cohere2": "cohere2", "smollm3": "smollm3", "phi3": "phi3", "glm4": "glm4", "granite": "granite",
+    "mixtral": "llama", "qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe", "gpt-oss": "gpt-oss", "gemma4-moe": "gemma4",
+    "granitemoe": "granitemoe",
 }  # fmt: skip
 # These families' models have character-level tokenizers.
 SENTENCEPIECE = ("gemma2", "gemma3", "gemma4")
 # The norms of these families multiply by one plus their weight, which files contain as one number.
 OFFSET_NORMS = ("gemma2", "gemma3")
 # llama.cpp rotates adjacent elements in these families, and the models elements half a head apart.
-PERMUTED = ("smollm3", "granite")
+PERMUTED = ("smollm3", "granite", "granitemoe", "llama")
+# The package's names of architectures whose names are spelled differently in files.
+PACKAGE_NAMES = {"gpt-oss": "GPT_OSS", "granitemoe": "GRANITE_MOE"}
 WINDOWED, FULL = "sliding_attention", "full_attention"
 
 
@@ -114,6 +118,19 @@ def add_gemma4(writer, config, windowed):
     writer.add_tensor("rope_freqs.weight", np.array(factors, dtype=np.float32))
 
 
+def add_experts(writer, arch, config):
+    count = config.get("num_experts", config.get("num_local_experts"))
+    if not count:
+        return
+    writer.add_expert_count(count)
+    writer.add_expert_used_count(config.get("num_experts_per_tok") or config["top_k_experts"])
+    size = config["intermediate_size"] if arch == "gpt-oss" else config.get("moe_intermediate_size")
+    if size:
+        writer.add_expert_feed_forward_length(size)
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
 def add_phi3(writer, config, head_dim):
     rope = config["rope_parameters"]
     original = rope["original_max_position_embeddings"]
@@ -149,19 +166,61 @@ def add_settings(writer, arch, config, head_dim):
     if arch in PERMUTED:
         writer.add_vocab_size(config["vocab_size"])
         writer.add_rope_dimension_count(head_dim)
-    if arch == "granite":
+    if arch == "gpt-oss":
+        writer.add_sliding_window(config["sliding_window"])
+    if arch.startswith("granite"):
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
 
 
+def one_tensor_per_projection(arch, config, found):
+    """Returns the tensors in which each projection of all experts of a layer is one tensor, as files have them."""
+    merged = {}
+    for name, (dtype, x) in found.items():
+        parts = name.split(".experts.")
+        if len(parts) == 2 and parts[1][0].isdigit():
+            number, part = parts[1].split(".", 1)
+            part = {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight", "w3.weight": "up_proj.weight"}.get(part, part)
+            layer = parts[0].replace("block_sparse_moe", "mlp")
+            merged.setdefault(f"{layer}.experts.{part}", (dtype, {}))[1][int(number)] = x
+            continue
+        stem, is_bias = name.removesuffix("_bias"), name.endswith("_bias")
+        if stem.endswith(("experts.gate_up_proj", "experts.down_proj", "input_linear.weight", "output_linear.weight")):
+            if arch == "gpt-oss" and not is_bias:
+                x = x.swapaxes(1, 2)
+            stem = stem.replace("block_sparse_moe", "mlp")
+            stem = stem.replace("input_linear.weight", "experts.gate_up_proj").replace("output_linear.weight", "experts.down_proj")
+            kind = "bias" if is_bias else "weight"
+            if stem.endswith("gate_up_proj") and arch != "gemma4":
+                halves = (x[:, ::2], x[:, 1::2]) if arch == "gpt-oss" else np.split(x, 2, axis=1)
+                for half, part in zip(halves, ("gate", "up")):
+                    merged[stem.replace("gate_up", part) + "." + kind] = (dtype, half)
+            else:
+                merged[f"{stem}.{kind}"] = (dtype, x)
+            continue
+        merged[name] = (dtype, x)
+    stacked = lambda x: np.stack([x[i] for i in range(len(x))]) if isinstance(x, dict) else x
+    return {name: (dtype, stacked(x)) for name, (dtype, x) in merged.items()}
+
+
 def add_weights(writer, arch, config, found):
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config["num_hidden_layers"])
+    package_name = PACKAGE_NAMES.get(arch, arch.upper())
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[package_name], config["num_hidden_layers"])
+    dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    found = one_tensor_per_projection(arch, config, found)
     for name, (_, x) in found.items():
-        if name.endswith("layer_scalar"):
+        if name.endswith(("layer_scalar", "sinks")):
             name += ".weight"
         theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        # llama.cpp knows no dense layers of some architectures with experts.
+        theirs = theirs or dense.get_name(name, try_suffixes=(".weight", ".bias"))
+        for own, part in ((".router.scale", "ffn_gate_inp"), (".router.per_expert_scale", "ffn_down_exps")):
+            if name.endswith(own):
+                theirs = f"blk.{name.split('.')[2]}.{part}.scale"
+        if name.endswith("shared_expert_gate.weight"):
+            x = x.reshape(-1)
         assert theirs, name
         if arch in OFFSET_NORMS and name.endswith("norm.weight"):
             x = x + np.float32(1)
@@ -169,7 +228,7 @@ def add_weights(writer, arch, config, found):
             x = permuted(x, config["num_attention_heads"])
         if arch in PERMUTED and ".k_proj." in name:
             x = permuted(x, config["num_key_value_heads"])
-        if x.ndim == 1:
+        if x.ndim == 1 or theirs.endswith(("bias", "ffn_gate_inp.weight")):
             writer.add_tensor(theirs, x)
         else:
             writer.add_tensor(theirs, gguf.quantize(x, Q.BF16), raw_dtype=Q.BF16)
@@ -185,6 +244,7 @@ def convert(model, arch):
     # Of a setting that is written twice, the second is used.
     add_shape(writer, config, head_dim)
     add_settings(writer, arch, config, head_dim)
+    add_experts(writer, arch, config)
     has_characters = arch in SENTENCEPIECE
     source = FIXTURES / "golden" / "llama2" if has_characters else directory
     tokenizer = json.loads((source / "tokenizer.json").read_text())

@@ -59,7 +59,7 @@ enum Storage {
     /// Pages of zeros.
     Zeros(Mapping),
     /// A range of another storage: some rows of the original tensor.
-    Part(Box<Storage>, Range<usize>),
+    Part(Arc<Storage>, Range<usize>),
 }
 
 impl Storage {
@@ -233,10 +233,14 @@ impl HostTensor {
 
     /// Bytes per row of the outermost dimension.
     fn row_bytes(&self) -> usize {
-        let row: usize = self.shape[1..].iter().product();
+        self.bytes_of(self.shape[1..].iter().product())
+    }
+
+    /// Bytes of a number of elements.
+    fn bytes_of(&self, elements: usize) -> usize {
         match self.quantised() {
-            None => row * self.dtype.size(),
-            Some(kind) => row / kind.group() * kind.group_bytes(),
+            None => elements * self.dtype.size(),
+            Some(kind) => elements / kind.group() * kind.group_bytes(),
         }
     }
 
@@ -259,8 +263,28 @@ impl HostTensor {
         let row = self.row_bytes();
         let mut shape = self.shape;
         shape[0] = range.len();
-        let storage = Storage::Part(Box::new(self.storage), range.start * row..range.end * row);
+        let storage = Storage::Part(Arc::new(self.storage), range.start * row..range.end * row);
         HostTensor { shape, storage, ..self }
+    }
+
+    /// Divides the tensor into matrices of `rows` rows, without copying. All extents but the last count as rows.
+    ///
+    /// # Panics
+    /// If the number of rows is not a multiple of `rows`.
+    pub fn into_matrices(self, rows: usize) -> Vec<HostTensor> {
+        let cols = self.shape.last().copied().unwrap_or(1);
+        let all: usize = self.shape[..self.shape.len() - 1].iter().product();
+        assert!(rows > 0 && all.is_multiple_of(rows), "{all} rows cannot be divided into matrices of {rows}");
+        let size = rows * self.bytes_of(cols);
+        let HostTensor { dtype, quantised, storage, .. } = self;
+        let storage = Arc::new(storage);
+        let matrix = |i: usize| HostTensor {
+            dtype,
+            quantised: quantised.clone(),
+            shape: vec![rows, cols],
+            storage: Storage::Part(Arc::clone(&storage), i * size..(i + 1) * size),
+        };
+        (0..all / rows).map(matrix).collect()
     }
 
     /// Copies columns `range` of a matrix.
@@ -280,7 +304,7 @@ impl HostTensor {
         let bytes = self.col_bytes(&range)?;
         if matches!(self.storage, Storage::Zeros(_)) {
             // Any zeros will do, and they need not be read.
-            let storage = Storage::Part(Box::new(self.storage), 0..rows * bytes.len());
+            let storage = Storage::Part(Arc::new(self.storage), 0..rows * bytes.len());
             return Ok(HostTensor { shape: vec![rows, range.len()], storage, ..self });
         }
         let row = self.row_bytes();
@@ -312,6 +336,17 @@ mod tests {
         let (rows, cols) = (t.rows(0..2).into_rows(1..2), t.into_cols(1..3).unwrap());
         assert_eq!((f32s(&rows), rows.shape()), (vec![4., 5., 6.], &[1, 3][..]));
         assert_eq!((f32s(&cols), cols.shape()), (vec![2., 3., 5., 6.], &[2, 2][..]));
+    }
+
+    #[test]
+    fn matrices_share_the_bytes_of_the_whole() {
+        let t = HostTensor::from_f32(vec![2, 2, 3], (0..12u8).map(f32::from).collect());
+        let matrices = t.into_matrices(1);
+        assert_eq!((matrices.len(), matrices[3].shape()), (4, &[1, 3][..]));
+        assert_eq!(f32s(&matrices[2]), [6., 7., 8.]);
+        let halves = HostTensor::from_f32(vec![2, 2, 3], (0..12u8).map(f32::from).collect()).into_matrices(2);
+        let part = halves.into_iter().nth(1).unwrap().into_rows(1..2);
+        assert_eq!((f32s(&part), part.shape()), (vec![9., 10., 11.], &[1, 3][..]));
     }
 
     #[test]

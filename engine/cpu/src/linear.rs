@@ -38,42 +38,32 @@ pub(super) struct Linear<'a> {
 }
 
 impl Linear<'_> {
-    /// Writes the result to `out [M, N]`.
-    pub fn run(self, arch: Arch, threads: &Threads, out: &mut [f32]) {
-        match self.weight.words() {
-            Words::F32(words) => self.each_tile(threads, out, Singles, words, |job| arch.dispatch(job)),
-            Words::F16(words) => self.each_tile(threads, out, Halves, words, |job| arch.dispatch(job)),
-            Words::Bf16Pairs(words) => self.each_tile(threads, out, WidenedPairs, words, |job| arch.dispatch(job)),
-        }
-    }
-
-    /// Writes the result to `out [M, N]`. `x` contains pairs of bf16 activations.
-    #[cfg(target_arch = "x86_64")]
-    pub fn run_pairs(self, pairs: Pairs, threads: &Threads, out: &mut [f32]) {
-        let Words::Bf16Pairs(words) = self.weight.words() else { panic!("run_pairs needs a bf16 weight") };
-        self.each_tile(threads, out, pairs, words, |job| {
-            pairs.dispatch(
-                #[inline(always)]
-                |simd| job.with_simd(simd),
-            );
-        });
-    }
-
-    fn each_tile<'a, P: Product>(
-        &'a self,
-        threads: &Threads,
-        out: &'a mut [f32],
-        product: P,
-        words: &'a [P::Word],
-        run: impl Fn(Job<'a, P>) + Sync,
-    ) {
-        if out.is_empty() {
-            return;
-        }
+    /// Divides `out [M, N]` into tiles for the threads.
+    pub fn cut<'o>(&self, threads: &Threads, out: &'o mut [f32]) -> Vec<Tile<'o>> {
         let cols = self.weight.rows();
         let band = if cols >= PANEL * threads.count() { PANEL } else { HALF };
-        let tiles = Tile::cut(out, cols, (1, band), out.len() * self.inner, threads);
-        threads.each(tiles.into_iter(), |tile| run(Job { linear: self, product, words, tile }));
+        let work = out.len() * self.inner;
+        Tile::cut(out, cols, (1, band), work, threads)
+    }
+
+    /// Writes a tile of the result.
+    pub fn run(&self, arch: Arch, tile: Tile<'_>) {
+        match self.weight.words() {
+            Words::F32(words) => arch.dispatch(Job { linear: self, product: Singles, words, tile }),
+            Words::F16(words) => arch.dispatch(Job { linear: self, product: Halves, words, tile }),
+            Words::Bf16Pairs(words) => arch.dispatch(Job { linear: self, product: WidenedPairs, words, tile }),
+        }
+    }
+
+    /// Writes a tile of the result. `x` contains pairs of bf16 activations.
+    #[cfg(target_arch = "x86_64")]
+    pub fn run_pairs(&self, pairs: Pairs, tile: Tile<'_>) {
+        let Words::Bf16Pairs(words) = self.weight.words() else { panic!("run_pairs needs a bf16 weight") };
+        let job = Job { linear: self, product: pairs, words, tile };
+        pairs.dispatch(
+            #[inline(always)]
+            |simd| job.with_simd(simd),
+        );
     }
 }
 

@@ -78,6 +78,23 @@ pub(super) fn softcap(x: &mut [f32], cap: f32) {
     }
 }
 
+/// `gate = gate * sigmoid(alpha * gate) * (up + 1)`. Gates are at most `limit`, and ups are between `-limit` and `limit`.
+#[inline(always)]
+pub(super) fn clamped_gate(gate: &mut [f32], up: &[f32], alpha: f32, limit: f32) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        // Not `min` and `clamp`, which would turn some NaN into numbers.
+        let x = if *gate > limit { limit } else { *gate };
+        let up = if *up > limit {
+            limit
+        } else if *up < -limit {
+            -limit
+        } else {
+            *up
+        };
+        *gate = x / (1.0 + exp(-alpha * x)) * (up + 1.0);
+    }
+}
+
 /// Multiplies each number by the factor at the same index.
 #[inline(always)]
 pub(super) fn multiply(numbers: &mut [f32], factors: &[f32]) {
@@ -201,6 +218,25 @@ mod tests {
             check(act, &want);
         }
         check(Activation::GeluTanh, &tanh);
+    }
+
+    #[test]
+    fn clamped_gates_are_accurate() {
+        let (alpha, limit) = (1.702f32, 7.0f32);
+        for i in -300..300 {
+            for up in [-9.0, -7.0, -1.5, 0.0, 6.9, 8.0] {
+                let mut gate = [i as f32 * 0.05];
+                let x = f64::from(gate[0].min(limit));
+                let want = x / (1.0 + (-f64::from(alpha) * x).exp()) * (f64::from(up).clamp(-7.0, 7.0) + 1.0);
+                clamped_gate(&mut gate, &[up as f32], alpha, limit);
+                assert!((f64::from(gate[0]) - want).abs() < 1e-5, "{} is not {want}", gate[0]);
+            }
+        }
+        for (gate, up) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+            let mut gate = [gate];
+            clamped_gate(&mut gate, &[up], alpha, limit);
+            assert!(gate[0].is_nan());
+        }
     }
 
     #[test]

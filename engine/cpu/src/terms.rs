@@ -17,13 +17,12 @@ use pulp::Arch;
 
 use super::Cpu;
 use super::amx::{Amx, DEPTH, ROWS, Sums};
-use super::linear::Linear;
 use super::math::compiled;
 use super::pages::Line;
-use super::panels::{PANEL, Words};
+use super::panels::{PANEL, Panels, Words};
 use super::product::rounded;
 use super::tensor::CpuTensor;
-use super::tiles::Tile;
+use super::tiles::{Finish, Tile};
 
 /// Number of terms that an activation is split into.
 const TERMS: usize = 3;
@@ -36,42 +35,17 @@ thread_local! {
 }
 
 /// Activations as rows of bf16.
-struct Rows {
+pub(super) struct Rows {
     /// Rows per token: [`TERMS`], or one if activations are rounded.
     terms: usize,
     chunks: usize,
     lines: CpuTensor,
 }
 
-impl Cpu {
-    /// Computes a projection with a bf16 weight into `out [M, N]`, like [`Linear::run`].
-    pub(super) fn multiply_tiles(&self, amx: Amx, rounded: bool, linear: Linear<'_>, out: &mut [f32]) {
-        if out.is_empty() {
-            return;
-        }
-        let Words::Bf16Pairs(words) = linear.weight.words() else { panic!("multiply_tiles needs a bf16 weight") };
-        let rows = Rows::new(self, linear.x, linear.inner, if rounded { 1 } else { TERMS });
-        let cols = linear.weight.rows();
-        // Multiplying with tiles takes a tenth of the time of multiplying with vectors.
-        let work = out.len() * linear.inner * rows.terms / 10;
-        let tiles = Tile::cut(out, cols, (ROWS, PANEL), work, &self.threads);
-        self.threads.each(tiles.into_iter(), |mut tile| {
-            SUMS.with_borrow_mut(|sums| rows.multiply(amx, self.arch, (words, linear.finish.add), &mut tile, sums));
-            compiled(
-                self.arch,
-                #[inline(always)]
-                || {
-                    for row in &mut tile.out {
-                        linear.finish.apply(row, tile.column);
-                    }
-                },
-            );
-        });
-    }
-}
-
 impl Rows {
-    fn new(backend: &Cpu, x: &[f32], cols: usize, terms: usize) -> Self {
+    /// Splits activations `x` of `cols` columns into terms, or rounds them.
+    pub fn new(backend: &Cpu, x: &[f32], cols: usize, rounded: bool) -> Self {
+        let terms = if rounded { 1 } else { TERMS };
         let (tokens, chunks) = (x.len() / cols, cols.div_ceil(DEPTH));
         // Loads always read sixteen rows. For the last block they may read past its end, into these extra lines.
         let mut lines = backend.pool.tensor(tokens * terms * chunks + ROWS, size_of::<Line>() / size_of::<f32>());
@@ -87,6 +61,28 @@ impl Rows {
             });
         }
         Rows { terms, chunks, lines }
+    }
+
+    /// Divides the output of a projection to `cols` columns into tiles for the threads.
+    pub fn cut<'o>(&self, backend: &Cpu, cols: usize, out: &'o mut [f32]) -> Vec<Tile<'o>> {
+        // Multiplying with tiles takes a tenth of the time of multiplying with vectors.
+        let work = out.len() * self.chunks * DEPTH * self.terms / 10;
+        Tile::cut(out, cols, (ROWS, PANEL), work, &backend.threads)
+    }
+
+    /// Writes a tile of the projection with a bf16 weight, like [`Linear::run`](super::linear::Linear::run).
+    pub fn run(&self, backend: &Cpu, amx: Amx, (weight, finish): (&Panels, Finish<'_>), mut tile: Tile<'_>) {
+        let Words::Bf16Pairs(words) = weight.words() else { panic!("tiles need a bf16 weight") };
+        SUMS.with_borrow_mut(|sums| self.multiply(amx, backend.arch, (words, finish.add), &mut tile, sums));
+        compiled(
+            backend.arch,
+            #[inline(always)]
+            || {
+                for row in &mut tile.out {
+                    finish.apply(row, tile.column);
+                }
+            },
+        );
     }
 
     /// Computes the products of a tile's tokens with the weight's columns. Adds them to the output if `add` is set, and

@@ -15,7 +15,7 @@ pub(super) struct Tile<'a> {
 }
 
 impl<'a> Tile<'a> {
-    /// Divides `out`, which is not empty and has rows of `cols` elements, into tiles of nearly equal height. Heights
+    /// Divides `out`, which has rows of `cols` elements, into tiles of nearly equal height. Heights
     /// are multiples of `unit` and widths are multiples of `band`, except for the last. The number of tiles depends on
     /// how many threads are worth using for `work`.
     pub fn cut(
@@ -25,6 +25,9 @@ impl<'a> Tile<'a> {
         work: usize,
         threads: &Threads,
     ) -> Vec<Self> {
+        if out.is_empty() {
+            return Vec::new();
+        }
         let rows = out.len() / cols;
         let tall = rows.div_ceil(rows.div_ceil(TOKENS)).next_multiple_of(unit);
         let parts = threads.parts(work, cols.div_ceil(band));

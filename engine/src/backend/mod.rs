@@ -9,7 +9,7 @@ pub mod cpu;
 pub mod cuda;
 
 use crate::batch::Batch;
-pub use crate::config::Activation;
+pub use crate::config::{Activation, Clamp, Latent, Routing, SharedExpert};
 use std::ops::Range;
 
 use crate::error::Result;
@@ -86,6 +86,30 @@ pub struct HostQkv {
     pub key: Option<HostLinear>,
     /// `[kv_heads * D, H]`. `None` if the key's projection also gives the values.
     pub value: Option<HostLinear>,
+}
+
+/// The projections of an expert as they were loaded.
+pub struct HostExpert {
+    /// The gate and up projections, `[I, H]` each.
+    pub gate_up: [HostLinear; 2],
+    /// `[H, I]`
+    pub down: HostLinear,
+}
+
+/// The experts of a layer as they were loaded, besides their projections.
+pub struct HostExperts {
+    /// How tokens choose experts.
+    pub routing: Routing,
+    /// `[E]`: numbers that are added to scores for the choice only.
+    pub correction: Option<HostTensor>,
+    /// `[E]`: factors on the scores of the chosen experts.
+    pub scale: Option<HostTensor>,
+    /// The activation function of gates.
+    pub activation: Activation,
+    /// With `Some`, gates are clamped, and `activation` is not used.
+    pub clamp: Option<Clamp>,
+    /// With `Some`, the last expert is shared. If it has a gate, the last logit belongs to the gate.
+    pub shared: Option<SharedExpert>,
 }
 
 /// An elementwise change of a matrix `x`.
@@ -178,6 +202,10 @@ pub trait Backend: Send + 'static {
     type QkvWeight: Send;
     /// The gate and up projections of a gated unit. A backend may fuse them.
     type GatedWeight: Send;
+    /// The experts of a layer.
+    type ExpertsWeight: Send;
+    /// The projections between heads and latent vectors.
+    type LatentWeight: Send;
     /// Queries, keys and values of the new tokens.
     type Qkv: Send;
     /// A [`Batch`] on the device.
@@ -208,6 +236,20 @@ pub trait Backend: Send + 'static {
     fn qkv_weight(&self, parts: HostQkv) -> Result<Self::QkvWeight>;
     /// Copies the gate and up projections to the device.
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<Self::GatedWeight>;
+    /// Copies the experts of a layer to the device.
+    fn experts_weight(
+        &self,
+        settings: HostExperts,
+        experts: &mut dyn Iterator<Item = Result<HostExpert>>,
+    ) -> Result<Self::ExpertsWeight>;
+    /// Copies the projections between heads and latent vectors to the device. For each head, `queries` has a matrix
+    /// `[rank, unrotated]`, and `values` has a matrix `[value, rank]`.
+    fn latent_weight(
+        &self,
+        latent: Latent,
+        queries: Vec<HostTensor>,
+        values: Vec<HostTensor>,
+    ) -> Result<Self::LatentWeight>;
     /// Allocates a pool of `num_blocks` blocks, and space for `swap_blocks` more in host memory. With several groups
     /// of layers, these are numbers of pages.
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self::KvCache>;
@@ -306,8 +348,16 @@ pub trait Backend: Send + 'static {
     }
     /// Returns `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
+    /// Routes each row of `x` to experts by its row of `logits [T, E]`, and returns the weighted sum of their results. If
+    /// a shared expert has a gate, `logits` has a column for it. A token's result does not depend on other tokens.
+    fn experts(&self, x: &Self::Tensor, logits: &Self::Tensor, weight: &Self::ExpertsWeight) -> Self::Tensor;
     /// Returns the queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.
     fn qkv(&self, x: &Self::Tensor, weight: &Self::QkvWeight) -> Self::Qkv;
+    /// Returns queries, keys and values for attention over latent vectors. The inputs are the rotated part, then the other.
+    /// That of a key is the latent vector, which is also the value.
+    fn latent_qkv(&self, query: [&Self::Tensor; 2], key: [&Self::Tensor; 2], weight: &Self::LatentWeight) -> Self::Qkv;
+    /// Converts the results of attention over latent vectors to those of heads, `[T, heads * value]`.
+    fn latent_values(&self, attended: &Self::Tensor, weight: &Self::LatentWeight) -> Self::Tensor;
     /// Changes each element of `x`.
     fn change(&self, x: &mut Self::Tensor, change: Change<'_, Self::Tensor>);
     /// Normalises each row of `x`. If the norm's weight is shorter than a row, it normalises each part of that length.

@@ -217,6 +217,15 @@ impl<B: Backend> Residual<B> {
         &self.x
     }
 
+    /// Adds the sum of all workers' `part` to the stream.
+    pub fn add_part(&mut self, b: &B, part: B::Tensor) {
+        if b.shard().is_whole() {
+            return self.add(b, &part);
+        }
+        self.sum(b);
+        self.pending = Pending::Part(part);
+    }
+
     /// Multiplies the stream by a factor.
     pub fn scale(&mut self, b: &B, factor: f32) {
         if factor != 1.0 {
@@ -291,21 +300,34 @@ impl<B: Backend> Branch<B> {
         if self.norm.is_none() && self.multiplier == 1.0 {
             return self.linear.add_to(b, residual, x);
         }
-        let mut y = self.linear.0.apply(b, &x);
-        y = match (&self.norm, b.shard().is_whole()) {
-            (Some(norm), true) => b.norm(&y, norm),
-            (Some(norm), false) => b.all_reduce_norm(&mut y, None, norm),
-            (None, true) => y,
-            (None, false) => {
-                b.all_reduce(&mut y, None);
-                y
-            }
-        };
-        if self.multiplier != 1.0 {
-            b.change(&mut y, Change::Scale(self.multiplier));
-        }
+        let y = self.compute(b, &x);
         residual.add(b, y);
     }
+
+    /// Computes the branch for input `x`.
+    pub fn compute(&self, b: &B, x: &B::Tensor) -> B::Tensor {
+        finish(b, sum_parts(b, self.linear.0.apply(b, x)), self.norm.as_ref(), self.multiplier)
+    }
+}
+
+/// Returns the sum of all workers' `part`.
+pub fn sum_parts<B: Backend>(b: &B, mut part: B::Tensor) -> B::Tensor {
+    if !b.shard().is_whole() {
+        b.all_reduce(&mut part, None);
+    }
+    part
+}
+
+/// Returns the norm of `x`, times a factor.
+pub fn finish<B: Backend>(b: &B, x: B::Tensor, norm: Option<&Norm<B::Weight>>, multiplier: f32) -> B::Tensor {
+    let mut y = match norm {
+        Some(norm) => b.norm(&x, norm),
+        None => x,
+    };
+    if multiplier != 1.0 {
+        b.change(&mut y, Change::Scale(multiplier));
+    }
+    y
 }
 
 /// The rows of an embedding for a worker's part of the vocabulary.

@@ -87,3 +87,11 @@ fn layers_with_different_heads_and_shared_caches_match_transformers() {
         assert_forward_pass_matches(family);
     }
 }
+
+#[test]
+fn layers_with_experts_match_transformers() {
+    for family in ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "gemma4-moe", "granitemoe", "deepseek2", "deepseek3"]
+    {
+        assert_forward_pass_matches(family);
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::config::{LayerKv, ModelConfig, ModelFamily};
+use crate::config::{DecoderLayer, Experts, LayerKv, ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
 
 /// A worker's part of a model, identified by the worker's number and the number of workers.
@@ -75,7 +75,7 @@ impl Shard {
         let inner = match &config.family {
             ModelFamily::Opt(opt) => vec![opt.ffn_dim],
             ModelFamily::Gpt2(gpt2) => vec![gpt2.n_inner],
-            ModelFamily::Decoder(decoder) => decoder.layers.iter().map(|layer| layer.inner).collect(),
+            ModelFamily::Decoder(decoder) => decoder.layers.iter().flat_map(inner_sizes).collect(),
         };
         if let Some(inner) = inner.into_iter().find(|inner| !inner.is_multiple_of(of)) {
             return refuse(format!("feed-forward layers of {inner} elements cannot be divided among {of} workers"));
@@ -94,6 +94,12 @@ impl Shard {
         }
         Ok(ModelConfig { heads: heads / of, kv_heads: self.heads(config.kv_heads).len(), ..config.clone() })
     }
+}
+
+/// Sizes of a layer's feed-forward parts. 0 if the layer does not have the part.
+fn inner_sizes(layer: &DecoderLayer) -> [usize; 3] {
+    let shared = |experts: Experts| experts.shared.map_or(0, |shared| shared.inner);
+    [layer.inner, layer.experts.map_or(0, |experts| experts.inner), layer.experts.map_or(0, shared)]
 }
 
 #[cfg(test)]

@@ -11,7 +11,9 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use engine::tools::backend::{Activation, Attention, Backend, Change, HostLinear, HostQkv, Norm, QkNormRope};
+use engine::tools::backend::{
+    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Latent, Norm, QkNormRope,
+};
 use engine::tools::batch::{Batch, Span};
 use engine::tools::engine::{Engine, EngineConfig};
 use engine::tools::kv::KvLayout;
@@ -193,6 +195,8 @@ impl Backend for HeadBackend {
     type KvCache = Vec<Memory>;
     type QkvWeight = ();
     type GatedWeight = ();
+    type ExpertsWeight = ();
+    type LatentWeight = ();
     type Qkv = ();
     type Inputs = Batch;
 
@@ -254,6 +258,18 @@ impl Backend for HeadBackend {
     fn gated_weight(&self, _: [HostLinear; 2]) -> Result<()> {
         unreachable!()
     }
+    fn experts_weight(&self, _: HostExperts, _: &mut dyn Iterator<Item = Result<HostExpert>>) -> Result<()> {
+        unreachable!()
+    }
+    fn latent_weight(&self, _: Latent, _: Vec<HostTensor>, _: Vec<HostTensor>) -> Result<()> {
+        unreachable!()
+    }
+    fn latent_qkv(&self, _: [&Vec<f32>; 2], _: [&Vec<f32>; 2], _: &()) {
+        unreachable!()
+    }
+    fn latent_values(&self, _: &Vec<f32>, _: &()) -> Vec<f32> {
+        unreachable!()
+    }
     fn kv_cache(&self, _: KvLayout, _: usize, _: usize) -> Result<Vec<Memory>> {
         unreachable!()
     }
@@ -270,6 +286,9 @@ impl Backend for HeadBackend {
         unreachable!()
     }
     fn gated(&self, _: &Vec<f32>, _: &(), _: Activation) -> Vec<f32> {
+        unreachable!()
+    }
+    fn experts(&self, _: &Vec<f32>, _: &Vec<f32>, _: &()) -> Vec<f32> {
         unreachable!()
     }
     fn qkv(&self, _: &Vec<f32>, _: &()) {

@@ -1,4 +1,4 @@
-//! The families with windows, shared caches and unusual blocks. They are tested like the golden models: greedy tokens
+//! The families with windows, shared caches, unusual blocks and experts. They are tested like the golden models: greedy tokens
 //! and their logprobs against Hugging Face's, and samples against the CPU in f32.
 
 use engine::DType;
@@ -161,4 +161,13 @@ fn assert_refused(family: &str, options: &Options, reason: &str) {
     let Err(error) = Llm::load(&files, options) else { panic!("the GPU runs {family}") };
     let error = error.to_string();
     assert!(error.contains(reason), "{family}: {error}");
+}
+
+/// The engine has no kernels for the other families' mechanisms yet.
+#[test]
+fn other_families_are_refused_by_a_mechanism() {
+    for family in ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "gemma4-moe", "granitemoe", "deepseek2", "deepseek3"]
+    {
+        assert_refused(family, &options(DType::F16), "the GPU has no kernels for experts");
+    }
 }

@@ -1,6 +1,7 @@
 //! The mechanisms of a decoder. The models from LLaMA on differ in which of these they use, so one description and one
 //! implementation serve all of them.
 
+use super::experts::Experts;
 use super::fields::in_range;
 use super::{Activation, MAX_HEAD_DIM, MAX_HEADS, MAX_POSITIONS, MAX_WIDTH, Rope};
 use crate::error::{Error, Result};
@@ -46,6 +47,8 @@ pub struct DecoderConfig {
     pub layer_embedding: Option<LayerEmbedding>,
     /// Whether each layer has a factor on its output.
     pub layer_scalar: bool,
+    /// With `Some`, layers cache a latent vector for each token instead of keys and values.
+    pub latent: Option<Latent>,
 }
 
 /// The settings that can differ between layers.
@@ -68,8 +71,10 @@ pub struct DecoderLayer {
     /// The layer whose cache this layer reads. It is the layer itself, or an earlier one whose cache it shares. In that
     /// case it computes no keys and values.
     pub source: usize,
-    /// Elements of the gate and up projections.
+    /// Elements of the gate and up projections of the dense feed-forward layer. 0 if experts replace it.
     pub inner: usize,
+    /// The experts, if the layer has any.
+    pub experts: Option<Experts>,
 }
 
 /// How a row is normalised.
@@ -129,6 +134,33 @@ pub struct LayerEmbedding {
     pub vocab_size: usize,
 }
 
+/// Attention over latent vectors. Keys and values of all heads are projections of one short vector per token. A head also
+/// has a rotated part, whose key all heads share. Layers have one key-value head: the rotated key, then the vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// Elements of the vector that queries are a projection of. `None` if they are a projection of the input.
+    pub query_rank: Option<usize>,
+    /// Elements of the vector that keys and values are projections of.
+    pub rank: usize,
+    /// Elements of the rotated part of a head.
+    pub rotated: usize,
+    /// Elements of the other part of a head.
+    pub unrotated: usize,
+    /// Elements of a head's values.
+    pub value: usize,
+}
+
+impl Latent {
+    /// Checks the sizes.
+    pub(super) fn check(&self) -> Result<()> {
+        in_range("q_lora_rank", self.query_rank.unwrap_or(1), MAX_WIDTH)?;
+        in_range("kv_lora_rank", self.rank, MAX_HEAD_DIM)?;
+        in_range("qk_rope_head_dim", self.rotated, MAX_HEAD_DIM)?;
+        in_range("qk_nope_head_dim", self.unrotated, MAX_HEAD_DIM)?;
+        in_range("v_head_dim", self.value, MAX_HEAD_DIM)
+    }
+}
+
 impl DecoderConfig {
     /// Sets the factor on the dot products of all layers.
     pub(super) fn set_scale(&mut self, scale: f64) {
@@ -140,13 +172,13 @@ impl DecoderConfig {
         self.layers.iter_mut().for_each(|layer| layer.rope = rope(layer));
     }
 
-    /// Checks that the settings agree with each other.
     /// The rotations that some layer uses.
     fn used_ropes(&self) -> impl Iterator<Item = &Rope> {
         let uses = |at: usize| self.layers.iter().any(|layer| layer.rope == Some(at));
         self.ropes.iter().enumerate().filter(move |(at, _)| uses(*at)).map(|(_, rope)| rope)
     }
 
+    /// Checks that the settings agree with each other.
     pub(super) fn check(&self) -> Result<()> {
         for (i, layer) in self.layers.iter().enumerate() {
             layer.check(i, self)?;
@@ -170,12 +202,22 @@ impl DecoderConfig {
 }
 
 impl DecoderLayer {
+    /// Whether the layer has a dense feed-forward layer.
+    pub fn is_dense(&self) -> bool {
+        self.experts.is_none_or(|experts| experts.beside.is_some())
+    }
+
     fn check(&self, i: usize, all: &DecoderConfig) -> Result<()> {
         let DecoderLayer { heads, kv_heads, head_dim, .. } = *self;
         in_range("the number of attention heads", heads, MAX_HEADS)?;
         in_range("the number of key-value heads", kv_heads, MAX_HEADS)?;
         in_range("the head size", head_dim, MAX_HEAD_DIM)?;
-        in_range("intermediate_size", self.inner, 4 * MAX_WIDTH)?;
+        if let Some(experts) = &self.experts {
+            experts.check()?;
+        }
+        if self.is_dense() {
+            in_range("intermediate_size", self.inner, 4 * MAX_WIDTH)?;
+        }
         if let Some(window) = self.window {
             in_range("sliding_window", window, MAX_POSITIONS)?;
         }

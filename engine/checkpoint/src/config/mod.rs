@@ -1,6 +1,7 @@
 //! A model's configuration: `config.json`, completed with the defaults of its class and checked.
 
 mod decoder;
+mod experts;
 mod families;
 mod fields;
 mod generation;
@@ -10,7 +11,8 @@ mod opt;
 mod quantization;
 mod rope;
 
-pub use decoder::{DecoderConfig, DecoderLayer, HeadNorm, LayerEmbedding, LayerNorms, NormKind};
+pub use decoder::{DecoderConfig, DecoderLayer, HeadNorm, Latent, LayerEmbedding, LayerNorms, NormKind};
+pub use experts::{BesideNorms, Clamp, ExpertGroups, Experts, RouterScores, Routing, SharedExpert};
 pub use generation::GenerationConfig;
 pub use gpt2::Gpt2Config;
 pub use kernels::gemm::activation::Activation;

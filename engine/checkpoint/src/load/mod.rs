@@ -12,6 +12,7 @@ mod packed;
 mod pickle;
 pub mod safetensors;
 mod settings;
+mod spelling;
 mod stored;
 mod text;
 mod weights;

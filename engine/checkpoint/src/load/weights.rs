@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::stored::{Bytes, StoredTensor, StoredType};
-use super::{pickle, safetensors};
+use super::{pickle, safetensors, spelling};
 use crate::error::{Error, Result};
 use crate::quantised::QuantType;
 use crate::tensor::{DType, HostTensor};
@@ -194,7 +194,8 @@ impl Weights {
     }
 
     /// Removes `prefixes`, in order, from the names that begin with them. A model can then use the same names whichever
-    /// class its checkpoint was saved from. A name stays as it is if another tensor already has the shorter name.
+    /// class its checkpoint was saved from. A name stays as it is if another tensor already has the shorter name. Then
+    /// gives one spelling to the names of experts.
     pub fn strip_prefix(&mut self, prefixes: &[&str]) {
         for prefix in prefixes {
             let fitting: Vec<String> = self.tensors.keys().filter(|name| name.starts_with(prefix)).cloned().collect();
@@ -206,6 +207,15 @@ impl Weights {
                 {
                     self.tensors.insert(rest.to_owned(), tensor);
                 }
+            }
+        }
+        let names: Vec<(String, String)> =
+            self.tensors.keys().filter_map(|name| Some((name.clone(), spelling::usual(name)?))).collect();
+        for (name, usual) in names {
+            if !self.tensors.contains_key(&usual)
+                && let Some(tensor) = self.tensors.remove(&name)
+            {
+                self.tensors.insert(usual, tensor);
             }
         }
     }
@@ -256,7 +266,7 @@ impl Weights {
             // Widening has no advantage. A device that computes in f32 can read the stored type directly, even a
             // quantised one.
             None | Some(DType::F32) => tensor,
-            Some(_) if self.keeps_quantised && tensor.quantised().is_some() && shape.len() == 2 => tensor,
+            Some(_) if self.keeps_quantised && tensor.quantised().is_some() && shape.len() >= 2 => tensor,
             Some(dtype) => tensor.to_dtype(dtype),
         }))
     }

@@ -53,65 +53,79 @@ pub(super) struct Projector<'a> {
     pub pool: &'a Arc<Pool>,
 }
 
+/// The activations of a projection in the form that its weight needs.
+pub(super) struct Inputs<'a> {
+    x: &'a CpuTensor,
+    /// The columns in the weight's order, if it is not their own.
+    ordered: Option<CpuTensor>,
+    /// `None` if activations are not quantised.
+    activations: Option<Activations>,
+}
+
 impl Projector<'_> {
-    /// Computes `out [M, N]` from `x [M, K]` and `weight [N, K]`.
-    pub fn run(&self, x: &CpuTensor, weight: &PackedMatrix, finish: Finish<'_>, out: &mut CpuTensor) {
-        let (tokens, cols) = (x.rows(), weight.rows());
-        if tokens == 0 || cols == 0 {
-            return;
-        }
+    /// Prepares the activations `x [M, K]` for `weight [N, K]`.
+    pub fn prepare<'x>(&self, x: &'x CpuTensor, weight: &PackedMatrix) -> Inputs<'x> {
         let ordered = weight.order().map(|order| self.reordered(x, order));
-        let x = ordered.as_ref().unwrap_or(x);
-        let activations = (!weight.kind().is_fp8()).then(|| Activations::new(x, weight.kind(), self));
+        let in_order = ordered.as_ref().unwrap_or(x);
+        let activations = (!weight.kind().is_fp8()).then(|| Activations::new(in_order, weight.kind(), self));
+        Inputs { x, ordered, activations }
+    }
+
+    /// Divides `out [M, N]` into tiles for the threads.
+    pub fn cut<'o>(&self, inputs: &Inputs<'_>, weight: &PackedMatrix, out: &'o mut [f32]) -> Vec<Tile<'o>> {
+        let (tokens, cols) = (inputs.x.rows(), weight.rows());
         // Multiplying bytes takes a fourth of the time of multiplying f32 numbers.
-        let work = tokens * cols * weight.cols() / if activations.is_some() { 4 } else { 1 };
-        let single = activations.as_ref().filter(|_| tokens == 1 && Bands::supports(weight.kind()));
-        let bands_at_a_time = if single.is_some() { STREAMS } else { 1 };
-        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, bands_at_a_time * packed::ROWS), work, self.threads);
-        self.threads.each(tiles.into_iter(), |mut tile| {
-            #[cfg(target_arch = "x86_64")]
-            let tiled = Tiled::new(self.amx, self.isa, weight.kind(), tile.out.len());
-            let width = tile.out[0].len();
-            let mut at = 0;
-            while at < width {
-                let first = (tile.column + at) / packed::ROWS;
-                let rows = Rows { out: &mut tile.out, at, add: finish.add };
-                if let Some(x) = single
-                    && width - at >= STREAMS * packed::ROWS
-                {
-                    let weights = std::array::from_fn(|i| weight.band(first + i));
-                    self.isa.run(Bands { weights, x: x.block(0), rows });
-                    at += STREAMS * packed::ROWS;
-                    continue;
+        let work = tokens * cols * weight.cols() / if inputs.activations.is_some() { 4 } else { 1 };
+        let bands_at_a_time = if inputs.single(weight).is_some() { STREAMS } else { 1 };
+        Tile::cut(out, cols, (BLOCK, bands_at_a_time * packed::ROWS), work, self.threads)
+    }
+
+    /// Writes a tile of the result.
+    pub fn run(&self, inputs: &Inputs<'_>, weight: &PackedMatrix, finish: Finish<'_>, mut tile: Tile<'_>) {
+        let x = inputs.ordered.as_ref().unwrap_or(inputs.x);
+        let single = inputs.single(weight);
+        #[cfg(target_arch = "x86_64")]
+        let tiled = Tiled::new(self.amx, self.isa, weight.kind(), tile.out.len());
+        let width = tile.out[0].len();
+        let mut at = 0;
+        while at < width {
+            let first = (tile.column + at) / packed::ROWS;
+            let rows = Rows { out: &mut tile.out, at, add: finish.add };
+            if let Some(x) = single
+                && width - at >= STREAMS * packed::ROWS
+            {
+                let weights = std::array::from_fn(|i| weight.band(first + i));
+                self.isa.run(Bands { weights, x: x.block(0), rows });
+                at += STREAMS * packed::ROWS;
+                continue;
+            }
+            at += packed::ROWS;
+            let band = weight.band(first);
+            match &inputs.activations {
+                Some(x) => {
+                    let band = Band { weight: band, x, first: tile.row, rows };
+                    #[cfg(target_arch = "x86_64")]
+                    if let Some(tiled) = &tiled {
+                        tiled.run(band);
+                        continue;
+                    }
+                    self.isa.run(band);
                 }
-                at += packed::ROWS;
-                let band = weight.band(first);
-                match &activations {
-                    Some(x) => {
-                        let band = Band { weight: band, x, first: tile.row, rows };
-                        #[cfg(target_arch = "x86_64")]
-                        if let Some(tiled) = &tiled {
-                            tiled.run(band);
-                            continue;
-                        }
-                        self.isa.run(band);
-                    }
-                    None => {
-                        let x = &x.as_slice()[tile.row * weight.cols()..];
-                        self.isa.run(Fp8Band { weight: band, x, cols: weight.cols(), rows });
-                    }
+                None => {
+                    let x = &x.as_slice()[tile.row * weight.cols()..];
+                    self.isa.run(Fp8Band { weight: band, x, cols: weight.cols(), rows });
                 }
             }
-            compiled(
-                self.arch,
-                #[inline(always)]
-                || {
-                    for row in &mut tile.out {
-                        finish.apply(row, tile.column);
-                    }
-                },
-            );
-        });
+        }
+        compiled(
+            self.arch,
+            #[inline(always)]
+            || {
+                for row in &mut tile.out {
+                    finish.apply(row, tile.column);
+                }
+            },
+        );
     }
 
     /// Returns the columns of `x` in the weight's column order.
@@ -122,5 +136,12 @@ impl Projector<'_> {
             to.iter_mut().zip(order).for_each(|(to, &col)| *to = from[col as usize]);
         });
         out
+    }
+}
+
+impl Inputs<'_> {
+    /// Returns the activations if they belong to a single token. Several bands of the weight are then read at a time.
+    fn single(&self, weight: &PackedMatrix) -> Option<&Activations> {
+        self.activations.as_ref().filter(|_| self.x.rows() == 1 && Bands::supports(weight.kind()))
     }
 }

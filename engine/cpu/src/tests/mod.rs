@@ -1,5 +1,6 @@
 //! Tests of every operation against a plain reference in double precision.
 
+mod experts;
 mod linear;
 mod rows;
 

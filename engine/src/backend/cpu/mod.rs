@@ -8,11 +8,14 @@ mod tests;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use cpu::Cpu;
-pub use cpu::{CpuProjection, CpuTensor, CpuWeight};
+use cpu::{Cpu, GatedUnit};
+pub use cpu::{CpuExperts, CpuLatent, CpuProjection, CpuTensor, CpuWeight};
 
 pub use self::cache::CpuKvCache;
-use super::{Activation, Attention, Backend, Batch, Change, HostLinear, HostQkv, KvLayout, Norm, QkNormRope, QkNorms};
+use super::{
+    Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, KvLayout, Latent,
+    Norm, QkNormRope, QkNorms,
+};
 use crate::error::Result;
 use crate::parallel::{Shard, WorkerRank};
 use crate::sampling::{SampleRow, Sampled, sample_row};
@@ -92,6 +95,8 @@ impl Backend for CpuBackend {
     type Weight = CpuWeight;
     type QkvWeight = QkvProjections;
     type GatedWeight = [CpuProjection; 2];
+    type ExpertsWeight = CpuExperts;
+    type LatentWeight = CpuLatent;
     type Qkv = Qkv;
     type KvCache = CpuKvCache;
     type Inputs = Inputs;
@@ -111,6 +116,30 @@ impl Backend for CpuBackend {
 
     fn gated_weight(&self, [gate, up]: [HostLinear; 2]) -> Result<[CpuProjection; 2]> {
         Ok([self.projection(gate)?, self.projection(up)?])
+    }
+
+    fn experts_weight(
+        &self,
+        settings: HostExperts,
+        experts: &mut dyn Iterator<Item = Result<HostExpert>>,
+    ) -> Result<CpuExperts> {
+        let HostExperts { routing, correction, scale, activation, clamp, shared } = settings;
+        let unit = clamp.map_or(GatedUnit::Plain(activation), GatedUnit::Clamped);
+        let numbers = |tensor: HostTensor| tensor.elements().to_f32();
+        let (correction, scale) = (correction.map(numbers), scale.map(numbers));
+        let router = cpu::Router { routing, correction, scale, shared };
+        let projected = experts.map(|expert| {
+            let HostExpert { gate_up: [gate, up], down } = expert?;
+            Ok([self.projection(gate)?, self.projection(up)?, self.projection(down)?])
+        });
+        Ok(CpuExperts { router, unit, experts: projected.collect::<Result<_>>()? })
+    }
+
+    fn latent_weight(&self, latent: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CpuLatent> {
+        let all = |parts: Vec<HostTensor>| {
+            parts.into_iter().map(|part| self.cpu.projection(part, None)).collect::<Result<_>>()
+        };
+        Ok(CpuLatent { rotated: latent.rotated, queries: all(queries)?, values: all(values)? })
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CpuKvCache> {
@@ -192,6 +221,10 @@ impl Backend for CpuBackend {
         self.cpu.gated(x, weight, act)
     }
 
+    fn experts(&self, x: &CpuTensor, logits: &CpuTensor, weight: &CpuExperts) -> CpuTensor {
+        self.cpu.experts(x, logits, weight)
+    }
+
     fn qkv(&self, x: &CpuTensor, weight: &QkvProjections) -> Qkv {
         let query = self.cpu.apply(&weight.query, x);
         let kv = weight.key.as_ref().map(|key| {
@@ -203,6 +236,16 @@ impl Backend for CpuBackend {
             [key, value]
         });
         Qkv { query, kv }
+    }
+
+    fn latent_qkv(&self, query: [&CpuTensor; 2], key: [&CpuTensor; 2], weight: &CpuLatent) -> Qkv {
+        let key = self.cpu.join(key);
+        let value = self.cpu.copy(&key);
+        Qkv { query: self.cpu.latent_queries(query, weight), kv: Some([key, value]) }
+    }
+
+    fn latent_values(&self, attended: &CpuTensor, weight: &CpuLatent) -> CpuTensor {
+        self.cpu.latent_values(attended, weight)
     }
 
     fn change(&self, x: &mut CpuTensor, change: Change<'_, CpuTensor>) {

@@ -1,5 +1,6 @@
 //! The backend's operations. Most queue a single launch.
 
+use std::convert::Infallible;
 use std::ops::Range;
 
 use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
@@ -18,7 +19,9 @@ use super::step::graph;
 use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
 use super::{CudaBackend, CudaKvCache, CudaProjection, CudaQkvProjection, CudaTensor, CudaWeight, StepInputs};
-use crate::backend::{Activation, Attention, Backend, Change, HostLinear, HostQkv, Norm, QkNormRope};
+use crate::backend::{
+    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Latent, Norm, QkNormRope,
+};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::kv::KvLayout;
@@ -116,6 +119,8 @@ impl Backend for CudaBackend {
     type KvCache = CudaKvCache;
     type QkvWeight = CudaQkvProjection;
     type GatedWeight = CudaProjection;
+    type ExpertsWeight = Infallible;
+    type LatentWeight = Infallible;
     type Qkv = CudaTensor;
     type Inputs = StepInputs;
 
@@ -144,6 +149,14 @@ impl Backend for CudaBackend {
 
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<CudaProjection> {
         self.fuse(parts, weights::interleaved)
+    }
+
+    fn experts_weight(&self, _: HostExperts, _: &mut dyn Iterator<Item = Result<HostExpert>>) -> Result<Infallible> {
+        Err(Error::Unsupported("the GPU has no kernels for experts".into()))
+    }
+
+    fn latent_weight(&self, _: Latent, _: Vec<HostTensor>, _: Vec<HostTensor>) -> Result<Infallible> {
+        Err(Error::Unsupported("the GPU has no kernels for latent vectors".into()))
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CudaKvCache> {
@@ -295,8 +308,20 @@ impl Backend for CudaBackend {
         out
     }
 
+    fn experts(&self, _: &CudaTensor, _: &CudaTensor, weight: &Infallible) -> CudaTensor {
+        match *weight {}
+    }
+
     fn qkv(&self, x: &CudaTensor, projection: &CudaQkvProjection) -> CudaTensor {
         self.project_qkv(x, projection)
+    }
+
+    fn latent_qkv(&self, _: [&CudaTensor; 2], _: [&CudaTensor; 2], weight: &Infallible) -> CudaTensor {
+        match *weight {}
+    }
+
+    fn latent_values(&self, _: &CudaTensor, weight: &Infallible) -> CudaTensor {
+        match *weight {}
     }
 
     fn change(&self, x: &mut CudaTensor, change: Change<'_, CudaTensor>) {

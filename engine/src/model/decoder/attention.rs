@@ -1,10 +1,57 @@
 //! The attention of a layer: projections, the norms and the rotation of heads, and the projection back to the stream.
 
+use super::latent::LatentAttention;
 use crate::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope, QkNorms, Rotation};
 use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, Rope};
 use crate::error::Result;
 use crate::model::layers::{Branch, Loader};
 use crate::tensor::HostTensor;
+
+/// The attention of a layer: over keys and values of heads, or over latent vectors.
+pub enum LayerAttention<B: Backend> {
+    Heads(AttentionLayer<B>),
+    Latent(LatentAttention<B>),
+}
+
+impl<B: Backend> LayerAttention<B> {
+    pub fn load(l: &mut Loader<'_, B>, hidden: usize, decoder: &DecoderConfig, i: usize) -> Result<Self> {
+        Ok(match decoder.latent {
+            None => LayerAttention::Heads(AttentionLayer::load(l, hidden, decoder, i)?),
+            Some(latent) => LayerAttention::Latent(LatentAttention::load(l, hidden, decoder, i, latent)?),
+        })
+    }
+
+    /// Computes the attention of layer `i` for input `x`. `angles` is the table of its rotation.
+    pub fn apply(
+        &self,
+        b: &B,
+        cache: &mut B::KvCache,
+        layer: (usize, Option<&B::Weight>),
+        x: &B::Tensor,
+        inputs: &B::Inputs,
+    ) -> B::Tensor {
+        match self {
+            LayerAttention::Heads(heads) => heads.apply(b, cache, layer, x, inputs),
+            LayerAttention::Latent(latent) => latent.apply(b, cache, layer, x, inputs),
+        }
+    }
+
+    /// Index of the table of angles.
+    pub fn rope(&self) -> Option<usize> {
+        match self {
+            LayerAttention::Heads(heads) => heads.rope,
+            LayerAttention::Latent(latent) => latent.rope,
+        }
+    }
+
+    /// The projection of the result to the residual stream.
+    pub fn out(&self) -> &Branch<B> {
+        match self {
+            LayerAttention::Heads(heads) => &heads.out,
+            LayerAttention::Latent(latent) => &latent.out,
+        }
+    }
+}
 
 /// The weights of one layer's attention, and its settings.
 pub struct AttentionLayer<B: Backend> {

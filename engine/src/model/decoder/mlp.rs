@@ -1,11 +1,39 @@
-//! The gated feed-forward part of a layer.
+//! The feed-forward part of a layer: a gated unit, experts, or both.
 
+use super::experts::ExpertBlock;
+use super::read;
 use crate::backend::{Activation, Backend, HostLinear};
 use crate::config::DecoderConfig;
 use crate::error::Result;
-use crate::model::layers::{Branch, Loader};
+use crate::model::layers::{Branch, Loader, Residual};
 
-/// The weights of one layer's feed-forward part.
+/// The feed-forward part of a layer.
+pub enum FeedForward<B: Backend> {
+    Dense(Mlp<B>),
+    Experts(ExpertBlock<B>),
+}
+
+impl<B: Backend> FeedForward<B> {
+    pub fn load(l: &mut Loader<'_, B>, hidden: usize, decoder: &DecoderConfig, i: usize) -> Result<Self> {
+        Ok(match &decoder.layers[i].experts {
+            None => FeedForward::Dense(Mlp::load(l, hidden, decoder, i, decoder.layer_norms.after_mlp)?),
+            Some(experts) => FeedForward::Experts(ExpertBlock::load(l, hidden, decoder, i, experts)?),
+        })
+    }
+
+    /// Adds the result to the stream. The input is `h`, or the stream itself if it is not normalised.
+    pub fn add_to(&self, b: &B, x: &mut Residual<B>, h: &Option<B::Tensor>) {
+        match self {
+            FeedForward::Dense(mlp) => {
+                let inner = mlp.apply(b, read(b, h, x));
+                mlp.down.add_to(b, x, inner);
+            }
+            FeedForward::Experts(block) => block.add_to(b, x, h),
+        }
+    }
+}
+
+/// The weights of one layer's gated unit.
 pub struct Mlp<B: Backend> {
     gate_up: B::GatedWeight,
     activation: Activation,
@@ -13,9 +41,15 @@ pub struct Mlp<B: Backend> {
 }
 
 impl<B: Backend> Mlp<B> {
-    pub fn load(l: &mut Loader<'_, B>, hidden: usize, decoder: &DecoderConfig, i: usize) -> Result<Self> {
+    /// Loads the unit of layer `i`. `after` is the norm of its result.
+    pub fn load(
+        l: &mut Loader<'_, B>,
+        hidden: usize,
+        decoder: &DecoderConfig,
+        i: usize,
+        after: Option<&str>,
+    ) -> Result<Self> {
         let (inner, bias, name) = (decoder.layers[i].inner, decoder.mlp_bias, format!("layers.{i}.mlp"));
-        let after = decoder.layer_norms.after_mlp;
         let gate_up = l.gate_up(&name, inner, hidden, bias)?;
         Ok(Mlp {
             gate_up: l.backend.gated_weight(gate_up)?,
@@ -35,7 +69,7 @@ impl<B: Backend> Mlp<B> {
 
 impl<B: Backend> Loader<'_, B> {
     /// Takes the worker's part of the gate and up projections. They are separate or fused in one matrix.
-    fn gate_up(&mut self, name: &str, inner: usize, inputs: usize, bias: bool) -> Result<[HostLinear; 2]> {
+    pub fn gate_up(&mut self, name: &str, inner: usize, inputs: usize, bias: bool) -> Result<[HostLinear; 2]> {
         let fused = format!("{name}.gate_up_proj");
         if !self.weights.contains(&format!("{fused}.weight")) {
             let gate = self.share(&format!("{name}.gate_proj"), inner, inputs, bias)?;

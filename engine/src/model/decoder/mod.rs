@@ -2,14 +2,16 @@
 //! model is a combination of mechanisms, which [`DecoderConfig`] lists. This code knows mechanisms and no models.
 
 mod attention;
+mod experts;
 mod extra;
+mod latent;
 mod mlp;
 #[cfg(test)]
 mod tests;
 
-use self::attention::AttentionLayer;
+use self::attention::LayerAttention;
 use self::extra::{LayerGate, LayerInputs};
-use self::mlp::Mlp;
+use self::mlp::FeedForward;
 use super::Model;
 use super::layers::{Embedding, Loader, Residual};
 use super::rope;
@@ -32,9 +34,9 @@ pub struct Decoder<B: Backend> {
 
 struct Layer<B: Backend> {
     before_attention: Option<Norm<B::Weight>>,
-    attention: AttentionLayer<B>,
+    attention: LayerAttention<B>,
     before_mlp: Option<Norm<B::Weight>>,
-    mlp: Mlp<B>,
+    feed_forward: FeedForward<B>,
     gate: Option<LayerGate<B>>,
     scalar: Option<f32>,
 }
@@ -75,8 +77,8 @@ impl<B: Backend> Layer<B> {
         Ok(Layer {
             before_attention: norm(norms.before_attention)?,
             before_mlp: norm(norms.before_mlp)?,
-            attention: AttentionLayer::load(l, hidden, decoder, i)?,
-            mlp: Mlp::load(l, hidden, decoder, i)?,
+            attention: LayerAttention::load(l, hidden, decoder, i)?,
+            feed_forward: FeedForward::load(l, hidden, decoder, i)?,
             gate: decoder.layer_embedding.map(|extra| LayerGate::load(l, hidden, decoder, extra, i)).transpose()?,
             scalar: if decoder.layer_scalar { Some(l.scalar(&format!("{name}.layer_scalar"))?) } else { None },
         })
@@ -90,14 +92,13 @@ impl<B: Backend> Model<B> for Decoder<B> {
         let layer_inputs = self.layer_inputs.as_ref().map(|extra| extra.compute(b, &mut x, inputs));
         for (i, layer) in self.layers.iter().enumerate() {
             let h = layer.before_attention.as_ref().map(|norm| x.norm(b, norm));
-            let rope = layer.attention.rope.map(|rope| &self.ropes[rope]);
+            let rope = layer.attention.rope().map(|rope| &self.ropes[rope]);
             let attended = layer.attention.apply(b, cache, (i, rope), read(b, &h, &mut x), inputs);
-            layer.attention.out.add_to(b, &mut x, attended);
+            layer.attention.out().add_to(b, &mut x, attended);
 
             let h = if self.config.layer_norms.parallel { h } else { None };
             let h = h.or_else(|| layer.before_mlp.as_ref().map(|norm| x.norm(b, norm)));
-            let inner = layer.mlp.apply(b, read(b, &h, &mut x));
-            layer.mlp.down.add_to(b, &mut x, inner);
+            layer.feed_forward.add_to(b, &mut x, &h);
 
             if let (Some(gate), Some(inputs)) = (&layer.gate, &layer_inputs) {
                 gate.add_to(b, &mut x, inputs);

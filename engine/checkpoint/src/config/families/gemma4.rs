@@ -1,9 +1,11 @@
 //! Gemma 4: Gemma 3 with norms of values, larger heads in layers without a window, and a factor on the output of each
-//! layer. In the E models, later layers read the caches of earlier ones, and every layer has embeddings of its own.
+//! layer. In the E models, later layers read the caches of earlier ones, and every layer has embeddings of its own. The 26B
+//! model also has experts.
 
 use super::gemma::{DEFAULTS, set_common};
-use super::{Defaults, Family, set_windows, sliding_layers, window_size};
+use super::{Defaults, Family, set_experts, set_windows, sliding_layers, window_size};
 use crate::config::decoder::{DecoderConfig, HeadNorm, LayerEmbedding, NormKind};
+use crate::config::experts::{BesideNorms, Experts, Routing};
 use crate::config::fields::Fields;
 use crate::config::rope::{self, RopeDefaults, RopeSizes};
 use crate::error::{Error, Result};
@@ -15,9 +17,6 @@ pub const GEMMA4: Family = Family {
     defaults: Defaults { vocab: VOCAB, layers: 30, positions: POSITIONS, ..DEFAULTS },
     select: |fields, decoder| {
         set_common(fields, decoder)?;
-        if fields.bool_or("enable_moe_block", false)? {
-            return Err(Error::Unsupported("enable_moe_block is not implemented: the model has experts".into()));
-        }
         (decoder.norm, decoder.head_norm) = (NormKind::Rms, HeadNorm::Head);
         (decoder.value_norm, decoder.layer_scalar) = (true, true);
         decoder.set_scale(1.0);
@@ -33,12 +32,32 @@ pub const GEMMA4: Family = Family {
         let width = fields.usize_or("hidden_size_per_layer_input", 256)?;
         let vocab_size = fields.usize_or("vocab_size_per_layer_input", VOCAB)?;
         decoder.layer_embedding = (width > 0).then_some(LayerEmbedding { width, vocab_size });
+        if fields.bool_or("enable_moe_block", false)? {
+            set_experts(decoder, experts(fields)?, |_| true);
+        }
         Ok(())
     },
 };
 
 const VOCAB: usize = 262144;
 const POSITIONS: usize = 131072;
+
+/// Reads the experts, which each layer has next to its dense feed-forward layer.
+fn experts(fields: &Fields<'_>) -> Result<Experts> {
+    let number = |name| fields.usize(name)?.ok_or_else(|| Error::Config(format!("enable_moe_block needs {name}")));
+    let routing = Routing { norm: true, expert_scale: true, ..Routing::softmax(number("top_k_experts")?) };
+    let beside = BesideNorms {
+        after_dense: "post_feedforward_layernorm_1",
+        before_experts: "pre_feedforward_layernorm_2",
+        after_experts: "post_feedforward_layernorm_2",
+    };
+    let inner = match fields.usize("expert_intermediate_size")? {
+        Some(inner) => inner,
+        None => number("moe_intermediate_size")?,
+    };
+    let experts = Experts::plain(number("num_experts")?, inner, routing);
+    Ok(Experts { beside: Some(beside), ..experts })
+}
 
 /// Sets the heads of layers without a window. `per_layer_config` (transformers 5) lists them by layer.
 fn set_heads(fields: &Fields<'_>, decoder: &mut DecoderConfig) -> Result<()> {

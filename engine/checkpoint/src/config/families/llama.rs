@@ -27,7 +27,7 @@ pub const MISTRAL: Family = Family {
     },
 };
 
-const QWEN: Defaults = Defaults {
+pub(super) const QWEN: Defaults = Defaults {
     vocab: 151936,
     inner: 22016,
     kv_heads: Some(32),
@@ -65,7 +65,7 @@ fn set_biases(decoder: &mut DecoderConfig, [qkv, o]: [bool; 2]) {
 }
 
 /// Reads the windows of Qwen's models, which are usually disabled.
-fn windows(fields: &Fields<'_>, decoder: &mut DecoderConfig) -> Result<()> {
+pub(super) fn windows(fields: &Fields<'_>, decoder: &mut DecoderConfig) -> Result<()> {
     let in_force = fields.bool_or("use_sliding_window", false)?;
     let Some(size) = window_size(fields, Some(4096))?.filter(|_| in_force) else { return Ok(()) };
     in_range("sliding_window", size, MAX_POSITIONS)?;

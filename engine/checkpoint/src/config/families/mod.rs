@@ -2,23 +2,28 @@
 //! which mechanisms of [`DecoderConfig`] the members select.
 
 mod cohere;
+mod deepseek;
 mod gemma;
 mod gemma4;
 mod glm;
+mod gpt_oss;
 mod granite;
 mod llama;
+mod mixtral;
 mod olmo;
 mod phi;
+mod qwen_moe;
 mod smollm;
 
 use super::decoder::{DecoderConfig, DecoderLayer, HeadNorm, LayerNorms, NormKind};
+use super::experts::Experts;
 use super::fields::{Fields, in_range};
 use super::rope::{self, RopeDefaults, RopeSizes};
 use super::{MAX_LAYERS, MAX_WIDTH, ModelConfig, ModelFamily, activation, head_dim};
 use crate::error::{Error, Result};
 
 /// All families of decoders.
-const ALL: [&Family; 14] = [
+const ALL: [&Family; 21] = [
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::QWEN2,
@@ -33,6 +38,13 @@ const ALL: [&Family; 14] = [
     &phi::PHI3,
     &glm::GLM4,
     &granite::GRANITE,
+    &granite::GRANITE_MOE,
+    &mixtral::MIXTRAL,
+    &qwen_moe::QWEN2_MOE,
+    &qwen_moe::QWEN3_MOE,
+    &gpt_oss::GPT_OSS,
+    &deepseek::DEEPSEEK_V2,
+    &deepseek::DEEPSEEK_V3,
 ];
 
 /// A family: its names, and how its configuration is read.
@@ -133,6 +145,7 @@ impl Family {
             value_is_key: false,
             source,
             inner: 0,
+            experts: None,
         };
         let mut decoder = plain((0..layers).map(layer).collect());
         let bias = fields.bool_or("attention_bias", defaults.attention_bias)?;
@@ -190,6 +203,7 @@ fn plain(layers: Vec<DecoderLayer>) -> DecoderConfig {
         logits_softcap: None,
         layer_embedding: None,
         layer_scalar: false,
+        latent: None,
     }
 }
 
@@ -235,4 +249,14 @@ fn set_windows(decoder: &mut DecoderConfig, sliding: &[bool], size: Option<usize
         layer.window = size;
     }
     Ok(())
+}
+
+/// Gives experts to each layer that satisfies `has_experts`.
+fn set_experts(decoder: &mut DecoderConfig, experts: Experts, has_experts: impl Fn(usize) -> bool) {
+    for (_, layer) in decoder.layers.iter_mut().enumerate().filter(|(i, _)| has_experts(*i)) {
+        layer.experts = Some(experts);
+        if !layer.is_dense() {
+            layer.inner = 0;
+        }
+    }
 }

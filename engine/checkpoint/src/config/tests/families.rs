@@ -29,6 +29,13 @@ fn classes_and_model_types_name_the_same_family() {
         ("Phi3ForCausalLM", "phi3"),
         ("Glm4ForCausalLM", "glm4"),
         ("GraniteForCausalLM", "granite"),
+        ("GraniteMoeForCausalLM", "granitemoe"),
+        ("MixtralForCausalLM", "mixtral"),
+        ("Qwen2MoeForCausalLM", "qwen2_moe"),
+        ("Qwen3MoeForCausalLM", "qwen3_moe"),
+        ("GptOssForCausalLM", "gpt_oss"),
+        ("DeepseekV2ForCausalLM", "deepseek_v2"),
+        ("DeepseekV3ForCausalLM", "deepseek_v3"),
     ] {
         let [of_class, of_type] =
             [format!("\"architectures\": [\"{class}\"]"), format!("\"model_type\": \"{model_type}\"")]

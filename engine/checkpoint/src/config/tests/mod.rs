@@ -1,5 +1,6 @@
 //! Tests of defaults, of old and new key names, and of refusals.
 
+mod experts;
 mod families;
 
 use super::*;

@@ -36,6 +36,12 @@ pub(super) fn config(metadata: &Metadata, shapes: &Shapes<'_>) -> Result<Value> 
     let architecture = architecture(metadata)?;
     let mut reader = Reader { metadata, prefix: architecture.name(), json: Map::new() };
     reader.common(shapes)?;
+    if !architecture.may_have_experts() && reader.expert_count()?.is_some() {
+        let name = architecture.name();
+        return Err(Error::Unsupported(format!(
+            "experts in GGUF files of the architecture {name} are not implemented"
+        )));
+    }
     match architecture {
         Architecture::Llama | Architecture::Qwen2 | Architecture::Qwen3 => reader.llama(architecture, shapes)?,
         Architecture::Gemma2 => reader.gemma2()?,
@@ -47,6 +53,10 @@ pub(super) fn config(metadata: &Metadata, shapes: &Shapes<'_>) -> Result<Value> 
         Architecture::Phi3 => reader.phi3(shapes)?,
         Architecture::Glm4 => reader.glm4(shapes)?,
         Architecture::Granite => reader.granite(shapes)?,
+        Architecture::GraniteMoe => reader.granite_moe(shapes)?,
+        Architecture::Qwen2Moe => reader.qwen2_moe(shapes)?,
+        Architecture::Qwen3Moe => reader.qwen3_moe(shapes)?,
+        Architecture::GptOss => reader.gpt_oss()?,
         Architecture::Gpt2 => reader.gpt2()?,
         Architecture::Opt => reader.opt(shapes)?,
     }
@@ -132,7 +142,9 @@ impl Reader<'_> {
 
     fn llama(&mut self, architecture: Architecture, shapes: &Shapes<'_>) -> Result<()> {
         let window = self.integer("attention.sliding_window")?;
+        let has_experts = self.expert_count()?.is_some();
         let class = match architecture {
+            _ if has_experts => "MixtralForCausalLM",
             Architecture::Qwen2 => "Qwen2ForCausalLM",
             Architecture::Qwen3 => "Qwen3ForCausalLM",
             _ if window.is_some() => "MistralForCausalLM",
@@ -147,6 +159,9 @@ impl Reader<'_> {
         }
         let head_dim = self.shape()?;
         self.layer_sizes()?;
+        if has_experts {
+            self.mixtral()?;
+        }
         self.sole_head_dim(head_dim)?;
         self.rms_norm()?;
         self.put("rope_theta", self.metadata.float(&self.name("rope.freq_base"))?.unwrap_or(10000.0));
@@ -162,9 +177,6 @@ impl Reader<'_> {
 
     /// Copies the sizes of a decoder, and returns the size of its heads.
     pub fn shape(&mut self) -> Result<u64> {
-        if self.integer("expert_count")?.is_some_and(|count| count > 0) {
-            return Err(Error::Unsupported("a mixture of experts is not implemented".into()));
-        }
         let hidden = self.copy("hidden_size", "embedding_length")?;
         self.copy("num_hidden_layers", "block_count")?;
         self.copy("max_position_embeddings", "context_length")?;

@@ -4,7 +4,7 @@ use super::entries::refused;
 use super::names::Architecture;
 use super::writer::Entries;
 use crate::config::{Activation, DecoderConfig, DecoderLayer, ModelConfig, Rope, RopeScaling};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The shape and settings of a decoder, to be written.
 pub(super) struct Decoder<'a> {
@@ -21,6 +21,10 @@ impl Decoder<'_> {
     /// If files of the architecture cannot represent a setting.
     pub fn write(mut self) -> Result<()> {
         use Architecture::{Gemma2, Gemma3, Gemma4};
+        if self.decoder.latent.is_some() || self.decoder.layers.iter().any(|layer| layer.experts.is_some()) {
+            let reason = "writing experts or latent vectors to a GGUF file is not implemented";
+            return Err(Error::Unsupported(reason.into()));
+        }
         let activation = match self.architecture {
             Gemma2 | Gemma3 | Gemma4 => (Activation::GeluTanh, "GELU by tanh"),
             _ => (Activation::Silu, "SiLU"),

@@ -61,6 +61,7 @@ impl Reader<'_> {
         let windowed = self.windows(0, None)?;
         let shared = self.integer("attention.shared_kv_layers")?.unwrap_or(0);
         self.put("num_kv_shared_layers", shared);
+        self.experts_beside()?;
         self.gemma4_heads(&windowed)?;
         self.gemma4_inner(windowed.len(), shared)?;
         self.put("hidden_size_per_layer_input", self.integer("embedding_length_per_layer_input")?.unwrap_or(0));
@@ -208,13 +209,13 @@ impl Reader<'_> {
         self.rope(shapes)
     }
 
-    fn class(&mut self, class: &str, model_type: &str) {
+    pub(super) fn class(&mut self, class: &str, model_type: &str) {
         self.put("architectures", json!([class]));
         self.put("model_type", model_type);
     }
 
     /// Copies the sizes and norms of a decoder whose layers are alike, and returns the size of its heads.
-    fn decoder(&mut self, class: &str, model_type: &str) -> Result<u64> {
+    pub(super) fn decoder(&mut self, class: &str, model_type: &str) -> Result<u64> {
         self.class(class, model_type);
         let head_dim = self.shape()?;
         self.layer_sizes()?;
@@ -233,7 +234,7 @@ impl Reader<'_> {
 
     /// Copies the window and the layers that have it. `period` is the period of the layers without a window if the
     /// file does not say.
-    fn windows(&mut self, period: u64, default: Option<u64>) -> Result<Vec<bool>> {
+    pub(super) fn windows(&mut self, period: u64, default: Option<u64>) -> Result<Vec<bool>> {
         let layers = self.layers()?;
         let window = self.integer("attention.sliding_window")?.or(default);
         let mut windowed =
@@ -248,7 +249,7 @@ impl Reader<'_> {
     }
 
     /// The number of layers. It is checked before a list of layers is built.
-    fn layers(&self) -> Result<usize> {
+    pub(super) fn layers(&self) -> Result<usize> {
         let count = self.integer("block_count")?.ok_or_else(|| self.missing("block_count"))?;
         let fitting = usize::try_from(count).ok().filter(|count| (1..=MAX_LAYERS).contains(count));
         fitting.ok_or_else(|| Error::Config(format!("the number of layers is {count}")))
@@ -281,7 +282,7 @@ impl Reader<'_> {
     }
 
     /// The base of the rotation's wavelengths.
-    fn theta(&self) -> Result<f64> {
+    pub(super) fn theta(&self) -> Result<f64> {
         Ok(self.metadata.float(&self.name("rope.freq_base"))?.unwrap_or(10000.0))
     }
 
@@ -295,7 +296,7 @@ impl Reader<'_> {
     }
 
     /// Returns the rotation of layers without a window, which may be scaled linearly or by YaRN.
-    fn scaled_rotation(&self) -> Result<Value> {
+    pub(super) fn scaled_rotation(&self) -> Result<Value> {
         let mut rotation = rotation(self.theta()?);
         let number = |key: &str| self.metadata.float(&self.name(&format!("rope.scaling.{key}")));
         match self.metadata.text(&self.name("rope.scaling.type"))? {

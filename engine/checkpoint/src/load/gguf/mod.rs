@@ -7,6 +7,7 @@
 mod config;
 mod decoder;
 mod entries;
+mod experts;
 mod families;
 mod file_type;
 mod header;

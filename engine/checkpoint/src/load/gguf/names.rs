@@ -1,6 +1,6 @@
 //! The names of tensors in GGUF files, and the corresponding names in models.
 
-use super::tables::{GEMMA, GLM4, GPT2, LLAMA, Names, OLMO2, OPT, PHI3};
+use super::tables::{EXPERTS, GEMMA, GLM4, GPT_OSS, GPT2, LLAMA, Names, OLMO2, OPT, PHI3};
 use crate::config::{HeadNorm, ModelConfig, ModelFamily};
 
 /// A supported architecture.
@@ -20,16 +20,20 @@ pub(super) enum Architecture {
     Phi3,
     Glm4,
     Granite,
+    GraniteMoe,
+    Qwen2Moe,
+    Qwen3Moe,
+    GptOss,
     Gpt2,
     /// OPT, only in files that `quire quantize` has written. Other programs do not support it.
     Opt,
 }
 
-/// The part of a tensor's name that has no kind such as `weight` in models.
-const WITHOUT_KIND: &str = "layer_scalar";
+/// Parts of tensors' names that have no kind such as `weight` in models.
+const WITHOUT_KIND: [&str; 2] = ["layer_scalar", "self_attn.sinks"];
 
 impl Architecture {
-    pub const ALL: [Architecture; 14] = [
+    pub const ALL: [Architecture; 18] = [
         Architecture::Llama,
         Architecture::Qwen2,
         Architecture::Qwen3,
@@ -42,6 +46,10 @@ impl Architecture {
         Architecture::Phi3,
         Architecture::Glm4,
         Architecture::Granite,
+        Architecture::GraniteMoe,
+        Architecture::Qwen2Moe,
+        Architecture::Qwen3Moe,
+        Architecture::GptOss,
         Architecture::Gpt2,
         Architecture::Opt,
     ];
@@ -61,6 +69,10 @@ impl Architecture {
             Architecture::Phi3 => "phi3",
             Architecture::Glm4 => "glm4",
             Architecture::Granite => "granite",
+            Architecture::GraniteMoe => "granitemoe",
+            Architecture::Qwen2Moe => "qwen2moe",
+            Architecture::Qwen3Moe => "qwen3moe",
+            Architecture::GptOss => "gpt-oss",
             Architecture::Gpt2 => "gpt2",
             Architecture::Opt => "opt",
         }
@@ -78,6 +90,10 @@ impl Architecture {
             (Some("Phi3ForCausalLM"), _) => Architecture::Phi3,
             (Some("Glm4ForCausalLM"), _) => Architecture::Glm4,
             (Some("GraniteForCausalLM"), _) => Architecture::Granite,
+            (Some("GraniteMoeForCausalLM"), _) => Architecture::GraniteMoe,
+            (Some("Qwen2MoeForCausalLM"), _) => Architecture::Qwen2Moe,
+            (Some("Qwen3MoeForCausalLM"), _) => Architecture::Qwen3Moe,
+            (Some("GptOssForCausalLM"), _) => Architecture::GptOss,
             (_, ModelFamily::Opt(_)) => Architecture::Opt,
             (_, ModelFamily::Gpt2(_)) => Architecture::Gpt2,
             (_, ModelFamily::Decoder(decoder)) => match decoder.head_norm {
@@ -88,10 +104,16 @@ impl Architecture {
         }
     }
 
+    /// Whether a model of the architecture may have experts.
+    pub fn may_have_experts(self) -> bool {
+        use Architecture::{Gemma4, GptOss, GraniteMoe, Llama, Qwen2Moe, Qwen3Moe};
+        matches!(self, Llama | Qwen2Moe | Qwen3Moe | GptOss | Gemma4 | GraniteMoe)
+    }
+
     /// Whether files interleave the rows of the query and key projections for the rotation. The two rows of a pair are
     /// then adjacent instead of half a head apart.
     pub fn interleaves(self, tensor: &str) -> bool {
-        matches!(self, Architecture::Llama | Architecture::SmolLm3 | Architecture::Granite)
+        matches!(self, Architecture::Llama | Architecture::SmolLm3 | Architecture::Granite | Architecture::GraniteMoe)
             && (tensor.contains(".attn_q.") || tensor.contains(".attn_k."))
     }
 
@@ -107,7 +129,11 @@ impl Architecture {
             | Architecture::Qwen3
             | Architecture::Cohere2
             | Architecture::SmolLm3
-            | Architecture::Granite => &LLAMA,
+            | Architecture::Granite
+            | Architecture::GraniteMoe
+            | Architecture::Qwen2Moe
+            | Architecture::Qwen3Moe => &LLAMA,
+            Architecture::GptOss => &GPT_OSS,
             Architecture::Gemma2 | Architecture::Gemma3 | Architecture::Gemma4 => &GEMMA,
             Architecture::Olmo2 => &OLMO2,
             Architecture::Phi3 => &PHI3,
@@ -123,9 +149,9 @@ impl Architecture {
         let (part, kind) = name.rsplit_once('.')?;
         match part.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
             Some((layer, part)) => {
-                let (_, own) = names.inside.iter().find(|(theirs, _)| *theirs == part)?;
+                let (_, own) = names.inside.iter().chain(EXPERTS).find(|(theirs, _)| *theirs == part)?;
                 Some(match *own {
-                    WITHOUT_KIND => format!("{}.{layer}.{own}", names.layers),
+                    own if WITHOUT_KIND.contains(&own) => format!("{}.{layer}.{own}", names.layers),
                     _ => format!("{}.{layer}.{own}.{kind}", names.layers),
                 })
             }
@@ -139,13 +165,13 @@ impl Architecture {
     /// Returns the file's name for the model's tensor `name`, or `None` if files have no such tensor.
     pub fn file_name(self, name: &str) -> Option<String> {
         let names = self.names();
-        let (part, kind) = match name.ends_with(WITHOUT_KIND) {
+        let (part, kind) = match WITHOUT_KIND.iter().any(|part| name.ends_with(part)) {
             true => (name, "weight"),
             false => name.rsplit_once('.')?,
         };
         match part.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')) {
             Some((layer, part)) => {
-                let (theirs, _) = names.inside.iter().find(|(_, own)| *own == part)?;
+                let (theirs, _) = names.inside.iter().chain(EXPERTS).find(|(_, own)| *own == part)?;
                 Some(format!("blk.{layer}.{theirs}.{kind}"))
             }
             None => {
@@ -167,7 +193,9 @@ mod tests {
         for architecture in Architecture::ALL {
             let names = architecture.names();
             let outside = names.outside.iter().map(|(theirs, _)| format!("{theirs}.weight"));
-            for name in outside.chain(names.inside.iter().map(|(theirs, _)| format!("blk.12.{theirs}.weight"))) {
+            for name in
+                outside.chain(names.inside.iter().chain(EXPERTS).map(|(theirs, _)| format!("blk.12.{theirs}.weight")))
+            {
                 let own = architecture.model_name(&name).unwrap();
                 assert_eq!(architecture.file_name(&own), Some(name));
             }

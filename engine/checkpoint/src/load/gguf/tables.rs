@@ -84,6 +84,9 @@ pub(super) const GEMMA: Names = Names {
         ("ffn_gate", "mlp.gate_proj"),
         ("ffn_up", "mlp.up_proj"),
         ("ffn_down", "mlp.down_proj"),
+        ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+        ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+        ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
         ("post_ffw_norm", "post_feedforward_layernorm"),
         ("inp_gate", "per_layer_input_gate"),
         ("proj", "per_layer_projection"),
@@ -139,3 +142,30 @@ pub(super) const GLM4: Names = Names {
         ("post_ffw_norm", "post_mlp_layernorm"),
     ],
 };
+
+pub(super) const GPT_OSS: Names = Names {
+    outside: LLAMA.outside,
+    layers: LLAMA.layers,
+    inside: &[
+        ("attn_norm", "input_layernorm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_sinks", "self_attn.sinks"),
+        ("attn_output", "self_attn.o_proj"),
+        ("post_attention_norm", "post_attention_layernorm"),
+    ],
+};
+
+/// The tensors of experts, in layers of every architecture.
+pub(super) const EXPERTS: &[(&str, &str)] = &[
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_exps", "mlp.experts.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.up_proj"),
+    ("ffn_gate_up_exps", "mlp.experts.gate_up_proj"),
+    ("ffn_down_exps", "mlp.experts.down_proj"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+];

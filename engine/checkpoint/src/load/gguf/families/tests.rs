@@ -156,7 +156,8 @@ fn more_experts_layers_or_rotated_elements_than_possible_are_refused() {
         ("smollm3", ("block_count", 4e9), "the number of layers"),
         ("glm4", ("rope.dimension_count", 33.0), "33 of 32 elements"),
         ("glm4", ("nextn_predict_layers", 1.0), "several tokens"),
-        ("gemma4", ("expert_count", 8.0), "mixture of experts"),
+        ("olmo2", ("expert_count", 8.0), "experts in GGUF files"),
+        ("gemma4", ("expert_count", 8.0), "expert_used_count"),
         ("olmo2", ("rope.dimension_count", 16.0), "rope.dimension_count"),
     ];
     for (architecture, setting, reason) in cases {

@@ -1,0 +1,82 @@
+//! The names of experts' tensors. Checkpoints spell them in several ways, and models use one.
+
+/// Parts of names in layers, and the parts that models use instead. They are replaced in this order.
+const PARTS: &[(&str, &str)] = &[
+    (".block_sparse_moe.", ".mlp."),
+    (".router.layer.", ".gate."),
+    (".router.proj.", ".mlp.gate."),
+    (".router.scale", ".mlp.gate.scale"),
+    (".router.per_expert_scale", ".mlp.experts.down_proj.scale"),
+    (".mlp.router.", ".mlp.gate."),
+    (".mlp.input_linear.weight", ".mlp.experts.gate_up_proj"),
+    (".mlp.output_linear.weight", ".mlp.experts.down_proj"),
+    (".mlp.shared_experts.", ".mlp.shared_expert."),
+];
+
+/// Ends of the names of an expert's tensors.
+const ENDS: &[(&str, &str)] = &[
+    (".w1.weight", ".gate_proj.weight"),
+    (".w2.weight", ".down_proj.weight"),
+    (".w3.weight", ".up_proj.weight"),
+    (".gate_up_proj", ".gate_up_proj.weight"),
+    (".gate_up_proj_bias", ".gate_up_proj.bias"),
+    (".down_proj", ".down_proj.weight"),
+    (".down_proj_bias", ".down_proj.bias"),
+];
+
+/// Returns the name that models use for a tensor of a layer's experts, if it differs from `name`.
+pub(super) fn usual(name: &str) -> Option<String> {
+    let (layer, part) = name.strip_prefix("layers.")?.split_once('.')?;
+    let mut part = format!(".{part}");
+    for (from, to) in PARTS {
+        part = part.replace(from, to);
+    }
+    // In some checkpoints experts are not inside the feed-forward layer.
+    if part.starts_with(".experts.") {
+        part.insert_str(0, ".mlp");
+    }
+    if part.contains(".experts.")
+        && let Some((stem, to)) = ENDS.iter().find_map(|(end, to)| Some((part.strip_suffix(end)?, to)))
+    {
+        part = format!("{stem}{to}");
+    }
+    let usual = format!("layers.{layer}{part}");
+    (usual != name).then_some(usual)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_has_the_same_names() {
+        for (name, want) in [
+            ("block_sparse_moe.gate.weight", "mlp.gate.weight"),
+            ("block_sparse_moe.experts.3.w1.weight", "mlp.experts.3.gate_proj.weight"),
+            ("block_sparse_moe.experts.3.w2.weight", "mlp.experts.3.down_proj.weight"),
+            ("block_sparse_moe.experts.13.w3.weight", "mlp.experts.13.up_proj.weight"),
+            ("block_sparse_moe.router.layer.weight", "mlp.gate.weight"),
+            ("block_sparse_moe.input_linear.weight", "mlp.experts.gate_up_proj.weight"),
+            ("block_sparse_moe.output_linear.weight", "mlp.experts.down_proj.weight"),
+            ("mlp.router.weight", "mlp.gate.weight"),
+            ("mlp.router.bias", "mlp.gate.bias"),
+            ("mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj.weight"),
+            ("mlp.experts.gate_up_proj_bias", "mlp.experts.gate_up_proj.bias"),
+            ("mlp.experts.down_proj_bias", "mlp.experts.down_proj.bias"),
+            ("router.proj.weight", "mlp.gate.weight"),
+            ("router.scale", "mlp.gate.scale"),
+            ("router.per_expert_scale", "mlp.experts.down_proj.scale"),
+            ("experts.gate_up_proj", "mlp.experts.gate_up_proj.weight"),
+            ("experts.down_proj", "mlp.experts.down_proj.weight"),
+            ("mlp.shared_experts.up_proj.weight", "mlp.shared_expert.up_proj.weight"),
+        ] {
+            assert_eq!(usual(&format!("layers.12.{name}")).as_deref(), Some(&*format!("layers.12.{want}")), "{name}");
+            assert_eq!(usual(&format!("layers.12.{want}")), None, "{want}");
+        }
+        for name in
+            ["layers.0.mlp.gate_proj.weight", "layers.0.mlp.down_proj.weight", "norm.weight", "h.3.mlp.w1.weight"]
+        {
+            assert_eq!(usual(name), None, "{name}");
+        }
+    }
+}

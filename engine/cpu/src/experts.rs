@@ -1,0 +1,190 @@
+//! Experts: gated units. Each token uses a few of them.
+//!
+//! Tokens are grouped by expert. A step therefore reads the weights of each expert at most once. The products of several
+//! experts run at the same time, in tiles of similar size. A token's result is the sum of its experts' results in order of
+//! their numbers. It does not depend on other tokens.
+
+use std::ops::Range;
+
+use checkpoint::config::{Activation, Clamp};
+
+use super::math::{activate, clamped_gate, compiled, multiply};
+use super::projection::CpuProjection;
+use super::routing::{Choice, Router, Scratch};
+use super::{Cpu, CpuTensor};
+
+/// Rows of activations that are computed at a time, unless one expert has more. It bounds the memory for them.
+const ROWS: usize = 2048;
+
+/// The experts of a layer.
+pub struct CpuExperts {
+    /// Chooses experts for each token.
+    pub router: Router,
+    /// How experts combine gate and up.
+    pub unit: GatedUnit,
+    /// The gate, up and down projections of each expert. A shared expert is the last one.
+    pub experts: Vec<[CpuProjection; 3]>,
+}
+
+/// The combination of a gate and an up projection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GatedUnit {
+    /// `act(gate) * up`
+    Plain(Activation),
+    /// `gate * sigmoid(alpha * gate) * (up + 1)`, where `gate` and `up` are clamped.
+    Clamped(Clamp),
+}
+
+/// The choices of all tokens, and the tokens of each expert.
+struct Plan {
+    /// `[T, uses]`: in each row in order of experts.
+    choices: Vec<Choice>,
+    /// `[T, uses]`: the index of the token in the expert's list of tokens.
+    positions: Vec<u32>,
+    uses: usize,
+    /// The tokens of each expert, in order.
+    tokens: Vec<Vec<u32>>,
+}
+
+/// Activations of the tokens of one expert.
+struct Rows {
+    expert: usize,
+    /// The inputs. `None` if they are the inputs of all tokens.
+    inputs: Option<CpuTensor>,
+}
+
+impl Cpu {
+    /// Routes each row of `x` to experts by its row of `logits`, and returns the weighted sum of their results.
+    pub fn experts(&self, x: &CpuTensor, logits: &CpuTensor, weight: &CpuExperts) -> CpuTensor {
+        let mut out = self.pool.tensor(x.rows(), x.cols());
+        out.as_mut_slice().fill(0.0);
+        if x.rows() > 0 {
+            let plan = self.plan(logits, weight);
+            for experts in plan.batches() {
+                self.add_experts(&mut out, x, weight, &plan, experts);
+            }
+        }
+        out
+    }
+
+    fn plan(&self, logits: &CpuTensor, weight: &CpuExperts) -> Plan {
+        let (uses, cols) = (weight.router.uses(), logits.cols());
+        let mut choices = vec![Choice::default(); logits.rows() * uses];
+        let parts = self.threads.parts(logits.as_slice().len() * 8, logits.rows());
+        let chunk = logits.rows().div_ceil(parts);
+        let tasks = choices.chunks_mut(chunk * uses).zip(logits.as_slice().chunks(chunk * cols));
+        self.threads.each(tasks, |(choices, logits)| {
+            let mut scratch = Scratch::default();
+            for (to, logits) in choices.chunks_mut(uses).zip(logits.chunks(cols)) {
+                weight.router.choose(logits, to, &mut scratch);
+            }
+        });
+        let mut tokens = vec![Vec::new(); weight.experts.len()];
+        let positions = choices.iter().enumerate().map(|(i, choice)| {
+            let tokens: &mut Vec<u32> = &mut tokens[choice.expert as usize];
+            tokens.push((i / uses) as u32);
+            tokens.len() as u32 - 1
+        });
+        Plan { positions: positions.collect(), choices, uses, tokens }
+    }
+
+    /// Adds the weighted results of some experts to `out`.
+    fn add_experts(&self, out: &mut CpuTensor, x: &CpuTensor, weight: &CpuExperts, plan: &Plan, experts: Range<usize>) {
+        let rows: Vec<Rows> = experts
+            .filter(|expert| !plan.tokens[*expert].is_empty())
+            .map(|expert| {
+                let tokens = &plan.tokens[expert];
+                Rows { expert, inputs: (tokens.len() < x.rows()).then(|| self.gather(x, tokens)) }
+            })
+            .collect();
+        let inputs: Vec<&CpuTensor> = rows.iter().map(|rows| rows.inputs.as_ref().unwrap_or(x)).collect();
+        let project = |inputs: &[&CpuTensor], parts: &[usize]| -> Vec<CpuTensor> {
+            let mut all = Vec::new();
+            for (rows, x) in rows.iter().zip(inputs) {
+                all.extend(parts.iter().map(|part| (&weight.experts[rows.expert][*part], *x)));
+            }
+            self.apply_all(&all)
+        };
+        let mut gates = project(&inputs, &[0, 1]);
+        self.gate_all(&mut gates, weight.unit);
+        let inner: Vec<&CpuTensor> = gates.iter().step_by(2).collect();
+        let results = project(&inner, &[2]);
+        let mut of_expert = vec![None; weight.experts.len()];
+        rows.iter().zip(&results).for_each(|(rows, result)| of_expert[rows.expert] = Some(result.as_slice()));
+        let cols = out.cols();
+        self.each_row(
+            out.as_mut_slice(),
+            cols,
+            #[inline(always)]
+            |t, row| {
+                let own = t * plan.uses..(t + 1) * plan.uses;
+                for (choice, &position) in plan.choices[own.clone()].iter().zip(&plan.positions[own]) {
+                    if let Some(result) = of_expert[choice.expert as usize] {
+                        let result = &result[position as usize * cols..][..cols];
+                        row.iter_mut().zip(result).for_each(|(y, x)| *y += choice.factor * x);
+                    }
+                }
+            },
+        );
+    }
+
+    /// Computes several projections at the same time.
+    pub(super) fn apply_all(&self, all: &[(&CpuProjection, &CpuTensor)]) -> Vec<CpuTensor> {
+        let (mut projected, mut out) = (Vec::new(), Vec::new());
+        for (projection, x) in all {
+            out.push(self.pool.tensor(x.rows(), projection.weight.extents().0));
+            projected.push(self.prepare(x, &projection.weight, projection.bias.as_ref(), (None, false)));
+        }
+        self.project_all(&projected, out.iter_mut());
+        out
+    }
+
+    /// Combines gates and ups, which alternate in `all`. The results replace the gates.
+    fn gate_all(&self, all: &mut [CpuTensor], unit: GatedUnit) {
+        let total: usize = all.iter().step_by(2).map(|gate| gate.as_slice().len()).sum();
+        // An element takes about as long as eight multiply-adds of a projection.
+        let chunk = total.div_ceil(self.threads.parts(total * 8, total)).max(1);
+        let mut tasks = Vec::new();
+        for pair in all.chunks_exact_mut(2) {
+            let [gate, up] = pair else { unreachable!("pairs have two matrices") };
+            tasks.extend(gate.as_mut_slice().chunks_mut(chunk).zip(up.as_slice().chunks(chunk)));
+        }
+        self.threads.each(tasks.into_iter(), |(gate, up)| {
+            compiled(
+                self.arch,
+                #[inline(always)]
+                || unit.apply(gate, up),
+            );
+        });
+    }
+}
+
+impl GatedUnit {
+    /// Replaces gates by the results.
+    #[inline(always)]
+    fn apply(self, gate: &mut [f32], up: &[f32]) {
+        match self {
+            GatedUnit::Plain(act) => {
+                activate(gate, act);
+                multiply(gate, up);
+            }
+            GatedUnit::Clamped(Clamp { alpha, limit }) => clamped_gate(gate, up, alpha, limit),
+        }
+    }
+}
+
+impl Plan {
+    /// Divides the experts into ranges with a limited number of rows. An expert with more rows has a range of its own.
+    fn batches(&self) -> Vec<Range<usize>> {
+        let (mut batches, mut start, mut rows) = (Vec::new(), 0, 0);
+        for (expert, tokens) in self.tokens.iter().enumerate() {
+            if rows > 0 && rows + tokens.len() > ROWS {
+                batches.push(start..expert);
+                (start, rows) = (expert, 0);
+            }
+            rows += tokens.len();
+        }
+        batches.push(start..self.tokens.len());
+        batches
+    }
+}

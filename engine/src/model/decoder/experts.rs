@@ -1,0 +1,220 @@
+//! Experts: gated units, and a router that chooses a few of them for each token. A layer may also have a dense unit
+//! next to its experts.
+
+use super::mlp::Mlp;
+use super::read;
+use crate::backend::{Backend, Change, HostExpert, HostExperts, HostLinear, Norm};
+use crate::config::{BesideNorms, DecoderConfig, Experts};
+use crate::error::Result;
+use crate::model::layers::{Linear, Loader, Residual, finish, sum_parts};
+use crate::tensor::HostTensor;
+
+type Iter<'a, T> = Box<dyn Iterator<Item = T> + 'a>;
+
+/// The weights of one layer's experts.
+pub struct ExpertBlock<B: Backend> {
+    /// Logits of experts. If a shared expert has a gate, the last logit belongs to the gate.
+    router: Linear<B>,
+    /// Normalises the input of the router.
+    router_norm: Option<Norm<B::Weight>>,
+    experts: B::ExpertsWeight,
+    beside: Option<Beside<B>>,
+    /// Normalises the result.
+    norm: Option<Norm<B::Weight>>,
+    multiplier: f32,
+}
+
+/// A dense unit next to the experts, and the norms of the experts.
+struct Beside<B: Backend> {
+    dense: Mlp<B>,
+    before_experts: Norm<B::Weight>,
+    after_experts: Norm<B::Weight>,
+}
+
+impl<B: Backend> ExpertBlock<B> {
+    pub fn load(
+        l: &mut Loader<'_, B>,
+        hidden: usize,
+        decoder: &DecoderConfig,
+        i: usize,
+        experts: &Experts,
+    ) -> Result<Self> {
+        let (layer, name, routing) = (format!("layers.{i}"), format!("layers.{i}.mlp"), experts.routing);
+        let vector =
+            |l: &mut Loader<'_, B>, part: &str| l.weights.take_elements(&format!("{name}.{part}"), &[experts.count]);
+        let settings = HostExperts {
+            routing,
+            correction: if routing.correction { Some(vector(l, "gate.e_score_correction_bias")?) } else { None },
+            scale: if routing.expert_scale { Some(vector(l, "experts.down_proj.scale")?) } else { None },
+            activation: decoder.activation,
+            clamp: experts.clamp,
+            shared: experts.shared,
+        };
+        let beside = experts.beside.map(|norms| Beside::load(l, hidden, decoder, i, norms)).transpose()?;
+        Ok(ExpertBlock {
+            router: l.router(&name, hidden, experts)?,
+            router_norm: if routing.norm { Some(l.router_norm(&name, hidden, decoder.eps)?) } else { None },
+            experts: l.experts(&name, hidden, experts, settings)?,
+            beside,
+            norm: l.layer_part_norm(decoder, &layer, decoder.layer_norms.after_mlp, hidden)?,
+            multiplier: decoder.residual_multiplier,
+        })
+    }
+
+    /// Adds the result to the stream. The input is `h`, or the stream itself if it is not normalised.
+    pub fn add_to(&self, b: &B, x: &mut Residual<B>, h: &Option<B::Tensor>) {
+        let y = match &self.beside {
+            None => {
+                let input = read(b, h, x);
+                let part = self.apply(b, input, input);
+                if self.norm.is_none() && self.multiplier == 1.0 {
+                    return x.add_part(b, part);
+                }
+                sum_parts(b, part)
+            }
+            Some(Beside { dense, before_experts, after_experts }) => {
+                let mut y = dense.down.compute(b, &dense.apply(b, read(b, h, x)));
+                let stream = x.sum(b);
+                let part = self.apply(b, &b.norm(stream, before_experts), stream);
+                b.change(&mut y, Change::Add(&b.norm(&sum_parts(b, part), after_experts)));
+                y
+            }
+        };
+        x.add(b, &finish(b, y, self.norm.as_ref(), self.multiplier));
+    }
+
+    /// Returns the worker's part of the experts' result for input `x`.
+    fn apply(&self, b: &B, x: &B::Tensor, router_input: &B::Tensor) -> B::Tensor {
+        let normed = self.router_norm.as_ref().map(|norm| b.norm(router_input, norm));
+        let logits = self.router.apply(b, normed.as_ref().unwrap_or(router_input));
+        b.experts(x, &logits, &self.experts)
+    }
+}
+
+impl<B: Backend> Beside<B> {
+    fn load(
+        l: &mut Loader<'_, B>,
+        hidden: usize,
+        decoder: &DecoderConfig,
+        i: usize,
+        BesideNorms { after_dense, before_experts, after_experts }: BesideNorms,
+    ) -> Result<Self> {
+        let mut dense = Mlp::load(l, hidden, decoder, i, Some(after_dense))?;
+        // The factor applies to the sum with the experts' result.
+        dense.down.multiplier = 1.0;
+        let mut norm = |part: &str| l.norm(decoder.norm, &format!("layers.{i}.{part}"), hidden, decoder.eps);
+        Ok(Beside { dense, before_experts: norm(before_experts)?, after_experts: norm(after_experts)? })
+    }
+}
+
+impl<B: Backend> Loader<'_, B> {
+    /// Takes the router in f32, because small errors can change its choices.
+    fn router(&mut self, name: &str, hidden: usize, experts: &Experts) -> Result<Linear<B>> {
+        let rows = experts.count;
+        let mut weight =
+            self.weights.take_elements(&format!("{name}.gate.weight"), &[rows, hidden])?.elements().to_f32();
+        let mut bias = match experts.routing.bias {
+            true => Some(self.weights.take_elements(&format!("{name}.gate.bias"), &[rows])?.elements().to_f32()),
+            false => None,
+        };
+        if experts.shared.is_some_and(|shared| shared.gated) {
+            let gate = format!("{name}.shared_expert_gate.weight");
+            // It is a vector in GGUF files.
+            let is_vector = self.weights.shape(&gate).is_some_and(|shape| shape.len() == 1);
+            let shape: &[usize] = if is_vector { &[hidden] } else { &[1, hidden] };
+            weight.extend(self.weights.take_elements(&gate, shape)?.elements().to_f32());
+            bias.iter_mut().for_each(|bias| bias.push(0.0));
+        }
+        let rows = weight.len() / hidden;
+        let bias = bias.map(|bias| HostTensor::from_f32(vec![rows], bias));
+        Linear::new(self.backend, HostLinear { weight: HostTensor::from_f32(vec![rows, hidden], weight), bias })
+    }
+
+    /// Takes the norm of the router's input. It also divides by the root of the input's size.
+    fn router_norm(&mut self, name: &str, hidden: usize, eps: f32) -> Result<Norm<B::Weight>> {
+        let factor = (hidden as f32).powf(-0.5);
+        let weight = self.weights.take_elements(&format!("{name}.gate.scale"), &[hidden])?.elements().to_f32();
+        let weight = HostTensor::from_f32(vec![hidden], weight.into_iter().map(|w| w * factor).collect());
+        Ok(Norm::Rms { weight: self.backend.weight(weight)?, eps })
+    }
+
+    /// Takes the worker's part of all experts: a part of the elements of each.
+    fn experts(
+        &mut self,
+        name: &str,
+        hidden: usize,
+        experts: &Experts,
+        settings: HostExperts,
+    ) -> Result<B::ExpertsWeight> {
+        let backend = self.backend;
+        let shared =
+            experts.shared.map(|shared| self.expert(&format!("{name}.shared_expert"), hidden, shared.inner, false));
+        let routed = self.routed(format!("{name}.experts"), hidden, experts)?;
+        backend.experts_weight(settings, &mut routed.chain(shared))
+    }
+
+    /// Takes the worker's part of one expert, which has tensors of its own.
+    fn expert(&mut self, name: &str, hidden: usize, inner: usize, bias: bool) -> Result<HostExpert> {
+        let shard = self.backend.shard();
+        let down = self.host_linear(&format!("{name}.down_proj"), hidden, inner, bias)?;
+        Ok(HostExpert {
+            gate_up: self.gate_up(name, inner, hidden, bias)?,
+            down: down.inputs(shard.even(inner), shard.is_first())?,
+        })
+    }
+
+    /// Takes the worker's part of the experts that tokens are routed to. Their tensors are separate, or all experts share
+    /// a tensor for each projection, or one for gate and up.
+    fn routed(&mut self, name: String, hidden: usize, experts: &Experts) -> Result<Iter<'_, Result<HostExpert>>> {
+        let Experts { count, inner, bias, alternating, .. } = *experts;
+        let (shard, own) = (self.backend.shard(), self.backend.shard().even(inner));
+        let [fused, gate, up, down] = ["gate_up", "gate", "up", "down"].map(|part| format!("{name}.{part}_proj"));
+        let gate_up: Iter<'_, [HostLinear; 2]> = if self.weights.contains(&format!("{fused}.weight")) {
+            let both = self.stack(&fused, [count, 2 * inner, hidden], bias, alternating)?;
+            let part = move |both: &HostLinear, first| both.part(first + own.start..first + own.end);
+            let split = move |both| [0, inner].map(|first| part(&both, first));
+            Box::new(both.map(move |both| if alternating { in_halves(&both, inner) } else { both }).map(split))
+        } else if self.weights.contains(&format!("{gate}.weight")) {
+            let [gate, up] = [gate, up].map(|name| self.stack(&name, [count, inner, hidden], bias, false));
+            Box::new(gate?.zip(up?).map(move |both| <[_; 2]>::from(both).map(|linear| linear.outputs(own.clone()))))
+        } else {
+            return Ok(Box::new((0..count).map(move |e| self.expert(&format!("{name}.{e}"), hidden, inner, bias))));
+        };
+        let down = self.stack(&down, [count, hidden, inner], bias, alternating)?;
+        Ok(Box::new(gate_up.zip(down).map(move |(gate_up, down)| {
+            Ok(HostExpert { gate_up, down: down.inputs(shard.even(inner), shard.is_first())? })
+        })))
+    }
+
+    /// Takes a projection of all experts from one tensor. In some files its rows are inputs.
+    fn stack(
+        &mut self,
+        name: &str,
+        [count, outputs, inputs]: [usize; 3],
+        bias: bool,
+        transposed: bool,
+    ) -> Result<Iter<'static, HostLinear>> {
+        let weight = format!("{name}.weight");
+        let transposed = transposed && !self.weights.rows_are_outputs(&weight);
+        let (rows, cols) = if transposed { (inputs, outputs) } else { (outputs, inputs) };
+        let matrices = self.weights.take(&weight, &[count, rows, cols])?.into_matrices(rows);
+        let bias = match bias {
+            true => Some(self.weights.take_elements(&format!("{name}.bias"), &[count, outputs])?.elements().to_f32()),
+            false => None,
+        };
+        let bias = move |e: usize| {
+            let own = bias.as_ref()?[e * outputs..][..outputs].to_vec();
+            Some(HostTensor::from_f32(vec![outputs], own))
+        };
+        Ok(Box::new(matrices.into_iter().enumerate().map(move |(e, matrix)| HostLinear {
+            weight: if transposed { matrix.transposed() } else { matrix },
+            bias: bias(e),
+        })))
+    }
+}
+
+/// Reorders the outputs of a projection: first all even outputs, then all odd ones. Each half has `half` outputs.
+fn in_halves(linear: &HostLinear, half: usize) -> HostLinear {
+    let order = |output: usize| output % half * 2 + output / half;
+    HostLinear { weight: linear.weight.reordered(order), bias: linear.bias.as_ref().map(|bias| bias.reordered(order)) }
+}
