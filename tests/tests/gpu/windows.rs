@@ -1,4 +1,4 @@
-//! A model of which only some layers have a window, so that its layers form two groups. Its weights are Qwen 3's. There
+//! A model with windows in some of its layers. The layers form two groups. Its weights are Qwen 3's. There
 //! are no recorded results, so all outputs are scored on the CPU in f32.
 
 use std::fs;
@@ -128,7 +128,7 @@ fn two_groups_in_eight_bits() {
     assert_scores(&mut both, requests, 0.2);
 }
 
-/// Runs prompts in turn, in a pool that holds only one of them. Their blocks move to the host's memory and back.
+/// Runs prompts in turn in a small pool. Their blocks move to the host's memory and back.
 #[test]
 fn evicted_blocks_of_two_groups_are_restored() {
     let golden = golden("qwen3");

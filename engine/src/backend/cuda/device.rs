@@ -155,7 +155,7 @@ fn of_sizes(heads: &[AttentionShape]) -> Vec<AttentionShape> {
     sizes
 }
 
-/// Returns the attention kernels for layers with these heads. Either all layers have a softcap or none has one.
+/// Returns the attention kernels for layers with these heads. All layers have a softcap, or none does.
 fn attention_kernels(element: ElementType, heads: &[AttentionShape]) -> Vec<&'static Descriptor> {
     let mut kernels = Vec::new();
     for shape in of_sizes(heads) {

@@ -16,7 +16,7 @@ pub struct LayerHeads {
 /// Decode attention for layers with equal heads.
 #[derive(Clone, Copy)]
 struct DecodeKind {
-    /// For steps in which each decoded sequence has one new token.
+    /// For steps without drafts.
     single: DecodeLaunch,
     /// For steps with drafts.
     drafts: DecodeLaunch,
@@ -26,7 +26,7 @@ impl LayerHeads {
     /// Creates the launches for layers with these shapes. `slots` returns the number of blocks of a launch.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there are no layers, and errors of `slots`.
+    /// [`Error::Unsupported`] for a model without layers, and errors of `slots`.
     pub fn new(shapes: &[AttentionShape], mut slots: impl FnMut(DecodeLaunch) -> Result<u32>) -> Result<Self> {
         let kind = |shape: AttentionShape| {
             let single = slots(DecodeLaunch::new(shape, 1))?;

@@ -321,8 +321,11 @@ impl CudaBackend {
     }
 }
 
-/// Returns the heads of all layers. Fails if there are no kernels for them, for the type of keys and values, for the hidden
-/// size, or for a mechanism of the model.
+/// Returns the heads of all layers.
+///
+/// # Errors
+/// [`Error::Unsupported`] if a layer's heads, the type of keys and values, the hidden size or a mechanism of the model has
+/// no kernels.
 fn shapes(
     config: &ModelConfig,
     shard: Shard,

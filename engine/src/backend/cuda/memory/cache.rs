@@ -180,7 +180,7 @@ impl CudaKvCache {
         pages(&self.layout, group).page_vectors() / self.num_arrays()
     }
 
-    /// Vectors of all pages in one array, if there are several groups.
+    /// Vectors of all pages in one array of a cache with several groups.
     fn array_vectors(&self) -> u64 {
         let page = self.layout.page_bytes() / VECTOR_BYTES / self.num_arrays() as usize;
         self.num_pages as u64 * page as u64

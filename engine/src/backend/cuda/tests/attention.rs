@@ -93,7 +93,7 @@ fn tables(layout: &KvLayout) -> (Vec<Vec<Vec<u32>>>, usize) {
     for (sequence, &len) in LENGTHS.iter().enumerate() {
         for (group, shape) in groups.iter().enumerate() {
             let (blocks, per_page) = (len.div_ceil(BLOCK), shape.blocks_per_page);
-            // A page more than needed, so that every second block of the pages stays free.
+            // Every second block of the pages stays free.
             let taken = (2 * blocks).div_ceil(per_page);
             let ids = (pages * per_page..(pages + taken) * per_page).rev().step_by(2).take(blocks);
             tables[group][sequence] = ids.map(|id| (id * shape.id_step) as u32).collect();
@@ -254,7 +254,7 @@ fn assert_case(case: &Case, tolerance: f64) {
 /// Gemma 4's pattern: window layers with more key/value heads, and wide heads that see everything.
 const WIDE: [Layer; 4] = [(4, 2, 32, Some(20), 0), (4, 1, 64, None, 1), (4, 2, 32, Some(20), 2), (4, 1, 64, None, 3)];
 
-/// Layers with equal heads, of which two have a window.
+/// Three layers with equal heads. The first and the last have a window.
 fn alternating(heads: usize, kv_heads: usize, head_dim: usize) -> [Layer; 3] {
     [0, 1, 2].map(|i| (heads, kv_heads, head_dim, (i != 1).then_some(20), i))
 }

@@ -27,7 +27,7 @@ fn batch(layout: &KvLayout, sequences: &[(usize, usize)]) -> Batch {
     let mut batch = super::batch(sequences);
     let (groups, one) = (layout.cache_groups(), batch.groups.remove(0));
     for (at, group) in groups.iter().enumerate() {
-        // The id of block `one`, of which each sequence has two.
+        // The id of one of a sequence's two blocks.
         let id = |block: u32| {
             let (sequence, block) = (block as usize / 2, block as usize % 2);
             let page = 2 * (sequence * groups.len() + at);
@@ -202,7 +202,7 @@ fn assert_moves(attention: AttentionKernels, arrays: usize, kv_dtype: Option<KvD
         let inputs = loaded.backend.upload(Batch { moves: moves.clone(), ..Batch::default() }, &[]);
         loaded.backend.move_blocks(&mut loaded.cache, &inputs);
         let cached = |at| block(&layout, PAGES, arrays, at);
-        // A swapped block is one run of bytes, whatever the arrays.
+        // A swapped block is one run of bytes, even with two arrays.
         let swapped = |at: (u32, u32)| block(&layout, 6, 1, at).remove(0);
         for BlockCopy { group, src, dst } in moves.swap_out {
             let block: Vec<u8> = cached((group, src)).into_iter().flat_map(|range| cache[range].to_vec()).collect();
