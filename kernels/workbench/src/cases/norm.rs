@@ -31,7 +31,8 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     };
     let all = Type::ALL.into_iter().flat_map(|ty| [(ty, true), (ty, false)]);
     let parts = Type::ALL.map(|ty| part(ty, rows, width, 3));
-    let divided = Type::ALL.into_iter().flat_map(|ty| [squares(ty, rows, width, width / 2), divided(ty, rows, width, 1)]);
+    let divided =
+        Type::ALL.into_iter().flat_map(|ty| [squares(ty, rows, width, width / 2), divided(ty, rows, width, 1)]);
     all.map(|kind| problem(kind).case()).chain(parts).chain(divided).collect()
 }
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use kernels::gemm::epilogue::GATED_ROWS;
 use kernels::layout::VECTOR;
 
-use crate::backend::{HostLinear, HostQkv};
 use crate::backend::cuda::memory::packed::{CodePacking, CodedMatrix, QuantisedRow};
 use crate::backend::cuda::memory::tensor::CodedWeight;
 use crate::backend::cuda::{CudaBackend, CudaProjection, CudaQkvProjection, CudaWeight};
+use crate::backend::{HostLinear, HostQkv};
 use crate::error::{Error, Result};
 use crate::tensor::HostTensor;
 
@@ -97,7 +97,10 @@ impl CudaBackend {
     }
 
     /// Fuses the projections to query, key and value. The key and the value may be absent, as [`HostQkv`] says.
-    pub(in crate::backend::cuda) fn fuse_qkv(&self, HostQkv { query, key, value }: HostQkv) -> Result<CudaQkvProjection> {
+    pub(in crate::backend::cuda) fn fuse_qkv(
+        &self,
+        HostQkv { query, key, value }: HostQkv,
+    ) -> Result<CudaQkvProjection> {
         let shared = key.as_ref().filter(|_| value.is_none()).map_or(0, |key| key.weight.shape()[0] as u32);
         let parts: Vec<HostLinear> = [Some(query), key, value].into_iter().flatten().collect();
         Ok(CudaQkvProjection { projection: self.fuse(parts, concatenated)?, shared })

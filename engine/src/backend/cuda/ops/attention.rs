@@ -7,12 +7,12 @@ use kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, pl
 use kernels::attention::prefill::{hopper, paged_prefill, shape};
 use kernels::floor::Floor;
 
+use crate::backend::Attention;
 use crate::backend::cuda::CudaBackend;
 use crate::backend::cuda::memory::cache::CudaKvCache;
 use crate::backend::cuda::memory::tensor::{CudaTensor, CudaWeight};
 use crate::backend::cuda::step::inputs::StepInputs;
 use crate::backend::cuda::step::queue::LaunchCost;
-use crate::backend::Attention;
 
 impl CudaBackend {
     /// Computes attention for all rows: the first rows with the decode kernel, the others with the prefill kernel.

@@ -167,7 +167,13 @@ impl CudaBackend {
     }
 
     /// Normalises all query heads of a row together, and all key heads, including the heads of other workers.
-    fn norm_rows_of_heads(&self, qkv: &CudaTensor, shape: AttentionShape, pages: Pages, norms: &QkNorms<'_, CudaWeight>) {
+    fn norm_rows_of_heads(
+        &self,
+        qkv: &CudaTensor,
+        shape: AttentionShape,
+        pages: Pages,
+        norms: &QkNorms<'_, CudaWeight>,
+    ) {
         let [queries, keys] = [shape.heads(), pages.heads].map(|heads| heads * shape.head_size());
         let squares = (!self.shard.is_whole()).then(|| self.squares_of_rows(qkv, [queries, keys]));
         let parts = [(0, 0, queries, Some(norms.query)), (1, queries, keys, norms.key)];

@@ -220,7 +220,8 @@ impl Heads {
     fn angles(&self) -> HostTensor {
         let half = self.rotated / 2;
         let angle = |p: usize, i: usize| p as f32 * 0.3f32.powi(i as i32 % 5);
-        let row = |p: usize| (0..2 * half).map(move |i| if i < half { angle(p, i).cos() } else { angle(p, i - half).sin() });
+        let row =
+            |p: usize| (0..2 * half).map(move |i| if i < half { angle(p, i).cos() } else { angle(p, i - half).sin() });
         HostTensor::from_f32(vec![16, self.rotated], (0..16).flat_map(row).collect())
     }
 }
