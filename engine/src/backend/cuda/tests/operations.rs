@@ -281,10 +281,11 @@ fn heads_are_changed_and_cached() {
 #[test]
 fn heads_are_changed_and_cached_in_eight_bits() {
     let part = Heads { rotated: 16, norms: Some(true), value_norm: true, ..Heads::default() };
-    for kv_dtype in [KvDtype::Int8, KvDtype::Fp8] {
+    // Keys and values that differ in their last bits may get the next code.
+    for (kv_dtype, tolerance) in [(KvDtype::Int8, 3e-2), (KvDtype::Fp8, 8e-2)] {
         for is_shared in [false, true] {
             let heads = Heads { is_shared, eight_bits: Some(kv_dtype), ..part };
-            assert_same_in(kv_dtype, &format!("{kv_dtype}, shared: {is_shared}"), &heads, 1e-2);
+            assert_same_in(kv_dtype, &format!("{kv_dtype}, shared: {is_shared}"), &heads, tolerance);
         }
     }
 }
