@@ -224,10 +224,10 @@ mod tests {
     fn clamped_gates_are_accurate() {
         let (alpha, limit) = (1.702f32, 7.0f32);
         for i in -300..300 {
-            for up in [-9.0, -7.0, -1.5, 0.0, 6.9, 8.0] {
+            for up in [-9.0f64, -7.0, -1.5, 0.0, 6.9, 8.0] {
                 let mut gate = [i as f32 * 0.05];
                 let x = f64::from(gate[0].min(limit));
-                let want = x / (1.0 + (-f64::from(alpha) * x).exp()) * (f64::from(up).clamp(-7.0, 7.0) + 1.0);
+                let want = x / (1.0 + (-f64::from(alpha) * x).exp()) * (up.clamp(-7.0, 7.0) + 1.0);
                 clamped_gate(&mut gate, &[up as f32], alpha, limit);
                 assert!((f64::from(gate[0]) - want).abs() < 1e-5, "{} is not {want}", gate[0]);
             }

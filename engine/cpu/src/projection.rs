@@ -119,6 +119,7 @@ pub(super) struct Projected<'a> {
 }
 
 /// A weight, and activations in its form.
+#[allow(clippy::large_enum_variant)] // a value exists only during a projection
 enum Form<'a> {
     Floats(&'a Panels, &'a CpuTensor),
     /// Pairs of activations that are rounded to bf16.

@@ -354,9 +354,9 @@ pub trait Backend: Send + 'static {
     /// Returns the queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.
     fn qkv(&self, x: &Self::Tensor, weight: &Self::QkvWeight) -> Self::Qkv;
     /// Returns queries, keys and values for attention over latent vectors. The inputs are the rotated part, then the other.
-    /// That of a key is the latent vector, which is also the value.
+    /// The other part of a key is the latent vector, which is also the value.
     fn latent_qkv(&self, query: [&Self::Tensor; 2], key: [&Self::Tensor; 2], weight: &Self::LatentWeight) -> Self::Qkv;
-    /// Converts the results of attention over latent vectors to those of heads, `[T, heads * value]`.
+    /// Projects the results of attention over latent vectors to values of heads, `[T, heads * value]`.
     fn latent_values(&self, attended: &Self::Tensor, weight: &Self::LatentWeight) -> Self::Tensor;
     /// Changes each element of `x`.
     fn change(&self, x: &mut Self::Tensor, change: Change<'_, Self::Tensor>);

@@ -74,6 +74,7 @@ pub struct ModelConfig {
 
 /// Architectures whose forward passes have the same form.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)] // a model has a single value
 pub enum ModelFamily {
     /// OPT.
     Opt(OptConfig),
