@@ -220,7 +220,7 @@ impl<B: Backend> Residual<B> {
     /// Adds the sum of all workers' `part` to the stream.
     pub fn add_part(&mut self, b: &B, part: B::Tensor) {
         if b.shard().is_whole() {
-            return self.add(b, &part);
+            return self.add(b, part);
         }
         self.sum(b);
         self.pending = Pending::Part(part);

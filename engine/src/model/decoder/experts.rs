@@ -80,7 +80,8 @@ impl<B: Backend> ExpertBlock<B> {
                 y
             }
         };
-        x.add(b, &finish(b, y, self.norm.as_ref(), self.multiplier));
+        let y = finish(b, y, self.norm.as_ref(), self.multiplier);
+        x.add(b, y);
     }
 
     /// Returns the worker's part of the experts' result for input `x`.
