@@ -17,6 +17,9 @@ const GREEDY_SLACK: f32 = 1.25;
 /// Samples include less likely tokens, which drift further. The most sensitive token of OLMo 3's drifts by 2.0 times the
 /// recorded drift, in all setups.
 const SAMPLE_SLACK: f32 = 2.25;
+/// Like [`SAMPLE_SLACK`], for models whose recorded drift exceeds [`LARGE_DRIFT`]: they amplify every rounding.
+const LARGE_SAMPLE_SLACK: f32 = 4.0;
+const LARGE_DRIFT: f32 = 0.5;
 
 fn load(family: &str, options: &Options) -> Llm {
     Llm::load(&ModelFiles::directory(committed_dir(family)).unwrap(), options).unwrap()
@@ -64,7 +67,8 @@ fn assert_family(family: &str, dtype: DType, options: &Options) {
             let reported = output.logprobs.unwrap();
             for (step, want) in score(&mut oracle, &text, p.ids.len()).into_iter().enumerate() {
                 let got = reported[step].logprob;
-                assert!((got - want).abs() <= SAMPLE_SLACK * drift, "{at}, sample, step {step}: {got}, {want}");
+                let slack = if drift > LARGE_DRIFT { LARGE_SAMPLE_SLACK } else { SAMPLE_SLACK };
+                assert!((got - want).abs() <= slack * drift, "{at}, sample, step {step}: {got}, {want}");
             }
         }
     }
