@@ -7,7 +7,7 @@
 
 use anyhow::Result;
 use engine::tools::backend::cuda::{CudaBackend, NotedLaunch};
-use engine::tools::config::{LayerKv, ModelConfig};
+use engine::tools::config::ModelConfig;
 use engine::tools::kv::{CacheGroup, KvDtype, KvGroup, KvLayout};
 use engine::tools::load::Weights;
 use engine::tools::memory_plan::{Rehearsal, rehearse};

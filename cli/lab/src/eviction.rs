@@ -50,8 +50,10 @@ pub struct Args {
 const SIZES: [usize; 4] = [12, 24, 48, 96];
 const KINDS: [(&str, Kind); 2] = [("conversations", Kind::Conversations), ("agents", Kind::Agents)];
 
+/// A value of what was saved.
+type Value = fn(&Saved) -> f64;
 /// The columns' values.
-const VALUES: [(&str, fn(&Saved) -> f64); 2] = [("tokens", |saved| saved.tokens), ("operations", |saved| saved.flops)];
+const VALUES: [(&str, Value); 2] = [("tokens", |saved| saved.tokens), ("operations", |saved| saved.flops)];
 
 /// Prints the table.
 fn run(words: &Words) -> Result<()> {
@@ -72,9 +74,8 @@ impl Args {
                 ensure!(fits(&trace, &layout, bytes), "a request does not fit {gib} GiB");
                 let [paged, lru, vllm] = rules(&layout, bytes).map(|mut rule| Saved::by(&mut *rule, &trace, &work));
                 let saved = [paged, lru, vllm, bound(&trace, &layout, &work, bytes)];
-                let share = |value: fn(&Saved) -> f64| {
-                    saved.each_ref().map(|saved| format!("{:.1}", 100.0 * value(saved) / value(&all)))
-                };
+                let share =
+                    |value: Value| saved.each_ref().map(|saved| format!("{:.1}", 100.0 * value(saved) / value(&all)));
                 for (what, value) in VALUES {
                     let [paged, lru, vllm, most] = share(value);
                     table.row([name.into(), gib.to_string(), what.into(), paged, lru, vllm, most]);

@@ -138,8 +138,9 @@ impl QueuedReplay {
     /// Registers the full blocks of `done` computed tokens.
     fn register(&mut self, tables: &Tables, asked: &Asked, from: usize, done: usize) {
         for (group, blocks) in tables.iter().enumerate() {
-            for at in from / BLOCK_SIZE..done / BLOCK_SIZE {
-                let (Some(block), key) = (blocks[at], (group, asked.blocks[at])) else { continue };
+            let own = from / BLOCK_SIZE..done / BLOCK_SIZE;
+            for (&block, &contents) in blocks[own.clone()].iter().zip(&asked.blocks[own]) {
+                let (Some(block), key) = (block, (group, contents)) else { continue };
                 if let std::collections::hash_map::Entry::Vacant(entry) = self.cached.entry(key) {
                     entry.insert(block);
                     self.blocks[block].contents = Some(key);
