@@ -132,10 +132,13 @@ fn drafts_do_not_change_the_results_of_other_sequences() {
     }
 }
 
+/// Heads, key/value heads, head size, format, contexts, and slots.
+type Counted<'a> = (u32, u32, u32, KvFormat, &'a [u32], u32);
+
 /// Prints the cost of drafts as rows, as sequences of one token each, and in prefill's kernels: warp instructions,
 /// blocks with work, instructions of the busiest block, and bytes over the floor. The problems are single sequences,
 /// whose ranges are as short as allowed, and a batch that keeps the grid busy.
-fn count_drafts(problems: &[(u32, u32, u32, KvFormat, &[u32], u32)]) {
+fn count_drafts(problems: &[Counted<'_>]) {
     println!("| heads | contexts | tokens | kernel | warp instructions | blocks | of the longest | bytes / floor |");
     for &(heads, kv_heads, head_size, format, contexts, slots) in problems {
         let shape = PagedShape { format, ..shape(Type::F16, heads, kv_heads, head_size, 16, 0) };
