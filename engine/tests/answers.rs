@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use engine::tools::answer::{AnswerReader, Part, ThoughtFormat, ToolFormat};
+use engine::tools::constraint::Thoughts;
 
 /// The parts that `reader` returns for a text, with neighbouring parts joined. Checks that they are the same however
 /// the text is cut.
@@ -189,6 +190,33 @@ fn thoughts_of_other_models_have_other_markers() {
 }
 
 #[test]
+fn the_template_of_gpt_oss_shows_messages() {
+    let template = include_str!("../../tests/fixtures/chat/templates/harmony.jinja");
+    let mentions = |text: &str| template.contains(text);
+    assert_eq!(ToolFormat::of_template(mentions), Some(ToolFormat::Harmony));
+    assert_eq!(ThoughtFormat::of_template(mentions), Some(ThoughtFormat::Harmony));
+}
+
+/// The marks have the ids 1, 2 and 3.
+#[test]
+fn a_grammar_begins_in_the_message_that_the_prompt_has_begun() {
+    let token = |text: &str| ["<|channel|>", "final", "<|message|>"].iter().position(|mark| *mark == text);
+    let beginning = |prompt: &str| ThoughtFormat::Harmony.beginning(prompt, |text| token(text).map(|at| at as u32 + 1));
+    let read = |read| Thoughts::Message { marks: [1, 2, 3], read };
+    for (begun, want) in [
+        ("", read(0)),
+        ("<|channel|>", read(1)),
+        ("<|channel|>final", read(2)),
+        ("<|channel|>analysis<|message|>So", read(0)),
+        ("<|channel|>final<|message|>", Thoughts::Over),
+        ("<|channel|>final<|message|>So far", Thoughts::Over),
+        ("<|channel|>final<|message|>So.<|end|>", read(0)),
+    ] {
+        assert_eq!(beginning(&format!("<|start|>user<|message|>Q<|end|><|start|>assistant{begun}")), want, "{begun}");
+    }
+}
+
+#[test]
 fn messages_have_channels_and_recipients() {
     let thought = |text: &str| Part::Thought(text.into());
     let gpt_oss = AnswerReader::new(Some(ToolFormat::Harmony), vec!["get".into()], Some(ThoughtFormat::Harmony));
@@ -212,6 +240,9 @@ fn messages_have_channels_and_recipients() {
     let no_tools = AnswerReader::new(None, Vec::new(), Some(ThoughtFormat::Harmony));
     assert_eq!(read(&no_tools, &format!("{header}{{}}")), [text("{}")]);
     assert_eq!(read(&gpt_oss, "Yes <|"), [text("Yes <|")]);
+    let told = format!("{header}{{}}<|call|><|start|>functions.get to=assistant<|channel|>commentary<|message|>4");
+    assert_eq!(read(&gpt_oss, &told), [&call("get", "{}")[..], &[text("4")]].concat());
+    assert_eq!(read(&gpt_oss, "<|channel|>final<|message|>Yes.<|end|> So."), [text("Yes. So.")]);
     assert_eq!(read(&gpt_oss, "<|channel|>ana"), []);
     let begun =
         gpt_oss.clone().after("<|start|>user<|message|>Q<|end|><|start|>assistant<|channel|>analysis<|message|>So");
@@ -238,7 +269,11 @@ fn a_template_shows_its_format() {
         ("<|observation|> <arg_key>", None, None),
         ("<|tool_call>call: <channel|>", Some(ToolFormat::Gemma4), Some(ThoughtFormat::Gemma4)),
         ("<function_calls> </think>", Some(ToolFormat::Olmo3), Some(ThoughtFormat::Think)),
-        ("<|channel|>analysis<|message|> to=functions.", Some(ToolFormat::Harmony), Some(ThoughtFormat::Harmony)),
+        (
+            "<|channel|>analysis<|message|> <|channel|>commentary <|call|>",
+            Some(ToolFormat::Harmony),
+            Some(ThoughtFormat::Harmony),
+        ),
         ("<start_of_turn>", None, None),
     ] {
         let mentions = |text: &str| template.contains(text);

@@ -50,7 +50,7 @@ pub struct Args {
 const SIZES: [usize; 4] = [12, 24, 48, 96];
 const KINDS: [(&str, Kind); 2] = [("conversations", Kind::Conversations), ("agents", Kind::Agents)];
 
-/// A value of what was saved.
+/// A measure of saved work.
 type Value = fn(&Saved) -> f64;
 /// The columns' values.
 const VALUES: [(&str, Value); 2] = [("tokens", |saved| saved.tokens), ("operations", |saved| saved.flops)];

@@ -87,7 +87,7 @@ impl ToolFormat {
             return None;
         }
         let shows = [
-            (ToolFormat::Harmony, mentions("to=functions.") && mentions("<|channel|>")),
+            (ToolFormat::Harmony, mentions("<|channel|>commentary") && mentions("<|call|>")),
             (ToolFormat::Gemma4, mentions("<|tool_call>")),
             (ToolFormat::Cohere, mentions("<|START_ACTION|>")),
             (ToolFormat::Olmo3, mentions("<function_calls>")),

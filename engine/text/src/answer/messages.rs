@@ -20,6 +20,10 @@ const RECIPIENT: &str = "to=";
 const NAMESPACE: &str = "functions.";
 /// Most bytes in a header. Anything longer is text.
 const MAX_HEADER: usize = 1024;
+/// Most bytes of white space before a header. Anything longer is text.
+const MAX_SPACE: usize = 64;
+/// Bytes of text that are read at a time.
+const PIECE: usize = 1024;
 
 /// Splits an output of messages into parts.
 #[derive(Clone, Debug)]
@@ -72,14 +76,23 @@ impl MessageReader {
     }
 
     pub(super) fn push(&mut self, text: &str) -> Vec<Part> {
-        self.pending.push_str(text);
-        self.read(false)
+        // In pieces, because each marker takes time in proportion to the text that is not read yet.
+        let (mut parts, mut rest) = (Vec::new(), text);
+        while !rest.is_empty() {
+            let end = (PIECE..rest.len()).find(|end| rest.is_char_boundary(*end)).unwrap_or(rest.len());
+            self.pending.push_str(&rest[..end]);
+            parts.append(&mut self.read(false));
+            rest = &rest[end..];
+        }
+        parts
     }
 
     pub(super) fn finish(&mut self) -> Vec<Part> {
         let mut parts = self.read(true);
         // A header without a message says nothing.
-        if self.state != State::Header {
+        let is_header = |text: &str| [CHANNEL, START, RECIPIENT].iter().any(|marker| text.contains(marker));
+        if self.state != State::Header || !is_header(&self.pending) {
+            self.state = if self.state == State::Header { State::Body(Kind::Text) } else { self.state };
             let rest = std::mem::take(&mut self.pending);
             self.say(rest, &mut parts);
         }
@@ -100,6 +113,10 @@ impl MessageReader {
     /// Decides whether the output begins with a header. An output without one is text.
     fn begin(&mut self, last: bool) -> bool {
         let text = self.pending.trim_start();
+        if self.pending.len() - text.len() > MAX_SPACE {
+            self.state = State::Body(Kind::Text);
+            return true;
+        }
         let begins = |marker: &&str| text.starts_with(marker);
         let may_begin = |marker: &&str| !last && marker.starts_with(text);
         let markers = [CHANNEL, START, RECIPIENT, MESSAGE];
@@ -126,7 +143,9 @@ impl MessageReader {
             let (_, rest) = header.split_once(marker)?;
             rest.split(|c: char| c.is_whitespace() || c == '<').next().map(str::to_owned)
         };
-        let recipient = word_after(RECIPIENT).filter(|name| self.has_tools && !name.is_empty());
+        // A tool's message is for the assistant. The model must not write one.
+        let is_tool = |name: &String| self.has_tools && !matches!(name.as_str(), "" | "assistant" | "user");
+        let recipient = word_after(RECIPIENT).filter(is_tool);
         self.has_contents = false;
         self.state = State::Body(match (recipient, word_after(CHANNEL).as_deref()) {
             (Some(name), _) => {

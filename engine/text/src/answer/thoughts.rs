@@ -93,8 +93,17 @@ impl ThoughtFormat {
         let thoughts = || match self {
             ThoughtFormat::Harmony => {
                 let marks = [token("<|channel|>")?, token("final")?, token("<|message|>")?];
-                (!prompt.ends_with("<|message|>") || self.is_open(prompt))
-                    .then_some(Thoughts::Message { marks, read: 0 })
+                // The message that the prompt has begun.
+                let begun = prompt.rsplit_once("<|start|>assistant").map_or("", |(_, begun)| begun);
+                let is_answer = |header: &str| header.contains("<|channel|>final");
+                let has_ended = |text: &str| ["<|end|>", "<|return|>", "<|call|>"].iter().any(|end| text.contains(end));
+                let read = match begun.split_once("<|message|>") {
+                    Some((header, text)) if is_answer(header) && !has_ended(text) => return None,
+                    Some(_) => 0,
+                    None if is_answer(begun) => 2,
+                    None => usize::from(begun.ends_with("<|channel|>")),
+                };
+                Some(Thoughts::Message { marks, read })
             }
             _ => {
                 let (begin, end) = (token(self.open_token())?, token(self.close())?);

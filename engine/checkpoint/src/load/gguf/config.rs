@@ -73,6 +73,17 @@ fn ends(metadata: &Metadata) -> Result<Vec<u64>> {
             ends.push(id);
         }
     }
+    if metadata.text("general.architecture")? == Some("gpt-oss") {
+        // Files do not name all tokens that end a turn. `<|end|>` only ends a message.
+        let texts = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
+        let id = |text: &str| texts.iter().position(|own| own == text).map(|id| id as u64);
+        ends.retain(|end| Some(*end) != id("<|end|>"));
+        for end in ["<|return|>", "<|call|>"].into_iter().filter_map(id) {
+            if !ends.contains(&end) {
+                ends.push(end);
+            }
+        }
+    }
     Ok(ends)
 }
 
