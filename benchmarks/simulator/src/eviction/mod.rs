@@ -1,7 +1,7 @@
 //! Eviction of cached prefixes: traces of sessions, replayed with the engine's block pool, with other rules, and with a
 //! bound on what any rule can reach.
 //!
-//! A replay has no clock. Requests come in the order of the trace, and the last [`IN_FLIGHT`] of them hold their blocks.
+//! A replay has no clock. Requests come in the order of the trace, and the last `IN_FLIGHT` of them hold their blocks.
 //! A request looks its prompt up, computes the rest in chunks, generates its answer, and later gives its blocks back.
 
 mod offline;
