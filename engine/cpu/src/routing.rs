@@ -132,17 +132,7 @@ mod tests {
     use super::*;
 
     fn routing(top_k: usize, scores: RouterScores) -> Routing {
-        Routing {
-            top_k,
-            scores,
-            renormalised: false,
-            scale: 1.0,
-            groups: None,
-            correction: false,
-            bias: false,
-            norm: false,
-            expert_scale: false,
-        }
+        Routing { scores, renormalised: false, ..Routing::softmax(top_k) }
     }
 
     fn choose(router: &Router, logits: &[f32]) -> (Vec<u32>, Vec<f32>) {

@@ -103,7 +103,7 @@ pub struct BesideNorms {
 
 impl Routing {
     /// The `top_k` experts with the highest logits, weighted by their softmax.
-    pub(super) const fn softmax(top_k: usize) -> Self {
+    pub const fn softmax(top_k: usize) -> Self {
         Routing {
             top_k,
             scores: RouterScores::Softmax,

@@ -1,6 +1,6 @@
 //! Experts: the sums of a reference in double precision, and the same bits for every routing, batch and number of threads.
 
-use checkpoint::config::{Activation, Clamp, RouterScores, Routing, SharedExpert};
+use checkpoint::config::{Activation, Clamp, Routing, SharedExpert};
 use checkpoint::quantised::QuantType;
 
 use super::*;
@@ -29,17 +29,7 @@ const KINDS: [Kind; 5] = [
 type Matrix = (Vec<f32>, Vec<f32>);
 
 fn routing() -> Routing {
-    Routing {
-        top_k: TOP_K,
-        scores: RouterScores::Softmax,
-        renormalised: true,
-        scale: 1.0,
-        groups: None,
-        correction: false,
-        bias: false,
-        norm: false,
-        expert_scale: false,
-    }
+    Routing::softmax(TOP_K)
 }
 
 /// Returns experts, and their weights as they were rounded. With `shared`, the last one is shared.

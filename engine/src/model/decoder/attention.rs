@@ -124,17 +124,12 @@ impl<B: Backend> AttentionLayer<B> {
             let key = || l.head_weight(decoder, &format!("{name}.k_norm.weight"), kv_heads, order);
             Some((query, writes.then(key).transpose()?))
         };
-        let after = decoder.layer_norms.after_attention;
         Ok(AttentionLayer {
             qkv: l.backend.qkv_weight(qkv)?,
             norms,
             norms_rows: decoder.head_norm == HeadNorm::Row,
             sinks: if decoder.sinks { Some(l.per_head(&format!("{name}.sinks"), heads)?) } else { None },
-            out: Branch {
-                linear: l.residual(&format!("{name}.o_proj"), hidden, heads * head_dim, decoder.o_bias)?,
-                norm: l.layer_part_norm(decoder, &format!("layers.{i}"), after, hidden)?,
-                multiplier: decoder.residual_multiplier,
-            },
+            out: l.attention_out(decoder, i, [hidden, heads * head_dim])?,
             rope: layer.rope,
             adjacent: order.is_adjacent,
             eps: decoder.eps,
@@ -179,6 +174,21 @@ impl<B: Backend> AttentionLayer<B> {
 }
 
 impl<B: Backend> Loader<'_, B> {
+    /// Takes the projection of layer `i` from the heads' results back to the stream.
+    pub(super) fn attention_out(
+        &mut self,
+        decoder: &DecoderConfig,
+        i: usize,
+        [hidden, inputs]: [usize; 2],
+    ) -> Result<Branch<B>> {
+        let (layer, after) = (format!("layers.{i}"), decoder.layer_norms.after_attention);
+        Ok(Branch {
+            linear: self.residual(&format!("{layer}.self_attn.o_proj"), hidden, inputs, decoder.o_bias)?,
+            norm: self.layer_part_norm(decoder, &layer, after, hidden)?,
+            multiplier: decoder.residual_multiplier,
+        })
+    }
+
     /// Takes the worker's part of the projections to query, key and value. They are separate or fused in one matrix. A
     /// layer that does not write to the cache has no keys and values.
     fn qkv(&mut self, name: &str, layer: &DecoderLayer, writes: bool, inputs: usize, bias: bool) -> Result<HostQkv> {

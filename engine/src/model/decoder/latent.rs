@@ -47,7 +47,6 @@ impl<B: Backend> LatentAttention<B> {
         let query = l.latent_query(&format!("{name}.{part}"), layer.heads, query_rank.unwrap_or(hidden), latent)?;
         let both = l.host_linear(&format!("{name}.kv_a_proj_with_mqa"), rank + rotated, hidden, bias)?;
         let heads = l.latent_heads(&format!("{name}.kv_b_proj"), layer.heads, latent)?;
-        let after = decoder.layer_norms.after_attention;
         let [query_rotated, query_unrotated] = query;
         Ok(LatentAttention {
             query_input,
@@ -56,11 +55,7 @@ impl<B: Backend> LatentAttention<B> {
             latent: Linear::new(l.backend, both.part(0..rank))?,
             latent_norm: l.norm(NormKind::Rms, &format!("{name}.kv_a_layernorm"), rank, EPS)?,
             heads,
-            out: Branch {
-                linear: l.residual(&format!("{name}.o_proj"), hidden, layer.heads * value, decoder.o_bias)?,
-                norm: l.layer_part_norm(decoder, &format!("layers.{i}"), after, hidden)?,
-                multiplier: decoder.residual_multiplier,
-            },
+            out: l.attention_out(decoder, i, [hidden, layer.heads * value])?,
             rope: layer.rope,
             adjacent: layer.rope.is_some_and(|rope| decoder.ropes[rope].adjacent),
             scale: layer.scale,

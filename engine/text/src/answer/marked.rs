@@ -406,9 +406,13 @@ fn say(text: String, parts: &mut Vec<Part>) {
 /// The length of `text` that is certainly before `marker`. A partial marker at the end does not count, nor does white
 /// space before it.
 fn certain_len(text: &str, marker: &str) -> usize {
+    trimmed_len(&text[..text.len() - partial_len(text, marker)])
+}
+
+/// The length of the beginning of `marker` at the end of `text`.
+pub(super) fn partial_len(text: &str, marker: &str) -> usize {
     let begins = |len: &usize| marker.is_char_boundary(*len) && text.ends_with(&marker[..*len]);
-    let partial = (1..marker.len()).rev().find(begins).unwrap_or(0);
-    trimmed_len(&text[..text.len() - partial])
+    (1..marker.len()).rev().find(begins).unwrap_or(0)
 }
 
 /// The length of `text` without the white space at its end. Only the last [`MAX_SPACE`] characters count, so that endless

@@ -8,6 +8,7 @@
 //! A message in the channel `analysis` is a thought. A message with a recipient is a call. Others are text: the channel
 //! `final`, and the remarks before calls in the channel `commentary`.
 
+use super::marked::partial_len;
 use super::reader::Part;
 
 const START: &str = "<|start|>";
@@ -164,7 +165,7 @@ impl MessageReader {
         let certain = match end {
             Some((at, _)) => at,
             None if last => self.pending.len(),
-            None => ENDS.iter().map(|end| self.pending.len() - partial(&self.pending, end)).min().unwrap_or(0),
+            None => ENDS.iter().map(|end| self.pending.len() - partial_len(&self.pending, end)).min().unwrap_or(0),
         };
         let contents: String = self.pending.drain(..certain).collect();
         self.say(contents, parts);
@@ -204,9 +205,4 @@ impl MessageReader {
             self.has_contents = true;
         }
     }
-}
-
-/// The length of the beginning of `marker` at the end of `text`.
-fn partial(text: &str, marker: &str) -> usize {
-    (1..marker.len()).rev().find(|&len| text.ends_with(&marker[..len])).unwrap_or(0)
 }
