@@ -15,7 +15,7 @@ use super::packed::PackedBand;
 use super::scales::{
     BothInByte, BytesThenMinima, GroupScale, Half, HalfAndMinimum, PartScales, Power, SignedByte, SignedBytes,
 };
-use crate::pages::Line;
+use crate::pages::{Line, prefetch};
 use checkpoint::quantised::QuantType;
 
 /// Number of bands that a single token is multiplied with at a time.
@@ -137,6 +137,14 @@ impl Rows<'_, '_> {
     }
 }
 
+/// Prefetches the lines that come `distance` lines after some lines. They belong to the bands that are multiplied next.
+#[inline(always)]
+fn prefetch_after(lines: &[Line], distance: usize) {
+    for line in lines {
+        prefetch((&raw const *line).wrapping_add(distance));
+    }
+}
+
 /// Adds the products of some chunks of a part to the sums of each token. The range is a constant after inlining.
 #[inline(always)]
 fn part<L: Lanes, B: Bits, const T: usize>(
@@ -169,6 +177,7 @@ fn plain<L: Lanes, B: Bits, S: GroupScale, const T: usize, const N: usize>(
         let (x_sums, x_scales) = (x.sums::<T>(group), x.scales::<T>(group));
         for n in 0..N {
             let Some((lines, entry)) = groups[n].next() else { break };
+            if N == 1 { prefetch_after(lines, weights[n].lines.len()); }
             let mut sums = [lanes.splat(0); T];
             for t in 0..T {
                 sums[t] = B::begin(lanes, kind, x_sums[t]);
@@ -204,6 +213,7 @@ fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: Block<'
         for t in 0..T {
             sums[t] = lanes.multiply(zero, lanes.splat(-x_sums[t]), sums[t]);
         }
+        prefetch_after(lines, weight.lines.len());
         for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
             sums = part::<L, Nibbles, T>(lanes, sums, lines, x.words(group * parts + p), 0..CHUNKS);
         }
@@ -231,6 +241,7 @@ fn scaled<L: Lanes, B: Bits, S: PartScales, const T: usize>(
     for (group, ((lines, scales), small)) in groups.zip(weight.parts.chunks_exact(kind.parts())).enumerate() {
         let x_scales = x.scales::<T>(group);
         let mut whole = [lanes.splat(0); T];
+        prefetch_after(lines, weight.lines.len());
         for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
             let words = x.words(group * parts + p);
             for span in 0..const { CHUNKS / S::CHUNKS } {
