@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 
 use engine::DType;
 use engine::ModelFiles;
+use engine::SamplingParams;
 use engine::tools::quantised::QuantType;
-use engine::{Device, Llm, Options};
+use engine::{Device, Llm, Options, Prompt};
 use kernels::eight_bit::{EightBit, Fp8};
 use safetensors::{Dtype, SafeTensors};
 use tests::families::{family_golden, q8_drift};
-use tests::model_dir;
 use tests::scores::{FileTensor, dequantised, difference, perplexity, scores, stories, texts, write};
+use tests::{complete, model_dir};
 
 /// The checkpoint formats, each with its golden model and the types of its projections in memory.
 const MODELS: [(&str, &str, &[QuantType]); 7] = [
@@ -29,11 +30,17 @@ const MODELS: [(&str, &str, &[QuantType]); 7] = [
 ];
 
 /// The same for the families with windows and unusual blocks. Their projections may be fused or differ between layers.
-const FAMILIES: [(&str, &str, &[QuantType]); 4] = [
+const FAMILIES: [(&str, &str, &[QuantType]); 9] = [
     ("awq-gemma3", "gemma3", &[QuantType::Int4G32]),
     ("gptq-phi3", "phi3", &[QuantType::Int4G32]),
     ("compressed-fp8-gemma4", "gemma4", &[QuantType::Fp8G128, QuantType::Fp8G32]),
     ("fp8-glm4", "glm4", &[QuantType::Fp8G32]),
+    // Experts in tensors of their own, and in one tensor for all of a layer. Routers are not quantised.
+    ("awq-mixtral", "mixtral", &[QuantType::Int4G32]),
+    ("gptq-qwen3-moe", "qwen3-moe", &[QuantType::Int4G32]),
+    ("compressed-int8-qwen2-moe", "qwen2-moe", &[QuantType::Q8_0]),
+    ("fp8-deepseek3", "deepseek3", &[QuantType::Fp8G32]),
+    ("fp8-gemma4-moe", "gemma4-moe", &[QuantType::Fp8G32]),
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -52,7 +59,9 @@ fn elements_equal_those_of_the_formats_own_programs() {
         let want = weights.take("elements", &shape).unwrap();
         assert_eq!(weights.widened(), usize::from(form == "compressed-int4-odd"), "{form}");
         let got = weights.take("m.weight", &shape).unwrap_or_else(|error| panic!("{form}: {error:?}"));
-        assert_eq!(got.quantised().is_none(), form == "compressed-int4-odd", "{form}");
+        // No type in memory has groups of 12 elements, or f32 scales of 8-bit integers.
+        let is_widened = ["compressed-int4-odd", "compressed-int8-wide"].contains(&&*form);
+        assert_eq!(got.quantised().is_none(), is_widened, "{form}");
         assert_eq!(got.order().is_some(), form.ends_with("desc-act"), "{form}");
         let got = got.to_dtype(want.dtype()).elements().to_f32();
         let want = want.elements().to_f32();
@@ -61,7 +70,7 @@ fn elements_equal_those_of_the_formats_own_programs() {
         assert_eq!(weights.names().count(), 0, "{form}");
         forms.push(form);
     }
-    assert_eq!(forms.len(), 14, "{forms:?}");
+    assert_eq!(forms.len(), 18, "{forms:?}");
 }
 
 /// Returns the tensors of a file without conversion.
@@ -85,7 +94,10 @@ fn checkpoint(form: &str, model: &str, directory: &Path) -> ModelFiles {
     let mut all = tensors(&fixture(form).join("model.safetensors"));
     let quantised: BTreeSet<String> =
         all.iter().filter_map(|(name, ..)| Some(name.rsplit_once('.')?.0.into())).collect();
-    let stays = |name: &str| !name.strip_suffix(".weight").is_some_and(|module| quantised.contains(module));
+    let whole: BTreeSet<String> = all.iter().map(|(name, ..)| name.clone()).collect();
+    let stays = |name: &str| {
+        !whole.contains(name) && !name.strip_suffix(".weight").is_some_and(|module| quantised.contains(module))
+    };
     for entry in fs::read_dir(model_dir(model)).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -269,4 +281,95 @@ fn the_bundled_models_stories_stay_likely_in_fp8() {
     let (was, is) = (perplexity(&original), perplexity(&read));
     println!("fp8: perplexity {is} for {was}, drift {drift} {worst}, {} tokens", read.len());
     assert!(is / was < 1.01 && drift > 0.0, "{is} for {was}");
+}
+
+/// The numbers of e2m1.
+const NUMBERS: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+/// Rounds 32 elements to MXFP4. Returns the bytes with two codes each, the scale and the rounded elements.
+fn mxfp4_group(x: &[f32]) -> (Vec<u8>, u8, Vec<f32>) {
+    let most = x.iter().fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs()));
+    let power = most.log2().floor() as i32 - 2;
+    let scale = 2f32.powi(power);
+    let distance = |x: f32, code: usize| (x / scale - NUMBERS[code]).abs();
+    let code = |x: f32| (0..16).min_by(|a, b| distance(x, *a).total_cmp(&distance(x, *b))).unwrap();
+    let codes: Vec<usize> = x.iter().map(|x| code(*x)).collect();
+    let pairs = codes.chunks(2).map(|pair| (pair[0] | pair[1] << 4) as u8).collect();
+    (pairs, (power + 127) as u8, codes.iter().map(|code| scale * NUMBERS[*code]).collect())
+}
+
+/// Writes the committed gpt-oss with experts in MXFP4, as published checkpoints have them, and the same model with the
+/// elements of these experts. Also returns the elements, with outputs as rows.
+fn mxfp4_gpt_oss(directory: &Path, exact: &Path) -> ([ModelFiles; 2], Vec<(String, Vec<f32>)>) {
+    let (mut quantised, mut plain, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, dtype, shape, bytes) in tensors(&model_dir("gpt-oss").join("model.safetensors")) {
+        let &[experts, inputs, outputs] = shape.as_slice() else {
+            quantised.push((name.clone(), dtype, shape.clone(), bytes.clone()));
+            plain.push((name, dtype, shape, bytes));
+            continue;
+        };
+        let element =
+            |at: usize| f32::from_bits(u32::from(u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]])) << 16);
+        let (mut blocks, mut scales, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        for (e, output) in (0..experts).flat_map(|e| (0..outputs).map(move |output| (e, output))) {
+            let row: Vec<f32> = (0..inputs).map(|input| element((e * inputs + input) * outputs + output)).collect();
+            for group in row.chunks(32) {
+                let (pairs, scale, elements) = mxfp4_group(group);
+                blocks.extend(pairs);
+                scales.push(scale);
+                rows.extend(elements);
+            }
+        }
+        let groups = vec![experts, outputs, inputs / 32];
+        quantised.push((format!("{name}_blocks"), Dtype::U8, [&groups[..], &[16]].concat(), blocks));
+        quantised.push((format!("{name}_scales"), Dtype::U8, groups, scales));
+        let at = |e: usize, input: usize, output: usize| (e * outputs + output) * inputs + input;
+        let each = (0..experts * inputs).flat_map(|row| (0..outputs).map(move |output| (row, output)));
+        let transposed = each.flat_map(|(row, output)| rows[at(row / inputs, row % inputs, output)].to_le_bytes());
+        plain.push((name.clone(), Dtype::F32, shape, transposed.collect()));
+        all.push((name, rows));
+    }
+    let config = fs::read_to_string(model_dir("gpt-oss").join("config.json")).unwrap();
+    let method = r#"{"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "#;
+    for (directory, config) in [(directory, config.replacen('{', method, 1)), (exact, config.clone())] {
+        copy(&model_dir("gpt-oss"), &["tokenizer.json", "tokenizer_config.json"], directory);
+        fs::write(directory.join("config.json"), config).unwrap();
+    }
+    ([write(directory, &quantised), write(exact, &plain)], all)
+}
+
+#[test]
+fn gpt_oss_in_mxfp4_has_the_tokens_of_its_elements() {
+    let (directory, exact) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (both, experts) = mxfp4_gpt_oss(directory.path(), exact.path());
+    let params = SamplingParams { max_tokens: 24, ignore_eos: true, ..SamplingParams::default() };
+    let prompts = family_golden(&model_dir("gpt-oss")).prompts;
+    let requests = || prompts.iter().map(|prompt| (Prompt::Tokens(prompt.ids.clone()), params.clone()));
+    let tokens = |files: &ModelFiles| -> Vec<Vec<u32>> {
+        let done = complete(&mut load(files, Options::default()), requests());
+        done.into_iter().map(|mut done| done.outputs.remove(0).tokens).collect()
+    };
+    let [quantised, plain] = &both;
+    assert_eq!(tokens(quantised), tokens(plain));
+    // Files of llama.cpp keep the experts' groups, and have gate and up in tensors of their own.
+    let path = directory.path().join("model.gguf");
+    engine::quantize(quantised, QuantType::Q8_0, &path, |_, _| {}).unwrap();
+    let mut weights = ModelFiles::gguf(&path).unwrap().weights(None).unwrap();
+    let mut take = |name: &str| {
+        let shape = weights.shape(name).unwrap().to_vec();
+        let tensor = weights.take(name, &shape).unwrap();
+        assert_eq!(tensor.quantised(), Some(QuantType::MXFP4), "{name}");
+        tensor.to_dtype(DType::F32).elements().to_f32()
+    };
+    for (name, want) in experts {
+        let name = name.strip_prefix("model.").unwrap();
+        if !name.ends_with("gate_up_proj") {
+            assert_eq!(take(&format!("{name}.weight")), *want, "{name}");
+            continue;
+        }
+        for (part, first) in [("gate", 0), ("up", 1)] {
+            let own: Vec<f32> = want.chunks(64).skip(first).step_by(2).flatten().copied().collect();
+            assert_eq!(take(&format!("{}.weight", name.replace("gate_up", part))), own, "{name}");
+        }
+    }
 }
