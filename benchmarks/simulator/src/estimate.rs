@@ -59,7 +59,7 @@ impl Product {
         Product { name, elements: outputs * inputs, size, activations: outputs + inputs, routed: None }
     }
 
-    /// Returns the product of one of several experts.
+    /// Returns the product for an expert that tokens are routed to.
     fn of_experts(self, Experts { count, routing, .. }: &Experts) -> Self {
         Product { routed: Some([*count as f64, routing.top_k as f64]), ..self }
     }

@@ -30,7 +30,7 @@ pub struct StepLoad {
 /// The attention of layers with equal heads and equal windows, on one GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerAttention {
-    /// `None` if there are no kernels for these heads.
+    /// `None` if no kernel has these heads.
     pub shape: Option<AttentionShape>,
     /// Elements of all query heads, and bytes of a token's keys and values in one layer.
     pub queries: f64,

@@ -109,11 +109,11 @@ fn write_gpu(out: &mut impl Write, gpu: &GpuSpec, shard: Shard, blocks: u32) -> 
     if !shard.is_whole() {
         writeln!(out, "links             {:.0} GB/s each way, {}, nominal", gpu.link / 1e9, gpu.link_name)?;
     }
-    writeln!(
-        out,
-        "multiprocessors   {}; registers and shared memory allow {blocks} blocks of decode attention on each",
-        gpu.limits.multiprocessors
-    )
+    let held = match blocks {
+        0 => String::new(),
+        blocks => format!("; registers and shared memory allow {blocks} blocks of decode attention on each"),
+    };
+    writeln!(out, "multiprocessors   {}{held}", gpu.limits.multiprocessors)
 }
 
 /// Runs the command.

@@ -4,8 +4,8 @@
 //! experts run at the same time, in tiles of similar size. A token's result is the sum of its experts' results in order of
 //! their numbers. It does not depend on other tokens.
 //!
-//! If the weights do not fit in memory, experts stay in their file. The system then reads them when they are used, and keeps
-//! those in memory that there is room for.
+//! If the weights do not fit in memory, experts stay in their file. The system reads them when tokens use them, and keeps
+//! as many as fit in the page cache.
 
 use std::ops::Range;
 

@@ -212,7 +212,7 @@ fn a_step_reads_the_experts_that_it_is_expected_to_use() {
         let bytes = step["weight_bytes"].as_f64().unwrap();
         let want = 2.0 * (f64::from(dense) + used * f64::from(expert));
         assert!((bytes / want - 1.0).abs() < 1e-6, "{bytes}, not {want}");
-        // Operations are those of the experts that each token uses.
+        // Each token multiplies the weights of its 8 experts.
         let products = 2.0 * f64::from(tokens) * (f64::from(dense) + 8.0 * f64::from(expert));
         let scores = 4.0 * f64::from(tokens * 48 * 16 * 32 * 128);
         let flops = step["flops"].as_f64().unwrap();

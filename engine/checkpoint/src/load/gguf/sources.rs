@@ -133,7 +133,7 @@ impl List<'_> {
             return Stored::Quantised(QuantType::MXFP4);
         }
         let kind = match self.kind {
-            // If there are experts, llama.cpp quantises only them to MXFP4.
+            // In a model with experts, llama.cpp quantises only these to MXFP4.
             FileType::Of(QuantType::MXFP4) if self.experts.is_some() && !is_expert => FileType::Of(QuantType::Q8_0),
             kind => kind,
         };

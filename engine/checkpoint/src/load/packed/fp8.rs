@@ -1,5 +1,4 @@
-//! FP8 e4m3 weights with one scale per tensor, output or block. Experts may form a stack, in which each has its own
-//! scales.
+//! FP8 e4m3 weights with one scale per tensor, output or block. A stack of experts has separate scales for each expert.
 
 use kernels::eight_bit::{EightBit, Fp8};
 use rayon::prelude::*;
@@ -30,7 +29,7 @@ impl Fp8Parts {
     /// Checks the parts of a weight.
     ///
     /// # Errors
-    /// A phrase that says what is wrong, if the parts do not match each other.
+    /// A phrase that names the fault, if the parts do not match each other.
     pub fn new(
         module: String,
         codes: StoredTensor,

@@ -31,10 +31,10 @@ pub(super) struct Int8Parts {
 }
 
 impl Int8Parts {
-    /// Checks the parts of a weight. `shape` is the tensor in which the file stores the dimensions of packed integers.
+    /// Checks the parts of a weight. `shape` is the file's tensor with the dimensions of packed integers.
     ///
     /// # Errors
-    /// A phrase that says what is wrong, if the parts do not match each other.
+    /// A phrase that names the fault, if the parts do not match each other.
     pub fn new(
         module: String,
         quants: StoredTensor,

@@ -68,8 +68,7 @@ pub(super) fn assemble(
 }
 
 impl Assembler<'_> {
-    /// Returns the modules that `module` finds in names of tensors. They are sorted, so that the first of several errors
-    /// is always the same.
+    /// Returns the modules that `module` finds in names of tensors. Sorts them, because the first error decides the message.
     fn modules<'n>(&'n self, module: impl Fn(&'n str, &StoredTensor) -> Option<&'n str>) -> Vec<String> {
         let found = self.tensors.iter().filter_map(|(name, tensor)| Some(module(name, tensor)?.to_owned()));
         let mut modules: Vec<String> = found.collect();
@@ -200,8 +199,8 @@ fn damaged(path: &Path, module: &str, reason: &str) -> Error {
     Error::weights(path, format!("the quantised weight {module} {reason}"))
 }
 
-/// Returns the number of columns of packed integers. `shape` is the tensor with the dimensions. The last of the words
-/// that hold a row has room for less than `in_word` more integers than there are.
+/// Returns the number of columns of packed integers. `shape` is the tensor with the dimensions. A word holds `in_word`
+/// integers, and the last word of a row may contain padding.
 fn extents(shape: StoredTensor, rows: usize, packed: usize, in_word: usize) -> std::result::Result<usize, String> {
     let size = match &shape.dtype {
         StoredType::Other(name) if name == "I64" => 8,
