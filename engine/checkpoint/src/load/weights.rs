@@ -188,6 +188,14 @@ impl Weights {
         self.tensors.get(name).map(|tensor| tensor.shape.as_slice())
     }
 
+    /// The quantised type of a remaining tensor.
+    pub(super) fn quantised_type(&self, name: &str) -> Option<QuantType> {
+        match self.tensors.get(name)?.dtype {
+            StoredType::Quantised(kind) => Some(kind),
+            _ => None,
+        }
+    }
+
     /// The names of the remaining tensors, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)

@@ -15,6 +15,7 @@ mod kinds;
 mod metadata;
 mod names;
 mod save;
+mod sources;
 mod splits;
 mod tables;
 mod tokenizer;
