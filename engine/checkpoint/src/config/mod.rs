@@ -9,6 +9,7 @@ mod gpt2;
 mod kv;
 mod opt;
 mod quantization;
+mod recurrent;
 mod rope;
 
 pub use decoder::{DecoderConfig, DecoderLayer, HeadNorm, Latent, LayerEmbedding, LayerNorms, NormKind};
@@ -19,6 +20,7 @@ pub use kernels::gemm::activation::Activation;
 pub use kv::LayerKv;
 pub use opt::OptConfig;
 pub use quantization::{Fp8Scales, GroupSize, QuantFormat, Quantization};
+pub use recurrent::{Recurrent, RecurrentKind};
 pub use rope::{Rope, RopeScaling};
 
 use serde_json::{Map, Value};

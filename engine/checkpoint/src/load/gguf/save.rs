@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::entries;
 use super::file_type::{FileType, Role};
 use super::names::Architecture;
+use super::tiling::Tiling;
 use super::writer::{self, Entries, Stored, Tensor};
 use crate::config::{ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
@@ -52,6 +53,9 @@ pub fn save(
     written.u32("general.quantization_version", 2);
     written.u32("general.file_type", kind.number());
     entries::config(&mut written, architecture, &config)?;
+    if architecture == Architecture::GraniteHybrid {
+        weights.divide_shared_experts()?;
+    }
     entries::generation(&mut written, &config, &files.generation_config()?);
     entries::tokenizer(&mut written, &text.tokenizer_json, config.vocab_size, text.adds_bos)?;
     if let Some(template) = files.chat_template()? {
@@ -83,6 +87,9 @@ pub fn save(
     Ok(())
 }
 
+/// Parts of the names of matrices that keep their type.
+const KEPT: [&str; 4] = ["position_embd", "ffn_gate_inp.weight", "ssm_alpha", "ssm_beta"];
+
 /// A tensor of the model to be written.
 struct Source {
     /// The model's name for it.
@@ -94,6 +101,8 @@ struct Source {
     interleaved: Option<usize>,
     /// Whether one is added to each element.
     adds_one: bool,
+    /// The order of heads, if it is not the model's.
+    tiling: Option<Tiling>,
     tensor: Tensor,
 }
 
@@ -112,11 +121,25 @@ fn sources(architecture: Architecture, config: &ModelConfig, kind: FileType, wei
         if transposed {
             stored_shape.reverse();
         }
+        let is_kernel = file_name.ends_with("conv1d.weight") || file_name.ends_with("shortconv.conv.weight");
+        if is_kernel {
+            stored_shape.retain(|extent| *extent != 1);
+        }
+        if architecture == Architecture::GraniteHybrid {
+            // llama.cpp has groups of heads, of which these models have one.
+            match file_name.rsplit('.').next() {
+                Some("ssm_a" | "ssm_d") => stored_shape.push(1),
+                _ if file_name.ends_with("ssm_norm.weight") => stored_shape.insert(0, 1),
+                _ => {}
+            }
+        }
+        let is_vector = shape.len() == 1;
         let stored = match *stored_shape.as_slice() {
-            // A router chooses experts, so it keeps its type as in llama.cpp.
-            [_, _] if file_name.starts_with("position_embd") || file_name.ends_with("ffn_gate_inp.weight") => {
+            // Routers and the rates of states keep their type, because small errors in them matter.
+            [_, _] if KEPT.iter().any(|part| file_name.contains(part)) => {
                 Stored::Float(weights.dtype())
             }
+            _ if is_kernel || is_vector => Stored::Float(DType::F32),
             [_, .., cols] => kind
                 .of_matrix(role(&file_name, config.tie_word_embeddings), config.layers, cols)
                 .map_or(Stored::Float(weights.dtype()), Stored::Quantised),
@@ -125,6 +148,7 @@ fn sources(architecture: Architecture, config: &ModelConfig, kind: FileType, wei
         let heads = if name.contains("q_proj") { config.heads } else { config.kv_heads };
         let interleaved = architecture.interleaves(&file_name).then_some(heads);
         let adds_one = architecture.adds_one(&file_name);
+        let tiling = Tiling::of(architecture, config, &file_name);
         let tensor = Tensor { name: file_name, shape: stored_shape, stored };
         sources.push(Source {
             name: name.to_owned(),
@@ -132,6 +156,7 @@ fn sources(architecture: Architecture, config: &ModelConfig, kind: FileType, wei
             transposed,
             interleaved,
             adds_one,
+            tiling,
             tensor,
         });
     }
@@ -177,8 +202,13 @@ impl Source {
             });
         }
         if self.adds_one {
-            let elements = tensor.to_dtype(DType::F32).elements().to_f32();
-            tensor = HostTensor::from_f32(self.shape.clone(), elements.into_iter().map(|x| x + 1.0).collect());
+            tensor = tensor.map(|x| x + 1.0);
+        }
+        if let Some(tiling) = self.tiling {
+            tensor = tiling.apply(tensor);
+        }
+        if self.tensor.name.ends_with(".ssm_a") {
+            tensor = tensor.map(|log| -log.exp());
         }
         match self.tensor.stored {
             Stored::Float(dtype) => Ok(tensor.to_dtype(dtype).bytes().to_vec()),
