@@ -69,8 +69,9 @@ fn kv_layout(config: &ModelConfig, shard: Shard, options: &Options, dtype: KvDty
     }
 }
 
-/// Returns a note about a model of which only a part is loaded.
-fn text_only(config: &ModelConfig) -> Option<String> {
-    let note = || format!("{} reads more than text; only its text model is loaded", config.architecture);
-    config.text_only.then(note)
+/// Returns notes about a model of which only a part is loaded.
+fn unloaded(config: &ModelConfig) -> impl Iterator<Item = String> {
+    let text = || format!("{} reads more than text; only its text model is loaded", config.architecture);
+    let drafts = || "the layers that predict further tokens (mtp) are not loaded".into();
+    config.text_only.then(text).into_iter().chain((config.draft_layers > 0).then(drafts))
 }

@@ -428,6 +428,8 @@ fn the_text_part_of_a_multimodal_checkpoint_is_loaded_and_a_note_says_so() {
         ("gemma4", "Gemma4ForConditionalGeneration"),
         ("gemma4-e", "Gemma4ForConditionalGeneration"),
         ("gemma4-moe", "Gemma4ForConditionalGeneration"),
+        ("qwen3.5", "Qwen3_5ForConditionalGeneration"),
+        ("qwen3.5-moe", "Qwen3_5MoeForConditionalGeneration"),
     ] {
         for prefix in ["language_model.model.", "model.language_model."] {
             let directory = tempfile::tempdir().unwrap();

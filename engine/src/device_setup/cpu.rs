@@ -1,6 +1,6 @@
 //! Loading a model onto the CPU, whole or divided among workers.
 
-use super::{LoadedModel, kv_layout, text_only};
+use super::{LoadedModel, kv_layout, unloaded};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
@@ -67,7 +67,7 @@ pub(super) fn load_model(
     });
     let notes = note
         .into_iter()
-        .chain(text_only(config))
+        .chain(unloaded(config))
         .chain(shortage)
         .chain(widened)
         .chain(unrounded)

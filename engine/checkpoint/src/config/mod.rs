@@ -72,6 +72,8 @@ pub struct ModelConfig {
     pub quantization: Option<Quantization>,
     /// Whether this is the text part of a model that also reads images or sounds.
     pub text_only: bool,
+    /// Layers that predict further tokens, for drafts. They are not loaded.
+    pub draft_layers: usize,
 }
 
 /// Architectures whose forward passes have the same form.

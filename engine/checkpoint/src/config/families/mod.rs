@@ -189,6 +189,7 @@ impl Family {
             },
             quantization: None,
             text_only: false,
+            draft_layers: fields.either_usize("mtp_num_hidden_layers", "num_nextn_predict_layers", 0)?,
         })
     }
 }
