@@ -69,6 +69,9 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("qwen3-8b", "Qwen/Qwen3-8B"),
     ("qwen3-14b", "Qwen/Qwen3-14B"),
     ("qwen3-32b", "Qwen/Qwen3-32B"),
+    ("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct"),
+    ("qwen3.5-27b", "Qwen/Qwen3.5-27B"),
+    ("qwen3.5-35b-a3b", "Qwen/Qwen3.5-35B-A3B"),
     ("gemma-2-2b", "google/gemma-2-2b"),
     ("gemma-2-9b", "google/gemma-2-9b"),
     ("gemma-2-27b", "google/gemma-2-27b"),
@@ -92,6 +95,7 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("phi-4", "microsoft/phi-4"),
     ("glm-4-9b", "zai-org/GLM-4-9B-0414"),
     ("granite-3.3-8b", "ibm-granite/granite-3.3-8b-instruct"),
+    ("lfm2-1.2b", "LiquidAI/LFM2-1.2B"),
 ];
 
 /// Whether a name ends like a GGUF file.

@@ -1,8 +1,8 @@
 //! Layers that keep a state: a causal convolution, and heads that update a matrix with each token.
 //!
 //! The tokens of a sequence pass one after the other, in prompts as in answers, so a state does not depend on how the
-//! sequence was divided into steps. Each column of a head's matrix is a recurrence of its own. A task takes a tile of
-//! columns through all new tokens of a sequence, and the tile stays in the first-level cache.
+//! sequence was divided into steps. Each column of a head's matrix is a recurrence of its own. A tile of columns passes
+//! through all new tokens of a sequence while it is in the first-level cache.
 //!
 //! A state in memory: the last inputs of the convolution, `[kernel - 1][channels]`, where the input of position `p` is in
 //! row `p % (kernel - 1)`. Then a matrix for each head, `[heads][tiles][key_dim][16]`.
@@ -17,7 +17,7 @@ use pulp::Arch;
 pub use states::{NO_BLOCK, States};
 
 use self::states::SpanStates;
-use self::tile::{Run, Tile};
+use self::tile::{Columns, Run};
 use super::math::{sigmoid, softplus};
 use super::{Cpu, CpuTensor, math};
 
@@ -63,9 +63,9 @@ impl Cpu {
         states: States<'_>,
     ) -> CpuTensor {
         let conv = (weight.shape.kernel - 1) * weight.shape.channels();
-        let mut states = states.claim(weight.shape.state());
+        let states = states.claim(weight.shape.state());
         let mixed = self.convolve(x, weight, &states);
-        let matrices = self.store_inputs(x, weight, &mut states, conv);
+        let matrices = self.store_inputs(x, weight, states, conv);
         let Some(steps) = steps else { return mixed };
         let rates = self.rates(steps, weight);
         self.recur(&Job { weight, mixed: mixed.as_slice(), rates: rates.as_slice() }, matrices)
@@ -114,40 +114,42 @@ impl Cpu {
     /// Takes the tokens of each sequence through the matrices of the heads.
     fn recur(&self, job: &Job<'_>, sequences: Vec<SpanStates<'_>>) -> CpuTensor {
         let Recurrent { heads, key_dim, value_dim, .. } = job.weight.shape;
-        let (rows, inner, tiles) = (job.rates.len() / (2 * heads), heads * value_dim, heads * value_dim / TILE);
-        let mut results = self.pool.tensor(tiles, rows * TILE);
-        let mut tasks: Vec<Tile<'_>> = Vec::new();
-        let mut left: Vec<&mut [f32]> = results.as_mut_slice().chunks_mut((rows * TILE).max(1)).collect();
+        let rows = job.rates.len() / (2 * heads);
+        // Columns of a task: whole heads, unless there are too few for the threads.
+        let width = if heads * sequences.len() < self.threads.count() { TILE } else { value_dim };
+        let mut results = self.pool.tensor(heads * value_dim / width, rows * width);
+        let mut tasks: Vec<Columns<'_>> = Vec::new();
+        let mut left: Vec<&mut [f32]> = results.as_mut_slice().chunks_mut((rows * width).max(1)).collect();
         for SpanStates { span, stops } in sequences {
-            let first = tasks.len();
-            for (tile, rest) in left.iter_mut().enumerate() {
-                let (out, after) = std::mem::take(rest).split_at_mut(span.len * TILE);
+            let begin = tasks.len();
+            for (i, rest) in left.iter_mut().enumerate() {
+                let (out, after) = std::mem::take(rest).split_at_mut(span.len * width);
                 *rest = after;
-                tasks.push(Tile { first_row: span.start, tile, out, states: Vec::with_capacity(stops.len()) });
+                let states = Vec::with_capacity(stops.len());
+                tasks.push(Columns { first_row: span.start, first: i * width, out, states });
             }
             for (end, state) in stops {
-                let parts = state.chunks_mut(key_dim * TILE).zip(&mut tasks[first..]);
+                let parts = state.chunks_mut(key_dim * width).zip(&mut tasks[begin..]);
                 parts.for_each(|(part, task)| task.states.push((end, part)));
             }
         }
-        let parts = self.threads.parts(2 * rows * inner * key_dim, tasks.len());
+        let parts = self.threads.parts(2 * rows * heads * value_dim * key_dim, tasks.len());
         let chunk = tasks.len().div_ceil(parts).max(1);
         let arch: Arch = self.arch;
         self.threads.each(tasks.chunks_mut(chunk), |tasks| {
-            tasks.iter_mut().for_each(|tile| arch.dispatch(Run { job, tile }));
+            tasks.iter_mut().for_each(|columns| arch.dispatch(Run { job, columns }));
         });
         drop(tasks);
-        self.in_rows(&results, rows)
+        self.in_rows(&results, width)
     }
 
-    /// Returns the rows of results that are stored tile by tile.
-    fn in_rows(&self, results: &CpuTensor, rows: usize) -> CpuTensor {
-        let cols = results.rows() * TILE;
+    /// Returns the rows of results that are stored by tasks of `width` columns.
+    fn in_rows(&self, results: &CpuTensor, width: usize) -> CpuTensor {
+        let (rows, cols, from) = (results.cols() / width, results.rows() * width, results.as_slice());
         let mut out = self.pool.tensor(rows, cols);
-        let from = results.as_slice();
         self.each_row(out.as_mut_slice(), cols, |t, row| {
-            for (tile, to) in row.as_chunks_mut::<TILE>().0.iter_mut().enumerate() {
-                to.copy_from_slice(&from[(tile * rows + t) * TILE..][..TILE]);
+            for (task, to) in row.chunks_exact_mut(width).enumerate() {
+                to.copy_from_slice(&from[(task * rows + t) * width..][..width]);
             }
         });
         out

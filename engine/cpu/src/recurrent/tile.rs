@@ -1,4 +1,4 @@
-//! The recurrence of a tile: some columns of a head's matrix, for the new tokens of a sequence.
+//! The recurrence of some columns of a head's matrix, for the new tokens of a sequence.
 
 use checkpoint::config::RecurrentKind;
 use pulp::{Simd, WithSimd};
@@ -8,21 +8,21 @@ use super::{Job, TILE};
 /// Sums that are computed in turns, so that an addition need not wait for the one before.
 const SUMS: usize = 4;
 
-/// A tile's task.
-pub(super) struct Tile<'a> {
+/// Some columns of a head, for one sequence.
+pub(super) struct Columns<'a> {
     /// The row of the sequence's first new token.
     pub first_row: usize,
-    /// The number of the tile among the tiles of all heads.
-    pub tile: usize,
-    /// `[tokens][TILE]`: the results.
+    /// The first column among the columns of all heads.
+    pub first: usize,
+    /// `[tokens][columns]`: the results.
     pub out: &'a mut [f32],
-    /// The number of new tokens before each state, and the tile's part of the state, `[key_dim][TILE]`.
+    /// The number of new tokens before each state, and the columns' part of the state, `[tiles][key_dim][TILE]`.
     pub states: Vec<(usize, &'a mut [f32])>,
 }
 
 pub(super) struct Run<'a, 'b, 'c> {
     pub job: &'a Job<'a>,
-    pub tile: &'b mut Tile<'c>,
+    pub columns: &'b mut Columns<'c>,
 }
 
 impl WithSimd for Run<'_, '_, '_> {
@@ -30,7 +30,9 @@ impl WithSimd for Run<'_, '_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Run { job, tile: Tile { first_row, tile, out, states } } = self;
+        let Run { job, columns: Columns { first_row, first, out, states } } = self;
+        let size = job.weight.shape.key_dim * TILE;
+        let width = states.first().map_or(0, |(_, state)| state.len() / size * TILE);
         let mut from = 0;
         for i in 0..states.len() {
             let (done, left) = states.split_at_mut(i);
@@ -38,8 +40,11 @@ impl WithSimd for Run<'_, '_, '_> {
             if let Some((_, earlier)) = done.last() {
                 state.copy_from_slice(earlier);
             }
-            for token in from..*end {
-                job.token(simd, *first_row + token, *tile, state, &mut out[token * TILE..][..TILE]);
+            for (tile, state) in state.chunks_exact_mut(size).enumerate() {
+                for token in from..*end {
+                    let out = &mut out[token * width + tile * TILE..][..TILE];
+                    job.token(simd, *first_row + token, *first + tile * TILE, state, out);
+                }
             }
             from = *end;
         }
@@ -47,12 +52,13 @@ impl WithSimd for Run<'_, '_, '_> {
 }
 
 impl Job<'_> {
-    /// Takes a token through a tile: `S = decay * S + key * added`, and the result is `query . S`. In a delta net `added` is
-    /// the difference between the token's value and the value that the decayed state has for the key.
+    /// Takes a token through the tile that begins at column `first`: `S = decay * S + key * added`, and the result is
+    /// `query . S`. In a delta net `added` is the token's rate times
+    /// the difference between its value and the value that the decayed state has for its key.
     #[inline(always)]
-    fn token<S: Simd>(&self, simd: S, row: usize, tile: usize, state: &mut [f32], out: &mut [f32]) {
+    fn token<S: Simd>(&self, simd: S, row: usize, first: usize, state: &mut [f32], out: &mut [f32]) {
         let shape = &self.weight.shape;
-        let (head, channels) = (tile * TILE / shape.value_dim, shape.channels());
+        let (head, channels) = (first / shape.value_dim, shape.channels());
         let mixed = &self.mixed[row * channels..][..channels];
         let [query, key, values] = self.columns(head);
         let (query, key) = (&mixed[query..][..shape.key_dim], &mixed[key..][..shape.key_dim]);
@@ -60,7 +66,7 @@ impl Job<'_> {
         let rates = &self.rates[row * 2 * shape.heads..];
         let (decay, factor) = (simd.splat_f32s(rates[head]), simd.splat_f32s(rates[shape.heads + head]));
         let width = TILE / S::F32_LANES;
-        let values = S::as_simd_f32s(&mixed[values + tile * TILE..][..TILE]).0;
+        let values = S::as_simd_f32s(&mixed[values + first..][..TILE]).0;
         let (state, out) = (S::as_mut_simd_f32s(state).0, S::as_mut_simd_f32s(out).0);
         let zero = [simd.splat_f32s(0.0); SUMS];
         for (v, value) in values.iter().enumerate() {
