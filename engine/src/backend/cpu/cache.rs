@@ -52,6 +52,14 @@ impl CpuKvCache {
         }
     }
 
+    /// The states of a recurrent layer. The state in block `id` of a batch's tables begins at
+    /// `id * stride`, with the returned stride.
+    pub(super) fn states(&mut self, place: LayerPlace) -> (&mut [f32], usize) {
+        let (range, stride) = (self.layer_range(place), self.layout.layer_bytes(place.group) / size_of::<f32>());
+        let whole = range.len() / size_of::<f32>() * size_of::<f32>();
+        (bytemuck::cast_slice_mut(&mut self.data[range][..whole]), stride)
+    }
+
     /// Makes the moves list by list, because a page may pass from one group of layers to another between the lists.
     pub(super) fn move_blocks(&mut self, moves: &BlockMoves) {
         let BlockMoves { swap_out, swap_in, copies } = moves;

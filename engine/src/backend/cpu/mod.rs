@@ -274,7 +274,10 @@ impl Backend for CpuBackend {
         inputs: &Inputs,
     ) -> CpuTensor {
         let place = cache.layout.place(layer);
-        let states = cache.states(place, &inputs.spans, &inputs.batch.groups[place.group].blocks);
+        let block_size = cache.layout.block_size;
+        let (blocks, stride) = cache.states(place);
+        let tables = &inputs.batch.groups[place.group].blocks;
+        let states = cpu::States { blocks, stride, block_size, spans: &inputs.spans, tables };
         let mut y = self.cpu.recurrent(x, heads.map(|[steps, _]| steps), state, states);
         let (Some([_, gate]), Some(norm)) = (heads, norm) else { return y };
         if state.shape.kind == RecurrentKind::Mamba {
