@@ -1,6 +1,6 @@
 //! Loading a model onto the CPU, whole or divided among workers.
 
-use super::{LoadedModel, kv_layout, text_only};
+use super::{LoadedModel, kv_layout, no_drafts, text_only};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
@@ -68,6 +68,7 @@ pub(super) fn load_model(
     let notes = note
         .into_iter()
         .chain(text_only(config))
+        .chain(no_drafts(&layout, options))
         .chain(shortage)
         .chain(widened)
         .chain(unrounded)
