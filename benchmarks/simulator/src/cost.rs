@@ -122,7 +122,8 @@ impl RehearsedModel {
         let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (DTYPE, kv_dtype))?;
         let model = engine::tools::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
         let layout = cache_plan::layout(config, shard, BLOCK_SIZE, kv_dtype)?;
-        let attention = layout.groups.iter().enumerate().map(|(at, group)| {
+        let groups = layout.groups.iter().enumerate().filter(|(_, group)| group.state.is_none());
+        let attention = groups.map(|(at, group)| {
             let layers = (0..layout.num_layers()).filter(|&layer| layout.place(layer).group == at).count() as f64;
             Ok(LayerAttention { shape: shape(own.heads, group, kv_dtype)?, layers, window: group.window })
         });

@@ -149,7 +149,7 @@ fn run(words: &Words) -> Result<()> {
     let blocks = blocks.unwrap_or_default();
     let longest = args.context.max(args.prompt.unwrap_or(0));
     let model = engine::tools::model::load(&backend, &config, &mut Weights::of_zeros(dtype), longest)?;
-    let layout = KvLayout::new(&shard.kv_layers(&config), BLOCK_SIZE, kv_dtype);
+    let layout = KvLayout::new(&shard.memory_layers(&config), BLOCK_SIZE, kv_dtype);
     let decodes = args.batch.0.iter().map(|&batch| Kind::Decode { batch, context: args.context });
     let steps = decodes
         .chain(args.prompt.map(Kind::Prefill))

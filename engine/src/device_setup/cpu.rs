@@ -1,6 +1,6 @@
 //! Loading a model onto the CPU, whole or divided among workers.
 
-use super::{LoadedModel, kv_layout, unloaded};
+use super::{LoadedModel, kv_layout, no_drafts, unloaded};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
@@ -68,6 +68,7 @@ pub(super) fn load_model(
     let notes = note
         .into_iter()
         .chain(unloaded(config))
+        .chain(no_drafts(&layout, options))
         .chain(shortage)
         .chain(widened)
         .chain(unrounded)

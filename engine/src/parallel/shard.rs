@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::config::{DecoderLayer, Experts, LayerKv, ModelConfig, ModelFamily};
+use crate::config::{DecoderLayer, Experts, LayerKv, LayerMemory, ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
 
 /// A worker's part of a model, identified by the worker's number and the number of workers.
@@ -50,10 +50,13 @@ impl Shard {
         (self.rank * each).min(count)..((self.rank + 1) * each).min(count)
     }
 
-    /// Describes the worker's cache of every layer of a model.
-    pub fn kv_layers(self, config: &ModelConfig) -> Vec<LayerKv> {
-        let own = |layer: LayerKv| LayerKv { heads: self.heads(layer.heads).len(), ..layer };
-        config.kv_layers().into_iter().map(own).collect()
+    /// Describes the worker's memory of every layer of a model.
+    pub fn memory_layers(self, config: &ModelConfig) -> Vec<LayerMemory> {
+        let own = |layer: LayerMemory| match layer {
+            LayerMemory::Kv(kv) => LayerMemory::Kv(LayerKv { heads: self.heads(kv.heads).len(), ..kv }),
+            LayerMemory::State { elements } => LayerMemory::State { elements: self.even(elements).len() },
+        };
+        config.memory_layers().into_iter().map(own).collect()
     }
 
     /// Returns the model's configuration for one worker, with its number of heads.

@@ -16,7 +16,7 @@ use engine::tools::backend::{
 };
 use engine::tools::batch::{Batch, Span};
 use engine::tools::engine::{Engine, EngineConfig};
-use engine::tools::kv::KvLayout;
+use engine::tools::kv::{KvLayout, NO_BLOCK};
 use engine::tools::model::Model;
 use engine::tools::parallel::{ParallelRunner, RankGroup, Shard, WorkerRank};
 use engine::tools::runner::{ModelRunner, Runner};
@@ -24,7 +24,7 @@ use engine::tools::sampling::{SampleRow, Sampled, sample_row};
 use engine::tools::tensor::HostTensor;
 use engine::{Error, Result};
 
-use crate::oracle::{Memory, VOCAB, first_seen};
+use crate::oracle::{Memory, VOCAB, first_seen, is_stored};
 
 /// Heads of all workers together.
 const HEADS: usize = 4;
@@ -102,9 +102,20 @@ impl HeadBackend {
         layer % self.config.groups.len()
     }
 
+    fn block(&self, batch: &Batch, group: usize, span: &Span, position: usize) -> u32 {
+        batch.groups[group].blocks[span.table + position / self.config.block_size]
+    }
+
     fn slot(&self, batch: &Batch, group: usize, span: &Span, position: usize) -> usize {
-        let block = batch.groups[group].blocks[span.table + position / self.config.block_size] as usize;
+        let block = self.block(batch, group, span, position) as usize;
         block * self.config.block_size + position % self.config.block_size
+    }
+
+    /// The state before the first new token of a sequence.
+    fn state_before(&self, memory: &Memory, batch: &Batch, group: usize, span: &Span) -> u64 {
+        let last = (span.context - span.len).checked_sub(1);
+        let state = |p| memory.state(group, self.block(batch, group, span, p)).expect("read of an unwritten state");
+        last.map_or(0x9E37_79B9_7F4A_7C15, state)
     }
 
     fn fails(&self, at: Point) -> bool {
@@ -145,6 +156,18 @@ impl Model<HeadBackend> for Heads {
                 let salt = (layer * HEADS + head + 1) as u64;
                 for span in &batch.spans {
                     let rows = || (span.start..).zip(span.context - span.len..span.context);
+                    if backend.config.groups[group].is_state() {
+                        let mut state = backend.state_before(memory, batch, group, span);
+                        for (row, p) in rows() {
+                            state = mix(state, mix(salt, hidden[row]));
+                            let block = backend.block(batch, group, span, p);
+                            if is_stored(p, span, backend.config.block_size) && block != NO_BLOCK {
+                                memory.set_state(group, block, state);
+                            }
+                            sums[row * PIECES..].iter_mut().zip(pieces(state)).for_each(|(sum, piece)| *sum += piece);
+                        }
+                        continue;
+                    }
                     for (row, p) in rows() {
                         let slot = backend.slot(batch, group, span, p);
                         assert_eq!((batch.positions[row] as usize, batch.groups[group].slots[row] as usize), (p, slot));

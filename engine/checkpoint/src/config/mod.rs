@@ -17,7 +17,7 @@ pub use experts::{BesideNorms, Clamp, ExpertGroups, Experts, RouterScores, Routi
 pub use generation::GenerationConfig;
 pub use gpt2::Gpt2Config;
 pub use kernels::gemm::activation::Activation;
-pub use kv::LayerKv;
+pub use kv::{LayerKv, LayerMemory};
 pub use opt::OptConfig;
 pub use quantization::{Fp8Scales, GroupSize, QuantFormat, Quantization};
 pub use recurrent::{Recurrent, RecurrentKind};

@@ -25,7 +25,7 @@ pub struct CpuKvCache {
 
 impl CpuKvCache {
     pub(super) fn new(layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self> {
-        if layout.block_size == 0 || layout.groups.iter().any(|group| group.head_dim == 0) {
+        if layout.block_size == 0 || layout.groups.iter().any(|group| group.head_dim == 0 && group.state.is_none()) {
             return Err(Error::Option("a KV block needs at least one token and one element per head".into()));
         }
         let (data, swap) = (reserve(&layout, num_blocks)?, reserve(&layout, swap_blocks)?);
