@@ -11,7 +11,7 @@ use std::path::Path;
 use engine::DType;
 use engine::KvDtype;
 use engine::ModelFiles;
-use engine::tools::config::{ModelConfig, ModelFamily};
+use engine::tools::config::{LayerMemory, ModelConfig, ModelFamily};
 use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::{Completion, Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
 use safetensors::{Dtype, SafeTensors};
@@ -103,14 +103,19 @@ struct Setup {
     is_tight: bool,
 }
 
-/// Bytes of the keys and values of `tokens` tokens in all layers. In 8 bits, each head also has a scale of two bytes.
+/// Bytes of the keys and values of `tokens` tokens in all layers, and of the states of four sequences. In 8 bits, each head
+/// also has a scale of two bytes.
 fn kv_bytes(config: &ModelConfig, kv_dtype: KvDtype, tokens: usize) -> usize {
     let head = |elements: usize| match kv_dtype {
         KvDtype::Float(dtype) => elements * dtype.size(),
         KvDtype::Int8 | KvDtype::Fp8 => elements + 2,
     };
-    let layers = config.kv_layers().into_iter().enumerate().filter(|(i, layer)| layer.source == *i);
-    layers.map(|(_, layer)| 2 * layer.heads * head(layer.head_dim) * tokens).sum()
+    let bytes = |(i, layer): (usize, LayerMemory)| match layer {
+        LayerMemory::Kv(kv) if kv.source == i => 2 * kv.heads * head(kv.head_dim) * tokens,
+        LayerMemory::Kv(_) => 0,
+        LayerMemory::State { elements } => 4 * elements * size_of::<f32>(),
+    };
+    config.memory_layers().into_iter().enumerate().map(bytes).sum()
 }
 
 fn setups(config: &ModelConfig, kv_dtype: KvDtype) -> Vec<Setup> {
@@ -155,7 +160,7 @@ fn setups(config: &ModelConfig, kv_dtype: KvDtype) -> Vec<Setup> {
 /// because a page is divided into whole blocks of each group of layers.
 fn load_setup(family: &str, setup: &Setup, requests: &[(Prompt, SamplingParams)]) -> Llm {
     let mut options = setup.options.clone();
-    for _ in 0..6 {
+    for _ in 0..12 {
         let files = ModelFiles::directory(family_dir(family)).unwrap();
         if let Ok(mut llm) = Llm::load(&files, &options)
             && requests.iter().all(|(prompt, params)| llm.add(prompt, params.clone()).map(|id| llm.abort(id)).is_ok())

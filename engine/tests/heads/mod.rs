@@ -12,7 +12,8 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use engine::tools::backend::{
-    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Latent, Norm, QkNormRope,
+    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, HostRecurrent, Latent, Norm,
+    QkNormRope,
 };
 use engine::tools::batch::{Batch, Span};
 use engine::tools::engine::{Engine, EngineConfig};
@@ -220,6 +221,7 @@ impl Backend for HeadBackend {
     type GatedWeight = ();
     type ExpertsWeight = ();
     type LatentWeight = ();
+    type RecurrentWeight = ();
     type Qkv = ();
     type Inputs = Batch;
 
@@ -291,6 +293,19 @@ impl Backend for HeadBackend {
         unreachable!()
     }
     fn latent_values(&self, _: &Vec<f32>, _: &()) -> Vec<f32> {
+        unreachable!()
+    }
+    fn recurrent_weight(&self, _: HostRecurrent) -> Result<()> {
+        unreachable!()
+    }
+    fn recurrent(
+        &self,
+        _: &Vec<f32>,
+        _: Option<[&Vec<f32>; 2]>,
+        _: &(),
+        _: (&mut Vec<Memory>, usize),
+        _: &Batch,
+    ) -> Vec<f32> {
         unreachable!()
     }
     fn kv_cache(&self, _: KvLayout, _: usize, _: usize) -> Result<Vec<Memory>> {

@@ -1,6 +1,6 @@
 //! What each layer keeps of a sequence between steps.
 
-use super::{ModelConfig, ModelFamily};
+use super::{DecoderLayer, ModelConfig, ModelFamily};
 
 /// What a layer keeps of a sequence between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,14 +52,17 @@ impl ModelConfig {
                 (0..self.layers).map(|source| LayerMemory::Kv(layer(source))).collect()
             }
             ModelFamily::Decoder(decoder) => {
-                let layers = decoder.layers.iter();
-                let layer = layers.map(|layer| LayerKv {
+                let kv = |layer: &DecoderLayer| LayerKv {
                     heads: layer.kv_heads,
                     head_dim: layer.head_dim,
                     window: layer.window,
                     source: layer.source,
-                });
-                layer.map(LayerMemory::Kv).collect()
+                };
+                let layer = |layer: &DecoderLayer| match layer.recurrent {
+                    Some(recurrent) => LayerMemory::State { elements: recurrent.state() },
+                    None => LayerMemory::Kv(kv(layer)),
+                };
+                decoder.layers.iter().map(layer).collect()
             }
         }
     }

@@ -16,7 +16,8 @@ pub struct States<'a> {
     pub block_size: usize,
     /// The sequences, in the order of their tokens.
     pub spans: &'a [Span],
-    /// Block tables of all sequences, concatenated. A table may lack blocks, but has the last one.
+    /// Block tables of all sequences, concatenated. A table may lack blocks, but has the last one. The block with the state
+    /// before the step may be the last one too.
     pub tables: &'a [u32],
 }
 
@@ -40,10 +41,10 @@ impl<'a> States<'a> {
         for (sequence, span) in spans.iter().enumerate().filter(|(_, span)| span.len > 0) {
             let start = span.context - span.len;
             let block = |index: usize| tables[span.table + index];
-            let first = claims.len();
-            for index in start / block_size..=(span.context - 1) / block_size {
+            let (first, last) = (claims.len(), (span.context - 1) / block_size);
+            for index in start / block_size..=last {
                 let end = ((index + 1) * block_size).min(span.context) - start;
-                if block(index) != NO_BLOCK {
+                if block(index) != NO_BLOCK && (index == last || block(index) != block(last)) {
                     claims.push((block(index) as usize * stride, sequence, end));
                 }
             }
