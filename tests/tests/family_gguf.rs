@@ -1,4 +1,4 @@
-//! GGUF files of the families with windows, shared caches, unusual blocks and experts. `tools/family_gguf.py` writes them as
+//! GGUF files of the families with windows, shared caches, unusual blocks, experts and states. `tools/family_gguf.py` writes them as
 //! llama.cpp's converter does, and `engine::quantize` writes them again.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
@@ -36,8 +36,13 @@ fn load(files: &ModelFiles) -> Llm {
 
 /// Returns the configuration of a committed model as a GGUF file has it, which does not name the type of weights.
 fn config(family: &str) -> ModelConfig {
-    let config = ModelFiles::directory(committed_dir(family)).unwrap().config().unwrap();
-    ModelConfig { torch_dtype: None, ..config }
+    let mut config = ModelFiles::directory(committed_dir(family)).unwrap().config().unwrap();
+    config.torch_dtype = None;
+    // Files of Qwen3.5 have value heads in another order.
+    if let (true, ModelFamily::Decoder(decoder)) = (family.starts_with("qwen3.5"), &mut config.family) {
+        decoder.layers.iter_mut().filter_map(|layer| layer.recurrent.as_mut()).for_each(|layer| layer.tiled = true);
+    }
+    config
 }
 
 #[test]

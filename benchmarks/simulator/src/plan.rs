@@ -243,9 +243,13 @@ impl Plan {
         let page = self.kv.page_bytes() as f64 / (1 << 20) as f64;
         writeln!(f, "\nKV cache      {:>8} pages of {page:.2} MiB", self.slots / BLOCK_SIZES[0])?;
         write!(f, "{}", self.kv)?;
-        let whole = self.kv.whole_sequences_in(self.slots / BLOCK_SIZES[0]);
         let (fits, max_len) = (self.longest_sequences(), self.max_len);
-        writeln!(f, "room for      {fits:>8} sequences of {max_len} tokens; {whole} if windows gave no blocks back")
+        write!(f, "room for      {fits:>8} sequences of {max_len} tokens")?;
+        if self.kv.has_windows() {
+            let whole = self.kv.whole_sequences_in(self.slots / BLOCK_SIZES[0]);
+            write!(f, "; {whole} if windows gave no blocks back")?;
+        }
+        writeln!(f)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Loading a model onto the CPU, whole or divided among workers.
 
 use super::host_memory::{experts_on_disk, host_memory};
-use super::{LoadedModel, kv_layout, text_only};
+use super::{LoadedModel, kv_layout, no_drafts, unloaded};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
@@ -70,7 +70,8 @@ pub(super) fn load_model(
     });
     let notes = note
         .into_iter()
-        .chain(text_only(config))
+        .chain(unloaded(config))
+        .chain(no_drafts(&layout, options))
         .chain(shortage)
         .chain(on_disk.clone())
         .chain(widened)

@@ -40,14 +40,24 @@ pub struct EventPlace {
 pub struct EventGroup {
     /// Its index.
     pub index: usize,
-    /// Its sliding window.
+    /// Its sliding window. `None` if it keeps states.
     pub window: Option<usize>,
+    /// Whether it keeps states of recurrent layers.
+    pub is_state: bool,
 }
 
 impl EventGroup {
+    fn new(index: usize, group: &CacheGroup) -> Self {
+        EventGroup { index, window: group.window.filter(|_| !group.is_state()), is_state: group.is_state() }
+    }
+
     /// Returns vLLM's name for the kind of cache.
     fn kind(self) -> &'static str {
-        if self.window.is_some() { "sliding_window" } else { "full_attention" }
+        match self.window {
+            _ if self.is_state => "mamba",
+            Some(_) => "sliding_window",
+            None => "full_attention",
+        }
     }
 }
 
@@ -83,7 +93,7 @@ pub enum KvEvent {
 pub fn events(changes: Vec<CacheChange>, groups: &[CacheGroup]) -> Vec<KvEvent> {
     let place = |Place { space, group: index }: Place| {
         let group = groups.get(index).filter(|_| groups.len() > 1);
-        EventPlace { space, group: group.map(|group| EventGroup { index, window: group.window }) }
+        EventPlace { space, group: group.map(|group| EventGroup::new(index, group)) }
     };
     let mut events: Vec<KvEvent> = Vec::new();
     for change in changes {
@@ -257,7 +267,10 @@ mod tests {
 
     #[test]
     fn events_of_a_cache_with_several_groups_name_the_group() {
-        let place = |index, window| EventPlace { space: Space::Cache, group: Some(EventGroup { index, window }) };
+        let place = |index, window| EventPlace {
+            space: Space::Cache,
+            group: Some(EventGroup { index, window, is_state: false }),
+        };
         let of = |place| KvEvent::Stored { place, hashes: vec![5], parent: None, tokens: vec![1, 2], block_size: 2 };
         let events =
             [of(place(0, Some(128))), of(place(1, None)), KvEvent::Removed { place: place(1, None), hashes: vec![5] }];

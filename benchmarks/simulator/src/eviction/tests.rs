@@ -17,7 +17,7 @@ fn model() -> (KvLayout, Work) {
 
 /// The tokens that a prompt has in common with earlier texts, in whole blocks.
 fn known(trace: &[SessionRequest]) -> f64 {
-    let (mut numbering, mut seen) = (Numbering::default(), std::collections::HashSet::new());
+    let (mut numbering, mut seen) = (Numbering::new(BLOCK_SIZE), std::collections::HashSet::new());
     let mut known = 0;
     for request in trace {
         let asked = numbering.ask(request);

@@ -1,6 +1,34 @@
-//! The keys and values that each layer keeps.
+//! What each layer keeps of a sequence between steps.
 
-use super::{ModelConfig, ModelFamily};
+use super::{DecoderLayer, ModelConfig, ModelFamily};
+
+/// What a layer keeps of a sequence between steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LayerMemory {
+    /// Keys and values of its tokens.
+    Kv(LayerKv),
+    /// A state of fixed size, in f32.
+    State {
+        /// Elements of the state.
+        elements: usize,
+    },
+}
+
+impl LayerMemory {
+    /// The layer's keys and values. `None` for a recurrent layer.
+    pub fn kv(self) -> Option<LayerKv> {
+        match self {
+            LayerMemory::Kv(kv) => Some(kv),
+            LayerMemory::State { .. } => None,
+        }
+    }
+}
+
+impl From<LayerKv> for LayerMemory {
+    fn from(kv: LayerKv) -> Self {
+        LayerMemory::Kv(kv)
+    }
+}
 
 /// The keys and values that a layer caches for each token, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,23 +44,31 @@ pub struct LayerKv {
 }
 
 impl ModelConfig {
-    /// Describes the cache of every layer, in the order of the layers.
-    pub fn kv_layers(&self) -> Vec<LayerKv> {
+    /// Describes the memory of every layer, in the order of the layers.
+    pub fn memory_layers(&self) -> Vec<LayerMemory> {
         match &self.family {
             ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => {
                 let layer = |source| LayerKv { heads: self.kv_heads, head_dim: self.head_dim, window: None, source };
-                (0..self.layers).map(layer).collect()
+                (0..self.layers).map(|source| LayerMemory::Kv(layer(source))).collect()
             }
             ModelFamily::Decoder(decoder) => {
-                let layers = decoder.layers.iter();
-                let layer = layers.map(|layer| LayerKv {
+                let kv = |layer: &DecoderLayer| LayerKv {
                     heads: layer.kv_heads,
                     head_dim: layer.head_dim,
                     window: layer.window,
                     source: layer.source,
-                });
-                layer.collect()
+                };
+                let layer = |layer: &DecoderLayer| match layer.recurrent {
+                    Some(recurrent) => LayerMemory::State { elements: recurrent.state() },
+                    None => LayerMemory::Kv(kv(layer)),
+                };
+                decoder.layers.iter().map(layer).collect()
             }
         }
+    }
+
+    /// Describes the keys and values of every attention layer, in the order of the layers.
+    pub fn kv_layers(&self) -> Vec<LayerKv> {
+        self.memory_layers().into_iter().filter_map(LayerMemory::kv).collect()
     }
 }

@@ -69,6 +69,9 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("qwen3-8b", "Qwen/Qwen3-8B"),
     ("qwen3-14b", "Qwen/Qwen3-14B"),
     ("qwen3-32b", "Qwen/Qwen3-32B"),
+    ("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct"),
+    ("qwen3.5-27b", "Qwen/Qwen3.5-27B"),
+    ("qwen3.5-35b-a3b", "Qwen/Qwen3.5-35B-A3B"),
     ("gemma-2-2b", "google/gemma-2-2b"),
     ("gemma-2-9b", "google/gemma-2-9b"),
     ("gemma-2-27b", "google/gemma-2-27b"),
@@ -100,6 +103,7 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("gemma-4-26b-a4b", "google/gemma-4-26B-A4B"),
     ("deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite"),
     ("deepseek-v3", "deepseek-ai/DeepSeek-V3"),
+    ("lfm2-1.2b", "LiquidAI/LFM2-1.2B"),
 ];
 
 /// Whether a name ends like a GGUF file.

@@ -13,9 +13,10 @@ pub use cpu::{CpuExperts, CpuLatent, CpuProjection, CpuTensor, CpuWeight};
 
 pub use self::cache::CpuKvCache;
 use super::{
-    Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, KvLayout, Latent,
-    Norm, QkNormRope, QkNorms,
+    Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, HostRecurrent,
+    KvLayout, Latent, Norm, QkNormRope, QkNorms,
 };
+use crate::config::RecurrentKind;
 use crate::error::Result;
 use crate::parallel::{Shard, WorkerRank};
 use crate::sampling::{SampleRow, Sampled, sample_row};
@@ -35,6 +36,13 @@ pub struct QkvProjections {
     query: CpuProjection,
     key: Option<CpuProjection>,
     value: Option<CpuProjection>,
+}
+
+/// The weights of a layer that keeps a state, and the norm of its results.
+pub struct RecurrentWeight {
+    state: cpu::CpuRecurrent,
+    norm: Option<CpuWeight>,
+    eps: f32,
 }
 
 /// Queries, and keys and values if the layer computes any.
@@ -104,6 +112,7 @@ impl Backend for CpuBackend {
     type GatedWeight = [CpuProjection; 2];
     type ExpertsWeight = CpuExperts;
     type LatentWeight = CpuLatent;
+    type RecurrentWeight = RecurrentWeight;
     type Qkv = Qkv;
     type KvCache = CpuKvCache;
     type Inputs = Inputs;
@@ -157,6 +166,14 @@ impl Backend for CpuBackend {
             parts.into_iter().map(|part| self.cpu.projection(part, None)).collect::<Result<_>>()
         };
         Ok(CpuLatent { rotated: latent.rotated, queries: all(queries)?, values: all(values)? })
+    }
+
+    fn recurrent_weight(&self, weights: HostRecurrent) -> Result<RecurrentWeight> {
+        let HostRecurrent { layer, kernel, bias, decay, step_bias, skip, norm, eps } = weights;
+        let kernel = kernel.transposed().elements().to_f32();
+        let norm = norm.map(|norm| self.cpu.weight(norm)).transpose()?;
+        let state = cpu::CpuRecurrent { shape: layer, kernel, bias, decay, step_bias, skip };
+        Ok(RecurrentWeight { state, norm, eps })
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CpuKvCache> {
@@ -265,10 +282,36 @@ impl Backend for CpuBackend {
         self.cpu.latent_values(attended, weight)
     }
 
+    fn recurrent(
+        &self,
+        x: &CpuTensor,
+        heads: Option<[&CpuTensor; 2]>,
+        RecurrentWeight { state, norm, eps }: &RecurrentWeight,
+        (cache, layer): (&mut CpuKvCache, usize),
+        inputs: &Inputs,
+    ) -> CpuTensor {
+        let place = cache.layout.place(layer);
+        let block_size = cache.layout.block_size;
+        let (blocks, stride) = cache.states(place);
+        let tables = &inputs.batch.groups[place.group].blocks;
+        let states = cpu::States { blocks, stride, block_size, spans: &inputs.spans, tables };
+        let mut y = self.cpu.recurrent(x, heads.map(|[steps, _]| steps), state, states);
+        let (Some([_, gate]), Some(norm)) = (heads, norm) else { return y };
+        if state.shape.kind == RecurrentKind::Mamba {
+            self.cpu.gate(&mut y, gate);
+            self.norm_heads(&mut y, norm, *eps, true);
+        } else {
+            self.cpu.head_norm(&mut y, norm, *eps);
+            self.cpu.gate(&mut y, gate);
+        }
+        y
+    }
+
     fn change(&self, x: &mut CpuTensor, change: Change<'_, CpuTensor>) {
         match change {
             Change::Scale(factor) => self.cpu.scale(x, factor),
             Change::Softcap(cap) => self.cpu.softcap(x, cap),
+            Change::Sigmoid => self.cpu.sigmoid(x),
             Change::Add(y) => self.cpu.add(x, y),
             Change::Multiply { by, first } => self.cpu.multiply_by(x, by, first),
         }

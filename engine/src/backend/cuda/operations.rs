@@ -20,7 +20,8 @@ use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
 use super::{CudaBackend, CudaKvCache, CudaProjection, CudaQkvProjection, CudaTensor, CudaWeight, StepInputs};
 use crate::backend::{
-    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Latent, Norm, QkNormRope,
+    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, HostRecurrent, Latent, Norm,
+    QkNormRope,
 };
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -121,6 +122,7 @@ impl Backend for CudaBackend {
     type GatedWeight = CudaProjection;
     type ExpertsWeight = Infallible;
     type LatentWeight = Infallible;
+    type RecurrentWeight = Infallible;
     type Qkv = CudaTensor;
     type Inputs = StepInputs;
 
@@ -157,6 +159,10 @@ impl Backend for CudaBackend {
 
     fn latent_weight(&self, _: Latent, _: Vec<HostTensor>, _: Vec<HostTensor>) -> Result<Infallible> {
         Err(Error::Unsupported("the GPU has no kernels for latent vectors".into()))
+    }
+
+    fn recurrent_weight(&self, _: HostRecurrent) -> Result<Infallible> {
+        Err(Error::Unsupported("the GPU has no kernels for layers that keep a state".into()))
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CudaKvCache> {
@@ -321,6 +327,17 @@ impl Backend for CudaBackend {
     }
 
     fn latent_values(&self, _: &CudaTensor, weight: &Infallible) -> CudaTensor {
+        match *weight {}
+    }
+
+    fn recurrent(
+        &self,
+        _: &CudaTensor,
+        _: Option<[&CudaTensor; 2]>,
+        weight: &Infallible,
+        _: (&mut CudaKvCache, usize),
+        _: &StepInputs,
+    ) -> CudaTensor {
         match *weight {}
     }
 

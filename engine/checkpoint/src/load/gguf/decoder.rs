@@ -3,7 +3,7 @@
 use super::entries::refused;
 use super::names::Architecture;
 use super::writer::Entries;
-use crate::config::{Activation, DecoderConfig, DecoderLayer, Experts, ModelConfig, Rope, RopeScaling};
+use crate::config::{Activation, DecoderConfig, DecoderLayer, Experts, ModelConfig, RecurrentKind, Rope, RopeScaling};
 use crate::error::{Error, Result};
 
 /// The shape and settings of a decoder, to be written.
@@ -33,6 +33,7 @@ impl Decoder<'_> {
         }
         self.feed_forward()?;
         self.heads();
+        self.states()?;
         match self.architecture {
             Architecture::Cohere2 => self.f32("attention.layer_norm_epsilon", self.decoder.eps),
             _ => self.f32("attention.layer_norm_rms_epsilon", self.decoder.eps),
@@ -111,7 +112,11 @@ impl Decoder<'_> {
 
     /// Writes the sizes of heads.
     fn heads(&mut self) {
-        self.of_layers("attention.head_count_kv", |layer| layer.kv_heads);
+        let marks_states = matches!(self.architecture, Architecture::GraniteHybrid | Architecture::Lfm2);
+        self.of_layers("attention.head_count_kv", |layer| match layer.recurrent {
+            Some(_) if marks_states => 0,
+            _ => layer.kv_heads,
+        });
         let layers = &self.decoder.layers;
         if self.architecture == Architecture::Gemma4 {
             let own = layers.iter().enumerate().filter(|(i, layer)| layer.source == *i).count();
@@ -130,6 +135,52 @@ impl Decoder<'_> {
         self.u32("attention.key_length", head_dim);
         self.u32("attention.value_length", head_dim);
         self.u32("rope.dimension_count", self.decoder.ropes.first().map_or(head_dim, |rope| rope.rotated));
+    }
+
+    /// Writes the sizes of layers that keep a state.
+    fn states(&mut self) -> Result<()> {
+        let mut layers = self.decoder.layers.iter().enumerate().filter_map(|(i, layer)| Some((i, layer.recurrent?)));
+        let Some((_, layer)) = layers.next() else { return Ok(()) };
+        if layer.kind == RecurrentKind::Convolution {
+            self.u32("shortconv.l_cache", layer.kernel);
+            return Ok(());
+        }
+        for (key, value) in [
+            ("ssm.conv_kernel", layer.kernel),
+            ("ssm.state_size", layer.key_dim),
+            ("ssm.group_count", layer.key_heads),
+            ("ssm.time_step_rank", layer.heads),
+            ("ssm.inner_size", layer.inner()),
+        ] {
+            self.u32(key, value);
+        }
+        let attention: Vec<usize> = self
+            .decoder
+            .layers
+            .iter()
+            .enumerate()
+            .filter(|(_, layer)| layer.recurrent.is_none())
+            .map(|(i, _)| i)
+            .collect();
+        match self.architecture {
+            Architecture::GraniteHybrid => {
+                let rotates = attention.iter().any(|i| self.decoder.layers[*i].rope.is_some());
+                let name = self.name("rope.scaling.finetuned");
+                self.entries.bool(&name, rotates);
+            }
+            _ => {
+                // llama.cpp derives the layers from this number.
+                let interval = attention.first().map_or(self.decoder.layers.len() + 1, |first| first + 1);
+                if (0..self.decoder.layers.len()).any(|i| attention.contains(&i) != (i + 1).is_multiple_of(interval)) {
+                    return Err(refused("other layers than usual keep a state"));
+                }
+                self.u32("full_attention_interval", interval);
+                // The three positions of a token of an image. They are equal in text.
+                let name = self.name("rope.dimension_sections");
+                self.entries.i32s(&name, &[11, 11, 10, 0]);
+            }
+        }
+        Ok(())
     }
 
     /// Writes the window, and which layers have it.
@@ -159,13 +210,13 @@ impl Decoder<'_> {
 
     /// Writes the factors and caps of attention and logits.
     fn factors(&mut self) -> Result<()> {
-        use Architecture::{Cohere2, Gemma2, Gemma3, Gemma4, Granite, GraniteMoe};
+        use Architecture::{Cohere2, Gemma2, Gemma3, Gemma4, Granite, GraniteHybrid, GraniteMoe};
         let decoder = self.decoder;
         let scale = decoder.layers.first().map_or(1.0, |layer| layer.scale);
         match self.architecture {
             Gemma2 | Gemma3 => self.f32("attention.scale", scale),
             Cohere2 => self.f32("logit_scale", decoder.logits_multiplier),
-            Granite | GraniteMoe => {
+            Granite | GraniteMoe | GraniteHybrid => {
                 self.f32("attention.scale", scale);
                 self.f32("embedding_scale", decoder.embedding_multiplier);
                 self.f32("residual_scale", decoder.residual_multiplier);
@@ -189,8 +240,9 @@ impl Decoder<'_> {
 
     /// Writes the rotation of layers without a window, and the base of the others' rotation.
     fn rotations(&mut self) -> Result<()> {
+        let attention = || self.decoder.layers.iter().filter(|layer| layer.recurrent.is_none());
         let rope = |is_windowed: bool| {
-            let layer = self.decoder.layers.iter().find(|layer| layer.window.is_some() == is_windowed);
+            let layer = attention().find(|layer| layer.window.is_some() == is_windowed);
             layer.and_then(|layer| layer.rope).and_then(|rope| self.decoder.ropes.get(rope))
         };
         let (windowed, full) = (rope(true), rope(false));
@@ -216,7 +268,9 @@ impl Decoder<'_> {
         let fits = |(i, layer): (usize, &DecoderLayer)| match self.architecture {
             Architecture::SmolLm3 => layer.rope.is_some() == ((i + 1) % 4 != 0),
             Architecture::Cohere2 => layer.rope.is_some() == layer.window.is_some(),
-            _ => layer.rope.is_some(),
+            // A flag says whether attention rotates.
+            Architecture::GraniteHybrid => true,
+            _ => layer.rope.is_some() || layer.recurrent.is_some(),
         };
         match layers.into_iter().all(fits) {
             true => Ok(()),

@@ -6,12 +6,17 @@ use rayon::prelude::*;
 
 use super::file_type::{FileType, Role};
 use super::names::Architecture;
+use super::tiling::Tiling;
 use super::writer::{Stored, Tensor};
 use crate::config::{Experts, ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
 use crate::load::Weights;
 use crate::quantised::{QuantType, encode};
 use crate::tensor::{DType, HostTensor};
+
+/// Parts of the names of matrices that keep their type, because small errors in them matter: routers and the rates of
+/// states.
+const KEPT: [&str; 4] = ["position_embd", "ffn_gate_inp.", "ssm_alpha", "ssm_beta"];
 
 /// One or several tensors of the model that become one or two tensors of the file.
 pub(super) struct Source {
@@ -25,6 +30,8 @@ pub(super) struct Source {
     interleaved: Option<usize>,
     /// Whether one is added to each element.
     adds_one: bool,
+    /// The order of heads, if it is not the model's.
+    tiling: Option<Tiling>,
     /// The tensors to write. Two are the gate and the up projections of experts, which are one tensor in the model.
     pub tensors: Vec<Tensor>,
     /// Whether rows of gate and up alternate.
@@ -117,13 +124,29 @@ impl List<'_> {
             // It is a vector in files.
             stored_shape.retain(|extent| *extent != 1);
         }
-        let stored = self.stored(file_name, &names[0], &stored_shape);
+        let is_kernel = file_name.ends_with("conv1d.weight") || file_name.ends_with("shortconv.conv.weight");
+        if is_kernel {
+            stored_shape.retain(|extent| *extent != 1);
+        }
+        if architecture == Architecture::GraniteHybrid {
+            // llama.cpp has groups of heads, of which these models have one.
+            match file_name.rsplit('.').next() {
+                Some("ssm_a" | "ssm_d") => stored_shape.push(1),
+                _ if file_name.ends_with("ssm_norm.weight") => stored_shape.insert(0, 1),
+                _ => {}
+            }
+        }
+        let stored = match is_kernel || shape.len() == 1 {
+            true => Stored::Float(DType::F32),
+            false => self.stored(file_name, &names[0], &stored_shape),
+        };
         let heads = if name.contains("q_proj") { config.heads } else { config.kv_heads };
         let (interleaved, adds_one) = (architecture.interleaves(file_name), architecture.adds_one(file_name));
+        let tiling = Tiling::of(architecture, config, file_name);
         let tensor = |name| Tensor { name, shape: stored_shape.clone(), stored };
         let tensors = file_names.into_iter().map(tensor).collect();
         let interleaved = interleaved.then_some(heads);
-        Some(Source { names, shape, transposed, interleaved, adds_one, tensors, alternating })
+        Some(Source { names, shape, transposed, interleaved, adds_one, tiling, tensors, alternating })
     }
 
     /// Returns the type of the tensor `file_name` with this shape. `name` is a tensor of the model that it comes from.
@@ -139,9 +162,8 @@ impl List<'_> {
         };
         let own = Stored::Float(self.weights.dtype());
         match shape {
-            [_, _] if file_name.starts_with("position_embd") => own,
-            // Routers are not quantised, because small errors can change their choices.
-            [_, .., cols] if file_name.ends_with(".weight") && !file_name.contains("ffn_gate_inp.") => kind
+            [_, _] if KEPT.iter().any(|part| file_name.contains(part)) => own,
+            [_, .., cols] if file_name.ends_with(".weight") => kind
                 .of_matrix(role(file_name, self.config.tie_word_embeddings), self.config.layers, *cols)
                 .map_or(own, Stored::Quantised),
             _ => Stored::Float(DType::F32),
@@ -201,8 +223,13 @@ impl Source {
             });
         }
         if self.adds_one {
-            let elements = tensor.to_dtype(DType::F32).elements().to_f32();
-            tensor = HostTensor::from_f32(self.shape.clone(), elements.into_iter().map(|x| x + 1.0).collect());
+            tensor = tensor.map(|x| x + 1.0);
+        }
+        if let Some(tiling) = self.tiling {
+            tensor = tiling.apply(tensor);
+        }
+        if self.tensors[0].name.ends_with(".ssm_a") {
+            tensor = tensor.map(|log| -log.exp());
         }
         tensor
     }

@@ -151,6 +151,19 @@ fn granites_factors_are_read_as_decimals() {
 }
 
 #[test]
+fn layers_that_only_predict_further_tokens_are_left_out() {
+    let states = [("conv_kernel", 4.0), ("state_size", 16.0), ("group_count", 2.0), ("time_step_rank", 4.0)];
+    let states = states.map(|(key, number)| (format!("ssm.{key}"), number));
+    let mut settings = sizes([3, 64, 2, 2, 32]);
+    settings.extend([("nextn_predict_layers", 1.0), ("ssm.inner_size", 128.0), ("rope.dimension_count", 8.0)]);
+    settings.extend(states.iter().map(|(key, number)| (key.as_str(), *number)));
+    let config = config_of("qwen35", &settings, &[], &["blk.0.ssm_conv1d.weight"]).unwrap();
+    assert_eq!((&config["num_hidden_layers"], full_layers(&config)), (&json!(2), vec![1]));
+    let heads = ["key_head_dim", "value_head_dim"].map(|part| &config[format!("linear_{part}")]);
+    assert_eq!((heads, &config["linear_value_heads_tiled"]), ([&json!(16), &json!(32)], &json!(true)));
+}
+
+#[test]
 fn more_experts_layers_or_rotated_elements_than_possible_are_refused() {
     let cases = [
         ("smollm3", ("block_count", 4e9), "the number of layers"),
