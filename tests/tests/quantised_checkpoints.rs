@@ -155,7 +155,8 @@ fn quantised_models_compute_like_their_elements() {
         let is_fp8 = form.contains("fp8");
         let bound = if is_fp8 { 0.01 } else { 0.4 };
         assert!(mean < bound && (has_experts(form) || (mean > 0.01) != is_fp8), "{form}: {mean} {most}");
-        assert!(drift > mean && drift < 4.0, "{form}: {drift} {worst}");
+        let bound = if has_experts(form) { 5.0 } else { 4.0 };
+        assert!(drift > mean && drift < bound, "{form}: {drift} {worst}");
     }
 }
 
