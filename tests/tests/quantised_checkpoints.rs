@@ -132,7 +132,9 @@ fn quantised_models_compute_like_their_elements() {
         let (directory, exact) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let files = checkpoint(form, model, directory.path());
         let mut llm = load(&files, Options::default());
-        assert_eq!((&llm.device().quantised[..], llm.device().notes.len()), (kinds, 0), "{form}");
+        // Rows of 48 elements have no groups of 32, and a note says so.
+        let notes = usize::from(form == "fp8-deepseek3");
+        assert_eq!((&llm.device().quantised[..], llm.device().notes.len()), (kinds, notes), "{form}");
         let texts = texts(model);
         let read = scores(&mut llm, &texts);
         let elements = scores(&mut load(&dequantised(&files, exact.path()), Options::default()), &texts);
@@ -153,7 +155,8 @@ fn quantised_models_compute_like_their_elements() {
         let is_fp8 = form.contains("fp8");
         let bound = if is_fp8 { 0.01 } else { 0.4 };
         assert!(mean < bound && (has_experts(form) || (mean > 0.01) != is_fp8), "{form}: {mean} {most}");
-        assert!(drift > mean && drift < 4.0, "{form}: {drift} {worst}");
+        let bound = if has_experts(form) { 5.0 } else { 4.0 };
+        assert!(drift > mean && drift < bound, "{form}: {drift} {worst}");
     }
 }
 
@@ -173,7 +176,7 @@ fn two_workers_load_their_shards() {
             "compressed-fp8-gemma4" => Some("64 columns of a matrix in fp8-g128"),
             "gptq-qwen3-moe" => Some("16 columns of a matrix in int4-g32"),
             "compressed-int8-qwen2-moe" => Some("16 columns of a matrix in q8_0"),
-            "fp8-deepseek3" | "fp8-gemma4-moe" => Some("16 columns of a matrix in fp8-g32"),
+            "fp8-deepseek3" | "fp8-gemma4-moe" => Some("48 columns of a matrix in fp8-g32"),
             "compressed-fp8" | "awq" | "fp8" => None,
             _ if FAMILIES.iter().any(|(family, ..)| *family == form) => None,
             other => panic!("{other}"),

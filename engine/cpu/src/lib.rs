@@ -252,6 +252,7 @@ impl Cpu {
         match tensor.shape().len() {
             2 if tensor.quantised().is_some() => {
                 let packed = PackedMatrix::new(&tensor, &self.threads, &self.pages)?;
+                tensor.discard_pages();
                 Ok(CpuWeight(WeightData::Quantised(Arc::new(packed))))
             }
             1 | 2 => Ok(CpuWeight(WeightData::Elements(Arc::new(tensor.into_elements())))),
@@ -266,6 +267,7 @@ impl Cpu {
     pub fn to_projection(&self, weight: CpuWeight, is_embedding: bool) -> Result<CpuWeight> {
         let WeightData::Elements(tensor) = weight.0 else { return Ok(weight) };
         let panels = Arc::new(Panels::new(&tensor, &self.threads, &self.pages)?);
+        tensor.discard_pages();
         Ok(CpuWeight(WeightData::Panels(panels, is_embedding.then_some(tensor))))
     }
 
