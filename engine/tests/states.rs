@@ -5,12 +5,12 @@
 
 mod oracle;
 
+use engine::DType;
 use engine::tools::config::{LayerKv, LayerMemory};
 use engine::tools::engine::{Engine, EngineConfig};
 use engine::tools::kv::{BlockPool, BlockTable, CacheGroup, KvDtype, KvLayout};
 use engine::tools::sampling::SamplingParams;
-use engine::{DType, SchedulerOptions};
-use oracle::{EOS, VOCAB, config, engine, finish, greedy, scheduler_options};
+use oracle::{EOS, VOCAB, config, engine, finish, greedy};
 
 const BLOCK: usize = 4;
 /// A prompt's states are kept every so many blocks.
@@ -103,12 +103,13 @@ fn a_sequence_needs_one_state_where_memory_is_short() {
 
 #[test]
 fn evicted_states_come_back_from_the_swap_space() {
-    let scheduler = SchedulerOptions { prefix_caching: true, ..scheduler_options() };
-    let mut engine = engine(EngineConfig { swap_blocks: 100, scheduler, ..recurrent(8) });
+    let mut engine = engine(EngineConfig { swap_blocks: 100, ..recurrent(8) });
     let prompts: Vec<Vec<u32>> = (0..6).map(|start| text(start, 60)).collect();
-    let first: Vec<_> = prompts.iter().map(|prompt| ask(&mut engine, prompt, 6).0).collect();
-    for (prompt, first) in prompts.iter().zip(first) {
-        assert_eq!(ask(&mut engine, prompt, 6), (first, 56));
+    let answers: Vec<_> = prompts.iter().map(|prompt| ask(&mut engine, prompt, 6).0).collect();
+    let roomy = || oracle::engine(recurrent(200));
+    for (prompt, answer) in prompts.iter().zip(answers) {
+        let next = [&prompt[..], &answer, &[3; 5]].concat();
+        assert_eq!(ask(&mut engine, &next, 6), (ask(&mut roomy(), &next, 6).0, 64));
     }
     assert!(engine.stats().swap_hit_tokens > 0);
 }
