@@ -220,11 +220,11 @@ impl KvLayout {
         keys.map(|group| self.group_block_bytes(group)).sum()
     }
 
-    /// The number of blocks after which a group's states are as large as the keys and values of these blocks. A prompt's
-    /// states are kept that often, so they take at most as much memory. Small states are kept in every block.
+    /// The number of blocks whose keys and values take about as much memory as a group's states. A prompt's states are
+    /// kept that often. Small states are kept in every block.
     fn state_stride(&self, group: usize) -> Option<usize> {
         self.groups[group].state?;
-        let stride = self.group_block_bytes(group).div_ceil(self.block_bytes().max(1));
+        let stride = self.group_block_bytes(group) / self.block_bytes().max(1);
         Some(stride.clamp(1, u32::MAX as usize))
     }
 

@@ -267,19 +267,20 @@ mod tests {
 
     #[test]
     fn events_of_a_cache_with_several_groups_name_the_group() {
-        let place = |index, window| EventPlace {
-            space: Space::Cache,
-            group: Some(EventGroup { index, window, is_state: false }),
-        };
+        let states = EventGroup::new(2, &CacheGroup::states(7, 1, 1));
+        let in_group = |group| EventPlace { space: Space::Cache, group: Some(group) };
+        let place = |index, window| in_group(EventGroup { index, window, is_state: false });
         let of = |place| KvEvent::Stored { place, hashes: vec![5], parent: None, tokens: vec![1, 2], block_size: 2 };
-        let events =
-            [of(place(0, Some(128))), of(place(1, None)), KvEvent::Removed { place: place(1, None), hashes: vec![5] }];
+        let removed = KvEvent::Removed { place: place(1, None), hashes: vec![5] };
+        let events = [of(place(0, Some(128))), of(place(1, None)), removed, of(in_group(states))];
         let maps = decoded(&events, EventFormat::Map);
         let field = |event: usize, name: &str| maps[1][event][name].clone();
         assert_eq!((field(0, "group_idx"), field(0, "kv_cache_spec_kind")), (json!(0), json!("sliding_window")));
         assert_eq!(field(0, "kv_cache_spec_sliding_window"), json!(128));
         assert_eq!((field(1, "group_idx"), field(1, "kv_cache_spec_kind")), (json!(1), json!("full_attention")));
         assert_eq!((field(1, "kv_cache_spec_sliding_window"), field(2, "group_idx")), (Value::Null, json!(1)));
+        assert_eq!((field(3, "group_idx"), field(3, "kv_cache_spec_kind")), (json!(2), json!("mamba")));
+        assert_eq!(field(3, "kv_cache_spec_sliding_window"), Value::Null);
         let arrays = decoded(&events, EventFormat::Array);
         assert_eq!(arrays[1][0].as_array().unwrap()[9..], [json!(0), json!("sliding_window"), json!(128)]);
         assert_eq!(arrays[1][1].as_array().unwrap()[9..], [json!(1), json!("full_attention"), Value::Null]);

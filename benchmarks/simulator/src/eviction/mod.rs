@@ -54,9 +54,13 @@ impl Asked {
         (self.prompt - 1) / self.block_size
     }
 
-    /// Returns the number of tokens after the next step, if `done` are computed.
+    /// Returns the number of tokens after the next step, if `done` are computed. Steps that generate end with a block,
+    /// which gives the same blocks as steps of one token.
     fn next(&self, done: usize) -> usize {
-        if done < self.prompt { self.prompt.min(done + CHUNK) } else { self.computed().min(done + BLOCK_SIZE) }
+        match done < self.prompt {
+            true => self.prompt.min(done + CHUNK),
+            false => self.computed().min((done / BLOCK_SIZE + 1) * BLOCK_SIZE),
+        }
     }
 }
 

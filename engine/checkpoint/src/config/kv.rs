@@ -1,8 +1,8 @@
-//! What each layer keeps of a sequence between steps.
+//! The memory of each layer.
 
 use super::{DecoderLayer, ModelConfig, ModelFamily};
 
-/// What a layer keeps of a sequence between steps.
+/// The memory that a layer needs for a sequence between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayerMemory {
     /// Keys and values of its tokens.

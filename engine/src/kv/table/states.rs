@@ -42,15 +42,10 @@ impl Checkpoints<'_> {
         self.asked.is_some_and(|asked| asked.binary_search(&(end as u32)).is_ok())
     }
 
-    /// The value of the state after a block that is given back. A later prompt may begin at a state that decode has
-    /// written, but that one is soon replaced.
+    /// The value of the state after a block that is given back. Only a branch is known to be useful. A state in a prompt is
+    /// soon replaced by one in its answer, which gets its value when the answer ends.
     pub fn value(&self, index: usize) -> Value {
-        let end = index + 1;
-        match end == self.branch {
-            true => Value::High,
-            false if self.is_asked(end) || self.stride > 1 && end.is_multiple_of(self.stride) => Value::Middle,
-            false => Value::Low,
-        }
+        if index + 1 == self.branch { Value::High } else { Value::Low }
     }
 }
 
