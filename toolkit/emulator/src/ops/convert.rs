@@ -174,9 +174,15 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
         ("rni", Type::F16, Type::F16, false, false) => {
             rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).round_ties_even()) })
         }
-        ("rzi", Type::F16, Type::F16, false, false) => rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).trunc()) }),
-        ("rmi", Type::F16, Type::F16, false, false) => rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).floor()) }),
-        ("rpi", Type::F16, Type::F16, false, false) => rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).ceil()) }),
+        ("rzi", Type::F16, Type::F16, false, false) => {
+            rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).trunc()) })
+        }
+        ("rmi", Type::F16, Type::F16, false, false) => {
+            rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).floor()) })
+        }
+        ("rpi", Type::F16, Type::F16, false, false) => {
+            rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).ceil()) })
+        }
         ("rni", Type::Bf16, Type::Bf16, false, false) => {
             rare_lanes!(|a: bf16| -> bf16 { f32_to_bf16(bf16_to_f32(a).round_ties_even()) })
         }
