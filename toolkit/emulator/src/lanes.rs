@@ -4,8 +4,8 @@
 //! x86-64 processors without vectors call the last version for lane after lane. The decoder picks one version when it
 //! resolves an instruction.
 //!
-//! Rare operations have only the version for a single lane, because there are many of them. For other processors the
-//! compiler vectorises the 32 lanes as well as it can.
+//! Rare operations are many and have only the version for a single lane. For other processors the compiler vectorises
+//! the 32 lanes as well as it can.
 
 use half::{bf16, f16};
 use std::ops::{Deref, DerefMut};

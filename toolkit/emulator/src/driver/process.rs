@@ -263,7 +263,7 @@ fn with_context<T>(id: u32, action: impl FnOnce(&mut Session<'_>) -> Result<T>) 
     result
 }
 
-/// [`with_context`] for actions that store their result. There are hundreds of actions, and this is compiled once.
+/// [`with_context`] for actions that store their result. It is compiled once for all actions.
 fn in_context(id: u32, action: &mut dyn FnMut(&mut Session<'_>)) -> Result<()> {
     loop {
         let group = find(id)?;
