@@ -167,7 +167,8 @@ fn gemma_and_olmo_write_calls_that_are_not_json() {
     let many = "<function_calls>x</function_calls>".repeat(40);
     assert_eq!(read(&olmo, &many), [text(&many)]);
     let lfm2 = "So.<|tool_call_start|>[get(a='<|tool_call_end|>'), set()]<|tool_call_end|>Done.";
-    let want = [&[text("So.")][..], &call("get", "{\"a\":\"<|tool_call_end|>\"}"), &call("set", "{}"), &[text("Done.")]];
+    let want =
+        [&[text("So.")][..], &call("get", "{\"a\":\"<|tool_call_end|>\"}"), &call("set", "{}"), &[text("Done.")]];
     assert_eq!(read(&tools(ToolFormat::Lfm2), lfm2), want.concat());
     let parameters = Some(serde_json::json!({"properties": {"a": {"type": "string"}}}));
     let tool = Tool { name: "get".into(), parameters, strict: false };
@@ -278,11 +279,7 @@ fn a_template_shows_its_format() {
         ("<|observation|> <arg_key>", None, None),
         ("<|tool_call>call: <channel|>", Some(ToolFormat::Gemma4), Some(ThoughtFormat::Gemma4)),
         ("<function_calls> </think>", Some(ToolFormat::Olmo3), Some(ThoughtFormat::Think)),
-        (
-            "<tool_call>\n<function=f>\n<parameter=p> </think>",
-            Some(ToolFormat::Qwen3Coder),
-            Some(ThoughtFormat::Think),
-        ),
+        ("<tool_call>\n<function=f>\n<parameter=p> </think>", Some(ToolFormat::Qwen3Coder), Some(ThoughtFormat::Think)),
         ("<function=f>{}</function>", None, None),
         ("<|tool_list_start|>[", Some(ToolFormat::Lfm2), None),
         (

@@ -2,8 +2,8 @@
 //! implementation serve all of them.
 
 use super::experts::Experts;
-use super::recurrent::Recurrent;
 use super::fields::in_range;
+use super::recurrent::Recurrent;
 use super::{Activation, MAX_HEAD_DIM, MAX_HEADS, MAX_POSITIONS, MAX_WIDTH, Rope};
 use crate::error::{Error, Result};
 

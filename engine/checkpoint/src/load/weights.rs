@@ -223,7 +223,8 @@ impl Weights {
     /// Divides the fused projections of shared experts, and names them like dense layers. GGUF files of models without other
     /// experts have them so.
     pub(super) fn divide_shared_experts(&mut self) -> Result<()> {
-        let shared: Vec<String> = self.tensors.keys().filter(|name| name.contains(".mlp.shared_expert.")).cloned().collect();
+        let shared: Vec<String> =
+            self.tensors.keys().filter(|name| name.contains(".mlp.shared_expert.")).cloned().collect();
         for name in shared {
             let Some(tensor) = self.tensors.remove(&name) else { continue };
             let other = name.replace(".shared_expert.", ".");

@@ -47,7 +47,9 @@ impl Cpu {
                 }
                 if kind == RecurrentKind::DeltaNet {
                     let (queries, keys) = row[..2 * keys].split_at_mut(keys);
-                    queries.chunks_exact_mut(key_dim).for_each(|x| scale_to_length(x, (key_dim as f32).powf(-0.5), EPS));
+                    queries
+                        .chunks_exact_mut(key_dim)
+                        .for_each(|x| scale_to_length(x, (key_dim as f32).powf(-0.5), EPS));
                     keys.chunks_exact_mut(key_dim).for_each(|x| scale_to_length(x, 1.0, EPS));
                 }
             },

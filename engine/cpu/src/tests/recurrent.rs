@@ -65,7 +65,8 @@ fn reference(weight: &CpuRecurrent, [x, steps]: &[Vec<f32>; 2]) -> Vec<f64> {
         let mixed: Vec<f64> = (0..channels)
             .map(|c| {
                 let tap = |j: usize| f64::from(weight.kernel[j * channels + c]);
-                let sum = (0..kernel.min(t + 1)).map(|back| tap(kernel - 1 - back) * f64::from(x[(t - back) * channels + c]));
+                let sum =
+                    (0..kernel.min(t + 1)).map(|back| tap(kernel - 1 - back) * f64::from(x[(t - back) * channels + c]));
                 let sum = sum.sum::<f64>() + weight.bias.as_ref().map_or(0.0, |bias| f64::from(bias[c]));
                 if kind == RecurrentKind::Convolution { sum } else { silu(sum) }
             })
@@ -108,9 +109,10 @@ fn reference(weight: &CpuRecurrent, [x, steps]: &[Vec<f32>; 2]) -> Vec<f64> {
                 row.iter_mut().zip(&added).for_each(|(s, a)| *s += key[i] * a);
             }
             let skip = weight.skip.as_ref().map_or(0.0, |skip| f64::from(skip[head]));
-            out.extend((0..value_dim).map(|c| {
-                (0..key_dim).map(|i| query[i] * matrix[i * value_dim + c]).sum::<f64>() + skip * value[c]
-            }));
+            out.extend(
+                (0..value_dim)
+                    .map(|c| (0..key_dim).map(|i| query[i] * matrix[i * value_dim + c]).sum::<f64>() + skip * value[c]),
+            );
         }
     }
     out
@@ -163,7 +165,8 @@ fn recurrent_layers_match_the_recurrence_in_f64() {
     let cpu = backend(2);
     for shape in shapes() {
         let (weight, input) = (weights(shape), inputs(shape, 10));
-        let got: Vec<f32> = computed(&cpu, &weight, &[&input], &[TOKENS], |_| false)[0].iter().map(|b| f32::from_bits(*b)).collect();
+        let got: Vec<f32> =
+            computed(&cpu, &weight, &[&input], &[TOKENS], |_| false)[0].iter().map(|b| f32::from_bits(*b)).collect();
         assert_close(&got, &reference(&weight, &input), 1e-5, &format!("{:?}", shape.kind));
     }
 }

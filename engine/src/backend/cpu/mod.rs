@@ -13,8 +13,8 @@ pub use cpu::{CpuExperts, CpuLatent, CpuProjection, CpuTensor, CpuWeight};
 
 pub use self::cache::CpuKvCache;
 use super::{
-    Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, HostRecurrent, KvLayout,
-    Latent, Norm, QkNormRope, QkNorms,
+    Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, HostRecurrent,
+    KvLayout, Latent, Norm, QkNormRope, QkNorms,
 };
 use crate::config::RecurrentKind;
 use crate::error::Result;

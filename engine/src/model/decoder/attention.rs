@@ -121,7 +121,8 @@ impl<B: Backend> AttentionLayer<B> {
         let (layer, name) = (&decoder.layers[i], format!("layers.{i}.self_attn"));
         let writes = layer.source == i;
         let order = HeadOrder::new(l.backend, decoder, layer);
-        let gate = if decoder.attention_gate { Some(l.gated_query(&name, layer, hidden, decoder.qkv_bias)?) } else { None };
+        let gate =
+            if decoder.attention_gate { Some(l.gated_query(&name, layer, hidden, decoder.qkv_bias)?) } else { None };
         let (query, gate) = gate.unzip();
         let mut qkv = l.qkv(&name, (layer, query), writes, hidden, decoder.qkv_bias)?;
         qkv.query = order.linear(qkv.query);
@@ -223,7 +224,13 @@ impl<B: Backend> Loader<'_, B> {
 
     /// Takes the projections to the queries and gates of the worker's heads. They are rows of one matrix: for each head its
     /// query, then its gate.
-    fn gated_query(&mut self, name: &str, layer: &DecoderLayer, inputs: usize, bias: bool) -> Result<(HostLinear, HostLinear)> {
+    fn gated_query(
+        &mut self,
+        name: &str,
+        layer: &DecoderLayer,
+        inputs: usize,
+        bias: bool,
+    ) -> Result<(HostLinear, HostLinear)> {
         let (dim, own) = (layer.head_dim, self.backend.shard().heads(layer.heads));
         let both = self.host_linear(&format!("{name}.q_proj"), 2 * layer.heads * dim, inputs, bias)?;
         let rows = |part: usize| (own.start * dim..own.end * dim).map(move |i| (i / dim * 2 + part) * dim + i % dim);

@@ -51,7 +51,8 @@ impl<B: Backend> Mlp<B> {
     ) -> Result<Self> {
         let (inner, bias) = (decoder.layers[i].inner, decoder.mlp_bias);
         let mut name = format!("layers.{i}.mlp");
-        if decoder.layers[i].experts.is_none() && l.weights.contains(&format!("{name}.shared_expert.down_proj.weight")) {
+        if decoder.layers[i].experts.is_none() && l.weights.contains(&format!("{name}.shared_expert.down_proj.weight"))
+        {
             // A model without experts may still have the shared one.
             name.push_str(".shared_expert");
         }

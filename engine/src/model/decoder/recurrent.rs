@@ -136,9 +136,8 @@ impl<B: Backend> Loader<'_, B> {
         let shared = heads / key_heads;
         let each = 2 * key_dim + 2 * shared * value_dim;
         // The row of an element of values, or of gates, which are `shared * value_dim` rows later.
-        let value = |element: usize| {
-            element / (shared * value_dim) * each + 2 * key_dim + element % (shared * value_dim)
-        };
+        let value =
+            |element: usize| element / (shared * value_dim) * each + 2 * key_dim + element % (shared * value_dim);
         let row = |channel: usize| match channel.checked_sub(2 * keys) {
             Some(element) => value(element),
             None => channel % keys / key_dim * each + channel / keys * key_dim + channel % key_dim,
@@ -223,7 +222,8 @@ impl<B: Backend> Loader<'_, B> {
             skip = is_mamba.then(|| of_heads("D")).transpose()?;
             let own = if is_mamba { part.values() } else { 0..layer.value_dim };
             let size = if is_mamba { layer.inner() } else { layer.value_dim };
-            norm = Some(HostTensor::from_f32(vec![size], self.flat(&format!("{name}.norm.weight"), size)?).into_rows(own));
+            norm =
+                Some(HostTensor::from_f32(vec![size], self.flat(&format!("{name}.norm.weight"), size)?).into_rows(own));
         }
         let kernel = taps.gathered(part.channels());
         Ok(HostRecurrent { layer: part.own, kernel, bias, decay, step_bias, skip, norm, eps })

@@ -27,11 +27,8 @@ pub const LFM2: Family = Family {
     select: |fields, decoder| {
         (decoder.qkv_bias, decoder.o_bias, decoder.mlp_bias) = (false, false, false);
         decoder.head_norm = HeadNorm::Head;
-        decoder.layer_norms = LayerNorms {
-            before_attention: Some("operator_norm"),
-            before_mlp: Some("ffn_norm"),
-            ..LayerNorms::BEFORE
-        };
+        decoder.layer_norms =
+            LayerNorms { before_attention: Some("operator_norm"), before_mlp: Some("ffn_norm"), ..LayerNorms::BEFORE };
         let defaults = RopeDefaults { theta: fields.positive_or("theta", 1e6)?, ..RopeDefaults::PLAIN };
         decoder.ropes = vec![rope::read(fields, rope_sizes(fields, decoder, POSITIONS)?, defaults)?];
         let inner = inner(fields)?;

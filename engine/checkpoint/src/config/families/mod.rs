@@ -19,8 +19,8 @@ mod smollm;
 
 use super::decoder::{DecoderConfig, DecoderLayer, HeadNorm, LayerNorms, NormKind};
 use super::experts::Experts;
-use super::recurrent::Recurrent;
 use super::fields::{Fields, in_range};
+use super::recurrent::Recurrent;
 use super::rope::{self, RopeDefaults, RopeSizes};
 use super::{MAX_LAYERS, MAX_WIDTH, ModelConfig, ModelFamily, activation, head_dim};
 use crate::error::{Error, Result};

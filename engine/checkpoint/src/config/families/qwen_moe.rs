@@ -18,7 +18,13 @@ pub const QWEN2_MOE: Family = Family {
         windows(fields, decoder)?;
         let inner = fields.usize_or("shared_expert_intermediate_size", 5632)?;
         let shared = Some(SharedExpert { inner, gated: true });
-        experts(fields, decoder, Sizes { count: 60, inner: 1408, top_k: 4 }, fields.bool_or("norm_topk_prob", false)?, shared)
+        experts(
+            fields,
+            decoder,
+            Sizes { count: 60, inner: 1408, top_k: 4 },
+            fields.bool_or("norm_topk_prob", false)?,
+            shared,
+        )
     },
 };
 
@@ -31,7 +37,13 @@ pub const QWEN3_MOE: Family = Family {
         decoder.mlp_bias = false;
         decoder.head_norm = HeadNorm::Head;
         windows(fields, decoder)?;
-        experts(fields, decoder, Sizes { count: 128, inner: 768, top_k: 8 }, fields.bool_or("norm_topk_prob", false)?, None)
+        experts(
+            fields,
+            decoder,
+            Sizes { count: 128, inner: 768, top_k: 8 },
+            fields.bool_or("norm_topk_prob", false)?,
+            None,
+        )
     },
 };
 

@@ -115,7 +115,14 @@ impl Decoder<'_> {
         ] {
             self.u32(key, value);
         }
-        let attention: Vec<usize> = self.decoder.layers.iter().enumerate().filter(|(_, layer)| layer.recurrent.is_none()).map(|(i, _)| i).collect();
+        let attention: Vec<usize> = self
+            .decoder
+            .layers
+            .iter()
+            .enumerate()
+            .filter(|(_, layer)| layer.recurrent.is_none())
+            .map(|(i, _)| i)
+            .collect();
         match self.architecture {
             Architecture::GraniteHybrid => {
                 let rotates = attention.iter().any(|i| self.decoder.layers[*i].rope.is_some());

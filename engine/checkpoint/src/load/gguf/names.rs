@@ -128,7 +128,9 @@ impl Architecture {
 
     /// Whether a model of the architecture may have experts.
     pub fn may_have_experts(self) -> bool {
-        use Architecture::{Gemma4, GptOss, GraniteHybrid, GraniteMoe, Llama, Qwen2Moe, Qwen3Moe, Qwen3Next, Qwen35Moe};
+        use Architecture::{
+            Gemma4, GptOss, GraniteHybrid, GraniteMoe, Llama, Qwen2Moe, Qwen3Moe, Qwen3Next, Qwen35Moe,
+        };
         matches!(
             self,
             Llama | Qwen2Moe | Qwen3Moe | Qwen3Next | Qwen35Moe | GptOss | Gemma4 | GraniteMoe | GraniteHybrid

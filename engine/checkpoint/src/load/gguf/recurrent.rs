@@ -62,7 +62,10 @@ impl Reader<'_> {
         let hidden = self.integer("embedding_length")?.unwrap_or(0);
         let inner = self.integer("ssm.inner_size")?.ok_or_else(|| self.missing("ssm.inner_size"))?;
         if hidden == 0 || !inner.is_multiple_of(hidden) {
-            return Err(Error::Unsupported(format!("{} is not a multiple of the hidden size", self.name("ssm.inner_size"))));
+            return Err(Error::Unsupported(format!(
+                "{} is not a multiple of the hidden size",
+                self.name("ssm.inner_size")
+            )));
         }
         self.put("mamba_expand", inner / hidden);
         let first = self.layers_with_states(shapes)?;

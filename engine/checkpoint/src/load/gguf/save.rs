@@ -136,9 +136,7 @@ fn sources(architecture: Architecture, config: &ModelConfig, kind: FileType, wei
         let is_vector = shape.len() == 1;
         let stored = match *stored_shape.as_slice() {
             // Routers and the rates of states keep their type, because small errors in them matter.
-            [_, _] if KEPT.iter().any(|part| file_name.contains(part)) => {
-                Stored::Float(weights.dtype())
-            }
+            [_, _] if KEPT.iter().any(|part| file_name.contains(part)) => Stored::Float(weights.dtype()),
             _ if is_kernel || is_vector => Stored::Float(DType::F32),
             [_, .., cols] => kind
                 .of_matrix(role(&file_name, config.tie_word_embeddings), config.layers, cols)
