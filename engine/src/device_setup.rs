@@ -70,7 +70,7 @@ fn kv_layout(config: &ModelConfig, shard: Shard, options: &Options, dtype: KvDty
     }
 }
 
-/// Returns notes about a model of which only a part is loaded.
+/// Returns notes about parts of a model that are not loaded.
 fn unloaded(config: &ModelConfig) -> impl Iterator<Item = String> {
     let text = || format!("{} reads more than text; only its text model is loaded", config.architecture);
     let drafts = || "the layers that predict further tokens (mtp) are not loaded".into();

@@ -264,7 +264,7 @@ fn assert_swapped_hits_equal_misses(family: &str) {
     let mut misses = load(family, &Options { scheduler, block_size: 8, ..one_by_one() });
     // The longest second turn: a prompt of 109 tokens, two answers, and some blocks of slack.
     let tokens = 109 + 2 * steps(&golden) + 4 * 8;
-    // States are kept only if there is more room than a request needs.
+    // A pool without spare room keeps no states.
     let has_states = misses.config().memory_layers().iter().any(|layer| layer.kv().is_none());
     let slack = if has_states { 3 } else { 1 };
     let kv_memory = Some(slack * kv_bytes(misses.config(), KvDtype::Float(DType::F32), tokens));

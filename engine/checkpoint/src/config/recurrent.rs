@@ -40,7 +40,7 @@ pub enum RecurrentKind {
     DeltaNet,
     /// The state decays, and the product of key and value is added to it (Mamba-2).
     Mamba,
-    /// There are no heads. Two gates surround the convolution.
+    /// The layer has no heads. Two gates surround the convolution.
     Convolution,
 }
 
@@ -65,7 +65,7 @@ impl Recurrent {
         (self.kernel - 1) * self.channels() + self.heads * self.key_dim * self.value_dim
     }
 
-    /// The layer of one of `of` workers. If there are fewer key heads than workers, several workers have the same.
+    /// A worker's part of the layer, for `of` workers. With fewer key heads than workers, several workers have the same.
     ///
     /// # Errors
     /// If the heads cannot be divided.

@@ -4,7 +4,7 @@
 //! sequence was divided into steps. Each column of a head's matrix is a recurrence of its own. A tile of columns passes
 //! through all new tokens of a sequence while it is in the first-level cache.
 //!
-//! A state in memory: the last inputs of the convolution, `[kernel - 1][channels]`, where the input of position `p` is in
+//! A state in memory: the last inputs of the convolution, `[kernel - 1][channels]`, with the input of position `p` in
 //! row `p % (kernel - 1)`. Then a matrix for each head, `[heads][tiles][key_dim][16]`.
 
 mod convolution;
@@ -47,7 +47,7 @@ struct Job<'a> {
     weight: &'a CpuRecurrent,
     /// `[T, channels]`: the convolution's results.
     mixed: &'a [f32],
-    /// `[T, 2 * heads]`: the decay of each head's state, then the factor on what is added to it.
+    /// `[T, 2 * heads]`: the decay of each head's state, then the factor on the addend.
     rates: &'a [f32],
 }
 
@@ -93,7 +93,7 @@ impl Cpu {
         );
     }
 
-    /// Computes each head's decay and the factor on what is added to its state.
+    /// Computes each head's decay and the factor on its addend.
     fn rates(&self, steps: &CpuTensor, weight: &CpuRecurrent) -> CpuTensor {
         let (heads, width) = (weight.shape.heads, steps.cols());
         let is_delta = weight.shape.kind == RecurrentKind::DeltaNet;
@@ -115,7 +115,7 @@ impl Cpu {
     fn recur(&self, job: &Job<'_>, sequences: Vec<SpanStates<'_>>) -> CpuTensor {
         let Recurrent { heads, key_dim, value_dim, .. } = job.weight.shape;
         let rows = job.rates.len() / (2 * heads);
-        // Columns of a task: whole heads, unless there are too few for the threads.
+        // A task computes whole heads, or tiles if the threads outnumber the heads.
         let width = if heads * sequences.len() < self.threads.count() { TILE } else { value_dim };
         let mut results = self.pool.tensor(heads * value_dim / width, rows * width);
         let mut tasks: Vec<Columns<'_>> = Vec::new();

@@ -2,7 +2,7 @@
 
 use crate::attention::Span;
 
-/// The entry of a block table that stands for no block.
+/// The entry of a block table without a block.
 pub const NO_BLOCK: u32 = u32::MAX;
 
 /// The states of one layer, and the sequences of a step. Block `i` of a sequence's table has the state after the tokens

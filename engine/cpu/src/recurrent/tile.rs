@@ -5,7 +5,7 @@ use pulp::{Simd, WithSimd};
 
 use super::{Job, TILE};
 
-/// Sums that are computed in turns, so that an addition need not wait for the one before.
+/// Independent partial sums. An addition then need not wait for the previous one.
 const SUMS: usize = 4;
 
 /// Some columns of a head, for one sequence.
@@ -53,8 +53,8 @@ impl WithSimd for Run<'_, '_, '_> {
 
 impl Job<'_> {
     /// Takes a token through the tile that begins at column `first`: `S = decay * S + key * added`, and the result is
-    /// `query . S`. In a delta net `added` is the token's rate times
-    /// the difference between its value and the value that the decayed state has for its key.
+    /// `query . S`. In a delta net `added` is the token's rate times the difference between its value and the value that the
+    /// decayed state has for its key.
     #[inline(always)]
     fn token<S: Simd>(&self, simd: S, row: usize, first: usize, state: &mut [f32], out: &mut [f32]) {
         let shape = &self.weight.shape;

@@ -70,7 +70,7 @@ impl ToolFormat {
         ToolFormat::Harmony,
     ];
 
-    /// vLLM's name of the format. It has none for GLM-4's and LFM2's.
+    /// vLLM's name of the format. The names `glm4` and `lfm2` are Quire's.
     pub const fn name(self) -> &'static str {
         match self {
             ToolFormat::Hermes => "hermes",

@@ -75,7 +75,7 @@ impl MarkedReader {
         }
     }
 
-    /// The reader for answers in which these arguments are strings.
+    /// The reader for answers with these arguments as strings.
     pub(super) fn with_strings(self, strings: Vec<(String, String)>) -> Self {
         MarkedReader { strings, ..self }
     }

@@ -244,7 +244,7 @@ fn sliding_layers(fields: &Fields<'_>, layers: usize, is_sliding: impl Fn(usize)
     })
 }
 
-/// Reads `layer_types`, of which there are two: `read` returns which one a name stands for. Without them, layer `i` has the type
+/// Reads `layer_types`, which name two types of layers: `read` translates a name. Without them, layer `i` has the type
 /// `default(i)`.
 fn layer_types(
     fields: &Fields<'_>,

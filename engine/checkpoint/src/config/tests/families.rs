@@ -186,7 +186,7 @@ fn what_is_not_implemented_is_refused_by_name() {
         (r#"{"model_type": "qwen3_5_text", "linear_num_value_heads": 24}"#, "24"),
         (r#"{"model_type": "qwen3_5_text", "linear_key_head_dim": 24}"#, "multiple of 16"),
         (r#"{"model_type": "qwen3_next", "layer_types": ["sliding_attention"]}"#, "layer_types"),
-        (r#"{"model_type": "lfm2", "conv_L_cache": 1}"#, "kernel size"),
+        (r#"{"model_type": "lfm2", "full_attn_idxs": [], "conv_L_cache": 1}"#, "kernel size"),
     ] {
         let error = refusal(json);
         assert!(error.contains(word), "{json}: {error}");

@@ -129,7 +129,7 @@ impl List<'_> {
             stored_shape.retain(|extent| *extent != 1);
         }
         if architecture == Architecture::GraniteHybrid {
-            // llama.cpp has groups of heads, of which these models have one.
+            // llama.cpp has groups of heads. These models have one group.
             match file_name.rsplit('.').next() {
                 Some("ssm_a" | "ssm_d") => stored_shape.push(1),
                 _ if file_name.ends_with("ssm_norm.weight") => stored_shape.insert(0, 1),

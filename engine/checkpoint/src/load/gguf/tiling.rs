@@ -1,5 +1,5 @@
-//! The order of value heads in files of Qwen3.5: the first one of each key head, then the second one of each, and so on. In
-//! models, all value heads of a key head are next to each other.
+//! The order of value heads in files of Qwen3.5: every key head's first value head, then every key head's second, and so
+//! on. In models, all value heads of a key head are next to each other.
 
 use super::names::Architecture;
 use crate::config::{ModelConfig, ModelFamily};
