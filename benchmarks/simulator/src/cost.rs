@@ -116,7 +116,7 @@ impl RehearsedModel {
     /// # Errors
     /// If the model has no kernels, or cannot be divided among `gpus` GPUs.
     pub fn new(config: &ModelConfig, gpu: &GpuSpec, gpus: usize, kv_dtype: KvDtype) -> Result<Self> {
-        let shard = Shard { rank: 0, of: gpus };
+        let shard = Shard { rank: 0, of: gpus, ..Shard::WHOLE };
         let own = shard.config(config)?;
         let blocks = |launch| gpu.attention_blocks(launch, DTYPE);
         let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (DTYPE, kv_dtype))?;

@@ -142,7 +142,7 @@ fn run(words: &Words) -> Result<()> {
         blocks.get_or_insert(held);
         held
     };
-    let shard = Shard { rank: 0, of: args.tensor_parallel_size };
+    let shard = Shard { rank: 0, of: args.tensor_parallel_size, ..Shard::WHOLE };
     let own = shard.config(&config)?;
     let backend =
         CudaBackend::without_device(gpu.limits, attention_blocks, &own, shard, BLOCK_SIZE, (dtype, kv_dtype))?;

@@ -61,7 +61,7 @@ fn experts(cpu: &Cpu, kind: Kind, unit: GatedUnit, shared: bool) -> (CpuExperts,
     }
     let shared = shared.then_some(SharedExpert { inner: INNER, gated: true });
     let router = Router { routing: routing(), correction: None, scale: None, shared };
-    (CpuExperts { router, unit, experts: projections }, matrices)
+    (CpuExperts { router, unit, count: EXPERTS, own: 0..EXPERTS, experts: projections }, matrices)
 }
 
 fn project(x: &[f64], (weight, bias): &Matrix) -> Vec<f64> {

@@ -123,7 +123,7 @@ impl Backend for CpuBackend {
         settings: HostExperts,
         experts: &mut dyn Iterator<Item = Result<HostExpert>>,
     ) -> Result<CpuExperts> {
-        let HostExperts { routing, correction, scale, activation, clamp, shared } = settings;
+        let HostExperts { count, own, routing, correction, scale, activation, clamp, shared } = settings;
         let unit = clamp.map_or(GatedUnit::Plain(activation), GatedUnit::Clamped);
         let numbers = |tensor: HostTensor| tensor.elements().to_f32();
         let (correction, scale) = (correction.map(numbers), scale.map(numbers));
@@ -132,7 +132,7 @@ impl Backend for CpuBackend {
             let HostExpert { gate_up: [gate, up], down } = expert?;
             Ok([self.projection(gate)?, self.projection(up)?, self.projection(down)?])
         });
-        Ok(CpuExperts { router, unit, experts: projected.collect::<Result<_>>()? })
+        Ok(CpuExperts { router, unit, count, own, experts: projected.collect::<Result<_>>()? })
     }
 
     fn latent_weight(&self, latent: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CpuLatent> {
@@ -221,7 +221,7 @@ impl Backend for CpuBackend {
         self.cpu.gated(x, weight, act)
     }
 
-    fn experts(&self, x: &CpuTensor, logits: &CpuTensor, weight: &CpuExperts) -> CpuTensor {
+    fn experts(&self, x: &CpuTensor, logits: &CpuTensor, weight: &CpuExperts, _: &Inputs) -> CpuTensor {
         self.cpu.experts(x, logits, weight)
     }
 
