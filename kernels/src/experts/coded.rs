@@ -26,8 +26,8 @@ use crate::gemm::tiles::{WARPS, WarpSums, stage, stream};
 #[kernel(
     dependent,
     max_threads = 128,
-    instances(min_blocks = 2, T = [F16, Bf16], FORM = [0, 1, 2, 3], TOKENS = [16]),
-    instances(T = [F16, Bf16], FORM = [0, 1, 2, 3], TOKENS = [64])
+    instances(min_blocks = 2, T = [F16, Bf16], FORM = [0, 1, 3], TOKENS = [16]),
+    instances(T = [F16, Bf16], FORM = [0, 1, 3], TOKENS = [64])
 )]
 pub unsafe fn grouped_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
     x: *const u16,
@@ -45,9 +45,10 @@ pub unsafe fn grouped_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32
     group_shift: u32,
     factor: f32,
     uses: u32,
-    unit: u32,
-    alpha: f32,
+    slope: f32,
+    cubic: f32,
     limit: f32,
+    shift: f32,
 ) {
     let rows = rows(TOKENS);
     // SAFETY: the launch has a block for each tile of the list and each tile of rows.
@@ -85,7 +86,7 @@ pub unsafe fn grouped_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32
         };
         let staged = stage::<TOKENS>(ring, rows, &sums, put);
         let bias = if bias.is_null() { bias } else { bias.add(group.expert as usize * all_rows as usize) };
-        let output = GroupOutput { out, stride: out_stride, bias, n, uses, unit, alpha, limit };
+        let output = GroupOutput { out, stride: out_stride, bias, n, uses, slope, cubic, limit, shift };
         output.store::<T>(staged, group, row_tile * rows);
     }
 }

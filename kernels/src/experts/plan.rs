@@ -8,7 +8,7 @@ use cuda_std::vector::Vector;
 
 use super::coded::grouped_quantised;
 use super::group::{self, group_by_expert};
-use super::product::{self, CLAMPED, ROW_MULTIPLE, gated, grouped_product};
+use super::product::{self, ROW_MULTIPLE, grouped_product};
 use super::route::{GATED, MOST, RENORMALISED, SHARED, SIGMOID, THREADS, WARPS, route};
 use crate::element::ElementType;
 use crate::floor::Floor;
@@ -193,8 +193,10 @@ impl ExpertsPlan {
 pub enum Unit {
     /// Each row is a column.
     Plain,
-    /// `act(gate) * up`. Rows are in the order of [`gated_row`](crate::gemm::epilogue::gated_row).
-    Gated(Activation),
+    /// `silu(gate) * up`. Rows are in the order of [`gated_row`](crate::gemm::epilogue::gated_row).
+    Silu,
+    /// `gelu(gate) * up`, through the tanh approximation. Rows are in the same order.
+    GeluTanh,
     /// `gate * sigmoid(alpha * gate) * (up + 1)`. Gates are at most `limit`, and ups between `-limit` and `limit`. Rows
     /// are in the same order.
     Clamped {
@@ -203,6 +205,28 @@ pub enum Unit {
         /// The limit.
         limit: f32,
     },
+}
+
+impl Unit {
+    /// Returns the unit with an activation, or `None` if it has no kernel.
+    pub const fn gated(act: Activation) -> Option<Unit> {
+        match act {
+            Activation::Silu => Some(Unit::Silu),
+            Activation::GeluTanh => Some(Unit::GeluTanh),
+            Activation::Relu | Activation::Gelu => None,
+        }
+    }
+
+    /// The kernel's arguments `slope`, `cubic`, `limit` and `shift`.
+    const fn numbers(self) -> [f32; 4] {
+        match self {
+            Unit::Plain => [0.0; 4],
+            Unit::Silu => [1.0, 0.0, f32::INFINITY, 0.0],
+            // (1 + tanh u) / 2 is the logistic function of 2u, and 1.595... is twice the square root of 2 / pi.
+            Unit::GeluTanh => [1.595_769, 0.044_715, f32::INFINITY, 0.0],
+            Unit::Clamped { alpha, limit } => [alpha, 0.0, limit, 1.0],
+        }
+    }
 }
 
 /// A projection of all experts.
@@ -292,26 +316,18 @@ impl GroupedProduct {
         Floor { bytes: moved + experts as u64 * self.expert_bytes(), flops: 2 * slots * self.n as u64 * self.k as u64 }
     }
 
-    /// The kernel's arguments `uses`, `unit`, `alpha` and `limit`.
-    const fn numbers(self) -> (u32, u32, f32, f32) {
-        let uses = if self.gathers { self.plan.top_k } else { 0 };
-        match self.unit {
-            Unit::Plain => (uses, 0, 0.0, 0.0),
-            Unit::Gated(act) => (uses, gated(act), 0.0, 0.0),
-            Unit::Clamped { alpha, limit } => (uses, CLAMPED, alpha, limit),
-        }
-    }
-
     /// Returns the kernel with its arguments.
     pub fn call(self, element: ElementType, operands: GroupedOperands, weight: GroupedWeight) -> KernelCall {
         let GroupedOperands { x, x_stride, bias, out, out_stride, order, tiles } = operands;
-        let (n, all_rows, k, (uses, unit, alpha, limit)) = (self.n, self.rows(), self.k, self.numbers());
+        let (n, all_rows, k) = (self.n, self.rows(), self.k);
+        let (uses, [slope, cubic, limit, shift]) = (if self.gathers { self.plan.top_k } else { 0 }, self.unit.numbers());
         let (form, group) = self.coded.unwrap_or((CodeForm::Int4, 1));
         let PackedOperand { codes, scales, factor } = match weight {
             GroupedWeight::Half(weight) => {
                 #[rustfmt::skip]
                 let args = grouped_product {
-                    x, weight, bias, out, order, tiles, x_stride, out_stride, n, all_rows, k, uses, unit, alpha, limit,
+                    x, weight, bias, out, order, tiles, x_stride, out_stride, n, all_rows, k, uses, slope, cubic, limit,
+                    shift,
                 };
                 return with_element!(element, T => match self.plan.tile {
                     16 => args.instance::<T, 16>(),
@@ -326,15 +342,14 @@ impl GroupedProduct {
             #[rustfmt::skip]
             let args = grouped_quantised {
                 x, codes, scales, bias, out, order, tiles, x_stride, out_stride, n, all_rows, k, group_shift, factor,
-                uses, unit, alpha, limit,
+                uses, slope, cubic, limit, shift,
             };
             match (form, self.plan.tile) {
                 (CodeForm::Int4, 16) => args.instance::<T, 0, 16>(),
                 (CodeForm::Int4, _) => args.instance::<T, 0, 64>(),
                 (CodeForm::Int8, 16) => args.instance::<T, 1, 16>(),
                 (CodeForm::Int8, _) => args.instance::<T, 1, 64>(),
-                (CodeForm::Fp8, 16) => args.instance::<T, 2, 16>(),
-                (CodeForm::Fp8, _) => args.instance::<T, 2, 64>(),
+                (CodeForm::Fp8, _) => unreachable!("FP8 has no grouped kernel"),
                 (CodeForm::Fp4, 16) => args.instance::<T, 3, 16>(),
                 (CodeForm::Fp4, _) => args.instance::<T, 3, 64>(),
             }

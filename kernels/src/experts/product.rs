@@ -30,9 +30,8 @@ use cuda_std::unroll;
 use cuda_std::vector::{HalfVector, Vector};
 
 use crate::element::{Bf16, Element, F16};
-use crate::gemm::activation::activate;
 use crate::gemm::decode;
-use crate::gemm::epilogue::{ACTIVATION, GATED_ROWS, Staged, widen4};
+use crate::gemm::epilogue::{GATED_ROWS, Staged, widen4};
 use crate::gemm::operand::{DEPTH, ROW_BYTES, TileCopy, place_a, place_steps};
 use crate::gemm::split::{add, tiles as tiles_of};
 use crate::gemm::tiles::{WARPS, WarpSums, multiply_tile, stage, stream};
@@ -46,15 +45,12 @@ pub const TOKENS: [u32; 2] = [16, 64];
 /// Rows of an expert's weight are padded to a multiple of this.
 pub const ROW_MULTIPLE: u32 = 16;
 
-/// Bit of `unit`: gate and up are clamped.
-pub(super) const CLAMPED: u32 = 16;
-
 /// Multiplies sorted rows of activations with the weights of their experts.
 ///
 /// `order` and `tiles` come from [`group_by_expert`](super::group::group_by_expert()). With `uses` experts for each
 /// token, row `order[i] / uses` of `x` gives row `i` of `out`. With `uses` 0, row `i` of `x` gives row `order[i]` of
-/// `out`. `n` counts the rows of a weight that are used, and `all_rows` those in memory. `unit` is 0, or says how gates
-/// and ups are combined.
+/// `out`. `n` counts the rows of a weight that are used, and `all_rows` those in memory. With `slope` 0 the rows are
+/// outputs. Otherwise they are gates and ups, see `GroupOutput` for `slope`, `cubic`, `limit` and `shift`.
 ///
 /// # Safety
 /// The arrays have the shapes that [`super::plan::GroupedProduct`] states, and the launch is one of its.
@@ -72,9 +68,10 @@ pub unsafe fn grouped_product<T: Element, const TOKENS: u32>(
     all_rows: u32,
     k: u32,
     uses: u32,
-    unit: u32,
-    alpha: f32,
+    slope: f32,
+    cubic: f32,
     limit: f32,
+    shift: f32,
 ) {
     let (rows, stages) = (rows(TOKENS), decode::stages(TOKENS));
     // SAFETY: the launch has a block for each tile of the list and each tile of rows.
@@ -116,7 +113,7 @@ pub unsafe fn grouped_product<T: Element, const TOKENS: u32>(
         };
         let staged = stage::<TOKENS>(ring, rows, &sums, put);
         let bias = if bias.is_null() { bias } else { bias.add(group.expert as usize * all_rows as usize) };
-        let output = GroupOutput { out, stride: out_stride, bias, n, uses, unit, alpha, limit };
+        let output = GroupOutput { out, stride: out_stride, bias, n, uses, slope, cubic, limit, shift };
         output.store::<T>(staged, group, row);
     }
 }
@@ -221,6 +218,9 @@ impl<const TOKENS: u32> GatherCopy<TOKENS> {
 }
 
 /// The output of a grouped product, and what happens to sums before they are stored.
+///
+/// A gate `g` and an up `u` become `g * sigmoid(slope * (g + cubic * g^3)) * (u + shift)`, after `g` was limited to
+/// `limit` and `u` to `-limit` to `limit`. One formula for SwiGLU, GeGLU and clamped SwiGLU keeps the kernels small.
 #[derive(Clone, Copy)]
 pub(super) struct GroupOutput {
     pub out: *mut u16,
@@ -229,9 +229,11 @@ pub(super) struct GroupOutput {
     pub bias: *const u16,
     pub n: u32,
     pub uses: u32,
-    pub unit: u32,
-    pub alpha: f32,
+    /// 0 if the product is not gated.
+    pub slope: f32,
+    pub cubic: f32,
     pub limit: f32,
+    pub shift: f32,
 }
 
 impl GroupOutput {
@@ -242,7 +244,7 @@ impl GroupOutput {
     /// declared.
     #[inline(always)]
     pub unsafe fn store<T: Element>(&self, staged: Staged, group: Group, column: u32) {
-        let (thread, is_gated) = (thread::thread_idx_x(), self.unit != 0);
+        let (thread, is_gated) = (thread::thread_idx_x(), self.slope != 0.0);
         // Base-2 logarithm of the four-column groups that the tile has in the output.
         let shift = (staged.columns / 4).trailing_zeros() - u32::from(is_gated);
         let four = thread & ((1 << shift) - 1);
@@ -290,20 +292,13 @@ impl GroupOutput {
     /// Combines a gate and an up.
     #[inline(always)]
     fn combined(&self, gate: f32, up: f32) -> f32 {
-        if self.unit & CLAMPED == 0 {
-            return activate(self.unit & ACTIVATION, gate) * up;
-        }
         // Not `min` and `clamp`, which would turn some NaN into numbers.
         let gate = if gate > self.limit { self.limit } else { gate };
         let up = if up > self.limit { self.limit } else { up };
         let up = if up < -self.limit { -self.limit } else { up };
-        let power = (-self.alpha * core::f32::consts::LOG2_E * gate).exp2_fast();
-        gate * (1.0 + power).rcp_fast() * (up + 1.0)
+        // The square of a large gate may overflow, which must not matter without the cubic term.
+        let curved = if self.cubic == 0.0 { 0.0 } else { self.cubic * gate * gate * gate };
+        let power = (-self.slope * core::f32::consts::LOG2_E * (gate + curved)).exp2_fast();
+        gate * (1.0 + power).rcp_fast() * (up + self.shift)
     }
-}
-
-/// Returns the bits of a gated unit with this activation.
-#[cfg(not(target_arch = "nvptx64"))]
-pub(super) const fn gated(act: crate::gemm::activation::Activation) -> u32 {
-    crate::gemm::epilogue::GATED | act as u32
 }

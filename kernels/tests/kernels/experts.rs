@@ -2,7 +2,6 @@
 
 use kernels::experts::plan::{ExpertsPlan, GroupedProduct, Groups, Router, Unit};
 use kernels::experts::product::TOKENS;
-use kernels::gemm::activation::Activation;
 use kernels::gemm::quantised::layout::CodeForm;
 use workbench::cases::experts::{CLAMPED, combined, grouped_router, groups, routing, softmax};
 use workbench::experts::{GroupedProblem, Pattern, RoutingProblem};
@@ -101,7 +100,7 @@ fn check(product: GroupedProduct, pattern: Pattern, data: Data, gpu: &mut Gpu) -
 /// worker, and every unit and routing.
 #[test]
 fn ragged_groups() {
-    let units = [Unit::Plain, Unit::Gated(Activation::Silu), CLAMPED, Unit::Gated(Activation::GeluTanh)];
+    let units = [Unit::Plain, Unit::Silu, CLAMPED, Unit::GeluTanh];
     for (i, tile) in TOKENS.into_iter().enumerate() {
         let mut gpu = Gpu::new(TARGETS[i].0);
         for (seed, (tokens, top_k, experts, first)) in
@@ -110,7 +109,7 @@ fn ragged_groups() {
             for (unit, shape) in units.into_iter().zip([[40, 72], [144, 8], [16, 200], [96, 64]]) {
                 let plan = ExpertsPlan { tile, ..ExpertsPlan::new(tokens, top_k, experts, first..experts) };
                 let ty = Type::ALL[seed as usize % 2];
-                let data = Data { gaps: (8, 1), bias: unit != Unit::Gated(Activation::Silu), ..Data::new(ty, seed) };
+                let data = Data { gaps: (8, 1), bias: unit != Unit::Silu, ..Data::new(ty, seed) };
                 check(product(plan, shape, unit, None), Pattern::ALL[seed as usize % 3], data, &mut gpu);
             }
         }

@@ -6,6 +6,7 @@ use kernels::experts::plan::{
     ExpertsPlan, GroupedOperands, GroupedProduct, GroupedWeight, Groups, Router, RouterOperands, Unit,
 };
 use kernels::experts::route::NO_EXPERT;
+use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::{Epilogue, gated_row};
 use kernels::gemm::plan::Product;
 use kernels::gemm::quantised::plan::QuantisedPlan;
@@ -378,7 +379,10 @@ impl GroupedProblem {
         let both = |column: u32| [false, true].map(|up| sum(gated_row(column, up)));
         match unit {
             Unit::Plain => (0..n).map(sum).collect(),
-            Unit::Gated(act) => (0..n / 2).map(both).map(|[gate, up]| activated(act, gate) * up).collect(),
+            Unit::Silu | Unit::GeluTanh => {
+                let act = if unit == Unit::Silu { Activation::Silu } else { Activation::GeluTanh };
+                (0..n / 2).map(both).map(|[gate, up]| activated(act, gate) * up).collect()
+            }
             Unit::Clamped { alpha, limit } => {
                 let (alpha, limit) = (f64::from(alpha), f64::from(limit));
                 let one = |[gate, up]: [f64; 2]| {

@@ -6,7 +6,6 @@ use cuda_std::vector::Vector;
 use kernels::experts::combine::{combine_experts, shape};
 use kernels::experts::plan::{ExpertsPlan, GroupedProduct, Groups, Router, Unit};
 use kernels::experts::product::TOKENS;
-use kernels::gemm::activation::Activation;
 use kernels::gemm::quantised::layout::CodeForm;
 use kernels::with_element;
 
@@ -40,8 +39,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         let plan = ExpertsPlan { tile, ..ExpertsPlan::new(tokens, top_k, experts, 0..experts) };
         let forms = CodeForm::GROUPED.into_iter().map(|form| Some((form, 32))).chain([None]);
         for coded in forms {
-            let unit = Unit::Gated(Activation::Silu);
-            let product = GroupedProduct { plan, n, k, gathers: true, unit, coded };
+            let product = GroupedProduct { plan, n, k, gathers: true, unit: Unit::Silu, coded };
             cases.extend(Type::ALL.map(|ty| projection(product, Pattern::Random, ty)));
         }
     }

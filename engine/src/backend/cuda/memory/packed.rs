@@ -9,7 +9,7 @@
 //! | FP8 | FP8 | scales to f16 |
 //! | MXFP4 | FP4 | none |
 //!
-//! Only experts have kernels for FP4. Other projections in MXFP4 become 16-bit elements.
+//! Only experts have kernels for FP4, and they have none for FP8. Other such projections become 16-bit elements.
 //!
 //! A rounded scale causes an error of at most `2^-11` of an element's code times its scale. With a minimum, `2^-11` of
 //! the minimum and of the element itself are added. Scales are stored divided by a common power of two. So the range of
@@ -87,6 +87,7 @@ impl CodePacking {
                 QuantType::MXFP4 if usage == Use::Dense => return None,
                 QuantType::MXFP4 => CodeForm::Fp4,
                 QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => CodeForm::Int4,
+                QuantType::Fp8G32 | QuantType::Fp8G128 if usage == Use::Grouped => return None,
                 QuantType::Fp8G32 | QuantType::Fp8G128 => CodeForm::Fp8,
             };
             Some(CodePacking { form, group: kind.part() as u32 })

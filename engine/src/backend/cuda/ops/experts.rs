@@ -16,7 +16,7 @@ use crate::backend::cuda::memory::tensor::{CudaProjection, CudaTensor, CudaWeigh
 use crate::backend::cuda::memory::weights;
 use crate::backend::cuda::step::queue::LaunchCost;
 use crate::backend::cuda::{CudaBackend, Lease, StepInputs};
-use crate::backend::{Activation, Backend, HostExpert, HostExperts, HostLinear, Routing};
+use crate::backend::{Activation, Backend, Clamp, HostExpert, HostExperts, HostLinear, Routing};
 use crate::config::RouterScores;
 use crate::error::{Error, Result};
 use crate::tensor::HostTensor;
@@ -88,6 +88,11 @@ impl CudaBackend {
         if inner == 0 || !inner.is_multiple_of(VECTOR as usize) {
             return Err(Error::Unsupported(format!("experts of {inner} elements on the GPU, not a multiple of 8")));
         }
+        let unit = match clamp {
+            Some(Clamp { alpha, limit }) => Some(Unit::Clamped { alpha, limit }),
+            None => Unit::gated(activation),
+        };
+        let unit = unit.ok_or_else(|| Error::Unsupported("experts on the GPU with this activation".into()))?;
         let (mut gates_ups, mut downs) = (Vec::new(), Vec::new());
         for HostExpert { gate_up, down } in experts {
             gates_ups.extend(gate_up.map(|linear| self.with_own_bias(linear)));
@@ -104,10 +109,7 @@ impl CudaBackend {
             scale: numbers(scale)?,
             gate_up: self.fuse_experts(gates_ups, weights::interleaved)?,
             down: self.fuse_experts(downs, weights::padded_each)?,
-            unit: clamp.map_or(Unit::Gated(activation), |clamp| Unit::Clamped {
-                alpha: clamp.alpha,
-                limit: clamp.limit,
-            }),
+            unit,
             inner: inner as u32,
             shared,
             activation,
