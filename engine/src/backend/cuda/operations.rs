@@ -32,7 +32,7 @@ use crate::tensor::HostTensor;
 
 impl CudaBackend {
     /// Vectors per row of `cols` elements.
-    fn vectors(&self, cols: u32) -> u32 {
+    pub(super) fn vectors(&self, cols: u32) -> u32 {
         row_vectors(cols).unwrap_or_else(|error| {
             self.queue.fail(Error::Unsupported(format!("on the GPU: {error}")));
             0
