@@ -4,6 +4,7 @@ mod cache;
 mod communicator;
 pub mod decode;
 pub mod embedding;
+pub mod experts;
 pub mod gemm;
 pub mod norm;
 pub mod normed;
@@ -26,6 +27,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         communicator::cases,
         decode::cases,
         embedding::cases,
+        experts::cases,
         norm::cases,
         paper::cases,
         quantised::cases,
@@ -43,6 +45,6 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
 }
 
 /// Returns the error of results that must be exact: zero or infinity.
-fn exact<T: PartialEq>(results: &[T], truth: &[T]) -> f64 {
+pub(crate) fn exact<T: PartialEq>(results: &[T], truth: &[T]) -> f64 {
     if results == truth { 0.0 } else { f64::INFINITY }
 }

@@ -3,6 +3,7 @@
 
 mod attention;
 mod elementwise;
+pub(super) mod experts;
 pub(super) mod linear;
 pub(super) mod paper;
 mod qkv;
