@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::kv::{CacheGroup, KvDtype, KvLayout, blocks_for, capacity};
-pub use crate::scheduler::{Preemption, SchedulerOptions};
 use crate::parallel::Shard;
+pub use crate::scheduler::{Preemption, SchedulerOptions};
 use crate::tensor::DType;
 
 /// The device that a model runs on.

@@ -122,7 +122,9 @@ impl Shard {
         }
         let refuse = |what: String| Err(Error::Option(format!("expert-parallel: {what}")));
         let counts: Vec<usize> = match &config.family {
-            ModelFamily::Decoder(decoder) => decoder.layers.iter().filter_map(|layer| Some(layer.experts?.count)).collect(),
+            ModelFamily::Decoder(decoder) => {
+                decoder.layers.iter().filter_map(|layer| Some(layer.experts?.count)).collect()
+            }
             _ => Vec::new(),
         };
         if counts.is_empty() {

@@ -97,7 +97,8 @@ fn a_worker_has_its_heads_of_every_block() {
 
 #[test]
 fn an_indivisible_model_is_refused_with_its_numbers() {
-    let refusal = |name: &str, of| Shard { rank: 0, of, ..Shard::WHOLE }.config(&config(name).1).unwrap_err().to_string();
+    let refusal =
+        |name: &str, of| Shard { rank: 0, of, ..Shard::WHOLE }.config(&config(name).1).unwrap_err().to_string();
     assert!(refusal("llama2", 2).contains("3 attention heads cannot be divided among 2 workers"));
     assert!(refusal("llama2", 3).contains("256 elements cannot be divided among 3 workers"));
     let whole_experts = Shard { whole_experts: true, ..Shard::WHOLE };

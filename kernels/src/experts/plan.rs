@@ -320,7 +320,8 @@ impl GroupedProduct {
     pub fn call(self, element: ElementType, operands: GroupedOperands, weight: GroupedWeight) -> KernelCall {
         let GroupedOperands { x, x_stride, bias, out, out_stride, order, tiles } = operands;
         let (n, all_rows, k) = (self.n, self.rows(), self.k);
-        let (uses, [slope, cubic, limit, shift]) = (if self.gathers { self.plan.top_k } else { 0 }, self.unit.numbers());
+        let (uses, [slope, cubic, limit, shift]) =
+            (if self.gathers { self.plan.top_k } else { 0 }, self.unit.numbers());
         let (form, group) = self.coded.unwrap_or((CodeForm::Int4, 1));
         let PackedOperand { codes, scales, factor } = match weight {
             GroupedWeight::Half(weight) => {
@@ -385,7 +386,8 @@ mod tests {
 
     #[test]
     fn there_are_enough_tiles_for_any_routing_and_few_more() {
-        for (tokens, top_k, experts) in [(1, 8, 128), (16, 4, 32), (17, 2, 8), (64, 8, 64), (100, 2, 4), (4096, 8, 128)] {
+        for (tokens, top_k, experts) in [(1, 8, 128), (16, 4, 32), (17, 2, 8), (64, 8, 64), (100, 2, 4), (4096, 8, 128)]
+        {
             let plan = ExpertsPlan::new(tokens, top_k, experts, 0..experts);
             assert!((worst(plan)..=worst(plan) + 2 * plan.count).contains(&plan.tiles()), "{plan:?}: {}", plan.tiles());
         }

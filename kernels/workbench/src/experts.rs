@@ -150,7 +150,16 @@ impl RoutingProblem {
         for (got, want) in gpu.download(placed.factors)?.into_iter().zip(truth.factors) {
             let off = (f64::from(got) - want).abs() / (1e-6 * (want.abs() + 1e-6));
             let is_defined = got.is_nan() == want.is_nan();
-            error = f64::max(error, if !is_defined { f64::INFINITY } else if want.is_nan() { 0.0 } else { off });
+            error = f64::max(
+                error,
+                if !is_defined {
+                    f64::INFINITY
+                } else if want.is_nan() {
+                    0.0
+                } else {
+                    off
+                },
+            );
         }
         Ok(error)
     }

@@ -12,8 +12,7 @@ use crate::number::{ProblemRng, Type};
 use crate::product::{Data, PlacedProduct, ProductProblem};
 
 /// The numbers of FP4 codes.
-const E2M1: [f64; 16] =
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+const E2M1: [f64; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// A projection with a quantised weight.
 #[derive(Clone, Debug)]
@@ -61,7 +60,11 @@ impl QuantisedProblem {
                     CodeForm::Int8 => -(random.below(5) as f64),
                     CodeForm::Fp8 | CodeForm::Fp4 => 0.0,
                 };
-                let offset = if ty == Type::F16 && !matches!(form, CodeForm::Fp8 | CodeForm::Fp4) { offset + 0.3 } else { offset };
+                let offset = if ty == Type::F16 && !matches!(form, CodeForm::Fp8 | CodeForm::Fp4) {
+                    offset + 0.3
+                } else {
+                    offset
+                };
                 let offset = ty.bits(offset);
                 scales[first_scale + packed.scale_place(row, at)] =
                     u32::from(scale.to_bits()) | u32::from(offset) << 16;

@@ -52,12 +52,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// [`Error::Device`] if there is no driver, no such GPU, or either is too old.
-    pub fn open(
-        driver: &'static Driver,
-        ordinal: u32,
-        options: &Options,
-        wanted: Wanted<'_>,
-    ) -> Result<Self> {
+    pub fn open(driver: &'static Driver, ordinal: u32, options: &Options, wanted: Wanted<'_>) -> Result<Self> {
         let Wanted { element, heads, .. } = wanted;
         let context = Context::new(driver, ordinal).map_err(|error| Error::Device(error.to_string()))?;
         let (image, version) = (image(&context)?, launch::cust::CudaApiVersion::get());

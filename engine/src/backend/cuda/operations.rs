@@ -14,8 +14,8 @@ use kernels::with_element;
 
 use super::communicator::NormOfSum;
 use super::mechanisms;
-use super::ops::experts::CudaExperts;
 use super::memory::weights;
+use super::ops::experts::CudaExperts;
 use super::step::graph;
 use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;

@@ -54,12 +54,7 @@ impl CudaBackend {
     }
 
     /// Copies the rows of quantised weights to the device as codes. Returns `None` if no kernel supports them.
-    fn load_codes(
-        &self,
-        weights: &[&HostTensor],
-        parts: &[ProjectionRows],
-        usage: Use,
-    ) -> Result<Option<CudaWeight>> {
+    fn load_codes(&self, weights: &[&HostTensor], parts: &[ProjectionRows], usage: Use) -> Result<Option<CudaWeight>> {
         let Some(packing) = CodePacking::for_weights(weights, self.element, usage) else { return Ok(None) };
         let rows: Vec<QuantisedRow<'_>> = parts.iter().flat_map(|part| part.quantised(weights)).collect();
         let cols = weights[0].shape()[1];

@@ -106,7 +106,8 @@ fn assert_same(layer: &Layer) {
 #[test]
 fn layers_equal_the_cpus() {
     let groups = Some(ExpertGroups { count: 3, top_k: 2, best: 2 });
-    let sigmoid = Routing { scores: RouterScores::Sigmoid, groups, correction: true, scale: 2.5, ..Routing::softmax(3) };
+    let sigmoid =
+        Routing { scores: RouterScores::Sigmoid, groups, correction: true, scale: 2.5, ..Routing::softmax(3) };
     let shared = |gated| Some(SharedExpert { inner: 96, gated });
     for layer in [
         LAYER,
@@ -124,7 +125,8 @@ fn layers_equal_the_cpus() {
 
 #[test]
 fn quantised_experts_equal_their_elements() {
-    for (kind, tokens) in [(QuantType::Q8_0, 13), (QuantType::Q4_0, 70), (QuantType::MXFP4, 1), (QuantType::MXFP4, 70)] {
+    for (kind, tokens) in [(QuantType::Q8_0, 13), (QuantType::Q4_0, 70), (QuantType::MXFP4, 1), (QuantType::MXFP4, 70)]
+    {
         assert_same(&Layer { kind: Some(kind), tokens, ..LAYER });
     }
 }

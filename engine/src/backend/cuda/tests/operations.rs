@@ -57,12 +57,7 @@ fn on_gpu(computation: &impl Computation, kv_dtype: KvDtype) -> Vec<f32> {
 }
 
 /// Like [`on_gpu`], on a device that was opened for the model with this configuration.
-pub(super) fn on_gpu_of(
-    json: &str,
-    computation: &impl Computation,
-    kv_dtype: KvDtype,
-    is_quantised: bool,
-) -> Vec<f32> {
+pub(super) fn on_gpu_of(json: &str, computation: &impl Computation, kv_dtype: KvDtype, is_quantised: bool) -> Vec<f32> {
     let (config, driver) = (ModelConfig::from_json(json.as_bytes()).unwrap(), Driver::emulator().unwrap());
     let options = Options { kv_dtype: Some(kv_dtype), ..Options::default() };
     let types = (DType::F16, kv_dtype);

@@ -139,7 +139,8 @@ fn constant_groups_are_exact() {
 fn compatible_types_are_packed_together() {
     let packing_of = |kinds: &[QuantType]| {
         let tensors: Vec<_> = kinds.iter().map(|&kind| matrix(kind, 2, 256)).collect();
-        CodePacking::for_weights(&tensors.iter().collect::<Vec<_>>(), ElementType::F16, Use::Dense).map(|p| (p.form, p.group))
+        CodePacking::for_weights(&tensors.iter().collect::<Vec<_>>(), ElementType::F16, Use::Dense)
+            .map(|p| (p.form, p.group))
     };
     use QuantType::{Fp8G32, Fp8G128, Int4G128, Q4_0, Q4_K, Q6_K, Q8_0};
     assert_eq!(packing_of(&[Int4G128, Int4G128]), Some((CodeForm::Int4, 128)));
