@@ -45,7 +45,7 @@ struct Compared {
 
 impl Compared {
     /// One in this many tokens of a model with experts may be apart.
-    const APART: usize = 12;
+    const APART: usize = 50;
 
     fn add(&mut self, is_near: bool, has_experts: bool, what: impl FnOnce() -> String) {
         assert!(is_near || has_experts, "{}", what());
