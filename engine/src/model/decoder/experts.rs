@@ -142,7 +142,7 @@ impl<B: Backend> Loader<'_, B> {
         let factor = (hidden as f32).powf(-0.5);
         let weight = self.weights.take_elements(&format!("{name}.gate.scale"), &[hidden])?.elements().to_f32();
         let weight = HostTensor::from_f32(vec![hidden], weight.into_iter().map(|w| w * factor).collect());
-        Ok(Norm::Rms { weight: self.backend.weight(weight)?, eps })
+        Ok(Norm::Rms { weight: self.backend.norm_weight(weight)?, eps })
     }
 
     /// Takes the worker's part of all experts: some experts, or a part of the elements of each. The shared expert is
