@@ -3,6 +3,7 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod host_memory;
 
 use crate::config::ModelConfig;
 use crate::device_info::DeviceInfo;

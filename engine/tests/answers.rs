@@ -207,12 +207,15 @@ fn the_template_of_gpt_oss_shows_messages() {
     assert_eq!(ThoughtFormat::of_template(mentions), Some(ThoughtFormat::Harmony));
 }
 
-/// The marks have the ids 1, 2 and 3.
+/// The marks have the ids 1, 2 and 3, and the end of a call has 4.
 #[test]
 fn a_grammar_begins_in_the_message_that_the_prompt_has_begun() {
-    let token = |text: &str| ["<|channel|>", "final", "<|message|>"].iter().position(|mark| *mark == text);
-    let beginning = |prompt: &str| ThoughtFormat::Harmony.beginning(prompt, |text| token(text).map(|at| at as u32 + 1));
-    let read = |read| Thoughts::Message { marks: [1, 2, 3], read };
+    let id = |text: &str| {
+        let at = ["<|channel|>", "final", "<|message|>", "<|call|>"].iter().position(|mark| *mark == text);
+        at.map(|at| at as u32 + 1)
+    };
+    let beginning = |prompt: &str| ThoughtFormat::Harmony.beginning(prompt, id, true);
+    let read = |read| Thoughts::Message { marks: [1, 2, 3], read, call: Some(4) };
     for (begun, want) in [
         ("", read(0)),
         ("<|channel|>", read(1)),

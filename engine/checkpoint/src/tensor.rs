@@ -167,6 +167,15 @@ impl HostTensor {
         self.dtype
     }
 
+    /// Whether the bytes are in a mapped file. The system can then discard their pages and read them again.
+    pub fn is_mapped(&self) -> bool {
+        let mut storage = &self.storage;
+        while let Storage::Part(whole, _) = storage {
+            storage = whole;
+        }
+        matches!(storage, Storage::Mapped(_))
+    }
+
     /// The extents, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape

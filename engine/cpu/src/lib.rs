@@ -45,7 +45,7 @@ use checkpoint::{Error, Result};
 use pulp::Arch;
 
 pub use attention::{Attention, Span};
-pub use experts::{CpuExperts, GatedUnit};
+pub use experts::{CpuExpert, CpuExperts, GatedUnit, StoredProjection};
 pub use kv::{rounded, write_kv};
 pub use latent::CpuLatent;
 pub use projection::CpuProjection;
@@ -267,6 +267,14 @@ impl Cpu {
         let WeightData::Elements(tensor) = weight.0 else { return Ok(weight) };
         let panels = Arc::new(Panels::new(&tensor, &self.threads, &self.pages)?);
         Ok(CpuWeight(WeightData::Panels(panels, is_embedding.then_some(tensor))))
+    }
+
+    /// Copies a matrix into the form that projections use.
+    fn copied(&self, matrix: &HostTensor) -> Result<CpuWeight> {
+        Ok(CpuWeight(match matrix.quantised() {
+            Some(_) => WeightData::Quantised(Arc::new(PackedMatrix::new(matrix, &self.threads, &self.pages)?)),
+            None => WeightData::Panels(Arc::new(Panels::new(matrix, &self.threads, &self.pages)?), None),
+        }))
     }
 
     /// Returns rows `tokens` of the embedding `table`, which contains the tokens in `vocab`. Tokens outside `vocab`

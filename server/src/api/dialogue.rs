@@ -71,6 +71,7 @@ fn reader(app: &App, prompt: &str, calling: Option<&Calling>) -> (AnswerReader, 
     // The grammar of Harmony's calls contains the thoughts.
     let is_forced = calling.is_some_and(|calling| calling.format == ToolFormat::Harmony && calling.is_forced());
     let thoughts = app.thoughts.filter(|_| !is_forced);
-    let thoughts = thoughts.map(|format| format.beginning(prompt, |text| app.tokenizer.token_id(text)));
+    let token = |text: &str| app.tokenizer.token_id(text);
+    let thoughts = thoughts.map(|format| format.beginning(prompt, token, calling.is_some()));
     (reader, thoughts.unwrap_or_default())
 }

@@ -177,6 +177,11 @@ impl DecoderConfig {
         self.layers.iter_mut().for_each(|layer| layer.rope = rope(layer));
     }
 
+    /// The experts of the first layer that has any. Other layers with experts have the same.
+    pub fn experts(&self) -> Option<&Experts> {
+        self.layers.iter().find_map(|layer| layer.experts.as_ref())
+    }
+
     /// The rotations that some layer uses.
     fn used_ropes(&self) -> impl Iterator<Item = &Rope> {
         let uses = |at: usize| self.layers.iter().any(|layer| layer.rope == Some(at));

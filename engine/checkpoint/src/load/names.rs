@@ -96,6 +96,14 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("glm-4-9b", "zai-org/GLM-4-9B-0414"),
     ("granite-3.3-8b", "ibm-granite/granite-3.3-8b-instruct"),
     ("lfm2-1.2b", "LiquidAI/LFM2-1.2B"),
+    ("granite-3.1-3b-a800m", "ibm-granite/granite-3.1-3b-a800m-instruct"),
+    ("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1"),
+    ("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B"),
+    ("gpt-oss-20b", "openai/gpt-oss-20b"),
+    ("gpt-oss-120b", "openai/gpt-oss-120b"),
+    ("gemma-4-26b-a4b", "google/gemma-4-26B-A4B"),
+    ("deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite"),
+    ("deepseek-v3", "deepseek-ai/DeepSeek-V3"),
 ];
 
 /// Whether a name ends like a GGUF file.

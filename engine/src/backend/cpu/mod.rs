@@ -8,7 +8,7 @@ mod tests;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use cpu::{Cpu, GatedUnit};
+use cpu::{Cpu, CpuExpert, GatedUnit};
 pub use cpu::{CpuExperts, CpuLatent, CpuProjection, CpuTensor, CpuWeight};
 
 pub use self::cache::CpuKvCache;
@@ -25,6 +25,8 @@ use crate::tensor::HostTensor;
 /// The processor as a device.
 pub struct CpuBackend {
     cpu: Cpu,
+    /// Whether experts stay in their file where possible.
+    stores_experts: bool,
     /// `Some` if this is one of several workers.
     rank: Option<WorkerRank>,
 }
@@ -62,7 +64,12 @@ impl CpuBackend {
     /// # Errors
     /// See [`Cpu::new`].
     pub fn new(threads: Option<usize>) -> Result<Self> {
-        Ok(CpuBackend { cpu: Cpu::new(threads)?, rank: None })
+        Ok(CpuBackend { cpu: Cpu::new(threads)?, stores_experts: false, rank: None })
+    }
+
+    /// Leaves experts in their file if it is mapped. Each use of an expert copies it into memory.
+    pub fn with_stored_experts(self) -> Self {
+        CpuBackend { stores_experts: true, ..self }
     }
 
     /// See [`Cpu::with_rounded_activations`].
@@ -137,11 +144,21 @@ impl Backend for CpuBackend {
         let numbers = |tensor: HostTensor| tensor.elements().to_f32();
         let (correction, scale) = (correction.map(numbers), scale.map(numbers));
         let router = cpu::Router { routing, correction, scale, shared };
-        let projected = experts.map(|expert| {
+        let mut all = Vec::new();
+        let mut experts = experts.peekable();
+        while let Some(expert) = experts.next() {
             let HostExpert { gate_up: [gate, up], down } = expert?;
-            Ok([self.projection(gate)?, self.projection(up)?, self.projection(down)?])
-        });
-        Ok(CpuExperts { router, unit, experts: projected.collect::<Result<_>>()? })
+            // Every step uses the shared expert.
+            let is_shared = shared.is_some() && experts.peek().is_none();
+            let is_mapped = [&gate, &up, &down].iter().all(|part| part.weight.is_mapped());
+            all.push(if self.stores_experts && is_mapped && !is_shared {
+                let stored = |part: HostLinear| self.cpu.stored_projection(part.weight, part.bias);
+                CpuExpert::Stored([stored(gate)?, stored(up)?, stored(down)?])
+            } else {
+                CpuExpert::Loaded([self.projection(gate)?, self.projection(up)?, self.projection(down)?])
+            });
+        }
+        Ok(CpuExperts { router, unit, experts: all })
     }
 
     fn latent_weight(&self, latent: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CpuLatent> {

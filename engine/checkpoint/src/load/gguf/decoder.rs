@@ -3,7 +3,7 @@
 use super::entries::refused;
 use super::names::Architecture;
 use super::writer::Entries;
-use crate::config::{Activation, DecoderConfig, DecoderLayer, ModelConfig, RecurrentKind, Rope, RopeScaling};
+use crate::config::{Activation, DecoderConfig, DecoderLayer, Experts, ModelConfig, RecurrentKind, Rope, RopeScaling};
 use crate::error::{Error, Result};
 
 /// The shape and settings of a decoder, to be written.
@@ -21,9 +21,8 @@ impl Decoder<'_> {
     /// If files of the architecture cannot represent a setting.
     pub fn write(mut self) -> Result<()> {
         use Architecture::{Gemma2, Gemma3, Gemma4};
-        if self.decoder.latent.is_some() || self.decoder.layers.iter().any(|layer| layer.experts.is_some()) {
-            let reason = "writing experts or latent vectors to a GGUF file is not implemented";
-            return Err(Error::Unsupported(reason.into()));
+        if self.decoder.latent.is_some() {
+            return Err(Error::Unsupported("writing latent vectors to a GGUF file is not implemented".into()));
         }
         let activation = match self.architecture {
             Gemma2 | Gemma3 | Gemma4 => (Activation::GeluTanh, "GELU by tanh"),
@@ -32,6 +31,7 @@ impl Decoder<'_> {
         if self.decoder.activation != activation.0 {
             return Err(refused(format!("the activation function is not {}", activation.1)));
         }
+        self.feed_forward()?;
         self.heads();
         self.states()?;
         match self.architecture {
@@ -70,9 +70,48 @@ impl Decoder<'_> {
         }
     }
 
-    /// Writes the sizes of heads and feed-forward layers.
+    /// Writes the sizes of feed-forward layers, and the numbers of experts.
+    fn feed_forward(&mut self) -> Result<()> {
+        use Architecture::{GptOss, Qwen2Moe, Qwen3Moe, Qwen3Next, Qwen35Moe};
+        let Some(experts) = self.decoder.experts() else {
+            self.of_layers("feed_forward_length", |layer| layer.inner);
+            return Ok(());
+        };
+        let Experts { count, inner, routing, clamp, shared, .. } = *experts;
+        match self.decoder.layers.iter().map(|layer| layer.inner).max() {
+            // All dense layers of these architectures have the same size.
+            Some(dense) if experts.beside.is_none() => {
+                self.u32("feed_forward_length", if dense > 0 { dense } else { inner });
+            }
+            _ => self.of_layers("feed_forward_length", |layer| layer.inner),
+        }
+        self.u32("expert_count", count);
+        self.u32("expert_used_count", routing.top_k);
+        self.u32("expert_feed_forward_length", inner);
+        if let Some(shared) = shared {
+            self.u32("expert_shared_feed_forward_length", shared.inner);
+        }
+        if clamp.is_some_and(|clamp| clamp.limit != 7.0) {
+            return Err(refused("gates are clamped at another limit than 7"));
+        }
+        let biased = match self.architecture {
+            Qwen2Moe => [true, false],
+            Qwen3Moe | Qwen3Next | Qwen35Moe => [false; 2],
+            GptOss => [true; 2],
+            _ => return Ok(()),
+        };
+        if biased != [self.decoder.qkv_bias, self.decoder.o_bias] {
+            return Err(refused("other projections than usual have biases"));
+        }
+        if self.architecture != GptOss {
+            let name = self.name("expert_weights_norm");
+            self.entries.bool(&name, routing.renormalised);
+        }
+        Ok(())
+    }
+
+    /// Writes the sizes of heads.
     fn heads(&mut self) {
-        self.of_layers("feed_forward_length", |layer| layer.inner);
         let marks_states = matches!(self.architecture, Architecture::GraniteHybrid | Architecture::Lfm2);
         self.of_layers("attention.head_count_kv", |layer| match layer.recurrent {
             Some(_) if marks_states => 0,
@@ -100,8 +139,8 @@ impl Decoder<'_> {
 
     /// Writes the sizes of layers that keep a state.
     fn states(&mut self) -> Result<()> {
-        let mut layers = self.decoder.layers.iter().enumerate().filter_map(|(i, layer)| Some((i, layer.recurrent?)));
-        let Some((_, layer)) = layers.next() else { return Ok(()) };
+        let layers = &self.decoder.layers;
+        let Some(layer) = layers.iter().find_map(|layer| layer.recurrent) else { return Ok(()) };
         if layer.kind == RecurrentKind::Convolution {
             self.u32("shortconv.l_cache", layer.kernel);
             return Ok(());
@@ -115,24 +154,18 @@ impl Decoder<'_> {
         ] {
             self.u32(key, value);
         }
-        let attention: Vec<usize> = self
-            .decoder
-            .layers
-            .iter()
-            .enumerate()
-            .filter(|(_, layer)| layer.recurrent.is_none())
-            .map(|(i, _)| i)
-            .collect();
         match self.architecture {
             Architecture::GraniteHybrid => {
-                let rotates = attention.iter().any(|i| self.decoder.layers[*i].rope.is_some());
+                let rotates = layers.iter().any(|layer| layer.rope.is_some());
                 let name = self.name("rope.scaling.finetuned");
                 self.entries.bool(&name, rotates);
             }
             _ => {
                 // llama.cpp derives the layers from this number.
-                let interval = attention.first().map_or(self.decoder.layers.len() + 1, |first| first + 1);
-                if (0..self.decoder.layers.len()).any(|i| attention.contains(&i) != (i + 1).is_multiple_of(interval)) {
+                let interval = 1 + layers.iter().position(|layer| layer.recurrent.is_none()).unwrap_or(layers.len());
+                let fits =
+                    |(i, layer): (usize, &DecoderLayer)| layer.recurrent.is_none() == (i + 1).is_multiple_of(interval);
+                if !layers.iter().enumerate().all(fits) {
                     return Err(refused("other layers than usual keep a state"));
                 }
                 self.u32("full_attention_interval", interval);
@@ -146,7 +179,7 @@ impl Decoder<'_> {
 
     /// Writes the window, and which layers have it.
     fn windows(&mut self) -> Result<()> {
-        use Architecture::{Cohere2, Gemma2, Gemma3, Gemma4, Llama, Olmo2, Phi3};
+        use Architecture::{Cohere2, Gemma2, Gemma3, Gemma4, GptOss, Llama, Olmo2, Phi3};
         let windows: Vec<Option<usize>> = self.decoder.layers.iter().map(|layer| layer.window).collect();
         let size = windows.iter().flatten().next().copied();
         if windows.iter().flatten().any(|window| Some(*window) != size) {
@@ -157,7 +190,7 @@ impl Decoder<'_> {
             (Phi3, None) => self.u32("attention.sliding_window", 0),
             (_, None) => {}
             (Llama | Phi3, Some(size)) if in_all => self.u32("attention.sliding_window", size),
-            (Gemma2 | Gemma3 | Gemma4 | Olmo2 | Cohere2, Some(size)) => {
+            (Gemma2 | Gemma3 | Gemma4 | Olmo2 | Cohere2 | GptOss, Some(size)) => {
                 self.u32("attention.sliding_window", size);
             }
             _ => return Err(refused("only some layers have a sliding window")),
@@ -171,13 +204,13 @@ impl Decoder<'_> {
 
     /// Writes the factors and caps of attention and logits.
     fn factors(&mut self) -> Result<()> {
-        use Architecture::{Cohere2, Gemma2, Gemma3, Gemma4, Granite, GraniteHybrid};
+        use Architecture::{Cohere2, Gemma2, Gemma3, Gemma4, Granite, GraniteHybrid, GraniteMoe};
         let decoder = self.decoder;
         let scale = decoder.layers.first().map_or(1.0, |layer| layer.scale);
         match self.architecture {
             Gemma2 | Gemma3 => self.f32("attention.scale", scale),
             Cohere2 => self.f32("logit_scale", decoder.logits_multiplier),
-            Granite | GraniteHybrid => {
+            Granite | GraniteMoe | GraniteHybrid => {
                 self.f32("attention.scale", scale);
                 self.f32("embedding_scale", decoder.embedding_multiplier);
                 self.f32("residual_scale", decoder.residual_multiplier);
@@ -265,18 +298,26 @@ impl Decoder<'_> {
 
     /// Writes numbers of turns that give the pairs `between` which frequencies are interpolated.
     fn yarn(&mut self, rope: &Rope, factor: f64, between: [f64; 2], attention_factor: f64) -> Result<()> {
-        if between.iter().any(|pair| pair.fract() != 0.0) {
+        let is_exact = self.architecture == Architecture::GptOss;
+        if !is_exact && between.iter().any(|pair| pair.fract() != 0.0) {
             return Err(refused("YaRN interpolates between fractions of pairs"));
         }
         let original = (self.config.max_positions as f64 / factor).round().max(1.0);
         self.u32("rope.scaling.original_context_length", original as usize);
-        // Readers round the first pair down and the second one up, so half a pair is a safe distance.
+        // Readers limit the first pair to 0 and the second one to the last, and round them down and up except in files
+        // of gpt-oss. Half a pair is a safe distance from where that changes them.
+        let [first, second] = between;
+        let last = rope.rotated as f64 - 1.0;
+        let [first, second] = match is_exact {
+            true => [if first > 0.0 { first } else { -0.5 }, if second < last { second } else { last + 0.5 }],
+            false => [first + 0.5, second - 0.5],
+        };
         let turns = |pair: f64| {
             let wavelength = 2.0 * std::f64::consts::PI * rope.theta.powf(2.0 * pair / rope.rotated as f64);
             (original / wavelength) as f32
         };
-        self.f32("rope.scaling.yarn_beta_fast", turns(between[0] + 0.5));
-        self.f32("rope.scaling.yarn_beta_slow", turns(between[1] - 0.5));
+        self.f32("rope.scaling.yarn_beta_fast", turns(first));
+        self.f32("rope.scaling.yarn_beta_slow", turns(second));
         // llama.cpp multiplies by the usual factor itself.
         let usual = if factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 };
         if (attention_factor - usual).abs() > 1e-6 {

@@ -16,6 +16,7 @@ mod metadata;
 mod names;
 mod recurrent;
 mod save;
+mod sources;
 mod splits;
 mod tables;
 mod tiling;
