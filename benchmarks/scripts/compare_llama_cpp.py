@@ -129,6 +129,8 @@ def main():
         print(json.dumps(llama_cpp(a.llama_cpp[0], int(a.llama_cpp[1]), a.prompt, a.new, a.threads)))
         return
     if a.shape.startswith(("qwen3-30b-a3b", "gpt-oss")):
+        if not a.dir:
+            p.error("--dir is needed for a model with experts")
         compare_experts(a)
         return
     if a.shape != "llama":

@@ -38,9 +38,9 @@ class Quire:
         return [a.quire, "serve", "--model", a.model, "--device", "cpu", "--threads", str(a.threads), "--port", str(port)]
 
     def turn(self, base, ids, a):
-        body = {"model": "", "prompt": ids, "max_tokens": a.answer, "temperature": 0, "ignore_eos": True, "stream": True,
+        model = json.load(urllib.request.urlopen(base + "/v1/models"))["data"][0]["id"]
+        body = {"model": model, "prompt": ids, "max_tokens": a.answer, "temperature": 0, "ignore_eos": True, "stream": True,
                 "return_token_ids": True, "stream_options": {"include_usage": True}}
-        body["model"] = json.load(urllib.request.urlopen(base + "/v1/models"))["data"][0]["id"]
         start, first, answer, computed = time.perf_counter(), None, [], None
         for event in post(base + "/v1/completions", body):
             tokens = [t for choice in event["choices"] for t in choice.get("token_ids") or []]
@@ -96,8 +96,10 @@ def main():
     p.add_argument("--threads", type=int, default=2), p.add_argument("--rounds", type=int, default=3)
     a = p.parse_args()
     servers = [Quire(), LlamaServer()]
-    running = [start(server, a) for server in servers]
+    running = []
     try:
+        for server in servers:
+            running.append(start(server, a))
         results = {(server.name, turn): [] for server in servers for turn in range(a.turns)}
         for seed in range(a.rounds):
             prompts = [tokens(seed, a.prompt) for _ in servers]

@@ -102,8 +102,8 @@ impl Sequence {
         }
     }
 
-    /// Asks for the states of recurrent layers from which later prompts are likely to resume. `asked` are numbers of tokens
-    /// that the request names. End-of-sequence tokens in the prompt end its messages.
+    /// Asks for states of recurrent layers that later prompts will probably need. `asked` are numbers of tokens that the
+    /// request names. End-of-sequence tokens in the prompt end its messages.
     pub fn keeping_states(mut self, asked: &[usize], eos: &[u32], pool: &BlockPool) -> Self {
         if pool.has_states() {
             let messages = (1..=self.prompt_len).filter(|&end| eos.contains(&self.tokens[end - 1]));

@@ -13,7 +13,7 @@ use engine::tools::sampling::SamplingParams;
 use oracle::{EOS, VOCAB, config, engine, finish, greedy};
 
 const BLOCK: usize = 4;
-/// A prompt's states are kept every so many blocks.
+/// The number of blocks from one kept state of a prompt to the next.
 const STRIDE: usize = 10;
 
 /// A state takes as much memory as six blocks of keys and values.

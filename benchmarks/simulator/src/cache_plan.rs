@@ -98,7 +98,7 @@ impl CachePlan {
                 "layers": group.layers.len(),
                 "heads": group.heads,
                 "head_dim": group.head_dim,
-                "window": group.window.filter(|_| group.state.is_none()),
+                "window": group.attention_window(),
                 "state_bytes": group.state_bytes(),
                 "bytes_per_token": self.group_token_bytes(at),
                 "bytes_per_longest_sequence": self.layout.sequence_bytes(at, self.max_len),

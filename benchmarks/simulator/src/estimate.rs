@@ -147,9 +147,13 @@ fn products(decoder: &DecoderConfig, hidden: usize, at: usize, [size, of_expert]
 }
 
 impl Estimate {
-    /// Describes a model that is divided among `gpus` GPUs. Returns `None` if it has no experts.
+    /// Describes a model that is divided among `gpus` GPUs. Returns `None` if it has no experts, or has recurrent layers.
     pub fn new(config: &ModelConfig, gpus: usize) -> Option<Self> {
         let ModelFamily::Decoder(decoder) = &config.family else { return None };
+        // Recurrent layers have other products, which are not estimated.
+        if decoder.recurrent().is_some() {
+            return None;
+        }
         let (experts, hidden) = (*decoder.experts()?, config.hidden);
         let (format, sizes) = format(config);
         let embedding = Product::new("output matrix", [config.vocab_size, hidden], ELEMENT);

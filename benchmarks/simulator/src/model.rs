@@ -39,6 +39,7 @@ const BUILT_IN: &[(&str, &[u8])] = &[
     ("granite-3.3-8b", include_bytes!("../configs/granite-3.3-8b.json")),
     ("mixtral-8x7b", include_bytes!("../configs/mixtral-8x7b.json")),
     ("qwen3-30b-a3b", include_bytes!("../configs/qwen3-30b-a3b.json")),
+    ("qwen3.5-35b-a3b", include_bytes!("../configs/qwen3.5-35b-a3b.json")),
     ("gpt-oss-20b", include_bytes!("../configs/gpt-oss-20b.json")),
     ("gpt-oss-120b", include_bytes!("../configs/gpt-oss-120b.json")),
     ("gemma-4-26b-a4b", include_bytes!("../configs/gemma-4-26b-a4b.json")),

@@ -1,15 +1,16 @@
 //! Causal attention through the block tables (4.1 and 5.1 of the PagedAttention paper).
 //!
 //! A task covers one key/value head and some consecutive query tokens of a sequence. Its rows are all pairs of such a
-//! token and a query head of the group. A thread takes several tasks at a time. A task walks the context in chunks of
+//! token and a query head of the group. If such tasks are fewer than the threads, several tasks share a group's query
+//! heads. A thread takes several tasks at a time. A task walks the context in chunks of
 //! whole blocks. For each chunk it gathers the keys and values, widening them once for all rows. It then computes
 //! scores and folds them into a running maximum, sum and weighted sum of values (online softmax). So it needs memory
 //! for one chunk only, however long the context is.
 //!
 //! Chunks begin at multiples of their length from the start of the sequence. Scores and weighted sums are added up in
 //! order of position, and a position that a query does not see contributes an exact zero. A chunk of which a query sees
-//! nothing does not change its running values. Hence a query's result does
-//! not depend on the other queries or sequences computed with it.
+//! nothing does not change its running values. Hence a query's result does not depend on the other queries or sequences
+//! computed with it.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -79,16 +80,33 @@ pub(super) struct Job<'a, E> {
     /// This layer's blocks.
     pub blocks: LayerBlocks<'a, E>,
     pub params: Attention<'a>,
-    /// Query heads per key/value head.
-    pub group: usize,
+    /// Query heads per task, one key/value head's or a part of them.
+    group: usize,
+    /// Tasks that share the query heads of a key/value head.
+    parts: usize,
 }
 
-impl<E: StoredElement> Job<'_, E> {
+impl<'a, E: StoredElement> Job<'a, E> {
+    /// Prepares the attention of queries `[T, heads * D]`, with `group` query heads per key/value head, for some threads.
+    pub fn new(
+        query: &'a [f32],
+        blocks: LayerBlocks<'a, E>,
+        params: Attention<'a>,
+        group: usize,
+        threads: &Threads,
+    ) -> Self {
+        let per_head: usize = params.spans.iter().map(|span| span.len.div_ceil(tall(group))).sum();
+        let tasks = (per_head * params.shape.heads).max(1);
+        let fits = |parts: &usize| group.is_multiple_of(*parts) && tasks * parts >= threads.count();
+        let parts = (1..=group).find(fits).unwrap_or(group);
+        Job { query, blocks, params, group: group / parts, parts }
+    }
+
     /// Writes the result to `out`, which has the shape of `query`.
     pub fn run(&self, arch: Arch, threads: &Threads, out: &mut [f32]) {
         let KvShape { heads, head_dim, .. } = *self.params.shape;
+        let (heads, tall) = (heads * self.parts, tall(self.group));
         let width = heads * self.group * head_dim;
-        let tall = (ROWS / self.group).max(1);
         let work: usize = self.params.spans.iter().map(|s| 2 * s.len * s.context * width).sum();
         let mut tasks = Vec::new();
         let mut rest = out;
@@ -126,6 +144,11 @@ impl<E: StoredElement> Job<'_, E> {
     }
 }
 
+/// Query tokens per task, for `group` query heads.
+fn tall(group: usize) -> usize {
+    (ROWS / group).max(1)
+}
+
 struct Task<'a> {
     queries: Queries,
     /// The output of each query token, `[group * D]`.
@@ -138,7 +161,7 @@ struct Queries {
     span: Span,
     /// First query token, relative to the span's first.
     first: usize,
-    /// Key/value head.
+    /// Key/value head, or its part.
     head: usize,
 }
 
@@ -295,8 +318,8 @@ impl<'a, E: StoredElement> Job<'a, E> {
 
     #[inline(always)]
     fn load_query(&self, queries: Queries, tokens: usize, to: &mut Vec<f32>) {
-        let Job { params: Attention { shape: &KvShape { heads, head_dim, .. }, .. }, group, query, .. } = *self;
-        let width = group * head_dim;
+        let Job { params: Attention { shape: &KvShape { heads, head_dim, .. }, .. }, group, parts, query, .. } = *self;
+        let (heads, width) = (heads * parts, group * head_dim);
         to.clear();
         for i in 0..tokens {
             let row = queries.span.start + queries.first + i;
@@ -332,7 +355,7 @@ impl<'a, E: StoredElement> Job<'a, E> {
         if at < queries.span.context {
             // Only the elements are prefetched. Scales past their last cache line arrive with the next head's elements,
             // or late.
-            let elements = part(self.block(queries, at), queries.head).elements;
+            let elements = part(self.block(queries, at), queries.head / self.parts).elements;
             elements.chunks(LINE / size_of::<E>()).for_each(|line| prefetch(line.as_ptr()));
         }
     }
@@ -345,7 +368,7 @@ impl<'a, E: StoredElement> Job<'a, E> {
         scratch.block.resize(head_dim * block_size, 0.0);
         for at in (seen.start / block_size * block_size..seen.end).step_by(block_size) {
             self.prefetch_ahead(queries, at, scratch.next, |block, head| self.blocks.keys(block, head));
-            let HeadPart { elements, scales } = self.blocks.keys(self.block(queries, at), queries.head);
+            let HeadPart { elements, scales } = self.blocks.keys(self.block(queries, at), queries.head / self.parts);
             if E::SCALED {
                 widen_scales(scales, &mut scratch.scales[0][at - start..]);
             }
@@ -386,7 +409,9 @@ impl<'a, E: StoredElement> Job<'a, E> {
         let mut at = seen.start;
         while at < seen.end {
             let count = (block_size - at % block_size).min(seen.end - at);
-            let Some(values) = E::as_f32(self.blocks.values(self.block(queries, at), queries.head).elements) else {
+            let Some(values) =
+                E::as_f32(self.blocks.values(self.block(queries, at), queries.head / self.parts).elements)
+            else {
                 return false;
             };
             self.prefetch_ahead(queries, at, scratch.next, |block, head| self.blocks.values(block, head));
@@ -413,7 +438,7 @@ impl<'a, E: StoredElement> Job<'a, E> {
         while at < seen.end {
             let count = (block_size - at % block_size).min(seen.end - at);
             self.prefetch_ahead(queries, at, scratch.next, |block, head| self.blocks.values(block, head));
-            let HeadPart { elements, scales } = self.blocks.values(self.block(queries, at), queries.head);
+            let HeadPart { elements, scales } = self.blocks.values(self.block(queries, at), queries.head / self.parts);
             if E::SCALED {
                 widen_scales(&scales[at % block_size..][..count], &mut scratch.scales[1][at - start..]);
             }

@@ -382,7 +382,7 @@ impl Cpu {
         let query = query.as_slice();
         with_stored!(shape.dtype, E => {
             let blocks = LayerBlocks::<E>::new(params.layer, shape);
-            let job = attention::Job { query, blocks, params, group };
+            let job = attention::Job::new(query, blocks, params, group, &self.threads);
             job.run(self.arch, &self.threads, out.as_mut_slice());
         });
         out

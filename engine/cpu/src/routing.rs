@@ -5,7 +5,7 @@
 
 use checkpoint::config::{ExpertGroups, RouterScores, Routing, SharedExpert};
 
-use super::math::{self, exp};
+use super::math::{self, exp, sigmoid};
 
 /// Added to the sum of scores before division by it. Scores of zero then stay zero.
 const TINY: f32 = 1e-20;
@@ -121,10 +121,6 @@ fn softmax(x: &mut [f32]) {
     x.iter_mut().for_each(|x| *x = exp(*x - greatest));
     let sum = math::sum(x, |x| x);
     x.iter_mut().for_each(|x| *x /= sum);
-}
-
-fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
 }
 
 #[cfg(test)]

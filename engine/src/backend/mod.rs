@@ -75,13 +75,14 @@ impl HostLinear {
         HostLinear { weight: self.weight.gathered(rows.iter().copied()), bias }
     }
 
-    /// Returns the part that uses some of the inputs: columns of the weight. Only one part may have the bias, so that
-    /// it is added once.
+    /// Returns the part that uses some of the inputs: columns of the weight. The first part has the bias, so that it is
+    /// added once.
     ///
     /// # Errors
     /// See [`HostTensor::into_cols`].
-    pub fn inputs(self, range: Range<usize>, has_bias: bool) -> Result<Self> {
-        Ok(HostLinear { weight: self.weight.into_cols(range)?, bias: self.bias.filter(|_| has_bias) })
+    pub fn inputs(self, range: Range<usize>) -> Result<Self> {
+        let bias = self.bias.filter(|_| range.start == 0);
+        Ok(HostLinear { weight: self.weight.into_cols(range)?, bias })
     }
 }
 

@@ -71,12 +71,12 @@ pub struct CacheGroup {
     pub blocks_per_page: usize,
     /// See [`KvLayout::id_step`].
     pub id_step: usize,
-    /// For a group of recurrent layers: a prompt's states are kept at least every so many blocks. `None` for keys and
-    /// values.
+    /// For a group of recurrent layers, the largest number of blocks from one kept state of a prompt to the next. `None`
+    /// for keys and values.
     pub state_stride: Option<usize>,
 }
 
-/// A state depends on the states after the token before it, and on no earlier ones.
+/// The window of states: a token needs only the state after the previous token.
 const STATE_WINDOW: usize = 2;
 
 impl CacheGroup {
@@ -89,6 +89,11 @@ impl CacheGroup {
     pub fn states(state_stride: usize, blocks_per_page: usize, id_step: usize) -> Self {
         let state_stride = Some(state_stride.max(1));
         CacheGroup { window: Some(STATE_WINDOW), blocks_per_page, id_step, state_stride }
+    }
+
+    /// The sliding window of attention. `None` for all tokens, and for states.
+    pub fn attention_window(&self) -> Option<usize> {
+        self.window.filter(|_| !self.is_state())
     }
 
     /// Whether the group keeps states of recurrent layers.
@@ -137,6 +142,11 @@ impl KvGroup {
         KvGroup { layers: Vec::new(), heads, head_dim, window, state, blocks_per_page: 1, padding: 0 }
     }
 
+    /// The sliding window of attention. `None` for all tokens, and for states.
+    pub fn attention_window(&self) -> Option<usize> {
+        self.window.filter(|_| self.state.is_none())
+    }
+
     /// Bytes of a sequence's states in all layers. `None` for keys and values.
     pub fn state_bytes(&self) -> Option<usize> {
         Some(self.layers.len() * self.state? * size_of::<f32>())
@@ -153,7 +163,7 @@ impl KvLayout {
                 continue;
             }
             let own = KvGroup::of(memory);
-            let same = |group: &KvGroup| KvGroup { layers: Vec::new(), ..group.clone() } == own;
+            let same = |group: &KvGroup| KvGroup { layers: Vec::new(), ..*group } == own;
             let group = groups.iter().position(same).unwrap_or_else(|| {
                 groups.push(own);
                 groups.len() - 1
@@ -271,9 +281,8 @@ impl KvLayout {
         self.groups.iter().enumerate().map(group).collect()
     }
 
-    /// Chooses the size of pages. It is the least common multiple of the groups' blocks, unless
-    /// such a page would hold too many of the largest blocks.
-    /// Then blocks get a little padding, so that a smaller page divides evenly.
+    /// Chooses the size of pages. It is the least common multiple of the groups' blocks, unless such a page would be too
+    /// large or hold too many of the largest blocks. Then blocks get a little padding, so that a smaller page divides evenly.
     fn divide_pages(&mut self) {
         let bytes: Vec<usize> = (0..self.groups.len()).map(|group| self.group_block_bytes(group)).collect();
         let Some(&largest) = bytes.iter().max().filter(|&&largest| largest > 0) else { return };

@@ -72,8 +72,8 @@ impl BlockTable {
         BlockTable { pool: pool.clone(), lanes, len, prefixes, is_long, branch, asked: None }
     }
 
-    /// Keeps states of recurrent layers from which later prompts can resume, if there is memory, among them the states
-    /// after these numbers of blocks, ascending. With `None`, keeps only the running state.
+    /// Keeps states of recurrent layers in spare memory, so that later prompts can resume. They include the states after
+    /// these numbers of blocks, ascending. With `None`, keeps only the running state.
     pub fn keep_states(&mut self, ends: Option<&Arc<[u32]>>) {
         self.asked = ends.cloned();
     }

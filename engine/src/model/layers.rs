@@ -128,6 +128,13 @@ impl<B: Backend> Loader<'_, B> {
         part.map(|part| self.norm(decoder.norm, &format!("{name}.{part}"), width, decoder.eps)).transpose()
     }
 
+    /// Takes the `len` elements of a tensor. Other programs' files may store it with another shape.
+    pub fn flat(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let fitting = self.weights.shape(name).filter(|shape| shape.iter().product::<usize>() == len);
+        let shape = fitting.map_or_else(|| vec![len], <[usize]>::to_vec);
+        Ok(self.weights.take_elements(name, &shape)?.elements().to_f32())
+    }
+
     /// Takes a tensor of one number.
     pub fn scalar(&mut self, name: &str) -> Result<f32> {
         Ok(self.weights.take_elements(name, &[1])?.elements().to_f32()[0])
@@ -273,7 +280,7 @@ impl<B: Backend> ResidualLinear<B> {
     /// Takes the worker's part of the inputs, divided evenly.
     pub fn new(backend: &B, host: HostLinear) -> Result<Self> {
         let (shard, inputs) = (backend.shard(), host.weight.shape()[1]);
-        Ok(ResidualLinear(Linear::new(backend, host.inputs(shard.even(inputs), shard.is_first())?)?))
+        Ok(ResidualLinear(Linear::new(backend, host.inputs(shard.even(inputs))?)?))
     }
 
     /// Adds `self(x)` to the residual stream.

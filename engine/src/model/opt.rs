@@ -38,7 +38,7 @@ impl<B: Backend> Opt<B> {
                     key: Some(l.heads(&name("self_attn.k_proj"), config.heads, config.head_dim, hidden, bias)?),
                     value: Some(l.heads(&name("self_attn.v_proj"), config.heads, config.head_dim, hidden, bias)?),
                 })?,
-                out: l.residual(&name("self_attn.out_proj"), hidden, hidden, bias)?,
+                out: l.residual(&name("self_attn.o_proj"), hidden, hidden, bias)?,
                 ffn_norm: l.layer_norm(&name("final_layer_norm"), hidden, affine, eps)?,
                 up: Linear::new(backend, l.share(&name("fc1"), opt.ffn_dim, hidden, bias)?)?,
                 down: l.residual(&name("fc2"), hidden, opt.ffn_dim, bias)?,

@@ -42,7 +42,7 @@ impl Prefixes {
         self.pinned.iter_mut().map(|p| &mut p.table)
     }
 
-    /// The number of a prompt's first tokens that a pinned prefix has. With states, it ends where a state is.
+    /// The number of a prompt's first tokens that a pinned prefix has. With recurrent layers, the last of them has a state.
     pub fn pinned_len(&self, prompt: &[u32]) -> usize {
         let is_long = self.pool.is_long(prompt.len());
         let most = if self.pool.has_states() { prompt.len().saturating_sub(1) } else { usize::MAX };
@@ -59,8 +59,8 @@ impl Prefixes {
         self.or_pinned(registered.into(), tokens).into_table()
     }
 
-    /// Returns a fork of the pinned prefix that shares the most with `tokens`, if that is more than `hit`. With states, it ends
-    /// where the pinned prefix has one.
+    /// Returns a fork of the pinned prefix that shares the most with `tokens`, if that is more than `hit`. With recurrent
+    /// layers, it ends with a state of the pinned prefix.
     fn or_pinned(&self, hit: PrefixHit, tokens: &[u32]) -> PrefixHit {
         let most = tokens.len().saturating_sub(1);
         let pinned = self.pinned.iter().filter(|p| p.table.is_long() == hit.table().is_long());

@@ -238,7 +238,8 @@ pub fn is_stored(p: usize, span: &Span, block_size: usize) -> bool {
     (p + 1).is_multiple_of(block_size) || p + 1 == span.context
 }
 
-/// Checks that sequences of a step may be computed in any order: none reads a state or writes one that another writes.
+/// Checks that sequences of a step may be computed in any order: no state that one of them writes is
+/// read or written by another.
 pub fn check_states(batch: &Batch, groups: &[CacheGroup], block_size: usize) {
     for (tables, _) in batch.groups.iter().zip(groups).filter(|(_, group)| group.is_state()) {
         assert!(tables.slots.is_empty());

@@ -214,7 +214,7 @@ fn groups() -> impl Strategy<Value = Vec<CacheGroup>> {
 
 /// The minimum number of blocks of a group that a request needs, for one sequence or for all its beams. Beams are assumed to share
 /// only whole blocks of the prompt. With a window, a sequence that is no beam needs only the blocks that the window
-/// covers. Beams with states share nothing when they are computed again, and each may read one state and write another.
+/// covers. Beams with states are computed again without sharing, and each may read one state and write another.
 fn least_blocks(r: &Request, block_size: usize, group: &CacheGroup, has_states: bool) -> usize {
     let width = r.params.beam.map_or(1, |beam| beam.width);
     if group.is_state() {

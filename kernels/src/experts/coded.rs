@@ -17,9 +17,10 @@ use crate::gemm::quantised::{CodedRows, rows, stage_bytes, stages};
 use crate::gemm::split::tiles as tiles_of;
 use crate::gemm::tiles::{WARPS, WarpSums, stage, stream};
 
-/// Multiplies sorted rows of activations with the weights of their experts. See
-/// [`grouped_product()`](super::product::grouped_product()) for the arguments, and
-/// [`gemm_quantised()`](crate::gemm::quantised::gemm_quantised()) for those of the weight.
+/// Multiplies sorted rows of activations with the weights of their experts.
+///
+/// [`gemm_quantised()`](crate::gemm::quantised::gemm_quantised()) explains the arguments of the weight, and
+/// [`grouped_product()`](super::product::grouped_product()) the others.
 ///
 /// # Safety
 /// As for [`grouped_product()`](super::product::grouped_product()).
@@ -60,7 +61,7 @@ pub unsafe fn grouped_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32
     let ring_offset = shared_offset(ring);
     let steps = tiles_of(k, DEPTH);
     let of_expert = group.expert * (all_rows / FRAGMENT_ROWS);
-    let of_warp = (row_tile * WARPS + warp::warp_id()) * (rows / FRAGMENT_ROWS / WARPS);
+    let of_warp = (row_tile * WARPS + warp::warp_id()) * CodedRows::<FORM, TOKENS>::PER_WARP;
     let (first, end) = (of_expert + of_warp, of_expert + tiles_of(n, FRAGMENT_ROWS));
     let weight = CodedRows::<FORM, TOKENS> { codes, scales, first, end, steps, group_shift };
     // SAFETY: the list has the group's rows, by this kernel's contract.

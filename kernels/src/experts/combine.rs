@@ -21,8 +21,8 @@ pub const fn shape(tokens: u32, vectors: u32) -> LaunchShape {
 /// `first` to `first + count`.
 ///
 /// `results` and `chosen` have `top_k` rows or numbers for each of `tokens` tokens. Results of other experts are not
-/// read. `shared` has a row for each token, whose factor follows those of the token's experts, or is null. Rows have
-/// `vectors` vectors.
+/// read. `shared` is null, or has a row for each token. Its factor follows the factors of the token's experts. Rows
+/// have `vectors` vectors.
 ///
 /// # Safety
 /// The arrays have these shapes. The launch has the shape of [`shape`].
@@ -43,7 +43,7 @@ pub unsafe fn combine_experts<T: Element>(
     if at >= tokens * vectors {
         return;
     }
-    // SAFETY: the index was just checked, and a token that has a vector has no empty rows. Slots and factors belong to
+    // SAFETY: the index was just checked, and a vector exists only if `vectors` is not 0. Slots and factors belong to
     // the token.
     unsafe {
         core::hint::assert_unchecked(vectors != 0);

@@ -28,7 +28,7 @@ const WARPS: u32 = THREADS / WARP_SIZE;
 /// its first slot in `order`, and its number of slots. The rest of the `most` tiles have no slots.
 ///
 /// # Safety
-/// The arrays have these shapes. The launch is one of an [`ExpertsPlan`](super::plan::ExpertsPlan).
+/// The arrays have these shapes. The launch comes from an [`ExpertsPlan`](super::plan::ExpertsPlan).
 #[kernel(dependent, max_threads = 256)]
 pub unsafe fn group_by_expert(
     chosen: *const u32,
@@ -42,7 +42,7 @@ pub unsafe fn group_by_expert(
     let (experts, own) = (thread::grid_dim_x(), thread::block_idx_x());
     let (thread, warp, lane) = (thread::thread_idx_x(), warp::warp_id(), warp::lane_id());
     let counts: *mut u32 = dynamic_shared_mem();
-    // SAFETY: all threads of the block are at every barrier. There is a counter for each expert, and slots are checked.
+    // SAFETY: all threads of the block are at every barrier. Each expert has a counter, and slots are checked.
     unsafe {
         // SAFETY: a tile has slots.
         core::hint::assert_unchecked(tile != 0);
@@ -92,14 +92,14 @@ pub unsafe fn group_by_expert(
             }
         }
 
-        let found = shared_array![u32; 2 * (THREADS / WARP_SIZE) as usize];
+        let found = shared_array![u32; 2 * WARPS as usize];
         let (mut to, mut half, mut from) = (start, 0, 0);
-        // The last slots of other experts need no look.
+        // Stop after the expert's last slot.
         while from < slots && to < start + count {
             let slot = from + thread;
             let is_own = slot < slots && (*chosen.add(slot as usize)).wrapping_sub(first) == own;
             let votes = warp_vote_ballot(FULL_MASK, is_own);
-            // Each round takes the half that the previous round did not. One barrier a round therefore suffices.
+            // Rounds alternate between the two halves, so one barrier per round is enough.
             let found = found.add((half * WARPS) as usize);
             if lane == 0 {
                 *found.add(warp as usize) = votes.count_ones();
@@ -129,7 +129,7 @@ pub unsafe fn group_by_expert(
 /// All threads of the block call this together, once.
 #[inline(always)]
 unsafe fn block_sums(own: [u32; 3]) -> [u32; 3] {
-    let parts = shared_array![u32; 3 * (THREADS / WARP_SIZE) as usize];
+    let parts = shared_array![u32; 3 * WARPS as usize];
     let (warp, lane) = (warp::warp_id(), warp::lane_id());
     // SAFETY: all threads are here. Each warp writes its own elements, and reads the others' after the barrier.
     unsafe {

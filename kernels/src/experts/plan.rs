@@ -148,7 +148,7 @@ pub struct ExpertsPlan {
     pub first: u32,
     /// The number of the worker's experts.
     pub count: u32,
-    /// Slots of a tile, one of [`product::TOKENS`].
+    /// Slots of a tile: a number from [`product::TOKENS`].
     pub tile: u32,
 }
 
@@ -239,8 +239,6 @@ pub struct GroupedProduct {
     pub n: u32,
     /// Length of the rows, a multiple of 8.
     pub k: u32,
-    /// Whether rows of tokens become sorted rows. Otherwise sorted rows become rows of slots.
-    pub gathers: bool,
     /// What is stored.
     pub unit: Unit,
     /// With `Some`, how the weights are coded, and the columns of their groups. With `None` they have 16-bit elements.
@@ -276,6 +274,11 @@ pub struct GroupedOperands {
 }
 
 impl GroupedProduct {
+    /// Whether rows of tokens become sorted rows. Otherwise sorted rows become rows of slots.
+    pub const fn gathers(self) -> bool {
+        !matches!(self.unit, Unit::Plain)
+    }
+
     /// Rows of an expert's weight in memory.
     pub const fn rows(self) -> u32 {
         self.n.next_multiple_of(ROW_MULTIPLE)
@@ -301,17 +304,14 @@ impl GroupedProduct {
     pub const fn expert_bytes(self) -> u64 {
         match self.coded {
             None => 2 * self.n as u64 * self.k as u64,
-            Some((form, group)) => {
-                let packed = PackedShape { form, n: self.n, k: self.k, group };
-                (packed.code_bytes() + 4 * packed.scales()) as u64
-            }
+            Some((form, group)) => PackedShape { form, n: self.n, k: self.k, group }.bytes(),
         }
     }
 
     /// The least that the product costs if its slots use `experts` experts.
     pub const fn floor(self, experts: u32) -> Floor {
         let (slots, columns) = (self.plan.slots() as u64, self.columns() as u64);
-        let read = if self.gathers { self.plan.tokens as u64 } else { slots };
+        let read = if self.gathers() { self.plan.tokens as u64 } else { slots };
         let moved = 2 * (read * self.k as u64 + slots * columns);
         Floor { bytes: moved + experts as u64 * self.expert_bytes(), flops: 2 * slots * self.n as u64 * self.k as u64 }
     }
@@ -321,7 +321,7 @@ impl GroupedProduct {
         let GroupedOperands { x, x_stride, bias, out, out_stride, order, tiles } = operands;
         let (n, all_rows, k) = (self.n, self.rows(), self.k);
         let (uses, [slope, cubic, limit, shift]) =
-            (if self.gathers { self.plan.top_k } else { 0 }, self.unit.numbers());
+            (if self.gathers() { self.plan.top_k } else { 0 }, self.unit.numbers());
         let (form, group) = self.coded.unwrap_or((CodeForm::Int4, 1));
         let PackedOperand { codes, scales, factor } = match weight {
             GroupedWeight::Half(weight) => {

@@ -53,7 +53,7 @@ pub const ROW_MULTIPLE: u32 = 16;
 /// outputs. Otherwise they are gates and ups, see `GroupOutput` for `slope`, `cubic`, `limit` and `shift`.
 ///
 /// # Safety
-/// The arrays have the shapes that [`super::plan::GroupedProduct`] states, and the launch is one of its.
+/// The arrays have the shapes that [`super::plan::GroupedProduct`] states, and the launch comes from it.
 #[kernel(dependent, max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], TOKENS = [16, 64]))]
 pub unsafe fn grouped_product<T: Element, const TOKENS: u32>(
     x: *const u16,

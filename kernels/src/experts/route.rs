@@ -53,7 +53,7 @@ const TINY: f32 = 1e-20;
 /// `top_groups` best groups. `flags` has the bits above.
 ///
 /// # Safety
-/// The arrays have these shapes. The launch is one of a [`Router`](super::plan::Router) that has been checked.
+/// The arrays have these shapes. The launch comes from a checked [`Router`](super::plan::Router).
 #[kernel(dependent, max_threads = 128)]
 pub unsafe fn route(
     logits: *const f32,

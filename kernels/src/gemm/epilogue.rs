@@ -27,9 +27,9 @@ pub enum Epilogue {
 }
 
 /// Mask of the activation's number in [`Epilogue::bits`].
-pub(crate) const ACTIVATION: u32 = 7;
+pub(super) const ACTIVATION: u32 = 7;
 /// Bit that says that the product is gated.
-pub(crate) const GATED: u32 = 8;
+pub(super) const GATED: u32 = 8;
 /// Bit that says that the product is added to the output.
 pub(super) const ADD: u32 = 16;
 const FLOAT: u32 = 32;

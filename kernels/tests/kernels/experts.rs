@@ -80,7 +80,7 @@ fn slots_are_grouped_by_expert() {
 }
 
 fn product(plan: ExpertsPlan, [n, k]: [u32; 2], unit: Unit, coded: Option<(CodeForm, u32)>) -> GroupedProduct {
-    GroupedProduct { plan, n, k, gathers: unit != Unit::Plain, unit, coded }
+    GroupedProduct { plan, n, k, unit, coded }
 }
 
 /// Returns the results of each slot after checking them.

@@ -255,8 +255,7 @@ pub struct GroupedProblem {
     chosen: Vec<u32>,
     /// Activations, with NaN between the rows.
     x: Vec<u16>,
-    /// The elements of the weight, and its bits unless it is coded.
-    elements: Vec<f64>,
+    /// The elements of the weight unless it is coded.
     weight: Vec<u16>,
     coded: Option<QuantisedProblem>,
     bias: Option<Vec<u16>>,
@@ -265,18 +264,11 @@ pub struct GroupedProblem {
 impl GroupedProblem {
     /// Creates a problem for the experts of each token.
     pub fn new(product: GroupedProduct, chosen: Vec<u32>, data: Data) -> GroupedProblem {
-        let (ty, plan) = (data.ty, product.plan);
+        let plan = product.plan;
         // Fewer tokens leave the weights as they are.
         let (mut of_x, mut of_weight) = (ProblemRng(data.seed), ProblemRng(!data.seed));
-        let rows = |random: &mut ProblemRng, count: u32, len: u32, gap: u32, scale: f64| {
-            let mut rows = Vec::with_capacity(count as usize * (len + gap) as usize);
-            for _ in 0..count {
-                rows.extend((0..len).map(|_| ty.bits(scale * random.unit())));
-                rows.extend((0..gap).map(|_| ty.nan()));
-            }
-            rows
-        };
-        let x = rows(&mut of_x, if product.gathers { plan.tokens } else { plan.slots() }, product.k, data.gaps.0, 1.0);
+        let tokens = if product.gathers() { plan.tokens } else { plan.slots() };
+        let x = data.rows(&mut of_x, [tokens, product.k, data.gaps.0], 1.0);
         let all_rows = plan.count * product.rows();
         let coded = product.coded.map(|(form, group)| {
             let all = Product { m: 1, n: all_rows, k: product.k, epilogue: Epilogue::Half(None) };
@@ -284,14 +276,10 @@ impl GroupedProblem {
         });
         let weight = match &coded {
             Some(_) => Vec::new(),
-            None => rows(&mut of_weight, all_rows, product.k, 0, 6.0 / f64::from(product.k).sqrt()),
+            None => data.rows(&mut of_weight, [all_rows, product.k, 0], 6.0 / f64::from(product.k).sqrt()),
         };
-        let bias = data.bias.then(|| rows(&mut of_weight, 1, all_rows, 0, 2.0));
-        let elements = match &coded {
-            Some(coded) => coded.elements.clone(),
-            None => weight.iter().map(|&bits| ty.number(bits)).collect(),
-        };
-        GroupedProblem { product, data, chosen, x, elements, weight, coded, bias }
+        let bias = data.bias.then(|| data.rows(&mut of_weight, [1, all_rows, 0], 2.0));
+        GroupedProblem { product, data, chosen, x, weight, coded, bias }
     }
 
     fn stride(&self) -> u32 {
@@ -341,7 +329,7 @@ impl GroupedProblem {
         for (row, all) in (0..).zip(stored.chunks(self.stride() as usize)) {
             let (values, gap) = all.split_at(columns);
             is_clean &= gap.iter().all(|&bits| bits == nan);
-            let slot = if self.product.gathers {
+            let slot = if self.product.gathers() {
                 order.get(row as usize).copied()
             } else {
                 order.contains(&row).then_some(row)
@@ -375,14 +363,18 @@ impl GroupedProblem {
 
     /// Computes the reference of a slot, which is at `place` in order of experts.
     fn truth(&self, slot: usize, place: usize) -> Vec<f64> {
-        let GroupedProduct { plan, n, k, gathers, unit, .. } = self.product;
+        let GroupedProduct { plan, n, k, unit, .. } = self.product;
         let (k, ty) = (k as usize, self.data.ty);
-        let row = if gathers { slot / plan.top_k as usize } else { place };
+        let row = if self.product.gathers() { slot / plan.top_k as usize } else { place };
         let x = &self.x[row * (k + self.data.gaps.0 as usize)..][..k];
         let first = (self.chosen[slot] - plan.first) * self.product.rows();
+        let element = |at: usize| match &self.coded {
+            Some(coded) => coded.elements[at],
+            None => ty.number(self.weight[at]),
+        };
         let sum = |row: u32| -> f64 {
             let at = (first + row) as usize;
-            let products = self.elements[at * k..][..k].iter().zip(x).map(|(w, &x)| w * ty.number(x));
+            let products = x.iter().zip(at * k..).map(|(&x, i)| element(i) * ty.number(x));
             products.sum::<f64>() + self.bias.as_ref().map_or(0.0, |bias| ty.number(bias[at]))
         };
         let both = |column: u32| [false, true].map(|up| sum(gated_row(column, up)));

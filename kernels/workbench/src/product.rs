@@ -46,20 +46,25 @@ pub struct ProductProblem {
     before: Vec<u16>,
 }
 
+impl Data {
+    /// Returns `count` rows of `len` random numbers within `scale`, with `gap` NaN after each.
+    pub(crate) fn rows(&self, random: &mut ProblemRng, [count, len, gap]: [u32; 3], scale: f64) -> Vec<u16> {
+        let mut rows = Vec::with_capacity(count as usize * (len + gap) as usize);
+        for _ in 0..count {
+            rows.extend((0..len).map(|_| self.ty.bits(scale * random.unit())));
+            rows.extend((0..gap).map(|_| self.ty.nan()));
+        }
+        rows
+    }
+}
+
 impl ProductProblem {
     /// Creates a problem for any plan, whether it is the best one or not.
     pub fn new(plan: GemmPlan, data: Data) -> ProductProblem {
         let Product { m, n, k, epilogue } = plan.product;
         let mut random = ProblemRng(data.seed);
         let columns = epilogue.columns(n);
-        let mut rows = |count: u32, len: u32, gap: u32, scale: f64| {
-            let mut rows = Vec::with_capacity(count as usize * (len + gap) as usize);
-            for _ in 0..count {
-                rows.extend((0..len).map(|_| data.ty.bits(scale * random.unit())));
-                rows.extend((0..gap).map(|_| data.ty.nan()));
-            }
-            rows
-        };
+        let mut rows = |count: u32, len: u32, gap: u32, scale: f64| data.rows(&mut random, [count, len, gap], scale);
         let x = rows(m, k, data.gaps.0, 1.0);
         // This scale makes sums a few units large, where activation functions are curved.
         let weight = rows(n, k, 0, 6.0 / f64::from(k).sqrt());

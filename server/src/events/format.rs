@@ -48,7 +48,7 @@ pub struct EventGroup {
 
 impl EventGroup {
     fn new(index: usize, group: &CacheGroup) -> Self {
-        EventGroup { index, window: group.window.filter(|_| !group.is_state()), is_state: group.is_state() }
+        EventGroup { index, window: group.attention_window(), is_state: group.is_state() }
     }
 
     /// Returns vLLM's name for the kind of cache.

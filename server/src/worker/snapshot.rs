@@ -118,7 +118,7 @@ impl From<&KvGroup> for GroupFacts {
             layers: group.layers.len(),
             heads: group.heads,
             head_dim: group.head_dim,
-            window: group.window.filter(|_| group.state.is_none()),
+            window: group.attention_window(),
             state_bytes: group.state_bytes(),
             blocks_per_page: group.blocks_per_page,
         }

@@ -4,7 +4,7 @@
 //! x86-64 processors without vectors call the last version for lane after lane. The decoder picks one version when it
 //! resolves an instruction.
 //!
-//! Rare operations are many and have only the version for a single lane. For other processors the compiler vectorises
+//! There are many rare operations, so they only have the version for a single lane. For other processors the compiler vectorises
 //! the 32 lanes as well as it can.
 
 use half::{bf16, f16};

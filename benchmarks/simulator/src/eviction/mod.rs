@@ -12,8 +12,6 @@ mod work;
 
 use std::collections::HashMap;
 
-use engine::DType;
-use engine::tools::config::{LayerKv, LayerMemory};
 use engine::tools::kv::{KvGroup, KvLayout};
 
 pub use offline::bound;
@@ -151,34 +149,14 @@ fn unit(layout: &KvLayout) -> usize {
 
 /// The memory of a block of each group of layers, in the units of the group with the smallest blocks, and its window.
 fn units(layout: &KvLayout) -> Vec<(usize, Option<usize>)> {
-    let group = |(at, group): (usize, &KvGroup)| (layout.group_block_bytes(at).div_ceil(unit(layout)), group.window);
+    let least = unit(layout);
+    let group = |(at, group): (usize, &KvGroup)| (layout.group_block_bytes(at).div_ceil(least), group.window);
     layout.groups.iter().enumerate().map(group).collect()
 }
 
 /// Returns the blocks that a group with a window needs to resume after `blocks` blocks.
 fn needed(window: Option<usize>, blocks: usize, block_size: usize) -> usize {
     window.map_or(blocks, |window| blocks.min(window.saturating_sub(1).div_ceil(block_size)))
-}
-
-/// Returns the cache of Qwen3.5 35B-A3B and the work of its prompts: three of four layers are delta nets with 32 value
-/// heads and 16 key heads of 128, and the others have 16 heads of 256 and 2 key/value heads. Each token has eight of 256
-/// experts and a shared one.
-pub fn qwen3_5_35b() -> (KvLayout, Work) {
-    let (layers, hidden, expert) = (40, 2048, 512);
-    let (keys, values, channels) = (16 * 128, 32 * 128, 8192);
-    let state = 32 * 128 * 128;
-    let layer = |source: usize| match source % 4 {
-        3 => LayerMemory::Kv(LayerKv { heads: 2, head_dim: 256, window: None, source }),
-        _ => LayerMemory::State { elements: 3 * channels + state },
-    };
-    let memory: Vec<LayerMemory> = (0..layers).map(layer).collect();
-    let delta = hidden * (2 * keys + 2 * values + 64) + values * hidden + 4 * channels;
-    let attention = hidden * 256 * (2 * 16 + 2 * 2) + 16 * 256 * hidden;
-    let experts = layers * (9 * 3 * hidden * expert + 256 * hidden);
-    // A token's step of the delta rule reads the state, corrects it and reads it again.
-    let linear = 2 * (30 * delta + 10 * attention + experts) + 30 * 6 * state;
-    let work = Work { linear: linear as f64, attention: vec![(4.0 * 16.0 * 256.0, None); 10] };
-    (KvLayout::new(&memory, BLOCK_SIZE, DType::F16.into()), work)
 }
 
 #[cfg(test)]

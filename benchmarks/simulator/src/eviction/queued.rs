@@ -2,8 +2,8 @@
 //!
 //! Layers with windows are divided into groups with as many layers as the group without a window has, as vLLM does. All
 //! blocks then have the same size, so no memory is lost to pages. A hit ends where every group has the blocks that it
-//! needs. The states of recurrent layers are divided likewise, and blocks get more tokens, until keys and values are as
-//! large.
+//! needs. States of recurrent layers are divided the same way. Blocks get more tokens until their keys and values are as
+//! large as the states.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -52,7 +52,7 @@ impl Division {
             let groups = units.flat_map(|(size, window)| std::iter::repeat_n(window, size)).collect();
             return Division { block_size: BLOCK_SIZE, groups, bytes: unit(layout) };
         };
-        // Blocks of keys and values have so many tokens that they are as large as the states of as many layers.
+        // A block gets more tokens, until the keys and values of some layers are as large as the states of as many layers.
         let keys = layout.groups.iter().position(|group| !is_state(group)).unwrap_or_default();
         let times = layout.layer_bytes(state).div_ceil(layout.layer_bytes(keys));
         let parts = layout.groups[state].layers.len().div_ceil(layout.groups[keys].layers.len());

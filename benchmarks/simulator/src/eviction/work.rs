@@ -2,27 +2,45 @@
 
 use engine::tools::config::{ModelConfig, ModelFamily};
 
-/// Counts the operations of a model's prompts: two per weight and token, and four per element of a query head for each
-/// position that the query sees.
+/// Counts the operations of a model's prompts: two per weight and token, six per element of a state and token, and four
+/// per element of a query head for each position that the query sees. Routing to experts adds the router's and the used
+/// experts' weights.
 #[derive(Clone, Debug)]
 pub struct Work {
     /// Operations per token outside attention.
     pub(super) linear: f64,
     /// For each layer, operations per pair of a query and a key, and the window.
-    pub(super) attention: Vec<(f64, Option<usize>)>,
+    attention: Vec<(f64, Option<usize>)>,
 }
 
 impl Work {
     /// Returns the work of a decoder. `None` for other models.
     pub fn new(config: &ModelConfig) -> Option<Self> {
         let ModelFamily::Decoder(decoder) = &config.family else { return None };
+        let hidden = config.hidden;
         let weights = decoder.layers.iter().map(|layer| {
-            let heads = 2 * layer.heads + 2 * layer.kv_heads;
-            config.hidden * (heads * layer.head_dim + 3 * layer.inner)
+            let mixed = match layer.recurrent {
+                // A token's step reads the state, corrects it and reads it again.
+                Some(of) => {
+                    hidden * (of.channels() + 2 * of.inner() + 2 * of.heads)
+                        + of.kernel * of.channels()
+                        + 3 * of.heads * of.key_dim * of.value_dim
+                }
+                None => {
+                    let queries = (2 + usize::from(decoder.attention_gate)) * layer.heads;
+                    hidden * (queries + 2 * layer.kv_heads) * layer.head_dim
+                }
+            };
+            let experts = layer.experts.map_or(0, |experts| {
+                let used = experts.routing.top_k * experts.inner + experts.shared.map_or(0, |shared| shared.inner);
+                hidden * (experts.count + 3 * used)
+            });
+            mixed + experts + 3 * hidden * layer.inner
         });
         let linear = 2.0 * weights.sum::<usize>() as f64;
         let pair = |heads: usize, head_dim: usize| 4.0 * (heads * head_dim) as f64;
-        let attention = decoder.layers.iter().map(|layer| (pair(layer.heads, layer.head_dim), layer.window));
+        let attention = decoder.layers.iter().filter(|layer| layer.recurrent.is_none());
+        let attention = attention.map(|layer| (pair(layer.heads, layer.head_dim), layer.window));
         Some(Work { linear, attention: attention.collect() })
     }
 

@@ -182,6 +182,11 @@ impl DecoderConfig {
         self.layers.iter().find_map(|layer| layer.experts.as_ref())
     }
 
+    /// The first layer that keeps a state. Other such layers have the same sizes.
+    pub fn recurrent(&self) -> Option<Recurrent> {
+        self.layers.iter().find_map(|layer| layer.recurrent)
+    }
+
     /// The rotations that some layer uses.
     fn used_ropes(&self) -> impl Iterator<Item = &Rope> {
         let uses = |at: usize| self.layers.iter().any(|layer| layer.rope == Some(at));

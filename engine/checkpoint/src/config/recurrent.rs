@@ -36,7 +36,7 @@ pub struct Recurrent {
 /// How a token changes a layer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecurrentKind {
-    /// The state decays, and the value that it has for the token's key moves towards the token's value (gated delta net).
+    /// The state decays. Then its value for the token's key moves towards the token's value (gated delta net).
     DeltaNet,
     /// The state decays, and the product of key and value is added to it (Mamba-2).
     Mamba,
@@ -89,7 +89,7 @@ impl Recurrent {
         (self.kernel - 1) * self.channels() + self.heads * self.key_dim * self.value_dim
     }
 
-    /// A worker's part of the layer, for `of` workers. With fewer key heads than workers, several workers have the same.
+    /// A worker's part of the layer, for `of` workers. If there are fewer key heads than workers, several workers have a copy of the same head.
     ///
     /// # Errors
     /// If the heads cannot be divided.

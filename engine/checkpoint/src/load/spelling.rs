@@ -16,6 +16,7 @@ const PARTS: &[(&str, &str)] = &[
     (".feed_forward.w1.", ".mlp.gate_proj."),
     (".feed_forward.w2.", ".mlp.down_proj."),
     (".feed_forward.w3.", ".mlp.up_proj."),
+    (".self_attn.out_proj.", ".self_attn.o_proj."),
     (".self_attn.q_layernorm.", ".self_attn.q_norm."),
     (".self_attn.k_layernorm.", ".self_attn.k_norm."),
 ];

@@ -50,7 +50,7 @@ pub(super) enum Form {
     Interleaved(NonZero<usize>),
     /// One is added to each element.
     PlusOne,
-    /// They are the negative exponential functions of the elements.
+    /// An element `x` is stored as `-exp(x)`.
     NegativeExp,
 }
 

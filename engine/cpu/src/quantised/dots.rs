@@ -70,11 +70,6 @@ impl WithLanes for Band<'_, '_> {
     }
 }
 
-/// Whether groups of this type consist of one part, and all have the same zero.
-pub(super) const fn has_plain_groups(kind: QuantType) -> bool {
-    kind.group() == PART && !matches!(kind, QuantType::Int4G32 | QuantType::Fp8G32)
-}
-
 impl Rows<'_, '_> {
     /// Writes the sums of some tokens, from `token` on, to the output.
     #[inline(always)]

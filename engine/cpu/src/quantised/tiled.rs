@@ -10,7 +10,7 @@ use std::cell::RefCell;
 
 use super::activations::BLOCK;
 use super::bits::{Bits, Codes, FiveBits, Fp4, Nibbles, NonLinear, Wide};
-use super::dots::{Band, has_plain_groups};
+use super::dots::Band;
 use super::lanes::avx512::Avx512;
 use super::lanes::{Isa, Lanes, WithLanes};
 use super::layout::{PART, Packing};
@@ -24,6 +24,11 @@ use checkpoint::quantised::QuantType;
 const VECTOR_TOKENS: usize = 8;
 /// Lines of a part with one byte per integer.
 const LINES: usize = PART / 4;
+
+/// Whether groups of this type consist of one part, and all have the same zero.
+pub(super) const fn has_plain_groups(kind: QuantType) -> bool {
+    kind.group() == PART && !matches!(kind, QuantType::Int4G32 | QuantType::Fp8G32)
+}
 
 thread_local! {
     static LINES_OF_BAND: RefCell<Vec<[Line; LINES]>> = RefCell::default();

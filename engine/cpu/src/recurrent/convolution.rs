@@ -2,7 +2,7 @@
 
 use checkpoint::config::{Activation, Recurrent, RecurrentKind};
 
-use super::states::SpanStates;
+use super::states::{SpanStates, advance};
 use super::{Cpu, CpuRecurrent, CpuTensor, EPS};
 use crate::math::activate;
 use crate::rows::scale_to_length;
@@ -57,13 +57,12 @@ impl Cpu {
         out
     }
 
-    /// Stores the last inputs of the convolution in each state, which have `conv` elements. Returns the rest of the states.
+    /// Stores the last inputs of the convolution in each state. Returns the rest of the states.
     pub(super) fn store_inputs<'a>(
         &self,
         x: &CpuTensor,
         weight: &CpuRecurrent,
         states: Vec<SpanStates<'a>>,
-        conv: usize,
     ) -> Vec<SpanStates<'a>> {
         let (channels, before, inputs) = (x.cols(), weight.shape.kernel - 1, x.as_slice());
         let mut parts = Vec::new();
@@ -71,7 +70,7 @@ impl Cpu {
         for SpanStates { span, stops } in states {
             let (mut own, mut rest) = (Vec::new(), Vec::new());
             for (end, state) in stops {
-                let (inputs, matrix) = state.split_at_mut(conv);
+                let (inputs, matrix) = state.split_at_mut(before * channels);
                 own.push((end, inputs));
                 rest.push((end, matrix));
             }
@@ -80,20 +79,13 @@ impl Cpu {
         }
         self.threads.each(parts.iter_mut(), |SpanStates { span, stops }| {
             let first = span.context - span.len;
-            let mut from = 0;
-            for i in 0..stops.len() {
-                let (done, left) = stops.split_at_mut(i);
-                let (end, state) = &mut left[0];
-                if let Some((_, earlier)) = done.last() {
-                    state.copy_from_slice(earlier);
-                }
-                for token in from.max(end.saturating_sub(before))..*end {
+            advance(stops, |tokens, state| {
+                for token in tokens.start.max(tokens.end.saturating_sub(before))..tokens.end {
                     let row = (first + token) % before;
                     state[row * channels..][..channels]
                         .copy_from_slice(&inputs[(span.start + token) * channels..][..channels]);
                 }
-                from = *end;
-            }
+            });
         });
         matrices
     }

@@ -62,10 +62,9 @@ impl Cpu {
         weight: &CpuRecurrent,
         states: States<'_>,
     ) -> CpuTensor {
-        let conv = (weight.shape.kernel - 1) * weight.shape.channels();
         let states = states.claim(weight.shape.state());
         let mixed = self.convolve(x, weight, &states);
-        let matrices = self.store_inputs(x, weight, states, conv);
+        let matrices = self.store_inputs(x, weight, states);
         let Some(steps) = steps else { return mixed };
         let rates = self.rates(steps, weight);
         self.recur(&Job { weight, mixed: mixed.as_slice(), rates: rates.as_slice() }, matrices)

@@ -1,8 +1,10 @@
 //! The states of one layer in paged memory.
 
+use std::ops::Range;
+
 use crate::attention::Span;
 
-/// The entry of a block table without a block.
+/// Marks a missing block in a block table.
 pub const NO_BLOCK: u32 = u32::MAX;
 
 /// The states of one layer, and the sequences of a step. Block `i` of a sequence's table has the state after the tokens
@@ -16,17 +18,31 @@ pub struct States<'a> {
     pub block_size: usize,
     /// The sequences, in the order of their tokens.
     pub spans: &'a [Span],
-    /// Block tables of all sequences, concatenated. A table may lack blocks, but has the last one. The block with the state
-    /// before the step may be the last one too.
+    /// Block tables of all sequences, concatenated. Any entry but the last may be [`NO_BLOCK`]. The last block may also contain
+    /// the state before the step.
     pub tables: &'a [u32],
 }
 
 /// The states of one sequence that a step writes.
 pub(super) struct SpanStates<'a> {
     pub span: Span,
-    /// The number of the span's tokens that precede each state, and the state. The first one is the sequence's state before
-    /// the step.
+    /// Each state, after the number of the span's tokens up to it. The first one still contains the state before the step.
     pub stops: Vec<(usize, &'a mut [f32])>,
+}
+
+/// Calls `run` with each state and the tokens that it adds to the state before. A state begins as a copy of that one.
+#[inline(always)]
+pub(super) fn advance(stops: &mut [(usize, &mut [f32])], mut run: impl FnMut(Range<usize>, &mut [f32])) {
+    let mut from = 0;
+    for i in 0..stops.len() {
+        let (done, left) = stops.split_at_mut(i);
+        let (end, state) = &mut left[0];
+        if let Some((_, earlier)) = done.last() {
+            state.copy_from_slice(earlier);
+        }
+        run(from..*end, state);
+        from = *end;
+    }
 }
 
 impl<'a> States<'a> {

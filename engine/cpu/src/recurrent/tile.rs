@@ -3,6 +3,7 @@
 use checkpoint::config::RecurrentKind;
 use pulp::{Simd, WithSimd};
 
+use super::states::advance;
 use super::{Job, TILE};
 
 /// Independent partial sums. An addition then need not wait for the previous one.
@@ -33,21 +34,18 @@ impl WithSimd for Run<'_, '_, '_> {
         let Run { job, columns: Columns { first_row, first, out, states } } = self;
         let size = job.weight.shape.key_dim * TILE;
         let width = states.first().map_or(0, |(_, state)| state.len() / size * TILE);
-        let mut from = 0;
-        for i in 0..states.len() {
-            let (done, left) = states.split_at_mut(i);
-            let (end, state) = &mut left[0];
-            if let Some((_, earlier)) = done.last() {
-                state.copy_from_slice(earlier);
-            }
-            for (tile, state) in state.chunks_exact_mut(size).enumerate() {
-                for token in from..*end {
-                    let out = &mut out[token * width + tile * TILE..][..TILE];
-                    job.token(simd, *first_row + token, *first + tile * TILE, state, out);
+        advance(
+            states,
+            #[inline(always)]
+            |tokens, state| {
+                for (tile, state) in state.chunks_exact_mut(size).enumerate() {
+                    for token in tokens.clone() {
+                        let out = &mut out[token * width + tile * TILE..][..TILE];
+                        job.token(simd, *first_row + token, *first + tile * TILE, state, out);
+                    }
                 }
-            }
-            from = *end;
-        }
+            },
+        );
     }
 }
 

@@ -145,11 +145,10 @@ impl Backend for CpuBackend {
         let (correction, scale) = (correction.map(numbers), scale.map(numbers));
         let router = cpu::Router { routing, correction, scale, shared };
         let mut all = Vec::new();
-        let mut experts = experts.peekable();
-        while let Some(expert) = experts.next() {
+        for (at, expert) in experts.enumerate() {
             let HostExpert { gate_up: [gate, up], down } = expert?;
-            // Every step uses the shared expert.
-            let is_shared = shared.is_some() && experts.peek().is_none();
+            // Every step uses the shared expert, which is the last one.
+            let is_shared = at == own.len();
             let is_mapped = [&gate, &up, &down].iter().all(|part| part.weight.is_mapped());
             all.push(if self.stores_experts && is_mapped && !is_shared {
                 let stored = |part: HostLinear| self.cpu.stored_projection(part.weight, part.bias);

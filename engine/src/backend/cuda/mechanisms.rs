@@ -34,7 +34,7 @@ pub(super) fn check_paper(config: &ModelConfig) -> Result<()> {
 /// Whether layers have experts.
 pub(super) fn has_experts(config: &ModelConfig) -> bool {
     match &config.family {
-        ModelFamily::Decoder(decoder) => decoder.layers.iter().any(|layer| layer.experts.is_some()),
+        ModelFamily::Decoder(decoder) => decoder.experts().is_some(),
         _ => false,
     }
 }

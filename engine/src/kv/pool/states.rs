@@ -1,11 +1,11 @@
-//! Blocks that hold states of recurrent layers. Few of a text's states are kept, and only if there is memory.
+//! Blocks that hold states of recurrent layers. Few states of a text are kept, and only in spare memory.
 
 use super::blocks::Blocks;
 use super::pages::Value;
 use crate::kv::log::BlockEvent;
 use crate::kv::prefix::{PrefixId, Text};
 
-/// At least one in this many pages stays without references if a state is kept that no sequence needs.
+/// States that no sequence needs are kept only while at least one in this many pages has no references.
 const SPARE_PARTS: usize = 32;
 
 impl Blocks {
@@ -21,7 +21,7 @@ impl Blocks {
         None
     }
 
-    /// Whether the block that a group would allocate next has no contents, or only such as a window has left behind.
+    /// Whether a group's next allocation evicts nothing, or only a block that a window has left behind.
     fn is_next_cheap(&self, group: usize) -> bool {
         let own = &self.groups[group];
         let in_pages = own.cached_in_pages.first().map(|(worth, _)| worth.value);

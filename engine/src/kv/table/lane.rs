@@ -52,6 +52,7 @@ impl Lane {
         Some(if block == NO_BLOCK { self.source } else { block })
     }
 }
+
 /// The lanes of a table, at least one. A single lane needs no memory of its own, because most models have only one.
 #[derive(Clone, Debug)]
 pub enum Lanes {

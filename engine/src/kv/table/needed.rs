@@ -27,11 +27,12 @@ pub struct Shared {
 pub fn add_needed(blocks: &Blocks, table: &BlockTable, tokens: usize, counts: &mut Counts, shared: &mut Vec<Shared>) {
     let end = blocks_for(table.len + tokens, blocks.block_size());
     for (group, lane) in table.lanes.iter().enumerate() {
-        match table.pool.groups()[group].is_state() {
-            true => counts.add(group, states_needed(blocks, group, lane, table.writable_block(group, tokens), end)),
-            false => counts.add(group, end - lane.blocks.len()),
-        }
         let last = table.writable_block(group, tokens);
+        let new = match table.pool.groups()[group].is_state() {
+            true => states_needed(blocks, group, lane, last, end),
+            false => end - lane.blocks.len(),
+        };
+        counts.add(group, new);
         let Some(block) = last.filter(|&block| blocks.num_refs(group, block) > 1) else { continue };
         let at = shared.iter().position(|s| (s.group, s.block) == (group, block)).unwrap_or_else(|| {
             shared.push(Shared { group, block, refs: blocks.num_refs(group, block) });

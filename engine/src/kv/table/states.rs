@@ -8,7 +8,7 @@
 //!   states       [ ][ ][x][ ][ ][ ][ ][x][ ][x]      a branch, the end of the prompt, and the running state
 //! ```
 //!
-//! A kept state takes a block only if no other sequence needs it. Without one, the running state moves on in its block.
+//! States are kept only in spare blocks. Without one, the next state overwrites the running one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,24 +22,20 @@ use crate::kv::prefix::{PrefixId, Text};
 /// The blocks whose states are kept, if there is memory.
 #[derive(Clone, Copy)]
 pub struct Checkpoints<'a> {
-    /// The numbers of tokens, in blocks, after which the request asks for a state, ascending. `None` if no later prompt
+    /// The numbers of blocks after which the request asks for a state, ascending. `None` if no later prompt
     /// could find a state.
     pub asked: Option<&'a [u32]>,
     /// The number of first blocks that an earlier text has too.
     pub branch: usize,
-    /// Every so many blocks.
+    /// The number of blocks from one kept state to the next.
     pub stride: usize,
 }
 
 impl Checkpoints<'_> {
     /// Whether the state after the block with this index is kept.
     pub fn keeps(&self, index: usize) -> bool {
-        let end = index + 1;
-        self.asked.is_some() && (end == self.branch || end.is_multiple_of(self.stride)) || self.is_asked(end)
-    }
-
-    fn is_asked(&self, end: usize) -> bool {
-        self.asked.is_some_and(|asked| asked.binary_search(&(end as u32)).is_ok())
+        let (Some(asked), end) = (self.asked, index + 1) else { return false };
+        end == self.branch || end.is_multiple_of(self.stride) || asked.binary_search(&(end as u32)).is_ok()
     }
 
     /// The value of the state after a block that is given back. Only a branch is known to be useful. A state in a prompt is
@@ -144,7 +140,7 @@ pub fn slide(
         }
         if let Some((at, last)) = last_present(&lane.blocks[..index]) {
             if !kept.keeps(at) {
-                // Decode has written both. The later one is as good for a prompt that begins with the whole text.
+                // Both come from decoding. A prompt that begins with the whole text resumes from the later one.
                 blocks.revalue(group, last, prefixes.get(at).copied(), None);
             }
             lane.blocks[at] = NO_BLOCK;

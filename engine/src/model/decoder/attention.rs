@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::model::layers::{Branch, Linear, Loader};
 use crate::tensor::HostTensor;
 
-/// What mixes the tokens in a layer: attention over keys and values of heads or over latent vectors, or a state.
+/// The part of a layer that mixes tokens: attention over the heads' keys and values or over latent vectors, or a state.
 pub enum LayerAttention<B: Backend> {
     Heads(AttentionLayer<B>),
     Latent(LatentAttention<B>),
@@ -199,10 +199,7 @@ impl<B: Backend> Loader<'_, B> {
         i: usize,
         [hidden, inputs]: [usize; 2],
     ) -> Result<Branch<B>> {
-        let other = format!("layers.{i}.self_attn.out_proj");
-        let is_other = self.weights.contains(&format!("{other}.weight"));
-        let name = if is_other { other } else { format!("layers.{i}.self_attn.o_proj") };
-        self.branch(decoder, i, &name, [hidden, inputs], decoder.o_bias)
+        self.branch(decoder, i, &format!("layers.{i}.self_attn.o_proj"), [hidden, inputs], decoder.o_bias)
     }
 
     /// Takes the projection `name` of layer `i` back to the stream.
@@ -238,7 +235,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// Takes the worker's part of the projections to query, key and value. They are separate or fused in one matrix. A
-    /// layer that does not write to the cache has no keys and values. The query may have been taken before.
+    /// layer that does not write to the cache has no keys and values. `query` is the query projection if the caller has already taken it.
     fn qkv(
         &mut self,
         name: &str,

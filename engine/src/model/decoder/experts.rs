@@ -124,11 +124,7 @@ impl<B: Backend> Loader<'_, B> {
             false => None,
         };
         if experts.shared.is_some_and(|shared| shared.gated) {
-            let gate = format!("{name}.shared_expert_gate.weight");
-            // It is a vector in GGUF files.
-            let is_vector = self.weights.shape(&gate).is_some_and(|shape| shape.len() == 1);
-            let shape: &[usize] = if is_vector { &[hidden] } else { &[1, hidden] };
-            weight.extend(self.weights.take_elements(&gate, shape)?.elements().to_f32());
+            weight.extend(self.flat(&format!("{name}.shared_expert_gate.weight"), hidden)?);
             bias.iter_mut().for_each(|bias| bias.push(0.0));
         }
         let rows = weight.len() / hidden;
@@ -163,7 +159,7 @@ impl<B: Backend> Loader<'_, B> {
         backend.experts_weight(settings, &mut routed.chain(shared))
     }
 
-    /// Takes the worker's `own` of the `inner` elements of one expert, which has tensors of its own.
+    /// Takes the worker's part, `own`, of the `inner` elements of an expert with separate tensors.
     fn expert(
         &mut self,
         name: &str,
@@ -172,10 +168,8 @@ impl<B: Backend> Loader<'_, B> {
         bias: bool,
     ) -> Result<HostExpert> {
         let down = self.host_linear(&format!("{name}.down_proj"), hidden, inner, bias)?;
-        // The first part has the bias.
-        let has_bias = own.start == 0;
         let gate_up = self.gate_up(name, (inner, own.clone()), hidden, bias)?;
-        Ok(HostExpert { gate_up, down: down.inputs(own, has_bias)? })
+        Ok(HostExpert { gate_up, down: down.inputs(own)? })
     }
 
     /// Takes the worker's part of the experts that tokens are routed to. Their tensors are separate, or all experts share
@@ -199,9 +193,8 @@ impl<B: Backend> Loader<'_, B> {
             return Ok(Box::new(ours.map(expert)));
         };
         let down = self.stack(&down, [count, hidden, inner], bias, alternating)?;
-        let has_bias = own.start == 0;
         let expert = move |(gate_up, down): ([HostLinear; 2], HostLinear)| {
-            Ok(HostExpert { gate_up, down: down.inputs(own.clone(), has_bias)? })
+            Ok(HostExpert { gate_up, down: down.inputs(own.clone())? })
         };
         Ok(Box::new(gate_up.zip(down).map(expert)))
     }

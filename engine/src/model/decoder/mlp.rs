@@ -77,7 +77,7 @@ impl<B: Backend> Mlp<B> {
 }
 
 impl<B: Backend> Loader<'_, B> {
-    /// Takes the worker's `own` of the `inner` outputs of the gate and up projections. They are separate or fused in one
+    /// Takes the worker's part, `own`, of the `inner` outputs of the gate and up projections. They are separate or fused in one
     /// matrix.
     pub fn gate_up(
         &mut self,

@@ -13,7 +13,7 @@ use crate::tensor::HostTensor;
 pub struct RecurrentLayer<B: Backend> {
     /// The input of the convolution: queries, keys and values if the layer has heads.
     mixed: Linear<B>,
-    /// The gate of the result. In a layer without heads, a gate of the convolution's input is in front of it.
+    /// The gate of the result. In a layer without heads, the gate of the convolution's input precedes it.
     gate: Linear<B>,
     /// The columns of heads that control their decay and rate of change.
     steps: Option<Linear<B>>,
@@ -72,7 +72,7 @@ impl<B: Backend> RecurrentLayer<B> {
     }
 }
 
-/// The part of a layer's name that precedes its tensors.
+/// The name of the module that contains the layer's tensors.
 fn module(kind: RecurrentKind) -> &'static str {
     match kind {
         RecurrentKind::DeltaNet => "linear_attn",
@@ -219,12 +219,5 @@ impl<B: Backend> Loader<'_, B> {
         }
         let kernel = taps.gathered(part.channels());
         Ok(HostRecurrent { layer: part.own, kernel, bias, decay, step_bias, skip, norm, eps })
-    }
-
-    /// Takes the `len` elements of a tensor. Files of other programs may give it other dimensions.
-    fn flat(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
-        let fitting = self.weights.shape(name).filter(|shape| shape.iter().product::<usize>() == len);
-        let shape = fitting.map_or_else(|| vec![len], <[usize]>::to_vec);
-        Ok(self.weights.take_elements(name, &shape)?.elements().to_f32())
     }
 }

@@ -75,7 +75,7 @@ impl MarkedReader {
         }
     }
 
-    /// The reader for answers with these arguments as strings.
+    /// Sets the arguments that are strings, each with the name of its tool.
     pub(super) fn with_strings(self, strings: Vec<(String, String)>) -> Self {
         MarkedReader { strings, ..self }
     }
@@ -261,14 +261,10 @@ impl MarkedReader {
         let ends = self.pending[from..].match_indices(end).map(|(at, _)| (from + at, from + at + end.len()));
         let ends: Vec<_> = ends.filter(|(_, to)| *to > self.searched).collect();
         self.failed += ends.len();
-        let whole = last.then_some((self.pending.len(), self.pending.len()));
-        // Of a block that is cut off, the calls on whole lines count.
-        let lines = last.then(|| self.pending.rfind('\n')).flatten().map(|at| (at, at));
         let calls = ends
             .into_iter()
-            .chain(whole)
-            .chain(lines)
-            .find_map(|(at, to)| Some((notation::parse(format, &self.pending[..at], &self.strings)?, to)));
+            .find_map(|(at, to)| Some((notation::parse(format, &self.pending[..at], &self.strings)?, to)))
+            .or_else(|| last.then(|| notation::parse_cut(format, &self.pending, &self.strings)).flatten());
         let Some((calls, to)) = calls else {
             self.searched = self.pending.len();
             let has_ended = last || self.pending.len() > MAX_BLOCK || self.failed > MAX_ENDS;

@@ -9,39 +9,38 @@ const MARK: &str = "<|\"|>";
 /// Most values within each other.
 const MAX_DEPTH: usize = 64;
 
-/// Parses the calls between a format's markers. Returns each tool's name with its arguments, or `None` if the text is
-/// something else. `strings` has the arguments that are strings, each with the name of its tool.
-pub(super) fn parse(
+/// The name of a tool with its arguments.
+type NamedCall = (String, Map<String, Value>);
+
+/// Parses the calls between a format's markers. `None` if the text is something else. `strings` has the arguments that
+/// are strings, each with the name of its tool.
+pub(super) fn parse(format: ToolFormat, block: &str, strings: &[(String, String)]) -> Option<Vec<NamedCall>> {
+    parse_cut(format, block, strings).filter(|(_, len)| *len == block.len()).map(|(calls, _)| calls)
+}
+
+/// Parses the whole calls at the beginning of a block, which may be cut off. Returns them with the bytes that they take.
+pub(super) fn parse_cut(
     format: ToolFormat,
     block: &str,
     strings: &[(String, String)],
-) -> Option<Vec<(String, Map<String, Value>)>> {
+) -> Option<(Vec<NamedCall>, usize)> {
     let mut text = Text { rest: block, depth: 0, has_bare_strings: format == ToolFormat::Gemma4 };
-    match format {
-        ToolFormat::Gemma4 => {
-            text.take("call:").then_some(())?;
-            let name = text.word()?;
-            let call = (name, text.object()?);
-            text.is_over().then(|| vec![call])
-        }
-        ToolFormat::Qwen3Coder => {
-            let mut calls = Vec::new();
-            while !text.is_over() {
-                calls.push(text.tagged(strings)?);
-            }
-            (!calls.is_empty()).then_some(calls)
-        }
-        _ => {
-            let mut calls = Vec::new();
-            let is_list = text.take("[");
-            while !(text.is_over() || is_list && text.take("]")) {
-                let name = text.word()?;
-                calls.push((name, text.python_arguments()?));
-                text.take(",");
-            }
-            (text.is_over() && !calls.is_empty()).then_some(calls)
-        }
+    let mut calls = Vec::new();
+    let is_python = !matches!(format, ToolFormat::Gemma4 | ToolFormat::Qwen3Coder);
+    let is_list = is_python && text.take("[");
+    loop {
+        text.take("");
+        let begin = text.rest;
+        let Some(call) = text.call(format, strings) else {
+            text.rest = begin;
+            break;
+        };
+        calls.push(call);
+        text.take(if is_python { "," } else { "" });
     }
+    text.take(if is_list { "]" } else { "" });
+    text.take("");
+    (!calls.is_empty()).then_some((calls, block.len() - text.rest.len()))
 }
 
 /// Text that is not read yet.
@@ -61,9 +60,16 @@ impl Text<'_> {
         rest.is_some()
     }
 
-    /// Whether only white space is left.
-    fn is_over(&self) -> bool {
-        self.rest.trim_start().is_empty()
+    /// Reads a call of a format.
+    fn call(&mut self, format: ToolFormat, strings: &[(String, String)]) -> Option<NamedCall> {
+        match format {
+            ToolFormat::Gemma4 => {
+                self.take("call:").then_some(())?;
+                Some((self.word()?, self.object()?))
+            }
+            ToolFormat::Qwen3Coder => self.tagged(strings),
+            _ => Some((self.word()?, self.python_arguments()?)),
+        }
     }
 
     /// Reads a name: everything up to white space or punctuation.
@@ -84,7 +90,7 @@ impl Text<'_> {
     }
 
     /// Reads a call in tags. Arguments may be an object.
-    fn tagged(&mut self, strings: &[(String, String)]) -> Option<(String, Map<String, Value>)> {
+    fn tagged(&mut self, strings: &[(String, String)]) -> Option<NamedCall> {
         self.take("<function=").then_some(())?;
         let name = self.until(">")?;
         self.take("");
@@ -282,6 +288,15 @@ mod tests {
         for other in ["", "get", "get(1)", "get(a=1", "get(a=b)", "import os"] {
             assert_eq!(read(ToolFormat::Olmo3, other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_cut_block_has_the_calls_before_the_cut() {
+        let cut = |format, block| parse_cut(format, block, &[]).map(|(calls, len)| (calls.len(), &block[len..]));
+        assert_eq!(cut(ToolFormat::Lfm2, "[get(a=1), set(b=[1, "), Some((1, "set(b=[1, ")));
+        assert_eq!(cut(ToolFormat::Olmo3, "get(a=1)\nset()\n"), Some((2, "")));
+        assert_eq!(cut(ToolFormat::Qwen3Coder, "<function=f>\n</function>\n<func"), Some((1, "<func")));
+        assert_eq!(cut(ToolFormat::Lfm2, "[get(a="), None);
     }
 
     #[test]

@@ -88,8 +88,8 @@ impl ThoughtFormat {
         prompt.trim_end().ends_with(self.close())
     }
 
-    /// Where an answer to `prompt` begins, relative to the thoughts. `token` returns the id of a token. With `has_tools`, a
-    /// call may take the place of the answer.
+    /// Where an answer to `prompt` begins, relative to the thoughts. `token` returns the id of a token. With `has_tools`, the
+    /// answer may be a call.
     pub fn beginning(self, prompt: &str, token: impl Fn(&str) -> Option<u32>, has_tools: bool) -> Thoughts {
         let thoughts = || match self {
             ThoughtFormat::Harmony => {

@@ -32,7 +32,7 @@ pub enum CodeForm {
 
 impl CodeForm {
     /// All forms that have kernels for dense products.
-    pub const ALL: [CodeForm; 3] = [CodeForm::Int4, CodeForm::Int8, CodeForm::Fp8];
+    pub const DENSE: [CodeForm; 3] = [CodeForm::Int4, CodeForm::Int8, CodeForm::Fp8];
 
     /// All forms that have kernels for grouped products.
     pub const GROUPED: [CodeForm; 3] = [CodeForm::Int4, CodeForm::Int8, CodeForm::Fp4];
@@ -108,6 +108,11 @@ impl PackedShape {
         self.fragments() * self.fragment_code_bytes()
     }
 
+    /// Bytes of all codes and scales.
+    pub const fn bytes(self) -> u64 {
+        (self.code_bytes() + 4 * self.scales()) as u64
+    }
+
     /// Words of all scales.
     pub const fn scales(self) -> usize {
         self.fragments() * self.fragment_scales()
@@ -148,7 +153,7 @@ mod tests {
 
     #[test]
     fn every_code_and_every_scale_has_its_own_place() {
-        for form in CodeForm::ALL.into_iter().chain([CodeForm::Fp4]) {
+        for form in CodeForm::DENSE.into_iter().chain([CodeForm::Fp4]) {
             let shape = PackedShape { form, n: 16, k: 128, group: 32 };
             let elements = || (0..16).flat_map(|row| (0..128).map(move |column| (row, column)));
             let places: BTreeSet<_> = elements().map(|(row, column)| shape.code_place(row, column)).collect();

@@ -134,7 +134,7 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
 
     let ring: *mut u8 = dynamic_shared_mem();
     let ring_offset = shared_offset(ring);
-    let first_fragment = (row_tile * WARPS + warp::warp_id()) * (rows / FRAGMENT_ROWS / WARPS);
+    let first_fragment = (row_tile * WARPS + warp::warp_id()) * CodedRows::<FORM, TOKENS>::PER_WARP;
     let end = tiles(n, FRAGMENT_ROWS);
     let weight = CodedRows::<FORM, TOKENS> { codes, scales, first: first_fragment, end, steps, group_shift };
     let x_source = TileCopy::<THREADS>::new(x, x_stride, m, k, token_tile * TOKENS);
@@ -170,8 +170,8 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
     }
 }
 
-/// A warp's part of a quantised weight: one fragment of 16 rows, or two with more than 16 tokens, and where a slot of
-/// the ring has it.
+/// A warp's part of a quantised weight: one fragment of 16 rows, or two with more than 16 tokens, and its place in
+/// a slot of the ring.
 #[derive(Clone, Copy)]
 pub(crate) struct CodedRows<const FORM: u32, const TOKENS: u32> {
     pub codes: *const Vector,
@@ -187,7 +187,7 @@ pub(crate) struct CodedRows<const FORM: u32, const TOKENS: u32> {
 }
 
 impl<const FORM: u32, const TOKENS: u32> CodedRows<FORM, TOKENS> {
-    const PER_WARP: u32 = rows(TOKENS) / FRAGMENT_ROWS / WARPS;
+    pub const PER_WARP: u32 = rows(TOKENS) / FRAGMENT_ROWS / WARPS;
     const VECTORS: u32 = vectors(FORM);
     /// Offset of the scales in a slot, and of the activations.
     const SCALES_START: u32 = rows(TOKENS) / FRAGMENT_ROWS * vectors(FORM) * LANES_BYTES;

@@ -35,15 +35,20 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         groups(ExpertsPlan::new(tokens, top_k, experts, 0..experts), Pattern::Random),
     ];
     cases.extend(Type::ALL.map(|ty| combined(ty, [tokens, top_k, experts], k)));
-    for tile in TOKENS {
+    cases.extend(projections([tokens, top_k, experts], [n, k]));
+    cases
+}
+
+/// Gated projections with every tile, form of weights and type.
+pub fn projections([tokens, top_k, experts]: [u32; 3], [n, k]: [u32; 2]) -> impl Iterator<Item = Case> {
+    TOKENS.into_iter().flat_map(move |tile| {
         let plan = ExpertsPlan { tile, ..ExpertsPlan::new(tokens, top_k, experts, 0..experts) };
         let forms = CodeForm::GROUPED.into_iter().map(|form| Some((form, 32))).chain([None]);
-        for coded in forms {
-            let product = GroupedProduct { plan, n, k, gathers: true, unit: Unit::Silu, coded };
-            cases.extend(Type::ALL.map(|ty| projection(product, Pattern::Random, ty)));
-        }
-    }
-    cases
+        forms.flat_map(move |coded| {
+            let product = GroupedProduct { plan, n, k, unit: Unit::Silu, coded };
+            Type::ALL.map(|ty| projection(product, Pattern::Random, ty))
+        })
+    })
 }
 
 /// A router with a softmax.

@@ -17,7 +17,7 @@ use crate::quantised::QuantisedProblem;
 const WEIGHTS: [(u32, u32); 4] = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)];
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
-    let kinds = || CodeForm::ALL.into_iter().flat_map(|form| Type::ALL.map(|ty| (form, ty)));
+    let kinds = || CodeForm::DENSE.into_iter().flat_map(|form| Type::ALL.map(|ty| (form, ty)));
     let all = |n: u32, k: u32, splits: u32| {
         kinds().flat_map(move |(form, ty)| {
             TOKENS.map(move |tokens| {
@@ -33,7 +33,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
                 [1, 4, 16, 64, 256, 1024].map(|m| Product { m, n, k, epilogue: Epilogue::Half(None) })
             });
             let planned = products.flat_map(|product| {
-                CodeForm::ALL.map(|form| QuantisedPlan::new(product, form, 128, GpuLimits::H200).ok())
+                CodeForm::DENSE.map(|form| QuantisedPlan::new(product, form, 128, GpuLimits::H200).ok())
             });
             // No planned product has this shape, so these cases can be told apart from the planned ones.
             all(8192, 8192, 1).chain(planned.flatten().map(|plan| case(plan, Type::F16))).collect()

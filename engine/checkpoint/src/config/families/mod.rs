@@ -183,10 +183,8 @@ impl Family {
             torch_dtype: None,
             eos_token_ids: fields.eos(defaults.eos)?,
             bos_token_id: fields.bos(defaults.bos)?,
-            tie_word_embeddings: match fields.bool("tie_embedding")? {
-                Some(tied) => tied,
-                None => fields.bool_or("tie_word_embeddings", defaults.tied)?,
-            },
+            tie_word_embeddings: fields
+                .bool_or("tie_embedding", fields.bool_or("tie_word_embeddings", defaults.tied)?)?,
             quantization: None,
             text_only: false,
             draft_layers: fields.either_usize("mtp_num_hidden_layers", "num_nextn_predict_layers", 0)?,

@@ -99,6 +99,9 @@ impl Found {
         if !weights.bool_or("symmetric", true)? {
             return refuse("in 8 bits with zero points; symmetric weights are supported");
         }
+        if let Some(order @ ("group" | "dynamic")) = weights.string("actorder")? {
+            return refuse(&format!("in 8 bits with actorder {order}, which is not supported"));
+        }
         self.int8 = Some(common(self.int8, int_group(weights, name, 8)?));
         Ok(())
     }
@@ -127,7 +130,7 @@ impl Found {
     }
 }
 
-/// Returns the group size of several modules.
+/// Returns the group size if all modules agree on it, and [`GroupSize::Various`] otherwise.
 fn common(others: Option<GroupSize>, size: GroupSize) -> GroupSize {
     if others.is_none_or(|others| others == size) { size } else { GroupSize::Various }
 }

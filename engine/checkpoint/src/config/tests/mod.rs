@@ -108,9 +108,17 @@ fn rope_is_read_in_both_forms() {
     }
 }
 
+/// Asserts that each configuration is refused with one line that contains a word.
+fn assert_refused(cases: &[(&str, &str)]) {
+    for (json, word) in cases {
+        let error = read(json).unwrap_err().to_string();
+        assert!(error.contains(word) && !error.contains('\n'), "{json}: {error}");
+    }
+}
+
 #[test]
 fn unsupported_configurations_are_refused_by_name() {
-    for (json, word) in [
+    assert_refused(&[
         ("", "not JSON"),
         ("[]", "not a JSON object"),
         ("{}", "model_type"),
@@ -138,10 +146,7 @@ fn unsupported_configurations_are_refused_by_name() {
         (r#"{"model_type": "llama", "head_dim": 0}"#, "head size"),
         (r#"{"model_type": "llama", "intermediate_size": 0}"#, "intermediate_size"),
         (r#"{"model_type": "llama", "rms_norm_eps": -1}"#, "rms_norm_eps"),
-    ] {
-        let error = read(json).unwrap_err().to_string();
-        assert!(error.contains(word) && !error.contains('\n'), "{json}: {error}");
-    }
+    ]);
 }
 
 #[test]
@@ -284,6 +289,7 @@ fn other_quantisations_are_refused_by_name() {
         (compressed("marlin-24", INT4_WEIGHTS, "null"), "marlin-24"),
         (compressed("nvfp4-pack-quantized", r#""num_bits": 4, "type": "float""#, "null"), "nvfp4"),
         (compressed("int-quantized", &INT8_WEIGHTS.replace("true", "false"), "null"), "zero points"),
+        (compressed("pack-quantized", &format!("{INT8_WEIGHTS}, \"actorder\": \"group\""), "null"), "actorder group"),
         (compressed("int-quantized", INT8_WEIGHTS, r#"{"num_bits": 4, "type": "int"}"#), "activations in 4"),
         (compressed("float-quantized", FP8_WEIGHTS, r#"{"num_bits": 8, "type": "int"}"#), "activations as int"),
         (compressed("float-quantized", &FP8_WEIGHTS.replace("channel", "group"), "null"), "each group"),

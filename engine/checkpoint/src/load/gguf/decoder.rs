@@ -140,7 +140,7 @@ impl Decoder<'_> {
     /// Writes the sizes of layers that keep a state.
     fn states(&mut self) -> Result<()> {
         let layers = &self.decoder.layers;
-        let Some(layer) = layers.iter().find_map(|layer| layer.recurrent) else { return Ok(()) };
+        let Some(layer) = self.decoder.recurrent() else { return Ok(()) };
         if layer.kind == RecurrentKind::Convolution {
             self.u32("shortconv.l_cache", layer.kernel);
             return Ok(());

@@ -177,7 +177,7 @@ impl Architecture {
         }
     }
 
-    /// The part of a layer that has heads with states.
+    /// The model's name for the part of a layer that keeps a state.
     fn states(self) -> Option<&'static str> {
         match self {
             Architecture::GraniteHybrid => Some("mamba"),

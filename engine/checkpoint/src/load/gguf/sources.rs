@@ -26,7 +26,7 @@ pub(super) struct Source {
     interleaved: Option<usize>,
     /// Whether one is added to each element.
     adds_one: bool,
-    /// The order of value heads, if it is not the model's.
+    /// How value heads are reordered. `None` if files have the model's order.
     tiling: Option<Tiling>,
     /// With `Some`, the tensors to write are the convolution's channels and the gates of a delta net.
     fused: Option<Recurrent>,
@@ -44,15 +44,21 @@ pub(super) fn sources(
     kind: FileType,
     weights: &Weights,
 ) -> Result<Vec<Source>> {
-    let experts = match &config.family {
-        ModelFamily::Decoder(decoder) => decoder.experts(),
-        _ => None,
+    let (experts, recurrent) = match &config.family {
+        ModelFamily::Decoder(decoder) => (decoder.experts(), decoder.recurrent()),
+        _ => (None, None),
     };
-    let list = List { architecture, config, kind, experts, weights };
+    let list = List { architecture, config, kind, experts, recurrent, weights };
     let all = merged(weights, experts.map_or(0, |experts| experts.count));
     let mut sources: Vec<Source> = all.into_iter().filter_map(|(name, names)| list.source(&name, names)).collect();
     if sources.is_empty() {
         return Err(Error::Unsupported("the model has no weights that a GGUF file can contain".into()));
+    }
+    if let Some(source) = sources.iter().find(|source| !source.fits()) {
+        let (name, shape) = (&source.names[0], &source.shape);
+        return Err(Error::Config(format!(
+            "tensor {name} has the shape {shape:?}, which does not fit the configuration"
+        )));
     }
     let order = |source: &Source| {
         let name = &source.tensors[0].name;
@@ -65,15 +71,22 @@ pub(super) fn sources(
 
 /// Lists the model's tensors by name, each with its parts. Tensors of single experts are parts of one tensor of all
 /// `count` experts.
-fn merged(weights: &Weights, count: usize) -> BTreeMap<String, Vec<String>> {
-    let parts = |name: &str| {
+fn merged<'a>(weights: &'a Weights, count: usize) -> BTreeMap<String, Vec<String>> {
+    let part_of_expert = |name: &'a str| {
         let (layer, rest) = name.split_once(".experts.")?;
         let (expert, part) = rest.split_once('.')?;
-        expert.parse::<usize>().ok()?;
-        let names = (0..count).map(|expert| format!("{layer}.experts.{expert}.{part}")).collect();
-        Some((format!("{layer}.experts.{part}"), names))
+        expert.parse::<usize>().ok().map(|_| (layer, part))
     };
-    weights.names().map(|name| parts(name).unwrap_or_else(|| (name.to_owned(), vec![name.to_owned()]))).collect()
+    let mut all = BTreeMap::new();
+    for name in weights.names() {
+        match part_of_expert(name) {
+            Some((layer, part)) => all
+                .entry(format!("{layer}.experts.{part}"))
+                .or_insert_with(|| (0..count).map(|expert| format!("{layer}.experts.{expert}.{part}")).collect()),
+            None => all.entry(name.to_owned()).or_insert_with(|| vec![name.to_owned()]),
+        };
+    }
+    all
 }
 
 /// The model to be listed.
@@ -82,19 +95,16 @@ struct List<'a> {
     config: &'a ModelConfig,
     kind: FileType,
     experts: Option<&'a Experts>,
+    recurrent: Option<Recurrent>,
     weights: &'a Weights,
 }
 
 impl List<'_> {
     /// Returns the tensors of the file that the model's tensor `name` becomes. It consists of the tensors `names`.
     fn source(&self, name: &str, names: Vec<String>) -> Option<Source> {
-        let List { architecture, config, experts, weights, .. } = *self;
+        let List { architecture, config, experts, recurrent, weights, .. } = *self;
         let shape = weights.shape(names.first()?)?.to_vec();
-        let layer = match &config.family {
-            ModelFamily::Decoder(decoder) => decoder.layers.iter().find_map(|layer| layer.recurrent),
-            _ => None,
-        };
-        let fused = layer.filter(|_| name.ends_with(".in_proj_qkvz.weight"));
+        let fused = recurrent.filter(|_| name.ends_with(".in_proj_qkvz.weight") && shape.len() == 2);
         // Only files of Gemma 4 have gate and up in one tensor.
         let is_gate_up = ["experts", "shared_expert"].iter().any(|of| name.contains(&format!(".{of}.gate_up_proj.")));
         let is_split = is_gate_up && architecture != Architecture::Gemma4;
@@ -127,7 +137,7 @@ impl List<'_> {
         }
         if is_split {
             // The first dimension is the experts'.
-            stored_shape[usize::from(name.contains(".experts."))] /= 2;
+            *stored_shape.get_mut(usize::from(name.contains(".experts.")))? /= 2;
         }
         self.reshape(file_name, &mut stored_shape);
         if file_name.contains("ffn_gate_inp_shexp") {
@@ -137,7 +147,7 @@ impl List<'_> {
         let stored = self.stored(file_name, &names[0], &stored_shape);
         let heads = if name.contains("q_proj") { config.heads } else { config.kv_heads };
         let (interleaved, adds_one) = (architecture.interleaves(file_name), architecture.adds_one(file_name));
-        let tiling = Tiling::of(architecture, config, file_name);
+        let tiling = recurrent.and_then(|layer| Tiling::of(architecture, layer, file_name));
         let tensor = |(which, name): (usize, String)| {
             let mut shape = stored_shape.clone();
             if let Some(layer) = fused {
@@ -210,6 +220,14 @@ fn role(name: &str, is_tied: bool) -> Role {
 }
 
 impl Source {
+    /// Whether the tensor has the rows and columns that are reordered.
+    fn fits(&self) -> bool {
+        let pairs = |heads: usize| self.shape.first().is_some_and(|rows| *rows > 0 && rows.is_multiple_of(2 * heads));
+        self.fused.is_none_or(|layer| self.shape[0] == layer.channels() + layer.inner())
+            && self.tiling.is_none_or(|tiling| tiling.fits(&self.shape))
+            && self.interleaved.is_none_or(pairs)
+    }
+
     /// Calls `write` with the bytes of each tensor.
     pub fn data(&self, weights: &mut Weights, mut write: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut parts = Vec::new();
@@ -261,8 +279,8 @@ impl Source {
         tensor
     }
 
-    /// Returns the outputs of the gate (0) or of the up projection (1). They are rows of an expert's matrix, and columns
-    /// of the biases of all experts. In a delta net, returns the channels (0) or the gates (1).
+    /// Returns the gate's half (0) or the up projection's (1): rows of an expert's matrix, or columns of the stacked
+    /// biases. In a delta net, returns the channels (0) or the gates (1).
     fn half(&self, both: &HostTensor, which: usize) -> HostTensor {
         if let Some(layer) = self.fused {
             return match which {
@@ -272,8 +290,7 @@ impl Source {
         }
         let outputs = |both: &HostTensor| {
             let half = both.shape()[0] / 2;
-            let order = |row: usize| if self.alternating { row % half * 2 + row / half } else { row };
-            both.reordered(order).into_rows(which * half..(which + 1) * half)
+            both.gathered((0..half).map(|row| if self.alternating { 2 * row + which } else { which * half + row }))
         };
         let is_stacked_bias = self.names.len() == 1 && self.shape.len() == 2 && self.names[0].contains(".experts.");
         if is_stacked_bias { outputs(&both.transposed()).transposed() } else { outputs(both) }

@@ -2,7 +2,7 @@
 //! on. In models, all value heads of a key head are next to each other.
 
 use super::names::Architecture;
-use crate::config::{ModelConfig, ModelFamily};
+use crate::config::Recurrent;
 use crate::tensor::HostTensor;
 
 /// How a tensor's rows or columns are reordered.
@@ -18,10 +18,9 @@ pub(super) struct Tiling {
 }
 
 impl Tiling {
-    /// Returns the order of the tensor that files call `name`, unless it is the model's.
-    pub fn of(architecture: Architecture, config: &ModelConfig, name: &str) -> Option<Self> {
-        let ModelFamily::Decoder(decoder) = &config.family else { return None };
-        let layer = decoder.layers.iter().find_map(|layer| layer.recurrent)?;
+    /// Returns how to reorder the tensor that files call `name`, in a model with such layers. `None` if it keeps the
+    /// model's order.
+    pub fn of(architecture: Architecture, layer: Recurrent, name: &str) -> Option<Self> {
         let is_tiled = matches!(architecture, Architecture::Qwen35 | Architecture::Qwen35Moe);
         if !is_tiled || layer.tiled || layer.key_heads == layer.heads {
             return None;
@@ -34,6 +33,12 @@ impl Tiling {
         };
         let has_columns = name.ends_with("ssm_out.weight");
         Some(Tiling { key_heads: layer.key_heads, heads: layer.heads, size, first, has_columns })
+    }
+
+    /// Whether a tensor of this shape has the heads to be reordered.
+    pub fn fits(self, shape: &[usize]) -> bool {
+        shape.get(usize::from(self.has_columns)) == Some(&(self.first + self.heads * self.size))
+            && (!self.has_columns || shape.len() == 2)
     }
 
     /// Returns the tensor in the order of files.

@@ -84,7 +84,7 @@ impl Assembly for Fp8Parts {
             return Err(damaged(&path, &module, "has an element that is NaN"));
         }
         let [down, across] = [rows.div_ceil(block[0]), cols.div_ceil(block[1])];
-        // Rows of all experts are counted together. Blocks end with the rows of an expert.
+        // `row` counts the rows of all experts. A block never spans two experts.
         let scale =
             |row: usize, col: usize| scales[(row / rows * down + row % rows / block[0]) * across + col / block[1]];
         let Some(kind) = kind else {

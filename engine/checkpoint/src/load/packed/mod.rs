@@ -68,7 +68,7 @@ pub(super) fn assemble(
 }
 
 impl Assembler<'_> {
-    /// Returns the modules that `module` finds in names of tensors. Sorts them, because the first error decides the message.
+    /// Returns the modules that `module` recognises. They are sorted, so the first error is always the same.
     fn modules<'n>(&'n self, module: impl Fn(&'n str, &StoredTensor) -> Option<&'n str>) -> Vec<String> {
         let found = self.tensors.iter().filter_map(|(name, tensor)| Some(module(name, tensor)?.to_owned()));
         let mut modules: Vec<String> = found.collect();
@@ -80,14 +80,14 @@ impl Assembler<'_> {
     fn int4(&mut self, quants: &str, layout: Int4Layout, group: GroupSize) -> Result<()> {
         for module in self.modules(|name, _| name.strip_suffix(quants)?.strip_suffix('.')) {
             self.expect_quantised(&module, quants)?;
-            let quants = self.part(&module, quants)?;
+            let quants = self.part(&module, format!("{module}.{quants}"))?;
             let names = match layout {
                 Int4Layout::Awq | Int4Layout::Gptq { .. } => ["qzeros", "scales", "g_idx", ""],
                 Int4Layout::CompressedTensors { .. } => {
                     ["weight_zero_point", "weight_scale", "weight_g_idx", "weight_shape"]
                 }
             };
-            let scales = self.part(&module, names[1])?;
+            let scales = self.part(&module, format!("{module}.{}", names[1]))?;
             let [zeros, _, groups, shape] = names.map(|name| self.tensors.remove(&format!("{module}.{name}")));
             let path = quants.path.clone();
             let parts =
@@ -108,10 +108,10 @@ impl Assembler<'_> {
         for module in modules {
             let quants = match self.tensors.remove(&format!("{module}.weight_packed")) {
                 Some(packed) => packed,
-                None => self.part(&module, "weight")?,
+                None => self.part(&module, format!("{module}.weight"))?,
             };
             self.expect_quantised(&module, "weight")?;
-            let (scales, path) = (self.part(&module, "weight_scale")?, quants.path.clone());
+            let (scales, path) = (self.part(&module, format!("{module}.weight_scale"))?, quants.path.clone());
             let shape = self.tensors.remove(&format!("{module}.weight_shape"));
             let parts = Int8Parts::new(module.clone(), quants, scales, shape, group);
             let parts = parts.map_err(|reason| damaged(&path, &module, &reason))?;
@@ -131,12 +131,12 @@ impl Assembler<'_> {
         for name in names {
             let module = name.strip_suffix(".weight").unwrap_or(&name).to_owned();
             self.expect_quantised(&module, "weight")?;
-            let lacks = |part: &str| format!("the quantised weight {module} lacks the tensor {part}");
-            let mut part =
-                |part: String| self.tensors.remove(&part).ok_or_else(|| Error::weights(self.path, lacks(&part)));
-            let codes = part(name.clone())?;
+            let codes = self.part(&module, name.clone())?;
             let [inverse, plain] = SCALES.map(|scales| format!("{name}{scales}"));
-            let scale = part(inverse).or_else(|_| part(plain))?;
+            let scale = match self.tensors.remove(&inverse) {
+                Some(scale) => scale,
+                None => self.part(&module, plain)?,
+            };
             let path = codes.path.clone();
             let parts = Fp8Parts::new(module.clone(), codes, scale, scales);
             let parts = parts.map_err(|reason| damaged(&path, &module, &reason))?;
@@ -148,11 +148,8 @@ impl Assembler<'_> {
     /// Assembles the MXFP4 weights. They have the name of the unquantised weight, without a suffix.
     fn mxfp4(&mut self) -> Result<()> {
         for module in self.modules(|name, _| name.strip_suffix("_blocks")) {
-            let mut part = |name: String| {
-                let lacks = || format!("the quantised weight {module} lacks the tensor {name}");
-                self.tensors.remove(&name).ok_or_else(|| Error::weights(self.path, lacks()))
-            };
-            let (blocks, scales) = (part(format!("{module}_blocks"))?, part(format!("{module}_scales"))?);
+            let [blocks, scales] = ["blocks", "scales"].map(|part| self.part(&module, format!("{module}_{part}")));
+            let (blocks, scales) = (blocks?, scales?);
             let path = blocks.path.clone();
             let parts = Mxfp4Parts::new(module.clone(), blocks, scales);
             let parts = parts.map_err(|reason| damaged(&path, &module, &reason))?;
@@ -161,10 +158,11 @@ impl Assembler<'_> {
         Ok(())
     }
 
-    fn part(&mut self, module: &str, name: &str) -> Result<StoredTensor> {
-        self.tensors.remove(&format!("{module}.{name}")).ok_or_else(|| {
-            Error::weights(self.path, format!("the quantised weight {module} lacks the tensor {module}.{name}"))
-        })
+    /// Takes the tensor `name`, which is a part of the weight of `module`.
+    fn part(&mut self, module: &str, name: String) -> Result<StoredTensor> {
+        self.tensors
+            .remove(&name)
+            .ok_or_else(|| Error::weights(self.path, format!("the quantised weight {module} lacks the tensor {name}")))
     }
 
     /// Adds the weight `name`, which is assembled from `parts`. Without a fitting type in memory it becomes f32.

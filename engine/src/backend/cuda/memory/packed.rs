@@ -9,7 +9,7 @@
 //! | FP8 | FP8 | scales to f16 |
 //! | MXFP4 | FP4 | none |
 //!
-//! Only experts have kernels for FP4, and they have none for FP8. Other such projections become 16-bit elements.
+//! FP4 has kernels for experts only, and FP8 for other projections only. The rest becomes 16-bit elements.
 //!
 //! A rounded scale causes an error of at most `2^-11` of an element's code times its scale. With a minimum, `2^-11` of
 //! the minimum and of the element itself are added. Scales are stored divided by a common power of two. So the range of

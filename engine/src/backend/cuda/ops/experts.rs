@@ -19,7 +19,7 @@ use crate::backend::cuda::{CudaBackend, Lease, StepInputs};
 use crate::backend::{Activation, Backend, Clamp, HostExpert, HostExperts, HostLinear, Routing};
 use crate::config::RouterScores;
 use crate::error::{Error, Result};
-use crate::tensor::HostTensor;
+use crate::tensor::{DType, HostTensor};
 
 /// The experts of a layer.
 pub struct CudaExperts {
@@ -80,10 +80,7 @@ impl CudaBackend {
         let router = router(count, routing, shared.map(|shared| shared.gated));
         router.check().map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))?;
         let mut experts = experts.collect::<Result<Vec<HostExpert>>>()?;
-        let shared = match shared {
-            Some(_) => experts.pop().map(|expert| self.load_shared(expert)).transpose()?,
-            None => None,
-        };
+        let shared = shared.and_then(|_| experts.pop()).map(|expert| self.load_shared(expert)).transpose()?;
         let inner = experts.first().map_or(0, |expert| expert.gate_up[0].weight.shape()[0]);
         if inner == 0 || !inner.is_multiple_of(VECTOR as usize) {
             return Err(Error::Unsupported(format!("experts of {inner} elements on the GPU, not a multiple of 8")));
@@ -98,10 +95,8 @@ impl CudaBackend {
             gates_ups.extend(gate_up.map(|linear| self.with_own_bias(linear)));
             downs.push(self.with_own_bias(down));
         }
-        let numbers = |tensor: Option<HostTensor>| {
-            let floats = |tensor: HostTensor| HostTensor::from_f32(tensor.shape().to_vec(), tensor.elements().to_f32());
-            tensor.map(|tensor| self.load(&floats(tensor))).transpose()
-        };
+        let numbers =
+            |tensor: Option<HostTensor>| tensor.map(|tensor| self.load(&tensor.to_dtype(DType::F32))).transpose();
         Ok(CudaExperts {
             router,
             own: own.start as u32..own.end as u32,
@@ -118,11 +113,8 @@ impl CudaBackend {
 
     /// Copies a shared expert to the device.
     fn load_shared(&self, HostExpert { gate_up, down }: HostExpert) -> Result<[CudaProjection; 2]> {
-        let HostLinear { weight, bias } = self.with_own_bias(down);
-        let down = CudaProjection {
-            weight: self.load_projection(weight)?,
-            bias: bias.map(|bias| self.load(&bias)).transpose()?,
-        };
+        // Shared experts have no biases.
+        let down = CudaProjection { weight: self.load_projection(down.weight)?, bias: None };
         Ok([self.gated_weight(gate_up)?, down])
     }
 
@@ -197,9 +189,9 @@ impl CudaBackend {
         out: &CudaTensor,
     ) {
         let weight = &projection.weight;
-        let (gathers, n) = if unit == Unit::Plain { (false, out.cols) } else { (true, 2 * out.cols) };
+        let n = if unit == Unit::Plain { out.cols } else { 2 * out.cols };
         let coded = weight.coded.map(|coded| (coded.shape.form, coded.shape.group));
-        let product = GroupedProduct { plan: choices.plan, n, k: weight.cols, gathers, unit, coded };
+        let product = GroupedProduct { plan: choices.plan, n, k: weight.cols, unit, coded };
         debug_assert!(weight.rows == product.plan.count * product.rows() && x.cols == weight.cols);
         let operands = GroupedOperands {
             x: x.ptr().cast_const(),
