@@ -2,34 +2,34 @@
 //!
 //! A task covers one key/value head and some consecutive query tokens of a sequence. Its rows are all pairs of such a
 //! token and a query head of the group. If such tasks are fewer than the threads, several tasks share a group's query
-//! heads. A thread takes several tasks at a time. A task walks the context in chunks of
-//! whole blocks. For each chunk it gathers the keys and values, widening them once for all rows. It then computes
-//! scores and folds them into a running maximum, sum and weighted sum of values (online softmax). So it needs memory
-//! for one chunk only, however long the context is.
+//! heads. A thread takes several tasks at a time. A task walks the context in chunks of whole blocks. For each chunk it
+//! gathers the keys and values, widening them once for all rows, or reads them where they are. It then computes scores
+//! and folds them into a running maximum, sum and weighted sum of values (online softmax). So it needs memory for one
+//! chunk only, however long the context is.
 //!
 //! Chunks begin at multiples of their length from the start of the sequence. Scores and weighted sums are added up in
 //! order of position, and a position that a query does not see contributes an exact zero. A chunk of which a query sees
 //! nothing does not change its running values. Hence a query's result does not depend on the other queries or sequences
 //! computed with it.
 
+mod reads;
+
 use std::cell::RefCell;
-use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
 use super::math::{fold, multiply, softcap};
-use super::matmul::{Accumulate, LANES, View};
-use super::pages::prefetch;
-use super::stored::{HeadPart, LayerBlocks, StoredElement, scale};
+use super::matmul::{Accumulate, COLUMNS, LANES, View};
+use super::stored::{LayerBlocks, StoredElement};
 use super::threads::Threads;
 use crate::shape::KvShape;
 
 /// Positions in a chunk, rounded down to whole blocks. A longer block is a chunk of its own.
-const CHUNK: usize = 64;
+const CHUNK: usize = COLUMNS * LANES;
 /// The approximate number of rows in a task.
 const ROWS: usize = 48;
 
-/// Maximum number of rows for which values are read directly from the cache. With more rows, each value would be read
+/// Maximum number of rows for which keys and values are read directly from the cache. With more rows, each would be read
 /// several times.
 const MAX_DIRECT_ROWS: usize = 6;
 
@@ -216,17 +216,20 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
             let seen = begin.max(start)..end.min(start + chunk);
             let cols = (seen.end - start).next_multiple_of(LANES);
 
-            job.load_keys(queries, seen.clone(), start, stride, scratch);
-            scratch.scores.fill(0.0);
-            simd.vectorize(Accumulate {
-                a: View { data: &scratch.query, stride: head_dim },
-                b: View { data: &scratch.keys, stride },
-                c: &mut scratch.scores,
-                c_stride: stride,
-                rows,
-                inner: 0..head_dim,
-                cols,
-            });
+            let is_direct = rows <= MAX_DIRECT_ROWS;
+            if !(is_direct && job.set_scores(simd, queries, seen.clone(), start, rows, scratch)) {
+                job.load_keys(queries, seen.clone(), start, stride, scratch);
+                scratch.scores.fill(0.0);
+                simd.vectorize(Accumulate {
+                    a: View { data: &scratch.query, stride: head_dim },
+                    b: View { data: &scratch.keys, stride },
+                    c: &mut scratch.scores,
+                    c_stride: stride,
+                    rows,
+                    inner: 0..head_dim,
+                    cols,
+                });
+            }
 
             for row in 0..rows {
                 let (from, to) = job.visible(queries, row / group);
@@ -247,7 +250,7 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
             }
 
             let inner = seen.start - start..seen.end - start;
-            if rows <= MAX_DIRECT_ROWS && job.add_values(simd, queries, seen.clone(), start, (rows, stride), scratch) {
+            if is_direct && job.add_values(simd, queries, seen.clone(), start, (rows, stride), scratch) {
                 continue;
             }
             job.load_values(queries, seen.clone(), start, dim, scratch);
@@ -327,135 +330,4 @@ impl<'a, E: StoredElement> Job<'a, E> {
             to.extend(query.iter().map(|q| q * self.params.scale));
         }
     }
-
-    /// Returns the block that contains position `at`.
-    #[inline(always)]
-    fn block(&self, queries: Queries, at: usize) -> usize {
-        self.params.tables[queries.span.table + at / self.params.shape.block_size] as usize
-    }
-
-    /// Prefetches a head's keys or values, as selected by `part`, from the block one chunk after position `at`. After
-    /// the sequence's last block it prefetches the first blocks of the thread's next task.
-    ///
-    /// The next block can be anywhere in memory, and the processor itself prefetches only within a page. One chunk
-    /// ahead is early enough for a block to arrive from memory.
-    #[inline(always)]
-    fn prefetch_ahead(
-        &self,
-        mut queries: Queries,
-        at: usize,
-        next: Option<Queries>,
-        part: impl FnOnce(usize, usize) -> HeadPart<'a, E>,
-    ) {
-        let (mut at, size) = (at + self.chunk(), self.params.shape.block_size);
-        if let Some(next) = next.filter(|_| at >= queries.span.context) {
-            at = self.visible(next, 0).0 / size * size + at.saturating_sub(queries.span.context.next_multiple_of(size));
-            queries = next;
-        }
-        if at < queries.span.context {
-            // Only the elements are prefetched. Scales past their last cache line arrive with the next head's elements,
-            // or late.
-            let elements = part(self.block(queries, at), queries.head / self.parts).elements;
-            elements.chunks(LINE / size_of::<E>()).for_each(|line| prefetch(line.as_ptr()));
-        }
-    }
-
-    /// Gathers the keys of the blocks that contain `seen`. Lanes of positions outside `seen` are unspecified, and their
-    /// scores are never read.
-    #[inline(always)]
-    fn load_keys(&self, queries: Queries, seen: Range<usize>, start: usize, stride: usize, scratch: &mut Scratch) {
-        let KvShape { head_dim, block_size, .. } = *self.params.shape;
-        scratch.block.resize(head_dim * block_size, 0.0);
-        for at in (seen.start / block_size * block_size..seen.end).step_by(block_size) {
-            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.blocks.keys(block, head));
-            let HeadPart { elements, scales } = self.blocks.keys(self.block(queries, at), queries.head / self.parts);
-            if E::SCALED {
-                widen_scales(scales, &mut scratch.scales[0][at - start..]);
-            }
-            let keys = E::as_f32(elements).unwrap_or_else(|| {
-                E::widen(elements, &mut scratch.block);
-                &scratch.block
-            });
-            let to = scratch.keys[at - start..].chunks_mut(stride).zip(keys.chunks_exact(block_size));
-            if block_size.is_multiple_of(LANES) {
-                // Copies whole vectors inline, because a call to `memcpy` would take longer.
-                for (to, from) in to {
-                    for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(from.as_chunks::<LANES>().0) {
-                        *to = *from;
-                    }
-                }
-            } else {
-                to.for_each(|(to, from)| to[..block_size].copy_from_slice(from));
-            }
-        }
-    }
-
-    /// Adds the values of the positions `seen`, weighted by each row's scores, directly from the cache. Returns whether
-    /// it did: the values must be f32 and a head must fill whole vectors.
-    #[inline(always)]
-    fn add_values<S: Simd>(
-        &self,
-        simd: S,
-        queries: Queries,
-        seen: Range<usize>,
-        start: usize,
-        (rows, stride): (usize, usize),
-        scratch: &mut Scratch,
-    ) -> bool {
-        let KvShape { head_dim, block_size, .. } = *self.params.shape;
-        if !head_dim.is_multiple_of(LANES) {
-            return false;
-        }
-        let mut at = seen.start;
-        while at < seen.end {
-            let count = (block_size - at % block_size).min(seen.end - at);
-            let Some(values) =
-                E::as_f32(self.blocks.values(self.block(queries, at), queries.head / self.parts).elements)
-            else {
-                return false;
-            };
-            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.blocks.values(block, head));
-            simd.vectorize(Accumulate {
-                a: View { data: &scratch.scores[at - start..], stride },
-                b: View { data: &values[at % block_size * head_dim..], stride: head_dim },
-                c: &mut scratch.sums,
-                c_stride: head_dim,
-                rows,
-                inner: 0..count,
-                cols: head_dim,
-            });
-            at += count;
-        }
-        true
-    }
-
-    /// Gathers the values of exactly the positions `seen`. Queries that do not see a position multiply its value by a
-    /// zero weight, which gives zero only if the value is finite. Unwritten slots may contain NaN.
-    #[inline(always)]
-    fn load_values(&self, queries: Queries, seen: Range<usize>, start: usize, dim: usize, scratch: &mut Scratch) {
-        let KvShape { head_dim, block_size, .. } = *self.params.shape;
-        let mut at = seen.start;
-        while at < seen.end {
-            let count = (block_size - at % block_size).min(seen.end - at);
-            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.blocks.values(block, head));
-            let HeadPart { elements, scales } = self.blocks.values(self.block(queries, at), queries.head / self.parts);
-            if E::SCALED {
-                widen_scales(&scales[at % block_size..][..count], &mut scratch.scales[1][at - start..]);
-            }
-            let values = &elements[at % block_size * head_dim..][..count * head_dim];
-            let to = &mut scratch.values[(at - start) * dim..][..count * dim];
-            if dim == head_dim {
-                E::widen(values, to);
-            } else {
-                let rows = to.chunks_exact_mut(dim).zip(values.chunks_exact(head_dim));
-                rows.for_each(|(to, from)| E::widen(from, &mut to[..head_dim]));
-            }
-            at += count;
-        }
-    }
-}
-
-#[inline(always)]
-fn widen_scales(from: &[[u8; 2]], to: &mut [f32]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = scale(*from));
 }

@@ -1,4 +1,4 @@
-//! The inner loop of attention: `C += A . B` with all three row-major.
+//! The inner loops of attention: `C += A . B` with all three row-major.
 //!
 //! Lanes run along the columns of `B`. Each element of `C` is summed in order of `k`, whichever tile it is in.
 
@@ -10,6 +10,9 @@ use pulp::{Simd, WithSimd};
 pub(super) const LANES: usize = 16;
 /// Maximum number of rows in a register tile.
 const ROWS: usize = 6;
+
+/// Matrices that [`Columns`] multiplies with.
+pub(super) const COLUMNS: usize = 4;
 
 /// A row-major matrix within a slice.
 #[derive(Clone, Copy)]
@@ -61,6 +64,58 @@ impl WithSimd for Accumulate<'_> {
                 _ => band::<S, 6>(simd, a, b, c, c_stride, inner.clone(), cols),
             }
             r += count;
+        }
+    }
+}
+
+/// Sets `c[r][v * LANES..][..LANES]` to the sum over `k` of `a[r][k] * b[v][k][..LANES]` for each of `rows` rows. The sums
+/// have the same order as with [`Accumulate`]. Strides are multiples of [`LANES`].
+pub(super) struct Columns<'a> {
+    pub a: View<'a>,
+    /// The matrices. They have the same stride.
+    pub b: [View<'a>; COLUMNS],
+    pub c: &'a mut [f32],
+    pub c_stride: usize,
+    pub rows: usize,
+    pub inner: usize,
+}
+
+impl WithSimd for Columns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Columns { a, b, c, c_stride, rows, inner } = self;
+        for r in (0..rows).step_by(2) {
+            let (a, c) = (|i| &a.row(r + i)[..inner], &mut c[r * c_stride..]);
+            match rows - r {
+                1 => columns::<S, 1>(simd, [a(0)], b, c, c_stride),
+                _ => columns::<S, 2>(simd, [a(0), a(1)], b, c, c_stride),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn columns<S: Simd, const R: usize>(simd: S, a: [&[f32]; R], b: [View<'_>; COLUMNS], c: &mut [f32], c_stride: usize) {
+    let lanes = S::F32_LANES;
+    let c = S::as_mut_simd_f32s(c).0;
+    for part in 0..LANES / lanes {
+        let columns: [&[S::f32s]; COLUMNS] = std::array::from_fn(|v| &S::as_simd_f32s(b[v].data).0[part..]);
+        let mut sums = [[simd.splat_f32s(0.0); COLUMNS]; R];
+        for k in 0..a[0].len() {
+            let b: [S::f32s; COLUMNS] = std::array::from_fn(|v| columns[v][k * (b[v].stride / lanes)]);
+            for r in 0..R {
+                let a = simd.splat_f32s(a[r][k]);
+                for v in 0..COLUMNS {
+                    sums[r][v] = simd.mul_add_e_f32s(a, b[v], sums[r][v]);
+                }
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                c[(r * c_stride + v * LANES) / lanes + part] = *sum;
+            }
         }
     }
 }
