@@ -110,7 +110,8 @@ fn kv_bytes(config: &ModelConfig, kv_dtype: KvDtype, tokens: usize) -> usize {
         KvDtype::Int8 | KvDtype::Fp8 => elements + 2,
     };
     let layers = config.kv_layers().into_iter().enumerate().filter(|(i, layer)| layer.source == *i);
-    layers.map(|(_, layer)| 2 * layer.heads * head(layer.head_dim) * tokens).sum()
+    let vectors = |latent: Option<usize>| if latent.is_some() { 1 } else { 2 };
+    layers.map(|(_, layer)| vectors(layer.latent) * layer.heads * head(layer.head_dim) * tokens).sum()|(_, layer)| 2 * layer.heads * head(layer.head_dim) * tokens).sum()
 }
 
 fn setups(config: &ModelConfig, kv_dtype: KvDtype) -> Vec<Setup> {

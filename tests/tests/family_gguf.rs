@@ -12,14 +12,13 @@ use engine::tools::config::{ModelConfig, ModelFamily};
 use engine::tools::quantised::QuantType;
 use engine::tools::tokenizer::Tokenizer;
 use engine::{Device, Llm, Options, Prompt};
-use tests::families::{FAMILIES, committed_dir, family_golden, q8_drift};
+use tests::families::{FAMILIES, committed_dir, family_golden, first_layers, q8_drift};
 use tests::scores::{difference, scores, texts};
 use tests::{complete, golden, golden_dir};
 
-/// The families with a file. The file of Phi 3 with a window would differ from the other only in the window. Files with
-/// latent vectors are not supported.
+/// The families with a file. The file of Phi 3 with a window would differ from the other only in the window.
 fn families() -> impl Iterator<Item = &'static str> {
-    FAMILIES.into_iter().filter(|family| !["phi3-window", "deepseek2", "deepseek3"].contains(family))
+    FAMILIES.into_iter().filter(|family| *family != "phi3-window")
 }
 
 fn fixture(family: &str) -> PathBuf {
@@ -99,6 +98,23 @@ macro_rules! family_tests {
 }
 
 tests::each_family!(family_tests);
+
+/// Layers without experts are written, with the projection from latent vectors in two parts.
+#[test]
+fn latent_vectors_are_written_and_read_back() {
+    for family in ["deepseek2", "deepseek3"] {
+        let directory = tempfile::tempdir().unwrap();
+        first_layers(family, 1, directory.path());
+        let (files, path) = (ModelFiles::directory(directory.path()).unwrap(), directory.path().join("model.gguf"));
+        engine::quantize(&files, QuantType::Q8_0, &path, |_, _| {}).unwrap();
+        let written = ModelFiles::gguf(&path).unwrap();
+        let config = ModelConfig { torch_dtype: None, ..files.config().unwrap() };
+        assert_eq!(written.config().unwrap(), config, "{family}");
+        let texts = texts(family);
+        let (mean, most) = difference(&scores(&mut load(&written), &texts), &scores(&mut load(&files), &texts));
+        assert!(mean > 0.0 && mean < 0.1, "{family}: {mean} {most}");
+    }
+}
 
 /// A file of another program has a list of tokens, and scores or merges. Gemma's tokenizers do not begin texts with a
 /// space.

@@ -10,12 +10,17 @@
 //! order of position, and a position that a query does not see contributes an exact zero. A chunk of which a query sees
 //! nothing does not change its running values. Hence a query's result does
 //! not depend on the other queries or sequences computed with it.
+//!
+//! If keys contain the values, a chunk is gathered once. See `latent`.
+
+mod latent;
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
+pub(super) use self::latent::parts;
 use super::math::{fold, multiply, softcap};
 use super::matmul::{Accumulate, LANES, View};
 use super::stored::{HeadPart, LayerBlocks, StoredElement, scale};
@@ -80,14 +85,18 @@ pub(super) struct Job<'a, E> {
     pub params: Attention<'a>,
     /// Query heads per key/value head.
     pub group: usize,
+    /// Number of tasks that the query heads of a key/value head are divided among.
+    pub parts: usize,
 }
 
+
 impl<E: StoredElement> Job<'_, E> {
-    /// Writes the result to `out`, which has the shape of `query`.
+    /// Writes the result to `out`, `[T, heads * value size]`.
     pub fn run(&self, arch: Arch, threads: &Threads, out: &mut [f32]) {
-        let KvShape { heads, head_dim, .. } = *self.params.shape;
-        let width = heads * self.group * head_dim;
-        let tall = (ROWS / self.group).max(1);
+        let (heads, group) = (self.params.shape.heads * self.parts, self.rows_per_token());
+        let value_dim = self.params.shape.value_dim();
+        let width = heads * group * value_dim;
+        let tall = (ROWS / group).max(1);
         let work: usize = self.params.spans.iter().map(|s| 2 * s.len * s.context * width).sum();
         let mut tasks = Vec::new();
         let mut rest = out;
@@ -100,7 +109,7 @@ impl<E: StoredElement> Job<'_, E> {
                     (0..heads).map(|head| Task { queries: Queries { span, first: i * tall, head }, out: Vec::new() }),
                 );
                 for row in rows.chunks_mut(width) {
-                    row.chunks_mut(self.group * head_dim).zip(&mut tasks[from..]).for_each(|(o, t)| t.out.push(o));
+                    row.chunks_mut(group * value_dim).zip(&mut tasks[from..]).for_each(|(o, t)| t.out.push(o));
                 }
             }
         }
@@ -127,7 +136,7 @@ impl<E: StoredElement> Job<'_, E> {
 
 struct Task<'a> {
     queries: Queries,
-    /// The output of each query token, `[group * D]`.
+    /// The output of each query token: the values of the task's heads.
     out: Vec<&'a mut [f32]>,
 }
 
@@ -137,7 +146,7 @@ struct Queries {
     span: Span,
     /// First query token, relative to the span's first.
     first: usize,
-    /// Key/value head.
+    /// Part of a key/value head: the head's number times the number of parts, plus the part's number.
     head: usize,
 }
 
@@ -151,7 +160,7 @@ struct Run<'a, 'b, E> {
 #[derive(Default)]
 struct Scratch {
     next: Option<Queries>,
-    /// `[rows][D]`, scaled.
+    /// `[rows][D]`, scaled. If keys contain the values, `[D][rows]`.
     query: Vec<f32>,
     /// `[D][chunk]`
     keys: Vec<f32>,
@@ -167,6 +176,8 @@ struct Scratch {
     max_and_norm: Vec<(f32, f32)>,
     /// One block of keys, widened.
     block: Vec<f32>,
+    /// `[chunk][rows]`: scores, if keys contain the values.
+    transposed: Vec<f32>,
 }
 
 thread_local! {
@@ -179,10 +190,9 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Run { job, task: &mut Task { queries, ref mut out }, scratch } = self;
-        let (head_dim, group) = (job.params.shape.head_dim, job.group);
-        let rows = out.len() * group;
-        let chunk = job.chunk();
-        let (dim, stride) = (head_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
+        let (shape, group) = (job.params.shape, job.rows_per_token());
+        let (value_dim, rows, chunk) = (shape.value_dim(), out.len() * group, job.chunk());
+        let (dim, stride) = (value_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
 
         job.prepare(queries, out.len(), scratch);
 
@@ -192,17 +202,10 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
             let seen = begin.max(start)..end.min(start + chunk);
             let cols = (seen.end - start).next_multiple_of(LANES);
 
-            job.load_keys(queries, seen.clone(), start, stride, scratch);
-            scratch.scores.fill(0.0);
-            simd.vectorize(Accumulate {
-                a: View { data: &scratch.query, stride: head_dim },
-                b: View { data: &scratch.keys, stride },
-                c: &mut scratch.scores,
-                c_stride: stride,
-                rows,
-                inner: 0..head_dim,
-                cols,
-            });
+            match shape.latent {
+                None => job.score(simd, queries, seen.clone(), start, (rows, stride), scratch),
+                Some(_) => job.score_latent(simd, queries, seen.clone(), start, (rows, stride), scratch),
+            }
 
             for row in 0..rows {
                 let (from, to) = job.visible(queries, row / group);
@@ -223,10 +226,13 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
             }
 
             let inner = seen.start - start..seen.end - start;
-            if rows <= MAX_DIRECT_ROWS && job.add_values(simd, queries, seen.clone(), start, (rows, stride), scratch) {
-                continue;
+            if shape.latent.is_none() {
+                let is_direct = rows <= MAX_DIRECT_ROWS;
+                if is_direct && job.add_values(simd, queries, seen.clone(), start, (rows, stride), scratch) {
+                    continue;
+                }
+                job.load_values(queries, seen.clone(), start, scratch);
             }
-            job.load_values(queries, seen.clone(), start, dim, scratch);
             if E::SCALED {
                 // Scaling the scores is cheaper than scaling the values, because there are more values.
                 for weights in scratch.scores.chunks_exact_mut(stride) {
@@ -235,7 +241,10 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
             }
             simd.vectorize(Accumulate {
                 a: View { data: &scratch.scores, stride },
-                b: View { data: &scratch.values, stride: dim },
+                b: View {
+                    data: &scratch.values[shape.head_dim - value_dim..],
+                    stride: shape.head_dim.next_multiple_of(LANES),
+                },
                 c: &mut scratch.sums,
                 c_stride: dim,
                 rows,
@@ -245,7 +254,7 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
         }
 
         for (t, out) in out.iter_mut().enumerate() {
-            for (g, out) in out.chunks_exact_mut(head_dim).enumerate() {
+            for (g, out) in out.chunks_exact_mut(value_dim).enumerate() {
                 let row = t * group + g;
                 let norm = scratch.max_and_norm[row].1;
                 out.iter_mut().zip(&scratch.sums[row * dim..]).for_each(|(o, s)| *o = s / norm);
@@ -265,11 +274,13 @@ impl<'a, E: StoredElement> Job<'a, E> {
     /// Loads the queries of a task and resets its running values. Makes room for a chunk.
     #[inline(always)]
     fn prepare(&self, queries: Queries, tokens: usize, scratch: &mut Scratch) {
-        let (head_dim, group, chunk) = (self.params.shape.head_dim, self.group, self.chunk());
-        let (rows, dim, stride) = (tokens * group, head_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
+        let (shape, group, chunk) = (self.params.shape, self.rows_per_token(), self.chunk());
+        let (rows, stride) = (tokens * group, chunk.next_multiple_of(LANES));
+        let [key_dim, dim] = [shape.head_dim, shape.value_dim()].map(|dim| dim.next_multiple_of(LANES));
         self.load_query(queries, tokens, &mut scratch.query);
-        scratch.keys.resize(head_dim * stride, 0.0);
-        scratch.values.resize(chunk * dim, 0.0);
+        scratch.keys.resize(shape.head_dim * stride, 0.0);
+        // The last row of values may begin within a key, and is read in whole vectors.
+        scratch.values.resize(chunk * key_dim + LANES, 0.0);
         scratch.scales.iter_mut().for_each(|scales| scales.resize(stride, 0.0));
         scratch.scores.resize(rows * stride, 0.0);
         scratch.sums.clear();
@@ -292,22 +303,69 @@ impl<'a, E: StoredElement> Job<'a, E> {
         (self.params.window.map_or(0, |w| end.saturating_sub(w.max(1))), end)
     }
 
+    /// Query heads of a task.
+    #[inline(always)]
+    fn rows_per_token(&self) -> usize {
+        self.group / self.parts
+    }
+
     #[inline(always)]
     fn load_query(&self, queries: Queries, tokens: usize, to: &mut Vec<f32>) {
-        let Job { params: Attention { shape: &KvShape { heads, head_dim, .. }, .. }, group, query, .. } = *self;
-        let width = group * head_dim;
+        let shape = self.params.shape;
+        let (heads, width) = (shape.heads * self.parts, self.rows_per_token() * shape.head_dim);
         to.clear();
         for i in 0..tokens {
             let row = queries.span.start + queries.first + i;
-            let query = &query[(row * heads + queries.head) * width..][..width];
+            let query = &self.query[(row * heads + queries.head) * width..][..width];
             to.extend(query.iter().map(|q| q * self.params.scale));
         }
+        if shape.latent.is_some() {
+            *to = latent::transposed(to, shape.head_dim);
+        }
+    }
+
+    /// Computes the scores of the positions `seen`.
+    #[inline(always)]
+    fn score<S: Simd>(
+        &self,
+        simd: S,
+        queries: Queries,
+        seen: Range<usize>,
+        start: usize,
+        (rows, stride): (usize, usize),
+        scratch: &mut Scratch,
+    ) {
+        let head_dim = self.params.shape.head_dim;
+        let cols = (seen.end - start).next_multiple_of(LANES);
+        self.load_keys(queries, seen, start, stride, scratch);
+        scratch.scores.fill(0.0);
+        simd.vectorize(Accumulate {
+            a: View { data: &scratch.query, stride: head_dim },
+            b: View { data: &scratch.keys, stride },
+            c: &mut scratch.scores,
+            c_stride: stride,
+            rows,
+            inner: 0..head_dim,
+            cols,
+        });
     }
 
     /// Returns the block that contains position `at`.
     #[inline(always)]
     fn block(&self, queries: Queries, at: usize) -> usize {
         self.params.tables[queries.span.table + at / self.params.shape.block_size] as usize
+    }
+
+    /// Returns the keys of a task's head in a block.
+    #[inline(always)]
+    fn keys(&self, block: usize, head: usize) -> HeadPart<'a, E> {
+        self.blocks.keys(block, head / self.parts)
+    }
+
+    /// Returns the values of a task's head in a block.
+    #[inline(always)]
+    fn values(&self, block: usize, head: usize) -> HeadPart<'a, E> {
+        self.blocks.values(block, head / self.parts)
     }
 
     /// Prefetches a head's keys or values, as selected by `part`, from the block one chunk after position `at`. After
@@ -343,8 +401,8 @@ impl<'a, E: StoredElement> Job<'a, E> {
         let KvShape { head_dim, block_size, .. } = *self.params.shape;
         scratch.block.resize(head_dim * block_size, 0.0);
         for at in (seen.start / block_size * block_size..seen.end).step_by(block_size) {
-            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.blocks.keys(block, head));
-            let HeadPart { elements, scales } = self.blocks.keys(self.block(queries, at), queries.head);
+            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.keys(block, head));
+            let HeadPart { elements, scales } = self.keys(self.block(queries, at), queries.head);
             if E::SCALED {
                 widen_scales(scales, &mut scratch.scales[0][at - start..]);
             }
@@ -385,10 +443,10 @@ impl<'a, E: StoredElement> Job<'a, E> {
         let mut at = seen.start;
         while at < seen.end {
             let count = (block_size - at % block_size).min(seen.end - at);
-            let Some(values) = E::as_f32(self.blocks.values(self.block(queries, at), queries.head).elements) else {
+            let Some(values) = E::as_f32(self.values(self.block(queries, at), queries.head).elements) else {
                 return false;
             };
-            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.blocks.values(block, head));
+            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.values(block, head));
             simd.vectorize(Accumulate {
                 a: View { data: &scratch.scores[at - start..], stride },
                 b: View { data: &values[at % block_size * head_dim..], stride: head_dim },
@@ -406,13 +464,14 @@ impl<'a, E: StoredElement> Job<'a, E> {
     /// Gathers the values of exactly the positions `seen`. Queries that do not see a position multiply its value by a
     /// zero weight, which gives zero only if the value is finite. Unwritten slots may contain NaN.
     #[inline(always)]
-    fn load_values(&self, queries: Queries, seen: Range<usize>, start: usize, dim: usize, scratch: &mut Scratch) {
+    fn load_values(&self, queries: Queries, seen: Range<usize>, start: usize, scratch: &mut Scratch) {
         let KvShape { head_dim, block_size, .. } = *self.params.shape;
+        let dim = head_dim.next_multiple_of(LANES);
         let mut at = seen.start;
         while at < seen.end {
             let count = (block_size - at % block_size).min(seen.end - at);
-            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.blocks.values(block, head));
-            let HeadPart { elements, scales } = self.blocks.values(self.block(queries, at), queries.head);
+            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.values(block, head));
+            let HeadPart { elements, scales } = self.values(self.block(queries, at), queries.head);
             if E::SCALED {
                 widen_scales(&scales[at % block_size..][..count], &mut scratch.scales[1][at - start..]);
             }

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     fn group(window: Option<usize>, blocks_per_page: usize) -> CacheGroup {
-        CacheGroup { window, blocks_per_page, id_step: 1 }
+        CacheGroup { window, is_latent: false, blocks_per_page, id_step: 1 }
     }
 
     #[test]

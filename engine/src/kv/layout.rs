@@ -25,7 +25,8 @@ const ALIGNMENT: usize = 16;
 /// The shape and the element type of a KV cache.
 ///
 /// Layers with equal heads and equal windows form a group. Each group has blocks of its own: a block holds the keys and
-/// values of `block_size` tokens in every layer of the group. A layer that reads another layer's cache owns nothing.
+/// values of `block_size` tokens in every layer of the group. A layer that reads another layer's cache owns nothing. A
+/// layer with latent vectors caches one vector per token, which is both key and value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// The groups, in the order of their first layers.
@@ -49,6 +50,8 @@ pub struct KvGroup {
     pub head_dim: usize,
     /// The number of positions that a token sees, its own included. `None` for all.
     pub window: Option<usize>,
+    /// With `Some(n)`, only keys are cached. The last `n` elements of a key are its value.
+    pub latent: Option<usize>,
     /// Blocks in a page.
     pub blocks_per_page: usize,
     /// Unused bytes at the end of each block in each layer.
@@ -60,6 +63,8 @@ pub struct KvGroup {
 pub struct CacheGroup {
     /// The number of positions that a token sees, its own included. `None` for all.
     pub window: Option<usize>,
+    /// Whether only keys are cached, which contain the values.
+    pub is_latent: bool,
     /// Blocks in a page.
     pub blocks_per_page: usize,
     /// See [`KvLayout::id_step`].
@@ -69,7 +74,7 @@ pub struct CacheGroup {
 impl CacheGroup {
     /// The only group of a cache. A page is a block.
     pub fn only(window: Option<usize>) -> Self {
-        CacheGroup { window, blocks_per_page: 1, id_step: 1 }
+        CacheGroup { window, is_latent: false, blocks_per_page: 1, id_step: 1 }
     }
 }
 
@@ -77,7 +82,11 @@ impl fmt::Display for KvGroup {
     /// Writes the layers, their heads and their window, such as `52 layers, 16 heads of 128, the last 1024 tokens`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |count: usize, name: &str| format!("{count} {name}{}", if count == 1 { "" } else { "s" });
-        let (layers, heads) = (plural(self.layers.len(), "layer"), plural(self.heads, "head"));
+        let layers = plural(self.layers.len(), "layer");
+        let heads = match self.latent {
+            Some(_) => plural(self.heads, "latent vector"),
+            None => plural(self.heads, "head"),
+        };
         write!(f, "{layers}, {heads} of {}, ", self.head_dim)?;
         match self.window {
             Some(window) => write!(f, "the last {window} tokens"),
@@ -99,14 +108,16 @@ impl KvLayout {
     /// The layout for a model with the given layers. A layer's source must own its cache and must not come later.
     pub fn new(layers: &[LayerKv], block_size: usize, dtype: KvDtype) -> Self {
         let (mut groups, mut places): (Vec<KvGroup>, Vec<LayerPlace>) = Default::default();
-        for (layer, &LayerKv { heads, head_dim, window, source }) in layers.iter().enumerate() {
+        for (layer, &LayerKv { heads, head_dim, window, source, latent }) in layers.iter().enumerate() {
             if source < layer {
                 places.push(places[source]);
                 continue;
             }
-            let same = |group: &KvGroup| (group.heads, group.head_dim, group.window) == (heads, head_dim, window);
+            let kind = (heads, head_dim, window, latent);
+            let same = |group: &KvGroup| (group.heads, group.head_dim, group.window, group.latent) == kind;
             let group = groups.iter().position(same).unwrap_or_else(|| {
-                groups.push(KvGroup { layers: Vec::new(), heads, head_dim, window, blocks_per_page: 1, padding: 0 });
+                let (layers, blocks_per_page, padding) = (Vec::new(), 1, 0);
+                groups.push(KvGroup { layers, heads, head_dim, window, latent, blocks_per_page, padding });
                 groups.len() - 1
             });
             places.push(LayerPlace { group, index: groups[group].layers.len() });
@@ -119,7 +130,7 @@ impl KvLayout {
 
     /// The layout for a model whose `layers` layers are all alike and see all positions.
     pub fn uniform(layers: usize, heads: usize, head_dim: usize, block_size: usize, dtype: KvDtype) -> Self {
-        let layer = |source| LayerKv { heads, head_dim, window: None, source };
+        let layer = |source| LayerKv { heads, head_dim, window: None, source, latent: None };
         KvLayout::new(&(0..layers).map(layer).collect::<Vec<_>>(), block_size, dtype)
     }
 
@@ -144,14 +155,13 @@ impl KvLayout {
 
     /// The shape of one layer of a group, as the CPU kernels take it.
     pub(crate) fn layer_shape(&self, group: usize) -> cpu::KvShape {
-        let KvGroup { heads, head_dim, padding, .. } = self.groups[group];
-        cpu::KvShape { heads, head_dim, block_size: self.block_size, dtype: self.dtype, padding }
+        let KvGroup { heads, head_dim, latent, padding, .. } = self.groups[group];
+        cpu::KvShape { heads, head_dim, latent, block_size: self.block_size, dtype: self.dtype, padding }
     }
 
     /// Bytes of one block in one layer of a group.
     pub fn layer_bytes(&self, group: usize) -> usize {
-        let KvGroup { heads, head_dim, padding, .. } = self.groups[group];
-        2 * heads * self.block_size * self.dtype.head_bytes(head_dim) + padding
+        self.layer_shape(group).block_bytes()
     }
 
     /// Bytes of one block of a group: keys and values of `block_size` tokens in its layers, with their scales.
@@ -200,6 +210,7 @@ impl KvLayout {
     pub fn cache_groups(&self) -> Vec<CacheGroup> {
         let group = |(at, group): (usize, &KvGroup)| CacheGroup {
             window: group.window,
+            is_latent: group.latent.is_some(),
             blocks_per_page: group.blocks_per_page,
             id_step: self.id_step(at),
         };
@@ -268,7 +279,7 @@ mod tests {
     use crate::tensor::DType;
 
     fn layer(window: Option<usize>, source: usize) -> LayerKv {
-        LayerKv { heads: 2, head_dim: if window.is_some() { 8 } else { 16 }, window, source }
+        LayerKv { heads: 2, head_dim: if window.is_some() { 8 } else { 16 }, window, source, latent: None }
     }
 
     #[test]
@@ -289,7 +300,7 @@ mod tests {
     /// A model whose layers repeat a pattern: `(layers, heads, head size, window)` of each kind.
     fn model(kinds: &[(usize, usize, usize, Option<usize>)], dtype: KvDtype) -> KvLayout {
         let layers = kinds.iter().flat_map(|&(layers, heads, head_dim, window)| {
-            std::iter::repeat_n(LayerKv { heads, head_dim, window, source: 0 }, layers)
+            std::iter::repeat_n(LayerKv { heads, head_dim, window, source: 0, latent: None }, layers)
         });
         let own = |(source, layer)| LayerKv { source, ..layer };
         KvLayout::new(&layers.enumerate().map(own).collect::<Vec<_>>(), 16, dtype)

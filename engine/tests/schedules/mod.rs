@@ -201,7 +201,7 @@ fn groups() -> impl Strategy<Value = Vec<CacheGroup>> {
     let one = window().prop_map(|window| vec![CacheGroup::only(window)]);
     let group = || {
         (prop::option::weighted(0.6, 1..30usize), 1..6usize, 1..4usize)
-            .prop_map(|(window, blocks_per_page, id_step)| CacheGroup { window, blocks_per_page, id_step })
+            .prop_map(|(window, blocks_per_page, id_step)| CacheGroup { window, is_latent: false, blocks_per_page, id_step })
     };
     prop_oneof![3 => one, 4 => prop::collection::vec(group(), 2..4)]
 }

@@ -13,6 +13,7 @@ mod embedding;
 mod frame;
 mod gemm;
 mod intrinsics;
+mod latent;
 mod norm;
 mod paper;
 mod prefill;

@@ -31,7 +31,7 @@ const NONE: Option<u64> = None;
 pub struct EventPlace {
     /// The pool.
     pub space: Space,
-    /// The group, if the cache has several. Events of a cache with one group do not mention it.
+    /// The group, if the cache has several or its only one has latent vectors. Other events do not mention it.
     pub group: Option<EventGroup>,
 }
 
@@ -42,12 +42,18 @@ pub struct EventGroup {
     pub index: usize,
     /// Its sliding window.
     pub window: Option<usize>,
+    /// Whether keys contain the values.
+    pub is_latent: bool,
 }
 
 impl EventGroup {
     /// Returns vLLM's name for the kind of cache.
     fn kind(self) -> &'static str {
-        if self.window.is_some() { "sliding_window" } else { "full_attention" }
+        match self.window {
+            Some(_) => "sliding_window",
+            None if self.is_latent => "mla_attention",
+            None => "full_attention",
+        }
     }
 }
 
@@ -82,8 +88,9 @@ pub enum KvEvent {
 /// one event.
 pub fn events(changes: Vec<CacheChange>, groups: &[CacheGroup]) -> Vec<KvEvent> {
     let place = |Place { space, group: index }: Place| {
-        let group = groups.get(index).filter(|_| groups.len() > 1);
-        EventPlace { space, group: group.map(|group| EventGroup { index, window: group.window }) }
+        let group = groups.get(index).filter(|group| groups.len() > 1 || group.is_latent);
+        let of = |&CacheGroup { window, is_latent, .. }: &CacheGroup| EventGroup { index, window, is_latent };
+        EventPlace { space, group: group.map(of) }
     };
     let mut events: Vec<KvEvent> = Vec::new();
     for change in changes {
@@ -257,16 +264,19 @@ mod tests {
 
     #[test]
     fn events_of_a_cache_with_several_groups_name_the_group() {
-        let place = |index, window| EventPlace { space: Space::Cache, group: Some(EventGroup { index, window }) };
+        let group = |index, window, is_latent| Some(EventGroup { index, window, is_latent });
+        let place = |index, window| EventPlace { space: Space::Cache, group: group(index, window, false) };
+        let latent = EventPlace { space: Space::Cache, group: group(0, None, true) };
         let of = |place| KvEvent::Stored { place, hashes: vec![5], parent: None, tokens: vec![1, 2], block_size: 2 };
-        let events =
-            [of(place(0, Some(128))), of(place(1, None)), KvEvent::Removed { place: place(1, None), hashes: vec![5] }];
+        let removed = KvEvent::Removed { place: place(1, None), hashes: vec![5] };
+        let events = [of(place(0, Some(128))), of(place(1, None)), removed, of(latent)];
         let maps = decoded(&events, EventFormat::Map);
         let field = |event: usize, name: &str| maps[1][event][name].clone();
         assert_eq!((field(0, "group_idx"), field(0, "kv_cache_spec_kind")), (json!(0), json!("sliding_window")));
         assert_eq!(field(0, "kv_cache_spec_sliding_window"), json!(128));
         assert_eq!((field(1, "group_idx"), field(1, "kv_cache_spec_kind")), (json!(1), json!("full_attention")));
         assert_eq!((field(1, "kv_cache_spec_sliding_window"), field(2, "group_idx")), (Value::Null, json!(1)));
+        assert_eq!((field(3, "group_idx"), field(3, "kv_cache_spec_kind")), (json!(0), json!("mla_attention")));
         let arrays = decoded(&events, EventFormat::Array);
         assert_eq!(arrays[1][0].as_array().unwrap()[9..], [json!(0), json!("sliding_window"), json!(128)]);
         assert_eq!(arrays[1][1].as_array().unwrap()[9..], [json!(1), json!("full_attention"), Value::Null]);

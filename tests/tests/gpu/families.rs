@@ -82,7 +82,8 @@ fn assert_family(family: &str, dtype: DType, options: &Options) {
 fn assert_family_in_a_small_pool(family: &str) {
     let config = ModelFiles::directory(committed_dir(family)).unwrap().config().unwrap();
     let layers = config.kv_layers().into_iter().enumerate().filter(|(i, layer)| layer.source == *i);
-    let token: usize = layers.map(|(_, layer)| 2 * 2 * layer.heads * layer.head_dim).sum();
+    let vectors = |latent: Option<usize>| if latent.is_some() { 1 } else { 2 };
+    let token: usize = layers.map(|(_, layer)| 2 * vectors(layer.latent) * layer.heads * layer.head_dim).sum();
     let scheduler = SchedulerOptions { max_batch_tokens: 13, prefix_caching: false, ..SchedulerOptions::default() };
     // The longest prompt has 100 tokens, and each of its three outputs has up to 24.
     let kv_memory = Some((100 + 3 * 24 + 4 * 8) * token);

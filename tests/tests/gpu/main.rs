@@ -12,6 +12,7 @@ mod beams;
 mod drafts;
 mod eight_bits;
 mod families;
+mod latent;
 mod parallel;
 mod setups;
 mod tiers;

@@ -15,6 +15,7 @@ use kernels::with_element;
 use super::communicator::NormOfSum;
 use super::mechanisms;
 use super::memory::weights;
+use super::ops::latent::CudaLatent;
 use super::step::graph;
 use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
@@ -120,7 +121,7 @@ impl Backend for CudaBackend {
     type QkvWeight = CudaQkvProjection;
     type GatedWeight = CudaProjection;
     type ExpertsWeight = Infallible;
-    type LatentWeight = Infallible;
+    type LatentWeight = CudaLatent;
     type Qkv = CudaTensor;
     type Inputs = StepInputs;
 
@@ -155,8 +156,8 @@ impl Backend for CudaBackend {
         Err(Error::Unsupported("the GPU has no kernels for experts".into()))
     }
 
-    fn latent_weight(&self, _: Latent, _: Vec<HostTensor>, _: Vec<HostTensor>) -> Result<Infallible> {
-        Err(Error::Unsupported("the GPU has no kernels for latent vectors".into()))
+    fn latent_weight(&self, latent: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CudaLatent> {
+        self.load_latent(latent, queries, values)
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CudaKvCache> {
@@ -316,12 +317,12 @@ impl Backend for CudaBackend {
         self.project_qkv(x, projection)
     }
 
-    fn latent_qkv(&self, _: [&CudaTensor; 2], _: [&CudaTensor; 2], weight: &Infallible) -> CudaTensor {
-        match *weight {}
+    fn latent_qkv(&self, query: [&CudaTensor; 2], key: [&CudaTensor; 2], weight: &CudaLatent) -> CudaTensor {
+        self.join_latent_qkv(query, key, weight)
     }
 
-    fn latent_values(&self, _: &CudaTensor, weight: &Infallible) -> CudaTensor {
-        match *weight {}
+    fn latent_values(&self, attended: &CudaTensor, weight: &CudaLatent) -> CudaTensor {
+        self.project_latent_values(attended, weight)
     }
 
     fn change(&self, x: &mut CudaTensor, change: Change<'_, CudaTensor>) {

@@ -5,6 +5,7 @@ mod communicator;
 pub mod decode;
 pub mod embedding;
 pub mod gemm;
+pub mod latent;
 pub mod norm;
 pub mod normed;
 mod paper;
@@ -26,6 +27,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         communicator::cases,
         decode::cases,
         embedding::cases,
+        latent::cases,
         norm::cases,
         paper::cases,
         quantised::cases,

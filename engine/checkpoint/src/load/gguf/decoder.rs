@@ -21,9 +21,8 @@ impl Decoder<'_> {
     /// If files of the architecture cannot represent a setting.
     pub fn write(mut self) -> Result<()> {
         use Architecture::{Gemma2, Gemma3, Gemma4};
-        if self.decoder.latent.is_some() || self.decoder.layers.iter().any(|layer| layer.experts.is_some()) {
-            let reason = "writing experts or latent vectors to a GGUF file is not implemented";
-            return Err(Error::Unsupported(reason.into()));
+        if self.decoder.layers.iter().any(|layer| layer.experts.is_some()) {
+            return Err(Error::Unsupported("writing experts to a GGUF file is not implemented".into()));
         }
         let activation = match self.architecture {
             Gemma2 | Gemma3 | Gemma4 => (Activation::GeluTanh, "GELU by tanh"),
@@ -32,7 +31,10 @@ impl Decoder<'_> {
         if self.decoder.activation != activation.0 {
             return Err(refused(format!("the activation function is not {}", activation.1)));
         }
-        self.heads();
+        match self.decoder.latent {
+            Some(latent) => self.latent(latent)?,
+            None => self.heads(),
+        }
         match self.architecture {
             Architecture::Cohere2 => self.f32("attention.layer_norm_epsilon", self.decoder.eps),
             _ => self.f32("attention.layer_norm_rms_epsilon", self.decoder.eps),
@@ -46,18 +48,18 @@ impl Decoder<'_> {
         format!("{}.{key}", self.architecture.name())
     }
 
-    fn u32(&mut self, key: &str, value: usize) {
+    pub fn u32(&mut self, key: &str, value: usize) {
         let name = self.name(key);
         self.entries.u32(&name, value);
     }
 
-    fn f32(&mut self, key: &str, value: f32) {
+    pub fn f32(&mut self, key: &str, value: f32) {
         let name = self.name(key);
         self.entries.f32(&name, value);
     }
 
     /// Writes a number per layer, or one number if all layers have the same.
-    fn of_layers(&mut self, key: &str, value: impl Fn(&DecoderLayer) -> usize) {
+    pub fn of_layers(&mut self, key: &str, value: impl Fn(&DecoderLayer) -> usize) {
         let values: Vec<usize> = self.decoder.layers.iter().map(value).collect();
         match values.windows(2).all(|pair| pair[0] == pair[1]) {
             true => self.u32(key, values.first().copied().unwrap_or(0)),
@@ -223,8 +225,9 @@ impl Decoder<'_> {
         };
         self.f32("rope.scaling.yarn_beta_fast", turns(between[0] + 0.5));
         self.f32("rope.scaling.yarn_beta_slow", turns(between[1] - 0.5));
-        // llama.cpp multiplies by the usual factor itself.
-        let usual = if factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 };
+        // llama.cpp multiplies by the usual factor itself, but not if there is a factor on scores.
+        let is_usual = factor > 1.0 && self.score_factor(factor) == 0.0;
+        let usual = if is_usual { 0.1 * factor.ln() + 1.0 } else { 1.0 };
         if (attention_factor - usual).abs() > 1e-6 {
             self.f32("rope.scaling.yarn_attn_factor", attention_factor as f32);
         }

@@ -1,6 +1,6 @@
 //! The names of tensors in GGUF files, and the corresponding names in models.
 
-use super::tables::{EXPERTS, GEMMA, GLM4, GPT_OSS, GPT2, LLAMA, Names, OLMO2, OPT, PHI3};
+use super::tables::{DEEPSEEK2, EXPERTS, GEMMA, GLM4, GPT_OSS, GPT2, LLAMA, Names, OLMO2, OPT, PHI3};
 use crate::config::{HeadNorm, ModelConfig, ModelFamily};
 
 /// A supported architecture.
@@ -24,16 +24,19 @@ pub(super) enum Architecture {
     Qwen2Moe,
     Qwen3Moe,
     GptOss,
+    /// DeepSeek V2 and V3, whose files use the same name.
+    DeepSeek2,
     Gpt2,
     /// OPT, only in files that `quire quantize` has written. Other programs do not support it.
     Opt,
 }
 
-/// Parts of tensors' names that have no kind such as `weight` in models.
-const WITHOUT_KIND: [&str; 2] = ["layer_scalar", "self_attn.sinks"];
+/// Parts of tensors' names that have no kind such as `weight` in models, and their kind in files.
+const WITHOUT_KIND: [(&str, &str); 3] =
+    [("layer_scalar", "weight"), ("self_attn.sinks", "weight"), ("mlp.gate.e_score_correction_bias", "bias")];
 
 impl Architecture {
-    pub const ALL: [Architecture; 18] = [
+    pub const ALL: [Architecture; 19] = [
         Architecture::Llama,
         Architecture::Qwen2,
         Architecture::Qwen3,
@@ -50,6 +53,7 @@ impl Architecture {
         Architecture::Qwen2Moe,
         Architecture::Qwen3Moe,
         Architecture::GptOss,
+        Architecture::DeepSeek2,
         Architecture::Gpt2,
         Architecture::Opt,
     ];
@@ -73,6 +77,7 @@ impl Architecture {
             Architecture::Qwen2Moe => "qwen2moe",
             Architecture::Qwen3Moe => "qwen3moe",
             Architecture::GptOss => "gpt-oss",
+            Architecture::DeepSeek2 => "deepseek2",
             Architecture::Gpt2 => "gpt2",
             Architecture::Opt => "opt",
         }
@@ -94,6 +99,7 @@ impl Architecture {
             (Some("Qwen2MoeForCausalLM"), _) => Architecture::Qwen2Moe,
             (Some("Qwen3MoeForCausalLM"), _) => Architecture::Qwen3Moe,
             (Some("GptOssForCausalLM"), _) => Architecture::GptOss,
+            (Some("DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM"), _) => Architecture::DeepSeek2,
             (_, ModelFamily::Opt(_)) => Architecture::Opt,
             (_, ModelFamily::Gpt2(_)) => Architecture::Gpt2,
             (_, ModelFamily::Decoder(decoder)) => match decoder.head_norm {
@@ -106,8 +112,8 @@ impl Architecture {
 
     /// Whether a model of the architecture may have experts.
     pub fn may_have_experts(self) -> bool {
-        use Architecture::{Gemma4, GptOss, GraniteMoe, Llama, Qwen2Moe, Qwen3Moe};
-        matches!(self, Llama | Qwen2Moe | Qwen3Moe | GptOss | Gemma4 | GraniteMoe)
+        use Architecture::{DeepSeek2, Gemma4, GptOss, GraniteMoe, Llama, Qwen2Moe, Qwen3Moe};
+        matches!(self, Llama | Qwen2Moe | Qwen3Moe | GptOss | Gemma4 | GraniteMoe | DeepSeek2)
     }
 
     /// Whether files interleave the rows of the query and key projections for the rotation. The two rows of a pair are
@@ -134,6 +140,7 @@ impl Architecture {
             | Architecture::Qwen2Moe
             | Architecture::Qwen3Moe => &LLAMA,
             Architecture::GptOss => &GPT_OSS,
+            Architecture::DeepSeek2 => &DEEPSEEK2,
             Architecture::Gemma2 | Architecture::Gemma3 | Architecture::Gemma4 => &GEMMA,
             Architecture::Olmo2 => &OLMO2,
             Architecture::Phi3 => &PHI3,
@@ -151,7 +158,7 @@ impl Architecture {
             Some((layer, part)) => {
                 let (_, own) = names.inside.iter().chain(EXPERTS).find(|(theirs, _)| *theirs == part)?;
                 Some(match *own {
-                    own if WITHOUT_KIND.contains(&own) => format!("{}.{layer}.{own}", names.layers),
+                    own if WITHOUT_KIND.iter().any(|(part, _)| *part == own) => format!("{}.{layer}.{own}", names.layers),
                     _ => format!("{}.{layer}.{own}.{kind}", names.layers),
                 })
             }
@@ -165,9 +172,9 @@ impl Architecture {
     /// Returns the file's name for the model's tensor `name`, or `None` if files have no such tensor.
     pub fn file_name(self, name: &str) -> Option<String> {
         let names = self.names();
-        let (part, kind) = match WITHOUT_KIND.iter().any(|part| name.ends_with(part)) {
-            true => (name, "weight"),
-            false => name.rsplit_once('.')?,
+        let (part, kind) = match WITHOUT_KIND.iter().find(|(part, _)| name.ends_with(part)) {
+            Some((_, kind)) => (name, *kind),
+            None => name.rsplit_once('.')?,
         };
         match part.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')) {
             Some((layer, part)) => {
@@ -193,9 +200,10 @@ mod tests {
         for architecture in Architecture::ALL {
             let names = architecture.names();
             let outside = names.outside.iter().map(|(theirs, _)| format!("{theirs}.weight"));
-            for name in
-                outside.chain(names.inside.iter().chain(EXPERTS).map(|(theirs, _)| format!("blk.12.{theirs}.weight")))
-            {
+            let kind = |theirs: &str| if theirs == "exp_probs_b" { "bias" } else { "weight" };
+            let inside = names.inside.iter().chain(EXPERTS);
+            let inside = inside.map(|(theirs, _)| format!("blk.12.{theirs}.{}", kind(theirs)));
+            for name in outside.chain(inside) {
                 let own = architecture.model_name(&name).unwrap();
                 assert_eq!(architecture.file_name(&own), Some(name));
             }

@@ -1,5 +1,6 @@
 //! Writing a model to a GGUF file with quantised weights.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
@@ -10,7 +11,7 @@ use super::entries;
 use super::file_type::{FileType, Role};
 use super::names::Architecture;
 use super::writer::{self, Entries, Stored, Tensor};
-use crate::config::{ModelConfig, ModelFamily};
+use crate::config::{Latent, ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
 use crate::load::{ModelFiles, Weights};
 use crate::quantised::{QuantType, encode};
@@ -76,8 +77,9 @@ pub fn save(
     for (_, list) in factors {
         body.tensor(bytemuck::cast_slice(&list)).map_err(unwritten)?;
     }
+    let mut kept = HashMap::new();
     for source in sources {
-        body.tensor(&source.data(&mut weights)?).map_err(unwritten)?;
+        body.tensor(&source.data(&mut weights, &mut kept)?).map_err(unwritten)?;
     }
     body.finish().map_err(unwritten)?;
     Ok(())
@@ -94,6 +96,8 @@ struct Source {
     interleaved: Option<usize>,
     /// Whether one is added to each element.
     adds_one: bool,
+    /// With `Some`, this is the keys' or the values' part of the projection from latent vectors.
+    latent: Option<Latent>,
     tensor: Tensor,
 }
 
@@ -102,6 +106,10 @@ fn sources(architecture: Architecture, config: &ModelConfig, kind: FileType, wei
     let mut sources = Vec::new();
     for name in weights.names() {
         let (Some(file_name), Some(shape)) = (architecture.file_name(name), weights.shape(name)) else { continue };
+        if let (Some(latent), Some(layer)) = (latent(config), file_name.strip_suffix("attn_kv_b.weight")) {
+            sources.extend(latent_parts(name, layer, config, kind, (latent, weights)));
+            continue;
+        }
         if config.tie_word_embeddings && file_name.starts_with("output.") {
             continue;
         }
@@ -132,6 +140,7 @@ fn sources(architecture: Architecture, config: &ModelConfig, kind: FileType, wei
             transposed,
             interleaved,
             adds_one,
+            latent: None,
             tensor,
         });
     }
@@ -145,6 +154,33 @@ fn sources(architecture: Architecture, config: &ModelConfig, kind: FileType, wei
     };
     sources.sort_by_cached_key(order);
     Ok(sources)
+}
+
+fn latent(config: &ModelConfig) -> Option<Latent> {
+    match &config.family {
+        ModelFamily::Decoder(decoder) => decoder.latent,
+        ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => None,
+    }
+}
+
+/// The two stacks of matrices that files have in place of the projection from latent vectors to keys and values.
+fn latent_parts(
+    name: &str,
+    layer: &str,
+    config: &ModelConfig,
+    kind: FileType,
+    (latent, weights): (Latent, &Weights),
+) -> [Source; 2] {
+    let Latent { rank, unrotated, value, .. } = latent;
+    let parts = [("attn_k_b", [rank, unrotated]), ("attn_v_b", [value, rank])];
+    parts.map(|(part, [rows, cols])| {
+        let stored = kind.of_matrix(Role::Projection, config.layers, cols);
+        let stored = stored.map_or(Stored::Float(weights.dtype()), Stored::Quantised);
+        let tensor = Tensor { name: format!("{layer}{part}.weight"), shape: vec![config.heads, rows, cols], stored };
+        let shape = vec![config.heads * (unrotated + value), rank];
+        let name = name.to_owned();
+        Source { name, shape, transposed: false, interleaved: None, adds_one: false, latent: Some(latent), tensor }
+    })
 }
 
 /// Returns the role of the matrix that files call `name`. If it `is_tied`, the embedding serves as the output matrix.
@@ -162,9 +198,12 @@ fn role(name: &str, is_tied: bool) -> Role {
 }
 
 impl Source {
-    /// Returns the bytes to write.
-    fn data(&self, weights: &mut Weights) -> Result<Vec<u8>> {
-        let mut tensor = weights.take(&self.name, &self.shape)?;
+    /// Returns the bytes to write. `kept` has parts of tensors that have been read, for other sources.
+    fn data(&self, weights: &mut Weights, kept: &mut HashMap<String, HostTensor>) -> Result<Vec<u8>> {
+        let mut tensor = match self.latent {
+            Some(latent) => self.latent_part(latent, weights, kept)?,
+            None => weights.take(&self.name, &self.shape)?,
+        };
         if self.transposed {
             tensor = tensor.into_elements().transposed();
         }
@@ -184,6 +223,32 @@ impl Source {
             Stored::Float(dtype) => Ok(tensor.to_dtype(dtype).bytes().to_vec()),
             Stored::Quantised(kind) => self.quantised(kind, tensor),
         }
+    }
+
+    /// Returns the keys' or the values' part of the projection from latent vectors, and keeps the other.
+    fn latent_part(
+        &self,
+        Latent { rank, unrotated, value, .. }: Latent,
+        weights: &mut Weights,
+        kept: &mut HashMap<String, HostTensor>,
+    ) -> Result<HostTensor> {
+        let (own, is_keys) = (&self.tensor, self.tensor.name.ends_with("attn_k_b.weight"));
+        if let Some(part) = kept.remove(&own.name) {
+            return Ok(part);
+        }
+        let heads = weights.take_elements(&self.name, &self.shape)?.to_dtype(DType::F32).into_matrices(unrotated + value);
+        let rows = |range: std::ops::Range<usize>| heads.iter().map(move |head| head.rows(range.clone()));
+        let flat = |parts: Vec<HostTensor>| parts.iter().flat_map(|part| part.elements().to_f32()).collect::<Vec<_>>();
+        let keys = flat(rows(0..unrotated).map(|part| part.transposed()).collect());
+        let keys = HostTensor::from_f32(vec![heads.len(), rank, unrotated], keys);
+        let values = flat(rows(unrotated..unrotated + value).collect());
+        let values = HostTensor::from_f32(vec![heads.len(), value, rank], values);
+        let (part, other, name) = match is_keys {
+            true => (keys, values, own.name.replace("attn_k_b", "attn_v_b")),
+            false => (values, keys, own.name.replace("attn_v_b", "attn_k_b")),
+        };
+        kept.insert(name, other);
+        Ok(part)
     }
 
     fn quantised(&self, kind: QuantType, tensor: HostTensor) -> Result<Vec<u8>> {
