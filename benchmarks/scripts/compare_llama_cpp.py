@@ -4,12 +4,16 @@
     pip install llama-cpp-python==0.3.36 gguf numpy        # built here, with GGML_NATIVE
     python benchmarks/scripts/compare_llama_cpp.py QUIRE [--types f32,f16,bf16] [--batches 1,8,32] [--threads 2] [--rounds 3]
                                                    [--prompt 64] [--new 64] [--options=--round-activations]
-                                                   [--shape llama|gemma3-1b|olmo2-1b]
+                                                   [--shape llama|gemma3-1b|olmo2-1b|qwen3-30b-a3b:12|gpt-oss-20b:8]
+                                                   [--dir DIRECTORY] [--bandwidth GB/s]
 
-The model comes from `small_llama.py`, or from `hybrid_shapes.py`, where both programs read one GGUF file (bf16, q8_0, q4_0). Both programs get the same weights in the same type. quire reads f32, f16 and bf16 as
+The model comes from `small_llama.py`, from `hybrid_shapes.py` (bf16, q8_0, q4_0), or from `expert_shapes.py` (q8_0, q4_0, mxfp4).
+The last two write one GGUF file for both programs. Both get the same weights in the same type. quire reads f32, f16 and bf16 as
 safetensors, and the quantised types (q8_0, q4_0, q4_k) from a GGUF file, as llama.cpp does. `quire quantize` writes q8_0 and q4_0,
 and llama.cpp writes q4_k. Prompts are random tokens. Outputs are greedy, and no token ends them. Prints a JSON line for each type and
-batch: median tokens per second over the rounds, and the ratio of quire to llama.cpp.
+batch: median tokens per second over the rounds, and the ratio of quire to llama.cpp. For experts it also has the bytes that a step is
+expected to read, the bytes per second that follow from the times, and their share of the memory's bandwidth, if that is given. The files
+of experts have several gigabytes and stay in --dir, which is needed for them.
 """
 import argparse, json, os, statistics, subprocess, sys, tempfile, time
 
@@ -115,12 +119,17 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--prompt", type=int, default=64)
     p.add_argument("--new", type=int, default=64)
-    p.add_argument("--shape", default="llama", choices=["llama", "gemma3-1b", "olmo2-1b"])
+    p.add_argument("--shape", default="llama", help="llama, gemma3-1b, olmo2-1b, or a shape with experts such as qwen3-30b-a3b:12")
+    p.add_argument("--dir", help="where files of models with experts are written, and found the next time")
+    p.add_argument("--bandwidth", type=float, help="the memory's measured bandwidth in GB/s")
     p.add_argument("--options", default="", help="additional options for quire, as in --options=--round-activations")
     p.add_argument("--llama-cpp", nargs=2, metavar=("FILE", "BATCH"), help="only measure llama.cpp (the script uses this itself)")
     a = p.parse_args()
     if a.llama_cpp:
         print(json.dumps(llama_cpp(a.llama_cpp[0], int(a.llama_cpp[1]), a.prompt, a.new, a.threads)))
+        return
+    if a.shape.startswith(("qwen3-30b-a3b", "gpt-oss")):
+        compare_experts(a)
         return
     if a.shape != "llama":
         with tempfile.TemporaryDirectory() as path:
@@ -155,7 +164,24 @@ def compare_shape(a, path):
             os.remove(file)
 
 
+def compare_experts(a):
+    import expert_shapes
+    for kind in a.types.split(","):
+        file = os.path.join(a.dir, f"{a.shape.replace(':', '-')}-{kind}.gguf")
+        if not os.path.exists(file):
+            expert_shapes.make(file + ".part", a.shape, kind, 8192)
+            os.rename(file + ".part", file)
+        for batch in map(int, a.batches.split(",")):
+            read, experts = expert_shapes.read_per_step(a.shape, kind, batch, a.prompt + a.new // 2)
+            seconds = compare(a, kind, file, file, batch)
+            rate = {name: round(read / second / 1e9, 2) for name, second in seconds.items()}
+            share = {name: round(value / a.bandwidth, 2) for name, value in rate.items()} if a.bandwidth else None
+            print(json.dumps({"routing": "random, about uniform", "experts of a layer": round(experts, 1),
+                              "bytes a token": round(read / batch), "GB/s": rate, "share of bandwidth": share}), flush=True)
+
+
 def compare(a, kind, model, file, batch):
+    """Prints the speeds, and returns the seconds of a decode step."""
     ours, theirs = [], []
     for _ in range(a.rounds):
         ours.append(quire(a.quire, model, batch, a.prompt, a.new, a.threads, a.options.split()))
@@ -171,6 +197,7 @@ def compare(a, kind, model, file, batch):
         "shape": a.shape, "type": kind, "batch": batch, "prompt": a.prompt, "threads": a.threads,
         "prefill": {"quire": round(ours[0]), "llama.cpp": round(theirs[0]), "ratio": round(ours[0] / theirs[0], 2)},
         "decode": {"quire": round(ours[1], 1), "llama.cpp": round(theirs[1], 1), "ratio": round(ours[1] / theirs[1], 2)}}), flush=True)
+    return {"quire": batch / ours[1], "llama.cpp": batch / theirs[1]}
 
 
 main()

@@ -22,7 +22,11 @@ pub const COMMAND: Command = Command {
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
-    examples: &["quire plan llama-3-8b --gpu l4 --workload code", "quire plan opt-66b --gpu a100-40gb --gpus 4"],
+    examples: &[
+        "quire plan llama-3-8b --gpu l4 --workload code",
+        "quire plan opt-66b --gpu a100-40gb --gpus 4",
+        "quire plan gpt-oss-20b --gpu h100",
+    ],
     run,
 };
 

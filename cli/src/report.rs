@@ -54,7 +54,11 @@ fn cache(kv: &KvLayout, e: &EngineConfig) -> String {
             1 => "1 block".to_owned(),
             blocks => format!("{blocks} blocks"),
         };
-        text += &format!("\n{:11}{group}: {} bytes a token, {per_page} per page", "", group_bytes(at));
+        let bytes = match group.state {
+            Some(_) => String::new(),
+            None => format!(": {} bytes a token", group_bytes(at)),
+        };
+        text += &format!("\n{:11}{group}{bytes}, {per_page} per page", "");
     }
     text
 }

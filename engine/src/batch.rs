@@ -23,11 +23,18 @@ pub struct Batch {
 }
 
 /// Where a group of layers reads and writes. Blocks have the ids of [`KvLayout::id_step`](crate::kv::KvLayout::id_step).
+///
+/// In a group of states, a sequence's new tokens read the state in the block of the token before the first, or begin
+/// with zeros. They store the state after the last token of each of their blocks that exists, and after the very last
+/// token. Entries of other blocks are [`NO_BLOCK`](crate::kv::NO_BLOCK). If the new tokens begin within a block, its entry
+/// may equal the last entry. Only the last state is then stored there. No sequence reads or writes a state that another
+/// sequence of the step writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupTables {
     /// Block tables of all sequences, concatenated. Entries of blocks that a window has left behind are unspecified.
     pub blocks: Vec<u32>,
     /// `[T]` slot that each token's key and value are written to: `block * block_size + offset`.
+    /// Empty for a group of states.
     pub slots: Vec<u32>,
 }
 

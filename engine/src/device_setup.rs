@@ -3,6 +3,7 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod host_memory;
 
 use crate::config::ModelConfig;
 use crate::device_info::DeviceInfo;
@@ -57,7 +58,7 @@ pub(crate) fn load_model(
 /// # Errors
 /// [`crate::Error::Unsupported`] if there are too many groups of layers.
 fn kv_layout(config: &ModelConfig, shard: Shard, options: &Options, dtype: KvDtype) -> Result<KvLayout> {
-    let layout = KvLayout::new(&shard.kv_layers(config), options.block_size, dtype);
+    let layout = KvLayout::new(&shard.memory_layers(config), options.block_size, dtype);
     match layout.groups.len() {
         count if count > MAX_GROUPS => Err(Error::Unsupported(format!(
             "the layers have {count} different kinds of KV caches, but at most {MAX_GROUPS} are supported"
@@ -69,8 +70,17 @@ fn kv_layout(config: &ModelConfig, shard: Shard, options: &Options, dtype: KvDty
     }
 }
 
-/// Returns a note about a model of which only a part is loaded.
-fn text_only(config: &ModelConfig) -> Option<String> {
-    let note = || format!("{} reads more than text; only its text model is loaded", config.architecture);
-    config.text_only.then(note)
+/// Returns notes about parts of a model that are not loaded.
+fn unloaded(config: &ModelConfig) -> impl Iterator<Item = String> {
+    let text = || format!("{} reads more than text; only its text model is loaded", config.architecture);
+    let drafts = || "the layers that predict further tokens (mtp) are not loaded".into();
+    config.text_only.then(text).into_iter().chain((config.draft_layers > 0).then(drafts))
+}
+
+/// Returns a note if the options ask for drafts that the model's recurrent layers cannot verify.
+fn no_drafts(layout: &KvLayout, options: &Options) -> Option<String> {
+    let has_states = layout.groups.iter().any(|group| group.state.is_some());
+    (has_states && options.scheduler.draft_tokens > 0).then(|| {
+        "no tokens are drafted, because the states of recurrent layers cannot return to an earlier token".into()
+    })
 }

@@ -205,9 +205,10 @@ impl Engine {
     /// blocks are free. Nothing is changed then. Other errors if the device failed.
     pub fn pin_prefix(&mut self, tokens: Vec<u32>) -> Result<()> {
         self.check_prompt(&tokens, &SamplingParams::default())?;
-        let mut seq = Sequence::new(tokens, &self.pool, false);
+        let mut seq = Sequence::new(tokens, &self.pool, false).keeping_states(&[], &self.config.eos, &self.pool);
         seq.table = self.scheduler.prefixes().find_in_cache(&seq.tokens);
-        let mut chunks = Vec::new();
+        seq.table.keep_states(seq.kept_states.as_ref());
+        let mut batches = Vec::new();
         let mut copies = Vec::new();
         while seq.pending() > 0 {
             let start = seq.table.len();
@@ -218,13 +219,14 @@ impl Engine {
                     "a shared prefix of {len} tokens does not fit in the {free} free KV blocks"
                 )));
             }
-            chunks.push(start..start + len);
+            let mut batch = Batch::new(self.config.groups.len());
+            push_span(&mut batch, &seq, start..start + len);
+            batches.push(batch);
         }
         let mut moves = BlockMoves { copies, ..self.scheduler.take_offloads() };
         self.stats.offloaded_blocks += moves.swap_out.len();
-        for chunk in chunks {
-            let mut batch = Batch { moves: std::mem::take(&mut moves), ..Batch::new(self.config.groups.len()) };
-            push_span(&mut batch, &seq, chunk);
+        for mut batch in batches {
+            batch.moves = std::mem::take(&mut moves);
             self.stats.computed_tokens += batch.tokens.len();
             self.runner.run(batch, &[]).inspect_err(|_| self.scheduler.drop_running())?;
         }

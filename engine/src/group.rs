@@ -91,6 +91,7 @@ impl SequenceGroup {
         pool: &BlockPool,
     ) -> Self {
         let first = Sequence::new(prompt, pool, params.logprobs.is_some());
+        let first = first.keeping_states(&params.turn_ends, eos, pool);
         SequenceGroup {
             id,
             owner: id,
@@ -210,6 +211,8 @@ impl SequenceGroup {
     /// Adds the sampled tokens, one for each of [`Self::sample_rows`]: forks, appends and finishes sequences. Appends
     /// the final tokens to `new`. The tokens of a beam search are final only when the search ends.
     pub fn advance(&mut self, sampled: &[Sampled], new: &mut Vec<NewToken>) {
+        // Beams that end, and samples that are stopped, give their states back.
+        self.running.iter_mut().for_each(|seq| seq.table.settle(&seq.tokens));
         if self.max_output == 0 {
             return self.stop_all(FinishReason::Length);
         }

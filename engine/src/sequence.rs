@@ -1,7 +1,9 @@
 //! A sequence: a prompt and one continuation of it.
 
+use std::sync::Arc;
+
 use crate::constraint::{Constraint, Matcher};
-use crate::kv::{BlockPool, BlockTable};
+use crate::kv::{BlockPool, BlockTable, state_ends};
 
 /// Why an output ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub struct Sequence {
     pub prompt_len: usize,
     /// The blocks of the tokens whose keys and values are computed, or will be in the scheduled step.
     pub table: BlockTable,
+    /// The numbers of blocks after which the states of recurrent layers are kept, see [`BlockTable::keep_states`].
+    pub kept_states: Option<Arc<[u32]>>,
     /// The seed of its random choices.
     pub seed: u64,
     /// Sum of the generated tokens' logprobs.
@@ -90,11 +94,23 @@ impl Sequence {
             drafted: 0,
             tokens: prompt,
             table: BlockTable::new(pool),
+            kept_states: None,
             seed: 0,
             cumulative_logprob: 0.0,
             logprobs: logprobs.then(Vec::new),
             matcher: None,
         }
+    }
+
+    /// Asks for the states of recurrent layers from which later prompts are likely to resume. `asked` are numbers of tokens
+    /// that the request names. End-of-sequence tokens in the prompt end its messages.
+    pub fn keeping_states(mut self, asked: &[usize], eos: &[u32], pool: &BlockPool) -> Self {
+        if pool.has_states() {
+            let messages = (1..=self.prompt_len).filter(|&end| eos.contains(&self.tokens[end - 1]));
+            let messages: Vec<usize> = messages.collect();
+            self.kept_states = Some(state_ends(&messages, asked, self.prompt_len, pool.block_size()));
+        }
+        self
     }
 
     /// The prompt's tokens.

@@ -32,9 +32,10 @@ pub(crate) fn steps(
 fn step(sequences: usize, block_size: usize, groups: &[CacheGroup]) -> Batch {
     let tables = |group: &CacheGroup| {
         let id = |page: usize| page * group.blocks_per_page * group.id_step;
+        let slots = if group.is_state() { 0 } else { sequences };
         GroupTables {
             blocks: (0..sequences).map(|page| id(page) as u32).collect(),
-            slots: (0..sequences).map(|page| (id(page) * block_size) as u32).collect(),
+            slots: (0..slots).map(|page| (id(page) * block_size) as u32).collect(),
         }
     };
     Batch {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::tools::answer::{AnswerReader, Part, ThoughtFormat, ToolFormat};
+use engine::tools::answer::{AnswerReader, Part, ThoughtFormat, Tool, ToolFormat};
 use engine::tools::constraint::Thoughts;
 
 /// The parts that `reader` returns for a text, with neighbouring parts joined. Checks that they are the same however
@@ -166,6 +166,16 @@ fn gemma_and_olmo_write_calls_that_are_not_json() {
     assert_eq!(read(&olmo, cut), [&call("get", "{\"a\":\"x\"}")[..], &[text("set(")]].concat());
     let many = "<function_calls>x</function_calls>".repeat(40);
     assert_eq!(read(&olmo, &many), [text(&many)]);
+    let lfm2 = "So.<|tool_call_start|>[get(a='<|tool_call_end|>'), set()]<|tool_call_end|>Done.";
+    let want =
+        [&[text("So.")][..], &call("get", "{\"a\":\"<|tool_call_end|>\"}"), &call("set", "{}"), &[text("Done.")]];
+    assert_eq!(read(&tools(ToolFormat::Lfm2), lfm2), want.concat());
+    let parameters = Some(serde_json::json!({"properties": {"a": {"type": "string"}}}));
+    let tool = Tool { name: "get".into(), parameters, strict: false };
+    let coder = tools(ToolFormat::Qwen3Coder).with_tools(&[tool]);
+    let one = "<tool_call>\n<function=get>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n</parameter>\n</function>\n</tool_call>";
+    let want = call("get", "{\"a\":\"1\",\"b\":2}");
+    assert_eq!(read(&coder, &format!("{one}\n{one}")), [want.clone(), want].concat());
     assert_eq!(read(&olmo, "<function_calls>no</function_calls>"), [text("<function_calls>no</function_calls>")]);
 }
 
@@ -197,12 +207,15 @@ fn the_template_of_gpt_oss_shows_messages() {
     assert_eq!(ThoughtFormat::of_template(mentions), Some(ThoughtFormat::Harmony));
 }
 
-/// The marks have the ids 1, 2 and 3.
+/// The marks have the ids 1, 2 and 3, and the end of a call has 4.
 #[test]
 fn a_grammar_begins_in_the_message_that_the_prompt_has_begun() {
-    let token = |text: &str| ["<|channel|>", "final", "<|message|>"].iter().position(|mark| *mark == text);
-    let beginning = |prompt: &str| ThoughtFormat::Harmony.beginning(prompt, |text| token(text).map(|at| at as u32 + 1));
-    let read = |read| Thoughts::Message { marks: [1, 2, 3], read };
+    let id = |text: &str| {
+        let at = ["<|channel|>", "final", "<|message|>", "<|call|>"].iter().position(|mark| *mark == text);
+        at.map(|at| at as u32 + 1)
+    };
+    let beginning = |prompt: &str| ThoughtFormat::Harmony.beginning(prompt, id, true);
+    let read = |read| Thoughts::Message { marks: [1, 2, 3], read, call: Some(4) };
     for (begun, want) in [
         ("", read(0)),
         ("<|channel|>", read(1)),
@@ -269,6 +282,9 @@ fn a_template_shows_its_format() {
         ("<|observation|> <arg_key>", None, None),
         ("<|tool_call>call: <channel|>", Some(ToolFormat::Gemma4), Some(ThoughtFormat::Gemma4)),
         ("<function_calls> </think>", Some(ToolFormat::Olmo3), Some(ThoughtFormat::Think)),
+        ("<tool_call>\n<function=f>\n<parameter=p> </think>", Some(ToolFormat::Qwen3Coder), Some(ThoughtFormat::Think)),
+        ("<function=f>{}</function>", None, None),
+        ("<|tool_list_start|>[", Some(ToolFormat::Lfm2), None),
         (
             "<|channel|>analysis<|message|> <|channel|>commentary <|call|>",
             Some(ToolFormat::Harmony),

@@ -23,7 +23,8 @@ fn generated_calls_are_read_as_calls() {
         "required": ["unit", "days"]});
     for format in ToolFormat::ALL {
         // Names are JSON only in some formats.
-        let is_json = ![ToolFormat::Glm4, ToolFormat::Gemma4, ToolFormat::Olmo3, ToolFormat::Harmony].contains(&format);
+        use ToolFormat::{Gemma4, Glm4, Harmony, Lfm2, Olmo3, Qwen3Coder};
+        let is_json = ![Glm4, Gemma4, Olmo3, Lfm2, Qwen3Coder, Harmony].contains(&format);
         let other = if is_json { "say \"hi\"" } else { "say-hi" };
         let tools = [
             Tool { name: "get_weather".into(), parameters: Some(parameters.clone()), strict: true },

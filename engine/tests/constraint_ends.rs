@@ -124,8 +124,13 @@ fn a_grammar_applies_to_the_contents_of_the_answers_message() {
     let language = Language::new();
     let [channel, name, message, digit] = ["<", "f", ">", "7"].map(|text| language.tokenizer.token_id(text).unwrap());
     let constraint = language.compile(Grammar::Regex("7".into()));
-    let thoughts = Thoughts::Message { marks: [channel, name, message], read: 0 };
-    let mut thinks = constraint.after(thoughts).matcher();
+    let marks = [channel, name, message];
+    let thoughts = |call| Thoughts::Message { marks, read: 0, call };
+    // A call may take the place of the answer.
+    let mut calls = constraint.clone().after(thoughts(Some(EOS))).matcher();
+    calls.compute_mask();
+    assert!(allows(calls.mask(), EOS));
+    let mut thinks = constraint.after(thoughts(None)).matcher();
     // Another channel, the channel's name as contents, and a type between the channel and the contents.
     for token in [channel, 9, message, name, message, digit, channel, channel, name, 9, message] {
         thinks.compute_mask();

@@ -29,6 +29,8 @@ const AWQ: &str = r#"{"quant_method": "awq", "bits": 4, "group_size": 32, "zero_
 const GPTQ: &str = r#"{"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true}"#;
 const INT4: &str = r#"{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0":
     {"weights": {"num_bits": 4, "type": "int", "symmetric": false, "strategy": "group", "group_size": 32}}}}"#;
+const INT8: &str = r#"{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0":
+    {"weights": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "group", "group_size": 32}}}}"#;
 const FP8: &str = r#"{"quant_method": "fp8", "weight_block_size": [8, 32]}"#;
 
 const MXFP4: &str = r#"{"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}"#;
@@ -84,6 +86,20 @@ fn int4() -> Tensors {
 
 fn fp8() -> Tensors {
     vec![tensor("weight", Dtype::F8_E4M3, &[N, K]), tensor("weight_scale_inv", Dtype::F32, &[N / 8, K / 32])]
+}
+
+fn int8() -> Tensors {
+    vec![
+        tensor("weight_packed", Dtype::I32, &[N, K / 4]),
+        tensor("weight_scale", Dtype::F16, &[N, K / G]),
+        extents([N as i64, K as i64]),
+    ]
+}
+
+/// Two experts.
+fn fp8_experts() -> Tensors {
+    let scales = tensor("weight_scale_inv", Dtype::F32, &[2, N / 8, K / 32]);
+    vec![tensor("weight", Dtype::F8_E4M3, &[2, N, K]), scales]
 }
 
 /// Two experts.
@@ -158,7 +174,15 @@ fn false_headers_are_refused() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
     let refusal = |config: &str, tensors: &Tensors| refusal(directory.path(), config, &file(tensors));
-    for (config, tensors) in [(AWQ, awq()), (GPTQ, gptq()), (INT4, int4()), (FP8, fp8()), (MXFP4, mxfp4())] {
+    for (config, tensors) in [
+        (AWQ, awq()),
+        (GPTQ, gptq()),
+        (INT4, int4()),
+        (INT8, int8()),
+        (FP8, fp8()),
+        (FP8, fp8_experts()),
+        (MXFP4, mxfp4()),
+    ] {
         assert_eq!(refusal(config, &tensors), "", "{config}");
     }
     let nan = f16::NAN.to_le_bytes();
@@ -206,7 +230,16 @@ fn false_headers_are_refused() {
         (FP8, filled(fp8(), "weight_scale_inv"), "only scales of zero"),
         (FP8, with(fp8(), tensor("weight_scale_inv", Dtype::F32, &[1, 1])), "blocks of 8 x 32"),
         (FP8, with(fp8(), tensor("weight_scale_inv", Dtype::F8_E5M2, &[N / 8, K / 32])), "scales of type F8_E5M2"),
-        (FP8, with(fp8(), tensor("weight", Dtype::F8_E4M3, &[N, K, 1])), "not a matrix"),
+        (FP8, with(fp8(), tensor("weight", Dtype::F8_E4M3, &[N, K, 1, 1])), "neither a matrix nor a stack"),
+        (FP8, with(fp8_experts(), tensor("weight_scale_inv", Dtype::F32, &[N / 8, K / 32])), "scales of shape [2, 2]"),
+        (FP8, with(fp8_experts(), tensor("weight_scale_inv", Dtype::F32, &[3, N / 8, K / 32])), "scales of shape [3"),
+        (FP8, with(fp8_experts(), tensor("weight", Dtype::F8_E4M3, &[2, 0, K])), "no elements"),
+        (INT8, without(int8(), "weight_scale"), "lacks the tensor m.weight_scale"),
+        (INT8, with(int8(), tensor("weight_scale", Dtype::F16, &[N, 1])), "groups of 32"),
+        (INT8, with(int8(), tensor("weight_scale", Dtype::F16, &[N + 1, 2])), "scales of shape"),
+        (INT8, with(int8(), tensor("weight_packed", Dtype::I32, &[N * K / 4])), "not a matrix"),
+        (INT8, with(int8(), extents([N as i64, 1 << 40])), "weight_shape"),
+        (INT8, changed(int8(), "weight_scale", 2, &nan), "not finite"),
         (FP8, without(fp8(), "weight_scale_inv"), "lacks the tensor m.weight_scale"),
         (FP8, with(fp8(), tensor("weight", Dtype::F8_E5M2, &[N, K])), "F8_E5M2"),
         (MXFP4, without(mxfp4(), "weight_scales"), "lacks the tensor m.weight_scales"),
@@ -250,9 +283,9 @@ fn files_that_are_cut_off_are_refused() {
 fn mutated_files_are_refused_or_valid() {
     let _turn = TURN.lock();
     let directory = tempfile::tempdir().unwrap();
-    let files = [(AWQ, awq()), (GPTQ, gptq()), (INT4, int4()), (FP8, fp8()), (MXFP4, mxfp4())];
+    let files = [(AWQ, awq()), (GPTQ, gptq()), (INT4, int4()), (INT8, int8()), (FP8, fp8_experts()), (MXFP4, mxfp4())];
     let files = files.map(|(config, tensors)| (config, file(&tensors)));
-    proptest!(|(which in 0..5usize, at in any::<prop::sample::Index>(), bits in 1..=255u8, header in any::<bool>())| {
+    proptest!(|(which in 0..6usize, at in any::<prop::sample::Index>(), bits in 1..=255u8, header in any::<bool>())| {
         let (config, file) = &files[which];
         let mut bytes = file.clone();
         let reach = if header { 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize } else { bytes.len() };

@@ -22,8 +22,8 @@ const BLOCK: usize = 4;
 /// Five window layers for each full one, with blocks of odd ratios.
 fn groups() -> Vec<CacheGroup> {
     vec![
-        CacheGroup { window: Some(10), is_latent: false, blocks_per_page: 2, id_step: 5 },
-        CacheGroup { window: None, is_latent: false, blocks_per_page: 7, id_step: 1 },
+        CacheGroup { blocks_per_page: 2, id_step: 5, ..CacheGroup::only(Some(10)) },
+        CacheGroup { blocks_per_page: 7, ..CacheGroup::only(None) },
     ]
 }
 
@@ -178,7 +178,7 @@ fn vllm_53912_drafts_after_a_hit_do_not_change_the_output() {
 
 #[test]
 fn vllm_55766_and_51756_each_group_has_its_own_window() {
-    let group = |window, blocks_per_page| CacheGroup { window, is_latent: false, blocks_per_page, id_step: 1 };
+    let group = |window, blocks_per_page| CacheGroup { blocks_per_page, ..CacheGroup::only(window) };
     let groups = vec![group(Some(3), 2), group(Some(17), 3), group(None, 1)];
     let config = |pages| EngineConfig { groups: groups.clone(), ..config(pages, BLOCK) };
     let mut tight = engine(config(40));

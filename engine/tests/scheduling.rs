@@ -46,6 +46,12 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
             let tokens = marked(&seq.tokens[..seq.table.len()], seq.table.is_long());
             let kept = contiguous(&tokens, &engine.config().groups);
             for (lane, kept) in kept.into_iter().enumerate().filter(|_| !seq.table.is_empty()) {
+                if engine.config().groups[lane].is_state() {
+                    for (tokens, state) in memory.states(&seq.table, lane, swapped) {
+                        prop_assert_eq!(state, Some(kept[tokens - 1]), "request {}", group.id);
+                    }
+                    continue;
+                }
                 let own: Vec<_> = kept.into_iter().map(Some).collect();
                 let stored = memory.read(&seq.table, lane, swapped);
                 prop_assert_eq!(&stored[..], &own[own.len() - stored.len()..], "request {}", group.id);
@@ -80,8 +86,11 @@ impl RegisteredTexts {
             let before = prefix.parent().map(|parent| self.tokens.get(&parent).cloned().unwrap());
             let tokens = [before.unwrap_or_default(), prefix.tokens().to_vec()].concat();
             if !self.tokens.contains_key(&id) {
-                let last = |kept: Vec<Kept>| kept[kept.len() - config.block_size..].iter().copied().map(Some).collect();
-                let kept = contiguous(&tokens, &config.groups).into_iter().map(last).collect();
+                let last = |(group, kept): (usize, Vec<Kept>)| match config.groups[group].is_state() {
+                    true => vec![kept.last().copied(); config.block_size],
+                    false => kept[kept.len() - config.block_size..].iter().copied().map(Some).collect(),
+                };
+                let kept = contiguous(&tokens, &config.groups).into_iter().enumerate().map(last).collect();
                 self.kept.insert(id, kept);
                 self.tokens.insert(id, tokens);
             }

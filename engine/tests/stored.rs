@@ -52,7 +52,7 @@ fn files(name: &str) -> ModelFiles {
 
 /// The layout of a model's cache.
 fn layout(name: &str, dtype: KvDtype, block_size: usize) -> KvLayout {
-    KvLayout::new(&files(name).config().unwrap().kv_layers(), block_size, dtype)
+    KvLayout::new(&files(name).config().unwrap().memory_layers(), block_size, dtype)
 }
 
 /// An engine of a reference model.

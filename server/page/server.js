@@ -23,9 +23,11 @@ function memory(numBlocks, blockSize, unit) {
 /** Describes the groups of layers, if there are several. */
 function groups(all) {
   const seen = ({ window }) => (window === null ? "all tokens" : `the last ${counted(window, "token")}`);
+  const kept = (group) =>
+    group.state_bytes ? `a state of ${bytes(group.state_bytes)}` : `${counted(group.heads, "head")} of ${group.head_dim}, ${seen(group)}`;
   const line = (group) => [
     `KV cache of ${counted(group.layers, "layer")}`,
-    `${counted(group.heads, "head")} of ${group.head_dim}, ${seen(group)}; ${counted(group.blocks_per_page, "block")} in a page`,
+    `${kept(group)}; ${counted(group.blocks_per_page, "block")} in a page`,
   ];
   return all.length > 1 ? all.map(line) : [];
 }

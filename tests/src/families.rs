@@ -1,4 +1,4 @@
-//! The tiny models of `fixtures/families`: families with windows, shared caches, unusual blocks and experts.
+//! The tiny models of `fixtures/families`: families with windows, shared caches, unusual blocks, experts and states.
 
 #![allow(clippy::unwrap_used)] // these are parts of tests, and a failed unwrap is a failed test
 
@@ -13,7 +13,7 @@ use crate::scores::{FileTensor, write};
 use crate::{Half, Top};
 
 /// The families, named by their directories.
-pub const FAMILIES: [&str; 20] = [
+pub const FAMILIES: [&str; 26] = [
     "gemma2",
     "gemma3",
     "gemma4",
@@ -34,6 +34,12 @@ pub const FAMILIES: [&str; 20] = [
     "granitemoe",
     "deepseek2",
     "deepseek3",
+    "qwen3.5",
+    "qwen3.5-moe",
+    "qwen3-next",
+    "granite4",
+    "granite4-dense",
+    "lfm2",
 ];
 
 /// The environment variable that names another directory of such models, for example with other seeds.
@@ -64,6 +70,12 @@ macro_rules! each_family {
             granitemoe: "granitemoe",
             deepseek2: "deepseek2",
             deepseek3: "deepseek3",
+            qwen3_5: "qwen3.5",
+            qwen3_5_moe: "qwen3.5-moe",
+            qwen3_next: "qwen3-next",
+            granite4: "granite4",
+            granite4_dense: "granite4-dense",
+            lfm2: "lfm2",
         }
     };
 }

@@ -86,12 +86,20 @@ pub fn dequantised(files: &ModelFiles, directory: &Path) -> ModelFiles {
     let mut weights = files.weights(None).unwrap();
     let names: BTreeMap<String, Vec<usize>> =
         weights.names().map(|name| (name.to_owned(), weights.shape(name).unwrap().to_vec())).collect();
-    let tensors = names.into_iter().map(|(name, shape)| {
-        // In Hugging Face's format, GPT-2's projections have one row per input.
-        let transposed = name.contains(".c_") && shape.len() == 2 && weights.rows_are_outputs(&name);
+    let is_gpt_oss = config.get("model_type").is_some_and(|kind| kind == "gpt_oss");
+    let tensors = names.into_iter().map(|(name, mut shape)| {
+        // In Hugging Face's format, GPT-2's projections and two of gpt-oss's stacks of experts have one row per input.
+        let is_stack = is_gpt_oss && shape.len() == 3 && !name.contains(".gate_proj.") && !name.contains(".up_proj.");
+        let transposed = is_stack || name.contains(".c_") && shape.len() == 2;
+        let transposed = transposed && weights.rows_are_outputs(&name);
         let tensor = weights.take(&name, &shape).unwrap().to_dtype(DType::F32);
-        let tensor = if transposed { tensor.transposed() } else { tensor };
-        (name, Dtype::F32, tensor.shape().to_vec(), tensor.bytes().to_vec())
+        if !transposed {
+            return (name, Dtype::F32, shape, tensor.bytes().to_vec());
+        }
+        let last = shape.len() - 1;
+        let matrices = tensor.into_matrices(shape[last - 1]);
+        shape.swap(last - 1, last);
+        (name, Dtype::F32, shape, matrices.iter().flat_map(|matrix| matrix.transposed().bytes().to_vec()).collect())
     });
     write(directory, &tensors.collect::<Vec<_>>())
 }

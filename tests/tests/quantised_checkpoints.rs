@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 
 use engine::DType;
 use engine::ModelFiles;
+use engine::SamplingParams;
 use engine::tools::quantised::QuantType;
-use engine::{Device, Llm, Options};
+use engine::{Device, Llm, Options, Prompt};
 use kernels::eight_bit::{EightBit, Fp8};
 use safetensors::{Dtype, SafeTensors};
 use tests::families::{family_golden, q8_drift};
-use tests::model_dir;
 use tests::scores::{FileTensor, dequantised, difference, perplexity, scores, stories, texts, write};
+use tests::{complete, model_dir};
 
 /// The checkpoint formats, each with its golden model and the types of its projections in memory.
 const MODELS: [(&str, &str, &[QuantType]); 7] = [
@@ -29,12 +30,30 @@ const MODELS: [(&str, &str, &[QuantType]); 7] = [
 ];
 
 /// The same for the families with windows and unusual blocks. Their projections may be fused or differ between layers.
-const FAMILIES: [(&str, &str, &[QuantType]); 4] = [
+const FAMILIES: [(&str, &str, &[QuantType]); 9] = [
     ("awq-gemma3", "gemma3", &[QuantType::Int4G32]),
     ("gptq-phi3", "phi3", &[QuantType::Int4G32]),
     ("compressed-fp8-gemma4", "gemma4", &[QuantType::Fp8G128, QuantType::Fp8G32]),
     ("fp8-glm4", "glm4", &[QuantType::Fp8G32]),
+    // Experts in tensors of their own, and in one tensor for all of a layer. Routers are not quantised.
+    ("awq-mixtral", "mixtral", &[QuantType::Int4G32]),
+    ("gptq-qwen3-moe", "qwen3-moe", &[QuantType::Int4G32]),
+    ("compressed-int8-qwen2-moe", "qwen2-moe", &[QuantType::Q8_0]),
+    ("fp8-deepseek3", "deepseek3", &[QuantType::Fp8G32]),
+    ("fp8-gemma4-moe", "gemma4-moe", &[QuantType::Fp8G32]),
 ];
+
+/// Whether a form's model has experts. Rounded activations change which experts some tokens choose, and with random
+/// weights that changes a token's logprob by much. The median leaves these tokens out.
+fn has_experts(form: &str) -> bool {
+    ["mixtral", "moe", "deepseek"].iter().any(|family| form.contains(family))
+}
+
+fn median(a: &[f32], b: &[f32]) -> f32 {
+    let mut differences: Vec<f32> = a.iter().zip(b).map(|(a, b)| (a - b).abs()).collect();
+    differences.sort_by(f32::total_cmp);
+    differences[differences.len() / 2]
+}
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/quantised").join(name)
@@ -52,7 +71,9 @@ fn elements_equal_those_of_the_formats_own_programs() {
         let want = weights.take("elements", &shape).unwrap();
         assert_eq!(weights.widened(), usize::from(form == "compressed-int4-odd"), "{form}");
         let got = weights.take("m.weight", &shape).unwrap_or_else(|error| panic!("{form}: {error:?}"));
-        assert_eq!(got.quantised().is_none(), form == "compressed-int4-odd", "{form}");
+        // No type in memory has groups of 12 elements, or f32 scales of 8-bit integers.
+        let is_widened = ["compressed-int4-odd", "compressed-int8-wide"].contains(&&*form);
+        assert_eq!(got.quantised().is_none(), is_widened, "{form}");
         assert_eq!(got.order().is_some(), form.ends_with("desc-act"), "{form}");
         let got = got.to_dtype(want.dtype()).elements().to_f32();
         let want = want.elements().to_f32();
@@ -61,7 +82,7 @@ fn elements_equal_those_of_the_formats_own_programs() {
         assert_eq!(weights.names().count(), 0, "{form}");
         forms.push(form);
     }
-    assert_eq!(forms.len(), 14, "{forms:?}");
+    assert_eq!(forms.len(), 18, "{forms:?}");
 }
 
 /// Returns the tensors of a file without conversion.
@@ -85,7 +106,10 @@ fn checkpoint(form: &str, model: &str, directory: &Path) -> ModelFiles {
     let mut all = tensors(&fixture(form).join("model.safetensors"));
     let quantised: BTreeSet<String> =
         all.iter().filter_map(|(name, ..)| Some(name.rsplit_once('.')?.0.into())).collect();
-    let stays = |name: &str| !name.strip_suffix(".weight").is_some_and(|module| quantised.contains(module));
+    let whole: BTreeSet<String> = all.iter().map(|(name, ..)| name.clone()).collect();
+    let stays = |name: &str| {
+        !whole.contains(name) && !name.strip_suffix(".weight").is_some_and(|module| quantised.contains(module))
+    };
     for entry in fs::read_dir(model_dir(model)).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -108,20 +132,31 @@ fn quantised_models_compute_like_their_elements() {
         let (directory, exact) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let files = checkpoint(form, model, directory.path());
         let mut llm = load(&files, Options::default());
-        assert_eq!((&llm.device().quantised[..], llm.device().notes.len()), (kinds, 0), "{form}");
+        // Rows of 48 elements have no groups of 32, and a note says so.
+        let notes = usize::from(form == "fp8-deepseek3");
+        assert_eq!((&llm.device().quantised[..], llm.device().notes.len()), (kinds, notes), "{form}");
         let texts = texts(model);
         let read = scores(&mut llm, &texts);
         let elements = scores(&mut load(&dequantised(&files, exact.path()), Options::default()), &texts);
         let original = scores(&mut load(&ModelFiles::directory(model_dir(model)).unwrap(), Options::default()), &texts);
-        let (mean, most) = difference(&read, &elements);
+        let (mut mean, most) = difference(&read, &elements);
         let (drift, worst) = difference(&elements, &original);
+        if has_experts(form) {
+            // Without rounded activations, tokens choose the same experts.
+            let in_bf16 = |files: &ModelFiles| {
+                scores(&mut load(files, Options { dtype: Some(DType::Bf16), ..Options::default() }), &texts)
+            };
+            assert!(in_bf16(&files) == in_bf16(&ModelFiles::directory(exact.path()).unwrap()), "{form}");
+            mean = median(&read, &elements);
+        }
         println!("{form}: activations {mean} {most}, weights {drift} {worst}");
         // Integer weights round activations to 8 bits. FP8 weights do not, but bf16 parts of the model may round them
         // to bf16. These models have large logits: logprobs differ by about ten.
         let is_fp8 = form.contains("fp8");
         let bound = if is_fp8 { 0.01 } else { 0.4 };
-        assert!(mean < bound && (mean > 0.01) != is_fp8, "{form}: {mean} {most}");
-        assert!(drift > mean && drift < 4.0, "{form}: {drift} {worst}");
+        assert!(mean < bound && (has_experts(form) || (mean > 0.01) != is_fp8), "{form}: {mean} {most}");
+        let bound = if has_experts(form) { 5.0 } else { 4.0 };
+        assert!(drift > mean && drift < bound, "{form}: {drift} {worst}");
     }
 }
 
@@ -139,6 +174,9 @@ fn two_workers_load_their_shards() {
             "gptq-v2" | "gptq-conv1d" => Some("3 attention heads"),
             "compressed-int4" => Some("112 columns of a matrix in int4-g32"),
             "compressed-fp8-gemma4" => Some("64 columns of a matrix in fp8-g128"),
+            "gptq-qwen3-moe" => Some("16 columns of a matrix in int4-g32"),
+            "compressed-int8-qwen2-moe" => Some("16 columns of a matrix in q8_0"),
+            "fp8-deepseek3" | "fp8-gemma4-moe" => Some("48 columns of a matrix in fp8-g32"),
             "compressed-fp8" | "awq" | "fp8" => None,
             _ if FAMILIES.iter().any(|(family, ..)| *family == form) => None,
             other => panic!("{other}"),
@@ -166,15 +204,20 @@ fn two_workers_load_their_shards() {
 /// `quire quantize` quantises the dequantised elements again.
 #[test]
 fn checkpoints_are_written_as_gguf_files() {
-    for (form, model, _) in [MODELS[0], MODELS[3], MODELS[5]].into_iter().chain(FAMILIES) {
+    let families = FAMILIES.into_iter().filter(|(form, ..)| *form != "fp8-deepseek3");
+    for (form, model, _) in [MODELS[0], MODELS[3], MODELS[5]].into_iter().chain(families) {
         let directory = tempfile::tempdir().unwrap();
         let files = checkpoint(form, model, directory.path());
         let path = directory.path().join("model.gguf");
         engine::quantize(&files, QuantType::Q8_0, &path, |_, _| {}).unwrap();
         let texts = texts(model);
         let written = scores(&mut load(&ModelFiles::gguf(&path).unwrap(), Options::default()), &texts);
-        let (mean, most) = difference(&written, &scores(&mut load(&files, Options::default()), &texts));
+        let read = scores(&mut load(&files, Options::default()), &texts);
+        let (mut mean, most) = difference(&written, &read);
         println!("{form} as q8_0: {mean} {most}");
+        if has_experts(form) {
+            mean = median(&written, &read);
+        }
         let is_family = FAMILIES.iter().any(|(family, ..)| *family == form);
         let bound = if is_family { q8_drift(&family_golden(&model_dir(model))) } else { 0.5 };
         assert!(mean < bound, "{form}: {mean} {most}");
@@ -269,4 +312,100 @@ fn the_bundled_models_stories_stay_likely_in_fp8() {
     let (was, is) = (perplexity(&original), perplexity(&read));
     println!("fp8: perplexity {is} for {was}, drift {drift} {worst}, {} tokens", read.len());
     assert!(is / was < 1.01 && drift > 0.0, "{is} for {was}");
+}
+
+/// The numbers of e2m1.
+const NUMBERS: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+/// Rounds 32 elements to MXFP4. Returns the bytes with two codes each, the scale and the rounded elements.
+fn mxfp4_group(x: &[f32]) -> (Vec<u8>, u8, Vec<f32>) {
+    let most = x.iter().fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs()));
+    let power = most.log2().floor() as i32 - 2;
+    let scale = 2f32.powi(power);
+    let distance = |x: f32, code: usize| (x / scale - NUMBERS[code]).abs();
+    let code = |x: f32| (0..16).min_by(|a, b| distance(x, *a).total_cmp(&distance(x, *b))).unwrap();
+    let codes: Vec<usize> = x.iter().map(|x| code(*x)).collect();
+    let pairs = codes.chunks(2).map(|pair| (pair[0] | pair[1] << 4) as u8).collect();
+    (pairs, (power + 127) as u8, codes.iter().map(|code| scale * NUMBERS[*code]).collect())
+}
+
+/// Writes the committed gpt-oss with experts in MXFP4, as published checkpoints have them, and the same model with the
+/// elements of these experts. Also returns the elements, with outputs as rows.
+fn mxfp4_gpt_oss(directory: &Path, exact: &Path) -> ([ModelFiles; 2], Vec<(String, Vec<f32>)>) {
+    let (mut quantised, mut plain, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, dtype, shape, bytes) in tensors(&model_dir("gpt-oss").join("model.safetensors")) {
+        let &[experts, inputs, outputs] = shape.as_slice() else {
+            quantised.push((name.clone(), dtype, shape.clone(), bytes.clone()));
+            plain.push((name, dtype, shape, bytes));
+            continue;
+        };
+        let element =
+            |at: usize| f32::from_bits(u32::from(u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]])) << 16);
+        let (mut blocks, mut scales, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        for (e, output) in (0..experts).flat_map(|e| (0..outputs).map(move |output| (e, output))) {
+            let row: Vec<f32> = (0..inputs).map(|input| element((e * inputs + input) * outputs + output)).collect();
+            for group in row.chunks(32) {
+                let (pairs, scale, elements) = mxfp4_group(group);
+                blocks.extend(pairs);
+                scales.push(scale);
+                rows.extend(elements);
+            }
+        }
+        let groups = vec![experts, outputs, inputs / 32];
+        quantised.push((format!("{name}_blocks"), Dtype::U8, [&groups[..], &[16]].concat(), blocks));
+        quantised.push((format!("{name}_scales"), Dtype::U8, groups, scales));
+        let at = |e: usize, input: usize, output: usize| (e * outputs + output) * inputs + input;
+        let each = (0..experts * inputs).flat_map(|row| (0..outputs).map(move |output| (row, output)));
+        let transposed = each.flat_map(|(row, output)| rows[at(row / inputs, row % inputs, output)].to_le_bytes());
+        plain.push((name.clone(), Dtype::F32, shape, transposed.collect()));
+        all.push((name, rows));
+    }
+    let config = fs::read_to_string(model_dir("gpt-oss").join("config.json")).unwrap();
+    let method = r#"{"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "#;
+    for (directory, config) in [(directory, config.replacen('{', method, 1)), (exact, config.clone())] {
+        copy(&model_dir("gpt-oss"), &["tokenizer.json", "tokenizer_config.json"], directory);
+        fs::write(directory.join("config.json"), config).unwrap();
+    }
+    ([write(directory, &quantised), write(exact, &plain)], all)
+}
+
+#[test]
+fn gpt_oss_in_mxfp4_has_the_tokens_of_its_elements() {
+    let (directory, exact) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (both, experts) = mxfp4_gpt_oss(directory.path(), exact.path());
+    let params = SamplingParams { max_tokens: 24, ignore_eos: true, ..SamplingParams::default() };
+    let prompts = family_golden(&model_dir("gpt-oss")).prompts;
+    let requests = || prompts.iter().map(|prompt| (Prompt::Tokens(prompt.ids.clone()), params.clone()));
+    let tokens = |files: &ModelFiles, dtype| -> Vec<Vec<u32>> {
+        let done = complete(&mut load(files, Options { dtype, ..Options::default() }), requests());
+        done.into_iter().map(|mut done| done.outputs.remove(0).tokens).collect()
+    };
+    let [quantised, plain] = &both;
+    // Elements of MXFP4 are exact in bf16.
+    let exact = tokens(plain, Some(DType::Bf16));
+    assert_eq!(tokens(quantised, Some(DType::Bf16)), exact);
+    // Products with MXFP4 round activations, which later changes a choice of experts.
+    let rounded = tokens(quantised, None);
+    assert!(rounded.iter().zip(&exact).all(|(a, b)| a[..4] == b[..4]), "{rounded:?}, not {exact:?}");
+    // Files of llama.cpp keep the experts' groups, and have gate and up in tensors of their own.
+    let path = directory.path().join("model.gguf");
+    engine::quantize(quantised, QuantType::Q8_0, &path, |_, _| {}).unwrap();
+    let mut weights = ModelFiles::gguf(&path).unwrap().weights(None).unwrap();
+    let mut take = |name: &str| {
+        let shape = weights.shape(name).unwrap().to_vec();
+        let tensor = weights.take(name, &shape).unwrap();
+        assert_eq!(tensor.quantised(), Some(QuantType::MXFP4), "{name}");
+        tensor.to_dtype(DType::F32).elements().to_f32()
+    };
+    for (name, want) in experts {
+        let name = name.strip_prefix("model.").unwrap();
+        if !name.ends_with("gate_up_proj") {
+            assert_eq!(take(&format!("{name}.weight")), *want, "{name}");
+            continue;
+        }
+        for (part, first) in [("gate", 0), ("up", 1)] {
+            let own: Vec<f32> = want.chunks(64).skip(first).step_by(2).flatten().copied().collect();
+            assert_eq!(take(&format!("{}.weight", name.replace("gate_up", part))), own, "{name}");
+        }
+    }
 }

@@ -47,7 +47,7 @@ WINDOW = 20
 # The length from which longrope uses its long factors. One answer crosses it.
 SHORT = 32
 
-WINDOWED, FULL = "sliding_attention", "full_attention"
+WINDOWED, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 
 
 def rope(theta, kind="default", **settings):
@@ -73,6 +73,11 @@ def families():
     latent |= dict(n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, first_k_dense_replace=1)
     magnified = yarn | dict(rope_theta=10000.0, mscale=1.0, mscale_all_dim=0.7)
     experts = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32)
+    delta = dict(linear_conv_kernel_dim=4, linear_key_head_dim=48, linear_value_head_dim=16, linear_num_key_heads=2)
+    delta |= dict(linear_num_value_heads=4, rope_parameters=rope(10000.0, partial_rotary_factor=0.25))
+    shared = experts | dict(shared_expert_intermediate_size=32)
+    mamba = dict(mamba_n_heads=4, mamba_n_groups=1, mamba_d_state=64, mamba_d_head=32, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=16)
+    granite = narrow | dict(embedding_multiplier=4.0, logits_scaling=2.0, residual_multiplier=0.4, attention_multiplier=0.1)
     fractions = rope(150000.0, "yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=64)
     return {
         "gemma2": ("gemma2", gemma | dict(
@@ -129,6 +134,20 @@ def families():
         "deepseek3": ("deepseek_v3", latent | dict(
             num_hidden_layers=2, q_lora_rank=48, n_group=2, topk_group=1, n_shared_experts=1, norm_topk_prob=True,
             routed_scaling_factor=1.5, rope_parameters=magnified), "hub"),
+        "qwen3.5": ("qwen3_5_text", wide_heads | delta | dict(num_hidden_layers=3, layer_types=[LINEAR] * 2 + [FULL]), "hub"),
+        "qwen3.5-moe": ("qwen3_5_moe_text", wide_heads | delta | shared | dict(
+            num_hidden_layers=2, layer_types=[LINEAR, FULL]), "v5"),
+        "qwen3-next": ("qwen3_next", wide_heads | delta | shared | dict(
+            num_hidden_layers=2, norm_topk_prob=True, layer_types=[LINEAR, FULL]), "hub"),
+        "granite4": ("granitemoehybrid", granite | mamba | dict(
+            num_hidden_layers=3, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=64,
+            layer_types=["mamba", "attention", "mamba"]), "v5"),
+        "granite4-dense": ("granitemoehybrid", granite | mamba | dict(
+            num_hidden_layers=3, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=64,
+            position_embedding_type="rope", rope_parameters=rope(10000.0), layer_types=["mamba", "attention", "mamba"]), "hub"),
+        "lfm2": ("lfm2", narrow | dict(
+            num_hidden_layers=4, intermediate_size=128, block_auto_adjust_ff_dim=True, block_multiple_of=32, conv_L_cache=3,
+            layer_types=["conv", FULL, "conv", "conv"], rope_parameters=rope(1000000.0)), "hub"),
     }  # fmt: skip
 
 
@@ -140,7 +159,7 @@ def build(config, dtype=torch.float32):
 
 def norms_are_offset(model):
     """Whether the model's norms multiply by one plus their weight, as in Gemma 2 and 3."""
-    return model.config.model_type in ("gemma2", "gemma3_text")
+    return model.config.model_type in ("gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
 
 def draw(model, seed):
@@ -165,8 +184,14 @@ def draw(model, seed):
             return 0.3 * x
         if name.endswith("sinks"):
             return x
+        if name.endswith("A_log"):
+            return 0.7 + 0.4 * x
+        if name.endswith("dt_bias"):
+            return 0.5 * x
+        if name.endswith(".D"):
+            return 1.0 + 0.2 * x
         if "norm" in name:
-            return 1.0 - offset + 0.15 * x
+            return 1.0 - (0.0 if "linear_attn.norm" in name else offset) + 0.15 * x
         if len(shape) == 1:
             return 0.1 * x
         if "embed_tokens" in name:
@@ -182,7 +207,7 @@ def draw(model, seed):
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *scalars.items()]:
             tensor.copy_(numbers(name, tensor.shape).bfloat16())
-        last = model.get_submodule("model.norm").weight
+        last = model.get_submodule("model.embedding_norm" if model.config.model_type == "lfm2" else "model.norm").weight
         cap, model.config.final_logit_softcapping = getattr(model.config, "final_logit_softcapping", None), None
         tokens = torch.randint(5, VOCAB, (1, 48), generator=random)
         factor = 6.0 / float(model(input_ids=tokens, use_cache=False).logits.std())
@@ -274,7 +299,19 @@ def hub_spelling(config):
         return config
     if "num_local_experts" in config and kind.startswith("qwen"):
         config["num_experts"] = config.pop("num_local_experts")
-    settings = config.pop("rope_parameters")
+    if kind == "granitemoehybrid":
+        names = {LINEAR: "mamba", FULL: "attention"}
+        config["layer_types"] = [names.get(name, name) for name in config["layer_types"]]
+        config.pop("time_step_limit", None)
+    if kind == "qwen3_5_text":
+        del config["layer_types"]
+        config["full_attention_interval"] = 3
+    if kind == "lfm2":
+        config["full_attn_idxs"] = [i for i, name in enumerate(config.pop("layer_types")) if name == FULL]
+        config["block_ff_dim"], config["tie_embedding"] = config.pop("intermediate_size"), config.pop("tie_word_embeddings")
+    settings = config.pop("rope_parameters", None)
+    if settings is None:
+        return config
     if kind == "gemma2":
         del config["layer_types"]
     if kind == "gemma3_text":

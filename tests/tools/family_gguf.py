@@ -4,9 +4,8 @@ names and transformed weights that llama.cpp's converter gives them.
     pip install gguf==0.19.0 numpy==2.4.6
     python tests/tools/family_gguf.py
 
-Three of the settings are not written by llama.cpp's converter, because the published models of these families do not
-need them: `attention.scale` of Gemma 2 and 3, `attention.sliding_window_pattern` of Gemma 3, and
-`rope.scaling.yarn_attn_factor` of DeepSeek V3. DeepSeek V2 is written as by the first versions that knew it.
+Two of the settings are not written by llama.cpp's converter, because the published models of these families do not need
+them: `attention.scale` of Gemma 2 and 3, and `attention.sliding_window_pattern` of Gemma 3.
 """
 
 import json
@@ -23,16 +22,17 @@ ARCHITECTURES = {
     "gemma2": "gemma2", "gemma3": "gemma3", "gemma4": "gemma4", "gemma4-e": "gemma4", "olmo2": "olmo2", "olmo3": "olmo2",
     "cohere2": "cohere2", "smollm3": "smollm3", "phi3": "phi3", "glm4": "glm4", "granite": "granite",
     "mixtral": "llama", "qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe", "gpt-oss": "gpt-oss", "gemma4-moe": "gemma4",
-    "granitemoe": "granitemoe", "deepseek2": "deepseek2", "deepseek3": "deepseek2",
+    "granitemoe": "granitemoe", "qwen3.5": "qwen35", "qwen3.5-moe": "qwen35moe", "qwen3-next": "qwen3next",
+    "deepseek2": "deepseek2", "deepseek3": "deepseek2", "granite4": "granitehybrid", "granite4-dense": "granitehybrid", "lfm2": "lfm2",
 }  # fmt: skip
 # These families' models have character-level tokenizers.
 SENTENCEPIECE = ("gemma2", "gemma3", "gemma4")
 # The norms of these families multiply by one plus their weight, which files contain as one number.
-OFFSET_NORMS = ("gemma2", "gemma3")
+OFFSET_NORMS = ("gemma2", "gemma3", "qwen35", "qwen35moe", "qwen3next")
 # llama.cpp rotates adjacent elements in these families, and the models elements half a head apart.
-PERMUTED = ("smollm3", "granite", "granitemoe", "llama")
+PERMUTED = ("smollm3", "granite", "granitemoe", "granitehybrid", "llama")
 # The package's names of architectures whose names are spelled differently in files.
-PACKAGE_NAMES = {"gpt-oss": "GPT_OSS", "granitemoe": "GRANITE_MOE"}
+PACKAGE_NAMES = {"gpt-oss": "GPT_OSS", "granitemoe": "GRANITE_MOE", "granitehybrid": "GRANITE_HYBRID"}
 WINDOWED, FULL = "sliding_attention", "full_attention"
 
 
@@ -40,7 +40,7 @@ def configuration(directory):
     """Returns the configuration as transformers 5 spells it."""
     for name in ("config.json", "other.json"):
         config = json.loads((directory / name).read_text())
-        if "rope_parameters" in config and "torch_dtype" not in config:
+        if "torch_dtype" not in config:
             return config
     raise ValueError(directory)
 
@@ -49,11 +49,14 @@ def add_shape(writer, config, head_dim):
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     if "rms_norm_eps" in config:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "norm_eps" in config:
+        writer.add_layer_norm_rms_eps(config["norm_eps"])
     if "layer_norm_eps" in config:
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     if config.get("head_dim"):
@@ -120,6 +123,7 @@ def add_gemma4(writer, config, windowed):
 
 
 def add_deepseek(writer, config):
+    """Writes the settings of DeepSeek: V2's as the first versions of llama.cpp that knew it, V3's as today."""
     rank, rotated, unrotated = (config[name] for name in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"))
     writer.add_kv_lora_rank(rank)
     if config["q_lora_rank"]:
@@ -145,6 +149,7 @@ def add_deepseek(writer, config):
     if rope["rope_type"] == "yarn":
         magnitude = lambda name: 0.1 * rope[name] * math.log(rope["factor"]) + 1
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+        # llama.cpp's converter does not write this factor, which is 1 in published models.
         writer.add_rope_scaling_yarn_attn_factor(magnitude("mscale") / magnitude("mscale_all_dim"))
 
 
@@ -174,6 +179,38 @@ def add_phi3(writer, config, head_dim):
         writer.add_tensor(f"rope_factors_{length}.weight", np.array(rope[f"{length}_factor"], dtype=np.float32))
 
 
+def add_states(writer, arch, config, head_dim):
+    """Writes the sizes of layers that keep a state."""
+    if arch == "lfm2":
+        writer.add_head_count_kv([config["num_key_value_heads"] if kind in (FULL, "attention") else 0 for kind in config["layer_types"]])
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
+        inner = 2 * config["intermediate_size"] // 3
+        multiple = config["block_multiple_of"]
+        writer.add_feed_forward_length(-(-inner // multiple) * multiple)
+    if arch == "granitehybrid":
+        writer.add_head_count_kv([config["num_key_value_heads"] if kind in (FULL, "attention") else 0 for kind in config["layer_types"]])
+        writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+        writer.add_ssm_state_size(config["mamba_d_state"])
+        writer.add_ssm_group_count(config["mamba_n_groups"])
+        writer.add_ssm_inner_size(config["mamba_expand"] * config["hidden_size"])
+        writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+        writer.add_rope_scaling_finetuned(config["position_embedding_type"] == "rope")
+        if config["num_local_experts"]:
+            writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+        else:
+            writer.add_feed_forward_length(config["shared_intermediate_size"])
+    if arch.startswith(("qwen35", "qwen3next")):
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
+        writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+        writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+        writer.add_uint32(f"{arch}.full_attention_interval", config["layer_types"].index(FULL) + 1)
+        writer.add_rope_dimension_count(int(head_dim * config["rope_parameters"]["partial_rotary_factor"]))
+        if arch != "qwen3next":
+            writer.add_rope_dimension_sections([11, 11, 10, 0])
+
+
 def add_settings(writer, arch, config, head_dim):
     """Writes the settings of one architecture."""
     if arch.startswith("gemma"):
@@ -182,7 +219,9 @@ def add_settings(writer, arch, config, head_dim):
     if arch == "phi3":
         add_phi3(writer, config, head_dim)
         return
-    add_rope(writer, config)
+    if config.get("rope_parameters"):
+        add_rope(writer, config)
+    add_states(writer, arch, config, head_dim)
     if arch == "olmo2" and "sliding_window" in config:
         writer.add_sliding_window(config["sliding_window"])
         writer.add_sliding_window_pattern([kind == WINDOWED for kind in config["layer_types"]])
@@ -237,6 +276,57 @@ def one_tensor_per_projection(arch, config, found):
     return {name: (dtype, stacked(x)) for name, (dtype, x) in merged.items()}
 
 
+def tiled(x, config, size, first=0, axis=0):
+    """Returns a tensor with the value heads of Qwen3.5 in the order of files: the first of each key head, then the second."""
+    x = np.moveaxis(x, axis, 0)
+    keys = config["linear_num_key_heads"]
+    heads = x[first:].reshape(keys, -1, size, *x.shape[1:]).swapaxes(0, 1).reshape(-1, *x.shape[1:])
+    return np.moveaxis(np.concatenate([x[:first], heads]), 0, axis)
+
+
+def state_tensors(arch, config, name, x):
+    """Returns a tensor of a layer that keeps a state, or of a shared expert of Granite 4, with its names in files."""
+    part = name.split(".", 3)[3] if name.startswith("model.layers.") else ""
+    if arch == "lfm2" and part == "conv.conv.weight":
+        return {"shortconv.conv.weight": x[:, 0]}
+    if part.startswith("shared_mlp."):
+        suffix = "_shexp" if config["num_local_experts"] else ""
+        if "output_linear" in part:
+            return {f"ffn_down{suffix}.weight": x}
+        return dict(zip((f"ffn_gate{suffix}.weight", f"ffn_up{suffix}.weight"), np.split(x, 2)))
+    kind, _, part = part.partition(".")
+    names = {"conv1d.weight": "ssm_conv1d.weight", "conv1d.bias": "ssm_conv1d.bias", "dt_bias": "ssm_dt.bias", "A_log": "ssm_a", "D": "ssm_d"}
+    names |= {"norm.weight": "ssm_norm.weight", "out_proj.weight": "ssm_out.weight", "in_proj.weight": "ssm_in.weight"}
+    names |= {"in_proj_qkv.weight": "attn_qkv.weight", "in_proj_z.weight": "attn_gate.weight", "in_proj_ba.weight": "ssm_ba.weight"}
+    names |= {"in_proj_b.weight": "ssm_beta.weight", "in_proj_a.weight": "ssm_alpha.weight"}
+    if part == "A_log":
+        x = -np.exp(x)
+    if part == "conv1d.weight":
+        x = x[:, 0]
+    if kind == "mamba":
+        shapes = {"A_log": (-1, 1), "D": (-1, 1), "norm.weight": (config["mamba_n_groups"], -1)}
+        return {names[part]: x.reshape(shapes[part]) if part in shapes else x}
+    if kind != "linear_attn":
+        return None
+    keys, size = config["linear_num_key_heads"] * config["linear_key_head_dim"], config["linear_value_head_dim"]
+    if part == "in_proj_qkvz.weight":
+        rows = config["linear_num_value_heads"] * size // config["linear_num_key_heads"]
+        dim = config["linear_key_head_dim"]
+        groups = x.reshape(config["linear_num_key_heads"], -1, x.shape[1])
+        q, k, v, z = (part.reshape(-1, x.shape[1]) for part in np.split(groups, [dim, 2 * dim, 2 * dim + rows], axis=1))
+        return {"attn_qkv.weight": np.concatenate([q, k, v]), "attn_gate.weight": z}
+    if arch != "qwen3next":
+        if part in ("in_proj_qkv.weight", "conv1d.weight"):
+            x = tiled(x, config, size, first=2 * keys)
+        if part == "in_proj_z.weight":
+            x = tiled(x, config, size)
+        if part in ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias"):
+            x = tiled(x, config, 1)
+        if part == "out_proj.weight":
+            x = tiled(x, config, size, axis=1)
+    return {names[part]: x}
+
+
 def split_latents(config, found):
     """Returns the tensors with two stacks of matrices in place of the projection from latent vectors."""
     split = {}
@@ -255,7 +345,15 @@ def add_weights(writer, arch, config, found):
     package_name = PACKAGE_NAMES.get(arch, arch.upper())
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[package_name], config["num_hidden_layers"])
     dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
-    found = one_tensor_per_projection(arch, config, found)
+    states = {name: tensors for name, (_, x) in found.items() if (tensors := state_tensors(arch, config, name, x))}
+    for name, tensors in states.items():
+        for theirs, x in tensors.items():
+            theirs = f"blk.{name.split('.')[2]}.{theirs}"
+            if x.ndim == 1 or "conv" in theirs and "proj" not in theirs or theirs.endswith(("ssm_a", "ssm_d", "norm.weight")):
+                writer.add_tensor(theirs, np.ascontiguousarray(x, dtype=np.float32))
+            else:
+                writer.add_tensor(theirs, gguf.quantize(np.ascontiguousarray(x), Q.BF16), raw_dtype=Q.BF16)
+    found = one_tensor_per_projection(arch, config, {name: x for name, x in found.items() if name not in states})
     if config["model_type"] == "deepseek_v3":
         found = split_latents(config, found)
     for name, (_, x) in found.items():

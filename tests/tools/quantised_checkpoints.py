@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 OUT = FIXTURES / "quantised"
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "c_attn", "c_proj", "c_fc")
-PROJECTIONS += ("qkv_proj", "gate_up_proj")
+PROJECTIONS += ("qkv_proj", "gate_up_proj", "w1", "w2", "w3", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 # The first version of GPTQ's format stores each zero point less one. This is one in each of a word's eight integers.
 ONES = 0x11111111
@@ -101,6 +101,18 @@ def packed(q, scale, zero, symmetric):
     return tensors
 
 
+def int8(w, dtype=torch.bfloat16):
+    """Returns 8-bit integers and a scale for each row."""
+    scale = (w.float().abs().amax(1, keepdim=True) / 127).clamp(min=1e-4).to(dtype)
+    return (w.float() / scale.float()).round().clamp(-127, 127).to(torch.int8), scale
+
+
+def packed8(q, scale):
+    """Packs 8-bit integers for compressed-tensors, four in a word. They are stored from 0."""
+    stored = (q.to(torch.int16) + 128).to(torch.uint8).contiguous().view(torch.int32)
+    return {"weight_packed": stored, "weight_scale": scale, "weight_shape": torch.tensor(q.shape)}
+
+
 def fp8(w, block, dtype=torch.float32):
     """Returns FP8 codes, and scales for blocks of this size."""
     rows, cols = w.shape
@@ -139,6 +151,7 @@ def compressed(weights, fmt, group_format="group_0", ignore=("lm_head",)):
 
 
 INT4 = {"num_bits": 4, "type": "int", "dynamic": False}
+INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False}
 FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
 
 # The directory of the model, quantization_config, and the function that quantises a weight.
@@ -201,6 +214,32 @@ MODELS = {
         {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
         lambda w: dict(zip(("weight", "weight_scale_inv"), fp8(w, (32, 32)))),
     ),
+    "awq-mixtral": (
+        "families/mixtral",
+        {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm", "modules_to_not_convert": ["gate"]},
+        lambda w: awq(*rounded(w, 32, False)),
+    ),
+    "gptq-qwen3-moe": (
+        "families/qwen3-moe",
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True, "dynamic": {"-:.*\\.gate$": {}}},
+        lambda w: gptq_of(w, 32, True, False, False),
+    ),
+    "compressed-int8-qwen2-moe": (
+        "families/qwen2-moe",
+        compressed({**INT8, "strategy": "channel"}, "pack-quantized", ignore=("lm_head", "re:.*mlp.gate$", "re:.*shared_expert_gate$")),
+        lambda w: packed8(*int8(w)),
+    ),
+    "fp8-deepseek3": (
+        "families/deepseek3",
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
+        lambda w: dict(zip(("weight", "weight_scale_inv"), fp8(w, (32, 32)))),
+    ),
+    # All experts of a layer are one tensor, and their scales another.
+    "fp8-gemma4-moe": (
+        "families/gemma4-moe",
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
+        lambda w: dict(zip(("weight", "weight_scale_inv"), fp8(w, (32, 32)))),
+    ),
 }  # fmt: skip
 
 
@@ -212,6 +251,10 @@ def model(name, source, config, quantise):
             if key.split(".")[-2] in PROJECTIONS and key.endswith(".weight"):
                 parts = quantise(w)
                 tensors |= {key.removesuffix("weight") + part: tensor for part, tensor in parts.items()}
+            elif key.split(".")[-1] in PROJECTIONS and w.ndim == 3:
+                experts = [quantise(expert) for expert in w]
+                stacked = {part: torch.stack([expert[part] for expert in experts]) for part in experts[0]}
+                tensors |= {key + part.removeprefix("weight"): tensor for part, tensor in stacked.items()}
     write(name, {**json.loads((directory / "config.json").read_text()), "quantization_config": config}, tensors)
 
 
@@ -294,6 +337,20 @@ def random_forms(unpacking):
     put("fp8", {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}, t, elements)
     t = {"weight": codes(n, k), "weight_scale": scales(dtype=torch.float32)}
     put("fp8-tensor", {"quant_method": "fp8", "activation_scheme": "static"}, t, t["weight"].float() * t["weight_scale"])
+
+    n, k = 40, 192
+    q = torch.randint(-128, 128, (n, k), generator=random, dtype=torch.int32).to(torch.int8)
+    some = lambda *shape, dtype=torch.bfloat16: (torch.rand(shape, generator=random) * 0.1 + 0.001).to(dtype)
+    for name, fmt, args, scale in [
+        ("compressed-int8", "pack-quantized", {"strategy": "group", "group_size": 64}, some(n, k // 64)),
+        ("compressed-int8-channel", "int-quantized", {"strategy": "channel"}, some(n, 1)),
+        # Scales that f16 would change.
+        ("compressed-int8-wide", "int-quantized", {"strategy": "channel"}, some(n, 1, dtype=torch.float32)),
+        ("compressed-int8-tensor", "int-quantized", {"strategy": "tensor"}, some(1)),
+    ]:
+        args = {**INT8, **args}
+        t = packed8(q, scale) if fmt == "pack-quantized" else {"weight": q, "weight_scale": scale}
+        put(name, compressed(args, fmt), t, elements_of(args, fmt, t))
 
 
 if __name__ == "__main__":

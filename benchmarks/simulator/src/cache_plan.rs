@@ -17,7 +17,7 @@ const GIB: f64 = 1024.0 * MIB;
 /// # Errors
 /// If the layers have too many kinds of caches.
 pub fn layout(config: &ModelConfig, shard: Shard, block_size: usize, kv_dtype: KvDtype) -> Result<KvLayout> {
-    let layout = KvLayout::new(&shard.kv_layers(config), block_size, kv_dtype);
+    let layout = KvLayout::new(&shard.memory_layers(config), block_size, kv_dtype);
     ensure!(layout.groups.len() <= MAX_GROUPS, "the layers have {} kinds of KV caches", layout.groups.len());
     Ok(layout)
 }
@@ -36,25 +36,38 @@ impl CachePlan {
         CachePlan { layout: part.clone().of_workers(gpus), max_len }
     }
 
-    /// Whether the cache keeps all tokens of all layers.
+    /// Whether every layer keeps keys and values of all tokens.
     pub fn keeps_all(&self) -> bool {
         self.layout.groups.iter().all(|group| group.window.is_none())
     }
 
-    /// Returns the bytes of a token in all layers.
+    /// Whether some layers keep keys and values of only a window.
+    pub fn has_windows(&self) -> bool {
+        self.layout.groups.iter().any(|group| group.window.is_some() && group.state.is_none())
+    }
+
+    /// Returns the bytes of a token in all layers, apart from states.
     pub fn token_bytes(&self) -> f64 {
         (0..self.layout.groups.len()).map(|group| self.group_token_bytes(group)).sum()
     }
 
     fn group_token_bytes(&self, group: usize) -> f64 {
-        self.layout.group_block_bytes(group) as f64 / self.layout.block_size as f64
+        match self.layout.groups[group].state {
+            Some(_) => 0.0,
+            None => self.layout.group_block_bytes(group) as f64 / self.layout.block_size as f64,
+        }
+    }
+
+    /// Returns the bytes of a sequence's states in all layers.
+    fn state_bytes(&self) -> usize {
+        self.layout.groups.iter().filter_map(KvGroup::state_bytes).sum()
     }
 
     /// Returns the bytes that a sequence of `tokens` tokens keeps. Free slots of its last blocks do not count.
     pub fn kept_bytes(&self, tokens: f64) -> f64 {
         let kept = |group: &KvGroup| group.window.map_or(tokens, |window| tokens.min(window as f64));
         let groups = self.layout.groups.iter().enumerate();
-        groups.map(|(at, group)| kept(group) * self.group_token_bytes(at)).sum()
+        self.state_bytes() as f64 + groups.map(|(at, group)| kept(group) * self.group_token_bytes(at)).sum::<f64>()
     }
 
     /// Returns the bytes of a page.
@@ -69,7 +82,8 @@ impl CachePlan {
 
     /// As [`Self::sequences_in`], if windows gave no blocks back.
     pub fn whole_sequences_in(&self, pages: usize) -> usize {
-        pages * self.layout.page_bytes() / (self.max_len.div_ceil(self.layout.block_size) * self.layout.block_bytes())
+        let keys = self.max_len.div_ceil(self.layout.block_size) * self.layout.block_bytes();
+        pages * self.layout.page_bytes() / (keys + self.state_bytes())
     }
 
     /// Returns the bytes of the blocks of a sequence of the maximum length.
@@ -84,7 +98,8 @@ impl CachePlan {
                 "layers": group.layers.len(),
                 "heads": group.heads,
                 "head_dim": group.head_dim,
-                "window": group.window,
+                "window": group.window.filter(|_| group.state.is_none()),
+                "state_bytes": group.state_bytes(),
                 "bytes_per_token": self.group_token_bytes(at),
                 "bytes_per_longest_sequence": self.layout.sequence_bytes(at, self.max_len),
             })
@@ -97,6 +112,10 @@ impl fmt::Display for CachePlan {
     /// Writes a line for each group of layers, and one for the longest sequence.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, group) in self.layout.groups.iter().enumerate() {
+            if group.state.is_some() {
+                writeln!(f, "{:14}{group} per sequence", "")?;
+                continue;
+            }
             write!(f, "{:14}{group}: {:.0} KiB per token", "", self.group_token_bytes(at) / KIB)?;
             if group.window.is_some() {
                 let most = self.layout.sequence_bytes(at, self.max_len) as f64 / MIB;
@@ -106,8 +125,8 @@ impl fmt::Display for CachePlan {
         }
         let (max_len, bytes) = (self.max_len, self.longest_bytes() as f64 / GIB);
         write!(f, "{:14}a sequence of {max_len} tokens takes {bytes:.1} GiB", "")?;
-        if !self.keeps_all() {
-            let all = self.max_len as f64 * self.token_bytes() / GIB;
+        if self.has_windows() {
+            let all = (self.max_len as f64 * self.token_bytes() + self.state_bytes() as f64) / GIB;
             write!(f, ", and would take {all:.1} GiB if windows gave no blocks back")?;
         }
         writeln!(f)

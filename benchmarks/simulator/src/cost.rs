@@ -6,38 +6,22 @@
 //! over the sequences. In layers with a window, decodes are assumed to have contexts of equal length.
 
 use anyhow::Result;
+use engine::DType;
 use engine::tools::backend::cuda::{CudaBackend, NotedLaunch};
 use engine::tools::config::ModelConfig;
-use engine::tools::kv::{CacheGroup, KvDtype, KvGroup, KvLayout};
+use engine::tools::kv::{CacheGroup, KvDtype, KvLayout};
 use engine::tools::load::Weights;
 use engine::tools::memory_plan::{Rehearsal, rehearse};
 use engine::tools::model::Model;
 use engine::tools::parallel::Shard;
-use engine::{DType, Error};
-use kernels::attention::{AttentionShape, decode, prefill};
-use kernels::floor::Floor;
 
 use crate::cache_plan;
 use crate::efficiency::Efficiency;
+use crate::estimate::Estimate;
 use crate::gpu::GpuSpec;
-
-/// Tokens per block in the rehearsals. The times do not depend on it.
-pub(crate) const BLOCK_SIZE: usize = 16;
-/// Type of weights and activations.
-pub(crate) const DTYPE: DType = DType::F16;
-
-/// The work of a step.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StepLoad {
-    /// Sequences with one new token.
-    pub decodes: usize,
-    /// Tokens that these sequences attend to, in total.
-    pub decode_context: u64,
-    /// Prompts or chunks of prompts: the number of new tokens, and the context of the last new token.
-    pub prompts: Vec<(usize, usize)>,
-    /// Rows of logits.
-    pub logits: usize,
-}
+pub use crate::layer_attention::StepLoad;
+pub(crate) use crate::layer_attention::{BLOCK_SIZE, DTYPE};
+use crate::layer_attention::{LayerAttention, shape};
 
 /// Times of a server's operations, in seconds.
 pub trait StepCost: Sync {
@@ -62,18 +46,19 @@ pub trait StepCost: Sync {
 
 /// A model whose steps are rehearsed for a GPU that need not exist.
 pub struct RehearsedModel {
-    backend: CudaBackend,
-    model: Box<dyn Model<CudaBackend>>,
+    steps: Steps,
     layout: KvLayout,
     attention: Vec<LayerAttention>,
+    attention_blocks: u32,
 }
 
-/// The attention of layers with equal heads and equal windows, on one GPU.
-#[derive(Clone, Debug)]
-struct LayerAttention {
-    shape: AttentionShape,
-    layers: f64,
-    window: Option<usize>,
+/// The source of a model's launches.
+#[allow(clippy::large_enum_variant)] // few models exist at a time
+enum Steps {
+    /// The engine's own code.
+    Engine(CudaBackend, Box<dyn Model<CudaBackend>>),
+    /// The shapes of the weights, and the reason why the engine cannot run the model on a GPU, if it cannot.
+    Shapes(Estimate, Option<String>),
 }
 
 /// Times of a model's steps on one or several GPUs.
@@ -114,20 +99,69 @@ impl RehearsedModel {
     /// Prepares the model that `config` describes, divided among `gpus` GPUs, with keys and values of type `kv_dtype`.
     ///
     /// # Errors
-    /// If the model has no kernels, or cannot be divided among `gpus` GPUs.
+    /// If the model has no kernels and no experts, or cannot be divided among `gpus` GPUs.
     pub fn new(config: &ModelConfig, gpu: &GpuSpec, gpus: usize, kv_dtype: KvDtype) -> Result<Self> {
+        Self::in_types(config, gpu, gpus, (DTYPE, kv_dtype), config.max_positions)
+    }
+
+    /// Like [`RehearsedModel::new`], with weights and activations of type `dtype`, and sequences of at most `longest`
+    /// tokens.
+    ///
+    /// # Errors
+    /// See [`RehearsedModel::new`].
+    pub fn in_types(
+        config: &ModelConfig,
+        gpu: &GpuSpec,
+        gpus: usize,
+        (dtype, kv_dtype): (DType, KvDtype),
+        longest: usize,
+    ) -> Result<Self> {
         let shard = Shard { rank: 0, of: gpus };
         let own = shard.config(config)?;
-        let blocks = |launch| gpu.attention_blocks(launch, DTYPE);
-        let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (DTYPE, kv_dtype))?;
-        let model = engine::tools::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
+        let mut attention_blocks = None;
+        let blocks = |launch| {
+            let held = gpu.attention_blocks(launch, dtype);
+            // The backend asks for steps without drafts first.
+            attention_blocks.get_or_insert(held);
+            held
+        };
+        let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (dtype, kv_dtype));
+        let steps = match Estimate::new(config, gpus) {
+            Some(estimate) => Steps::Shapes(estimate, backend.err().map(|error| error.to_string())),
+            None => {
+                let (backend, mut zeros) = (backend?, Weights::of_zeros(dtype));
+                let model = engine::tools::model::load(&backend, config, &mut zeros, longest)?;
+                Steps::Engine(backend, model)
+            }
+        };
         let layout = cache_plan::layout(config, shard, BLOCK_SIZE, kv_dtype)?;
-        let attention = layout.groups.iter().enumerate().map(|(at, group)| {
+        let groups = layout.groups.iter().enumerate().filter(|(_, group)| group.state.is_none());
+        let attention = groups.map(|(at, group)| {
             let layers = (0..layout.num_layers()).filter(|&layer| layout.place(layer).group == at).count() as f64;
-            Ok(LayerAttention { shape: shape(own.heads, group, kv_dtype)?, layers, window: group.window })
+            let shape = match (shape(own.heads, group, kv_dtype), &steps) {
+                (Err(error), Steps::Engine(..)) => return Err(error),
+                (shape, _) => shape.ok(),
+            };
+            let queries = (own.heads * group.head_dim) as f64;
+            let token_bytes = layout.layer_bytes(at) as f64 / BLOCK_SIZE as f64;
+            Ok(LayerAttention { shape, queries, token_bytes, layers, window: group.window })
         });
         let attention = attention.collect::<Result<_>>()?;
-        Ok(RehearsedModel { backend, model, layout, attention })
+        Ok(RehearsedModel { steps, layout, attention, attention_blocks: attention_blocks.unwrap_or_default() })
+    }
+
+    /// Returns the number of blocks of decode attention that fit a multiprocessor.
+    pub fn attention_blocks(&self) -> u32 {
+        self.attention_blocks
+    }
+
+    /// The estimate that the steps come from, if the model has experts. Also returns the reason why the engine cannot run
+    /// the model on a GPU, if it cannot.
+    pub fn estimate(&self) -> Option<(&Estimate, Option<&str>)> {
+        match &self.steps {
+            Steps::Engine(..) => None,
+            Steps::Shapes(estimate, lacks) => Some((estimate, lacks.as_deref())),
+        }
     }
 
     /// Returns the layout of the cache on one GPU.
@@ -140,7 +174,12 @@ impl RehearsedModel {
     /// # Errors
     /// See [`rehearse`].
     pub fn launches(&self, step: Rehearsal) -> Result<Vec<NotedLaunch>> {
-        Ok(rehearse(&self.backend, &*self.model, &self.layout, step)?)
+        match &self.steps {
+            Steps::Engine(backend, model) => Ok(rehearse(backend, &**model, &self.layout, step)?),
+            Steps::Shapes(estimate, _) => {
+                Ok(estimate.launches(step, |layer| self.attention[self.layout.place(layer).group].launch(step)))
+            }
+        }
     }
 
     /// Returns the seconds of a step, summed over its launches.
@@ -153,7 +192,10 @@ impl RehearsedModel {
 
     /// Returns the bytes of the weights on one GPU.
     pub fn weight_bytes(&self) -> usize {
-        self.backend.weight_bytes()
+        match &self.steps {
+            Steps::Engine(backend, _) => backend.weight_bytes(),
+            Steps::Shapes(estimate, _) => estimate.weight_bytes() as usize,
+        }
     }
 
     /// Returns the bytes of a token's keys and values on one GPU.
@@ -168,45 +210,19 @@ impl RehearsedModel {
     /// See [`rehearse`].
     pub fn activation_bytes(&self) -> Result<usize> {
         let (tokens, seqs) = (2048, 256);
-        self.launches(Rehearsal { decodes: 0, context: 0, drafted: 0, prompt: tokens, logits: seqs })?;
-        Ok(self.backend.activation_bytes())
+        match &self.steps {
+            Steps::Engine(backend, _) => {
+                self.launches(Rehearsal { decodes: 0, context: 0, drafted: 0, prompt: tokens, logits: seqs })?;
+                Ok(backend.activation_bytes())
+            }
+            Steps::Shapes(estimate, _) => Ok(estimate.activation_bytes(tokens, seqs) as usize),
+        }
     }
 
     fn without_attention(&self, step: Rehearsal, efficiency: &Efficiency) -> Result<f64> {
         let launches = self.launches(step)?;
         let rest = launches.iter().filter(|launch| launch.cost.kv_cache == 0);
         Ok(rest.map(|launch| efficiency.seconds(&launch.cost)).sum())
-    }
-}
-
-/// Returns the shape of the attention of a group of layers with `heads` query heads.
-fn shape(heads: usize, group: &KvGroup, kv_dtype: KvDtype) -> Result<AttentionShape> {
-    let (heads, size, block_size) = (heads as u32, group.head_dim as u32, BLOCK_SIZE as u32);
-    let shape = match group.latent {
-        Some(value) => AttentionShape::latent(heads, size, value as u32, block_size),
-        None => AttentionShape::new(heads, group.heads as u32, size, block_size),
-    };
-    shape
-        .map(|shape| shape.with_format(kv_dtype.format()))
-        .map_err(|error| Error::Unsupported(error.to_string()).into())
-}
-
-impl LayerAttention {
-    /// Returns the floor of one layer's decodes.
-    fn decode_floor(&self, step: &StepLoad) -> Floor {
-        let sequences = step.decodes as u64;
-        let most = self.window.map_or(u64::MAX, |window| window as u64 * sequences);
-        decode::floor(self.shape, step.decode_context.min(most), sequences)
-    }
-
-    /// Returns the floor of one layer's prompts.
-    fn prefill_floor(&self, step: &StepLoad) -> Floor {
-        let window = self.window.unwrap_or(0) as u32;
-        let floor = |&(new, seen): &(usize, usize)| prefill::shape::floor(self.shape, new as u32, seen as u32, window);
-        step.prompts
-            .iter()
-            .map(floor)
-            .fold(Floor::default(), |sum, one| Floor { bytes: sum.bytes + one.bytes, flops: sum.flops + one.flops })
     }
 }
 

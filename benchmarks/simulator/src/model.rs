@@ -37,6 +37,14 @@ const BUILT_IN: &[(&str, &[u8])] = &[
     ("phi-4", include_bytes!("../configs/phi-4.json")),
     ("glm-4-9b", include_bytes!("../configs/glm-4-9b.json")),
     ("granite-3.3-8b", include_bytes!("../configs/granite-3.3-8b.json")),
+    ("mixtral-8x7b", include_bytes!("../configs/mixtral-8x7b.json")),
+    ("qwen3-30b-a3b", include_bytes!("../configs/qwen3-30b-a3b.json")),
+    ("gpt-oss-20b", include_bytes!("../configs/gpt-oss-20b.json")),
+    ("gpt-oss-120b", include_bytes!("../configs/gpt-oss-120b.json")),
+    ("gemma-4-26b-a4b", include_bytes!("../configs/gemma-4-26b-a4b.json")),
+    ("granite-3.1-3b-a800m", include_bytes!("../configs/granite-3.1-3b-a800m.json")),
+    ("deepseek-v2-lite", include_bytes!("../configs/deepseek-v2-lite.json")),
+    ("deepseek-v3", include_bytes!("../configs/deepseek-v3.json")),
 ];
 
 /// A model's name and shape.

@@ -12,6 +12,7 @@ use crate::cache_plan::CachePlan;
 use crate::cost::{CostModel, DTYPE};
 use crate::deployment::Deployment;
 use crate::efficiency::Efficiency;
+use crate::estimate::Estimate;
 use crate::fit::Memory;
 pub use crate::fit::Question;
 use crate::gpu::GpuSpec;
@@ -41,6 +42,8 @@ pub struct Plan {
     gpus: usize,
     workload: String,
     kv_dtype: Option<KvDtype>,
+    /// The estimate of a model with experts, and the reason why it cannot run on a GPU, if it cannot.
+    experts: Option<(Estimate, Option<String>)>,
     /// Bytes on one GPU for weights, for activations, and for keys and values.
     weights: f64,
     activations: f64,
@@ -108,6 +111,7 @@ impl Plan {
             gpus,
             workload: name.to_owned(),
             kv_dtype: question.kv_dtype,
+            experts: rehearsed.estimate().map(|(estimate, lacks)| (estimate.clone(), lacks.map(str::to_owned))),
             weights,
             activations,
             cache,
@@ -200,6 +204,7 @@ impl Plan {
             "gpus": self.gpus,
             "workload": self.workload,
             "kv_dtype": self.kv_dtype.unwrap_or(DTYPE.into()).to_string(),
+            "experts": self.experts.as_ref().map(|(estimate, _)| estimate.json()),
             "weight_bytes_per_gpu": self.weights,
             "activation_bytes_per_gpu": self.activations,
             "kv_cache_bytes_per_gpu": self.cache,
@@ -238,9 +243,13 @@ impl Plan {
         let page = self.kv.page_bytes() as f64 / (1 << 20) as f64;
         writeln!(f, "\nKV cache      {:>8} pages of {page:.2} MiB", self.slots / BLOCK_SIZES[0])?;
         write!(f, "{}", self.kv)?;
-        let whole = self.kv.whole_sequences_in(self.slots / BLOCK_SIZES[0]);
         let (fits, max_len) = (self.longest_sequences(), self.max_len);
-        writeln!(f, "room for      {fits:>8} sequences of {max_len} tokens; {whole} if windows gave no blocks back")
+        write!(f, "room for      {fits:>8} sequences of {max_len} tokens")?;
+        if self.kv.has_windows() {
+            let whole = self.kv.whole_sequences_in(self.slots / BLOCK_SIZES[0]);
+            write!(f, "; {whole} if windows gave no blocks back")?;
+        }
+        writeln!(f)
     }
 }
 
@@ -249,15 +258,19 @@ impl fmt::Display for Plan {
         let memory = self.gpu.memory;
         let rest = memory - self.weights - self.activations - self.cache;
         let kv = self.kv_dtype.map_or(String::new(), |dtype| format!(", with a KV cache in {dtype},"));
+        let format = self.experts.as_ref().map_or("16 bits", |(estimate, _)| estimate.format());
         writeln!(
             f,
-            "{} in 16 bits{kv} on {} x {}, {} requests: computed and simulated, not measured.\n",
+            "{} in {format}{kv} on {} x {}, {} requests: computed and simulated, not measured.\n",
             self.model, self.gpus, self.gpu.name, self.workload
         )?;
         let parts =
             [("weights", self.weights), ("activations", self.activations), ("KV cache", self.cache), ("unused", rest)];
         for (name, bytes) in parts {
             writeln!(f, "{name:<14}{:>8.2} GiB  {:>5.1} %  of each GPU", bytes / GIB, 100.0 * bytes / memory)?;
+        }
+        if let Some((estimate, _)) = &self.experts {
+            write!(f, "\n{estimate}")?;
         }
         self.write_cache(f)?;
         writeln!(
@@ -278,6 +291,9 @@ impl fmt::Display for Plan {
         )?;
         let sizes: Vec<_> = self.block_sizes.iter().map(|(size, s)| format!("{size}: {:.1} ms", 1e3 * s)).collect();
         writeln!(f, "block sizes   {} per token, close to that rate", sizes.join(", "))?;
+        if let Some((_, Some(lacks))) = &self.experts {
+            writeln!(f, "\nThis engine cannot run the model on a GPU yet: {lacks}.")?;
+        }
         if self.gpus > 1 {
             writeln!(f, "\nWith several GPUs, this engine has only run in the emulator so far.")?;
         }

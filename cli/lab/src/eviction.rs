@@ -9,7 +9,7 @@ use engine::tools::kv::KvLayout;
 use engine::tools::parallel::Shard;
 use simulator::cache_plan;
 use simulator::eviction::{
-    BLOCK_SIZE, Kind, Order, PagedReplay, QueuedReplay, Replay, Saved, Work, bound, fits, requests,
+    BLOCK_SIZE, Kind, Order, PagedReplay, QueuedReplay, Replay, Saved, Work, bound, fits, qwen3_5_35b, requests,
 };
 use simulator::model::ModelShape;
 
@@ -32,7 +32,7 @@ pub const COMMAND: Command = Command {
 /// used, with vLLM's rule, and at most. Sessions are simulated: nothing is computed.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
-    /// directory, hub id or short name (gemma-3-12b)
+    /// directory, hub id or short name, or qwen3.5-35b-a3b (gemma-3-12b)
     #[argh(option, short = 'm', arg_name = "model", default = "\"gemma-3-12b\".into()")]
     model: String,
     /// requests per trace (600)
@@ -46,6 +46,8 @@ pub struct Args {
     seed: u64,
 }
 
+/// A model with recurrent layers.
+const RECURRENT: &str = "qwen3.5-35b-a3b";
 /// GiB of the KV cache.
 const SIZES: [usize; 4] = [12, 24, 48, 96];
 const KINDS: [(&str, Kind); 2] = [("conversations", Kind::Conversations), ("agents", Kind::Agents)];
@@ -61,10 +63,18 @@ fn run(words: &Words) -> Result<()> {
 }
 
 impl Args {
-    fn table(&self) -> Result<Table> {
+    /// Returns the cache of the model, and the work of its prompts.
+    fn model(&self) -> Result<(KvLayout, Work)> {
+        if self.model == RECURRENT {
+            return Ok(qwen3_5_35b());
+        }
         let config = ModelShape::find(&self.model)?.config;
         let layout = cache_plan::layout(&config, Shard::WHOLE, BLOCK_SIZE, DType::F16.into())?;
-        let work = Work::new(&config).context("only decoders from LLaMA on are compared")?;
+        Ok((layout, Work::new(&config).context("only decoders from LLaMA on are compared")?))
+    }
+
+    fn table(&self) -> Result<Table> {
+        let (layout, work) = self.model()?;
         let mut table = Table::new(&["trace", "GiB", "% saved", "this engine", "LRU", "vLLM's rule", "at most"]);
         for (name, kind) in KINDS {
             let trace = requests(kind, self.requests, self.sessions, self.seed);

@@ -7,12 +7,12 @@ use std::io::{self, Write};
 use anyhow::{Context, Result, ensure};
 use argh::{ArgsInfo, FromArgs};
 use engine::DType;
-use engine::tools::backend::cuda::CudaBackend;
-use engine::tools::kv::{KvDtype, KvLayout};
-use engine::tools::load::Weights;
-use engine::tools::memory_plan::{Rehearsal, rehearse};
+use engine::tools::kv::KvDtype;
+use engine::tools::memory_plan::Rehearsal;
 use engine::tools::parallel::Shard;
 use serde_json::json;
+use simulator::cost::RehearsedModel;
+use simulator::estimate::Estimate;
 use simulator::gpu::{self, GpuSpec};
 use simulator::model::ModelShape;
 
@@ -30,18 +30,17 @@ pub const COMMAND: Command = Command {
     examples: &[
         "lab floor opt-13b --gpu h200 --prompt 2048",
         "lab floor opt-66b --gpu a100-40gb --tensor-parallel-size 4",
+        "lab floor gpt-oss-20b --gpu h100",
     ],
     run,
 };
 
-/// Tokens in a KV block.
-const BLOCK_SIZE: usize = 16;
 /// Maximum sequences in a step.
 const MAX_BATCH: usize = 4096;
 
 /// List the launches of a model's steps with their minimum bytes, operations and times. Nothing is launched: no GPU and
-/// no weights are needed. No network is needed for opt-6.7b to opt-175b, llama-7b to llama-65b, llama-3-8b, llama-3-70b
-/// and qwen3-32b.
+/// no weights are needed. No network is needed for opt-6.7b to opt-175b, llama-7b to llama-65b, llama-3-8b, llama-3-70b,
+/// qwen3-32b, qwen3-30b-a3b, gpt-oss-20b and others.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// directory, hub id or short name
@@ -110,11 +109,11 @@ fn write_gpu(out: &mut impl Write, gpu: &GpuSpec, shard: Shard, blocks: u32) -> 
     if !shard.is_whole() {
         writeln!(out, "links             {:.0} GB/s each way, {}, nominal", gpu.link / 1e9, gpu.link_name)?;
     }
-    writeln!(
-        out,
-        "multiprocessors   {}; registers and shared memory allow {blocks} blocks of decode attention on each",
-        gpu.limits.multiprocessors
-    )
+    let held = match blocks {
+        0 => String::new(),
+        blocks => format!("; registers and shared memory allow {blocks} blocks of decode attention on each"),
+    };
+    writeln!(out, "multiprocessors   {}{held}", gpu.limits.multiprocessors)
 }
 
 /// Runs the command.
@@ -134,34 +133,26 @@ fn run(words: &Words) -> Result<()> {
     };
 
     let kv_dtype = args.kv_dtype.unwrap_or(dtype.into());
-
-    let mut blocks = None;
-    let attention_blocks = |launch| {
-        let held = gpu.attention_blocks(launch, dtype);
-        // The backend asks for steps without drafts first.
-        blocks.get_or_insert(held);
-        held
-    };
     let shard = Shard { rank: 0, of: args.tensor_parallel_size };
-    let own = shard.config(&config)?;
-    let backend =
-        CudaBackend::without_device(gpu.limits, attention_blocks, &own, shard, BLOCK_SIZE, (dtype, kv_dtype))?;
-    let blocks = blocks.unwrap_or_default();
     let longest = args.context.max(args.prompt.unwrap_or(0));
-    let model = engine::tools::model::load(&backend, &config, &mut Weights::of_zeros(dtype), longest)?;
-    let layout = KvLayout::new(&shard.kv_layers(&config), BLOCK_SIZE, kv_dtype);
+    let model = RehearsedModel::in_types(&config, gpu, shard.of, (dtype, kv_dtype), longest)?;
+    let blocks = model.attention_blocks();
     let decodes = args.batch.0.iter().map(|&batch| Kind::Decode { batch, context: args.context });
     let steps = decodes
         .chain(args.prompt.map(Kind::Prefill))
-        .map(|kind| Ok(StepRoofline::new(kind, gpu, &rehearse(&backend, &*model, &layout, rehearsal(kind))?)));
+        .map(|kind| Ok(StepRoofline::new(kind, gpu, &model.launches(rehearsal(kind))?)));
     let steps: Vec<StepRoofline> = steps.collect::<Result<_>>()?;
 
     let mut out = io::stdout().lock();
     let gpus = if shard.is_whole() { gpu.name.to_owned() } else { format!("one of {} {}", shard.of, gpu.name) };
-    let types =
-        if args.kv_dtype.is_some() { format!("{dtype}, with a KV cache in {kv_dtype},") } else { dtype.to_string() };
+    let estimate = model.estimate().map(|(estimate, _)| estimate);
+    let format = estimate.map_or(dtype.to_string(), |estimate| estimate.format().to_owned());
+    let types = if args.kv_dtype.is_some() { format!("{format}, with a KV cache in {kv_dtype},") } else { format };
     writeln!(out, "{name} in {types} on {gpus}: minimum times, computed from shapes. None of this was measured.\n")?;
-    writeln!(out, "weights           {:.2} GB", backend.weight_bytes() as f64 / 1e9)?;
+    writeln!(out, "weights           {:.2} GB", model.weight_bytes() as f64 / 1e9)?;
+    if estimate.is_some() {
+        writeln!(out, "experts           as many as uniform routing is expected to use: E (1 - (1 - k / E)^B) of E")?;
+    }
     write_gpu(&mut out, gpu, shard, blocks)?;
     for step in &steps {
         write!(out, "\n{step}")?;
@@ -173,7 +164,8 @@ fn run(words: &Words) -> Result<()> {
         "dtype": dtype.to_string(),
         "kv_dtype": kv_dtype.to_string(),
         "gpu": gpu.json(),
-        "weight_bytes": backend.weight_bytes(),
+        "weight_bytes": model.weight_bytes(),
+        "experts": estimate.map(Estimate::json),
         "attention_blocks_per_multiprocessor": blocks,
         "steps": steps.iter().map(StepRoofline::json).collect::<Vec<_>>(),
     });

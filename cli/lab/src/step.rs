@@ -145,7 +145,7 @@ impl fmt::Display for StepRoofline {
             table.row([
                 launch.kernel.to_owned(),
                 times.to_string(),
-                if exchanges { "-".to_owned() } else { format!("{x} x {y} x {z}") },
+                if exchanges || x == 0 { "-".to_owned() } else { format!("{x} x {y} x {z}") },
                 launch.cost.floor.bytes.to_string(),
                 launch.cost.floor.flops.to_string(),
                 format!("{:.2}", 1e6 * self.gpu.seconds_of(&launch.cost)),

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
 use engine::ModelFiles;
-use engine::tools::answer::{AnswerReader, Part, ThoughtFormat};
+use engine::tools::answer::{AnswerReader, Part};
 use engine::tools::chat::ChatTemplate;
 use engine::tools::sampling::{SamplingOptions, SamplingParams};
 use engine::{Completion, Event, Llm, Prompt};
@@ -89,8 +89,8 @@ fn run(words: &Words) -> Result<()> {
         UsageError::new(format!("{} has no chat template; give one with --chat-template", files.name()))
     })?;
     let mut params = sampling(&args, &files)?;
-    let thoughts = ThoughtFormat::of_template(|text| template.mentions(text));
-    params.skip_special_tokens = !thoughts.is_some_and(ThoughtFormat::shows_special_tokens);
+    let mut talk = Talk::new(template, args.system);
+    params.skip_special_tokens = !talk.shows_special_tokens();
     let mut llm = Llm::load_with(&files, &options, progress::loading())?;
     report::print_device_notes(&llm);
     for (prefix, file) in engine.shared_prefixes()?.iter().zip(&engine.shared_prefix) {
@@ -98,7 +98,6 @@ fn run(words: &Words) -> Result<()> {
     }
     let interrupt = Interrupt::watch()?;
     let mut lines = Lines::new()?;
-    let mut talk = Talk::new(template, args.system);
     if lines.is_terminal() {
         eprintln!("{} - /help lists the commands", files.name());
     }

@@ -32,6 +32,8 @@ pub enum Typed<'a> {
 /// A conversation.
 pub struct Talk {
     template: ChatTemplate,
+    /// The format of the model's thoughts.
+    thoughts: Option<ThoughtFormat>,
     system: Option<String>,
     /// The role and text of each message except the system message.
     said: Vec<(&'static str, String)>,
@@ -57,7 +59,8 @@ impl<'a> Typed<'a> {
 impl Talk {
     /// Starts a conversation without messages, except for the system message if there is one.
     pub fn new(template: ChatTemplate, system: Option<String>) -> Self {
-        Talk { template, system, said: Vec::new() }
+        let thoughts = ThoughtFormat::of_template(|text| template.mentions(text));
+        Talk { template, thoughts, system, said: Vec::new() }
     }
 
     /// Removes all messages except the system message.
@@ -89,10 +92,14 @@ impl Talk {
         Ok(self.template.render(&messages, &RenderOptions::default())?)
     }
 
+    /// Whether special tokens separate thoughts from text. Answers must then contain them.
+    pub fn shows_special_tokens(&self) -> bool {
+        self.thoughts.is_some_and(ThoughtFormat::shows_special_tokens)
+    }
+
     /// Returns a reader that splits the answer to a prompt into thoughts and text.
     pub fn reader(&self, prompt: &str) -> AnswerReader {
-        let thoughts = ThoughtFormat::of_template(|text| self.template.mentions(text));
-        AnswerReader::new(None, Vec::new(), thoughts).after(prompt)
+        AnswerReader::new(None, Vec::new(), self.thoughts).after(prompt)
     }
 
     /// Writes the messages to a file, in the format of the chat API.

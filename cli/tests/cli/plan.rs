@@ -39,3 +39,25 @@ fn a_plan_shows_each_group_of_layers() {
         (Some(1024), Some(10))
     );
 }
+
+#[test]
+fn a_plan_of_experts_counts_those_that_steps_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plan.json");
+    let text = stdout(&["plan", "gpt-oss-20b", "--gpu", "h100", "--json", file.to_str().unwrap()]);
+    for line in [
+        "experts              4 of 32 per token in 24 layers: 3.6 of 20.9 billion parameters",
+        "12 layers, 8 heads of 64, the last 128 tokens: 24 KiB per token, at most 3 MiB per sequence",
+    ] {
+        assert!(text.lines().any(|shown| shown.trim() == line), "{text}");
+    }
+    assert!(text.starts_with("gpt-oss-20b in 16 bits, with experts in mxfp4, on 1 x h100"), "{text}");
+    let plan: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let steps = &plan["experts"]["steps"];
+    assert_eq!((steps[0]["experts_per_layer"].as_f64(), steps[1]["tokens"].as_u64()), (Some(4.0), Some(8)));
+    // Eight tokens use 21 of 32 experts, if routing is uniform.
+    let eight = steps[1]["experts_per_layer"].as_f64().unwrap();
+    assert!((eight - 32.0 * (1.0 - 0.875f64.powi(8))).abs() < 1e-9, "{eight}");
+    let weights = plan["weight_bytes_per_gpu"].as_f64().unwrap() / f64::from(1 << 30);
+    assert!((weights - 12.8).abs() < 0.1, "{weights}");
+}

@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::iter::successors;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -51,6 +51,17 @@ impl Mapping {
         file.seek(SeekFrom::Start(offset))?;
         file.read_exact(&mut map)?;
         Ok(Mapping { map: map.make_read_only()?, entry: None })
+    }
+
+    /// Discards pages of a mapped file from memory. The next access reads them again. Other pages stay as they are.
+    pub fn discard(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if self.entry.is_some() {
+            let discard = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: a mapping with an entry is a private, read-only mapping of a file, so discarding its pages loses no
+            // bytes: the next access reads them from the file, as the first one did. A failure changes nothing.
+            let _ = unsafe { self.map.unchecked_advise_range(discard, range.start, range.len()) };
+        }
     }
 
     /// Maps `len` zeros. They take no memory as long as they are only read.
@@ -154,6 +165,7 @@ mod tests {
         let file = File::open(&path).unwrap();
         let map = |offset, len| Mapping::of_file(&file, &path, offset, len).unwrap();
         let (one, two) = (map(0, 5_000), map(8_192, 1_808));
+        one.discard(0..4_096);
         assert!(one.iter().chain(two.iter()).all(|byte| *byte == 7));
         let range = one.as_ptr_range();
         let (first, past) = (range.start as usize, range.end as usize);

@@ -167,6 +167,30 @@ impl HostTensor {
         self.dtype
     }
 
+    /// Whether the bytes are in a mapped file. The system can then discard their pages and read them again.
+    pub fn is_mapped(&self) -> bool {
+        self.mapping().is_some()
+    }
+
+    /// Discards the pages of a mapped file that contain the bytes. The next access reads them again.
+    pub fn discard_pages(&self) {
+        if let Some((map, range)) = self.mapping() {
+            map.discard(range);
+        }
+    }
+
+    /// Returns the mapping that contains the bytes, and where they are.
+    fn mapping(&self) -> Option<(&Mapping, Range<usize>)> {
+        let (mut storage, mut range) = (&self.storage, 0..self.bytes().len());
+        while let Storage::Part(whole, part) = storage {
+            (storage, range) = (whole, part.start + range.start..part.start + range.end);
+        }
+        match storage {
+            Storage::Mapped(map) => Some((map, range)),
+            _ => None,
+        }
+    }
+
     /// The extents, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape

@@ -23,6 +23,7 @@ use pulp::{Arch, Simd, WithSimd};
 pub(super) use self::latent::parts;
 use super::math::{fold, multiply, softcap};
 use super::matmul::{Accumulate, LANES, View};
+use super::pages::prefetch;
 use super::stored::{HeadPart, LayerBlocks, StoredElement, scale};
 use super::threads::Threads;
 use crate::shape::KvShape;
@@ -491,17 +492,4 @@ impl<'a, E: StoredElement> Job<'a, E> {
 #[inline(always)]
 fn widen_scales(from: &[[u8; 2]], to: &mut [f32]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = scale(*from));
-}
-
-/// Prefetches the cache line at `at` into the second-level cache. The first level is full of the current chunk, and
-/// prefetching into it made decoding slower.
-#[inline(always)]
-fn prefetch<E>(at: *const E) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint. It accesses nothing and faults on no address, and SSE is part of every x86-64.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }

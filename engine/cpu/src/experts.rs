@@ -3,18 +3,25 @@
 //! Tokens are grouped by expert. A step therefore reads the weights of each expert at most once. The products of several
 //! experts run at the same time, in tiles of similar size. A token's result is the sum of its experts' results in order of
 //! their numbers. It does not depend on other tokens.
+//!
+//! If the weights do not fit in memory, experts stay in their file. The system reads them when tokens use them, and keeps
+//! as many as fit in the page cache.
 
 use std::ops::Range;
 
+use checkpoint::Result;
 use checkpoint::config::{Activation, Clamp};
+use checkpoint::tensor::HostTensor;
 
 use super::math::{activate, clamped_gate, compiled, multiply};
 use super::projection::CpuProjection;
 use super::routing::{Choice, Router, Scratch};
-use super::{Cpu, CpuTensor};
+use super::{Cpu, CpuTensor, CpuWeight};
 
 /// Rows of activations that are computed at a time, unless one expert has more. It bounds the memory for them.
 const ROWS: usize = 2048;
+/// Experts that are copied from their file at a time.
+const COPIED: usize = 8;
 
 /// The experts of a layer.
 pub struct CpuExperts {
@@ -22,8 +29,22 @@ pub struct CpuExperts {
     pub router: Router,
     /// How experts combine gate and up.
     pub unit: GatedUnit,
-    /// The gate, up and down projections of each expert. A shared expert is the last one.
-    pub experts: Vec<[CpuProjection; 3]>,
+    /// A shared expert is the last one.
+    pub experts: Vec<CpuExpert>,
+}
+
+/// The gate, up and down projections of an expert.
+pub enum CpuExpert {
+    /// Projections in memory.
+    Loaded([CpuProjection; 3]),
+    /// Projections in their file. Each use copies them.
+    Stored([StoredProjection; 3]),
+}
+
+/// A projection that stays in its file: its weight and its optional bias.
+pub struct StoredProjection {
+    weight: HostTensor,
+    bias: Option<CpuWeight>,
 }
 
 /// The combination of a gate and an up projection.
@@ -60,11 +81,31 @@ impl Cpu {
         out.as_mut_slice().fill(0.0);
         if x.rows() > 0 {
             let plan = self.plan(logits, weight);
-            for experts in plan.batches() {
+            for experts in plan.batches(|expert| matches!(weight.experts[expert], CpuExpert::Stored(_))) {
                 self.add_experts(&mut out, x, weight, &plan, experts);
             }
         }
         out
+    }
+
+    /// Takes the matrices of a projection that stays in its file.
+    ///
+    /// # Errors
+    /// If the system has no memory for the bias.
+    pub fn stored_projection(&self, weight: HostTensor, bias: Option<HostTensor>) -> Result<StoredProjection> {
+        Ok(StoredProjection { weight, bias: bias.map(|bias| self.weight(bias)).transpose()? })
+    }
+
+    /// Copies the projections of an expert from their file. Returns `None` if they are in memory.
+    ///
+    /// # Panics
+    /// If the system has no memory for them.
+    fn copied_expert(&self, expert: &CpuExpert) -> Option<[CpuProjection; 3]> {
+        let CpuExpert::Stored(stored) = expert else { return None };
+        Some(stored.each_ref().map(|StoredProjection { weight, bias }| {
+            let weight = self.copied(weight).unwrap_or_else(|error| panic!("an expert cannot be read: {error}"));
+            CpuProjection { weight, bias: bias.clone() }
+        }))
     }
 
     fn plan(&self, logits: &CpuTensor, weight: &CpuExperts) -> Plan {
@@ -98,10 +139,14 @@ impl Cpu {
             })
             .collect();
         let inputs: Vec<&CpuTensor> = rows.iter().map(|rows| rows.inputs.as_ref().unwrap_or(x)).collect();
+        let copied: Vec<_> = rows.iter().map(|rows| self.copied_expert(&weight.experts[rows.expert])).collect();
         let project = |inputs: &[&CpuTensor], parts: &[usize]| -> Vec<CpuTensor> {
             let mut all = Vec::new();
-            for (rows, x) in rows.iter().zip(inputs) {
-                all.extend(parts.iter().map(|part| (&weight.experts[rows.expert][*part], *x)));
+            for ((rows, copied), x) in rows.iter().zip(&copied).zip(inputs) {
+                let ((CpuExpert::Loaded(own), _) | (_, Some(own))) = (&weight.experts[rows.expert], copied) else {
+                    unreachable!("an expert is in memory or was copied")
+                };
+                all.extend(parts.iter().map(|part| (&own[*part], *x)));
             }
             self.apply_all(&all)
         };
@@ -174,15 +219,17 @@ impl GatedUnit {
 }
 
 impl Plan {
-    /// Divides the experts into ranges with a limited number of rows. An expert with more rows has a range of its own.
-    fn batches(&self) -> Vec<Range<usize>> {
-        let (mut batches, mut start, mut rows) = (Vec::new(), 0, 0);
+    /// Divides the experts into ranges with a limited number of rows, and of used experts that are in their file. An expert
+    /// with more rows has a range of its own.
+    fn batches(&self, is_stored: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+        let (mut batches, mut start, mut rows, mut copied) = (Vec::new(), 0, 0, 0);
         for (expert, tokens) in self.tokens.iter().enumerate() {
-            if rows > 0 && rows + tokens.len() > ROWS {
+            if rows > 0 && (rows + tokens.len() > ROWS || copied == COPIED) {
                 batches.push(start..expert);
-                (start, rows) = (expert, 0);
+                (start, rows, copied) = (expert, 0, 0);
             }
             rows += tokens.len();
+            copied += usize::from(!tokens.is_empty() && is_stored(expert));
         }
         batches.push(start..self.tokens.len());
         batches

@@ -22,6 +22,7 @@ mod panels;
 mod product;
 mod projection;
 mod quantised;
+mod recurrent;
 mod routing;
 mod rows;
 mod shape;
@@ -44,10 +45,11 @@ use checkpoint::{Error, Result};
 use pulp::Arch;
 
 pub use attention::{Attention, Span};
-pub use experts::{CpuExperts, GatedUnit};
+pub use experts::{CpuExpert, CpuExperts, GatedUnit, StoredProjection};
 pub use kv::{rounded, write_kv};
 pub use latent::CpuLatent;
 pub use projection::CpuProjection;
+pub use recurrent::{CpuRecurrent, NO_BLOCK, States};
 pub use routing::Router;
 pub use shape::KvShape;
 pub use tensor::CpuTensor;
@@ -250,6 +252,7 @@ impl Cpu {
         match tensor.shape().len() {
             2 if tensor.quantised().is_some() => {
                 let packed = PackedMatrix::new(&tensor, &self.threads, &self.pages)?;
+                tensor.discard_pages();
                 Ok(CpuWeight(WeightData::Quantised(Arc::new(packed))))
             }
             1 | 2 => Ok(CpuWeight(WeightData::Elements(Arc::new(tensor.into_elements())))),
@@ -264,7 +267,16 @@ impl Cpu {
     pub fn to_projection(&self, weight: CpuWeight, is_embedding: bool) -> Result<CpuWeight> {
         let WeightData::Elements(tensor) = weight.0 else { return Ok(weight) };
         let panels = Arc::new(Panels::new(&tensor, &self.threads, &self.pages)?);
+        tensor.discard_pages();
         Ok(CpuWeight(WeightData::Panels(panels, is_embedding.then_some(tensor))))
+    }
+
+    /// Copies a matrix into the form that projections use.
+    fn copied(&self, matrix: &HostTensor) -> Result<CpuWeight> {
+        Ok(CpuWeight(match matrix.quantised() {
+            Some(_) => WeightData::Quantised(Arc::new(PackedMatrix::new(matrix, &self.threads, &self.pages)?)),
+            None => WeightData::Panels(Arc::new(Panels::new(matrix, &self.threads, &self.pages)?), None),
+        }))
     }
 
     /// Returns rows `tokens` of the embedding `table`, which contains the tokens in `vocab`. Tokens outside `vocab`

@@ -46,6 +46,25 @@ fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
+/// The logistic function.
+#[inline(always)]
+pub(super) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// `ln(1 + e^x)`
+#[inline(always)]
+pub(super) fn softplus(x: f32) -> f32 {
+    // Above 20 the difference from `x` is less than half a unit in the last place.
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
+
+/// `x = x * silu(gate)`
+#[inline(always)]
+pub(super) fn silu_gate(x: &mut [f32], gate: &[f32]) {
+    x.iter_mut().zip(gate).for_each(|(x, gate)| *x *= silu(*gate));
+}
+
 /// `x = act(x)`
 #[inline(always)]
 pub(super) fn activate(x: &mut [f32], act: Activation) {

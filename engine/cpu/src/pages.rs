@@ -105,6 +105,18 @@ impl DerefMut for Lines {
     }
 }
 
+/// Prefetches the cache line at `at` into the second-level cache. Prefetching into the first level made decoding slower.
+#[inline(always)]
+pub(crate) fn prefetch<E>(at: *const E) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint. It accesses nothing and faults on no address, and SSE is part of every x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

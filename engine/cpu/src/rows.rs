@@ -73,6 +73,13 @@ pub(super) fn unweighted_head_norm(x: &mut [f32], width: usize, eps: f32) {
     }
 }
 
+/// Scales `x` to a length. `eps` is added to the sum of squares.
+#[inline(always)]
+pub(super) fn scale_to_length(x: &mut [f32], length: f32, eps: f32) {
+    let factor = length / (squares(x) + eps).sqrt();
+    x.iter_mut().for_each(|x| *x *= factor);
+}
+
 /// Returns the sum of the squares of `x`.
 #[inline(always)]
 pub(super) fn squares(x: &[f32]) -> f32 {

@@ -9,7 +9,7 @@ pub mod cpu;
 pub mod cuda;
 
 use crate::batch::Batch;
-pub use crate::config::{Activation, Clamp, Latent, Routing, SharedExpert};
+pub use crate::config::{Activation, Clamp, Latent, Recurrent, Routing, SharedExpert};
 use std::ops::Range;
 
 use crate::error::Result;
@@ -68,6 +68,13 @@ impl HostLinear {
         HostLinear { weight: self.weight.rows(range.clone()), bias: self.bias.as_ref().map(|bias| bias.rows(range)) }
     }
 
+    /// Copies the rows of some of the outputs, in the given order.
+    pub fn gathered(&self, rows: impl IntoIterator<Item = usize>) -> Self {
+        let rows: Vec<usize> = rows.into_iter().collect();
+        let bias = self.bias.as_ref().map(|bias| bias.gathered(rows.iter().copied()));
+        HostLinear { weight: self.weight.gathered(rows.iter().copied()), bias }
+    }
+
     /// Returns the part that uses some of the inputs: columns of the weight. Only one part may have the bias, so that
     /// it is added once.
     ///
@@ -112,12 +119,34 @@ pub struct HostExperts {
     pub shared: Option<SharedExpert>,
 }
 
+/// A worker's part of a layer that keeps a state, as it was loaded, besides its projections.
+pub struct HostRecurrent {
+    /// The worker's sizes.
+    pub layer: Recurrent,
+    /// `[channels, kernel]`
+    pub kernel: HostTensor,
+    /// `[channels]`
+    pub bias: Option<Vec<f32>>,
+    /// `[heads]`: the factor on a head's step that gives the logarithm of its decay.
+    pub decay: Vec<f32>,
+    /// `[heads]`: added to steps.
+    pub step_bias: Vec<f32>,
+    /// `[heads]`: the factor on a value that is added to the head's result.
+    pub skip: Option<Vec<f32>>,
+    /// The norm of results: `[value_dim]` in a delta net, `[heads * value_dim]` in Mamba-2.
+    pub norm: Option<HostTensor>,
+    /// Added to the mean of squares.
+    pub eps: f32,
+}
+
 /// An elementwise change of a matrix `x`.
 pub enum Change<'a, T> {
     /// Multiplies by a factor.
     Scale(f32),
     /// Replaces `x` by `c * tanh(x / c)`.
     Softcap(f32),
+    /// Replaces `x` by its logistic function.
+    Sigmoid,
     /// Adds a matrix of the same shape.
     Add(&'a T),
     /// Multiplies by columns of another matrix.
@@ -206,6 +235,8 @@ pub trait Backend: Send + 'static {
     type ExpertsWeight: Send;
     /// The projections between heads and latent vectors.
     type LatentWeight: Send;
+    /// The weights of a layer that keeps a state, besides its projections.
+    type RecurrentWeight: Send;
     /// Queries, keys and values of the new tokens.
     type Qkv: Send;
     /// A [`Batch`] on the device.
@@ -250,6 +281,8 @@ pub trait Backend: Send + 'static {
         queries: Vec<HostTensor>,
         values: Vec<HostTensor>,
     ) -> Result<Self::LatentWeight>;
+    /// Copies the weights of a layer that keeps a state to the device.
+    fn recurrent_weight(&self, weights: HostRecurrent) -> Result<Self::RecurrentWeight>;
     /// Allocates a pool of `num_blocks` blocks, and space for `swap_blocks` more in host memory. With several groups
     /// of layers, these are numbers of pages.
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self::KvCache>;
@@ -358,6 +391,17 @@ pub trait Backend: Send + 'static {
     fn latent_qkv(&self, query: [&Self::Tensor; 2], key: [&Self::Tensor; 2], weight: &Self::LatentWeight) -> Self::Qkv;
     /// Projects the results of attention over latent vectors to values of heads, `[T, heads * value]`.
     fn latent_values(&self, attended: &Self::Tensor, weight: &Self::LatentWeight) -> Self::Tensor;
+    /// Convolves `x [T, channels]` with the inputs of each sequence's earlier tokens. If the layer has heads, takes the
+    /// tokens through the heads' states, and normalises and gates the results. `heads` has the columns that control decays
+    /// and rates of change, and the gates. Stores the new states of layer `cache.1`. The result is `[T, heads * value_dim]`.
+    fn recurrent(
+        &self,
+        x: &Self::Tensor,
+        heads: Option<[&Self::Tensor; 2]>,
+        weight: &Self::RecurrentWeight,
+        cache: (&mut Self::KvCache, usize),
+        inputs: &Self::Inputs,
+    ) -> Self::Tensor;
     /// Changes each element of `x`.
     fn change(&self, x: &mut Self::Tensor, change: Change<'_, Self::Tensor>);
     /// Normalises each row of `x`. If the norm's weight is shorter than a row, it normalises each part of that length.

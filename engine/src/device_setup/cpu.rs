@@ -1,6 +1,7 @@
 //! Loading a model onto the CPU, whole or divided among workers.
 
-use super::{LoadedModel, kv_layout, text_only};
+use super::host_memory::{experts_on_disk, host_memory};
+use super::{LoadedModel, kv_layout, no_drafts, unloaded};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
@@ -38,9 +39,11 @@ pub(super) fn load_model(
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
     let threads = if of == 1 { options.threads } else { Some(threads_per_worker(options)) };
+    let on_disk = experts_on_disk(config, weights.bytes(None), host_memory());
     let backend = || -> Result<CpuBackend> {
         let backend = CpuBackend::new(threads)?;
-        Ok(if options.round_activations { backend.with_rounded_activations() } else { backend })
+        let backend = if options.round_activations { backend.with_rounded_activations() } else { backend };
+        Ok(if on_disk.is_some() { backend.with_stored_experts() } else { backend })
     };
     let first = backend()?;
     let Reserved { mut caches, num_blocks, swap_blocks, note: shortage } =
@@ -67,8 +70,10 @@ pub(super) fn load_model(
     });
     let notes = note
         .into_iter()
-        .chain(text_only(config))
+        .chain(unloaded(config))
+        .chain(no_drafts(&layout, options))
         .chain(shortage)
+        .chain(on_disk.clone())
         .chain(widened)
         .chain(unrounded)
         .chain(unscaled)

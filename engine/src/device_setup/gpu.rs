@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use launch::Driver;
 
-use super::{LoadedModel, kv_layout, text_only};
+use super::{LoadedModel, kv_layout, no_drafts, unloaded};
 use crate::backend::Backend;
 use crate::backend::cuda::{CudaBackend, GpuGroup, check_layout, check_workers};
 use crate::config::ModelConfig;
@@ -140,7 +140,8 @@ impl OpenGpus {
         let swap_blocks = options.swap_blocks(&layout, num_blocks);
         let tightest = loaded.iter().min_by_key(|worker| worker.memory.kv_cache).unwrap_or(&loaded[0]);
         let name = if of == 1 { tightest.backend.name().into() } else { format!("{of} x {}", tightest.backend.name()) };
-        let notes = text_only(config).into_iter().chain(widening_note(tightest, dtype)).collect();
+        let notes = unloaded(config).chain(no_drafts(&layout, options));
+        let notes = notes.chain(widening_note(tightest, dtype)).collect();
         let quantised = tightest.backend.quantised();
         let device = DeviceInfo { name, dtype, quantised, memory: Some(tightest.memory), notes };
 

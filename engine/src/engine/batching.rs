@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::batch::{Batch, Span};
-use crate::kv::blocks_for;
+use crate::kv::{NO_BLOCK, blocks_for};
 use crate::sampling::SampleRow;
 use crate::scheduler::{Scheduler, Step};
 use crate::sequence::Sequence;
@@ -50,14 +50,23 @@ pub(crate) fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>) 
     let first = pool.boundary().filter(|_| seq.table.is_long()).unwrap_or(0);
     batch.positions.extend(range.clone().map(|p| (first + p) as u32));
     for (at, (to, group)) in batch.groups.iter_mut().zip(pool.groups()).enumerate() {
-        let blocks = &seq.table.lane(at).blocks()[..blocks_for(range.end, size)];
+        let lane = seq.table.lane(at);
+        let blocks = &lane.blocks()[..blocks_for(range.end, size)];
+        // Blocks that do not exist have no numbers. In a group of states, backends look for them.
+        let id = |block: u32| if block == NO_BLOCK { NO_BLOCK } else { block * group.id_step as u32 };
+        if group.is_state() {
+            let first = to.blocks.len();
+            to.blocks.extend(blocks.iter().map(|&block| id(block)));
+            if let Some(source) = lane.state_before(range.start, size) {
+                to.blocks[first + (range.start - 1) / size] = id(source);
+            }
+            continue;
+        }
         if group.id_step == 1 {
             to.slots.extend(range.clone().map(|p| seq.table.slot(at, p)));
             to.blocks.extend_from_slice(blocks);
             continue;
         }
-        // Blocks that a window has left behind have no numbers. Nothing reads their entries.
-        let id = |block: u32| block.wrapping_mul(group.id_step as u32);
         to.slots.extend(range.clone().map(|p| id(blocks[p / size]) * size as u32 + (p % size) as u32));
         to.blocks.extend(blocks.iter().map(|&block| id(block)));
     }

@@ -53,14 +53,17 @@ impl Engine {
         let most = params.max_tokens.min(max_len - prompt.len());
         // The last generated token needs no slot, because no token follows it.
         let longest = blocks_for(prompt.len() + most.saturating_sub(1), block_size);
-        let shared = prompt.len() / block_size;
         let pinned = self.pinned_blocks(prompt.len() + most, prompt, params).min(self.pinned_blocks(
             prompt.len(),
             prompt,
             params,
         ));
+        // Beams that are computed again share a prefix only where its states are kept. A beam may read one state and
+        // write another.
+        let shared = if self.pool.has_states() { pinned } else { prompt.len() / block_size };
         let needed = shared + beam.width * (longest - shared) - pinned;
-        if !self.holds(Counts::each(self.config.groups.len(), needed)) {
+        let blocks = |group: usize| if self.config.groups[group].is_state() { 2 * beam.width } else { needed };
+        if !self.holds(Counts::by(self.config.groups.len(), blocks)) {
             let there = match self.config.groups.len() {
                 1 => self.scheduler.capacity().to_string(),
                 _ => "fewer".into(),
@@ -88,6 +91,7 @@ impl Engine {
         let own = all - self.pinned_blocks(tokens, prompt, params).min(all);
         let at_once = self.pool.blocks_at_once(tokens, 1);
         self.holds(Counts::by(self.config.groups.len(), |group| match params.beam {
+            _ if self.config.groups[group].is_state() => at_once.of(group),
             Some(_) => own,
             None => own.min(at_once.of(group)),
         }))

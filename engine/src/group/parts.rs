@@ -56,7 +56,9 @@ impl SequenceGroup {
         let (running, middle, ticket) = if self.at_prompt() {
             let middle = self.outputs.start + keep;
             let prompt = self.running[0].tokens.clone();
-            let seq = Sequence { index: middle, ..Sequence::new(prompt, pool, self.params.logprobs.is_some()) };
+            let kept_states = self.running[0].kept_states.clone();
+            let seq = Sequence::new(prompt, pool, self.params.logprobs.is_some());
+            let seq = Sequence { index: middle, kept_states, ..seq };
             let seq = seq.constrained(self.params.constraint.as_ref());
             (vec![seq], middle, None)
         } else {
@@ -127,14 +129,17 @@ impl SequenceGroup {
     /// `chunk` of its tokens are computed per step.
     pub fn at_most(&self, blocks: usize, pool: &BlockPool, chunk: usize) -> Counts {
         let groups = pool.groups().len();
-        if self.keeps_all_blocks() || !pool.has_windows() {
+        if !pool.has_windows() {
             return Counts::each(groups, blocks);
         }
         let most = pool.blocks_at_once(usize::MAX, chunk);
-        Counts::by(groups, |group| blocks.min(most.of(group)))
+        Counts::by(groups, |group| match self.keeps_all_blocks() && !pool.groups()[group].is_state() {
+            true => blocks,
+            false => blocks.min(most.of(group)),
+        })
     }
 
-    /// Whether the group keeps blocks that the window has left behind. Beams keep them. They cannot be divided, so all
+    /// Whether the group keeps keys and values that the window has left behind. Beams keep them. They cannot be divided, so all
     /// must fit together, and they fit again after any preemption only if they share their whole common prefix.
     pub fn keeps_all_blocks(&self) -> bool {
         self.params.beam.is_some()

@@ -9,6 +9,8 @@ use super::layout::{CacheGroup, blocks_for};
 pub fn blocks_at_once(groups: &[CacheGroup], block_size: usize, tokens: usize, chunk: usize) -> Counts {
     let all = blocks_for(tokens, block_size);
     Counts::by(groups.len(), |group| match groups[group].window {
+        // The state moves on in its block.
+        _ if groups[group].is_state() => all.min(1),
         // The window may begin anywhere in a block.
         Some(window) => all.min(blocks_for(window.max(1) - 1 + chunk.max(1) - 1, block_size) + 1),
         None => all,
@@ -39,7 +41,7 @@ mod tests {
     use super::*;
 
     fn group(window: Option<usize>, blocks_per_page: usize) -> CacheGroup {
-        CacheGroup { window, is_latent: false, blocks_per_page, id_step: 1 }
+        CacheGroup { window, is_latent: false, blocks_per_page, id_step: 1, state_stride: None }
     }
 
     #[test]

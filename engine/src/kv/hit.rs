@@ -9,6 +9,8 @@
 //!   window of two  [ ][ ][x][x][ ][x][ ]          the hit ends after block 3, whose window is complete
 //! ```
 
+use std::sync::Arc;
+
 use super::pool::BlockPool;
 use super::prefix::{PrefixId, Text};
 use super::table::{BlockTable, Lane, NO_BLOCK, num_out_of_window};
@@ -89,6 +91,11 @@ impl PrefixHit {
     pub(super) fn into_parts(mut self) -> (BlockTable, Vec<SwappedBlock>) {
         let swapped = std::mem::take(&mut self.swapped);
         (self.into_table(), swapped)
+    }
+
+    /// Asks for the states of recurrent layers after these numbers of blocks, see [`BlockTable::keep_states`].
+    pub fn keep_states(&mut self, ends: Option<&Arc<[u32]>>) {
+        self.table.keep_states(ends);
     }
 
     /// Gives back the blocks that no later token sees.
@@ -174,10 +181,11 @@ impl<'a> Lookup<'a> {
         lookup
     }
 
-    /// Whether a group needs all blocks of a prefix. A single group needs them to identify the prefixes.
+    /// Whether a group needs all blocks of a prefix. A single group needs them to identify the prefixes. A group of states
+    /// never has them all.
     fn needs_all(&self, group: usize) -> bool {
         let groups = self.pool.groups();
-        self.whole || groups.len() == 1 || groups[group].window.is_none()
+        !groups[group].is_state() && (self.whole || groups.len() == 1 || groups[group].window.is_none())
     }
 
     fn found(&self, group: usize, at: usize) -> Found {
@@ -238,7 +246,7 @@ impl<'a> Lookup<'a> {
                     _ => unreachable!("every group can resume after the prefix"),
                 });
             }
-            lanes.push(Lane { blocks, num_freed: first });
+            lanes.push(Lane::new(blocks, first));
         }
         drop((cache, swap));
         let branch = self.prefixes.len();

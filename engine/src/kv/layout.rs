@@ -13,12 +13,14 @@ use std::fmt;
 use super::KvDtype;
 use super::capacity;
 use super::counts::Counts;
-use crate::config::LayerKv;
+use crate::config::{LayerKv, LayerMemory};
 
 /// Most blocks of the group with the largest blocks in a page whose size fits all groups exactly.
 const MOST_PER_PAGE: usize = 64;
 /// If exact pages are larger than that, blocks are padded. At most one in this many bytes of a page is padding.
 const PARTS_PER_WASTE: usize = 32;
+/// Largest exact page in bytes, unless it holds one block of the group with the largest blocks.
+const MOST_BYTES: usize = 100 << 20;
 /// Pages are multiples of this number of bytes if blocks are padded.
 const ALIGNMENT: usize = 16;
 
@@ -27,6 +29,9 @@ const ALIGNMENT: usize = 16;
 /// Layers with equal heads and equal windows form a group. Each group has blocks of its own: a block holds the keys and
 /// values of `block_size` tokens in every layer of the group. A layer that reads another layer's cache owns nothing. A
 /// layer with latent vectors caches one vector per token, which is both key and value.
+///
+/// Recurrent layers with states of equal size form a group too. Block `i` of a sequence holds their states after the
+/// last token of the block, or after the last token so far. Only the states that are needed have a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// The groups, in the order of their first layers.
@@ -52,6 +57,8 @@ pub struct KvGroup {
     pub window: Option<usize>,
     /// With `Some(n)`, only keys are cached. The last `n` elements of a key are its value.
     pub latent: Option<usize>,
+    /// For recurrent layers, the f32 elements of a layer's state. Such a group has no heads.
+    pub state: Option<usize>,
     /// Blocks in a page.
     pub blocks_per_page: usize,
     /// Unused bytes at the end of each block in each layer.
@@ -69,24 +76,46 @@ pub struct CacheGroup {
     pub blocks_per_page: usize,
     /// See [`KvLayout::id_step`].
     pub id_step: usize,
+    /// For a group of recurrent layers: a prompt's states are kept at least every so many blocks. `None` for keys and
+    /// values.
+    pub state_stride: Option<usize>,
 }
+
+/// A state depends on the states after the token before it, and on no earlier ones.
+const STATE_WINDOW: usize = 2;
 
 impl CacheGroup {
     /// The only group of a cache. A page is a block.
     pub fn only(window: Option<usize>) -> Self {
-        CacheGroup { window, is_latent: false, blocks_per_page: 1, id_step: 1 }
+        CacheGroup { window, is_latent: false, blocks_per_page: 1, id_step: 1, state_stride: None }
+    }
+
+    /// A group of recurrent layers.
+    pub fn states(state_stride: usize, blocks_per_page: usize, id_step: usize) -> Self {
+        let state_stride = Some(state_stride.max(1));
+        CacheGroup { window: Some(STATE_WINDOW), is_latent: false, blocks_per_page, id_step, state_stride }
+    }
+
+    /// Whether the group keeps states of recurrent layers.
+    pub fn is_state(&self) -> bool {
+        self.state_stride.is_some()
     }
 }
 
 impl fmt::Display for KvGroup {
-    /// Writes the layers, their heads and their window, such as `52 layers, 16 heads of 128, the last 1024 tokens`.
+    /// Writes the layers, their heads and their window, such as `52 layers, 16 heads of 128, the last 1024 tokens`, or the
+    /// size of their states, such as `30 layers, a state of 62.8 MiB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |count: usize, name: &str| format!("{count} {name}{}", if count == 1 { "" } else { "s" });
         let layers = plural(self.layers.len(), "layer");
-        let heads = match self.latent {
-            Some(_) => plural(self.heads, "latent vector"),
-            None => plural(self.heads, "head"),
-        };
+        if let Some(bytes) = self.state_bytes() {
+            let kib = bytes as f64 / 1024.0;
+            return match kib < 1024.0 {
+                true => write!(f, "{layers}, a state of {kib:.1} KiB"),
+                false => write!(f, "{layers}, a state of {:.1} MiB", kib / 1024.0),
+            };
+        }
+        let heads = plural(self.heads, if self.latent.is_some() { "latent vector" } else { "head" });
         write!(f, "{layers}, {heads} of {}, ", self.head_dim)?;
         match self.window {
             Some(window) => write!(f, "the last {window} tokens"),
@@ -104,20 +133,39 @@ pub struct LayerPlace {
     pub index: usize,
 }
 
+impl KvGroup {
+    /// A group of layers that keep `memory`, still without layers.
+    fn of(memory: LayerMemory) -> Self {
+        let (kv, state) = match memory {
+            LayerMemory::Kv(kv) => (kv, None),
+            LayerMemory::State { elements } => {
+                let (heads, head_dim, window) = (0, 0, Some(STATE_WINDOW));
+                (LayerKv { heads, head_dim, window, source: 0, latent: None }, Some(elements))
+            }
+        };
+        let LayerKv { heads, head_dim, window, latent, .. } = kv;
+        KvGroup { layers: Vec::new(), heads, head_dim, window, latent, state, blocks_per_page: 1, padding: 0 }
+    }
+
+    /// Bytes of a sequence's states in all layers. `None` for keys and values.
+    pub fn state_bytes(&self) -> Option<usize> {
+        Some(self.layers.len() * self.state? * size_of::<f32>())
+    }
+}
+
 impl KvLayout {
     /// The layout for a model with the given layers. A layer's source must own its cache and must not come later.
-    pub fn new(layers: &[LayerKv], block_size: usize, dtype: KvDtype) -> Self {
+    pub fn new(layers: &[impl Copy + Into<LayerMemory>], block_size: usize, dtype: KvDtype) -> Self {
         let (mut groups, mut places): (Vec<KvGroup>, Vec<LayerPlace>) = Default::default();
-        for (layer, &LayerKv { heads, head_dim, window, source, latent }) in layers.iter().enumerate() {
-            if source < layer {
+        for (layer, memory) in layers.iter().map(|&layer| layer.into()).enumerate() {
+            if let Some(source) = memory.kv().map(|kv| kv.source).filter(|source| *source < layer) {
                 places.push(places[source]);
                 continue;
             }
-            let kind = (heads, head_dim, window, latent);
-            let same = |group: &KvGroup| (group.heads, group.head_dim, group.window, group.latent) == kind;
+            let own = KvGroup::of(memory);
+            let same = |group: &KvGroup| KvGroup { layers: Vec::new(), ..group.clone() } == own;
             let group = groups.iter().position(same).unwrap_or_else(|| {
-                let (layers, blocks_per_page, padding) = (Vec::new(), 1, 0);
-                groups.push(KvGroup { layers, heads, head_dim, window, latent, blocks_per_page, padding });
+                groups.push(own);
                 groups.len() - 1
             });
             places.push(LayerPlace { group, index: groups[group].layers.len() });
@@ -130,7 +178,7 @@ impl KvLayout {
 
     /// The layout for a model whose `layers` layers are all alike and see all positions.
     pub fn uniform(layers: usize, heads: usize, head_dim: usize, block_size: usize, dtype: KvDtype) -> Self {
-        let layer = |source| LayerKv { heads, head_dim, window: None, source, latent: None };
+        let layer = |source| LayerMemory::Kv(LayerKv { heads, head_dim, window: None, source, latent: None });
         KvLayout::new(&(0..layers).map(layer).collect::<Vec<_>>(), block_size, dtype)
     }
 
@@ -138,6 +186,7 @@ impl KvLayout {
     pub fn of_workers(mut self, workers: usize) -> Self {
         for group in &mut self.groups {
             group.heads *= workers;
+            group.state = group.state.map(|elements| elements * workers);
             group.padding *= workers;
         }
         self
@@ -161,17 +210,31 @@ impl KvLayout {
 
     /// Bytes of one block in one layer of a group.
     pub fn layer_bytes(&self, group: usize) -> usize {
-        self.layer_shape(group).block_bytes()
+        let KvGroup { padding, state, .. } = self.groups[group];
+        match state {
+            Some(elements) => elements * size_of::<f32>() + padding,
+            None => self.layer_shape(group).block_bytes(),
+        }
     }
 
-    /// Bytes of one block of a group: keys and values of `block_size` tokens in its layers, with their scales.
+    /// Bytes of one block of a group: keys and values of `block_size` tokens in its layers, with their scales, or the
+    /// states of its layers.
     pub fn group_block_bytes(&self, group: usize) -> usize {
         self.groups[group].layers.len() * self.layer_bytes(group)
     }
 
-    /// Bytes of `block_size` tokens in every layer.
+    /// Bytes of the keys and values of `block_size` tokens in every layer.
     pub fn block_bytes(&self) -> usize {
-        (0..self.groups.len()).map(|group| self.group_block_bytes(group)).sum()
+        let keys = (0..self.groups.len()).filter(|&group| self.groups[group].state.is_none());
+        keys.map(|group| self.group_block_bytes(group)).sum()
+    }
+
+    /// The number of blocks whose keys and values take about as much memory as a group's states. A prompt's states are
+    /// kept that often. Small states are kept in every block.
+    fn state_stride(&self, group: usize) -> Option<usize> {
+        self.groups[group].state?;
+        let stride = self.group_block_bytes(group) / self.block_bytes().max(1);
+        Some(stride.clamp(1, u32::MAX as usize))
     }
 
     /// Bytes of a page. With one group, a page is a block.
@@ -213,6 +276,7 @@ impl KvLayout {
             is_latent: group.latent.is_some(),
             blocks_per_page: group.blocks_per_page,
             id_step: self.id_step(at),
+            state_stride: self.state_stride(at),
         };
         self.groups.iter().enumerate().map(group).collect()
     }
@@ -223,7 +287,8 @@ impl KvLayout {
     fn divide_pages(&mut self) {
         let bytes: Vec<usize> = (0..self.groups.len()).map(|group| self.group_block_bytes(group)).collect();
         let Some(&largest) = bytes.iter().max().filter(|&&largest| largest > 0) else { return };
-        let exact = bytes.iter().try_fold(1, |a, &b| lcm(a, b)).filter(|page| page / largest <= MOST_PER_PAGE);
+        let fits = |page: &usize| page / largest <= MOST_PER_PAGE && (*page <= MOST_BYTES || *page == largest);
+        let exact = bytes.iter().try_fold(1, |a, &b| lcm(a, b)).filter(fits);
         let exact = exact.map(|page| (page, bytes.iter().map(|block| page / block).collect::<Vec<_>>()));
         let (page, counts) = exact.unwrap_or_else(|| {
             let counts = |page: usize| bytes.iter().map(|block| page / block).collect::<Vec<_>>();
@@ -278,8 +343,8 @@ mod tests {
     use super::*;
     use crate::tensor::DType;
 
-    fn layer(window: Option<usize>, source: usize) -> LayerKv {
-        LayerKv { heads: 2, head_dim: if window.is_some() { 8 } else { 16 }, window, source, latent: None }
+    fn layer(window: Option<usize>, source: usize) -> LayerMemory {
+        LayerMemory::Kv(LayerKv { heads: 2, head_dim: if window.is_some() { 8 } else { 16 }, window, source, latent: None })
     }
 
     #[test]
@@ -302,7 +367,7 @@ mod tests {
         let layers = kinds.iter().flat_map(|&(layers, heads, head_dim, window)| {
             std::iter::repeat_n(LayerKv { heads, head_dim, window, source: 0, latent: None }, layers)
         });
-        let own = |(source, layer)| LayerKv { source, ..layer };
+        let own = |(source, layer)| LayerMemory::Kv(LayerKv { source, ..layer });
         KvLayout::new(&layers.enumerate().map(own).collect::<Vec<_>>(), 16, dtype)
     }
 

@@ -45,6 +45,6 @@ pub use moves::{BlockCopy, BlockMoves};
 pub use pool::BlockPool;
 pub use prefix::{Prefix, PrefixId};
 pub use relocation::relocate;
-pub use table::{BlockTable, Lane, OutOfBlocks, blocks_needed, distinct_blocks};
+pub use table::{BlockTable, Lane, NO_BLOCK, OutOfBlocks, blocks_needed, distinct_blocks, state_ends};
 pub use tier::SwapTier;
 pub use usage::PoolUsage;

@@ -5,6 +5,7 @@ mod blocks;
 mod group;
 mod integrity;
 mod pages;
+mod states;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,6 +30,7 @@ struct Shared {
     num_pages: usize,
     groups: Vec<CacheGroup>,
     has_windows: bool,
+    has_states: bool,
     boundary: Option<usize>,
     blocks: Mutex<Blocks>,
 }
@@ -55,7 +57,10 @@ impl BlockPool {
         let num_pages = num_pages.min(u32::MAX as usize / most_per_page - 4);
         let blocks = Mutex::new(Blocks::new(num_pages as u32, block_size, &groups));
         let has_windows = groups.iter().any(|group| group.window.is_some());
-        BlockPool { shared: Arc::new(Shared { block_size, num_pages, groups, has_windows, boundary, blocks }) }
+        let has_states = groups.iter().any(CacheGroup::is_state);
+        BlockPool {
+            shared: Arc::new(Shared { block_size, num_pages, groups, has_windows, has_states, boundary, blocks }),
+        }
     }
 
     /// The number of tokens of the longest short sequence. `None` if the model encodes the positions of all sequences
@@ -94,6 +99,11 @@ impl BlockPool {
     /// Whether any group has a sliding window.
     pub fn has_windows(&self) -> bool {
         self.shared.has_windows
+    }
+
+    /// Whether any group keeps states of recurrent layers.
+    pub fn has_states(&self) -> bool {
+        self.shared.has_states
     }
 
     /// The blocks of each group that a sequence of `tokens` tokens needs at a time, if at most `chunk` tokens are computed

@@ -27,7 +27,7 @@ pub fn relocate<'a>(
     let (mut acquired, mut missing, mut counts) = (Vec::new(), Vec::new(), Counts::default());
     let (from, mut target) = (from.blocks(), to.blocks());
     let lanes = tables.iter().flat_map(|table| table.lanes().iter().enumerate());
-    for (group, src) in lanes.flat_map(|(group, lane)| lane.live_blocks().iter().map(move |&src| (group, src))) {
+    for (group, src) in lanes.flat_map(|(group, lane)| lane.present().map(move |src| (group, src))) {
         let Entry::Vacant(entry) = new.entry((group, src)) else { continue };
         let present = target.acquire_counterpart(group, from.prefix(group, src).map(AsRef::as_ref));
         match present {

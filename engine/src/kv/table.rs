@@ -2,17 +2,20 @@
 
 mod lane;
 mod needed;
+mod states;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-pub use self::lane::Lane;
 use self::lane::Lanes;
-pub(super) use self::lane::{NO_BLOCK, num_out_of_window};
+pub(super) use self::lane::num_out_of_window;
+pub use self::lane::{Lane, NO_BLOCK};
 use self::needed::add_needed;
 pub use self::needed::blocks_needed;
+pub use self::states::state_ends;
+use self::states::{Checkpoints, own};
 use super::counts::Counts;
 use super::layout::blocks_for;
-use super::log::BlockEvent;
 use super::pool::{BlockPool, Value};
 use super::prefix::{PrefixId, Text};
 use crate::kv::BlockCopy;
@@ -24,6 +27,7 @@ pub struct OutOfBlocks;
 /// A sequence's logical blocks in order, filled from left to right, in one lane for each group of layers. Only the last
 /// block of a lane may have free slots. The table owns a reference to each of its blocks: cloning it shares them, and
 /// dropping it gives them back. If a group has a sliding window, the first blocks of its lane may have been given back.
+/// A lane of states has few blocks, see [`BlockTable::keep_states`].
 #[derive(Debug)]
 pub struct BlockTable {
     pool: BlockPool,
@@ -36,13 +40,16 @@ pub struct BlockTable {
     /// The number of first blocks that the groups without a window had when the sequence began. An earlier text has the
     /// same beginning, so later ones may have it too.
     branch: usize,
+    /// The numbers of blocks after which the request asks for a state, ascending.
+    asked: Option<Arc<[u32]>>,
 }
 
 impl BlockTable {
     /// An empty table over `pool`.
     pub fn new(pool: &BlockPool) -> Self {
         let lanes = pool.groups().iter().map(|_| Lane::default()).collect();
-        BlockTable { pool: pool.clone(), lanes, len: 0, prefixes: Vec::new(), is_long: false, branch: 0 }
+        let (prefixes, asked) = (Vec::new(), None);
+        BlockTable { pool: pool.clone(), lanes, len: 0, prefixes, is_long: false, branch: 0, asked }
     }
 
     /// An empty table for a sequence that has `tokens` tokens.
@@ -62,11 +69,17 @@ impl BlockTable {
         branch: usize,
     ) -> Self {
         let (lanes, len) = (lanes.into_iter().collect(), prefixes.len() * pool.block_size());
-        BlockTable { pool: pool.clone(), lanes, len, prefixes, is_long, branch }
+        BlockTable { pool: pool.clone(), lanes, len, prefixes, is_long, branch, asked: None }
+    }
+
+    /// Keeps states of recurrent layers from which later prompts can resume, if there is memory, among them the states
+    /// after these numbers of blocks, ascending. With `None`, keeps only the running state.
+    pub fn keep_states(&mut self, ends: Option<&Arc<[u32]>>) {
+        self.asked = ends.cloned();
     }
 
     /// Registers the full blocks under the sequence's `tokens`, for [`prefix_hit`](super::prefix_hit) to find. Slots beyond these
-    /// tokens hold a draft, and their blocks stay unregistered.
+    /// tokens hold a draft, and their blocks stay unregistered. States are registered by [`Self::settle`].
     pub fn register(&mut self, tokens: &[u32]) {
         self.register_as_in(tokens, None);
     }
@@ -78,18 +91,26 @@ impl BlockTable {
         if self.prefixes.len() == full {
             return;
         }
-        if self.lanes.iter().any(|lane| self.prefixes.len() < lane.num_freed) {
+        let lanes = self.lanes.iter().enumerate().filter(|(at, _)| !self.pool.groups()[*at].is_state());
+        if lanes.clone().any(|(_, lane)| self.prefixes.len() < lane.num_freed) {
             // A block could not be registered, so it has no id. Without its id the blocks after it cannot be registered
             // either.
             return;
         }
         for at in self.prefixes.len()..full {
-            let parent = self.prefixes.last().copied().or(self.is_long.then_some(PrefixId::LONG));
-            let text = Text::new(parent, &tokens[at * size..(at + 1) * size]);
+            let text = Text::new(self.parent_of(at), &tokens[at * size..(at + 1) * size]);
             let prefix = other.and_then(|pool| pool.blocks().known(&text));
-            let blocks = self.lanes.iter().map(|lane| lane.blocks[at]).enumerate();
+            let blocks = lanes.clone().map(|(group, lane)| (group, lane.blocks[at]));
             let Some(id) = self.pool.blocks().register(blocks, &text, prefix) else { return };
             self.prefixes.push(id);
+        }
+    }
+
+    /// The prefix before the block with this index.
+    fn parent_of(&self, at: usize) -> Option<PrefixId> {
+        match at.checked_sub(1) {
+            Some(before) => self.prefixes.get(before).copied(),
+            None => self.is_long.then_some(PrefixId::LONG),
         }
     }
 
@@ -129,7 +150,10 @@ impl BlockTable {
 
     /// The numbers of blocks that the table references.
     pub fn live_counts(&self) -> Counts {
-        Counts::by(self.lanes.len(), |group| self.lanes[group].live_blocks().len())
+        Counts::by(self.lanes.len(), |group| match self.pool.groups()[group].is_state() {
+            true => self.lanes[group].present().count(),
+            false => self.lanes[group].live_blocks().len(),
+        })
     }
 
     /// The numbers of blocks that only this table references.
@@ -142,42 +166,53 @@ impl BlockTable {
 
     /// Gives back the blocks that no later token sees, in groups with a sliding window.
     pub fn slide(&mut self) {
-        self.slide_past(0);
+        self.slide_past(0, false);
     }
 
     /// As [`Self::slide`], for a sequence whose first `prompt` tokens may be asked again. The blocks from which such a
     /// request resumes are evicted later than others that the window has left behind. The blocks at the end of the
-    /// beginning that an earlier text has are as valuable as before.
-    pub fn slide_past(&mut self, prompt: usize) {
+    /// beginning that an earlier text has are as valuable as before. With `states_only`, gives back only states.
+    pub fn slide_past(&mut self, prompt: usize, states_only: bool) {
         let size = self.pool.block_size();
         // A lookup leaves at least one token over.
         let (end, branch) = (prompt.saturating_sub(1) / size, self.branch);
         for (at, (lane, group)) in self.lanes.iter_mut().zip(self.pool.groups()).enumerate() {
             let out_of_window = num_out_of_window(group, self.len, size).min(lane.blocks.len());
-            if out_of_window > lane.num_freed {
-                let mut blocks = self.pool.blocks();
-                let window = |end: usize| num_out_of_window(group, end * size, size)..end;
-                let (at_end, at_branch) = (window(end), window(branch));
-                for index in lane.num_freed..out_of_window {
-                    let freed = std::mem::replace(&mut lane.blocks[index], NO_BLOCK);
-                    let value = match index {
-                        _ if freed == NO_BLOCK => continue,
-                        index if at_branch.contains(&index) => Value::High,
-                        index if at_end.contains(&index) => Value::Middle,
-                        _ => Value::Low,
-                    };
-                    blocks.release_behind(at, freed, value);
-                }
-                lane.num_freed = out_of_window;
+            if out_of_window <= lane.num_freed || (states_only && !group.is_state()) {
+                continue;
             }
+            let mut blocks = self.pool.blocks();
+            if let Some(stride) = group.state_stride {
+                let kept = Checkpoints { asked: self.asked.as_deref(), branch, stride };
+                states::slide((&mut blocks, at), lane, out_of_window, kept, &self.prefixes);
+                continue;
+            }
+            let window = |end: usize| num_out_of_window(group, end * size, size)..end;
+            let (at_end, at_branch) = (window(end), window(branch));
+            for index in lane.num_freed..out_of_window {
+                let freed = std::mem::replace(&mut lane.blocks[index], NO_BLOCK);
+                let value = match index {
+                    _ if freed == NO_BLOCK => continue,
+                    index if at_branch.contains(&index) => Value::High,
+                    index if at_end.contains(&index) => Value::Middle,
+                    _ => Value::Low,
+                };
+                blocks.release_behind(at, freed, value);
+            }
+            lane.num_freed = out_of_window;
         }
     }
 
-    /// Whether the table still has every block in the windows of the token at position `tokens`.
+    /// Whether the table still has every block in the windows of the token at position `tokens`, or may still get them.
     pub fn has_window_of(&self, tokens: usize) -> bool {
         let size = self.pool.block_size();
-        let mut lanes = self.lanes.iter().zip(self.pool.groups());
-        lanes.all(|(lane, group)| lane.num_freed <= num_out_of_window(group, tokens, size))
+        let has_state = |lane: &Lane| {
+            let is_there = || lane.blocks.get(tokens / size - 1) != Some(&NO_BLOCK);
+            tokens == 0 || tokens >= self.len || (tokens.is_multiple_of(size) && is_there())
+        };
+        self.lanes.iter().zip(self.pool.groups()).all(|(lane, group)| {
+            lane.num_freed <= num_out_of_window(group, tokens, size) && (!group.is_state() || has_state(lane))
+        })
     }
 
     /// The pool of the blocks.
@@ -201,7 +236,7 @@ impl BlockTable {
         debug_assert!(tokens <= self.len && self.has_window_of(tokens));
         let num_blocks = blocks_for(tokens, self.pool.block_size());
         let num_full = tokens / self.pool.block_size();
-        let lane = |lane: &Lane| Lane { blocks: lane.blocks[..num_blocks].to_vec(), num_freed: lane.num_freed };
+        let lane = |lane: &Lane| Lane::new(lane.blocks[..num_blocks].to_vec(), lane.num_freed);
         let fork = BlockTable {
             pool: self.pool.clone(),
             lanes: self.lanes.iter().map(lane).collect(),
@@ -209,6 +244,7 @@ impl BlockTable {
             prefixes: self.prefixes[..num_full.min(self.prefixes.len())].to_vec(),
             is_long: self.is_long,
             branch: self.branch,
+            asked: self.asked.clone(),
         };
         fork.acquire();
         fork
@@ -218,16 +254,16 @@ impl BlockTable {
     fn acquire(&self) {
         let mut blocks = self.pool.blocks();
         for (group, lane) in self.lanes.iter().enumerate() {
-            lane.live_blocks().iter().for_each(|&block| blocks.acquire(group, block));
+            lane.present().for_each(|block| blocks.acquire(group, block));
         }
     }
 
     /// Replaces each block by its counterpart in `pool`, and takes references to the new blocks.
     pub(super) fn replace_blocks(&mut self, pool: &BlockPool, new: impl Fn(usize, u32) -> u32) {
         let lane = |(group, lane): (usize, &Lane)| {
-            let (freed, live) = lane.blocks.split_at(lane.num_freed);
-            let new = live.iter().map(|&block| new(group, block));
-            Lane { blocks: freed.iter().copied().chain(new).collect(), num_freed: lane.num_freed }
+            let live = lane.live_blocks().iter().copied();
+            let new = live.map(|block| if block == NO_BLOCK { NO_BLOCK } else { new(group, block) });
+            Lane::new(std::iter::repeat_n(NO_BLOCK, lane.num_freed).chain(new).collect(), lane.num_freed)
         };
         let lanes = self.lanes.iter().enumerate().map(lane).collect();
         if !pool.is(&self.pool) {
@@ -269,14 +305,13 @@ impl BlockTable {
                 blocks.claim(counts);
             }
             for (group, lane) in self.lanes.iter_mut().enumerate() {
-                let partial = lane.blocks.last().copied().filter(|_| is_partial);
-                if let Some(src) = partial.filter(|&block| blocks.num_refs(group, block) > 1) {
-                    let dst = blocks.allocate(group).ok_or(OutOfBlocks)?;
-                    copies.push(BlockCopy { group: group as u32, src, dst });
-                    blocks.record(group, BlockEvent::Copy { src, dst });
-                    blocks.release(group, src);
-                    lane.blocks.pop();
-                    lane.blocks.push(dst);
+                if let Some(stride) = self.pool.groups()[group].state_stride {
+                    let kept = Checkpoints { asked: self.asked.as_deref(), branch: self.branch, stride };
+                    states::reserve((&mut blocks, group), lane, (is_partial, num_blocks), kept, copies)?;
+                    continue;
+                }
+                if let Some(last) = lane.blocks.last_mut().filter(|_| is_partial) {
+                    *last = own(&mut blocks, group, *last, copies)?;
                 }
                 while lane.blocks.len() < num_blocks {
                     lane.blocks.push(blocks.allocate(group).ok_or(OutOfBlocks)?);
@@ -284,7 +319,8 @@ impl BlockTable {
             }
         }
         for (group, lane) in self.lanes.iter().enumerate() {
-            for (i, &block) in lane.blocks.iter().enumerate().skip(self.len / size) {
+            let written = lane.blocks.iter().enumerate().skip(self.len / size);
+            for (i, &block) in written.filter(|(_, block)| **block != NO_BLOCK) {
                 blocks.fill(group, block, (end - i * size).min(size));
             }
         }
@@ -324,8 +360,14 @@ impl BlockTable {
         if self.lanes.iter().all(|lane| lane.live_blocks().is_empty()) {
             return;
         }
+        if self.pool.has_states() {
+            self.slide_past(0, true);
+        }
         let mut blocks = self.pool.blocks();
         for (group, lane) in self.lanes.iter_mut().enumerate() {
+            if self.pool.groups()[group].is_state() {
+                states::end(&mut blocks, group, lane, &self.prefixes);
+            }
             // In reverse order: the first blocks are shared by most sequences and are to be evicted last.
             for block in lane.blocks.drain(lane.num_freed..).rev().filter(|&block| block != NO_BLOCK) {
                 blocks.release(group, block);

@@ -76,7 +76,7 @@ impl SwapTier {
         let mut swap = self.swap.blocks();
         for (group, lane) in tables.into_iter().flat_map(|table| table.lanes().iter().enumerate()) {
             // In reverse order, so that the first blocks of a text are evicted last.
-            for &block in lane.live_blocks().iter().rev() {
+            for block in lane.present().rev() {
                 swap.acquire(group, block);
                 self.moving.push((group, block));
             }

@@ -44,7 +44,7 @@ fn logits(files: &ModelFiles, tokens: &[u32]) -> CpuTensor {
     let mut weights = files.weights(Some(DType::F32)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
     let model = super::load(&backend, &config, &mut weights, config.max_positions).unwrap();
-    let layout = KvLayout::new(&config.kv_layers(), BLOCK, DType::F32.into());
+    let layout = KvLayout::new(&config.memory_layers(), BLOCK, DType::F32.into());
     let (batch, pages) = batch(tokens, &layout);
     let mut cache = backend.kv_cache(layout, pages, 0).unwrap();
     let inputs = backend.upload(batch, &[]);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::config::{DecoderLayer, Experts, LayerKv, ModelConfig, ModelFamily};
+use crate::config::{DecoderLayer, Experts, LayerKv, LayerMemory, ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
 
 /// A worker's part of a model, identified by the worker's number and the number of workers.
@@ -50,10 +50,19 @@ impl Shard {
         (self.rank * each).min(count)..((self.rank + 1) * each).min(count)
     }
 
-    /// Describes the worker's cache of every layer of a model.
-    pub fn kv_layers(self, config: &ModelConfig) -> Vec<LayerKv> {
-        let own = |layer: LayerKv| LayerKv { heads: self.heads(layer.heads).len(), ..layer };
-        config.kv_layers().into_iter().map(own).collect()
+    /// Describes the worker's memory of every layer of a model.
+    pub fn memory_layers(self, config: &ModelConfig) -> Vec<LayerMemory> {
+        let part = |i: usize| match &config.family {
+            ModelFamily::Decoder(decoder) => decoder.layers[i].recurrent.and_then(|layer| layer.part(self.of).ok()),
+            ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => None,
+        };
+        let own = |(i, layer): (usize, LayerMemory)| match layer {
+            LayerMemory::Kv(kv) => LayerMemory::Kv(LayerKv { heads: self.heads(kv.heads).len(), ..kv }),
+            LayerMemory::State { elements } => {
+                LayerMemory::State { elements: part(i).map_or(elements, |part| part.state()) }
+            }
+        };
+        config.memory_layers().into_iter().enumerate().map(own).collect()
     }
 
     /// Returns the model's configuration for one worker, with its number of heads.
@@ -71,6 +80,9 @@ impl Shard {
         let is_odd = |heads: &&usize| !heads.is_multiple_of(of) && !of.is_multiple_of(**heads);
         if let Some(heads) = kv_heads.iter().find(is_odd) {
             return refuse(format!("the model's {heads} key-value heads cannot be divided among {of} workers"));
+        }
+        if let ModelFamily::Decoder(decoder) = &config.family {
+            decoder.layers.iter().filter_map(|layer| layer.recurrent).try_for_each(|layer| layer.part(of).map(drop))?;
         }
         let inner = match &config.family {
             ModelFamily::Opt(opt) => vec![opt.ffn_dim],

@@ -82,6 +82,9 @@ pub struct SamplingParams {
     /// A grammar that outputs must match. An output ends when it is complete and no token can follow, even before
     /// `min_tokens`.
     pub constraint: Option<Constraint>,
+    /// The numbers of the prompt's tokens up to the ends of messages. A later prompt is likely to begin with one of them, so
+    /// the states of recurrent layers are kept there. They never change an output.
+    pub turn_ends: Vec<usize>,
     /// Beam search instead of sampling.
     pub beam: Option<Beam>,
 }
@@ -112,6 +115,7 @@ impl Default for SamplingParams {
             pooling: None,
             echo: false,
             constraint: None,
+            turn_ends: Vec::new(),
             beam: None,
         }
     }

@@ -60,9 +60,13 @@ impl Scheduler {
     /// Gives back the blocks that windows have left behind, before free blocks are counted.
     pub(super) fn slide(&mut self) {
         if self.pool.has_windows() {
-            let sliding = self.running.iter_mut().filter(|group| !group.keeps_all_blocks());
-            let seqs = sliding.flat_map(|group| &mut group.running);
-            seqs.for_each(|seq| seq.table.slide_past(seq.prompt_len));
+            for group in &mut self.running {
+                let states_only = group.keeps_all_blocks();
+                for seq in &mut group.running {
+                    seq.table.settle(&seq.tokens);
+                    seq.table.slide_past(seq.prompt_len, states_only);
+                }
+            }
         }
     }
 

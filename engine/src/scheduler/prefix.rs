@@ -28,6 +28,7 @@ impl Prefixes {
     /// Pins the computed blocks of a sequence. Its full blocks are registered even without caching.
     pub fn pin(&mut self, mut seq: Sequence) {
         seq.table.register(&seq.tokens);
+        seq.table.settle(&seq.tokens);
         self.pinned.push(seq);
     }
 
@@ -41,11 +42,12 @@ impl Prefixes {
         self.pinned.iter_mut().map(|p| &mut p.table)
     }
 
-    /// The number of a prompt's first tokens that a pinned prefix has.
+    /// The number of a prompt's first tokens that a pinned prefix has. With states, it ends where a state is.
     pub fn pinned_len(&self, prompt: &[u32]) -> usize {
         let is_long = self.pool.is_long(prompt.len());
+        let most = if self.pool.has_states() { prompt.len().saturating_sub(1) } else { usize::MAX };
         let pinned = self.pinned.iter().filter(|p| p.table.is_long() == is_long);
-        pinned.map(|p| common(&p.tokens, prompt)).max().unwrap_or(0)
+        pinned.map(|p| p.table.resumable(common(&p.tokens, prompt).min(most))).max().unwrap_or(0)
     }
 
     /// Finds the longest prefix of `tokens` among pinned blocks and registered blocks of the cache, with all its blocks.
@@ -57,11 +59,12 @@ impl Prefixes {
         self.or_pinned(registered.into(), tokens).into_table()
     }
 
-    /// Returns a fork of the pinned prefix that shares the most with `tokens`, if that is more than `hit`.
+    /// Returns a fork of the pinned prefix that shares the most with `tokens`, if that is more than `hit`. With states, it ends
+    /// where the pinned prefix has one.
     fn or_pinned(&self, hit: PrefixHit, tokens: &[u32]) -> PrefixHit {
         let most = tokens.len().saturating_sub(1);
         let pinned = self.pinned.iter().filter(|p| p.table.is_long() == hit.table().is_long());
-        let pinned = pinned.map(|p| (common(&p.tokens, tokens).min(most), &p.table));
+        let pinned = pinned.map(|p| (p.table.resumable(common(&p.tokens, tokens).min(most)), &p.table));
         match pinned.max_by_key(|(len, _)| *len) {
             Some((len, table)) if len > hit.tokens() => PrefixHit::from(table.fork_prefix(len)),
             _ => hit,
@@ -82,6 +85,9 @@ impl Prefixes {
         let mut hit = self.or_pinned(registered, tokens);
         if !whole {
             hit.slide();
+        }
+        if self.caching {
+            hit.keep_states(group.running[at].kept_states.as_ref());
         }
         hit
     }

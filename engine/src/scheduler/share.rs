@@ -174,14 +174,15 @@ impl Scheduler {
 
     /// An upper bound on the blocks that all pending tokens take.
     pub(super) fn blocks_at_most(&self) -> Counts {
-        let size = self.pool.block_size();
+        let (size, groups) = (self.pool.block_size(), self.pool.groups());
         // New blocks, and a copy of the last one if it is shared and not full.
         let most = |seq: &Sequence| match seq.pending() {
             0 | 1 => 1,
             tokens => blocks_for(tokens, size) + 1,
         };
-        let all = self.running.iter().flat_map(|group| &group.running).map(most).sum();
-        Counts::each(self.pool.groups().len(), all)
+        let seqs = || self.running.iter().flat_map(|group| &group.running);
+        let all = seqs().map(most).sum();
+        Counts::by(groups.len(), |group| if groups[group].is_state() { seqs().count() } else { all })
     }
 
     /// Joins parts of one request again if they are neighbours and both decode.

@@ -23,7 +23,8 @@ impl Scheduler {
     /// waits and all groups decode, so a draft never delays or preempts a group.
     pub(super) fn undecoded(&self) -> Option<usize> {
         let all_decode = || self.queue.is_empty() && self.running.iter().all(SequenceGroup::is_decoding);
-        let may_draft = self.options.draft_tokens > 0 && all_decode();
+        // A state cannot return to the token before a wrong draft.
+        let may_draft = self.options.draft_tokens > 0 && !self.pool.has_states() && all_decode();
         may_draft.then(|| self.running.iter().map(|group| group.running.len()).sum())
     }
 

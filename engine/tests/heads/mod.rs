@@ -12,11 +12,12 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use engine::tools::backend::{
-    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Latent, Norm, QkNormRope,
+    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, HostRecurrent, Latent, Norm,
+    QkNormRope,
 };
 use engine::tools::batch::{Batch, Span};
 use engine::tools::engine::{Engine, EngineConfig};
-use engine::tools::kv::KvLayout;
+use engine::tools::kv::{KvLayout, NO_BLOCK};
 use engine::tools::model::Model;
 use engine::tools::parallel::{ParallelRunner, RankGroup, Shard, WorkerRank};
 use engine::tools::runner::{ModelRunner, Runner};
@@ -24,7 +25,7 @@ use engine::tools::sampling::{SampleRow, Sampled, sample_row};
 use engine::tools::tensor::HostTensor;
 use engine::{Error, Result};
 
-use crate::oracle::{Memory, VOCAB, first_seen};
+use crate::oracle::{Memory, VOCAB, first_seen, is_stored};
 
 /// Heads of all workers together.
 const HEADS: usize = 4;
@@ -102,9 +103,20 @@ impl HeadBackend {
         layer % self.config.groups.len()
     }
 
+    fn block(&self, batch: &Batch, group: usize, span: &Span, position: usize) -> u32 {
+        batch.groups[group].blocks[span.table + position / self.config.block_size]
+    }
+
     fn slot(&self, batch: &Batch, group: usize, span: &Span, position: usize) -> usize {
-        let block = batch.groups[group].blocks[span.table + position / self.config.block_size] as usize;
+        let block = self.block(batch, group, span, position) as usize;
         block * self.config.block_size + position % self.config.block_size
+    }
+
+    /// The state before the first new token of a sequence.
+    fn state_before(&self, memory: &Memory, batch: &Batch, group: usize, span: &Span) -> u64 {
+        let last = (span.context - span.len).checked_sub(1);
+        let state = |p| memory.state(group, self.block(batch, group, span, p)).expect("read of an unwritten state");
+        last.map_or(0x9E37_79B9_7F4A_7C15, state)
     }
 
     fn fails(&self, at: Point) -> bool {
@@ -145,6 +157,18 @@ impl Model<HeadBackend> for Heads {
                 let salt = (layer * HEADS + head + 1) as u64;
                 for span in &batch.spans {
                     let rows = || (span.start..).zip(span.context - span.len..span.context);
+                    if backend.config.groups[group].is_state() {
+                        let mut state = backend.state_before(memory, batch, group, span);
+                        for (row, p) in rows() {
+                            state = mix(state, mix(salt, hidden[row]));
+                            let block = backend.block(batch, group, span, p);
+                            if is_stored(p, span, backend.config.block_size) && block != NO_BLOCK {
+                                memory.set_state(group, block, state);
+                            }
+                            sums[row * PIECES..].iter_mut().zip(pieces(state)).for_each(|(sum, piece)| *sum += piece);
+                        }
+                        continue;
+                    }
                     for (row, p) in rows() {
                         let slot = backend.slot(batch, group, span, p);
                         assert_eq!((batch.positions[row] as usize, batch.groups[group].slots[row] as usize), (p, slot));
@@ -197,6 +221,7 @@ impl Backend for HeadBackend {
     type GatedWeight = ();
     type ExpertsWeight = ();
     type LatentWeight = ();
+    type RecurrentWeight = ();
     type Qkv = ();
     type Inputs = Batch;
 
@@ -268,6 +293,19 @@ impl Backend for HeadBackend {
         unreachable!()
     }
     fn latent_values(&self, _: &Vec<f32>, _: &()) -> Vec<f32> {
+        unreachable!()
+    }
+    fn recurrent_weight(&self, _: HostRecurrent) -> Result<()> {
+        unreachable!()
+    }
+    fn recurrent(
+        &self,
+        _: &Vec<f32>,
+        _: Option<[&Vec<f32>; 2]>,
+        _: &(),
+        _: (&mut Vec<Memory>, usize),
+        _: &Batch,
+    ) -> Vec<f32> {
         unreachable!()
     }
     fn kv_cache(&self, _: KvLayout, _: usize, _: usize) -> Result<Vec<Memory>> {

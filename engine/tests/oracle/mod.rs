@@ -4,16 +4,16 @@
 
 #![allow(dead_code)] // not every test uses all of it
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use engine::SchedulerOptions;
-use engine::tools::batch::Batch;
+use engine::tools::batch::{Batch, Span};
 use engine::tools::engine::{Engine, EngineConfig, Finished};
-use engine::tools::kv::{BlockCopy, BlockMoves, BlockTable, CacheGroup, Place, Space};
+use engine::tools::kv::{BlockCopy, BlockMoves, BlockTable, CacheGroup, NO_BLOCK, Place, Space};
 use engine::tools::runner::{Computed, Runner};
 use engine::tools::sampling::{SampleRow, SamplingParams, sample_row};
 use engine::{Error, Result};
@@ -89,22 +89,28 @@ pub fn marked(tokens: &[u32], is_long: bool) -> Vec<u32> {
     tokens.iter().map(|token| token ^ if is_long { 1 << 20 } else { 0 }).collect()
 }
 
-/// The values stored for `tokens` in each group if a sequence has contiguous memory of its own.
+/// The values stored for `tokens` in each group if a sequence has contiguous memory of its own. In a group of states they
+/// are the states after each token.
 pub fn contiguous(tokens: &[u32], groups: &[CacheGroup]) -> Vec<Vec<Kept>> {
     let mut all: Vec<Vec<Kept>> = vec![Vec::new(); groups.len()];
     let mut readers = vec![Reader::new(); groups.len()];
     for (p, &token) in tokens.iter().enumerate() {
-        for (group, reader) in readers.iter_mut().enumerate().filter(|(group, _)| groups[*group].window.is_some()) {
+        for (group, reader) in readers.iter_mut().enumerate().filter(|(group, _)| has_window(&groups[*group])) {
             *reader = Reader::new();
             all[group][first_seen(p, groups[group].window)..].iter().for_each(|kept| reader.read(*kept));
         }
         let kept: Vec<Kept> = (0..groups.len()).map(|group| Reader::keep(&readers, token, group)).collect();
         for (group, kept) in kept.into_iter().enumerate() {
             readers[group].read(kept);
-            all[group].push(kept);
+            all[group].push(if groups[group].is_state() { readers[group].0 } else { kept });
         }
     }
     all
+}
+
+/// Whether a group keeps keys and values of a window.
+fn has_window(group: &CacheGroup) -> bool {
+    group.window.is_some() && !group.is_state()
 }
 
 /// The first position that position `p` attends to.
@@ -143,6 +149,27 @@ impl Memory {
     pub fn set(&mut self, group: usize, slot: usize, kept: Kept) {
         let (slot, cells) = (self.addressed(group, slot), self.cells[group]);
         self.cache[slot * cells..][..cells].fill(Some(kept));
+    }
+
+    /// The state in a block of the cache that a batch addresses.
+    pub fn state(&self, group: usize, block: u32) -> Option<Kept> {
+        self.get(group, block as usize * self.block_size)
+    }
+
+    /// Writes a state to a block of the cache that a batch addresses.
+    pub fn set_state(&mut self, group: usize, block: u32, state: Kept) {
+        let slots = block as usize * self.block_size..(block as usize + 1) * self.block_size;
+        slots.for_each(|slot| self.set(group, slot, state));
+    }
+
+    /// The states in the blocks of a table's lane, each with the number of tokens before it.
+    pub fn states(&self, table: &BlockTable, group: usize, swapped: bool) -> Vec<(usize, Option<Kept>)> {
+        let space = if swapped { Space::Swap } else { Space::Cache };
+        let lane = table.lane(group);
+        let first = lane.blocks().len() - lane.live_blocks().len();
+        let present = (first..).zip(lane.live_blocks()).filter(|(_, block)| **block != NO_BLOCK);
+        let end = |at: usize| table.len().min((at + 1) * self.block_size);
+        present.map(|(at, &block)| (end(at), self.block(Place { space, group }, block)[0])).collect()
     }
 
     fn read_slot(&self, space: Space, group: usize, slot: usize) -> Option<Kept> {
@@ -206,6 +233,31 @@ fn write(to: &mut [Option<Kept>], blocks: Vec<(usize, Vec<Option<Kept>>)>) {
     blocks.into_iter().for_each(|(start, block)| to[start..start + block.len()].copy_from_slice(&block));
 }
 
+/// Whether the state after position `p` of a sequence is stored, if its block exists.
+pub fn is_stored(p: usize, span: &Span, block_size: usize) -> bool {
+    (p + 1).is_multiple_of(block_size) || p + 1 == span.context
+}
+
+/// Checks that sequences of a step may be computed in any order: none reads a state or writes one that another writes.
+pub fn check_states(batch: &Batch, groups: &[CacheGroup], block_size: usize) {
+    for (tables, _) in batch.groups.iter().zip(groups).filter(|(_, group)| group.is_state()) {
+        assert!(tables.slots.is_empty());
+        let mut written: HashMap<u32, usize> = HashMap::new();
+        for span in &batch.spans {
+            let of_span = (span.context - span.len) / block_size..span.context.div_ceil(block_size);
+            let blocks = &tables.blocks[span.table..][of_span];
+            assert_ne!(blocks.last(), Some(&NO_BLOCK), "the last state has no block");
+            for block in blocks.iter().filter(|block| **block != NO_BLOCK) {
+                assert_eq!(*written.entry(*block).or_insert(span.start), span.start, "two sequences write a state");
+            }
+        }
+        for span in batch.spans.iter().filter(|span| span.context > span.len) {
+            let read = tables.blocks[span.table + (span.context - span.len - 1) / block_size];
+            assert!(written.get(&read).is_none_or(|by| *by == span.start), "a sequence reads a state of this step");
+        }
+    }
+}
+
 impl Runner for Oracle {
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed> {
         assert!(rows.len() <= self.max_num_seqs, "{} rows of logits are too many", rows.len());
@@ -214,12 +266,11 @@ impl Runner for Oracle {
         for group in &batch.groups {
             assert_eq!(group.slots.iter().collect::<HashSet<_>>().len(), group.slots.len(), "a slot is written twice");
         }
+        check_states(&batch, &self.groups, self.block_size);
         let (mut last_rows, mut long_rows) = (BTreeMap::new(), HashSet::new());
         for span in &batch.spans {
-            let slot = |group: usize, p: usize| {
-                let block = batch.groups[group].blocks[span.table + p / self.block_size] as usize;
-                block * self.block_size + p % self.block_size
-            };
+            let block = |group: usize, p: usize| batch.groups[group].blocks[span.table + p / self.block_size];
+            let slot = |group: usize, p: usize| block(group, p) as usize * self.block_size + p % self.block_size;
             let begin = span.context - span.len;
             let first = batch.positions[span.start] as usize - begin;
             assert!(first == 0 || Some(first) == self.boundary);
@@ -227,6 +278,10 @@ impl Runner for Oracle {
             let tokens = marked(&batch.tokens, first > 0);
             let read = |memory: &Memory, group: usize, p: usize| {
                 let mut reader = Reader::new();
+                if self.groups[group].is_state() {
+                    let state = |p: usize| memory.state(group, block(group, p)).expect("read of an unwritten state");
+                    return p.checked_sub(1).map_or(reader, |p| Reader(state(p)));
+                }
                 let seen = first_seen(p, self.groups[group].window)..p;
                 seen.for_each(|p| reader.read(memory.get(group, slot(group, p)).expect("read of an unwritten slot")));
                 reader
@@ -236,15 +291,22 @@ impl Runner for Oracle {
             for (row, p) in (span.start..).zip(begin..span.context) {
                 assert_eq!(batch.positions[row] as usize, first + p);
                 long_rows.extend((first > 0).then_some(row));
-                for group in groups.clone().filter(|&group| self.groups[group].window.is_some()) {
+                for group in groups.clone().filter(|&group| has_window(&self.groups[group])) {
                     readers[group] = read(&memory, group, p);
                 }
                 let kept: Vec<Kept> = groups.clone().map(|group| Reader::keep(&readers, tokens[row], group)).collect();
-                last_rows.insert(row, kept[0]);
                 for (group, kept) in kept.into_iter().enumerate() {
-                    assert_eq!(batch.groups[group].slots[row] as usize, slot(group, p));
-                    memory.set(group, slot(group, p), kept);
                     readers[group].read(kept);
+                    let is_state = self.groups[group].is_state();
+                    if group == 0 {
+                        last_rows.insert(row, if is_state { readers[group].0 } else { kept });
+                    }
+                    if !is_state {
+                        assert_eq!(batch.groups[group].slots[row] as usize, slot(group, p));
+                        memory.set(group, slot(group, p), kept);
+                    } else if is_stored(p, span, self.block_size) && block(group, p) != NO_BLOCK {
+                        memory.set_state(group, block(group, p), readers[group].0);
+                    }
                 }
             }
         }

@@ -125,12 +125,11 @@ pub fn request() -> impl Strategy<Value = Request> {
     let cut = prop_oneof![Just(Cut::Abort), (0..6usize).prop_map(|index| Cut::Stop { index })];
     let cut = prop::option::weighted(0.3, (0..60usize, cut));
     let comes = (0..OWNERS, 0..40usize);
-    (prompt, params(), comes, cut).prop_map(|((beginning, own), params, (owner, arrives), cut)| Request {
-        prompt: [beginning.tokens(), own].concat(),
-        params,
-        owner,
-        arrives,
-        cut,
+    let turns = prop::collection::vec(any::<prop::sample::Index>(), 0..3);
+    (prompt, params(), comes, cut, turns).prop_map(|((beginning, own), params, (owner, arrives), cut, turns)| {
+        let prompt = [beginning.tokens(), own].concat();
+        let turn_ends = turns.into_iter().map(|end| end.index(prompt.len() + 1)).collect();
+        Request { params: SamplingParams { turn_ends, ..params }, prompt, owner, arrives, cut }
     })
 }
 
@@ -195,25 +194,40 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     )
 }
 
-/// One group of layers, or several whose blocks have odd ratios. Windows are shorter and longer than blocks.
+/// One group of layers, or several whose blocks have odd ratios. Windows are shorter and longer than blocks. Some groups
+/// keep states.
 fn groups() -> impl Strategy<Value = Vec<CacheGroup>> {
     let window = || prop::option::weighted(0.4, 1..40usize);
     let one = window().prop_map(|window| vec![CacheGroup::only(window)]);
+    let only = |(stride, id_step)| vec![CacheGroup::states(stride, 1, id_step)];
+    let states = || (prop_oneof![Just(1), 2..5usize, Just(100)], 1..4usize);
     let group = || {
-        (prop::option::weighted(0.6, 1..30usize), 1..6usize, 1..4usize)
-            .prop_map(|(window, blocks_per_page, id_step)| CacheGroup { window, is_latent: false, blocks_per_page, id_step })
+        let kv = (prop::option::weighted(0.6, 1..30usize), 1..6usize, 1..4usize).prop_map(
+            |(window, blocks_per_page, id_step)| CacheGroup {
+                blocks_per_page,
+                id_step,
+                ..CacheGroup::only(window)
+            },
+        );
+        let state =
+            (states(), 1..3usize).prop_map(|((stride, id_step), blocks)| CacheGroup::states(stride, blocks, id_step));
+        prop_oneof![3 => kv, 2 => state]
     };
-    prop_oneof![3 => one, 4 => prop::collection::vec(group(), 2..4)]
+    prop_oneof![5 => one, 1 => states().prop_map(only), 8 => prop::collection::vec(group(), 2..4)]
 }
 
 /// The minimum number of blocks of a group that a request needs, for one sequence or for all its beams. Beams are assumed to share
 /// only whole blocks of the prompt. With a window, a sequence that is no beam needs only the blocks that the window
-/// covers.
-fn least_blocks(r: &Request, block_size: usize, window: Option<usize>) -> usize {
-    if let Some(window) = window.filter(|_| r.params.beam.is_none()) {
+/// covers. Beams with states share nothing when they are computed again, and each may read one state and write another.
+fn least_blocks(r: &Request, block_size: usize, group: &CacheGroup, has_states: bool) -> usize {
+    let width = r.params.beam.map_or(1, |beam| beam.width);
+    if group.is_state() {
+        return if r.params.beam.is_some() { 2 * width } else { 1 };
+    }
+    if let Some(window) = group.window.filter(|_| r.params.beam.is_none()) {
         return (r.prompt.len() + r.params.max_tokens).min(window - 1 + block_size).div_ceil(block_size);
     }
-    let (shared, width) = (r.prompt.len() / block_size, r.params.beam.map_or(1, |beam| beam.width));
+    let shared = if has_states { 0 } else { r.prompt.len() / block_size };
     shared + width * ((r.prompt.len() + r.params.max_tokens).div_ceil(block_size) - shared)
 }
 
@@ -222,7 +236,8 @@ impl Setup {
     pub fn config(&self, requests: &[Request]) -> EngineConfig {
         let pinned: usize = self.pinned.iter().map(|p| p.len.div_ceil(self.block_size)).sum();
         let pages = |r: &Request| {
-            let blocks = |group: &CacheGroup| pinned + least_blocks(r, self.block_size, group.window);
+            let has_states = self.groups.iter().any(CacheGroup::is_state);
+            let blocks = |group: &CacheGroup| pinned + least_blocks(r, self.block_size, group, has_states);
             self.groups.iter().map(|group| blocks(group).div_ceil(group.blocks_per_page)).sum::<usize>()
         };
         let most = requests.iter().map(pages).max().unwrap();

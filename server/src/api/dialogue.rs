@@ -66,10 +66,12 @@ impl Dialogue {
 /// constrained output.
 fn reader(app: &App, prompt: &str, calling: Option<&Calling>) -> (AnswerReader, Thoughts) {
     let (format, names) = calling.map(|calling| (calling.format, calling.names())).unzip();
-    let reader = AnswerReader::new(format, names.unwrap_or_default(), app.thoughts).after(prompt);
+    let tools = calling.map_or(&[][..], |calling| calling.tools());
+    let reader = AnswerReader::new(format, names.unwrap_or_default(), app.thoughts).with_tools(tools).after(prompt);
     // The grammar of Harmony's calls contains the thoughts.
     let is_forced = calling.is_some_and(|calling| calling.format == ToolFormat::Harmony && calling.is_forced());
     let thoughts = app.thoughts.filter(|_| !is_forced);
-    let thoughts = thoughts.map(|format| format.beginning(prompt, |text| app.tokenizer.token_id(text)));
+    let token = |text: &str| app.tokenizer.token_id(text);
+    let thoughts = thoughts.map(|format| format.beginning(prompt, token, calling.is_some()));
     (reader, thoughts.unwrap_or_default())
 }

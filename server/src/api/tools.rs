@@ -126,6 +126,11 @@ impl Calling {
         self.tools.iter().map(|tool| tool.name.clone()).collect()
     }
 
+    /// The tools.
+    pub fn tools(&self) -> &[Tool] {
+        &self.tools
+    }
+
     /// Whether answers must be calls.
     pub fn is_forced(&self) -> bool {
         !self.required.is_empty()

@@ -94,17 +94,20 @@ pub struct EngineFacts {
     pub groups: Vec<GroupFacts>,
 }
 
-/// A group of layers with equal heads and equal windows.
+/// A group of layers with equal heads and equal windows, or with states of equal size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GroupFacts {
     /// Its number of layers.
     pub layers: usize,
-    /// Key/value heads per layer.
+    /// Key/value heads per layer. 0 for states.
     pub heads: usize,
-    /// Elements per head.
+    /// Elements per head. 0 for states.
     pub head_dim: usize,
-    /// The number of tokens that the window covers. `None` for all.
+    /// The number of tokens that the window covers. `None` for all, and for states.
     pub window: Option<usize>,
+    /// Bytes of a sequence's states in all its layers. `None` for keys and values.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_bytes: Option<usize>,
     /// Its blocks in a page.
     pub blocks_per_page: usize,
 }
@@ -115,7 +118,8 @@ impl From<&KvGroup> for GroupFacts {
             layers: group.layers.len(),
             heads: group.heads,
             head_dim: group.head_dim,
-            window: group.window,
+            window: group.window.filter(|_| group.state.is_none()),
+            state_bytes: group.state_bytes(),
             blocks_per_page: group.blocks_per_page,
         }
     }

@@ -1,10 +1,11 @@
 //! Registers of a warp, and operations that work on all 32 lanes at once.
 //!
-//! A register is an array of 32 values. Each operation on lanes is compiled for AVX-512, for AVX2, and as a short loop
-//! for x86-64 processors without either. The decoder picks one version when it resolves an instruction.
+//! A register is an array of 32 values. Each operation on lanes is compiled for AVX-512, for AVX2, and for a single lane.
+//! x86-64 processors without vectors call the last version for lane after lane. The decoder picks one version when it
+//! resolves an instruction.
 //!
-//! Rare operations have only the loop, because there are many of them. For other processors the compiler vectorises the
-//! 32 lanes as well as it can.
+//! Rare operations are many and have only the version for a single lane. For other processors the compiler vectorises
+//! the 32 lanes as well as it can.
 
 use half::{bf16, f16};
 use std::ops::{Deref, DerefMut};
@@ -147,6 +148,9 @@ pub(crate) trait Lane: Copy {
     fn buffer() -> Self::Buffer;
     fn set(self, buffer: &mut Self::Buffer, lane: usize);
     fn commit(registers: &mut Registers, slot: u32, buffer: Self::Buffer);
+    /// Reads the value from a register of any width.
+    fn from_bits(bits: u64) -> Self;
+    fn into_bits(self) -> u64;
 }
 
 macro_rules! lane {
@@ -176,6 +180,17 @@ macro_rules! lane {
             #[inline(always)]
             fn commit(registers: &mut Registers, slot: u32, buffer: Self::Buffer) {
                 registers.$file[slot as usize] = buffer;
+            }
+            #[inline(always)]
+            fn from_bits(bits: u64) -> Self {
+                let $from = bits as $raw;
+                $get
+            }
+            #[inline(always)]
+            fn into_bits(self) -> u64 {
+                let $value = self;
+                let bits: $raw = $put;
+                bits.into()
             }
         }
     };
@@ -223,12 +238,42 @@ impl Lane for bool {
     fn commit(registers: &mut Registers, slot: u32, buffer: u32) {
         registers.masks[slot as usize] = buffer;
     }
+    #[inline(always)]
+    fn from_bits(bits: u64) -> Self {
+        bits == 1
+    }
+    #[inline(always)]
+    fn into_bits(self) -> u64 {
+        self.into()
+    }
 }
 
-/// Returns 32, hidden from the compiler. A loop over this many lanes stays a loop of few instructions.
-#[inline(always)]
-pub(crate) fn lanes_of_loop() -> usize {
-    std::hint::black_box(32)
+/// Computes an operation for lane after lane. A register is given by its file and slot.
+#[inline(never)]
+pub(crate) fn each_lane(
+    registers: &mut Registers,
+    target: (File, u32),
+    operands: &[(File, u32)],
+    operation: fn([u64; 3]) -> u64,
+) {
+    let mut values = [[0; 3]; 32];
+    for (at, &(file, slot)) in operands.iter().enumerate() {
+        let slot = slot as usize;
+        for (lane, values) in values.iter_mut().enumerate() {
+            values[at] = match file {
+                File::Words => registers.words[slot][lane].into(),
+                File::Wides => registers.wides[slot][lane],
+                File::Masks => (registers.masks[slot] >> lane & 1).into(),
+            };
+        }
+    }
+    let results = values.map(operation);
+    let slot = target.1 as usize;
+    match target.0 {
+        File::Words => registers.words[slot] = Lanes(results.map(|bits| bits as u32)),
+        File::Wides => registers.wides[slot] = Lanes(results),
+        File::Masks => registers.masks[slot] = (0..32).fold(0, |mask, lane| mask | (results[lane] as u32) << lane),
+    }
 }
 
 /// Makes a [`LaneOp`] from an expression on one lane's values.
@@ -243,16 +288,28 @@ macro_rules! lanes {
     ($form:ident |$a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty| -> $D:ty $body:block) => {
         $crate::lanes::lanes!(@$form $D, $body, ($a, a, $A), ($b, b, $B), ($c, c, $C))
     };
-    (@wide $($op:tt)+) => {{
-        $crate::lanes::lanes!(@compute $($op)+);
+    (@wide $D:ty, $body:block, $(($name:ident, $slot:ident, $T:ty)),+) => {{
+        use $crate::lanes::{Lane, LaneOp, Registers, Slots};
+        type Output = $D;
+        #[inline(always)]
+        fn compute(registers: &mut Registers, slots: Slots) {
+            $(let $slot = <$T as Lane>::view(registers, slots.$slot);)+
+            let mut result = <Output as Lane>::buffer();
+            for lane in 0..32 {
+                $(let $name = <$T as Lane>::get($slot, lane);)+
+                let value: Output = $body;
+                Lane::set(value, &mut result, lane);
+            }
+            Output::commit(registers, slots.d, result);
+        }
         #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
         fn wide(registers: &mut Registers, slots: Slots) {
-            compute(registers, slots, 32);
+            compute(registers, slots);
         }
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
         fn widest(registers: &mut Registers, slots: Slots) {
-            compute(registers, slots, 32);
+            compute(registers, slots);
         }
         #[cfg(target_arch = "x86_64")]
         let op = if $crate::vectors::has_avx512() {
@@ -262,45 +319,31 @@ macro_rules! lanes {
             // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
             unsafe { LaneOp::new(wide, <Output as Lane>::FILE) }
         } else {
-            $crate::lanes::lanes!(@short)
+            $crate::lanes::lanes!(@rare $D, $body, $(($name, $slot, $T)),+)
         };
         #[cfg(not(target_arch = "x86_64"))]
         // SAFETY: the function is compiled for no feature beyond the features of the target.
         let op = unsafe { LaneOp::new(wide, <Output as Lane>::FILE) };
         op
     }};
-    (@rare $($op:tt)+) => {{
-        $crate::lanes::lanes!(@compute $($op)+);
-        $crate::lanes::lanes!(@short)
-    }};
-    // Computes the operation for all lanes.
-    (@compute $D:ty, $body:block, $(($name:ident, $slot:ident, $T:ty)),+) => {
-        use $crate::lanes::{Lane, LaneOp, Registers, Slots};
-        type Output = $D;
-        #[inline(always)]
-        fn compute(registers: &mut Registers, slots: Slots, lanes: usize) {
-            $(let $slot = <$T as Lane>::view(registers, slots.$slot);)+
-            let mut result = <Output as Lane>::buffer();
-            for lane in 0..lanes {
-                let lane = lane % 32;
-                $(let $name = <$T as Lane>::get($slot, lane);)+
-                let value: Output = $body;
-                Lane::set(value, &mut result, lane);
-            }
-            Output::commit(registers, slots.d, result);
+    (@rare $D:ty, $body:block, $(($name:ident, $slot:ident, $T:ty)),+) => {{
+        use $crate::lanes::{Lane, LaneOp, Registers, Slots, each_lane};
+        fn one([$($name,)+ ..]: [u64; 3]) -> u64 {
+            $(let $name = <$T as Lane>::from_bits($name);)+
+            let value: $D = $body;
+            value.into_bits()
         }
-    };
-    (@short) => {{
         fn short(registers: &mut Registers, slots: Slots) {
-            compute(registers, slots, $crate::lanes::lanes_of_loop());
+            let operands = [$((<$T as Lane>::FILE, slots.$slot)),+];
+            each_lane(registers, (<$D as Lane>::FILE, slots.d), &operands, one);
         }
         // SAFETY: the function is compiled for no feature beyond the features of the target.
-        unsafe { LaneOp::new(short, <Output as Lane>::FILE) }
+        unsafe { LaneOp::new(short, <$D as Lane>::FILE) }
     }};
 }
 pub(crate) use lanes;
 
-/// [`lanes!`] for a rare operation, which is a loop on every processor.
+/// [`lanes!`] for a rare operation, which has no vectors on any processor.
 macro_rules! rare_lanes {
     ($($operation:tt)+) => { $crate::lanes::lanes!(rare $($operation)+) };
 }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use engine::tools::kv::KvLayout;
 
-use super::{BLOCK_SIZE, Numbering, Saved, SessionRequest, Work, needed, units};
+use super::{BLOCK_SIZE, Numbering, Saved, SessionRequest, Work, needed, unit, units};
 
 /// Steps of the search.
 const STEPS: usize = 400;
@@ -49,14 +49,14 @@ pub fn bound(trace: &[SessionRequest], layout: &KvLayout, work: &Work, bytes: us
 /// Returns the blocks that requests can use again.
 fn kept(trace: &[SessionRequest], layout: &KvLayout, work: &Work) -> Vec<Kept> {
     let units = units(layout);
-    let unit = layout.block_bytes() as f64 / units.iter().map(|(size, _)| size).sum::<usize>() as f64;
-    let (mut numbering, mut last_uses, mut all) = (Numbering::default(), HashMap::new(), Vec::new());
+    let unit = unit(layout) as f64;
+    let (mut numbering, mut last_uses, mut all) = (Numbering::new(BLOCK_SIZE), HashMap::new(), Vec::new());
     for (to, request) in trace.iter().enumerate() {
         let asked = numbering.ask(request);
         let uses = asked.blocks[..asked.most_hits()].iter().map_while(|block| last_uses.get(block).copied());
         let uses: Vec<usize> = uses.collect();
         let share = |&(size, window): &(usize, Option<usize>)| {
-            size as f64 * needed(window, uses.len()) as f64 / uses.len() as f64
+            size as f64 * needed(window, uses.len(), BLOCK_SIZE) as f64 / uses.len() as f64
         };
         let size = unit * units.iter().map(share).sum::<f64>();
         let mut by_use: BTreeMap<usize, Kept> = BTreeMap::new();

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use engine::tools::kv::{BlockPool, BlockTable, KvLayout, prefix_hit};
+use engine::tools::kv::{BlockPool, BlockTable, KvLayout, prefix_hit, state_ends};
 
-use super::{Asked, IN_FLIGHT, Replay};
+use super::{Asked, BLOCK_SIZE, IN_FLIGHT, Replay};
 
 /// The engine's pool, and the tables of the requests that run.
 pub struct PagedReplay {
@@ -27,14 +27,16 @@ impl Replay for PagedReplay {
             self.running.pop_front();
         }
         let mut table = prefix_hit(&self.pool, &asked.tokens[..asked.prompt], false);
+        table.keep_states(Some(&state_ends(&asked.messages, &[], asked.prompt, BLOCK_SIZE)));
         let hits = table.len();
         while table.len() < asked.computed() {
-            table.slide_past(asked.prompt);
+            table.slide_past(asked.prompt, false);
             let more = asked.next(table.len()) - table.len();
             while table.reserve(more, &mut Vec::new()).is_err() {
                 assert!(self.running.pop_front().is_some(), "a request does not fit the memory alone");
             }
             table.register(&asked.tokens[..table.len()]);
+            table.settle(&asked.tokens);
         }
         self.running.push_back(table);
         hits

@@ -2,13 +2,14 @@
 //!
 //! Layers with windows are divided into groups with as many layers as the group without a window has, as vLLM does. All
 //! blocks then have the same size, so no memory is lost to pages. A hit ends where every group has the blocks that it
-//! needs.
+//! needs. The states of recurrent layers are divided likewise, and blocks get more tokens, until keys and values are as
+//! large.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use engine::tools::kv::KvLayout;
+use engine::tools::kv::{KvGroup, KvLayout};
 
-use super::{Asked, BLOCK_SIZE, IN_FLIGHT, Replay, needed, units};
+use super::{Asked, BLOCK_SIZE, IN_FLIGHT, Replay, needed, unit, units};
 
 /// The order in which a request's blocks join the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,7 @@ pub enum Order {
 pub struct QueuedReplay {
     /// The window of each group.
     groups: Vec<Option<usize>>,
+    block_size: usize,
     order: Order,
     blocks: Vec<Block>,
     /// The free blocks, in the order of eviction.
@@ -30,6 +32,34 @@ pub struct QueuedReplay {
     now: u64,
     cached: HashMap<Key, usize>,
     running: VecDeque<Tables>,
+}
+
+/// Groups of layers whose blocks have the same size.
+struct Division {
+    /// Tokens per block.
+    block_size: usize,
+    /// The window of each group.
+    groups: Vec<Option<usize>>,
+    /// Bytes of a block.
+    bytes: usize,
+}
+
+impl Division {
+    fn of(layout: &KvLayout) -> Self {
+        let is_state = |group: &KvGroup| group.state.is_some();
+        let Some(state) = layout.groups.iter().position(is_state) else {
+            let units = units(layout).into_iter();
+            let groups = units.flat_map(|(size, window)| std::iter::repeat_n(window, size)).collect();
+            return Division { block_size: BLOCK_SIZE, groups, bytes: unit(layout) };
+        };
+        // Blocks of keys and values have so many tokens that they are as large as the states of as many layers.
+        let keys = layout.groups.iter().position(|group| !is_state(group)).unwrap_or_default();
+        let times = layout.layer_bytes(state).div_ceil(layout.layer_bytes(keys));
+        let parts = layout.groups[state].layers.len().div_ceil(layout.groups[keys].layers.len());
+        let groups = [None].into_iter().chain(std::iter::repeat_n(layout.groups[state].window, parts));
+        let bytes = times * layout.group_block_bytes(keys);
+        Division { block_size: times * BLOCK_SIZE, groups: groups.collect(), bytes }
+    }
 }
 
 /// A group, and the number of a block's contents.
@@ -48,12 +78,11 @@ struct Block {
 impl QueuedReplay {
     /// Creates an empty pool of `bytes` bytes.
     pub fn new(layout: &KvLayout, bytes: usize, order: Order) -> Self {
-        let units = units(layout);
-        let total: usize = units.iter().map(|(size, _)| size).sum();
-        let count = bytes / (layout.block_bytes() / total);
-        let groups = units.into_iter().flat_map(|(size, window)| std::iter::repeat_n(window, size)).collect();
+        let Division { block_size, groups, bytes: block } = Division::of(layout);
+        let count = bytes / block;
         QueuedReplay {
             groups,
+            block_size,
             order,
             blocks: (0..count as u64).map(|queued| Block { queued, ..Block::default() }).collect(),
             queue: (0..count).map(|block| (block as u64, block)).collect(),
@@ -70,7 +99,7 @@ impl QueuedReplay {
             (0..self.groups.len()).partition(|&group| self.groups[group].is_some());
         let mut len = (0..blocks.len()).take_while(|&at| full.iter().all(|&group| is_cached(group, at))).count();
         let missing = |group: usize, len: usize| {
-            let first = len - needed(self.groups[group], len);
+            let first = len - needed(self.groups[group], len, self.block_size);
             (first..len).rev().find(|&at| !is_cached(group, at))
         };
         while let Some(shorter) = windows.iter().find_map(|&group| missing(group, len)) {
@@ -129,7 +158,7 @@ impl QueuedReplay {
     fn slide(&mut self, tables: &mut Tables, done: usize) {
         for (at, blocks) in tables.iter_mut().enumerate() {
             let Some(window) = self.groups[at] else { continue };
-            let out = ((done + 1).saturating_sub(window) / BLOCK_SIZE).min(blocks.len());
+            let out = ((done + 1).saturating_sub(window) / self.block_size).min(blocks.len());
             let left: Vec<usize> = blocks[..out].iter_mut().filter_map(Option::take).collect();
             self.give_all(left.into_iter());
         }
@@ -138,7 +167,7 @@ impl QueuedReplay {
     /// Registers the full blocks of `done` computed tokens.
     fn register(&mut self, tables: &Tables, asked: &Asked, from: usize, done: usize) {
         for (group, blocks) in tables.iter().enumerate() {
-            let own = from / BLOCK_SIZE..done / BLOCK_SIZE;
+            let own = from / self.block_size..done / self.block_size;
             for (&block, &contents) in blocks[own.clone()].iter().zip(&asked.blocks[own]) {
                 let (Some(block), key) = (block, (group, contents)) else { continue };
                 if let std::collections::hash_map::Entry::Vacant(entry) = self.cached.entry(key) {
@@ -151,23 +180,27 @@ impl QueuedReplay {
 }
 
 impl Replay for QueuedReplay {
+    fn block_size(&self) -> usize {
+        self.block_size
+    }
+
     fn serve(&mut self, asked: &Asked) -> usize {
         if self.running.len() == IN_FLIGHT {
             self.end_oldest();
         }
         let hits = self.longest(&asked.blocks[..asked.most_hits()]);
         let find = |group: usize| -> Vec<Option<usize>> {
-            let first = hits - needed(self.groups[group], hits);
+            let first = hits - needed(self.groups[group], hits, self.block_size);
             (0..hits).map(|at| (at >= first).then(|| self.cached[&(group, asked.blocks[at])])).collect()
         };
         let mut tables: Tables = (0..self.groups.len()).map(find).collect();
         tables.iter().flatten().flatten().for_each(|&block| self.take(block));
-        let mut done = hits * BLOCK_SIZE;
+        let mut done = hits * self.block_size;
         while done < asked.computed() {
             self.slide(&mut tables, done);
             let next = asked.next(done);
             for blocks in &mut tables {
-                while blocks.len() < next.div_ceil(BLOCK_SIZE) {
+                while blocks.len() < next.div_ceil(self.block_size) {
                     blocks.push(Some(self.allocate()));
                 }
             }
@@ -175,6 +208,6 @@ impl Replay for QueuedReplay {
             done = next;
         }
         self.running.push_back(tables);
-        hits * BLOCK_SIZE
+        hits * self.block_size
     }
 }

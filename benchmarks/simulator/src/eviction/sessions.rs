@@ -42,6 +42,15 @@ impl SessionRequest {
         self.text.iter().flat_map(tokens).collect()
     }
 
+    /// Returns the numbers of tokens up to the ends of the prompt's messages. The last message is the prompt's end.
+    pub fn messages(&self) -> Vec<usize> {
+        let ends = self.text.iter().scan(0, |end, piece| {
+            *end += piece.len;
+            Some(*end)
+        });
+        ends.take_while(|end| *end <= self.prompt).collect()
+    }
+
     /// Returns the number of tokens of the prompt and the answer.
     pub fn len(&self) -> usize {
         self.text.iter().map(|piece| piece.len).sum()

@@ -9,7 +9,7 @@ pub struct Work {
     /// Operations per token outside attention.
     pub(super) linear: f64,
     /// For each layer, operations per pair of a query and a key, and the window.
-    attention: Vec<(f64, Option<usize>)>,
+    pub(super) attention: Vec<(f64, Option<usize>)>,
 }
 
 impl Work {

@@ -199,6 +199,27 @@ fn a_worker_reads_its_part_and_exchanges_sums() {
     assert_eq!(exchanges, [Some(128), Some(1), Some(1)]);
 }
 
+/// Each token uses 8 of 128 experts, and two tokens are expected to use 15.5.
+#[test]
+fn a_step_reads_the_experts_that_it_is_expected_to_use() {
+    let (printed, all) = figures(&["--model", "qwen3-30b-a3b", "--batch", "1,2", "--context", "16"]);
+    assert!(printed.contains("uniform routing"), "{printed}");
+    let (layers, hidden, inner, vocab) = (48, 2048, 768, 151_936);
+    let dense = layers * ((32 + 8) * 128 * hidden + hidden * 32 * 128 + 128 * hidden) + vocab * hidden;
+    let expert = layers * 3 * hidden * inner;
+    for (step, tokens, used) in [(0, 1, 8.0), (1, 2, 15.5)] {
+        let step = &all["steps"][step];
+        let bytes = step["weight_bytes"].as_f64().unwrap();
+        let want = 2.0 * (f64::from(dense) + used * f64::from(expert));
+        assert!((bytes / want - 1.0).abs() < 1e-6, "{bytes}, not {want}");
+        // Each token multiplies the weights of its 8 experts.
+        let products = 2.0 * f64::from(tokens) * (f64::from(dense) + 8.0 * f64::from(expert));
+        let scores = 4.0 * f64::from(tokens * 48 * 16 * 32 * 128);
+        let flops = step["flops"].as_f64().unwrap();
+        assert!((flops / (products + scores) - 1.0).abs() < 1e-6, "{flops}, not {products} and {scores}");
+    }
+}
+
 #[test]
 fn built_in_models_need_no_network() {
     for (model, billions) in [

@@ -3,6 +3,7 @@
 
 use super::experts::Experts;
 use super::fields::in_range;
+use super::recurrent::Recurrent;
 use super::{Activation, MAX_HEAD_DIM, MAX_HEADS, MAX_POSITIONS, MAX_WIDTH, Rope};
 use crate::error::{Error, Result};
 
@@ -33,6 +34,8 @@ pub struct DecoderConfig {
     pub value_norm: bool,
     /// With `Some(c)` a score `s` of attention becomes `c * tanh(s / c)`.
     pub softcap: Option<f32>,
+    /// Whether each query head has a gate: the logistic function of a projection of the input multiplies its result.
+    pub attention_gate: bool,
     /// Whether each query head has a sink: a weight that takes part in the softmax like a score without a value.
     pub sinks: bool,
     /// The factor on embeddings.
@@ -71,6 +74,8 @@ pub struct DecoderLayer {
     /// The layer whose cache this layer reads. It is the layer itself, or an earlier one whose cache it shares. In that
     /// case it computes no keys and values.
     pub source: usize,
+    /// With `Some`, the layer keeps a state instead of keys and values, and the settings of attention are not used.
+    pub recurrent: Option<Recurrent>,
     /// Elements of the gate and up projections of the dense feed-forward layer. 0 if experts replace it.
     pub inner: usize,
     /// The experts, if the layer has any.
@@ -172,6 +177,11 @@ impl DecoderConfig {
         self.layers.iter_mut().for_each(|layer| layer.rope = rope(layer));
     }
 
+    /// The experts of the first layer that has any. Other layers with experts have the same.
+    pub fn experts(&self) -> Option<&Experts> {
+        self.layers.iter().find_map(|layer| layer.experts.as_ref())
+    }
+
     /// The rotations that some layer uses.
     fn used_ropes(&self) -> impl Iterator<Item = &Rope> {
         let uses = |at: usize| self.layers.iter().any(|layer| layer.rope == Some(at));
@@ -214,6 +224,9 @@ impl DecoderLayer {
         in_range("the head size", head_dim, MAX_HEAD_DIM)?;
         if let Some(experts) = &self.experts {
             experts.check()?;
+        }
+        if let Some(recurrent) = &self.recurrent {
+            recurrent.check()?;
         }
         if self.is_dense() {
             in_range("intermediate_size", self.inner, 4 * MAX_WIDTH)?;

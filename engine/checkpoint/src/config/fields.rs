@@ -134,6 +134,15 @@ impl<'a> Fields<'a> {
         Ok(self.bool(name)?.unwrap_or(default))
     }
 
+    /// Whether a pair of bounds is absent or allows every number above zero. transformers 5 writes infinity as an object.
+    pub fn is_unlimited(&self, name: &str) -> Result<bool> {
+        let unlimited = self.typed(name, "a list of two numbers", |value| match value.as_array()?.as_slice() {
+            [least, most] => Some(least.as_f64()? <= 0.0 && !most.is_number()),
+            _ => None,
+        })?;
+        Ok(unlimited.unwrap_or(true))
+    }
+
     pub fn string(&self, name: &str) -> Result<Option<&'a str>> {
         self.typed(name, "a string", Value::as_str)
     }

@@ -1,6 +1,34 @@
-//! The keys and values that each layer keeps.
+//! The memory of each layer.
 
-use super::{ModelConfig, ModelFamily};
+use super::{DecoderLayer, ModelConfig, ModelFamily};
+
+/// The memory that a layer needs for a sequence between steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LayerMemory {
+    /// Keys and values of its tokens.
+    Kv(LayerKv),
+    /// A state of fixed size, in f32.
+    State {
+        /// Elements of the state.
+        elements: usize,
+    },
+}
+
+impl LayerMemory {
+    /// The layer's keys and values. `None` for a recurrent layer.
+    pub fn kv(self) -> Option<LayerKv> {
+        match self {
+            LayerMemory::Kv(kv) => Some(kv),
+            LayerMemory::State { .. } => None,
+        }
+    }
+}
+
+impl From<LayerKv> for LayerMemory {
+    fn from(kv: LayerKv) -> Self {
+        LayerMemory::Kv(kv)
+    }
+}
 
 /// The keys and values that a layer caches for each token, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,25 +46,33 @@ pub struct LayerKv {
 }
 
 impl ModelConfig {
-    /// Describes the cache of every layer, in the order of the layers.
-    pub fn kv_layers(&self) -> Vec<LayerKv> {
+    /// Describes the memory of every layer, in the order of the layers.
+    pub fn memory_layers(&self) -> Vec<LayerMemory> {
         match &self.family {
             ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => {
                 let (heads, head_dim) = (self.kv_heads, self.head_dim);
                 let layer = |source| LayerKv { heads, head_dim, window: None, source, latent: None };
-                (0..self.layers).map(layer).collect()
+                (0..self.layers).map(|source| LayerMemory::Kv(layer(source))).collect()
             }
             ModelFamily::Decoder(decoder) => {
-                let layers = decoder.layers.iter();
-                let layer = layers.map(|layer| LayerKv {
+                let kv = |layer: &DecoderLayer| LayerKv {
                     heads: layer.kv_heads,
                     head_dim: layer.head_dim,
                     window: layer.window,
                     source: layer.source,
                     latent: decoder.latent.map(|latent| latent.rank),
-                });
-                layer.collect()
+                };
+                let layer = |layer: &DecoderLayer| match layer.recurrent {
+                    Some(recurrent) => LayerMemory::State { elements: recurrent.state() },
+                    None => LayerMemory::Kv(kv(layer)),
+                };
+                decoder.layers.iter().map(layer).collect()
             }
         }
+    }
+
+    /// Describes the keys and values of every attention layer, in the order of the layers.
+    pub fn kv_layers(&self) -> Vec<LayerKv> {
+        self.memory_layers().into_iter().filter_map(LayerMemory::kv).collect()
     }
 }

@@ -9,6 +9,7 @@ mod gpt2;
 mod kv;
 mod opt;
 mod quantization;
+mod recurrent;
 mod rope;
 
 pub use decoder::{DecoderConfig, DecoderLayer, HeadNorm, Latent, LayerEmbedding, LayerNorms, NormKind};
@@ -16,9 +17,10 @@ pub use experts::{BesideNorms, Clamp, ExpertGroups, Experts, RouterScores, Routi
 pub use generation::GenerationConfig;
 pub use gpt2::Gpt2Config;
 pub use kernels::gemm::activation::Activation;
-pub use kv::LayerKv;
+pub use kv::{LayerKv, LayerMemory};
 pub use opt::OptConfig;
 pub use quantization::{Fp8Scales, GroupSize, QuantFormat, Quantization};
+pub use recurrent::{Recurrent, RecurrentKind};
 pub use rope::{Rope, RopeScaling};
 
 use serde_json::{Map, Value};
@@ -70,6 +72,8 @@ pub struct ModelConfig {
     pub quantization: Option<Quantization>,
     /// Whether this is the text part of a model that also reads images or sounds.
     pub text_only: bool,
+    /// Layers that predict further tokens, for drafts. They are not loaded.
+    pub draft_layers: usize,
 }
 
 /// Architectures whose forward passes have the same form.

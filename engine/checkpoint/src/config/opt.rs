@@ -61,5 +61,6 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
         tie_word_embeddings: fields.bool_or("tie_word_embeddings", true)?,
         quantization: None,
         text_only: false,
+        draft_layers: 0,
     })
 }

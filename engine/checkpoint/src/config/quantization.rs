@@ -32,7 +32,7 @@ pub enum QuantFormat {
         /// index for each input.
         sorted: bool,
     },
-    /// compressed-tensors: 4-bit integers packed along the inputs, FP8, or a mix of both.
+    /// compressed-tensors: integers of 4 or 8 bits, FP8, or a mix of them.
     CompressedTensors {
         /// Elements that share a scale in the 4-bit weights. `None` without 4-bit weights.
         int4: Option<GroupSize>,
@@ -40,6 +40,8 @@ pub enum QuantFormat {
         zeros: Option<bool>,
         /// Whether the inputs of all 4-bit weights were sorted before they were divided into groups.
         sorted: bool,
+        /// Elements that share a scale in the 8-bit integers. `None` without such weights.
+        int8: Option<GroupSize>,
         /// The layout of the FP8 scales. `None` without FP8 weights.
         fp8: Option<Fp8Scales>,
     },

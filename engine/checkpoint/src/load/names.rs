@@ -69,6 +69,9 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("qwen3-8b", "Qwen/Qwen3-8B"),
     ("qwen3-14b", "Qwen/Qwen3-14B"),
     ("qwen3-32b", "Qwen/Qwen3-32B"),
+    ("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct"),
+    ("qwen3.5-27b", "Qwen/Qwen3.5-27B"),
+    ("qwen3.5-35b-a3b", "Qwen/Qwen3.5-35B-A3B"),
     ("gemma-2-2b", "google/gemma-2-2b"),
     ("gemma-2-9b", "google/gemma-2-9b"),
     ("gemma-2-27b", "google/gemma-2-27b"),
@@ -92,6 +95,15 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("phi-4", "microsoft/phi-4"),
     ("glm-4-9b", "zai-org/GLM-4-9B-0414"),
     ("granite-3.3-8b", "ibm-granite/granite-3.3-8b-instruct"),
+    ("granite-3.1-3b-a800m", "ibm-granite/granite-3.1-3b-a800m-instruct"),
+    ("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1"),
+    ("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B"),
+    ("gpt-oss-20b", "openai/gpt-oss-20b"),
+    ("gpt-oss-120b", "openai/gpt-oss-120b"),
+    ("gemma-4-26b-a4b", "google/gemma-4-26B-A4B"),
+    ("deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite"),
+    ("deepseek-v3", "deepseek-ai/DeepSeek-V3"),
+    ("lfm2-1.2b", "LiquidAI/LFM2-1.2B"),
 ];
 
 /// Whether a name ends like a GGUF file.

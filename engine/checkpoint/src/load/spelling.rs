@@ -1,4 +1,4 @@
-//! The names of experts' tensors. Checkpoints spell them in several ways, and models use one.
+//! The names of tensors that checkpoints spell in several ways. Models use one.
 
 /// Parts of names in layers, and the parts that models use instead. They are replaced in this order.
 const PARTS: &[(&str, &str)] = &[
@@ -11,6 +11,13 @@ const PARTS: &[(&str, &str)] = &[
     (".mlp.input_linear.weight", ".mlp.experts.gate_up_proj"),
     (".mlp.output_linear.weight", ".mlp.experts.down_proj"),
     (".mlp.shared_experts.", ".mlp.shared_expert."),
+    (".shared_mlp.input_linear.", ".mlp.shared_expert.gate_up_proj."),
+    (".shared_mlp.output_linear.", ".mlp.shared_expert.down_proj."),
+    (".feed_forward.w1.", ".mlp.gate_proj."),
+    (".feed_forward.w2.", ".mlp.down_proj."),
+    (".feed_forward.w3.", ".mlp.up_proj."),
+    (".self_attn.q_layernorm.", ".self_attn.q_norm."),
+    (".self_attn.k_layernorm.", ".self_attn.k_norm."),
 ];
 
 /// Ends of the names of an expert's tensors.
@@ -24,8 +31,11 @@ const ENDS: &[(&str, &str)] = &[
     (".down_proj_bias", ".down_proj.bias"),
 ];
 
-/// Returns the name that models use for a tensor of a layer's experts, if it differs from `name`.
+/// Returns the name that models use for a tensor, if it differs from `name`.
 pub(super) fn usual(name: &str) -> Option<String> {
+    if name == "embedding_norm.weight" {
+        return Some("norm.weight".into());
+    }
     let (layer, part) = name.strip_prefix("layers.")?.split_once('.')?;
     let mut part = format!(".{part}");
     for (from, to) in PARTS {
@@ -69,6 +79,10 @@ mod tests {
             ("experts.gate_up_proj", "mlp.experts.gate_up_proj.weight"),
             ("experts.down_proj", "mlp.experts.down_proj.weight"),
             ("mlp.shared_experts.up_proj.weight", "mlp.shared_expert.up_proj.weight"),
+            ("shared_mlp.input_linear.weight", "mlp.shared_expert.gate_up_proj.weight"),
+            ("shared_mlp.output_linear.weight", "mlp.shared_expert.down_proj.weight"),
+            ("feed_forward.w2.weight", "mlp.down_proj.weight"),
+            ("self_attn.q_layernorm.weight", "self_attn.q_norm.weight"),
         ] {
             assert_eq!(usual(&format!("layers.12.{name}")).as_deref(), Some(&*format!("layers.12.{want}")), "{name}");
             assert_eq!(usual(&format!("layers.12.{want}")), None, "{want}");

@@ -50,6 +50,8 @@ pub(super) enum Form {
     Interleaved(NonZero<usize>),
     /// One is added to each element.
     PlusOne,
+    /// They are the negative exponential functions of the elements.
+    NegativeExp,
 }
 
 /// The element type of a stored tensor.
@@ -112,17 +114,33 @@ impl StoredTensor {
         }
     }
 
+    /// Divides the rows into two halves.
+    ///
+    /// # Errors
+    /// If the tensor is not a range of a file.
+    pub fn into_halves(self, name: &str) -> Result<[Self; 2]> {
+        let StoredTensor { dtype, mut shape, form, path, bytes: Bytes::File { file, offset, len } } = self else {
+            return Err(Error::weights(self.path, format!("tensor {name} cannot be divided")));
+        };
+        shape[0] /= 2;
+        let half = |first: u64| StoredTensor {
+            dtype: dtype.clone(),
+            shape: shape.clone(),
+            form,
+            path: Arc::clone(&path),
+            bytes: Bytes::File { file: Arc::clone(&file), offset: offset + first, len: len / 2 },
+        };
+        Ok([half(0), half(len as u64 / 2)])
+    }
+
     /// Loads the tensor. If `mapped` is set, it uses the pages of the file where possible. Otherwise it copies them.
     pub fn load(self, name: &str, mapped: bool) -> Result<HostTensor> {
         let (form, path) = (self.form, Arc::clone(&self.path));
         let tensor = self.load_rows(name, mapped)?;
         Ok(match form {
             Form::Same => tensor,
-            Form::PlusOne => {
-                let shape = tensor.shape().to_vec();
-                let elements = tensor.to_dtype(DType::F32).elements().to_f32();
-                HostTensor::from_f32(shape, elements.into_iter().map(|element| element - 1.0).collect())
-            }
+            Form::PlusOne => tensor.map(|element| element - 1.0),
+            Form::NegativeExp => tensor.map(|element| (-element).ln()),
             Form::Interleaved(heads) => {
                 // The rows of a head are interleaved in pairs. This program keeps the two rows of a pair half a head
                 // apart.

@@ -188,6 +188,14 @@ impl Weights {
         self.tensors.get(name).map(|tensor| tensor.shape.as_slice())
     }
 
+    /// The quantised type of a remaining tensor.
+    pub(super) fn quantised_type(&self, name: &str) -> Option<QuantType> {
+        match self.tensors.get(name)?.dtype {
+            StoredType::Quantised(kind) => Some(kind),
+            _ => None,
+        }
+    }
+
     /// The names of the remaining tensors, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
@@ -195,7 +203,7 @@ impl Weights {
 
     /// Removes `prefixes`, in order, from the names that begin with them. A model can then use the same names whichever
     /// class its checkpoint was saved from. A name stays as it is if another tensor already has the shorter name. Then
-    /// gives one spelling to the names of experts.
+    /// gives names one spelling.
     pub fn strip_prefix(&mut self, prefixes: &[&str]) {
         for prefix in prefixes {
             let fitting: Vec<String> = self.tensors.keys().filter(|name| name.starts_with(prefix)).cloned().collect();
@@ -218,6 +226,25 @@ impl Weights {
                 self.tensors.insert(usual, tensor);
             }
         }
+    }
+
+    /// Divides the fused projections of shared experts, and names them like dense layers. GGUF files of models without other
+    /// experts have them so.
+    pub(super) fn divide_shared_experts(&mut self) -> Result<()> {
+        let shared: Vec<String> =
+            self.tensors.keys().filter(|name| name.contains(".mlp.shared_expert.")).cloned().collect();
+        for name in shared {
+            let Some(tensor) = self.tensors.remove(&name) else { continue };
+            let other = name.replace(".shared_expert.", ".");
+            if name.contains("gate_up_proj") {
+                let [gate, up] = tensor.into_halves(&name)?;
+                self.tensors.insert(other.replace("gate_up_proj", "gate_proj"), gate);
+                self.tensors.insert(other.replace("gate_up_proj", "up_proj"), up);
+            } else {
+                self.tensors.insert(other, tensor);
+            }
+        }
+        Ok(())
     }
 
     /// Takes the tensor `name`, which must have the given shape.

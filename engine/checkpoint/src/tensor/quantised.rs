@@ -39,6 +39,13 @@ impl HostTensor {
         tensor
     }
 
+    /// Returns the tensor in f32 with a function applied to each element.
+    pub fn map(self, function: impl Fn(f32) -> f32) -> Self {
+        let shape = self.shape.clone();
+        let elements = self.to_dtype(DType::F32).elements().to_f32();
+        HostTensor::from_f32(shape, elements.into_iter().map(function).collect())
+    }
+
     /// The type of quantisation, or `None` if the bytes are elements.
     pub fn quantised(&self) -> Option<QuantType> {
         self.quantised.as_ref().map(|groups| groups.kind)
@@ -95,9 +102,18 @@ impl HostTensor {
     /// Returns a copy with the rows of a matrix, or the elements of a vector, reordered. Row `i` of the result is row
     /// `order(i)`.
     pub fn reordered(&self, order: impl Fn(usize) -> usize) -> Self {
-        let row = self.row_bytes();
-        let bytes: Vec<u8> = (0..self.shape[0]).flat_map(|i| &self.bytes()[order(i) * row..][..row]).copied().collect();
-        self.like(self.shape.clone(), &bytes)
+        self.gathered((0..self.shape[0]).map(order))
+    }
+
+    /// Returns a copy of some rows of a matrix, or elements of a vector, in the given order.
+    pub fn gathered(&self, rows: impl IntoIterator<Item = usize>) -> Self {
+        let (row, mut shape, mut bytes) = (self.row_bytes(), self.shape.clone(), Vec::new());
+        shape[0] = 0;
+        for i in rows {
+            bytes.extend_from_slice(&self.bytes()[i * row..][..row]);
+            shape[0] += 1;
+        }
+        self.like(shape, &bytes)
     }
 
     /// Returns the range of a row's bytes that contains some of its columns.

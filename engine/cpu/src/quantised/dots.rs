@@ -15,11 +15,9 @@ use super::packed::PackedBand;
 use super::scales::{
     BothInByte, BytesThenMinima, GroupScale, Half, HalfAndMinimum, PartScales, Power, SignedByte, SignedBytes,
 };
-use crate::pages::Line;
+use crate::pages::{Line, prefetch};
 use checkpoint::quantised::QuantType;
 
-/// Number of bands that a single token is multiplied with at a time.
-pub(super) const STREAMS: usize = 4;
 /// Number of chunks of four columns in a part.
 const CHUNKS: usize = PART / 4;
 
@@ -51,13 +49,13 @@ impl WithLanes for Band<'_, '_> {
     fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize {
         let (weight, x) = (self.weight, self.x.block(self.first + token));
         let sums = match weight.kind {
-            QuantType::Q8_0 => plain::<L, Wide, Half, T, 1>(lanes, [weight], x)[0],
-            QuantType::Q4_0 => plain::<L, Nibbles, Half, T, 1>(lanes, [weight], x)[0],
-            QuantType::Q4_1 => plain::<L, Nibbles, HalfAndMinimum, T, 1>(lanes, [weight], x)[0],
-            QuantType::Q5_0 => plain::<L, FiveBits, Half, T, 1>(lanes, [weight], x)[0],
-            QuantType::Q5_1 => plain::<L, FiveBits, HalfAndMinimum, T, 1>(lanes, [weight], x)[0],
-            QuantType::IQ4_NL => plain::<L, Codes<NonLinear>, Half, T, 1>(lanes, [weight], x)[0],
-            QuantType::MXFP4 => plain::<L, Codes<Fp4>, Power, T, 1>(lanes, [weight], x)[0],
+            QuantType::Q8_0 => plain::<L, Wide, Half, T>(lanes, weight, x),
+            QuantType::Q4_0 => plain::<L, Nibbles, Half, T>(lanes, weight, x),
+            QuantType::Q4_1 => plain::<L, Nibbles, HalfAndMinimum, T>(lanes, weight, x),
+            QuantType::Q5_0 => plain::<L, FiveBits, Half, T>(lanes, weight, x),
+            QuantType::Q5_1 => plain::<L, FiveBits, HalfAndMinimum, T>(lanes, weight, x),
+            QuantType::IQ4_NL => plain::<L, Codes<NonLinear>, Half, T>(lanes, weight, x),
+            QuantType::MXFP4 => plain::<L, Codes<Fp4>, Power, T>(lanes, weight, x),
             QuantType::Q2_K => scaled::<L, TwoBits, BothInByte, T>(lanes, weight, x),
             QuantType::Q3_K => scaled::<L, ThreeBits, SignedBytes, T>(lanes, weight, x),
             QuantType::Q4_K => scaled::<L, Nibbles, BytesThenMinima, T>(lanes, weight, x),
@@ -72,52 +70,9 @@ impl WithLanes for Band<'_, '_> {
     }
 }
 
-/// Adjacent bands to multiply with one token. Multiplying a band takes less time than fetching it from memory. Each
-/// band is a separate stream, and a processor fetches several streams faster than one.
-pub(super) struct Bands<'a, 'b> {
-    /// The bands' type must be [supported](Bands::supports).
-    pub weights: [PackedBand<'a>; STREAMS],
-    pub x: Block<'a>,
-    pub rows: Rows<'a, 'b>,
-}
-
-impl Bands<'_, '_> {
-    /// Whether this type is supported: its groups consist of one part, and all have the same zero.
-    pub const fn supports(kind: QuantType) -> bool {
-        kind.group() == PART && !matches!(kind, QuantType::Int4G32 | QuantType::Fp8G32)
-    }
-}
-
-impl WithLanes for Bands<'_, '_> {
-    fn count(&self) -> usize {
-        1
-    }
-
-    #[inline(always)]
-    fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize {
-        let (weights, x) = (self.weights, self.x);
-        // One sum per band, for the only token.
-        let sums = match weights[0].kind {
-            QuantType::Q8_0 => plain::<L, Wide, Half, 1, STREAMS>(lanes, weights, x),
-            QuantType::Q4_0 => plain::<L, Nibbles, Half, 1, STREAMS>(lanes, weights, x),
-            QuantType::Q4_1 => plain::<L, Nibbles, HalfAndMinimum, 1, STREAMS>(lanes, weights, x),
-            QuantType::Q5_0 => plain::<L, FiveBits, Half, 1, STREAMS>(lanes, weights, x),
-            QuantType::Q5_1 => plain::<L, FiveBits, HalfAndMinimum, 1, STREAMS>(lanes, weights, x),
-            QuantType::IQ4_NL => plain::<L, Codes<NonLinear>, Half, 1, STREAMS>(lanes, weights, x),
-            QuantType::MXFP4 => plain::<L, Codes<Fp4>, Power, 1, STREAMS>(lanes, weights, x),
-            _ => unreachable!("the caller checked that the type is supported"),
-        };
-        for sums in sums {
-            self.rows.finish(lanes, sums, token);
-            self.rows.at += ROWS;
-        }
-        1
-    }
-
-    #[inline(always)]
-    fn run<L: Lanes>(mut self, lanes: L) {
-        self.tokens::<L, 1>(lanes, 0);
-    }
+/// Whether groups of this type consist of one part, and all have the same zero.
+pub(super) const fn has_plain_groups(kind: QuantType) -> bool {
+    kind.group() == PART && !matches!(kind, QuantType::Int4G32 | QuantType::Fp8G32)
 }
 
 impl Rows<'_, '_> {
@@ -134,6 +89,15 @@ impl Rows<'_, '_> {
                 out.copy_from_slice(&sums[..out.len()]);
             }
         }
+    }
+}
+
+/// Prefetches the lines that come `distance` lines after some lines. A band is too short for the processor's own
+/// prefetcher, so each band prefetches the next one.
+#[inline(always)]
+fn prefetch_after(lines: &[Line], distance: usize) {
+    for line in lines {
+        prefetch((&raw const *line).wrapping_add(distance));
     }
 }
 
@@ -155,35 +119,33 @@ fn part<L: Lanes, B: Bits, const T: usize>(
     sums
 }
 
-/// Multiplies some bands whose groups consist of one part with one scale, and perhaps a minimum.
+/// Multiplies a band whose groups consist of one part with one scale, and perhaps a minimum.
 #[inline(always)]
-fn plain<L: Lanes, B: Bits, S: GroupScale, const T: usize, const N: usize>(
+fn plain<L: Lanes, B: Bits, S: GroupScale, const T: usize>(
     lanes: L,
-    weights: [PackedBand<'_>; N],
+    weight: PackedBand<'_>,
     x: Block<'_>,
-) -> [[L::Floats; T]; N] {
-    let kind = weights[0].kind;
-    let mut totals = [[lanes.zeros(); T]; N];
-    let mut groups = weights.map(|weight| weight.lines.chunks_exact(kind.lines()).zip(S::entries(&weight)));
-    for group in 0..S::entries(&weights[0]).len() {
+) -> [L::Floats; T] {
+    let kind = weight.kind;
+    let mut totals = [lanes.zeros(); T];
+    let groups = weight.lines.chunks_exact(kind.lines()).zip(S::entries(&weight));
+    for (group, (lines, entry)) in groups.enumerate() {
+        prefetch_after(lines, weight.lines.len());
         let (x_sums, x_scales) = (x.sums::<T>(group), x.scales::<T>(group));
-        for n in 0..N {
-            let Some((lines, entry)) = groups[n].next() else { break };
-            let mut sums = [lanes.splat(0); T];
+        let mut sums = [lanes.splat(0); T];
+        for t in 0..T {
+            sums[t] = B::begin(lanes, kind, x_sums[t]);
+        }
+        let sums = part::<L, B, T>(lanes, sums, lines, x.words(group), 0..CHUNKS);
+        let scale = S::scale(lanes, entry);
+        for t in 0..T {
+            totals[t] = lanes.mul_add(sums[t], lanes.mul(scale, x_scales[t]), totals[t]);
+        }
+        if const { S::HAS_MINIMUM } {
+            let minimum = S::minimum(lanes, entry);
             for t in 0..T {
-                sums[t] = B::begin(lanes, kind, x_sums[t]);
-            }
-            let sums = part::<L, B, T>(lanes, sums, lines, x.words(group), 0..CHUNKS);
-            let scale = S::scale(lanes, entry);
-            for t in 0..T {
-                totals[n][t] = lanes.mul_add(sums[t], lanes.mul(scale, x_scales[t]), totals[n][t]);
-            }
-            if const { S::HAS_MINIMUM } {
-                let minimum = S::minimum(lanes, entry);
-                for t in 0..T {
-                    let x_sum = lanes.splat(x_sums[t]);
-                    totals[n][t] = lanes.mul_add(x_sum, lanes.mul(minimum, -x_scales[t]), totals[n][t]);
-                }
+                let x_sum = lanes.splat(x_sums[t]);
+                totals[t] = lanes.mul_add(x_sum, lanes.mul(minimum, -x_scales[t]), totals[t]);
             }
         }
     }
@@ -204,6 +166,7 @@ fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: Block<'
         for t in 0..T {
             sums[t] = lanes.multiply(zero, lanes.splat(-x_sums[t]), sums[t]);
         }
+        prefetch_after(lines, weight.lines.len());
         for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
             sums = part::<L, Nibbles, T>(lanes, sums, lines, x.words(group * parts + p), 0..CHUNKS);
         }
@@ -231,6 +194,7 @@ fn scaled<L: Lanes, B: Bits, S: PartScales, const T: usize>(
     for (group, ((lines, scales), small)) in groups.zip(weight.parts.chunks_exact(kind.parts())).enumerate() {
         let x_scales = x.scales::<T>(group);
         let mut whole = [lanes.splat(0); T];
+        prefetch_after(lines, weight.lines.len());
         for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
             let words = x.words(group * parts + p);
             for span in 0..const { CHUNKS / S::CHUNKS } {

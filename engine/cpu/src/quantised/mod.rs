@@ -30,7 +30,7 @@ use std::sync::Arc;
 use pulp::Arch;
 
 use self::activations::{Activations, BLOCK};
-use self::dots::{Band, Bands, Rows, STREAMS};
+use self::dots::{Band, Rows};
 use self::fp8::Fp8Band;
 pub(super) use self::lanes::Isa;
 pub(super) use self::packed::PackedMatrix;
@@ -76,14 +76,12 @@ impl Projector<'_> {
         let (tokens, cols) = (inputs.x.rows(), weight.rows());
         // Multiplying bytes takes a fourth of the time of multiplying f32 numbers.
         let work = tokens * cols * weight.cols() / if inputs.activations.is_some() { 4 } else { 1 };
-        let bands_at_a_time = if inputs.single(weight).is_some() { STREAMS } else { 1 };
-        Tile::cut(out, cols, (BLOCK, bands_at_a_time * packed::ROWS), work, self.threads)
+        Tile::cut(out, cols, (BLOCK, packed::ROWS), work, self.threads)
     }
 
     /// Writes a tile of the result.
     pub fn run(&self, inputs: &Inputs<'_>, weight: &PackedMatrix, finish: Finish<'_>, mut tile: Tile<'_>) {
         let x = inputs.ordered.as_ref().unwrap_or(inputs.x);
-        let single = inputs.single(weight);
         #[cfg(target_arch = "x86_64")]
         let tiled = Tiled::new(self.amx, self.isa, weight.kind(), tile.out.len());
         let width = tile.out[0].len();
@@ -91,14 +89,6 @@ impl Projector<'_> {
         while at < width {
             let first = (tile.column + at) / packed::ROWS;
             let rows = Rows { out: &mut tile.out, at, add: finish.add };
-            if let Some(x) = single
-                && width - at >= STREAMS * packed::ROWS
-            {
-                let weights = std::array::from_fn(|i| weight.band(first + i));
-                self.isa.run(Bands { weights, x: x.block(0), rows });
-                at += STREAMS * packed::ROWS;
-                continue;
-            }
             at += packed::ROWS;
             let band = weight.band(first);
             match &inputs.activations {
@@ -136,12 +126,5 @@ impl Projector<'_> {
             to.iter_mut().zip(order).for_each(|(to, &col)| *to = from[col as usize]);
         });
         out
-    }
-}
-
-impl Inputs<'_> {
-    /// Returns the activations if they belong to a single token. Several bands of the weight are then read at a time.
-    fn single(&self, weight: &PackedMatrix) -> Option<&Activations> {
-        self.activations.as_ref().filter(|_| self.x.rows() == 1 && Bands::supports(weight.kind()))
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytemuck::{cast_slice, cast_slice_mut};
+
 use super::super::pages::{Line, Lines, Pages};
 use super::super::threads::Threads;
 pub(super) use super::layout::ROWS;
@@ -17,11 +19,11 @@ pub(crate) struct PackedMatrix {
     cols: usize,
     lines: Lines,
     /// A scale for each row and group, as halves. For types with minima, the scale of the minima follows each.
-    scales: Vec<[u16; ROWS]>,
+    scales: Lines,
     /// The small numbers of each group, as [`small`] returns them for a row.
-    parts: Vec<[u8; ROWS]>,
+    parts: Lines,
     /// A scale in f32 for each row and group, for types from safetensors files.
-    wide_scales: Vec<[f32; ROWS]>,
+    wide_scales: Lines,
     /// With `Some`, stored column `i` is column `order[i]` of the matrix.
     order: Option<Arc<[u32]>>,
 }
@@ -55,18 +57,18 @@ impl PackedMatrix {
             rows,
             cols,
             lines: pages.lines(bands * per_band[0])?,
-            scales: vec![[0; ROWS]; bands * per_band[1]],
-            parts: vec![[0; ROWS]; bands * per_band[2]],
-            wide_scales: vec![[0.0; ROWS]; bands * per_band[3]],
+            scales: pages.lines((bands * per_band[1]).div_ceil(2))?,
+            parts: pages.lines((bands * per_band[2]).div_ceil(4))?,
+            wide_scales: pages.lines(bands * per_band[3])?,
             order: tensor.order().cloned(),
         };
         if groups == 0 {
             return Ok(packed);
         }
         let lines = packed.lines.chunks_mut(per_band[0]);
-        let mut scales = packed.scales.chunks_mut(per_band[1].max(1));
-        let mut parts = packed.parts.chunks_mut(per_band[2].max(1));
-        let mut wide_scales = packed.wide_scales.chunks_mut(per_band[3].max(1));
+        let mut scales = cast_slice_mut::<_, [u16; ROWS]>(&mut packed.scales).chunks_mut(per_band[1].max(1));
+        let mut parts = cast_slice_mut::<_, [u8; ROWS]>(&mut packed.parts).chunks_mut(per_band[2].max(1));
+        let mut wide_scales = cast_slice_mut::<_, [f32; ROWS]>(&mut packed.wide_scales).chunks_mut(per_band[3].max(1));
         let mut band = |lines| BandMut {
             lines,
             scales: scales.next().unwrap_or_default(),
@@ -111,9 +113,9 @@ impl PackedMatrix {
         PackedBand {
             kind: self.kind,
             lines: &self.lines[band * lines..][..lines],
-            scales: &self.scales[band * scales..][..scales],
-            parts: &self.parts[band * parts..][..parts],
-            wide_scales: &self.wide_scales[band * wide_scales..][..wide_scales],
+            scales: &cast_slice(&self.scales)[band * scales..][..scales],
+            parts: &cast_slice(&self.parts)[band * parts..][..parts],
+            wide_scales: &cast_slice(&self.wide_scales)[band * wide_scales..][..wide_scales],
         }
     }
 

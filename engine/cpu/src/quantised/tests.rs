@@ -120,7 +120,7 @@ fn tiles_give_the_same_bits_as_vectors() {
         eprintln!("this processor has no AMX: tests only vectors");
     }
     let with_tiles = backend(2);
-    for kind in QuantType::all().filter(|&kind| Bands::supports(kind)) {
+    for kind in QuantType::all().filter(|&kind| dots::has_plain_groups(kind)) {
         for (rows, groups) in [(1, 1), (16, 2), (50, 3), (33, 24)] {
             let cols = groups * kind.group();
             let x = noise(5, 33 * cols);

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 
 use super::activations::BLOCK;
 use super::bits::{Bits, Codes, FiveBits, Fp4, Nibbles, NonLinear, Wide};
-use super::dots::{Band, Bands};
+use super::dots::{Band, has_plain_groups};
 use super::lanes::avx512::Avx512;
 use super::lanes::{Isa, Lanes, WithLanes};
 use super::layout::{PART, Packing};
@@ -46,7 +46,7 @@ struct TiledBand<'a, 'b> {
 impl Tiled {
     /// Returns `None` if vectors should multiply this number of tokens with a weight of this type.
     pub fn new(amx: Option<Amx>, isa: Isa, kind: QuantType, tokens: usize) -> Option<Self> {
-        let fits = Bands::supports(kind) && tokens > VECTOR_TOKENS;
+        let fits = has_plain_groups(kind) && tokens > VECTOR_TOKENS;
         let (amx, lanes) = (amx.filter(|_| fits)?, isa.avx512()?);
         Some(Tiled { tiles: amx.tiles(), lanes })
     }

@@ -34,6 +34,16 @@ fn routing() -> Routing {
 
 /// Returns experts, and their weights as they were rounded. With `shared`, the last one is shared.
 fn experts(cpu: &Cpu, kind: Kind, unit: GatedUnit, shared: bool) -> (CpuExperts, Vec<[Matrix; 3]>) {
+    stored_or_loaded(cpu, kind, unit, shared, false)
+}
+
+fn stored_or_loaded(
+    cpu: &Cpu,
+    kind: Kind,
+    unit: GatedUnit,
+    shared: bool,
+    is_stored: bool,
+) -> (CpuExperts, Vec<[Matrix; 3]>) {
     let one = |expert: usize| {
         [(INNER, HIDDEN), (INNER, HIDDEN), (HIDDEN, INNER)].map(|(rows, cols)| {
             let seed = (expert * 3 + rows) as u64;
@@ -49,19 +59,38 @@ fn experts(cpu: &Cpu, kind: Kind, unit: GatedUnit, shared: bool) -> (CpuExperts,
             };
             let bias = noise(seed + 1, rows);
             let rounded = host.rows(0..rows).to_dtype(DType::F32).elements().to_f32();
-            let projection = cpu.projection(host, Some(HostTensor::from_f32(vec![rows], bias.clone()))).unwrap();
-            (projection, (rounded, bias))
+            ((host, Some(HostTensor::from_f32(vec![rows], bias.clone()))), (rounded, bias))
         })
     };
     let all = (0..EXPERTS + usize::from(shared)).map(one);
     let (mut projections, mut matrices) = (Vec::new(), Vec::new());
     for [gate, up, down] in all {
-        projections.push([gate.0, up.0, down.0]);
+        let hosts = [gate.0, up.0, down.0];
+        projections.push(match is_stored {
+            true => CpuExpert::Stored(hosts.map(|(weight, bias)| cpu.stored_projection(weight, bias).unwrap())),
+            false => CpuExpert::Loaded(hosts.map(|(weight, bias)| cpu.projection(weight, bias).unwrap())),
+        });
         matrices.push([gate.1, up.1, down.1]);
     }
     let shared = shared.then_some(SharedExpert { inner: INNER, gated: true });
     let router = Router { routing: routing(), correction: None, scale: None, shared };
     (CpuExperts { router, unit, experts: projections }, matrices)
+}
+
+#[test]
+fn experts_in_their_file_give_the_same_bits() {
+    let cpu = backend(2);
+    for kind in KINDS {
+        let [loaded, stored] = [false, true].map(|is_stored| stored_or_loaded(&cpu, kind, UNITS[1], true, is_stored).0);
+        for tokens in [1, 40] {
+            let x = noise(9, tokens * HIDDEN);
+            for (name, logits) in routings(tokens, EXPERTS + 1) {
+                let [a, b] = [&loaded, &stored]
+                    .map(|all| bits(&cpu.experts(&tensor(&cpu, tokens, &x), &tensor(&cpu, tokens, &logits), all)));
+                assert!(a == b, "{kind:?}, {name}, {tokens}");
+            }
+        }
+    }
 }
 
 fn project(x: &[f64], (weight, bias): &Matrix) -> Vec<f64> {

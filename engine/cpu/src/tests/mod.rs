@@ -2,6 +2,7 @@
 
 mod experts;
 mod linear;
+mod recurrent;
 mod rows;
 
 use super::*;

@@ -25,7 +25,7 @@ pub struct CpuKvCache {
 
 impl CpuKvCache {
     pub(super) fn new(layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self> {
-        if layout.block_size == 0 || layout.groups.iter().any(|group| group.head_dim == 0) {
+        if layout.block_size == 0 || layout.groups.iter().any(|group| group.head_dim == 0 && group.state.is_none()) {
             return Err(Error::Option("a KV block needs at least one token and one element per head".into()));
         }
         let (data, swap) = (reserve(&layout, num_blocks)?, reserve(&layout, swap_blocks)?);
@@ -50,6 +50,14 @@ impl CpuKvCache {
             1 => start..start + self.num_blocks * self.layout.layer_bytes(place.group),
             _ => start..self.data.len(),
         }
+    }
+
+    /// The states of a recurrent layer. The state in block `id` of a batch's tables begins at
+    /// `id * stride`, with the returned stride.
+    pub(super) fn states(&mut self, place: LayerPlace) -> (&mut [f32], usize) {
+        let (range, stride) = (self.layer_range(place), self.layout.layer_bytes(place.group) / size_of::<f32>());
+        let whole = range.len() / size_of::<f32>() * size_of::<f32>();
+        (bytemuck::cast_slice_mut(&mut self.data[range][..whole]), stride)
     }
 
     /// Makes the moves list by list, because a page may pass from one group of layers to another between the lists.

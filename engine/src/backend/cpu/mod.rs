@@ -8,14 +8,15 @@ mod tests;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use cpu::{Cpu, GatedUnit};
+use cpu::{Cpu, CpuExpert, GatedUnit};
 pub use cpu::{CpuExperts, CpuLatent, CpuProjection, CpuTensor, CpuWeight};
 
 pub use self::cache::CpuKvCache;
 use super::{
-    Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, KvLayout, Latent,
-    Norm, QkNormRope, QkNorms,
+    Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, HostRecurrent,
+    KvLayout, Latent, Norm, QkNormRope, QkNorms,
 };
+use crate::config::RecurrentKind;
 use crate::error::Result;
 use crate::parallel::{Shard, WorkerRank};
 use crate::sampling::{SampleRow, Sampled, sample_row};
@@ -24,6 +25,8 @@ use crate::tensor::HostTensor;
 /// The processor as a device.
 pub struct CpuBackend {
     cpu: Cpu,
+    /// Whether experts stay in their file where possible.
+    stores_experts: bool,
     /// `Some` if this is one of several workers.
     rank: Option<WorkerRank>,
 }
@@ -33,6 +36,13 @@ pub struct QkvProjections {
     query: CpuProjection,
     key: Option<CpuProjection>,
     value: Option<CpuProjection>,
+}
+
+/// The weights of a layer that keeps a state, and the norm of its results.
+pub struct RecurrentWeight {
+    state: cpu::CpuRecurrent,
+    norm: Option<CpuWeight>,
+    eps: f32,
 }
 
 /// Queries, and keys and values if the layer computes any. Values are `None` if keys contain them.
@@ -54,7 +64,12 @@ impl CpuBackend {
     /// # Errors
     /// See [`Cpu::new`].
     pub fn new(threads: Option<usize>) -> Result<Self> {
-        Ok(CpuBackend { cpu: Cpu::new(threads)?, rank: None })
+        Ok(CpuBackend { cpu: Cpu::new(threads)?, stores_experts: false, rank: None })
+    }
+
+    /// Leaves experts in their file if it is mapped. Each use of an expert copies it into memory.
+    pub fn with_stored_experts(self) -> Self {
+        CpuBackend { stores_experts: true, ..self }
     }
 
     /// See [`Cpu::with_rounded_activations`].
@@ -97,6 +112,7 @@ impl Backend for CpuBackend {
     type GatedWeight = [CpuProjection; 2];
     type ExpertsWeight = CpuExperts;
     type LatentWeight = CpuLatent;
+    type RecurrentWeight = RecurrentWeight;
     type Qkv = Qkv;
     type KvCache = CpuKvCache;
     type Inputs = Inputs;
@@ -128,11 +144,21 @@ impl Backend for CpuBackend {
         let numbers = |tensor: HostTensor| tensor.elements().to_f32();
         let (correction, scale) = (correction.map(numbers), scale.map(numbers));
         let router = cpu::Router { routing, correction, scale, shared };
-        let projected = experts.map(|expert| {
+        let mut all = Vec::new();
+        let mut experts = experts.peekable();
+        while let Some(expert) = experts.next() {
             let HostExpert { gate_up: [gate, up], down } = expert?;
-            Ok([self.projection(gate)?, self.projection(up)?, self.projection(down)?])
-        });
-        Ok(CpuExperts { router, unit, experts: projected.collect::<Result<_>>()? })
+            // Every step uses the shared expert.
+            let is_shared = shared.is_some() && experts.peek().is_none();
+            let is_mapped = [&gate, &up, &down].iter().all(|part| part.weight.is_mapped());
+            all.push(if self.stores_experts && is_mapped && !is_shared {
+                let stored = |part: HostLinear| self.cpu.stored_projection(part.weight, part.bias);
+                CpuExpert::Stored([stored(gate)?, stored(up)?, stored(down)?])
+            } else {
+                CpuExpert::Loaded([self.projection(gate)?, self.projection(up)?, self.projection(down)?])
+            });
+        }
+        Ok(CpuExperts { router, unit, experts: all })
     }
 
     fn latent_weight(&self, _: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CpuLatent> {
@@ -140,6 +166,14 @@ impl Backend for CpuBackend {
             parts.into_iter().map(|part| self.cpu.projection(part, None)).collect::<Result<_>>()
         };
         Ok(CpuLatent { queries: all(queries)?, values: all(values)? })
+    }
+
+    fn recurrent_weight(&self, weights: HostRecurrent) -> Result<RecurrentWeight> {
+        let HostRecurrent { layer, kernel, bias, decay, step_bias, skip, norm, eps } = weights;
+        let kernel = kernel.transposed().elements().to_f32();
+        let norm = norm.map(|norm| self.cpu.weight(norm)).transpose()?;
+        let state = cpu::CpuRecurrent { shape: layer, kernel, bias, decay, step_bias, skip };
+        Ok(RecurrentWeight { state, norm, eps })
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CpuKvCache> {
@@ -246,10 +280,36 @@ impl Backend for CpuBackend {
         self.cpu.latent_values(attended, weight)
     }
 
+    fn recurrent(
+        &self,
+        x: &CpuTensor,
+        heads: Option<[&CpuTensor; 2]>,
+        RecurrentWeight { state, norm, eps }: &RecurrentWeight,
+        (cache, layer): (&mut CpuKvCache, usize),
+        inputs: &Inputs,
+    ) -> CpuTensor {
+        let place = cache.layout.place(layer);
+        let block_size = cache.layout.block_size;
+        let (blocks, stride) = cache.states(place);
+        let tables = &inputs.batch.groups[place.group].blocks;
+        let states = cpu::States { blocks, stride, block_size, spans: &inputs.spans, tables };
+        let mut y = self.cpu.recurrent(x, heads.map(|[steps, _]| steps), state, states);
+        let (Some([_, gate]), Some(norm)) = (heads, norm) else { return y };
+        if state.shape.kind == RecurrentKind::Mamba {
+            self.cpu.gate(&mut y, gate);
+            self.norm_heads(&mut y, norm, *eps, true);
+        } else {
+            self.cpu.head_norm(&mut y, norm, *eps);
+            self.cpu.gate(&mut y, gate);
+        }
+        y
+    }
+
     fn change(&self, x: &mut CpuTensor, change: Change<'_, CpuTensor>) {
         match change {
             Change::Scale(factor) => self.cpu.scale(x, factor),
             Change::Softcap(cap) => self.cpu.softcap(x, cap),
+            Change::Sigmoid => self.cpu.sigmoid(x),
             Change::Add(y) => self.cpu.add(x, y),
             Change::Multiply { by, first } => self.cpu.multiply_by(x, by, first),
         }

@@ -7,7 +7,7 @@ use kernels::layout::VECTOR;
 use kernels::norm::NormShape;
 use kernels::rope::{Pairing, check_general};
 
-use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, Latent, ModelConfig, ModelFamily, Rope};
+use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, Latent, ModelConfig, ModelFamily, RecurrentKind, Rope};
 use crate::error::{Error, Result};
 use crate::kv::KvDtype;
 use crate::options::AttentionKernels;
@@ -32,7 +32,12 @@ pub(super) fn check_paper(config: &ModelConfig) -> Result<()> {
 }
 
 fn missing(decoder: &DecoderConfig) -> Option<&'static str> {
+    let keeps = |kind| decoder.layers.iter().any(|layer| layer.recurrent.is_some_and(|layer| layer.kind == kind));
     let lacking = [
+        (keeps(RecurrentKind::DeltaNet), "gated delta nets"),
+        (keeps(RecurrentKind::Mamba), "Mamba-2"),
+        (keeps(RecurrentKind::Convolution), "short convolutions"),
+        (decoder.attention_gate, "gates of attention"),
         (decoder.layers.iter().any(|layer| layer.experts.is_some()), "experts"),
         (decoder.latent.is_some_and(|latent| !has_latent_kernels(latent)), "latent vectors of this size"),
         (decoder.layers.iter().any(|layer| !can_rotate(decoder, layer)), "rotations of this part of each head"),

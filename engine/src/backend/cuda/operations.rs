@@ -21,7 +21,8 @@ use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
 use super::{CudaBackend, CudaKvCache, CudaProjection, CudaQkvProjection, CudaTensor, CudaWeight, StepInputs};
 use crate::backend::{
-    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, Latent, Norm, QkNormRope,
+    Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, HostRecurrent, Latent, Norm,
+    QkNormRope,
 };
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -122,6 +123,7 @@ impl Backend for CudaBackend {
     type GatedWeight = CudaProjection;
     type ExpertsWeight = Infallible;
     type LatentWeight = CudaLatent;
+    type RecurrentWeight = Infallible;
     type Qkv = CudaTensor;
     type Inputs = StepInputs;
 
@@ -158,6 +160,10 @@ impl Backend for CudaBackend {
 
     fn latent_weight(&self, latent: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CudaLatent> {
         self.load_latent(latent, queries, values)
+    }
+
+    fn recurrent_weight(&self, _: HostRecurrent) -> Result<Infallible> {
+        Err(Error::Unsupported("the GPU has no kernels for layers that keep a state".into()))
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CudaKvCache> {
@@ -323,6 +329,17 @@ impl Backend for CudaBackend {
 
     fn latent_values(&self, attended: &CudaTensor, weight: &CudaLatent) -> CudaTensor {
         self.project_latent_values(attended, weight)
+    }
+
+    fn recurrent(
+        &self,
+        _: &CudaTensor,
+        _: Option<[&CudaTensor; 2]>,
+        weight: &Infallible,
+        _: (&mut CudaKvCache, usize),
+        _: &StepInputs,
+    ) -> CudaTensor {
+        match *weight {}
     }
 
     fn change(&self, x: &mut CudaTensor, change: Change<'_, CudaTensor>) {

@@ -71,7 +71,7 @@ fn ready((name, config): (&str, &ModelConfig), backend: CudaBackend, swap_blocks
     let mut weights = files.weights(Some(DType::F16)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
     let model = model::load(&backend, config, &mut weights, config.max_positions).unwrap();
-    let layout = KvLayout::new(&backend.shard().kv_layers(config), 16, kv_dtype);
+    let layout = KvLayout::new(&backend.shard().memory_layers(config), 16, kv_dtype);
     let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 16, ..SchedulerOptions::default() };
     plan_memory(&backend, &*model, &layout, options, 0.9).unwrap();
     let pages = if layout.groups.len() == 1 { 16 } else { PAGES };

@@ -210,7 +210,7 @@ impl Blocks {
         self.release_as(group, block, if is_new { value } else { Value::High });
     }
 
-    fn release_as(&mut self, group: usize, block: u32, value: Value) {
+    pub(super) fn release_as(&mut self, group: usize, block: u32, value: Value) {
         let own = &mut self.groups[group];
         let usage = &mut own.uses[block as usize];
         usage.refs -= 1;
@@ -327,7 +327,7 @@ impl Blocks {
     }
 
     /// Registers an unregistered block. Returns false if the index cannot take it.
-    fn register_prefix(&mut self, group: usize, block: u32, prefix: &Arc<Prefix>) -> bool {
+    pub(super) fn register_prefix(&mut self, group: usize, block: u32, prefix: &Arc<Prefix>) -> bool {
         let is_registered = self.registered.insert(group, block, prefix);
         if is_registered {
             if let Some(worth) = self.groups[group].worth.get_mut(block as usize) {

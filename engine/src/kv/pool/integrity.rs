@@ -17,7 +17,7 @@ impl BlockPool {
         let mut refs: Vec<Vec<u32>> = blocks.groups.iter().map(|group| vec![0; group.uses.len()]).collect();
         for table in tables {
             for (group, lane) in table.lanes().iter().enumerate() {
-                lane.live_blocks().iter().for_each(|&block| refs[group][block as usize] += 1);
+                lane.present().for_each(|block| refs[group][block as usize] += 1);
             }
         }
         for (at, refs) in refs.iter().enumerate() {

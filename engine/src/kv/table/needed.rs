@@ -1,6 +1,6 @@
 //! Counting the blocks that reservations take.
 
-use super::BlockTable;
+use super::{BlockTable, Lane, NO_BLOCK};
 use crate::kv::counts::Counts;
 use crate::kv::layout::blocks_for;
 use crate::kv::pool::{BlockPool, Blocks};
@@ -27,7 +27,10 @@ pub struct Shared {
 pub fn add_needed(blocks: &Blocks, table: &BlockTable, tokens: usize, counts: &mut Counts, shared: &mut Vec<Shared>) {
     let end = blocks_for(table.len + tokens, blocks.block_size());
     for (group, lane) in table.lanes.iter().enumerate() {
-        counts.add(group, end - lane.blocks.len());
+        match table.pool.groups()[group].is_state() {
+            true => counts.add(group, states_needed(blocks, group, lane, table.writable_block(group, tokens), end)),
+            false => counts.add(group, end - lane.blocks.len()),
+        }
         let last = table.writable_block(group, tokens);
         let Some(block) = last.filter(|&block| blocks.num_refs(group, block) > 1) else { continue };
         let at = shared.iter().position(|s| (s.group, s.block) == (group, block)).unwrap_or_else(|| {
@@ -39,4 +42,12 @@ pub fn add_needed(blocks: &Blocks, table: &BlockTable, tokens: usize, counts: &m
             counts.add(group, 1);
         }
     }
+}
+
+/// The number of blocks that a lane of states takes to get `end` entries, apart from a copy of a shared `partial` block.
+/// The running state moves on to the last entry, unless it is shared. A state in the swap space may be shared.
+fn states_needed(blocks: &Blocks, group: usize, lane: &Lane, partial: Option<u32>, end: usize) -> usize {
+    let is_own = |block: u32| partial.is_some() || blocks.num_refs(group, block) <= 1;
+    let moves_on = lane.blocks.last().is_some_and(|&block| block != NO_BLOCK && is_own(block));
+    usize::from(end > lane.blocks.len() && !moves_on)
 }

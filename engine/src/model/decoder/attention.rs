@@ -1,23 +1,26 @@
 //! The attention of a layer: projections, the norms and the rotation of heads, and the projection back to the stream.
 
 use super::latent::LatentAttention;
-use crate::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope, QkNorms, Rotation};
+use super::recurrent::RecurrentLayer;
+use crate::backend::{Attention, Backend, Change, HostLinear, HostQkv, QkNormRope, QkNorms, Rotation};
 use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, Rope};
 use crate::error::Result;
-use crate::model::layers::{Branch, Loader};
+use crate::model::layers::{Branch, Linear, Loader};
 use crate::tensor::HostTensor;
 
-/// The attention of a layer: over keys and values of heads, or over latent vectors.
+/// What mixes the tokens in a layer: attention over keys and values of heads or over latent vectors, or a state.
 pub enum LayerAttention<B: Backend> {
     Heads(AttentionLayer<B>),
     Latent(LatentAttention<B>),
+    Recurrent(RecurrentLayer<B>),
 }
 
 impl<B: Backend> LayerAttention<B> {
     pub fn load(l: &mut Loader<'_, B>, hidden: usize, decoder: &DecoderConfig, i: usize) -> Result<Self> {
-        Ok(match decoder.latent {
-            None => LayerAttention::Heads(AttentionLayer::load(l, hidden, decoder, i)?),
-            Some(latent) => LayerAttention::Latent(LatentAttention::load(l, hidden, decoder, i, latent)?),
+        Ok(match (decoder.layers[i].recurrent, decoder.latent) {
+            (Some(layer), _) => LayerAttention::Recurrent(RecurrentLayer::load(l, hidden, decoder, i, layer)?),
+            (None, None) => LayerAttention::Heads(AttentionLayer::load(l, hidden, decoder, i)?),
+            (None, Some(latent)) => LayerAttention::Latent(LatentAttention::load(l, hidden, decoder, i, latent)?),
         })
     }
 
@@ -33,6 +36,7 @@ impl<B: Backend> LayerAttention<B> {
         match self {
             LayerAttention::Heads(heads) => heads.apply(b, cache, layer, x, inputs),
             LayerAttention::Latent(latent) => latent.apply(b, cache, layer, x, inputs),
+            LayerAttention::Recurrent(recurrent) => recurrent.apply(b, cache, layer.0, x, inputs),
         }
     }
 
@@ -41,6 +45,7 @@ impl<B: Backend> LayerAttention<B> {
         match self {
             LayerAttention::Heads(heads) => heads.rope,
             LayerAttention::Latent(latent) => latent.rope,
+            LayerAttention::Recurrent(_) => None,
         }
     }
 
@@ -49,6 +54,7 @@ impl<B: Backend> LayerAttention<B> {
         match self {
             LayerAttention::Heads(heads) => &heads.out,
             LayerAttention::Latent(latent) => &latent.out,
+            LayerAttention::Recurrent(recurrent) => &recurrent.out,
         }
     }
 }
@@ -60,6 +66,8 @@ pub struct AttentionLayer<B: Backend> {
     norms: Option<(B::Weight, Option<B::Weight>)>,
     norms_rows: bool,
     sinks: Option<B::Weight>,
+    /// The logistic function of this projection multiplies the results of heads.
+    gate: Option<Linear<B>>,
     pub out: Branch<B>,
     /// Index of the table of angles.
     pub rope: Option<usize>,
@@ -113,7 +121,10 @@ impl<B: Backend> AttentionLayer<B> {
         let (layer, name) = (&decoder.layers[i], format!("layers.{i}.self_attn"));
         let writes = layer.source == i;
         let order = HeadOrder::new(l.backend, decoder, layer);
-        let mut qkv = l.qkv(&name, layer, writes, hidden, decoder.qkv_bias)?;
+        let gate =
+            if decoder.attention_gate { Some(l.gated_query(&name, layer, hidden, decoder.qkv_bias)?) } else { None };
+        let (query, gate) = gate.unzip();
+        let mut qkv = l.qkv(&name, (layer, query), writes, hidden, decoder.qkv_bias)?;
         qkv.query = order.linear(qkv.query);
         qkv.key = qkv.key.map(|key| order.linear(key));
         let DecoderLayer { heads, kv_heads, head_dim, .. } = *layer;
@@ -129,6 +140,7 @@ impl<B: Backend> AttentionLayer<B> {
             norms,
             norms_rows: decoder.head_norm == HeadNorm::Row,
             sinks: if decoder.sinks { Some(l.per_head(&format!("{name}.sinks"), heads)?) } else { None },
+            gate: gate.map(|gate| Linear::new(l.backend, gate)).transpose()?,
             out: l.attention_out(decoder, i, [hidden, heads * head_dim])?,
             rope: layer.rope,
             adjacent: order.is_adjacent,
@@ -169,7 +181,13 @@ impl<B: Backend> AttentionLayer<B> {
             softcap: self.softcap,
             sinks: self.sinks.as_ref(),
         };
-        b.attention(&qkv, cache, params, inputs)
+        let mut attended = b.attention(&qkv, cache, params, inputs);
+        if let Some(gate) = &self.gate {
+            let mut gate = gate.apply(b, x);
+            b.change(&mut gate, Change::Sigmoid);
+            b.change(&mut attended, Change::Multiply { by: &gate, first: 0 });
+        }
+        attended
     }
 }
 
@@ -181,23 +199,60 @@ impl<B: Backend> Loader<'_, B> {
         i: usize,
         [hidden, inputs]: [usize; 2],
     ) -> Result<Branch<B>> {
-        let (layer, after) = (format!("layers.{i}"), decoder.layer_norms.after_attention);
+        let other = format!("layers.{i}.self_attn.out_proj");
+        let is_other = self.weights.contains(&format!("{other}.weight"));
+        let name = if is_other { other } else { format!("layers.{i}.self_attn.o_proj") };
+        self.branch(decoder, i, &name, [hidden, inputs], decoder.o_bias)
+    }
+
+    /// Takes the projection `name` of layer `i` back to the stream.
+    pub(super) fn branch(
+        &mut self,
+        decoder: &DecoderConfig,
+        i: usize,
+        name: &str,
+        [hidden, inputs]: [usize; 2],
+        bias: bool,
+    ) -> Result<Branch<B>> {
+        let after = decoder.layer_norms.after_attention;
         Ok(Branch {
-            linear: self.residual(&format!("{layer}.self_attn.o_proj"), hidden, inputs, decoder.o_bias)?,
-            norm: self.layer_part_norm(decoder, &layer, after, hidden)?,
+            linear: self.residual(name, hidden, inputs, bias)?,
+            norm: self.layer_part_norm(decoder, &format!("layers.{i}"), after, hidden)?,
             multiplier: decoder.residual_multiplier,
         })
     }
 
+    /// Takes the projections to the queries and gates of the worker's heads. They are rows of one matrix: for each head its
+    /// query, then its gate.
+    fn gated_query(
+        &mut self,
+        name: &str,
+        layer: &DecoderLayer,
+        inputs: usize,
+        bias: bool,
+    ) -> Result<(HostLinear, HostLinear)> {
+        let (dim, own) = (layer.head_dim, self.backend.shard().heads(layer.heads));
+        let both = self.host_linear(&format!("{name}.q_proj"), 2 * layer.heads * dim, inputs, bias)?;
+        let rows = |part: usize| (own.start * dim..own.end * dim).map(move |i| (i / dim * 2 + part) * dim + i % dim);
+        Ok((both.gathered(rows(0)), both.gathered(rows(1))))
+    }
+
     /// Takes the worker's part of the projections to query, key and value. They are separate or fused in one matrix. A
-    /// layer that does not write to the cache has no keys and values.
-    fn qkv(&mut self, name: &str, layer: &DecoderLayer, writes: bool, inputs: usize, bias: bool) -> Result<HostQkv> {
+    /// layer that does not write to the cache has no keys and values. The query may have been taken before.
+    fn qkv(
+        &mut self,
+        name: &str,
+        (layer, query): (&DecoderLayer, Option<HostLinear>),
+        writes: bool,
+        inputs: usize,
+        bias: bool,
+    ) -> Result<HostQkv> {
         let DecoderLayer { heads, kv_heads, head_dim: dim, value_is_key, .. } = *layer;
         let fused = format!("{name}.qkv_proj");
         if !self.weights.contains(&format!("{fused}.weight")) {
             let mut part = |part: &str, heads| self.heads(&format!("{name}.{part}"), heads, dim, inputs, bias);
             return Ok(HostQkv {
-                query: part("q_proj", heads)?,
+                query: query.map_or_else(|| part("q_proj", heads), Ok)?,
                 key: writes.then(|| part("k_proj", kv_heads)).transpose()?,
                 value: (writes && !value_is_key).then(|| part("v_proj", kv_heads)).transpose()?,
             });

@@ -49,7 +49,13 @@ impl<B: Backend> Mlp<B> {
         i: usize,
         after: Option<&str>,
     ) -> Result<Self> {
-        let (inner, bias, name) = (decoder.layers[i].inner, decoder.mlp_bias, format!("layers.{i}.mlp"));
+        let (inner, bias) = (decoder.layers[i].inner, decoder.mlp_bias);
+        let mut name = format!("layers.{i}.mlp");
+        if decoder.layers[i].experts.is_none() && l.weights.contains(&format!("{name}.shared_expert.down_proj.weight"))
+        {
+            // A model without experts may still have the shared one.
+            name.push_str(".shared_expert");
+        }
         let gate_up = l.gate_up(&name, inner, hidden, bias)?;
         Ok(Mlp {
             gate_up: l.backend.gated_weight(gate_up)?,

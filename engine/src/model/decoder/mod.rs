@@ -6,6 +6,7 @@ mod experts;
 mod extra;
 mod latent;
 mod mlp;
+mod recurrent;
 #[cfg(test)]
 mod tests;
 

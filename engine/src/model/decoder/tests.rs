@@ -83,7 +83,7 @@ fn computed(config: &ModelConfig, decoder: &DecoderConfig, x: &[f32]) -> Vec<f32
     let mut loader = Loader { backend: &backend, weights: &mut weights };
     let layer = AttentionLayer::load(&mut loader, HIDDEN, decoder, 0).unwrap();
     let table = backend.weight(rope::table(&decoder.ropes[0], TOKENS).unwrap()).unwrap();
-    let layout = KvLayout::new(&config.kv_layers(), 16, DType::F32.into());
+    let layout = KvLayout::new(&config.memory_layers(), 16, DType::F32.into());
     let (batch, pages) = batch(&[0; TOKENS], &layout);
     let mut cache = backend.kv_cache(layout, pages, 0).unwrap();
     let input = backend.weight(HostTensor::from_f32(vec![TOKENS, HIDDEN], x.to_vec())).unwrap();

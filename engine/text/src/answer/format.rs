@@ -27,6 +27,11 @@ pub enum ToolFormat {
     Gemma4,
     /// `<function_calls>`, a call in Python's syntax on each line, `</function_calls>`: OLMo 3.
     Olmo3,
+    /// `<|tool_call_start|>`, a list of calls in Python's syntax, `<|tool_call_end|>`: LFM2.
+    Lfm2,
+    /// `<tool_call>`, `<function=name>`, a `<parameter=name>` for each argument, `</function>`, `</tool_call>`: Qwen3-Coder,
+    /// Qwen3.5.
+    Qwen3Coder,
     /// A message whose header names the tool, and whose contents are the arguments: gpt-oss.
     Harmony,
 }
@@ -50,7 +55,7 @@ pub(super) enum Layout {
 
 impl ToolFormat {
     /// All formats.
-    pub const ALL: [ToolFormat; 10] = [
+    pub const ALL: [ToolFormat; 12] = [
         ToolFormat::Hermes,
         ToolFormat::Llama,
         ToolFormat::Mistral,
@@ -60,10 +65,12 @@ impl ToolFormat {
         ToolFormat::Glm4,
         ToolFormat::Gemma4,
         ToolFormat::Olmo3,
+        ToolFormat::Lfm2,
+        ToolFormat::Qwen3Coder,
         ToolFormat::Harmony,
     ];
 
-    /// vLLM's name of the format. It has none for GLM-4's.
+    /// vLLM's name of the format. The names `glm4` and `lfm2` are Quire's.
     pub const fn name(self) -> &'static str {
         match self {
             ToolFormat::Hermes => "hermes",
@@ -75,6 +82,8 @@ impl ToolFormat {
             ToolFormat::Glm4 => "glm4",
             ToolFormat::Gemma4 => "gemma4",
             ToolFormat::Olmo3 => "olmo3",
+            ToolFormat::Lfm2 => "lfm2",
+            ToolFormat::Qwen3Coder => "qwen3_coder",
             ToolFormat::Harmony => "openai",
         }
     }
@@ -82,13 +91,16 @@ impl ToolFormat {
     /// The format that a chat template shows. `None` if it shows another format or none. `mentions` tells whether the
     /// template contains a string.
     pub fn of_template(mentions: impl Fn(&str) -> bool) -> Option<Self> {
+        let is_coder = mentions("<function=") && mentions("<parameter=") && mentions("<tool_call>");
         // Formats of other models that begin similarly.
-        if mentions("<function=") || mentions("<arg_key>") || mentions("<｜tool") {
+        if mentions("<function=") && !is_coder || mentions("<arg_key>") || mentions("<｜tool") {
             return None;
         }
         let shows = [
             (ToolFormat::Harmony, mentions("<|channel|>commentary") && mentions("<|call|>")),
             (ToolFormat::Gemma4, mentions("<|tool_call>")),
+            (ToolFormat::Qwen3Coder, is_coder),
+            (ToolFormat::Lfm2, mentions("<|tool_call_start|>") || mentions("<|tool_list_start|>")),
             (ToolFormat::Cohere, mentions("<|START_ACTION|>")),
             (ToolFormat::Olmo3, mentions("<function_calls>")),
             (ToolFormat::Phi4, mentions("<|/tool|>") || mentions("functools")),
@@ -114,6 +126,8 @@ impl ToolFormat {
             ToolFormat::Glm4 | ToolFormat::Harmony => &[],
             ToolFormat::Gemma4 => &["<|tool_call>"],
             ToolFormat::Olmo3 => &["<function_calls>"],
+            ToolFormat::Lfm2 => &["<|tool_call_start|>"],
+            ToolFormat::Qwen3Coder => &["<tool_call>"],
         }
     }
 
@@ -126,7 +140,12 @@ impl ToolFormat {
             ToolFormat::Granite => &[",", "]", "</tool_call>"],
             ToolFormat::Cohere => &[",", "]", "<|END_ACTION|>"],
             ToolFormat::Phi4 => &[",", "]", "<|/tool_call|>"],
-            ToolFormat::Glm4 | ToolFormat::Gemma4 | ToolFormat::Olmo3 | ToolFormat::Harmony => &[],
+            ToolFormat::Glm4
+            | ToolFormat::Gemma4
+            | ToolFormat::Olmo3
+            | ToolFormat::Lfm2
+            | ToolFormat::Qwen3Coder
+            | ToolFormat::Harmony => &[],
         }
     }
 
@@ -138,13 +157,15 @@ impl ToolFormat {
             ToolFormat::Glm4 => Layout::Named,
             ToolFormat::Gemma4 => Layout::Block("<tool_call|>"),
             ToolFormat::Olmo3 => Layout::Block("</function_calls>"),
+            ToolFormat::Lfm2 => Layout::Block("<|tool_call_end|>"),
+            ToolFormat::Qwen3Coder => Layout::Block("</tool_call>"),
             ToolFormat::Harmony => Layout::Message,
         }
     }
 
     /// Whether the marker before calls is a special token. Special tokens must then be part of the text.
     pub const fn shows_special_tokens(self) -> bool {
-        !matches!(self, ToolFormat::Hermes | ToolFormat::Glm4 | ToolFormat::Olmo3)
+        !matches!(self, ToolFormat::Hermes | ToolFormat::Glm4 | ToolFormat::Olmo3 | ToolFormat::Qwen3Coder)
     }
 }
 

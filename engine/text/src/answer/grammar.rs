@@ -34,10 +34,15 @@ pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tok
         // The reader takes JSON for Gemma's notation, too.
         ToolFormat::Gemma4 => ["call:", "", "", "\n"],
         ToolFormat::Olmo3 => ["", "(**", ")", "\n"],
+        ToolFormat::Lfm2 => ["", "(**", ")", ", "],
+        // The reader takes an object in place of parameters, too.
+        ToolFormat::Qwen3Coder => ["<function=", ">\n", "\n</function>", "\n"],
         ToolFormat::Harmony => ["commentary to=functions.", " ", "", ""],
     };
     let one = match format {
-        ToolFormat::Hermes => format!("{marker} \"\\n\" call \"\\n\" {}", text("</tool_call>")),
+        ToolFormat::Hermes | ToolFormat::Qwen3Coder => {
+            format!("{marker} \"\\n\" call \"\\n\" {}", text("</tool_call>"))
+        }
         ToolFormat::Gemma4 => format!("{marker} call {}", text("<tool_call|>")),
         ToolFormat::Harmony => format!("{} call", text("<|channel|>")),
         _ => "call".into(),
@@ -50,6 +55,7 @@ pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tok
     let all = match format {
         ToolFormat::Mistral | ToolFormat::Granite => format!("{marker} \"[\" {all} \"]\""),
         ToolFormat::Cohere => format!("{marker} \"[\" {all} \"]\" {}", text("<|END_ACTION|>")),
+        ToolFormat::Lfm2 => format!("{marker} \"[\" {all} \"]\" {}", text("<|tool_call_end|>")),
         ToolFormat::Phi4 => format!("{marker} \"[\" {all} \"]\" {}", text("<|/tool_call|>")),
         ToolFormat::Olmo3 => format!("{marker} \"\\n\" {all} \"\\n\" {}", text("</function_calls>")),
         // As plain text, a thought could contain its own end.

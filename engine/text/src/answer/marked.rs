@@ -24,6 +24,8 @@ pub(super) struct MarkedReader {
     pending: String,
     format: Option<ToolFormat>,
     names: Vec<String>,
+    /// Arguments that are strings, each with the name of its tool.
+    strings: Vec<(String, String)>,
     thoughts: Option<ThoughtFormat>,
     /// Whether any text of a thought was returned.
     thought: bool,
@@ -63,6 +65,7 @@ impl MarkedReader {
             pending,
             format,
             names,
+            strings: Vec::new(),
             thoughts,
             thought: false,
             call,
@@ -70,6 +73,11 @@ impl MarkedReader {
             searched,
             failed,
         }
+    }
+
+    /// The reader for answers with these arguments as strings.
+    pub(super) fn with_strings(self, strings: Vec<(String, String)>) -> Self {
+        MarkedReader { strings, ..self }
     }
 
     /// The reader for an answer to `prompt`, which may already open the thoughts.
@@ -260,7 +268,7 @@ impl MarkedReader {
             .into_iter()
             .chain(whole)
             .chain(lines)
-            .find_map(|(at, to)| Some((notation::parse(format, &self.pending[..at])?, to)));
+            .find_map(|(at, to)| Some((notation::parse(format, &self.pending[..at], &self.strings)?, to)));
         let Some((calls, to)) = calls else {
             self.searched = self.pending.len();
             let has_ended = last || self.pending.len() > MAX_BLOCK || self.failed > MAX_ENDS;

@@ -1,4 +1,4 @@
-//! Calls in notations other than JSON: Gemma 4's, and Python's as OLMo 3 writes it.
+//! Calls in notations other than JSON: Gemma 4's, Python's as OLMo 3 and LFM2 write it, and Qwen3-Coder's tags.
 
 use serde_json::{Map, Number, Value};
 
@@ -10,8 +10,12 @@ const MARK: &str = "<|\"|>";
 const MAX_DEPTH: usize = 64;
 
 /// Parses the calls between a format's markers. Returns each tool's name with its arguments, or `None` if the text is
-/// something else.
-pub(super) fn parse(format: ToolFormat, block: &str) -> Option<Vec<(String, Map<String, Value>)>> {
+/// something else. `strings` has the arguments that are strings, each with the name of its tool.
+pub(super) fn parse(
+    format: ToolFormat,
+    block: &str,
+    strings: &[(String, String)],
+) -> Option<Vec<(String, Map<String, Value>)>> {
     let mut text = Text { rest: block, depth: 0, has_bare_strings: format == ToolFormat::Gemma4 };
     match format {
         ToolFormat::Gemma4 => {
@@ -19,6 +23,13 @@ pub(super) fn parse(format: ToolFormat, block: &str) -> Option<Vec<(String, Map<
             let name = text.word()?;
             let call = (name, text.object()?);
             text.is_over().then(|| vec![call])
+        }
+        ToolFormat::Qwen3Coder => {
+            let mut calls = Vec::new();
+            while !text.is_over() {
+                calls.push(text.tagged(strings)?);
+            }
+            (!calls.is_empty()).then_some(calls)
         }
         _ => {
             let mut calls = Vec::new();
@@ -63,6 +74,35 @@ impl Text<'_> {
         let (word, rest) = self.rest.split_at(end);
         self.rest = rest;
         (!word.is_empty()).then(|| word.to_owned())
+    }
+
+    /// Reads everything up to `end`, and skips it.
+    fn until(&mut self, end: &str) -> Option<String> {
+        let (text, rest) = self.rest.split_once(end)?;
+        self.rest = rest;
+        Some(text.to_owned())
+    }
+
+    /// Reads a call in tags. Arguments may be an object.
+    fn tagged(&mut self, strings: &[(String, String)]) -> Option<(String, Map<String, Value>)> {
+        self.take("<function=").then_some(())?;
+        let name = self.until(">")?;
+        self.take("");
+        let mut arguments = if self.rest.starts_with('{') { self.object()? } else { Map::new() };
+        while !self.take("</function>") {
+            self.take("<parameter=").then_some(())?;
+            let key = self.until(">")?;
+            let value = self.until("</parameter>")?;
+            let value = value.strip_prefix('\n').unwrap_or(&value);
+            let value = value.strip_suffix('\n').unwrap_or(value);
+            let is_string = strings.iter().any(|(tool, argument)| *tool == name && *argument == key);
+            let value = match serde_json::from_str::<Value>(value) {
+                Ok(other) if !is_string && !other.is_string() => other,
+                _ => Value::from(value),
+            };
+            arguments.insert(key, value);
+        }
+        Some((name, arguments))
     }
 
     /// Reads Python's arguments: keywords with values, or `**` and an object.
@@ -206,7 +246,8 @@ mod tests {
     use super::*;
 
     fn read(format: ToolFormat, block: &str) -> Option<Value> {
-        let calls = parse(format, block)?.into_iter();
+        let strings = [("get".to_owned(), "zip".to_owned())];
+        let calls = parse(format, block, &strings)?.into_iter();
         Some(calls.map(|(name, arguments)| Value::Array(vec![name.into(), arguments.into()])).collect())
     }
 
@@ -240,6 +281,19 @@ mod tests {
         assert_eq!(read(ToolFormat::Olmo3, "[get(), set(a=1)]"), json(r#"[["get", {}], ["set", {"a": 1}]]"#));
         for other in ["", "get", "get(1)", "get(a=1", "get(a=b)", "import os"] {
             assert_eq!(read(ToolFormat::Olmo3, other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn tags_contain_text_or_json() {
+        let json = |text: &str| serde_json::from_str::<Value>(text).ok();
+        let two = "\n<function=get>\n<parameter=zip>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n<parameter=text>\n\na <b>\n\n</parameter>\n\
+                   </function>\n<function=set>\n</function>\n";
+        let want = r#"[["get", {"zip": "12", "n": 12, "text": "\na <b>\n"}], ["set", {}]]"#;
+        assert_eq!(read(ToolFormat::Qwen3Coder, two), json(want));
+        assert_eq!(read(ToolFormat::Qwen3Coder, "<function=f>{\"a\": [1]}</function>"), json(r#"[["f", {"a": [1]}]]"#));
+        for other in ["", "get", "<function=f>", "<function=f><parameter=a></function>", "<function=f>x</function>"] {
+            assert_eq!(read(ToolFormat::Qwen3Coder, other), None, "{other}");
         }
     }
 }

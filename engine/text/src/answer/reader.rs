@@ -2,7 +2,7 @@
 
 use super::marked::MarkedReader;
 use super::messages::MessageReader;
-use super::{ThoughtFormat, ToolFormat};
+use super::{ThoughtFormat, Tool, ToolFormat};
 
 /// A part of an answer, or a continuation of the previous part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,17 @@ impl AnswerReader {
             true => Reader::Messages(MessageReader::new(format.is_some())),
             false => Reader::Marked(MarkedReader::new(format, names, thoughts)),
         })
+    }
+
+    /// The reader for answers that call these tools. Some formats do not mark strings, and the schemas do.
+    pub fn with_tools(self, tools: &[Tool]) -> Self {
+        let Reader::Marked(reader) = self.0 else { return self };
+        let strings = tools.iter().flat_map(|tool| {
+            let members = tool.parameters.as_ref().and_then(|schema| schema["properties"].as_object());
+            let strings = members.into_iter().flatten().filter(|(_, schema)| schema["type"] == "string");
+            strings.map(|(argument, _)| (tool.name.clone(), argument.clone()))
+        });
+        AnswerReader(Reader::Marked(reader.with_strings(strings.collect())))
     }
 
     /// The reader for an answer to `prompt`, which may already open the thoughts or a message.

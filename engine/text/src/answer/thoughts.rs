@@ -88,8 +88,9 @@ impl ThoughtFormat {
         prompt.trim_end().ends_with(self.close())
     }
 
-    /// Where an answer to `prompt` begins, relative to the thoughts. `token` returns the id of a token.
-    pub fn beginning(self, prompt: &str, token: impl Fn(&str) -> Option<u32>) -> Thoughts {
+    /// Where an answer to `prompt` begins, relative to the thoughts. `token` returns the id of a token. With `has_tools`, a
+    /// call may take the place of the answer.
+    pub fn beginning(self, prompt: &str, token: impl Fn(&str) -> Option<u32>, has_tools: bool) -> Thoughts {
         let thoughts = || match self {
             ThoughtFormat::Harmony => {
                 let marks = [token("<|channel|>")?, token("final")?, token("<|message|>")?];
@@ -103,7 +104,8 @@ impl ThoughtFormat {
                     None if is_answer(begun) => 2,
                     None => usize::from(begun.ends_with("<|channel|>")),
                 };
-                Some(Thoughts::Message { marks, read })
+                let call = if has_tools { token("<|call|>") } else { None };
+                Some(Thoughts::Message { marks, read, call })
             }
             _ => {
                 let (begin, end) = (token(self.open_token())?, token(self.close())?);

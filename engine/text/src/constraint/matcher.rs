@@ -39,6 +39,8 @@ pub enum Thoughts {
         marks: [u32; 3],
         /// Number of marks that the current header has so far.
         read: usize,
+        /// The token that ends a tool call, if the request has tools. The output may end with it.
+        call: Option<u32>,
     },
 }
 
@@ -48,8 +50,8 @@ impl Thoughts {
         match self {
             Thoughts::Possible { begin, end } if token == begin => Thoughts::Until(end),
             Thoughts::Until(end) if token != end => self,
-            Thoughts::Message { marks: [_, _, message], read: 2 } if token == message => Thoughts::Over,
-            Thoughts::Message { marks, read } => {
+            Thoughts::Message { marks: [_, _, message], read: 2, .. } if token == message => Thoughts::Over,
+            Thoughts::Message { marks, read, call } => {
                 let [channel, name, _] = marks;
                 // The contents' type may come between the channel and the contents.
                 let read = match read {
@@ -58,13 +60,13 @@ impl Thoughts {
                     2 => 2,
                     _ => 0,
                 };
-                Thoughts::Message { marks, read }
+                Thoughts::Message { marks, read, call }
             }
             Thoughts::Possible { .. } | Thoughts::Until(_) | Thoughts::Over => Thoughts::Over,
         }
     }
 
-    /// Whether all tokens but an end may follow.
+    /// Whether all tokens may follow, except ends of the output.
     fn is_within(self) -> bool {
         matches!(self, Thoughts::Until(_) | Thoughts::Message { .. })
     }
@@ -184,8 +186,11 @@ impl Matcher {
         self.mask.clear();
         if self.thoughts.is_within() {
             self.mask.resize(words, u32::MAX);
-            // The output must not end within the thoughts.
+            // The output must not end within the thoughts, except with a call.
             eos.iter().for_each(|&token| allow(&mut self.mask, token, false));
+            if let Thoughts::Message { call: Some(call), .. } = self.thoughts {
+                allow(&mut self.mask, call, true);
+            }
             return;
         }
         match self.bits() {

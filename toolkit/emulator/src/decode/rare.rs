@@ -1,7 +1,7 @@
 //! Instructions with irregular forms.
 
 use super::decoder::{Decoded, Decoder};
-use crate::lanes::{LaneOp, Slots, lanes};
+use crate::lanes::{LaneOp, Slots, rare_lanes};
 use crate::ops::{self, Modifiers, Type, rare};
 use crate::program::{Carry, CarryOp, Op, Special, Value};
 use crate::ptx::ast::{Operand, Statement, Width};
@@ -121,13 +121,13 @@ impl Decoder<'_> {
         // An address in the thread's own block has no rank, which distinguishes it from addresses in other blocks.
         const OFFSET: u64 = (1 << RANK_SHIFT) - 1;
         let op = match (ty, base) {
-            (Type::B32, _) => lanes!(|a: u32, b: u32, c: u32| -> u32 {
+            (Type::B32, _) => rare_lanes!(|a: u32, b: u32, c: u32| -> u32 {
                 if b == c { a & OFFSET as u32 } else { a & OFFSET as u32 | (b & 31).wrapping_add(1) << RANK_SHIFT }
             }),
-            (_, 0) => lanes!(|a: u64, b: u32, c: u32| -> u64 {
+            (_, 0) => rare_lanes!(|a: u64, b: u32, c: u32| -> u64 {
                 if b == c { a & OFFSET } else { a & OFFSET | (u64::from(b & 31) + 1) << RANK_SHIFT }
             }),
-            _ => lanes!(|a: u64, b: u32, c: u32| -> u64 {
+            _ => rare_lanes!(|a: u64, b: u32, c: u32| -> u64 {
                 SHARED_WINDOW | if b == c { a & OFFSET } else { a & OFFSET | (u64::from(b & 31) + 1) << RANK_SHIFT }
             }),
         };
@@ -144,11 +144,11 @@ impl Decoder<'_> {
             _ => return Err("not supported".into()),
         };
         let op = match ty {
-            Type::B32 => lanes!(|a: u32, b: u32| -> u32 {
+            Type::B32 => rare_lanes!(|a: u32, b: u32| -> u32 {
                 let rank = a >> RANK_SHIFT & 63;
                 if rank == 0 { b } else { rank - 1 }
             }),
-            _ => lanes!(|a: u64, b: u32| -> u32 {
+            _ => rare_lanes!(|a: u64, b: u32| -> u32 {
                 let rank = (a >> RANK_SHIFT) as u32 & 63;
                 if rank == 0 { b } else { rank - 1 }
             }),

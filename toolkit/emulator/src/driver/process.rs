@@ -254,11 +254,23 @@ fn find(id: u32) -> Result<Arc<Group>> {
 
 /// Runs an action in a context.
 fn with_context<T>(id: u32, action: impl FnOnce(&mut Session<'_>) -> Result<T>) -> Result<T> {
+    let (mut action, mut result) = (Some(action), Err(ResultCode::Unknown));
+    in_context(id, &mut |session| {
+        if let Some(action) = action.take() {
+            result = action(session);
+        }
+    })?;
+    result
+}
+
+/// [`with_context`] for actions that store their result. It is compiled once for all actions.
+fn in_context(id: u32, action: &mut dyn FnMut(&mut Session<'_>)) -> Result<()> {
     loop {
         let group = find(id)?;
         // The context may move to another group between `find` and the lock, so look again.
         if let Some(mut session) = Session::new(&group, id) {
-            return action(&mut session);
+            action(&mut session);
+            return Ok(());
         }
     }
 }
@@ -287,10 +299,16 @@ pub(super) fn create_in_current(action: impl FnOnce(&mut Session<'_>) -> Result<
     Ok(handle(id, with_current(action)?))
 }
 
-/// Runs an action on an object in its own context.
-pub(super) fn with<T>(object: Handle, action: impl FnOnce(&mut Session<'_>, u32) -> Result<T>) -> Result<T> {
+/// Returns the context and the id of an object.
+fn find_object(object: Handle) -> Result<(u32, u32)> {
     let (context, id) = parts(object);
     find(context).map_err(|code| if code == ResultCode::InvalidContext { ResultCode::InvalidHandle } else { code })?;
+    Ok((context, id))
+}
+
+/// Runs an action on an object in its own context.
+pub(super) fn with<T>(object: Handle, action: impl FnOnce(&mut Session<'_>, u32) -> Result<T>) -> Result<T> {
+    let (context, id) = find_object(object)?;
     with_context(context, |session| action(session, id))
 }
 
@@ -310,10 +328,12 @@ pub(super) fn with_stream<T>(
     stream: Handle,
     action: impl FnOnce(&mut Session<'_>, StreamId) -> Result<T>,
 ) -> Result<T> {
-    if DEFAULT_STREAMS.contains(&stream.addr()) {
-        return with_current(|context| action(context, DEFAULT_STREAM));
-    }
-    with(stream, action)
+    let (context, id) = if DEFAULT_STREAMS.contains(&stream.addr()) {
+        (current::get().ok_or(ResultCode::InvalidContext)?, DEFAULT_STREAM)
+    } else {
+        find_object(stream)?
+    };
+    with_context(context, |session| action(session, id))
 }
 
 /// Runs an action on a stream whose context must be the current one.

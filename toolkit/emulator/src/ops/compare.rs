@@ -32,25 +32,25 @@ macro_rules! float_tests {
 /// Returns the comparison of `setp.<name>.<type>`.
 pub(crate) fn compare(name: &str, ty: Type, ftz: bool) -> Option<LaneOp> {
     macro_rules! ordered {
-        ($t:ty) => {
+        ($form:ident, $t:ty) => {
             match name {
-                "eq" => lanes!(|a: $t, b: $t| -> bool { a == b }),
-                "ne" => lanes!(|a: $t, b: $t| -> bool { a != b }),
-                "lt" | "lo" => lanes!(|a: $t, b: $t| -> bool { a < b }),
-                "le" | "ls" => lanes!(|a: $t, b: $t| -> bool { a <= b }),
-                "gt" | "hi" => lanes!(|a: $t, b: $t| -> bool { a > b }),
-                "ge" | "hs" => lanes!(|a: $t, b: $t| -> bool { a >= b }),
+                "eq" => lanes!($form |a: $t, b: $t| -> bool { a == b }),
+                "ne" => lanes!($form |a: $t, b: $t| -> bool { a != b }),
+                "lt" | "lo" => lanes!($form |a: $t, b: $t| -> bool { a < b }),
+                "le" | "ls" => lanes!($form |a: $t, b: $t| -> bool { a <= b }),
+                "gt" | "hi" => lanes!($form |a: $t, b: $t| -> bool { a > b }),
+                "ge" | "hs" => lanes!($form |a: $t, b: $t| -> bool { a >= b }),
                 _ => return None,
             }
         };
     }
     macro_rules! float {
-        ($t:ty, |$x:ident| $value:expr) => {
-            float_tests!(float!(@all $t, |$x| $value))
+        ($form:ident, $t:ty, |$x:ident| $value:expr) => {
+            float_tests!(float!(@all $form, $t, |$x| $value))
         };
-        (@all $t:ty, |$x:ident| $value:expr, { $($name:literal => |$a:ident, $b:ident| $test:expr,)+ }) => {
+        (@all $form:ident, $t:ty, |$x:ident| $value:expr, { $($name:literal => |$a:ident, $b:ident| $test:expr,)+ }) => {
             match name {
-                $($name => lanes!(|a: $t, b: $t| -> bool {
+                $($name => lanes!($form |a: $t, b: $t| -> bool {
                     let $a = { let $x = a; $value };
                     let $b = { let $x = b; $value };
                     $test
@@ -65,18 +65,18 @@ pub(crate) fn compare(name: &str, ty: Type, ftz: bool) -> Option<LaneOp> {
         reason = "unordered comparisons are true for NaN"
     )]
     Some(match ty {
-        Type::F32 if ftz => float!(f32, |x| flush(x)),
-        Type::F32 => float!(f32, |x| x),
+        Type::F32 if ftz => float!(rare, f32, |x| flush(x)),
+        Type::F32 => float!(wide, f32, |x| x),
         _ if ftz => return None,
-        Type::F64 => float!(f64, |x| x),
-        Type::F16 => float!(f16, |x| f16_to_f32(x)),
-        Type::Bf16 => float!(bf16, |x| bf16_to_f32(x)),
-        Type::B16 | Type::U16 => ordered!(u16),
-        Type::S16 => ordered!(i16),
-        Type::B32 | Type::U32 => ordered!(u32),
-        Type::S32 => ordered!(i32),
-        Type::B64 | Type::U64 => ordered!(u64),
-        Type::S64 => ordered!(i64),
+        Type::F64 => float!(rare, f64, |x| x),
+        Type::F16 => float!(rare, f16, |x| f16_to_f32(x)),
+        Type::Bf16 => float!(rare, bf16, |x| bf16_to_f32(x)),
+        Type::B16 | Type::U16 => ordered!(rare, u16),
+        Type::S16 => ordered!(rare, i16),
+        Type::B32 | Type::U32 => ordered!(wide, u32),
+        Type::S32 => ordered!(wide, i32),
+        Type::B64 | Type::U64 => ordered!(wide, u64),
+        Type::S64 => ordered!(wide, i64),
         _ => return None,
     })
 }

@@ -27,29 +27,29 @@ pub(crate) fn convert(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool
 
 fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
     macro_rules! op {
-        ($s:ty) => {
+        ($form:ident, $s:ty) => {
             match to {
-                Type::U8 | Type::B8 => lanes!(|a: $s| -> u8 { a as u8 }),
-                Type::S8 => lanes!(|a: $s| -> i8 { a as i8 }),
-                Type::U16 | Type::B16 => lanes!(|a: $s| -> u16 { a as u16 }),
-                Type::S16 => lanes!(|a: $s| -> i16 { a as i16 }),
-                Type::U32 | Type::B32 => lanes!(|a: $s| -> u32 { a as u32 }),
-                Type::S32 => lanes!(|a: $s| -> i32 { a as i32 }),
-                Type::U64 | Type::B64 => lanes!(|a: $s| -> u64 { a as u64 }),
-                Type::S64 => lanes!(|a: $s| -> i64 { a as i64 }),
+                Type::U8 | Type::B8 => rare_lanes!(|a: $s| -> u8 { a as u8 }),
+                Type::S8 => rare_lanes!(|a: $s| -> i8 { a as i8 }),
+                Type::U16 | Type::B16 => lanes!($form |a: $s| -> u16 { a as u16 }),
+                Type::S16 => lanes!($form |a: $s| -> i16 { a as i16 }),
+                Type::U32 | Type::B32 => lanes!($form |a: $s| -> u32 { a as u32 }),
+                Type::S32 => lanes!($form |a: $s| -> i32 { a as i32 }),
+                Type::U64 | Type::B64 => lanes!($form |a: $s| -> u64 { a as u64 }),
+                Type::S64 => lanes!($form |a: $s| -> i64 { a as i64 }),
                 _ => return None,
             }
         };
     }
     Some(match from {
-        Type::U8 | Type::B8 => op!(u8),
-        Type::S8 => op!(i8),
-        Type::U16 | Type::B16 => op!(u16),
-        Type::S16 => op!(i16),
-        Type::U32 | Type::B32 => op!(u32),
-        Type::S32 => op!(i32),
-        Type::U64 | Type::B64 => op!(u64),
-        Type::S64 => op!(i64),
+        Type::U8 | Type::B8 => op!(rare, u8),
+        Type::S8 => op!(rare, i8),
+        Type::U16 | Type::B16 => op!(wide, u16),
+        Type::S16 => op!(wide, i16),
+        Type::U32 | Type::B32 => op!(wide, u32),
+        Type::S32 => op!(wide, i32),
+        Type::U64 | Type::B64 => op!(wide, u64),
+        Type::S64 => op!(wide, i64),
         _ => return None,
     })
 }
@@ -165,18 +165,24 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
         ("", Type::F32, Type::F16, false, _) => lanes!(|a: f16| -> f32 { f16_to_f32(a) }),
         ("", Type::F32, Type::Bf16, false, false) => lanes!(|a: bf16| -> f32 { bf16_to_f32(a) }),
         ("", Type::F64, Type::F32, false, false) => lanes!(|a: f32| -> f64 { a.into() }),
-        ("", Type::F64, Type::F32, false, true) => lanes!(|a: f32| -> f64 { flush(a).into() }),
-        ("", Type::F64, Type::F16, false, false) => lanes!(|a: f16| -> f64 { f16_to_f32(a).into() }),
+        ("", Type::F64, Type::F32, false, true) => rare_lanes!(|a: f32| -> f64 { flush(a).into() }),
+        ("", Type::F64, Type::F16, false, false) => rare_lanes!(|a: f16| -> f64 { f16_to_f32(a).into() }),
         ("rn", Type::F32, Type::F64, false, false) => lanes!(|a: f64| -> f32 { a as f32 }),
-        ("rm", Type::F32, Type::F64, false, false) => lanes!(|a: f64| -> f32 { narrow::<DOWN>(a, 0.0) }),
-        ("rp", Type::F32, Type::F64, false, false) => lanes!(|a: f64| -> f32 { narrow::<UP>(a, 0.0) }),
-        ("rz", Type::F32, Type::F64, false, false) => lanes!(|a: f64| -> f32 { narrow::<ZERO>(a, 0.0) }),
+        ("rm", Type::F32, Type::F64, false, false) => rare_lanes!(|a: f64| -> f32 { narrow::<DOWN>(a, 0.0) }),
+        ("rp", Type::F32, Type::F64, false, false) => rare_lanes!(|a: f64| -> f32 { narrow::<UP>(a, 0.0) }),
+        ("rz", Type::F32, Type::F64, false, false) => rare_lanes!(|a: f64| -> f32 { narrow::<ZERO>(a, 0.0) }),
         ("rni", Type::F16, Type::F16, false, false) => {
-            lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).round_ties_even()) })
+            rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).round_ties_even()) })
         }
-        ("rzi", Type::F16, Type::F16, false, false) => lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).trunc()) }),
-        ("rmi", Type::F16, Type::F16, false, false) => lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).floor()) }),
-        ("rpi", Type::F16, Type::F16, false, false) => lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).ceil()) }),
+        ("rzi", Type::F16, Type::F16, false, false) => {
+            rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).trunc()) })
+        }
+        ("rmi", Type::F16, Type::F16, false, false) => {
+            rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).floor()) })
+        }
+        ("rpi", Type::F16, Type::F16, false, false) => {
+            rare_lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).ceil()) })
+        }
         ("rni", Type::Bf16, Type::Bf16, false, false) => {
             rare_lanes!(|a: bf16| -> bf16 { f32_to_bf16(bf16_to_f32(a).round_ties_even()) })
         }
@@ -190,28 +196,28 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
             rare_lanes!(|a: bf16| -> bf16 { f32_to_bf16(bf16_to_f32(a).ceil()) })
         }
         ("rn", Type::F16, Type::F32, false, false) => lanes!(|a: f32| -> f16 { f32_to_f16(a) }),
-        ("rn", Type::F16, Type::F32, false, true) => lanes!(|a: f32| -> f16 { f32_to_f16(flush(a)) }),
-        ("rz", Type::F16, Type::F32, false, false) => lanes!(|a: f32| -> f16 { f32_to_f16_rz(a) }),
+        ("rn", Type::F16, Type::F32, false, true) => rare_lanes!(|a: f32| -> f16 { f32_to_f16(flush(a)) }),
+        ("rz", Type::F16, Type::F32, false, false) => rare_lanes!(|a: f32| -> f16 { f32_to_f16_rz(a) }),
         ("rm" | "rp", Type::F16 | Type::Bf16, Type::F32, false, false) => return half_from_single(rounding, to),
         ("rn", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16(a) }),
-        ("rz", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16_rz(a) }),
+        ("rz", Type::Bf16, Type::F32, false, false) => rare_lanes!(|a: f32| -> bf16 { f32_to_bf16_rz(a) }),
         // A half is widened exactly, so it is rounded only once.
         ("rn", Type::Bf16, Type::F16, false, false) => rare_lanes!(|a: f16| -> bf16 { f32_to_bf16(f16_to_f32(a)) }),
         ("rz", Type::Bf16, Type::F16, false, false) => rare_lanes!(|a: f16| -> bf16 { f32_to_bf16_rz(f16_to_f32(a)) }),
         ("rn", Type::F16, Type::Bf16, false, false) => rare_lanes!(|a: bf16| -> f16 { f32_to_f16(bf16_to_f32(a)) }),
         ("rz", Type::F16, Type::Bf16, false, false) => rare_lanes!(|a: bf16| -> f16 { f32_to_f16_rz(bf16_to_f32(a)) }),
-        ("rn", Type::F16, Type::F64, false, false) => lanes!(|a: f64| -> f16 { f32_to_f16(f64_to_f32_odd(a)) }),
-        ("rn", Type::Bf16, Type::F64, false, false) => lanes!(|a: f64| -> bf16 { f32_to_bf16(f64_to_f32_odd(a)) }),
-        ("", Type::F32, Type::F32, true, false) => lanes!(|a: f32| -> f32 { min_f32(max_f32(a, 0.0), 1.0) }),
-        ("", Type::F32, Type::F32, false, true) => lanes!(|a: f32| -> f32 { flush(a) }),
+        ("rn", Type::F16, Type::F64, false, false) => rare_lanes!(|a: f64| -> f16 { f32_to_f16(f64_to_f32_odd(a)) }),
+        ("rn", Type::Bf16, Type::F64, false, false) => rare_lanes!(|a: f64| -> bf16 { f32_to_bf16(f64_to_f32_odd(a)) }),
+        ("", Type::F32, Type::F32, true, false) => rare_lanes!(|a: f32| -> f32 { min_f32(max_f32(a, 0.0), 1.0) }),
+        ("", Type::F32, Type::F32, false, true) => rare_lanes!(|a: f32| -> f32 { flush(a) }),
         ("rni", Type::F32, Type::F32, false, false) => lanes!(|a: f32| -> f32 { a.round_ties_even() }),
         ("rzi", Type::F32, Type::F32, false, false) => lanes!(|a: f32| -> f32 { a.trunc() }),
         ("rmi", Type::F32, Type::F32, false, false) => lanes!(|a: f32| -> f32 { a.floor() }),
         ("rpi", Type::F32, Type::F32, false, false) => lanes!(|a: f32| -> f32 { a.ceil() }),
-        ("rni", Type::F64, Type::F64, false, false) => lanes!(|a: f64| -> f64 { a.round_ties_even() }),
-        ("rzi", Type::F64, Type::F64, false, false) => lanes!(|a: f64| -> f64 { a.trunc() }),
-        ("rmi", Type::F64, Type::F64, false, false) => lanes!(|a: f64| -> f64 { a.floor() }),
-        ("rpi", Type::F64, Type::F64, false, false) => lanes!(|a: f64| -> f64 { a.ceil() }),
+        ("rni", Type::F64, Type::F64, false, false) => rare_lanes!(|a: f64| -> f64 { a.round_ties_even() }),
+        ("rzi", Type::F64, Type::F64, false, false) => rare_lanes!(|a: f64| -> f64 { a.trunc() }),
+        ("rmi", Type::F64, Type::F64, false, false) => rare_lanes!(|a: f64| -> f64 { a.floor() }),
+        ("rpi", Type::F64, Type::F64, false, false) => rare_lanes!(|a: f64| -> f64 { a.ceil() }),
         _ => return None,
     })
 }
@@ -221,19 +227,19 @@ pub(crate) fn convert_pair(rounding: &str, to: Type, relu: bool) -> Option<LaneO
     if relu {
         return Some(match (rounding, to) {
             ("rn", Type::F16x2) => {
-                lanes!(|a: f32, b: f32| -> [f16; 2] { [f32_to_f16(positive(b)), f32_to_f16(positive(a))] })
+                rare_lanes!(|a: f32, b: f32| -> [f16; 2] { [f32_to_f16(positive(b)), f32_to_f16(positive(a))] })
             }
             ("rn", Type::Bf16x2) => {
-                lanes!(|a: f32, b: f32| -> [bf16; 2] { [f32_to_bf16(positive(b)), f32_to_bf16(positive(a))] })
+                rare_lanes!(|a: f32, b: f32| -> [bf16; 2] { [f32_to_bf16(positive(b)), f32_to_bf16(positive(a))] })
             }
             _ => return None,
         });
     }
     Some(match (rounding, to) {
         ("rn", Type::F16x2) => lanes!(|a: f32, b: f32| -> [f16; 2] { [f32_to_f16(b), f32_to_f16(a)] }),
-        ("rz", Type::F16x2) => lanes!(|a: f32, b: f32| -> [f16; 2] { [f32_to_f16_rz(b), f32_to_f16_rz(a)] }),
+        ("rz", Type::F16x2) => rare_lanes!(|a: f32, b: f32| -> [f16; 2] { [f32_to_f16_rz(b), f32_to_f16_rz(a)] }),
         ("rn", Type::Bf16x2) => lanes!(|a: f32, b: f32| -> [bf16; 2] { [f32_to_bf16(b), f32_to_bf16(a)] }),
-        ("rz", Type::Bf16x2) => lanes!(|a: f32, b: f32| -> [bf16; 2] { [f32_to_bf16_rz(b), f32_to_bf16_rz(a)] }),
+        ("rz", Type::Bf16x2) => rare_lanes!(|a: f32, b: f32| -> [bf16; 2] { [f32_to_bf16_rz(b), f32_to_bf16_rz(a)] }),
         _ => return None,
     })
 }
@@ -248,17 +254,17 @@ fn positive(value: f32) -> f32 {
 /// with `rna` away from zero.
 pub(crate) fn convert_tf32(rounding: &str) -> Option<LaneOp> {
     macro_rules! op {
-        (|$bits:ident| $rounded:expr) => {
-            lanes!(|a: f32| -> u32 {
+        ($form:ident, |$bits:ident| $rounded:expr) => {
+            lanes!($form |a: f32| -> u32 {
                 let $bits = a.to_bits();
                 if a.is_nan() { 0x7fff_e000 } else { $rounded & !0x1fff }
             })
         };
     }
     Some(match rounding {
-        "rna" => op!(|bits| bits.wrapping_add(if is_finite(bits) { 0x1000 } else { 0 })),
-        "rn" => op!(|bits| bits.wrapping_add(if is_finite(bits) { 0xfff + (bits >> 13 & 1) } else { 0 })),
-        "rz" => op!(|bits| bits),
+        "rna" => op!(wide, |bits| bits.wrapping_add(if is_finite(bits) { 0x1000 } else { 0 })),
+        "rn" => op!(rare, |bits| bits.wrapping_add(if is_finite(bits) { 0xfff + (bits >> 13 & 1) } else { 0 })),
+        "rz" => op!(rare, |bits| bits),
         _ => return None,
     })
 }

@@ -24,9 +24,12 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
     // One expression gives the plain, the flushing and the saturating form.
     macro_rules! op {
         (|$($name:ident),+| $body:expr) => {
+            op!(wide, |$($name),+| $body)
+        };
+        ($form:ident, |$($name:ident),+| $body:expr) => {
             match (m.ftz, m.sat) {
-                (false, false) => lanes!(|$($name: f32),+| -> f32 { $body }),
-                (true, false) => lanes!(|$($name: f32),+| -> f32 { $(let $name = flush($name);)+ flush($body) }),
+                (false, false) => lanes!($form |$($name: f32),+| -> f32 { $body }),
+                (true, false) => lanes!($form |$($name: f32),+| -> f32 { $(let $name = flush($name);)+ flush($body) }),
                 (false, true) => rare_lanes!(|$($name: f32),+| -> f32 { min_f32(max_f32($body, 0.0), 1.0) }),
                 (true, true) => {
                     rare_lanes!(|$($name: f32),+| -> f32 { $(let $name = flush($name);)+ flush(min_f32(max_f32($body, 0.0), 1.0)) })
@@ -41,8 +44,8 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
         "mul" => op!(|a, b| a * b),
         "fma" | "mad" => op!(|a, b, c| a.mul_add(b, c)),
         "div" => op!(|a, b| a / b),
-        "min" if m.nan => op!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { min_f32(a, b) }),
-        "max" if m.nan => op!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { max_f32(a, b) }),
+        "min" if m.nan => op!(rare, |a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { min_f32(a, b) }),
+        "max" if m.nan => op!(rare, |a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { max_f32(a, b) }),
         "min" => op!(|a, b| min_f32(a, b)),
         "max" => op!(|a, b| max_f32(a, b)),
         "abs" => op!(|a| a.abs()),
@@ -51,10 +54,10 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
         "rcp" => op!(|a| 1.0 / a),
         "rsqrt" if m.approx => op!(|a| if a == 0.0 { 1.0 / a } else { (1.0 / f64::from(a).sqrt()) as f32 }),
         "ex2" if m.approx => op!(|a| exp2(a)),
-        "lg2" if m.approx => op!(|a| f64::from(a).log2() as f32),
-        "sin" if m.approx => op!(|a| f64::from(a).sin() as f32),
-        "cos" if m.approx => op!(|a| f64::from(a).cos() as f32),
-        "tanh" if m.approx => op!(|a| f64::from(a).tanh() as f32),
+        "lg2" if m.approx => op!(rare, |a| f64::from(a).log2() as f32),
+        "sin" if m.approx => op!(rare, |a| f64::from(a).sin() as f32),
+        "cos" if m.approx => op!(rare, |a| f64::from(a).cos() as f32),
+        "tanh" if m.approx => op!(rare, |a| f64::from(a).tanh() as f32),
         "copysign" => lanes!(|a: f32, b: f32| -> f32 { b.copysign(a) }),
         _ => return None,
     })
@@ -76,8 +79,8 @@ fn upper_half(value: f64) -> f64 {
 pub(super) fn double(opcode: &str, m: Modifiers) -> Option<LaneOp> {
     if m.ftz && m.approx && !(m.sat || m.nan || m.relu) {
         return match opcode {
-            "rcp" => Some(lanes!(|a: f64| -> f64 { upper_half(1.0 / upper_half(a)) })),
-            "rsqrt" => Some(lanes!(|a: f64| -> f64 {
+            "rcp" => Some(rare_lanes!(|a: f64| -> f64 { upper_half(1.0 / upper_half(a)) })),
+            "rsqrt" => Some(rare_lanes!(|a: f64| -> f64 {
                 let a = upper_half(a);
                 upper_half(if a == 0.0 { 1.0 / a } else { 1.0 / a.sqrt() })
             })),

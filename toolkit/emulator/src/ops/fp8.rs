@@ -1,6 +1,6 @@
 //! Floating-point numbers of eight bits, e4m3 and e5m2: conversions of pairs from and to f16 and f32.
 
-use crate::lanes::{LaneOp, lanes};
+use crate::lanes::{LaneOp, rare_lanes};
 use crate::number::{f16_to_f32, f32_to_f16};
 use half::f16;
 
@@ -63,7 +63,7 @@ macro_rules! by_format {
 pub(crate) fn pair_from_singles(to: &str, relu: bool) -> Option<LaneOp> {
     macro_rules! op {
         ($format:ident, $relu:literal) => {
-            lanes!(|a: f32, b: f32| -> u16 {
+            rare_lanes!(|a: f32, b: f32| -> u16 {
                 u16::from(narrow($format, a, $relu)) << 8 | u16::from(narrow($format, b, $relu))
             })
         };
@@ -75,7 +75,7 @@ pub(crate) fn pair_from_singles(to: &str, relu: bool) -> Option<LaneOp> {
 pub(crate) fn pair_from_halves(to: &str, relu: bool) -> Option<LaneOp> {
     macro_rules! op {
         ($format:ident, $relu:literal) => {
-            lanes!(|a: [f16; 2]| -> u16 {
+            rare_lanes!(|a: [f16; 2]| -> u16 {
                 let [low, high] = a.map(|half| u16::from(narrow($format, f16_to_f32(half), $relu)));
                 high << 8 | low
             })
@@ -88,7 +88,7 @@ pub(crate) fn pair_from_halves(to: &str, relu: bool) -> Option<LaneOp> {
 pub(crate) fn halves_from_pair(from: &str, relu: bool) -> Option<LaneOp> {
     macro_rules! op {
         ($convert:ident, $relu:literal) => {
-            lanes!(|a: u16| -> [f16; 2] {
+            rare_lanes!(|a: u16| -> [f16; 2] {
                 [a as u8, (a >> 8) as u8].map(|bits| {
                     let value = $convert(bits);
                     if $relu && f16_to_f32(value) < 0.0 { f16::ZERO } else { value }

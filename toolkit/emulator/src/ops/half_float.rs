@@ -5,7 +5,7 @@
 
 use super::modifiers::Modifiers;
 use super::types::Type;
-use crate::lanes::{LaneOp, lanes};
+use crate::lanes::{LaneOp, lanes, rare_lanes};
 use crate::number::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, fused, max_f32, min_f32};
 use half::{bf16, f16};
 
@@ -25,7 +25,7 @@ pub(super) fn half(opcode: &str, ty: Type, m: Modifiers) -> Option<LaneOp> {
                     result
                 })
             } else {
-                lanes!($form |$($name: $h),+| -> $h { $(let $name = $to($name);)+ $from($body) })
+                rare_lanes!(|$($name: $h),+| -> $h { $(let $name = $to($name);)+ $from($body) })
             }
         };
     }
@@ -64,7 +64,7 @@ pub(super) fn half(opcode: &str, ty: Type, m: Modifiers) -> Option<LaneOp> {
                 }
                 ("abs", false, false) => op!(wide, $h, $pair, $to, $from, |a| a.abs()),
                 ("neg", false, false) => op!(wide, $h, $pair, $to, $from, |a| -a),
-                ("ex2", false, false) => op!(wide, $h, $pair, $to, $from, |a| f64::from(a).exp2() as f32),
+                ("ex2", false, false) => op!(rare, $h, $pair, $to, $from, |a| f64::from(a).exp2() as f32),
                 ("tanh", false, false) => op!(rare, $h, $pair, $to, $from, |a| f64::from(a).tanh() as f32),
                 _ => return None,
             }

@@ -2,7 +2,7 @@
 
 use super::modifiers::Modifiers;
 use super::types::Type;
-use crate::lanes::{LaneOp, lanes};
+use crate::lanes::{LaneOp, lanes, rare_lanes};
 
 pub(super) fn integer(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
     if modifiers.wide || modifiers.hi {
@@ -109,10 +109,10 @@ fn bitwise(opcode: &str, bytes: u8, ty: Type) -> Option<LaneOp> {
 
 fn shift_right(ty: Type) -> Option<LaneOp> {
     Some(match ty {
-        Type::S16 => lanes!(|a: i16, b: u32| -> i16 { a >> b.min(15) }),
+        Type::S16 => rare_lanes!(|a: i16, b: u32| -> i16 { a >> b.min(15) }),
         Type::S32 => lanes!(|a: i32, b: u32| -> i32 { a >> b.min(31) }),
         Type::S64 => lanes!(|a: i64, b: u32| -> i64 { a >> b.min(63) }),
-        Type::B16 | Type::U16 => lanes!(|a: u16, b: u32| -> u16 { if b > 15 { 0 } else { a >> b } }),
+        Type::B16 | Type::U16 => rare_lanes!(|a: u16, b: u32| -> u16 { if b > 15 { 0 } else { a >> b } }),
         Type::B32 | Type::U32 => lanes!(|a: u32, b: u32| -> u32 { if b > 31 { 0 } else { a >> b } }),
         Type::B64 | Type::U64 => lanes!(|a: u64, b: u32| -> u64 { if b > 63 { 0 } else { a >> b } }),
         _ => return None,
@@ -141,35 +141,35 @@ fn wrapping(opcode: &str, ty: Type) -> Option<LaneOp> {
 /// Returns an operation that depends on the sign. Division by zero gives all ones, as on the hardware.
 fn ordered(opcode: &str, ty: Type) -> Option<LaneOp> {
     macro_rules! unsigned {
-        ($t:ty) => {
+        ($form:ident, $t:ty) => {
             match opcode {
-                "div" => lanes!(|a: $t, b: $t| -> $t { a.checked_div(b).unwrap_or(<$t>::MAX) }),
-                "rem" => lanes!(|a: $t, b: $t| -> $t { a.checked_rem(b).unwrap_or(a) }),
-                "min" => lanes!(|a: $t, b: $t| -> $t { a.min(b) }),
-                "max" => lanes!(|a: $t, b: $t| -> $t { a.max(b) }),
+                "div" => lanes!($form |a: $t, b: $t| -> $t { a.checked_div(b).unwrap_or(<$t>::MAX) }),
+                "rem" => lanes!($form |a: $t, b: $t| -> $t { a.checked_rem(b).unwrap_or(a) }),
+                "min" => lanes!($form |a: $t, b: $t| -> $t { a.min(b) }),
+                "max" => lanes!($form |a: $t, b: $t| -> $t { a.max(b) }),
                 _ => return None,
             }
         };
     }
     macro_rules! signed {
-        ($t:ty) => {
+        ($form:ident, $t:ty) => {
             match opcode {
-                "div" => lanes!(|a: $t, b: $t| -> $t { if b == 0 { -1 } else { a.wrapping_div(b) } }),
-                "rem" => lanes!(|a: $t, b: $t| -> $t { if b == 0 { a } else { a.wrapping_rem(b) } }),
-                "min" => lanes!(|a: $t, b: $t| -> $t { a.min(b) }),
-                "max" => lanes!(|a: $t, b: $t| -> $t { a.max(b) }),
-                "abs" => lanes!(|a: $t| -> $t { a.wrapping_abs() }),
-                _ => lanes!(|a: $t| -> $t { a.wrapping_neg() }),
+                "div" => lanes!($form |a: $t, b: $t| -> $t { if b == 0 { -1 } else { a.wrapping_div(b) } }),
+                "rem" => lanes!($form |a: $t, b: $t| -> $t { if b == 0 { a } else { a.wrapping_rem(b) } }),
+                "min" => lanes!($form |a: $t, b: $t| -> $t { a.min(b) }),
+                "max" => lanes!($form |a: $t, b: $t| -> $t { a.max(b) }),
+                "abs" => lanes!($form |a: $t| -> $t { a.wrapping_abs() }),
+                _ => lanes!($form |a: $t| -> $t { a.wrapping_neg() }),
             }
         };
     }
     Some(match ty {
-        Type::U16 => unsigned!(u16),
-        Type::U32 => unsigned!(u32),
-        Type::U64 => unsigned!(u64),
-        Type::S16 => signed!(i16),
-        Type::S32 => signed!(i32),
-        Type::S64 => signed!(i64),
+        Type::U16 => unsigned!(rare, u16),
+        Type::U32 => unsigned!(wide, u32),
+        Type::U64 => unsigned!(wide, u64),
+        Type::S16 => signed!(rare, i16),
+        Type::S32 => signed!(wide, i32),
+        Type::S64 => signed!(wide, i64),
         _ => return None,
     })
 }
@@ -177,21 +177,21 @@ fn ordered(opcode: &str, ty: Type) -> Option<LaneOp> {
 /// Returns `.wide` and `.hi` products.
 fn product(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
     macro_rules! wide {
-        ($t:ty, $wide:ty) => {
+        ($form:ident, $t:ty, $wide:ty) => {
             match opcode {
-                "mul" => lanes!(|a: $t, b: $t| -> $wide { <$wide>::from(a) * <$wide>::from(b) }),
+                "mul" => lanes!($form |a: $t, b: $t| -> $wide { <$wide>::from(a) * <$wide>::from(b) }),
                 "mad" => {
-                    lanes!(|a: $t, b: $t, c: $wide| -> $wide { (<$wide>::from(a) * <$wide>::from(b)).wrapping_add(c) })
+                    lanes!($form |a: $t, b: $t, c: $wide| -> $wide { (<$wide>::from(a) * <$wide>::from(b)).wrapping_add(c) })
                 }
                 _ => return None,
             }
         };
     }
     macro_rules! high {
-        ($t:ty, $wide:ty) => {
+        ($form:ident, $t:ty, $wide:ty) => {
             match opcode {
-                "mul" => lanes!(|a: $t, b: $t| -> $t { ((<$wide>::from(a) * <$wide>::from(b)) >> <$t>::BITS) as $t }),
-                "mad" => lanes!(|a: $t, b: $t, c: $t| -> $t {
+                "mul" => lanes!($form |a: $t, b: $t| -> $t { ((<$wide>::from(a) * <$wide>::from(b)) >> <$t>::BITS) as $t }),
+                "mad" => lanes!($form |a: $t, b: $t, c: $t| -> $t {
                     (((<$wide>::from(a) * <$wide>::from(b)) >> <$t>::BITS) as $t).wrapping_add(c)
                 }),
                 _ => return None,
@@ -199,16 +199,16 @@ fn product(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
         };
     }
     Some(match (ty, modifiers.hi) {
-        (Type::U16, false) => wide!(u16, u32),
-        (Type::S16, false) => wide!(i16, i32),
-        (Type::U32, false) => wide!(u32, u64),
-        (Type::S32, false) => wide!(i32, i64),
-        (Type::U16, true) => high!(u16, u32),
-        (Type::S16, true) => high!(i16, i32),
-        (Type::U32, true) => high!(u32, u64),
-        (Type::S32, true) => high!(i32, i64),
-        (Type::U64, true) => high!(u64, u128),
-        (Type::S64, true) => high!(i64, i128),
+        (Type::U16, false) => wide!(rare, u16, u32),
+        (Type::S16, false) => wide!(rare, i16, i32),
+        (Type::U32, false) => wide!(wide, u32, u64),
+        (Type::S32, false) => wide!(wide, i32, i64),
+        (Type::U16, true) => high!(rare, u16, u32),
+        (Type::S16, true) => high!(rare, i16, i32),
+        (Type::U32, true) => high!(wide, u32, u64),
+        (Type::S32, true) => high!(rare, i32, i64),
+        (Type::U64, true) => high!(wide, u64, u128),
+        (Type::S64, true) => high!(rare, i64, i128),
         _ => return None,
     })
 }

@@ -1,14 +1,14 @@
 //! Operations of instructions with irregular forms.
 
 use super::types::Type;
-use crate::lanes::{LaneOp, lanes};
+use crate::lanes::{LaneOp, lanes, rare_lanes};
 
 /// Returns `bmsk`: a mask of `b` bits starting at bit `a`. Numbers beyond 31 wrap, or clamp the mask.
 pub(crate) fn mask(wrap: bool) -> LaneOp {
     if wrap {
-        lanes!(|a: u32, b: u32| -> u32 { (((1u64 << (b & 31)) - 1) << (a & 31)) as u32 })
+        rare_lanes!(|a: u32, b: u32| -> u32 { (((1u64 << (b & 31)) - 1) << (a & 31)) as u32 })
     } else {
-        lanes!(|a: u32, b: u32| -> u32 { if a > 31 { 0 } else { (((1u64 << b.min(32)) - 1) << a) as u32 } })
+        rare_lanes!(|a: u32, b: u32| -> u32 { if a > 31 { 0 } else { (((1u64 << b.min(32)) - 1) << a) as u32 } })
     }
 }
 
@@ -16,7 +16,7 @@ pub(crate) fn mask(wrap: bool) -> LaneOp {
 pub(crate) fn distance(ty: Type) -> Option<LaneOp> {
     macro_rules! op {
         ($t:ty, $u:ty) => {
-            lanes!(|a: $t, b: $t, c: $u| -> $u { a.abs_diff(b).wrapping_add(c) })
+            rare_lanes!(|a: $t, b: $t, c: $u| -> $u { a.abs_diff(b).wrapping_add(c) })
         };
     }
     Some(match ty {
@@ -58,8 +58,8 @@ pub(crate) fn select_by_sign(ty: Type, sign: Type) -> Option<LaneOp> {
     macro_rules! op {
         ($t:ty) => {
             match sign {
-                Type::S32 => lanes!(|a: $t, b: $t, c: i32| -> $t { if c >= 0 { a } else { b } }),
-                Type::F32 => lanes!(|a: $t, b: $t, c: f32| -> $t { if c >= 0.0 { a } else { b } }),
+                Type::S32 => rare_lanes!(|a: $t, b: $t, c: i32| -> $t { if c >= 0 { a } else { b } }),
+                Type::F32 => rare_lanes!(|a: $t, b: $t, c: f32| -> $t { if c >= 0.0 { a } else { b } }),
                 _ => return None,
             }
         };
@@ -77,12 +77,12 @@ pub(crate) fn test_property(property: &str, ty: Type) -> Option<LaneOp> {
     macro_rules! op {
         ($t:ty) => {
             match property {
-                "finite" => lanes!(|a: $t| -> bool { a.is_finite() }),
-                "infinite" => lanes!(|a: $t| -> bool { a.is_infinite() }),
-                "number" => lanes!(|a: $t| -> bool { !a.is_nan() }),
-                "notanumber" => lanes!(|a: $t| -> bool { a.is_nan() }),
-                "normal" => lanes!(|a: $t| -> bool { a.is_normal() || a == 0.0 }),
-                "subnormal" => lanes!(|a: $t| -> bool { a.is_subnormal() }),
+                "finite" => rare_lanes!(|a: $t| -> bool { a.is_finite() }),
+                "infinite" => rare_lanes!(|a: $t| -> bool { a.is_infinite() }),
+                "number" => rare_lanes!(|a: $t| -> bool { !a.is_nan() }),
+                "notanumber" => rare_lanes!(|a: $t| -> bool { a.is_nan() }),
+                "normal" => rare_lanes!(|a: $t| -> bool { a.is_normal() || a == 0.0 }),
+                "subnormal" => rare_lanes!(|a: $t| -> bool { a.is_subnormal() }),
                 _ => return None,
             }
         };
@@ -98,7 +98,7 @@ pub(crate) fn test_property(property: &str, ty: Type) -> Option<LaneOp> {
 pub(crate) fn permute(mode: &str) -> Option<LaneOp> {
     macro_rules! op {
         (|$c:ident, $place:ident| $choice:expr) => {
-            lanes!(|a: u32, b: u32, c: u32| -> u32 {
+            rare_lanes!(|a: u32, b: u32, c: u32| -> u32 {
                 let (bytes, $c, mut result) = (u64::from(b) << 32 | u64::from(a), c & 3, 0);
                 for $place in 0..4u32 {
                     result |= ((bytes >> (8 * ($choice))) as u32 & 255) << (8 * $place);
@@ -122,7 +122,7 @@ pub(crate) fn permute(mode: &str) -> Option<LaneOp> {
 pub(crate) fn shift_amount(ty: Type) -> Option<LaneOp> {
     macro_rules! op {
         ($t:ty, |$a:ident| $value:expr) => {
-            lanes!(|a: $t| -> u32 {
+            rare_lanes!(|a: $t| -> u32 {
                 let $a = a;
                 let value = $value;
                 if value == 0 { u32::MAX } else { value.leading_zeros() }
@@ -142,7 +142,7 @@ pub(crate) fn shift_amount(ty: Type) -> Option<LaneOp> {
 pub(crate) fn pair(opcode: &str, ty: &str) -> Option<LaneOp> {
     macro_rules! op {
         ($t:ty, |$x:ident, $y:ident| $value:expr) => {
-            lanes!(|a: u32, b: u32| -> u32 {
+            rare_lanes!(|a: u32, b: u32| -> u32 {
                 let mut result = 0;
                 for half in [0, 16] {
                     let ($x, $y) = ((a >> half) as $t, (b >> half) as $t);

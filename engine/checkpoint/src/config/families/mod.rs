@@ -8,22 +8,25 @@ mod gemma4;
 mod glm;
 mod gpt_oss;
 mod granite;
+mod lfm2;
 mod llama;
 mod mixtral;
 mod olmo;
 mod phi;
 mod qwen_moe;
+mod qwen_next;
 mod smollm;
 
 use super::decoder::{DecoderConfig, DecoderLayer, HeadNorm, LayerNorms, NormKind};
 use super::experts::Experts;
 use super::fields::{Fields, in_range};
+use super::recurrent::Recurrent;
 use super::rope::{self, RopeDefaults, RopeSizes};
 use super::{MAX_LAYERS, MAX_WIDTH, ModelConfig, ModelFamily, activation, head_dim};
 use crate::error::{Error, Result};
 
 /// All families of decoders.
-const ALL: [&Family; 21] = [
+const ALL: [&Family; 26] = [
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::QWEN2,
@@ -39,9 +42,14 @@ const ALL: [&Family; 21] = [
     &glm::GLM4,
     &granite::GRANITE,
     &granite::GRANITE_MOE,
+    &granite::GRANITE_MOE_HYBRID,
+    &lfm2::LFM2,
     &mixtral::MIXTRAL,
     &qwen_moe::QWEN2_MOE,
     &qwen_moe::QWEN3_MOE,
+    &qwen_next::QWEN3_NEXT,
+    &qwen_next::QWEN3_5,
+    &qwen_next::QWEN3_5_MOE,
     &gpt_oss::GPT_OSS,
     &deepseek::DEEPSEEK_V2,
     &deepseek::DEEPSEEK_V3,
@@ -144,6 +152,7 @@ impl Family {
             rope: Some(0),
             value_is_key: false,
             source,
+            recurrent: None,
             inner: 0,
             experts: None,
         };
@@ -174,9 +183,13 @@ impl Family {
             torch_dtype: None,
             eos_token_ids: fields.eos(defaults.eos)?,
             bos_token_id: fields.bos(defaults.bos)?,
-            tie_word_embeddings: fields.bool_or("tie_word_embeddings", defaults.tied)?,
+            tie_word_embeddings: match fields.bool("tie_embedding")? {
+                Some(tied) => tied,
+                None => fields.bool_or("tie_word_embeddings", defaults.tied)?,
+            },
             quantization: None,
             text_only: false,
+            draft_layers: fields.either_usize("mtp_num_hidden_layers", "num_nextn_predict_layers", 0)?,
         })
     }
 }
@@ -196,6 +209,7 @@ fn plain(layers: Vec<DecoderLayer>) -> DecoderConfig {
         head_norm: HeadNorm::None,
         value_norm: false,
         softcap: None,
+        attention_gate: false,
         sinks: false,
         embedding_multiplier: 1.0,
         residual_multiplier: 1.0,
@@ -223,16 +237,30 @@ fn window_size(fields: &Fields<'_>, default: Option<usize>) -> Result<Option<usi
 
 /// Reads which layers have a window. Without `layer_types`, layer `i` has one if `is_sliding(i)`.
 fn sliding_layers(fields: &Fields<'_>, layers: usize, is_sliding: impl Fn(usize) -> bool) -> Result<Vec<bool>> {
-    let Some(types) = fields.strings("layer_types")? else { return Ok((0..layers).map(is_sliding).collect()) };
+    layer_types(fields, layers, is_sliding, |name| match name {
+        "sliding_attention" => Some(true),
+        "full_attention" => Some(false),
+        _ => None,
+    })
+}
+
+/// Reads `layer_types`, which name two types of layers: `read` translates a name. Without them, layer `i` has the type
+/// `default(i)`.
+fn layer_types(
+    fields: &Fields<'_>,
+    layers: usize,
+    default: impl Fn(usize) -> bool,
+    read: impl Fn(&str) -> Option<bool>,
+) -> Result<Vec<bool>> {
+    let Some(types) = fields.strings("layer_types")? else { return Ok((0..layers).map(default).collect()) };
     if types.len() != layers {
         return Err(Error::Config(format!("layer_types names {} layers, but there are {layers}", types.len())));
     }
     types
         .iter()
-        .map(|name| match name.as_str() {
-            "sliding_attention" => Ok(true),
-            "full_attention" => Ok(false),
-            other => Err(Error::Unsupported(format!("layer_types has {other:?}, which is not implemented"))),
+        .map(|name| {
+            let unknown = || Error::Unsupported(format!("layer_types has {name:?}, which is not implemented"));
+            read(name).ok_or_else(unknown)
         })
         .collect()
 }
@@ -249,6 +277,22 @@ fn set_windows(decoder: &mut DecoderConfig, sliding: &[bool], size: Option<usize
         layer.window = size;
     }
     Ok(())
+}
+
+/// Reads which layers keep a state. Without `layer_types`, layer `i` does if `is_recurrent(i)`.
+fn mixed_layers(fields: &Fields<'_>, layers: usize, is_recurrent: impl Fn(usize) -> bool) -> Result<Vec<bool>> {
+    layer_types(fields, layers, is_recurrent, |name| match name {
+        "linear_attention" | "mamba" | "conv" => Some(true),
+        "full_attention" | "attention" => Some(false),
+        _ => None,
+    })
+}
+
+/// Makes the layers that `recurrent` marks keep a state.
+fn set_recurrent(decoder: &mut DecoderConfig, layer: Recurrent, recurrent: &[bool]) {
+    for (own, _) in decoder.layers.iter_mut().zip(recurrent).filter(|(_, recurrent)| **recurrent) {
+        (own.recurrent, own.rope) = (Some(layer), None);
+    }
 }
 
 /// Gives experts to each layer that satisfies `has_experts`.

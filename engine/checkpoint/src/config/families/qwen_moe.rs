@@ -18,7 +18,13 @@ pub const QWEN2_MOE: Family = Family {
         windows(fields, decoder)?;
         let inner = fields.usize_or("shared_expert_intermediate_size", 5632)?;
         let shared = Some(SharedExpert { inner, gated: true });
-        experts(fields, decoder, Sizes { count: 60, inner: 1408, top_k: 4 }, shared)
+        experts(
+            fields,
+            decoder,
+            Sizes { count: 60, inner: 1408, top_k: 4 },
+            fields.bool_or("norm_topk_prob", false)?,
+            shared,
+        )
     },
 };
 
@@ -31,28 +37,34 @@ pub const QWEN3_MOE: Family = Family {
         decoder.mlp_bias = false;
         decoder.head_norm = HeadNorm::Head;
         windows(fields, decoder)?;
-        experts(fields, decoder, Sizes { count: 128, inner: 768, top_k: 8 }, None)
+        experts(
+            fields,
+            decoder,
+            Sizes { count: 128, inner: 768, top_k: 8 },
+            fields.bool_or("norm_topk_prob", false)?,
+            None,
+        )
     },
 };
 
 /// The sizes that a class has if the members are absent.
-struct Sizes {
-    count: usize,
-    inner: usize,
-    top_k: usize,
+pub(super) struct Sizes {
+    pub count: usize,
+    pub inner: usize,
+    pub top_k: usize,
 }
 
 /// Reads the experts, and which layers have them.
-fn experts(
+pub(super) fn experts(
     fields: &Fields<'_>,
     decoder: &mut DecoderConfig,
     defaults: Sizes,
+    renormalised: bool,
     shared: Option<SharedExpert>,
 ) -> Result<()> {
     let count = fields.either_usize("num_experts", "num_local_experts", defaults.count)?;
     let inner = fields.usize_or("moe_intermediate_size", defaults.inner)?;
     let top_k = fields.usize_or("num_experts_per_tok", defaults.top_k)?;
-    let renormalised = fields.bool_or("norm_topk_prob", false)?;
     let routing = Routing { renormalised, ..Routing::softmax(top_k) };
     let step = fields.usize_or("decoder_sparse_step", 1)?.max(1);
     let dense = fields.usizes("mlp_only_layers")?.unwrap_or_default();

@@ -19,11 +19,14 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<QuantFormat> {
     for (name, group) in groups.map(|groups| groups.objects()).transpose()?.unwrap_or_default() {
         found.add(name, &group, whole)?;
     }
-    let Found { int4, zeros, unsorted, fp8 } = found;
-    if int4.is_none() && fp8.is_none() {
+    let Found { int4, zeros, unsorted, int8, packs_int8, fp8 } = found;
+    if int4.is_some() && packs_int8 {
+        return refuse("by compressed-tensors with packed integers of both 4 and 8 bits; one of them is supported");
+    }
+    if int4.is_none() && int8.is_none() && fp8.is_none() {
         return Err(Error::Config("its config_groups name no quantised weights".into()));
     }
-    Ok(QuantFormat::CompressedTensors { int4, zeros, sorted: !unsorted && int4.is_some(), fp8 })
+    Ok(QuantFormat::CompressedTensors { int4, zeros, sorted: !unsorted && int4.is_some(), int8, fp8 })
 }
 
 /// The kinds of quantised weights in the groups that were read.
@@ -34,6 +37,9 @@ struct Found {
     zeros: Option<bool>,
     /// Whether inputs of some 4-bit weights are in their own order.
     unsorted: bool,
+    int8: Option<GroupSize>,
+    /// Whether integers of 8 bits are packed into words.
+    packs_int8: bool,
     fp8: Option<Fp8Scales>,
 }
 
@@ -50,14 +56,18 @@ impl Found {
             return refuse("by compressed-tensors with quantised outputs, which is not supported");
         }
         match (format, kind) {
+            ("pack-quantized" | "int-quantized" | "naive-quantized", "int") if bits == 8 => {
+                self.packs_int8 |= format == "pack-quantized";
+                self.add_int8(name, &weights, activations)
+            }
             ("pack-quantized", "int") => {
                 expect_bits("compressed-tensors", bits)?;
                 self.add_int4(name, &weights, activations)
             }
             ("float-quantized" | "naive-quantized", "float") if bits == 8 => self.add_fp8(&weights, activations),
             _ => refuse(&format!(
-                "by compressed-tensors as {} ({} of {bits} bits); pack-quantized in 4 bits and float-quantized in 8 are \
-                 supported",
+                "by compressed-tensors as {} ({} of {bits} bits); pack-quantized in 4 or 8 bits, and \
+                 int-quantized and float-quantized in 8 are supported",
                 cut(format),
                 cut(kind)
             )),
@@ -71,12 +81,25 @@ impl Found {
                 "in 4 bits and activations in {bits} (input_activations); unquantised ones are supported"
             ));
         }
-        let size = int4_group(weights, name)?;
+        let size = int_group(weights, name, 4)?;
         let has_zeros = !weights.bool_or("symmetric", true)?;
         self.zeros = Some(has_zeros).filter(|has_zeros| self.int4.is_none() || self.zeros == Some(*has_zeros));
         // Other values of `actorder` sort without changing the groups.
         self.unsorted |= !matches!(weights.string("actorder")?, Some("group" | "dynamic"));
-        self.int4 = Some(if self.int4.is_none_or(|other| other == size) { size } else { GroupSize::Various });
+        self.int4 = Some(common(self.int4, size));
+        Ok(())
+    }
+
+    /// Activations that the configuration rounds to 8 bits are not rounded here.
+    fn add_int8(&mut self, name: &str, weights: &Fields<'_>, activations: Option<Fields<'_>>) -> Result<()> {
+        let bits = activations.map_or(Ok(8), |activations| activations.usize_or("num_bits", 8))?;
+        if bits < 8 {
+            return refuse(&format!("in 8 bits and activations in {bits}, which is not supported"));
+        }
+        if !weights.bool_or("symmetric", true)? {
+            return refuse("in 8 bits with zero points; symmetric weights are supported");
+        }
+        self.int8 = Some(common(self.int8, int_group(weights, name, 8)?));
         Ok(())
     }
 
@@ -104,12 +127,19 @@ impl Found {
     }
 }
 
-fn int4_group(weights: &Fields<'_>, name: &str) -> Result<GroupSize> {
+/// Returns the group size of several modules.
+fn common(others: Option<GroupSize>, size: GroupSize) -> GroupSize {
+    if others.is_none_or(|others| others == size) { size } else { GroupSize::Various }
+}
+
+fn int_group(weights: &Fields<'_>, name: &str, bits: usize) -> Result<GroupSize> {
     match weights.string("strategy")?.unwrap_or("group") {
         "tensor" | "channel" => Ok(GroupSize::Row),
         "group" => {
             group_size(weights, "group_size")?.ok_or_else(|| Error::Config(format!("{} has no group_size", cut(name))))
         }
-        other => refuse(&format!("in 4 bits with a scale for each {}; group and channel are supported", cut(other))),
+        other => {
+            refuse(&format!("in {bits} bits with a scale for each {}; group and channel are supported", cut(other)))
+        }
     }
 }

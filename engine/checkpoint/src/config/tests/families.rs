@@ -36,6 +36,11 @@ fn classes_and_model_types_name_the_same_family() {
         ("GptOssForCausalLM", "gpt_oss"),
         ("DeepseekV2ForCausalLM", "deepseek_v2"),
         ("DeepseekV3ForCausalLM", "deepseek_v3"),
+        ("Qwen3NextForCausalLM", "qwen3_next"),
+        ("Qwen3_5ForCausalLM", "qwen3_5_text"),
+        ("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
+        ("GraniteMoeHybridForCausalLM", "granitemoehybrid"),
+        ("Lfm2ForCausalLM", "lfm2"),
     ] {
         let [of_class, of_type] =
             [format!("\"architectures\": [\"{class}\"]"), format!("\"model_type\": \"{model_type}\"")]
@@ -60,6 +65,45 @@ fn windows_follow_each_family_s_pattern() {
     let smollm = decoder(r#"{"model_type": "smollm3", "num_hidden_layers": 5}"#);
     let rotates: Vec<bool> = smollm.layers.iter().map(|layer| layer.rope.is_some()).collect();
     assert_eq!(rotates, [true, true, true, false, true]);
+}
+
+#[test]
+fn layers_with_states_follow_each_family_s_pattern() {
+    let states = |json: &str| -> Vec<usize> {
+        let layers = decoder(json).layers;
+        layers.iter().map(|layer| layer.recurrent.map_or(0, |layer| layer.state())).collect()
+    };
+    // 16 key heads and 32 heads of 128, and a convolution of 4.
+    let delta = 32 * 128 * 128 + 3 * (2 * 16 + 32) * 128;
+    let qwen = r#"{"model_type": "qwen3_5_text", "num_hidden_layers": 5}"#;
+    assert_eq!(states(qwen), [delta, delta, delta, 0, delta]);
+    let qwen = r#"{"model_type": "qwen3_next", "num_hidden_layers": 2, "full_attention_interval": 2}"#;
+    assert_eq!(states(qwen), [delta, 0]);
+    assert!(decoder(qwen).attention_gate && decoder(qwen).layers[1].rope.is_some());
+    assert_eq!(decoder(qwen).ropes[0].rotated, 64);
+    let granite = r#"{"model_type": "granitemoehybrid", "num_hidden_layers": 3, "layer_types": ["mamba", "attention",
+        "linear_attention"], "num_local_experts": 0, "mamba_d_state": 128, "position_embedding_type": "rope",
+        "time_step_limit": [0.0, {"__float__": "Infinity"}]}"#;
+    let mamba = 8192 * 128 + 3 * (8192 + 2 * 128);
+    assert_eq!(states(granite), [mamba, 0, mamba]);
+    let layer = decoder(granite).layers[1].clone();
+    assert_eq!((layer.inner, layer.rope, layer.experts), (1024, Some(0), None));
+    let lfm = r#"{"model_type": "lfm2", "num_hidden_layers": 3, "hidden_size": 64, "full_attn_idxs": [1], "block_ff_dim": 1000}"#;
+    assert_eq!(states(lfm), [2 * 64, 0, 2 * 64]);
+    assert_eq!(decoder(lfm).layers[0].inner, 768, "two thirds of 1000, rounded up to a multiple of 256");
+}
+
+#[test]
+fn states_divide_like_heads() {
+    // The worker's key heads and heads. `None` if they cannot be divided.
+    let part = |layer: Recurrent, of: usize| layer.part(of).ok().map(|part| (part.key_heads, part.heads));
+    let layer = decoder(r#"{"model_type": "qwen3_5_text", "num_hidden_layers": 1}"#).layers[0].recurrent.unwrap();
+    let sizes = |tiled: bool, of: usize| part(Recurrent { tiled, ..layer }, of);
+    assert_eq!([2, 4, 16].map(|of| sizes(false, of)), [Some((8, 16)), Some((4, 8)), Some((1, 2))]);
+    assert_eq!([2, 4].map(|of| sizes(true, of)), [Some((16, 16)), Some((8, 8))]);
+    assert_eq!([3, 64].map(|of| sizes(false, of)), [None, None]);
+    let mamba = decoder(r#"{"model_type": "granitemoehybrid", "num_hidden_layers": 1}"#).layers[0].recurrent.unwrap();
+    assert_eq!(part(mamba, 4), Some((1, 32)), "all workers have the only group");
 }
 
 #[test]
@@ -137,6 +181,12 @@ fn what_is_not_implemented_is_refused_by_name() {
         (r#"{"model_type": "glm4", "partial_rotary_factor": 1.5}"#, "rotated"),
         (r#"{"model_type": "gemma2", "attn_logit_softcapping": -1}"#, "attn_logit_softcapping"),
         (r#"{"model_type": "granite", "logits_scaling": 0}"#, "logits_scaling"),
+        (r#"{"model_type": "granitemoehybrid", "time_step_limit": [0.0, 0.1]}"#, "time_step_limit"),
+        (r#"{"model_type": "granitemoehybrid", "mamba_n_heads": 96}"#, "96 heads"),
+        (r#"{"model_type": "qwen3_5_text", "linear_num_value_heads": 24}"#, "24"),
+        (r#"{"model_type": "qwen3_5_text", "linear_key_head_dim": 24}"#, "multiple of 16"),
+        (r#"{"model_type": "qwen3_next", "layer_types": ["sliding_attention"]}"#, "layer_types"),
+        (r#"{"model_type": "lfm2", "full_attn_idxs": [], "conv_L_cache": 1}"#, "kernel size"),
     ] {
         let error = refusal(json);
         assert!(error.contains(word), "{json}: {error}");

@@ -173,6 +173,7 @@ fn compressed(format: &str, weights: &str, activations: &str) -> String {
 
 const INT4_WEIGHTS: &str = r#""num_bits": 4, "type": "int", "strategy": "group", "group_size": 128"#;
 const FP8_WEIGHTS: &str = r#""num_bits": 8, "type": "float", "strategy": "channel""#;
+const INT8_WEIGHTS: &str = r#""num_bits": 8, "type": "int", "strategy": "channel", "symmetric": true"#;
 
 #[test]
 fn quantised_checkpoints_are_read_in_all_common_forms() {
@@ -200,11 +201,21 @@ fn quantised_checkpoints_are_read_in_all_common_forms() {
         ),
         (
             compressed("pack-quantized", INT4_WEIGHTS, "null"),
-            QuantFormat::CompressedTensors { int4: Some(of_128), zeros: Some(false), sorted: false, fp8: None },
+            QuantFormat::CompressedTensors { int4: Some(of_128), zeros: Some(false), sorted: false, int8: None, fp8: None },
+        ),
+        (
+            compressed("int-quantized", INT8_WEIGHTS, r#"{"num_bits": 8, "type": "int", "dynamic": true}"#),
+            QuantFormat::CompressedTensors {
+                int4: None,
+                zeros: None,
+                sorted: false,
+                int8: Some(GroupSize::Row),
+                fp8: None,
+            },
         ),
         (
             compressed("float-quantized", FP8_WEIGHTS, r#"{"num_bits": 8, "type": "float", "dynamic": true}"#),
-            QuantFormat::CompressedTensors { int4: None, zeros: None, sorted: false, fp8: Some(Fp8Scales::Outputs) },
+            QuantFormat::CompressedTensors { int4: None, zeros: None, sorted: false, int8: None, fp8: Some(Fp8Scales::Outputs) },
         ),
         (
             r#"{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}"#.into(),
@@ -218,8 +229,13 @@ fn quantised_checkpoints_are_read_in_all_common_forms() {
     let older = INT4_WEIGHTS.replace("\"strategy\": \"group\", \"group_size\": 128", "\"strategy\": \"channel\"");
     let older = compressed("pack-quantized", &older, "null");
     let older = read(&format!(r#"{{"model_type": "llama", "compression_config": {older}}}"#)).unwrap().quantization;
-    let row =
-        QuantFormat::CompressedTensors { int4: Some(GroupSize::Row), zeros: Some(false), sorted: false, fp8: None };
+    let row = QuantFormat::CompressedTensors {
+        int4: Some(GroupSize::Row),
+        zeros: Some(false),
+        sorted: false,
+        int8: None,
+        fp8: None,
+    };
     assert_eq!(older.map(|quantization| quantization.format), Some(row));
 }
 
@@ -267,7 +283,8 @@ fn other_quantisations_are_refused_by_name() {
         (compressed("pack-quantized", INT4_WEIGHTS, r#"{"num_bits": 8, "type": "int"}"#), "activations in 8"),
         (compressed("marlin-24", INT4_WEIGHTS, "null"), "marlin-24"),
         (compressed("nvfp4-pack-quantized", r#""num_bits": 4, "type": "float""#, "null"), "nvfp4"),
-        (compressed("int-quantized", r#""num_bits": 8, "type": "int""#, "null"), "int-quantized"),
+        (compressed("int-quantized", &INT8_WEIGHTS.replace("true", "false"), "null"), "zero points"),
+        (compressed("int-quantized", INT8_WEIGHTS, r#"{"num_bits": 4, "type": "int"}"#), "activations in 4"),
         (compressed("float-quantized", FP8_WEIGHTS, r#"{"num_bits": 8, "type": "int"}"#), "activations as int"),
         (compressed("float-quantized", &FP8_WEIGHTS.replace("channel", "group"), "null"), "each group"),
         (r#"{"quant_method": "compressed-tensors", "config_groups": {"W4A16": ["Linear"]}}"#.into(), "W4A16"),

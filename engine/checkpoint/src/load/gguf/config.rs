@@ -52,8 +52,13 @@ pub(super) fn config(metadata: &Metadata, shapes: &Shapes<'_>) -> Result<Value> 
         Architecture::SmolLm3 => reader.smollm3(shapes)?,
         Architecture::Phi3 => reader.phi3(shapes)?,
         Architecture::Glm4 => reader.glm4(shapes)?,
+        Architecture::Lfm2 => reader.lfm2(shapes)?,
         Architecture::Granite => reader.granite(shapes)?,
         Architecture::GraniteMoe => reader.granite_moe(shapes)?,
+        Architecture::GraniteHybrid => reader.granite_hybrid(shapes)?,
+        Architecture::Qwen35 | Architecture::Qwen35Moe | Architecture::Qwen3Next => {
+            reader.qwen_next(architecture, shapes)?;
+        }
         Architecture::Qwen2Moe => reader.qwen2_moe(shapes)?,
         Architecture::Qwen3Moe => reader.qwen3_moe(shapes)?,
         Architecture::GptOss => reader.gpt_oss()?,

@@ -3,7 +3,7 @@
 use super::entries::refused;
 use super::names::Architecture;
 use super::writer::Entries;
-use crate::config::{Activation, DecoderConfig, DecoderLayer, ModelConfig, Rope, RopeScaling};
+use crate::config::{Activation, DecoderConfig, DecoderLayer, Experts, ModelConfig, RecurrentKind, Rope, RopeScaling};
 use crate::error::{Error, Result};
 
 /// The shape and settings of a decoder, to be written.
@@ -21,9 +21,6 @@ impl Decoder<'_> {
     /// If files of the architecture cannot represent a setting.
     pub fn write(mut self) -> Result<()> {
         use Architecture::{Gemma2, Gemma3, Gemma4};
-        if self.decoder.layers.iter().any(|layer| layer.experts.is_some()) {
-            return Err(Error::Unsupported("writing experts to a GGUF file is not implemented".into()));
-        }
         let activation = match self.architecture {
             Gemma2 | Gemma3 | Gemma4 => (Activation::GeluTanh, "GELU by tanh"),
             _ => (Activation::Silu, "SiLU"),
@@ -31,10 +28,12 @@ impl Decoder<'_> {
         if self.decoder.activation != activation.0 {
             return Err(refused(format!("the activation function is not {}", activation.1)));
         }
+        self.feed_forward()?;
         match self.decoder.latent {
             Some(latent) => self.latent(latent)?,
             None => self.heads(),
         }
+        self.states()?;
         match self.architecture {
             Architecture::Cohere2 => self.f32("attention.layer_norm_epsilon", self.decoder.eps),
             _ => self.f32("attention.layer_norm_rms_epsilon", self.decoder.eps),
@@ -44,7 +43,7 @@ impl Decoder<'_> {
         self.rotations()
     }
 
-    fn name(&self, key: &str) -> String {
+    pub fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture.name())
     }
 
@@ -59,7 +58,7 @@ impl Decoder<'_> {
     }
 
     /// Writes a number per layer, or one number if all layers have the same.
-    pub fn of_layers(&mut self, key: &str, value: impl Fn(&DecoderLayer) -> usize) {
+    fn of_layers(&mut self, key: &str, value: impl Fn(&DecoderLayer) -> usize) {
         let values: Vec<usize> = self.decoder.layers.iter().map(value).collect();
         match values.windows(2).all(|pair| pair[0] == pair[1]) {
             true => self.u32(key, values.first().copied().unwrap_or(0)),
@@ -71,10 +70,53 @@ impl Decoder<'_> {
         }
     }
 
-    /// Writes the sizes of heads and feed-forward layers.
+    /// Writes the sizes of feed-forward layers, and the numbers of experts.
+    fn feed_forward(&mut self) -> Result<()> {
+        use Architecture::{GptOss, Qwen2Moe, Qwen3Moe};
+        let Some(experts) = self.decoder.experts() else {
+            self.of_layers("feed_forward_length", |layer| layer.inner);
+            return Ok(());
+        };
+        let Experts { count, inner, routing, clamp, shared, .. } = *experts;
+        match self.decoder.layers.iter().map(|layer| layer.inner).max() {
+            // All dense layers of these architectures have the same size.
+            Some(dense) if experts.beside.is_none() => {
+                self.u32("feed_forward_length", if dense > 0 { dense } else { inner });
+            }
+            _ => self.of_layers("feed_forward_length", |layer| layer.inner),
+        }
+        self.u32("expert_count", count);
+        self.u32("expert_used_count", routing.top_k);
+        self.u32("expert_feed_forward_length", inner);
+        if let Some(shared) = shared {
+            self.u32("expert_shared_feed_forward_length", shared.inner);
+        }
+        if clamp.is_some_and(|clamp| clamp.limit != 7.0) {
+            return Err(refused("gates are clamped at another limit than 7"));
+        }
+        let biased = match self.architecture {
+            Qwen2Moe => [true, false],
+            Qwen3Moe => [false; 2],
+            GptOss => [true; 2],
+            _ => return Ok(()),
+        };
+        if biased != [self.decoder.qkv_bias, self.decoder.o_bias] {
+            return Err(refused("other projections than usual have biases"));
+        }
+        if self.architecture != GptOss {
+            let name = self.name("expert_weights_norm");
+            self.entries.bool(&name, routing.renormalised);
+        }
+        Ok(())
+    }
+
+    /// Writes the sizes of heads.
     fn heads(&mut self) {
-        self.of_layers("feed_forward_length", |layer| layer.inner);
-        self.of_layers("attention.head_count_kv", |layer| layer.kv_heads);
+        let marks_states = matches!(self.architecture, Architecture::GraniteHybrid | Architecture::Lfm2);
+        self.of_layers("attention.head_count_kv", |layer| match layer.recurrent {
+            Some(_) if marks_states => 0,
+            _ => layer.kv_heads,
+        });
         let layers = &self.decoder.layers;
         if self.architecture == Architecture::Gemma4 {
             let own = layers.iter().enumerate().filter(|(i, layer)| layer.source == *i).count();
@@ -95,9 +137,55 @@ impl Decoder<'_> {
         self.u32("rope.dimension_count", self.decoder.ropes.first().map_or(head_dim, |rope| rope.rotated));
     }
 
+    /// Writes the sizes of layers that keep a state.
+    fn states(&mut self) -> Result<()> {
+        let mut layers = self.decoder.layers.iter().enumerate().filter_map(|(i, layer)| Some((i, layer.recurrent?)));
+        let Some((_, layer)) = layers.next() else { return Ok(()) };
+        if layer.kind == RecurrentKind::Convolution {
+            self.u32("shortconv.l_cache", layer.kernel);
+            return Ok(());
+        }
+        for (key, value) in [
+            ("ssm.conv_kernel", layer.kernel),
+            ("ssm.state_size", layer.key_dim),
+            ("ssm.group_count", layer.key_heads),
+            ("ssm.time_step_rank", layer.heads),
+            ("ssm.inner_size", layer.inner()),
+        ] {
+            self.u32(key, value);
+        }
+        let attention: Vec<usize> = self
+            .decoder
+            .layers
+            .iter()
+            .enumerate()
+            .filter(|(_, layer)| layer.recurrent.is_none())
+            .map(|(i, _)| i)
+            .collect();
+        match self.architecture {
+            Architecture::GraniteHybrid => {
+                let rotates = attention.iter().any(|i| self.decoder.layers[*i].rope.is_some());
+                let name = self.name("rope.scaling.finetuned");
+                self.entries.bool(&name, rotates);
+            }
+            _ => {
+                // llama.cpp derives the layers from this number.
+                let interval = attention.first().map_or(self.decoder.layers.len() + 1, |first| first + 1);
+                if (0..self.decoder.layers.len()).any(|i| attention.contains(&i) != (i + 1).is_multiple_of(interval)) {
+                    return Err(refused("other layers than usual keep a state"));
+                }
+                self.u32("full_attention_interval", interval);
+                // The three positions of a token of an image. They are equal in text.
+                let name = self.name("rope.dimension_sections");
+                self.entries.i32s(&name, &[11, 11, 10, 0]);
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the window, and which layers have it.
     fn windows(&mut self) -> Result<()> {
-        use Architecture::{Cohere2, Gemma2, Gemma3, Gemma4, Llama, Olmo2, Phi3};
+        use Architecture::{Cohere2, Gemma2, Gemma3, Gemma4, GptOss, Llama, Olmo2, Phi3};
         let windows: Vec<Option<usize>> = self.decoder.layers.iter().map(|layer| layer.window).collect();
         let size = windows.iter().flatten().next().copied();
         if windows.iter().flatten().any(|window| Some(*window) != size) {
@@ -108,7 +196,7 @@ impl Decoder<'_> {
             (Phi3, None) => self.u32("attention.sliding_window", 0),
             (_, None) => {}
             (Llama | Phi3, Some(size)) if in_all => self.u32("attention.sliding_window", size),
-            (Gemma2 | Gemma3 | Gemma4 | Olmo2 | Cohere2, Some(size)) => {
+            (Gemma2 | Gemma3 | Gemma4 | Olmo2 | Cohere2 | GptOss, Some(size)) => {
                 self.u32("attention.sliding_window", size);
             }
             _ => return Err(refused("only some layers have a sliding window")),
@@ -122,13 +210,13 @@ impl Decoder<'_> {
 
     /// Writes the factors and caps of attention and logits.
     fn factors(&mut self) -> Result<()> {
-        use Architecture::{Cohere2, Gemma2, Gemma3, Gemma4, Granite};
+        use Architecture::{Cohere2, Gemma2, Gemma3, Gemma4, Granite, GraniteHybrid, GraniteMoe};
         let decoder = self.decoder;
         let scale = decoder.layers.first().map_or(1.0, |layer| layer.scale);
         match self.architecture {
             Gemma2 | Gemma3 => self.f32("attention.scale", scale),
             Cohere2 => self.f32("logit_scale", decoder.logits_multiplier),
-            Granite => {
+            Granite | GraniteMoe | GraniteHybrid => {
                 self.f32("attention.scale", scale);
                 self.f32("embedding_scale", decoder.embedding_multiplier);
                 self.f32("residual_scale", decoder.residual_multiplier);
@@ -152,8 +240,9 @@ impl Decoder<'_> {
 
     /// Writes the rotation of layers without a window, and the base of the others' rotation.
     fn rotations(&mut self) -> Result<()> {
+        let attention = || self.decoder.layers.iter().filter(|layer| layer.recurrent.is_none());
         let rope = |is_windowed: bool| {
-            let layer = self.decoder.layers.iter().find(|layer| layer.window.is_some() == is_windowed);
+            let layer = attention().find(|layer| layer.window.is_some() == is_windowed);
             layer.and_then(|layer| layer.rope).and_then(|rope| self.decoder.ropes.get(rope))
         };
         let (windowed, full) = (rope(true), rope(false));
@@ -179,7 +268,9 @@ impl Decoder<'_> {
         let fits = |(i, layer): (usize, &DecoderLayer)| match self.architecture {
             Architecture::SmolLm3 => layer.rope.is_some() == ((i + 1) % 4 != 0),
             Architecture::Cohere2 => layer.rope.is_some() == layer.window.is_some(),
-            _ => layer.rope.is_some(),
+            // A flag says whether attention rotates.
+            Architecture::GraniteHybrid => true,
+            _ => layer.rope.is_some() || layer.recurrent.is_some(),
         };
         match layers.into_iter().all(fits) {
             true => Ok(()),
@@ -213,18 +304,26 @@ impl Decoder<'_> {
 
     /// Writes numbers of turns that give the pairs `between` which frequencies are interpolated.
     fn yarn(&mut self, rope: &Rope, factor: f64, between: [f64; 2], attention_factor: f64) -> Result<()> {
-        if between.iter().any(|pair| pair.fract() != 0.0) {
+        let is_exact = self.architecture == Architecture::GptOss;
+        if !is_exact && between.iter().any(|pair| pair.fract() != 0.0) {
             return Err(refused("YaRN interpolates between fractions of pairs"));
         }
         let original = (self.config.max_positions as f64 / factor).round().max(1.0);
         self.u32("rope.scaling.original_context_length", original as usize);
-        // Readers round the first pair down and the second one up, so half a pair is a safe distance.
+        // Readers limit the first pair to 0 and the second one to the last, and round them down and up except in files
+        // of gpt-oss. Half a pair is a safe distance from where that changes them.
+        let [first, second] = between;
+        let last = rope.rotated as f64 - 1.0;
+        let [first, second] = match is_exact {
+            true => [if first > 0.0 { first } else { -0.5 }, if second < last { second } else { last + 0.5 }],
+            false => [first + 0.5, second - 0.5],
+        };
         let turns = |pair: f64| {
             let wavelength = 2.0 * std::f64::consts::PI * rope.theta.powf(2.0 * pair / rope.rotated as f64);
             (original / wavelength) as f32
         };
-        self.f32("rope.scaling.yarn_beta_fast", turns(between[0] + 0.5));
-        self.f32("rope.scaling.yarn_beta_slow", turns(between[1] - 0.5));
+        self.f32("rope.scaling.yarn_beta_fast", turns(first));
+        self.f32("rope.scaling.yarn_beta_slow", turns(second));
         // llama.cpp multiplies by the usual factor itself, but not if there is a factor on scores.
         let is_usual = factor > 1.0 && self.score_factor(factor) == 0.0;
         let usual = if is_usual { 0.1 * factor.ln() + 1.0 } else { 1.0 };

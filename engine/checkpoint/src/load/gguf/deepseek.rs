@@ -6,7 +6,7 @@ use super::config::{Reader, Shapes};
 use super::decoder::Decoder;
 use super::entries::refused;
 use super::families::decimal;
-use crate::config::{Latent, RopeScaling};
+use crate::config::{Experts, Latent, RopeScaling};
 use crate::error::{Error, Result};
 
 /// The numbers of `expert_gating_func`.
@@ -107,13 +107,10 @@ impl Reader<'_> {
 }
 
 impl Decoder<'_> {
-    /// Writes the sizes of latent vectors and heads, and the factor on scores.
+    /// Writes the sizes of latent vectors and heads, the factor on scores, and how tokens choose experts.
     pub fn latent(&mut self, latent: Latent) -> Result<()> {
         let Latent { query_rank, rank, rotated, unrotated, value } = latent;
-        let is_third = self.config.class() == Some("DeepseekV3ForCausalLM");
-        self.u32("expert_gating_func", if is_third { SIGMOID } else { SOFTMAX } as usize);
-        self.of_layers("feed_forward_length", |layer| layer.inner);
-        self.u32("leading_dense_block_count", self.decoder.layers.len());
+        self.choice()?;
         self.u32("attention.head_count_kv", 1);
         self.u32("attention.kv_lora_rank", rank);
         if let Some(query_rank) = query_rank {
@@ -137,6 +134,27 @@ impl Decoder<'_> {
         if all != 0.0 {
             self.f32("rope.scaling.yarn_log_multiplier", (0.1 * all) as f32);
         }
+        Ok(())
+    }
+
+    /// Writes which layers have experts, and how tokens choose them.
+    fn choice(&mut self) -> Result<()> {
+        let is_third = self.config.class() == Some("DeepseekV3ForCausalLM");
+        self.u32("expert_gating_func", if is_third { SIGMOID } else { SOFTMAX } as usize);
+        let layers = &self.decoder.layers;
+        let dense = layers.iter().take_while(|layer| layer.experts.is_none()).count();
+        if layers[dense..].iter().any(|layer| layer.experts.is_none()) {
+            return Err(refused("layers without experts follow layers with experts"));
+        }
+        self.u32("leading_dense_block_count", dense);
+        let Some(Experts { inner, routing, shared, .. }) = self.decoder.experts().copied() else { return Ok(()) };
+        self.u32("expert_shared_count", shared.map_or(0, |shared| shared.inner / inner));
+        self.f32("expert_weights_scale", routing.scale);
+        let name = self.name("expert_weights_norm");
+        self.entries.bool(&name, routing.renormalised);
+        let [count, used] = routing.groups.map_or([1, 1], |groups| [groups.count, groups.top_k]);
+        self.u32("expert_group_count", count);
+        self.u32("expert_group_used_count", used);
         Ok(())
     }
 

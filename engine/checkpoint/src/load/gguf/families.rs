@@ -188,11 +188,16 @@ impl Reader<'_> {
     }
 
     pub fn granite(&mut self, shapes: &Shapes<'_>) -> Result<()> {
-        let head_dim = self.decoder("GraniteForCausalLM", "granite")?;
-        self.sole_head_dim(head_dim)?;
         if self.metadata.bool(&self.name("rope.scaling.finetuned"))? == Some(false) {
             return Err(Error::Unsupported("a Granite model without rotation is not implemented".into()));
         }
+        self.granite_factors("GraniteForCausalLM", "granite", shapes)
+    }
+
+    /// Copies the settings that all Granite models have in common.
+    pub(super) fn granite_factors(&mut self, class: &str, model_type: &str, shapes: &Shapes<'_>) -> Result<()> {
+        let head_dim = self.decoder(class, model_type)?;
+        self.sole_head_dim(head_dim)?;
         let attention = (head_dim as f64).sqrt().recip();
         for (field, key, default) in [
             ("attention_multiplier", "attention.scale", attention),
@@ -286,7 +291,7 @@ impl Reader<'_> {
         Ok(self.metadata.float(&self.name("rope.freq_base"))?.unwrap_or(10000.0))
     }
 
-    fn partial_rotation(&mut self, head_dim: u64) -> Result<()> {
+    pub(super) fn partial_rotation(&mut self, head_dim: u64) -> Result<()> {
         let rotated = self.integer("rope.dimension_count")?.unwrap_or(head_dim);
         if rotated > head_dim {
             return Err(Error::Config(format!("{rotated} of {head_dim} elements of a head are rotated")));

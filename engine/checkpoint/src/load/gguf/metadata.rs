@@ -41,13 +41,18 @@ impl Metadata {
         })
     }
 
-    /// Returns a number that is the same for all layers. Some files write it once per layer.
+    /// Returns a number that is the same for all layers. Some files write it once per layer, with zeros for layers that
+    /// keep a state.
     pub fn integer_of_layers(&self, name: &str) -> Result<Option<u64>> {
         match self.0.get(name) {
-            Some(Value::Integers(all)) if all.windows(2).all(|pair| pair[0] == pair[1]) && !all.is_empty() => {
-                Ok(u64::try_from(all[0]).ok())
+            Some(Value::Integers(all)) => {
+                let mut some = all.iter().filter(|number| **number != 0);
+                let first = some.next().or(all.first());
+                match some.all(|number| Some(number) == first) {
+                    true => Ok(first.and_then(|number| u64::try_from(*number).ok())),
+                    false => Err(Error::Unsupported(format!("{name} differs by the layer"))),
+                }
             }
-            Some(Value::Integers(_)) => Err(Error::Unsupported(format!("{name} differs by the layer"))),
             _ => self.integer(name),
         }
     }

@@ -15,9 +15,12 @@ mod header;
 mod kinds;
 mod metadata;
 mod names;
+mod recurrent;
 mod save;
+mod sources;
 mod splits;
 mod tables;
+mod tiling;
 mod tokenizer;
 mod types;
 mod writer;
@@ -145,6 +148,9 @@ impl Gguf {
         let form = |name: &str| -> Result<Form> {
             if architecture.adds_one(name) {
                 return Ok(Form::PlusOne);
+            }
+            if name.ends_with(".ssm_a") {
+                return Ok(Form::NegativeExp);
             }
             if !architecture.interleaves(name) {
                 return Ok(Form::Same);

@@ -1,6 +1,8 @@
 //! The names of tensors in GGUF files, and the corresponding names in models.
 
-use super::tables::{DEEPSEEK2, EXPERTS, GEMMA, GLM4, GPT_OSS, GPT2, LLAMA, Names, OLMO2, OPT, PHI3};
+use super::tables::{
+    DEEPSEEK2, EXPERTS, GEMMA, GLM4, GPT_OSS, GPT2, GRANITE_HYBRID, LFM2, LLAMA, Names, OLMO2, OPT, PHI3, QWEN_NEXT, STATES,
+};
 use crate::config::{HeadNorm, ModelConfig, ModelFamily};
 
 /// A supported architecture.
@@ -21,8 +23,13 @@ pub(super) enum Architecture {
     Glm4,
     Granite,
     GraniteMoe,
+    GraniteHybrid,
     Qwen2Moe,
     Qwen3Moe,
+    Qwen3Next,
+    Qwen35,
+    Qwen35Moe,
+    Lfm2,
     GptOss,
     /// DeepSeek V2 and V3, whose files use the same name.
     DeepSeek2,
@@ -36,7 +43,7 @@ const WITHOUT_KIND: [(&str, &str); 3] =
     [("layer_scalar", "weight"), ("self_attn.sinks", "weight"), ("mlp.gate.e_score_correction_bias", "bias")];
 
 impl Architecture {
-    pub const ALL: [Architecture; 19] = [
+    pub const ALL: [Architecture; 24] = [
         Architecture::Llama,
         Architecture::Qwen2,
         Architecture::Qwen3,
@@ -50,8 +57,13 @@ impl Architecture {
         Architecture::Glm4,
         Architecture::Granite,
         Architecture::GraniteMoe,
+        Architecture::GraniteHybrid,
         Architecture::Qwen2Moe,
         Architecture::Qwen3Moe,
+        Architecture::Qwen3Next,
+        Architecture::Qwen35,
+        Architecture::Qwen35Moe,
+        Architecture::Lfm2,
         Architecture::GptOss,
         Architecture::DeepSeek2,
         Architecture::Gpt2,
@@ -74,8 +86,13 @@ impl Architecture {
             Architecture::Glm4 => "glm4",
             Architecture::Granite => "granite",
             Architecture::GraniteMoe => "granitemoe",
+            Architecture::GraniteHybrid => "granitehybrid",
             Architecture::Qwen2Moe => "qwen2moe",
             Architecture::Qwen3Moe => "qwen3moe",
+            Architecture::Qwen3Next => "qwen3next",
+            Architecture::Qwen35 => "qwen35",
+            Architecture::Qwen35Moe => "qwen35moe",
+            Architecture::Lfm2 => "lfm2",
             Architecture::GptOss => "gpt-oss",
             Architecture::DeepSeek2 => "deepseek2",
             Architecture::Gpt2 => "gpt2",
@@ -96,6 +113,11 @@ impl Architecture {
             (Some("Glm4ForCausalLM"), _) => Architecture::Glm4,
             (Some("GraniteForCausalLM"), _) => Architecture::Granite,
             (Some("GraniteMoeForCausalLM"), _) => Architecture::GraniteMoe,
+            (Some("GraniteMoeHybridForCausalLM"), _) => Architecture::GraniteHybrid,
+            (Some("Qwen3NextForCausalLM"), _) => Architecture::Qwen3Next,
+            (Some("Qwen3_5ForCausalLM"), _) => Architecture::Qwen35,
+            (Some("Qwen3_5MoeForCausalLM"), _) => Architecture::Qwen35Moe,
+            (Some("Lfm2ForCausalLM"), _) => Architecture::Lfm2,
             (Some("Qwen2MoeForCausalLM"), _) => Architecture::Qwen2Moe,
             (Some("Qwen3MoeForCausalLM"), _) => Architecture::Qwen3Moe,
             (Some("GptOssForCausalLM"), _) => Architecture::GptOss,
@@ -112,20 +134,29 @@ impl Architecture {
 
     /// Whether a model of the architecture may have experts.
     pub fn may_have_experts(self) -> bool {
-        use Architecture::{DeepSeek2, Gemma4, GptOss, GraniteMoe, Llama, Qwen2Moe, Qwen3Moe};
-        matches!(self, Llama | Qwen2Moe | Qwen3Moe | GptOss | Gemma4 | GraniteMoe | DeepSeek2)
+        use Architecture::{
+            DeepSeek2, Gemma4, GptOss, GraniteHybrid, GraniteMoe, Llama, Qwen2Moe, Qwen3Moe, Qwen3Next, Qwen35Moe,
+        };
+        matches!(
+            self,
+            DeepSeek2 | Llama | Qwen2Moe | Qwen3Moe | Qwen3Next | Qwen35Moe | GptOss | Gemma4 | GraniteMoe | GraniteHybrid
+        )
     }
 
     /// Whether files interleave the rows of the query and key projections for the rotation. The two rows of a pair are
     /// then adjacent instead of half a head apart.
     pub fn interleaves(self, tensor: &str) -> bool {
-        matches!(self, Architecture::Llama | Architecture::SmolLm3 | Architecture::Granite | Architecture::GraniteMoe)
+        use Architecture::{Granite, GraniteHybrid, GraniteMoe, Llama, SmolLm3};
+        matches!(self, Llama | SmolLm3 | Granite | GraniteMoe | GraniteHybrid)
             && (tensor.contains(".attn_q.") || tensor.contains(".attn_k."))
     }
 
     /// Whether files add one to the weights of norms. The model adds it when it normalises.
     pub fn adds_one(self, tensor: &str) -> bool {
-        matches!(self, Architecture::Gemma2 | Architecture::Gemma3) && tensor.ends_with("norm.weight")
+        use Architecture::{Gemma2, Gemma3, Qwen3Next, Qwen35, Qwen35Moe};
+        matches!(self, Gemma2 | Gemma3 | Qwen3Next | Qwen35 | Qwen35Moe)
+            && tensor.ends_with("norm.weight")
+            && !tensor.ends_with("ssm_norm.weight")
     }
 
     fn names(self) -> &'static Names {
@@ -141,6 +172,9 @@ impl Architecture {
             | Architecture::Qwen3Moe => &LLAMA,
             Architecture::GptOss => &GPT_OSS,
             Architecture::DeepSeek2 => &DEEPSEEK2,
+            Architecture::GraniteHybrid => &GRANITE_HYBRID,
+            Architecture::Qwen3Next | Architecture::Qwen35 | Architecture::Qwen35Moe => &QWEN_NEXT,
+            Architecture::Lfm2 => &LFM2,
             Architecture::Gemma2 | Architecture::Gemma3 | Architecture::Gemma4 => &GEMMA,
             Architecture::Olmo2 => &OLMO2,
             Architecture::Phi3 => &PHI3,
@@ -150,9 +184,23 @@ impl Architecture {
         }
     }
 
+    /// The part of a layer that has heads with states.
+    fn states(self) -> Option<&'static str> {
+        match self {
+            Architecture::GraniteHybrid => Some("mamba"),
+            Architecture::Qwen3Next | Architecture::Qwen35 | Architecture::Qwen35Moe => Some("linear_attn"),
+            _ => None,
+        }
+    }
+
     /// Returns the model's name for the file's tensor `name`, or `None` if the model has no such tensor.
     pub fn model_name(self, name: &str) -> Option<String> {
         let names = self.names();
+        if let Some((layer, part)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'))
+            && let Some((_, own)) = STATES.iter().find(|(theirs, _)| *theirs == part)
+        {
+            return Some(format!("{}.{layer}.{}.{own}", names.layers, self.states()?));
+        }
         let (part, kind) = name.rsplit_once('.')?;
         match part.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
             Some((layer, part)) => {
@@ -172,6 +220,13 @@ impl Architecture {
     /// Returns the file's name for the model's tensor `name`, or `None` if files have no such tensor.
     pub fn file_name(self, name: &str) -> Option<String> {
         let names = self.names();
+        if let Some(states) = self.states()
+            && let Some((layer, part)) = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.'))
+            && let Some(part) = part.strip_prefix(states).and_then(|part| part.strip_prefix('.'))
+            && let Some((theirs, _)) = STATES.iter().find(|(_, own)| *own == part)
+        {
+            return Some(format!("blk.{layer}.{theirs}"));
+        }
         let (part, kind) = match WITHOUT_KIND.iter().find(|(part, _)| name.ends_with(part)) {
             Some((_, kind)) => (name, *kind),
             None => name.rsplit_once('.')?,

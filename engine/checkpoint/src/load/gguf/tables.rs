@@ -157,6 +157,78 @@ pub(super) const GPT_OSS: Names = Names {
     ],
 };
 
+/// Qwen3-Next, Qwen3.5 and Qwen3.6. `ssm_in` is in files from before the projections were separated.
+pub(super) const QWEN_NEXT: Names = Names {
+    outside: LLAMA.outside,
+    layers: LLAMA.layers,
+    inside: &[
+        ("attn_norm", "input_layernorm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_q_norm", "self_attn.q_norm"),
+        ("attn_k_norm", "self_attn.k_norm"),
+        ("attn_output", "self_attn.o_proj"),
+        ("attn_qkv", "linear_attn.in_proj_qkv"),
+        ("attn_gate", "linear_attn.in_proj_z"),
+        ("ssm_in", "linear_attn.in_proj_qkvz"),
+        ("ssm_ba", "linear_attn.in_proj_ba"),
+        ("ssm_beta", "linear_attn.in_proj_b"),
+        ("ssm_alpha", "linear_attn.in_proj_a"),
+        ("ssm_conv1d", "linear_attn.conv1d"),
+        ("ssm_norm", "linear_attn.norm"),
+        ("ssm_out", "linear_attn.out_proj"),
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_gate", "mlp.gate_proj"),
+        ("ffn_up", "mlp.up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+    ],
+};
+
+pub(super) const GRANITE_HYBRID: Names = Names {
+    outside: LLAMA.outside,
+    layers: LLAMA.layers,
+    inside: &[
+        ("attn_norm", "input_layernorm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_output", "self_attn.o_proj"),
+        ("ssm_in", "mamba.in_proj"),
+        ("ssm_conv1d", "mamba.conv1d"),
+        ("ssm_norm", "mamba.norm"),
+        ("ssm_out", "mamba.out_proj"),
+        ("ffn_norm", "post_attention_layernorm"),
+        ("ffn_gate", "mlp.gate_proj"),
+        ("ffn_up", "mlp.up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+    ],
+};
+
+pub(super) const LFM2: Names = Names {
+    outside: &[("token_embd", "embed_tokens"), ("token_embd_norm", "norm"), ("output", "lm_head")],
+    layers: LLAMA.layers,
+    inside: &[
+        ("attn_norm", "operator_norm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_q_norm", "self_attn.q_norm"),
+        ("attn_k_norm", "self_attn.k_norm"),
+        ("attn_output", "self_attn.out_proj"),
+        ("shortconv.conv", "conv.conv"),
+        ("shortconv.in_proj", "conv.in_proj"),
+        ("shortconv.out_proj", "conv.out_proj"),
+        ("ffn_norm", "ffn_norm"),
+        ("ffn_gate", "mlp.gate_proj"),
+        ("ffn_up", "mlp.up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+    ],
+};
+
+/// The tensors of states, which have no kind in models.
+pub(super) const STATES: &[(&str, &str)] = &[("ssm_a", "A_log"), ("ssm_d", "D"), ("ssm_dt.bias", "dt_bias")];
+
 /// DeepSeek V2 and V3. The projection from latent vectors to keys and values is one matrix or two stacks of matrices.
 pub(super) const DEEPSEEK2: Names = Names {
     outside: LLAMA.outside,

@@ -24,6 +24,7 @@ pub(super) enum Stored {
 }
 
 /// A tensor's entry in the header.
+#[derive(Clone)]
 pub(super) struct Tensor {
     pub name: String,
     /// The extents, outermost first.

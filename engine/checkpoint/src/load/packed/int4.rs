@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::words::{IN_WORD, Packing, Words};
-use super::{damaged, scales};
+use super::{damaged, extents, little_endian, scales};
 use crate::config::GroupSize;
 use crate::error::Result;
 use crate::load::stored::{Assembly, StoredTensor, StoredType};
@@ -117,7 +117,7 @@ impl Int4Parts {
             Int4Layout::CompressedTensors { .. } => (first, wide(second)?),
         };
         if let Some(shape) = shape {
-            self.trim(shape)?;
+            self.cols = extents(shape, self.rows, self.cols, IN_WORD)?;
         }
         if self.rows == 0 || self.cols == 0 {
             return Err("has no elements".into());
@@ -139,26 +139,6 @@ impl Int4Parts {
             None if self.layout.is_sorted() && count > 1 => Err("lacks the groups of its sorted inputs (g_idx)".into()),
             _ => Ok(self),
         }
-    }
-
-    /// Takes the extents from the tensor `shape`. The last word of a row may contain padding after the last integer.
-    fn trim(&mut self, shape: StoredTensor) -> Checked<()> {
-        let size = match &shape.dtype {
-            StoredType::Other(name) if name == "I64" => 8,
-            StoredType::Other(name) if name == "I32" => 4,
-            other => return Err(format!("has weight_shape of type {other}")),
-        };
-        if shape.shape != [2] {
-            return Err(format!("has weight_shape of shape {:?}", shape.shape));
-        }
-        let bytes = shape.raw(size).map_err(|error| error.to_string())?;
-        let extents: Vec<u64> = bytes.chunks_exact(size).map(little_endian).collect();
-        let cols = extents[1] as usize;
-        if extents[0] != self.rows as u64 || cols > self.cols || cols + IN_WORD <= self.cols {
-            return Err(format!("has a weight_shape of {extents:?}, but integers for {:?}", [self.rows, self.cols]));
-        }
-        self.cols = cols;
-        Ok(())
     }
 
     /// Determines the group size from the shape of the scales. It must match the configuration.
@@ -190,10 +170,6 @@ impl Int4Parts {
     pub fn kind(&self) -> Option<QuantType> {
         int4_type(self.group, self.cols)
     }
-}
-
-fn little_endian(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Scales and zeros, row by row.

@@ -58,7 +58,7 @@ impl Reference {
         let mut weights = files.weights(Some(DType::F16)).unwrap();
         weights.strip_prefix(config.family.weight_prefixes());
         let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
-        let layout = KvLayout::new(&config.kv_layers(), layout.block_size, layout.dtype);
+        let layout = KvLayout::new(&config.memory_layers(), layout.block_size, layout.dtype);
         let cache = backend.kv_cache(layout, PAGES, 0).unwrap();
         Reference { backend, model, cache }
     }
