@@ -29,6 +29,9 @@ pub struct EngineArgs {
     /// workers that split the model, each on its own GPU (1)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
     pub tensor_parallel_size: usize,
+    /// give each worker whole experts instead of a part of each (mixture-of-experts models only)
+    #[argh(switch)]
+    pub expert_parallel: bool,
     /// tokens per KV block (16)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "16")]
     pub block_size: usize,
@@ -100,6 +103,7 @@ impl EngineArgs {
             kv_dtype: self.kv_dtype,
             mmap: self.mmap,
             tensor_parallel_size: self.tensor_parallel_size,
+            expert_parallel: self.expert_parallel,
             block_size: self.block_size,
             kv_memory: self.kv_memory,
             swap_space: self.swap_space,

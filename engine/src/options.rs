@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::kv::{CacheGroup, KvDtype, KvLayout, blocks_for, capacity};
+use crate::parallel::Shard;
 pub use crate::scheduler::{Preemption, SchedulerOptions};
 use crate::tensor::DType;
 
@@ -80,6 +81,8 @@ pub struct Options {
     pub mmap: bool,
     /// Number of workers that the model is divided among. Each has a part of the weights and of the KV cache.
     pub tensor_parallel_size: usize,
+    /// Whether each worker has whole experts. Otherwise each has a part of every expert. Only for models with experts.
+    pub expert_parallel: bool,
     /// Tokens per KV block.
     pub block_size: usize,
     /// Bytes for the KV cache, per GPU. `None` means 4 GiB on the CPU and the remaining memory on a GPU. It is less if
@@ -126,6 +129,7 @@ impl Default for Options {
             kv_dtype: None,
             mmap: true,
             tensor_parallel_size: 1,
+            expert_parallel: false,
             block_size: 16,
             kv_memory: None,
             swap_space: None,
@@ -172,6 +176,11 @@ impl Options {
         check(share > 0.0 && share <= 1.0, "max-request-share must be above 0 and at most 1")?;
         let share = self.gpu_memory_utilization;
         check(share > 0.0 && share <= 1.0, "gpu-memory-utilization must be above 0 and at most 1")
+    }
+
+    /// The part of the model that a worker computes.
+    pub(crate) fn shard(&self, rank: usize) -> Shard {
+        Shard { rank, of: self.tensor_parallel_size, whole_experts: self.expert_parallel }
     }
 
     /// The number of pages in the KV cache. `room` is the number of bytes for it if the options set none. `max_len` is

@@ -3,6 +3,7 @@
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
 use crate::attention::{decode, paper, prefill};
+use crate::experts::{coded::grouped_quantised, combine::combine_experts, group, product::grouped_product, route};
 use crate::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
@@ -33,6 +34,8 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         &decode::plan_paged_attention::DESCRIPTOR,
         &embedding::gather_rows::DESCRIPTOR,
         &latent::join_latents::DESCRIPTOR,
+        &group::group_by_expert::DESCRIPTOR,
+        &route::route::DESCRIPTOR,
         &sampling::sample::DESCRIPTOR,
         &scaling::scale_logits::DESCRIPTOR,
     ];
@@ -55,6 +58,9 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<embedding::embed>())
         .chain(instances::<embedding::embed_part>())
         .chain(instances::<embedding::add_positions>())
+        .chain(instances::<combine_experts>())
+        .chain(instances::<grouped_product>())
+        .chain(instances::<grouped_quantised>())
         .chain(instances::<norm::layer_norm>())
         .chain(instances::<norm::rms_norm>())
         .chain(instances::<norm::rms_norm_part>())

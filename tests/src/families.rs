@@ -1,15 +1,9 @@
 //! The tiny models of `fixtures/families`: families with windows, shared caches, unusual blocks, experts and states.
 
-#![allow(clippy::unwrap_used)] // these are parts of tests, and a failed unwrap is a failed test
-
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use safetensors::SafeTensors;
 use serde::Deserialize;
-use serde_json::Value;
 
-use crate::scores::{FileTensor, write};
 use crate::{Half, Top};
 
 /// The families, named by their directories.
@@ -91,27 +85,6 @@ pub fn family_dir(family: &str) -> PathBuf {
         Some(directory) => Path::new(&directory).join(family),
         None => committed_dir(family),
     }
-}
-
-/// Writes a committed model with only its first `layers` layers.
-///
-/// # Panics
-/// If the model cannot be read, or the directory cannot be written.
-pub fn first_layers(family: &str, layers: usize, directory: &Path) {
-    let own = committed_dir(family);
-    for file in ["tokenizer.json", "tokenizer_config.json"] {
-        fs::copy(own.join(file), directory.join(file)).unwrap();
-    }
-    let mut config: Value = serde_json::from_slice(&fs::read(own.join("config.json")).unwrap()).unwrap();
-    config["num_hidden_layers"] = layers.into();
-    fs::write(directory.join("config.json"), config.to_string()).unwrap();
-    let weights = fs::read(own.join("model.safetensors")).unwrap();
-    let layer = |name: &str| name.strip_prefix("model.layers.")?.split('.').next()?.parse::<usize>().ok();
-    let tensors = SafeTensors::deserialize(&weights).unwrap().tensors().into_iter();
-    let kept = tensors.filter(|(name, _)| layer(name).is_none_or(|layer| layer < layers));
-    let tensors: Vec<FileTensor> =
-        kept.map(|(name, view)| (name, view.dtype(), view.shape().to_vec(), view.data().to_vec())).collect();
-    write(directory, &tensors);
 }
 
 /// `golden.json` of a model. `tools/families.py` describes it.

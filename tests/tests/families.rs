@@ -82,6 +82,21 @@ fn assert_matches_hugging_face(family: &str, at: &str, llm: &mut Llm) {
     }
 }
 
+/// Each of two workers has half of the experts.
+#[test]
+fn workers_can_have_whole_experts() {
+    let options = Options { tensor_parallel_size: 2, expert_parallel: true, ..one_by_one() };
+    for family in ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "gemma4-moe", "granitemoe", "deepseek3"] {
+        assert_matches_hugging_face(family, "whole experts on two workers", &mut load(family, &options));
+    }
+    for tensor_parallel_size in [1, 2] {
+        let options = Options { tensor_parallel_size, ..options.clone() };
+        let files = ModelFiles::directory(family_dir("granite")).unwrap();
+        let error = Llm::load(&files, &options).err().unwrap().to_string();
+        assert!(error.contains("expert-parallel: the model has no experts"), "{error}");
+    }
+}
+
 /// Requests of every kind for each prompt: greedy, three equal greedy outputs, three samples, and a beam search.
 fn requests(golden: &FamilyGolden) -> Vec<(Prompt, SamplingParams)> {
     let greedy = greedy(steps(golden));

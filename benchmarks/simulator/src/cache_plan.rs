@@ -144,7 +144,7 @@ mod tests {
 
     fn cache(model: &str, gpus: usize) -> CachePlan {
         let config = ModelShape::find(model).unwrap().config;
-        let part = layout(&config, Shard { rank: 0, of: gpus }, 16, DType::F16.into()).unwrap();
+        let part = layout(&config, Shard { rank: 0, of: gpus, ..Shard::WHOLE }, 16, DType::F16.into()).unwrap();
         CachePlan::new(&part, gpus, config.max_positions)
     }
 

@@ -116,7 +116,7 @@ impl RehearsedModel {
         (dtype, kv_dtype): (DType, KvDtype),
         longest: usize,
     ) -> Result<Self> {
-        let shard = Shard { rank: 0, of: gpus };
+        let shard = Shard { rank: 0, of: gpus, ..Shard::WHOLE };
         let own = shard.config(config)?;
         let mut attention_blocks = None;
         let blocks = |launch| {

@@ -55,7 +55,7 @@ impl Question<'_> {
     /// If the layers have too many kinds of caches, or cannot be divided.
     pub fn cache(&self) -> Result<CachePlan> {
         let (config, of) = (&self.model.config, self.gpus.unwrap_or(1));
-        let shard = Shard { rank: 0, of };
+        let shard = Shard { rank: 0, of, ..Shard::WHOLE };
         shard.config(config)?;
         let part = cache_plan::layout(config, shard, BLOCK_SIZE, self.kv_dtype())?;
         Ok(CachePlan::new(&part, of, config.max_positions))

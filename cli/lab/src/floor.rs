@@ -133,7 +133,7 @@ fn run(words: &Words) -> Result<()> {
     };
 
     let kv_dtype = args.kv_dtype.unwrap_or(dtype.into());
-    let shard = Shard { rank: 0, of: args.tensor_parallel_size };
+    let shard = Shard { rank: 0, of: args.tensor_parallel_size, ..Shard::WHOLE };
     let longest = args.context.max(args.prompt.unwrap_or(0));
     let model = RehearsedModel::in_types(&config, gpu, shard.of, (dtype, kv_dtype), longest)?;
     let blocks = model.attention_blocks();

@@ -29,7 +29,11 @@ pub struct CpuExperts {
     pub router: Router,
     /// How experts combine gate and up.
     pub unit: GatedUnit,
-    /// A shared expert is the last one.
+    /// The number of experts that tokens are routed to.
+    pub count: usize,
+    /// The numbers of this worker's experts among them. Tokens of other experts add zero.
+    pub own: Range<usize>,
+    /// The worker's experts. A shared expert is the last one.
     pub experts: Vec<CpuExpert>,
 }
 
@@ -47,6 +51,17 @@ pub struct StoredProjection {
     bias: Option<CpuWeight>,
 }
 
+impl CpuExperts {
+    /// Returns an expert's place among the worker's, or `None` if another worker has it.
+    fn place(&self, expert: u32) -> Option<usize> {
+        let expert = expert as usize;
+        if expert == self.count {
+            return Some(self.own.len()); // the shared expert
+        }
+        self.own.contains(&expert).then(|| expert - self.own.start)
+    }
+}
+
 /// The combination of a gate and an up projection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GatedUnit {
@@ -60,10 +75,10 @@ pub enum GatedUnit {
 struct Plan {
     /// `[T, uses]`: in each row in order of experts.
     choices: Vec<Choice>,
-    /// `[T, uses]`: the index of the token in the expert's list of tokens.
+    /// `[T, uses]`: the index of the token in the expert's list of tokens. Unused for experts of other workers.
     positions: Vec<u32>,
     uses: usize,
-    /// The tokens of each expert, in order.
+    /// The tokens of each of the worker's experts, in order.
     tokens: Vec<Vec<u32>>,
 }
 
@@ -122,7 +137,8 @@ impl Cpu {
         });
         let mut tokens = vec![Vec::new(); weight.experts.len()];
         let positions = choices.iter().enumerate().map(|(i, choice)| {
-            let tokens: &mut Vec<u32> = &mut tokens[choice.expert as usize];
+            let Some(place) = weight.place(choice.expert) else { return 0 };
+            let tokens: &mut Vec<u32> = &mut tokens[place];
             tokens.push((i / uses) as u32);
             tokens.len() as u32 - 1
         });
@@ -164,7 +180,7 @@ impl Cpu {
             |t, row| {
                 let own = t * plan.uses..(t + 1) * plan.uses;
                 for (choice, &position) in plan.choices[own.clone()].iter().zip(&plan.positions[own]) {
-                    if let Some(result) = of_expert[choice.expert as usize] {
+                    if let Some(result) = weight.place(choice.expert).and_then(|place| of_expert[place]) {
                         let result = &result[position as usize * cols..][..cols];
                         row.iter_mut().zip(result).for_each(|(y, x)| *y += choice.factor * x);
                     }

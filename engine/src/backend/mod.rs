@@ -105,6 +105,10 @@ pub struct HostExpert {
 
 /// The experts of a layer as they were loaded, besides their projections.
 pub struct HostExperts {
+    /// The number of experts that tokens are routed to.
+    pub count: usize,
+    /// The numbers of this worker's experts among them.
+    pub own: Range<usize>,
     /// How tokens choose experts.
     pub routing: Routing,
     /// `[E]`: numbers that are added to scores for the choice only.
@@ -381,9 +385,20 @@ pub trait Backend: Send + 'static {
     }
     /// Returns `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
+    /// Returns `x weight^T + bias`, the logits of experts. Unlike [`Backend::linear`] it does not round them to the type of
+    /// activations, because small errors can change the choice of experts.
+    fn router_logits(&self, x: &Self::Tensor, weight: &Self::Weight, bias: Option<&Self::Weight>) -> Self::Tensor {
+        self.linear(x, weight, bias, None)
+    }
     /// Routes each row of `x` to experts by its row of `logits [T, E]`, and returns the weighted sum of their results. If
     /// a shared expert has a gate, `logits` has a column for it. A token's result does not depend on other tokens.
-    fn experts(&self, x: &Self::Tensor, logits: &Self::Tensor, weight: &Self::ExpertsWeight) -> Self::Tensor;
+    fn experts(
+        &self,
+        x: &Self::Tensor,
+        logits: &Self::Tensor,
+        weight: &Self::ExpertsWeight,
+        inputs: &Self::Inputs,
+    ) -> Self::Tensor;
     /// Returns the queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.
     fn qkv(&self, x: &Self::Tensor, weight: &Self::QkvWeight) -> Self::Qkv;
     /// Returns queries, keys and values for attention over latent vectors. The inputs are the rotated part, then the other.

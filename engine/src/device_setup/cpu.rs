@@ -11,7 +11,7 @@ use crate::kv::{KvDtype, KvLayout, capacity};
 use crate::load::Weights;
 use crate::model;
 use crate::options::{AttentionKernels, CPU_KV_MEMORY, Options};
-use crate::parallel::{ParallelRunner, RankGroup, Shard};
+use crate::parallel::{ParallelRunner, RankGroup};
 use crate::runner::{ModelRunner, Runner};
 use crate::tensor::DType;
 
@@ -31,7 +31,7 @@ pub(super) fn load_model(
         return Err(Error::Option("attention: v1 and v2 need a GPU or the emulator".into()));
     }
     let of = options.tensor_parallel_size;
-    let shard = Shard { rank: 0, of };
+    let shard = options.shard(0);
     shard.config(config)?;
     let part = kv_layout(config, shard, options, options.kv_dtype.unwrap_or(KvDtype::Float(DType::F32)))?;
     // The workers share the machine's memory.
@@ -89,8 +89,9 @@ pub(super) fn load_model(
     let runner: Box<dyn Runner> = if of == 1 {
         Box::new(load(first, weights)?)
     } else {
-        let first = load(first.with_rank(group.rank(0)), weights)?;
-        let others = (1..of).map(|rank| load(backend()?.with_rank(group.rank(rank)), open()?));
+        let rank = |rank| group.rank(rank).with_whole_experts(options.expert_parallel);
+        let first = load(first.with_rank(rank(0)), weights)?;
+        let others = (1..of).map(|other| load(backend()?.with_rank(rank(other)), open()?));
         let others = others.collect::<Result<Vec<_>>>()?;
         Box::new(ParallelRunner::new(first, others, group)?)
     };

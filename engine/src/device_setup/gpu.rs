@@ -15,7 +15,7 @@ use crate::load::Weights;
 use crate::memory_plan::plan_memory;
 use crate::model::{self, Model};
 use crate::options::{AttentionKernels, Device, Options};
-use crate::parallel::{ParallelRunner, Shard};
+use crate::parallel::ParallelRunner;
 use crate::quantised::QuantType;
 use crate::runner::{ModelRunner, Runner};
 use crate::tensor::DType;
@@ -57,7 +57,7 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
     }
     let is_quantised = keeps_quantised(options) && !weights.quantised().is_empty();
     let open = |rank: usize| {
-        let shard = Shard { rank, of };
+        let shard = options.shard(rank);
         let own = shard.config(config)?;
         CudaBackend::new(driver, ordinal + rank as u32, &own, shard, options, (dtype, kv_dtype), is_quantised)
     };
@@ -121,7 +121,7 @@ impl OpenGpus {
         let OpenGpus { workers, group, dtype, kv_dtype } = self;
         let of = workers.len();
         // The layouts of each worker's cache and of all together.
-        let part = kv_layout(config, Shard { rank: 0, of }, options, kv_dtype)?;
+        let part = kv_layout(config, options.shard(0), options, kv_dtype)?;
         check_layout(&part)?;
         let layout = part.clone().of_workers(of);
 

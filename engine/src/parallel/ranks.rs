@@ -45,7 +45,7 @@ impl RankGroup {
 
     /// Returns the worker with this number.
     pub fn rank(self: &Arc<Self>, rank: usize) -> WorkerRank {
-        WorkerRank { group: Arc::clone(self), shard: Shard { rank, of: self.parts.len() } }
+        WorkerRank { group: Arc::clone(self), shard: Shard { rank, of: self.parts.len(), ..Shard::WHOLE } }
     }
 
     /// Number of sums so far. A sum counts once, however many workers take part.
@@ -106,6 +106,12 @@ pub struct WorkerRank {
 }
 
 impl WorkerRank {
+    /// Sets whether each worker has whole experts.
+    pub fn with_whole_experts(mut self, whole_experts: bool) -> Self {
+        self.shard.whole_experts = whole_experts;
+        self
+    }
+
     /// The worker's part of the model.
     pub fn shard(&self) -> Shard {
         self.shard

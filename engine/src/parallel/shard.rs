@@ -12,11 +12,13 @@ pub struct Shard {
     pub rank: usize,
     /// The number of workers.
     pub of: usize,
+    /// Whether each worker has whole experts. Otherwise it has a part of each expert.
+    pub whole_experts: bool,
 }
 
 impl Shard {
     /// The whole model on a single worker.
-    pub const WHOLE: Shard = Shard { rank: 0, of: 1 };
+    pub const WHOLE: Shard = Shard { rank: 0, of: 1, whole_experts: false };
 
     /// Whether this is the whole model.
     pub fn is_whole(self) -> bool {
@@ -32,6 +34,16 @@ impl Shard {
     pub fn even(self, count: usize) -> Range<usize> {
         let each = count / self.of;
         self.rank * each..(self.rank + 1) * each
+    }
+
+    /// Returns the worker's experts among `count`.
+    pub fn experts(self, count: usize) -> Range<usize> {
+        if self.whole_experts { self.even(count) } else { 0..count }
+    }
+
+    /// Returns the worker's part of the `inner` elements of an expert that it has.
+    pub fn of_expert(self, inner: usize) -> Range<usize> {
+        if self.whole_experts { 0..inner } else { self.even(inner) }
     }
 
     /// Returns the worker's part of `count` heads. If there are fewer heads than workers, several workers have the same
@@ -87,8 +99,9 @@ impl Shard {
         let inner = match &config.family {
             ModelFamily::Opt(opt) => vec![opt.ffn_dim],
             ModelFamily::Gpt2(gpt2) => vec![gpt2.n_inner],
-            ModelFamily::Decoder(decoder) => decoder.layers.iter().flat_map(inner_sizes).collect(),
+            ModelFamily::Decoder(decoder) => decoder.layers.iter().flat_map(|layer| self.inner_sizes(layer)).collect(),
         };
+        self.check_experts(config)?;
         if let Some(inner) = inner.into_iter().find(|inner| !inner.is_multiple_of(of)) {
             return refuse(format!("feed-forward layers of {inner} elements cannot be divided among {of} workers"));
         }
@@ -106,12 +119,34 @@ impl Shard {
         }
         Ok(ModelConfig { heads: heads / of, kv_heads: self.heads(config.kv_heads).len(), ..config.clone() })
     }
-}
 
-/// Sizes of a layer's feed-forward parts. 0 if the layer does not have the part.
-fn inner_sizes(layer: &DecoderLayer) -> [usize; 3] {
-    let shared = |experts: Experts| experts.shared.map_or(0, |shared| shared.inner);
-    [layer.inner, layer.experts.map_or(0, |experts| experts.inner), layer.experts.map_or(0, shared)]
+    /// Sizes of a layer's feed-forward parts that are divided. 0 if the layer does not have the part.
+    fn inner_sizes(self, layer: &DecoderLayer) -> [usize; 3] {
+        let shared = |experts: Experts| experts.shared.map_or(0, |shared| shared.inner);
+        let routed = |experts: Experts| if self.whole_experts { 0 } else { experts.inner };
+        [layer.inner, layer.experts.map_or(0, routed), layer.experts.map_or(0, shared)]
+    }
+
+    /// Refuses models whose experts cannot be divided among the workers.
+    fn check_experts(self, config: &ModelConfig) -> Result<()> {
+        if !self.whole_experts {
+            return Ok(());
+        }
+        let refuse = |what: String| Err(Error::Option(format!("expert-parallel: {what}")));
+        let counts: Vec<usize> = match &config.family {
+            ModelFamily::Decoder(decoder) => {
+                decoder.layers.iter().filter_map(|layer| Some(layer.experts?.count)).collect()
+            }
+            _ => Vec::new(),
+        };
+        if counts.is_empty() {
+            return refuse("the model has no experts".into());
+        }
+        match counts.into_iter().find(|count| !count.is_multiple_of(self.of)) {
+            Some(count) => refuse(format!("{count} experts cannot be divided among {} workers", self.of)),
+            None => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -119,7 +154,7 @@ mod tests {
     use super::*;
 
     fn all<T>(of: usize, part: impl Fn(Shard) -> T) -> Vec<T> {
-        (0..of).map(|rank| part(Shard { rank, of })).collect()
+        (0..of).map(|rank| part(Shard { rank, of, ..Shard::WHOLE })).collect()
     }
 
     #[test]

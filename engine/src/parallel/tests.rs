@@ -90,16 +90,20 @@ fn workers_match_the_whole_model_with_two_sums_per_layer() {
 
 #[test]
 fn a_worker_has_its_heads_of_every_block() {
-    let kv_heads = |of| Shard { rank: 0, of }.config(&config("llama3").1).unwrap().kv_heads;
+    let kv_heads = |of| Shard { rank: 0, of, ..Shard::WHOLE }.config(&config("llama3").1).unwrap().kv_heads;
     // The model has eight query heads and two key-value heads, so with two or more workers each has one key-value head.
     assert_eq!([1, 2, 4, 8].map(kv_heads), [2, 1, 1, 1]);
 }
 
 #[test]
 fn an_indivisible_model_is_refused_with_its_numbers() {
-    let refusal = |name: &str, of| Shard { rank: 0, of }.config(&config(name).1).unwrap_err().to_string();
+    let refusal =
+        |name: &str, of| Shard { rank: 0, of, ..Shard::WHOLE }.config(&config(name).1).unwrap_err().to_string();
     assert!(refusal("llama2", 2).contains("3 attention heads cannot be divided among 2 workers"));
     assert!(refusal("llama2", 3).contains("256 elements cannot be divided among 3 workers"));
+    let whole_experts = Shard { whole_experts: true, ..Shard::WHOLE };
+    let error = whole_experts.config(&config("llama2").1).unwrap_err().to_string();
+    assert!(error.contains("expert-parallel: the model has no experts"), "{error}");
 }
 
 fn rows<'a>(params: &'a SamplingParams, batch: &Batch) -> Vec<SampleRow<'a>> {

@@ -326,7 +326,7 @@ impl Backend for HeadBackend {
     fn gated(&self, _: &Vec<f32>, _: &(), _: Activation) -> Vec<f32> {
         unreachable!()
     }
-    fn experts(&self, _: &Vec<f32>, _: &Vec<f32>, _: &()) -> Vec<f32> {
+    fn experts(&self, _: &Vec<f32>, _: &Vec<f32>, _: &(), _: &Batch) -> Vec<f32> {
         unreachable!()
     }
     fn qkv(&self, _: &Vec<f32>, _: &()) {

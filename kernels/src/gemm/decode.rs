@@ -31,13 +31,12 @@
 
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
-use cuda_std::unroll;
 use cuda_std::vector::Vector;
 
 use super::epilogue::{ProductOutput, Staged};
-use super::operand::{DEPTH, ROW_BYTES, TileCopy, load, place_a, place_steps};
+use super::operand::{DEPTH, ROW_BYTES, TileCopy, place_a, place_steps};
 use super::split::{share, tiles};
-use super::tiles::{WARPS, WarpSums, add_up, store, stream};
+use super::tiles::{WARPS, WarpSums, add_up, multiply_tile, store, stream};
 use crate::element::{Bf16, Element, F16};
 use crate::norm::following::FollowingNorm;
 
@@ -115,31 +114,9 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
     let (weight_place, x_place) = (place_a(warp_row), rows * ROW_BYTES + place_steps());
 
     let mut sums: WarpSums = [[0.0; 4]; 16];
-    let (fragments, eighths) = (rows / WARPS / 16, TOKENS / 8);
-    let multiply = |now: u32| {
-        let at = ring_offset + now;
-        // SAFETY: all lanes of a warp are here together, and the tile's copies have been waited for.
-        unsafe {
-            unroll!(pair in [0 1] {
-                let (even, odd) = (2 * pair, 2 * pair + 1);
-                let a = [load(at, weight_place, even, 0), load(at, weight_place, odd, 0)];
-                let mut further = a;
-                if fragments == 2 {
-                    further = [load(at, weight_place, even, 1), load(at, weight_place, odd, 1)];
-                }
-                unroll!(j in [0 1 2 3 4 5 6 7] {
-                    if j * 8 < TOKENS {
-                        let b = load(at, x_place + j * 8 * ROW_BYTES, even, 0);
-                        let (j, [b0, b1, b2, b3]) = (j as usize, b);
-                        sums[j] = T::mma(a[1], [b2, b3], T::mma(a[0], [b0, b1], sums[j]));
-                        if fragments == 2 {
-                            let j = j + eighths as usize;
-                            sums[j] = T::mma(further[1], [b2, b3], T::mma(further[0], [b0, b1], sums[j]));
-                        }
-                    }
-                });
-            });
-        }
+    // SAFETY: all lanes of a warp are here together, and the tile's copies have been waited for.
+    let multiply = |now: u32| unsafe {
+        multiply_tile::<T, TOKENS>(&mut sums, ring_offset + now, (rows, weight_place), x_place);
     };
     // SAFETY: all threads of the block are here. The ring has `stages` slots, and room for the sums.
     unsafe {

@@ -27,9 +27,9 @@ pub enum Epilogue {
 }
 
 /// Mask of the activation's number in [`Epilogue::bits`].
-pub(super) const ACTIVATION: u32 = 7;
+pub(crate) const ACTIVATION: u32 = 7;
 /// Bit that says that the product is gated.
-pub(super) const GATED: u32 = 8;
+pub(crate) const GATED: u32 = 8;
 /// Bit that says that the product is added to the output.
 pub(super) const ADD: u32 = 16;
 const FLOAT: u32 = 32;
@@ -353,7 +353,7 @@ fn widen<T: Element>(bits: u16) -> f32 {
 
 /// Widens four elements to `f32`.
 #[inline(always)]
-fn widen4<T: Element>(HalfVector([low, high]): HalfVector) -> [f32; 4] {
+pub(crate) fn widen4<T: Element>(HalfVector([low, high]): HalfVector) -> [f32; 4] {
     let ([a, b], [c, d]) = (T::Pair::from_bits(low).to_f32(), T::Pair::from_bits(high).to_f32());
     [a, b, c, d]
 }

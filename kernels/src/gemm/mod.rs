@@ -41,4 +41,4 @@ pub mod plan;
 pub mod prefill;
 pub mod quantised;
 pub mod split;
-mod tiles;
+pub(crate) mod tiles;

@@ -10,6 +10,7 @@ use cuda_std::unroll;
 use cuda_std::vector::Vector;
 
 use super::epilogue::{ProductOutput, Staged};
+use super::operand::{ROW_BYTES, load};
 use super::split::Meeting;
 use crate::element::Element;
 
@@ -89,21 +90,57 @@ pub unsafe fn add_up<const TOKENS: u32>(sums: &mut WarpSums, workspace: *mut Vec
     }
 }
 
-/// Stores the block's complete sums of `TOKENS` tokens by `rows` rows of the weight. The first sum belongs to token and
-/// row `origin` of the output. `put` stores an array of the warp's sums, given the tile in shared memory, the array's
-/// first token and the index of its 16 rows among the warp's.
+/// Adds the products of a tile of 16-bit elements: [`DEPTH`](super::operand::DEPTH) columns of the block's `rows` rows of
+/// the weight and of `TOKENS` tokens. The tile is at `at` in shared memory. `weight_place` and `x_place` are the lane's
+/// places in it.
+///
+/// # Safety
+/// All lanes of the warp call this together, and the tile has arrived.
+#[inline(always)]
+pub unsafe fn multiply_tile<T: Element, const TOKENS: u32>(
+    sums: &mut WarpSums,
+    at: u32,
+    (rows, weight_place): (u32, u32),
+    x_place: u32,
+) {
+    let (fragments, eighths) = (rows / WARPS / 16, TOKENS / 8);
+    // SAFETY: all lanes are here, and the tile has arrived, by this function's contract.
+    unsafe {
+        unroll!(pair in [0 1] {
+            let (even, odd) = (2 * pair, 2 * pair + 1);
+            let a = [load(at, weight_place, even, 0), load(at, weight_place, odd, 0)];
+            let mut further = a;
+            if fragments == 2 {
+                further = [load(at, weight_place, even, 1), load(at, weight_place, odd, 1)];
+            }
+            unroll!(j in [0 1 2 3 4 5 6 7] {
+                if j * 8 < TOKENS {
+                    let b = load(at, x_place + j * 8 * ROW_BYTES, even, 0);
+                    let (j, [b0, b1, b2, b3]) = (j as usize, b);
+                    sums[j] = T::mma(a[1], [b2, b3], T::mma(a[0], [b0, b1], sums[j]));
+                    if fragments == 2 {
+                        let j = j + eighths as usize;
+                        sums[j] = T::mma(further[1], [b2, b3], T::mma(further[0], [b0, b1], sums[j]));
+                    }
+                }
+            });
+        });
+    }
+}
+
+/// Stores the block's complete sums of `TOKENS` tokens by `rows` rows of the weight in shared memory, and returns them.
+/// `put` stores an array of the warp's sums, given the tile in shared memory, the array's first token and the index of
+/// its 16 rows among the warp's.
 ///
 /// # Safety
 /// All threads of the block call this together, and no thread reads the ring any more. `ring` has room for all sums.
 #[inline(always)]
-pub unsafe fn store<T: Element, const TOKENS: u32>(
+pub unsafe fn stage<const TOKENS: u32>(
     ring: *mut u8,
     rows: u32,
     sums: &WarpSums,
     put: impl Fn(Staged, u32, u32, [f32; 4]),
-    output: ProductOutput,
-    origin: [u32; 2],
-) {
+) -> Staged {
     // One row for each token. The pitch keeps the lanes' rows and tokens in different banks.
     let staged = Staged { sums: ring.cast(), rows: TOKENS, columns: rows, pitch: rows + 4, is_permuted: false };
     let (fragments, eighths) = (rows / WARPS / 16, TOKENS / 8);
@@ -115,6 +152,26 @@ pub unsafe fn store<T: Element, const TOKENS: u32>(
         });
     });
     thread::sync_threads();
-    // SAFETY: all threads of the block are here, and the barrier has made their sums visible.
-    unsafe { output.store::<T, THREADS, 8>(staged, thread::thread_idx_x(), origin[0], origin[1]) };
+    staged
+}
+
+/// [Stages](stage) the block's sums and stores them. The first sum belongs to token and row `origin` of the output.
+///
+/// # Safety
+/// As for [`stage`], and the output is as declared.
+#[inline(always)]
+pub unsafe fn store<T: Element, const TOKENS: u32>(
+    ring: *mut u8,
+    rows: u32,
+    sums: &WarpSums,
+    put: impl Fn(Staged, u32, u32, [f32; 4]),
+    output: ProductOutput,
+    origin: [u32; 2],
+) {
+    // SAFETY: all threads of the block are here, and the ring has room, by this function's contract. The barrier in
+    // `stage` has made their sums visible.
+    unsafe {
+        let staged = stage::<TOKENS>(ring, rows, sums, put);
+        output.store::<T, THREADS, 8>(staged, thread::thread_idx_x(), origin[0], origin[1]);
+    }
 }

@@ -40,4 +40,5 @@ mod select;
 pub use choice::{NO_TOKEN, floor_bytes, sample};
 pub use request::{Adjustment, MAX_VOCAB, NO_MASK, Penalties, Refused, Request, mask_words};
 pub use scan::THREADS;
+pub(crate) use scan::warp_max_u64;
 pub use select::CANDIDATES;

@@ -201,7 +201,7 @@ impl Team {
 /// # Safety
 /// All lanes of the warp call this together.
 #[inline(always)]
-unsafe fn warp_max_u64(value: u64) -> u64 {
+pub(crate) unsafe fn warp_max_u64(value: u64) -> u64 {
     // SAFETY: all lanes of the warp are here together, by this function's contract.
     unsafe {
         let high = warp::warp_max((value >> 32) as u32);

@@ -9,6 +9,7 @@ mod communicator;
 mod decode;
 mod eight_bits;
 mod embedding;
+mod experts;
 #[path = "../frame/mod.rs"]
 mod frame;
 mod gemm;

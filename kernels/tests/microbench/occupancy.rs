@@ -8,10 +8,11 @@ use workbench::{Occupancy, resources};
 
 /// Families by name prefix, and the fewest warps that a multiprocessor must hold: of an A100 for sm_80, of an H200 for
 /// sm_90a. 0 means that the target has no kernel of the family. The longest prefix gives a kernel's budget.
-const BUDGETS: [(&str, [u32; 2]); 39] = [
+const BUDGETS: [(&str, [u32; 2]); 44] = [
     ("add_positions", [64, 64]),
     ("add_rows", [64, 64]),
     ("all_reduce", [16, 16]),
+    ("combine_experts", [64, 64]),
     ("copy_blocks", [64, 64]),
     ("embed", [64, 64]),
     ("gather", [64, 64]),
@@ -23,6 +24,9 @@ const BUDGETS: [(&str, [u32; 2]); 39] = [
     ("gemv", [12, 16]),
     ("general_rope_and_cache", [16, 16]),
     ("join_latents", [64, 64]),
+    ("group_by_expert", [64, 64]),
+    ("grouped_product", [4, 8]),
+    ("grouped_quantised", [8, 8]),
     ("layer_norm", [18, 18]),
     ("multiply_columns", [64, 64]),
     ("multiply_heads", [32, 32]),
@@ -44,6 +48,7 @@ const BUDGETS: [(&str, [u32; 2]); 39] = [
     ("reshape_and_cache", [64, 64]),
     ("rms_norm", [30, 27]),
     ("rope_and_cache", [16, 16]),
+    ("route", [48, 48]),
     ("row_squares", [32, 32]),
     ("sample", [16, 16]),
     ("scale_logits", [64, 64]),

@@ -8,6 +8,7 @@
 mod case;
 pub mod cases;
 pub mod coded;
+pub mod experts;
 mod gpu;
 pub mod group;
 mod links;

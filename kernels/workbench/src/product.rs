@@ -280,7 +280,7 @@ const KERNELS: [(GemmKernel, u32); 17] = [
 ];
 
 /// Applies an activation in `f64`.
-fn activated(act: Activation, x: f64) -> f64 {
+pub(crate) fn activated(act: Activation, x: f64) -> f64 {
     match act {
         Activation::Relu => x.max(0.0),
         Activation::Gelu => 0.5 * x * erfc(-x / 2f64.sqrt()),

@@ -11,6 +11,9 @@ use crate::gpu::Gpu;
 use crate::number::{ProblemRng, Type};
 use crate::product::{Data, PlacedProduct, ProductProblem};
 
+/// The numbers of FP4 codes.
+const E2M1: [f64; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
 /// A projection with a quantised weight.
 #[derive(Clone, Debug)]
 pub struct QuantisedProblem {
@@ -23,7 +26,7 @@ pub struct QuantisedProblem {
     scales: Vec<u32>,
     factor: f32,
     /// The dequantised elements of the weight.
-    elements: Vec<f64>,
+    pub(crate) elements: Vec<f64>,
 }
 
 impl QuantisedProblem {
@@ -42,6 +45,7 @@ impl QuantisedProblem {
             CodeForm::Int4 => 8.0,
             CodeForm::Int8 => 128.0,
             CodeForm::Fp8 => 100.0,
+            CodeForm::Fp4 => 6.0,
         };
         for row in 0..n {
             let fragment = (row / 16) as usize;
@@ -54,15 +58,19 @@ impl QuantisedProblem {
                 let offset = match form {
                     CodeForm::Int4 => -(random.below(17) as f64),
                     CodeForm::Int8 => -(random.below(5) as f64),
-                    CodeForm::Fp8 => 0.0,
+                    CodeForm::Fp8 | CodeForm::Fp4 => 0.0,
                 };
-                let offset = if ty == Type::F16 && form != CodeForm::Fp8 { offset + 0.3 } else { offset };
+                let offset = if ty == Type::F16 && !matches!(form, CodeForm::Fp8 | CodeForm::Fp4) {
+                    offset + 0.3
+                } else {
+                    offset
+                };
                 let offset = ty.bits(offset);
                 scales[first_scale + packed.scale_place(row, at)] =
                     u32::from(scale.to_bits()) | u32::from(offset) << 16;
                 for column in at * group..((at + 1) * group).min(k) {
                     let code = match form {
-                        CodeForm::Int4 => random.below(16) as u8,
+                        CodeForm::Int4 | CodeForm::Fp4 => random.below(16) as u8,
                         CodeForm::Int8 => random.below(256) as u8,
                         // Avoid the codes of NaN.
                         CodeForm::Fp8 => (random.below(127) | random.below(2) << 7) as u8,
@@ -73,6 +81,7 @@ impl QuantisedProblem {
                         CodeForm::Int4 => f64::from(code),
                         CodeForm::Int8 => f64::from(code as i8),
                         CodeForm::Fp8 => Fp8::decode(code).into(),
+                        CodeForm::Fp4 => E2M1[usize::from(code)],
                     };
                     let sum = ty.number(ty.bits(number + ty.number(offset)));
                     elements[(row * k + column) as usize] = f64::from(factor) * scale.to_f64() * sum;
@@ -88,14 +97,18 @@ impl QuantisedProblem {
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
     pub fn place(&self, gpu: &mut Gpu) -> Result<PlacedProduct> {
-        let (plan, element) = (self.plan, self.ty.element());
-        let weight = PackedOperand {
+        let (plan, element, weight) = (self.plan, self.ty.element(), self.place_weight(gpu)?);
+        let call = |operands| plan.call(element, operands, weight);
+        self.rest.place_launch(gpu, plan.shape(), (plan.workspace_bytes(), plan.counters()), call)
+    }
+
+    /// Uploads the weight to a device.
+    pub(crate) fn place_weight(&self, gpu: &mut Gpu) -> Result<PackedOperand> {
+        Ok(PackedOperand {
             codes: gpu.upload("codes", &self.codes)?.ptr(),
             scales: gpu.upload("scales", &self.scales)?.ptr(),
             factor: self.factor,
-        };
-        let call = |operands| plan.call(element, operands, weight);
-        self.rest.place_launch(gpu, plan.shape(), (plan.workspace_bytes(), plan.counters()), call)
+        })
     }
 
     /// Computes the reference for the compared tokens.

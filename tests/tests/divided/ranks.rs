@@ -112,7 +112,7 @@ fn emulated_workers_have_the_same_bits_with_two_sums_per_layer() {
         for workers in [2, 4] {
             driver.emulate_devices(workers as u32).unwrap();
             let worker = |rank| {
-                let shard = Shard { rank, of: workers };
+                let shard = Shard { rank, of: workers, ..Shard::WHOLE };
                 let own = shard.config(&config).unwrap();
                 let types = (DType::F16, DType::F16.into());
                 CudaBackend::new(driver, rank as u32, &own, shard, &options, types, false).unwrap()

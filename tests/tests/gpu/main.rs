@@ -12,7 +12,6 @@ mod beams;
 mod drafts;
 mod eight_bits;
 mod families;
-mod latent;
 mod parallel;
 mod setups;
 mod tiers;

@@ -60,6 +60,30 @@ impl Recurrent {
         self.heads * self.value_dim
     }
 
+    /// The row of a channel of a delta net in a matrix that has the rows of each key head together: its query, its key, its
+    /// values and their gates.
+    pub fn fused_row(&self, channel: usize) -> usize {
+        let keys = self.key_width();
+        match channel.checked_sub(2 * keys) {
+            Some(element) => self.fused_gate(element) - self.heads / self.key_heads * self.value_dim,
+            None => {
+                let head = channel % keys / self.key_dim;
+                head * self.fused_rows() + channel / keys * self.key_dim + channel % self.key_dim
+            }
+        }
+    }
+
+    /// The row of an element of the gates in this matrix.
+    pub fn fused_gate(&self, element: usize) -> usize {
+        let values = self.heads / self.key_heads * self.value_dim;
+        element / values * self.fused_rows() + 2 * self.key_dim + values + element % values
+    }
+
+    /// Rows of a key head in this matrix.
+    fn fused_rows(&self) -> usize {
+        2 * self.key_dim + 2 * (self.heads / self.key_heads) * self.value_dim
+    }
+
     /// Numbers of a sequence's state: the last inputs of the convolution, and a matrix for each head.
     pub fn state(&self) -> usize {
         (self.kernel - 1) * self.channels() + self.heads * self.key_dim * self.value_dim

@@ -114,25 +114,6 @@ impl StoredTensor {
         }
     }
 
-    /// Divides the rows into two halves.
-    ///
-    /// # Errors
-    /// If the tensor is not a range of a file.
-    pub fn into_halves(self, name: &str) -> Result<[Self; 2]> {
-        let StoredTensor { dtype, mut shape, form, path, bytes: Bytes::File { file, offset, len } } = self else {
-            return Err(Error::weights(self.path, format!("tensor {name} cannot be divided")));
-        };
-        shape[0] /= 2;
-        let half = |first: u64| StoredTensor {
-            dtype: dtype.clone(),
-            shape: shape.clone(),
-            form,
-            path: Arc::clone(&path),
-            bytes: Bytes::File { file: Arc::clone(&file), offset: offset + first, len: len / 2 },
-        };
-        Ok([half(0), half(len as u64 / 2)])
-    }
-
     /// Loads the tensor. If `mapped` is set, it uses the pages of the file where possible. Otherwise it copies them.
     pub fn load(self, name: &str, mapped: bool) -> Result<HostTensor> {
         let (form, path) = (self.form, Arc::clone(&self.path));

@@ -228,25 +228,6 @@ impl Weights {
         }
     }
 
-    /// Divides the fused projections of shared experts, and names them like dense layers. GGUF files of models without other
-    /// experts have them so.
-    pub(super) fn divide_shared_experts(&mut self) -> Result<()> {
-        let shared: Vec<String> =
-            self.tensors.keys().filter(|name| name.contains(".mlp.shared_expert.")).cloned().collect();
-        for name in shared {
-            let Some(tensor) = self.tensors.remove(&name) else { continue };
-            let other = name.replace(".shared_expert.", ".");
-            if name.contains("gate_up_proj") {
-                let [gate, up] = tensor.into_halves(&name)?;
-                self.tensors.insert(other.replace("gate_up_proj", "gate_proj"), gate);
-                self.tensors.insert(other.replace("gate_up_proj", "up_proj"), up);
-            } else {
-                self.tensors.insert(other, tensor);
-            }
-        }
-        Ok(())
-    }
-
     /// Takes the tensor `name`, which must have the given shape.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<HostTensor> {
         match self.take_optional(name, shape)? {

@@ -74,7 +74,7 @@ fn stored_or_loaded(
     }
     let shared = shared.then_some(SharedExpert { inner: INNER, gated: true });
     let router = Router { routing: routing(), correction: None, scale: None, shared };
-    (CpuExperts { router, unit, experts: projections }, matrices)
+    (CpuExperts { router, unit, count: EXPERTS, own: 0..EXPERTS, experts: projections }, matrices)
 }
 
 #[test]

@@ -139,7 +139,7 @@ impl Backend for CpuBackend {
         settings: HostExperts,
         experts: &mut dyn Iterator<Item = Result<HostExpert>>,
     ) -> Result<CpuExperts> {
-        let HostExperts { routing, correction, scale, activation, clamp, shared } = settings;
+        let HostExperts { count, own, routing, correction, scale, activation, clamp, shared } = settings;
         let unit = clamp.map_or(GatedUnit::Plain(activation), GatedUnit::Clamped);
         let numbers = |tensor: HostTensor| tensor.elements().to_f32();
         let (correction, scale) = (correction.map(numbers), scale.map(numbers));
@@ -158,7 +158,7 @@ impl Backend for CpuBackend {
                 CpuExpert::Loaded([self.projection(gate)?, self.projection(up)?, self.projection(down)?])
             });
         }
-        Ok(CpuExperts { router, unit, experts: all })
+        Ok(CpuExperts { router, unit, count, own, experts: all })
     }
 
     fn latent_weight(&self, _: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CpuLatent> {
@@ -255,7 +255,7 @@ impl Backend for CpuBackend {
         self.cpu.gated(x, weight, act)
     }
 
-    fn experts(&self, x: &CpuTensor, logits: &CpuTensor, weight: &CpuExperts) -> CpuTensor {
+    fn experts(&self, x: &CpuTensor, logits: &CpuTensor, weight: &CpuExperts, _: &Inputs) -> CpuTensor {
         self.cpu.experts(x, logits, weight)
     }
 

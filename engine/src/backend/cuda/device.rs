@@ -8,6 +8,8 @@ use kernels::attention::prefill::{
 };
 use kernels::attention::{AttentionShape, paper};
 use kernels::element::ElementType;
+use kernels::experts::coded::grouped_quantised;
+use kernels::experts::{combine::combine_experts, group::group_by_expert, product::grouped_product, route::route};
 use kernels::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
@@ -33,31 +35,34 @@ pub struct CudaDevice {
     paper: Option<Module>,
 }
 
+/// The kernels that a model needs.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The type of activations.
+    pub element: ElementType,
+    /// The heads of all layers.
+    pub heads: &'a [AttentionShape],
+    /// Whether some weights are quantised.
+    pub is_quantised: bool,
+    /// Whether some layers have experts.
+    pub has_experts: bool,
+}
+
 impl CudaDevice {
-    /// Opens GPU number `ordinal` and loads the kernels for the heads of the model's layers and its element type. If
-    /// `is_quantised` is set, this includes kernels for quantised weights. Uses the options for attention kernels and for dependent
-    /// launches.
+    /// Opens GPU number `ordinal` and loads the kernels for a model. Uses the options for attention kernels and for
+    /// dependent launches.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no driver, no such GPU, or either is too old.
-    pub fn open(
-        driver: &'static Driver,
-        ordinal: u32,
-        options: &Options,
-        element: ElementType,
-        heads: &[AttentionShape],
-        is_quantised: bool,
-    ) -> Result<Self> {
+    pub fn open(driver: &'static Driver, ordinal: u32, options: &Options, wanted: Wanted<'_>) -> Result<Self> {
+        let Wanted { element, heads, .. } = wanted;
         let context = Context::new(driver, ordinal).map_err(|error| Error::Device(error.to_string()))?;
         let (image, version) = (image(&context)?, launch::cust::CudaApiVersion::get());
         let version =
             version.map_err(|error| Error::Device(format!("the driver does not report its version: {error}")))?;
         let ptx = image.engine();
         check_version(ptx, (version.major(), version.minor()))?;
-        let mut wanted = kernels(element, heads, image.arch);
-        if is_quantised {
-            wanted.extend(instances::<gemm_quantised>(&[element.label()]));
-        }
+        let wanted = kernels(wanted, image.arch);
         let load = |ptx: &str, wanted: &[&'static Descriptor]| {
             let module = Module::load(&context, ptx, wanted)?;
             Ok::<_, launch::Error>(if options.dependent_launches { module } else { module.in_order() })
@@ -181,9 +186,23 @@ fn attention_kernels(element: ElementType, heads: &[AttentionShape]) -> Vec<&'st
     kernels
 }
 
-/// Returns the kernels that a model with these heads and unquantised weights may launch on a target.
-fn kernels(element: ElementType, heads: &[AttentionShape], target: &str) -> Vec<&'static Descriptor> {
+/// Returns the kernels for layers with experts.
+fn expert_kernels(element: ElementType, is_quantised: bool) -> Vec<&'static Descriptor> {
     let typed = [element.label()];
+    let coded = instances::<grouped_quantised>(&typed).filter(|_| is_quantised);
+    [&route::DESCRIPTOR, &group_by_expert::DESCRIPTOR]
+        .into_iter()
+        .chain(instances::<grouped_product>(&typed))
+        .chain(instances::<combine_experts>(&typed))
+        .chain(coded)
+        .collect()
+}
+
+/// Returns the kernels that a model may launch on a target.
+fn kernels(wanted: Wanted<'_>, target: &str) -> Vec<&'static Descriptor> {
+    let Wanted { element, heads, is_quantised, has_experts } = wanted;
+    let typed = [element.label()];
+    let experts = if has_experts { expert_kernels(element, is_quantised) } else { Vec::new() };
     let cached: Vec<_> = heads.iter().map(|shape| kv_element::label(element, shape.pages().format)).take(1).collect();
     [
         &cache::reshape_and_cache::DESCRIPTOR,
@@ -198,6 +217,8 @@ fn kernels(element: ElementType, heads: &[AttentionShape], target: &str) -> Vec<
     ]
     .into_iter()
     .chain(attention_kernels(element, heads))
+    .chain(experts)
+    .chain(instances::<gemm_quantised>(&typed).filter(|_| is_quantised))
     .chain(instances::<gemm>(&typed))
     .chain(instances::<gemm_hopper>(&typed))
     .chain(instances::<gemm_hopper_decode>(&typed))
@@ -239,7 +260,9 @@ mod tests {
     fn only_kernels_of_the_models_type_and_heads_are_loaded() {
         let names = |target| -> Vec<_> {
             let heads = AttentionShape::new(8, 2, 64, 16).unwrap();
-            kernels(ElementType::Bf16, &[heads], target).iter().map(|kernel| kernel.name).collect()
+            let wanted =
+                Wanted { element: ElementType::Bf16, heads: &[heads], is_quantised: false, has_experts: false };
+            kernels(wanted, target).iter().map(|kernel| kernel.name).collect()
         };
         assert!(names("sm_90a").contains(&"gemm_hopper_bf16_256"));
         assert!(names("sm_90a").contains(&"gemm_hopper_decode_bf16_64"));

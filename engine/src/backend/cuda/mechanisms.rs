@@ -31,6 +31,14 @@ pub(super) fn check_paper(config: &ModelConfig) -> Result<()> {
     }
 }
 
+/// Whether layers have experts.
+pub(super) fn has_experts(config: &ModelConfig) -> bool {
+    match &config.family {
+        ModelFamily::Decoder(decoder) => decoder.layers.iter().any(|layer| layer.experts.is_some()),
+        _ => false,
+    }
+}
+
 fn missing(decoder: &DecoderConfig) -> Option<&'static str> {
     let keeps = |kind| decoder.layers.iter().any(|layer| layer.recurrent.is_some_and(|layer| layer.kind == kind));
     let lacking = [
@@ -38,7 +46,6 @@ fn missing(decoder: &DecoderConfig) -> Option<&'static str> {
         (keeps(RecurrentKind::Mamba), "Mamba-2"),
         (keeps(RecurrentKind::Convolution), "short convolutions"),
         (decoder.attention_gate, "gates of attention"),
-        (decoder.layers.iter().any(|layer| layer.experts.is_some()), "experts"),
         (decoder.latent.is_some_and(|latent| !has_latent_kernels(latent)), "latent vectors of this size"),
         (decoder.layers.iter().any(|layer| !can_rotate(decoder, layer)), "rotations of this part of each head"),
         (has_long_rows(decoder), "norms of such long rows of heads"),

@@ -44,7 +44,7 @@ pub(crate) use step::inputs::{BUCKETS, bucket};
 pub use step::queue::{LaunchCost, NotedLaunch};
 
 use self::communicator::Communicator;
-use self::device::CudaDevice;
+use self::device::{CudaDevice, Wanted};
 use self::heads::LayerHeads;
 use self::memory::arena::{Arena, Lease};
 use self::memory::upload::Upload;
@@ -126,7 +126,8 @@ impl CudaBackend {
         if paper.is_some() {
             mechanisms::check_paper(config)?;
         }
-        let device = CudaDevice::open(driver, ordinal, options, element, &shapes, is_quantised)?;
+        let wanted = Wanted { element, heads: &shapes, is_quantised, has_experts: mechanisms::has_experts(config) };
+        let device = CudaDevice::open(driver, ordinal, options, wanted)?;
         let heads = LayerHeads::new(&shapes, |one| {
             let (shape, kernel) = (one.shape(), device::decode_kernel(one, element));
             let together = device.module.occupancy(kernel, shape.threads[0], shape.shared as usize).map_err(gpu)?;

@@ -15,6 +15,7 @@ use kernels::with_element;
 use super::communicator::NormOfSum;
 use super::mechanisms;
 use super::memory::weights;
+use super::ops::experts::CudaExperts;
 use super::ops::latent::CudaLatent;
 use super::step::graph;
 use super::step::inputs::Packing;
@@ -33,7 +34,7 @@ use crate::tensor::HostTensor;
 
 impl CudaBackend {
     /// Vectors per row of `cols` elements.
-    fn vectors(&self, cols: u32) -> u32 {
+    pub(super) fn vectors(&self, cols: u32) -> u32 {
         row_vectors(cols).unwrap_or_else(|error| {
             self.queue.fail(Error::Unsupported(format!("on the GPU: {error}")));
             0
@@ -121,7 +122,7 @@ impl Backend for CudaBackend {
     type KvCache = CudaKvCache;
     type QkvWeight = CudaQkvProjection;
     type GatedWeight = CudaProjection;
-    type ExpertsWeight = Infallible;
+    type ExpertsWeight = CudaExperts;
     type LatentWeight = CudaLatent;
     type RecurrentWeight = Infallible;
     type Qkv = CudaTensor;
@@ -154,8 +155,12 @@ impl Backend for CudaBackend {
         self.fuse(parts, weights::interleaved)
     }
 
-    fn experts_weight(&self, _: HostExperts, _: &mut dyn Iterator<Item = Result<HostExpert>>) -> Result<Infallible> {
-        Err(Error::Unsupported("the GPU has no kernels for experts".into()))
+    fn experts_weight(
+        &self,
+        settings: HostExperts,
+        experts: &mut dyn Iterator<Item = Result<HostExpert>>,
+    ) -> Result<CudaExperts> {
+        self.load_experts(settings, experts)
     }
 
     fn latent_weight(&self, latent: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CudaLatent> {
@@ -315,8 +320,14 @@ impl Backend for CudaBackend {
         out
     }
 
-    fn experts(&self, _: &CudaTensor, _: &CudaTensor, weight: &Infallible) -> CudaTensor {
-        match *weight {}
+    fn router_logits(&self, x: &CudaTensor, weight: &CudaWeight, bias: Option<&CudaWeight>) -> CudaTensor {
+        let out = self.floats(x.rows, weight.rows);
+        self.project(x, weight, bias, Epilogue::Float, &out);
+        out
+    }
+
+    fn experts(&self, x: &CudaTensor, logits: &CudaTensor, weight: &CudaExperts, inputs: &StepInputs) -> CudaTensor {
+        self.apply_experts(x, logits, weight, inputs)
     }
 
     fn qkv(&self, x: &CudaTensor, projection: &CudaQkvProjection) -> CudaTensor {
@@ -396,9 +407,7 @@ impl Backend for CudaBackend {
     }
 
     fn logits(&self, x: &CudaTensor, weight: &CudaWeight) -> CudaTensor {
-        let out = self.floats(x.rows, weight.rows);
-        self.project(x, weight, None, Epilogue::Float, &out);
-        out
+        self.router_logits(x, weight, None)
     }
 
     fn sample(&self, logits: &CudaTensor, inputs: &StepInputs, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {

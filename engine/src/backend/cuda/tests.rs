@@ -4,6 +4,7 @@
 
 mod attention;
 mod drafts;
+mod experts;
 mod groups;
 mod operations;
 mod packing;

@@ -1,6 +1,8 @@
 //! Experts: gated units, and a router that chooses a few of them for each token. A layer may also have a dense unit
 //! next to its experts.
 
+use std::ops::Range;
+
 use super::mlp::Mlp;
 use super::read;
 use crate::backend::{Backend, Change, HostExpert, HostExperts, HostLinear, Norm};
@@ -43,6 +45,8 @@ impl<B: Backend> ExpertBlock<B> {
         let vector =
             |l: &mut Loader<'_, B>, part: &str| l.weights.take_elements(&format!("{name}.{part}"), &[experts.count]);
         let settings = HostExperts {
+            count: experts.count,
+            own: l.backend.shard().experts(experts.count),
             routing,
             correction: if routing.correction { Some(vector(l, "gate.e_score_correction_bias")?) } else { None },
             scale: if routing.expert_scale { Some(vector(l, "experts.down_proj.scale")?) } else { None },
@@ -62,11 +66,11 @@ impl<B: Backend> ExpertBlock<B> {
     }
 
     /// Adds the result to the stream. The input is `h`, or the stream itself if it is not normalised.
-    pub fn add_to(&self, b: &B, x: &mut Residual<B>, h: &Option<B::Tensor>) {
+    pub fn add_to(&self, b: &B, x: &mut Residual<B>, h: &Option<B::Tensor>, inputs: &B::Inputs) {
         let y = match &self.beside {
             None => {
                 let input = read(b, h, x);
-                let part = self.apply(b, input, input);
+                let part = self.apply(b, input, input, inputs);
                 if self.norm.is_none() && self.multiplier == 1.0 {
                     return x.add_part(b, part);
                 }
@@ -75,7 +79,7 @@ impl<B: Backend> ExpertBlock<B> {
             Some(Beside { dense, before_experts, after_experts }) => {
                 let mut y = dense.down.compute(b, &dense.apply(b, read(b, h, x)));
                 let stream = x.sum(b);
-                let part = self.apply(b, &b.norm(stream, before_experts), stream);
+                let part = self.apply(b, &b.norm(stream, before_experts), stream, inputs);
                 b.change(&mut y, Change::Add(&b.norm(&sum_parts(b, part), after_experts)));
                 y
             }
@@ -85,10 +89,11 @@ impl<B: Backend> ExpertBlock<B> {
     }
 
     /// Returns the worker's part of the experts' result for input `x`.
-    fn apply(&self, b: &B, x: &B::Tensor, router_input: &B::Tensor) -> B::Tensor {
+    fn apply(&self, b: &B, x: &B::Tensor, router_input: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
         let normed = self.router_norm.as_ref().map(|norm| b.norm(router_input, norm));
-        let logits = self.router.apply(b, normed.as_ref().unwrap_or(router_input));
-        b.experts(x, &logits, &self.experts)
+        let input = normed.as_ref().unwrap_or(router_input);
+        let logits = b.router_logits(input, &self.router.weight, self.router.bias.as_ref());
+        b.experts(x, &logits, &self.experts, inputs)
     }
 }
 
@@ -127,8 +132,9 @@ impl<B: Backend> Loader<'_, B> {
             bias.iter_mut().for_each(|bias| bias.push(0.0));
         }
         let rows = weight.len() / hidden;
-        let bias = bias.map(|bias| HostTensor::from_f32(vec![rows], bias));
-        Linear::new(self.backend, HostLinear { weight: HostTensor::from_f32(vec![rows, hidden], weight), bias })
+        let bias = bias.map(|bias| self.backend.norm_weight(HostTensor::from_f32(vec![rows], bias))).transpose()?;
+        let weight = self.backend.projection_weight(HostTensor::from_f32(vec![rows, hidden], weight))?;
+        Ok(Linear { weight, bias })
     }
 
     /// Takes the norm of the router's input. It also divides by the root of the input's size.
@@ -136,10 +142,11 @@ impl<B: Backend> Loader<'_, B> {
         let factor = (hidden as f32).powf(-0.5);
         let weight = self.weights.take_elements(&format!("{name}.gate.scale"), &[hidden])?.elements().to_f32();
         let weight = HostTensor::from_f32(vec![hidden], weight.into_iter().map(|w| w * factor).collect());
-        Ok(Norm::Rms { weight: self.backend.weight(weight)?, eps })
+        Ok(Norm::Rms { weight: self.backend.norm_weight(weight)?, eps })
     }
 
-    /// Takes the worker's part of all experts: a part of the elements of each.
+    /// Takes the worker's part of all experts: some experts, or a part of the elements of each. The shared expert is
+    /// always divided.
     fn experts(
         &mut self,
         name: &str,
@@ -147,47 +154,59 @@ impl<B: Backend> Loader<'_, B> {
         experts: &Experts,
         settings: HostExperts,
     ) -> Result<B::ExpertsWeight> {
-        let backend = self.backend;
-        let shared =
-            experts.shared.map(|shared| self.expert(&format!("{name}.shared_expert"), hidden, shared.inner, false));
+        let (backend, shard) = (self.backend, self.backend.shard());
+        let shared = experts.shared.map(|shared| {
+            let own = (shared.inner, shard.even(shared.inner));
+            self.expert(&format!("{name}.shared_expert"), hidden, own, false)
+        });
         let routed = self.routed(format!("{name}.experts"), hidden, experts)?;
         backend.experts_weight(settings, &mut routed.chain(shared))
     }
 
-    /// Takes the worker's part of one expert, which has tensors of its own.
-    fn expert(&mut self, name: &str, hidden: usize, inner: usize, bias: bool) -> Result<HostExpert> {
-        let shard = self.backend.shard();
+    /// Takes the worker's `own` of the `inner` elements of one expert, which has tensors of its own.
+    fn expert(
+        &mut self,
+        name: &str,
+        hidden: usize,
+        (inner, own): (usize, Range<usize>),
+        bias: bool,
+    ) -> Result<HostExpert> {
         let down = self.host_linear(&format!("{name}.down_proj"), hidden, inner, bias)?;
-        Ok(HostExpert {
-            gate_up: self.gate_up(name, inner, hidden, bias)?,
-            down: down.inputs(shard.even(inner), shard.is_first())?,
-        })
+        // The first part has the bias.
+        let has_bias = own.start == 0;
+        let gate_up = self.gate_up(name, (inner, own.clone()), hidden, bias)?;
+        Ok(HostExpert { gate_up, down: down.inputs(own, has_bias)? })
     }
 
     /// Takes the worker's part of the experts that tokens are routed to. Their tensors are separate, or all experts share
     /// a tensor for each projection, or one for gate and up.
     fn routed(&mut self, name: String, hidden: usize, experts: &Experts) -> Result<Iter<'_, Result<HostExpert>>> {
         let Experts { count, inner, bias, alternating, .. } = *experts;
-        let (shard, own) = (self.backend.shard(), self.backend.shard().even(inner));
+        let (own, ours) = (self.backend.shard().of_expert(inner), self.backend.shard().experts(count));
         let [fused, gate, up, down] = ["gate_up", "gate", "up", "down"].map(|part| format!("{name}.{part}_proj"));
         let gate_up: Iter<'_, [HostLinear; 2]> = if self.weights.contains(&format!("{fused}.weight")) {
             let both = self.stack(&fused, [count, 2 * inner, hidden], bias, alternating)?;
+            let own = own.clone();
             let part = move |both: &HostLinear, first| both.part(first + own.start..first + own.end);
             let split = move |both| [0, inner].map(|first| part(&both, first));
             Box::new(both.map(move |both| if alternating { in_halves(&both, inner) } else { both }).map(split))
         } else if self.weights.contains(&format!("{gate}.weight")) {
             let [gate, up] = [gate, up].map(|name| self.stack(&name, [count, inner, hidden], bias, false));
+            let own = own.clone();
             Box::new(gate?.zip(up?).map(move |both| <[_; 2]>::from(both).map(|linear| linear.outputs(own.clone()))))
         } else {
-            return Ok(Box::new((0..count).map(move |e| self.expert(&format!("{name}.{e}"), hidden, inner, bias))));
+            let expert = move |e| self.expert(&format!("{name}.{e}"), hidden, (inner, own.clone()), bias);
+            return Ok(Box::new(ours.map(expert)));
         };
         let down = self.stack(&down, [count, hidden, inner], bias, alternating)?;
-        Ok(Box::new(gate_up.zip(down).map(move |(gate_up, down)| {
-            Ok(HostExpert { gate_up, down: down.inputs(shard.even(inner), shard.is_first())? })
-        })))
+        let has_bias = own.start == 0;
+        let expert = move |(gate_up, down): ([HostLinear; 2], HostLinear)| {
+            Ok(HostExpert { gate_up, down: down.inputs(own.clone(), has_bias)? })
+        };
+        Ok(Box::new(gate_up.zip(down).map(expert)))
     }
 
-    /// Takes a projection of all experts from one tensor. In some files its rows are inputs.
+    /// Takes a projection of the worker's experts from the tensor of all experts. In some files its rows are inputs.
     fn stack(
         &mut self,
         name: &str,
@@ -198,6 +217,7 @@ impl<B: Backend> Loader<'_, B> {
         let weight = format!("{name}.weight");
         let transposed = transposed && !self.weights.rows_are_outputs(&weight);
         let (rows, cols) = if transposed { (inputs, outputs) } else { (outputs, inputs) };
+        let ours = self.backend.shard().experts(count);
         let matrices = self.weights.take(&weight, &[count, rows, cols])?.into_matrices(rows);
         let bias = match bias {
             true => Some(self.weights.take_elements(&format!("{name}.bias"), &[count, outputs])?.elements().to_f32()),
@@ -207,7 +227,8 @@ impl<B: Backend> Loader<'_, B> {
             let own = bias.as_ref()?[e * outputs..][..outputs].to_vec();
             Some(HostTensor::from_f32(vec![outputs], own))
         };
-        Ok(Box::new(matrices.into_iter().enumerate().map(move |(e, matrix)| HostLinear {
+        let ours = matrices.into_iter().enumerate().skip(ours.start).take(ours.len());
+        Ok(Box::new(ours.map(move |(e, matrix)| HostLinear {
             weight: if transposed { matrix.transposed() } else { matrix },
             bias: bias(e),
         })))

@@ -1,5 +1,7 @@
 //! The feed-forward part of a layer: a gated unit, experts, or both.
 
+use std::ops::Range;
+
 use super::experts::ExpertBlock;
 use super::read;
 use crate::backend::{Activation, Backend, HostLinear};
@@ -22,13 +24,13 @@ impl<B: Backend> FeedForward<B> {
     }
 
     /// Adds the result to the stream. The input is `h`, or the stream itself if it is not normalised.
-    pub fn add_to(&self, b: &B, x: &mut Residual<B>, h: &Option<B::Tensor>) {
+    pub fn add_to(&self, b: &B, x: &mut Residual<B>, h: &Option<B::Tensor>, inputs: &B::Inputs) {
         match self {
             FeedForward::Dense(mlp) => {
                 let inner = mlp.apply(b, read(b, h, x));
                 mlp.down.add_to(b, x, inner);
             }
-            FeedForward::Experts(block) => block.add_to(b, x, h),
+            FeedForward::Experts(block) => block.add_to(b, x, h, inputs),
         }
     }
 }
@@ -56,7 +58,8 @@ impl<B: Backend> Mlp<B> {
             // A model without experts may still have the shared one.
             name.push_str(".shared_expert");
         }
-        let gate_up = l.gate_up(&name, inner, hidden, bias)?;
+        let own = l.backend.shard().even(inner);
+        let gate_up = l.gate_up(&name, (inner, own), hidden, bias)?;
         Ok(Mlp {
             gate_up: l.backend.gated_weight(gate_up)?,
             activation: decoder.activation,
@@ -74,14 +77,21 @@ impl<B: Backend> Mlp<B> {
 }
 
 impl<B: Backend> Loader<'_, B> {
-    /// Takes the worker's part of the gate and up projections. They are separate or fused in one matrix.
-    pub fn gate_up(&mut self, name: &str, inner: usize, inputs: usize, bias: bool) -> Result<[HostLinear; 2]> {
+    /// Takes the worker's `own` of the `inner` outputs of the gate and up projections. They are separate or fused in one
+    /// matrix.
+    pub fn gate_up(
+        &mut self,
+        name: &str,
+        (inner, own): (usize, Range<usize>),
+        inputs: usize,
+        bias: bool,
+    ) -> Result<[HostLinear; 2]> {
         let fused = format!("{name}.gate_up_proj");
         if !self.weights.contains(&format!("{fused}.weight")) {
-            let gate = self.share(&format!("{name}.gate_proj"), inner, inputs, bias)?;
-            return Ok([gate, self.share(&format!("{name}.up_proj"), inner, inputs, bias)?]);
+            let gate = self.host_linear(&format!("{name}.gate_proj"), inner, inputs, bias)?.outputs(own.clone());
+            return Ok([gate, self.host_linear(&format!("{name}.up_proj"), inner, inputs, bias)?.outputs(own)]);
         }
-        let (own, fused) = (self.backend.shard().even(inner), self.host_linear(&fused, 2 * inner, inputs, bias)?);
+        let fused = self.host_linear(&fused, 2 * inner, inputs, bias)?;
         Ok([0, inner].map(|first| fused.part(first + own.start..first + own.end)))
     }
 }

@@ -99,7 +99,7 @@ impl<B: Backend> Model<B> for Decoder<B> {
 
             let h = if self.config.layer_norms.parallel { h } else { None };
             let h = h.or_else(|| layer.before_mlp.as_ref().map(|norm| x.norm(b, norm)));
-            layer.feed_forward.add_to(b, &mut x, &h);
+            layer.feed_forward.add_to(b, &mut x, &h, inputs);
 
             if let (Some(gate), Some(inputs)) = (&layer.gate, &layer_inputs) {
                 gate.add_to(b, &mut x, inputs);

@@ -123,7 +123,7 @@ impl Part {
 impl<B: Backend> Loader<'_, B> {
     /// Takes the projections of a delta net. The matrices are separate, or one has the rows of each key head together.
     fn delta_net(&mut self, name: &str, hidden: usize, part: &Part) -> Result<Projections> {
-        let Recurrent { heads, key_heads, key_dim, value_dim, bias, .. } = part.whole;
+        let bias = part.whole.bias;
         let (keys, inner, channels) = (part.whole.key_width(), part.whole.inner(), part.channels());
         if !self.weights.contains(&format!("{name}.in_proj_qkvz.weight")) {
             let mixed = self.host_linear(&format!("{name}.in_proj_qkv"), part.whole.channels(), hidden, bias)?;
@@ -133,19 +133,11 @@ impl<B: Backend> Loader<'_, B> {
                 steps: Some(self.delta_steps(name, hidden, part)?),
             });
         }
-        let shared = heads / key_heads;
-        let each = 2 * key_dim + 2 * shared * value_dim;
-        // The row of an element of values, or of gates, which are `shared * value_dim` rows later.
-        let value =
-            |element: usize| element / (shared * value_dim) * each + 2 * key_dim + element % (shared * value_dim);
-        let row = |channel: usize| match channel.checked_sub(2 * keys) {
-            Some(element) => value(element),
-            None => channel % keys / key_dim * each + channel / keys * key_dim + channel % key_dim,
-        };
+        let layer = part.whole;
         let all = self.host_linear(&format!("{name}.in_proj_qkvz"), 2 * (keys + inner), hidden, bias)?;
         Ok(Projections {
-            mixed: all.gathered(channels.into_iter().map(row)),
-            gate: all.gathered(part.values().map(|element| value(element) + shared * value_dim)),
+            mixed: all.gathered(channels.into_iter().map(|channel| layer.fused_row(channel))),
+            gate: all.gathered(part.values().map(|element| layer.fused_gate(element))),
             steps: Some(self.delta_steps(name, hidden, part)?),
         })
     }

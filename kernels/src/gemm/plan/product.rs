@@ -137,6 +137,8 @@ pub enum UnsupportedProduct {
     Ragged(u32),
     /// The rows of a gated weight are not whole groups of gate and up rows. Has the number of rows.
     Gated(u32),
+    /// FP4 codes, which only grouped products take.
+    Fp4,
     /// A block needs more shared memory than the device has. Has the bytes that it needs.
     Shared(u32),
 }
@@ -148,6 +150,7 @@ impl fmt::Display for UnsupportedProduct {
             Self::Large(m, n) => write!(f, "{m} tokens by {n} rows, each of which must be fewer than {MOST_ROWS}"),
             Self::Ragged(k) => write!(f, "rows of {k} elements, not a multiple of {}", VECTOR),
             Self::Gated(n) => write!(f, "a gated weight of {n} rows, not a multiple of 16"),
+            Self::Fp4 => write!(f, "FP4 codes outside of experts"),
             Self::Shared(bytes) => write!(f, "a block needs {bytes} bytes of shared memory, more than the GPU has"),
         }
     }

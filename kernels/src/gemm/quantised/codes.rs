@@ -22,6 +22,12 @@ pub trait FromCodes: Element {
     /// Converts four signed 8-bit codes to two pairs: bytes 0 and 2, and bytes 1 and 3.
     fn int8(word: u32) -> [u32; 2];
 
+    /// Value of an FP4 code, divided by the number that [`fp4`](Self::fp4) makes of it.
+    const FP4_FACTOR: f32;
+
+    /// Converts eight FP4 e2m1 codes to pairs in the order of [`int4`](Self::int4).
+    fn fp4(word: u32) -> [u32; 4];
+
     /// Converts four FP8 e4m3 codes to pairs in the order of [`int8`](Self::int8).
     fn fp8(word: u32) -> [u32; 2];
 
@@ -37,6 +43,8 @@ impl FromCodes for F16 {
     const ONE: u32 = 0x3c00_3c00;
     // The exponent's bias is 15 instead of 7.
     const FP8_FACTOR: f32 = 256.0;
+    // The exponent's bias is 15 instead of 1.
+    const FP4_FACTOR: f32 = 16_384.0;
 
     #[inline(always)]
     fn int4(word: u32) -> [u32; 4] {
@@ -57,6 +65,12 @@ impl FromCodes for F16 {
     }
 
     #[inline(always)]
+    fn fp4(word: u32) -> [u32; 4] {
+        let pair = |sign: u32, size: u32| sign & 0x8000_8000 | size & 0x0e00_0e00;
+        [pair(word << 12, word << 9), pair(word << 8, word << 5), pair(word << 4, word << 1), pair(word, word >> 3)]
+    }
+
+    #[inline(always)]
     fn fp8(word: u32) -> [u32; 2] {
         let size = |word: u32| word & 0x3f80_3f80;
         [(word << 8) & 0x8000_8000 | size(word << 7), word & 0x8000_8000 | size(word >> 1)]
@@ -66,6 +80,7 @@ impl FromCodes for F16 {
 impl FromCodes for Bf16 {
     const ONE: u32 = 0x3f80_3f80;
     const FP8_FACTOR: f32 = 1.0;
+    const FP4_FACTOR: f32 = 1.0;
 
     #[inline(always)]
     fn int4(word: u32) -> [u32; 4] {
@@ -83,6 +98,16 @@ impl FromCodes for Bf16 {
             Bf16x2(sign).mul_add(Bf16x2(0xbf80_bf80), Bf16x2(low)).to_bits()
         };
         [pair(word), pair(word >> 8)]
+    }
+
+    #[inline(always)]
+    fn fp4(word: u32) -> [u32; 4] {
+        // The exponent's bias is 127 instead of 1. A product with 2^126 corrects that.
+        let pair = |sign: u32, size: u32| {
+            let small = Bf16x2(sign & 0x8000_8000 | size & 0x01c0_01c0);
+            small.mul_add(Bf16x2(0x7e80_7e80), Bf16x2(0x8000_8000)).to_bits()
+        };
+        [pair(word << 12, word << 6), pair(word << 8, word << 2), pair(word << 4, word >> 2), pair(word, word >> 6)]
     }
 
     #[inline(always)]

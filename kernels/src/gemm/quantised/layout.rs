@@ -26,17 +26,32 @@ pub enum CodeForm {
     Int8 = 1,
     /// FP8 e4m3, without an offset.
     Fp8 = 2,
+    /// FP4 e2m1, without an offset. Only grouped products have kernels for it.
+    Fp4 = 3,
 }
 
 impl CodeForm {
-    /// All forms.
+    /// All forms that have kernels for dense products.
     pub const ALL: [CodeForm; 3] = [CodeForm::Int4, CodeForm::Int8, CodeForm::Fp8];
+
+    /// All forms that have kernels for grouped products.
+    pub const GROUPED: [CodeForm; 3] = [CodeForm::Int4, CodeForm::Int8, CodeForm::Fp4];
 
     /// Bits of a code.
     pub const fn bits(self) -> u32 {
         match self {
-            CodeForm::Int4 => 4,
+            CodeForm::Int4 | CodeForm::Fp4 => 4,
             CodeForm::Int8 | CodeForm::Fp8 => 8,
+        }
+    }
+
+    /// Returns the value of a code, divided by the number that kernels make of it.
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub(crate) const fn factor<T: super::codes::FromCodes>(self) -> f32 {
+        match self {
+            CodeForm::Int4 | CodeForm::Int8 => 1.0,
+            CodeForm::Fp8 => T::FP8_FACTOR,
+            CodeForm::Fp4 => T::FP4_FACTOR,
         }
     }
 
@@ -44,7 +59,7 @@ impl CodeForm {
     pub const fn least_group(self) -> u32 {
         match self {
             CodeForm::Int8 => 16,
-            CodeForm::Int4 | CodeForm::Fp8 => 32,
+            CodeForm::Int4 | CodeForm::Fp8 | CodeForm::Fp4 => 32,
         }
     }
 }
@@ -107,7 +122,7 @@ impl PackedShape {
         // The register of `mma`'s operand, and the half of that register.
         let (register, half) = (row / 8 + column / 8 * 2, column % 2);
         match self.form {
-            CodeForm::Int4 => {
+            CodeForm::Int4 | CodeForm::Fp4 => {
                 let bit = 4 * register + 16 * half;
                 (((step * 32 + lane) * 16 + tile * 4 + bit / 8) as usize, bit % 8)
             }
@@ -133,7 +148,7 @@ mod tests {
 
     #[test]
     fn every_code_and_every_scale_has_its_own_place() {
-        for form in CodeForm::ALL {
+        for form in CodeForm::ALL.into_iter().chain([CodeForm::Fp4]) {
             let shape = PackedShape { form, n: 16, k: 128, group: 32 };
             let elements = || (0..16).flat_map(|row| (0..128).map(move |column| (row, column)));
             let places: BTreeSet<_> = elements().map(|(row, column)| shape.code_place(row, column)).collect();

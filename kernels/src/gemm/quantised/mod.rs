@@ -59,6 +59,7 @@ pub const TOKENS: [u32; 4] = [8, 16, 32, 64];
 const INT4: u32 = CodeForm::Int4 as u32;
 const INT8: u32 = CodeForm::Int8 as u32;
 const FP8: u32 = CodeForm::Fp8 as u32;
+const FP4: u32 = CodeForm::Fp4 as u32;
 
 /// Bytes of one vector from each lane of a warp.
 const LANES_BYTES: u32 = 16 * warp::WARP_SIZE;
@@ -78,11 +79,11 @@ pub const fn stages(tokens: u32) -> u32 {
 
 /// Vectors of each fragment that a lane has in a step.
 const fn vectors(form: u32) -> u32 {
-    if form == INT4 { 1 } else { 2 }
+    if form == INT4 || form == FP4 { 1 } else { 2 }
 }
 
 /// Bytes of a ring slot: codes, scales, activations.
-const fn stage_bytes(form: u32, tokens: u32) -> u32 {
+pub(crate) const fn stage_bytes(form: u32, tokens: u32) -> u32 {
     rows(tokens) / FRAGMENT_ROWS * (vectors(form) * LANES_BYTES + SCALES_BYTES) + tokens * ROW_BYTES
 }
 
@@ -123,124 +124,180 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
     factor: f32,
     epilogue: u32,
 ) {
-    let (rows, stages, vectors) = (rows(TOKENS), stages(TOKENS), vectors(FORM));
-    let per_warp = rows / FRAGMENT_ROWS / WARPS;
+    let (rows, stages) = (rows(TOKENS), stages(TOKENS));
     let token_tiles = tiles(m, TOKENS);
     // SAFETY: a block exists only if there are tokens.
     unsafe { core::hint::assert_unchecked(token_tiles != 0) };
     let (row_tile, token_tile) = (thread::block_idx_x() / token_tiles, thread::block_idx_x() % token_tiles);
     let steps = tiles(k, DEPTH);
     let (first, last) = share(steps);
-    let (warp, lane) = (warp::warp_id(), warp::lane_id());
 
     let ring: *mut u8 = dynamic_shared_mem();
     let ring_offset = shared_offset(ring);
-    let stage_bytes = stage_bytes(FORM, TOKENS);
-    // Offsets of the warp's codes and scales in a slot, then of the activations.
-    let codes_at = warp * per_warp * vectors * LANES_BYTES + lane * 16;
-    let scales_start = rows / FRAGMENT_ROWS * vectors * LANES_BYTES;
-    let scales_at = scales_start + warp * per_warp * SCALES_BYTES;
-    let x_at = scales_start + rows / FRAGMENT_ROWS * SCALES_BYTES;
-
-    let first_fragment = (row_tile * WARPS + warp) * per_warp;
-    let fragments = tiles(n, FRAGMENT_ROWS);
-    let groups = (steps * DEPTH + (1 << group_shift) - 1) >> group_shift;
-    // Groups that a step has scales of: all of its own groups, or the one group that contains the step.
-    let of_step = if group_shift < 6 { DEPTH >> group_shift } else { 1 };
+    let first_fragment = (row_tile * WARPS + warp::warp_id()) * (rows / FRAGMENT_ROWS / WARPS);
+    let end = tiles(n, FRAGMENT_ROWS);
+    let weight = CodedRows::<FORM, TOKENS> { codes, scales, first: first_fragment, end, steps, group_shift };
     let x_source = TileCopy::<THREADS>::new(x, x_stride, m, k, token_tile * TOKENS);
     let x_copies = TileCopy::<THREADS>::copies(TOKENS);
     let copy = |place: u32, step: u32| {
         let place = ring_offset + place;
+        // SAFETY: all warps have read this slot, or it was never written. The operands have their shapes by this
+        // kernel's contract.
+        unsafe {
+            weight.copy(place, step);
+            let (x, place) = (x_source.of(step * DEPTH), place + CodedRows::<FORM, TOKENS>::X_START);
+            if x_copies > 0 {
+                x.copy(place, 0..x_copies);
+            } else if thread::thread_idx_x() < TOKENS * 8 {
+                x.copy(place, 0..1);
+            }
+        }
+    };
+    let mut sums: WarpSums = [[0.0; 4]; 16];
+    // SAFETY: all threads of the block are here. The ring has `stages` slots, and room for the sums. A tile's copies
+    // have been waited for when it is multiplied.
+    unsafe {
+        let multiply = |now: u32| weight.multiply::<T>(&mut sums, ring, now);
+        stream((stages, stage_bytes(FORM, TOKENS)), (first, last), copy, multiply);
+        if !add_up::<TOKENS>(&mut sums, workspace, counters) {
+            return;
+        }
+        let put = |staged: Staged, token: u32, fragment: u32, sums: [f32; 4]| {
+            CodedRows::<FORM, TOKENS>::put(staged, token, fragment, sums, factor);
+        };
+        let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
+        store::<T, TOKENS>(ring, rows, &sums, put, output, [token_tile * TOKENS, row_tile * rows]);
+    }
+}
+
+/// A warp's part of a quantised weight: one fragment of 16 rows, or two with more than 16 tokens, and where a slot of
+/// the ring has it.
+#[derive(Clone, Copy)]
+pub(crate) struct CodedRows<const FORM: u32, const TOKENS: u32> {
+    pub codes: *const Vector,
+    pub scales: *const Vector,
+    /// The warp's first fragment.
+    pub first: u32,
+    /// The fragment after the last one. Further ones become zeros.
+    pub end: u32,
+    /// Steps of a fragment.
+    pub steps: u32,
+    /// Base-2 logarithm of the columns of a group.
+    pub group_shift: u32,
+}
+
+impl<const FORM: u32, const TOKENS: u32> CodedRows<FORM, TOKENS> {
+    const PER_WARP: u32 = rows(TOKENS) / FRAGMENT_ROWS / WARPS;
+    const VECTORS: u32 = vectors(FORM);
+    /// Offset of the scales in a slot, and of the activations.
+    const SCALES_START: u32 = rows(TOKENS) / FRAGMENT_ROWS * vectors(FORM) * LANES_BYTES;
+    pub const X_START: u32 = Self::SCALES_START + rows(TOKENS) / FRAGMENT_ROWS * SCALES_BYTES;
+
+    /// Returns the offset of the lane's codes in a slot.
+    #[inline(always)]
+    fn codes_at() -> u32 {
+        warp::warp_id() * Self::PER_WARP * Self::VECTORS * LANES_BYTES + warp::lane_id() * 16
+    }
+
+    /// Returns the offset of the warp's scales in a slot.
+    #[inline(always)]
+    fn scales_at() -> u32 {
+        Self::SCALES_START + warp::warp_id() * Self::PER_WARP * SCALES_BYTES
+    }
+
+    /// Starts the copies of a step to the slot at `place` in shared memory.
+    ///
+    /// # Safety
+    /// No thread still reads the slot. The weight has the step, and the fragments before the end.
+    #[inline(always)]
+    pub unsafe fn copy(&self, place: u32, step: u32) {
+        let lane = warp::lane_id();
+        let groups = (self.steps * DEPTH + (1 << self.group_shift) - 1) >> self.group_shift;
+        // Groups that a step has scales of: all of its own groups, or the one group that contains the step.
+        let of_step = if self.group_shift < 6 { DEPTH >> self.group_shift } else { 1 };
         unroll!(f in [0 1] {
-            if f < per_warp {
-                let fragment = first_fragment + f;
+            if f < Self::PER_WARP {
+                let fragment = self.first + f;
                 // Fragments past the end become zeros.
-                let bytes = if fragment < fragments { 16 } else { 0 };
-                let vector = (fragment as usize * steps as usize + step as usize) * (vectors * warp::WARP_SIZE) as usize;
-                let from = codes.wrapping_add(vector + lane as usize);
-                let to = place + codes_at + f * vectors * LANES_BYTES;
-                // SAFETY: all warps have read this slot, or it was never written. The fragment and the step are within
-                // the weight, or the copy reads nothing.
+                let bytes = if fragment < self.end { 16 } else { 0 };
+                let vector = (fragment as usize * self.steps as usize + step as usize)
+                    * (Self::VECTORS * warp::WARP_SIZE) as usize;
+                let from = self.codes.wrapping_add(vector + lane as usize);
+                let to = place + Self::codes_at() + f * Self::VECTORS * LANES_BYTES;
+                // SAFETY: the slot is free, by this function's contract. The fragment and the step are within the
+                // weight, or the copy reads nothing.
                 unsafe {
                     cp_async::copy_cg_zero_fill(to, from.cast(), bytes);
-                    if vectors == 2 {
+                    if Self::VECTORS == 2 {
                         let from = from.wrapping_add(warp::WARP_SIZE as usize);
                         cp_async::copy_cg_zero_fill(to + LANES_BYTES, from.cast(), bytes);
                     }
                     // Four lanes copy the 16 words of a group.
                     if lane < 4 * of_step {
-                        let group = (step * DEPTH) >> group_shift;
+                        let group = (step * DEPTH) >> self.group_shift;
                         let vector = (fragment as usize * groups as usize + group as usize) * 4 + lane as usize;
-                        let to = place + scales_at + f * SCALES_BYTES + lane * 16;
-                        cp_async::copy_cg_zero_fill(to, scales.wrapping_add(vector).cast(), bytes);
+                        let to = place + Self::scales_at() + f * SCALES_BYTES + lane * 16;
+                        cp_async::copy_cg_zero_fill(to, self.scales.wrapping_add(vector).cast(), bytes);
                     }
                 }
             }
         });
-        // SAFETY: the slot is the same, and `x` has its shape by this kernel's contract.
-        unsafe {
-            let x = x_source.of(step * DEPTH);
-            if x_copies > 0 {
-                x.copy(place + x_at, 0..x_copies);
-            } else if thread::thread_idx_x() < TOKENS * 8 {
-                x.copy(place + x_at, 0..1);
-            }
-        }
-    };
-    let x_place = x_at + place_steps();
+    }
 
-    let mut sums: WarpSums = [[0.0; 4]; 16];
-    let eighths = (TOKENS / 8) as usize;
-    let multiply = |now: u32| {
+    /// Adds the products of the slot at offset `now` in the ring.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together, and the slot's copies have been waited for.
+    #[inline(always)]
+    pub unsafe fn multiply<T: FromCodes>(&self, sums: &mut WarpSums, ring: *mut u8, now: u32) {
+        let (ring_offset, x_place) = (shared_offset(ring), Self::X_START + place_steps());
         let at = ring.wrapping_add(now as usize);
         // SAFETY: all lanes of a warp are here together, and the tile's copies have been waited for.
         unsafe {
             // Load all words at once, since the compiler would load half vectors where they are used, with bank
             // conflicts.
             let words = |f: u32| {
-                let from = at.add((codes_at + f * vectors * LANES_BYTES) as usize);
+                let from = at.add((Self::codes_at() + f * Self::VECTORS * LANES_BYTES) as usize);
                 let Vector([a, b, c, d]) = *from.cast::<Vector>();
-                if vectors == 1 {
+                if Self::VECTORS == 1 {
                     return [[a, b, 0, 0], [c, d, 0, 0]];
                 }
                 let Vector([e, f, g, h]) = *from.add(LANES_BYTES as usize).cast::<Vector>();
                 [[a, b, c, d], [e, f, g, h]]
             };
             let upper = words(0);
-            let lower = if per_warp == 2 { words(1) } else { upper };
+            let lower = if Self::PER_WARP == 2 { words(1) } else { upper };
             unroll!(pair in [0 1] {
-                let scales = at.add(scales_at as usize);
-                let a = factors::<T, FORM>(upper[pair as usize], scales, pair, group_shift);
+                let scales = at.add(Self::scales_at() as usize);
+                let a = factors::<T, FORM>(upper[pair as usize], scales, pair, self.group_shift);
                 let mut further = a;
-                if per_warp == 2 {
+                if Self::PER_WARP == 2 {
                     let scales = scales.add(SCALES_BYTES as usize);
-                    further = factors::<T, FORM>(lower[pair as usize], scales, pair, group_shift);
+                    further = factors::<T, FORM>(lower[pair as usize], scales, pair, self.group_shift);
                 }
                 unroll!(j in [0 1 2 3 4 5 6 7] {
                     if j * 8 < TOKENS {
                         let b = load(ring_offset + now, x_place + j * 8 * ROW_BYTES, 2 * pair, 0);
                         let j = j as usize;
                         a.multiply::<T, FORM>(&mut sums[j], b);
-                        if per_warp == 2 {
-                            further.multiply::<T, FORM>(&mut sums[(j + eighths) % 16], b);
+                        if Self::PER_WARP == 2 {
+                            further.multiply::<T, FORM>(&mut sums[(j + (TOKENS / 8) as usize) % 16], b);
                         }
                     }
                 });
             });
         }
-    };
-    // SAFETY: all threads of the block are here. The ring has `stages` slots, and room for the sums.
-    unsafe {
-        stream((stages, stage_bytes), (first, last), copy, multiply);
-        if !add_up::<TOKENS>(&mut sums, workspace, counters) {
-            return;
-        }
-        let put = |staged: Staged, token: u32, fragment: u32, [a, b, c, d]: [f32; 4]| {
-            let row = (warp * per_warp + fragment) * FRAGMENT_ROWS;
-            staged.put_of_weight(token, row, [a * factor, b * factor, c * factor, d * factor]);
-        };
-        let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
-        store::<T, TOKENS>(ring, rows, &sums, put, output, [token_tile * TOKENS, row_tile * rows]);
+    }
+
+    /// Stores 16 rows of the warp's sums of eight tokens, times `factor`. See [`super::tiles::stage`].
+    ///
+    /// # Safety
+    /// As for [`Staged::put_of_weight`].
+    #[inline(always)]
+    pub unsafe fn put(staged: Staged, token: u32, fragment: u32, [a, b, c, d]: [f32; 4], factor: f32) {
+        let row = (warp::warp_id() * Self::PER_WARP + fragment) * FRAGMENT_ROWS;
+        // SAFETY: by this function's contract.
+        unsafe { staged.put_of_weight(token, row, [a * factor, b * factor, c * factor, d * factor]) }
     }
 }
 
@@ -277,6 +334,8 @@ unsafe fn factors<T: FromCodes, const FORM: u32>(
     let scale = |words: [u32; 2]| [F16x2(words[0]).to_f32()[0], F16x2(words[1]).to_f32()[0]];
     let (first, second) = if FORM == INT4 {
         (T::int4(a), T::int4(b))
+    } else if FORM == FP4 {
+        (T::fp4(a), T::fp4(b))
     } else {
         let join = |low: u32, high: u32| {
             let ([a, b], [c, d]) =
@@ -286,7 +345,7 @@ unsafe fn factors<T: FromCodes, const FORM: u32>(
         (join(a, b), join(c, d))
     };
     let offset = |codes: [u32; 4], words: [u32; 2]| {
-        if FORM == FP8 {
+        if FORM == FP8 || FORM == FP4 {
             return codes;
         }
         let twice = |word: u32| word & 0xffff_0000 | word >> 16;

@@ -3,7 +3,6 @@
 use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
 use cuda_std::vector::Vector;
 
-use super::codes::FromCodes;
 use super::layout::{CodeForm, PackedShape};
 use super::{THREADS, gemm_quantised, rows, shared_bytes};
 use crate::element::ElementType;
@@ -56,6 +55,9 @@ impl QuantisedPlan {
     ) -> Result<QuantisedPlan, UnsupportedProduct> {
         if let Err(why) = product.check() {
             return Err(why);
+        }
+        if let CodeForm::Fp4 = form {
+            return Err(UnsupportedProduct::Fp4);
         }
         let Product { m, k, .. } = product;
         let tokens = match m {
@@ -125,7 +127,7 @@ impl QuantisedPlan {
         let Product { m, n, k, epilogue } = self.product;
         let (epilogue, group_shift) = (epilogue.bits(), self.group.trailing_zeros());
         with_element!(element, T => {
-            let factor = if let CodeForm::Fp8 = self.form { factor * T::FP8_FACTOR } else { factor };
+            let factor = factor * self.form.factor::<T>();
             let args = gemm_quantised {
                 x, codes, scales, bias, out, workspace, counters, x_stride, out_stride, m, n, k, group_shift, factor, epilogue,
             };
@@ -142,6 +144,7 @@ impl QuantisedPlan {
                 (CodeForm::Fp8, 16) => args.instance::<T, 2, 16>(),
                 (CodeForm::Fp8, 32) => args.instance::<T, 2, 32>(),
                 (CodeForm::Fp8, _) => args.instance::<T, 2, 64>(),
+                (CodeForm::Fp4, _) => unreachable!("plans refuse FP4"),
             }
         })
     }

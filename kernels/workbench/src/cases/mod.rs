@@ -4,6 +4,7 @@ mod cache;
 mod communicator;
 pub mod decode;
 pub mod embedding;
+pub mod experts;
 pub mod gemm;
 pub mod latent;
 pub mod norm;
@@ -28,6 +29,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         decode::cases,
         embedding::cases,
         latent::cases,
+        experts::cases,
         norm::cases,
         paper::cases,
         quantised::cases,
@@ -45,6 +47,6 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
 }
 
 /// Returns the error of results that must be exact: zero or infinity.
-fn exact<T: PartialEq>(results: &[T], truth: &[T]) -> f64 {
+pub(crate) fn exact<T: PartialEq>(results: &[T], truth: &[T]) -> f64 {
     if results == truth { 0.0 } else { f64::INFINITY }
 }

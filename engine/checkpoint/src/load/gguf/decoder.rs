@@ -72,7 +72,7 @@ impl Decoder<'_> {
 
     /// Writes the sizes of feed-forward layers, and the numbers of experts.
     fn feed_forward(&mut self) -> Result<()> {
-        use Architecture::{GptOss, Qwen2Moe, Qwen3Moe};
+        use Architecture::{GptOss, Qwen2Moe, Qwen3Moe, Qwen3Next, Qwen35Moe};
         let Some(experts) = self.decoder.experts() else {
             self.of_layers("feed_forward_length", |layer| layer.inner);
             return Ok(());
@@ -96,7 +96,7 @@ impl Decoder<'_> {
         }
         let biased = match self.architecture {
             Qwen2Moe => [true, false],
-            Qwen3Moe => [false; 2],
+            Qwen3Moe | Qwen3Next | Qwen35Moe => [false; 2],
             GptOss => [true; 2],
             _ => return Ok(()),
         };
@@ -139,8 +139,8 @@ impl Decoder<'_> {
 
     /// Writes the sizes of layers that keep a state.
     fn states(&mut self) -> Result<()> {
-        let mut layers = self.decoder.layers.iter().enumerate().filter_map(|(i, layer)| Some((i, layer.recurrent?)));
-        let Some((_, layer)) = layers.next() else { return Ok(()) };
+        let layers = &self.decoder.layers;
+        let Some(layer) = layers.iter().find_map(|layer| layer.recurrent) else { return Ok(()) };
         if layer.kind == RecurrentKind::Convolution {
             self.u32("shortconv.l_cache", layer.kernel);
             return Ok(());
@@ -154,24 +154,18 @@ impl Decoder<'_> {
         ] {
             self.u32(key, value);
         }
-        let attention: Vec<usize> = self
-            .decoder
-            .layers
-            .iter()
-            .enumerate()
-            .filter(|(_, layer)| layer.recurrent.is_none())
-            .map(|(i, _)| i)
-            .collect();
         match self.architecture {
             Architecture::GraniteHybrid => {
-                let rotates = attention.iter().any(|i| self.decoder.layers[*i].rope.is_some());
+                let rotates = layers.iter().any(|layer| layer.rope.is_some());
                 let name = self.name("rope.scaling.finetuned");
                 self.entries.bool(&name, rotates);
             }
             _ => {
                 // llama.cpp derives the layers from this number.
-                let interval = attention.first().map_or(self.decoder.layers.len() + 1, |first| first + 1);
-                if (0..self.decoder.layers.len()).any(|i| attention.contains(&i) != (i + 1).is_multiple_of(interval)) {
+                let interval = 1 + layers.iter().position(|layer| layer.recurrent.is_none()).unwrap_or(layers.len());
+                let fits =
+                    |(i, layer): (usize, &DecoderLayer)| layer.recurrent.is_none() == (i + 1).is_multiple_of(interval);
+                if !layers.iter().enumerate().all(fits) {
                     return Err(refused("other layers than usual keep a state"));
                 }
                 self.u32("full_attention_interval", interval);

@@ -49,9 +49,6 @@ pub fn save(
     written.u32("general.quantization_version", 2);
     written.u32("general.file_type", kind.number());
     entries::config(&mut written, architecture, &config)?;
-    if architecture == Architecture::GraniteHybrid {
-        weights.divide_shared_experts()?;
-    }
     entries::generation(&mut written, &config, &files.generation_config()?);
     entries::tokenizer(&mut written, &text.tokenizer_json, config.vocab_size, text.adds_bos)?;
     if let Some(template) = files.chat_template()? {

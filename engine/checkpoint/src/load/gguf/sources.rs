@@ -8,15 +8,11 @@ use super::file_type::{FileType, Role};
 use super::names::Architecture;
 use super::tiling::Tiling;
 use super::writer::{Stored, Tensor};
-use crate::config::{Experts, Latent, ModelConfig, ModelFamily};
+use crate::config::{Experts, Latent, ModelConfig, ModelFamily, Recurrent};
 use crate::error::{Error, Result};
 use crate::load::Weights;
 use crate::quantised::{QuantType, encode};
 use crate::tensor::{DType, HostTensor};
-
-/// Parts of the names of matrices that keep their type, because small errors in them matter: routers and the rates of
-/// states.
-const KEPT: [&str; 4] = ["position_embd", "ffn_gate_inp.", "ssm_alpha", "ssm_beta"];
 
 /// One or several tensors of the model that become one or two tensors of the file.
 pub(super) struct Source {
@@ -30,12 +26,14 @@ pub(super) struct Source {
     interleaved: Option<usize>,
     /// Whether one is added to each element.
     adds_one: bool,
-    /// The order of heads, if it is not the model's.
+    /// The order of value heads, if it is not the model's.
     tiling: Option<Tiling>,
-    /// With `Some`, the tensors to write are the projections from latent vectors to keys, transposed, and to values. They
-    /// are one tensor in the model.
+    /// With `Some`, the tensors to write are the convolution's channels and the gates of a delta net.
+    fused: Option<Recurrent>,
+    /// With `Some`, the tensors to write are the projections from latent vectors to keys, transposed, and to values.
     latent: Option<Latent>,
-    /// The tensors to write. Two are the gate and the up projections of experts, which are one tensor in the model.
+    /// The tensors to write. Two are the gate and the up projections of experts, which are one tensor in the model, or the
+    /// parts of a delta net's fused projection.
     pub tensors: Vec<Tensor>,
     /// Whether rows of gate and up alternate.
     alternating: bool,
@@ -94,11 +92,20 @@ impl List<'_> {
     fn source(&self, name: &str, names: Vec<String>) -> Option<Source> {
         let List { architecture, config, experts, weights, .. } = *self;
         let shape = weights.shape(names.first()?)?.to_vec();
+        let layer = match &config.family {
+            ModelFamily::Decoder(decoder) => decoder.layers.iter().find_map(|layer| layer.recurrent),
+            _ => None,
+        };
+        let fused = layer.filter(|_| name.ends_with(".in_proj_qkvz.weight"));
         // Only files of Gemma 4 have gate and up in one tensor.
-        let is_split = name.contains(".experts.gate_up_proj.") && architecture != Architecture::Gemma4;
-        let own_names = match is_split {
-            true => ["gate", "up"].map(|part| name.replace("gate_up", part)).to_vec(),
-            false => vec![name.to_owned()],
+        let is_gate_up = ["experts", "shared_expert"].iter().any(|of| name.contains(&format!(".{of}.gate_up_proj.")));
+        let is_split = is_gate_up && architecture != Architecture::Gemma4;
+        // In a model without other experts, the shared one is the feed-forward layer.
+        let own = if experts.is_none() { name.replace(".shared_expert.", ".") } else { name.to_owned() };
+        let own_names = match (is_split, fused) {
+            (_, Some(_)) => ["qkv", "z"].map(|part| own.replace("qkvz", part)).to_vec(),
+            (true, None) => ["gate", "up"].map(|part| own.replace("gate_up", part)).to_vec(),
+            (false, None) => vec![own],
         };
         let file_names: Option<Vec<String>> = own_names.iter().map(|name| architecture.file_name(name)).collect();
         let file_names = file_names?;
@@ -124,35 +131,28 @@ impl List<'_> {
             stored_shape.insert(0, names.len());
         }
         if is_split {
-            stored_shape[1] /= 2;
+            let rows = stored_shape.len() - 2;
+            stored_shape[rows] /= 2;
         }
+        self.reshape(file_name, &mut stored_shape);
         if file_name.contains("ffn_gate_inp_shexp") {
             // It is a vector in files.
             stored_shape.retain(|extent| *extent != 1);
         }
-        let is_kernel = file_name.ends_with("conv1d.weight") || file_name.ends_with("shortconv.conv.weight");
-        if is_kernel {
-            stored_shape.retain(|extent| *extent != 1);
-        }
-        if architecture == Architecture::GraniteHybrid {
-            // llama.cpp has groups of heads. These models have one group.
-            match file_name.rsplit('.').next() {
-                Some("ssm_a" | "ssm_d") => stored_shape.push(1),
-                _ if file_name.ends_with("ssm_norm.weight") => stored_shape.insert(0, 1),
-                _ => {}
-            }
-        }
-        let stored = match is_kernel || shape.len() == 1 {
-            true => Stored::Float(DType::F32),
-            false => self.stored(file_name, &names[0], &stored_shape),
-        };
+        let stored = self.stored(file_name, &names[0], &stored_shape);
         let heads = if name.contains("q_proj") { config.heads } else { config.kv_heads };
         let (interleaved, adds_one) = (architecture.interleaves(file_name), architecture.adds_one(file_name));
         let tiling = Tiling::of(architecture, config, file_name);
-        let tensor = |name| Tensor { name, shape: stored_shape.clone(), stored };
-        let tensors = file_names.into_iter().map(tensor).collect();
+        let tensor = |(which, name): (usize, String)| {
+            let mut shape = stored_shape.clone();
+            if let Some(layer) = fused {
+                shape[0] = [layer.channels(), layer.inner()][which];
+            }
+            Tensor { name, shape, stored }
+        };
+        let tensors = file_names.into_iter().enumerate().map(tensor).collect();
         let interleaved = interleaved.then_some(heads);
-        Some(Source { names, shape, transposed, interleaved, adds_one, tiling, latent: None, tensors, alternating })
+        Some(Source { names, shape, transposed, interleaved, adds_one, tiling, fused, latent: None, tensors, alternating })
     }
 
     /// Returns the two stacks of matrices of a layer that files have in place of the projection from latent vectors.
@@ -163,10 +163,38 @@ impl List<'_> {
             let stored = self.stored(&name, &names[0], &shape);
             Tensor { name, shape, stored }
         };
-        let tensors = vec![tensor("attn_k_b", rank, unrotated), tensor("attn_v_b", value, rank)];
-        let (transposed, interleaved, adds_one, tiling, alternating) = (false, None, false, None, false);
-        let latent = Some(latent);
-        Some(Source { names, shape, transposed, interleaved, adds_one, tiling, latent, tensors, alternating })
+        Some(Source {
+            transposed: false,
+            interleaved: None,
+            adds_one: false,
+            tiling: None,
+            fused: None,
+            latent: Some(latent),
+            tensors: vec![tensor("attn_k_b", rank, unrotated), tensor("attn_v_b", value, rank)],
+            alternating: false,
+            names,
+            shape,
+        })
+    }
+
+    /// Whether a tensor is never quantised. Small errors in routers change their choices, and small errors in the rates of
+    /// states add up.
+    fn stays_float(&self, file_name: &str) -> bool {
+        let parts = [".ffn_gate_inp.", ".ssm_alpha.", ".ssm_beta.", ".ssm_ba.", ".ssm_norm."];
+        parts.iter().chain(&KERNELS).any(|part| file_name.contains(part))
+    }
+
+    /// Gives a tensor of a layer with states the dimensions that llama.cpp expects.
+    fn reshape(&self, file_name: &str, shape: &mut Vec<usize>) {
+        if KERNELS.iter().any(|part| file_name.contains(part)) {
+            shape.retain(|extent| *extent != 1);
+        }
+        // llama.cpp divides heads of Mamba-2 into groups. These models have one group.
+        match file_name.split_once(".ssm_") {
+            Some((_, "a" | "d")) if self.architecture == Architecture::GraniteHybrid => shape.push(1),
+            Some((_, "norm.weight")) if self.architecture == Architecture::GraniteHybrid => shape.insert(0, 1),
+            _ => {}
+        }
     }
 
     /// Returns the type of the tensor `file_name` with this shape. `name` is a tensor of the model that it comes from.
@@ -182,14 +210,17 @@ impl List<'_> {
         };
         let own = Stored::Float(self.weights.dtype());
         match shape {
-            [_, _] if KEPT.iter().any(|part| file_name.contains(part)) => own,
-            [_, .., cols] if file_name.ends_with(".weight") => kind
+            [_, _] if file_name.starts_with("position_embd") => own,
+            [_, .., cols] if file_name.ends_with(".weight") && !self.stays_float(file_name) => kind
                 .of_matrix(role(file_name, self.config.tie_word_embeddings), self.config.layers, *cols)
                 .map_or(own, Stored::Quantised),
             _ => Stored::Float(DType::F32),
         }
     }
 }
+
+/// Parts of the names of convolutions.
+const KERNELS: [&str; 2] = [".ssm_conv1d.weight", ".shortconv.conv.weight"];
 
 /// Returns the role of the matrix that files call `name`. If it `is_tied`, the embedding serves as the output matrix.
 fn role(name: &str, is_tied: bool) -> Role {
@@ -258,8 +289,9 @@ impl Source {
         tensor
     }
 
-    /// Returns the keys' (0) or the values' part (1) of a head, or the outputs of the gate or of the up projection. They are rows of an expert's matrix, and columns
-    /// of the biases of all experts.
+    /// Returns the outputs of the gate (0) or of the up projection (1). They are rows of an expert's matrix, and columns
+    /// of the biases of all experts. In a delta net, returns the channels (0) or the gates (1). Of a head's projection from
+    /// latent vectors, returns the keys' part (0) or the values' part (1).
     fn half(&self, both: &HostTensor, which: usize) -> HostTensor {
         if let Some(Latent { unrotated, value, .. }) = self.latent {
             return match which {
@@ -267,12 +299,18 @@ impl Source {
                 _ => both.rows(unrotated..unrotated + value),
             };
         }
+        if let Some(layer) = self.fused {
+            return match which {
+                0 => both.gathered((0..layer.channels()).map(|channel| layer.fused_row(channel))),
+                _ => both.gathered((0..layer.inner()).map(|element| layer.fused_gate(element))),
+            };
+        }
         let outputs = |both: &HostTensor| {
             let half = both.shape()[0] / 2;
             let order = |row: usize| if self.alternating { row % half * 2 + row / half } else { row };
             both.reordered(order).into_rows(which * half..(which + 1) * half)
         };
-        let is_stacked_bias = self.names.len() == 1 && self.shape.len() == 2;
+        let is_stacked_bias = self.names.len() == 1 && self.shape.len() == 2 && self.names[0].contains(".experts.");
         if is_stacked_bias { outputs(&both.transposed()).transposed() } else { outputs(both) }
     }
 

@@ -7,8 +7,9 @@
 //! | Q4_1, Q4_K | 4 bits | scales and offsets (minimum / scale) to f16; then code minus offset to f16 |
 //! | Q5_1, Q2_K, Q3_K, Q5_K, Q6_K, IQ4_XS | 8 bits | like Q4_K |
 //! | FP8 | FP8 | scales to f16 |
+//! | MXFP4 | FP4 | none |
 //!
-//! MXFP4 has no form and becomes 16-bit elements.
+//! Only experts have kernels for FP4, and they have none for FP8. Other such projections become 16-bit elements.
 //!
 //! A rounded scale causes an error of at most `2^-11` of an element's code times its scale. With a minimum, `2^-11` of
 //! the minimum and of the element itself are added. Scales are stored divided by a common power of two. So the range of
@@ -29,6 +30,15 @@ pub struct CodePacking {
     form: CodeForm,
     /// Columns per group.
     group: u32,
+}
+
+/// The kernels that read a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Kernels for one projection.
+    Dense,
+    /// Kernels for the projections of all experts.
+    Grouped,
 }
 
 /// A row of a quantised matrix with its groups one after the other, or `None` for a row of zeros.
@@ -63,7 +73,7 @@ const LARGEST_OFFSET: f32 = 30_000.0;
 impl CodePacking {
     /// Selects a form for projections with these weights and this type of activations. Returns `None` if they need
     /// 16-bit elements: if a weight is not quantised or has reordered columns, or the types cannot be combined.
-    pub fn for_weights(weights: &[&HostTensor], element: ElementType) -> Option<CodePacking> {
+    pub fn for_weights(weights: &[&HostTensor], element: ElementType, usage: Use) -> Option<CodePacking> {
         let one = |tensor: &&HostTensor| {
             let is_matrix = matches!(*tensor.shape(), [rows, cols] if rows > 0 && cols > 0);
             let kind = tensor.quantised().filter(|_| is_matrix && tensor.order().is_none())?;
@@ -74,8 +84,10 @@ impl CodePacking {
                 QuantType::Q2_K | QuantType::Q3_K | QuantType::Q5_K | QuantType::Q6_K => CodeForm::Int8,
                 QuantType::IQ4_XS => CodeForm::Int8,
                 QuantType::Q4_0 | QuantType::Q4_1 | QuantType::Q4_K => CodeForm::Int4,
-                QuantType::MXFP4 => return None,
+                QuantType::MXFP4 if usage == Use::Dense => return None,
+                QuantType::MXFP4 => CodeForm::Fp4,
                 QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => CodeForm::Int4,
+                QuantType::Fp8G32 | QuantType::Fp8G128 if usage == Use::Grouped => return None,
                 QuantType::Fp8G32 | QuantType::Fp8G128 => CodeForm::Fp8,
             };
             Some(CodePacking { form, group: kind.part() as u32 })
@@ -84,7 +96,7 @@ impl CodePacking {
         let both = |a: CodePacking, b: CodePacking| {
             let form = match (a.form, b.form) {
                 (a, b) if a == b => a,
-                (CodeForm::Fp8, _) | (_, CodeForm::Fp8) => return None,
+                (CodeForm::Fp8 | CodeForm::Fp4, _) | (_, CodeForm::Fp8 | CodeForm::Fp4) => return None,
                 _ => CodeForm::Int8,
             };
             Some(CodePacking { form, group: a.group.min(b.group) })
@@ -136,6 +148,8 @@ fn put_row(shape: PackedShape, row: u32, kind: QuantType, bytes: &[u8], codes: &
             let (scale, min) = group.scale_and_min(kind, part);
             // Codes of 8 bits are signed, so their zero is already subtracted.
             let zero = if shape.form == CodeForm::Int4 { f32::from(group.zero) } else { 0.0 };
+            // The numbers of FP4 codes are half of the integers that scales multiply.
+            let scale = if shape.form == CodeForm::Fp4 { 2.0 * scale } else { scale };
             let is_constant = min.abs() > LARGEST_OFFSET * scale.abs();
             let scale = if is_constant {
                 GroupScale { scale: min, min: 0.0, zero: 1.0 }
@@ -149,7 +163,7 @@ fn put_row(shape: PackedShape, row: u32, kind: QuantType, bytes: &[u8], codes: &
                 for (at, &quant) in (column..).zip(quants) {
                     let (byte, bit) = shape.code_place(row, at);
                     codes[byte] |= match shape.form {
-                        CodeForm::Int4 => quant << bit,
+                        CodeForm::Int4 | CodeForm::Fp4 => quant << bit,
                         CodeForm::Int8 => group.number(kind, quant) as u8,
                         CodeForm::Fp8 => quant,
                     };

@@ -6,10 +6,11 @@ use crate::backend::cuda::gpu;
 use std::ops::Range;
 use std::sync::Arc;
 
+use kernels::experts::product::ROW_MULTIPLE;
 use kernels::gemm::epilogue::GATED_ROWS;
 use kernels::layout::VECTOR;
 
-use crate::backend::cuda::memory::packed::{CodePacking, CodedMatrix, QuantisedRow};
+use crate::backend::cuda::memory::packed::{CodePacking, CodedMatrix, QuantisedRow, Use};
 use crate::backend::cuda::memory::tensor::CodedWeight;
 use crate::backend::cuda::{CudaBackend, CudaProjection, CudaQkvProjection, CudaWeight};
 use crate::backend::{HostLinear, HostQkv};
@@ -52,7 +53,7 @@ impl CudaBackend {
     pub(in crate::backend::cuda) fn load_projection(&self, tensor: HostTensor) -> Result<CudaWeight> {
         if tensor.quantised().is_some() {
             let parts = concatenated(&[&tensor]);
-            if let Some(weight) = self.load_codes(&[&tensor], &parts)? {
+            if let Some(weight) = self.load_codes(&[&tensor], &parts, Use::Dense)? {
                 return Ok(weight);
             }
             self.note_widened(&tensor);
@@ -61,8 +62,8 @@ impl CudaBackend {
     }
 
     /// Copies the rows of quantised weights to the device as codes. Returns `None` if no kernel supports them.
-    fn load_codes(&self, weights: &[&HostTensor], parts: &[ProjectionRows]) -> Result<Option<CudaWeight>> {
-        let Some(packing) = CodePacking::for_weights(weights, self.element) else { return Ok(None) };
+    fn load_codes(&self, weights: &[&HostTensor], parts: &[ProjectionRows], usage: Use) -> Result<Option<CudaWeight>> {
+        let Some(packing) = CodePacking::for_weights(weights, self.element, usage) else { return Ok(None) };
         let rows: Vec<QuantisedRow<'_>> = parts.iter().flat_map(|part| part.quantised(weights)).collect();
         let cols = weights[0].shape()[1];
         let Some(CodedMatrix { shape, factor, codes, scales }) = packing.pack(&rows, cols, self.element) else {
@@ -121,6 +122,24 @@ impl CudaBackend {
         projections: impl Into<Vec<HostLinear>>,
         parts: impl Fn(&[&HostTensor]) -> Vec<ProjectionRows>,
     ) -> Result<CudaProjection> {
+        self.fuse_for(Use::Dense, projections, parts)
+    }
+
+    /// Like [`fuse`](Self::fuse), for projections of all experts.
+    pub(in crate::backend::cuda) fn fuse_experts(
+        &self,
+        projections: Vec<HostLinear>,
+        parts: impl Fn(&[&HostTensor]) -> Vec<ProjectionRows>,
+    ) -> Result<CudaProjection> {
+        self.fuse_for(Use::Grouped, projections, parts)
+    }
+
+    fn fuse_for(
+        &self,
+        usage: Use,
+        projections: impl Into<Vec<HostLinear>>,
+        parts: impl Fn(&[&HostTensor]) -> Vec<ProjectionRows>,
+    ) -> Result<CudaProjection> {
         let (weights, biases): (Vec<_>, Vec<_>) =
             projections.into().into_iter().map(|HostLinear { weight, bias }| (weight, bias)).unzip();
         let biases: Vec<&HostTensor> = biases.iter().flatten().collect();
@@ -129,7 +148,7 @@ impl CudaBackend {
         }
         let all: Vec<&HostTensor> = weights.iter().collect();
         let parts = parts(&all);
-        let coded = self.load_codes(&all, &parts)?;
+        let coded = self.load_codes(&all, &parts, usage)?;
         let rows = parts.iter().map(|part| part.rows.len() + part.zeros).sum();
         let join = |tensors: &[&HostTensor], cols: usize| -> Result<CudaWeight> {
             self.expect_dtype(tensors)?;
@@ -213,12 +232,19 @@ pub fn concatenated(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
 }
 
 /// Interleaves the rows of gate and up as defined by [`gated_row`](kernels::gemm::epilogue::gated_row), padding the
-/// last of each.
+/// last of each. With several pairs of gate and up, concatenates the pairs.
 pub fn interleaved(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
     let (rows, step) = (weights[0].shape()[0], GATED_ROWS as usize);
-    let both = |first: usize| {
+    let both = |gate: usize, first: usize| {
         let end = (first + step).min(rows);
-        [0, 1].map(|projection| ProjectionRows { projection, rows: first..end, zeros: first + step - end })
+        [gate, gate + 1].map(|projection| ProjectionRows { projection, rows: first..end, zeros: first + step - end })
     };
-    (0..rows).step_by(step).flat_map(both).collect()
+    let pairs = (0..weights.len()).step_by(2);
+    pairs.flat_map(|gate| (0..rows).step_by(step).flat_map(move |first| both(gate, first))).collect()
+}
+
+/// Concatenates the rows of several projections, each padded to whole fragments.
+pub fn padded_each(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
+    let pad = |rows: usize| rows.next_multiple_of(ROW_MULTIPLE as usize) - rows;
+    concatenated(weights).into_iter().map(|part| ProjectionRows { zeros: pad(part.rows.len()), ..part }).collect()
 }

@@ -4,6 +4,7 @@
 mod attention;
 mod elementwise;
 pub(super) mod latent;
+pub(super) mod experts;
 pub(super) mod linear;
 pub(super) mod paper;
 mod qkv;

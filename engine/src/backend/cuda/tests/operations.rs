@@ -14,13 +14,13 @@ const DIM: usize = 32;
 const EPS: f32 = 1e-5;
 
 /// Something to compute on a device.
-trait Computation {
+pub(super) trait Computation {
     /// Loads weights, calls `ready`, and computes a matrix.
     fn run<B: Backend>(&self, b: &B, ready: &dyn Fn()) -> B::Tensor;
 }
 
 /// Reproducible numbers in `[-1, 1)`, rounded to f16.
-fn host(seed: u64, shape: &[usize]) -> HostTensor {
+pub(super) fn host(seed: u64, shape: &[usize]) -> HostTensor {
     let mut seed = seed;
     let numbers = (0..shape.iter().product()).map(|_| splitmix::unit(&mut seed) as f32).collect();
     HostTensor::from_f32(shape.to_vec(), numbers).to_dtype(DType::F16)
@@ -41,7 +41,7 @@ fn rows<B: Backend>(b: &B, table: &B::Weight) -> B::Tensor {
     b.embed_tokens(table, 0..TOKENS, None, &inputs(b))
 }
 
-fn on_cpu(computation: &impl Computation) -> Vec<f32> {
+pub(super) fn on_cpu(computation: &impl Computation) -> Vec<f32> {
     let cpu = CpuBackend::new(Some(1)).unwrap();
     let result = computation.run(&cpu, &|| ());
     cpu.download(&result).unwrap()
@@ -53,9 +53,15 @@ fn on_gpu(computation: &impl Computation, kv_dtype: KvDtype) -> Vec<f32> {
         r#"{{"model_type": "llama", "hidden_size": {HIDDEN}, "num_attention_heads": {HEADS}, "head_dim": {DIM},
             "num_key_value_heads": {KV_HEADS}, "num_hidden_layers": 1}}"#
     );
+    on_gpu_of(&json, computation, kv_dtype, false)
+}
+
+/// Like [`on_gpu`], on a device that was opened for the model with this configuration.
+pub(super) fn on_gpu_of(json: &str, computation: &impl Computation, kv_dtype: KvDtype, is_quantised: bool) -> Vec<f32> {
     let (config, driver) = (ModelConfig::from_json(json.as_bytes()).unwrap(), Driver::emulator().unwrap());
     let options = Options { kv_dtype: Some(kv_dtype), ..Options::default() };
-    let gpu = CudaBackend::new(driver, 0, &config, Shard::WHOLE, &options, (DType::F16, kv_dtype), false).unwrap();
+    let types = (DType::F16, kv_dtype);
+    let gpu = CudaBackend::new(driver, 0, &config, Shard::WHOLE, &options, types, is_quantised).unwrap();
     let ready = || {
         gpu.rehearse(|| drop(gpu.lease(4 << 20))).unwrap();
         gpu.provide_activations().unwrap();

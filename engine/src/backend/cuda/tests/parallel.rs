@@ -14,7 +14,7 @@ pub fn connect(name: &str, config: &ModelConfig, of: usize) -> Vec<Loaded> {
     let driver = Driver::emulator().unwrap();
     driver.emulate_devices(of as u32).unwrap();
     let worker = |rank| {
-        let shard = Shard { rank, of };
+        let shard = Shard { rank, of, ..Shard::WHOLE };
         let own = shard.config(config).unwrap();
         let types = (DType::F16, DType::F16.into());
         CudaBackend::new(driver, rank as u32, &own, shard, &Options::default(), types, false).unwrap()

@@ -20,6 +20,9 @@ fn matrix(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
             group[at..at + 2].copy_from_slice(&value.to_le_bytes());
         };
         kind.halves().iter().for_each(|&at| half(at));
+        if kind == QuantType::MXFP4 {
+            group[0] = 110 + (random() % 20) as u8;
+        }
         if QuantType::SAFETENSORS.contains(&kind) {
             let scale = (1 + random() % 1000) as f32 * 1.1e-5;
             group[..4].copy_from_slice(&scale.to_le_bytes());
@@ -58,6 +61,10 @@ fn read(matrix: &CodedMatrix, element: ElementType) -> Vec<(f64, f64)> {
             CodeForm::Int4 => f32::from(code & 15),
             CodeForm::Int8 => f32::from(code as i8),
             CodeForm::Fp8 => Fp8::decode(code),
+            CodeForm::Fp4 => {
+                let number = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+                if code & 8 == 0 { number } else { -number }
+            }
         };
         let scale = f64::from(f16::from_bits(word as u16).to_f32()) * f64::from(*factor);
         (scale * f64::from(round(number + offset)), (scale * f64::from(number)).abs())
@@ -72,9 +79,9 @@ fn errors_are_within_the_documented_bounds() {
         for element in ElementType::ALL {
             let (n, k) = (21, 3 * kind.group());
             let tensor = matrix(kind, n, k);
-            let Some(packing) = CodePacking::for_weights(&[&tensor], element) else {
-                let has_minima = element == ElementType::Bf16 && kind.has_minima();
-                assert!(has_minima || kind == QuantType::MXFP4, "{kind}");
+            let usage = if kind == QuantType::MXFP4 { Use::Grouped } else { Use::Dense };
+            let Some(packing) = CodePacking::for_weights(&[&tensor], element, usage) else {
+                assert!(element == ElementType::Bf16 && kind.has_minima(), "{kind}");
                 continue;
             };
             let packed = packing.pack(&rows(&tensor), k, element).unwrap();
@@ -85,6 +92,7 @@ fn errors_are_within_the_documented_bounds() {
                 let want = f64::from(want);
                 let bound = match kind {
                     QuantType::Q8_0 | QuantType::Q4_0 | QuantType::Q5_0 | QuantType::IQ4_NL => 0.0,
+                    QuantType::MXFP4 => 0.0,
                     // The scale is rounded. With a minimum, the offset and the difference are rounded too.
                     kind if kind.has_minima() => unit * (code + (code - want).abs() + want.abs()),
                     _ => unit * want.abs(),
@@ -106,7 +114,7 @@ fn scales_of_every_size_keep_their_bits() {
             bytes.extend([0x21 * (i % 3 + 1); 16]);
         }
         let tensor = HostTensor::owned_groups(QuantType::Int4G32, vec![2, 128], bytes);
-        let packing = CodePacking::for_weights(&[&tensor], ElementType::Bf16).unwrap();
+        let packing = CodePacking::for_weights(&[&tensor], ElementType::Bf16, Use::Dense).unwrap();
         let got = read(&packing.pack(&rows(&tensor), 128, ElementType::Bf16).unwrap(), ElementType::Bf16);
         let want = tensor.to_dtype(DType::F32).elements().to_f32();
         assert!(got.iter().map(|x| x.0).eq(want.iter().map(|&x| f64::from(x))), "2^{exponent}");
@@ -121,7 +129,7 @@ fn constant_groups_are_exact() {
     bytes[2..4].copy_from_slice(&f16::from_f32(0.5).to_le_bytes());
     bytes.extend([0; 144]);
     let tensor = HostTensor::owned_groups(QuantType::Q4_K, vec![2, 256], bytes);
-    let packing = CodePacking::for_weights(&[&tensor], ElementType::F16).unwrap();
+    let packing = CodePacking::for_weights(&[&tensor], ElementType::F16, Use::Dense).unwrap();
     let got = read(&packing.pack(&rows(&tensor), 256, ElementType::F16).unwrap(), ElementType::F16);
     let want = tensor.to_dtype(DType::F32).elements().to_f32();
     assert!(want[0] < 0.0 && got.iter().map(|x| x.0).eq(want.iter().map(|&x| f64::from(x))), "{want:?}");
@@ -131,7 +139,8 @@ fn constant_groups_are_exact() {
 fn compatible_types_are_packed_together() {
     let packing_of = |kinds: &[QuantType]| {
         let tensors: Vec<_> = kinds.iter().map(|&kind| matrix(kind, 2, 256)).collect();
-        CodePacking::for_weights(&tensors.iter().collect::<Vec<_>>(), ElementType::F16).map(|p| (p.form, p.group))
+        CodePacking::for_weights(&tensors.iter().collect::<Vec<_>>(), ElementType::F16, Use::Dense)
+            .map(|p| (p.form, p.group))
     };
     use QuantType::{Fp8G32, Fp8G128, Int4G128, Q4_0, Q4_K, Q6_K, Q8_0};
     assert_eq!(packing_of(&[Int4G128, Int4G128]), Some((CodeForm::Int4, 128)));
