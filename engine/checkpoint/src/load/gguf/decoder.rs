@@ -4,7 +4,7 @@ use super::entries::refused;
 use super::names::Architecture;
 use super::writer::Entries;
 use crate::config::{Activation, DecoderConfig, DecoderLayer, Experts, ModelConfig, RecurrentKind, Rope, RopeScaling};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The shape and settings of a decoder, to be written.
 pub(super) struct Decoder<'a> {
