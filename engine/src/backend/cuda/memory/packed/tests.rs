@@ -149,12 +149,12 @@ fn compatible_types_are_packed_together() {
     assert_eq!(packing_of(&[Fp8G32, Fp8G128]), Some((CodeForm::Fp8, 32)));
     assert_eq!(packing_of(&[Fp8G32, Q8_0]), None);
     let ordered = matrix(Int4G128, 2, 128).with_order((0..128).rev().collect());
-    assert_eq!(CodePacking::for_weights(&[&ordered], ElementType::F16), None);
+    assert_eq!(CodePacking::for_weights(&[&ordered], ElementType::F16, Use::Dense), None);
     let plain = HostTensor::from_f32(vec![1, 32], vec![0.0; 32]);
-    assert_eq!(CodePacking::for_weights(&[&matrix(Q8_0, 1, 32), &plain], ElementType::F16), None);
+    assert_eq!(CodePacking::for_weights(&[&matrix(Q8_0, 1, 32), &plain], ElementType::F16, Use::Dense), None);
     // Each code is relative to its own type's zero, whatever it is packed with.
     let (four, eight) = (matrix(Int4G128, 3, 256), matrix(Q6_K, 3, 256));
-    let packing = CodePacking::for_weights(&[&four, &eight], ElementType::F16).unwrap();
+    let packing = CodePacking::for_weights(&[&four, &eight], ElementType::F16, Use::Dense).unwrap();
     let both: Vec<_> = rows(&four).into_iter().chain([None]).chain(rows(&eight)).collect();
     let got = read(&packing.pack(&both, 256, ElementType::F16).unwrap(), ElementType::F16);
     let want = [four, eight].map(|tensor| tensor.to_dtype(DType::F32).elements().to_f32());
@@ -167,6 +167,6 @@ fn non_finite_scales_are_not_packed() {
     let mut bytes = matrix(QuantType::Q8_0, 1, 32).bytes().to_vec();
     bytes[..2].copy_from_slice(&f16::INFINITY.to_le_bytes());
     let tensor = HostTensor::owned_groups(QuantType::Q8_0, vec![1, 32], bytes);
-    let packing = CodePacking::for_weights(&[&tensor], ElementType::F16).unwrap();
+    let packing = CodePacking::for_weights(&[&tensor], ElementType::F16, Use::Dense).unwrap();
     assert!(packing.pack(&rows(&tensor), 32, ElementType::F16).is_none());
 }
