@@ -98,7 +98,8 @@ fn latent_attention(bencher: Bencher<'_, '_>, heads: usize) {
     let (dtype, rank, rotated, unrotated) = (KvDtype::Float(DType::Bf16), 512, 64, 16);
     let layer = LayerKv { heads: 1, head_dim: rank + rotated, window: None, source: 0, latent: Some(rank) };
     let layout = KvLayout::new(&[layer], BLOCK_SIZE, dtype);
-    let matrices = |rows, cols| (0..heads).map(|_| HostTensor::from_f32(vec![rows, cols], noise(rows * cols))).collect();
+    let matrices =
+        |rows, cols| (0..heads).map(|_| HostTensor::from_f32(vec![rows, cols], noise(rows * cols))).collect();
     let sizes = Latent { query_rank: None, rank, rotated, unrotated, value: unrotated };
     let weight = expect_ok(backend.latent_weight(sizes, matrices(rank, unrotated), matrices(unrotated, rank)));
     let project = |rows: usize| {

@@ -154,7 +154,8 @@ fn the_state_of_qwen3_5_35b_takes_as_much_as_3_200_tokens() {
 /// Layers with `state` elements each, and layers with keys and values: `(layers, heads, head size)`.
 fn layout(states: (usize, usize), kv: (usize, usize, usize), dtype: KvDtype) -> KvLayout {
     let state = std::iter::repeat_n(LayerMemory::State { elements: states.1 }, states.0);
-    let kv = (0..kv.0).map(|at| LayerKv { heads: kv.1, head_dim: kv.2, window: None, source: states.0 + at, latent: None });
+    let kv =
+        (0..kv.0).map(|at| LayerKv { heads: kv.1, head_dim: kv.2, window: None, source: states.0 + at, latent: None });
     KvLayout::new(&state.chain(kv.map(LayerMemory::Kv)).collect::<Vec<_>>(), 16, dtype)
 }
 

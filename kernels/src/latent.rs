@@ -46,7 +46,7 @@ pub const fn product_shape(tokens: u32, heads: u32, outputs: u32) -> LaunchShape
     LaunchShape::new([tokens.div_ceil(ROWS), outputs.div_ceil(BLOCK_COLUMNS), heads], PRODUCT_THREADS)
 }
 
-/// Returns the launch of [`join_latents()`] for rows of which it copies `vectors` vectors.
+/// Returns the launch of [`join_latents()`], which copies `vectors` vectors of each row.
 pub const fn join_shape(tokens: u32, vectors: u32) -> LaunchShape {
     LaunchShape::linear((tokens * vectors).div_ceil(JOIN_THREADS), JOIN_THREADS)
 }
@@ -74,7 +74,8 @@ pub unsafe fn multiply_heads<T: Element>(
     out_pitch: u32,
 ) {
     let head = thread::block_idx_z();
-    let (first, column) = (thread::block_idx_x() * ROWS, thread::block_idx_y() * BLOCK_COLUMNS + warp::warp_id() * COLUMNS);
+    let (first, column) =
+        (thread::block_idx_x() * ROWS, thread::block_idx_y() * BLOCK_COLUMNS + warp::warp_id() * COLUMNS);
     if column >= outputs {
         return;
     }
@@ -103,7 +104,8 @@ pub unsafe fn multiply_heads<T: Element>(
         for (n, sum) in (0..).zip(sums) {
             for (token, [a, b]) in [(low, [sum[0], sum[1]]), (high, [sum[2], sum[3]])] {
                 if token < tokens && column + n * STEP < outputs {
-                    let to = token as usize * out_stride as usize + (head * out_pitch + column + n * STEP + pair) as usize;
+                    let to =
+                        token as usize * out_stride as usize + (head * out_pitch + column + n * STEP + pair) as usize;
                     *out.add(to).cast::<u32>() = T::Pair::from_f32([a, b]).to_bits();
                 }
             }
@@ -139,7 +141,7 @@ pub unsafe fn join_latents(
         return;
     }
     // SAFETY: a token's vectors are not empty, and neither are rotated parts. All indices are within the arrays, because
-    // the token is below `tokens` and the vector is one of the token's.
+    // the token is below `tokens` and the vector is in its row.
     unsafe {
         core::hint::assert_unchecked(vectors != 0 && rotated != 0);
         let (token, vector) = (index / vectors, index % vectors);

@@ -90,7 +90,6 @@ pub(super) struct Job<'a, E> {
     pub parts: usize,
 }
 
-
 impl<E: StoredElement> Job<'_, E> {
     /// Writes the result to `out`, `[T, heads * value size]`.
     pub fn run(&self, arch: Arch, threads: &Threads, out: &mut [f32]) {

@@ -56,12 +56,7 @@ fn write_as<E: StoredElement>(shape: &KvShape, layer: &mut [u8], key: &[f32], va
 }
 
 /// Writes one token of a head's part that has the layout of values.
-fn write_row<E: StoredElement>(
-    part: &mut [u8],
-    offset: usize,
-    (head_dim, block_size): (usize, usize),
-    row: &[f32],
-) {
+fn write_row<E: StoredElement>(part: &mut [u8], offset: usize, (head_dim, block_size): (usize, usize), row: &[f32]) {
     let (elements, scales) = part.split_at_mut(head_dim * block_size * size_of::<E>());
     let elements: &mut [E] = bytemuck::cast_slice_mut(elements);
     let scale = E::store(row, &mut elements[offset * head_dim..][..head_dim]);

@@ -344,7 +344,13 @@ mod tests {
     use crate::tensor::DType;
 
     fn layer(window: Option<usize>, source: usize) -> LayerMemory {
-        LayerMemory::Kv(LayerKv { heads: 2, head_dim: if window.is_some() { 8 } else { 16 }, window, source, latent: None })
+        LayerMemory::Kv(LayerKv {
+            heads: 2,
+            head_dim: if window.is_some() { 8 } else { 16 },
+            window,
+            source,
+            latent: None,
+        })
     }
 
     #[test]

@@ -250,7 +250,8 @@ mod tests {
             message(8, 8, 64, 12),
             "attention cannot read blocks of 12 tokens; supported block sizes: [8, 16, 32]"
         );
-        let latent = AttentionShape::latent(16, 576, 512, 16).map(|shape| (shape.group(), shape.pages().page_vectors()));
+        let latent =
+            AttentionShape::latent(16, 576, 512, 16).map(|shape| (shape.group(), shape.pages().page_vectors()));
         assert_eq!(latent, Ok((16, 576 / 8 * 16)));
         assert_eq!(AttentionShape::latent(16, 576, 256, 16), Err(UnsupportedShape::LatentSize(576, 256)));
         assert_eq!(message(8, 3, 64, 16), "8 query heads cannot share 3 key/value heads evenly");

@@ -1,10 +1,10 @@
 //! The families with windows, shared caches, unusual blocks and experts. They are tested like the golden models: greedy tokens
 //! and their logprobs against Hugging Face's, and samples against the CPU in f32.
 
-use engine::{DType, KvDtype};
 use engine::ModelFiles;
 use engine::SamplingParams;
 use engine::{AttentionKernels, Device, Llm, Options, Prompt, SchedulerOptions};
+use engine::{DType, KvDtype};
 use tests::families::{FamilyGolden, FamilyPrompt, committed_dir, family_golden};
 use tests::{HalfType, complete};
 

@@ -31,7 +31,10 @@ impl LayerHeads {
     pub fn new(shapes: &[AttentionShape], mut slots: impl FnMut(DecodeLaunch) -> Result<u32>) -> Result<Self> {
         let kind = |shape: AttentionShape| {
             if shape.is_latent() {
-                return Ok(DecodeKind { single: DecodeLaunch::new(shape, 1), drafts: DecodeLaunch::with_drafts(shape, 1) });
+                return Ok(DecodeKind {
+                    single: DecodeLaunch::new(shape, 1),
+                    drafts: DecodeLaunch::with_drafts(shape, 1),
+                });
             }
             let single = slots(DecodeLaunch::new(shape, 1))?;
             let drafts = slots(DecodeLaunch::with_drafts(shape, 1))?;

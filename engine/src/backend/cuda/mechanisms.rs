@@ -125,7 +125,9 @@ pub(super) fn layer_shapes(
     kv_dtype: KvDtype,
     kernels: AttentionKernels,
 ) -> Result<Vec<AttentionShape>> {
-    if let ModelFamily::Decoder(DecoderConfig { latent: Some(Latent { rank, rotated, .. }), layers, .. }) = &config.family {
+    if let ModelFamily::Decoder(DecoderConfig { latent: Some(Latent { rank, rotated, .. }), layers, .. }) =
+        &config.family
+    {
         if !matches!(kv_dtype, KvDtype::Float(_)) {
             return Err(Error::Unsupported(format!("the GPU has no kernels for latent vectors in {kv_dtype}")));
         }

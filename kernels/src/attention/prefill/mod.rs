@@ -226,7 +226,7 @@ pub unsafe fn paged_prefill_capped<T: KvElement, const D: u32>(
 }
 
 /// Computes the same as [`paged_prefill()`] for latent keys, whose last elements are the values. `output` has rows of
-/// `[heads][value size]`, and there is one KV head. Pages are as [`AttentionShape::pages`](super::AttentionShape::pages)
+/// `[heads][value size]`. All heads share one KV head. Pages are as [`AttentionShape::pages`](super::AttentionShape::pages)
 /// describes.
 ///
 /// # Safety

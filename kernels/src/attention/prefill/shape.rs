@@ -5,9 +5,9 @@ use cuda_std::launch::KernelCall;
 use cuda_std::launch::LaunchShape;
 use cuda_std::vector::Vector;
 
-use crate::attention::{AttentionShape, value_size};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::attention::softcap::Softcap;
+use crate::attention::{AttentionShape, value_size};
 use crate::floor::Floor;
 use crate::layout::{KvFormat, VECTOR};
 #[cfg(not(target_arch = "nvptx64"))]

@@ -78,7 +78,8 @@ pub fn join(tokens: u32, heads: u32, [rotated, rank]: [u32; 2]) -> Case {
         prepare: Box::new(move |gpu| {
             let mut random = ProblemRng(9);
             let mut rows = |vectors: u32| random.bits(Type::ALL[0], (8 * tokens * vectors) as usize);
-            let (query, key, latent, before) = (rows(heads * rotated), rows(rotated), rows(rank), rows((heads + 1) * size));
+            let (query, key, latent, before) =
+                (rows(heads * rotated), rows(rotated), rows(rank), rows((heads + 1) * size));
             let out = gpu.upload("out", &before)?;
             let call = join_latents {
                 query: gpu.upload("query", &query)?.ptr(),

@@ -318,7 +318,7 @@ impl Decoder<'_> {
         };
         self.f32("rope.scaling.yarn_beta_fast", turns(first));
         self.f32("rope.scaling.yarn_beta_slow", turns(second));
-        // llama.cpp multiplies by the usual factor itself, but not if there is a factor on scores.
+        // llama.cpp multiplies by the usual factor itself, but not if scores have a factor.
         let is_usual = factor > 1.0 && self.score_factor(factor) == 0.0;
         let usual = if is_usual { 0.1 * factor.ln() + 1.0 } else { 1.0 };
         if (attention_factor - usual).abs() > 1e-6 {

@@ -1,7 +1,8 @@
 //! The names of tensors in GGUF files, and the corresponding names in models.
 
 use super::tables::{
-    DEEPSEEK2, EXPERTS, GEMMA, GLM4, GPT_OSS, GPT2, GRANITE_HYBRID, LFM2, LLAMA, Names, OLMO2, OPT, PHI3, QWEN_NEXT, STATES,
+    DEEPSEEK2, EXPERTS, GEMMA, GLM4, GPT_OSS, GPT2, GRANITE_HYBRID, LFM2, LLAMA, Names, OLMO2, OPT, PHI3, QWEN_NEXT,
+    STATES,
 };
 use crate::config::{HeadNorm, ModelConfig, ModelFamily};
 
@@ -139,7 +140,16 @@ impl Architecture {
         };
         matches!(
             self,
-            DeepSeek2 | Llama | Qwen2Moe | Qwen3Moe | Qwen3Next | Qwen35Moe | GptOss | Gemma4 | GraniteMoe | GraniteHybrid
+            DeepSeek2
+                | Llama
+                | Qwen2Moe
+                | Qwen3Moe
+                | Qwen3Next
+                | Qwen35Moe
+                | GptOss
+                | Gemma4
+                | GraniteMoe
+                | GraniteHybrid
         )
     }
 
@@ -206,7 +216,9 @@ impl Architecture {
             Some((layer, part)) => {
                 let (_, own) = names.inside.iter().chain(EXPERTS).find(|(theirs, _)| *theirs == part)?;
                 Some(match *own {
-                    own if WITHOUT_KIND.iter().any(|(part, _)| *part == own) => format!("{}.{layer}.{own}", names.layers),
+                    own if WITHOUT_KIND.iter().any(|(part, _)| *part == own) => {
+                        format!("{}.{layer}.{own}", names.layers)
+                    }
                     _ => format!("{}.{layer}.{own}.{kind}", names.layers),
                 })
             }

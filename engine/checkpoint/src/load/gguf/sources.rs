@@ -110,7 +110,9 @@ impl List<'_> {
         let file_names: Option<Vec<String>> = own_names.iter().map(|name| architecture.file_name(name)).collect();
         let file_names = file_names?;
         let file_name = &file_names[0];
-        if let (Some(layer), ModelFamily::Decoder(decoder)) = (file_name.strip_suffix("attn_kv_b.weight"), &config.family) {
+        if let (Some(layer), ModelFamily::Decoder(decoder)) =
+            (file_name.strip_suffix("attn_kv_b.weight"), &config.family)
+        {
             return self.latent(layer, names, shape, decoder.latent?);
         }
         if config.tie_word_embeddings && file_name.starts_with("output.") {
@@ -152,7 +154,18 @@ impl List<'_> {
         };
         let tensors = file_names.into_iter().enumerate().map(tensor).collect();
         let interleaved = interleaved.then_some(heads);
-        Some(Source { names, shape, transposed, interleaved, adds_one, tiling, fused, latent: None, tensors, alternating })
+        Some(Source {
+            names,
+            shape,
+            transposed,
+            interleaved,
+            adds_one,
+            tiling,
+            fused,
+            latent: None,
+            tensors,
+            alternating,
+        })
     }
 
     /// Returns the two stacks of matrices of a layer that files have in place of the projection from latent vectors.

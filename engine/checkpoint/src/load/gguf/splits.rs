@@ -89,7 +89,8 @@ fn without_offsets(value: &Value) -> Value {
 fn split(rule: usize) -> Split {
     let bytes = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
     let sequence = |first: Value, then: Value| json!({"type": "Sequence", "pretokenizers": [first, then]});
-    let one = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
+    let one =
+        |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
     let by = |regex: &str| sequence(one(regex), bytes(false));
     let by_all = |regexes: &[&str]| {
         let splits = regexes.iter().map(|regex| one(regex)).chain([bytes(false)]);

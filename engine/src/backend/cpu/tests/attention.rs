@@ -155,7 +155,7 @@ fn layout(heads: usize, head_dim: usize, block_size: usize, dtype: impl Into<KvD
     KvLayout::uniform(3, heads, head_dim, block_size, dtype.into())
 }
 
-/// A layout in which keys contain their values.
+/// A layout whose keys contain their values.
 fn latent(head_dim: usize, rank: usize, block_size: usize, dtype: KvDtype) -> KvLayout {
     let layer = |source| LayerKv { heads: 1, head_dim, window: None, source, latent: Some(rank) };
     KvLayout::new(&[0, 1, 2].map(layer), block_size, dtype)

@@ -22,7 +22,7 @@ pub struct CudaLatent {
     values: CudaWeight,
 }
 
-/// Where the results of heads are written.
+/// The columns that receive the results of heads.
 struct HeadResults<'a> {
     tensor: &'a CudaTensor,
     /// The first column.

@@ -3,8 +3,8 @@
 
 mod attention;
 mod elementwise;
-pub(super) mod latent;
 pub(super) mod experts;
+pub(super) mod latent;
 pub(super) mod linear;
 pub(super) mod paper;
 mod qkv;
