@@ -37,6 +37,8 @@ fn load(files: &ModelFiles) -> Llm {
 fn config(family: &str) -> ModelConfig {
     let mut config = ModelFiles::directory(committed_dir(family)).unwrap().config().unwrap();
     config.torch_dtype = None;
+    // Files leave out layers for drafts.
+    config.draft_layers = 0;
     // Files of Qwen3.5 have value heads in another order.
     if let (true, ModelFamily::Decoder(decoder)) = (family.starts_with("qwen3.5"), &mut config.family) {
         decoder.layers.iter_mut().filter_map(|layer| layer.recurrent.as_mut()).for_each(|layer| layer.tiled = true);
