@@ -191,6 +191,7 @@ impl<const TOKENS: u32> GatherCopy<TOKENS> {
         unroll!(i in [0 1 2 3] {
             if i * Self::STRIDE < TOKENS && i < copy.rows {
                 let row = row + i * Self::STRIDE;
+                #[allow(clippy::manual_checked_ops)] // `checked_div` would read a slot that does not exist
                 // SAFETY: the row is below `count`. Division is only by numbers other than 0.
                 let from = unsafe { if uses == 0 { group.first + row } else { group.slot(row) / uses } };
                 copy.from[i as usize] = x.wrapping_add(from as usize * stride as usize + (vector * 8) as usize).cast();

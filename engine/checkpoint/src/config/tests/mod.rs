@@ -276,7 +276,7 @@ fn other_quantisations_are_refused_by_name() {
         (r#"{"quant_method": "fp8", "fmt": "e5m2"}"#.into(), "e5m2"),
         (r#"{"quant_method": "fp8", "weight_block_size": [128]}"#.into(), "weight_block_size"),
         (r#"{"quant_method": "fp8", "weight_block_size": [0, 128]}"#.into(), "weight_block_size"),
-        (group(&INT4_WEIGHTS.replace('4', "8")), "8 bits"),
+        (group(&INT4_WEIGHTS.replace('4', "3")), "3 bits"),
         (group(&INT4_WEIGHTS.replace("int", "float")), "float of 4 bits"),
         (group(&INT4_WEIGHTS.replace("\"group\"", "\"block\"")), "block"),
         (group(r#""num_bits": 4, "type": "int", "strategy": "group""#), "group_size"),

@@ -133,8 +133,8 @@ impl List<'_> {
             stored_shape.insert(0, names.len());
         }
         if is_split {
-            let rows = stored_shape.len() - 2;
-            stored_shape[rows] /= 2;
+            // The first dimension is the experts'.
+            stored_shape[usize::from(name.contains(".experts."))] /= 2;
         }
         self.reshape(file_name, &mut stored_shape);
         if file_name.contains("ffn_gate_inp_shexp") {
@@ -260,7 +260,10 @@ impl Source {
                 continue;
             }
             match *self.shape.as_slice() {
-                [_, rows, _] => parts.extend(tensor.into_matrices(rows).into_iter().map(|part| self.converted(part))),
+                // Matrices of experts. A convolution has matrices of one row.
+                [_, rows, _] if rows > 1 => {
+                    parts.extend(tensor.into_matrices(rows).into_iter().map(|part| self.converted(part)))
+                }
                 _ => parts.push(self.converted(tensor)),
             }
         }
