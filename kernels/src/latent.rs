@@ -23,6 +23,7 @@
 use cuda_std::half::Half2;
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
+use cuda_std::unroll::unroll;
 use cuda_std::vector::Vector;
 use cuda_std::warp::lane_id;
 
@@ -36,6 +37,8 @@ const ROWS: u32 = 16;
 const COLUMNS: u32 = 32;
 /// Columns that an `mma` computes.
 const STEP: u32 = 8;
+/// Products of a warp in a step of the loop.
+const FRAGMENTS: usize = (COLUMNS / STEP) as usize;
 /// Columns of a block.
 const BLOCK_COLUMNS: u32 = PRODUCT_THREADS / 32 * COLUMNS;
 /// Threads per block of [`join_latents()`].
@@ -89,27 +92,28 @@ pub unsafe fn multiply_heads<T: Element>(
         let matrix = weight.add((head * outputs + column + row) as usize * inputs as usize + pair as usize);
         let read = |from: *const u16, k: u32| *from.add(k as usize).cast::<u32>();
         let read_row = |token: u32, k: u32| if token < tokens { read(at(token), k) } else { 0 };
-        let mut sums = [[0.0; 4]; (COLUMNS / STEP) as usize];
+        let mut sums = [[0.0; 4]; FRAGMENTS];
         let mut k = 0;
         while k < inputs {
             let factors = [read_row(low, k), read_row(high, k), read_row(low, k + 8), read_row(high, k + 8)];
-            for (n, sum) in (0..).zip(&mut sums) {
-                if column + n * STEP < outputs {
-                    let from = matrix.add((n * STEP) as usize * inputs as usize);
-                    *sum = T::mma(factors, [read(from, k), read(from, k + 8)], *sum);
+            unroll::<FRAGMENTS>(|n| {
+                if column + n as u32 * STEP < outputs {
+                    let from = matrix.add(n * STEP as usize * inputs as usize);
+                    sums[n] = T::mma(factors, [read(from, k), read(from, k + 8)], sums[n]);
                 }
-            }
+            });
             k += 16;
         }
-        for (n, sum) in (0..).zip(sums) {
-            for (token, [a, b]) in [(low, [sum[0], sum[1]]), (high, [sum[2], sum[3]])] {
-                if token < tokens && column + n * STEP < outputs {
-                    let to =
-                        token as usize * out_stride as usize + (head * out_pitch + column + n * STEP + pair) as usize;
-                    *out.add(to).cast::<u32>() = T::Pair::from_f32([a, b]).to_bits();
+        unroll::<FRAGMENTS>(|n| {
+            let [a, b, c, d] = sums[n];
+            let column = column + n as u32 * STEP;
+            for (token, pair_of_sums) in [(low, [a, b]), (high, [c, d])] {
+                if token < tokens && column < outputs {
+                    let to = token as usize * out_stride as usize + (head * out_pitch + column + pair) as usize;
+                    *out.add(to).cast::<u32>() = T::Pair::from_f32(pair_of_sums).to_bits();
                 }
             }
-        }
+        });
     }
 }
 
