@@ -5,6 +5,8 @@ use std::rc::Rc;
 
 use kernels::attention::coded_heads;
 use kernels::attention::prefill::hopper::shape as attention;
+use kernels::experts;
+use kernels::experts::plan::{ExpertsPlan, GroupedProduct, Unit};
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::hopper;
@@ -16,6 +18,7 @@ use kernels::gemm::quantised::plan::QuantisedPlan;
 use kernels::layout::KvFormat;
 use kernels::norm::SumNorm;
 use workbench::cases::normed::NormedProduct;
+use workbench::experts::Pattern;
 use workbench::number::Type;
 use workbench::paged::{PagedSequence, PagedShape};
 use workbench::{Case, Gpu, Prepared, Scale, cases, product};
@@ -24,6 +27,7 @@ use workbench::{Case, Gpu, Prepared, Scale, cases, product};
 pub fn all(target: &str) -> Vec<Case> {
     let mut all = cases::all(Scale::Small, target);
     all.extend(undivided_products(target));
+    all.extend(short_products_of_experts());
     all.extend(normed_products(target));
     all.extend(long_coded_contexts());
     all.extend(long_prompts(target));
@@ -74,6 +78,18 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
         })
     });
     plain.chain(quantised)
+}
+
+/// Products of experts with a single tile along the summed index, for the same reason.
+fn short_products_of_experts() -> impl Iterator<Item = Case> {
+    experts::product::TOKENS.into_iter().flat_map(|tile| {
+        let forms = CodeForm::GROUPED.into_iter().map(|form| Some((form, 32))).chain([None]);
+        forms.flat_map(move |coded| {
+            let plan = ExpertsPlan { tile, ..ExpertsPlan::new(20, 2, 6, 0..6) };
+            let product = GroupedProduct { plan, n: 80, k: DEPTH, gathers: true, unit: Unit::Silu, coded };
+            Type::ALL.map(|ty| cases::experts::projection(product, Pattern::Random, ty))
+        })
+    })
 }
 
 /// Products followed by a norm. They have as many rows as tiles, or more, which gives a block several rows.
