@@ -13,6 +13,7 @@
 //!
 //! If keys contain the values, a chunk is gathered once. See `latent`.
 
+mod gather;
 mod latent;
 
 use std::cell::RefCell;
@@ -23,8 +24,7 @@ use pulp::{Arch, Simd, WithSimd};
 pub(super) use self::latent::parts;
 use super::math::{fold, multiply, softcap};
 use super::matmul::{Accumulate, LANES, View};
-use super::pages::prefetch;
-use super::stored::{HeadPart, LayerBlocks, StoredElement, scale};
+use super::stored::{LayerBlocks, StoredElement};
 use super::threads::Threads;
 use crate::shape::KvShape;
 
@@ -39,9 +39,6 @@ const MAX_DIRECT_ROWS: usize = 6;
 
 /// How many times each thread takes tasks, if there are enough tasks.
 const TURNS: usize = 8;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// One layer of a paged KV cache, and the sequences whose new tokens attend to it.
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +147,33 @@ struct Queries {
     head: usize,
 }
 
+/// A chunk of the context, and the task whose rows attend to it.
+struct Chunk {
+    queries: Queries,
+    /// The rows of the task.
+    rows: usize,
+    /// The chunk's first position.
+    start: usize,
+    /// The positions of the chunk that some row sees.
+    seen: Range<usize>,
+    /// Positions in any chunk, padded to whole vectors.
+    stride: usize,
+}
+
+impl Chunk {
+    /// Returns the positions that some row sees, relative to `start`.
+    #[inline(always)]
+    fn inner(&self) -> Range<usize> {
+        self.seen.start - self.start..self.seen.end - self.start
+    }
+
+    /// Returns the number of positions from `start` to the last that some row sees, padded to whole vectors.
+    #[inline(always)]
+    fn cols(&self) -> usize {
+        (self.seen.end - self.start).next_multiple_of(LANES)
+    }
+}
+
 struct Run<'a, 'b, E> {
     job: &'a Job<'a, E>,
     task: &'a mut Task<'b>,
@@ -190,69 +214,34 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Run { job, task: &mut Task { queries, ref mut out }, scratch } = self;
-        let (shape, group) = (job.params.shape, job.rows_per_token());
-        let (value_dim, rows, chunk) = (shape.value_dim(), out.len() * group, job.chunk());
-        let (dim, stride) = (value_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
+        let (shape, group, chunk) = (job.params.shape, job.rows_per_token(), job.chunk());
+        let (value_dim, rows, stride) = (shape.value_dim(), out.len() * group, chunk.next_multiple_of(LANES));
 
         job.prepare(queries, out.len(), scratch);
 
         // From the first position that the first query token sees to the last one that the last token sees.
         let (begin, end) = (job.visible(queries, 0).0, job.visible(queries, out.len() - 1).1);
         for start in (begin / chunk * chunk..end).step_by(chunk) {
-            let seen = begin.max(start)..end.min(start + chunk);
-            let cols = (seen.end - start).next_multiple_of(LANES);
-
+            let chunk = Chunk { queries, rows, start, seen: begin.max(start)..end.min(start + chunk), stride };
             match shape.latent {
-                None => job.score(simd, queries, seen.clone(), start, (rows, stride), scratch),
-                Some(_) => job.score_latent(simd, queries, seen.clone(), start, (rows, stride), scratch),
-            }
-
-            for row in 0..rows {
-                let (from, to) = job.visible(queries, row / group);
-                let (from, to) = (from.max(start), to.min(start + chunk));
-                let scores = &mut scratch.scores[row * stride..][..cols];
-                if E::SCALED {
-                    multiply(scores, &scratch.scales[0]);
-                }
-                let sums = &mut scratch.sums[row * dim..][..dim];
-                if from < to {
-                    if let Some(cap) = job.params.softcap {
-                        softcap(&mut scores[from - start..to - start], cap);
+                None => {
+                    job.score(simd, &chunk, scratch);
+                    job.weigh(&chunk, scratch);
+                    if rows <= MAX_DIRECT_ROWS && job.add_values(simd, &chunk, scratch) {
+                        continue;
                     }
-                    fold(scores, from - start, to - start, sums, &mut scratch.max_and_norm[row]);
-                } else {
-                    scores.fill(0.0);
+                    job.load_values(&chunk, scratch);
+                }
+                Some(_) => {
+                    job.load_values(&chunk, scratch);
+                    job.score_latent(simd, &chunk, scratch);
+                    job.weigh(&chunk, scratch);
                 }
             }
-
-            let inner = seen.start - start..seen.end - start;
-            if shape.latent.is_none() {
-                let is_direct = rows <= MAX_DIRECT_ROWS;
-                if is_direct && job.add_values(simd, queries, seen.clone(), start, (rows, stride), scratch) {
-                    continue;
-                }
-                job.load_values(queries, seen.clone(), start, scratch);
-            }
-            if E::SCALED {
-                // Scaling the scores is cheaper than scaling the values, because there are more values.
-                for weights in scratch.scores.chunks_exact_mut(stride) {
-                    multiply(&mut weights[inner.clone()], &scratch.scales[1][inner.clone()]);
-                }
-            }
-            simd.vectorize(Accumulate {
-                a: View { data: &scratch.scores, stride },
-                b: View {
-                    data: &scratch.values[shape.head_dim - value_dim..],
-                    stride: shape.head_dim.next_multiple_of(LANES),
-                },
-                c: &mut scratch.sums,
-                c_stride: dim,
-                rows,
-                inner,
-                cols: dim,
-            });
+            job.add_loaded_values(simd, &chunk, scratch);
         }
 
+        let dim = value_dim.next_multiple_of(LANES);
         for (t, out) in out.iter_mut().enumerate() {
             for (g, out) in out.chunks_exact_mut(value_dim).enumerate() {
                 let row = t * group + g;
@@ -263,12 +252,25 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
     }
 }
 
-impl<'a, E: StoredElement> Job<'a, E> {
+impl<E: StoredElement> Job<'_, E> {
     /// Positions in a chunk, a multiple of the block size.
     #[inline(always)]
     fn chunk(&self) -> usize {
         let size = self.params.shape.block_size;
         size * (CHUNK / size).max(1)
+    }
+
+    /// Query heads of a task.
+    #[inline(always)]
+    fn rows_per_token(&self) -> usize {
+        self.group / self.parts
+    }
+
+    /// Returns the range of positions that query token `i` of a task sees: the first, and one past the last.
+    #[inline(always)]
+    fn visible(&self, Queries { span, first, .. }: Queries, i: usize) -> (usize, usize) {
+        let end = span.context - span.len + first + i + 1;
+        (self.params.window.map_or(0, |w| end.saturating_sub(w.max(1))), end)
     }
 
     /// Loads the queries of a task and resets its running values. Makes room for a chunk.
@@ -296,146 +298,93 @@ impl<'a, E: StoredElement> Job<'a, E> {
         }
     }
 
-    /// Returns the range of positions that query token `i` of a task sees: the first, and one past the last.
-    #[inline(always)]
-    fn visible(&self, Queries { span, first, .. }: Queries, i: usize) -> (usize, usize) {
-        let end = span.context - span.len + first + i + 1;
-        (self.params.window.map_or(0, |w| end.saturating_sub(w.max(1))), end)
-    }
-
-    /// Query heads of a task.
-    #[inline(always)]
-    fn rows_per_token(&self) -> usize {
-        self.group / self.parts
-    }
-
     #[inline(always)]
     fn load_query(&self, queries: Queries, tokens: usize, to: &mut Vec<f32>) {
-        let shape = self.params.shape;
+        let (shape, scale) = (self.params.shape, self.params.scale);
         let (heads, width) = (shape.heads * self.parts, self.rows_per_token() * shape.head_dim);
+        let first = queries.span.start + queries.first;
+        let tokens = (first..first + tokens).map(|token| &self.query[(token * heads + queries.head) * width..][..width]);
         to.clear();
-        for i in 0..tokens {
-            let row = queries.span.start + queries.first + i;
-            let query = &self.query[(row * heads + queries.head) * width..][..width];
-            to.extend(query.iter().map(|q| q * self.params.scale));
-        }
-        if shape.latent.is_some() {
-            *to = latent::transposed(to, shape.head_dim);
+        match shape.latent {
+            None => tokens.for_each(|rows| to.extend(rows.iter().map(|q| q * scale))),
+            Some(_) => {
+                let stride = (tokens.len() * self.rows_per_token()).next_multiple_of(LANES);
+                to.resize(shape.head_dim * stride, 0.0);
+                for (i, row) in tokens.flat_map(|rows| rows.chunks_exact(shape.head_dim)).enumerate() {
+                    to[i..].iter_mut().step_by(stride).zip(row).for_each(|(to, q)| *to = q * scale);
+                }
+            }
         }
     }
 
-    /// Computes the scores of the positions `seen`.
+    /// Loads a chunk's keys and computes its scores.
     #[inline(always)]
-    fn score<S: Simd>(
-        &self,
-        simd: S,
-        queries: Queries,
-        seen: Range<usize>,
-        start: usize,
-        (rows, stride): (usize, usize),
-        scratch: &mut Scratch,
-    ) {
-        let head_dim = self.params.shape.head_dim;
-        let cols = (seen.end - start).next_multiple_of(LANES);
-        self.load_keys(queries, seen, start, stride, scratch);
+    fn score<S: Simd>(&self, simd: S, chunk: &Chunk, scratch: &mut Scratch) {
+        let (head_dim, stride) = (self.params.shape.head_dim, chunk.stride);
+        self.load_keys(chunk, scratch);
         scratch.scores.fill(0.0);
         simd.vectorize(Accumulate {
             a: View { data: &scratch.query, stride: head_dim },
             b: View { data: &scratch.keys, stride },
             c: &mut scratch.scores,
             c_stride: stride,
-            rows,
+            rows: chunk.rows,
             inner: 0..head_dim,
-            cols,
+            cols: chunk.cols(),
         });
     }
 
-    /// Returns the block that contains position `at`.
+    /// Folds a chunk's scores into the running values, which makes them weights.
     #[inline(always)]
-    fn block(&self, queries: Queries, at: usize) -> usize {
-        self.params.tables[queries.span.table + at / self.params.shape.block_size] as usize
-    }
-
-    /// Returns the keys of a task's head in a block.
-    #[inline(always)]
-    fn keys(&self, block: usize, head: usize) -> HeadPart<'a, E> {
-        self.blocks.keys(block, head / self.parts)
-    }
-
-    /// Returns the values of a task's head in a block.
-    #[inline(always)]
-    fn values(&self, block: usize, head: usize) -> HeadPart<'a, E> {
-        self.blocks.values(block, head / self.parts)
-    }
-
-    /// Prefetches a head's keys or values, as selected by `part`, from the block one chunk after position `at`. After
-    /// the sequence's last block it prefetches the first blocks of the thread's next task.
-    ///
-    /// The next block can be anywhere in memory, and the processor itself prefetches only within a page. One chunk
-    /// ahead is early enough for a block to arrive from memory.
-    #[inline(always)]
-    fn prefetch_ahead(
-        &self,
-        mut queries: Queries,
-        at: usize,
-        next: Option<Queries>,
-        part: impl FnOnce(usize, usize) -> HeadPart<'a, E>,
-    ) {
-        let (mut at, size) = (at + self.chunk(), self.params.shape.block_size);
-        if let Some(next) = next.filter(|_| at >= queries.span.context) {
-            at = self.visible(next, 0).0 / size * size + at.saturating_sub(queries.span.context.next_multiple_of(size));
-            queries = next;
-        }
-        if at < queries.span.context {
-            // Only the elements are prefetched. Scales past their last cache line arrive with the next head's elements,
-            // or late.
-            let elements = part(self.block(queries, at), queries.head).elements;
-            elements.chunks(LINE / size_of::<E>()).for_each(|line| prefetch(line.as_ptr()));
-        }
-    }
-
-    /// Gathers the keys of the blocks that contain `seen`. Lanes of positions outside `seen` are unspecified, and their
-    /// scores are never read.
-    #[inline(always)]
-    fn load_keys(&self, queries: Queries, seen: Range<usize>, start: usize, stride: usize, scratch: &mut Scratch) {
-        let KvShape { head_dim, block_size, .. } = *self.params.shape;
-        scratch.block.resize(head_dim * block_size, 0.0);
-        for at in (seen.start / block_size * block_size..seen.end).step_by(block_size) {
-            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.keys(block, head));
-            let HeadPart { elements, scales } = self.keys(self.block(queries, at), queries.head);
+    fn weigh(&self, chunk: &Chunk, scratch: &mut Scratch) {
+        let (start, dim) = (chunk.start, self.params.shape.value_dim().next_multiple_of(LANES));
+        for row in 0..chunk.rows {
+            let (from, to) = self.visible(chunk.queries, row / self.rows_per_token());
+            let (from, to) = (from.max(start), to.min(start + self.chunk()));
+            let scores = &mut scratch.scores[row * chunk.stride..][..chunk.cols()];
             if E::SCALED {
-                widen_scales(scales, &mut scratch.scales[0][at - start..]);
+                multiply(scores, &scratch.scales[0]);
             }
-            let keys = E::as_f32(elements).unwrap_or_else(|| {
-                E::widen(elements, &mut scratch.block);
-                &scratch.block
-            });
-            let to = scratch.keys[at - start..].chunks_mut(stride).zip(keys.chunks_exact(block_size));
-            if block_size.is_multiple_of(LANES) {
-                // Copies whole vectors inline, because a call to `memcpy` would take longer.
-                for (to, from) in to {
-                    for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(from.as_chunks::<LANES>().0) {
-                        *to = *from;
-                    }
+            let sums = &mut scratch.sums[row * dim..][..dim];
+            if from < to {
+                if let Some(cap) = self.params.softcap {
+                    softcap(&mut scores[from - start..to - start], cap);
                 }
+                fold(scores, from - start, to - start, sums, &mut scratch.max_and_norm[row]);
             } else {
-                to.for_each(|(to, from)| to[..block_size].copy_from_slice(from));
+                scores.fill(0.0);
             }
         }
     }
 
-    /// Adds the values of the positions `seen`, weighted by each row's scores, directly from the cache. Returns whether
-    /// it did: the values must be f32 and a head must fill whole vectors.
+    /// Adds the loaded values of a chunk, weighted by each row's scores.
     #[inline(always)]
-    fn add_values<S: Simd>(
-        &self,
-        simd: S,
-        queries: Queries,
-        seen: Range<usize>,
-        start: usize,
-        (rows, stride): (usize, usize),
-        scratch: &mut Scratch,
-    ) -> bool {
+    fn add_loaded_values<S: Simd>(&self, simd: S, chunk: &Chunk, scratch: &mut Scratch) {
+        let (head_dim, value_dim, inner) = (self.params.shape.head_dim, self.params.shape.value_dim(), chunk.inner());
+        let dim = value_dim.next_multiple_of(LANES);
+        if E::SCALED {
+            // Scaling the scores is cheaper than scaling the values, because there are more values.
+            for weights in scratch.scores.chunks_exact_mut(chunk.stride) {
+                multiply(&mut weights[inner.clone()], &scratch.scales[1][inner.clone()]);
+            }
+        }
+        let values = &scratch.values[head_dim - value_dim..];
+        simd.vectorize(Accumulate {
+            a: View { data: &scratch.scores, stride: chunk.stride },
+            b: View { data: values, stride: head_dim.next_multiple_of(LANES) },
+            c: &mut scratch.sums,
+            c_stride: dim,
+            rows: chunk.rows,
+            inner,
+            cols: dim,
+        });
+    }
+
+    /// Adds the values of a chunk, weighted by each row's scores, directly from the cache. Returns whether it did: the
+    /// values must be f32 and a head must fill whole vectors.
+    #[inline(always)]
+    fn add_values<S: Simd>(&self, simd: S, chunk: &Chunk, scratch: &mut Scratch) -> bool {
+        let &Chunk { queries, rows, start, ref seen, stride } = chunk;
         let KvShape { head_dim, block_size, .. } = *self.params.shape;
         if !head_dim.is_multiple_of(LANES) {
             return false;
@@ -460,35 +409,4 @@ impl<'a, E: StoredElement> Job<'a, E> {
         }
         true
     }
-
-    /// Gathers the values of exactly the positions `seen`. Queries that do not see a position multiply its value by a
-    /// zero weight, which gives zero only if the value is finite. Unwritten slots may contain NaN.
-    #[inline(always)]
-    fn load_values(&self, queries: Queries, seen: Range<usize>, start: usize, scratch: &mut Scratch) {
-        let KvShape { head_dim, block_size, .. } = *self.params.shape;
-        let dim = head_dim.next_multiple_of(LANES);
-        let mut at = seen.start;
-        while at < seen.end {
-            let count = (block_size - at % block_size).min(seen.end - at);
-            self.prefetch_ahead(queries, at, scratch.next, |block, head| self.values(block, head));
-            let HeadPart { elements, scales } = self.values(self.block(queries, at), queries.head);
-            if E::SCALED {
-                widen_scales(&scales[at % block_size..][..count], &mut scratch.scales[1][at - start..]);
-            }
-            let values = &elements[at % block_size * head_dim..][..count * head_dim];
-            let to = &mut scratch.values[(at - start) * dim..][..count * dim];
-            if dim == head_dim {
-                E::widen(values, to);
-            } else {
-                let rows = to.chunks_exact_mut(dim).zip(values.chunks_exact(head_dim));
-                rows.for_each(|(to, from)| E::widen(from, &mut to[..head_dim]));
-            }
-            at += count;
-        }
-    }
-}
-
-#[inline(always)]
-fn widen_scales(from: &[[u8; 2]], to: &mut [f32]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = scale(*from));
 }

@@ -31,9 +31,8 @@ mod squares;
 /// Head sizes that the kernels support.
 pub const HEAD_SIZES: [u32; 7] = [32, 64, 80, 96, 128, 256, 512];
 
-/// Sizes of keys, and of the values at their ends, that the kernel for latent vectors supports: a small one for tests, and
-/// the size of all published models.
-pub const LATENT_SIZES: [(u32, u32); 2] = [(48, 32), (576, 512)];
+/// Sizes of keys that contain the values, with a kernel: a small one for tests, and the size of all published models.
+pub const LATENT_SIZES: [u32; 2] = [48, 576];
 
 /// Returns the elements of a value at the end of a latent key, or the head size if keys contain no values.
 pub const fn value_size(head_size: u32) -> u32 {
@@ -42,6 +41,16 @@ pub const fn value_size(head_size: u32) -> u32 {
         576 => 512,
         other => other,
     }
+}
+
+/// Returns whether keys of this size contain the values.
+pub const fn is_latent(head_size: u32) -> bool {
+    value_size(head_size) != head_size
+}
+
+/// Returns the head size of pages. The halves of latent keys take the places of keys and values.
+pub const fn page_head_size(head_size: u32) -> u32 {
+    if is_latent(head_size) { head_size / 2 } else { head_size }
 }
 
 /// Head sizes that the kernels with a softcap support, with a 16-bit cache.
@@ -123,7 +132,7 @@ impl AttentionShape {
 
     /// Checks the shape of attention over latent vectors. Keys have `key` elements, and values are the last `value` of them.
     pub fn latent(heads: u32, key: u32, value: u32, block_size: u32) -> Result<AttentionShape, UnsupportedShape> {
-        if !LATENT_SIZES.contains(&(key, value)) {
+        if !LATENT_SIZES.contains(&key) || value_size(key) != value {
             return Err(UnsupportedShape::LatentSize(key, value));
         }
         Ok(AttentionShape { head_size: key, ..Self::new(heads, 1, HEAD_SIZES[0], block_size)? })
@@ -131,7 +140,7 @@ impl AttentionShape {
 
     /// Returns whether keys contain the values.
     pub const fn is_latent(self) -> bool {
-        self.value_size() != self.head_size
+        is_latent(self.head_size)
     }
 
     /// Returns the elements of a value.
@@ -175,10 +184,10 @@ impl AttentionShape {
         self.heads / self.kv_heads
     }
 
-    /// Returns the shape of one layer's pages. The halves of latent keys take the places of keys and values.
+    /// Returns the shape of one layer's pages.
     pub const fn pages(self) -> Pages {
         let AttentionShape { kv_heads: heads, head_size, block_size, format, .. } = self;
-        Pages { heads, head_size: if self.is_latent() { head_size / 2 } else { head_size }, block_size, format }
+        Pages { heads, head_size: page_head_size(head_size), block_size, format }
     }
 }
 

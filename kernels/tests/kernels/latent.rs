@@ -18,7 +18,7 @@ fn shape(ty: Type, heads: u32, head_size: u32, block_size: u32) -> PagedShape {
 fn latent_attention_matches_the_reference() {
     let spans = [(40, 40), (1, 1), (9, 70), (1, 130), (3, 33)].map(|(new, context)| PagedSequence { new, context });
     for (i, ty) in Type::ALL.into_iter().enumerate() {
-        for (size, _) in LATENT_SIZES {
+        for size in LATENT_SIZES {
             let heads = if size == 48 { 4 } else { 3 };
             check(&PagedProblem::new(shape(ty, heads, size, [8, 16][i]), &spans, 1, 5), 7);
         }

@@ -2,7 +2,7 @@
 //! over them.
 
 use kernels::attention::decode::DecodeLaunch;
-use kernels::attention::{AttentionShape, UnsupportedShape, value_size};
+use kernels::attention::{AttentionShape, UnsupportedShape, is_latent, page_head_size, value_size};
 use kernels::kv_element::label;
 use kernels::layout::{KeyOrValue, KvFormat, Pages};
 
@@ -37,12 +37,12 @@ impl PagedShape {
 
     /// Returns whether keys contain the values.
     pub fn is_latent(&self) -> bool {
-        self.value_size() != self.head_size
+        is_latent(self.head_size)
     }
 
     /// Returns the shape of a layer's pages.
     pub fn pages(&self) -> Pages {
-        let head_size = if self.is_latent() { self.head_size / 2 } else { self.head_size };
+        let head_size = page_head_size(self.head_size);
         Pages { heads: self.kv_heads, head_size, block_size: self.block_size, format: self.format }
     }
 
@@ -265,6 +265,15 @@ impl PagedProblem {
             Some(start)
         });
         (self.tables.concat(), starts.collect())
+    }
+
+    /// Returns the first new token of each sequence, and the number of all new tokens.
+    pub fn query_starts(&self) -> Vec<u32> {
+        let ends = self.spans.iter().scan(0, |end, span| {
+            *end += span.new;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
     }
 
     /// Splits the sequences into the decode launch's [parts](DecodeLaunch::parts). Returns for each part its length,

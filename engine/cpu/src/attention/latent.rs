@@ -3,11 +3,9 @@
 //!
 //! Many query heads share a key. They are divided among several tasks.
 
-use std::ops::Range;
-
 use pulp::Simd;
 
-use super::{Job, Queries, ROWS, Scratch};
+use super::{Chunk, Job, ROWS, Scratch};
 use crate::matmul::{Accumulate, LANES, View};
 use crate::stored::StoredElement;
 
@@ -19,46 +17,26 @@ pub(crate) fn parts(group: usize, wanted: usize) -> usize {
     fitting.find(|parts| *parts >= wanted && group / parts <= ROWS).or(most).unwrap_or(1)
 }
 
-/// Returns the transpose of rows of `cols` elements, with columns padded to whole vectors.
-pub(super) fn transposed(rows: &[f32], cols: usize) -> Vec<f32> {
-    let stride = (rows.len() / cols).next_multiple_of(LANES);
-    let mut to = vec![0.0; cols * stride];
-    for (i, row) in rows.chunks_exact(cols).enumerate() {
-        to[i..].iter_mut().step_by(stride).zip(row).for_each(|(to, from)| *to = *from);
-    }
-    to
-}
-
 impl<E: StoredElement> Job<'_, E> {
-    /// Loads the keys of the positions `seen` as values, and computes their scores.
+    /// Computes a chunk's scores from its loaded values, which are the keys.
     #[inline(always)]
-    pub(super) fn score_latent<S: Simd>(
-        &self,
-        simd: S,
-        queries: Queries,
-        seen: Range<usize>,
-        start: usize,
-        (rows, stride): (usize, usize),
-        scratch: &mut Scratch,
-    ) {
-        let head_dim = self.params.shape.head_dim;
-        let (dim, width) = (head_dim.next_multiple_of(LANES), rows.next_multiple_of(LANES));
-        self.load_values(queries, seen.clone(), start, scratch);
-        let first = seen.start - start;
+    pub(super) fn score_latent<S: Simd>(&self, simd: S, chunk: &Chunk, scratch: &mut Scratch) {
+        let (head_dim, inner) = (self.params.shape.head_dim, chunk.inner());
+        let (dim, width) = (head_dim.next_multiple_of(LANES), chunk.rows.next_multiple_of(LANES));
         scratch.transposed.clear();
-        scratch.transposed.resize(seen.len() * width, 0.0);
+        scratch.transposed.resize(inner.len() * width, 0.0);
         simd.vectorize(Accumulate {
-            a: View { data: &scratch.values[first * dim..], stride: dim },
+            a: View { data: &scratch.values[inner.start * dim..], stride: dim },
             b: View { data: &scratch.query, stride: width },
             c: &mut scratch.transposed,
             c_stride: width,
-            rows: seen.len(),
+            rows: inner.len(),
             inner: 0..head_dim,
             cols: width,
         });
-        for (i, scores) in scratch.transposed.chunks_exact(width).enumerate() {
-            for (row, score) in scores[..rows].iter().enumerate() {
-                scratch.scores[row * stride + first + i] = *score;
+        for (i, scores) in inner.zip(scratch.transposed.chunks_exact(width)) {
+            for (row, score) in scores[..chunk.rows].iter().enumerate() {
+                scratch.scores[row * chunk.stride + i] = *score;
             }
         }
         if E::SCALED {

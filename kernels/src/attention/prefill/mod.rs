@@ -87,6 +87,7 @@ use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
+use super::page_head_size;
 use super::softcap::Softcap;
 use crate::element::{Bf16, F16};
 use crate::kv_element::{Bf16Fp8, Bf16Int8, F16Fp8, F16Int8, KvElement};
@@ -105,7 +106,7 @@ mod tile;
 use fragment::{Queries, ZERO, add_values};
 use pages::KvTiles;
 use rows::QueryRows;
-use shape::{fragments, is_latent, query_in_registers, row_bytes, sharers, stage_bytes, tile_keys, tile_rows};
+use shape::{fragments, query_in_registers, row_bytes, sharers, stage_bytes, tile_keys, tile_rows};
 use softmax::Softmax;
 use tile::Tile;
 
@@ -260,8 +261,8 @@ pub unsafe fn paged_latent_attention<T: KvElement, const D: u32>(
 #[inline(always)]
 unsafe fn attend<T: KvElement, const D: u32, const CAPPED: bool>(args: Arguments) {
     let Arguments { output, batch, cache, sinks, kv_heads, block_size, window, scale, softcap } = args;
-    let head_size = if is_latent(D) { D / 2 } else { D };
-    let cache = Cache { pages: Pages { heads: kv_heads, head_size, block_size, format: T::FORMAT }, vectors: cache };
+    let pages = Pages { heads: kv_heads, head_size: page_head_size(D), block_size, format: T::FORMAT };
+    let cache = Cache { pages, vectors: cache };
     let window = if window == 0 { i32::MAX as u32 } else { window };
     let head = thread::block_idx_x();
     // SAFETY: this function's contract covers the contracts of the functions called here. The launch has shared memory

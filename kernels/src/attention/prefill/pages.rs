@@ -2,17 +2,19 @@
 //!
 //! In shared memory a tile is `[K or V][head_size / 8][tile_keys][8]`. In 8 bits it is
 //! `[K or V][head_size / 16][tile_keys][16]`, followed by the scales, `[K or V][tile_keys]`. This is the pages' own
-//! order. Latent keys contain the values, so they have no tile of their own. Eight tokens of eight elements are 128 contiguous bytes, which `cp.async` writes and `ldmatrix` reads without
-//! bank conflicts. A thread copies vectors of one token, and looks up one block per tile.
+//! order. Latent keys contain the values, so only keys are copied. Eight tokens of eight elements are 128 contiguous
+//! bytes, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A thread copies vectors of one token, and
+//! looks up one block per tile.
 
 use core::marker::PhantomData;
 
 use cuda_std::thread;
 use cuda_std::vector::Vector;
 
-use super::shape::{STAGES, THREADS, is_latent, part_bytes, stage_bytes, tile_keys};
+use super::shape::{STAGES, THREADS, part_bytes, stage_bytes, tile_keys};
 use super::tile::Sight;
 use super::{Batch, Cache};
+use crate::attention::is_latent;
 use crate::kv_element::KvElement;
 use crate::layout::{KeyOrValue, Pages, VECTOR};
 use cuda_std::ptx::cp_async;

@@ -7,7 +7,7 @@ use cuda_std::vector::Vector;
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::attention::softcap::Softcap;
-use crate::attention::{AttentionShape, value_size};
+use crate::attention::{AttentionShape, is_latent, value_size};
 use crate::floor::Floor;
 use crate::layout::{KvFormat, VECTOR};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -46,11 +46,6 @@ pub const fn sharers(head_size: u32) -> u32 {
 /// Returns the elements of a row's output that one warp computes.
 pub const fn columns(head_size: u32) -> u32 {
     value_size(head_size) / sharers(head_size)
-}
-
-/// Returns whether keys contain the values.
-pub const fn is_latent(head_size: u32) -> bool {
-    value_size(head_size) != head_size
 }
 
 /// Returns the query rows of a tile, which one block computes.

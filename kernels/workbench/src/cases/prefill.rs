@@ -34,7 +34,7 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
                 .into_iter()
                 .flat_map(|ty| CAPPED_HEAD_SIZES.map(|size| attend_capped(shape((ty, KvFormat::Plain, size)), &spans)));
             let latent = Type::ALL.into_iter().flat_map(|ty| {
-                LATENT_SIZES.map(|(size, _)| PagedShape { kv_heads: 1, ..shape((ty, KvFormat::Plain, size)) })
+                LATENT_SIZES.map(|size| PagedShape { kv_heads: 1, ..shape((ty, KvFormat::Plain, size)) })
             });
             let every = every.map(shape).chain(latent);
             every.flat_map(|shape| kernels_for(shape, &spans, has_hopper)).chain(capped.flatten()).collect()
@@ -102,12 +102,8 @@ pub fn attend_capped(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case>
 fn attend_with(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool, cap: Option<f32>) -> Option<Case> {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     let checked = shape.supported().ok()?;
-    let mut floor = Floor::default();
-    for span in spans {
-        let sequence = shape::floor(checked, span.new, span.context, window);
-        floor.bytes += sequence.bytes;
-        floor.flops += sequence.flops;
-    }
+    let floors = spans.iter().map(|span| shape::floor(checked, span.new, span.context, window));
+    let floor = floors.fold(Floor::default(), |a, b| Floor { bytes: a.bytes + b.bytes, flops: a.flops + b.flops });
     let lengths: Vec<_> = spans.iter().map(|span| format!("{} of {}", span.new, span.context)).collect();
     let seen = if window > 0 { format!(", window {window}") } else { String::new() };
     let spans = spans.to_vec();
@@ -126,12 +122,6 @@ fn attend_with(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool, cap:
                 problem = problem.with_sinks().with_softcap(cap);
             }
             let (tables, table_starts) = problem.flat_tables();
-            let starts: Vec<u32> = std::iter::once(0)
-                .chain(spans.iter().scan(0, |at, span| {
-                    *at += span.new;
-                    Some(*at)
-                }))
-                .collect();
             let (tokens, sequences) = (problem.tokens(), spans.len() as u32);
             let output = gpu.alloc::<u16>("output", (tokens * heads * shape.value_size()) as usize)?;
             let cache = gpu.upload("cache", &problem.cache())?.ptr();
@@ -141,7 +131,7 @@ fn attend_with(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool, cap:
                 cache,
                 tables: gpu.upload("tables", &tables)?.ptr(),
                 table_starts: gpu.upload("table starts", &table_starts)?.ptr(),
-                query_starts: gpu.upload("query starts", &starts)?.ptr(),
+                query_starts: gpu.upload("query starts", &problem.query_starts())?.ptr(),
                 contexts: gpu.upload("contexts", &problem.contexts())?.ptr(),
                 sinks: match &problem.sinks {
                     Some(sinks) => gpu.upload("sinks", sinks)?.ptr(),

@@ -15,6 +15,7 @@ use crate::quantised::{QuantType, encode};
 use crate::tensor::{DType, HostTensor};
 
 /// One or several tensors of the model that become one or two tensors of the file.
+#[derive(Default)]
 pub(super) struct Source {
     /// The model's names: one, or one for each expert.
     names: Vec<String>,
@@ -88,32 +89,36 @@ struct List<'a> {
 }
 
 impl List<'_> {
+    /// Returns the names of the tensors of the file that the model's tensor `name` becomes.
+    fn file_names(&self, name: &str, is_split: bool, is_fused: bool) -> Option<Vec<String>> {
+        // In a model without other experts, the shared one is the feed-forward layer.
+        let own = if self.experts.is_none() { name.replace(".shared_expert.", ".") } else { name.to_owned() };
+        let own_names = match (is_split, is_fused) {
+            (_, true) => ["qkv", "z"].map(|part| own.replace("qkvz", part)).to_vec(),
+            (true, false) => ["gate", "up"].map(|part| own.replace("gate_up", part)).to_vec(),
+            (false, false) => vec![own],
+        };
+        own_names.iter().map(|name| self.architecture.file_name(name)).collect()
+    }
+
     /// Returns the tensors of the file that the model's tensor `name` becomes. It consists of the tensors `names`.
     fn source(&self, name: &str, names: Vec<String>) -> Option<Source> {
         let List { architecture, config, experts, weights, .. } = *self;
         let shape = weights.shape(names.first()?)?.to_vec();
-        let layer = match &config.family {
-            ModelFamily::Decoder(decoder) => decoder.layers.iter().find_map(|layer| layer.recurrent),
-            _ => None,
+        let (layer, latent) = match &config.family {
+            ModelFamily::Decoder(decoder) => {
+                (decoder.layers.iter().find_map(|layer| layer.recurrent), decoder.latent)
+            }
+            _ => (None, None),
         };
         let fused = layer.filter(|_| name.ends_with(".in_proj_qkvz.weight"));
         // Only files of Gemma 4 have gate and up in one tensor.
         let is_gate_up = ["experts", "shared_expert"].iter().any(|of| name.contains(&format!(".{of}.gate_up_proj.")));
         let is_split = is_gate_up && architecture != Architecture::Gemma4;
-        // In a model without other experts, the shared one is the feed-forward layer.
-        let own = if experts.is_none() { name.replace(".shared_expert.", ".") } else { name.to_owned() };
-        let own_names = match (is_split, fused) {
-            (_, Some(_)) => ["qkv", "z"].map(|part| own.replace("qkvz", part)).to_vec(),
-            (true, None) => ["gate", "up"].map(|part| own.replace("gate_up", part)).to_vec(),
-            (false, None) => vec![own],
-        };
-        let file_names: Option<Vec<String>> = own_names.iter().map(|name| architecture.file_name(name)).collect();
-        let file_names = file_names?;
+        let file_names = self.file_names(name, is_split, fused.is_some())?;
         let file_name = &file_names[0];
-        if let (Some(layer), ModelFamily::Decoder(decoder)) =
-            (file_name.strip_suffix("attn_kv_b.weight"), &config.family)
-        {
-            return self.latent(layer, names, shape, decoder.latent?);
+        if let (Some(latent), Some(layer)) = (latent, file_name.strip_suffix("attn_kv_b.weight")) {
+            return Some(self.latent(layer, names, shape, latent));
         }
         if config.tie_word_embeddings && file_name.starts_with("output.") {
             return None;
@@ -154,40 +159,20 @@ impl List<'_> {
         };
         let tensors = file_names.into_iter().enumerate().map(tensor).collect();
         let interleaved = interleaved.then_some(heads);
-        Some(Source {
-            names,
-            shape,
-            transposed,
-            interleaved,
-            adds_one,
-            tiling,
-            fused,
-            latent: None,
-            tensors,
-            alternating,
-        })
+        let source = Source { names, shape, transposed, interleaved, adds_one, tiling, fused, ..Source::default() };
+        Some(Source { tensors, alternating, ..source })
     }
 
     /// Returns the two stacks of matrices of a layer that files have in place of the projection from latent vectors.
-    fn latent(&self, layer: &str, names: Vec<String>, shape: Vec<usize>, latent: Latent) -> Option<Source> {
+    fn latent(&self, layer: &str, names: Vec<String>, shape: Vec<usize>, latent: Latent) -> Source {
         let Latent { rank, unrotated, value, .. } = latent;
         let tensor = |part: &str, rows: usize, cols: usize| {
             let (name, shape) = (format!("{layer}{part}.weight"), vec![self.config.heads, rows, cols]);
             let stored = self.stored(&name, &names[0], &shape);
             Tensor { name, shape, stored }
         };
-        Some(Source {
-            transposed: false,
-            interleaved: None,
-            adds_one: false,
-            tiling: None,
-            fused: None,
-            latent: Some(latent),
-            tensors: vec![tensor("attn_k_b", rank, unrotated), tensor("attn_v_b", value, rank)],
-            alternating: false,
-            names,
-            shape,
-        })
+        let tensors = vec![tensor("attn_k_b", rank, unrotated), tensor("attn_v_b", value, rank)];
+        Source { latent: Some(latent), tensors, names, shape, ..Source::default() }
     }
 
     /// Whether a tensor is never quantised. Small errors in routers change their choices, and small errors in the rates of

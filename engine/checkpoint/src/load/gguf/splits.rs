@@ -88,31 +88,51 @@ fn without_offsets(value: &Value) -> Value {
 
 fn split(rule: usize) -> Split {
     let bytes = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
-    let sequence = |first: Value, then: Value| json!({"type": "Sequence", "pretokenizers": [first, then]});
     let one =
         |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
-    let by = |regex: &str| sequence(one(regex), bytes(false));
-    let by_all = |regexes: &[&str]| {
-        let splits = regexes.iter().map(|regex| one(regex)).chain([bytes(false)]);
-        json!({"type": "Sequence", "pretokenizers": splits.collect::<Vec<_>>()})
+    let sequence = |parts: &[&str], rest: &[Value]| {
+        let all = parts.iter().map(|regex| one(regex)).chain(rest.iter().cloned());
+        json!({"type": "Sequence", "pretokenizers": all.collect::<Vec<_>>()})
     };
-    let digits = || json!({"type": "Digits", "individual_digits": true});
+    let by = |parts: &[&str]| sequence(parts, &[bytes(false)]);
+    let digits = json!({"type": "Digits", "individual_digits": true});
     let (pre_tokenizer, composed, ignore_merges) = match rule {
         0 => (bytes(true), false, false),
-        1 => (by(LLAMA_3), false, true),
-        2 => (by(QWEN_2), true, false),
-        3 => (by(TEKKEN), false, true),
-        4 => (sequence(digits(), bytes(true)), false, false),
-        5 => (by(LLAMA_3), false, false),
-        6 => (by(GPT_4O), false, false),
-        8 => (by_all(&DEEPSEEK_V3), false, false),
+        1 => (by(&[LLAMA_3]), false, true),
+        2 => (by(&[QWEN_2]), true, false),
+        3 => (by(&[TEKKEN]), false, true),
+        4 => (sequence(&[], &[digits, bytes(true)]), false, false),
+        5 => (by(&[LLAMA_3]), false, false),
+        6 => (by(&[GPT_4O]), false, false),
+        8 => (by(&DEEPSEEK_V3), false, false),
         9 => {
             let words = format!(r"\s?[{CASED}]+");
-            let marks = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
-            (by_all(&["[\r\n]", &words, marks, r"\s+$", CHINESE, r"\p{N}+"]), false, false)
+            let parts = ["[\r\n]", &words, r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", CHINESE];
+            (sequence(&parts, &[digits, bytes(false)]), false, false)
         }
-        10 => (by_all(&["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CHINESE, r"\p{N}"]), false, false),
-        _ => (sequence(digits(), bytes(true)), true, false),
+        10 => {
+            let parts = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CHINESE];
+            (sequence(&parts, &[digits, bytes(false)]), false, false)
+        }
+        _ => (sequence(&[], &[digits, bytes(true)]), true, false),
     };
     Split { normalizer: if composed { json!({"type": "NFC"}) } else { Value::Null }, pre_tokenizer, ignore_merges }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_found_by_its_names_and_by_its_parts() {
+        for (rule, names) in NAMES.iter().enumerate() {
+            assert!(names.iter().all(|name| named(name).unwrap() == split(rule)), "{names:?}");
+            let Split { normalizer, pre_tokenizer, ignore_merges } = split(rule);
+            let model = json!({"ignore_merges": ignore_merges});
+            let json = json!({"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "model": model});
+            assert_eq!(name_of(&json), Some(names[0]));
+        }
+        assert!(named("other").is_err_and(|error| error.to_string().contains("gpt-2, llama-bpe")));
+        assert_eq!(name_of(&json!({"pre_tokenizer": {"type": "Whitespace"}})), None);
+    }
 }

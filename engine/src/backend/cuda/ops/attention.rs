@@ -33,16 +33,14 @@ impl CudaBackend {
         // A window longer than any context means no window.
         let window = params.window.map_or(0, |window| i32::try_from(window).map_or(0, i32::cast_unsigned));
         if shape.is_latent() {
-            let cost = || cost(shape, &inputs.spans, window);
-            self.attend_prefills(qkv, cache, params, window, (inputs, 0), &out, cost);
+            self.attend_prefills(qkv, cache, params, window, (inputs, 0), &out);
             return out;
         }
         if inputs.decodes > 0 {
             self.attend_decodes(qkv, cache, params, window, inputs, &out);
         }
         if inputs.prefills > 0 {
-            let cost = || cost(shape, inputs.prefill_spans(), window);
-            self.attend_prefills(qkv, cache, params, window, (inputs, inputs.decodes), &out, cost);
+            self.attend_prefills(qkv, cache, params, window, (inputs, inputs.decodes), &out);
         }
         out
     }
@@ -134,11 +132,14 @@ impl CudaBackend {
         window: u32,
         (inputs, first): (&StepInputs, u32),
         out: &CudaTensor,
-        cost: impl FnOnce() -> LaunchCost,
     ) {
         let (head_shape, pages) = (self.layer_heads(params.layer), cache.pages(params.layer));
         let sequences = inputs.decodes + inputs.prefills - first;
-        let tokens = inputs.rows - if first > 0 { inputs.decode_rows } else { 0 };
+        let (tokens, spans) = match first {
+            0 => (inputs.rows, inputs.spans.as_slice()),
+            _ => (inputs.rows - inputs.decode_rows, inputs.prefill_spans()),
+        };
+        let cost = || cost(head_shape, spans, window);
         let first = first as usize;
         let args = paged_prefill {
             output: out.ptr(),
