@@ -303,7 +303,8 @@ impl<E: StoredElement> Job<'_, E> {
         let (shape, scale) = (self.params.shape, self.params.scale);
         let (heads, width) = (shape.heads * self.parts, self.rows_per_token() * shape.head_dim);
         let first = queries.span.start + queries.first;
-        let tokens = (first..first + tokens).map(|token| &self.query[(token * heads + queries.head) * width..][..width]);
+        let tokens =
+            (first..first + tokens).map(|token| &self.query[(token * heads + queries.head) * width..][..width]);
         to.clear();
         match shape.latent {
             None => tokens.for_each(|rows| to.extend(rows.iter().map(|q| q * scale))),

@@ -106,9 +106,7 @@ impl List<'_> {
         let List { architecture, config, experts, weights, .. } = *self;
         let shape = weights.shape(names.first()?)?.to_vec();
         let (layer, latent) = match &config.family {
-            ModelFamily::Decoder(decoder) => {
-                (decoder.layers.iter().find_map(|layer| layer.recurrent), decoder.latent)
-            }
+            ModelFamily::Decoder(decoder) => (decoder.layers.iter().find_map(|layer| layer.recurrent), decoder.latent),
             _ => (None, None),
         };
         let fused = layer.filter(|_| name.ends_with(".in_proj_qkvz.weight"));
