@@ -7,9 +7,10 @@ use std::fmt;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use engine::tools::backend::cpu::{CpuBackend, CpuWeight};
-use engine::tools::backend::{Attention, Backend, HostLinear, HostQkv, QkNormRope};
+use engine::tools::backend::cpu::{CpuBackend, CpuKvCache, CpuTensor, CpuWeight};
+use engine::tools::backend::{Attention, Backend, HostLinear, HostQkv, Latent, QkNormRope};
 use engine::tools::batch::{Batch, GroupTables, Span};
+use engine::tools::config::LayerKv;
 use engine::tools::kv::{KvDtype, KvLayout, blocks_for};
 use engine::tools::tensor::{DType, HostTensor};
 
@@ -79,20 +80,56 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let backend = expect_ok(CpuBackend::new(Some(1)));
     let width = HEADS * HEAD_DIM;
     let layout = KvLayout::uniform(1, HEADS, HEAD_DIM, BLOCK_SIZE, dtype);
-    let blocks = blocks_for(CONTEXT, BLOCK_SIZE);
-    let mut cache = expect_ok(backend.kv_cache(layout, SEQUENCES * blocks, 0));
     let host = || HostLinear { weight: HostTensor::from_f32(vec![width, width], noise(width * width)), bias: None };
     let qkv = expect_ok(backend.qkv_weight(HostQkv { query: host(), key: Some(host()), value: Some(host()) }));
-    let table = weight(&backend, 1, width, DType::F32);
+    let project = |rows: usize| backend.qkv(&input(&backend, rows, width), &qkv);
+    let (queries, cache, step) = decode_step(&backend, layout, project);
+    let heads = 2 * SEQUENCES * CONTEXT * HEADS;
+    let bytes = heads * dtype.head_bytes(HEAD_DIM);
+    let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(2 * heads * HEAD_DIM));
+    bencher.bench_local(|| backend.attention(&queries, &cache, Attention::plain(0, 0.125), &step));
+}
+
+/// Measures attention over latent vectors in the same step on one thread, for the heads of DeepSeek-V2-Lite and V3. The
+/// cache has a type of 16 bits.
+#[divan::bench(args = [16, 128], max_time = 2)]
+fn latent_attention(bencher: Bencher<'_, '_>, heads: usize) {
+    let backend = expect_ok(CpuBackend::new(Some(1)));
+    let (dtype, rank, rotated, unrotated) = (KvDtype::Float(DType::Bf16), 512, 64, 16);
+    let layer = LayerKv { heads: 1, head_dim: rank + rotated, window: None, source: 0, latent: Some(rank) };
+    let layout = KvLayout::new(&[layer], BLOCK_SIZE, dtype);
+    let matrices =
+        |rows, cols| (0..heads).map(|_| HostTensor::from_f32(vec![rows, cols], noise(rows * cols))).collect();
+    let sizes = Latent { query_rank: None, rank, rotated, unrotated, value: unrotated };
+    let weight = expect_ok(backend.latent_weight(sizes, matrices(rank, unrotated), matrices(unrotated, rank)));
     let project = |rows: usize| {
-        let x = backend.embed_tokens(
-            &table,
-            0..usize::MAX,
-            None,
-            &backend.upload(Batch { tokens: vec![0; rows], ..Batch::default() }, &[]),
-        );
-        backend.qkv(&x, &qkv)
+        let [query, rest, key, latent] =
+            [heads * rotated, heads * unrotated, rotated, rank].map(|width| input(&backend, rows, width));
+        backend.latent_qkv([&query, &rest], [&key, &latent], &weight)
     };
+    let (queries, cache, step) = decode_step(&backend, layout, project);
+    let tokens = SEQUENCES * CONTEXT;
+    let bencher = bencher.counter(BytesCount::new(tokens * dtype.head_bytes(rank + rotated)));
+    let bencher = bencher.counter(ItemsCount::new(2 * tokens * heads * (2 * rank + rotated)));
+    bencher.bench_local(|| backend.attention(&queries, &cache, Attention::plain(0, 0.125), &step));
+}
+
+/// Returns rows of equal numbers.
+fn input(backend: &CpuBackend, rows: usize, width: usize) -> CpuTensor {
+    let table = weight(backend, 1, width, DType::F32);
+    let inputs = backend.upload(Batch { tokens: vec![0; rows], ..Batch::default() }, &[]);
+    backend.embed_tokens(&table, 0..usize::MAX, None, &inputs)
+}
+
+/// Returns the queries, the filled cache and the inputs of a step where every sequence decodes. `project` returns rows of
+/// queries, keys and values.
+fn decode_step(
+    backend: &CpuBackend,
+    layout: KvLayout,
+    project: impl Fn(usize) -> <CpuBackend as Backend>::Qkv,
+) -> (<CpuBackend as Backend>::Qkv, CpuKvCache, <CpuBackend as Backend>::Inputs) {
+    let blocks = blocks_for(CONTEXT, BLOCK_SIZE);
+    let mut cache = expect_ok(backend.kv_cache(layout, SEQUENCES * blocks, 0));
     // The blocks of a sequence are interleaved with those of other sequences.
     let block = |sequence: usize, i: usize| (i * SEQUENCES + sequence) as u32;
     for sequence in 0..SEQUENCES {
@@ -105,12 +142,7 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let tables = (0..SEQUENCES).flat_map(|s| (0..blocks).map(move |i| block(s, i)));
     let groups = vec![GroupTables { blocks: tables.collect(), ..GroupTables::default() }];
     let step = backend.upload(Batch { spans: spans.collect(), groups, ..Batch::default() }, &[]);
-    let queries = project(SEQUENCES);
-    let params = Attention::plain(0, 0.125);
-    let heads = 2 * SEQUENCES * CONTEXT * HEADS;
-    let bytes = heads * dtype.head_bytes(HEAD_DIM);
-    let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(2 * heads * HEAD_DIM));
-    bencher.bench_local(|| backend.attention(&queries, &cache, params, &step));
+    (project(SEQUENCES), cache, step)
 }
 
 /// Returns a matrix of reproducible numbers around zero.

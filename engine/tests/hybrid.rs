@@ -8,11 +8,13 @@ mod oracle;
 use engine::DType;
 use engine::SamplingParams;
 use engine::Stats;
-use engine::tools::config::LayerKv;
+use engine::tools::config::{LayerKv, ModelConfig};
 use engine::tools::engine::{Engine, EngineConfig};
-use engine::tools::kv::{BlockPool, BlockTable, CacheGroup, KvLayout, compact};
+use engine::tools::kv::{BlockPool, BlockTable, CacheGroup, KvDtype, KvLayout, compact};
 use engine::tools::scheduler::{Preemption, SchedulerOptions};
 use engine::tools::sequence::Output;
+use serde_json::json;
+
 use oracle::{VOCAB, config, engine, finish, greedy, scheduler_options};
 
 const BLOCK: usize = 4;
@@ -20,8 +22,8 @@ const BLOCK: usize = 4;
 /// Five window layers for each full one, with blocks of odd ratios.
 fn groups() -> Vec<CacheGroup> {
     vec![
-        CacheGroup { window: Some(10), blocks_per_page: 2, id_step: 5, state_stride: None },
-        CacheGroup { window: None, blocks_per_page: 7, id_step: 1, state_stride: None },
+        CacheGroup { blocks_per_page: 2, id_step: 5, ..CacheGroup::only(Some(10)) },
+        CacheGroup { blocks_per_page: 7, ..CacheGroup::only(None) },
     ]
 }
 
@@ -53,7 +55,7 @@ fn alone(prompt: &[u32], max_tokens: usize) -> Output {
 /// The layers of a model, with `(layers, heads, head size, window)` for each kind.
 fn layout(kinds: &[(usize, usize, usize, Option<usize>)]) -> KvLayout {
     let kinds = kinds.iter().flat_map(|&(layers, heads, head_dim, window)| {
-        std::iter::repeat_n(LayerKv { heads, head_dim, window, source: 0 }, layers)
+        std::iter::repeat_n(LayerKv { heads, head_dim, window, source: 0, latent: None }, layers)
     });
     let layers: Vec<LayerKv> = kinds.enumerate().map(|(source, layer)| LayerKv { source, ..layer }).collect();
     KvLayout::new(&layers, 16, DType::F16.into())
@@ -96,6 +98,29 @@ fn bytes_equal_an_independent_calculation() {
             assert_eq!(gib(kept + all), "20.8");
             assert_eq!(gib(all + tokens * per_token(layers, heads, head_dim)), "220.0", "if all is kept");
         }
+    }
+}
+
+/// One vector of 512 elements and a rotated key of 64 are cached per token and layer.
+#[test]
+fn bytes_of_latent_vectors_equal_an_independent_calculation() {
+    let tokens = 131_072;
+    let lite = json!({
+        "architectures": ["DeepseekV2ForCausalLM"], "num_hidden_layers": 27, "hidden_size": 2048,
+        "num_attention_heads": 16, "q_lora_rank": null, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+    });
+    let third = json!({"architectures": ["DeepseekV3ForCausalLM"]});
+    for (name, config, per_token) in [("DeepSeek-V2-Lite", lite, 27 * 576 * 2), ("DeepSeek-V3", third, 61 * 576 * 2)] {
+        let layers = ModelConfig::from_json(config.to_string().as_bytes()).unwrap().kv_layers();
+        let layout = |dtype| KvLayout::new(&layers, 16, dtype);
+        let half = layout(DType::F16.into());
+        assert_eq!(allocated(&half, tokens), tokens * per_token, "{name}");
+        // A byte per element, and a scale of two bytes for each vector.
+        assert_eq!(allocated(&layout(KvDtype::Fp8), tokens), tokens * (per_token / 2 + 2 * layers.len()), "{name}");
+        let kept_twice = layers.iter().map(|layer| LayerKv { latent: None, ..*layer }).collect::<Vec<_>>();
+        assert_eq!(KvLayout::new(&kept_twice, 16, DType::F16.into()).block_bytes(), 2 * half.block_bytes(), "{name}");
+        let text = half.clone().of_workers(2).groups[0].to_string();
+        assert_eq!(text, format!("{} layers, 2 latent vectors of 576, all tokens", layers.len()));
     }
 }
 
@@ -153,7 +178,7 @@ fn vllm_53912_drafts_after_a_hit_do_not_change_the_output() {
 
 #[test]
 fn vllm_55766_and_51756_each_group_has_its_own_window() {
-    let group = |window, blocks_per_page| CacheGroup { window, blocks_per_page, id_step: 1, state_stride: None };
+    let group = |window, blocks_per_page| CacheGroup { blocks_per_page, ..CacheGroup::only(window) };
     let groups = vec![group(Some(3), 2), group(Some(17), 3), group(None, 1)];
     let config = |pages| EngineConfig { groups: groups.clone(), ..config(pages, BLOCK) };
     let mut tight = engine(config(40));

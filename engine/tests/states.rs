@@ -121,7 +121,7 @@ fn qwen3_5_35b(dtype: KvDtype) -> KvLayout {
     assert_eq!(channels, 8192);
     let state = LayerMemory::State { elements: (kernel - 1) * channels + value_heads * head_dim * head_dim };
     let layer = |at: usize| match at % 4 {
-        3 => LayerMemory::Kv(LayerKv { heads: 2, head_dim: 256, window: None, source: at }),
+        3 => LayerMemory::Kv(LayerKv { heads: 2, head_dim: 256, window: None, source: at, latent: None }),
         _ => state,
     };
     KvLayout::new(&(0..40).map(layer).collect::<Vec<_>>(), 16, dtype)
@@ -154,7 +154,8 @@ fn the_state_of_qwen3_5_35b_takes_as_much_as_3_200_tokens() {
 /// Layers with `state` elements each, and layers with keys and values: `(layers, heads, head size)`.
 fn layout(states: (usize, usize), kv: (usize, usize, usize), dtype: KvDtype) -> KvLayout {
     let state = std::iter::repeat_n(LayerMemory::State { elements: states.1 }, states.0);
-    let kv = (0..kv.0).map(|at| LayerKv { heads: kv.1, head_dim: kv.2, window: None, source: states.0 + at });
+    let kv =
+        (0..kv.0).map(|at| LayerKv { heads: kv.1, head_dim: kv.2, window: None, source: states.0 + at, latent: None });
     KvLayout::new(&state.chain(kv.map(LayerMemory::Kv)).collect::<Vec<_>>(), 16, dtype)
 }
 

@@ -6,12 +6,13 @@
 //!
 //! | file | kernels |
 //! | --- | --- |
-//! | [`attention`] | `plan_paged_attention`, `paged_attention`, `paged_attention_capped`, `paged_prefill`, `paged_prefill_capped`, `paged_prefill_hopper`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` |
+//! | [`attention`] | `plan_paged_attention`, `paged_attention`, `paged_attention_capped`, `paged_prefill`, `paged_prefill_capped`, `paged_prefill_hopper`, `paged_latent_attention`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`communicator`] | `all_reduce`, `gather_logits` |
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
 //! | [`experts`] | `route`, `group_by_expert`, `grouped_product`, `grouped_quantised`, `combine_experts` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
+//! | [`latent`] | `join_latents`, `multiply_heads` |
 //! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part`, `row_squares`, `rms_norm_divided` |
 //! | [`rope`] | `rope_and_cache`, `general_rope_and_cache` |
 //! | [`sampling`] | `sample` |
@@ -29,6 +30,7 @@ pub mod communicator;
 pub mod embedding;
 pub mod experts;
 pub mod gemm;
+pub mod latent;
 pub mod norm;
 pub mod rope;
 pub mod sampling;

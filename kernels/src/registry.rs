@@ -8,7 +8,7 @@ use crate::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
 };
-use crate::{cache, communicator, embedding, norm, rope, sampling, scaling};
+use crate::{cache, communicator, embedding, latent, norm, rope, sampling, scaling};
 
 /// Returns every kernel that the crate's PTX has for some target.
 pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
@@ -33,6 +33,7 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         &communicator::gather_logits::DESCRIPTOR,
         &decode::plan_paged_attention::DESCRIPTOR,
         &embedding::gather_rows::DESCRIPTOR,
+        &latent::join_latents::DESCRIPTOR,
         &group::group_by_expert::DESCRIPTOR,
         &route::route::DESCRIPTOR,
         &sampling::sample::DESCRIPTOR,
@@ -44,6 +45,7 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<decode::paged_attention_capped>())
         .chain(instances::<prefill::paged_prefill>())
         .chain(instances::<prefill::paged_prefill_capped>())
+        .chain(instances::<prefill::paged_latent_attention>())
         .chain(instances::<prefill::hopper::paged_prefill_hopper>())
         .chain(instances::<gemm>())
         .chain(instances::<gemm_hopper>())
@@ -51,6 +53,7 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<gemm_decode>())
         .chain(instances::<gemm_quantised>())
         .chain(instances::<gemv>())
+        .chain(instances::<latent::multiply_heads>())
         .chain(instances::<communicator::all_reduce>())
         .chain(instances::<embedding::embed>())
         .chain(instances::<embedding::embed_part>())

@@ -126,7 +126,10 @@ fn kv_bytes(config: &ModelConfig, kv_dtype: KvDtype, tokens: usize) -> usize {
         KvDtype::Int8 | KvDtype::Fp8 => elements + 2,
     };
     let bytes = |(i, layer): (usize, LayerMemory)| match layer {
-        LayerMemory::Kv(kv) if kv.source == i => 2 * kv.heads * head(kv.head_dim) * tokens,
+        LayerMemory::Kv(kv) if kv.source == i => {
+            let vectors = if kv.latent.is_some() { 1 } else { 2 };
+            vectors * kv.heads * head(kv.head_dim) * tokens
+        }
         LayerMemory::Kv(_) => 0,
         LayerMemory::State { elements } => 4 * elements * size_of::<f32>(),
     };

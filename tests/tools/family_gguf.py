@@ -23,7 +23,7 @@ ARCHITECTURES = {
     "cohere2": "cohere2", "smollm3": "smollm3", "phi3": "phi3", "glm4": "glm4", "granite": "granite",
     "mixtral": "llama", "qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe", "gpt-oss": "gpt-oss", "gemma4-moe": "gemma4",
     "granitemoe": "granitemoe", "qwen3.5": "qwen35", "qwen3.5-moe": "qwen35moe", "qwen3-next": "qwen3next",
-    "granite4": "granitehybrid", "granite4-dense": "granitehybrid", "lfm2": "lfm2",
+    "deepseek2": "deepseek2", "deepseek3": "deepseek2", "granite4": "granitehybrid", "granite4-dense": "granitehybrid", "lfm2": "lfm2",
 }  # fmt: skip
 # These families' models have character-level tokenizers.
 SENTENCEPIECE = ("gemma2", "gemma3", "gemma4")
@@ -122,8 +122,39 @@ def add_gemma4(writer, config, windowed):
     writer.add_tensor("rope_freqs.weight", np.array(factors, dtype=np.float32))
 
 
+def add_deepseek(writer, config):
+    """Writes the settings of DeepSeek: V2's as the first versions of llama.cpp that knew it, V3's as today."""
+    rank, rotated, unrotated = (config[name] for name in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"))
+    writer.add_kv_lora_rank(rank)
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_rope_dimension_count(rotated)
+    if config["model_type"] == "deepseek_v2":
+        writer.add_key_length(unrotated + rotated)
+        writer.add_value_length(config["v_head_dim"])
+    else:
+        writer.add_head_count_kv(1)
+        writer.add_key_length(rank + rotated)
+        writer.add_value_length(rank)
+        writer.add_key_length_mla(unrotated + rotated)
+        writer.add_value_length_mla(config["v_head_dim"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_group_count(config["n_group"])
+    writer.add_expert_group_used_count(config["topk_group"])
+    rope = config["rope_parameters"]
+    if rope["rope_type"] == "yarn":
+        magnitude = lambda name: 0.1 * rope[name] * math.log(rope["factor"]) + 1
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+        # llama.cpp's converter does not write this factor, which is 1 in published models.
+        writer.add_rope_scaling_yarn_attn_factor(magnitude("mscale") / magnitude("mscale_all_dim"))
+
+
 def add_experts(writer, arch, config):
-    count = config.get("num_experts", config.get("num_local_experts"))
+    count = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
     if not count:
         return
     writer.add_expert_count(count)
@@ -199,6 +230,8 @@ def add_settings(writer, arch, config, head_dim):
         writer.add_sliding_window(config["sliding_window"])
         writer.add_rope_dimension_count(head_dim)
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if arch == "deepseek2":
+        add_deepseek(writer, config)
     if arch == "glm4":
         writer.add_rope_dimension_count(int(head_dim * config["rope_parameters"]["partial_rotary_factor"]))
     if arch in PERMUTED:
@@ -294,6 +327,20 @@ def state_tensors(arch, config, name, x):
     return {names[part]: x}
 
 
+def split_latents(config, found):
+    """Returns the tensors with two stacks of matrices in place of the projection from latent vectors."""
+    split = {}
+    for name, (dtype, x) in found.items():
+        if "kv_b_proj" in name:
+            x = x.reshape(config["num_attention_heads"], -1, x.shape[1])
+            keys = x[:, : config["qk_nope_head_dim"]].swapaxes(1, 2)
+            split[name.replace("kv_b", "k_b")] = (dtype, np.ascontiguousarray(keys))
+            split[name.replace("kv_b", "v_b")] = (dtype, x[:, config["qk_nope_head_dim"] :])
+        else:
+            split[name] = (dtype, x)
+    return split
+
+
 def add_weights(writer, arch, config, found):
     package_name = PACKAGE_NAMES.get(arch, arch.upper())
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[package_name], config["num_hidden_layers"])
@@ -307,7 +354,10 @@ def add_weights(writer, arch, config, found):
             else:
                 writer.add_tensor(theirs, gguf.quantize(np.ascontiguousarray(x), Q.BF16), raw_dtype=Q.BF16)
     found = one_tensor_per_projection(arch, config, {name: x for name, x in found.items() if name not in states})
+    if config["model_type"] == "deepseek_v3":
+        found = split_latents(config, found)
     for name, (_, x) in found.items():
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         if name.endswith(("layer_scalar", "sinks")):
             name += ".weight"
         theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))

@@ -41,7 +41,12 @@ pub(crate) struct LayerAttention {
 
 /// Returns the shape of the attention of a group of layers with `heads` query heads.
 pub(crate) fn shape(heads: usize, group: &KvGroup, kv_dtype: KvDtype) -> Result<AttentionShape> {
-    AttentionShape::new(heads as u32, group.heads as u32, group.head_dim as u32, BLOCK_SIZE as u32)
+    let (heads, size, block_size) = (heads as u32, group.head_dim as u32, BLOCK_SIZE as u32);
+    let shape = match group.latent {
+        Some(value) => AttentionShape::latent(heads, size, value as u32, block_size),
+        None => AttentionShape::new(heads, group.heads as u32, size, block_size),
+    };
+    shape
         .map(|shape| shape.with_format(kv_dtype.format()))
         .map_err(|error| Error::Unsupported(error.to_string()).into())
 }

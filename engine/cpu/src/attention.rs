@@ -1,20 +1,25 @@
 //! Causal attention through the block tables (4.1 and 5.1 of the PagedAttention paper).
 //!
 //! A task covers one key/value head and some consecutive query tokens of a sequence. Its rows are all pairs of such a
-//! token and a query head of the group. If such tasks are fewer than the threads, several tasks share a group's query
-//! heads. A thread takes several tasks at a time. A task walks the context in chunks of whole blocks. For each chunk it
-//! gathers the keys and values, widening them once for all rows, or reads them where they are. It then computes scores
-//! and folds them into a running maximum, sum and weighted sum of values (online softmax). So it needs memory for one
-//! chunk only, however long the context is.
+//! token and a query head of the group. Several tasks divide a large group, or one in a small batch. A thread takes
+//! several tasks at a time. A task walks the context in chunks of whole blocks. For each chunk it gathers the keys and
+//! values, widening them once for all rows, or reads them where they are. It then computes scores and folds them into a
+//! running maximum, sum and weighted sum of values (online softmax). So it needs memory for one chunk only, however long
+//! the context is.
 //!
 //! Chunks begin at multiples of their length from the start of the sequence. Scores and weighted sums are added up in
 //! order of position, and a position that a query does not see contributes an exact zero. A chunk of which a query sees
 //! nothing does not change its running values. Hence a query's result does not depend on the other queries or sequences
 //! computed with it.
+//!
+//! If keys contain the values, a chunk is gathered once. See `latent`.
 
-mod reads;
+mod direct;
+mod gather;
+mod latent;
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -35,9 +40,6 @@ const MAX_DIRECT_ROWS: usize = 6;
 
 /// How many times each thread takes tasks, if there are enough tasks.
 const TURNS: usize = 8;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// One layer of a paged KV cache, and the sequences whose new tokens attend to it.
 #[derive(Clone, Copy, Debug)]
@@ -80,33 +82,28 @@ pub(super) struct Job<'a, E> {
     /// This layer's blocks.
     pub blocks: LayerBlocks<'a, E>,
     pub params: Attention<'a>,
-    /// Query heads per task, one key/value head's or a part of them.
-    group: usize,
-    /// Tasks that share the query heads of a key/value head.
-    parts: usize,
+    /// Query heads per key/value head.
+    pub group: usize,
+    /// Number of tasks that the query heads of a key/value head are divided among.
+    pub parts: usize,
 }
 
-impl<'a, E: StoredElement> Job<'a, E> {
-    /// Prepares the attention of queries `[T, heads * D]`, with `group` query heads per key/value head, for some threads.
-    pub fn new(
-        query: &'a [f32],
-        blocks: LayerBlocks<'a, E>,
-        params: Attention<'a>,
-        group: usize,
-        threads: &Threads,
-    ) -> Self {
-        let per_head: usize = params.spans.iter().map(|span| span.len.div_ceil(tall(group))).sum();
-        let tasks = (per_head * params.shape.heads).max(1);
-        let fits = |parts: &usize| group.is_multiple_of(*parts) && tasks * parts >= threads.count();
-        let parts = (1..=group).find(fits).unwrap_or(group);
-        Job { query, blocks, params, group: group / parts, parts }
-    }
+/// Returns the number of tasks that `group` query heads are divided among: at least `wanted`, and as many as give a task
+/// the usual number of rows. If keys contain the values, the rows of a task fill vectors.
+pub(super) fn parts(group: usize, wanted: usize, is_latent: bool) -> usize {
+    let unit = if is_latent { LANES } else { 1 };
+    let fills = |parts: &usize| *parts == 1 || group.is_multiple_of(parts * unit);
+    let (mut fitting, most) = ((1..=group).filter(fills), (1..=group).rev().find(fills));
+    fitting.find(|parts| *parts >= wanted && group / parts <= ROWS).or(most).unwrap_or(1)
+}
 
-    /// Writes the result to `out`, which has the shape of `query`.
+impl<E: StoredElement> Job<'_, E> {
+    /// Writes the result to `out`, `[T, heads * value size]`.
     pub fn run(&self, arch: Arch, threads: &Threads, out: &mut [f32]) {
-        let KvShape { heads, head_dim, .. } = *self.params.shape;
-        let (heads, tall) = (heads * self.parts, tall(self.group));
-        let width = heads * self.group * head_dim;
+        let (heads, group) = (self.params.shape.heads * self.parts, self.rows_per_token());
+        let value_dim = self.params.shape.value_dim();
+        let width = heads * group * value_dim;
+        let tall = (ROWS / group).max(1);
         let work: usize = self.params.spans.iter().map(|s| 2 * s.len * s.context * width).sum();
         let mut tasks = Vec::new();
         let mut rest = out;
@@ -119,7 +116,7 @@ impl<'a, E: StoredElement> Job<'a, E> {
                     (0..heads).map(|head| Task { queries: Queries { span, first: i * tall, head }, out: Vec::new() }),
                 );
                 for row in rows.chunks_mut(width) {
-                    row.chunks_mut(self.group * head_dim).zip(&mut tasks[from..]).for_each(|(o, t)| t.out.push(o));
+                    row.chunks_mut(group * value_dim).zip(&mut tasks[from..]).for_each(|(o, t)| t.out.push(o));
                 }
             }
         }
@@ -144,14 +141,9 @@ impl<'a, E: StoredElement> Job<'a, E> {
     }
 }
 
-/// Query tokens per task, for `group` query heads.
-fn tall(group: usize) -> usize {
-    (ROWS / group).max(1)
-}
-
 struct Task<'a> {
     queries: Queries,
-    /// The output of each query token, `[group * D]`.
+    /// The output of each query token: the values of the task's heads.
     out: Vec<&'a mut [f32]>,
 }
 
@@ -161,8 +153,35 @@ struct Queries {
     span: Span,
     /// First query token, relative to the span's first.
     first: usize,
-    /// Key/value head, or its part.
+    /// Part of a key/value head: the head's number times the number of parts, plus the part's number.
     head: usize,
+}
+
+/// A chunk of the context, and the task whose rows attend to it.
+struct Chunk {
+    queries: Queries,
+    /// The rows of the task.
+    rows: usize,
+    /// The chunk's first position.
+    start: usize,
+    /// The positions of the chunk that some row sees.
+    seen: Range<usize>,
+    /// Positions in any chunk, padded to whole vectors.
+    stride: usize,
+}
+
+impl Chunk {
+    /// Returns the positions that some row sees, relative to `start`.
+    #[inline(always)]
+    fn inner(&self) -> Range<usize> {
+        self.seen.start - self.start..self.seen.end - self.start
+    }
+
+    /// Returns the number of positions from `start` to the last that some row sees, padded to whole vectors.
+    #[inline(always)]
+    fn cols(&self) -> usize {
+        (self.seen.end - self.start).next_multiple_of(LANES)
+    }
 }
 
 struct Run<'a, 'b, E> {
@@ -175,7 +194,7 @@ struct Run<'a, 'b, E> {
 #[derive(Default)]
 struct Scratch {
     next: Option<Queries>,
-    /// `[rows][D]`, scaled.
+    /// `[rows][D]`, scaled. If keys contain the values, `[D][rows]`.
     query: Vec<f32>,
     /// `[D][chunk]`
     keys: Vec<f32>,
@@ -191,6 +210,8 @@ struct Scratch {
     max_and_norm: Vec<(f32, f32)>,
     /// One block of keys, widened.
     block: Vec<f32>,
+    /// `[chunk][rows]`: scores, if keys contain the values.
+    transposed: Vec<f32>,
 }
 
 thread_local! {
@@ -203,76 +224,39 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Run { job, task: &mut Task { queries, ref mut out }, scratch } = self;
-        let (head_dim, group) = (job.params.shape.head_dim, job.group);
-        let rows = out.len() * group;
-        let chunk = job.chunk();
-        let (dim, stride) = (head_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
+        let (shape, group, chunk) = (job.params.shape, job.rows_per_token(), job.chunk());
+        let (value_dim, rows, stride) = (shape.value_dim(), out.len() * group, chunk.next_multiple_of(LANES));
 
         job.prepare(queries, out.len(), scratch);
 
         // From the first position that the first query token sees to the last one that the last token sees.
         let (begin, end) = (job.visible(queries, 0).0, job.visible(queries, out.len() - 1).1);
         for start in (begin / chunk * chunk..end).step_by(chunk) {
-            let seen = begin.max(start)..end.min(start + chunk);
-            let cols = (seen.end - start).next_multiple_of(LANES);
-
-            let is_direct = rows <= MAX_DIRECT_ROWS;
-            if !(is_direct && job.set_scores(simd, queries, seen.clone(), start, rows, scratch)) {
-                job.load_keys(queries, seen.clone(), start, stride, scratch);
-                scratch.scores.fill(0.0);
-                simd.vectorize(Accumulate {
-                    a: View { data: &scratch.query, stride: head_dim },
-                    b: View { data: &scratch.keys, stride },
-                    c: &mut scratch.scores,
-                    c_stride: stride,
-                    rows,
-                    inner: 0..head_dim,
-                    cols,
-                });
-            }
-
-            for row in 0..rows {
-                let (from, to) = job.visible(queries, row / group);
-                let (from, to) = (from.max(start), to.min(start + chunk));
-                let scores = &mut scratch.scores[row * stride..][..cols];
-                if E::SCALED {
-                    multiply(scores, &scratch.scales[0]);
-                }
-                let sums = &mut scratch.sums[row * dim..][..dim];
-                if from < to {
-                    if let Some(cap) = job.params.softcap {
-                        softcap(&mut scores[from - start..to - start], cap);
+            let chunk = Chunk { queries, rows, start, seen: begin.max(start)..end.min(start + chunk), stride };
+            match shape.latent {
+                None => {
+                    let is_direct = rows <= MAX_DIRECT_ROWS;
+                    if !(is_direct && job.score_directly(simd, &chunk, scratch)) {
+                        job.score(simd, &chunk, scratch);
                     }
-                    fold(scores, from - start, to - start, sums, &mut scratch.max_and_norm[row]);
-                } else {
-                    scores.fill(0.0);
+                    job.weigh(&chunk, scratch);
+                    if is_direct && job.add_values(simd, &chunk, scratch) {
+                        continue;
+                    }
+                    job.load_values(&chunk, scratch);
+                }
+                Some(_) => {
+                    job.load_values(&chunk, scratch);
+                    job.score_latent(simd, &chunk, scratch);
+                    job.weigh(&chunk, scratch);
                 }
             }
-
-            let inner = seen.start - start..seen.end - start;
-            if is_direct && job.add_values(simd, queries, seen.clone(), start, (rows, stride), scratch) {
-                continue;
-            }
-            job.load_values(queries, seen.clone(), start, dim, scratch);
-            if E::SCALED {
-                // Scaling the scores is cheaper than scaling the values, because there are more values.
-                for weights in scratch.scores.chunks_exact_mut(stride) {
-                    multiply(&mut weights[inner.clone()], &scratch.scales[1][inner.clone()]);
-                }
-            }
-            simd.vectorize(Accumulate {
-                a: View { data: &scratch.scores, stride },
-                b: View { data: &scratch.values, stride: dim },
-                c: &mut scratch.sums,
-                c_stride: dim,
-                rows,
-                inner,
-                cols: dim,
-            });
+            job.add_loaded_values(simd, &chunk, scratch);
         }
 
+        let dim = value_dim.next_multiple_of(LANES);
         for (t, out) in out.iter_mut().enumerate() {
-            for (g, out) in out.chunks_exact_mut(head_dim).enumerate() {
+            for (g, out) in out.chunks_exact_mut(value_dim).enumerate() {
                 let row = t * group + g;
                 let norm = scratch.max_and_norm[row].1;
                 out.iter_mut().zip(&scratch.sums[row * dim..]).for_each(|(o, s)| *o = s / norm);
@@ -281,7 +265,7 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
     }
 }
 
-impl<'a, E: StoredElement> Job<'a, E> {
+impl<E: StoredElement> Job<'_, E> {
     /// Positions in a chunk, a multiple of the block size.
     #[inline(always)]
     fn chunk(&self) -> usize {
@@ -289,14 +273,29 @@ impl<'a, E: StoredElement> Job<'a, E> {
         size * (CHUNK / size).max(1)
     }
 
+    /// Query heads of a task.
+    #[inline(always)]
+    fn rows_per_token(&self) -> usize {
+        self.group / self.parts
+    }
+
+    /// Returns the range of positions that query token `i` of a task sees: the first, and one past the last.
+    #[inline(always)]
+    fn visible(&self, Queries { span, first, .. }: Queries, i: usize) -> (usize, usize) {
+        let end = span.context - span.len + first + i + 1;
+        (self.params.window.map_or(0, |w| end.saturating_sub(w.max(1))), end)
+    }
+
     /// Loads the queries of a task and resets its running values. Makes room for a chunk.
     #[inline(always)]
     fn prepare(&self, queries: Queries, tokens: usize, scratch: &mut Scratch) {
-        let (head_dim, group, chunk) = (self.params.shape.head_dim, self.group, self.chunk());
-        let (rows, dim, stride) = (tokens * group, head_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
+        let (shape, group, chunk) = (self.params.shape, self.rows_per_token(), self.chunk());
+        let (rows, stride) = (tokens * group, chunk.next_multiple_of(LANES));
+        let [key_dim, dim] = [shape.head_dim, shape.value_dim()].map(|dim| dim.next_multiple_of(LANES));
         self.load_query(queries, tokens, &mut scratch.query);
-        scratch.keys.resize(head_dim * stride, 0.0);
-        scratch.values.resize(chunk * dim, 0.0);
+        scratch.keys.resize(shape.head_dim * stride, 0.0);
+        // The last row of values may begin within a key, and is read in whole vectors.
+        scratch.values.resize(chunk * key_dim + LANES, 0.0);
         scratch.scales.iter_mut().for_each(|scales| scales.resize(stride, 0.0));
         scratch.scores.resize(rows * stride, 0.0);
         scratch.sums.clear();
@@ -312,22 +311,86 @@ impl<'a, E: StoredElement> Job<'a, E> {
         }
     }
 
-    /// Returns the range of positions that query token `i` of a task sees: the first, and one past the last.
-    #[inline(always)]
-    fn visible(&self, Queries { span, first, .. }: Queries, i: usize) -> (usize, usize) {
-        let end = span.context - span.len + first + i + 1;
-        (self.params.window.map_or(0, |w| end.saturating_sub(w.max(1))), end)
-    }
-
     #[inline(always)]
     fn load_query(&self, queries: Queries, tokens: usize, to: &mut Vec<f32>) {
-        let Job { params: Attention { shape: &KvShape { heads, head_dim, .. }, .. }, group, parts, query, .. } = *self;
-        let (heads, width) = (heads * parts, group * head_dim);
+        let (shape, scale) = (self.params.shape, self.params.scale);
+        let (heads, width) = (shape.heads * self.parts, self.rows_per_token() * shape.head_dim);
+        let first = queries.span.start + queries.first;
+        let tokens =
+            (first..first + tokens).map(|token| &self.query[(token * heads + queries.head) * width..][..width]);
         to.clear();
-        for i in 0..tokens {
-            let row = queries.span.start + queries.first + i;
-            let query = &query[(row * heads + queries.head) * width..][..width];
-            to.extend(query.iter().map(|q| q * self.params.scale));
+        match shape.latent {
+            None => tokens.for_each(|rows| to.extend(rows.iter().map(|q| q * scale))),
+            Some(_) => {
+                let stride = (tokens.len() * self.rows_per_token()).next_multiple_of(LANES);
+                to.resize(shape.head_dim * stride, 0.0);
+                for (i, row) in tokens.flat_map(|rows| rows.chunks_exact(shape.head_dim)).enumerate() {
+                    to[i..].iter_mut().step_by(stride).zip(row).for_each(|(to, q)| *to = q * scale);
+                }
+            }
         }
+    }
+
+    /// Loads a chunk's keys and computes its scores.
+    #[inline(always)]
+    fn score<S: Simd>(&self, simd: S, chunk: &Chunk, scratch: &mut Scratch) {
+        let (head_dim, stride) = (self.params.shape.head_dim, chunk.stride);
+        self.load_keys(chunk, scratch);
+        scratch.scores.fill(0.0);
+        simd.vectorize(Accumulate {
+            a: View { data: &scratch.query, stride: head_dim },
+            b: View { data: &scratch.keys, stride },
+            c: &mut scratch.scores,
+            c_stride: stride,
+            rows: chunk.rows,
+            inner: 0..head_dim,
+            cols: chunk.cols(),
+        });
+    }
+
+    /// Folds a chunk's scores into the running values, which makes them weights.
+    #[inline(always)]
+    fn weigh(&self, chunk: &Chunk, scratch: &mut Scratch) {
+        let (start, dim) = (chunk.start, self.params.shape.value_dim().next_multiple_of(LANES));
+        for row in 0..chunk.rows {
+            let (from, to) = self.visible(chunk.queries, row / self.rows_per_token());
+            let (from, to) = (from.max(start), to.min(start + self.chunk()));
+            let scores = &mut scratch.scores[row * chunk.stride..][..chunk.cols()];
+            if E::SCALED {
+                multiply(scores, &scratch.scales[0]);
+            }
+            let sums = &mut scratch.sums[row * dim..][..dim];
+            if from < to {
+                if let Some(cap) = self.params.softcap {
+                    softcap(&mut scores[from - start..to - start], cap);
+                }
+                fold(scores, from - start, to - start, sums, &mut scratch.max_and_norm[row]);
+            } else {
+                scores.fill(0.0);
+            }
+        }
+    }
+
+    /// Adds the loaded values of a chunk, weighted by each row's scores.
+    #[inline(always)]
+    fn add_loaded_values<S: Simd>(&self, simd: S, chunk: &Chunk, scratch: &mut Scratch) {
+        let (head_dim, value_dim, inner) = (self.params.shape.head_dim, self.params.shape.value_dim(), chunk.inner());
+        let dim = value_dim.next_multiple_of(LANES);
+        if E::SCALED {
+            // Scaling the scores is cheaper than scaling the values, because there are more values.
+            for weights in scratch.scores.chunks_exact_mut(chunk.stride) {
+                multiply(&mut weights[inner.clone()], &scratch.scales[1][inner.clone()]);
+            }
+        }
+        let values = &scratch.values[head_dim - value_dim..];
+        simd.vectorize(Accumulate {
+            a: View { data: &scratch.scores, stride: chunk.stride },
+            b: View { data: values, stride: head_dim.next_multiple_of(LANES) },
+            c: &mut scratch.sums,
+            c_stride: dim,
+            rows: chunk.rows,
+            inner,
+            cols: dim,
+        });
     }
 }

@@ -6,8 +6,6 @@ use super::{Cpu, CpuTensor};
 
 /// The projections between heads and latent vectors, one per head.
 pub struct CpuLatent {
-    /// Elements of the rotated part of a head, which comes first and is not projected.
-    pub rotated: usize,
     /// `[rank, unrotated]`: from the other part of a query.
     pub queries: Vec<CpuProjection>,
     /// `[value, rank]`: to the head's values.
@@ -29,30 +27,22 @@ impl Cpu {
 
     /// Projects the second part of each query to a latent vector, and puts the first part in front of it.
     pub fn latent_queries(&self, [rotated, other]: [&CpuTensor; 2], weight: &CpuLatent) -> CpuTensor {
-        self.project_heads(other, 0, &weight.queries, Some(rotated))
+        self.project_heads(other, &weight.queries, Some(rotated))
     }
 
-    /// Projects the latent part of each head of `attended` to the head's values.
+    /// Projects each head of `attended`, a latent vector, to the head's values.
     pub fn latent_values(&self, attended: &CpuTensor, weight: &CpuLatent) -> CpuTensor {
-        self.project_heads(attended, weight.rotated, &weight.values, None)
+        self.project_heads(attended, &weight.values, None)
     }
 
-    /// Projects the columns of each head of `x` from the head's column `skipped` on. The result of a head follows the
-    /// columns of the head in `before`.
-    fn project_heads(
-        &self,
-        x: &CpuTensor,
-        skipped: usize,
-        weights: &[CpuProjection],
-        before: Option<&CpuTensor>,
-    ) -> CpuTensor {
+    /// Projects the columns of each head of `x`. The result of a head follows the columns of the head in `before`.
+    fn project_heads(&self, x: &CpuTensor, weights: &[CpuProjection], before: Option<&CpuTensor>) -> CpuTensor {
         let heads = weights.len();
         let width = x.cols() / heads;
         let inputs = |head: usize| {
-            let mut own = self.pool.tensor(x.rows(), width - skipped);
-            let to = own.as_mut_slice().chunks_exact_mut(width - skipped);
-            for (to, from) in to.zip(x.as_slice().chunks_exact(x.cols())) {
-                to.copy_from_slice(&from[head * width + skipped..(head + 1) * width]);
+            let mut own = self.pool.tensor(x.rows(), width);
+            for (to, from) in own.as_mut_slice().chunks_exact_mut(width).zip(x.as_slice().chunks_exact(x.cols())) {
+                to.copy_from_slice(&from[head * width..(head + 1) * width]);
             }
             own
         };

@@ -374,15 +374,18 @@ impl Cpu {
         out
     }
 
-    /// Computes causal attention of `query [T, heads * D]` over one layer of a paged cache.
+    /// Computes causal attention of `query [T, heads * D]` over one layer of a paged cache. The result has the values of
+    /// each head.
     pub fn attention(&self, query: &CpuTensor, params: Attention<'_>) -> CpuTensor {
-        let mut out = self.pool.tensor(query.rows(), query.cols());
         let shape = params.shape;
         let group = query.cols() / (shape.heads * shape.head_dim);
+        let mut out = self.pool.tensor(query.rows(), shape.heads * group * shape.value_dim());
+        let tasks = (shape.heads * query.rows()).max(1);
+        let parts = attention::parts(group, self.threads.count().div_ceil(tasks), shape.latent.is_some());
         let query = query.as_slice();
         with_stored!(shape.dtype, E => {
             let blocks = LayerBlocks::<E>::new(params.layer, shape);
-            let job = attention::Job::new(query, blocks, params, group, &self.threads);
+            let job = attention::Job { query, blocks, params, group, parts };
             job.run(self.arch, &self.threads, out.as_mut_slice());
         });
         out

@@ -116,7 +116,7 @@ pub(super) struct LayerBlocks<'a, E> {
 
 /// The keys or the values of one head in a block.
 pub(super) struct HeadPart<'a, E> {
-    /// Keys `[head_dim][block_size]`, values `[block_size][head_dim]`.
+    /// Keys `[head_dim][block_size]`, values and keys that contain values `[block_size][head_dim]`.
     pub elements: &'a [E],
     /// `[block_size]` f16 scales for scaled types, otherwise empty. They are unaligned.
     pub scales: &'a [[u8; 2]],
@@ -131,21 +131,20 @@ impl<'a, E: StoredElement> LayerBlocks<'a, E> {
     /// Returns a head's keys in a block.
     #[inline(always)]
     pub fn keys(&self, block: usize, head: usize) -> HeadPart<'a, E> {
-        self.part(block, 2 * head)
+        self.part(block, self.shape.parts() * head)
     }
 
-    /// Returns a head's values in a block.
+    /// Returns a head's values in a block. If keys contain the values, returns the keys.
     #[inline(always)]
     pub fn values(&self, block: usize, head: usize) -> HeadPart<'a, E> {
-        self.part(block, 2 * head + 1)
+        self.part(block, self.shape.parts() * (head + 1) - 1)
     }
 
     #[inline(always)]
     fn part(&self, block: usize, index: usize) -> HeadPart<'a, E> {
-        let KvShape { heads, head_dim, block_size, dtype, padding } = *self.shape;
-        let bytes = block_size * dtype.head_bytes(head_dim);
-        let part = &self.bytes[block * (2 * heads * bytes + padding) + index * bytes..][..bytes];
-        let (elements, scales) = part.split_at(block_size * head_dim * size_of::<E>());
+        let bytes = self.shape.part_bytes();
+        let part = &self.bytes[block * self.shape.block_bytes() + index * bytes..][..bytes];
+        let (elements, scales) = part.split_at(self.shape.block_size * self.shape.head_dim * size_of::<E>());
         HeadPart { elements: bytemuck::cast_slice(elements), scales: scales.as_chunks().0 }
     }
 }

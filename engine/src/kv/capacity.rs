@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     fn group(window: Option<usize>, blocks_per_page: usize) -> CacheGroup {
-        CacheGroup { window, blocks_per_page, id_step: 1, state_stride: None }
+        CacheGroup { window, is_latent: false, blocks_per_page, id_step: 1, state_stride: None }
     }
 
     #[test]

@@ -27,7 +27,8 @@ const ALIGNMENT: usize = 16;
 /// The shape and the element type of a KV cache.
 ///
 /// Layers with equal heads and equal windows form a group. Each group has blocks of its own: a block holds the keys and
-/// values of `block_size` tokens in every layer of the group. A layer that reads another layer's cache owns nothing.
+/// values of `block_size` tokens in every layer of the group. A layer that reads another layer's cache owns nothing. A
+/// layer with latent vectors caches one vector per token, which is both key and value.
 ///
 /// Recurrent layers with states of equal size form a group too. Block `i` of a sequence holds their states after the
 /// last token of the block, or after the last token so far. Only the states that are needed have a block.
@@ -54,6 +55,8 @@ pub struct KvGroup {
     pub head_dim: usize,
     /// The number of positions that a token sees, its own included. `None` for all.
     pub window: Option<usize>,
+    /// With `Some(n)`, only keys are cached. The last `n` elements of a key are its value.
+    pub latent: Option<usize>,
     /// For recurrent layers, the f32 elements of a layer's state. Such a group has no heads.
     pub state: Option<usize>,
     /// Blocks in a page.
@@ -67,6 +70,8 @@ pub struct KvGroup {
 pub struct CacheGroup {
     /// The number of positions that a token sees, its own included. `None` for all.
     pub window: Option<usize>,
+    /// Whether only keys are cached, which contain the values.
+    pub is_latent: bool,
     /// Blocks in a page.
     pub blocks_per_page: usize,
     /// See [`KvLayout::id_step`].
@@ -82,13 +87,13 @@ const STATE_WINDOW: usize = 2;
 impl CacheGroup {
     /// The only group of a cache. A page is a block.
     pub fn only(window: Option<usize>) -> Self {
-        CacheGroup { window, blocks_per_page: 1, id_step: 1, state_stride: None }
+        CacheGroup { window, is_latent: false, blocks_per_page: 1, id_step: 1, state_stride: None }
     }
 
     /// A group of recurrent layers.
     pub fn states(state_stride: usize, blocks_per_page: usize, id_step: usize) -> Self {
         let state_stride = Some(state_stride.max(1));
-        CacheGroup { window: Some(STATE_WINDOW), blocks_per_page, id_step, state_stride }
+        CacheGroup { window: Some(STATE_WINDOW), is_latent: false, blocks_per_page, id_step, state_stride }
     }
 
     /// The sliding window of attention. `None` for all tokens, and for states.
@@ -115,7 +120,8 @@ impl fmt::Display for KvGroup {
                 false => write!(f, "{layers}, a state of {:.1} MiB", kib / 1024.0),
             };
         }
-        write!(f, "{layers}, {} of {}, ", plural(self.heads, "head"), self.head_dim)?;
+        let heads = plural(self.heads, if self.latent.is_some() { "latent vector" } else { "head" });
+        write!(f, "{layers}, {heads} of {}, ", self.head_dim)?;
         match self.window {
             Some(window) => write!(f, "the last {window} tokens"),
             None => write!(f, "all tokens"),
@@ -135,11 +141,15 @@ pub struct LayerPlace {
 impl KvGroup {
     /// A group of layers that keep `memory`, still without layers.
     fn of(memory: LayerMemory) -> Self {
-        let (heads, head_dim, window, state) = match memory {
-            LayerMemory::Kv(LayerKv { heads, head_dim, window, .. }) => (heads, head_dim, window, None),
-            LayerMemory::State { elements } => (0, 0, Some(STATE_WINDOW), Some(elements)),
+        let (kv, state) = match memory {
+            LayerMemory::Kv(kv) => (kv, None),
+            LayerMemory::State { elements } => {
+                let (heads, head_dim, window) = (0, 0, Some(STATE_WINDOW));
+                (LayerKv { heads, head_dim, window, source: 0, latent: None }, Some(elements))
+            }
         };
-        KvGroup { layers: Vec::new(), heads, head_dim, window, state, blocks_per_page: 1, padding: 0 }
+        let LayerKv { heads, head_dim, window, latent, .. } = kv;
+        KvGroup { layers: Vec::new(), heads, head_dim, window, latent, state, blocks_per_page: 1, padding: 0 }
     }
 
     /// The sliding window of attention. `None` for all tokens, and for states.
@@ -178,7 +188,7 @@ impl KvLayout {
 
     /// The layout for a model whose `layers` layers are all alike and see all positions.
     pub fn uniform(layers: usize, heads: usize, head_dim: usize, block_size: usize, dtype: KvDtype) -> Self {
-        let layer = |source| LayerMemory::Kv(LayerKv { heads, head_dim, window: None, source });
+        let layer = |source| LayerMemory::Kv(LayerKv { heads, head_dim, window: None, source, latent: None });
         KvLayout::new(&(0..layers).map(layer).collect::<Vec<_>>(), block_size, dtype)
     }
 
@@ -204,18 +214,17 @@ impl KvLayout {
 
     /// The shape of one layer of a group, as the CPU kernels take it.
     pub(crate) fn layer_shape(&self, group: usize) -> cpu::KvShape {
-        let KvGroup { heads, head_dim, padding, .. } = self.groups[group];
-        cpu::KvShape { heads, head_dim, block_size: self.block_size, dtype: self.dtype, padding }
+        let KvGroup { heads, head_dim, latent, padding, .. } = self.groups[group];
+        cpu::KvShape { heads, head_dim, latent, block_size: self.block_size, dtype: self.dtype, padding }
     }
 
     /// Bytes of one block in one layer of a group.
     pub fn layer_bytes(&self, group: usize) -> usize {
-        let KvGroup { heads, head_dim, padding, state, .. } = self.groups[group];
-        let contents = match state {
-            Some(elements) => elements * size_of::<f32>(),
-            None => 2 * heads * self.block_size * self.dtype.head_bytes(head_dim),
-        };
-        contents + padding
+        let KvGroup { padding, state, .. } = self.groups[group];
+        match state {
+            Some(elements) => elements * size_of::<f32>() + padding,
+            None => self.layer_shape(group).block_bytes(),
+        }
     }
 
     /// Bytes of one block of a group: keys and values of `block_size` tokens in its layers, with their scales, or the
@@ -274,6 +283,7 @@ impl KvLayout {
     pub fn cache_groups(&self) -> Vec<CacheGroup> {
         let group = |(at, group): (usize, &KvGroup)| CacheGroup {
             window: group.window,
+            is_latent: group.latent.is_some(),
             blocks_per_page: group.blocks_per_page,
             id_step: self.id_step(at),
             state_stride: self.state_stride(at),
@@ -343,7 +353,13 @@ mod tests {
     use crate::tensor::DType;
 
     fn layer(window: Option<usize>, source: usize) -> LayerMemory {
-        LayerMemory::Kv(LayerKv { heads: 2, head_dim: if window.is_some() { 8 } else { 16 }, window, source })
+        LayerMemory::Kv(LayerKv {
+            heads: 2,
+            head_dim: if window.is_some() { 8 } else { 16 },
+            window,
+            source,
+            latent: None,
+        })
     }
 
     #[test]
@@ -364,7 +380,7 @@ mod tests {
     /// A model whose layers repeat a pattern: `(layers, heads, head size, window)` of each kind.
     fn model(kinds: &[(usize, usize, usize, Option<usize>)], dtype: KvDtype) -> KvLayout {
         let layers = kinds.iter().flat_map(|&(layers, heads, head_dim, window)| {
-            std::iter::repeat_n(LayerKv { heads, head_dim, window, source: 0 }, layers)
+            std::iter::repeat_n(LayerKv { heads, head_dim, window, source: 0, latent: None }, layers)
         });
         let own = |(source, layer)| LayerMemory::Kv(LayerKv { source, ..layer });
         KvLayout::new(&layers.enumerate().map(own).collect::<Vec<_>>(), 16, dtype)

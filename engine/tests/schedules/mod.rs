@@ -203,7 +203,7 @@ fn groups() -> impl Strategy<Value = Vec<CacheGroup>> {
     let states = || (prop_oneof![Just(1), 2..5usize, Just(100)], 1..4usize);
     let group = || {
         let kv = (prop::option::weighted(0.6, 1..30usize), 1..6usize, 1..4usize).prop_map(
-            |(window, blocks_per_page, id_step)| CacheGroup { window, blocks_per_page, id_step, state_stride: None },
+            |(window, blocks_per_page, id_step)| CacheGroup { blocks_per_page, id_step, ..CacheGroup::only(window) },
         );
         let state =
             (states(), 1..3usize).prop_map(|((stride, id_step), blocks)| CacheGroup::states(stride, blocks, id_step));

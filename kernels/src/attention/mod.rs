@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | [`decode`] | `plan_paged_attention`, `paged_attention`, `paged_attention_capped` | one new token per sequence, or a few with a draft |
 //! | [`prefill`] | `paged_prefill`, `paged_prefill_capped` | many new tokens per sequence: prompts, and prompt chunks after a cached prefix |
+//! | [`prefill`] | `paged_latent_attention` | latent vectors, which are keys and values of all heads: any number of new tokens |
 //! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` | one new token per sequence, as in the paper: for study and as a baseline |
 //!
 //! All take `f16` and `bf16` and compute in `f32`. They read the pages of [`layout`](crate::layout), with 16-bit or
@@ -13,6 +14,7 @@
 //! | feature | how |
 //! | --- | --- |
 //! | sliding window | an argument of all kernels |
+//! | latent vectors (DeepSeek) | a kernel of its own. Keys contain the values, and both come from one tile |
 //! | sinks (gpt-oss) | an argument of all kernels, which they read after their loop |
 //! | softcap (Gemma 2) | kernels of their own, since it takes four instructions for each score. The paper's kernels take it as an argument |
 
@@ -28,6 +30,28 @@ mod squares;
 
 /// Head sizes that the kernels support.
 pub const HEAD_SIZES: [u32; 7] = [32, 64, 80, 96, 128, 256, 512];
+
+/// Sizes of keys that contain the values, with a kernel: a small one for tests, and the size of all published models.
+pub const LATENT_SIZES: [u32; 2] = [48, 576];
+
+/// Returns the elements of a value at the end of a latent key, or the head size if keys contain no values.
+pub const fn value_size(head_size: u32) -> u32 {
+    match head_size {
+        48 => 32,
+        576 => 512,
+        other => other,
+    }
+}
+
+/// Returns whether keys of this size contain the values.
+pub const fn is_latent(head_size: u32) -> bool {
+    value_size(head_size) != head_size
+}
+
+/// Returns the head size of pages. The halves of latent keys take the places of keys and values.
+pub const fn page_head_size(head_size: u32) -> u32 {
+    if is_latent(head_size) { head_size / 2 } else { head_size }
+}
 
 /// Head sizes that the kernels with a softcap support, with a 16-bit cache.
 pub const CAPPED_HEAD_SIZES: [u32; 3] = [32, 128, 256];
@@ -106,6 +130,24 @@ impl AttentionShape {
         Ok(AttentionShape { heads, kv_heads, head_size, block_size, format: KvFormat::Plain, is_capped: false })
     }
 
+    /// Checks the shape of attention over latent vectors. Keys have `key` elements, and values are the last `value` of them.
+    pub fn latent(heads: u32, key: u32, value: u32, block_size: u32) -> Result<AttentionShape, UnsupportedShape> {
+        if !LATENT_SIZES.contains(&key) || value_size(key) != value {
+            return Err(UnsupportedShape::LatentSize(key, value));
+        }
+        Ok(AttentionShape { head_size: key, ..Self::new(heads, 1, HEAD_SIZES[0], block_size)? })
+    }
+
+    /// Returns whether keys contain the values.
+    pub const fn is_latent(self) -> bool {
+        is_latent(self.head_size)
+    }
+
+    /// Returns the elements of a value.
+    pub const fn value_size(self) -> u32 {
+        value_size(self.head_size)
+    }
+
     /// Returns the same heads and blocks with a cache of this format.
     pub const fn with_format(self, format: KvFormat) -> AttentionShape {
         AttentionShape { format, ..self }
@@ -132,7 +174,7 @@ impl AttentionShape {
         self.heads
     }
 
-    /// Returns the elements per head.
+    /// Returns the elements of a query or key.
     pub const fn head_size(self) -> u32 {
         self.head_size
     }
@@ -145,7 +187,7 @@ impl AttentionShape {
     /// Returns the shape of one layer's pages.
     pub const fn pages(self) -> Pages {
         let AttentionShape { kv_heads: heads, head_size, block_size, format, .. } = self;
-        Pages { heads, head_size, block_size, format }
+        Pages { heads, head_size: page_head_size(head_size), block_size, format }
     }
 }
 
@@ -154,6 +196,8 @@ impl AttentionShape {
 pub enum UnsupportedShape {
     /// The head size is not in [`HEAD_SIZES`].
     HeadSize(u32),
+    /// Latent keys and values do not have sizes in [`LATENT_SIZES`].
+    LatentSize(u32, u32),
     /// The block size is not in [`BLOCK_SIZES`].
     BlockSize(u32),
     /// No kernel has a softcap for this head size and cache format.
@@ -172,6 +216,9 @@ impl fmt::Display for UnsupportedShape {
         match self {
             UnsupportedShape::HeadSize(size) => {
                 write!(f, "attention has no kernels for head size {size}; supported head sizes: {HEAD_SIZES:?}")
+            }
+            UnsupportedShape::LatentSize(key, value) => {
+                write!(f, "attention has no kernels for latent keys of {key} elements with values of {value}")
             }
             UnsupportedShape::BlockSize(size) => {
                 write!(f, "attention cannot read blocks of {size} tokens; supported block sizes: {BLOCK_SIZES:?}")
@@ -212,6 +259,10 @@ mod tests {
             message(8, 8, 64, 12),
             "attention cannot read blocks of 12 tokens; supported block sizes: [8, 16, 32]"
         );
+        let latent =
+            AttentionShape::latent(16, 576, 512, 16).map(|shape| (shape.group(), shape.pages().page_vectors()));
+        assert_eq!(latent, Ok((16, 576 / 8 * 16)));
+        assert_eq!(AttentionShape::latent(16, 576, 256, 16), Err(UnsupportedShape::LatentSize(576, 256)));
         assert_eq!(message(8, 3, 64, 16), "8 query heads cannot share 3 key/value heads evenly");
         for (heads, kv_heads) in [(0, 0), (8, 0), (0, 8)] {
             assert!(matches!(AttentionShape::new(heads, kv_heads, 64, 16), Err(UnsupportedShape::Heads { .. })));

@@ -14,6 +14,7 @@ mod experts;
 mod frame;
 mod gemm;
 mod intrinsics;
+mod latent;
 mod norm;
 mod paper;
 mod prefill;

@@ -49,15 +49,14 @@ fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32, hopper: bool) -> Re
         query.extend(token);
         query.extend([ty.nan(); 16]);
     }
-    let mut starts = vec![2];
-    for span in &problem.spans {
-        starts.push(starts[starts.len() - 1] + span.new);
-    }
+    let starts: Vec<u32> = problem.query_starts().iter().map(|start| 2 + start).collect();
     let (tables, table_starts) = problem.flat_tables();
-    let before = vec![ty.nan(); 2 * row];
-    let output = gpu.upload("output", &[before.clone(), vec![ty.nan(); problem.query.len()]].concat());
+    let result = (heads * problem.shape.value_size()) as usize;
+    let before = vec![ty.nan(); 2 * result];
+    let rows = vec![ty.nan(); problem.tokens() as usize * result];
+    let output = gpu.upload("output", &[before.clone(), rows].concat());
     let sequences = problem.spans.len() as u32;
-    let (tokens, cache) = (starts[starts.len() - 1] - 2 + spare, gpu.upload("cache", &problem.cache()).ptr());
+    let (tokens, cache) = (problem.tokens() + spare, gpu.upload("cache", &problem.cache()).ptr());
     let args = paged_prefill {
         output: output.mut_ptr(),
         query: gpu.upload("query", &query).ptr(),

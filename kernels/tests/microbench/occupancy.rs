@@ -8,7 +8,7 @@ use workbench::{Occupancy, resources};
 
 /// Families by name prefix, and the fewest warps that a multiprocessor must hold: of an A100 for sm_80, of an H200 for
 /// sm_90a. 0 means that the target has no kernel of the family. The longest prefix gives a kernel's budget.
-const BUDGETS: [(&str, [u32; 2]); 41] = [
+const BUDGETS: [(&str, [u32; 2]); 44] = [
     ("add_positions", [64, 64]),
     ("add_rows", [64, 64]),
     ("all_reduce", [16, 16]),
@@ -26,8 +26,10 @@ const BUDGETS: [(&str, [u32; 2]); 41] = [
     ("group_by_expert", [64, 64]),
     ("grouped_product", [4, 8]),
     ("grouped_quantised", [8, 8]),
+    ("join_latents", [64, 64]),
     ("layer_norm", [18, 18]),
     ("multiply_columns", [64, 64]),
+    ("multiply_heads", [32, 32]),
     ("paged_attention", [4, 6]),
     // Heads of 512 need twice the shared memory of heads of 256.
     ("paged_attention_bf16_512", [2, 2]),
@@ -38,6 +40,7 @@ const BUDGETS: [(&str, [u32; 2]); 41] = [
     ("paged_attention_f16int8_512", [2, 2]),
     ("paged_attention_v", [12, 12]),
     ("paged_attention_v2_reduce", [64, 64]),
+    ("paged_latent_attention", [4, 8]),
     ("paged_prefill", [4, 8]),
     ("paged_prefill_hopper", [0, 12]),
     ("paper_rope_and_cache", [16, 16]),

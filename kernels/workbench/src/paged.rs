@@ -2,7 +2,7 @@
 //! over them.
 
 use kernels::attention::decode::DecodeLaunch;
-use kernels::attention::{AttentionShape, UnsupportedShape};
+use kernels::attention::{AttentionShape, UnsupportedShape, is_latent, page_head_size, value_size};
 use kernels::kv_element::label;
 use kernels::layout::{KeyOrValue, KvFormat, Pages};
 
@@ -18,7 +18,7 @@ pub struct PagedShape {
     pub heads: u32,
     /// Key/value heads.
     pub kv_heads: u32,
-    /// Elements per head.
+    /// Elements per head. With a [latent](kernels::attention::LATENT_SIZES) size, keys contain the values.
     pub head_size: u32,
     /// Tokens per block.
     pub block_size: u32,
@@ -30,9 +30,20 @@ pub struct PagedShape {
 }
 
 impl PagedShape {
+    /// Returns the elements of a value.
+    pub fn value_size(&self) -> u32 {
+        value_size(self.head_size)
+    }
+
+    /// Returns whether keys contain the values.
+    pub fn is_latent(&self) -> bool {
+        is_latent(self.head_size)
+    }
+
     /// Returns the shape of a layer's pages.
     pub fn pages(&self) -> Pages {
-        Pages { heads: self.kv_heads, head_size: self.head_size, block_size: self.block_size, format: self.format }
+        let head_size = page_head_size(self.head_size);
+        Pages { heads: self.kv_heads, head_size, block_size: self.block_size, format: self.format }
     }
 
     /// Returns the shape for the kernels.
@@ -40,7 +51,11 @@ impl PagedShape {
     /// # Errors
     /// [`UnsupportedShape`] if there are no kernels for it.
     pub fn supported(&self) -> Result<AttentionShape, UnsupportedShape> {
-        let shape = AttentionShape::new(self.heads, self.kv_heads, self.head_size, self.block_size)?;
+        let PagedShape { heads, kv_heads, head_size, block_size, .. } = *self;
+        let shape = match self.is_latent() {
+            true => AttentionShape::latent(heads, head_size, self.value_size(), block_size)?,
+            false => AttentionShape::new(heads, kv_heads, head_size, block_size)?,
+        };
         Ok(shape.with_format(self.format))
     }
 
@@ -77,7 +92,7 @@ pub struct PagedProblem {
     pub tables: Vec<Vec<u32>>,
     /// `[tokens][heads][head_size]`
     pub query: Vec<u16>,
-    /// `[block][offset][kv_head][head_size]`
+    /// `[block][offset][kv_head][head_size]`. Values that keys contain are copies of the keys.
     keys: Vec<u16>,
     values: Vec<u16>,
     /// Keys and values as the cache stores them: the same numbers, or the numbers that their codes decode to.
@@ -118,6 +133,9 @@ impl PagedProblem {
                 keys[at.clone()].copy_from_slice(&random.bits(shape.ty, row));
                 values[at].copy_from_slice(&random.bits(shape.ty, row));
             }
+        }
+        if shape.is_latent() {
+            values.clone_from(&keys);
         }
         let tokens: u32 = spans.iter().map(|s| s.new).sum();
         // Queries are large enough to make the softmax uneven.
@@ -201,7 +219,10 @@ impl PagedProblem {
         let mut cache = vec![0; (self.blocks * pages.page_vectors() * 8) as usize];
         self.place(|block, offset, head, element, key, value| {
             cache[pages.element(block, head, KeyOrValue::Key, element, offset)] = key;
-            cache[pages.element(block, head, KeyOrValue::Value, element, offset)] = value;
+            // The second half of a latent key takes the place of values.
+            if !self.shape.is_latent() {
+                cache[pages.element(block, head, KeyOrValue::Value, element, offset)] = value;
+            }
         });
         cache
     }
@@ -246,6 +267,15 @@ impl PagedProblem {
         (self.tables.concat(), starts.collect())
     }
 
+    /// Returns the first new token of each sequence, and the number of all new tokens.
+    pub fn query_starts(&self) -> Vec<u32> {
+        let ends = self.spans.iter().scan(0, |end, span| {
+            *end += span.new;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
+    }
+
     /// Splits the sequences into the decode launch's [parts](DecodeLaunch::parts). Returns for each part its length,
     /// the start of its block table (from `table_starts`), and the start of its query tokens. The query starts end with
     /// the total.
@@ -280,12 +310,12 @@ impl PagedProblem {
         self.spans.iter().map(|s| s.new).sum()
     }
 
-    /// Computes the reference in `f64`: `[tokens][heads][head_size]`.
+    /// Computes the reference in `f64`: `[tokens][heads][value size]`.
     pub fn reference(&self) -> Vec<f64> {
         self.reference_of(0..self.tokens())
     }
 
-    /// Computes the reference for some of the new tokens, in ascending order: `[heads][head_size]` for each.
+    /// Computes the reference for some of the new tokens, in ascending order: `[heads][value size]` for each.
     pub fn reference_of(&self, tokens: impl IntoIterator<Item = u32>) -> Vec<f64> {
         let (mut out, mut tokens) = (Vec::new(), tokens.into_iter().peekable());
         let mut start = 0;
@@ -324,9 +354,10 @@ impl PagedProblem {
         let most = scores.iter().copied().fold(sink, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
         let sum: f64 = weights.iter().sum::<f64>() + (sink - most).exp();
-        let mut row = vec![0.0; size];
+        let mut row = vec![0.0; self.shape.value_size() as usize];
         for (token, weight) in (first..).zip(weights) {
-            for (out, &value) in row.iter_mut().zip(&values[at(token)..at(token) + size]) {
+            let end = at(token) + size;
+            for (out, &value) in row.iter_mut().zip(&values[end - self.shape.value_size() as usize..end]) {
                 *out += weight / sum * value;
             }
         }
@@ -344,7 +375,7 @@ impl PagedProblem {
     pub fn sampled_error(&self, results: &[u16]) -> f64 {
         let last = self.tokens() - 1;
         let tokens = || (0..last).step_by((last as usize).div_ceil(30).max(1)).chain([last]);
-        let row = (self.shape.heads * self.shape.head_size) as usize;
+        let row = (self.shape.heads * self.shape.value_size()) as usize;
         let sampled = tokens().flat_map(|token| &results[token as usize * row..][..row]);
         relative_error(sampled.map(|&bits| self.shape.ty.number(bits)), &self.reference_of(tokens()))
     }

@@ -31,7 +31,7 @@ const NONE: Option<u64> = None;
 pub struct EventPlace {
     /// The pool.
     pub space: Space,
-    /// The group, if the cache has several. Events of a cache with one group do not mention it.
+    /// The group, if the cache has several or its only one has latent vectors. Other events do not mention it.
     pub group: Option<EventGroup>,
 }
 
@@ -44,17 +44,21 @@ pub struct EventGroup {
     pub window: Option<usize>,
     /// Whether it keeps states of recurrent layers.
     pub is_state: bool,
+    /// Whether keys contain the values.
+    pub is_latent: bool,
 }
 
 impl EventGroup {
     fn new(index: usize, group: &CacheGroup) -> Self {
-        EventGroup { index, window: group.attention_window(), is_state: group.is_state() }
+        let window = group.attention_window();
+        EventGroup { index, window, is_state: group.is_state(), is_latent: group.is_latent }
     }
 
     /// Returns vLLM's name for the kind of cache.
     fn kind(self) -> &'static str {
         match self.window {
             _ if self.is_state => "mamba",
+            None if self.is_latent => "mla_attention",
             Some(_) => "sliding_window",
             None => "full_attention",
         }
@@ -92,7 +96,7 @@ pub enum KvEvent {
 /// one event.
 pub fn events(changes: Vec<CacheChange>, groups: &[CacheGroup]) -> Vec<KvEvent> {
     let place = |Place { space, group: index }: Place| {
-        let group = groups.get(index).filter(|_| groups.len() > 1);
+        let group = groups.get(index).filter(|group| groups.len() > 1 || group.is_latent);
         EventPlace { space, group: group.map(|group| EventGroup::new(index, group)) }
     };
     let mut events: Vec<KvEvent> = Vec::new();
@@ -269,10 +273,12 @@ mod tests {
     fn events_of_a_cache_with_several_groups_name_the_group() {
         let states = EventGroup::new(2, &CacheGroup::states(7, 1, 1));
         let in_group = |group| EventPlace { space: Space::Cache, group: Some(group) };
-        let place = |index, window| in_group(EventGroup { index, window, is_state: false });
+        let kv = |index, window| EventGroup::new(index, &CacheGroup::only(window));
+        let place = |index, window| in_group(kv(index, window));
+        let latent = in_group(EventGroup { is_latent: true, ..kv(0, None) });
         let of = |place| KvEvent::Stored { place, hashes: vec![5], parent: None, tokens: vec![1, 2], block_size: 2 };
         let removed = KvEvent::Removed { place: place(1, None), hashes: vec![5] };
-        let events = [of(place(0, Some(128))), of(place(1, None)), removed, of(in_group(states))];
+        let events = [of(place(0, Some(128))), of(place(1, None)), removed, of(in_group(states)), of(latent)];
         let maps = decoded(&events, EventFormat::Map);
         let field = |event: usize, name: &str| maps[1][event][name].clone();
         assert_eq!((field(0, "group_idx"), field(0, "kv_cache_spec_kind")), (json!(0), json!("sliding_window")));
@@ -281,6 +287,7 @@ mod tests {
         assert_eq!((field(1, "kv_cache_spec_sliding_window"), field(2, "group_idx")), (Value::Null, json!(1)));
         assert_eq!((field(3, "group_idx"), field(3, "kv_cache_spec_kind")), (json!(2), json!("mamba")));
         assert_eq!(field(3, "kv_cache_spec_sliding_window"), Value::Null);
+        assert_eq!((field(4, "group_idx"), field(4, "kv_cache_spec_kind")), (json!(0), json!("mla_attention")));
         let arrays = decoded(&events, EventFormat::Array);
         assert_eq!(arrays[1][0].as_array().unwrap()[9..], [json!(0), json!("sliding_window"), json!(128)]);
         assert_eq!(arrays[1][1].as_array().unwrap()[9..], [json!(1), json!("full_attention"), Value::Null]);

@@ -1,10 +1,10 @@
 //! The families with windows, shared caches, unusual blocks and experts. They are tested like the golden models: greedy tokens
 //! and their logprobs against Hugging Face's, and samples against the CPU in f32.
 
-use engine::DType;
 use engine::ModelFiles;
 use engine::SamplingParams;
 use engine::{AttentionKernels, Device, Llm, Options, Prompt, SchedulerOptions};
+use engine::{DType, KvDtype};
 use tests::families::{FamilyGolden, FamilyPrompt, committed_dir, family_golden};
 use tests::{HalfType, complete};
 
@@ -124,7 +124,8 @@ fn assert_family(family: &str, dtype: DType, options: &Options) {
 fn assert_family_in_a_small_pool(family: &str) {
     let config = ModelFiles::directory(committed_dir(family)).unwrap().config().unwrap();
     let layers = config.kv_layers().into_iter().enumerate().filter(|(i, layer)| layer.source == *i);
-    let token: usize = layers.map(|(_, layer)| 2 * 2 * layer.heads * layer.head_dim).sum();
+    let vectors = |latent: Option<usize>| if latent.is_some() { 1 } else { 2 };
+    let token: usize = layers.map(|(_, layer)| 2 * vectors(layer.latent) * layer.heads * layer.head_dim).sum();
     let scheduler = SchedulerOptions { max_batch_tokens: 13, prefix_caching: false, ..SchedulerOptions::default() };
     // The longest prompt has 100 tokens, and each of its three outputs has up to 24.
     let kv_memory = Some((100 + 3 * 24 + 4 * 8) * token);
@@ -220,13 +221,18 @@ family_tests! {
     gemma4_moe: "gemma4-moe",
     #[ignore = "takes ten seconds; .ci/run has a step for it"]
     granitemoe: "granitemoe",
+    deepseek2: "deepseek2",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
+    deepseek3: "deepseek3",
 }
 
 /// The families with experts.
-const EXPERTS: [&str; 6] = ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "gemma4-moe", "granitemoe"];
+const EXPERTS: [&str; 8] =
+    ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "gemma4-moe", "granitemoe", "deepseek2", "deepseek3"];
 
-/// The families whose rotations or norms the paper's kernels lack.
-const NOT_FOR_THE_PAPER: [&str; 6] = ["cohere2", "gemma4", "gemma4-e", "gemma4-moe", "glm4", "phi3"];
+/// The families whose rotations, norms or latent vectors the paper's kernels lack.
+const NOT_FOR_THE_PAPER: [&str; 8] =
+    ["cohere2", "gemma4", "gemma4-e", "gemma4-moe", "glm4", "phi3", "deepseek2", "deepseek3"];
 
 fn assert_refused(family: &str, options: &Options, reason: &str) {
     let files = ModelFiles::directory(committed_dir(family)).unwrap();
@@ -235,10 +241,9 @@ fn assert_refused(family: &str, options: &Options, reason: &str) {
     assert!(error.contains(reason), "{family}: {error}");
 }
 
-/// The engine has no kernels for the other families' mechanisms yet.
+/// The engine has no kernels for latent vectors in 8 bits yet.
 #[test]
-fn other_families_are_refused_by_a_mechanism() {
-    for family in ["deepseek2", "deepseek3"] {
-        assert_refused(family, &options(DType::F16), "the GPU has no kernels for attention over latent vectors");
-    }
+fn latent_vectors_of_eight_bits_are_refused() {
+    let options = Options { kv_dtype: Some(KvDtype::Int8), ..options(DType::F16) };
+    assert_refused("deepseek2", &options, "the GPU has no kernels for latent vectors in int8");
 }

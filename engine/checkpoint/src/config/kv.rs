@@ -41,6 +41,8 @@ pub struct LayerKv {
     pub window: Option<usize>,
     /// The layer whose cache this layer reads. It is the layer itself, or an earlier one whose cache it shares.
     pub source: usize,
+    /// With `Some(n)`, the layer caches keys only. The last `n` elements of a key are its value.
+    pub latent: Option<usize>,
 }
 
 impl ModelConfig {
@@ -48,7 +50,8 @@ impl ModelConfig {
     pub fn memory_layers(&self) -> Vec<LayerMemory> {
         match &self.family {
             ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => {
-                let layer = |source| LayerKv { heads: self.kv_heads, head_dim: self.head_dim, window: None, source };
+                let (heads, head_dim) = (self.kv_heads, self.head_dim);
+                let layer = |source| LayerKv { heads, head_dim, window: None, source, latent: None };
                 (0..self.layers).map(|source| LayerMemory::Kv(layer(source))).collect()
             }
             ModelFamily::Decoder(decoder) => {
@@ -57,6 +60,7 @@ impl ModelConfig {
                     head_dim: layer.head_dim,
                     window: layer.window,
                     source: layer.source,
+                    latent: decoder.latent.map(|latent| latent.rank),
                 };
                 let layer = |layer: &DecoderLayer| match layer.recurrent {
                     Some(recurrent) => LayerMemory::State { elements: recurrent.state() },

@@ -272,6 +272,8 @@ impl Reader<'_> {
             (None, Some(own), Some(all)) => magnitude(own) / magnitude(all),
             (None, ..) => magnitude(1.0),
         };
+        // Cosines and sines are multiplied in f32. GGUF files have the factor in f32 too.
+        let attention_factor = f64::from(attention_factor as f32);
         let (fast, slow) = (parameters.positive_or("beta_fast", 32.0)?, parameters.positive_or("beta_slow", 1.0)?);
         // The pair that turns this often over the original length.
         let pair = |turns: f64| {

@@ -45,10 +45,10 @@ pub struct RecurrentWeight {
     eps: f32,
 }
 
-/// Queries, and keys and values if the layer computes any.
+/// Queries, and keys and values if the layer computes any. Values are `None` if keys contain them.
 pub struct Qkv {
     query: CpuTensor,
-    kv: Option<[CpuTensor; 2]>,
+    kv: Option<(CpuTensor, Option<CpuTensor>)>,
 }
 
 /// A batch, and its sequences in the form that the crate `cpu` uses.
@@ -160,11 +160,11 @@ impl Backend for CpuBackend {
         Ok(CpuExperts { router, unit, count, own, experts: all })
     }
 
-    fn latent_weight(&self, latent: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CpuLatent> {
+    fn latent_weight(&self, _: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CpuLatent> {
         let all = |parts: Vec<HostTensor>| {
             parts.into_iter().map(|part| self.cpu.projection(part, None)).collect::<Result<_>>()
         };
-        Ok(CpuLatent { rotated: latent.rotated, queries: all(queries)?, values: all(values)? })
+        Ok(CpuLatent { queries: all(queries)?, values: all(values)? })
     }
 
     fn recurrent_weight(&self, weights: HostRecurrent) -> Result<RecurrentWeight> {
@@ -266,15 +266,13 @@ impl Backend for CpuBackend {
                 Some(value) => self.cpu.apply(value, x),
                 None => self.cpu.copy(&key),
             };
-            [key, value]
+            (key, Some(value))
         });
         Qkv { query, kv }
     }
 
     fn latent_qkv(&self, query: [&CpuTensor; 2], key: [&CpuTensor; 2], weight: &CpuLatent) -> Qkv {
-        let key = self.cpu.join(key);
-        let value = self.cpu.copy(&key);
-        Qkv { query: self.cpu.latent_queries(query, weight), kv: Some([key, value]) }
+        Qkv { query: self.cpu.latent_queries(query, weight), kv: Some((self.cpu.join(key), None)) }
     }
 
     fn latent_values(&self, attended: &CpuTensor, weight: &CpuLatent) -> CpuTensor {
@@ -342,15 +340,16 @@ impl Backend for CpuBackend {
             }
         };
         rotate(&mut qkv.query);
-        let Some([key, value]) = &mut qkv.kv else { return };
+        let Some((key, value)) = &mut qkv.kv else { return };
         if let Some(QkNorms { key: Some(weight), eps, rows, .. }) = heads.norms {
             self.norm_heads(key, weight, eps, rows);
         }
         rotate(key);
-        if let Some(eps) = heads.value_eps {
+        if let (Some(eps), Some(value)) = (heads.value_eps, value.as_mut()) {
             self.cpu.unweighted_head_norm(value, head_dim, eps);
         }
-        cache.write(place, key.as_slice(), value.as_slice(), &inputs.batch.groups[place.group].slots);
+        let value = value.as_ref().map_or(&[][..], CpuTensor::as_slice);
+        cache.write(place, key.as_slice(), value, &inputs.batch.groups[place.group].slots);
     }
 
     fn attention(&self, qkv: &Qkv, cache: &CpuKvCache, params: Attention<'_, CpuWeight>, inputs: &Inputs) -> CpuTensor {

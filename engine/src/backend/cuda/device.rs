@@ -3,7 +3,9 @@
 use super::gpu;
 use cuda_std::launch::{Descriptor, Family, Kernel, KernelCall, LaunchShape};
 use kernels::attention::decode::{DecodeLaunch, paged_attention, paged_attention_capped, plan_paged_attention};
-use kernels::attention::prefill::{hopper::paged_prefill_hopper, paged_prefill, paged_prefill_capped};
+use kernels::attention::prefill::{
+    hopper::paged_prefill_hopper, paged_latent_attention, paged_prefill, paged_prefill_capped,
+};
 use kernels::attention::{AttentionShape, paper};
 use kernels::element::ElementType;
 use kernels::experts::coded::grouped_quantised;
@@ -12,7 +14,7 @@ use kernels::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
 };
-use kernels::{cache, communicator, embedding, kv_element, norm, rope, sampling, scaling};
+use kernels::{cache, communicator, embedding, kv_element, latent, norm, rope, sampling, scaling};
 use launch::{Context, Driver, Module, Stream};
 
 use super::ptx::{self, Image};
@@ -166,6 +168,12 @@ fn attention_kernels(element: ElementType, heads: &[AttentionShape]) -> Vec<&'st
     for shape in of_sizes(heads) {
         let size = shape.head_size().to_string();
         let headed = [kv_element::label(element, shape.pages().format), size.as_str()];
+        if shape.is_latent() {
+            kernels.extend(instances::<paged_latent_attention>(&headed));
+            kernels.extend(instances::<latent::multiply_heads>(&[element.label()]));
+            kernels.push(&latent::join_latents::DESCRIPTOR);
+            continue;
+        }
         if shape.is_capped() {
             kernels.extend(instances::<paged_attention_capped>(&headed));
             kernels.extend(instances::<paged_prefill_capped>(&headed));

@@ -23,12 +23,19 @@ struct DecodeKind {
 }
 
 impl LayerHeads {
-    /// Creates the launches for layers with these shapes. `slots` returns the number of blocks of a launch.
+    /// Creates the launches for layers with these shapes. `slots` returns the number of blocks of a launch. Latent vectors
+    /// have no kernel for decode alone, so their launches only say how drafts are divided.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a model without layers, and errors of `slots`.
     pub fn new(shapes: &[AttentionShape], mut slots: impl FnMut(DecodeLaunch) -> Result<u32>) -> Result<Self> {
         let kind = |shape: AttentionShape| {
+            if shape.is_latent() {
+                return Ok(DecodeKind {
+                    single: DecodeLaunch::new(shape, 1),
+                    drafts: DecodeLaunch::with_drafts(shape, 1),
+                });
+            }
             let single = slots(DecodeLaunch::new(shape, 1))?;
             let drafts = slots(DecodeLaunch::with_drafts(shape, 1))?;
             let (single, drafts) = (DecodeLaunch::new(shape, single), DecodeLaunch::with_drafts(shape, drafts));

@@ -7,7 +7,7 @@ use kernels::layout::VECTOR;
 use kernels::norm::NormShape;
 use kernels::rope::{Pairing, check_general};
 
-use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, ModelConfig, ModelFamily, RecurrentKind, Rope};
+use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, Latent, ModelConfig, ModelFamily, RecurrentKind, Rope};
 use crate::error::{Error, Result};
 use crate::kv::KvDtype;
 use crate::options::AttentionKernels;
@@ -46,7 +46,7 @@ fn missing(decoder: &DecoderConfig) -> Option<&'static str> {
         (keeps(RecurrentKind::Mamba), "Mamba-2"),
         (keeps(RecurrentKind::Convolution), "short convolutions"),
         (decoder.attention_gate, "gates of attention"),
-        (decoder.latent.is_some(), "attention over latent vectors"),
+        (decoder.latent.is_some_and(|latent| !has_latent_kernels(latent)), "latent vectors of this size"),
         (decoder.layers.iter().any(|layer| !can_rotate(decoder, layer)), "rotations of this part of each head"),
         (has_long_rows(decoder), "norms of such long rows of heads"),
         (
@@ -65,8 +65,21 @@ fn missing_in_paper(decoder: &DecoderConfig) -> Option<&'static str> {
         (decoder.layers.iter().any(is_part), "rotations of a part of each head"),
         (decoder.layers.iter().any(is_adjacent), "rotations of adjacent elements"),
         (decoder.value_norm, "norms of values"),
+        (decoder.latent.is_some(), "attention over latent vectors"),
     ];
     lacking.into_iter().find(|(lacks, _)| *lacks).map(|(_, what)| what)
+}
+
+/// Whether kernels attend to latent vectors of these sizes, and project between them and heads.
+fn has_latent_kernels(Latent { rank, rotated, unrotated, value, .. }: Latent) -> bool {
+    latent_shape(1, rank, rotated, 16).is_ok() && unrotated.is_multiple_of(16) && value.is_multiple_of(VECTOR as usize)
+}
+
+fn latent_shape(heads: usize, rank: usize, rotated: usize, block_size: usize) -> Result<AttentionShape> {
+    let [heads, key, rank, block_size] =
+        [heads, rank + rotated, rank, block_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    AttentionShape::latent(heads, key, rank, block_size)
+        .map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))
 }
 
 fn rotation<'a>(decoder: &'a DecoderConfig, layer: &DecoderLayer) -> Option<&'a Rope> {
@@ -112,6 +125,15 @@ pub(super) fn layer_shapes(
     kv_dtype: KvDtype,
     kernels: AttentionKernels,
 ) -> Result<Vec<AttentionShape>> {
+    if let ModelFamily::Decoder(DecoderConfig { latent: Some(Latent { rank, rotated, .. }), layers, .. }) =
+        &config.family
+    {
+        if !matches!(kv_dtype, KvDtype::Float(_)) {
+            return Err(Error::Unsupported(format!("the GPU has no kernels for latent vectors in {kv_dtype}")));
+        }
+        let own = |layer: &DecoderLayer| latent_shape(shard.heads(layer.heads).len(), *rank, *rotated, block_size);
+        return layers.iter().map(own).collect();
+    }
     let (heads, is_capped) = match &config.family {
         ModelFamily::Decoder(decoder) => {
             let own = |count| shard.heads(count).len();

@@ -16,6 +16,7 @@ use super::communicator::NormOfSum;
 use super::mechanisms;
 use super::memory::weights;
 use super::ops::experts::CudaExperts;
+use super::ops::latent::CudaLatent;
 use super::step::graph;
 use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
@@ -122,7 +123,7 @@ impl Backend for CudaBackend {
     type QkvWeight = CudaQkvProjection;
     type GatedWeight = CudaProjection;
     type ExpertsWeight = CudaExperts;
-    type LatentWeight = Infallible;
+    type LatentWeight = CudaLatent;
     type RecurrentWeight = Infallible;
     type Qkv = CudaTensor;
     type Inputs = StepInputs;
@@ -162,8 +163,8 @@ impl Backend for CudaBackend {
         self.load_experts(settings, experts)
     }
 
-    fn latent_weight(&self, _: Latent, _: Vec<HostTensor>, _: Vec<HostTensor>) -> Result<Infallible> {
-        Err(Error::Unsupported("the GPU has no kernels for latent vectors".into()))
+    fn latent_weight(&self, latent: Latent, queries: Vec<HostTensor>, values: Vec<HostTensor>) -> Result<CudaLatent> {
+        self.load_latent(latent, queries, values)
     }
 
     fn recurrent_weight(&self, _: HostRecurrent) -> Result<Infallible> {
@@ -333,12 +334,12 @@ impl Backend for CudaBackend {
         self.project_qkv(x, projection)
     }
 
-    fn latent_qkv(&self, _: [&CudaTensor; 2], _: [&CudaTensor; 2], weight: &Infallible) -> CudaTensor {
-        match *weight {}
+    fn latent_qkv(&self, query: [&CudaTensor; 2], key: [&CudaTensor; 2], weight: &CudaLatent) -> CudaTensor {
+        self.join_latent_qkv(query, key, weight)
     }
 
-    fn latent_values(&self, _: &CudaTensor, weight: &Infallible) -> CudaTensor {
-        match *weight {}
+    fn latent_values(&self, attended: &CudaTensor, weight: &CudaLatent) -> CudaTensor {
+        self.project_latent_values(attended, weight)
     }
 
     fn recurrent(

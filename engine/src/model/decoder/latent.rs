@@ -4,7 +4,7 @@
 
 use crate::backend::{Attention, Backend, HostLinear, Norm, QkNormRope, Rotation};
 use crate::config::{DecoderConfig, Latent, NormKind};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::layers::{Branch, Linear, Loader};
 
 /// The epsilon of the norms of latent vectors.
@@ -46,7 +46,7 @@ impl<B: Backend> LatentAttention<B> {
         let part = if query_rank.is_some() { "q_b_proj" } else { "q_proj" };
         let query = l.latent_query(&format!("{name}.{part}"), layer.heads, query_rank.unwrap_or(hidden), latent)?;
         let both = l.host_linear(&format!("{name}.kv_a_proj_with_mqa"), rank + rotated, hidden, bias)?;
-        let heads = l.latent_heads(&format!("{name}.kv_b_proj"), layer.heads, latent)?;
+        let heads = l.latent_heads(&name, layer.heads, latent)?;
         let [query_rotated, query_unrotated] = query;
         Ok(LatentAttention {
             query_input,
@@ -100,11 +100,22 @@ impl<B: Backend> Loader<'_, B> {
         Ok([all.part(0..split), all.part(split..own.len() * each)])
     }
 
-    /// Takes the projections from latent vectors to keys and values of the worker's heads.
+    /// Takes the projections from latent vectors to keys and values of the worker's heads. In GGUF files, two stacks have
+    /// the matrices of keys, transposed, and of values.
     fn latent_heads(&mut self, name: &str, heads: usize, latent: Latent) -> Result<B::LatentWeight> {
         let Latent { rank, unrotated, value, .. } = latent;
         let own = self.backend.shard().heads(heads);
-        let weight = self.weights.take_elements(&format!("{name}.weight"), &[heads * (unrotated + value), rank])?;
+        let [both, keys, values] = ["kv_b", "k_b", "v_b"].map(|part| format!("{name}.{part}_proj.weight"));
+        if self.weights.contains(&keys) {
+            let [keys, values] = [(&keys, [rank, unrotated]), (&values, [value, rank])].map(|(name, [rows, cols])| {
+                let is_flat = self.weights.shape(name).is_some_and(|shape| shape.len() == 2);
+                let shape = if is_flat { vec![heads * rows, cols] } else { vec![heads, rows, cols] };
+                let own = self.weights.take(name, &shape)?.into_matrices(rows).drain(own.clone()).collect();
+                Ok::<Vec<_>, Error>(own)
+            });
+            return self.backend.latent_weight(latent, keys?, values?);
+        }
+        let weight = self.weights.take_elements(&both, &[heads * (unrotated + value), rank])?;
         let matrices = &weight.into_matrices(unrotated + value)[own];
         let queries = matrices.iter().map(|matrix| matrix.rows(0..unrotated).transposed()).collect();
         let values = matrices.iter().map(|matrix| matrix.rows(unrotated..unrotated + value)).collect();

@@ -235,8 +235,9 @@ where
 pub const fn floor(shape: AttentionShape, tokens: u64, sequences: u64) -> Floor {
     let (size, pages) = (shape.head_size() as u64, shape.pages());
     let (kv_heads, heads) = (pages.heads as u64, shape.heads() as u64);
+    let both = size + shape.value_size() as u64;
     let kv_cache = 2 * kv_heads * tokens * pages.format.head_bytes(pages.head_size) as u64;
-    Floor { bytes: kv_cache + 2 * size * 2 * heads * sequences, flops: 4 * size * heads * tokens }
+    Floor { bytes: kv_cache + 2 * both * heads * sequences, flops: 2 * both * heads * tokens }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use cuda_std::unroll;
 use cuda_std::vector::Vector;
 use cuda_std::warp::lane_id;
 
-use super::shape::{FRAGMENT, columns, fragments, part_bytes, query_in_registers, tile_keys, tile_rows};
+use super::shape::{FRAGMENT, columns, fragments, part_bytes, query_in_registers, tile_keys, tile_rows, values_at};
 use crate::attention::softcap::Softcap;
 use crate::attention::squares::{Squares, scales};
 use crate::element::Element;
@@ -182,7 +182,7 @@ pub unsafe fn add_values<T: KvElement, const D: u32>(
         }
         // `mma` needs all tokens' values of one element next to each other, so the loads transpose them.
         let first = first / T::FORMAT.vector_elements() * tile_keys(D, T::FORMAT) * ROW;
-        let values = tile + part + first + 16 * step * ROW;
+        let values = tile + values_at(D, T::FORMAT) + first + 16 * step * ROW;
         let mut squares = Squares::<T>::along_elements(values, columns(D) / 16, tile_keys(D, T::FORMAT), true);
         for pair in 0..columns(D) / 16 {
             // SAFETY: by this function's contract, the values are in shared memory and all lanes are here. Squares are

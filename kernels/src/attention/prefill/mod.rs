@@ -41,6 +41,13 @@
 //! on the row's own scores. A tile that a row does not see leaves its result as it is. A token's result is therefore the
 //! same to the bit, whether its prefix is known or is computed in the same launch.
 //!
+//! # Latent vectors
+//!
+//! `paged_latent_attention` has one KV head, and the last elements of its keys are the values. A tile of keys is therefore
+//! copied once and serves both products. A row has 576 elements and its output 512, so tiles are as small as at head size
+//! 512. It also serves decode: a token's heads are the rows. A sequence's keys are read by one block for each 32 of its
+//! rows, so long contexts in small batches leave multiprocessors idle.
+//!
 //! # Floor
 //!
 //! [`shape::floor()`] gives bytes and operations. For prompts of about 500 tokens or more, tensor-core time is the
@@ -80,6 +87,7 @@ use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
+use super::page_head_size;
 use super::softcap::Softcap;
 use crate::element::{Bf16, F16};
 use crate::kv_element::{Bf16Fp8, Bf16Int8, F16Fp8, F16Int8, KvElement};
@@ -218,6 +226,34 @@ pub unsafe fn paged_prefill_capped<T: KvElement, const D: u32>(
     unsafe { attend::<T, D, true>(args) };
 }
 
+/// Computes the same as [`paged_prefill()`] for latent keys, whose last elements are the values. `output` has rows of
+/// `[heads][value size]`. All heads share one KV head. Pages are as [`AttentionShape::pages`](super::AttentionShape::pages)
+/// describes.
+///
+/// # Safety
+/// As for [`paged_prefill()`].
+#[kernel(dependent, max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [48, 576]))]
+pub unsafe fn paged_latent_attention<T: KvElement, const D: u32>(
+    output: *mut u16,
+    query: *const u16,
+    cache: *const Vector,
+    tables: *const u32,
+    table_starts: *const u32,
+    query_starts: *const u32,
+    contexts: *const u32,
+    sequences: u32,
+    query_stride: u32,
+    group: u32,
+    block_size: u32,
+    scale: f32,
+) {
+    let batch = Batch { query, query_stride, tables, table_starts, query_starts, contexts, sequences, group };
+    let (sinks, softcap) = (core::ptr::null(), Softcap::NONE);
+    let args = Arguments { output, batch, cache, sinks, kv_heads: 1, block_size, window: 0, scale, softcap };
+    // SAFETY: this kernel's contract is the function's.
+    unsafe { attend::<T, D, false>(args) };
+}
+
 /// Computes a block's tile of rows. If `CAPPED`, scores have a softcap.
 ///
 /// # Safety
@@ -225,7 +261,8 @@ pub unsafe fn paged_prefill_capped<T: KvElement, const D: u32>(
 #[inline(always)]
 unsafe fn attend<T: KvElement, const D: u32, const CAPPED: bool>(args: Arguments) {
     let Arguments { output, batch, cache, sinks, kv_heads, block_size, window, scale, softcap } = args;
-    let cache = Cache { pages: Pages { heads: kv_heads, head_size: D, block_size, format: T::FORMAT }, vectors: cache };
+    let pages = Pages { heads: kv_heads, head_size: page_head_size(D), block_size, format: T::FORMAT };
+    let cache = Cache { pages, vectors: cache };
     let window = if window == 0 { i32::MAX as u32 } else { window };
     let head = thread::block_idx_x();
     // SAFETY: this function's contract covers the contracts of the functions called here. The launch has shared memory

@@ -2,8 +2,9 @@
 //!
 //! In shared memory a tile is `[K or V][head_size / 8][tile_keys][8]`. In 8 bits it is
 //! `[K or V][head_size / 16][tile_keys][16]`, followed by the scales, `[K or V][tile_keys]`. This is the pages' own
-//! order. Eight tokens of eight elements are 128 contiguous bytes, which `cp.async` writes and `ldmatrix` reads without
-//! bank conflicts. A thread copies vectors of one token, and looks up one block per tile.
+//! order. Latent keys contain the values, so only keys are copied. Eight tokens of eight elements are 128 contiguous
+//! bytes, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A thread copies vectors of one token, and
+//! looks up one block per tile.
 
 use core::marker::PhantomData;
 
@@ -13,6 +14,7 @@ use cuda_std::vector::Vector;
 use super::shape::{STAGES, THREADS, part_bytes, stage_bytes, tile_keys};
 use super::tile::Sight;
 use super::{Batch, Cache};
+use crate::attention::is_latent;
 use crate::kv_element::KvElement;
 use crate::layout::{KeyOrValue, Pages, VECTOR};
 use cuda_std::ptx::cp_async;
@@ -129,7 +131,9 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
                 let [key, value] = [KeyOrValue::Key, KeyOrValue::Value]
                     .map(|part| page.add(pages.vector(0, 0, part, i * chunks_at_once, 0)));
                 cp_async::copy_cg_zero_fill(to, key.cast(), bytes);
-                cp_async::copy_cg_zero_fill(to + part_bytes(D, T::FORMAT), value.cast(), bytes);
+                if !is_latent(D) {
+                    cp_async::copy_cg_zero_fill(to + part_bytes(D, T::FORMAT), value.cast(), bytes);
+                }
             }
             if T::FORMAT.is_coded() {
                 self.copy_scales(page, pages, to);

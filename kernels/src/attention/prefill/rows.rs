@@ -14,6 +14,7 @@ use super::fragment::ScoreFragments;
 use super::shape::{FRAGMENT, columns, sharers, tile_keys, tile_rows};
 use super::tile::{Sight, Tile};
 use crate::attention::softcap::sink_weight;
+use crate::attention::value_size;
 use crate::element::Element;
 use crate::kv_element::KvElement;
 use crate::layout::VECTOR;
@@ -70,10 +71,10 @@ impl<const D: u32> QueryRows<D> {
         self.part * columns(D)
     }
 
-    /// Returns the pairs of chunks that this warp moves: the whole row, or the warp's part of it.
+    /// Returns the pairs of chunks that this warp moves of a row of `elements`: the whole row, or the warp's part of it.
     #[inline(always)]
-    fn pairs(&self) -> core::ops::Range<u32> {
-        let count = columns(D) / VECTOR / 2;
+    fn pairs(&self, elements: u32) -> core::ops::Range<u32> {
+        let count = elements / sharers(D) / VECTOR / 2;
         self.part * count..(self.part + 1) * count
     }
 
@@ -96,14 +97,14 @@ impl<const D: u32> QueryRows<D> {
         (lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2)
     }
 
-    /// Returns the index of a row's chunk in an array with `stride` elements between tokens, or `None` if the row is
-    /// past the sequence's end.
+    /// Returns the index of a row's chunk in an array with heads of `size` elements and `stride` elements between tokens, or
+    /// `None` if the row is past the sequence's end.
     #[inline(always)]
-    fn element(&self, row: u32, chunk: u32, stride: u32) -> Option<usize> {
+    fn element(&self, row: u32, chunk: u32, size: u32, stride: u32) -> Option<usize> {
         let row = self.tile.first + self.first + row;
         let (token, member) = self.tile.token(row);
         let head = self.head * self.tile.group + member;
-        let at = (self.tile.start + token) as usize * stride as usize + (head * D + chunk * VECTOR) as usize;
+        let at = (self.tile.start + token) as usize * stride as usize + (head * size + chunk * VECTOR) as usize;
         if row < self.tile.rows { Some(at) } else { None }
     }
 
@@ -116,11 +117,11 @@ impl<const D: u32> QueryRows<D> {
         let (lane_row, lane_chunk) = Self::lane();
         for fragment in 0..self.fragments {
             let row = fragment * FRAGMENT + lane_row;
-            let (at, bytes) = match self.element(row, lane_chunk, batch.query_stride) {
+            let (at, bytes) = match self.element(row, lane_chunk, D, batch.query_stride) {
                 Some(at) => (at, size_of::<Vector>() as u32),
                 None => (0, 0),
             };
-            for pair in self.pairs() {
+            for pair in self.pairs(D) {
                 let to = shared_offset(self.place(row, 2 * pair + lane_chunk));
                 // SAFETY: the row is one of the query rows, or no byte is read.
                 unsafe {
@@ -197,8 +198,10 @@ impl<const D: u32> QueryRows<D> {
             warp::sync_warp(FULL_MASK);
             for fragment in 0..self.fragments {
                 let row = fragment * FRAGMENT + lane_row;
-                let Some(at) = self.element(row, lane_chunk, self.kv_heads * self.tile.group * D) else { continue };
-                for pair in self.pairs() {
+                let size = value_size(D);
+                let stride = self.kv_heads * self.tile.group * size;
+                let Some(at) = self.element(row, lane_chunk, size, stride) else { continue };
+                for pair in self.pairs(size) {
                     let vector = *self.place(row, 2 * pair + lane_chunk);
                     store_l2(to.add(at).cast::<Vector>().add(2 * pair as usize), vector);
                 }

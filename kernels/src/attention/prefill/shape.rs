@@ -5,11 +5,11 @@ use cuda_std::launch::KernelCall;
 use cuda_std::launch::LaunchShape;
 use cuda_std::vector::Vector;
 
-use crate::attention::AttentionShape;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::attention::softcap::Softcap;
+use crate::attention::{AttentionShape, is_latent, value_size};
 use crate::floor::Floor;
-use crate::layout::KvFormat;
+use crate::layout::{KvFormat, VECTOR};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{
     attention::{with_constant, with_head_size},
@@ -45,7 +45,7 @@ pub const fn sharers(head_size: u32) -> u32 {
 
 /// Returns the elements of a row's output that one warp computes.
 pub const fn columns(head_size: u32) -> u32 {
-    head_size / sharers(head_size)
+    value_size(head_size) / sharers(head_size)
 }
 
 /// Returns the query rows of a tile, which one block computes.
@@ -76,9 +76,19 @@ pub const fn part_bytes(head_size: u32, format: KvFormat) -> u32 {
     head_size / format.vector_elements() * size_of::<Vector>() as u32 * tile_keys(head_size, format)
 }
 
+/// Returns the offset of values in a tile in bytes: after the keys, or within them.
+pub const fn values_at(head_size: u32, format: KvFormat) -> u32 {
+    if is_latent(head_size) {
+        (head_size - value_size(head_size)) / VECTOR * size_of::<Vector>() as u32 * tile_keys(head_size, format)
+    } else {
+        part_bytes(head_size, format)
+    }
+}
+
 /// Returns the bytes of a tile's keys and values, including scales.
 pub const fn stage_bytes(head_size: u32, format: KvFormat) -> u32 {
-    2 * tile_keys(head_size, format) * format.head_bytes(head_size)
+    let parts = if is_latent(head_size) { 1 } else { 2 };
+    parts * tile_keys(head_size, format) * format.head_bytes(head_size)
 }
 
 /// Returns whether the queries stay in registers. Otherwise output and scores leave too little room for them, and they
@@ -98,10 +108,30 @@ pub const fn launch_shape(shape: AttentionShape, tokens: u32, sequences: u32) ->
     LaunchShape::new([shape.pages().heads, tiles, 1], THREADS).with_shared(shared)
 }
 
-/// Returns the kernel call with these arguments, for this element type and shape.
+/// Returns the kernel call with these arguments, for this element type and shape. For latent vectors it is a call of
+/// [`paged_latent_attention()`](super::paged_latent_attention()), which has no window and no sinks.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn call(shape: AttentionShape, element: ElementType, args: super::paged_prefill) -> KernelCall {
     let size = shape.head_size();
+    if shape.is_latent() {
+        let super::paged_prefill { output, query, cache, tables, table_starts, query_starts, contexts, .. } = args;
+        let super::paged_prefill { sequences, query_stride, group, block_size, scale, .. } = args;
+        let args = super::paged_latent_attention {
+            output,
+            query,
+            cache,
+            tables,
+            table_starts,
+            query_starts,
+            contexts,
+            sequences,
+            query_stride,
+            group,
+            block_size,
+            scale,
+        };
+        return with_element!(element, T => with_constant!(size, D => args.instance::<T, D>(), 48 576));
+    }
     with_kv_element!(element, shape.pages().format, T => with_head_size!(size, D => args.instance::<T, D>()))
 }
 
@@ -154,10 +184,10 @@ pub const fn floor(shape: AttentionShape, new: u32, context: u32, window: u32) -
         context
     };
     let pairs = (growing * (growing + 1) - cached * (cached + 1)) / 2 + (context - growing) * window;
-    let (size, heads, kv_heads) = (shape.head_size() as u64, shape.heads() as u64, shape.pages().heads as u64);
-    let head_bytes = shape.pages().format.head_bytes(shape.head_size()) as u64;
-    let kv_cache = if new > 0 { 2 * in_sight * kv_heads * head_bytes } else { 0 };
-    Floor { bytes: 2 * 2 * new * heads * size + kv_cache, flops: 4 * pairs * heads * size }
+    let (heads, pages) = (shape.heads() as u64, shape.pages());
+    let (both, kv_heads) = ((shape.head_size() + shape.value_size()) as u64, pages.heads as u64);
+    let kv_cache = if new > 0 { 2 * in_sight * kv_heads * pages.format.head_bytes(pages.head_size) as u64 } else { 0 };
+    Floor { bytes: 2 * new * heads * both + kv_cache, flops: 2 * pairs * heads * both }
 }
 
 #[cfg(test)]

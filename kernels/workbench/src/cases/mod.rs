@@ -6,6 +6,7 @@ pub mod decode;
 pub mod embedding;
 pub mod experts;
 pub mod gemm;
+pub mod latent;
 pub mod norm;
 pub mod normed;
 mod paper;
@@ -27,6 +28,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         communicator::cases,
         decode::cases,
         embedding::cases,
+        latent::cases,
         experts::cases,
         norm::cases,
         paper::cases,

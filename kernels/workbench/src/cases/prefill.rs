@@ -2,7 +2,7 @@
 
 use cuda_std::launch::DevicePtr;
 use kernels::attention::prefill::{hopper, paged_prefill, shape};
-use kernels::attention::{CAPPED_HEAD_SIZES, HEAD_SIZES, coded_heads};
+use kernels::attention::{CAPPED_HEAD_SIZES, HEAD_SIZES, LATENT_SIZES, coded_heads};
 use kernels::layout::KvFormat;
 
 use super::decode::CAP;
@@ -33,7 +33,11 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
             let capped = Type::ALL
                 .into_iter()
                 .flat_map(|ty| CAPPED_HEAD_SIZES.map(|size| attend_capped(shape((ty, KvFormat::Plain, size)), &spans)));
-            every.map(shape).flat_map(|shape| kernels_for(shape, &spans, has_hopper)).chain(capped.flatten()).collect()
+            let latent = Type::ALL.into_iter().flat_map(|ty| {
+                LATENT_SIZES.map(|size| PagedShape { kv_heads: 1, ..shape((ty, KvFormat::Plain, size)) })
+            });
+            let every = every.map(shape).chain(latent);
+            every.flat_map(|shape| kernels_for(shape, &spans, has_hopper)).chain(capped.flatten()).collect()
         }
         // A prompt of 8k tokens, with as many heads as make 4,096 elements. Then other problems of engines, at head
         // size 128.
@@ -59,10 +63,18 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
                 ),
                 (PagedShape { window: 1024, ..grouped }, long.clone()),
             ];
+            // The heads of DeepSeek-V2-Lite, for a prompt and for decode.
+            let latent = Type::ALL.into_iter().flat_map(|ty| {
+                let small = PagedShape { kv_heads: 1, ..shape(ty, KvFormat::Plain, 16, 48) };
+                let shape = PagedShape { head_size: 576, ..small };
+                let decode = vec![PagedSequence { new: 1, context: 2048 }; 64];
+                [(small, long.clone()), (shape, vec![PagedSequence { new: 2048, context: 2048 }]), (shape, decode)]
+            });
             let capped = Type::ALL.into_iter().flat_map(|ty| {
                 CAPPED_HEAD_SIZES.map(|size| attend_capped(shape(ty, KvFormat::Plain, 4096 / size, size), &long))
             });
             all.chain(others)
+                .chain(latent)
                 .flat_map(|(shape, spans)| kernels_for(shape, &spans, has_hopper))
                 .chain(capped.flatten())
                 .collect()
@@ -90,17 +102,14 @@ pub fn attend_capped(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case>
 fn attend_with(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool, cap: Option<f32>) -> Option<Case> {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     let checked = shape.supported().ok()?;
-    let mut floor = Floor::default();
-    for span in spans {
-        let sequence = shape::floor(checked, span.new, span.context, window);
-        floor.bytes += sequence.bytes;
-        floor.flops += sequence.flops;
-    }
+    let floors = spans.iter().map(|span| shape::floor(checked, span.new, span.context, window));
+    let floor = floors.fold(Floor::default(), |a, b| Floor { bytes: a.bytes + b.bytes, flops: a.flops + b.flops });
     let lengths: Vec<_> = spans.iter().map(|span| format!("{} of {}", span.new, span.context)).collect();
     let seen = if window > 0 { format!(", window {window}") } else { String::new() };
     let spans = spans.to_vec();
     Some(Case {
         kernel: match (on_hopper, cap) {
+            _ if shape.is_latent() => "paged_latent_attention",
             (true, _) => "paged_prefill_hopper",
             (false, Some(_)) => "paged_prefill_capped",
             (false, None) => "paged_prefill",
@@ -113,14 +122,8 @@ fn attend_with(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool, cap:
                 problem = problem.with_sinks().with_softcap(cap);
             }
             let (tables, table_starts) = problem.flat_tables();
-            let starts: Vec<u32> = std::iter::once(0)
-                .chain(spans.iter().scan(0, |at, span| {
-                    *at += span.new;
-                    Some(*at)
-                }))
-                .collect();
             let (tokens, sequences) = (problem.tokens(), spans.len() as u32);
-            let output = gpu.alloc::<u16>("output", problem.query.len())?;
+            let output = gpu.alloc::<u16>("output", (tokens * heads * shape.value_size()) as usize)?;
             let cache = gpu.upload("cache", &problem.cache())?.ptr();
             let args = paged_prefill {
                 output: output.mut_ptr(),
@@ -128,7 +131,7 @@ fn attend_with(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool, cap:
                 cache,
                 tables: gpu.upload("tables", &tables)?.ptr(),
                 table_starts: gpu.upload("table starts", &table_starts)?.ptr(),
-                query_starts: gpu.upload("query starts", &starts)?.ptr(),
+                query_starts: gpu.upload("query starts", &problem.query_starts())?.ptr(),
                 contexts: gpu.upload("contexts", &problem.contexts())?.ptr(),
                 sinks: match &problem.sinks {
                     Some(sinks) => gpu.upload("sinks", sinks)?.ptr(),

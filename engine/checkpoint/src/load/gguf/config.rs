@@ -62,6 +62,7 @@ pub(super) fn config(metadata: &Metadata, shapes: &Shapes<'_>) -> Result<Value> 
         Architecture::Qwen2Moe => reader.qwen2_moe(shapes)?,
         Architecture::Qwen3Moe => reader.qwen3_moe(shapes)?,
         Architecture::GptOss => reader.gpt_oss()?,
+        Architecture::DeepSeek2 => reader.deepseek2(shapes)?,
         Architecture::Gpt2 => reader.gpt2()?,
         Architecture::Opt => reader.opt(shapes)?,
     }

@@ -4,7 +4,7 @@ use super::entries::refused;
 use super::names::Architecture;
 use super::writer::Entries;
 use crate::config::{Activation, DecoderConfig, DecoderLayer, Experts, ModelConfig, RecurrentKind, Rope, RopeScaling};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The shape and settings of a decoder, to be written.
 pub(super) struct Decoder<'a> {
@@ -21,9 +21,6 @@ impl Decoder<'_> {
     /// If files of the architecture cannot represent a setting.
     pub fn write(mut self) -> Result<()> {
         use Architecture::{Gemma2, Gemma3, Gemma4};
-        if self.decoder.latent.is_some() {
-            return Err(Error::Unsupported("writing latent vectors to a GGUF file is not implemented".into()));
-        }
         let activation = match self.architecture {
             Gemma2 | Gemma3 | Gemma4 => (Activation::GeluTanh, "GELU by tanh"),
             _ => (Activation::Silu, "SiLU"),
@@ -32,7 +29,10 @@ impl Decoder<'_> {
             return Err(refused(format!("the activation function is not {}", activation.1)));
         }
         self.feed_forward()?;
-        self.heads();
+        match self.decoder.latent {
+            Some(latent) => self.latent(latent)?,
+            None => self.heads(),
+        }
         self.states()?;
         match self.architecture {
             Architecture::Cohere2 => self.f32("attention.layer_norm_epsilon", self.decoder.eps),
@@ -43,16 +43,16 @@ impl Decoder<'_> {
         self.rotations()
     }
 
-    fn name(&self, key: &str) -> String {
+    pub fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture.name())
     }
 
-    fn u32(&mut self, key: &str, value: usize) {
+    pub fn u32(&mut self, key: &str, value: usize) {
         let name = self.name(key);
         self.entries.u32(&name, value);
     }
 
-    fn f32(&mut self, key: &str, value: f32) {
+    pub fn f32(&mut self, key: &str, value: f32) {
         let name = self.name(key);
         self.entries.f32(&name, value);
     }
@@ -318,8 +318,9 @@ impl Decoder<'_> {
         };
         self.f32("rope.scaling.yarn_beta_fast", turns(first));
         self.f32("rope.scaling.yarn_beta_slow", turns(second));
-        // llama.cpp multiplies by the usual factor itself.
-        let usual = if factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 };
+        // llama.cpp multiplies by the usual factor itself, but not if scores have a factor.
+        let is_usual = factor > 1.0 && self.score_factor(factor) == 0.0;
+        let usual = if is_usual { 0.1 * factor.ln() + 1.0 } else { 1.0 };
         if (attention_factor - usual).abs() > 1e-6 {
             self.f32("rope.scaling.yarn_attn_factor", attention_factor as f32);
         }

@@ -13,7 +13,7 @@ const WINDOWED: &str = "sliding_attention";
 const FULL: &str = "full_attention";
 
 /// Returns a number that a file contains in f32 as its shortest decimal, as it is in `config.json`.
-fn decimal(number: f64) -> f64 {
+pub(super) fn decimal(number: f64) -> f64 {
     (number as f32).to_string().parse().unwrap_or(number)
 }
 

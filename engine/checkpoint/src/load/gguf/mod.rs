@@ -6,6 +6,7 @@
 
 mod config;
 mod decoder;
+mod deepseek;
 mod entries;
 mod experts;
 mod families;

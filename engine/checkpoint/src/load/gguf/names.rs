@@ -1,7 +1,8 @@
 //! The names of tensors in GGUF files, and the corresponding names in models.
 
 use super::tables::{
-    EXPERTS, GEMMA, GLM4, GPT_OSS, GPT2, GRANITE_HYBRID, LFM2, LLAMA, Names, OLMO2, OPT, PHI3, QWEN_NEXT, STATES,
+    DEEPSEEK2, EXPERTS, GEMMA, GLM4, GPT_OSS, GPT2, GRANITE_HYBRID, LFM2, LLAMA, Names, OLMO2, OPT, PHI3, QWEN_NEXT,
+    STATES,
 };
 use crate::config::{HeadNorm, ModelConfig, ModelFamily};
 
@@ -31,16 +32,19 @@ pub(super) enum Architecture {
     Qwen35Moe,
     Lfm2,
     GptOss,
+    /// DeepSeek V2 and V3, whose files use the same name.
+    DeepSeek2,
     Gpt2,
     /// OPT, only in files that `quire quantize` has written. Other programs do not support it.
     Opt,
 }
 
-/// Parts of tensors' names that have no kind such as `weight` in models.
-const WITHOUT_KIND: [&str; 2] = ["layer_scalar", "self_attn.sinks"];
+/// Parts of tensors' names that have no kind such as `weight` in models, and their kind in files.
+const WITHOUT_KIND: [(&str, &str); 3] =
+    [("layer_scalar", "weight"), ("self_attn.sinks", "weight"), ("mlp.gate.e_score_correction_bias", "bias")];
 
 impl Architecture {
-    pub const ALL: [Architecture; 23] = [
+    pub const ALL: [Architecture; 24] = [
         Architecture::Llama,
         Architecture::Qwen2,
         Architecture::Qwen3,
@@ -62,6 +66,7 @@ impl Architecture {
         Architecture::Qwen35Moe,
         Architecture::Lfm2,
         Architecture::GptOss,
+        Architecture::DeepSeek2,
         Architecture::Gpt2,
         Architecture::Opt,
     ];
@@ -90,6 +95,7 @@ impl Architecture {
             Architecture::Qwen35Moe => "qwen35moe",
             Architecture::Lfm2 => "lfm2",
             Architecture::GptOss => "gpt-oss",
+            Architecture::DeepSeek2 => "deepseek2",
             Architecture::Gpt2 => "gpt2",
             Architecture::Opt => "opt",
         }
@@ -116,6 +122,7 @@ impl Architecture {
             (Some("Qwen2MoeForCausalLM"), _) => Architecture::Qwen2Moe,
             (Some("Qwen3MoeForCausalLM"), _) => Architecture::Qwen3Moe,
             (Some("GptOssForCausalLM"), _) => Architecture::GptOss,
+            (Some("DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM"), _) => Architecture::DeepSeek2,
             (_, ModelFamily::Opt(_)) => Architecture::Opt,
             (_, ModelFamily::Gpt2(_)) => Architecture::Gpt2,
             (_, ModelFamily::Decoder(decoder)) => match decoder.head_norm {
@@ -129,11 +136,20 @@ impl Architecture {
     /// Whether a model of the architecture may have experts.
     pub fn may_have_experts(self) -> bool {
         use Architecture::{
-            Gemma4, GptOss, GraniteHybrid, GraniteMoe, Llama, Qwen2Moe, Qwen3Moe, Qwen3Next, Qwen35Moe,
+            DeepSeek2, Gemma4, GptOss, GraniteHybrid, GraniteMoe, Llama, Qwen2Moe, Qwen3Moe, Qwen3Next, Qwen35Moe,
         };
         matches!(
             self,
-            Llama | Qwen2Moe | Qwen3Moe | Qwen3Next | Qwen35Moe | GptOss | Gemma4 | GraniteMoe | GraniteHybrid
+            DeepSeek2
+                | Llama
+                | Qwen2Moe
+                | Qwen3Moe
+                | Qwen3Next
+                | Qwen35Moe
+                | GptOss
+                | Gemma4
+                | GraniteMoe
+                | GraniteHybrid
         )
     }
 
@@ -165,6 +181,7 @@ impl Architecture {
             | Architecture::Qwen2Moe
             | Architecture::Qwen3Moe => &LLAMA,
             Architecture::GptOss => &GPT_OSS,
+            Architecture::DeepSeek2 => &DEEPSEEK2,
             Architecture::GraniteHybrid => &GRANITE_HYBRID,
             Architecture::Qwen3Next | Architecture::Qwen35 | Architecture::Qwen35Moe => &QWEN_NEXT,
             Architecture::Lfm2 => &LFM2,
@@ -199,7 +216,9 @@ impl Architecture {
             Some((layer, part)) => {
                 let (_, own) = names.inside.iter().chain(EXPERTS).find(|(theirs, _)| *theirs == part)?;
                 Some(match *own {
-                    own if WITHOUT_KIND.contains(&own) => format!("{}.{layer}.{own}", names.layers),
+                    own if WITHOUT_KIND.iter().any(|(part, _)| *part == own) => {
+                        format!("{}.{layer}.{own}", names.layers)
+                    }
                     _ => format!("{}.{layer}.{own}.{kind}", names.layers),
                 })
             }
@@ -220,9 +239,9 @@ impl Architecture {
         {
             return Some(format!("blk.{layer}.{theirs}"));
         }
-        let (part, kind) = match WITHOUT_KIND.iter().any(|part| name.ends_with(part)) {
-            true => (name, "weight"),
-            false => name.rsplit_once('.')?,
+        let (part, kind) = match WITHOUT_KIND.iter().find(|(part, _)| name.ends_with(part)) {
+            Some((_, kind)) => (name, *kind),
+            None => name.rsplit_once('.')?,
         };
         match part.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')) {
             Some((layer, part)) => {
@@ -248,9 +267,10 @@ mod tests {
         for architecture in Architecture::ALL {
             let names = architecture.names();
             let outside = names.outside.iter().map(|(theirs, _)| format!("{theirs}.weight"));
-            for name in
-                outside.chain(names.inside.iter().chain(EXPERTS).map(|(theirs, _)| format!("blk.12.{theirs}.weight")))
-            {
+            let kind = |theirs: &str| if theirs == "exp_probs_b" { "bias" } else { "weight" };
+            let inside = names.inside.iter().chain(EXPERTS);
+            let inside = inside.map(|(theirs, _)| format!("blk.12.{theirs}.{}", kind(theirs)));
+            for name in outside.chain(inside) {
                 let own = architecture.model_name(&name).unwrap();
                 assert_eq!(architecture.file_name(&own), Some(name));
             }

@@ -8,13 +8,14 @@ use super::file_type::{FileType, Role};
 use super::names::Architecture;
 use super::tiling::Tiling;
 use super::writer::{Stored, Tensor};
-use crate::config::{Experts, ModelConfig, ModelFamily, Recurrent};
+use crate::config::{Experts, Latent, ModelConfig, ModelFamily, Recurrent};
 use crate::error::{Error, Result};
 use crate::load::Weights;
 use crate::quantised::{QuantType, encode};
 use crate::tensor::{DType, HostTensor};
 
 /// One or several tensors of the model that become one or two tensors of the file.
+#[derive(Default)]
 pub(super) struct Source {
     /// The model's names: one, or one for each expert.
     names: Vec<String>,
@@ -30,6 +31,8 @@ pub(super) struct Source {
     tiling: Option<Tiling>,
     /// With `Some`, the tensors to write are the convolution's channels and the gates of a delta net.
     fused: Option<Recurrent>,
+    /// With `Some`, the tensors to write are the projections from latent vectors to keys, transposed, and to values.
+    latent: Option<Latent>,
     /// The tensors to write. Two are the gate and the up projections of experts, which are one tensor in the model, or the
     /// parts of a delta net's fused projection.
     pub tensors: Vec<Tensor>,
@@ -44,11 +47,11 @@ pub(super) fn sources(
     kind: FileType,
     weights: &Weights,
 ) -> Result<Vec<Source>> {
-    let (experts, recurrent) = match &config.family {
-        ModelFamily::Decoder(decoder) => (decoder.experts(), decoder.recurrent()),
-        _ => (None, None),
+    let (experts, recurrent, latent) = match &config.family {
+        ModelFamily::Decoder(decoder) => (decoder.experts(), decoder.recurrent(), decoder.latent),
+        _ => (None, None, None),
     };
-    let list = List { architecture, config, kind, experts, recurrent, weights };
+    let list = List { architecture, config, kind, experts, recurrent, latent, weights };
     let all = merged(weights, experts.map_or(0, |experts| experts.count));
     let mut sources: Vec<Source> = all.into_iter().filter_map(|(name, names)| list.source(&name, names)).collect();
     if sources.is_empty() {
@@ -96,28 +99,36 @@ struct List<'a> {
     kind: FileType,
     experts: Option<&'a Experts>,
     recurrent: Option<Recurrent>,
+    latent: Option<Latent>,
     weights: &'a Weights,
 }
 
 impl List<'_> {
+    /// Returns the names of the tensors of the file that the model's tensor `name` becomes.
+    fn file_names(&self, name: &str, is_split: bool, is_fused: bool) -> Option<Vec<String>> {
+        // In a model without other experts, the shared one is the feed-forward layer.
+        let own = if self.experts.is_none() { name.replace(".shared_expert.", ".") } else { name.to_owned() };
+        let own_names = match (is_split, is_fused) {
+            (_, true) => ["qkv", "z"].map(|part| own.replace("qkvz", part)).to_vec(),
+            (true, false) => ["gate", "up"].map(|part| own.replace("gate_up", part)).to_vec(),
+            (false, false) => vec![own],
+        };
+        own_names.iter().map(|name| self.architecture.file_name(name)).collect()
+    }
+
     /// Returns the tensors of the file that the model's tensor `name` becomes. It consists of the tensors `names`.
     fn source(&self, name: &str, names: Vec<String>) -> Option<Source> {
-        let List { architecture, config, experts, recurrent, weights, .. } = *self;
+        let List { architecture, config, experts, recurrent, latent, weights, .. } = *self;
         let shape = weights.shape(names.first()?)?.to_vec();
         let fused = recurrent.filter(|_| name.ends_with(".in_proj_qkvz.weight") && shape.len() == 2);
         // Only files of Gemma 4 have gate and up in one tensor.
         let is_gate_up = ["experts", "shared_expert"].iter().any(|of| name.contains(&format!(".{of}.gate_up_proj.")));
         let is_split = is_gate_up && architecture != Architecture::Gemma4;
-        // In a model without other experts, the shared one is the feed-forward layer.
-        let own = if experts.is_none() { name.replace(".shared_expert.", ".") } else { name.to_owned() };
-        let own_names = match (is_split, fused) {
-            (_, Some(_)) => ["qkv", "z"].map(|part| own.replace("qkvz", part)).to_vec(),
-            (true, None) => ["gate", "up"].map(|part| own.replace("gate_up", part)).to_vec(),
-            (false, None) => vec![own],
-        };
-        let file_names: Option<Vec<String>> = own_names.iter().map(|name| architecture.file_name(name)).collect();
-        let file_names = file_names?;
+        let file_names = self.file_names(name, is_split, fused.is_some())?;
         let file_name = &file_names[0];
+        if let (Some(latent), Some(layer)) = (latent, file_name.strip_suffix("attn_kv_b.weight")) {
+            return Some(self.latent(layer, names, shape, latent));
+        }
         if config.tie_word_embeddings && file_name.starts_with("output.") {
             return None;
         }
@@ -157,7 +168,20 @@ impl List<'_> {
         };
         let tensors = file_names.into_iter().enumerate().map(tensor).collect();
         let interleaved = interleaved.then_some(heads);
-        Some(Source { names, shape, transposed, interleaved, adds_one, tiling, fused, tensors, alternating })
+        let source = Source { names, shape, transposed, interleaved, adds_one, tiling, fused, ..Source::default() };
+        Some(Source { tensors, alternating, ..source })
+    }
+
+    /// Returns the two stacks of matrices of a layer that files have in place of the projection from latent vectors.
+    fn latent(&self, layer: &str, names: Vec<String>, shape: Vec<usize>, latent: Latent) -> Source {
+        let Latent { rank, unrotated, value, .. } = latent;
+        let tensor = |part: &str, rows: usize, cols: usize| {
+            let (name, shape) = (format!("{layer}{part}.weight"), vec![self.config.heads, rows, cols]);
+            let stored = self.stored(&name, &names[0], &shape);
+            Tensor { name, shape, stored }
+        };
+        let tensors = vec![tensor("attn_k_b", rank, unrotated), tensor("attn_v_b", value, rank)];
+        Source { latent: Some(latent), tensors, names, shape, ..Source::default() }
     }
 
     /// Whether a tensor is never quantised. Small errors in routers change their choices, and small errors in the rates of
@@ -223,7 +247,12 @@ impl Source {
     /// Whether the tensor has the rows and columns that are reordered.
     fn fits(&self) -> bool {
         let pairs = |heads: usize| self.shape.first().is_some_and(|rows| *rows > 0 && rows.is_multiple_of(2 * heads));
-        self.fused.is_none_or(|layer| self.shape[0] == layer.channels() + layer.inner())
+        let of_heads = |latent: Latent| {
+            let heads = self.tensors[0].shape[0];
+            self.shape == [heads * (latent.unrotated + latent.value), latent.rank]
+        };
+        self.latent.is_none_or(of_heads)
+            && self.fused.is_none_or(|layer| self.shape[0] == layer.channels() + layer.inner())
             && self.tiling.is_none_or(|tiling| tiling.fits(&self.shape))
             && self.interleaved.is_none_or(pairs)
     }
@@ -233,6 +262,10 @@ impl Source {
         let mut parts = Vec::new();
         for name in &self.names {
             let tensor = weights.take(name, &self.shape)?;
+            if let Some(Latent { unrotated, value, .. }) = self.latent {
+                parts.extend(tensor.into_elements().into_matrices(unrotated + value));
+                continue;
+            }
             match *self.shape.as_slice() {
                 // Matrices of experts. A convolution has matrices of one row.
                 [_, rows, _] if rows > 1 => {
@@ -280,8 +313,15 @@ impl Source {
     }
 
     /// Returns the gate's half (0) or the up projection's (1): rows of an expert's matrix, or columns of the stacked
-    /// biases. In a delta net, returns the channels (0) or the gates (1).
+    /// biases. In a delta net, returns the channels (0) or the gates (1). Of a head's projection from latent vectors,
+    /// returns the keys' part (0) or the values' part (1).
     fn half(&self, both: &HostTensor, which: usize) -> HostTensor {
+        if let Some(Latent { unrotated, value, .. }) = self.latent {
+            return match which {
+                0 => both.rows(0..unrotated).transposed(),
+                _ => both.rows(unrotated..unrotated + value),
+            };
+        }
         if let Some(layer) = self.fused {
             return match which {
                 0 => both.gathered((0..layer.channels()).map(|channel| layer.fused_row(channel))),

@@ -229,9 +229,33 @@ pub(super) const LFM2: Names = Names {
 /// The tensors of states, which have no kind in models.
 pub(super) const STATES: &[(&str, &str)] = &[("ssm_a", "A_log"), ("ssm_d", "D"), ("ssm_dt.bias", "dt_bias")];
 
+/// DeepSeek V2 and V3. The projection from latent vectors to keys and values is one matrix or two stacks of matrices.
+pub(super) const DEEPSEEK2: Names = Names {
+    outside: LLAMA.outside,
+    layers: LLAMA.layers,
+    inside: &[
+        ("attn_norm", "input_layernorm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_q_a", "self_attn.q_a_proj"),
+        ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+        ("attn_q_b", "self_attn.q_b_proj"),
+        ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+        ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+        ("attn_kv_b", "self_attn.kv_b_proj"),
+        ("attn_k_b", "self_attn.k_b_proj"),
+        ("attn_v_b", "self_attn.v_b_proj"),
+        ("attn_output", "self_attn.o_proj"),
+        ("ffn_norm", "post_attention_layernorm"),
+        ("ffn_gate", "mlp.gate_proj"),
+        ("ffn_up", "mlp.up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+    ],
+};
+
 /// The tensors of experts, in layers of every architecture.
 pub(super) const EXPERTS: &[(&str, &str)] = &[
     ("ffn_gate_inp", "mlp.gate"),
+    ("exp_probs_b", "mlp.gate.e_score_correction_bias"),
     ("ffn_gate_exps", "mlp.experts.gate_proj"),
     ("ffn_up_exps", "mlp.experts.up_proj"),
     ("ffn_gate_up_exps", "mlp.experts.gate_up_proj"),

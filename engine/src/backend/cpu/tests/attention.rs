@@ -1,5 +1,6 @@
 use super::*;
 use crate::batch::{GroupTables, Span};
+use crate::config::LayerKv;
 use crate::error::Error;
 use crate::kv::{BlockCopy, BlockMoves, KvDtype, KvGroup};
 
@@ -61,6 +62,17 @@ impl Case {
         self.kv_width() * self.group
     }
 
+    /// Elements of a token's result.
+    fn out_width(&self) -> usize {
+        self.width() / self.group_shape().head_dim * self.layout.layer_shape(0).value_dim()
+    }
+
+    /// Queries, keys and values as the operations get them.
+    fn qkv(&self, backend: &CpuBackend, parts: &[(usize, usize, usize)]) -> Qkv {
+        let [query, key, value] = [0, 1, 2].map(|kind| self.rows(backend, kind, parts));
+        Qkv { query, kv: Some((key, self.group_shape().latent.is_none().then_some(value))) }
+    }
+
     /// Returns row `position` of a sequence's queries (`kind` 0), keys (1) or values (2).
     fn row(&self, kind: u64, sequence: usize, position: usize) -> Vec<f32> {
         let width = if kind == 0 { self.width() } else { self.kv_width() };
@@ -97,8 +109,7 @@ impl Case {
 
     fn step(&self, backend: &CpuBackend, cache: &mut CpuKvCache, parts: &[(usize, usize, usize)]) -> CpuTensor {
         let inputs = backend.upload(self.batch(parts), &[]);
-        let [query, key, value] = [0, 1, 2].map(|kind| self.rows(backend, kind, parts));
-        let mut qkv = Qkv { query, kv: Some([key, value]) };
+        let mut qkv = self.qkv(backend, parts);
         backend.norm_rope_and_write_kv(&mut qkv, PLAIN, cache, LAYER, &inputs);
         backend.attention(&qkv, cache, self.params(), &inputs)
     }
@@ -121,7 +132,9 @@ impl Case {
         };
         let first = self.window.map_or(0, |w| (position + 1).saturating_sub(w));
         let seen = |kind| (first..=position).map(|p| round(self.row(kind, sequence, p))).collect::<Vec<_>>();
-        let (keys, values) = (seen(1), seen(2));
+        let keys = seen(1);
+        let values = if self.group_shape().latent.is_some() { keys.clone() } else { seen(2) };
+        let skipped = dim - self.layout.layer_shape(0).value_dim();
         let mut out = Vec::new();
         for (h, query) in self.row(0, sequence, position).chunks(dim).enumerate() {
             let head = h / self.group * dim..(h / self.group + 1) * dim;
@@ -131,6 +144,7 @@ impl Case {
             let weights: Vec<f64> = keys.iter().map(|k| capped(score(k)).exp()).collect();
             let sink = self.sinks.as_ref().map_or(0.0, |(_, sinks)| f64::from(sinks[h]).exp());
             let norm = weights.iter().sum::<f64>() + sink;
+            let head = head.skip(skipped);
             out.extend(head.map(|i| weights.iter().zip(&values).map(|(w, v)| w * f64::from(v[i])).sum::<f64>() / norm));
         }
         out
@@ -139,6 +153,12 @@ impl Case {
 
 fn layout(heads: usize, head_dim: usize, block_size: usize, dtype: impl Into<KvDtype>) -> KvLayout {
     KvLayout::uniform(3, heads, head_dim, block_size, dtype.into())
+}
+
+/// A layout whose keys contain their values.
+fn latent(head_dim: usize, rank: usize, block_size: usize, dtype: KvDtype) -> KvLayout {
+    let layer = |source| LayerKv { heads: 1, head_dim, window: None, source, latent: Some(rank) };
+    KvLayout::new(&[0, 1, 2].map(layer), block_size, dtype)
 }
 
 fn grid() -> Vec<Case> {
@@ -151,6 +171,10 @@ fn grid() -> Vec<Case> {
                     cases.push(Case::new(layout, group, window, &[1, 16, 33, 150]));
                 }
             }
+        }
+        for (head_dim, rank, block_size, group) in [(48, 32, 16, 4), (576, 512, 8, 32), (21, 17, 7, 3)] {
+            let layout = latent(head_dim, rank, block_size, dtype);
+            cases.push(Case::new(layout, group, (group == 4).then_some(20), &[1, 16, 33, 150]));
         }
         for (head_dim, group, window) in [(64, 8, Some(70)), (512, 2, None), (24, 4, Some(20))] {
             let case = || Case::new(layout(2, head_dim, 16, dtype), group, window, &[1, 16, 33, 150]);
@@ -166,7 +190,7 @@ fn attention_matches_the_reference() {
     for case in grid() {
         let out = case.step(&backend, &mut case.cache(&backend), &case.whole());
         let positions = case.contexts.iter().enumerate().flat_map(|(s, &c)| (0..c).map(move |p| (s, p)));
-        for ((s, p), got) in positions.zip(out.as_slice().chunks(case.width())) {
+        for ((s, p), got) in positions.zip(out.as_slice().chunks(case.out_width())) {
             // Check all positions of the short sequences and some of the long one.
             if p < 40 || p % 13 == 0 || p == 149 {
                 let what = format!("{:?} window {:?} sequence {s} position {p}", case.layout, case.window);
@@ -183,7 +207,7 @@ fn a_query_does_not_depend_on_chunks_batch_or_threads() {
     let (one, four) = (backend(1), backend(4));
     for case in grid() {
         let whole = bits(&case.step(&four, &mut case.cache(&four), &case.whole()));
-        let width = case.width();
+        let width = case.out_width();
         let whole_rows = |s: usize, from: usize, to: usize| {
             let before: usize = case.contexts[..s].iter().sum();
             &whole[(before + from) * width..(before + to) * width]
@@ -218,11 +242,8 @@ fn copied_blocks_serve_in_place_of_the_originals() {
         }
         case.tables[0].splice(..copies.len(), unused.iter().copied());
         let inputs = backend.upload(case.batch(&case.whole()), &[]);
-        let [query, key, value] = [0, 1, 2].map(|kind| case.rows(&backend, kind, &case.whole()));
-        assert_eq!(
-            bits(&backend.attention(&Qkv { query, kv: Some([key, value]) }, &cache, case.params(), &inputs)),
-            want
-        );
+        let qkv = case.qkv(&backend, &case.whole());
+        assert_eq!(bits(&backend.attention(&qkv, &cache, case.params(), &inputs)), want);
     }
 }
 
@@ -238,7 +259,7 @@ fn assert_copies(dtype: KvDtype) {
     let groups = vec![GroupTables { slots: (0..8).collect(), ..GroupTables::default() }];
     let inputs = backend.upload(Batch { groups, ..Batch::default() }, &[]);
     let [query, key, value] = [0, 1, 2].map(|seed| tensor(&backend, 8, &noise(seed, 16)));
-    let mut qkv = Qkv { query, kv: Some([key, value]) };
+    let mut qkv = Qkv { query, kv: Some((key, Some(value))) };
     for layer in 0..3 {
         backend.norm_rope_and_write_kv(&mut qkv, PLAIN, &mut cache, layer, &inputs);
     }

@@ -98,12 +98,13 @@ pub fn check_layout(layout: &KvLayout) -> Result<()> {
     )))
 }
 
-/// The shape of the blocks in each layer of a group. The kernels call a block's part in one layer a page.
+/// The shape of the blocks in each layer of a group. The kernels call a block's part in one layer a page. The halves of
+/// latent keys take the places of keys and values.
 fn pages(layout: &KvLayout, group: usize) -> Pages {
     let shape = &layout.groups[group];
     Pages {
         heads: shape.heads as u32,
-        head_size: shape.head_dim as u32,
+        head_size: if shape.latent.is_some() { shape.head_dim / 2 } else { shape.head_dim } as u32,
         block_size: layout.block_size as u32,
         format: layout.dtype.format(),
     }

@@ -40,6 +40,14 @@ impl CudaBackend {
         self.upload(&parts, rows, padded)
     }
 
+    /// Copies matrices of equal shapes to the device, one after the other.
+    pub(in crate::backend::cuda) fn load_heads(&self, matrices: Vec<HostTensor>) -> Result<CudaWeight> {
+        let matrices: Vec<HostTensor> = matrices.into_iter().map(|matrix| matrix.to_dtype(self.dtype)).collect();
+        let parts: Vec<&[u8]> = matrices.iter().map(HostTensor::bytes).collect();
+        let [rows, cols] = matrices.first().map_or([0; 2], |matrix| [matrix.shape()[0], matrix.shape()[1]]);
+        self.upload(&parts, rows * matrices.len(), cols)
+    }
+
     /// Copies a projection's weight to the device: as codes if it is quantised and a kernel supports them, otherwise as
     /// elements.
     pub(in crate::backend::cuda) fn load_projection(&self, tensor: HostTensor) -> Result<CudaWeight> {

@@ -16,7 +16,8 @@ use crate::backend::cuda::step::queue::LaunchCost;
 use crate::error::Error;
 
 impl CudaBackend {
-    /// Computes attention for all rows: the first rows with the decode kernel, the others with the prefill kernel.
+    /// Computes attention for all rows: the first rows with the decode kernel, the others with the prefill kernel. One
+    /// kernel serves all rows if keys contain the values.
     pub(in crate::backend::cuda) fn attention(
         &self,
         qkv: &CudaTensor,
@@ -28,14 +29,18 @@ impl CudaBackend {
             return self.paper_attention(paper, qkv, cache, params, inputs);
         }
         let shape = self.layer_heads(params.layer);
-        let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
+        let out = self.tensor(qkv.rows, shape.heads() * shape.value_size());
         // A window longer than any context means no window.
         let window = params.window.map_or(0, |window| i32::try_from(window).map_or(0, i32::cast_unsigned));
+        if shape.is_latent() {
+            self.attend_prefills(qkv, cache, params, window, (inputs, 0), &out);
+            return out;
+        }
         if inputs.decodes > 0 {
             self.attend_decodes(qkv, cache, params, window, inputs, &out);
         }
         if inputs.prefills > 0 {
-            self.attend_prefills(qkv, cache, params, window, inputs, &out);
+            self.attend_prefills(qkv, cache, params, window, (inputs, inputs.decodes), &out);
         }
         out
     }
@@ -118,17 +123,24 @@ impl CudaBackend {
         plan.cast_const()
     }
 
+    /// Computes attention of all sequences from the `first` on with the prefill kernel.
     fn attend_prefills(
         &self,
         qkv: &CudaTensor,
         cache: &CudaKvCache,
         params: Attention<'_, CudaWeight>,
         window: u32,
-        inputs: &StepInputs,
+        (inputs, first): (&StepInputs, u32),
         out: &CudaTensor,
     ) {
         let (head_shape, pages) = (self.layer_heads(params.layer), cache.pages(params.layer));
-        let first = inputs.decodes as usize;
+        let sequences = inputs.decodes + inputs.prefills - first;
+        let (tokens, spans) = match first {
+            0 => (inputs.rows, inputs.spans.as_slice()),
+            _ => (inputs.rows - inputs.decode_rows, inputs.prefill_spans()),
+        };
+        let cost = || cost(head_shape, spans, window);
+        let first = first as usize;
         let args = paged_prefill {
             output: out.ptr(),
             query: qkv.ptr().cast_const(),
@@ -138,7 +150,7 @@ impl CudaBackend {
             query_starts: inputs.query_starts().offset(first).cast_const(),
             contexts: inputs.contexts().offset(first).cast_const(),
             sinks: params.sinks.map_or(DevicePtr::NULL, CudaWeight::ptr),
-            sequences: inputs.prefills,
+            sequences,
             query_stride: qkv.stride,
             kv_heads: pages.heads,
             group: head_shape.group(),
@@ -146,8 +158,6 @@ impl CudaBackend {
             window,
             scale: params.scale,
         };
-        let cost = || cost(head_shape, inputs.prefill_spans(), window);
-        let (tokens, sequences) = (inputs.rows - inputs.decode_rows, inputs.prefills);
         let softcap = self.softcap(head_shape, params.softcap);
         let (launch, call) = if self.queue.limits().has_hopper() && hopper::shape::serves(head_shape) {
             let tensor = hopper::shape::pages(head_shape, args.cache, cache.ids(params.layer));
@@ -170,7 +180,7 @@ fn cost(heads: AttentionShape, spans: &[(u32, u32)], window: u32) -> LaunchCost 
     let each = spans.iter().map(|&(new, seen)| shape::floor(heads, new, seen, window));
     let floor = each.fold(Floor::default(), |a, b| Floor { bytes: a.bytes + b.bytes, flops: a.flops + b.flops });
     // Subtract the bytes of queries and results.
-    let rows: u64 = spans.iter().map(|&(new, _)| 2 * 2 * u64::from(new)).sum();
-    let kv_cache = floor.bytes - rows * u64::from(heads.heads() * heads.head_size());
+    let rows: u64 = spans.iter().map(|&(new, _)| 2 * u64::from(new)).sum();
+    let kv_cache = floor.bytes - rows * u64::from(heads.heads() * (heads.head_size() + heads.value_size()));
     LaunchCost { floor, kv_cache, ..LaunchCost::default() }
 }

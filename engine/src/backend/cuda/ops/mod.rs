@@ -1,9 +1,10 @@
 //! The larger operations: attention with Quire's kernels or the paper's, projections, queries, keys and
-//! values, elementwise changes, sampling.
+//! values, latent vectors, elementwise changes, sampling.
 
 mod attention;
 mod elementwise;
 pub(super) mod experts;
+pub(super) mod latent;
 pub(super) mod linear;
 pub(super) mod paper;
 mod qkv;

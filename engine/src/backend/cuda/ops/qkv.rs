@@ -58,7 +58,7 @@ impl CudaBackend {
     }
 
     /// Processes rows `[query | key | value]`: normalises and rotates heads in place, and writes keys and values to the
-    /// cache in the layout that attention reads. Rows may have only queries.
+    /// cache in the layout that attention reads. Rows may have only queries, or no values if keys contain them.
     pub(in crate::backend::cuda) fn norm_rope_and_write_kv(
         &self,
         qkv: &CudaTensor,
@@ -68,6 +68,14 @@ impl CudaBackend {
         inputs: &StepInputs,
     ) {
         let (mut pages, shape) = (cache.pages(layer), self.layer_heads(layer));
+        if shape.is_latent() {
+            // A key is rotated in place like queries, and written afterwards.
+            if heads.rope.is_some() {
+                let all = Pages { heads: 0, head_size: shape.head_size(), ..pages };
+                self.rotate_and_write_kv(qkv, heads, (cache, layer, all), shape.heads() + 1, inputs);
+            }
+            return self.write_kv(qkv, pages, cache, layer, inputs);
+        }
         if qkv.cols == shape.heads() * shape.head_size() {
             pages.heads = 0;
         }
@@ -81,7 +89,9 @@ impl CudaBackend {
         if only_writes && heads.value_eps.is_none() && !pages.format.is_coded() {
             return self.write_kv(qkv, pages, cache, layer, inputs);
         }
-        self.rotate_and_write_kv(qkv, heads, (cache, layer, pages), only_writes, inputs);
+        // Queries that do not change need not be processed.
+        let query_heads = if only_writes { 0 } else { shape.heads() };
+        self.rotate_and_write_kv(qkv, heads, (cache, layer, pages), query_heads, inputs);
     }
 
     /// Writes keys and values to a layer of the cache as they are.
@@ -108,21 +118,20 @@ impl CudaBackend {
     }
 
     /// Normalises and rotates heads, and writes keys and values to a layer of the cache. `pages` has no heads if the rows
-    /// have no keys. If `only_writes` is set, queries do not change.
+    /// have no keys. Without `query_heads`, queries do not change.
     fn rotate_and_write_kv(
         &self,
         qkv: &CudaTensor,
         heads: QkNormRope<'_, CudaWeight>,
         (cache, layer, pages): (&CudaKvCache, usize, Pages),
-        only_writes: bool,
+        query_heads: u32,
         inputs: &StepInputs,
     ) {
         let (shape, stride) = (self.layer_heads(layer), qkv.stride / VECTOR);
         let row: DevicePtrMut<Vector> = qkv.ptr();
         let query_vectors = (shape.heads() * shape.head_size() / VECTOR) as usize;
         let norm = |weight: Option<&CudaWeight>| weight.map_or(DevicePtr::NULL, CudaWeight::ptr);
-        // Queries that do not change need not be processed.
-        let (row, query_heads) = if only_writes { (row.offset(query_vectors), 0) } else { (row, shape.heads()) };
+        let row = if query_heads == 0 { row.offset(query_vectors) } else { row };
         let norms_eps = heads.norms.as_ref().map(|norms| norms.eps);
         let args = rope_and_cache {
             qkv: row.cast_const(),

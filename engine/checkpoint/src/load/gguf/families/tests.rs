@@ -164,6 +164,38 @@ fn layers_that_only_predict_further_tokens_are_left_out() {
 }
 
 #[test]
+fn deepseeks_groups_are_known_if_files_lack_them() {
+    let config = |scores: f64, experts: f64, more: &[(&'static str, f64)]| {
+        let settings = [
+            sizes([4, 64, 8, 1, 576]),
+            vec![("attention.kv_lora_rank", 512.0), ("rope.dimension_count", 64.0), ("leading_dense_block_count", 1.0)],
+            vec![("attention.key_length_mla", 192.0), ("attention.value_length_mla", 128.0)],
+            vec![("expert_gating_func", scores), ("expert_count", experts), ("expert_used_count", 6.0)],
+            more.to_vec(),
+        ];
+        config_of("deepseek2", &settings.concat(), &[], &[])
+    };
+    let of = |scores: f64, experts: f64| config(scores, experts, &[]).unwrap();
+    let groups = |config: &Json| [config["n_group"].as_u64().unwrap(), config["topk_group"].as_u64().unwrap()];
+    let (second, lite, third) = (of(1.0, 160.0), of(0.0, 64.0), of(2.0, 256.0));
+    assert_eq!([&second, &lite, &third].map(groups), [[8, 3], [1, 1], [8, 4]]);
+    assert_eq!([&second["topk_method"], &lite["topk_method"]], [&json!("group_limited_greedy"), &json!("greedy")]);
+    assert_eq!(lite["architectures"][0], "DeepseekV2ForCausalLM");
+    assert_eq!(third["architectures"][0], "DeepseekV3ForCausalLM");
+    let heads = ["qk_nope_head_dim", "v_head_dim", "num_key_value_heads", "q_lora_rank"].map(|name| &third[name]);
+    assert_eq!(heads, [&json!(128), &json!(128), &json!(8), &Json::Null]);
+    for (scores, setting, reason) in [
+        (3.0, ("expert_used_count", 6.0), "expert_gating_func 3"),
+        (1.0, ("rope.dimension_count", 193.0), "193 of 192 elements"),
+        (2.0, ("nextn_predict_layers", 1.0), "several tokens"),
+        (2.0, ("attention.kv_lora_rank", -1.0), "attention.kv_lora_rank"),
+    ] {
+        let error = config(scores, 64.0, &[setting]).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
 fn more_experts_layers_or_rotated_elements_than_possible_are_refused() {
     let cases = [
         ("smollm3", ("block_count", 4e9), "the number of layers"),
