@@ -214,7 +214,8 @@ impl Architecture {
         let (part, kind) = name.rsplit_once('.')?;
         match part.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
             Some((layer, part)) => {
-                let (_, own) = names.inside.iter().chain(EXPERTS).find(|(theirs, _)| *theirs == part)?;
+                let (_, own) =
+                    names.inside.iter().copied().flatten().chain(EXPERTS).find(|(theirs, _)| *theirs == part)?;
                 Some(match *own {
                     own if WITHOUT_KIND.iter().any(|(part, _)| *part == own) => {
                         format!("{}.{layer}.{own}", names.layers)
@@ -245,7 +246,8 @@ impl Architecture {
         };
         match part.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')) {
             Some((layer, part)) => {
-                let (theirs, _) = names.inside.iter().chain(EXPERTS).find(|(_, own)| *own == part)?;
+                let (theirs, _) =
+                    names.inside.iter().copied().flatten().chain(EXPERTS).find(|(_, own)| *own == part)?;
                 Some(format!("blk.{layer}.{theirs}.{kind}"))
             }
             None => {
@@ -268,7 +270,7 @@ mod tests {
             let names = architecture.names();
             let outside = names.outside.iter().map(|(theirs, _)| format!("{theirs}.weight"));
             let kind = |theirs: &str| if theirs == "exp_probs_b" { "bias" } else { "weight" };
-            let inside = names.inside.iter().chain(EXPERTS);
+            let inside = names.inside.iter().copied().flatten().chain(EXPERTS);
             let inside = inside.map(|(theirs, _)| format!("blk.12.{theirs}.{}", kind(theirs)));
             for name in outside.chain(inside) {
                 let own = architecture.model_name(&name).unwrap();
