@@ -12,7 +12,8 @@
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
 //! | [`experts`] | `route`, `group_by_expert`, `grouped_product`, `grouped_quantised`, `combine_experts` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
-//! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part`, `row_squares`, `rms_norm_divided` |
+//! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part`, `rms_norm_gated`, `row_squares`, `rms_norm_divided` |
+//! | [`recurrent`] | `causal_convolution`, `recur_heads` |
 //! | [`rope`] | `rope_and_cache`, `general_rope_and_cache` |
 //! | [`sampling`] | `sample` |
 //! | [`scaling`] | `scale_rows`, `scale_logits`, `add_rows`, `multiply_columns` |
@@ -30,6 +31,7 @@ pub mod embedding;
 pub mod experts;
 pub mod gemm;
 pub mod norm;
+pub mod recurrent;
 pub mod rope;
 pub mod sampling;
 pub mod scaling;

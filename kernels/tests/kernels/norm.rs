@@ -71,6 +71,16 @@ fn rows_that_are_divided_among_ranks_are_normalised() {
     }
 }
 
+/// Delta nets normalise each head and then multiply by the gate, and Mamba-2 multiplies first and normalises rows.
+#[test]
+fn results_with_gates_are_normalised() {
+    for (i, width) in [16, 128, 4104].into_iter().enumerate() {
+        for (j, ty) in Type::ALL.into_iter().enumerate() {
+            [false, true].map(|gate_first| Gpu::new(TARGETS[(i + j) % 2].0).run(&gated(ty, 3, width, gate_first)));
+        }
+    }
+}
+
 #[test]
 fn a_missing_barrier_is_noticed() {
     for (layer, entry, barriers) in [(true, "layer_norm_f16", 2), (false, "rms_norm_f16", 1)] {

@@ -11,6 +11,7 @@ pub mod normed;
 mod paper;
 pub mod prefill;
 pub mod quantised;
+pub mod recurrent;
 pub mod rope;
 pub mod sampling;
 pub mod scaling;
@@ -31,6 +32,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         norm::cases,
         paper::cases,
         quantised::cases,
+        recurrent::cases,
         rope::cases,
         sampling::cases,
         scaling::cases,
