@@ -1,5 +1,5 @@
-//! The larger operations: attention with Quire's kernels or the paper's, projections, queries, keys and
-//! values, elementwise changes, sampling.
+//! The larger operations: attention with Quire's kernels or the paper's, layers that keep a state, experts, projections,
+//! queries, keys and values, elementwise changes, sampling.
 
 mod attention;
 mod elementwise;
@@ -7,4 +7,5 @@ pub(super) mod experts;
 pub(super) mod linear;
 pub(super) mod paper;
 mod qkv;
+pub(super) mod recurrent;
 pub(super) mod sampling;
