@@ -51,7 +51,8 @@ impl Sequences {
             let (first_row, end) = (*query_starts.add(i), *query_starts.add(i + 1));
             let len = end - first_row;
             let table = tables.add(*table_starts.add(i) as usize);
-            let mut span = Span { states, stride, table, block_size, first_row, len, start: 0, last: 0, source: NO_BLOCK };
+            let mut span =
+                Span { states, stride, table, block_size, first_row, len, start: 0, last: 0, source: NO_BLOCK };
             if len > 0 {
                 let context = *contexts.add(i);
                 span.start = context - len;

@@ -64,7 +64,10 @@ impl RecurrentProblem {
     /// States that are read, and states that are stored.
     pub fn states(&self) -> [u64; 2] {
         let uses = self.paged().uses;
-        [uses.iter().filter(|(read, _)| read.is_some()).count() as u64, uses.iter().map(|(_, to)| to.len() as u64).sum()]
+        [
+            uses.iter().filter(|(read, _)| read.is_some()).count() as u64,
+            uses.iter().map(|(_, to)| to.len() as u64).sum(),
+        ]
     }
 
     /// Numbers from one block to the next.
@@ -172,7 +175,8 @@ impl RecurrentProblem {
                 let state = &mut blocks[block as usize * self.stride()..][..before * channels];
                 let end = start + end as usize;
                 for position in end..end + before {
-                    let input = position.checked_sub(before).map_or_else(|| vec![0.0; channels], |at| inputs[at].clone());
+                    let input =
+                        position.checked_sub(before).map_or_else(|| vec![0.0; channels], |at| inputs[at].clone());
                     state[position % before * channels..][..channels].copy_from_slice(&input);
                 }
             }
@@ -199,7 +203,10 @@ impl RecurrentProblem {
                     let result = data.step(heads, self, first_row + row as usize, head, &mut matrix);
                     out[(first_row + row as usize) * inner + head * columns..][..columns].copy_from_slice(&result);
                     for &(block, _) in stored.iter().filter(|(_, end)| *end == row + 1) {
-                        matrix.iter().enumerate().for_each(|(at, &x)| blocks[self.place_of(heads, block, head, at)] = x);
+                        matrix
+                            .iter()
+                            .enumerate()
+                            .for_each(|(at, &x)| blocks[self.place_of(heads, block, head, at)] = x);
                     }
                 }
             }
@@ -264,8 +271,7 @@ impl HeadData {
         let [key_heads, count, key_dim, value_dim] = [key_heads, count, key_dim, value_dim].map(|n| n as usize);
         let at = key_dim * if tiled { head % key_heads } else { head / (count / key_heads) };
         let (keys, inner) = (key_heads * key_dim, count * value_dim);
-        let [query, key, value] =
-            if is_delta { [at, keys + at, 2 * keys] } else { [inner + keys + at, inner + at, 0] };
+        let [query, key, value] = if is_delta { [at, keys + at, 2 * keys] } else { [inner + keys + at, inner + at, 0] };
         let mixed = &self.mixed[row * problem.shape.channels as usize..];
         let numbers = |from: usize, len: usize| -> Vec<f64> {
             mixed[from..from + len].iter().map(|&x| problem.ty.number(x)).collect()

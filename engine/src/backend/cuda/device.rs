@@ -266,8 +266,13 @@ mod tests {
     fn only_kernels_of_the_models_type_and_heads_are_loaded() {
         let names = |target| -> Vec<_> {
             let heads = AttentionShape::new(8, 2, 64, 16).unwrap();
-            let wanted =
-                Wanted { element: ElementType::Bf16, heads: &[heads], is_quantised: false, has_experts: false, has_states: false };
+            let wanted = Wanted {
+                element: ElementType::Bf16,
+                heads: &[heads],
+                is_quantised: false,
+                has_experts: false,
+                has_states: false,
+            };
             kernels(wanted, target).iter().map(|kernel| kernel.name).collect()
         };
         assert!(names("sm_90a").contains(&"gemm_hopper_bf16_256"));

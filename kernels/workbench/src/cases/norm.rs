@@ -1,7 +1,9 @@
 //! Norms of rows.
 
 use cuda_std::launch::{DevicePtr, LaunchShape};
-use kernels::norm::{NormShape, floor_bytes, layer_norm, rms_norm, rms_norm_divided, rms_norm_gated, rms_norm_part, row_squares};
+use kernels::norm::{
+    NormShape, floor_bytes, layer_norm, rms_norm, rms_norm_divided, rms_norm_gated, rms_norm_part, row_squares,
+};
 use kernels::with_element;
 use launch::Result;
 
@@ -314,7 +316,8 @@ pub fn gated(ty: Type, rows: usize, width: usize, gate_first: bool) -> Case {
                             row.iter().zip(gates).map(|(&x, &gate)| ty.number(x) * factor(gate, gate_first)).collect();
                         let squares = values.iter().map(|v| v * v).sum::<f64>() / width as f64;
                         let scale = 1.0 / (squares + f64::from(EPS)).sqrt();
-                        let rest = gates.iter().zip(&weight).map(|(&gate, &w)| factor(gate, !gate_first) * ty.number(w));
+                        let rest =
+                            gates.iter().zip(&weight).map(|(&gate, &w)| factor(gate, !gate_first) * ty.number(w));
                         truth.extend(values.iter().zip(rest).map(|(v, by)| v * scale * by));
                     }
                     let numbers = gpu.download(out)?.into_iter().map(|v| ty.number(v));

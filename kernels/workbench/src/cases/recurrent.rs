@@ -157,7 +157,8 @@ fn heads(problem: RecurrentProblem, heads: HeadShape) -> Case {
                     // Blocks that no state is stored in keep their NaNs.
                     let known = |x: f64| if x.is_nan() { 1e9 } else { x };
                     let truths: Vec<f64> = blocks.iter().copied().filter(|x| !x.is_nan()).collect();
-                    let is_known = |(x, truth): (f32, &f64)| (!truth.is_nan() || !x.is_nan()).then_some(known(x.into()));
+                    let is_known =
+                        |(x, truth): (f32, &f64)| (!truth.is_nan() || !x.is_nan()).then_some(known(x.into()));
                     let stored: Vec<f64> = states.into_iter().zip(&blocks).filter_map(is_known).collect();
                     if stored.len() != truths.len() {
                         return Ok(f64::INFINITY);

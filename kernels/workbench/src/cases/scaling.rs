@@ -16,7 +16,8 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = vec![logits(rows, width, 0.25, 0.0), logits(rows, width, 1.0, 20.0)];
     cases.extend(Type::ALL.map(|ty| elements(ty, rows, 776)));
     cases.extend(Type::ALL.map(|ty| sums(ty, rows, 776)));
-    cases.extend(Type::ALL.into_iter().flat_map(|ty| Factor::ALL.map(|factor| products(ty, rows, 776, (2000, factor)))));
+    cases
+        .extend(Type::ALL.into_iter().flat_map(|ty| Factor::ALL.map(|factor| products(ty, rows, 776, (2000, factor)))));
     cases
 }
 
