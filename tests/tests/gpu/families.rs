@@ -1,4 +1,4 @@
-//! The families with windows, shared caches, unusual blocks and experts. They are tested like the golden models: greedy tokens
+//! The families with windows, shared caches, unusual blocks, experts and states. They are tested like the golden models: greedy tokens
 //! and their logprobs against Hugging Face's, and samples against the CPU in f32.
 
 use engine::DType;
@@ -220,13 +220,45 @@ family_tests! {
     gemma4_moe: "gemma4-moe",
     #[ignore = "takes ten seconds; .ci/run has a step for it"]
     granitemoe: "granitemoe",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
+    qwen3_5: "qwen3.5",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
+    qwen3_5_moe: "qwen3.5-moe",
+    qwen3_next: "qwen3-next",
+    #[ignore = "takes ten seconds; .ci/run has a step for it"]
+    granite4: "granite4",
+    granite4_dense: "granite4-dense",
+    lfm2: "lfm2",
 }
 
 /// The families with experts.
-const EXPERTS: [&str; 6] = ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "gemma4-moe", "granitemoe"];
+const EXPERTS: [&str; 9] = [
+    "mixtral",
+    "qwen2-moe",
+    "qwen3-moe",
+    "gpt-oss",
+    "gemma4-moe",
+    "granitemoe",
+    "qwen3.5-moe",
+    "qwen3-next",
+    "granite4",
+];
 
-/// The families whose rotations or norms the paper's kernels lack.
-const NOT_FOR_THE_PAPER: [&str; 6] = ["cohere2", "gemma4", "gemma4-e", "gemma4-moe", "glm4", "phi3"];
+/// The families whose rotations, norms or states the paper's kernels lack.
+const NOT_FOR_THE_PAPER: [&str; 12] = [
+    "cohere2",
+    "gemma4",
+    "gemma4-e",
+    "gemma4-moe",
+    "glm4",
+    "phi3",
+    "qwen3.5",
+    "qwen3.5-moe",
+    "qwen3-next",
+    "granite4",
+    "granite4-dense",
+    "lfm2",
+];
 
 fn assert_refused(family: &str, options: &Options, reason: &str) {
     let files = ModelFiles::directory(committed_dir(family)).unwrap();
