@@ -385,7 +385,7 @@ pub trait Backend: Send + 'static {
     }
     /// Returns `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
-    /// Returns `x weight^T + bias` in f32, whatever the type of activations. Small errors in the logits of experts can change
+    /// Returns `x weight^T + bias` in f32, also if activations have another type. Small errors in the logits of experts can change
     /// the choice of experts, and errors in the decays of states add up.
     fn linear_f32(&self, x: &Self::Tensor, weight: &Self::Weight, bias: Option<&Self::Weight>) -> Self::Tensor {
         self.linear(x, weight, bias, None)

@@ -173,8 +173,8 @@ impl CudaBackend {
         out
     }
 
-    /// Normalises and gates the results of heads: each head of a delta net, and then its gate; in Mamba-2 the gate, and
-    /// then all heads of a row, including the heads of other workers.
+    /// Normalises and gates the results of heads. In a delta net the norm of each head comes before the gate. In Mamba-2
+    /// the gate comes first, and the norm is over all heads of a row, including the heads of other workers.
     fn norm_gated(&self, x: CudaTensor, gate: &CudaTensor, heads: &CudaHeads) -> CudaTensor {
         let CudaHeads { shape, norm, eps, .. } = heads;
         debug_assert!(gate.rows == x.rows && gate.cols == x.cols && gate.stride == x.stride);
