@@ -13,7 +13,8 @@
 //! | [`experts`] | `route`, `group_by_expert`, `grouped_product`, `grouped_quantised`, `combine_experts` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
 //! | [`latent`] | `join_latents`, `multiply_heads` |
-//! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part`, `row_squares`, `rms_norm_divided` |
+//! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part`, `rms_norm_gated`, `row_squares`, `rms_norm_divided` |
+//! | [`recurrent`] | `causal_convolution`, `recur_heads` |
 //! | [`rope`] | `rope_and_cache`, `general_rope_and_cache` |
 //! | [`sampling`] | `sample` |
 //! | [`scaling`] | `scale_rows`, `scale_logits`, `add_rows`, `multiply_columns` |
@@ -32,6 +33,7 @@ pub mod experts;
 pub mod gemm;
 pub mod latent;
 pub mod norm;
+pub mod recurrent;
 pub mod rope;
 pub mod sampling;
 pub mod scaling;

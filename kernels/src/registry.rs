@@ -8,6 +8,7 @@ use crate::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
 };
+use crate::recurrent::{convolution::causal_convolution, heads::recur_heads};
 use crate::{cache, communicator, embedding, latent, norm, rope, sampling, scaling};
 
 /// Returns every kernel that the crate's PTX has for some target.
@@ -64,8 +65,11 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<norm::layer_norm>())
         .chain(instances::<norm::rms_norm>())
         .chain(instances::<norm::rms_norm_part>())
+        .chain(instances::<norm::rms_norm_gated>())
         .chain(instances::<norm::row_squares>())
         .chain(instances::<norm::rms_norm_divided>())
+        .chain(instances::<causal_convolution>())
+        .chain(instances::<recur_heads>())
         .chain(instances::<scaling::scale_rows>())
         .chain(instances::<scaling::add_rows>())
         .chain(instances::<scaling::multiply_columns>())

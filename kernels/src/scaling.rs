@@ -5,11 +5,12 @@
 //! | [`scale_rows()`] | `out[r] = factor x[r]` | `x`, `out [R][H]`, 16 bits |
 //! | [`scale_logits()`] | `out[r] = cap tanh(factor x[r] / cap)` | `x`, `out [R][V]`, `f32` |
 //! | [`add_rows()`] | `out[r] = x[r] + y[r]` | `x`, `y`, `out [R][H]`, 16 bits |
-//! | [`multiply_columns()`] | `out[r][c] = x[r][c] by[r][first + c]` | `x`, `out [R][N]`, `by [R][_]`, 16 bits |
+//! | [`multiply_columns()`] | `out[r][c] = x[r][c] f(by[r][first + c])` | `x`, `out [R][N]`, `by [R][_]`, 16 bits |
 //!
 //! Models scale embeddings (Gemma), residuals and logits (Granite, Cohere) or whole layers (Gemma 4), and cap logits
 //! (Gemma 2). `out` may be `x`. Norms of the results of a layer's parts (Gemma, OLMo 2, GLM-4) make the sum with the
-//! residual stream a launch of its own. Embeddings for each layer (Gemma 4) are gated by products.
+//! residual stream a launch of its own. Embeddings for each layer (Gemma 4) and
+//! the results of attention (Qwen3-Next) are gated by products.
 //!
 //! # Floor
 //!
@@ -21,6 +22,7 @@ use cuda_std::vector::Vector;
 
 use crate::element::{Bf16, Element, F16};
 use crate::embedding::sum;
+use crate::gemm::activation::logistic;
 use crate::vector::{narrow, widen};
 use cuda_std::unroll::eight;
 
@@ -88,8 +90,25 @@ pub unsafe fn add_rows<T: Element>(x: *const Vector, y: *const Vector, out: *mut
     }
 }
 
-/// Multiplies `x` by columns of another matrix. The matrices have `rows` rows. A row of `x` has `vectors` vectors. `by`
-/// is the address of the first column, and its rows are `stride` vectors apart.
+/// The function that turns an element into a factor. Kernels take its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Factor {
+    /// The element itself.
+    Plain,
+    /// The logistic function.
+    Sigmoid,
+    /// SiLU.
+    Silu,
+}
+
+impl Factor {
+    /// All of them.
+    pub const ALL: [Factor; 3] = [Self::Plain, Self::Sigmoid, Self::Silu];
+}
+
+/// Multiplies `x` by a [`Factor`] of columns of another matrix. The matrices have `rows` rows. A row of `x` has `vectors`
+/// vectors. `by` is the address of the first column, and its rows are `stride` vectors apart.
 ///
 /// # Safety
 /// The arrays have these rows, aligned to 16 bytes. The launch has the shape of [`shape`] for one row of `rows *
@@ -102,6 +121,7 @@ pub unsafe fn multiply_columns<T: Element>(
     rows: u32,
     vectors: u32,
     stride: u32,
+    function: u32,
 ) {
     let at = thread::index_1d();
     if at < rows * vectors {
@@ -112,7 +132,19 @@ pub unsafe fn multiply_columns<T: Element>(
             let (row, column) = (at / vectors, at % vectors);
             let factors = widen::<T>(*by.add(row as usize * stride as usize + column as usize));
             let values = widen::<T>(*x.add(at as usize));
-            *out.add(at as usize) = narrow::<T>(eight(|e| values[e] * factors[e]));
+            *out.add(at as usize) = narrow::<T>(eight(|e| values[e] * factor(function, factors[e])));
         }
+    }
+}
+
+/// Applies the function with this number, which is the same for all threads.
+#[inline(always)]
+fn factor(number: u32, x: f32) -> f32 {
+    const SIGMOID: u32 = Factor::Sigmoid as u32;
+    const SILU: u32 = Factor::Silu as u32;
+    match number {
+        SIGMOID => logistic(x),
+        SILU => x * logistic(x),
+        _ => x,
     }
 }

@@ -231,10 +231,21 @@ impl Cpu {
         self.each_row(x.as_mut_slice(), cols, |t, row| row.iter_mut().zip(&y[t * cols..]).for_each(|(x, y)| *x += y));
     }
 
-    /// Multiplies `x` by the columns of `y` from column `first` on.
-    pub fn multiply_by(&self, x: &mut CpuTensor, y: &CpuTensor, first: usize) {
+    /// Multiplies `x` by the columns of `y` from column `first` on, or by their logistic functions.
+    pub fn multiply_by(&self, x: &mut CpuTensor, y: &CpuTensor, first: usize, sigmoid: bool) {
         let (cols, width, y) = (x.cols(), y.cols(), y.as_slice());
-        self.each_row(x.as_mut_slice(), cols, |t, row| math::multiply(row, &y[t * width + first..][..cols]));
+        self.each_row(
+            x.as_mut_slice(),
+            cols,
+            #[inline(always)]
+            |t, row| {
+                let factors = &y[t * width + first..][..cols];
+                match sigmoid {
+                    true => row.iter_mut().zip(factors).for_each(|(x, y)| *x *= math::sigmoid(*y)),
+                    false => math::multiply(row, factors),
+                }
+            },
+        );
     }
 
     /// Copies a matrix.

@@ -150,8 +150,6 @@ pub enum Change<'a, T> {
     Scale(f32),
     /// Replaces `x` by `c * tanh(x / c)`.
     Softcap(f32),
-    /// Replaces `x` by its logistic function.
-    Sigmoid,
     /// Adds a matrix of the same shape.
     Add(&'a T),
     /// Multiplies by columns of another matrix.
@@ -160,6 +158,8 @@ pub enum Change<'a, T> {
         by: &'a T,
         /// The first of its columns that is used.
         first: usize,
+        /// Whether the factors are logistic functions of its elements.
+        sigmoid: bool,
     },
 }
 
@@ -386,9 +386,9 @@ pub trait Backend: Send + 'static {
     }
     /// Returns `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
-    /// Returns `x weight^T + bias`, the logits of experts. Unlike [`Backend::linear`] it does not round them to the type of
-    /// activations, because small errors can change the choice of experts.
-    fn router_logits(&self, x: &Self::Tensor, weight: &Self::Weight, bias: Option<&Self::Weight>) -> Self::Tensor {
+    /// Returns `x weight^T + bias` in f32, also if activations have another type. Small errors in the logits of experts can change
+    /// the choice of experts, and errors in the decays of states add up.
+    fn linear_f32(&self, x: &Self::Tensor, weight: &Self::Weight, bias: Option<&Self::Weight>) -> Self::Tensor {
         self.linear(x, weight, bias, None)
     }
     /// Routes each row of `x` to experts by its row of `logits [T, E]`, and returns the weighted sum of their results. If

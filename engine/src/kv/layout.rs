@@ -292,37 +292,50 @@ impl KvLayout {
     }
 
     /// Chooses the size of pages. It is the least common multiple of the groups' blocks, unless such a page would be too
-    /// large or hold too many of the largest blocks. Then blocks get a little padding, so that a smaller page divides evenly.
+    /// large or hold too many of the largest blocks. Then states get a little padding, which lets a smaller page divide
+    /// evenly, or otherwise all blocks do. A GPU needs keys and values without padding.
     fn divide_pages(&mut self) {
         let bytes: Vec<usize> = (0..self.groups.len()).map(|group| self.group_block_bytes(group)).collect();
         let Some(&largest) = bytes.iter().max().filter(|&&largest| largest > 0) else { return };
-        let fits = |page: &usize| page / largest <= MOST_PER_PAGE && (*page <= MOST_BYTES || *page == largest);
-        let exact = bytes.iter().try_fold(1, |a, &b| lcm(a, b)).filter(fits);
-        let exact = exact.map(|page| (page, bytes.iter().map(|block| page / block).collect::<Vec<_>>()));
-        let (page, counts) = exact.unwrap_or_else(|| {
-            let counts = |page: usize| bytes.iter().map(|block| page / block).collect::<Vec<_>>();
+        let fits = |page: &usize| match page / largest {
+            1 => true,
+            blocks => blocks <= MOST_PER_PAGE && *page <= MOST_BYTES,
+        };
+        let counts = |page: usize| bytes.iter().map(|block| page / block).collect::<Vec<_>>();
+        let exact = bytes.iter().try_fold(1, |a, &b| lcm(a, b)).filter(fits).map(|page| (page, counts(page)));
+        let is_tight = |(page, counts): &(usize, Vec<usize>)| {
+            let waste = bytes.iter().zip(counts).map(|(block, count)| page - block * count).max();
+            waste.is_some_and(|waste| waste <= *page / PARTS_PER_WASTE)
+        };
+        let tight = |pads_keys: bool| {
             let pages = (1..=MOST_PER_PAGE).map(|blocks| blocks * largest);
-            let mut padded = pages.map(|least| (self.padded_page(least, &counts(least)), counts(least)));
-            let is_tight = |(page, counts): &(usize, Vec<usize>)| {
-                let waste = bytes.iter().zip(counts).map(|(block, count)| page - block * count).max();
-                waste.is_some_and(|waste| waste <= *page / PARTS_PER_WASTE)
-            };
-            // The fallback: one block of each group per page, padded to the largest. No known model needs it.
-            let single = || (self.padded_page(largest, &vec![1; bytes.len()]), vec![1; bytes.len()]);
-            padded.find(is_tight).unwrap_or_else(single)
-        });
+            let mut padded = pages.map(|least| self.padded_page(least, counts(least), pads_keys));
+            padded.find(|page| is_tight(page) && (pads_keys || fits(&page.0)))
+        };
+        // The fallback: one block of each group per page, padded to the largest. No known model needs it.
+        let single = || self.padded_page(largest, vec![1; bytes.len()], true);
+        let (page, counts) = exact.or_else(|| tight(false)).or_else(|| tight(true)).unwrap_or_else(single);
         for ((group, block), count) in self.groups.iter_mut().zip(bytes).zip(counts) {
             group.blocks_per_page = count;
             group.padding = (page / count - block) / group.layers.len();
         }
     }
 
-    /// The smallest page of at least `least` bytes that the given numbers of blocks and their layers divide evenly.
-    fn padded_page(&self, least: usize, counts: &[usize]) -> usize {
-        let mut parts = self.groups.iter().zip(counts).map(|(group, count)| count * group.layers.len());
+    /// The smallest page of at least `least` bytes that the given numbers of blocks and their layers divide evenly. Unless
+    /// `pads_keys` is set, as many blocks of keys and values as the page has room for divide it without padding.
+    fn padded_page(&self, least: usize, mut counts: Vec<usize>, pads_keys: bool) -> (usize, Vec<usize>) {
+        let is_exact = |group: usize| !pads_keys && self.groups[group].state.is_none();
+        let unit = |group: usize| match is_exact(group) {
+            true => self.group_block_bytes(group),
+            false => counts[group] * self.groups[group].layers.len() * ALIGNMENT,
+        };
         // If the parts have no common multiple of a reasonable size, the page is too large to be tight.
-        let unit = parts.try_fold(ALIGNMENT, |unit, parts| lcm(unit, parts * ALIGNMENT));
-        unit.and_then(|unit| least.checked_next_multiple_of(unit)).unwrap_or(usize::MAX)
+        let unit = (0..counts.len()).try_fold(ALIGNMENT, |all, group| lcm(all, unit(group)));
+        let page = unit.and_then(|unit| least.checked_next_multiple_of(unit)).unwrap_or(usize::MAX);
+        for group in (0..counts.len()).filter(|&group| is_exact(group)) {
+            counts[group] = page / self.group_block_bytes(group);
+        }
+        (page, counts)
     }
 
     /// The distance between the ids of consecutive blocks in the tables and slots that a backend gets. If there are
@@ -420,6 +433,24 @@ mod tests {
         let [window, full] = [0, 1].map(|group| layout.groups[group].to_string());
         assert_eq!(window, "50 layers, 16 heads of 256, the last 1024 tokens");
         assert_eq!(full, "10 layers, 4 heads of 512, all tokens");
+    }
+
+    /// Granite 4 Small: 36 layers with states and 4 of attention.
+    #[test]
+    fn states_are_padded_rather_than_keys() {
+        let state = |elements| move |_| LayerMemory::State { elements };
+        let key = |source| LayerMemory::Kv(LayerKv { heads: 8, head_dim: 128, window: None, source, latent: None });
+        for elements in [3 * 8448 + 128 * 64 * 128, 3 * 8448 + 127 * 64 * 128] {
+            let layers: Vec<_> = (0..36).map(state(elements)).chain((36..40).map(key)).collect();
+            let layout = KvLayout::new(&layers, 16, DType::F16.into());
+            assert_eq!(layout.layer_bytes(1), 2 * 8 * 16 * 128 * 2);
+            let padding = layout.layer_bytes(0) - 4 * elements;
+            assert!(padding > 0 && padding.is_multiple_of(16) && padding < elements / 8, "{padding} bytes");
+            for group in [0, 1] {
+                let blocks = layout.groups[group].blocks_per_page;
+                assert_eq!(blocks * layout.group_block_bytes(group), layout.page_bytes());
+            }
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub fn activate(number: u32, x: f32) -> f32 {
 
 /// `1 / (1 + e^-x)`
 #[inline(always)]
-fn logistic(x: f32) -> f32 {
+pub fn logistic(x: f32) -> f32 {
     (1.0 + exp(-x)).rcp_fast()
 }
 

@@ -6,6 +6,7 @@
 //! | [`rms_norm()`] | `x += y`; `out = x / sqrt(mean(x^2) + eps) * weight` |
 //! | [`rms_norm_part()`] | `x = x / sqrt(mean(x^2) + eps) * weight` for a part of longer rows |
 //! | [`row_squares()`], [`rms_norm_divided()`] | the same for a part of rows that are divided among ranks (`divided.rs`) |
+//! | [`rms_norm_gated()`] | `x / sqrt(mean(x^2) + eps) * weight * silu(gate)`, or the norm of `x * silu(gate)` |
 //!
 //! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y` may be null, and in a
 //! layer norm `weight` and `bias` too. Null arrays are left out of the computation. The sum `x + y` is rounded to 16
@@ -20,7 +21,8 @@
 //! the product normalises its row just as a block here does, which saves a launch in each step.
 //!
 //! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope). Norms of all heads together
-//! (OLMo 2's) are [`rms_norm_part()`] on the queries and on the keys of fused rows.
+//! (OLMo 2's) are [`rms_norm_part()`] on the queries and on the keys of fused rows. Norms of recurrent layers
+//! ([`rms_norm_gated()`]) have a gate. Its rows are read once too, which makes the floor `6 width` bytes.
 //!
 //! A block normalises one row ([`NormShape`] has the number of threads). Each thread holds up to [`HELD`] vectors, so
 //! the row is read once. [`NormShape::of`] refuses rows that are longer or not a whole number of vectors.
@@ -38,6 +40,7 @@
 
 mod divided;
 pub(crate) mod following;
+mod gated;
 mod layer;
 mod rms;
 
@@ -54,6 +57,7 @@ use cuda_std::unroll::unroll;
 
 pub use divided::{rms_norm_divided, row_squares};
 pub use following::MAX_WIDTH as MAX_FOLLOWING_WIDTH;
+pub use gated::rms_norm_gated;
 pub use layer::layer_norm;
 pub(crate) use layer::layer_norm_row;
 pub(crate) use rms::rms_norm_row;

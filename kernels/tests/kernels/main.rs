@@ -19,6 +19,7 @@ mod norm;
 mod paper;
 mod prefill;
 mod quantised;
+mod recurrent;
 mod rope;
 mod sampling;
 mod scaling;

@@ -2,7 +2,7 @@
 //!
 //! Tried by hand on the source: without the bound `at(i) < vectors` in `sum`, `rows_of_any_width_are_normalised` fails.
 
-use workbench::cases::norm::{NormProblem, divided, part, squares};
+use workbench::cases::norm::{NormProblem, divided, gated, part, squares};
 use workbench::number::Type;
 
 use crate::frame::gpu::{Gpu, TARGETS};
@@ -67,6 +67,18 @@ fn rows_that_are_divided_among_ranks_are_normalised() {
         for ty in Type::ALL {
             Gpu::new(TARGETS[i % 2].0).run(&squares(ty, 3, queries, keys));
             Gpu::new(TARGETS[i % 2].0).run(&divided(ty, 3, queries, i as u32 % 2));
+        }
+    }
+}
+
+/// Delta nets normalise each head and then multiply by the gate, and Mamba-2 multiplies first and normalises rows.
+#[test]
+fn results_with_gates_are_normalised() {
+    for (i, width) in [16, 128, 4104].into_iter().enumerate() {
+        for (j, ty) in Type::ALL.into_iter().enumerate() {
+            [false, true]
+                .into_iter()
+                .for_each(|gate_first| drop(Gpu::new(TARGETS[(i + j) % 2].0).run(&gated(ty, 3, width, gate_first))));
         }
     }
 }

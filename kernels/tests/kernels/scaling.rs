@@ -1,5 +1,6 @@
 //! Elementwise changes of rows and logits.
 
+use kernels::scaling::Factor;
 use workbench::cases::scaling::{elements, logits, products, sums};
 use workbench::number::Type;
 
@@ -26,7 +27,9 @@ fn rows_are_added_and_multiplied() {
     for (i, ty) in Type::ALL.into_iter().enumerate() {
         for width in [8, 2056] {
             Gpu::new(TARGETS[i].0).run(&sums(ty, 3, width));
-            Gpu::new(TARGETS[i].0).run(&products(ty, 3, width, width + 16));
+            for factor in Factor::ALL {
+                Gpu::new(TARGETS[i].0).run(&products(ty, 3, width, (width + 16, factor)));
+            }
         }
     }
 }

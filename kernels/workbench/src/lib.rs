@@ -18,6 +18,7 @@ pub mod paged;
 pub mod paper;
 pub mod product;
 pub mod quantised;
+pub mod recurrent;
 
 pub use case::{Case, Prepared, Scale};
 pub use emulator::driver::LaunchReport;

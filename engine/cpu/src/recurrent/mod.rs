@@ -81,17 +81,6 @@ impl Cpu {
         );
     }
 
-    /// Replaces each element by its logistic function.
-    pub fn sigmoid(&self, x: &mut CpuTensor) {
-        let cols = x.cols();
-        self.each_row(
-            x.as_mut_slice(),
-            cols,
-            #[inline(always)]
-            |_, row| row.iter_mut().for_each(|x| *x = sigmoid(*x)),
-        );
-    }
-
     /// Computes each head's decay and the factor on its addend.
     fn rates(&self, steps: &CpuTensor, weight: &CpuRecurrent) -> CpuTensor {
         let (heads, width) = (weight.shape.heads, steps.cols());

@@ -308,9 +308,8 @@ impl Backend for CpuBackend {
         match change {
             Change::Scale(factor) => self.cpu.scale(x, factor),
             Change::Softcap(cap) => self.cpu.softcap(x, cap),
-            Change::Sigmoid => self.cpu.sigmoid(x),
             Change::Add(y) => self.cpu.add(x, y),
-            Change::Multiply { by, first } => self.cpu.multiply_by(x, by, first),
+            Change::Multiply { by, first, sigmoid } => self.cpu.multiply_by(x, by, first, sigmoid),
         }
     }
 

@@ -14,6 +14,7 @@ use kernels::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
 };
+use kernels::recurrent::{convolution::causal_convolution, heads::recur_heads};
 use kernels::{cache, communicator, embedding, kv_element, latent, norm, rope, sampling, scaling};
 use launch::{Context, Driver, Module, Stream};
 
@@ -46,6 +47,8 @@ pub struct Wanted<'a> {
     pub is_quantised: bool,
     /// Whether some layers have experts.
     pub has_experts: bool,
+    /// Whether some layers keep a state.
+    pub has_states: bool,
 }
 
 impl CudaDevice {
@@ -198,11 +201,21 @@ fn expert_kernels(element: ElementType, is_quantised: bool) -> Vec<&'static Desc
         .collect()
 }
 
+/// Returns the kernels for layers that keep a state.
+fn state_kernels(element: ElementType) -> Vec<&'static Descriptor> {
+    let typed = [element.label()];
+    instances::<causal_convolution>(&typed)
+        .chain(instances::<recur_heads>(&typed))
+        .chain(instances::<norm::rms_norm_gated>(&typed))
+        .collect()
+}
+
 /// Returns the kernels that a model may launch on a target.
 fn kernels(wanted: Wanted<'_>, target: &str) -> Vec<&'static Descriptor> {
-    let Wanted { element, heads, is_quantised, has_experts } = wanted;
+    let Wanted { element, heads, is_quantised, has_experts, has_states } = wanted;
     let typed = [element.label()];
     let experts = if has_experts { expert_kernels(element, is_quantised) } else { Vec::new() };
+    let states = if has_states { state_kernels(element) } else { Vec::new() };
     let cached: Vec<_> = heads.iter().map(|shape| kv_element::label(element, shape.pages().format)).take(1).collect();
     [
         &cache::reshape_and_cache::DESCRIPTOR,
@@ -218,6 +231,7 @@ fn kernels(wanted: Wanted<'_>, target: &str) -> Vec<&'static Descriptor> {
     .into_iter()
     .chain(attention_kernels(element, heads))
     .chain(experts)
+    .chain(states)
     .chain(instances::<gemm_quantised>(&typed).filter(|_| is_quantised))
     .chain(instances::<gemm>(&typed))
     .chain(instances::<gemm_hopper>(&typed))
@@ -260,8 +274,13 @@ mod tests {
     fn only_kernels_of_the_models_type_and_heads_are_loaded() {
         let names = |target| -> Vec<_> {
             let heads = AttentionShape::new(8, 2, 64, 16).unwrap();
-            let wanted =
-                Wanted { element: ElementType::Bf16, heads: &[heads], is_quantised: false, has_experts: false };
+            let wanted = Wanted {
+                element: ElementType::Bf16,
+                heads: &[heads],
+                is_quantised: false,
+                has_experts: false,
+                has_states: false,
+            };
             kernels(wanted, target).iter().map(|kernel| kernel.name).collect()
         };
         assert!(names("sm_90a").contains(&"gemm_hopper_bf16_256"));

@@ -7,7 +7,7 @@ use kernels::layout::VECTOR;
 use kernels::norm::NormShape;
 use kernels::rope::{Pairing, check_general};
 
-use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, Latent, ModelConfig, ModelFamily, RecurrentKind, Rope};
+use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, Latent, ModelConfig, ModelFamily, Rope};
 use crate::error::{Error, Result};
 use crate::kv::KvDtype;
 use crate::options::AttentionKernels;
@@ -33,19 +33,23 @@ pub(super) fn check_paper(config: &ModelConfig) -> Result<()> {
 
 /// Whether layers have experts.
 pub(super) fn has_experts(config: &ModelConfig) -> bool {
+    has_layer(config, |layer| layer.experts.is_some())
+}
+
+/// Whether layers keep a state.
+pub(super) fn has_states(config: &ModelConfig) -> bool {
+    has_layer(config, |layer| layer.recurrent.is_some())
+}
+
+fn has_layer(config: &ModelConfig, is_so: impl Fn(&DecoderLayer) -> bool) -> bool {
     match &config.family {
-        ModelFamily::Decoder(decoder) => decoder.experts().is_some(),
+        ModelFamily::Decoder(decoder) => decoder.layers.iter().any(is_so),
         _ => false,
     }
 }
 
 fn missing(decoder: &DecoderConfig) -> Option<&'static str> {
-    let keeps = |kind| decoder.layers.iter().any(|layer| layer.recurrent.is_some_and(|layer| layer.kind == kind));
     let lacking = [
-        (keeps(RecurrentKind::DeltaNet), "gated delta nets"),
-        (keeps(RecurrentKind::Mamba), "Mamba-2"),
-        (keeps(RecurrentKind::Convolution), "short convolutions"),
-        (decoder.attention_gate, "gates of attention"),
         (decoder.latent.is_some_and(|latent| !has_latent_kernels(latent)), "latent vectors of this size"),
         (decoder.layers.iter().any(|layer| !can_rotate(decoder, layer)), "rotations of this part of each head"),
         (has_long_rows(decoder), "norms of such long rows of heads"),
@@ -66,6 +70,7 @@ fn missing_in_paper(decoder: &DecoderConfig) -> Option<&'static str> {
         (decoder.layers.iter().any(is_adjacent), "rotations of adjacent elements"),
         (decoder.value_norm, "norms of values"),
         (decoder.latent.is_some(), "attention over latent vectors"),
+        (decoder.layers.iter().any(|layer| layer.recurrent.is_some()), "layers that keep a state"),
     ];
     lacking.into_iter().find(|(lacks, _)| *lacks).map(|(_, what)| what)
 }

@@ -78,6 +78,8 @@ pub struct CudaBackend {
     /// The kernels' name for `dtype`.
     element: ElementType,
     heads: LayerHeads,
+    /// Whether layers keep a state.
+    has_states: bool,
     /// With `Some` the paper's kernels compute attention.
     paper: Option<PaperAttention>,
     vocab: usize,
@@ -126,7 +128,8 @@ impl CudaBackend {
         if paper.is_some() {
             mechanisms::check_paper(config)?;
         }
-        let wanted = Wanted { element, heads: &shapes, is_quantised, has_experts: mechanisms::has_experts(config) };
+        let (has_experts, has_states) = (mechanisms::has_experts(config), mechanisms::has_states(config));
+        let wanted = Wanted { element, heads: &shapes, is_quantised, has_experts, has_states };
         let device = CudaDevice::open(driver, ordinal, options, wanted)?;
         let heads = LayerHeads::new(&shapes, |one| {
             let (shape, kernel) = (one.shape(), device::decode_kernel(one, element));
@@ -183,6 +186,7 @@ impl CudaBackend {
             dtype,
             element,
             heads,
+            has_states: mechanisms::has_states(config),
             paper: None,
             vocab: config.vocab_size,
             counters: None,

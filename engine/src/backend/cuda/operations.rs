@@ -1,6 +1,5 @@
 //! The backend's operations. Most queue a single launch.
 
-use std::convert::Infallible;
 use std::ops::Range;
 
 use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
@@ -17,6 +16,7 @@ use super::mechanisms;
 use super::memory::weights;
 use super::ops::experts::CudaExperts;
 use super::ops::latent::CudaLatent;
+use super::ops::recurrent::CudaRecurrent;
 use super::step::graph;
 use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
@@ -124,7 +124,7 @@ impl Backend for CudaBackend {
     type GatedWeight = CudaProjection;
     type ExpertsWeight = CudaExperts;
     type LatentWeight = CudaLatent;
-    type RecurrentWeight = Infallible;
+    type RecurrentWeight = CudaRecurrent;
     type Qkv = CudaTensor;
     type Inputs = StepInputs;
 
@@ -167,8 +167,8 @@ impl Backend for CudaBackend {
         self.load_latent(latent, queries, values)
     }
 
-    fn recurrent_weight(&self, _: HostRecurrent) -> Result<Infallible> {
-        Err(Error::Unsupported("the GPU has no kernels for layers that keep a state".into()))
+    fn recurrent_weight(&self, weights: HostRecurrent) -> Result<CudaRecurrent> {
+        self.load_recurrent(weights)
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CudaKvCache> {
@@ -184,7 +184,8 @@ impl Backend for CudaBackend {
 
     fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> StepInputs {
         let row_tables = self.paper.map(|_| self.heads.block_size());
-        let drafts = self.paper.is_none().then(|| self.heads.drafts());
+        // A draft is divided into parts that are computed together, but a state needs its tokens in order.
+        let drafts = (self.paper.is_none() && !self.has_states).then(|| self.heads.drafts());
         let packing = Packing { vocab: self.vocab, pads: self.records, row_tables, drafts };
         let inputs =
             self.staging.upload(&self.queue, &self.recordings, |bytes| StepInputs::pack(batch, rows, packing, bytes));
@@ -320,7 +321,7 @@ impl Backend for CudaBackend {
         out
     }
 
-    fn router_logits(&self, x: &CudaTensor, weight: &CudaWeight, bias: Option<&CudaWeight>) -> CudaTensor {
+    fn linear_f32(&self, x: &CudaTensor, weight: &CudaWeight, bias: Option<&CudaWeight>) -> CudaTensor {
         let out = self.floats(x.rows, weight.rows);
         self.project(x, weight, bias, Epilogue::Float, &out);
         out
@@ -344,13 +345,13 @@ impl Backend for CudaBackend {
 
     fn recurrent(
         &self,
-        _: &CudaTensor,
-        _: Option<[&CudaTensor; 2]>,
-        weight: &Infallible,
-        _: (&mut CudaKvCache, usize),
-        _: &StepInputs,
+        x: &CudaTensor,
+        heads: Option<[&CudaTensor; 2]>,
+        weight: &CudaRecurrent,
+        (cache, layer): (&mut CudaKvCache, usize),
+        inputs: &StepInputs,
     ) -> CudaTensor {
-        match *weight {}
+        self.apply_recurrent(x, heads, weight, (cache, layer), inputs)
     }
 
     fn change(&self, x: &mut CudaTensor, change: Change<'_, CudaTensor>) {
@@ -407,7 +408,7 @@ impl Backend for CudaBackend {
     }
 
     fn logits(&self, x: &CudaTensor, weight: &CudaWeight) -> CudaTensor {
-        self.router_logits(x, weight, None)
+        self.linear_f32(x, weight, None)
     }
 
     fn sample(&self, logits: &CudaTensor, inputs: &StepInputs, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {

@@ -183,9 +183,8 @@ impl<B: Backend> AttentionLayer<B> {
         };
         let mut attended = b.attention(&qkv, cache, params, inputs);
         if let Some(gate) = &self.gate {
-            let mut gate = gate.apply(b, x);
-            b.change(&mut gate, Change::Sigmoid);
-            b.change(&mut attended, Change::Multiply { by: &gate, first: 0 });
+            let gate = gate.apply(b, x);
+            b.change(&mut attended, Change::Multiply { by: &gate, first: 0, sigmoid: true });
         }
         attended
     }

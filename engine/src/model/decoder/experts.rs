@@ -92,7 +92,7 @@ impl<B: Backend> ExpertBlock<B> {
     fn apply(&self, b: &B, x: &B::Tensor, router_input: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
         let normed = self.router_norm.as_ref().map(|norm| b.norm(router_input, norm));
         let input = normed.as_ref().unwrap_or(router_input);
-        let logits = b.router_logits(input, &self.router.weight, self.router.bias.as_ref());
+        let logits = b.linear_f32(input, &self.router.weight, self.router.bias.as_ref());
         b.experts(x, &logits, &self.experts, inputs)
     }
 }

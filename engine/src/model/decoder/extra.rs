@@ -76,7 +76,7 @@ impl<B: Backend> LayerGate<B> {
     /// Adds the layer's embeddings to the stream, through a gate that the stream controls.
     pub fn add_to(&self, b: &B, x: &mut Residual<B>, inputs: &B::Tensor) {
         let mut gated = self.gate.apply_act(b, x.sum(b), self.activation);
-        b.change(&mut gated, Change::Multiply { by: inputs, first: self.first });
+        b.change(&mut gated, Change::Multiply { by: inputs, first: self.first, sigmoid: false });
         let projected = self.projection.apply(b, &gated);
         x.add(b, b.norm(&projected, &self.norm));
     }

@@ -63,12 +63,13 @@ impl<B: Backend> RecurrentLayer<B> {
     pub fn apply(&self, b: &B, cache: &mut B::KvCache, i: usize, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
         let (mut mixed, gate) = (self.mixed.apply(b, x), self.gate.apply(b, x));
         let Some(steps) = &self.steps else {
-            b.change(&mut mixed, Change::Multiply { by: &gate, first: 0 });
+            b.change(&mut mixed, Change::Multiply { by: &gate, first: 0, sigmoid: false });
             let mut convolved = b.recurrent(&mixed, None, &self.state, (cache, i), inputs);
-            b.change(&mut convolved, Change::Multiply { by: &gate, first: self.width });
+            b.change(&mut convolved, Change::Multiply { by: &gate, first: self.width, sigmoid: false });
             return convolved;
         };
-        b.recurrent(&mixed, Some([&steps.apply(b, x), &gate]), &self.state, (cache, i), inputs)
+        let steps = b.linear_f32(x, &steps.weight, steps.bias.as_ref());
+        b.recurrent(&mixed, Some([&steps, &gate]), &self.state, (cache, i), inputs)
     }
 }
 

@@ -12,6 +12,7 @@ pub mod normed;
 mod paper;
 pub mod prefill;
 pub mod quantised;
+pub mod recurrent;
 pub mod rope;
 pub mod sampling;
 pub mod scaling;
@@ -33,6 +34,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         norm::cases,
         paper::cases,
         quantised::cases,
+        recurrent::cases,
         rope::cases,
         sampling::cases,
         scaling::cases,

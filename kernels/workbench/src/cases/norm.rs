@@ -1,7 +1,9 @@
 //! Norms of rows.
 
 use cuda_std::launch::{DevicePtr, LaunchShape};
-use kernels::norm::{NormShape, floor_bytes, layer_norm, rms_norm, rms_norm_divided, rms_norm_part, row_squares};
+use kernels::norm::{
+    NormShape, floor_bytes, layer_norm, rms_norm, rms_norm_divided, rms_norm_gated, rms_norm_part, row_squares,
+};
 use kernels::with_element;
 use launch::Result;
 
@@ -33,7 +35,8 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let parts = Type::ALL.map(|ty| part(ty, rows, width, 3));
     let divided =
         Type::ALL.into_iter().flat_map(|ty| [squares(ty, rows, width, width / 2), divided(ty, rows, width, 1)]);
-    all.map(|kind| problem(kind).case()).chain(parts).chain(divided).collect()
+    let gated = Type::ALL.into_iter().flat_map(|ty| [false, true].map(|gate_first| gated(ty, rows, width, gate_first)));
+    all.map(|kind| problem(kind).case()).chain(parts).chain(divided).chain(gated).collect()
 }
 
 /// Rows of random numbers far from zero. A variance computed from the mean of squares would lose its digits on them.
@@ -273,6 +276,53 @@ pub fn divided(ty: Type, rows: usize, width: usize, part: u32) -> Case {
                     }
                     let numbers = gpu.download(out)?.into_iter().map(|v| ty.number(v));
                     Ok(relative_error(numbers, &truth) / rounding(ty))
+                }),
+            })
+        }),
+    }
+}
+
+/// Norms of rows with gates, which are applied after the norm or before it.
+pub fn gated(ty: Type, rows: usize, width: usize, gate_first: bool) -> Case {
+    Case {
+        kernel: "rms_norm_gated",
+        shape: format!("{}, {rows} rows of {width}, gate {}", ty.label(), if gate_first { "first" } else { "last" }),
+        floor: Floor { bytes: 6 * (rows * width) as u64, flops: 0 },
+        prepare: Box::new(move |gpu| {
+            let mut random = ProblemRng(11);
+            let [x, gate, weight] = [rows * width, rows * width, width].map(|count| random.bits(ty, count));
+            let out = gpu.alloc::<u16>("out", x.len())?;
+            let shape = NormShape::of(width as u32).unwrap_or_else(|error| panic!("{error}"));
+            let args = rms_norm_gated {
+                x: gpu.upload("x", &x)?.ptr(),
+                gate: gpu.upload("gate", &gate)?.ptr(),
+                weight: gpu.upload("weight", &weight)?.ptr(),
+                out: out.mut_ptr(),
+                eps: EPS,
+                vectors: shape.vectors,
+                gate_first: u32::from(gate_first),
+            };
+            let call = with_element!(ty.element(), T => args.instance::<T>());
+            let launch = LaunchShape::linear(rows as u32, shape.threads);
+            Ok(Prepared {
+                // SAFETY: each block has a row of the shape's width.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(launch, call) }),
+                error: Box::new(move |gpu| {
+                    let silu = |gate: f64| gate / (1.0 + (-gate).exp());
+                    let mut truth = Vec::new();
+                    for (row, gates) in x.chunks(width).zip(gate.chunks(width)) {
+                        let factor = |gate: u16, applies: bool| if applies { silu(ty.number(gate)) } else { 1.0 };
+                        let values: Vec<f64> =
+                            row.iter().zip(gates).map(|(&x, &gate)| ty.number(x) * factor(gate, gate_first)).collect();
+                        let squares = values.iter().map(|v| v * v).sum::<f64>() / width as f64;
+                        let scale = 1.0 / (squares + f64::from(EPS)).sqrt();
+                        let rest =
+                            gates.iter().zip(&weight).map(|(&gate, &w)| factor(gate, !gate_first) * ty.number(w));
+                        truth.extend(values.iter().zip(rest).map(|(v, by)| v * scale * by));
+                    }
+                    let numbers = gpu.download(out)?.into_iter().map(|v| ty.number(v));
+                    // A gated value is rounded before its norm.
+                    Ok(relative_error(numbers, &truth) / (2.0 * rounding(ty)))
                 }),
             })
         }),

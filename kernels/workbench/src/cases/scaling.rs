@@ -1,6 +1,6 @@
 //! Elementwise changes of rows and logits.
 
-use kernels::scaling::{add_rows, multiply_columns, scale_logits, scale_rows, shape};
+use kernels::scaling::{Factor, add_rows, multiply_columns, scale_logits, scale_rows, shape};
 use kernels::with_element;
 
 use super::norm::rounding;
@@ -16,7 +16,8 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = vec![logits(rows, width, 0.25, 0.0), logits(rows, width, 1.0, 20.0)];
     cases.extend(Type::ALL.map(|ty| elements(ty, rows, 776)));
     cases.extend(Type::ALL.map(|ty| sums(ty, rows, 776)));
-    cases.extend(Type::ALL.map(|ty| products(ty, rows, 776, 2000)));
+    cases
+        .extend(Type::ALL.into_iter().flat_map(|ty| Factor::ALL.map(|factor| products(ty, rows, 776, (2000, factor)))));
     cases
 }
 
@@ -108,12 +109,12 @@ pub fn sums(ty: Type, rows: u32, width: u32) -> Case {
     }
 }
 
-/// Products with the columns from 8 on of a matrix with `columns` columns.
-pub fn products(ty: Type, rows: u32, width: u32, columns: u32) -> Case {
+/// Products with factors of the columns from 8 on of a matrix with `columns` columns.
+pub fn products(ty: Type, rows: u32, width: u32, (columns, factor): (u32, Factor)) -> Case {
     let (vectors, stride) = (width / 8, columns / 8);
     Case {
         kernel: "multiply_columns",
-        shape: format!("{}, {rows} rows, {width} of {columns}", ty.label()),
+        shape: format!("{}, {rows} rows, {width} of {columns}, {factor:?}", ty.label()),
         floor: Floor { bytes: 6 * u64::from(rows * width), flops: 0 },
         prepare: Box::new(move |gpu| {
             let mut random = ProblemRng(7);
@@ -126,6 +127,7 @@ pub fn products(ty: Type, rows: u32, width: u32, columns: u32) -> Case {
                 rows,
                 vectors,
                 stride,
+                function: factor as u32,
             };
             let call = with_element!(ty.element(), T => args.instance::<T>());
             Ok(Prepared {
@@ -133,8 +135,14 @@ pub fn products(ty: Type, rows: u32, width: u32, columns: u32) -> Case {
                 launch: Box::new(move |gpu| unsafe { gpu.launch(shape(1, rows * vectors), call) }),
                 error: Box::new(move |gpu| {
                     let width = width as usize;
-                    let factor = |i: usize| ty.number(by[i / width * columns as usize + 8 + i % width]);
-                    let truth: Vec<f64> = x.iter().enumerate().map(|(i, &x)| ty.number(x) * factor(i)).collect();
+                    let number = |i: usize| ty.number(by[i / width * columns as usize + 8 + i % width]);
+                    let logistic = |x: f64| 1.0 / (1.0 + (-x).exp());
+                    let by = |x: f64| match factor {
+                        Factor::Plain => x,
+                        Factor::Sigmoid => logistic(x),
+                        Factor::Silu => x * logistic(x),
+                    };
+                    let truth: Vec<f64> = x.iter().enumerate().map(|(i, &x)| ty.number(x) * by(number(i))).collect();
                     let results = gpu.download(out)?.into_iter().map(|x| ty.number(x));
                     Ok(relative_error(results, &truth) / rounding(ty))
                 }),

@@ -85,10 +85,13 @@ impl Staging {
 /// Refuses caches that the GPU's kernels cannot address.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if blocks have padding.
+/// [`Error::Unsupported`] if keys and values have padding, or states are not whole vectors.
 pub fn check_layout(layout: &KvLayout) -> Result<()> {
-    let is_exact = |group| layout.layer_bytes(group) == VECTOR_BYTES * pages(layout, group).page_vectors() as usize;
-    if (0..layout.groups.len()).all(is_exact) {
+    let fits = |group: usize| match layout.groups[group].state {
+        Some(_) => layout.layer_bytes(group).is_multiple_of(VECTOR_BYTES),
+        None => layout.layer_bytes(group) == VECTOR_BYTES * pages(layout, group).page_vectors() as usize,
+    };
+    if (0..layout.groups.len()).all(fits) {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
@@ -178,7 +181,7 @@ impl CudaKvCache {
 
     /// Vectors of a block in one array of a layer.
     fn layer_vectors(&self, group: usize) -> u32 {
-        pages(&self.layout, group).page_vectors() / self.num_arrays()
+        (self.layout.layer_bytes(group) / VECTOR_BYTES) as u32 / self.num_arrays()
     }
 
     /// Vectors of all pages in one array of a cache with several groups.
@@ -209,6 +212,16 @@ impl CudaKvCache {
     pub fn layer(&self, layer: usize) -> DevicePtrMut<Vector> {
         debug_assert_eq!(self.arrays, Arrays::One);
         self.array(layer, 0)
+    }
+
+    /// The address of the states of a recurrent layer, and the number of vectors between two states.
+    pub fn states(&self, layer: usize) -> (DevicePtrMut<Vector>, u32) {
+        (self.layer(layer), self.layer_vectors(self.group(layer)))
+    }
+
+    /// Tokens in a block.
+    pub fn block_size(&self) -> u32 {
+        self.layout.block_size as u32
     }
 
     /// The address of a layer's keys, if they are separate.

@@ -3,7 +3,7 @@
 use cuda_std::launch::KernelCall;
 use kernels::floor::Floor;
 use kernels::layout::VECTOR;
-use kernels::scaling::{self, add_rows, multiply_columns, scale_logits, scale_rows};
+use kernels::scaling::{self, Factor, add_rows, multiply_columns, scale_logits, scale_rows};
 use kernels::with_element;
 
 use crate::backend::Change;
@@ -32,15 +32,21 @@ impl CudaBackend {
                 let args = add_rows { x: out.cast_const(), y, out, vectors };
                 self.change_vectors(x, with_element!(self.element, T => args.instance::<T>()), 3);
             }
-            (Change::Multiply { by, first }, false) if first.is_multiple_of(VECTOR as usize) => {
-                debug_assert!(x.rows == by.rows && first + x.cols as usize <= by.cols as usize);
-                let (out, vectors, stride) = (x.ptr(), x.cols / VECTOR, by.stride / VECTOR);
-                let by = by.ptr().offset(first / VECTOR as usize).cast_const();
-                let args = multiply_columns { x: out.cast_const(), by, out, rows: x.rows, vectors, stride };
-                self.change_vectors(x, with_element!(self.element, T => args.instance::<T>()), 3);
+            (Change::Multiply { by, first, sigmoid }, false) if first.is_multiple_of(VECTOR as usize) => {
+                self.multiply(x, (by, first), if sigmoid { Factor::Sigmoid } else { Factor::Plain });
             }
             _ => self.fail(Error::Unsupported("the GPU has no kernel for this change of elements".into())),
         }
+    }
+
+    /// Multiplies `x` by factors from the columns of `by` from `first` on, which is a multiple of the vector length.
+    pub(in crate::backend::cuda) fn multiply(&self, x: &CudaTensor, (by, first): (&CudaTensor, usize), factor: Factor) {
+        debug_assert!(x.rows == by.rows && first + x.cols as usize <= by.cols as usize);
+        let (out, vectors, stride) = (x.ptr(), x.cols / VECTOR, by.stride / VECTOR);
+        let by = by.ptr().offset(first / VECTOR as usize).cast_const();
+        let function = factor as u32;
+        let args = multiply_columns { x: out.cast_const(), by, out, rows: x.rows, vectors, stride, function };
+        self.change_vectors(x, with_element!(self.element, T => args.instance::<T>()), 3);
     }
 
     /// Launches a kernel that has a thread for each vector of `x`, and that reads or writes `passes` matrices of its size.

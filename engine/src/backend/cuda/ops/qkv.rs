@@ -179,33 +179,45 @@ impl CudaBackend {
     ) {
         let [queries, keys] = [shape.heads(), pages.heads].map(|heads| heads * shape.head_size());
         let squares = (!self.shard.is_whole()).then(|| self.squares_of_rows(qkv, [queries, keys]));
-        let parts = [(0, 0, queries, Some(norms.query)), (1, queries, keys, norms.key)];
-        for (part, first, width, weight) in parts {
-            let Some(weight) = weight.filter(|_| width > 0) else { continue };
-            let (x, stride) = (qkv.ptr::<Vector>().offset((first / VECTOR) as usize), qkv.stride / VECTOR);
-            let (vectors, weight, eps) = (width / VECTOR, weight.ptr(), norms.eps);
-            let floor = || Floor { bytes: norms::floor_bytes(qkv.rows.into(), width.into(), false), flops: 0 };
-            let (threads, call) = match &squares {
-                None => {
-                    let Some(NormShape { vectors, threads }) = self.norm_shape(width) else { return };
-                    let args = rms_norm_part { x: x.cast_const(), weight, out: x, eps, vectors, stride };
-                    (threads, with_element!(self.element, T => args.instance::<T>()))
-                }
-                Some(squares) => {
-                    // If workers have the same heads, their squares are counted as often as their elements.
-                    let ranks = self.shard.of as u32;
-                    let (squares, width, x, out) = (squares.ptr().cast_const(), ranks * width, x.cast_const(), x);
-                    let args = rms_norm_divided { x, weight, out, squares, part, width, eps, vectors, stride, ranks };
-                    (DIVIDED_THREADS, with_element!(self.element, T => args.instance::<T>()))
-                }
-            };
-            // SAFETY: rows consist of whole vectors, and the part is within the row. Each block has a row.
-            unsafe { self.queue.launch(LaunchShape::linear(qkv.rows, threads), call, floor) };
+        self.norm_part(qkv, (0, 0, queries), (norms.query, norms.eps), squares.as_ref());
+        if let Some(key) = norms.key.filter(|_| keys > 0) {
+            self.norm_part(qkv, (1, queries, keys), (key, norms.eps), squares.as_ref());
         }
     }
 
+    /// Normalises the `width` columns of `x` from `first` on. With `squares`, rows are divided among workers, and this is
+    /// part 0 or 1 of them.
+    pub(super) fn norm_part(
+        &self,
+        x: &CudaTensor,
+        (part, first, width): (u32, u32, u32),
+        (weight, eps): (&CudaWeight, f32),
+        squares: Option<&CudaTensor>,
+    ) {
+        let (out, stride) = (x.ptr::<Vector>().offset((first / VECTOR) as usize), x.stride / VECTOR);
+        let (rows, vectors, weight) = (x.rows, width / VECTOR, weight.ptr());
+        let floor = || Floor { bytes: norms::floor_bytes(rows.into(), width.into(), false), flops: 0 };
+        let x = out.cast_const();
+        let (threads, call) = match squares {
+            None => {
+                let Some(NormShape { vectors, threads }) = self.norm_shape(width) else { return };
+                let args = rms_norm_part { x, weight, out, eps, vectors, stride };
+                (threads, with_element!(self.element, T => args.instance::<T>()))
+            }
+            Some(squares) => {
+                // If workers have the same heads, their squares are counted as often as their elements.
+                let ranks = self.shard.of as u32;
+                let (squares, width) = (squares.ptr().cast_const(), ranks * width);
+                let args = rms_norm_divided { x, weight, out, squares, part, width, eps, vectors, stride, ranks };
+                (DIVIDED_THREADS, with_element!(self.element, T => args.instance::<T>()))
+            }
+        };
+        // SAFETY: rows consist of whole vectors, and the part is within the row. Each block has a row.
+        unsafe { self.queue.launch(LaunchShape::linear(rows, threads), call, floor) };
+    }
+
     /// Returns the sums of squares of all workers' queries and keys in each row, as [`row_squares`] writes them.
-    fn squares_of_rows(&self, qkv: &CudaTensor, [queries, keys]: [u32; 2]) -> CudaTensor {
+    pub(super) fn squares_of_rows(&self, qkv: &CudaTensor, [queries, keys]: [u32; 2]) -> CudaTensor {
         let (rank, ranks) = (self.shard.rank as u32, self.shard.of as u32);
         let squares = self.tensor(qkv.rows, ranks * VECTOR);
         let args = row_squares {

@@ -271,7 +271,9 @@ impl Packer<'_> {
             ..Offsets::default()
         };
         for (at, group) in at.groups.iter_mut().zip(&batch.groups) {
-            at.slots = self.words(padded(rows_of(&group.slots), NO_SLOT));
+            // Groups of states have no slots, but any group's slots show which rows are padding.
+            let slots = if group.slots.is_empty() { vec![0; batch.tokens.len()] } else { rows_of(&group.slots) };
+            at.slots = self.words(padded(slots, NO_SLOT));
         }
         at.contexts = self.words(sequences.contexts.iter().copied());
         let mut first = 0;

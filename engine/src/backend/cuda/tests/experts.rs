@@ -85,7 +85,7 @@ impl Computation for Layer {
         let batch = batch(&[(self.tokens, self.tokens)]);
         let inputs = b.upload(Batch { tokens: (0..self.tokens as u32).collect(), ..batch }, &[]);
         let x = b.embed_tokens(&table, 0..self.tokens, None, &inputs);
-        let logits = b.router_logits(&x, &router, None);
+        let logits = b.linear_f32(&x, &router, None);
         b.experts(&x, &logits, &weight, &inputs)
     }
 }

@@ -114,7 +114,9 @@ impl Computation for Elementwise {
                 b.change(&mut x, Change::Scale(0.3));
                 b.change(&mut x, Change::Add(&same));
             }
-            Elementwise::Multiply => b.change(&mut x, Change::Multiply { by: &other, first: 2 * HIDDEN - 8 }),
+            Elementwise::Multiply => {
+                b.change(&mut x, Change::Multiply { by: &other, first: 2 * HIDDEN - 8, sigmoid: false })
+            }
             Elementwise::LogitsScale | Elementwise::LogitsSoftcap => {
                 let mut logits = b.logits(&x, &output);
                 let is_scale = matches!(self, Elementwise::LogitsScale);
