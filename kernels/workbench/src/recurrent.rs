@@ -28,6 +28,9 @@ pub struct RecurrentProblem {
     pub seed: u64,
 }
 
+/// The block that a sequence reads, and the blocks that it stores, each with the number of rows before it.
+pub type Use = (Option<u32>, Vec<(u32, u32)>);
+
 /// A problem's memory: blocks, and which of them a sequence reads and stores.
 #[derive(Clone, Debug)]
 pub struct Paged {
@@ -37,8 +40,8 @@ pub struct Paged {
     pub table_starts: Vec<u32>,
     /// All blocks: random states where a sequence reads one, NaN elsewhere.
     pub blocks: Vec<f32>,
-    /// For each sequence the block that it reads, and the blocks that it stores with the rows before each.
-    pub uses: Vec<(Option<u32>, Vec<(u32, u32)>)>,
+    /// The blocks of each sequence.
+    pub uses: Vec<Use>,
 }
 
 /// A problem's sequences on a device.
@@ -80,7 +83,7 @@ impl RecurrentProblem {
         ProblemRng(self.seed * 100 + part)
     }
 
-    /// Makes block tables in which most blocks of the step are absent, and states.
+    /// Makes states, and block tables that lack many blocks of the step.
     pub fn paged(&self) -> Paged {
         let mut random = self.random(1);
         let size = self.block_size;
