@@ -12,7 +12,7 @@ use super::activations::BLOCK;
 use super::bits::{Bits, Codes, FiveBits, Fp4, Nibbles, NonLinear, Wide};
 use super::dots::{Band, has_plain_groups};
 use super::lanes::avx512::Avx512;
-use super::lanes::{Isa, Lanes, WithLanes};
+use super::lanes::{Isa, Lanes};
 use super::layout::{PART, Packing};
 use super::packed::PackedBand;
 use super::scales::{GroupScale, Half, HalfAndMinimum, Power};
@@ -52,12 +52,13 @@ impl Tiled {
     }
 
     pub fn run(&self, band: Band<'_, '_>) {
-        LINES_OF_BAND.with_borrow_mut(|lines| {
+        let mut done = 0;
+        let band = LINES_OF_BAND.with_borrow_mut(|lines| {
             let mut tiled = TiledBand { band, tiles: &self.tiles, lines };
             self.lanes.compiled(
                 #[inline(always)]
                 || {
-                    let done = match tiled.band.weight.kind {
+                    done = match tiled.band.weight.kind {
                         QuantType::Q8_0 => tiled.run::<Wide, Half>(self.lanes),
                         QuantType::Q4_0 => tiled.run::<Nibbles, Half>(self.lanes),
                         QuantType::Q4_1 => tiled.run::<Nibbles, HalfAndMinimum>(self.lanes),
@@ -67,10 +68,11 @@ impl Tiled {
                         QuantType::MXFP4 => tiled.run::<Codes<Fp4>, Power>(self.lanes),
                         _ => 0,
                     };
-                    tiled.band.run_from(self.lanes, done);
                 },
             );
+            tiled.band
         });
+        self.lanes.run_from(band, done);
     }
 }
 
