@@ -12,7 +12,7 @@ use super::activations::BLOCK;
 use super::bits::{Bits, Codes, FiveBits, Fp4, Nibbles, NonLinear, Wide};
 use super::dots::{Band, has_plain_groups};
 use super::lanes::avx512::Avx512;
-use super::lanes::{Isa, Lanes};
+use super::lanes::{Isa, Lanes, WithLanes};
 use super::layout::{PART, Packing};
 use super::packed::PackedBand;
 use super::scales::{GroupScale, Half, HalfAndMinimum, Power};
@@ -52,9 +52,9 @@ impl Tiled {
     }
 
     pub fn run(&self, band: Band<'_, '_>) {
-        let mut done = 0;
-        let band = LINES_OF_BAND.with_borrow_mut(|lines| {
+        LINES_OF_BAND.with_borrow_mut(|lines| {
             let mut tiled = TiledBand { band, tiles: &self.tiles, lines };
+            let mut done = 0;
             self.lanes.compiled(
                 #[inline(always)]
                 || {
@@ -70,9 +70,8 @@ impl Tiled {
                     };
                 },
             );
-            tiled.band
+            self.lanes.run_from(tiled.band, done);
         });
-        self.lanes.run_from(band, done);
     }
 }
 
