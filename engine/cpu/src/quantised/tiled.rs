@@ -59,10 +59,11 @@ impl Tiled {
     pub fn run(&self, band: Band<'_, '_>) {
         LINES_OF_BAND.with_borrow_mut(|lines| {
             let mut tiled = TiledBand { band, tiles: &self.tiles, lines };
+            let mut done = 0;
             self.lanes.compiled(
                 #[inline(always)]
                 || {
-                    let done = match tiled.band.weight.kind {
+                    done = match tiled.band.weight.kind {
                         QuantType::Q8_0 => tiled.run::<Wide, Half>(self.lanes),
                         QuantType::Q4_0 => tiled.run::<Nibbles, Half>(self.lanes),
                         QuantType::Q4_1 => tiled.run::<Nibbles, HalfAndMinimum>(self.lanes),
@@ -72,9 +73,9 @@ impl Tiled {
                         QuantType::MXFP4 => tiled.run::<Codes<Fp4>, Power>(self.lanes),
                         _ => 0,
                     };
-                    tiled.band.run_from(self.lanes, done);
                 },
             );
+            self.lanes.run_from(tiled.band, done);
         });
     }
 }

@@ -31,9 +31,14 @@ impl Avx512 {
     }
 
     pub(super) fn run(self, work: impl WithLanes) {
+        self.run_from(work, 0);
+    }
+
+    /// Processes the tokens of `work` from `token` on.
+    pub(in crate::quantised) fn run_from(self, mut work: impl WithLanes, token: usize) {
         self.compiled(
             #[inline(always)]
-            || work.run(self),
+            || work.run_from(self, token),
         );
     }
 
