@@ -6,8 +6,7 @@
 //!
 //!     cargo test --test sweep -- --all
 //!
-//! A kernel with the same places on both targets is swept on the first one. The name of a kernel after the command, or a
-//! part of a name, selects these kernels and sweeps them on both targets.
+//! The name of a kernel after it, or a part of a name, selects these kernels.
 
 mod problems;
 mod reviewed;
@@ -40,30 +39,19 @@ const TARGETS: [Target; 2] = [
 /// The sample has one place in this many.
 const SAMPLE: usize = 53;
 
-/// The places that a run removes.
-#[derive(Clone, Copy, PartialEq)]
-enum Extent<'a> {
-    /// One in [`SAMPLE`].
-    Sample,
-    /// All. A kernel with the same places on both targets is taken once.
-    Once,
-    /// Places of kernels whose names contain this text, on both targets.
-    Named(&'a str),
-}
-
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "--list") {
         return ExitCode::SUCCESS;
     }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let extent = match arguments[..] {
-        ["--all"] => Extent::Once,
-        ["--all", name] => Extent::Named(name),
+    let all_of = match arguments[..] {
+        ["--all"] => Some(""),
+        ["--all", name] => Some(name),
         // `cargo test` passes the harness's options and filters to this binary too, which ignores them.
-        _ => Extent::Sample,
+        _ => None,
     };
-    match run(extent) {
+    match run(all_of) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -72,21 +60,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sweeps all targets, and prints the findings of each before it fails.
-fn run(extent: Extent<'_>) -> Result<(), Box<dyn Error>> {
+/// Sweeps all targets, and prints the findings of each before it fails. Takes all places in kernels whose names contain
+/// `all_of`, or a sample of all places.
+fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
     let (mut taken, mut new, mut is_used) = (0, 0, [false; REVIEWED.len()]);
-    let mut swept = BTreeSet::new();
     for target in TARGETS {
         let (parts, launched) = (PtxParts::of(target.ptx, "./kernels/src/"), target.launched()?);
         let kernels: BTreeSet<&str> = launched.iter().flatten().copied().collect();
         let sites: Vec<PtxPlace<'_>> = kernels.into_iter().flat_map(|kernel| parts.places(kernel, &ORDERING)).collect();
-        let chosen: Vec<&PtxPlace<'_>> = match extent {
-            Extent::Sample => sites.iter().step_by(SAMPLE).collect(),
-            Extent::Once => {
-                let kernels = sites.chunk_by(|a, b| a.kernel == b.kernel);
-                kernels.filter(|places| swept.insert(instructions(places))).flatten().collect()
-            }
-            Extent::Named(name) => sites.iter().filter(|site| site.kernel.contains(name)).collect(),
+        let chosen: Vec<&PtxPlace<'_>> = match all_of {
+            Some(name) => sites.iter().filter(|site| site.kernel.contains(name)).collect(),
+            None => sites.iter().step_by(SAMPLE).collect(),
         };
         let unnoticed = target.unnoticed(&parts, &launched, &chosen)?;
         let rest = Reviewed::rest(&unnoticed);
@@ -102,7 +86,7 @@ fn run(extent: Extent<'_>) -> Result<(), Box<dyn Error>> {
         for (entry, is_used) in REVIEWED.iter().zip(&mut is_used) {
             let count = unnoticed.iter().filter(|site| entry.covers(site)).count();
             *is_used |= count > 0;
-            if extent != Extent::Sample && count > 0 {
+            if all_of.is_some() && count > 0 {
                 println!("  {count} x {} of {} near {}: {}", entry.opcode, entry.family, entry.file, entry.why);
             }
         }
@@ -114,19 +98,13 @@ fn run(extent: Extent<'_>) -> Result<(), Box<dyn Error>> {
         taken += chosen.len();
         new += rest.len();
     }
-    let is_whole = matches!(extent, Extent::Once | Extent::Named(""));
-    let stale = REVIEWED.iter().zip(is_used).find(|(_, is_used)| is_whole && !is_used);
+    let stale = REVIEWED.iter().zip(is_used).find(|(_, is_used)| all_of == Some("") && !is_used);
     match (new, stale) {
         _ if taken == 0 => Err("no kernel with this name has anything to remove".into()),
         (0, None) => Ok(()),
         (0, Some((entry, _))) => Err(format!("a reviewed entry covers no unnoticed place: {entry:?}").into()),
         _ => Err(format!("{new} places can be removed unnoticed and are not in the reviewed list").into()),
     }
-}
-
-/// Returns a kernel's name, and the opcodes and source lines of its places in order.
-fn instructions(places: &[PtxPlace<'_>]) -> Vec<(String, String, String)> {
-    places.iter().map(|place| (place.kernel.into(), place.opcode().into(), place.source.clone())).collect()
 }
 
 impl Target {
