@@ -135,7 +135,9 @@ impl RehearsedModel {
             }
         };
         let layout = cache_plan::layout(config, shard, BLOCK_SIZE, kv_dtype)?;
-        let attention = layout.groups.iter().enumerate().map(|(at, group)| {
+        // Estimated models have no states, so this keeps their groups' indices.
+        let groups = layout.groups.iter().enumerate().filter(|(_, group)| group.state.is_none());
+        let attention = groups.map(|(at, group)| {
             let layers = (0..layout.num_layers()).filter(|&layer| layout.place(layer).group == at).count() as f64;
             let shape = match (shape(own.heads, group, kv_dtype), &steps) {
                 (Err(error), Steps::Engine(..)) => return Err(error),
