@@ -73,7 +73,7 @@ impl StoryModel {
                 matrix("self_attn.q_proj", HIDDEN, HIDDEN)?,
                 matrix("self_attn.k_proj", HIDDEN, HIDDEN)?,
                 matrix("self_attn.v_proj", HIDDEN, HIDDEN)?,
-                matrix("self_attn.out_proj", HIDDEN, HIDDEN)?,
+                matrix("self_attn.o_proj", HIDDEN, HIDDEN)?,
                 matrix("fc1", wide, HIDDEN)?,
                 matrix("fc2", HIDDEN, wide)?,
             ];

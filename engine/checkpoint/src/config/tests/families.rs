@@ -131,7 +131,7 @@ fn both_spellings_of_rotations_are_read() {
     let new = decoder(&format!(r#"{{"model_type": "olmo3", "rope_parameters": {new}}}"#));
     assert_eq!(old.ropes, new.ropes);
     let RopeScaling::Yarn { factor, attention_factor, .. } = new.ropes[0].scaling else { panic!("{:?}", new.ropes) };
-    assert_eq!((factor, attention_factor), (8.0, 0.1 * 8f64.ln() + 1.0));
+    assert_eq!((factor, attention_factor), (8.0, f64::from((0.1 * 8f64.ln() + 1.0) as f32)));
     assert_eq!(new.ropes[1].scaling, RopeScaling::None);
 
     let factors = r#""short_factor": [1, 1, 1], "long_factor": [2, 2, 2]"#;
