@@ -89,7 +89,8 @@ impl Recurrent {
         (self.kernel - 1) * self.channels() + self.heads * self.key_dim * self.value_dim
     }
 
-    /// A worker's part of the layer, for `of` workers. If there are fewer key heads than workers, several workers have a copy of the same head.
+    /// A worker's part of the layer, for `of` workers. If there are fewer key heads than workers, several workers have a
+    /// copy of the same head.
     ///
     /// # Errors
     /// If the heads cannot be divided.

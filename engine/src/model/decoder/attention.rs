@@ -234,7 +234,8 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// Takes the worker's part of the projections to query, key and value. They are separate or fused in one matrix. A
-    /// layer that does not write to the cache has no keys and values. `query` is the query projection if the caller has already taken it.
+    /// layer that does not write to the cache has no keys and values. `query` is the query projection if the caller has
+    /// already taken it.
     fn qkv(
         &mut self,
         name: &str,

@@ -40,7 +40,8 @@ impl AnswerReader {
         })
     }
 
-    /// The reader for answers that call these tools. Some formats write strings without quotes, so the schemas decide which arguments are strings.
+    /// The reader for answers that call these tools. Some formats write strings without quotes, so the schemas decide which
+    /// arguments are strings.
     pub fn with_tools(self, tools: &[Tool]) -> Self {
         let Reader::Marked(reader) = self.0 else { return self };
         let strings = tools.iter().flat_map(|tool| {
