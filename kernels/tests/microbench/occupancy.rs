@@ -8,10 +8,11 @@ use workbench::{Occupancy, resources};
 
 /// Families by name prefix, and the fewest warps that a multiprocessor must hold: of an A100 for sm_80, of an H200 for
 /// sm_90a. 0 means that the target has no kernel of the family. The longest prefix gives a kernel's budget.
-const BUDGETS: [(&str, [u32; 2]); 44] = [
+const BUDGETS: [(&str, [u32; 2]); 47] = [
     ("add_positions", [64, 64]),
     ("add_rows", [64, 64]),
     ("all_reduce", [16, 16]),
+    ("causal_convolution", [20, 20]),
     ("combine_experts", [64, 64]),
     ("copy_blocks", [64, 64]),
     ("embed", [64, 64]),
@@ -45,8 +46,10 @@ const BUDGETS: [(&str, [u32; 2]); 44] = [
     ("paged_prefill_hopper", [0, 12]),
     ("paper_rope_and_cache", [16, 16]),
     ("plan_paged_attention", [64, 64]),
+    ("recur_heads", [16, 16]),
     ("reshape_and_cache", [64, 64]),
     ("rms_norm", [30, 27]),
+    ("rms_norm_gated", [18, 18]),
     ("rope_and_cache", [16, 16]),
     ("route", [48, 48]),
     ("row_squares", [32, 32]),
