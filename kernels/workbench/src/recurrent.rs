@@ -38,7 +38,7 @@ pub struct Paged {
     pub tables: Vec<u32>,
     /// Where each sequence's table begins.
     pub table_starts: Vec<u32>,
-    /// All blocks: random states where a sequence reads one, NaN elsewhere.
+    /// All blocks. Blocks that a sequence reads have random states, and the others have NaN.
     pub blocks: Vec<f32>,
     /// The blocks of each sequence.
     pub uses: Vec<Use>,
@@ -147,7 +147,7 @@ impl RecurrentProblem {
         Ok(PlacedSequences { operands, blocks })
     }
 
-    /// Computes the convolution of `x` in `f64`, and what the blocks have after it.
+    /// Computes the convolution of `x` in `f64`. Returns its results and the new blocks.
     pub fn convolved(&self, paged: &Paged, x: &[u16], kernel: &[f32], bias: Option<&[f32]>) -> (Vec<f64>, Vec<f32>) {
         let (channels, before) = (self.shape.channels as usize, self.shape.kernel as usize - 1);
         let (mut out, mut blocks) = (Vec::new(), paged.blocks.clone());
@@ -187,7 +187,7 @@ impl RecurrentProblem {
         (out, blocks)
     }
 
-    /// Computes the recurrence of heads in `f64`, and what the blocks have after it.
+    /// Computes the recurrence of heads in `f64`. Returns its results and the new blocks.
     pub fn recurred(&self, paged: &Paged, heads: HeadShape, data: &HeadData) -> (Vec<f64>, Vec<f64>) {
         let inner = (heads.heads * heads.value_dim) as usize;
         let mut out = vec![0.0; self.rows() as usize * inner];
@@ -241,7 +241,7 @@ pub struct HeadData {
     pub decay: Vec<f32>,
     /// `[heads]`
     pub step_bias: Vec<f32>,
-    /// `[heads]`. A delta net has none.
+    /// `[heads]`, except in a delta net.
     pub skip: Option<Vec<f32>>,
 }
 

@@ -1,11 +1,12 @@
 //! Layers that keep a state: their convolutions, and the recurrence of heads.
 
-use cuda_std::launch::DevicePtr;
+use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
 use kernels::recurrent::plan::{ConvolutionOperands, HeadOperands, HeadShape, RecurrentShape};
 
 use super::exact;
 use super::norm::rounding;
-use crate::case::{Case, Prepared, Scale};
+use crate::case::{Case, Launch, Prepared, Scale};
+use crate::gpu::Buffer;
 use crate::number::{Type, relative_error};
 use crate::recurrent::{HeadData, RecurrentProblem};
 
@@ -65,6 +66,22 @@ fn label(problem: &RecurrentProblem, what: &str) -> String {
     format!("{}, {what}, {} rows of {count} sequences", problem.ty.label(), problem.rows())
 }
 
+/// Returns the launch of a problem's kernel. If it changes its own input, it begins with the blocks `before`.
+fn launch(
+    before: Vec<f32>,
+    (in_place, blocks): (bool, Buffer<f32>),
+    shape: LaunchShape,
+    call: KernelCall,
+) -> Box<Launch> {
+    Box::new(move |gpu| {
+        if in_place {
+            gpu.write(blocks, &before)?;
+        }
+        // SAFETY: the arrays have the layer's shape, and sequences share no blocks.
+        unsafe { gpu.launch(shape, call) }
+    })
+}
+
 fn convolution(problem: RecurrentProblem) -> Case {
     let RecurrentShape { kernel, channels, .. } = problem.shape;
     let (rows, [read, stored]) = (problem.rows(), problem.states());
@@ -97,13 +114,7 @@ fn convolution(problem: RecurrentProblem) -> Case {
             let shape = problem.shape.convolution_shape(problem.sequences.len() as u32, problem.longest());
             let (ty, in_place) = (problem.ty, problem.in_place);
             Ok(Prepared {
-                launch: Box::new(move |gpu| {
-                    if in_place {
-                        gpu.write(placed.blocks, &paged.blocks)?;
-                    }
-                    // SAFETY: the arrays have the layer's shape, and sequences share no blocks.
-                    unsafe { gpu.launch(shape, call) }
-                }),
+                launch: launch(paged.blocks, (in_place, placed.blocks), shape, call),
                 error: Box::new(move |gpu| {
                     let results = gpu.download(out)?.into_iter().map(|x| ty.number(x));
                     let bits = |numbers: &[f32]| -> Vec<u32> { numbers.iter().map(|x| x.to_bits()).collect() };
@@ -144,13 +155,7 @@ fn heads(problem: RecurrentProblem, heads: HeadShape) -> Case {
             let shape = heads.shape(problem.sequences.len() as u32);
             let (ty, in_place) = (problem.ty, problem.in_place);
             Ok(Prepared {
-                launch: Box::new(move |gpu| {
-                    if in_place {
-                        gpu.write(placed.blocks, &paged.blocks)?;
-                    }
-                    // SAFETY: the arrays have the layer's shape, and sequences share no blocks.
-                    unsafe { gpu.launch(shape, call) }
-                }),
+                launch: launch(paged.blocks, (in_place, placed.blocks), shape, call),
                 error: Box::new(move |gpu| {
                     let results = gpu.download(out)?.into_iter().map(|x| ty.number(x));
                     let states = gpu.download(placed.blocks)?;
