@@ -38,7 +38,7 @@ pub const CHUNK: u32 = 32;
 ///
 /// # Safety
 /// The arrays have these shapes. Blocks in the tables are within the layer, and no block is read or stored by two
-/// sequences. The launch is one of a [`RecurrentShape`](super::plan::RecurrentShape).
+/// sequences. The launch comes from a [`RecurrentShape`](super::plan::RecurrentShape).
 #[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16], KERNEL = [3, 4]))]
 pub unsafe fn causal_convolution<T: Element, const KERNEL: u32>(
     x: *const Vector,

@@ -66,7 +66,7 @@ type Part = [[f32; 4]; 8];
 ///
 /// # Safety
 /// The arrays have these shapes. Blocks in the tables are within the layer, and no block is read or stored by two
-/// sequences. The launch is one of a [`RecurrentShape`](super::plan::RecurrentShape).
+/// sequences. The launch comes from a [`RecurrentShape`](super::plan::RecurrentShape).
 #[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16], DELTA = [0, 1]))]
 pub unsafe fn recur_heads<T: Element, const DELTA: u32>(
     mixed: *const Vector,
@@ -158,7 +158,7 @@ struct Columns<const DELTA: u32> {
     scale: f32,
     /// The thread's first vector of a state.
     place: usize,
-    /// Vectors from one of its rows to the next.
+    /// Vectors from a row of it to the next.
     row_vectors: usize,
 }
 
@@ -321,10 +321,10 @@ struct Rates<const DELTA: u32> {
 }
 
 impl<const DELTA: u32> Rates<DELTA> {
-    /// Returns the decay and the rate of a row, if it is one of `rows` rows.
+    /// Returns the decay and the rate of a row, if it is below `rows`.
     ///
     /// # Safety
-    /// There are so many rows.
+    /// The steps have `rows` rows.
     #[inline(always)]
     unsafe fn of_row(&self, row: u32, rows: u32) -> (f32, f32) {
         if row >= rows {
@@ -340,7 +340,7 @@ impl<const DELTA: u32> Rates<DELTA> {
     }
 }
 
-/// Returns `ln(1 + e^x)`, also where it is small.
+/// Returns `ln(1 + e^x)`, which is accurate for small results too.
 #[inline(always)]
 fn softplus(x: f32) -> f32 {
     if x > 20.0 {
