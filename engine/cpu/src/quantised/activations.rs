@@ -144,6 +144,25 @@ impl<'a> Block<'a> {
     pub fn sums<const T: usize>(self, i: usize) -> &'a [i32; T] {
         first(&self.sums[i * self.height + self.first..])
     }
+
+    /// Iterates over what [`Self::words`] returns for each part. A loop over it has no bounds to check for a part. Decoding
+    /// waits for memory, and the processor waits for more lines at once if fewer instructions come between them.
+    #[inline(always)]
+    pub fn each_words<const T: usize>(self) -> impl Iterator<Item = &'a [[i32; PART / 4]; T]> {
+        self.words[self.first..].chunks(self.height).map(first)
+    }
+
+    /// Iterates over what [`Self::scales`] returns for each group.
+    #[inline(always)]
+    pub fn each_scales<const T: usize>(self) -> impl Iterator<Item = &'a [f32; T]> {
+        self.scales[self.first..].chunks(self.height).map(first)
+    }
+
+    /// Iterates over what [`Self::sums`] returns for each word of sums.
+    #[inline(always)]
+    pub fn each_sums<const T: usize>(self) -> impl Iterator<Item = &'a [i32; T]> {
+        self.sums[self.first..].chunks(self.height).map(first)
+    }
 }
 
 #[inline(always)]

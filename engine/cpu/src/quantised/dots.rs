@@ -124,14 +124,14 @@ fn plain<L: Lanes, B: Bits, S: GroupScale, const T: usize>(
     let kind = weight.kind;
     let mut totals = [lanes.zeros(); T];
     let groups = weight.lines.chunks_exact(kind.lines()).zip(S::entries(&weight));
-    for (group, (lines, entry)) in groups.enumerate() {
+    let x_groups = x.each_words::<T>().zip(x.each_sums::<T>().zip(x.each_scales::<T>()));
+    for ((lines, entry), (words, (x_sums, x_scales))) in groups.zip(x_groups) {
         prefetch_after(lines, weight.lines.len());
-        let (x_sums, x_scales) = (x.sums::<T>(group), x.scales::<T>(group));
         let mut sums = [lanes.splat(0); T];
         for t in 0..T {
             sums[t] = B::begin(lanes, kind, x_sums[t]);
         }
-        let sums = part::<L, B, T>(lanes, sums, lines, x.words(group), 0..CHUNKS);
+        let sums = part::<L, B, T>(lanes, sums, lines, words, 0..CHUNKS);
         let scale = S::scale(lanes, entry);
         for t in 0..T {
             totals[t] = lanes.mul_add(sums[t], lanes.mul(scale, x_scales[t]), totals[t]);
@@ -154,16 +154,17 @@ fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: Block<'
     let parts = kind.group() / PART;
     let mut totals = [lanes.zeros(); T];
     let groups = weight.lines.chunks_exact(parts * kind.lines()).zip(weight.wide_scales.iter().zip(weight.parts));
-    for (group, (lines, (scale, zero))) in groups.enumerate() {
+    let mut words = x.each_words::<T>();
+    let x_groups = x.each_sums::<T>().zip(x.each_scales::<T>());
+    for ((lines, (scale, zero)), (x_sums, x_scales)) in groups.zip(x_groups) {
         let zero = lanes.widen(zero);
-        let (x_sums, x_scales) = (x.sums::<T>(group), x.scales::<T>(group));
         let mut sums = [lanes.splat(0); T];
         for t in 0..T {
             sums[t] = lanes.multiply(zero, lanes.splat(-x_sums[t]), sums[t]);
         }
         prefetch_after(lines, weight.lines.len());
-        for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
-            sums = part::<L, Nibbles, T>(lanes, sums, lines, x.words(group * parts + p), 0..CHUNKS);
+        for (lines, words) in lines.chunks_exact(kind.lines()).zip(words.by_ref()) {
+            sums = part::<L, Nibbles, T>(lanes, sums, lines, words, 0..CHUNKS);
         }
         let scale = lanes.floats(scale);
         for t in 0..T {
