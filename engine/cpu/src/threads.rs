@@ -76,7 +76,7 @@ impl Threads {
         if self.count() == 1 || work < MIN_SHARED_WORK {
             return 1;
         }
-        (work / (MIN_SHARED_WORK / 2)).min(self.count() * 4).clamp(1, most.max(1))
+        (work / (MIN_SHARED_WORK / 2)).min(self.count() * 2).clamp(1, most.max(1))
     }
 
     /// Calls `run` once with each task, on any thread and concurrently. Tasks are handed out in order. `run` must not

@@ -11,4 +11,4 @@ mod scan;
 pub use beam::{Advance, Branch, Candidate};
 pub use options::SamplingOptions;
 pub use params::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, MAX_TEMPERATURE, SamplingParams};
-pub use sampler::{SampleRow, Sampled, sample_row};
+pub use sampler::{Map, SampleRow, Sampled, Softmax, sample_row};

@@ -16,6 +16,9 @@ use super::likeliest::{likeliest, nucleus};
 use super::scan::{self, argmax};
 use crate::error::{Error, Result};
 
+/// Logits that are scanned at a time. A large vocabulary gives work to several threads, even with a single row.
+const PART: usize = 1 << 15;
+
 /// The sequence and sampling parameters of a row of logits.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleRow<'a> {
@@ -57,19 +60,52 @@ pub struct Sampled {
     pub top: Vec<(u32, f32)>,
 }
 
-/// Chooses a token from `logits [vocab]`. `scratch` is overwritten.
+/// The greatest logit of a row, and the sum of the [`weight`]s of all its logits minus the greatest.
+#[derive(Clone, Copy, Debug)]
+pub struct Softmax {
+    greatest: f32,
+    sum: u64,
+}
+
+impl Softmax {
+    /// Returns the softmax of each row of `logits [rows, vocab]`, or `None` for a row with a logit that is NaN or
+    /// positive infinity, or with negative infinity alone. `map` applies a function to all items, in any order or in
+    /// parallel, and returns the results in the items' order. Rows are divided into parts for it, which changes no bit.
+    pub fn of_rows(logits: &[f32], vocab: usize, map: &impl Map) -> Vec<Option<Self>> {
+        let parts: Vec<&[f32]> = logits.chunks(vocab).flat_map(|row| row.chunks(PART)).collect();
+        let in_row = vocab.div_ceil(PART);
+        let most = |part: &[f32]| scan::below_infinity(part).then(|| part[argmax(part) as usize]);
+        let greatest: Vec<Option<f32>> = map.map(&parts, |_, part| most(part));
+        let greatest: Vec<Option<f32>> = greatest
+            .chunks(in_row)
+            .map(|parts| parts.iter().try_fold(f32::NEG_INFINITY, |a, &b| Some(a.max(b?))))
+            .map(|most| most.filter(|&most| most > f32::NEG_INFINITY))
+            .collect();
+        let sums = map.map(&parts, |i, part| {
+            greatest[i / in_row].map_or(0, |greatest| scan::sum(part, |v| weight(v - greatest)))
+        });
+        let rows = greatest.iter().zip(sums.chunks(in_row));
+        rows.map(|(&greatest, sums)| Some(Softmax { greatest: greatest?, sum: sums.iter().sum() })).collect()
+    }
+}
+
+/// Applies functions to lists.
+pub trait Map {
+    /// Returns `run(i, &items[i])` for each item.
+    fn map<T: Sync, R: Send>(&self, items: &[T], run: impl Fn(usize, &T) -> R + Sync) -> Vec<R>;
+}
+
+/// Chooses a token from `logits [vocab]` with the given softmax. `scratch` is overwritten.
 ///
 /// # Errors
-/// [`Error::NotANumber`] if a logit is NaN or positive infinity, or if all are negative infinity.
-pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Result<Sampled> {
-    if !scan::below_infinity(logits) {
-        return Err(Error::NotANumber);
-    }
-    let greatest = logits[argmax(logits) as usize];
-    if greatest == f32::NEG_INFINITY {
-        return Err(Error::NotANumber);
-    }
-    let sum = scan::sum(logits, |v| weight(v - greatest));
+/// [`Error::NotANumber`] if there is no softmax.
+pub fn sample_row(
+    logits: &[f32],
+    softmax: Option<Softmax>,
+    row: &SampleRow<'_>,
+    scratch: &mut Vec<f32>,
+) -> Result<Sampled> {
+    let Softmax { greatest, sum } = softmax.ok_or(Error::NotANumber)?;
     let logprob = |token: u32| logprob(logits[token as usize], greatest, sum);
     let top = if row.masks_top() {
         rule_out(logits, row, scratch);
@@ -152,6 +188,20 @@ mod tests {
     use super::super::{Beam, EarlyStopping, MAX_TEMPERATURE};
     use super::*;
 
+    /// Applies functions one item at a time.
+    struct InTurn;
+
+    impl Map for InTurn {
+        fn map<T: Sync, R: Send>(&self, items: &[T], run: impl Fn(usize, &T) -> R + Sync) -> Vec<R> {
+            items.iter().enumerate().map(|(i, item)| run(i, item)).collect()
+        }
+    }
+
+    fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Result<Sampled> {
+        let softmax = Softmax::of_rows(logits, logits.len(), &InTurn)[0];
+        super::sample_row(logits, softmax, row, scratch)
+    }
+
     /// The frequency of each token in 20,000 draws.
     fn frequencies(logits: &[f32], params: &SamplingParams) -> Vec<f32> {
         let mut count = vec![0.0; logits.len()];
@@ -165,6 +215,21 @@ mod tests {
     fn assert_near(got: &[f32], want: &[f32]) {
         // Four standard deviations of a frequency near one half.
         assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 0.015), "{got:?} is not {want:?}");
+    }
+
+    #[test]
+    fn a_softmax_does_not_depend_on_the_division_of_its_row() {
+        let vocab = 2 * PART + 17;
+        let mut logits: Vec<f32> = (0..4 * vocab).map(|i| (i * 37 % 1001) as f32 / 50.0).collect();
+        logits[vocab + PART] = f32::NAN;
+        logits[2 * vocab..3 * vocab].fill(f32::NEG_INFINITY);
+        logits[4 * vocab - 1] = 30.0;
+        let rows = Softmax::of_rows(&logits, vocab, &InTurn);
+        assert!(rows[1].is_none() && rows[2].is_none());
+        for (row, greatest) in [(0, 20.0), (3, 30.0)] {
+            let sum = logits[row * vocab..][..vocab].iter().map(|v| weight(v - greatest)).sum();
+            assert_eq!(rows[row].map(|row| (row.greatest, row.sum)), Some((greatest, sum)), "row {row}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{
 use crate::config::RecurrentKind;
 use crate::error::Result;
 use crate::parallel::{Shard, WorkerRank};
-use crate::sampling::{SampleRow, Sampled, sample_row};
+use crate::sampling::{Map, SampleRow, Sampled, Softmax, sample_row};
 use crate::tensor::HostTensor;
 
 /// The processor as a device.
@@ -388,11 +388,20 @@ impl Backend for CpuBackend {
         thread_local! {
             static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
         }
-        let mut out: Vec<Option<Result<Sampled>>> = rows.iter().map(|_| None).collect();
-        let tasks = logits.as_slice().chunks(logits.cols().max(1)).zip(rows).zip(&mut out);
-        self.cpu.each(tasks, |((logits, row), out)| {
-            *out = SCRATCH.with_borrow_mut(|scratch| Some(sample_row(logits, row, scratch)));
+        let vocab = logits.cols().max(1);
+        let softmaxes = Softmax::of_rows(logits.as_slice(), vocab, self);
+        let logits: Vec<&[f32]> = logits.as_slice().chunks(vocab).zip(rows).map(|(logits, _)| logits).collect();
+        let sampled = self.map(&logits, |i, logits| {
+            SCRATCH.with_borrow_mut(|scratch| sample_row(logits, softmaxes[i], &rows[i], scratch))
         });
+        sampled.into_iter().collect()
+    }
+}
+
+impl Map for CpuBackend {
+    fn map<T: Sync, R: Send>(&self, items: &[T], run: impl Fn(usize, &T) -> R + Sync) -> Vec<R> {
+        let mut out: Vec<Option<R>> = items.iter().map(|_| None).collect();
+        self.cpu.each(items.iter().zip(&mut out).enumerate(), |(i, (item, out))| *out = Some(run(i, item)));
         out.into_iter().flatten().collect()
     }
 }
