@@ -78,7 +78,7 @@ impl Job<'_> {
     /// Takes tokens through the tile that begins at column `first`. It consists of `V` vectors. For each token
     /// `S = decay * S + key * added`, and the result is `query . S`. In a delta net `added` is the token's rate times the
     /// difference between its value and the value that the decayed state has for its key. That value is summed while the
-    /// token before updates the state, in the order of rows, so that a token reads the state once.
+    /// token before updates the state, in the order of rows. A token then reads the state once.
     #[inline(always)]
     fn pass<'o, S: Simd, const V: usize, const IS_DELTA: bool>(
         &self,
