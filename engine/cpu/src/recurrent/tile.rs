@@ -1,5 +1,7 @@
 //! The recurrence of some columns of a head's matrix, for the new tokens of a sequence.
 
+#![allow(clippy::needless_range_loop)] // closures might not be compiled for the instruction set
+
 use std::ops::Range;
 
 use checkpoint::config::RecurrentKind;
