@@ -4,7 +4,7 @@
     pip install llama-cpp-python==0.3.36 gguf numpy        # built here, with GGML_NATIVE
     python benchmarks/scripts/compare_llama_cpp.py QUIRE [--types f32,f16,bf16] [--batches 1,8,32] [--threads 2] [--rounds 3]
                                                    [--prompt 64] [--new 64] [--options=--round-activations]
-                                                   [--shape llama|gemma3-1b|olmo2-1b|qwen3-30b-a3b:12|gpt-oss-20b:8]
+                                                   [--shape llama|gemma3-1b|olmo2-1b|qwen3.5-0.8b|qwen3-30b-a3b:12|gpt-oss-20b:8]
                                                    [--dir DIRECTORY] [--bandwidth GB/s]
 
 The model comes from `small_llama.py`, from `hybrid_shapes.py` (bf16, q8_0, q4_0), or from `expert_shapes.py` (q8_0, q4_0, mxfp4).
@@ -13,7 +13,7 @@ safetensors, and the quantised types (q8_0, q4_0, q4_k) from a GGUF file, as lla
 and llama.cpp writes q4_k. Prompts are random tokens. Outputs are greedy, and no token ends them. Prints a JSON line for each type and
 batch: median tokens per second over the rounds, and the ratio of quire to llama.cpp. For experts it also has the bytes that a step is
 expected to read, the bytes per second that follow from the times, and their share of the memory's bandwidth, if that is given. The files
-of experts have several gigabytes and stay in --dir, which is needed for them.
+of the last two stay in --dir, which experts need, because their files have several gigabytes.
 """
 import argparse, json, os, statistics, subprocess, sys, tempfile, time
 
@@ -119,8 +119,8 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--prompt", type=int, default=64)
     p.add_argument("--new", type=int, default=64)
-    p.add_argument("--shape", default="llama", help="llama, gemma3-1b, olmo2-1b, or a shape with experts such as qwen3-30b-a3b:12")
-    p.add_argument("--dir", help="where files of models with experts are written, and found the next time")
+    p.add_argument("--shape", default="llama", help="llama, gemma3-1b, olmo2-1b, qwen3.5-0.8b, or a shape with experts such as qwen3-30b-a3b:12")
+    p.add_argument("--dir", help="where files in a published shape are written, and found the next time")
     p.add_argument("--bandwidth", type=float, help="the memory's measured bandwidth in GB/s")
     p.add_argument("--options", default="", help="additional options for quire, as in --options=--round-activations")
     p.add_argument("--llama-cpp", nargs=2, metavar=("FILE", "BATCH"), help="only measure llama.cpp (the script uses this itself)")
@@ -135,7 +135,7 @@ def main():
         return
     if a.shape != "llama":
         with tempfile.TemporaryDirectory() as path:
-            compare_shape(a, path)
+            compare_shape(a, a.dir or path)
         return
     for kind in a.types.split(","):
         with tempfile.TemporaryDirectory() as path:
@@ -154,16 +154,15 @@ def main():
 
 def compare_shape(a, path):
     import hybrid_shapes
-    whole = os.path.join(path, "bf16.gguf")
-    hybrid_shapes.make(whole, a.shape, 8192)
+    whole = os.path.join(path, f"{a.shape}-bf16.gguf")
+    if not os.path.exists(whole):
+        hybrid_shapes.make(whole, a.shape, 8192)
     for kind in a.types.split(","):
-        file = os.path.join(path, f"{kind}.gguf")
-        if kind != "bf16":
+        file = os.path.join(path, f"{a.shape}-{kind}.gguf")
+        if not os.path.exists(file):
             quantise(whole, file, kind)
         for batch in map(int, a.batches.split(",")):
             compare(a, kind, file, file, batch)
-        if kind != "bf16":
-            os.remove(file)
 
 
 def compare_experts(a):

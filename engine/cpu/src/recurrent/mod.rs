@@ -5,7 +5,7 @@
 //! through all new tokens of a sequence while it is in the first-level cache.
 //!
 //! A state in memory: the last inputs of the convolution, `[kernel - 1][channels]`, with the input of position `p` in
-//! row `p % (kernel - 1)`. Then a matrix for each head, `[heads][tiles][key_dim][16]`.
+//! row `p % (kernel - 1)`. Then a matrix for each head, `[heads][tiles][key_dim][tile]`.
 
 mod convolution;
 mod states;
@@ -17,12 +17,12 @@ use pulp::Arch;
 pub use states::{NO_BLOCK, States};
 
 use self::states::SpanStates;
-use self::tile::{Columns, Run};
+use self::tile::{Columns, Run, Width};
 use super::math::{sigmoid, softplus};
 use super::{Cpu, CpuTensor, math};
 
-/// Columns of a head's matrix in a tile, a multiple of the longest vector's lanes.
-pub(super) const TILE: usize = 16;
+/// Columns of a tile if the heads do not consist of wider ones. A multiple of the longest vector's lanes.
+const TILE: usize = 16;
 /// Added to the sum of squares of a key or query.
 const EPS: f32 = 1e-6;
 
@@ -45,6 +45,8 @@ pub struct CpuRecurrent {
 /// The inputs that all tiles of a call share.
 struct Job<'a> {
     weight: &'a CpuRecurrent,
+    /// Columns of a head's matrix in a tile.
+    tile: usize,
     /// `[T, channels]`: the convolution's results.
     mixed: &'a [f32],
     /// `[T, 2 * heads]`: the decay of each head's state, then the factor on the addend.
@@ -67,7 +69,11 @@ impl Cpu {
         let matrices = self.store_inputs(x, weight, states);
         let Some(steps) = steps else { return mixed };
         let rates = self.rates(steps, weight);
-        self.recur(&Job { weight, mixed: mixed.as_slice(), rates: rates.as_slice() }, matrices)
+        let tile = match self.arch.dispatch(Width) {
+            wide if weight.shape.value_dim.is_multiple_of(wide) => wide,
+            _ => TILE,
+        };
+        self.recur(&Job { weight, tile, mixed: mixed.as_slice(), rates: rates.as_slice() }, matrices)
     }
 
     /// Multiplies `x` by the SiLU of `gate`.
@@ -104,17 +110,19 @@ impl Cpu {
         let Recurrent { heads, key_dim, value_dim, .. } = job.weight.shape;
         let rows = job.rates.len() / (2 * heads);
         // A task computes whole heads, or tiles if the threads outnumber the heads.
-        let width = if heads * sequences.len() < self.threads.count() { TILE } else { value_dim };
-        let mut results = self.pool.tensor(heads * value_dim / width, rows * width);
+        let width = if heads * sequences.len() < self.threads.count() { job.tile } else { value_dim };
+        let mut results = self.pool.tensor(rows, heads * value_dim);
         let mut tasks: Vec<Columns<'_>> = Vec::new();
-        let mut left: Vec<&mut [f32]> = results.as_mut_slice().chunks_mut((rows * width).max(1)).collect();
+        let mut left = results.as_mut_slice().chunks_mut(heads * value_dim);
         for SpanStates { span, stops } in sequences {
             let begin = tasks.len();
-            for (i, rest) in left.iter_mut().enumerate() {
-                let (out, after) = std::mem::take(rest).split_at_mut(span.len * width);
-                *rest = after;
-                let states = Vec::with_capacity(stops.len());
-                tasks.push(Columns { first_row: span.start, first: i * width, out, states });
+            let (first_row, tokens) = (span.start, span.len);
+            tasks.extend((0..heads * value_dim).step_by(width).map(|first| {
+                let (out, states) = (Vec::with_capacity(tokens), Vec::with_capacity(stops.len()));
+                Columns { first_row, first, out, states }
+            }));
+            for row in left.by_ref().take(tokens) {
+                row.chunks_mut(width).zip(&mut tasks[begin..]).for_each(|(part, task)| task.out.push(part));
             }
             for (end, state) in stops {
                 let parts = state.chunks_mut(key_dim * width).zip(&mut tasks[begin..]);
@@ -128,19 +136,7 @@ impl Cpu {
             tasks.iter_mut().for_each(|columns| arch.dispatch(Run { job, columns }));
         });
         drop(tasks);
-        self.in_rows(&results, width)
-    }
-
-    /// Returns the rows of results that are stored by tasks of `width` columns.
-    fn in_rows(&self, results: &CpuTensor, width: usize) -> CpuTensor {
-        let (rows, cols, from) = (results.cols() / width, results.rows() * width, results.as_slice());
-        let mut out = self.pool.tensor(rows, cols);
-        self.each_row(out.as_mut_slice(), cols, |t, row| {
-            for (task, to) in row.chunks_exact_mut(width).enumerate() {
-                to.copy_from_slice(&from[(task * rows + t) * width..][..width]);
-            }
-        });
-        out
+        results
     }
 }
 

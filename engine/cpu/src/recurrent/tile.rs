@@ -1,13 +1,21 @@
 //! The recurrence of some columns of a head's matrix, for the new tokens of a sequence.
 
+#![allow(clippy::needless_range_loop)] // closures might not be compiled for the instruction set
+
+use std::ops::Range;
+
 use checkpoint::config::RecurrentKind;
 use pulp::{Simd, WithSimd};
 
+use super::Job;
 use super::states::advance;
-use super::{Job, TILE};
+use crate::pages::prefetch;
 
-/// Independent partial sums. An addition then need not wait for the previous one.
-const SUMS: usize = 4;
+/// Tokens from a token to the one whose inputs are prefetched. A head's inputs are too far apart for the processor to
+/// prefetch them itself.
+const AHEAD: usize = 2;
+/// Elements of a cache line.
+const LINE: usize = 16;
 
 /// Some columns of a head, for one sequence.
 pub(super) struct Columns<'a> {
@@ -15,10 +23,22 @@ pub(super) struct Columns<'a> {
     pub first_row: usize,
     /// The first column among the columns of all heads.
     pub first: usize,
-    /// `[tokens][columns]`: the results.
-    pub out: &'a mut [f32],
-    /// The number of new tokens before each state, and the columns' part of the state, `[tiles][key_dim][TILE]`.
+    /// The results of each token.
+    pub out: Vec<&'a mut [f32]>,
+    /// The number of new tokens before each state, and the columns' part of the state, `[tiles][key_dim][tile]`.
     pub states: Vec<(usize, &'a mut [f32])>,
+}
+
+/// The number of a tile's columns: four vectors if the processor has registers for their sums, or two.
+pub(super) struct Width;
+
+impl WithSimd for Width {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> usize {
+        S::F32_LANES * if S::REGISTER_COUNT >= 32 { 4 } else { 2 }
+    }
 }
 
 pub(super) struct Run<'a, 'b, 'c> {
@@ -32,16 +52,23 @@ impl WithSimd for Run<'_, '_, '_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Run { job, columns: Columns { first_row, first, out, states } } = self;
-        let size = job.weight.shape.key_dim * TILE;
-        let width = states.first().map_or(0, |(_, state)| state.len() / size * TILE);
+        let (tile, is_delta) = (job.tile, job.weight.shape.kind == RecurrentKind::DeltaNet);
         advance(
             states,
             #[inline(always)]
             |tokens, state| {
-                for (tile, state) in state.chunks_exact_mut(size).enumerate() {
-                    for token in tokens.clone() {
-                        let out = &mut out[token * width + tile * TILE..][..TILE];
-                        job.token(simd, *first_row + token, *first + tile * TILE, state, out);
+                for (i, state) in state.chunks_exact_mut(job.weight.shape.key_dim * tile).enumerate() {
+                    let out = out[tokens.clone()].iter_mut().map(|row| &mut row[i * tile..][..tile]);
+                    let rows = *first_row + tokens.start..*first_row + tokens.end;
+                    let place = (rows, *first + i * tile);
+                    match (tile / S::F32_LANES, is_delta) {
+                        (1, true) => job.pass::<S, 1, true>(simd, place, state, out),
+                        (2, true) => job.pass::<S, 2, true>(simd, place, state, out),
+                        (4, true) => job.pass::<S, 4, true>(simd, place, state, out),
+                        (1, false) => job.pass::<S, 1, false>(simd, place, state, out),
+                        (2, false) => job.pass::<S, 2, false>(simd, place, state, out),
+                        (4, false) => job.pass::<S, 4, false>(simd, place, state, out),
+                        (count, _) => unreachable!("a tile of {count} vectors"),
                     }
                 }
             },
@@ -50,54 +77,81 @@ impl WithSimd for Run<'_, '_, '_> {
 }
 
 impl Job<'_> {
-    /// Takes a token through the tile that begins at column `first`: `S = decay * S + key * added`, and the result is
-    /// `query . S`. In a delta net `added` is the token's rate times the difference between its value and the value that the
-    /// decayed state has for its key.
+    /// Takes tokens through the tile that begins at column `first`. It consists of `V` vectors. For each token
+    /// `S = decay * S + key * added`, and the result is `query . S`. In a delta net `added` is the token's rate times the
+    /// difference between its value and the value that the decayed state has for its key. That value is summed while the
+    /// token before updates the state, in the order of rows. A token then reads the state once.
     #[inline(always)]
-    fn token<S: Simd>(&self, simd: S, row: usize, first: usize, state: &mut [f32], out: &mut [f32]) {
+    fn pass<'o, S: Simd, const V: usize, const IS_DELTA: bool>(
+        &self,
+        simd: S,
+        (rows, first): (Range<usize>, usize),
+        state: &mut [f32],
+        out: impl Iterator<Item = &'o mut [f32]>,
+    ) {
         let shape = &self.weight.shape;
-        let (head, channels) = (first / shape.value_dim, shape.channels());
-        let mixed = &self.mixed[row * channels..][..channels];
-        let [query, key, values] = self.columns(head);
-        let (query, key) = (&mixed[query..][..shape.key_dim], &mixed[key..][..shape.key_dim]);
-        let (query, key) = (query.as_chunks::<SUMS>().0, key.as_chunks::<SUMS>().0);
-        let rates = &self.rates[row * 2 * shape.heads..];
-        let (decay, factor) = (simd.splat_f32s(rates[head]), simd.splat_f32s(rates[shape.heads + head]));
-        let width = TILE / S::F32_LANES;
-        let values = S::as_simd_f32s(&mixed[values + first..][..TILE]).0;
-        let (state, out) = (S::as_mut_simd_f32s(state).0, S::as_mut_simd_f32s(out).0);
-        let zero = [simd.splat_f32s(0.0); SUMS];
-        for (v, value) in values.iter().enumerate() {
-            let mut added = *value;
-            if shape.kind == RecurrentKind::DeltaNet {
-                let mut sums = zero;
-                for (rows, key) in state.chunks_exact(SUMS * width).zip(key) {
-                    for (i, sum) in sums.iter_mut().enumerate() {
-                        *sum = simd.mul_add_e_f32s(simd.splat_f32s(key[i]), rows[i * width + v], *sum);
+        let head = first / shape.value_dim;
+        let state = S::as_mut_simd_f32s(state).0.as_chunks_mut::<V>().0;
+        let zero = [simd.splat_f32s(0.0); V];
+        let mut seen = zero;
+        if IS_DELTA {
+            let [_, key, _] = self.inputs(rows.start, first);
+            for (row, key) in state.iter().zip(key) {
+                for v in 0..V {
+                    seen[v] = simd.mul_add_e_f32s(simd.splat_f32s(*key), row[v], seen[v]);
+                }
+            }
+        }
+        for (row, out) in rows.clone().zip(out) {
+            self.prefetch(rows.end.min(row + AHEAD + 1) - 1, first);
+            let [query, key, values] = self.inputs(row, first);
+            let rates = &self.rates[row * 2 * shape.heads..];
+            let (decay, factor) = (simd.splat_f32s(rates[head]), simd.splat_f32s(rates[shape.heads + head]));
+            let values: &[S::f32s; V] = S::as_simd_f32s(values).0.first_chunk().expect("a tile's vectors");
+            let mut added = *values;
+            for v in 0..V {
+                if IS_DELTA {
+                    added[v] = simd.sub_f32s(added[v], simd.mul_f32s(decay, seen[v]));
+                }
+                added[v] = simd.mul_f32s(added[v], factor);
+            }
+            let mut results = zero;
+            seen = zero;
+            // The last token's sums are not used.
+            let [_, next, _] = self.inputs(rows.end.min(row + 2) - 1, first);
+            for (((state, key), query), next) in state.iter_mut().zip(key).zip(query).zip(next) {
+                for v in 0..V {
+                    let kept = simd.mul_f32s(decay, state[v]);
+                    let new = simd.mul_add_e_f32s(simd.splat_f32s(*key), added[v], kept);
+                    state[v] = new;
+                    results[v] = simd.mul_add_e_f32s(simd.splat_f32s(*query), new, results[v]);
+                    if IS_DELTA {
+                        seen[v] = simd.mul_add_e_f32s(simd.splat_f32s(*next), new, seen[v]);
                     }
                 }
-                added = simd.sub_f32s(added, simd.mul_f32s(decay, total(simd, sums)));
             }
-            added = simd.mul_f32s(added, factor);
-            let mut sums = zero;
-            for ((rows, key), query) in state.chunks_exact_mut(SUMS * width).zip(key).zip(query) {
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    let kept = simd.mul_f32s(decay, rows[i * width + v]);
-                    let new = simd.mul_add_e_f32s(simd.splat_f32s(key[i]), added, kept);
-                    rows[i * width + v] = new;
-                    *sum = simd.mul_add_e_f32s(simd.splat_f32s(query[i]), new, *sum);
+            if let Some(skip) = &self.weight.skip {
+                for v in 0..V {
+                    results[v] = simd.mul_add_e_f32s(simd.splat_f32s(skip[head]), values[v], results[v]);
                 }
             }
-            let mut result = total(simd, sums);
-            if let Some(skip) = &self.weight.skip {
-                result = simd.mul_add_e_f32s(simd.splat_f32s(skip[head]), *value, result);
-            }
-            out[v] = result;
+            S::as_mut_simd_f32s(out).0.copy_from_slice(&results);
         }
     }
-}
 
-#[inline(always)]
-fn total<S: Simd>(simd: S, [a, b, c, d]: [S::f32s; SUMS]) -> S::f32s {
-    simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d))
+    /// The query, the key and the tile's values of a token.
+    #[inline(always)]
+    fn inputs(&self, row: usize, first: usize) -> [&[f32]; 3] {
+        let (key_dim, channels) = (self.weight.shape.key_dim, self.weight.shape.channels());
+        let mixed = &self.mixed[row * channels..][..channels];
+        let [query, key, values] = self.columns(first / self.weight.shape.value_dim);
+        [&mixed[query..][..key_dim], &mixed[key..][..key_dim], &mixed[values + first..][..self.tile]]
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, row: usize, first: usize) {
+        for part in self.inputs(row, first) {
+            part.chunks(LINE).for_each(|line| prefetch(line.as_ptr()));
+        }
+    }
 }

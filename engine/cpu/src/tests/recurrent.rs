@@ -24,7 +24,8 @@ fn shapes() -> [Recurrent; 4] {
     let mamba = Recurrent { kind: RecurrentKind::Mamba, kernel_bias: true, key_heads: 1, heads: 3, ..delta };
     let convolution = Recurrent { kind: RecurrentKind::Convolution, kernel: 3, heads: 40, value_dim: 1, ..delta };
     let convolution = Recurrent { key_heads: 0, key_dim: 0, ..convolution };
-    [delta, Recurrent { tiled: true, ..delta }, mamba, convolution]
+    // Heads of 64 columns have wide tiles on every processor.
+    [delta, Recurrent { tiled: true, value_dim: 64, ..delta }, mamba, convolution]
 }
 
 fn weights(shape: Recurrent) -> CpuRecurrent {
