@@ -173,13 +173,14 @@ fn assert_states_are_found(family: &str) {
     assert!(llm.stats().hit_tokens > 100, "{family}: {:?}", llm.stats());
 }
 
-/// States are swapped and recomputed, and later prompts find them.
-fn assert_states_are_kept(family: &str) {
+fn assert_states_are_swapped(family: &str) {
     let swapped = assert_family_in_a_small_pool(family, Preemption::Swap);
     assert!(swapped.swapped_in_blocks > 0, "{family}: {swapped:?}");
+}
+
+fn assert_states_are_recomputed(family: &str) {
     let recomputed = assert_family_in_a_small_pool(family, Preemption::Recompute);
     assert!(recomputed.preemptions > 0, "{family}: {recomputed:?}");
-    assert_states_are_found(family);
 }
 
 macro_rules! family_tests {
@@ -332,15 +333,28 @@ fn assert_refused(family: &str, options: &Options, reason: &str) {
 }
 
 #[test]
-fn states_of_lfm2_are_kept() {
-    assert_states_are_kept("lfm2");
+fn states_of_lfm2_are_swapped() {
+    assert_states_are_swapped("lfm2");
+}
+
+#[test]
+#[ignore = "takes ten seconds; .ci/run has a step for it"]
+fn states_of_lfm2_are_recomputed() {
+    assert_states_are_recomputed("lfm2");
+}
+
+#[test]
+fn states_of_lfm2_are_found() {
+    assert_states_are_found("lfm2");
 }
 
 #[test]
 #[ignore = "takes a minute; .ci/run has a step for it"]
 fn states_of_other_families_are_kept() {
     for family in ["qwen3.5", "qwen3.5-moe", "qwen3-next", "granite4", "granite4-dense"] {
-        assert_states_are_kept(family);
+        assert_states_are_swapped(family);
+        assert_states_are_recomputed(family);
+        assert_states_are_found(family);
     }
 }
 
