@@ -85,7 +85,7 @@ fn in_bf16_and_with_the_papers_kernel() {
 #[test]
 fn recorded_steps_of_several_gpus_give_the_same_outputs() {
     let golden = golden("llama3");
-    let requests: Vec<_> = golden.prompts.iter().map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
+    let requests: Vec<_> = golden.prompts.iter().take(3).map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
     let answers = [true, false].map(|cuda_graphs| {
         let mut llm = load("llama3", &Options { cuda_graphs, ..divided(options(DType::F16), 2) }, None);
         complete(&mut llm, requests.clone()).into_iter().map(|c| c.outputs).collect::<Vec<_>>()
