@@ -200,6 +200,16 @@ fn assert_preempted(at: &str, llm: &Llm, preemption: Preemption) {
     }
 }
 
+/// The number of [`setups`].
+const SETUPS: usize = 11;
+/// Setups for caches of eight bits: batches, chunks with drafts, and both kinds of preemption.
+const EIGHT_BIT_SETUPS: [usize; 4] = [0, 6, 7, 9];
+
+/// Returns the position of a family. Samples depend on it, so that all families together run every setup.
+fn position(family: &str) -> usize {
+    FAMILIES.iter().position(|name| *name == family).unwrap()
+}
+
 /// Runs every request alone, and then all of them together in each of the setups whose position is in `which`.
 fn assert_same_bits(family: &str, kv_dtype: KvDtype, which: &[usize]) {
     let golden = family_golden(&family_dir(family));
@@ -214,6 +224,7 @@ fn assert_same_bits(family: &str, kv_dtype: KvDtype, which: &[usize]) {
         assert!(!is_greedy || outputs.iter().all(|output| output == &outputs[0]), "{family}: greedy outputs are equal");
     }
     let setups = setups(alone.config(), kv_dtype);
+    assert_eq!(setups.len(), SETUPS);
     for setup in which.iter().map(|i| &setups[*i]) {
         let at = format!("{family}, {kv_dtype}, {}", setup.name);
         let mut llm = load_tight(family, &setup.options, &requests);
@@ -249,12 +260,15 @@ fn assert_outputs_are_scored(family: &str) {
     }
 }
 
+/// Sizes of blocks and maximum tokens per step with a prefix cache.
+const CACHED: [(usize, usize); 3] = [(8, 2048), (16, 11), (32, 2048)];
+
 /// A prefix hit has the same bits as a miss: of a prompt, of a prompt with its answer, and of a part of a prompt.
-fn assert_hits_equal_misses(family: &str) {
+fn assert_hits_equal_misses(family: &str, sizes: &[(usize, usize)]) {
     let golden = family_golden(&family_dir(family));
     let params = greedy(steps(&golden));
     let plain = SchedulerOptions { prefix_caching: false, ..SchedulerOptions::default() };
-    for (block_size, max_batch_tokens) in [(8, 2048), (16, 11), (32, 2048)] {
+    for &(block_size, max_batch_tokens) in sizes {
         let at = format!("{family}, blocks of {block_size}, chunks of {max_batch_tokens}");
         let options = |scheduler| Options { block_size, scheduler, ..one_by_one() };
         let caching = SchedulerOptions { prefix_caching: true, max_batch_tokens, ..plain };
@@ -311,6 +325,14 @@ fn assert_swapped_hits_equal_misses(family: &str) {
     let stats = hits.stats();
     assert!(stats.offloaded_blocks > 0, "{family}: no block was moved to the swap space");
     assert!(stats.restored_blocks > 0, "{family}: no block came back from the swap space");
+}
+
+/// Families with windows, shared caches, sinks, latent vectors and states, and one without any of these.
+#[test]
+fn a_prefix_hit_from_the_swap_space_equals_a_miss_in_a_sample_of_families() {
+    for family in ["gemma3", "gemma4-e", "gpt-oss", "olmo2", "deepseek2", "qwen3.5", "granite4"] {
+        assert_swapped_hits_equal_misses(family);
+    }
 }
 
 /// Two workers each have a part of the heads, or a copy of the heads that cannot be divided.
@@ -520,16 +542,31 @@ macro_rules! family_tests {
             }
 
             #[test]
+            fn outputs_do_not_depend_on_a_sample_of_schedules() {
+                let sample = [0, 4, 7].map(|i| (i + super::position($family)) % super::SETUPS);
+                super::assert_same_bits($family, super::KvDtype::Float(super::DType::F32), &sample);
+            }
+
+            #[test]
+            #[ignore = "takes a few seconds; a part of `.ci/run nightly`"]
             fn outputs_do_not_depend_on_scheduling() {
-                let all: Vec<usize> = (0..11).collect();
+                let all: Vec<usize> = (0..super::SETUPS).collect();
                 super::assert_same_bits($family, super::KvDtype::Float(super::DType::F32), &all);
             }
 
-            /// Batches, chunks with drafts, and both kinds of preemption.
             #[test]
+            fn outputs_of_eight_bit_caches_do_not_depend_on_a_sample_of_schedules() {
+                let at = super::position($family);
+                let dtype = [super::KvDtype::Int8, super::KvDtype::Fp8][at % 2];
+                let sample = [0, 2].map(|i| super::EIGHT_BIT_SETUPS[(i + at / 2) % 4]);
+                super::assert_same_bits($family, dtype, &sample);
+            }
+
+            #[test]
+            #[ignore = "takes a few seconds; a part of `.ci/run nightly`"]
             fn outputs_of_eight_bit_caches_do_not_depend_on_scheduling() {
                 for dtype in [super::KvDtype::Int8, super::KvDtype::Fp8] {
-                    super::assert_same_bits($family, dtype, &[0, 6, 7, 9]);
+                    super::assert_same_bits($family, dtype, &super::EIGHT_BIT_SETUPS);
                 }
             }
 
@@ -540,10 +577,17 @@ macro_rules! family_tests {
 
             #[test]
             fn a_prefix_hit_equals_a_miss() {
-                super::assert_hits_equal_misses($family);
+                super::assert_hits_equal_misses($family, &[super::CACHED[super::position($family) % 3]]);
             }
 
             #[test]
+            #[ignore = "takes a second; a part of `.ci/run nightly`"]
+            fn a_prefix_hit_equals_a_miss_in_blocks_of_all_sizes() {
+                super::assert_hits_equal_misses($family, &super::CACHED);
+            }
+
+            #[test]
+            #[ignore = "takes a second; a part of `.ci/run nightly`"]
             fn a_prefix_hit_from_the_swap_space_equals_a_miss() {
                 super::assert_swapped_hits_equal_misses($family);
             }

@@ -160,7 +160,7 @@ fn stays_quantised_on_a_gpu(kind: QuantType) {
     assert!(plain.device().quantised.is_empty() && notes.contains(&format!("{kind}")), "{notes}");
     let weights = |llm: &Llm| llm.device().memory.unwrap().weights;
     assert!(weights(&packed) < weights(&plain), "{} and {}", weights(&packed), weights(&plain));
-    let params = SamplingParams { max_tokens: 12, logprobs: Some(1), ..SamplingParams::default() };
+    let params = SamplingParams { max_tokens: 6, logprobs: Some(1), ..SamplingParams::default() };
     let prompts = ["Once upon a time", "The dog"].map(|text| Prompt::Text(text.into()));
     let outputs = |llm: &mut Llm| {
         let done = llm.generate(&prompts, &params).unwrap();
@@ -194,7 +194,7 @@ fn on_a_gpu_mxfp4_becomes_16_bits() {
     let (kinds, notes) = (widened.device().quantised.clone(), widened.device().notes.join(" "));
     assert!(!kinds.contains(&QuantType::MXFP4), "{kinds:?}");
     assert!(notes.contains("weights in mxfp4 become f16 on the GPU"), "{notes}");
-    let params = SamplingParams { max_tokens: 12, ..SamplingParams::default() };
+    let params = SamplingParams { max_tokens: 4, ..SamplingParams::default() };
     let tokens = |llm: &mut Llm| {
         let done = llm.generate(&[Prompt::Text("Once upon a time".into())], &params).unwrap();
         done.into_iter().next().unwrap().outputs.remove(0).tokens

@@ -1,5 +1,6 @@
 //! Every golden model under memory pressure. All prompts run at once with all decoding methods, in pools that start at
-//! the size of one request. However requests are preempted and restored, each gets the same tokens as alone.
+//! the size of one request. However requests are preempted and restored, each gets the same tokens as alone. `cargo test`
+//! preempts each model in one of three ways, and `.ci/run nightly` in all of them.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -51,7 +52,10 @@ fn outputs(done: &[Completion]) -> Vec<Vec<&[u32]>> {
     done.iter().map(|c| c.outputs.iter().map(|o| o.tokens.as_slice()).collect()).collect()
 }
 
-fn assert_same_as_alone(model: &str) {
+/// The ways to preempt requests.
+const WAYS: [Preemption; 3] = [Preemption::Auto, Preemption::Swap, Preemption::Recompute];
+
+fn assert_same_as_alone(model: &str, ways: &[Preemption]) {
     let files = ModelFiles::directory(golden_dir(model)).unwrap();
     let options = Options {
         dtype: Some(DType::F32),
@@ -65,7 +69,7 @@ fn assert_same_as_alone(model: &str) {
     let block = roomy.kv_layout().block_bytes();
     let alone: Vec<Completion> = requests.iter().flat_map(|r| run(&mut roomy, std::slice::from_ref(r))).collect();
     let fits_one = requests.iter().map(most_blocks).max().unwrap();
-    for preemption in [Preemption::Auto, Preemption::Swap, Preemption::Recompute] {
+    for &preemption in ways {
         let mut preempted = 0;
         let mut swapped = 0;
         let mut hits = 0;
@@ -109,9 +113,18 @@ fn assert_same_as_alone(model: &str) {
 
 macro_rules! pressure_tests {
     ($($name:ident: $model:literal,)*) => {
-        $(#[test]
-        fn $name() {
-            assert_same_as_alone($model);
+        $(mod $name {
+            #[test]
+            fn preempted_in_one_way() {
+                let at = tests::MODELS.iter().position(|model| *model == $model).unwrap();
+                super::assert_same_as_alone($model, &[super::WAYS[at % 3]]);
+            }
+
+            #[test]
+            #[ignore = "takes a few seconds; a part of `.ci/run nightly`"]
+            fn preempted_in_every_way() {
+                super::assert_same_as_alone($model, &super::WAYS);
+            }
         })*
 
         #[test]

@@ -55,6 +55,7 @@ fn page(pages: Pages) -> usize {
 
 #[test]
 fn any_token_goes_to_any_slot_and_padding_is_skipped() {
+    let mut gpus = TARGETS.map(|(target, _)| Gpu::new(target));
     for (heads, head_size, block_size, padding) in
         [(1, 32, 8, 0), (3, 64, 16, 64), (2, 80, 16, 8), (5, 96, 32, 0), (4, 128, 16, 0), (1, 256, 32, 24)]
     {
@@ -63,10 +64,9 @@ fn any_token_goes_to_any_slot_and_padding_is_skipped() {
             // 29 has no divisor in common with the number of slots, so no two tokens share a slot.
             let slots: Vec<i32> =
                 (0..tokens).map(|t| if t % 5 == 3 { -1 } else { (t * 29 + 5) % (4 * block_size as i32) }).collect();
-            for (target, _) in TARGETS {
-                let mut gpu = Gpu::new(target);
+            for gpu in &mut gpus {
                 gpu.seed(seed);
-                write_tokens(&mut gpu, pages, &slots, padding);
+                write_tokens(gpu, pages, &slots, padding);
             }
         }
     }

@@ -16,10 +16,10 @@ const LOOKUPS: [Lookup; 4] = [Lookup::Gather, Lookup::Embed, Lookup::Part, Looku
 
 #[test]
 fn rows_of_any_width_are_looked_up_with_no_more_sectors_than_needed() {
+    let mut gpus = TARGETS.map(|(target, _)| Gpu::new(target));
     for (seed, (count, width)) in (0..).zip([(1, 8), (7, 96), (3, 1032), (4, 2048)]) {
         for (i, lookup) in LOOKUPS.into_iter().enumerate() {
-            for (j, (target, _)) in TARGETS.into_iter().enumerate() {
-                let mut gpu = Gpu::new(target);
+            for (j, gpu) in gpus.iter_mut().enumerate() {
                 gpu.seed(seed);
                 let case = rows(Type::ALL[(i + j + width / 8) % 2], lookup, count, width).case();
                 let report = gpu.run(&case);

@@ -136,9 +136,9 @@ fn ragged_groups_with_codes() {
 #[test]
 fn results_do_not_depend_on_other_tokens() {
     for coded in [None, Some((CodeForm::Int4, 32))] {
-        let run = |tokens: u32, tile: u32, seed: u64| {
+        let mut gpu = Gpu::new("sm_90a");
+        let mut run = |tokens: u32, tile: u32, seed: u64| {
             let plan = ExpertsPlan { tile, ..ExpertsPlan::new(tokens, 2, 4, 0..4) };
-            let mut gpu = Gpu::new("sm_90a");
             gpu.seed(seed);
             let product = product(plan, [160, 320], CLAMPED, coded);
             check(product, Pattern::Random, Data::new(Type::F16, 5), &mut gpu)

@@ -28,6 +28,7 @@ fn any_shape_goes_to_any_slot() {
         (128, 16, 8, 2, 17),
         (256, 8, 2, 1, 3),
     ];
+    let mut gpus = TARGETS.map(|(target, _)| Gpu::new(target));
     for (i, (head_size, block_size, heads, kv_heads, tokens)) in shapes.into_iter().enumerate() {
         for (j, layout) in (0..4).flat_map(|j| LAYOUTS.map(|layout| (j, layout))) {
             let rope = RopeProblem {
@@ -42,7 +43,7 @@ fn any_shape_goes_to_any_slot() {
                 in_place: (i + j) % 3 == 0,
                 seed: j as u64,
             };
-            let mut gpu = Gpu::new(TARGETS[(i + j / 2) % 2].0);
+            let gpu = &mut gpus[(i + j / 2) % 2];
             gpu.seed((i + j) as u64);
             gpu.run(&rope.case());
         }
@@ -65,6 +66,7 @@ fn codes_and_scales_match_the_host() {
         (96, 16, 2, 2, 10),
         (256, 32, 2, 1, 9),
     ];
+    let mut gpus = TARGETS.map(|(target, _)| Gpu::new(target));
     for (i, (head_size, block_size, heads, kv_heads, tokens)) in shapes.into_iter().enumerate() {
         for (j, format) in (0..4).flat_map(|j| [KvFormat::Int8, KvFormat::Fp8].map(|format| (j, format))) {
             let rope = RopeProblem {
@@ -79,7 +81,7 @@ fn codes_and_scales_match_the_host() {
                 in_place: (i + j) % 3 == 0,
                 seed: j as u64,
             };
-            let mut gpu = Gpu::new(TARGETS[(i + j / 2) % 2].0);
+            let gpu = &mut gpus[(i + j / 2) % 2];
             gpu.seed((i + j) as u64);
             gpu.run(&rope.case());
         }
@@ -138,6 +140,7 @@ fn heads_may_be_long_or_rotated_in_part() {
         (32, 24, Pairing::Interleaved),
         (256, 192, Pairing::Halves),
     ];
+    let mut gpus = TARGETS.map(|(target, _)| Gpu::new(target));
     for (i, (head_size, rotated, pairing)) in shapes.into_iter().enumerate() {
         for (j, format) in (0..4).flat_map(|j| KvFormat::ALL.map(|format| (j, format))) {
             let general = HeadOptions { rotated, pairing, value_norm: (i + j) % 2 == 0 };
@@ -153,7 +156,7 @@ fn heads_may_be_long_or_rotated_in_part() {
                 in_place: (i + j) % 3 == 0,
                 seed: j as u64,
             };
-            let mut gpu = Gpu::new(TARGETS[(i + j / 2) % 2].0);
+            let gpu = &mut gpus[(i + j / 2) % 2];
             gpu.seed((i + j) as u64);
             gpu.run(&rope.case());
         }

@@ -114,9 +114,13 @@ fn all_other_models_in_one_batch() {
 
 #[test]
 fn with_activations_in_bf16() {
-    for (model, kv_dtype) in [("qwen3", KvDtype::Int8), ("mistral", KvDtype::Fp8)] {
-        assert_same_scores(model, &one_batch(DType::Bf16, kv_dtype));
-    }
+    assert_same_scores("mistral", &one_batch(DType::Bf16, KvDtype::Fp8));
+}
+
+#[test]
+#[ignore = "takes a few seconds; .ci/run has a step for it"]
+fn with_activations_in_bf16_and_integers() {
+    assert_same_scores("qwen3", &one_batch(DType::Bf16, KvDtype::Int8));
 }
 
 /// Heads of sizes that no golden model has, in decode steps and in prompts of several tiles.
@@ -168,6 +172,7 @@ fn swapped_out_and_in() {
 }
 
 #[test]
+#[ignore = "takes a few seconds; .ci/run has a step for it"]
 fn recomputed() {
     let llm = preempted("llama3-tied", KvDtype::Fp8, Preemption::Recompute);
     assert!(llm.stats().preemptions > 0, "no request was preempted");

@@ -107,18 +107,26 @@ fn assert_scored(
     }
 }
 
-/// Runs all prompts in one batch, each greedily and with three samples. Returns the engine's statistics.
+/// Runs all prompts in one batch. Returns the engine's statistics.
 fn assert_family(family: &str, dtype: DType, options: &Options) -> Stats {
+    assert_every(1, family, dtype, options)
+}
+
+/// Runs every so many of the prompts in one batch, each greedily and with three samples. Returns the engine's statistics.
+fn assert_every(every: usize, family: &str, dtype: DType, options: &Options) -> Stats {
     let golden = family_golden(&committed_dir(family));
     let (record, drift) = record(&golden, dtype);
     let mut llm = load(family, options);
     let mut oracle = load(family, &Options { device: Device::Cpu, ..Options::default() });
     let methods = [SamplingParams { max_tokens: STEPS, ..greedy() }, samples()];
-    let requests =
-        golden.prompts.iter().flat_map(|p| methods.iter().map(|m| (Prompt::Tokens(p.ids.clone()), m.clone())));
+    let requests = golden
+        .prompts
+        .iter()
+        .step_by(every)
+        .flat_map(|p| methods.iter().map(|m| (Prompt::Tokens(p.ids.clone()), m.clone())));
     let mut done = complete(&mut llm, requests).into_iter();
     let (mut compared, is_sensitive) = (Compared::default(), is_sensitive(family));
-    for (p, record) in golden.prompts.iter().zip(&record.prompts) {
+    for (p, record) in golden.prompts.iter().zip(&record.prompts).step_by(every) {
         let at = format!("{family}, {dtype}, {}", p.name);
         let enough = if drift > LARGE_DRIFT { 0 } else { record.greedy_prefix_equal };
         let greedy = done.next().unwrap();
@@ -153,14 +161,14 @@ fn assert_family_in_a_small_pool(family: &str, preemption: Preemption) -> Stats 
     assert_family(family, DType::F16, &options)
 }
 
-/// The second turn of a conversation finds the state at the end of the first one.
-fn assert_states_are_found(family: &str) {
+/// The second turn of a conversation finds the state at the end of the first one. Skips the first prompts.
+fn assert_states_are_found(family: &str, skipped: usize) {
     let golden = family_golden(&committed_dir(family));
     let (_, drift) = record(&golden, DType::F16);
     let mut llm = load(family, &Options { block_size: 8, ..options(DType::F16) });
     let mut oracle = load(family, &Options { device: Device::Cpu, ..Options::default() });
     let mut compared = Compared::default();
-    for p in &golden.prompts {
+    for p in &golden.prompts[skipped..] {
         let mut answer = |prompt: &[u32]| {
             let params = SamplingParams { max_tokens: STEPS, ..greedy() };
             complete(&mut llm, [(Prompt::Tokens(prompt.to_vec()), params)]).remove(0).outputs.remove(0)
@@ -173,13 +181,14 @@ fn assert_states_are_found(family: &str) {
     assert!(llm.stats().hit_tokens > 100, "{family}: {:?}", llm.stats());
 }
 
-/// States are swapped and recomputed, and later prompts find them.
-fn assert_states_are_kept(family: &str) {
+fn assert_states_are_swapped(family: &str) {
     let swapped = assert_family_in_a_small_pool(family, Preemption::Swap);
     assert!(swapped.swapped_in_blocks > 0, "{family}: {swapped:?}");
+}
+
+fn assert_states_are_recomputed(family: &str) {
     let recomputed = assert_family_in_a_small_pool(family, Preemption::Recompute);
     assert!(recomputed.preemptions > 0, "{family}: {recomputed:?}");
-    assert_states_are_found(family);
 }
 
 macro_rules! family_tests {
@@ -190,7 +199,8 @@ macro_rules! family_tests {
             #[test]
             $(#[$often])?
             fn in_one_batch() {
-                assert_family($family, DType::F16, &options(DType::F16));
+                // Prompts of 1, 17 and 100 tokens. The other setups also have prompts of 5 and 33 tokens.
+                assert_every(2, $family, DType::F16, &options(DType::F16));
             }
 
             #[test]
@@ -332,15 +342,28 @@ fn assert_refused(family: &str, options: &Options, reason: &str) {
 }
 
 #[test]
-fn states_of_lfm2_are_kept() {
-    assert_states_are_kept("lfm2");
+fn states_of_lfm2_are_swapped() {
+    assert_states_are_swapped("lfm2");
+}
+
+#[test]
+#[ignore = "takes ten seconds; .ci/run has a step for it"]
+fn states_of_lfm2_are_recomputed() {
+    assert_states_are_recomputed("lfm2");
+}
+
+#[test]
+fn states_of_lfm2_are_found() {
+    assert_states_are_found("lfm2", 3);
 }
 
 #[test]
 #[ignore = "takes a minute; .ci/run has a step for it"]
 fn states_of_other_families_are_kept() {
     for family in ["qwen3.5", "qwen3.5-moe", "qwen3-next", "granite4", "granite4-dense"] {
-        assert_states_are_kept(family);
+        assert_states_are_swapped(family);
+        assert_states_are_recomputed(family);
+        assert_states_are_found(family, 0);
     }
 }
 

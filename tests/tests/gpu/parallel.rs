@@ -22,7 +22,7 @@ fn divided(options: Options, workers: usize) -> Options {
 }
 
 /// Models that always run. The others take a minute.
-const SAMPLE: [&str; 3] = ["llama2", "mistral", "qwen3"];
+const SAMPLE: [&str; 2] = ["llama2", "mistral"];
 
 fn assert_divided(models: impl IntoIterator<Item = &'static str>) {
     for (model, workers) in models.into_iter().flat_map(|model| [(model, 2), (model, 4)]) {
@@ -34,10 +34,7 @@ fn assert_divided(models: impl IntoIterator<Item = &'static str>) {
             continue;
         }
         let setup = Setup { name: "f16, divided", dtype: DType::F16, options, pool_tokens: None };
-        // The first prompts have a single token to several blocks.
-        let mut golden = golden(model);
-        golden.prompts.truncate(3);
-        assert_prompts(model, &setup, &golden);
+        assert_prompts(model, &setup, &short(model));
     }
 }
 
@@ -72,6 +69,7 @@ fn swapped_out_on_four_gpus() {
 }
 
 #[test]
+#[ignore = "takes half a minute; .ci/run has a step for it"]
 fn recomputed_on_two_gpus() {
     assert_preempted("qwen3", 2, Preemption::Recompute, true);
 }
@@ -79,14 +77,15 @@ fn recomputed_on_two_gpus() {
 #[test]
 fn in_bf16_and_with_the_papers_kernel() {
     let options = Options { attention: AttentionKernels::V1, ..divided(options(DType::Bf16), 2) };
-    assert_setup("llama3-tied", &Setup { name: "bf16, divided", dtype: DType::Bf16, options, pool_tokens: None });
+    let setup = Setup { name: "bf16, divided", dtype: DType::Bf16, options, pool_tokens: None };
+    assert_prompts("llama3-tied", &setup, &short("llama3-tied"));
 }
 
 /// Recorded steps of divided models give the same bits as launched ones.
 #[test]
 fn recorded_steps_of_several_gpus_give_the_same_outputs() {
     let golden = golden("llama3");
-    let requests: Vec<_> = golden.prompts.iter().map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
+    let requests: Vec<_> = golden.prompts.iter().take(3).map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
     let answers = [true, false].map(|cuda_graphs| {
         let mut llm = load("llama3", &Options { cuda_graphs, ..divided(options(DType::F16), 2) }, None);
         complete(&mut llm, requests.clone()).into_iter().map(|c| c.outputs).collect::<Vec<_>>()

@@ -1,11 +1,12 @@
-//! Golden models with other kernels, in chunks, preempted, in bf16 and with drafts. In each setup a few models always
-//! run, and together these samples include every model. The other models take minutes and have tests of their own.
+//! Golden models with other kernels, in chunks, preempted, in bf16 and with drafts. In each setup a model or two always
+//! run. Together these samples and the sample of `main.rs` include every model. The other models take minutes and have
+//! tests of their own.
 
 use engine::DType;
 use engine::{AttentionKernels, Options, SchedulerOptions};
-use tests::{MODELS, golden};
+use tests::MODELS;
 
-use crate::{Setup, assert_prompts, assert_setup, options, others};
+use crate::{Setup, assert_prompts, assert_setup, options, others, short};
 
 /// Runs f16 in blocks of 8 and chunks of 13 tokens, with a pool so small that sequences are preempted.
 fn small_pool(name: &'static str, others: Options) -> Setup {
@@ -19,14 +20,13 @@ fn in_both_types(name: &'static str, options: impl Fn(DType) -> Options) -> [Set
     [DType::F16, DType::Bf16].map(setup)
 }
 
-/// Runs the first prompts, which have a single token to several blocks. In a small pool all prompts run, and preempt
-/// each other.
+/// Runs the first prompts. In a small pool all prompts run, and preempt each other.
 fn assert_sample(model: &str, setup: &Setup) {
-    let mut golden = golden(model);
     if setup.pool_tokens.is_none() {
-        golden.prompts.truncate(3);
+        assert_prompts(model, setup, &short(model));
+    } else {
+        assert_setup(model, setup);
     }
-    assert_prompts(model, setup, &golden);
 }
 
 macro_rules! setup_tests {
@@ -56,14 +56,14 @@ macro_rules! setup_tests {
 
         #[test]
         fn every_model_is_in_a_sample() {
-            let sampled = [$($name::SAMPLE),*].concat();
+            let sampled = [&crate::SAMPLE[..], $($name::SAMPLE),*].concat();
             assert!(MODELS.iter().all(|model| sampled.contains(model)), "{sampled:?}");
         }
     };
 }
 
 setup_tests! {
-    chunked_preempted_and_not_recorded("llama3", "opt-bin"):
+    chunked_preempted_and_not_recorded("opt-bin"):
         [small_pool("f16, small pool", Options { cuda_graphs: false, ..options(DType::F16) })];
     multiplied_by_hoppers_kernel("gpt2"):
         in_both_types("Hopper's kernel", |dtype| Options { hopper_from: Some(1), ..options(dtype) });
@@ -76,7 +76,7 @@ setup_tests! {
             options: Options { attention: AttentionKernels::V1, ..options(DType::F16) },
             pool_tokens: None,
         }];
-    with_the_papers_second_kernel_chunked_and_preempted("mistral", "opt-350m-like"):
+    with_the_papers_second_kernel_chunked_and_preempted("mistral"):
         [small_pool("v2, small pool", Options { attention: AttentionKernels::V2, ..options(DType::F16) })];
     in_bf16_with_drafts("llama2", "qwen3"):
         [Setup {

@@ -85,19 +85,27 @@ fn two_groups_in_one_batch() {
     assert_prompts(&options(DType::F16));
 }
 
+fn assert_swapped_out(cuda_graphs: bool) {
+    let scheduler = SchedulerOptions {
+        max_batch_tokens: 13,
+        preemption: Preemption::Swap,
+        prefix_caching: false,
+        ..options(DType::F16).scheduler
+    };
+    let options = Options { block_size: 8, cuda_graphs, scheduler, ..options(DType::F16) };
+    let options = Options { kv_memory: pool(130, &options), ..options };
+    assert!(assert_prompts(&options) > 0);
+}
+
 #[test]
 fn two_groups_swapped_out_in_chunks() {
-    for cuda_graphs in [true, false] {
-        let scheduler = SchedulerOptions {
-            max_batch_tokens: 13,
-            preemption: Preemption::Swap,
-            prefix_caching: false,
-            ..options(DType::F16).scheduler
-        };
-        let options = Options { block_size: 8, cuda_graphs, scheduler, ..options(DType::F16) };
-        let options = Options { kv_memory: pool(130, &options), ..options };
-        assert!(assert_prompts(&options) > 0);
-    }
+    assert_swapped_out(true);
+}
+
+#[test]
+#[ignore = "takes five seconds; .ci/run has a step for it"]
+fn two_groups_swapped_out_in_chunks_and_not_recorded() {
+    assert_swapped_out(false);
 }
 
 #[test]
@@ -106,13 +114,21 @@ fn two_groups_in_bf16_with_drafts() {
     assert_prompts(&Options { block_size: 32, scheduler, ..options(DType::Bf16) });
 }
 
+fn assert_papers_kernels(attention: AttentionKernels) {
+    let options = Options { attention, block_size: 8, ..options(DType::F16) };
+    let options = Options { kv_memory: pool(300, &options), ..options };
+    assert_prompts(&options);
+}
+
 #[test]
-fn two_groups_with_the_papers_kernels() {
-    for attention in [AttentionKernels::V1, AttentionKernels::V2] {
-        let options = Options { attention, block_size: 8, ..options(DType::F16) };
-        let options = Options { kv_memory: pool(300, &options), ..options };
-        assert_prompts(&options);
-    }
+#[ignore = "takes five seconds; .ci/run has a step for it"]
+fn two_groups_with_the_papers_first_kernel() {
+    assert_papers_kernels(AttentionKernels::V1);
+}
+
+#[test]
+fn two_groups_with_the_papers_second_kernel() {
+    assert_papers_kernels(AttentionKernels::V2);
 }
 
 #[test]

@@ -24,6 +24,7 @@ fn rates(curves: &[Curve], beam_record: &BeamRecord) -> Vec<f64> {
 /// Figure 14: beam search gains more over Orca (Oracle) than a single output does, and parallel sampling does not. With
 /// a host as slow as the paper's and as many sequences as fit, beam search gains the paper's factor of 2.3.
 #[test]
+#[ignore = "takes several seconds; a part of `.ci/run nightly`"]
 fn the_gain_grows_with_sharing() {
     let gain_on = |host, max_num_seqs, method: Method, beam_record: &BeamRecord| {
         let usual = |system| Curve::new(0, system, OPT_13B, ALPACA_LIKE, 10.0, &LAB);
@@ -138,6 +139,7 @@ fn recomputing_and_swapping_are_alike_at_the_usual_size() {
 /// On every workload, Orca's memory holds more tokens the more it knows about outputs. Paged memory holds more than any
 /// Orca, and more with smaller blocks. For sustained rates, blocks of 16 are as good as any.
 #[test]
+#[ignore = "takes several seconds; a part of `.ci/run nightly`"]
 fn smaller_blocks_hold_more_tokens_and_gain_little() {
     let lab = Lab { seconds: 40.0, ..LAB };
     for workload in workloads::served().unwrap() {
