@@ -266,7 +266,7 @@ mod tests {
     fn small_work_is_not_shared() {
         let threads = Threads::new(Some(4)).unwrap();
         assert_eq!(threads.parts(1000, 100), 1);
-        assert_eq!(threads.parts(1 << 30, 100), 16);
+        assert_eq!(threads.parts(1 << 30, 100), 8);
         assert_eq!(threads.parts(1 << 30, 3), 3);
     }
 }
