@@ -150,7 +150,7 @@ pub(super) fn decode_kernel(launch: DecodeLaunch, element: ElementType) -> &'sta
         return launch.descriptor(element);
     }
     let size = shape.head_size().to_string();
-    let headed = [element.label(), size.as_str()];
+    let headed = [kv_element::label(element, shape.pages().format), size.as_str()];
     instances::<paged_attention_capped>(&headed).next().unwrap_or_else(|| unreachable!("a capped shape has kernels"))
 }
 
