@@ -280,8 +280,9 @@ impl HeadOptions {
     /// Returns the kernel call with these options and arguments, for this element type and cache format.
     pub fn call(self, element: ElementType, format: KvFormat, args: rope_and_cache) -> KernelCall {
         let rope_and_cache { qkv, query, cache, angles, positions, slots, query_norm, key_norm, eps, .. } = args;
-        let rope_and_cache { tokens, qkv_stride, query_stride, heads, kv_heads, head_size, block_size, padding, .. } =
-            args;
+        let rope_and_cache {
+            tokens, qkv_stride, query_stride, heads, kv_heads, head_size, block_size, padding, ..
+        } = args;
         let HeadOptions { rotated, pairing, value_norm } = self;
         let args = general_rope_and_cache {
             qkv,

@@ -260,7 +260,8 @@ pub unsafe fn paged_latent_attention<T: KvElement, const D: u32>(
 ) {
     let batch = Batch { query, query_stride, tables, table_starts, query_starts, contexts, sequences, group };
     let (sinks, softcap) = (core::ptr::null(), Softcap::NONE);
-    let args = Arguments { output, batch, cache, sinks, kv_heads: 1, block_size, padding: 0, window: 0, scale, softcap };
+    let args =
+        Arguments { output, batch, cache, sinks, kv_heads: 1, block_size, padding: 0, window: 0, scale, softcap };
     // SAFETY: this kernel's contract is the function's.
     unsafe { attend::<T, D, false>(args) };
 }
