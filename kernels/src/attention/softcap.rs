@@ -22,8 +22,8 @@ impl Softcap {
     /// A placeholder for kernels without a softcap.
     pub const NONE: Softcap = Softcap { inner: 0.0, outer: 0.0 };
 
-    /// Creates the softcap of products that `scale` multiplies. For codes it includes [`key_factor`](crate::kv_element::key_factor()).
-    /// `cap` is above 0.
+    /// Creates the softcap of products that `scale` multiplies. For codes it includes
+    /// [`key_factor`](crate::kv_element::key_factor()). `cap` is above 0.
     #[cfg(not(target_arch = "nvptx64"))]
     pub const fn new(scale: f32, cap: f32) -> Softcap {
         Softcap { inner: 2.0 * LOG2_E * scale / cap, outer: 2.0 * cap * LOG2_E }

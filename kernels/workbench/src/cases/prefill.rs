@@ -14,11 +14,13 @@ use crate::paged::{PagedProblem, PagedSequence, PagedShape};
 /// Returns the cases of prefill attention for a target. Hopper has an additional kernel.
 pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
     let has_hopper = target == "sm_90a";
-    let every = Type::ALL.into_iter().flat_map(|ty| {
-        let plain = HEAD_SIZES.map(|size| (ty, KvFormat::Plain, size)).into_iter();
-        plain.chain(coded_heads().map(move |(format, size)| (ty, format, size)))
-    });
-    let capped = every.clone().filter(|(.., size)| CAPPED_HEAD_SIZES.contains(size));
+    let every = || {
+        Type::ALL.into_iter().flat_map(|ty| {
+            let plain = HEAD_SIZES.map(|size| (ty, KvFormat::Plain, size)).into_iter();
+            plain.chain(coded_heads().map(move |(format, size)| (ty, format, size)))
+        })
+    };
+    let capped = every().filter(|(.., size)| CAPPED_HEAD_SIZES.contains(size));
     match scale {
         Scale::Small => {
             let spans = [PagedSequence { new: 40, context: 40 }, PagedSequence { new: 9, context: 70 }];
@@ -35,7 +37,7 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
             let latent = Type::ALL.into_iter().flat_map(|ty| {
                 LATENT_SIZES.map(|size| PagedShape { kv_heads: 1, ..shape((ty, KvFormat::Plain, size)) })
             });
-            let every = every.map(shape).chain(latent);
+            let every = every().map(shape).chain(latent);
             every.flat_map(|shape| kernels_for(shape, &spans, has_hopper)).chain(capped).collect()
         }
         // A prompt of 8k tokens, with as many heads as make 4,096 elements. Then other problems of engines, at head
@@ -51,7 +53,7 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
                 window: 0,
                 format,
             };
-            let all = every.map(|(ty, format, size)| (shape(ty, format, 4096 / size, size), long.clone()));
+            let all = every().map(|(ty, format, size)| (shape(ty, format, 4096 / size, size), long.clone()));
             let grouped = PagedShape { kv_heads: 8, ..shape(Type::Bf16, KvFormat::Plain, 32, 128) };
             let others = [
                 (grouped, long.clone()),
