@@ -92,7 +92,7 @@ fn a_prompt_is_moved_with_no_more_sectors_than_needed() {
     for (head_size, format) in [64, 128].into_iter().flat_map(|size| KvFormat::ALL.map(|format| (size, format))) {
         for (rotate, (target, _)) in [false, true].into_iter().flat_map(|rotate| TARGETS.map(|target| (rotate, target)))
         {
-            let pages = Pages { heads: 2, head_size, block_size: 16, format, padding: 1 };
+            let pages = Pages { heads: 2, head_size, block_size: 16, format, padding: 0 };
             let slots: Vec<i32> = (0..TOKENS as i32).collect();
             let layout = Layout::Quire;
             let rope = RopeProblem {

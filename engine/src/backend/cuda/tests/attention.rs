@@ -302,7 +302,7 @@ fn caches_of_eight_bits() {
 /// Gemma 4's pattern with a third size of heads. A page that all sizes divide would be too large.
 #[test]
 fn blocks_of_eight_bits_have_padding() {
-    let layers = [WIDE[0], WIDE[1], WIDE[2], (4, 1, 128, None, 3)];
+    let layers = [WIDE[0], WIDE[1], WIDE[2], (4, 1, 96, None, 3)];
     for kv_dtype in [KvDtype::Int8, KvDtype::Fp8] {
         let case = Case::new(&layers);
         let options = Options { kv_dtype: Some(kv_dtype), ..case.options.clone() };
@@ -311,7 +311,7 @@ fn blocks_of_eight_bits_have_padding() {
         let tokens = |group: usize| 2 * layout.groups[group].heads * (layout.groups[group].head_dim + 2);
         assert!((0..3).any(|group| layout.layer_bytes(group) > BLOCK * tokens(group)), "{layout:?}");
         check_layout(&layout).unwrap();
-        assert_case(&case, if kv_dtype == KvDtype::Int8 { 6e-2 } else { 0.4 });
+        assert_case(&case, if kv_dtype == KvDtype::Int8 { 9e-2 } else { 0.5 });
     }
 }
 
