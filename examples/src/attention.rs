@@ -275,6 +275,7 @@ fn engine_rung(gpu: &mut Gpu, problem: &PagedProblem) -> Result<(Buffer<u16>, La
         kv_heads: problem.shape.kv_heads,
         group: problem.shape.heads / problem.shape.kv_heads,
         block_size: BLOCK_SIZE,
+        padding: 0,
         rows: decode.rows(),
         window: 0,
         scale: problem.shape.scale(),

@@ -92,7 +92,7 @@ pub unsafe fn reshape_and_cache(
     head_size: u32,
     block_size: u32,
 ) {
-    let pages = Pages { heads, head_size, block_size, format: KvFormat::Plain };
+    let pages = Pages { heads, head_size, block_size, format: KvFormat::Plain, padding: 0 };
     let thread = thread::thread_idx_x();
     let token = thread::block_idx_x() * WRITE_TOKENS + thread % WRITE_TOKENS;
     let vector = thread::block_idx_y() * WRITE_VECTORS + thread / WRITE_TOKENS;
@@ -241,7 +241,7 @@ mod tests {
 
     use crate::registry::shipped;
 
-    const PAGES: Pages = Pages { heads: 8, head_size: 128, block_size: 16, format: KvFormat::Plain };
+    const PAGES: Pages = Pages { heads: 8, head_size: 128, block_size: 16, format: KvFormat::Plain, padding: 0 };
 
     #[test]
     fn kernels_are_compiled_for_their_block_size() {
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(write_shape(PAGES, 4096).grid, [512, 4, 1]);
         assert_eq!(write_shape(PAGES, 1).grid, [1, 4, 1]);
         assert_eq!(
-            write_shape(Pages { heads: 1, head_size: 80, block_size: 16, format: KvFormat::Plain }, 9).grid,
+            write_shape(Pages { heads: 1, head_size: 80, block_size: 16, format: KvFormat::Plain, padding: 0 }, 9).grid,
             [2, 1, 1]
         );
         assert_eq!(copy_shape(PAGES.page_vectors(), 3, 32).grid, [3, 4, 32]);

@@ -192,6 +192,12 @@ macro_rules! with_kv_element {
     };
 }
 
+/// Returns the [`KvElement::KEY_FACTOR`] of a type.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn key_factor(element: ElementType, format: KvFormat) -> f32 {
+    with_kv_element!(element, format, T => <T as KvElement>::KEY_FACTOR)
+}
+
 /// Returns the name of a [`KvElement`] in kernel names and labels.
 pub const fn label(element: ElementType, format: KvFormat) -> &'static str {
     match (element, format) {

@@ -90,6 +90,8 @@ pub struct Pages {
     pub block_size: u32,
     /// The storage format of the elements.
     pub format: KvFormat,
+    /// Unused vectors at the end of a page.
+    pub padding: u32,
 }
 
 impl Pages {
@@ -114,7 +116,7 @@ impl Pages {
     /// Returns the number of vectors in a page.
     #[inline(always)]
     pub const fn page_vectors(self) -> u32 {
-        2 * self.token_vectors() * self.block_size + self.heads * self.scale_vectors()
+        2 * self.token_vectors() * self.block_size + self.heads * self.scale_vectors() + self.padding
     }
 
     /// Returns the index of a vector in a layer's cache: chunk `chunk` of `head`'s keys or values (`part`), for the
@@ -152,7 +154,7 @@ mod tests {
     use super::*;
     use std::vec;
 
-    const PAGES: Pages = Pages { heads: 3, head_size: 80, block_size: 16, format: KvFormat::Plain };
+    const PAGES: Pages = Pages { heads: 3, head_size: 80, block_size: 16, format: KvFormat::Plain, padding: 0 };
 
     #[test]
     fn every_element_has_its_own_index() {
@@ -176,7 +178,7 @@ mod tests {
     #[test]
     fn codes_and_scales_fill_a_page() {
         for block_size in [8, 16, 32] {
-            let pages = Pages { heads: 3, head_size: 96, block_size, format: KvFormat::Int8 };
+            let pages = Pages { heads: 3, head_size: 96, block_size, format: KvFormat::Int8, padding: 0 };
             let (mut seen, mut count) = (vec![false; 2 * pages.page_vectors() as usize * 16], 0);
             let mut take = |at: usize| {
                 assert!(!std::mem::replace(&mut seen[at], true), "{at} is used twice");
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn codes_of_elements_eight_apart_are_adjacent() {
-        let pages = Pages { heads: 1, head_size: 64, block_size: 16, format: KvFormat::Fp8 };
+        let pages = Pages { heads: 1, head_size: 64, block_size: 16, format: KvFormat::Fp8, padding: 0 };
         let at = |element| pages.element(0, 0, KeyOrValue::Key, element, 3);
         assert_eq!([0, 8, 1, 9, 15].map(|e| at(e) - at(0)), [0, 1, 2, 3, 15]);
         assert_eq!(at(16) - at(0), 16 * 16, "the next chunk follows this chunk of all tokens");
@@ -223,7 +225,7 @@ mod tests {
 
     #[test]
     fn large_caches_do_not_overflow() {
-        let pages = Pages { heads: 128, head_size: 256, block_size: 64, format: KvFormat::Plain };
+        let pages = Pages { heads: 128, head_size: 256, block_size: 64, format: KvFormat::Plain, padding: 0 };
         let last = pages.element(200_000, 127, KeyOrValue::Value, 255, 63);
         assert_eq!(last as u64 + 1, 200_001 * u64::from(pages.page_vectors()) * u64::from(VECTOR));
     }

@@ -53,7 +53,7 @@ pub const fn page_head_size(head_size: u32) -> u32 {
     if is_latent(head_size) { head_size / 2 } else { head_size }
 }
 
-/// Head sizes that the kernels with a softcap support, with a 16-bit cache.
+/// Head sizes that the kernels with a softcap support.
 pub const CAPPED_HEAD_SIZES: [u32; 3] = [32, 128, 256];
 
 /// Returns every combination of an 8-bit format and a head size.
@@ -156,10 +156,10 @@ impl AttentionShape {
     /// Returns the same heads and blocks for scores with a softcap.
     ///
     /// # Errors
-    /// [`UnsupportedShape::Capped`] if no kernel for this head size and format has a softcap.
+    /// [`UnsupportedShape::Capped`] if no kernel for this head size has a softcap.
     pub fn with_softcap(self) -> Result<AttentionShape, UnsupportedShape> {
-        if self.format.is_coded() || !CAPPED_HEAD_SIZES.contains(&self.head_size) {
-            return Err(UnsupportedShape::Capped(self.head_size, self.format));
+        if !CAPPED_HEAD_SIZES.contains(&self.head_size) {
+            return Err(UnsupportedShape::Capped(self.head_size));
         }
         Ok(AttentionShape { is_capped: true, ..self })
     }
@@ -187,7 +187,7 @@ impl AttentionShape {
     /// Returns the shape of one layer's pages.
     pub const fn pages(self) -> Pages {
         let AttentionShape { kv_heads: heads, head_size, block_size, format, .. } = self;
-        Pages { heads, head_size: page_head_size(head_size), block_size, format }
+        Pages { heads, head_size: page_head_size(head_size), block_size, format, padding: 0 }
     }
 }
 
@@ -200,8 +200,8 @@ pub enum UnsupportedShape {
     LatentSize(u32, u32),
     /// The block size is not in [`BLOCK_SIZES`].
     BlockSize(u32),
-    /// No kernel has a softcap for this head size and cache format.
-    Capped(u32, KvFormat),
+    /// No kernel has a softcap for this head size.
+    Capped(u32),
     /// The query heads do not divide evenly among the key/value heads.
     Heads {
         /// Query heads.
@@ -223,11 +223,11 @@ impl fmt::Display for UnsupportedShape {
             UnsupportedShape::BlockSize(size) => {
                 write!(f, "attention cannot read blocks of {size} tokens; supported block sizes: {BLOCK_SIZES:?}")
             }
-            UnsupportedShape::Capped(size, format) => {
+            UnsupportedShape::Capped(size) => {
                 write!(
                     f,
-                    "attention with a softcap has no kernels for head size {size} and a cache in {format}; it needs a \
-                     16-bit cache and one of these head sizes: {CAPPED_HEAD_SIZES:?}"
+                    "attention with a softcap has no kernels for head size {size}; supported head sizes: \
+                     {CAPPED_HEAD_SIZES:?}"
                 )
             }
             UnsupportedShape::Heads { heads, kv_heads } => {

@@ -4,7 +4,7 @@ use cuda_std::float::GpuFloat;
 
 use super::LOG2_E;
 
-/// A softcap of a 16-bit cache's scores: `cap tanh(scale x / cap)` for a product `x` of query and key.
+/// A softcap of scores: `cap tanh(scale x / cap)` for a product `x` of query and key.
 ///
 /// With `tanh(u) = 1 - 2 / (1 + e^(2u))`, the score as a power of two is `outer (1/2 - 1 / (1 + 2^(inner x)))`. A softmax
 /// is the same if all scores are lower by `outer / 2`. Kernels therefore compute only `-1 / (1 + 2^(inner x))` for each
@@ -22,7 +22,8 @@ impl Softcap {
     /// A placeholder for kernels without a softcap.
     pub const NONE: Softcap = Softcap { inner: 0.0, outer: 0.0 };
 
-    /// Creates the softcap of products that `scale` multiplies. `cap` is above 0.
+    /// Creates the softcap of products that `scale` multiplies. For codes it includes
+    /// [`key_factor`](crate::kv_element::key_factor()). `cap` is above 0.
     #[cfg(not(target_arch = "nvptx64"))]
     pub const fn new(scale: f32, cap: f32) -> Softcap {
         Softcap { inner: 2.0 * LOG2_E * scale / cap, outer: 2.0 * cap * LOG2_E }

@@ -86,6 +86,7 @@ pub unsafe fn general_rope_and_cache<T: KvElement>(
     kv_heads: u32,
     head_size: u32,
     block_size: u32,
+    padding: u32,
     rotated: u32,
     pairing: u32,
 ) {
@@ -97,7 +98,7 @@ pub unsafe fn general_rope_and_cache<T: KvElement>(
     let token = thread::block_idx_x() * TOKENS + lane % TOKENS;
     let is_here = token < tokens;
     let is_value = number >= heads + kv_heads;
-    let pages = Pages { heads: kv_heads, head_size, block_size, format: T::FORMAT };
+    let pages = Pages { heads: kv_heads, head_size, block_size, format: T::FORMAT, padding };
     // SAFETY: every access is below `tokens` and within the head. Slots are within the cache and positions within the
     // table, by this kernel's contract. All lanes of the warp have the same head, so they take the same branches to the
     // shuffles.
@@ -279,7 +280,9 @@ impl HeadOptions {
     /// Returns the kernel call with these options and arguments, for this element type and cache format.
     pub fn call(self, element: ElementType, format: KvFormat, args: rope_and_cache) -> KernelCall {
         let rope_and_cache { qkv, query, cache, angles, positions, slots, query_norm, key_norm, eps, .. } = args;
-        let rope_and_cache { tokens, qkv_stride, query_stride, heads, kv_heads, head_size, block_size, .. } = args;
+        let rope_and_cache {
+            tokens, qkv_stride, query_stride, heads, kv_heads, head_size, block_size, padding, ..
+        } = args;
         let HeadOptions { rotated, pairing, value_norm } = self;
         let args = general_rope_and_cache {
             qkv,
@@ -299,6 +302,7 @@ impl HeadOptions {
             kv_heads,
             head_size,
             block_size,
+            padding,
             rotated,
             pairing: pairing as u32,
         };

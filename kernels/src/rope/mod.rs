@@ -114,7 +114,7 @@ pub const fn floor_bytes(tokens: u64, heads: u64, pages: Pages) -> u64 {
 ///
 /// - `qkv`: `[tokens][heads + 2 * kv_heads][head_size]`, rows `qkv_stride` vectors apart.
 /// - `query`: `[tokens][heads][head_size]`, rows `query_stride` vectors apart. May be `qkv` with its stride.
-/// - `cache`: the layer's pages.
+/// - `cache`: the layer's pages, with `padding` unused vectors at the end of each.
 /// - `slots`: `block * block_size + offset` for each token. A negative slot is padding, whose key and value are not
 ///   stored.
 /// - `angles`: `[positions][head_size]`. Row `p` has the cosines of half a head, then the sines. Null for no rotation.
@@ -143,6 +143,7 @@ pub unsafe fn rope_and_cache<T: KvElement>(
     kv_heads: u32,
     head_size: u32,
     block_size: u32,
+    padding: u32,
 ) {
     let rows = FusedRows {
         qkv,
@@ -158,7 +159,7 @@ pub unsafe fn rope_and_cache<T: KvElement>(
         query_stride,
         heads,
     };
-    let pages = Pages { heads: kv_heads, head_size, block_size, format: T::FORMAT };
+    let pages = Pages { heads: kv_heads, head_size, block_size, format: T::FORMAT, padding };
     // SAFETY: this kernel has the contract of the function.
     unsafe { rotate_and_write::<T::Element, _>(rows, pages, T::writer(pages, cache)) };
 }

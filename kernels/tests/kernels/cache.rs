@@ -59,7 +59,7 @@ fn any_token_goes_to_any_slot_and_padding_is_skipped() {
     for (heads, head_size, block_size, padding) in
         [(1, 32, 8, 0), (3, 64, 16, 64), (2, 80, 16, 8), (5, 96, 32, 0), (4, 128, 16, 0), (1, 256, 32, 24)]
     {
-        let pages = Pages { heads, head_size, block_size, format: KvFormat::Plain };
+        let pages = Pages { heads, head_size, block_size, format: KvFormat::Plain, padding: 0 };
         for (tokens, seed) in [(1, 0), (7, 1), (8, 2), (29, 3)] {
             // 29 has no divisor in common with the number of slots, so no two tokens share a slot.
             let slots: Vec<i32> =
@@ -76,7 +76,7 @@ fn any_token_goes_to_any_slot_and_padding_is_skipped() {
 fn a_prompt_is_written_with_no_more_sectors_than_needed() {
     let slots: Vec<i32> = (0..64).collect();
     for (target, _) in TARGETS {
-        let pages = Pages { heads: 4, head_size: 128, block_size: 16, format: KvFormat::Plain };
+        let pages = Pages { heads: 4, head_size: 128, block_size: 16, format: KvFormat::Plain, padding: 0 };
         let report = write_tokens(&mut Gpu::new(target), pages, &slots, 0);
         assert!(report.total.sector_ratio() <= 1.05, "{}", report.total.sector_ratio());
     }
@@ -106,7 +106,7 @@ impl Cache {
 
 fn caches() -> [Cache; 3] {
     let cache = |heads, head_size, block_size, layers, blocks| Cache {
-        pages: Pages { heads, head_size, block_size, format: KvFormat::Plain },
+        pages: Pages { heads, head_size, block_size, format: KvFormat::Plain, padding: 0 },
         layers,
         blocks,
     };
@@ -166,7 +166,7 @@ fn blocks_are_copied_and_swapped_in_all_layers() {
 
 #[test]
 fn a_slot_outside_of_the_cache_is_a_fault_that_names_the_line() {
-    let pages = Pages { heads: 1, head_size: 32, block_size: 8, format: KvFormat::Plain };
+    let pages = Pages { heads: 1, head_size: 32, block_size: 8, format: KvFormat::Plain, padding: 0 };
     let mut gpu = Gpu::new("sm_80");
     let rows = elements(1, 32);
     let cache = elements(3, page(pages));

@@ -1,5 +1,6 @@
 //! Attention over 8-bit caches, against plain attention in `f64` over the decoded numbers.
 
+use kernels::attention::CAPPED_HEAD_SIZES;
 use workbench::number::Type;
 use workbench::paged::{PagedProblem, PagedShape};
 
@@ -61,6 +62,34 @@ fn prefill_in_every_head_size_block_size_and_group() {
         for (i, format) in CODES.into_iter().enumerate() {
             let ty = Type::ALL[(seed + i) % 2];
             prefill::check(&PagedProblem::new(PagedShape { ty, format, ..shape }, &spans, 2, seed as u64), 0);
+        }
+    }
+}
+
+/// Kernels that ignored the padding would read other tokens.
+#[test]
+fn padding_after_blocks_is_skipped() {
+    let mut gpus = decode::targets();
+    for (i, (format, head_size)) in CODES.into_iter().flat_map(|format| [(format, 64), (format, 512)]).enumerate() {
+        let shape = PagedShape { format, ..decode::shape(Type::ALL[i % 2], 6, 3, head_size, 16, 40) };
+        let problem = PagedProblem::decode(shape, &[5, 300, 90], 0, 3).with_padding(1 + 16 * i as u32);
+        decode::check_problem(&mut gpus, &problem, 3);
+        let problem = PagedProblem::new(shape, &[span(40, 200), span(3, 60)], 0, 5).with_padding(1 + 16 * i as u32);
+        prefill::check(&problem, 0);
+    }
+}
+
+#[test]
+fn softcaps_apply_to_scaled_scores() {
+    let mut gpus = decode::targets();
+    for (i, (format, head_size)) in CODES.into_iter().flat_map(|f| CAPPED_HEAD_SIZES.map(|size| (f, size))).enumerate()
+    {
+        for (ty, cap) in [(Type::ALL[i % 2], 0.5), (Type::ALL[(i + 1) % 2], 20.0)] {
+            let shape = PagedShape { format, ..decode::shape(ty, 6, 2, head_size, 8 << (i % 3), [0, 25][i % 2]) };
+            let problem = PagedProblem::decode(shape, &[1, 300, 33], 0, 4).with_softcap(cap);
+            decode::check_problem(&mut gpus, &problem, 5);
+            let problem = PagedProblem::new(shape, &[span(50, 50), span(33, 140)], 0, 4).with_softcap(cap);
+            prefill::check(&if i % 3 == 0 { problem.with_sinks() } else { problem }, 0);
         }
     }
 }

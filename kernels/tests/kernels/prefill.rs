@@ -71,6 +71,7 @@ fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32, hopper: bool) -> Re
         kv_heads,
         group: heads / kv_heads,
         block_size,
+        padding: problem.padding,
         window,
         scale: problem.shape.scale(),
     };

@@ -34,7 +34,7 @@ fn any_shape_goes_to_any_slot() {
             let rope = RopeProblem {
                 ty: Type::ALL[(i + j) % 2],
                 heads,
-                pages: Pages { heads: kv_heads, head_size, block_size, format: KvFormat::Plain },
+                pages: Pages { heads: kv_heads, head_size, block_size, format: KvFormat::Plain, padding: 0 },
                 layout,
                 slots: scattered(tokens, block_size),
                 norm: j & 1 != 0,
@@ -72,7 +72,7 @@ fn codes_and_scales_match_the_host() {
             let rope = RopeProblem {
                 ty: Type::ALL[(i + j) % 2],
                 heads,
-                pages: Pages { heads: kv_heads, head_size, block_size, format },
+                pages: Pages { heads: kv_heads, head_size, block_size, format, padding: 3 },
                 layout: Layout::Quire,
                 slots: scattered(tokens, block_size),
                 norm: j & 1 != 0,
@@ -94,7 +94,7 @@ fn a_prompt_is_moved_with_no_more_sectors_than_needed() {
     for (head_size, format) in [64, 128].into_iter().flat_map(|size| KvFormat::ALL.map(|format| (size, format))) {
         for (rotate, (target, _)) in [false, true].into_iter().flat_map(|rotate| TARGETS.map(|target| (rotate, target)))
         {
-            let pages = Pages { heads: 2, head_size, block_size: 16, format };
+            let pages = Pages { heads: 2, head_size, block_size: 16, format, padding: 0 };
             let slots: Vec<i32> = (0..TOKENS as i32).collect();
             let layout = Layout::Quire;
             let rope = RopeProblem {
@@ -147,7 +147,7 @@ fn heads_may_be_long_or_rotated_in_part() {
             let rope = RopeProblem {
                 ty: Type::ALL[(i + j) % 2],
                 heads: 3,
-                pages: Pages { heads: 2, head_size, block_size: [8, 16, 32][i % 3], format },
+                pages: Pages { heads: 2, head_size, block_size: [8, 16, 32][i % 3], format, padding: i as u32 % 2 },
                 layout: Layout::Quire,
                 slots: scattered(9 + i as i32, [8, 16, 32][i % 3]),
                 norm: j & 1 != 0,

@@ -43,7 +43,7 @@ impl PagedShape {
     /// Returns the shape of a layer's pages.
     pub fn pages(&self) -> Pages {
         let head_size = page_head_size(self.head_size);
-        Pages { heads: self.kv_heads, head_size, block_size: self.block_size, format: self.format }
+        Pages { heads: self.kv_heads, head_size, block_size: self.block_size, format: self.format, padding: 0 }
     }
 
     /// Returns the shape for the kernels.
@@ -101,6 +101,8 @@ pub struct PagedProblem {
     pub sinks: Option<Vec<f32>>,
     /// The softcap of scores.
     pub softcap: Option<f32>,
+    /// Unused vectors at the end of each page.
+    pub padding: u32,
 }
 
 impl PagedProblem {
@@ -152,6 +154,7 @@ impl PagedProblem {
             cached,
             sinks: None,
             softcap: None,
+            padding: 0,
         }
     }
 
@@ -165,6 +168,11 @@ impl PagedProblem {
     /// Gives the scores a softcap.
     pub fn with_softcap(self, cap: f32) -> PagedProblem {
         PagedProblem { softcap: Some(cap), ..self }
+    }
+
+    /// Adds unused vectors to the end of each page.
+    pub fn with_padding(self, padding: u32) -> PagedProblem {
+        PagedProblem { padding, ..self }
     }
 
     /// Returns the shape for the kernels, with the problem's softcap.
@@ -201,7 +209,7 @@ impl PagedProblem {
         if !format.is_coded() {
             return self.pages().into_iter().flat_map(u16::to_le_bytes).collect();
         }
-        let pages = self.shape.pages();
+        let pages = Pages { padding: self.padding, ..self.shape.pages() };
         let mut cache = vec![0; 16 * (self.blocks * pages.page_vectors()) as usize];
         for (part, elements) in [(KeyOrValue::Key, &self.keys), (KeyOrValue::Value, &self.values)] {
             for (index, head) in (0..).zip(elements.chunks_exact(head_size as usize)) {
@@ -215,7 +223,7 @@ impl PagedProblem {
 
     /// Returns the cache of a 16-bit problem in the layout of [`kernels::layout`].
     pub fn pages(&self) -> Vec<u16> {
-        let pages = self.shape.pages();
+        let pages = Pages { padding: self.padding, ..self.shape.pages() };
         let mut cache = vec![0; (self.blocks * pages.page_vectors() * 8) as usize];
         self.place(|block, offset, head, element, key, value| {
             cache[pages.element(block, head, KeyOrValue::Key, element, offset)] = key;

@@ -10,6 +10,7 @@
 
 mod beams;
 mod drafts;
+mod eight_bit_families;
 mod eight_bits;
 mod families;
 mod parallel;

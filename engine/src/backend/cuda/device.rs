@@ -150,7 +150,7 @@ pub(super) fn decode_kernel(launch: DecodeLaunch, element: ElementType) -> &'sta
         return launch.descriptor(element);
     }
     let size = shape.head_size().to_string();
-    let headed = [element.label(), size.as_str()];
+    let headed = [kv_element::label(element, shape.pages().format), size.as_str()];
     instances::<paged_attention_capped>(&headed).next().unwrap_or_else(|| unreachable!("a capped shape has kernels"))
 }
 
@@ -260,6 +260,8 @@ fn kernels(wanted: Wanted<'_>, target: &str) -> Vec<&'static Descriptor> {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+    use kernels::layout::KvFormat;
+
     use super::*;
 
     #[test]
@@ -306,5 +308,8 @@ mod tests {
         assert_eq!(attention(&[capped]), ["paged_prefill_capped_f16_128"]);
         let name = |shape| decode_kernel(DecodeLaunch::new(shape, 1), ElementType::F16).name;
         assert_eq!([capped, heads(64)].map(name), ["paged_attention_capped_f16_128_8", "paged_attention_f16_64_8"]);
+        let coded = capped.with_format(KvFormat::Fp8);
+        assert_eq!(attention(&[coded]), ["paged_prefill_capped_f16fp8_128"]);
+        assert_eq!(name(coded), "paged_attention_capped_f16fp8_128_8");
     }
 }

@@ -121,8 +121,7 @@ fn has_long_rows(decoder: &DecoderConfig) -> bool {
 /// [for this worker](Shard::config).
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no kernel supports the heads of a layer together with the softcap and the type of keys and
-/// values.
+/// [`Error::Unsupported`] if no kernel supports the heads of a layer, their softcap, or latent vectors in 8 bits.
 pub(super) fn layer_shapes(
     config: &ModelConfig,
     shard: Shard,

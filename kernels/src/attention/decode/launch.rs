@@ -19,7 +19,8 @@ use crate::layout::{KvFormat, VECTOR};
 use crate::{
     attention::{with_constant, with_head_size},
     element::ElementType,
-    with_element, with_kv_element,
+    kv_element::key_factor,
+    with_kv_element,
 };
 
 /// Returns the warps per block.
@@ -147,9 +148,10 @@ impl DecodeLaunch {
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn capped_call(self, element: ElementType, args: paged_attention, cap: f32) -> KernelCall {
         let paged_attention { output, query, cache, tables, table_starts, query_starts, plan, partials, .. } = args;
-        let paged_attention { arrivals, sinks, query_stride, kv_heads, group, block_size, rows, window, scale, .. } =
-            args;
-        let Softcap { inner, outer } = Softcap::new(scale, cap);
+        let paged_attention { arrivals, sinks, query_stride, kv_heads, group, block_size, padding, rows, .. } = args;
+        let paged_attention { window, scale, .. } = args;
+        let format = self.shape.pages().format;
+        let Softcap { inner, outer } = Softcap::new(scale * key_factor(element, format), cap);
         let args = paged_attention_capped {
             output,
             query,
@@ -165,12 +167,13 @@ impl DecodeLaunch {
             kv_heads,
             group,
             block_size,
+            padding,
             rows,
             window,
             inner,
             outer,
         };
-        with_element!(element, T => {
+        with_kv_element!(element, format, T => {
             with_constant!(self.shape.head_size(), D => args.instance::<T, D, 8>(), 32 128 256)
         })
     }
@@ -267,6 +270,7 @@ mod tests {
         kv_heads: 0,
         group: 0,
         block_size: 0,
+        padding: 0,
         rows: 0,
         window: 0,
         scale: 0.0,

@@ -152,6 +152,7 @@ struct Arguments {
     kv_heads: u32,
     group: u32,
     block_size: u32,
+    padding: u32,
     rows: u32,
     window: u32,
     scale: f32,
@@ -163,7 +164,8 @@ struct Arguments {
 ///
 /// - `output`: `[tokens][heads][D]`.
 /// - `query`: the same, but tokens are `query_stride` elements apart.
-/// - `cache`: the layer's pages, with `kv_heads` heads and `block_size` tokens. `group` query heads share each KV head.
+/// - `cache`: the layer's pages, with `kv_heads` heads and `block_size` tokens, and `padding` unused vectors at the end.
+///   `group` query heads share each KV head.
 /// - `tables`: all block tables, each long enough for its sequence.
 /// - `table_starts`: the start of each sequence's table.
 /// - `query_starts`: `[sequences + 1]`. Sequence s has query tokens `query_starts[s] .. query_starts[s + 1]`: at least
@@ -204,6 +206,7 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     kv_heads: u32,
     group: u32,
     block_size: u32,
+    padding: u32,
     rows: u32,
     window: u32,
     scale: f32,
@@ -223,6 +226,7 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
         kv_heads,
         group,
         block_size,
+        padding,
         rows,
         window,
         scale,
@@ -242,7 +246,8 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     max_threads = 128,
     min_blocks = 2,
     instances(min_blocks = 4, T = [F16, Bf16], D = [32], H = [8]),
-    instances(T = [F16, Bf16], D = [128, 256], H = [8])
+    instances(T = [F16, Bf16], D = [128, 256], H = [8]),
+    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 128, 256], H = [8])
 )]
 pub unsafe fn paged_attention_capped<T: KvElement, const D: u32, const H: u32>(
     output: *mut u16,
@@ -259,6 +264,7 @@ pub unsafe fn paged_attention_capped<T: KvElement, const D: u32, const H: u32>(
     kv_heads: u32,
     group: u32,
     block_size: u32,
+    padding: u32,
     rows: u32,
     window: u32,
     inner: f32,
@@ -279,6 +285,7 @@ pub unsafe fn paged_attention_capped<T: KvElement, const D: u32, const H: u32>(
         kv_heads,
         group,
         block_size,
+        padding,
         rows,
         window,
         scale: 0.0,
@@ -296,9 +303,9 @@ pub unsafe fn paged_attention_capped<T: KvElement, const D: u32, const H: u32>(
 unsafe fn attend<T: KvElement, const D: u32, const H: u32, const CAPPED: bool>(args: Arguments) {
     let Arguments { output, query, cache, tables, table_starts, query_starts, plan, partials, arrivals, sinks, .. } =
         args;
-    let Arguments { query_stride, kv_heads, group, block_size, rows, window, scale, softcap, .. } = args;
+    let Arguments { query_stride, kv_heads, group, block_size, padding, rows, window, scale, softcap, .. } = args;
     let window = if window == 0 { i32::MAX as u32 } else { window };
-    let pages = Pages { heads: kv_heads, head_size: D, block_size, format: T::FORMAT };
+    let pages = Pages { heads: kv_heads, head_size: D, block_size, format: T::FORMAT, padding };
     let cache = Cache { vectors: cache, pages, tables, table_starts, head_tiles: group.div_ceil(H) };
     let (slots, warp) = (thread::grid_dim_x(), warp::warp_id());
     let plan = DecodePlan::new(plan, slots);

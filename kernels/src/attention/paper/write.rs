@@ -58,7 +58,7 @@ pub unsafe fn paper_rope_and_cache<T: Element>(
         query_stride,
         heads,
     };
-    let pages = Pages { heads: kv_heads, head_size, block_size, format: KvFormat::Plain };
+    let pages = Pages { heads: kv_heads, head_size, block_size, format: KvFormat::Plain, padding: 0 };
     // SAFETY: this kernel's contract is the same as the function's.
     unsafe { rotate_and_write::<T, _>(rows, pages, PaperCache { pages, keys, values }) };
 }

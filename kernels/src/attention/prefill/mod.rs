@@ -139,6 +139,7 @@ struct Arguments {
     sinks: *const f32,
     kv_heads: u32,
     block_size: u32,
+    padding: u32,
     window: u32,
     scale: f32,
     /// Used if the kernel has a softcap.
@@ -177,11 +178,13 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
     kv_heads: u32,
     group: u32,
     block_size: u32,
+    padding: u32,
     window: u32,
     scale: f32,
 ) {
     let batch = Batch { query, query_stride, tables, table_starts, query_starts, contexts, sequences, group };
-    let args = Arguments { output, batch, cache, sinks, kv_heads, block_size, window, scale, softcap: Softcap::NONE };
+    let softcap = Softcap::NONE;
+    let args = Arguments { output, batch, cache, sinks, kv_heads, block_size, padding, window, scale, softcap };
     // SAFETY: this kernel's contract is the function's.
     unsafe { attend::<T, D, false>(args) };
 }
@@ -191,7 +194,13 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
 ///
 /// # Safety
 /// As for [`paged_prefill()`].
-#[kernel(dependent, max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [32, 128, 256]))]
+#[kernel(
+    dependent,
+    max_threads = 128,
+    min_blocks = 2,
+    instances(T = [F16, Bf16], D = [32, 128, 256]),
+    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 128, 256])
+)]
 pub unsafe fn paged_prefill_capped<T: KvElement, const D: u32>(
     output: *mut u16,
     query: *const u16,
@@ -206,6 +215,7 @@ pub unsafe fn paged_prefill_capped<T: KvElement, const D: u32>(
     kv_heads: u32,
     group: u32,
     block_size: u32,
+    padding: u32,
     window: u32,
     inner: f32,
     outer: f32,
@@ -218,6 +228,7 @@ pub unsafe fn paged_prefill_capped<T: KvElement, const D: u32>(
         sinks,
         kv_heads,
         block_size,
+        padding,
         window,
         scale: 0.0,
         softcap: Softcap { inner, outer },
@@ -249,7 +260,8 @@ pub unsafe fn paged_latent_attention<T: KvElement, const D: u32>(
 ) {
     let batch = Batch { query, query_stride, tables, table_starts, query_starts, contexts, sequences, group };
     let (sinks, softcap) = (core::ptr::null(), Softcap::NONE);
-    let args = Arguments { output, batch, cache, sinks, kv_heads: 1, block_size, window: 0, scale, softcap };
+    let args =
+        Arguments { output, batch, cache, sinks, kv_heads: 1, block_size, padding: 0, window: 0, scale, softcap };
     // SAFETY: this kernel's contract is the function's.
     unsafe { attend::<T, D, false>(args) };
 }
@@ -260,8 +272,8 @@ pub unsafe fn paged_latent_attention<T: KvElement, const D: u32>(
 /// As for [`paged_prefill_capped()`].
 #[inline(always)]
 unsafe fn attend<T: KvElement, const D: u32, const CAPPED: bool>(args: Arguments) {
-    let Arguments { output, batch, cache, sinks, kv_heads, block_size, window, scale, softcap } = args;
-    let pages = Pages { heads: kv_heads, head_size: page_head_size(D), block_size, format: T::FORMAT };
+    let Arguments { output, batch, cache, sinks, kv_heads, block_size, padding, window, scale, softcap } = args;
+    let pages = Pages { heads: kv_heads, head_size: page_head_size(D), block_size, format: T::FORMAT, padding };
     let cache = Cache { pages, vectors: cache };
     let window = if window == 0 { i32::MAX as u32 } else { window };
     let head = thread::block_idx_x();

@@ -112,7 +112,7 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
     pub unsafe fn copy(&mut self, stage: u32) {
         const { assert!(THREADS.is_multiple_of(tile_keys(D, T::FORMAT)), "each thread copies vectors of one token") };
         let chunks_at_once = THREADS / tile_keys(D, T::FORMAT);
-        let pages = Pages { heads: 1, head_size: D, block_size: self.block_size, format: T::FORMAT };
+        let pages = Pages { heads: 1, head_size: D, block_size: self.block_size, format: T::FORMAT, padding: 0 };
         let bytes = if self.in_sight() { VECTOR_BYTES } else { 0 };
         let offset = self.token & (self.block_size - 1);
         let to = self.to + stage * stage_bytes(D, T::FORMAT);

@@ -14,6 +14,7 @@ use crate::layout::{KvFormat, VECTOR};
 use crate::{
     attention::{with_constant, with_head_size},
     element::ElementType,
+    kv_element::key_factor,
     with_element, with_kv_element,
 };
 
@@ -140,8 +141,10 @@ pub fn call(shape: AttentionShape, element: ElementType, args: super::paged_pref
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn capped_call(shape: AttentionShape, element: ElementType, args: super::paged_prefill, cap: f32) -> KernelCall {
     let super::paged_prefill { output, query, cache, tables, table_starts, query_starts, contexts, .. } = args;
-    let super::paged_prefill { sinks, sequences, query_stride, kv_heads, group, block_size, window, scale, .. } = args;
-    let Softcap { inner, outer } = Softcap::new(scale, cap);
+    let super::paged_prefill { sinks, sequences, query_stride, kv_heads, group, block_size, padding, .. } = args;
+    let super::paged_prefill { window, scale, .. } = args;
+    let format = shape.pages().format;
+    let Softcap { inner, outer } = Softcap::new(scale * key_factor(element, format), cap);
     let args = super::paged_prefill_capped {
         output,
         query,
@@ -156,11 +159,12 @@ pub fn capped_call(shape: AttentionShape, element: ElementType, args: super::pag
         kv_heads,
         group,
         block_size,
+        padding,
         window,
         inner,
         outer,
     };
-    with_element!(element, T => with_constant!(shape.head_size(), D => args.instance::<T, D>(), 32 128 256))
+    with_kv_element!(element, format, T => with_constant!(shape.head_size(), D => args.instance::<T, D>(), 32 128 256))
 }
 
 /// Returns the floor of one sequence's attention. A batch's floor is the sum.

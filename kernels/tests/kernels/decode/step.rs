@@ -92,6 +92,7 @@ impl<'a> Step<'a> {
             kv_heads: shape.kv_heads,
             group: shape.heads / shape.kv_heads,
             block_size: shape.block_size,
+            padding: problem.padding,
             rows: launch.rows(),
             window: shape.window,
             scale: shape.scale(),

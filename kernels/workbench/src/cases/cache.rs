@@ -13,7 +13,8 @@ use crate::number::ProblemRng;
 const BLOCK_SIZE: u32 = 16;
 
 pub fn cases(scale: Scale) -> Vec<Case> {
-    let pages = |heads, head_size| Pages { heads, head_size, block_size: BLOCK_SIZE, format: KvFormat::Plain };
+    let pages =
+        |heads, head_size| Pages { heads, head_size, block_size: BLOCK_SIZE, format: KvFormat::Plain, padding: 0 };
     match scale {
         Scale::Small => vec![
             write(pages(4, 64), 64, false),

@@ -27,6 +27,10 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     };
     let coded =
         || Type::ALL.into_iter().flat_map(|ty| attention::coded_heads().map(move |(format, size)| (ty, format, size)));
+    let capped = || {
+        let plain = Type::ALL.into_iter().flat_map(|ty| attention::HEAD_SIZES.map(|size| (ty, KvFormat::Plain, size)));
+        plain.chain(coded()).filter(|(.., size)| attention::CAPPED_HEAD_SIZES.contains(size))
+    };
     match scale {
         Scale::Small => {
             // More sequences than the planner has threads, so it needs two passes.
@@ -54,11 +58,9 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
                 .extend(coded().map(|(ty, format, size)| {
                     attend(PagedShape { format, ..shape(ty, 4, 1, size) }, vec![70, 450], 2)
                 }));
-            for ty in Type::ALL {
-                for head_size in attention::CAPPED_HEAD_SIZES {
-                    cases.push(attend_capped(shape(ty, 4, 1, head_size), vec![70, 450], 2));
-                }
-            }
+            cases.extend(capped().map(|(ty, format, size)| {
+                attend_capped(PagedShape { format, ..shape(ty, 4, 1, size) }, vec![70, 450], 2)
+            }));
             cases
         }
         // The design's target: a GPU with 132 multiprocessors that hold three blocks each.
@@ -87,11 +89,9 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
                     attend(PagedShape { format, ..shape(ty, 8, 1, size) }, vec![8192; 8], 396)
                 }),
             );
-            for ty in Type::ALL {
-                for head_size in attention::CAPPED_HEAD_SIZES {
-                    cases.push(attend_capped(shape(ty, 8, 1, head_size), vec![8192; 8], 396));
-                }
-            }
+            cases.extend(capped().map(|(ty, format, size)| {
+                attend_capped(PagedShape { format, ..shape(ty, 8, 1, size) }, vec![8192; 8], 396)
+            }));
             cases
         }
     }
@@ -224,6 +224,7 @@ fn attend_to(
                 kv_heads,
                 group: heads / kv_heads,
                 block_size,
+                padding: problem.padding,
                 rows: decode.rows(),
                 window,
                 scale: shape.scale(),

@@ -14,10 +14,13 @@ use crate::paged::{PagedProblem, PagedSequence, PagedShape};
 /// Returns the cases of prefill attention for a target. Hopper has an additional kernel.
 pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
     let has_hopper = target == "sm_90a";
-    let every = Type::ALL.into_iter().flat_map(|ty| {
-        let plain = HEAD_SIZES.map(|size| (ty, KvFormat::Plain, size)).into_iter();
-        plain.chain(coded_heads().map(move |(format, size)| (ty, format, size)))
-    });
+    let every = || {
+        Type::ALL.into_iter().flat_map(|ty| {
+            let plain = HEAD_SIZES.map(|size| (ty, KvFormat::Plain, size)).into_iter();
+            plain.chain(coded_heads().map(move |(format, size)| (ty, format, size)))
+        })
+    };
+    let capped = every().filter(|(.., size)| CAPPED_HEAD_SIZES.contains(size));
     match scale {
         Scale::Small => {
             let spans = [PagedSequence { new: 40, context: 40 }, PagedSequence { new: 9, context: 70 }];
@@ -30,14 +33,12 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
                 window: 0,
                 format,
             };
-            let capped = Type::ALL
-                .into_iter()
-                .flat_map(|ty| CAPPED_HEAD_SIZES.map(|size| attend_capped(shape((ty, KvFormat::Plain, size)), &spans)));
+            let capped = capped.filter_map(|kind| attend_capped(shape(kind), &spans));
             let latent = Type::ALL.into_iter().flat_map(|ty| {
                 LATENT_SIZES.map(|size| PagedShape { kv_heads: 1, ..shape((ty, KvFormat::Plain, size)) })
             });
-            let every = every.map(shape).chain(latent);
-            every.flat_map(|shape| kernels_for(shape, &spans, has_hopper)).chain(capped.flatten()).collect()
+            let every = every().map(shape).chain(latent);
+            every.flat_map(|shape| kernels_for(shape, &spans, has_hopper)).chain(capped).collect()
         }
         // A prompt of 8k tokens, with as many heads as make 4,096 elements. Then other problems of engines, at head
         // size 128.
@@ -52,7 +53,7 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
                 window: 0,
                 format,
             };
-            let all = every.map(|(ty, format, size)| (shape(ty, format, 4096 / size, size), long.clone()));
+            let all = every().map(|(ty, format, size)| (shape(ty, format, 4096 / size, size), long.clone()));
             let grouped = PagedShape { kv_heads: 8, ..shape(Type::Bf16, KvFormat::Plain, 32, 128) };
             let others = [
                 (grouped, long.clone()),
@@ -70,13 +71,12 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
                 let decode = vec![PagedSequence { new: 1, context: 2048 }; 64];
                 [(small, long.clone()), (shape, vec![PagedSequence { new: 2048, context: 2048 }]), (shape, decode)]
             });
-            let capped = Type::ALL.into_iter().flat_map(|ty| {
-                CAPPED_HEAD_SIZES.map(|size| attend_capped(shape(ty, KvFormat::Plain, 4096 / size, size), &long))
-            });
+            let capped =
+                capped.filter_map(|(ty, format, size)| attend_capped(shape(ty, format, 4096 / size, size), &long));
             all.chain(others)
                 .chain(latent)
                 .flat_map(|(shape, spans)| kernels_for(shape, &spans, has_hopper))
-                .chain(capped.flatten())
+                .chain(capped)
                 .collect()
         }
     }
@@ -142,6 +142,7 @@ fn attend_with(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool, cap:
                 kv_heads,
                 group: heads / kv_heads,
                 block_size,
+                padding: problem.padding,
                 window,
                 scale: shape.scale(),
             };

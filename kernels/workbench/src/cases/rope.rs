@@ -24,7 +24,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         Scale::Small => (24, 4, 2),
         Scale::Full => (4096, 32, 8),
     };
-    let pages = Pages { heads: kv_heads, head_size: 128, block_size: 16, format: KvFormat::Plain };
+    let pages = Pages { heads: kv_heads, head_size: 128, block_size: 16, format: KvFormat::Plain, padding: 0 };
     let slots: Vec<i32> = (0..tokens).collect();
     let rope_case = |ty, layout, format| {
         let (slots, pages) = (slots.clone(), Pages { format, ..pages });
@@ -284,6 +284,7 @@ impl RopeProblem {
             kv_heads: pages.heads,
             head_size: pages.head_size,
             block_size: pages.block_size,
+            padding: pages.padding,
         };
         if let Some(general) = self.general {
             return Ok(general.call(ty.element(), format, args));
@@ -302,7 +303,7 @@ impl RopeProblem {
         let mut random = ProblemRng(self.seed);
         let tokens = self.slots.len();
         let rows = random.bits(ty, tokens * self.row());
-        let old = random.bits(ty, 2 * self.keys());
+        let old = random.bits(ty, 2 * self.keys() + (self.blocks() * pages.padding * VECTOR) as usize);
         let tables = self.tables(&mut random);
         let (query_truth, cache_truth) = self.reference(&rows, &old, &tables);
         let bytes = |elements: &[u16]| elements.iter().copied().flat_map(u16::to_le_bytes).collect::<Vec<_>>();

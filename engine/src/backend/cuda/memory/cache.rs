@@ -85,18 +85,18 @@ impl Staging {
 /// Refuses caches that the GPU's kernels cannot address.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if keys and values have padding, or states are not whole vectors.
+/// [`Error::Unsupported`] if keys and values of 16 bits have padding, or states are not whole vectors.
 pub fn check_layout(layout: &KvLayout) -> Result<()> {
     let fits = |group: usize| match layout.groups[group].state {
         Some(_) => layout.layer_bytes(group).is_multiple_of(VECTOR_BYTES),
-        None => layout.layer_bytes(group) == VECTOR_BYTES * pages(layout, group).page_vectors() as usize,
+        None => layout.dtype.format().is_coded() || pages(layout, group).padding == 0,
     };
     if (0..layout.groups.len()).all(fits) {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
         "the layers' KV caches in {} have blocks of so different sizes that they need padding, which the GPU's kernels \
-         cannot skip; use another kv-dtype, or the CPU for this model",
+         for 16 bits cannot skip; use an 8-bit kv-dtype, or the CPU for this model",
         layout.dtype
     )))
 }
@@ -105,12 +105,14 @@ pub fn check_layout(layout: &KvLayout) -> Result<()> {
 /// latent keys take the places of keys and values.
 fn pages(layout: &KvLayout, group: usize) -> Pages {
     let shape = &layout.groups[group];
-    Pages {
+    let tight = Pages {
         heads: shape.heads as u32,
         head_size: if shape.latent.is_some() { shape.head_dim / 2 } else { shape.head_dim } as u32,
         block_size: layout.block_size as u32,
         format: layout.dtype.format(),
-    }
+        padding: 0,
+    };
+    Pages { padding: (layout.layer_bytes(group) / VECTOR_BYTES) as u32 - tight.page_vectors(), ..tight }
 }
 
 impl CudaKvCache {

@@ -73,6 +73,7 @@ impl CudaBackend {
             kv_heads: pages.heads,
             group: shape.group(),
             block_size: pages.block_size,
+            padding: pages.padding,
             rows: decode.rows(),
             window,
             scale: params.scale,
@@ -155,6 +156,7 @@ impl CudaBackend {
             kv_heads: pages.heads,
             group: head_shape.group(),
             block_size: pages.block_size,
+            padding: pages.padding,
             window,
             scale: params.scale,
         };

@@ -150,6 +150,7 @@ impl CudaBackend {
             kv_heads: pages.heads,
             head_size: pages.head_size,
             block_size: pages.block_size,
+            padding: pages.padding,
         };
         let floor = || Floor { bytes: rope::floor_bytes(qkv.rows.into(), query_heads.into(), pages), flops: 0 };
         let call = match (general_options(&heads, pages.head_size), self.paper) {

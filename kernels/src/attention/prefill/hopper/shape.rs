@@ -58,7 +58,8 @@ pub const fn launch_shape(shape: AttentionShape, tokens: u32, sequences: u32) ->
     LaunchShape::new([shape.pages().heads, tiles, 1], THREADS).with_shared(shared_bytes(shape.head_size()))
 }
 
-/// Returns a tensor view of a layer's `blocks` pages: `[block][head, K or V][group of 8 tokens][head_size / 8][8 x 8]`.
+/// Returns a tensor view of a layer's `blocks` pages, which have no padding:
+/// `[block][head, K or V][group of 8 tokens][head_size / 8][8 x 8]`.
 ///
 /// A tile of the view is one head's keys in one page, or its values.
 pub fn pages(shape: AttentionShape, cache: DevicePtr<Vector>, blocks: u32) -> TensorTile {
