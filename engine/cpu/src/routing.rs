@@ -113,7 +113,7 @@ pub(super) mod gaps {
     }
 
     /// Records the gaps of a layer if a test measures them.
-    pub(in crate) fn record(router: &Router, logits: &[f32], cols: usize) {
+    pub(crate) fn record(router: &Router, logits: &[f32], cols: usize) {
         GAPS.with_borrow_mut(|gaps| {
             let Some(gaps) = gaps else { return };
             let rows = logits.len() / cols;
