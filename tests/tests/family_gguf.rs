@@ -136,6 +136,39 @@ tests::each_family!(family_tests);
 
 /// A file of another program has a list of tokens, and scores or merges. Gemma's tokenizers do not begin texts with a
 /// space.
+/// Copies a committed model with another shape of the tensor `name`.
+fn with_shape(family: &str, name: &str, shape: [usize; 2]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(committed_dir(family)).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), directory.path().join(file.file_name())).unwrap();
+    }
+    let path = directory.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    let (length, rest) = bytes.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: serde_json::Value = serde_json::from_slice(header).unwrap();
+    header[name]["shape"] = shape.as_slice().into();
+    let header = header.to_string().into_bytes();
+    fs::write(path, [(header.len() as u64).to_le_bytes().as_slice(), &header, data].concat()).unwrap();
+    directory
+}
+
+#[test]
+fn tensors_of_wrong_shapes_are_not_written() {
+    for (family, part, shape, reason) in [
+        ("deepseek2", "self_attn.kv_b_proj", [32, 256], "self_attn.kv_b_proj.weight has the shape [32, 256], which"),
+        ("qwen3-next", "linear_attn.in_proj_qkvz", [64, 320], "in_proj_qkvz.weight has the shape [64, 320], which"),
+        ("mixtral", "self_attn.k_proj", [1, 2048], "self_attn.k_proj.weight has the shape [1, 2048], which"),
+        ("mixtral", "block_sparse_moe.experts.1.w2", [32, 128], "experts.1.down_proj.weight should have the shape"),
+    ] {
+        let directory = with_shape(family, &format!("model.layers.0.{part}.weight"), shape);
+        let files = ModelFiles::directory(directory.path()).unwrap();
+        let out = directory.path().join("model.gguf");
+        let error = engine::quantize(&files, QuantType::Q8_0, &out, |_, _| {}).unwrap_err().to_string();
+        assert!(error.contains(reason), "{family}, {part}: {error}");
+    }
+}
+
 #[test]
 fn tokenizers_of_gemma_split_texts_like_the_original() {
     let mut original: serde_json::Value =

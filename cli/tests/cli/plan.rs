@@ -64,3 +64,13 @@ fn a_plan_of_experts_counts_those_that_steps_use() {
     let weights = plan["weight_bytes_per_gpu"].as_f64().unwrap() / f64::from(1 << 30);
     assert!((weights - 12.8).abs() < 0.1, "{weights}");
 }
+
+/// A latent vector has `kv_lora_rank` + `qk_rope_head_dim` = 576 elements of 2 bytes in each of 27 layers.
+#[test]
+fn a_plan_of_latents_counts_one_vector_per_token() {
+    let (text, plan) = plan(&["deepseek-v2-lite", "--gpu", "h100"]);
+    assert_lines(&text, &["experts              6 of 64 per token in 26 layers: 2.5 of 15.7 billion parameters"]);
+    assert!(text.contains(" 30 KiB per token, "), "{text}");
+    assert_eq!(plan["kv_bytes_per_token"].as_f64(), Some(f64::from(27 * 576 * 2)));
+    assert_eq!((plan["kv_groups"][0]["heads"].as_u64(), plan["kv_groups"][1].as_object()), (Some(1), None));
+}

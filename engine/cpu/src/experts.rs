@@ -15,7 +15,7 @@ use checkpoint::tensor::HostTensor;
 
 use super::math::{activate, clamped_gate, compiled, multiply};
 use super::projection::CpuProjection;
-use super::routing::{Choice, Router, Scratch};
+use super::routing::{Choice, Router, Scratch, gaps};
 use super::{Cpu, CpuTensor, CpuWeight};
 
 /// Rows of activations that are computed at a time, unless one expert has more. It bounds the memory for them.
@@ -135,6 +135,7 @@ impl Cpu {
                 weight.router.choose(logits, to, &mut scratch);
             }
         });
+        gaps::record(&weight.router, logits.as_slice(), cols);
         let mut tokens = vec![Vec::new(); weight.experts.len()];
         let positions = choices.iter().enumerate().map(|(i, choice)| {
             let Some(place) = weight.place(choice.expert) else { return 0 };

@@ -50,7 +50,7 @@ pub use kv::{rounded, write_kv};
 pub use latent::CpuLatent;
 pub use projection::CpuProjection;
 pub use recurrent::{CpuRecurrent, NO_BLOCK, States};
-pub use routing::Router;
+pub use routing::{Router, gaps::router_gaps};
 pub use shape::KvShape;
 pub use tensor::CpuTensor;
 pub use weight::CpuWeight;

@@ -69,6 +69,61 @@ impl Router {
             *last = Choice { expert: logits.len() as u32, factor };
         }
     }
+
+    /// Returns how far the choice by `logits` is from another one: the smallest gap between a chosen expert or group and
+    /// the next one, divided by the largest logit. Corrected scores change less than logits do, so their gap is a lower
+    /// bound.
+    fn gap(&self, logits: &[f32], to: &mut [Choice], scratch: &mut Scratch) -> f32 {
+        self.choose(logits, to, scratch);
+        let Scratch { keys, groups, chosen_groups, .. } = scratch;
+        let mut ranked = Vec::new();
+        let mut gap = |keys: &[f32], candidates: Vec<usize>, count: usize| {
+            best(keys, candidates.into_iter(), count + 1, &mut ranked);
+            ranked.get(count).map_or(f32::INFINITY, |&next| keys[ranked[count - 1]] - keys[next])
+        };
+        let largest = logits[..keys.len()].iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
+        let smallest = match self.routing.groups {
+            None => gap(keys, (0..keys.len()).collect(), self.routing.top_k),
+            Some(ExpertGroups { count, top_k, .. }) => {
+                let size = keys.len() / count;
+                let experts = chosen_groups.iter().flat_map(|group| group * size..(group + 1) * size).collect();
+                gap(groups, (0..count).collect(), top_k).min(gap(keys, experts, self.routing.top_k))
+            }
+        };
+        smallest / largest
+    }
+}
+
+/// Measures routers for tests. See [`router_gaps`].
+pub(super) mod gaps {
+    use super::*;
+    use std::cell::RefCell;
+
+    thread_local! {
+        static GAPS: RefCell<Option<Vec<f32>>> = const { RefCell::new(None) };
+    }
+
+    /// Runs `work` and returns the smallest gap of each row over all layers that this thread runs meanwhile. A gap is the
+    /// distance between the last chosen and the first unchosen expert, divided by the largest logit. All batches must be
+    /// the same rows. For tests: a device that rounds differently may choose other experts where gaps are small.
+    pub fn router_gaps<R>(work: impl FnOnce() -> R) -> (R, Vec<f32>) {
+        GAPS.set(Some(Vec::new()));
+        let result = work();
+        (result, GAPS.take().unwrap_or_default())
+    }
+
+    /// Records the gaps of a layer if a test measures them.
+    pub(crate) fn record(router: &Router, logits: &[f32], cols: usize) {
+        GAPS.with_borrow_mut(|gaps| {
+            let Some(gaps) = gaps else { return };
+            let rows = logits.len() / cols;
+            gaps.resize(gaps.len().max(rows), f32::INFINITY);
+            let (mut to, mut scratch) = (vec![Choice::default(); router.uses()], Scratch::default());
+            for (smallest, logits) in gaps.iter_mut().zip(logits.chunks(cols)) {
+                *smallest = smallest.min(router.gap(logits, &mut to, &mut scratch));
+            }
+        });
+    }
 }
 
 impl Scratch {

@@ -41,21 +41,60 @@ struct Compared {
     all: usize,
     /// Tokens that are further off than allowed. Only [sensitive](is_sensitive) models may have some.
     apart: usize,
+    /// Tokens whose experts rounding may change. They are not compared.
+    left_out: usize,
 }
 
 impl Compared {
     /// One in this many tokens of a sensitive model may be apart.
     const APART: usize = 50;
+    /// At least this many tokens are compared for each one that is left out.
+    const LEFT_OUT: usize = 5;
 
-    fn add(&mut self, is_near: bool, is_sensitive: bool, what: impl FnOnce() -> String) {
+    fn add(&mut self, is_near: bool, is_sensitive: bool, is_close: bool, what: impl FnOnce() -> String) {
+        if is_close {
+            self.left_out += 1;
+            return;
+        }
         assert!(is_near || is_sensitive, "{}", what());
         self.all += 1;
         self.apart += usize::from(!is_near);
     }
 
     fn assert_few_are_apart(&self, family: &str) {
-        let Compared { all, apart } = *self;
+        let Compared { all, apart, left_out } = *self;
+        println!("{family}: {apart} of {all} tokens are apart, {left_out} are left out");
         assert!(apart * Self::APART <= all, "{family}: {apart} of {all} tokens are further off than allowed");
+        assert!(left_out * Self::LEFT_OUT <= all, "{family}: {left_out} tokens are left out, but {all} are compared");
+    }
+}
+
+/// The CPU in f32.
+struct Oracle {
+    llm: Llm,
+    /// The type of the GPU's results.
+    dtype: DType,
+}
+
+impl Oracle {
+    fn new(family: &str, dtype: DType) -> Self {
+        Oracle { llm: load(family, &Options { device: Device::Cpu, ..Options::default() }), dtype }
+    }
+
+    /// Returns the logprobs of tokens after a prompt, each with whether rounding to the type may change the choice of its
+    /// experts.
+    ///
+    /// Rounding moves each of two logits of experts by at most half the type's epsilon, relative to the largest logit. A
+    /// gap of at least an epsilon between chosen and other experts therefore keeps the choice, up to the errors of earlier
+    /// layers. Later tokens read the changed keys too, but their logprobs change less: by at most 1.6 times the recorded
+    /// drift in bf16, and 1.2 times in f16.
+    fn score(&mut self, prompt: &[u32], tokens: &[u32]) -> Vec<(f32, bool)> {
+        let epsilon = if self.dtype == DType::F16 { 2f32.powi(-10) } else { 2f32.powi(-7) };
+        let text = [prompt, tokens].concat();
+        let (scores, gaps) = cpu::router_gaps(|| score(&mut self.llm, &text, prompt.len()));
+        // The token before gives a token's logprob.
+        let is_close = |step: usize| gaps.get(prompt.len() + step - 1).is_some_and(|gap| *gap < epsilon);
+        scores.into_iter().enumerate().map(|(step, score)| (score, is_close(step))).collect()
     }
 }
 
@@ -65,14 +104,15 @@ fn assert_greedy(
     at: &str,
     (p, is_sensitive): (&FamilyPrompt, bool),
     output: &engine::Continuation,
-    enough: usize,
-    drift: f32,
+    oracle: &mut Oracle,
+    (enough, drift): (usize, f32),
     compared: &mut Compared,
 ) {
+    let scores = oracle.score(&p.ids, &output.tokens);
     let same = output.tokens.iter().zip(&p.greedy.ids).take_while(|(a, b)| a == b).count();
     for (step, got) in output.logprobs.as_ref().unwrap().iter().take(same).enumerate() {
         let off = (got.logprob - p.greedy.top5[step].logprobs[0]).abs();
-        compared.add(off <= GREEDY_SLACK * drift, is_sensitive, || {
+        compared.add(off <= GREEDY_SLACK * drift, is_sensitive, scores[step].1, || {
             format!("{at}, step {step}: off by {off}, but Hugging Face by {drift} at most")
         });
     }
@@ -81,7 +121,7 @@ fn assert_greedy(
         let taken = top.ids.iter().position(|id| *id == output.tokens[same]);
         let behind = taken.map(|i| top.logprobs[0] - top.logprobs[i]);
         let is_tied = behind.is_some_and(|behind| behind <= GREEDY_SLACK * drift);
-        compared.add(is_tied, is_sensitive, || {
+        compared.add(is_tied, is_sensitive, scores[same].1, || {
             format!("{at}: {same} tokens are golden, not {enough}. The next one is {behind:?} below the best")
         });
     }
@@ -92,16 +132,15 @@ fn assert_scored(
     at: &str,
     (prompt, is_sensitive): (&[u32], bool),
     output: &engine::Continuation,
-    oracle: &mut Llm,
+    oracle: &mut Oracle,
     drift: f32,
     compared: &mut Compared,
 ) {
     let slack = if drift > LARGE_DRIFT { LARGE_SAMPLE_SLACK } else { SAMPLE_SLACK };
-    let text = [prompt, &output.tokens].concat();
     let reported = output.logprobs.as_ref().unwrap();
-    for (step, want) in score(oracle, &text, prompt.len()).into_iter().enumerate() {
+    for (step, (want, is_close)) in oracle.score(prompt, &output.tokens).into_iter().enumerate() {
         let got = reported[step].logprob;
-        compared.add((got - want).abs() <= slack * drift, is_sensitive, || {
+        compared.add((got - want).abs() <= slack * drift, is_sensitive, is_close, || {
             format!("{at}, scored, step {step}: {got}, {want}")
         });
     }
@@ -117,7 +156,7 @@ fn assert_every(every: usize, family: &str, dtype: DType, options: &Options) -> 
     let golden = family_golden(&committed_dir(family));
     let (record, drift) = record(&golden, dtype);
     let mut llm = load(family, options);
-    let mut oracle = load(family, &Options { device: Device::Cpu, ..Options::default() });
+    let mut oracle = Oracle::new(family, dtype);
     let methods = [SamplingParams { max_tokens: STEPS, ..greedy() }, samples()];
     let requests = golden
         .prompts
@@ -130,13 +169,13 @@ fn assert_every(every: usize, family: &str, dtype: DType, options: &Options) -> 
         let at = format!("{family}, {dtype}, {}", p.name);
         let enough = if drift > LARGE_DRIFT { 0 } else { record.greedy_prefix_equal };
         let greedy = done.next().unwrap();
-        assert_greedy(&at, (p, is_sensitive), &greedy.outputs[0], enough, drift, &mut compared);
+        let output = &greedy.outputs[0];
+        assert_greedy(&at, (p, is_sensitive), output, &mut oracle, (enough, drift), &mut compared);
         for output in done.next().unwrap().outputs {
             assert_scored(&at, (&p.ids, is_sensitive), &output, &mut oracle, drift, &mut compared);
         }
     }
     compared.assert_few_are_apart(family);
-    println!("{family}: {} of {} tokens are apart", compared.apart, compared.all);
     assert!(llm.stats().copied_blocks > 0, "{family}: no block was copied");
     assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
     llm.stats()
@@ -166,7 +205,7 @@ fn assert_states_are_found(family: &str, skipped: usize) {
     let golden = family_golden(&committed_dir(family));
     let (_, drift) = record(&golden, DType::F16);
     let mut llm = load(family, &Options { block_size: 8, ..options(DType::F16) });
-    let mut oracle = load(family, &Options { device: Device::Cpu, ..Options::default() });
+    let mut oracle = Oracle::new(family, DType::F16);
     let mut compared = Compared::default();
     for p in &golden.prompts[skipped..] {
         let mut answer = |prompt: &[u32]| {
@@ -309,11 +348,10 @@ const EXPERTS: [&str; 11] = [
     "deepseek3",
 ];
 
-/// Whether rounding can change some tokens much. If two experts have nearly equal logits, it can swap them, which changes
-/// this token and later ones. Qwen3.5's errors in bf16 are 8.3 times its errors in f16 (root mean square), as the
-/// types' precisions let expect, but its largest one is nine times their mean.
+/// Whether rounding can change some tokens much. Qwen3.5's errors in bf16 are 8.3 times its errors in f16 (root mean
+/// square), as the types' precisions let expect, but its largest one is nine times their mean.
 fn is_sensitive(family: &str) -> bool {
-    EXPERTS.contains(&family) || family == "qwen3.5"
+    family.starts_with("qwen3.5")
 }
 
 /// The families whose rotations, norms, latent vectors or states the paper's kernels lack.
