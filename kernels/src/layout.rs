@@ -90,7 +90,7 @@ pub struct Pages {
     pub block_size: u32,
     /// The storage format of the elements.
     pub format: KvFormat,
-    /// Unused vectors at the end of a page.
+    /// Unused vectors at the end of a page of codes. Other pages have none.
     pub padding: u32,
 }
 
@@ -116,7 +116,9 @@ impl Pages {
     /// Returns the number of vectors in a page.
     #[inline(always)]
     pub const fn page_vectors(self) -> u32 {
-        2 * self.token_vectors() * self.block_size + self.heads * self.scale_vectors() + self.padding
+        // The format is known at compile time, and the padding is not. It takes a register.
+        let padding = if self.format.is_coded() { self.padding } else { 0 };
+        2 * self.token_vectors() * self.block_size + self.heads * self.scale_vectors() + padding
     }
 
     /// Returns the index of a vector in a layer's cache: chunk `chunk` of `head`'s keys or values (`part`), for the

@@ -87,6 +87,23 @@ impl Softmax {
         let rows = greatest.iter().zip(sums.chunks(in_row));
         rows.map(|(&greatest, sums)| Some(Softmax { greatest: greatest?, sum: sums.iter().sum() })).collect()
     }
+
+    /// Chooses a token from `logits [vocab]`, the row of this softmax. `scratch` is overwritten.
+    pub fn sample(self, logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Sampled {
+        let logprob = |token: u32| logprob(logits[token as usize], self.greatest, self.sum);
+        let top = if row.masks_top() {
+            rule_out(logits, row, scratch);
+            let mut top = likeliest(scratch, row.top);
+            top.retain(|&t| scratch[t as usize] > f32::NEG_INFINITY);
+            top
+        } else {
+            likeliest(logits, row.top)
+        };
+        let top = top.into_iter().map(|t| (t, logprob(t))).collect();
+        let token = choose(logits, row, scratch);
+        let logprob = if row.allows(token as usize) { logprob(token) } else { f32::NEG_INFINITY };
+        Sampled { token, logprob, top }
+    }
 }
 
 /// Applies functions to lists.
@@ -95,30 +112,22 @@ pub trait Map {
     fn map<T: Sync, R: Send>(&self, items: &[T], run: impl Fn(usize, &T) -> R + Sync) -> Vec<R>;
 }
 
-/// Chooses a token from `logits [vocab]` with the given softmax. `scratch` is overwritten.
+/// Applies functions to one item after the other.
+struct InTurn;
+
+impl Map for InTurn {
+    fn map<T: Sync, R: Send>(&self, items: &[T], run: impl Fn(usize, &T) -> R + Sync) -> Vec<R> {
+        items.iter().enumerate().map(|(i, item)| run(i, item)).collect()
+    }
+}
+
+/// Chooses a token from `logits [vocab]`. `scratch` is overwritten.
 ///
 /// # Errors
-/// [`Error::NotANumber`] if there is no softmax.
-pub fn sample_row(
-    logits: &[f32],
-    softmax: Option<Softmax>,
-    row: &SampleRow<'_>,
-    scratch: &mut Vec<f32>,
-) -> Result<Sampled> {
-    let Softmax { greatest, sum } = softmax.ok_or(Error::NotANumber)?;
-    let logprob = |token: u32| logprob(logits[token as usize], greatest, sum);
-    let top = if row.masks_top() {
-        rule_out(logits, row, scratch);
-        let mut top = likeliest(scratch, row.top);
-        top.retain(|&t| scratch[t as usize] > f32::NEG_INFINITY);
-        top
-    } else {
-        likeliest(logits, row.top)
-    };
-    let top = top.into_iter().map(|t| (t, logprob(t))).collect();
-    let token = choose(logits, row, scratch);
-    let logprob = if row.allows(token as usize) { logprob(token) } else { f32::NEG_INFINITY };
-    Ok(Sampled { token, logprob, top })
+/// [`Error::NotANumber`] if a logit is NaN or positive infinity, or if all are negative infinity.
+pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Result<Sampled> {
+    let softmax = Softmax::of_rows(logits, logits.len().max(1), &InTurn).pop().flatten();
+    Ok(softmax.ok_or(Error::NotANumber)?.sample(logits, row, scratch))
 }
 
 fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
@@ -187,20 +196,6 @@ fn gumbel_max(scaled: &[f32], tokens: impl Iterator<Item = u32>, best: u32, nois
 mod tests {
     use super::super::{Beam, EarlyStopping, MAX_TEMPERATURE};
     use super::*;
-
-    /// Applies functions one item at a time.
-    struct InTurn;
-
-    impl Map for InTurn {
-        fn map<T: Sync, R: Send>(&self, items: &[T], run: impl Fn(usize, &T) -> R + Sync) -> Vec<R> {
-            items.iter().enumerate().map(|(i, item)| run(i, item)).collect()
-        }
-    }
-
-    fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Result<Sampled> {
-        let softmax = Softmax::of_rows(logits, logits.len(), &InTurn)[0];
-        super::sample_row(logits, softmax, row, scratch)
-    }
 
     /// The frequency of each token in 20,000 draws.
     fn frequencies(logits: &[f32], params: &SamplingParams) -> Vec<f32> {

@@ -13,7 +13,7 @@ use launch::{DeviceBuffer, Error, Module};
 
 const SHIPPED: &str = include_str!("../../../kernels/prebuilt/sm_80.ptx");
 
-const PAGES: Pages = Pages { heads: 2, head_size: 32, block_size: 8, format: KvFormat::Plain };
+const PAGES: Pages = Pages { heads: 2, head_size: 32, block_size: 8, format: KvFormat::Plain, padding: 0 };
 
 fn numbers(n: usize) -> Vec<u16> {
     (0..n).map(|i| (i as u16).wrapping_mul(40_503)).collect()

@@ -17,9 +17,9 @@ use super::{
     KvLayout, Latent, Norm, QkNormRope, QkNorms,
 };
 use crate::config::RecurrentKind;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::parallel::{Shard, WorkerRank};
-use crate::sampling::{Map, SampleRow, Sampled, Softmax, sample_row};
+use crate::sampling::{Map, SampleRow, Sampled, Softmax};
 use crate::tensor::HostTensor;
 
 /// The processor as a device.
@@ -392,7 +392,8 @@ impl Backend for CpuBackend {
         let softmaxes = Softmax::of_rows(logits.as_slice(), vocab, self);
         let logits: Vec<&[f32]> = logits.as_slice().chunks(vocab).zip(rows).map(|(logits, _)| logits).collect();
         let sampled = self.map(&logits, |i, logits| {
-            SCRATCH.with_borrow_mut(|scratch| sample_row(logits, softmaxes[i], &rows[i], scratch))
+            let softmax = softmaxes[i].ok_or(Error::NotANumber)?;
+            Ok(SCRATCH.with_borrow_mut(|scratch| softmax.sample(logits, &rows[i], scratch)))
         });
         sampled.into_iter().collect()
     }

@@ -164,8 +164,7 @@ struct Arguments {
 ///
 /// - `output`: `[tokens][heads][D]`.
 /// - `query`: the same, but tokens are `query_stride` elements apart.
-/// - `cache`: the layer's pages, with `kv_heads` heads and `block_size` tokens, and `padding` unused vectors at the end.
-///   `group` query heads share each KV head.
+/// - `cache`: the layer's pages, with `kv_heads` heads and `block_size` tokens. `group` query heads share each KV head.
 /// - `tables`: all block tables, each long enough for its sequence.
 /// - `table_starts`: the start of each sequence's table.
 /// - `query_starts`: `[sequences + 1]`. Sequence s has query tokens `query_starts[s] .. query_starts[s + 1]`: at least
@@ -177,6 +176,8 @@ struct Arguments {
 /// - `rows`: the maximum number of rows of a stream, [`DecodeLaunch::rows`].
 /// - `window`: with w > 0, a query sees the last w tokens up to its own; with 0 it sees all. Below 2^31.
 /// - `scale`: the factor for products of queries and keys, above 0.
+/// - `padding`: the number of unused vectors at the end of a page of codes. It comes last, because `ptxas` spills a
+///   register of a kernel that does not even read it if the parameters after it move.
 ///
 /// # Safety
 /// The arrays have these shapes. Query rows are aligned to 4 bytes, output to 8, vectors to 16. The launch is as
@@ -206,10 +207,10 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     kv_heads: u32,
     group: u32,
     block_size: u32,
-    padding: u32,
     rows: u32,
     window: u32,
     scale: f32,
+    padding: u32,
 ) {
     let args = Arguments {
         output,
@@ -264,11 +265,11 @@ pub unsafe fn paged_attention_capped<T: KvElement, const D: u32, const H: u32>(
     kv_heads: u32,
     group: u32,
     block_size: u32,
-    padding: u32,
     rows: u32,
     window: u32,
     inner: f32,
     outer: f32,
+    padding: u32,
 ) {
     let args = Arguments {
         output,

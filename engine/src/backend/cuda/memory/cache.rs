@@ -87,22 +87,26 @@ impl Staging {
 /// # Errors
 /// [`Error::Unsupported`] if keys and values of 16 bits have padding, or states are not whole vectors.
 pub fn check_layout(layout: &KvLayout) -> Result<()> {
-    let fits = |group: usize| match layout.groups[group].state {
-        Some(_) => layout.layer_bytes(group).is_multiple_of(VECTOR_BYTES),
-        None => layout.dtype.format().is_coded() || pages(layout, group).padding == 0,
-    };
-    if (0..layout.groups.len()).all(fits) {
-        return Ok(());
+    for (group, shape) in layout.groups.iter().enumerate() {
+        if shape.state.is_some() {
+            if !layout.layer_bytes(group).is_multiple_of(VECTOR_BYTES) {
+                let what =
+                    "the states of recurrent layers are not whole vectors of 16 bytes, as the GPU's kernels need";
+                return Err(Error::Unsupported(what.into()));
+            }
+        } else if !layout.dtype.format().is_coded() && pages(layout, group).padding > 0 {
+            return Err(Error::Unsupported(format!(
+                "the layers' KV caches in {} have blocks of so different sizes that they need padding, which the GPU's \
+                 kernels for 16 bits cannot skip; use an 8-bit kv-dtype, or the CPU for this model",
+                layout.dtype
+            )));
+        }
     }
-    Err(Error::Unsupported(format!(
-        "the layers' KV caches in {} have blocks of so different sizes that they need padding, which the GPU's kernels \
-         for 16 bits cannot skip; use an 8-bit kv-dtype, or the CPU for this model",
-        layout.dtype
-    )))
+    Ok(())
 }
 
 /// The shape of the blocks in each layer of a group. The kernels call a block's part in one layer a page. The halves of
-/// latent keys take the places of keys and values.
+/// latent keys take the places of keys and values. Latent keys have 16 bits, since a backend refuses others when it is created.
 fn pages(layout: &KvLayout, group: usize) -> Pages {
     let shape = &layout.groups[group];
     let tight = Pages {
