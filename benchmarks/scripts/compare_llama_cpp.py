@@ -12,8 +12,8 @@ The last two write one GGUF file for both programs. Both get the same weights in
 safetensors, and the quantised types (q8_0, q4_0, q4_k) from a GGUF file, as llama.cpp does. `quire quantize` writes q8_0 and q4_0,
 and llama.cpp writes q4_k. Prompts are random tokens. Outputs are greedy, and no token ends them. Prints a JSON line for each type and
 batch: median tokens per second over the rounds, and the ratio of quire to llama.cpp. For experts it also has the bytes that a step is
-expected to read, the bytes per second that follow from the times, and their share of the memory's bandwidth, if that is given. The files
-of the last two stay in --dir, which experts need, because their files have several gigabytes.
+expected to read, the bytes per second that follow from the times, and their share of the memory's bandwidth, if that is given. Files
+from `hybrid_shapes.py` and `expert_shapes.py` stay in --dir. It is required for experts, whose files have several gigabytes.
 """
 import argparse, json, os, statistics, subprocess, sys, tempfile, time
 
@@ -156,11 +156,13 @@ def compare_shape(a, path):
     import hybrid_shapes
     whole = os.path.join(path, f"{a.shape}-bf16.gguf")
     if not os.path.exists(whole):
-        hybrid_shapes.make(whole, a.shape, 8192)
+        hybrid_shapes.make(whole + ".part", a.shape, 8192)
+        os.rename(whole + ".part", whole)
     for kind in a.types.split(","):
         file = os.path.join(path, f"{a.shape}-{kind}.gguf")
         if not os.path.exists(file):
-            quantise(whole, file, kind)
+            quantise(whole, file + ".part", kind)
+            os.rename(file + ".part", file)
         for batch in map(int, a.batches.split(",")):
             compare(a, kind, file, file, batch)
 

@@ -116,7 +116,7 @@ impl Pages {
     /// Returns the number of vectors in a page.
     #[inline(always)]
     pub const fn page_vectors(self) -> u32 {
-        // The format is known at compile time, and the padding is not. It takes a register.
+        // Padding takes a register. 16-bit kernels save it, since they know their format at compile time.
         let padding = if self.format.is_coded() { self.padding } else { 0 };
         2 * self.token_vectors() * self.block_size + self.heads * self.scale_vectors() + padding
     }

@@ -134,8 +134,6 @@ macro_rules! family_tests {
 
 tests::each_family!(family_tests);
 
-/// A file of another program has a list of tokens, and scores or merges. Gemma's tokenizers do not begin texts with a
-/// space.
 /// Copies a committed model with another shape of the tensor `name`.
 fn with_shape(family: &str, name: &str, shape: [usize; 2]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
@@ -169,6 +167,8 @@ fn tensors_of_wrong_shapes_are_not_written() {
     }
 }
 
+/// A file of another program has a list of tokens, and scores or merges. Gemma's tokenizers do not begin texts with a
+/// space.
 #[test]
 fn tokenizers_of_gemma_split_texts_like_the_original() {
     let mut original: serde_json::Value =

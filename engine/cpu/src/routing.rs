@@ -70,9 +70,8 @@ impl Router {
         }
     }
 
-    /// Returns how far the choice by `logits` is from another one: the smallest gap between a chosen expert or group and
-    /// the next one, divided by the largest logit. Corrected scores change less than logits do, so their gap is a lower
-    /// bound.
+    /// Returns the smallest gap between the last chosen expert or group and the next one, divided by the largest logit.
+    /// Rounding changes corrected scores less than logits, so their gap is a lower bound.
     fn gap(&self, logits: &[f32], to: &mut [Choice], scratch: &mut Scratch) -> f32 {
         self.choose(logits, to, scratch);
         let Scratch { keys, groups, chosen_groups, .. } = scratch;
@@ -103,8 +102,8 @@ pub(super) mod gaps {
         static GAPS: RefCell<Option<Vec<f32>>> = const { RefCell::new(None) };
     }
 
-    /// Runs `work` and returns the smallest gap of each row over all layers that this thread runs meanwhile. A gap is the
-    /// distance between the last chosen and the first unchosen expert, divided by the largest logit. All batches must be
+    /// Runs `work` and returns each row's smallest gap over all layers that this thread computes in it. A gap is the
+    /// distance between the last chosen and the first unchosen expert, divided by the largest logit. Every batch must have
     /// the same rows. For tests: a device that rounds differently may choose other experts where gaps are small.
     pub fn router_gaps<R>(work: impl FnOnce() -> R) -> (R, Vec<f32>) {
         GAPS.set(Some(Vec::new()));

@@ -70,8 +70,8 @@ impl Threads {
         self.helpers.len() + 1
     }
 
-    /// Returns how many parts to divide `work` into, at most `most`. Threads that finish early can then take another
-    /// part.
+    /// Returns how many parts to divide `work` into: at most two per thread, and at most `most`. A thread that finishes
+    /// early takes another part.
     pub fn parts(&self, work: usize, most: usize) -> usize {
         if self.count() == 1 || work < MIN_SHARED_WORK {
             return 1;

@@ -293,7 +293,7 @@ impl KvLayout {
 
     /// Chooses the size of pages. It is the least common multiple of the groups' blocks, unless such a page would be too
     /// large or hold too many of the largest blocks. Then states get a little padding, which lets a smaller page divide
-    /// evenly, or otherwise all blocks do. A GPU needs keys and values without padding.
+    /// evenly, or otherwise all blocks do. The GPU's kernels skip padding in 8-bit keys and values, but not in 16-bit ones.
     fn divide_pages(&mut self) {
         let bytes: Vec<usize> = (0..self.groups.len()).map(|group| self.group_block_bytes(group)).collect();
         let Some(&largest) = bytes.iter().max().filter(|&&largest| largest > 0) else { return };

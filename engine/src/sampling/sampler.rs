@@ -69,8 +69,9 @@ pub struct Softmax {
 
 impl Softmax {
     /// Returns the softmax of each row of `logits [rows, vocab]`, or `None` for a row with a logit that is NaN or
-    /// positive infinity, or with negative infinity alone. `map` applies a function to all items, in any order or in
-    /// parallel, and returns the results in the items' order. Rows are divided into parts for it, which changes no bit.
+    /// positive infinity, or if all are negative infinity. `map` applies a function to all items, in any order or in
+    /// parallel, and returns the results in the items' order. It gets parts of rows. The division does not change a bit
+    /// of the result.
     pub fn of_rows(logits: &[f32], vocab: usize, map: &impl Map) -> Vec<Option<Self>> {
         let parts: Vec<&[f32]> = logits.chunks(vocab).flat_map(|row| row.chunks(PART)).collect();
         let in_row = vocab.div_ceil(PART);

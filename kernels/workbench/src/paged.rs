@@ -101,7 +101,7 @@ pub struct PagedProblem {
     pub sinks: Option<Vec<f32>>,
     /// The softcap of scores.
     pub softcap: Option<f32>,
-    /// Unused vectors at the end of each page.
+    /// Unused vectors at the end of each page of codes. Pages of 16 bits have none.
     pub padding: u32,
 }
 
@@ -223,7 +223,7 @@ impl PagedProblem {
 
     /// Returns the cache of a 16-bit problem in the layout of [`kernels::layout`].
     pub fn pages(&self) -> Vec<u16> {
-        let pages = Pages { padding: self.padding, ..self.shape.pages() };
+        let pages = self.shape.pages();
         let mut cache = vec![0; (self.blocks * pages.page_vectors() * 8) as usize];
         self.place(|block, offset, head, element, key, value| {
             cache[pages.element(block, head, KeyOrValue::Key, element, offset)] = key;

@@ -15,8 +15,8 @@ use super::*;
 
 const DTYPES: [KvDtype; 2] = [KvDtype::Int8, KvDtype::Fp8];
 
-/// Copies Gemma 4 without its first layer of wide heads, and doubles the size of these heads in the other. No page is a
-/// whole number of blocks of both sizes.
+/// Copies Gemma 4 without its first layer of wide heads, and doubles the head size in the other one. Then no page
+/// holds whole blocks of both sizes.
 fn padded() -> TempDir {
     let (from, to) = (committed_dir("gemma4"), tempfile::tempdir().unwrap());
     for file in ["tokenizer.json", "tokenizer_config.json"].iter().filter(|file| from.join(file).exists()) {
@@ -36,7 +36,7 @@ fn padded() -> TempDir {
     let renamed = kept.map(|(name, tensor)| {
         let (mut shape, mut data) = (tensor.shape().to_vec(), tensor.data().to_vec());
         if name.contains("layers.3.self_attn") {
-            // Rows of the output projection have an element for each of a head's.
+            // The output projection has a column for each element of a head.
             let axis = usize::from(name.contains("o_proj"));
             shape[axis] *= 2;
             data = data.repeat(2);

@@ -24,7 +24,7 @@ fn divided(options: Options, workers: usize) -> Options {
 /// Models that always run. The others take a minute.
 const SAMPLE: [&str; 2] = ["llama2", "mistral"];
 
-fn assert_divided(models: impl IntoIterator<Item = &'static str>) {
+fn assert_divided(models: impl IntoIterator<Item = &'static str>, pick: fn(&str) -> Golden) {
     for (model, workers) in models.into_iter().flat_map(|model| [(model, 2), (model, 4)]) {
         let options = divided(options(DType::F16), workers);
         if INDIVISIBLE.contains(&(model, workers)) {
@@ -34,19 +34,19 @@ fn assert_divided(models: impl IntoIterator<Item = &'static str>) {
             continue;
         }
         let setup = Setup { name: "f16, divided", dtype: DType::F16, options, pool_tokens: None };
-        assert_prompts(model, &setup, &short(model));
+        assert_prompts(model, &setup, &pick(model));
     }
 }
 
 #[test]
 fn a_sample_of_models_divided_among_gpus() {
-    assert_divided(SAMPLE);
+    assert_divided(SAMPLE, short);
 }
 
 #[test]
 #[ignore = "takes a minute; .ci/run has a step for it"]
 fn all_other_models_divided_among_gpus() {
-    assert_divided(others(&SAMPLE));
+    assert_divided(others(&SAMPLE), golden);
 }
 
 /// Runs in chunks and blocks of 8, with a pool so small that sequences are preempted.

@@ -145,8 +145,9 @@ impl<'a> Block<'a> {
         first(&self.sums[i * self.height + self.first..])
     }
 
-    /// Iterates over what [`Self::words`] returns for each part. A loop over it computes no index and checks fewer bounds.
-    /// Decoding waits for memory, and the processor waits for more lines at once if fewer instructions come between them.
+    /// Iterates over what [`Self::words`] returns for each part. A loop over it has fewer instructions,
+    /// because it computes no indices and checks fewer bounds. Decoding waits for memory, and with fewer instructions
+    /// between loads the processor has more loads in flight.
     #[inline(always)]
     pub fn each_words<const T: usize>(self) -> impl Iterator<Item = &'a [[i32; PART / 4]; T]> {
         self.words[self.first..].chunks(self.height).map(first)

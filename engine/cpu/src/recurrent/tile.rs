@@ -11,8 +11,7 @@ use super::Job;
 use super::states::advance;
 use crate::pages::prefetch;
 
-/// Tokens from a token to the one whose inputs are prefetched. A head's inputs are too far apart for the processor to
-/// prefetch them itself.
+/// How many tokens ahead inputs are prefetched. A head's inputs are too far apart for the processor's own prefetcher.
 const AHEAD: usize = 2;
 /// Elements of a cache line.
 const LINE: usize = 16;
@@ -29,7 +28,7 @@ pub(super) struct Columns<'a> {
     pub states: Vec<(usize, &'a mut [f32])>,
 }
 
-/// The number of a tile's columns: four vectors if the processor has registers for their sums, or two.
+/// Returns the columns of a wide tile: four vectors if the processor has 32 registers, otherwise two.
 pub(super) struct Width;
 
 impl WithSimd for Width {
@@ -77,10 +76,10 @@ impl WithSimd for Run<'_, '_, '_> {
 }
 
 impl Job<'_> {
-    /// Takes tokens through the tile that begins at column `first`. It consists of `V` vectors. For each token
+    /// Takes tokens through the tile that begins at column `first`. A row of the tile has `V` vectors. For each token
     /// `S = decay * S + key * added`, and the result is `query . S`. In a delta net `added` is the token's rate times the
-    /// difference between its value and the value that the decayed state has for its key. That value is summed while the
-    /// token before updates the state, in the order of rows. A token then reads the state once.
+    /// difference between its value and the value that the decayed state has for its key. The previous
+    /// token's update already sums that value, in the order of rows, so each token reads the state once.
     #[inline(always)]
     fn pass<'o, S: Simd, const V: usize, const IS_DELTA: bool>(
         &self,

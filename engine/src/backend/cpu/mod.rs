@@ -388,12 +388,12 @@ impl Backend for CpuBackend {
         thread_local! {
             static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
         }
-        let vocab = logits.cols().max(1);
-        let softmaxes = Softmax::of_rows(logits.as_slice(), vocab, self);
-        let logits: Vec<&[f32]> = logits.as_slice().chunks(vocab).zip(rows).map(|(logits, _)| logits).collect();
-        let sampled = self.map(&logits, |i, logits| {
+        let (logits, vocab) = (logits.as_slice(), logits.cols().max(1));
+        let softmaxes = Softmax::of_rows(logits, vocab, self);
+        let sampled = self.map(rows, |i, row| {
             let softmax = softmaxes[i].ok_or(Error::NotANumber)?;
-            Ok(SCRATCH.with_borrow_mut(|scratch| softmax.sample(logits, &rows[i], scratch)))
+            let logits = &logits[i * vocab..][..vocab];
+            Ok(SCRATCH.with_borrow_mut(|scratch| softmax.sample(logits, row, scratch)))
         });
         sampled.into_iter().collect()
     }

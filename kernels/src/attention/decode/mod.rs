@@ -176,8 +176,8 @@ struct Arguments {
 /// - `rows`: the maximum number of rows of a stream, [`DecodeLaunch::rows`].
 /// - `window`: with w > 0, a query sees the last w tokens up to its own; with 0 it sees all. Below 2^31.
 /// - `scale`: the factor for products of queries and keys, above 0.
-/// - `padding`: the number of unused vectors at the end of a page of codes. It comes last, because `ptxas` spills a
-///   register of a kernel that does not even read it if the parameters after it move.
+/// - `padding`: the number of unused vectors at the end of a page of codes. It is the last parameter.
+///   Anywhere else it moves later parameters, and `ptxas` then spills a register even in a kernel that does not read it.
 ///
 /// # Safety
 /// The arrays have these shapes. Query rows are aligned to 4 bytes, output to 8, vectors to 16. The launch is as

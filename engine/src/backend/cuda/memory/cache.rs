@@ -96,8 +96,8 @@ pub fn check_layout(layout: &KvLayout) -> Result<()> {
             }
         } else if !layout.dtype.format().is_coded() && pages(layout, group).padding > 0 {
             return Err(Error::Unsupported(format!(
-                "the layers' KV caches in {} have blocks of so different sizes that they need padding, which the GPU's \
-                 kernels for 16 bits cannot skip; use an 8-bit kv-dtype, or the CPU for this model",
+                "the KV caches of this model's layers need padding in {}, which the GPU's 16-bit kernels cannot skip; use \
+                 an 8-bit kv-dtype, or run the model on the CPU",
                 layout.dtype
             )));
         }
