@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use kernels::attention::coded_heads;
 use kernels::attention::prefill::hopper::shape as attention;
+use kernels::attention::{CAPPED_HEAD_SIZES, coded_heads};
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::hopper;
@@ -98,9 +98,13 @@ fn normed_products(target: &str) -> impl Iterator<Item = Case> {
 /// slots.
 fn long_coded_contexts() -> impl Iterator<Item = Case> {
     coded_heads().flat_map(|(format, head_size)| {
-        Type::ALL.map(|ty| {
+        Type::ALL.into_iter().flat_map(move |ty| {
             let shape = PagedShape { ty, heads: 4, kv_heads: 1, head_size, block_size: 16, window: 0, format };
-            cases::decode::attend(shape, vec![1500], 1)
+            let capped = CAPPED_HEAD_SIZES.contains(&head_size);
+            [false, true][..1 + usize::from(capped)].iter().map(move |&capped| {
+                let attend = if capped { cases::decode::attend_capped } else { cases::decode::attend };
+                attend(shape, vec![1500], 1)
+            })
         })
     })
 }

@@ -52,7 +52,10 @@ fn assert_near_cpu(name: &str, directory: &Path, options: &Options) -> Llm {
     let files = ModelFiles::directory(directory).unwrap();
     let same_type = Options { device: Device::Cpu, kv_dtype: options.kv_dtype, ..Options::default() };
     let [mut llm, mut oracle] = [options, &same_type].map(|options| Llm::load(&files, options).unwrap());
-    let prompts = family_golden(&committed_dir("gemma4")).prompts;
+    // All of them have the same prompts. The padded model is a variant of Gemma 4.
+    let golden = family_golden(&committed_dir(if name == "padded" { "gemma4" } else { name }));
+    let (_, drift) = super::families::record(&golden, DType::F16);
+    let prompts = &golden.prompts;
     let methods = [SamplingParams { max_tokens: 12, ..greedy() }, samples()];
     let requests = prompts.iter().flat_map(|p| methods.iter().map(|m| (Prompt::Tokens(p.ids.clone()), m.clone())));
     let (mut squares, mut count) = (0.0, 0);
@@ -68,15 +71,16 @@ fn assert_near_cpu(name: &str, directory: &Path, options: &Options) -> Llm {
     }
     let (root, kv_dtype) = ((squares / count as f32).sqrt(), options.kv_dtype.unwrap());
     println!("| {name} | {kv_dtype} | {root:.4} | {:?} |", llm.stats());
-    assert!(root <= bound(kv_dtype), "{name}, {kv_dtype}: off by {root} on average");
+    assert!(root <= drift * bound(kv_dtype), "{name}, {kv_dtype}: off by {root} on average, drift {drift}");
     assert!(llm.stats().copied_blocks > 0, "{name}: no block was copied");
     assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
     llm
 }
 
-/// 1.5 times the largest measured difference.
+/// Root mean square of allowed differences, over the largest drift of Hugging Face's logprobs in f16. It is 1.5 times the
+/// largest measured one.
 fn bound(kv_dtype: KvDtype) -> f32 {
-    if kv_dtype == KvDtype::Int8 { 0.2 } else { 0.4 }
+    if kv_dtype == KvDtype::Int8 { 2.4 } else { 5.0 }
 }
 
 fn in_eight_bits(kv_dtype: KvDtype) -> Options {
@@ -122,7 +126,10 @@ fn in_one_batch_swapped_and_on_two_gpus() {
     {
         for kv_dtype in DTYPES {
             assert_near_cpu(name, &path, &in_eight_bits(kv_dtype));
-            assert_swapped(name, &path, kv_dtype);
+            // Two pages have room for all requests of the other models.
+            if ["gemma2", "padded"].contains(&name) {
+                assert_swapped(name, &path, kv_dtype);
+            }
             assert_near_cpu(name, &path, &Options { tensor_parallel_size: 2, ..in_eight_bits(kv_dtype) });
         }
     }
