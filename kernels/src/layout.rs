@@ -90,7 +90,7 @@ pub struct Pages {
     pub block_size: u32,
     /// The storage format of the elements.
     pub format: KvFormat,
-    /// Unused vectors at the end of a page of codes. Other pages have none.
+    /// Unused vectors at the end of a page of codes. It is 0 for other formats.
     pub padding: u32,
 }
 

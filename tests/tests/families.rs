@@ -205,7 +205,7 @@ const SETUPS: usize = 11;
 /// Setups for caches of eight bits: batches, chunks with drafts, and both kinds of preemption.
 const EIGHT_BIT_SETUPS: [usize; 4] = [0, 6, 7, 9];
 
-/// Returns the position of a family. Samples depend on it, so that all families together run every setup.
+/// Returns the position of a family. Samples depend on it. Together, all families run every setup.
 fn position(family: &str) -> usize {
     FAMILIES.iter().position(|name| *name == family).unwrap()
 }

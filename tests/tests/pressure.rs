@@ -1,6 +1,6 @@
 //! Every golden model under memory pressure. All prompts run at once with all decoding methods, in pools that start at
-//! the size of one request. However requests are preempted and restored, each gets the same tokens as alone. `cargo test`
-//! preempts each model in one of three ways, and `.ci/run nightly` in all of them.
+//! the size of one request. However requests are preempted and restored, each gets the same tokens as alone. There
+//! are three ways to preempt. `cargo test` tries one for each model, and `.ci/run nightly` tries all three.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 

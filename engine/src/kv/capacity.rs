@@ -1,7 +1,7 @@
 //! What a cache of some pages holds.
 
 use super::counts::Counts;
-use super::layout::{CacheGroup, blocks_for};
+use super::groups::{CacheGroup, blocks_for};
 
 /// The numbers of blocks that a sequence of `tokens` tokens needs at a time, if at most `chunk` tokens are computed per
 /// step. Without a window these are all its blocks. With one, they are the blocks of the chunk and of the window of the

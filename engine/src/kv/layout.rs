@@ -13,6 +13,7 @@ use std::fmt;
 use super::KvDtype;
 use super::capacity;
 use super::counts::Counts;
+use super::groups::{CacheGroup, STATE_WINDOW};
 use crate::config::{LayerKv, LayerMemory};
 
 /// Most blocks of the group with the largest blocks in a page whose size fits all groups exactly.
@@ -63,48 +64,6 @@ pub struct KvGroup {
     pub blocks_per_page: usize,
     /// Unused bytes at the end of each block in each layer.
     padding: usize,
-}
-
-/// The properties of a group of layers that the block pool knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheGroup {
-    /// The number of positions that a token sees, its own included. `None` for all.
-    pub window: Option<usize>,
-    /// Whether only keys are cached, which contain the values.
-    pub is_latent: bool,
-    /// Blocks in a page.
-    pub blocks_per_page: usize,
-    /// See [`KvLayout::id_step`].
-    pub id_step: usize,
-    /// For a group of recurrent layers, the largest number of blocks from one kept state of a prompt to the next. `None`
-    /// for keys and values.
-    pub state_stride: Option<usize>,
-}
-
-/// The window of states: a token needs only the state after the previous token.
-const STATE_WINDOW: usize = 2;
-
-impl CacheGroup {
-    /// The only group of a cache. A page is a block.
-    pub fn only(window: Option<usize>) -> Self {
-        CacheGroup { window, is_latent: false, blocks_per_page: 1, id_step: 1, state_stride: None }
-    }
-
-    /// A group of recurrent layers.
-    pub fn states(state_stride: usize, blocks_per_page: usize, id_step: usize) -> Self {
-        let state_stride = Some(state_stride.max(1));
-        CacheGroup { window: Some(STATE_WINDOW), is_latent: false, blocks_per_page, id_step, state_stride }
-    }
-
-    /// The sliding window of attention. `None` for all tokens, and for states.
-    pub fn attention_window(&self) -> Option<usize> {
-        self.window.filter(|_| !self.is_state())
-    }
-
-    /// Whether the group keeps states of recurrent layers.
-    pub fn is_state(&self) -> bool {
-        self.state_stride.is_some()
-    }
 }
 
 impl fmt::Display for KvGroup {
@@ -293,7 +252,8 @@ impl KvLayout {
 
     /// Chooses the size of pages. It is the least common multiple of the groups' blocks, unless such a page would be too
     /// large or hold too many of the largest blocks. Then states get a little padding, which lets a smaller page divide
-    /// evenly, or otherwise all blocks do. The GPU's kernels skip padding in 8-bit keys and values, but not in 16-bit ones.
+    /// evenly, or otherwise all blocks do. The GPU's kernels skip padding in 8-bit keys and values, but not in 16-bit
+    /// ones.
     fn divide_pages(&mut self) {
         let bytes: Vec<usize> = (0..self.groups.len()).map(|group| self.group_block_bytes(group)).collect();
         let Some(&largest) = bytes.iter().max().filter(|&&largest| largest > 0) else { return };
@@ -353,11 +313,6 @@ fn lcm(a: usize, b: usize) -> Option<usize> {
         (gcd, rest) = (rest, gcd % rest);
     }
     (a / gcd).checked_mul(b)
-}
-
-/// The number of blocks that `tokens` tokens take.
-pub fn blocks_for(tokens: usize, block_size: usize) -> usize {
-    tokens.div_ceil(block_size)
 }
 
 #[cfg(test)]

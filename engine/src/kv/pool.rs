@@ -13,7 +13,7 @@ pub(super) use self::blocks::{Blocks, EvictedBlock};
 pub(super) use self::pages::Value;
 use super::capacity;
 use super::counts::Counts;
-use super::layout::CacheGroup;
+use super::groups::CacheGroup;
 use super::log::{BlockEvent, Logger, SharedLog, Space};
 use super::prefix::Prefix;
 use super::usage::PoolUsage;

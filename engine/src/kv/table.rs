@@ -15,7 +15,7 @@ pub use self::needed::blocks_needed;
 pub use self::states::state_ends;
 use self::states::{Checkpoints, own};
 use super::counts::Counts;
-use super::layout::blocks_for;
+use super::groups::blocks_for;
 use super::pool::{BlockPool, Value};
 use super::prefix::{PrefixId, Text};
 use crate::kv::BlockCopy;

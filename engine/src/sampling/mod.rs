@@ -7,8 +7,10 @@ mod params;
 mod request;
 mod sampler;
 mod scan;
+mod softmax;
 
 pub use beam::{Advance, Branch, Candidate};
 pub use options::SamplingOptions;
 pub use params::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, MAX_TEMPERATURE, SamplingParams};
-pub use sampler::{Map, SampleRow, Sampled, Softmax, sample_row};
+pub use sampler::{SampleRow, Sampled, sample_row};
+pub use softmax::{Map, Softmax};

@@ -7,17 +7,14 @@
 //! Arithmetic and noise are the GPU's own code, which gives the same bits on both. So CPU and GPU give the same tokens
 //! and logprobs.
 
-use kernels::arithmetic::{logprob, weight};
 use kernels::sampling::noise::{MAX_GUMBEL, Noise};
 use kernels::sampling::{Adjustment, Request};
 
 use super::SamplingParams;
 use super::likeliest::{likeliest, nucleus};
-use super::scan::{self, argmax};
+use super::scan::argmax;
+use super::softmax::{InTurn, Softmax};
 use crate::error::{Error, Result};
-
-/// Logits that are scanned at a time. A large vocabulary gives work to several threads, even with a single row.
-const PART: usize = 1 << 15;
 
 /// The sequence and sampling parameters of a row of logits.
 #[derive(Clone, Copy, Debug)]
@@ -60,38 +57,10 @@ pub struct Sampled {
     pub top: Vec<(u32, f32)>,
 }
 
-/// The greatest logit of a row, and the sum of the [`weight`]s of all its logits minus the greatest.
-#[derive(Clone, Copy, Debug)]
-pub struct Softmax {
-    greatest: f32,
-    sum: u64,
-}
-
 impl Softmax {
-    /// Returns the softmax of each row of `logits [rows, vocab]`, or `None` for a row with a logit that is NaN or
-    /// positive infinity, or if all are negative infinity. `map` applies a function to all items, in any order or in
-    /// parallel, and returns the results in the items' order. It gets parts of rows. The division does not change a bit
-    /// of the result.
-    pub fn of_rows(logits: &[f32], vocab: usize, map: &impl Map) -> Vec<Option<Self>> {
-        let parts: Vec<&[f32]> = logits.chunks(vocab).flat_map(|row| row.chunks(PART)).collect();
-        let in_row = vocab.div_ceil(PART);
-        let most = |part: &[f32]| scan::below_infinity(part).then(|| part[argmax(part) as usize]);
-        let greatest: Vec<Option<f32>> = map.map(&parts, |_, part| most(part));
-        let greatest: Vec<Option<f32>> = greatest
-            .chunks(in_row)
-            .map(|parts| parts.iter().try_fold(f32::NEG_INFINITY, |a, &b| Some(a.max(b?))))
-            .map(|most| most.filter(|&most| most > f32::NEG_INFINITY))
-            .collect();
-        let sums = map.map(&parts, |i, part| {
-            greatest[i / in_row].map_or(0, |greatest| scan::sum(part, |v| weight(v - greatest)))
-        });
-        let rows = greatest.iter().zip(sums.chunks(in_row));
-        rows.map(|(&greatest, sums)| Some(Softmax { greatest: greatest?, sum: sums.iter().sum() })).collect()
-    }
-
     /// Chooses a token from `logits [vocab]`, the row of this softmax. `scratch` is overwritten.
     pub fn sample(self, logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Sampled {
-        let logprob = |token: u32| logprob(logits[token as usize], self.greatest, self.sum);
+        let logprob = |token: u32| self.logprob(logits[token as usize]);
         let top = if row.masks_top() {
             rule_out(logits, row, scratch);
             let mut top = likeliest(scratch, row.top);
@@ -104,21 +73,6 @@ impl Softmax {
         let token = choose(logits, row, scratch);
         let logprob = if row.allows(token as usize) { logprob(token) } else { f32::NEG_INFINITY };
         Sampled { token, logprob, top }
-    }
-}
-
-/// Applies functions to lists.
-pub trait Map {
-    /// Returns `run(i, &items[i])` for each item.
-    fn map<T: Sync, R: Send>(&self, items: &[T], run: impl Fn(usize, &T) -> R + Sync) -> Vec<R>;
-}
-
-/// Applies functions to one item after the other.
-struct InTurn;
-
-impl Map for InTurn {
-    fn map<T: Sync, R: Send>(&self, items: &[T], run: impl Fn(usize, &T) -> R + Sync) -> Vec<R> {
-        items.iter().enumerate().map(|(i, item)| run(i, item)).collect()
     }
 }
 
@@ -211,21 +165,6 @@ mod tests {
     fn assert_near(got: &[f32], want: &[f32]) {
         // Four standard deviations of a frequency near one half.
         assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 0.015), "{got:?} is not {want:?}");
-    }
-
-    #[test]
-    fn a_softmax_does_not_depend_on_the_division_of_its_row() {
-        let vocab = 2 * PART + 17;
-        let mut logits: Vec<f32> = (0..4 * vocab).map(|i| (i * 37 % 1001) as f32 / 50.0).collect();
-        logits[vocab + PART] = f32::NAN;
-        logits[2 * vocab..3 * vocab].fill(f32::NEG_INFINITY);
-        logits[4 * vocab - 1] = 30.0;
-        let rows = Softmax::of_rows(&logits, vocab, &InTurn);
-        assert!(rows[1].is_none() && rows[2].is_none());
-        for (row, greatest) in [(0, 20.0), (3, 30.0)] {
-            let sum = logits[row * vocab..][..vocab].iter().map(|v| weight(v - greatest)).sum();
-            assert_eq!(rows[row].map(|row| (row.greatest, row.sum)), Some((greatest, sum)), "row {row}");
-        }
     }
 
     #[test]

@@ -100,11 +100,9 @@ fn long_coded_contexts() -> impl Iterator<Item = Case> {
     coded_heads().flat_map(|(format, head_size)| {
         Type::ALL.into_iter().flat_map(move |ty| {
             let shape = PagedShape { ty, heads: 4, kv_heads: 1, head_size, block_size: 16, window: 0, format };
-            let capped = CAPPED_HEAD_SIZES.contains(&head_size);
-            [false, true][..1 + usize::from(capped)].iter().map(move |&capped| {
-                let attend = if capped { cases::decode::attend_capped } else { cases::decode::attend };
-                attend(shape, vec![1500], 1)
-            })
+            let is_capped = CAPPED_HEAD_SIZES.contains(&head_size);
+            let capped = is_capped.then(|| cases::decode::attend_capped(shape, vec![1500], 1));
+            [cases::decode::attend(shape, vec![1500], 1)].into_iter().chain(capped)
         })
     })
 }

@@ -40,3 +40,8 @@ pub struct Prepared {
     /// Returns the error relative to the allowed error. Above 1, the results are wrong.
     pub error: Box<Check>,
 }
+
+/// Returns the error of results that must be exact: zero or infinity.
+pub(crate) fn exact<T: PartialEq>(results: &[T], truth: &[T]) -> f64 {
+    if results == truth { 0.0 } else { f64::INFINITY }
+}

@@ -12,6 +12,7 @@ use kernels::gemm::plan::Product;
 use kernels::gemm::quantised::plan::QuantisedPlan;
 use launch::Result;
 
+use crate::case::exact;
 use crate::gpu::{Buffer, Gpu, PROJECTION};
 use crate::number::{ProblemRng, Type, relative_error};
 use crate::product::{Data, activated};
@@ -146,7 +147,7 @@ impl RoutingProblem {
     /// [`launch::Error`], also if a kernel faults.
     pub fn error(&self, placed: &PlacedRouting, gpu: &Gpu) -> Result<f64> {
         let truth = self.truth();
-        let mut error = super::cases::exact(&gpu.download(placed.chosen)?, &truth.chosen);
+        let mut error = exact(&gpu.download(placed.chosen)?, &truth.chosen);
         for (got, want) in gpu.download(placed.factors)?.into_iter().zip(truth.factors) {
             let off = (f64::from(got) - want).abs() / (1e-6 * (want.abs() + 1e-6));
             let is_defined = got.is_nan() == want.is_nan();

@@ -101,7 +101,7 @@ pub struct PagedProblem {
     pub sinks: Option<Vec<f32>>,
     /// The softcap of scores.
     pub softcap: Option<f32>,
-    /// Unused vectors at the end of each page of codes. Pages of 16 bits have none.
+    /// Unused vectors at the end of each page of codes.
     pub padding: u32,
 }
 

@@ -9,7 +9,7 @@ use tests::scores::{difference, scores, stories};
 
 use super::*;
 
-const DTYPES: [KvDtype; 2] = [KvDtype::Int8, KvDtype::Fp8];
+pub(super) const DTYPES: [KvDtype; 2] = [KvDtype::Int8, KvDtype::Fp8];
 
 /// Allowed difference of a logprob from the CPU's: the maximum, and the root mean square. 16-bit keys and values
 /// sometimes get different codes. These models have random weights, so their outputs differ more than without codes.
@@ -25,7 +25,7 @@ struct EightBitSetup {
     rounds: usize,
 }
 
-fn in_eight_bits(dtype: DType, kv_dtype: KvDtype) -> Options {
+pub(super) fn in_eight_bits(dtype: DType, kv_dtype: KvDtype) -> Options {
     Options { kv_dtype: Some(kv_dtype), ..options(dtype) }
 }
 
@@ -54,28 +54,24 @@ fn assert_same_scores(model: &str, setup: &EightBitSetup) -> Llm {
         requests.push((prompt(), samples()));
         requests.push((prompt(), p.beam[i % p.beam.len()].params()));
     }
-    let (mut worst, mut squares, mut count) = (0f32, 0f64, 0);
+    let (mut got, mut want) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         for ((prompt, params), done) in requests.iter().zip(complete(&mut llm, requests.iter().cloned())) {
             let Prompt::Tokens(prompt) = prompt else { continue };
             for output in done.outputs {
                 let text = [prompt.as_slice(), &output.tokens].concat();
-                let want = score(&mut oracle, &text, prompt.len());
+                let scores = score(&mut oracle, &text, prompt.len());
                 if params.beam.is_some() {
-                    let off = (output.cumulative_logprob as f32 - want.iter().sum::<f32>()).abs();
-                    assert!(off <= most * (want.len() as f32).sqrt(), "{model}, {name}, a beam: {off}");
+                    let off = (output.cumulative_logprob as f32 - scores.iter().sum::<f32>()).abs();
+                    assert!(off <= most * (scores.len() as f32).sqrt(), "{model}, {name}, a beam: {off}");
                     continue;
                 }
-                for (got, want) in output.logprobs.unwrap().iter().zip(want) {
-                    let off = (got.logprob - want).abs();
-                    worst = worst.max(off);
-                    squares += f64::from(off).powi(2);
-                    count += 1;
-                }
+                got.extend(output.logprobs.unwrap().iter().map(|token| token.logprob));
+                want.extend(scores);
             }
         }
     }
-    let root = (squares / f64::from(count)).sqrt() as f32;
+    let (root, worst) = difference(&got, &want);
     println!("| {model} | {:?} | {} | {name} | {worst:.4} | {root:.4} |", options.dtype, options.kv_dtype.unwrap());
     assert!(worst <= most && root <= mean, "{model}, {name}: off by {worst}, {root} on average");
     assert!(llm.stats().copied_blocks > 0, "{model}, {name}: no block was copied");

@@ -85,8 +85,8 @@ impl Oracle {
     ///
     /// Rounding moves each of two logits of experts by at most half the type's epsilon, relative to the largest logit. A
     /// gap of at least an epsilon between chosen and other experts therefore keeps the choice, up to the errors of earlier
-    /// layers. Later tokens read the changed keys too, but their logprobs change less: by at most 1.6 times the recorded
-    /// drift in bf16, and 1.2 times in f16.
+    /// layers. Later tokens read the changed keys too. They are compared, but models with experts are
+    /// [sensitive](is_sensitive).
     fn score(&mut self, prompt: &[u32], tokens: &[u32]) -> Vec<(f32, bool)> {
         let epsilon = if self.dtype == DType::F16 { 2f32.powi(-10) } else { 2f32.powi(-7) };
         let text = [prompt, tokens].concat();
@@ -150,7 +150,8 @@ fn assert_family(family: &str, dtype: DType, options: &Options) -> Stats {
     assert_every(1, family, dtype, options)
 }
 
-/// Runs every so many of the prompts in one batch, each greedily and with three samples. Returns the engine's statistics.
+/// Runs some prompts in one batch, each greedily and with three samples: the first one, and each one that comes `every`
+/// prompts later. Returns the engine's statistics.
 fn assert_every(every: usize, family: &str, dtype: DType, options: &Options) -> Stats {
     let golden = family_golden(&committed_dir(family));
     let (record, drift) = record(&golden, dtype);
@@ -348,8 +349,8 @@ const EXPERTS: [&str; 11] = [
 ];
 
 /// Whether rounding can change some tokens much. If it swaps two experts of a token, which is then left out, later tokens
-/// read its keys. Qwen3.5's errors in bf16 are 8.3 times its errors in f16 (root mean
-/// square), as the types' precisions let expect, but its largest one is nine times their mean.
+/// read its keys. Qwen3.5's errors in bf16 are 8.3 times its errors in f16 (root mean square), as the types' precisions
+/// let expect, but its largest one is nine times their mean.
 fn is_sensitive(family: &str) -> bool {
     EXPERTS.contains(&family) || family == "qwen3.5"
 }

@@ -3,7 +3,7 @@
 
 use half::f16;
 
-use super::search::{mxfp4, q4_k, q6_k};
+use super::search::{inverse, largest, mxfp4, q4_k, q6_k};
 use super::{Group, QuantType};
 
 /// Quantises `row` (a multiple of the group size) and appends the groups.
@@ -37,11 +37,6 @@ pub fn encode(kind: QuantType, row: &[f32], to: &mut Vec<u8>) -> Result<(), Stri
     Ok(())
 }
 
-/// Returns the inverse of a scale, or 0 for 0.
-pub(super) fn inverse(scale: f32) -> f32 {
-    if scale == 0.0 { 0.0 } else { 1.0 / scale }
-}
-
 fn q8_0(x: &[f32], to: &mut Vec<u8>) {
     let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
     let scale = most / 127.0;
@@ -71,11 +66,6 @@ fn symmetric(x: &[f32], zero: f32, to: &mut Vec<u8>) -> [u8; 32] {
     to.extend(f16::from_f32(scale).to_le_bytes());
     let quant = |x: f32| f64::from(x) * f64::from(inverse) + f64::from(zero) + 0.5;
     std::array::from_fn(|i| quant(x[i]).clamp(0.0, f64::from(2.0 * zero - 1.0)) as u8)
-}
-
-/// Returns the element of greatest magnitude, the first of several.
-pub(super) fn largest(x: &[f32]) -> f32 {
-    x.iter().fold(0f32, |most, &x| if x.abs() > most.abs() { x } else { most })
 }
 
 #[cfg(test)]

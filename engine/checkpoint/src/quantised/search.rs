@@ -15,7 +15,6 @@
 
 use half::f16;
 
-use super::encode::{inverse, largest};
 use super::tables::{E2M1, half_power};
 
 /// Candidates differ by this fraction of a step at the ends of the range.
@@ -190,6 +189,16 @@ fn e2m1(x: f32, scale: f32) -> u8 {
     let size = x.abs() / scale;
     let code = MIDDLES.iter().filter(|middle| size > **middle).count() as u8;
     if x < 0.0 && code > 0 { code | 8 } else { code }
+}
+
+/// Returns the inverse of a scale, or 0 for 0.
+pub(super) fn inverse(scale: f32) -> f32 {
+    if scale == 0.0 { 0.0 } else { 1.0 / scale }
+}
+
+/// Returns the element of greatest magnitude, the first of several.
+pub(super) fn largest(x: &[f32]) -> f32 {
+    x.iter().fold(0f32, |most, &x| if x.abs() > most.abs() { x } else { most })
 }
 
 #[cfg(test)]

@@ -145,24 +145,29 @@ impl<'a> Block<'a> {
         first(&self.sums[i * self.height + self.first..])
     }
 
-    /// Iterates over what [`Self::words`] returns for each part. A loop over it has fewer instructions,
-    /// because it computes no indices and checks fewer bounds. Decoding waits for memory, and with fewer instructions
-    /// between loads the processor has more loads in flight.
+    /// Iterates over what [`Self::words`] returns for each part. A loop over it has fewer instructions, because it computes
+    /// no indices and checks fewer bounds. Decoding waits for memory, and with fewer instructions between loads the
+    /// processor has more loads in flight.
     #[inline(always)]
     pub fn each_words<const T: usize>(self) -> impl Iterator<Item = &'a [[i32; PART / 4]; T]> {
-        self.words[self.first..].chunks(self.height).map(first)
+        self.each(self.words)
     }
 
     /// Iterates over what [`Self::scales`] returns for each group.
     #[inline(always)]
     pub fn each_scales<const T: usize>(self) -> impl Iterator<Item = &'a [f32; T]> {
-        self.scales[self.first..].chunks(self.height).map(first)
+        self.each(self.scales)
     }
 
     /// Iterates over what [`Self::sums`] returns for each word of sums.
     #[inline(always)]
     pub fn each_sums<const T: usize>(self) -> impl Iterator<Item = &'a [i32; T]> {
-        self.sums[self.first..].chunks(self.height).map(first)
+        self.each(self.sums)
+    }
+
+    #[inline(always)]
+    fn each<E, const T: usize>(self, all: &'a [E]) -> impl Iterator<Item = &'a [E; T]> {
+        all[self.first..].chunks(self.height).map(first)
     }
 }
 

@@ -21,8 +21,6 @@ use self::tile::{Columns, Run, Width};
 use super::math::{sigmoid, softplus};
 use super::{Cpu, CpuTensor, math};
 
-/// Columns of a tile if wide tiles do not divide a head. A multiple of the longest vector's lanes.
-const TILE: usize = 16;
 /// Added to the sum of squares of a key or query.
 const EPS: f32 = 1e-6;
 
@@ -69,8 +67,7 @@ impl Cpu {
         let matrices = self.store_inputs(x, weight, states);
         let Some(steps) = steps else { return mixed };
         let rates = self.rates(steps, weight);
-        let wide = self.arch.dispatch(Width);
-        let tile = if weight.shape.value_dim.is_multiple_of(wide) { wide } else { TILE };
+        let tile = self.arch.dispatch(Width { value_dim: weight.shape.value_dim });
         self.recur(&Job { weight, tile, mixed: mixed.as_slice(), rates: rates.as_slice() }, matrices)
     }
 

@@ -28,15 +28,20 @@ pub(super) struct Columns<'a> {
     pub states: Vec<(usize, &'a mut [f32])>,
 }
 
-/// Returns the columns of a wide tile: four vectors if the processor has 32 registers, otherwise two.
-pub(super) struct Width;
+/// Returns the columns of a tile: at most four vectors if the processor has 32 registers, otherwise two. Whole tiles make
+/// up a head.
+pub(super) struct Width {
+    pub value_dim: usize,
+}
 
 impl WithSimd for Width {
     type Output = usize;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> usize {
-        S::F32_LANES * if S::REGISTER_COUNT >= 32 { 4 } else { 2 }
+        let most = if S::REGISTER_COUNT >= 32 { 4 } else { 2 };
+        let vectors = [4, 2].into_iter().find(|&n| n <= most && self.value_dim.is_multiple_of(n * S::F32_LANES));
+        vectors.unwrap_or(1) * S::F32_LANES
     }
 }
 
@@ -78,8 +83,8 @@ impl WithSimd for Run<'_, '_, '_> {
 impl Job<'_> {
     /// Takes tokens through the tile that begins at column `first`. A row of the tile has `V` vectors. For each token
     /// `S = decay * S + key * added`, and the result is `query . S`. In a delta net `added` is the token's rate times the
-    /// difference between its value and the value that the decayed state has for its key. The previous
-    /// token's update already sums that value, in the order of rows, so each token reads the state once.
+    /// difference between its value and the value that the decayed state has for its key. The previous token's update
+    /// already sums that value, in the order of rows, so each token reads the state once.
     #[inline(always)]
     fn pass<'o, S: Simd, const V: usize, const IS_DELTA: bool>(
         &self,

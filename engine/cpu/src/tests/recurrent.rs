@@ -21,10 +21,11 @@ fn shapes() -> [Recurrent; 4] {
         value_dim: 48,
         tiled: false,
     };
-    let mamba = Recurrent { kind: RecurrentKind::Mamba, kernel_bias: true, key_heads: 1, heads: 3, ..delta };
+    let mamba =
+        Recurrent { kind: RecurrentKind::Mamba, kernel_bias: true, key_heads: 1, heads: 3, value_dim: 32, ..delta };
     let convolution = Recurrent { kind: RecurrentKind::Convolution, kernel: 3, heads: 40, value_dim: 1, ..delta };
     let convolution = Recurrent { key_heads: 0, key_dim: 0, ..convolution };
-    // Heads of 64 columns have wide tiles on every processor.
+    // With AVX-512 a tile has one vector of 48 columns, two of 32 and four of 64.
     [delta, Recurrent { tiled: true, value_dim: 64, ..delta }, mamba, convolution]
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::group::GroupBlocks;
 use super::pages::{Pages, Value};
 use crate::kv::counts::Counts;
-use crate::kv::layout::CacheGroup;
+use crate::kv::groups::CacheGroup;
 use crate::kv::log::{BlockEvent, Logger};
 use crate::kv::prefix::{Prefix, PrefixId, PrefixIndex, Text};
 use crate::kv::usage::PoolUsage;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::pages::Value;
 use crate::kv::free_list::FreeList;
-use crate::kv::layout::CacheGroup;
+use crate::kv::groups::CacheGroup;
 
 /// The blocks of a group: the first `blocks_per_page` are in the first page, and so on. Most pages may belong to other
 /// groups.

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::kv::layout::CacheGroup;
+use crate::kv::groups::CacheGroup;
 
 /// The entry of a block that does not exist: the window has left it behind, it is still in the swap space, or no state is
 /// kept there. Block numbers are smaller, so it is never used as one.

@@ -2,7 +2,7 @@
 
 use super::{BlockTable, Lane, NO_BLOCK};
 use crate::kv::counts::Counts;
-use crate::kv::layout::blocks_for;
+use crate::kv::groups::blocks_for;
 use crate::kv::pool::{BlockPool, Blocks};
 
 /// The numbers of free blocks that it takes to reserve the given numbers of tokens in all tables, one after the other:

@@ -1,39 +1,11 @@
-//! The feed-forward part of a layer: a gated unit, experts, or both.
+//! The gated unit of a layer without experts, or next to them.
 
 use std::ops::Range;
 
-use super::experts::ExpertBlock;
-use super::read;
 use crate::backend::{Activation, Backend, HostLinear};
 use crate::config::DecoderConfig;
 use crate::error::Result;
-use crate::model::layers::{Branch, Loader, Residual};
-
-/// The feed-forward part of a layer.
-pub enum FeedForward<B: Backend> {
-    Dense(Mlp<B>),
-    Experts(ExpertBlock<B>),
-}
-
-impl<B: Backend> FeedForward<B> {
-    pub fn load(l: &mut Loader<'_, B>, hidden: usize, decoder: &DecoderConfig, i: usize) -> Result<Self> {
-        Ok(match &decoder.layers[i].experts {
-            None => FeedForward::Dense(Mlp::load(l, hidden, decoder, i, decoder.layer_norms.after_mlp)?),
-            Some(experts) => FeedForward::Experts(ExpertBlock::load(l, hidden, decoder, i, experts)?),
-        })
-    }
-
-    /// Adds the result to the stream. The input is `h`, or the stream itself if it is not normalised.
-    pub fn add_to(&self, b: &B, x: &mut Residual<B>, h: &Option<B::Tensor>, inputs: &B::Inputs) {
-        match self {
-            FeedForward::Dense(mlp) => {
-                let inner = mlp.apply(b, read(b, h, x));
-                mlp.down.add_to(b, x, inner);
-            }
-            FeedForward::Experts(block) => block.add_to(b, x, h, inputs),
-        }
-    }
-}
+use crate::model::layers::{Branch, Loader};
 
 /// The weights of one layer's gated unit.
 pub struct Mlp<B: Backend> {

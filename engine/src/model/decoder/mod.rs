@@ -4,6 +4,7 @@
 mod attention;
 mod experts;
 mod extra;
+mod feed_forward;
 mod latent;
 mod mlp;
 mod recurrent;
@@ -12,7 +13,7 @@ mod tests;
 
 use self::attention::LayerAttention;
 use self::extra::{LayerGate, LayerInputs};
-use self::mlp::FeedForward;
+use self::feed_forward::FeedForward;
 use super::Model;
 use super::layers::{Embedding, Loader, Residual};
 use super::rope;

@@ -2,7 +2,7 @@
 
 use super::call::{Call, Progress};
 use super::format::Layout;
-use super::reader::Part;
+use super::part::Part;
 use super::{ThoughtFormat, ToolFormat, notation};
 
 /// The separator between a tool's name and its arguments in some of Mistral's models.

@@ -9,7 +9,7 @@
 //! `final`, and the remarks before calls in the channel `commentary`.
 
 use super::marked::partial_len;
-use super::reader::Part;
+use super::part::Part;
 
 const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";

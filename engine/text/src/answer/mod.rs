@@ -10,10 +10,12 @@ mod grammar;
 mod marked;
 mod messages;
 mod notation;
+mod part;
 mod reader;
 mod thoughts;
 
 pub use format::ToolFormat;
 pub use grammar::{Tool, calls};
-pub use reader::{AnswerReader, Part};
+pub use part::Part;
+pub use reader::AnswerReader;
 pub use thoughts::ThoughtFormat;

@@ -2,20 +2,8 @@
 
 use super::marked::MarkedReader;
 use super::messages::MessageReader;
+use super::part::Part;
 use super::{ThoughtFormat, Tool, ToolFormat};
-
-/// A part of an answer, or a continuation of the previous part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// The model's reasoning before its answer.
-    Thought(String),
-    /// Text of the answer.
-    Text(String),
-    /// The start of a call of the tool with this name.
-    Call(String),
-    /// More of the JSON arguments of the last call.
-    Arguments(String),
-}
 
 /// Splits one output into parts.
 #[derive(Clone, Debug)]

@@ -18,6 +18,7 @@ pub mod sampling;
 pub mod scaling;
 mod stream;
 
+pub(crate) use crate::case::exact;
 use crate::case::{Case, Scale};
 
 pub use stream::read_stream;
@@ -46,9 +47,4 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         .chain(gemm::cases(scale, target))
         .chain(normed::cases(scale, target))
         .collect()
-}
-
-/// Returns the error of results that must be exact: zero or infinity.
-pub(crate) fn exact<T: PartialEq>(results: &[T], truth: &[T]) -> f64 {
-    if results == truth { 0.0 } else { f64::INFINITY }
 }

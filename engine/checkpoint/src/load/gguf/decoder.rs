@@ -1,8 +1,7 @@
 //! The metadata that is written for a decoder, derived from its mechanisms.
 
-use super::entries::refused;
 use super::names::Architecture;
-use super::writer::Entries;
+use super::writer::{Entries, refused};
 use crate::config::{Activation, DecoderConfig, DecoderLayer, Experts, ModelConfig, RecurrentKind, Rope, RopeScaling};
 use crate::error::Result;
 

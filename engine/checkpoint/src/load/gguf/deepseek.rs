@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::config::{Reader, Shapes};
 use super::decoder::Decoder;
-use super::entries::refused;
 use super::families::decimal;
+use super::writer::refused;
 use crate::config::{Experts, Latent, RopeScaling};
 use crate::error::{Error, Result};
 

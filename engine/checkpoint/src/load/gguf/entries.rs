@@ -6,13 +6,9 @@ use super::decoder::{self, Decoder};
 use super::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
 use super::names::Architecture;
 use super::splits;
-use super::writer::Entries;
+use super::writer::{Entries, refused};
 use crate::config::{Activation, GenerationConfig, ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
-
-pub(super) fn refused(what: impl std::fmt::Display) -> Error {
-    Error::Unsupported(format!("a GGUF file cannot represent a model in which {what}"))
-}
 
 /// Writes the shape of a model.
 ///

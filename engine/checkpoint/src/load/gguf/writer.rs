@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::types;
+use crate::error::Error;
 use crate::quantised::QuantType;
 use crate::tensor::DType;
 
@@ -14,6 +15,11 @@ const ALIGNMENT: u64 = 32;
 pub(super) struct Entries {
     count: u64,
     bytes: Vec<u8>,
+}
+
+/// The error for a model that the format cannot represent.
+pub(super) fn refused(what: impl std::fmt::Display) -> Error {
+    Error::Unsupported(format!("a GGUF file cannot represent a model in which {what}"))
 }
 
 /// The element type of a tensor to write.

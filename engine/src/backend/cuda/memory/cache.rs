@@ -106,7 +106,8 @@ pub fn check_layout(layout: &KvLayout) -> Result<()> {
 }
 
 /// The shape of the blocks in each layer of a group. The kernels call a block's part in one layer a page. The halves of
-/// latent keys take the places of keys and values. Latent keys have 16 bits, since a backend refuses others when it is created.
+/// latent keys take the places of keys and values. Latent keys have 16 bits, since a backend refuses others when it is
+/// created.
 fn pages(layout: &KvLayout, group: usize) -> Pages {
     let shape = &layout.groups[group];
     let tight = Pages {
