@@ -11,7 +11,7 @@ use cuda_std::launch::LaunchShape;
 use engine::tools::backend::cuda::ptx::{self, Image};
 use kernels::registry;
 use simulator::gpu::GpuSpec;
-use workbench::launch::{self, Context, Driver};
+use workbench::launch::{self, Context, Driver, Ptx};
 use workbench::{Case, Cost, Counts, Gpu, LaunchReport, LineCounts, Occupancy, Scale};
 use workbench::{cases, measure, product_loop, resources};
 
@@ -85,8 +85,8 @@ struct Device {
     capability: (u32, u32),
     image: Image,
     /// PTX of the engine's kernels. `paper` is the PTX of the paper's kernels.
-    engine: Arc<str>,
-    paper: Arc<str>,
+    engine: Arc<Ptx<'static>>,
+    paper: Arc<Ptx<'static>>,
 }
 
 impl Device {
@@ -96,7 +96,8 @@ impl Device {
         let (major, minor) = capability;
         let image = ptx::for_capability(major, minor)
             .ok_or_else(|| anyhow!("this GPU has compute capability {major}.{minor}; kernels need 8.0 or later"))?;
-        Ok(Device { driver, capability, image, engine: image.engine().into(), paper: image.paper().into() })
+        let [engine, paper] = [image.engine(), image.paper()].map(|text| Ptx::new(text).map(Arc::new));
+        Ok(Device { driver, capability, image, engine: engine?, paper: paper? })
     }
 
     /// Returns a GPU with empty memory and the kernels of a case.

@@ -1,13 +1,14 @@
 //! The device that kernels are tested on: a GPU with `QUIRE_TEST_DEVICE=cuda`, otherwise the emulator. Errors fail the
 //! test.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use cuda_std::launch::{KernelCall, LaunchShape};
 use emulator::CostReport;
-use launch::{Driver, Error};
+use launch::{Driver, Error, Ptx};
 pub use workbench::Buffer;
 use workbench::Case;
 
@@ -28,11 +29,15 @@ fn capability(target: &str) -> (u32, u32) {
     if target == "sm_90a" { (9, 0) } else { (8, 0) }
 }
 
+fn parsed(ptx: impl Into<Cow<'static, str>>) -> Arc<Ptx<'static>> {
+    Arc::new(Ptx::new(ptx).unwrap_or_else(|error| panic!("{error}")))
+}
+
 impl Gpu {
     /// Creates a device with the PTX for `target`. The emulator uses the natural order of warps and blocks.
     pub fn new(target: &str) -> Gpu {
         // Devices share the texts.
-        static TEXTS: LazyLock<[Arc<str>; 2]> = LazyLock::new(|| TARGETS.map(|(_, ptx)| ptx.into()));
+        static TEXTS: LazyLock<[Arc<Ptx<'static>>; 2]> = LazyLock::new(|| TARGETS.map(|(_, ptx)| parsed(ptx)));
         let at = TARGETS.iter().position(|(name, _)| *name == target).unwrap();
         Gpu::of(capability(target), TEXTS[at].clone())
     }
@@ -40,10 +45,10 @@ impl Gpu {
     /// Creates a device that runs this PTX.
     pub fn with_ptx(ptx: &str) -> Gpu {
         let is_hopper = ptx.lines().find(|line| line.starts_with(".target")) == Some(".target sm_90a");
-        Gpu::of(capability(if is_hopper { "sm_90a" } else { "sm_80" }), ptx.into())
+        Gpu::of(capability(if is_hopper { "sm_90a" } else { "sm_80" }), parsed(ptx.to_owned()))
     }
 
-    fn of(capability: (u32, u32), ptx: Arc<str>) -> Gpu {
+    fn of(capability: (u32, u32), ptx: Arc<Ptx<'static>>) -> Gpu {
         Gpu(workbench::Gpu::new(driver(), capability, ptx).unwrap_or_else(|error| panic!("{error}")))
     }
 

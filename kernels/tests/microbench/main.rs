@@ -10,8 +10,9 @@ mod table;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use launch::Driver;
+use launch::{Driver, Ptx};
 use serde::Serialize;
 use workbench::{Gpu, LinkBytes, Measured, Scale, cases, measure};
 
@@ -108,12 +109,13 @@ fn run(json: Option<&str>) -> Result<(), Box<dyn Error>> {
 /// Measures all cases, each on a device whose memory is otherwise empty.
 fn table_of(driver: &'static Driver, target: Target) -> Result<Table, Box<dyn Error>> {
     let scale = if driver.is_emulator() { Scale::Small } else { Scale::Full };
-    let mut gpu = Gpu::new(driver, target.capability, target.intrinsics)?;
+    let [intrinsics, shipped] = [target.intrinsics, target.shipped].map(|text| Ptx::new(text).map(Arc::new));
+    let (mut gpu, shipped) = (Gpu::new(driver, target.capability, intrinsics?)?, shipped?);
     let device = gpu.context().name().to_owned();
     let mut measured = vec![measure(&cases::read_stream(scale), &mut gpu)?];
     let (mut launched, mut occupancy) = (BTreeSet::new(), occupancy::FewestWarps::default());
     for case in cases::all(scale, target.name) {
-        let mut gpu = Gpu::new(driver, target.capability, target.shipped)?;
+        let mut gpu = Gpu::new(driver, target.capability, Arc::clone(&shipped))?;
         measured.push(measure(&case, &mut gpu)?);
         launched.extend(gpu.launched().keys().copied());
         occupancy.note(target.name, gpu.launched());

@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
 use emulator::{ORDERING, PtxParts, PtxPlace};
-use launch::Driver;
+use launch::{Driver, Ptx};
 use workbench::{Case, Gpu, measure};
 
 use reviewed::{REVIEWED, Reviewed};
@@ -110,9 +110,9 @@ fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
 impl Target {
     /// Returns the kernels that each problem launches.
     fn launched(self) -> Result<Vec<BTreeSet<&'static str>>, Box<dyn Error>> {
-        let driver = Driver::emulator()?;
+        let (driver, ptx) = (Driver::emulator()?, Arc::new(Ptx::new(self.ptx)?));
         let launched = |case: Case| {
-            let mut gpu = Gpu::new(driver, self.capability, self.ptx)?;
+            let mut gpu = Gpu::new(driver, self.capability, Arc::clone(&ptx))?;
             gpu.rehearse(|gpu| ((case.prepare)(gpu)?.launch)(gpu))?;
             Ok(gpu.launched().keys().copied().collect())
         };
@@ -162,8 +162,7 @@ impl Target {
 
     /// Returns whether the case has no fault and a right result with this PTX.
     fn is_right(self, case: &Case, ptx: String) -> bool {
-        let measured =
-            Driver::emulator().and_then(|driver| measure(case, &mut Gpu::new(driver, self.capability, ptx)?));
-        measured.is_ok_and(|measured| measured.error <= 1.0)
+        let gpu = || Gpu::new(Driver::emulator()?, self.capability, Arc::new(Ptx::new(ptx)?));
+        gpu().and_then(|mut gpu| measure(case, &mut gpu)).is_ok_and(|measured| measured.error <= 1.0)
     }
 }

@@ -8,13 +8,13 @@ use bytemuck::{AnyBitPattern, NoUninit};
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
 use emulator::LaunchOptions;
 use emulator::driver::{self, DeviceOptions, LaunchReport};
-use launch::{Context, DeviceBuffer, Driver, Graph, Module, Result, Stream};
+use launch::{Context, DeviceBuffer, Driver, Graph, Module, Ptx, Result, Stream};
 
 /// A device and the PTX that it runs. A kernel is loaded at its first launch. Buffers live as long as the `Gpu`.
 pub struct Gpu {
     stream: Arc<Stream>,
     context: Context,
-    ptx: Arc<str>,
+    ptx: Arc<Ptx<'static>>,
     modules: HashMap<&'static str, Module>,
     buffers: Vec<DeviceBuffer<u8>>,
     options: LaunchOptions,
@@ -78,18 +78,18 @@ pub(crate) fn with_devices<T>(driver: &Driver, options: DeviceOptions, make: imp
 }
 
 impl Gpu {
-    /// Opens the first device of `driver` to run kernels of this PTX. The emulator reports the given compute
-    /// capability.
+    /// Opens the first device of `driver` to run kernels of this PTX. Devices may share it. The emulator reports the given
+    /// compute capability.
     ///
     /// # Errors
     /// [`launch::Error`] if there is no device.
-    pub fn new(driver: &'static Driver, capability: (u32, u32), ptx: impl Into<Arc<str>>) -> Result<Gpu> {
+    pub fn new(driver: &'static Driver, capability: (u32, u32), ptx: Arc<Ptx<'static>>) -> Result<Gpu> {
         let options = DeviceOptions { capability, ..DeviceOptions::default() };
         let context = with_devices(driver, options, || Context::new(driver, 0))?;
         Ok(Gpu {
             stream: Arc::new(context.stream()?),
             context,
-            ptx: ptx.into(),
+            ptx,
             modules: HashMap::new(),
             buffers: Vec::new(),
             // The bench launches kernels one at a time, but the engine launches them back to back.
@@ -177,7 +177,7 @@ impl Gpu {
             return Ok(());
         }
         if !self.modules.contains_key(descriptor.name) {
-            self.modules.insert(descriptor.name, Module::load(&self.context, &self.ptx, &[descriptor])?);
+            self.modules.insert(descriptor.name, Module::load_from(&self.context, &self.ptx, &[descriptor])?);
         }
         if self.context.is_emulator() {
             self.context.make_current()?;

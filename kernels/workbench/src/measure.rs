@@ -135,7 +135,9 @@ fn time(case: &Case, prepared: Prepared, gpu: &mut Gpu) -> Result<Cost> {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-    use launch::Driver;
+    use std::sync::Arc;
+
+    use launch::{Driver, Ptx};
 
     use super::*;
     use crate::Scale;
@@ -143,7 +145,8 @@ mod tests {
 
     #[test]
     fn small_problems_take_turns_against_the_clock() {
-        let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), intrinsics::SM_90A).unwrap();
+        let ptx = Arc::new(Ptx::new(intrinsics::SM_90A).unwrap());
+        let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), ptx).unwrap();
         let case = read_stream(Scale::Small);
         let prepared = (case.prepare)(&mut gpu).unwrap();
         // As in `measure`, kernels are loaded before the capture.

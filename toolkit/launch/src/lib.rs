@@ -80,6 +80,8 @@ pub use event::Event;
 pub use graph::Graph;
 pub use mapped::MappedBuffer;
 pub use module::Module;
+
 pub use pinned::{PinnedBuffer, PinnedSlice};
+pub use ptx::Ptx;
 pub use slice::DeviceSlice;
 pub use stream::Stream;

@@ -5,7 +5,7 @@ use crate::code::{self, Code};
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::ptx;
+use crate::ptx::Ptx;
 use crate::stream::Stream;
 use crate::tensor;
 use cuda_std::launch::{Descriptor, KernelCall, LaunchShape, Param};
@@ -54,7 +54,15 @@ impl Module {
     /// Returns [`Error::Ptx`], [`Error::MissingEntry`] or [`Error::Signature`] if the text does not match the
     /// declarations. Returns [`Error::Cuda`] with the compiler's log if the driver refuses the text.
     pub fn load(context: &Context, ptx: &str, entries: &[&'static Descriptor]) -> Result<Self> {
-        let text = ptx::select(ptx, entries)?;
+        Self::load_from(context, &Ptx::new(ptx)?, entries)
+    }
+
+    /// Loads kernels like [`load`](Self::load), from a text whose kernels have been found.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_from(context: &Context, ptx: &Ptx<'_>, entries: &[&'static Descriptor]) -> Result<Self> {
+        let text = ptx.select(entries)?;
         let Ok(text) = CString::new(text) else {
             return Err(Error::Ptx { line: 1, reason: "the text contains a zero byte" });
         };
@@ -66,7 +74,7 @@ impl Module {
                 error => error,
             }
         })?;
-        let (target, can_begin_early) = (ptx::target(ptx), attributes::can_begin_early(context));
+        let (target, can_begin_early) = (ptx.target(), attributes::can_begin_early(context));
         let kernel = |entry: &&'static Descriptor| {
             let kernel = context.call(&format!("load of `{}`", entry.name), || {
                 let early = can_begin_early && entry.waits_in(target);

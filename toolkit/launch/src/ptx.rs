@@ -2,38 +2,73 @@
 
 use crate::error::{Error, Result};
 use cuda_std::launch::Descriptor;
+use std::borrow::Cow;
 use std::ops::Range;
 
+/// A PTX text whose kernels have been found. Several modules can be loaded from it, and the text is read only once.
+#[derive(Clone, Debug)]
+pub struct Ptx<'a> {
+    text: Cow<'a, str>,
+    kernels: Vec<Kernel>,
+}
+
 /// A kernel in a PTX text.
-#[derive(Debug, PartialEq, Eq)]
-struct Kernel<'a> {
-    name: &'a str,
+#[derive(Clone, Debug)]
+struct Kernel {
+    /// The range of its name in the text.
+    name: Range<usize>,
     /// The sizes of the parameters in bytes.
     parameters: Vec<usize>,
     /// The range of the kernel in the text.
     place: Range<usize>,
+    /// The number of line ends in that range.
+    line_ends: usize,
 }
 
-/// Checks that a PTX text has the given kernels with the right parameters. Removes all other kernels, because a driver
-/// compiles everything it gets. Line numbers stay the same.
-pub(crate) fn select(ptx: &str, entries: &[&'static Descriptor]) -> Result<String> {
-    let kernels = kernels(ptx)?;
-    for entry in entries {
-        let kernel = kernels.iter().find(|kernel| kernel.name == entry.name).ok_or(Error::MissingEntry(entry.name))?;
-        let expected: Vec<usize> = entry.params.iter().map(|param| param.size).collect();
-        if kernel.parameters != expected {
-            return Err(Error::Signature { entry: entry.name, expected, found: kernel.parameters.clone() });
+impl<'a> Ptx<'a> {
+    /// Finds the kernels of a text.
+    ///
+    /// # Errors
+    /// Returns [`Error::Ptx`] if a kernel is cut off, or if a parameter's size is unknown.
+    pub fn new(text: impl Into<Cow<'a, str>>) -> Result<Self> {
+        let text = text.into();
+        Ok(Ptx { kernels: kernels(&text)?, text })
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The target that the text declares, such as `sm_90a`, or an empty string if it declares none.
+    pub fn target(&self) -> &str {
+        let named = self.text.lines().find_map(|line| line.trim_start().strip_prefix(".target "));
+        named.and_then(|rest| rest.split(',').next()).map_or("", str::trim)
+    }
+
+    /// Checks that the text has the given kernels with the right parameters. Returns it without all other kernels, because
+    /// a driver compiles everything it gets. Line numbers stay the same.
+    pub(crate) fn select(&self, entries: &[&'static Descriptor]) -> Result<String> {
+        let Ptx { text, kernels } = self;
+        for entry in entries {
+            let kernel = kernels.iter().find(|kernel| text[kernel.name.clone()] == *entry.name);
+            let kernel = kernel.ok_or(Error::MissingEntry(entry.name))?;
+            let expected: Vec<usize> = entry.params.iter().map(|param| param.size).collect();
+            if kernel.parameters != expected {
+                return Err(Error::Signature { entry: entry.name, expected, found: kernel.parameters.clone() });
+            }
         }
+        let is_wanted = |kernel: &&Kernel| entries.iter().any(|entry| text[kernel.name.clone()] == *entry.name);
+        let mut selected = String::new();
+        let mut done = 0;
+        for kernel in kernels.iter().filter(|kernel| !is_wanted(kernel)) {
+            selected.push_str(&text[done..kernel.place.start]);
+            selected.extend(std::iter::repeat_n('\n', kernel.line_ends));
+            done = kernel.place.end;
+        }
+        selected.push_str(&text[done..]);
+        Ok(selected)
     }
-    let mut selected = String::with_capacity(ptx.len());
-    let mut done = 0;
-    for kernel in kernels.iter().filter(|kernel| entries.iter().all(|entry| entry.name != kernel.name)) {
-        selected.push_str(&ptx[done..kernel.place.start]);
-        selected.push_str(&"\n".repeat(line_ends(ptx[kernel.place.clone()].as_bytes())));
-        done = kernel.place.end;
-    }
-    selected.push_str(&ptx[done..]);
-    Ok(selected)
 }
 
 /// The number of line ends in a text. A byte counts those of a chunk, so that the compiler uses vector instructions.
@@ -55,14 +90,8 @@ fn find_mark(text: &[u8]) -> Option<usize> {
     text[skipped..].iter().position(|&byte| is_mark(byte)).map(|at| skipped + at)
 }
 
-/// The target that a PTX text declares, such as `sm_90a`, or an empty string if it declares none.
-pub(crate) fn target(ptx: &str) -> &str {
-    let named = ptx.lines().find_map(|line| line.trim_start().strip_prefix(".target "));
-    named.and_then(|rest| rest.split(',').next()).map_or("", str::trim)
-}
-
 /// The kernels that a PTX text defines, in text order.
-fn kernels(ptx: &str) -> Result<Vec<Kernel<'_>>> {
+fn kernels(ptx: &str) -> Result<Vec<Kernel>> {
     let wrong = |at: usize, reason| Error::Ptx { line: ptx[..at].matches('\n').count() + 1, reason };
     let mut kernels = Vec::new();
     let mut tokens = Tokens { ptx, at: 0 };
@@ -86,7 +115,9 @@ fn kernels(ptx: &str) -> Result<Vec<Kernel<'_>>> {
                     }
                 };
                 if let Some(end) = end {
-                    kernels.push(Kernel { name: &ptx[name], parameters, place: start_of_this..end });
+                    let place = start_of_this..end;
+                    let line_ends = line_ends(ptx[place.clone()].as_bytes());
+                    kernels.push(Kernel { name, parameters, place, line_ends });
                 }
                 start = None;
             }
@@ -238,15 +269,17 @@ mod tests {
     #[test]
     fn the_target_is_named_without_options() {
         assert_eq!(
-            (target(".version 8.0\n.target sm_90a\n"), target(".target sm_80, debug"), target("")),
-            ("sm_90a", "sm_80", "")
+            [".version 8.0\n.target sm_90a\n", ".target sm_80, debug", ""]
+                .map(|text| Ptx::new(text).unwrap().target().to_owned()),
+            ["sm_90a", "sm_80", ""]
         );
     }
 
     #[test]
     fn kernels_are_found_with_their_parameters() {
         let found = kernels(PTX).unwrap();
-        let signatures: Vec<_> = found.iter().map(|kernel| (kernel.name, kernel.parameters.as_slice())).collect();
+        let signatures: Vec<_> =
+            found.iter().map(|kernel| (&PTX[kernel.name.clone()], kernel.parameters.as_slice())).collect();
         assert_eq!(signatures, [("first", &[8, 24][..]), ("empty", &[]), ("last", &[4, 8, 1])]);
         assert!(PTX[found[0].place.clone()].starts_with(".visible .entry first("));
         assert!(PTX[found[0].place.clone()].ends_with("ret;\n}"));
@@ -254,7 +287,7 @@ mod tests {
 
     #[test]
     fn other_kernels_are_removed_and_line_numbers_stay() {
-        let cut = select(PTX, &[descriptor("last", &[4, 8, 1])]).unwrap();
+        let cut = Ptx::new(PTX).unwrap().select(&[descriptor("last", &[4, 8, 1])]).unwrap();
         for removed in ["first", "empty", "callseq"] {
             assert!(!cut.contains(removed), "{removed}");
         }
@@ -264,12 +297,15 @@ mod tests {
                 assert_eq!(cut.lines().nth(line), Some(text));
             }
         }
-        assert_eq!(select(PTX, &[descriptor("first", &[8, 24])]).unwrap().matches(".entry").count(), 2); // one of them in a comment
+        assert_eq!(
+            Ptx::new(PTX).unwrap().select(&[descriptor("first", &[8, 24])]).unwrap().matches(".entry").count(),
+            2
+        ); // one of them in a comment
     }
 
     #[test]
     fn a_mismatch_is_named_in_the_error() {
-        let error = |entry| select(PTX, &[entry]).unwrap_err().to_string();
+        let error = |entry| Ptx::new(PTX).unwrap().select(&[entry]).unwrap_err().to_string();
         assert_eq!(error(descriptor("missing", &[])), "the PTX has no kernel `missing`");
         assert_eq!(
             error(descriptor("first", &[8, 8])),
