@@ -36,6 +36,8 @@ pub struct NewToken {
     pub sum: f64,
     /// Whether this token ends its output, as an end-of-sequence token does.
     pub ends: bool,
+    /// The number of prompt tokens that were a prefix hit when the request first started.
+    pub cached_tokens: usize,
 }
 
 /// A request in progress, or a part of one.
@@ -259,7 +261,8 @@ impl SequenceGroup {
         seq.push(token, sampled.logprob, &sampled.top);
         let logprob = seq.logprobs.as_ref().and_then(|all| all.last().cloned());
         let (ends, sum) = (self.ends.contains(&token), seq.cumulative_logprob);
-        new.push(NewToken { request: self.id, index: seq.index, token, logprob, sum, ends });
+        let (request, index, cached_tokens) = (self.id, seq.index, self.cached_tokens.unwrap_or(0));
+        new.push(NewToken { request, index, token, logprob, sum, ends, cached_tokens });
         match seq.output().len() {
             _ if ends || reading == Reading::Complete => Some(FinishReason::Stop),
             len => (len >= self.max_output).then_some(FinishReason::Length),

@@ -192,6 +192,24 @@ impl Decoding {
 }
 
 impl Decoding {
+    /// Refuses what an answer with one output cannot report, for APIs whose answers are one message.
+    ///
+    /// # Errors
+    /// 400 that names the field.
+    pub fn check_single(&self) -> Result<(), ApiError> {
+        let only = |ok: bool, field: &str, what: &str| {
+            check(ok, field, || format!("{field} is not supported; it may only be {what} or null"))
+        };
+        only(self.n.is_none_or(|n| n == 1), "n", "1")?;
+        only(self.best_of.is_none_or(|n| n == 1), "best_of", "1")?;
+        only(self.use_beam_search != Some(true), "use_beam_search", "false")?;
+        only(self.prompt_logprobs.is_none(), "prompt_logprobs", "left out")?;
+        let continuous = self.stream_options.and_then(|options| options.continuous_usage_stats);
+        only(continuous != Some(true), "stream_options.continuous_usage_stats", "false")?;
+        only(self.return_token_ids != Some(true), "return_token_ids", "false")?;
+        only(self.return_tokens_as_token_ids != Some(true), "return_tokens_as_token_ids", "false")
+    }
+
     /// Checks fields that are numbers within a range.
     fn check_ranges(&self) -> Result<(), ApiError> {
         within(self.temperature, "temperature", 0.0, 100.0)?;
