@@ -8,7 +8,7 @@ mod prompt;
 use std::ops::Range;
 use std::time::Instant;
 
-pub use self::parts::Rank;
+pub use self::parts::{Order, Rank};
 use crate::constraint::{Matcher, Reading};
 use crate::embedding::PooledStates;
 use crate::kv::{BlockPool, BlockTable};
@@ -78,6 +78,13 @@ pub struct SequenceGroup {
     pub(crate) ticket: Option<u64>,
     /// Whether the scheduler found the group to be beyond its owner's share of rows and blocks.
     pub(crate) beyond_share: bool,
+    /// How urgent it is, lower is more: the request's priority, less the levels that it had gained by waiting when it
+    /// was last admitted.
+    pub(crate) level: i64,
+    /// The steps that it had waited when it was last queued.
+    pub(crate) waited: u64,
+    /// The step in which it was last queued.
+    pub(crate) queued_at: u64,
 }
 
 impl SequenceGroup {
@@ -111,6 +118,9 @@ impl SequenceGroup {
             first_token: None,
             ticket: None,
             beyond_share: false,
+            level: params.priority,
+            waited: 0,
+            queued_at: 0,
             params,
         }
     }

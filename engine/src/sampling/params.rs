@@ -85,6 +85,8 @@ pub struct SamplingParams {
     /// The numbers of the prompt's tokens up to the ends of messages. Later prompts often begin with the
     /// same messages, so the states of recurrent layers are kept there. They never change an output.
     pub turn_ends: Vec<usize>,
+    /// How urgent the request is. Requests with lower numbers are served earlier. It never changes an output.
+    pub priority: i64,
     /// Beam search instead of sampling.
     pub beam: Option<Beam>,
 }
@@ -116,6 +118,7 @@ impl Default for SamplingParams {
             echo: false,
             constraint: None,
             turn_ends: Vec::new(),
+            priority: 0,
             beam: None,
         }
     }

@@ -82,6 +82,8 @@ pub struct Decoding {
     pub return_token_ids: Option<bool>,
     /// Whether logprobs name tokens by their ids.
     pub return_tokens_as_token_ids: Option<bool>,
+    /// How urgent the request is, lower is more. vLLM's field.
+    pub priority: Option<i64>,
     /// Whether to stream tokens as they are generated.
     pub stream: Option<bool>,
     /// Options of the stream.
@@ -170,6 +172,7 @@ impl Decoding {
             echo,
             constraint,
             beam,
+            priority: self.priority.unwrap_or(0),
             ..SamplingParams::default()
         };
         // OpenAI's default temperature of 1 applies if neither the request nor the model sets one.

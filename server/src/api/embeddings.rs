@@ -28,6 +28,8 @@ pub struct EmbeddingFields {
     dimensions: Option<usize>,
     /// Whether to add the special tokens that the model expects around a text.
     add_special_tokens: Option<bool>,
+    /// How urgent the request is, lower is more. vLLM's field.
+    priority: Option<i64>,
 }
 
 /// The encoding of embeddings.
@@ -84,7 +86,8 @@ pub async fn create(
     })?;
     let prompts = fields.input.encode(&app, "input", fields.add_special_tokens.unwrap_or(true)).await?;
     let prompts = prompts.into_iter().map(|(text, tokens)| Prompt::Encoded { text, tokens }).collect();
-    let params = SamplingParams { max_tokens: 0, pooling: Some(app.options.pooling), ..SamplingParams::default() };
+    let (pooling, priority) = (Some(app.options.pooling), fields.priority.unwrap_or(0));
+    let params = SamplingParams { max_tokens: 0, pooling, priority, ..SamplingParams::default() };
     let work = Work { prompts, params, field: "input", asked: None, stream: false };
     let answers = collect(&app, work, &admission).await?;
     let usage = Usage::of(&answers);
