@@ -1,4 +1,4 @@
-//! Requests of different tenants: their priorities.
+//! Requests of different tenants: their priorities, and salts that keep them from sharing cached prompts.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -53,4 +53,44 @@ async fn priorities_are_bounded_in_every_api() {
         assert!(refused(&plain, path, &with(json!(1))).await.contains("--scheduling-policy"));
     }
     server.assert_unharmed().await;
+}
+
+/// Returns the number of cached tokens in an answer's usage.
+fn cached(path: &str, answer: &Value) -> u64 {
+    let usage = &answer["usage"];
+    let field = match path {
+        "/v1/responses" => &usage["input_tokens_details"]["cached_tokens"],
+        "/v1/messages" => &usage["cache_read_input_tokens"],
+        _ => &usage["prompt_tokens_details"]["cached_tokens"],
+    };
+    field.as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn prompts_are_shared_only_within_a_salt() {
+    for at in 0..4 {
+        let server = TestServer::start().await;
+        let (path, body) = requests(&"One day a fox met a bear in the dark wood. ".repeat(6))[at].clone();
+        let with = |salt: Value| {
+            let mut body = body.clone();
+            body["cache_salt"] = salt;
+            body
+        };
+        for salt in [json!("one"), json!("other"), Value::Null] {
+            assert_eq!(cached(path, &server.post(path, &with(salt.clone())).await), 0, "{path} {salt}");
+        }
+        let answers = [json!("one"), json!("other"), Value::Null].map(|salt| with(salt));
+        for body in answers {
+            assert!(cached(path, &server.post(path, &body).await) >= 32, "{path} {body}");
+        }
+        for salt in [json!(""), json!(7), json!("x".repeat(2000))] {
+            assert!(refused(&server, path, &with(salt)).await.contains("cache_salt"));
+        }
+        server.stop().await.unwrap();
+    }
+    let server = TestServer::start().await;
+    let (path, mut body) = requests(common::PROMPT)[4].clone();
+    body["cache_salt"] = json!("one");
+    server.post(path, &body).await;
+    server.stop().await.unwrap();
 }

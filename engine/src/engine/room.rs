@@ -125,7 +125,12 @@ impl Engine {
         }
         // Requests that want a result for every token compute them all, so they share nothing.
         let computes_all = params.prompt_logprobs.is_some() || params.pooling == Some(Pooling::Mean);
-        if computes_all { 0 } else { self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size }
+        // Pinned prefixes have no salt.
+        if computes_all || params.cache_salt.is_some() {
+            0
+        } else {
+            self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size
+        }
     }
 
     /// The maximum length of `prompt` and an output together, limited by the model's positions and by the KV blocks

@@ -33,6 +33,8 @@ pub struct Request {
     pub params: SamplingParams,
     /// The index of its owner.
     pub owner: usize,
+    /// Its salt.
+    pub salt: Option<Arc<str>>,
     /// Its priority, for engines that have priorities.
     pub priority: i64,
     /// The step before which it arrives.
@@ -128,13 +130,14 @@ pub fn request() -> impl Strategy<Value = Request> {
     let prompt = (beginning(), prop::collection::vec(1..VOCAB, 1..20));
     let cut = prop_oneof![Just(Cut::Abort), (0..6usize).prop_map(|index| Cut::Stop { index })];
     let cut = prop::option::weighted(0.3, (0..60usize, cut));
-    let comes = (0..OWNERS, 0..40usize, -2..3i64);
+    let salt = prop_oneof![3 => Just(None), 1 => Just(Some("a".into())), 1 => Just(Some("b".into()))];
+    let comes = (0..OWNERS, 0..40usize, -2..3i64, salt);
     let turns = prop::collection::vec(any::<prop::sample::Index>(), 0..3);
     (prompt, params(), comes, cut, turns).prop_map(|((beginning, own), params, comes, cut, turns)| {
-        let (owner, arrives, priority) = comes;
+        let (owner, arrives, priority, salt) = comes;
         let prompt = [beginning.tokens(), own].concat();
         let turn_ends = turns.into_iter().map(|end| end.index(prompt.len() + 1)).collect();
-        Request { params: SamplingParams { turn_ends, ..params }, prompt, owner, priority, arrives, cut }
+        Request { params: SamplingParams { turn_ends, ..params }, prompt, owner, priority, salt, arrives, cut }
     })
 }
 
@@ -296,7 +299,7 @@ pub fn arrive(
             SchedulingPolicy::Fcfs => 0,
             SchedulingPolicy::Priority => r.priority,
         };
-        let params = SamplingParams { priority, ..r.params.clone() };
+        let params = SamplingParams { priority, cache_salt: r.salt.clone(), ..r.params.clone() };
         let id = engine.add_for(owners[r.owner], r.prompt.clone(), params);
         ids.insert(id.unwrap(), i);
     }

@@ -55,8 +55,6 @@ const FIELDS: &[(&str, Rule)] = &[
     // vLLM's fields.
     ("allowed_token_ids", Rule::Null),
     ("bad_words", Rule::EmptyArray),
-    // A client that sends a salt relies on its prompts' blocks not being shared with other clients.
-    ("cache_salt", Rule::Null),
     ("chat_template_content_format", Rule::Word(&["auto"])),
     ("detokenize", Rule::True),
     ("guided_decoding_backend", Rule::Text),
