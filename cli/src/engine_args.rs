@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
 use engine::DType;
 use engine::KvDtype;
-use engine::{AttentionKernels, Device, Options, Preemption, Prompt, SchedulerOptions};
+use engine::{AttentionKernels, Device, Options, Preemption, Prompt, SchedulerOptions, SchedulingPolicy};
 
 use crate::values::{count, memory, number, quantised_kv, switch};
 
@@ -83,6 +83,15 @@ pub struct EngineArgs {
     /// maximum share of sequences and blocks per request while others wait (0.5)
     #[argh(option, arg_name = "part", from_str_fn(number), default = "0.5")]
     pub max_request_share: f32,
+    /// order of requests: fcfs (first come, first served) or priority (fcfs)
+    #[argh(option, arg_name = "policy", from_str_fn(policy), default = "SchedulingPolicy::Fcfs")]
+    pub scheduling_policy: SchedulingPolicy,
+    /// steps after which a waiting request counts as one priority more urgent; 0 means never (256)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
+    pub priority_ageing: usize,
+    /// most urgent priority that requests may ask for, a number not above 0 (all)
+    #[argh(option, arg_name = "n", from_str_fn(level))]
+    pub max_priority: Option<i64>,
     /// CPU threads (one per core)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub threads: Option<usize>,
@@ -118,6 +127,9 @@ impl EngineArgs {
                 max_num_seqs: self.max_num_seqs,
                 max_batch_tokens: self.max_batch_tokens,
                 max_request_share: f64::from(self.max_request_share),
+                policy: self.scheduling_policy,
+                priority_ageing: self.priority_ageing,
+                max_priority: self.max_priority,
                 delay_factor: f64::from(self.delay_factor),
                 preemption: self.preemption,
                 prefix_caching: self.prefix_caching,
@@ -164,6 +176,18 @@ fn kv_type(s: &str) -> Result<Option<KvDtype>, String> {
         Ok(dtype) => Ok(dtype.map(KvDtype::Float)),
         Err(_) => Err(format!("{s:?} is not one of auto, f32, f16, bf16, int8 and fp8")),
     }
+}
+
+fn policy(s: &str) -> Result<SchedulingPolicy, String> {
+    match s {
+        "fcfs" => Ok(SchedulingPolicy::Fcfs),
+        "priority" => Ok(SchedulingPolicy::Priority),
+        _ => Err(format!("{s:?} is not a scheduling policy; fcfs and priority are")),
+    }
+}
+
+fn level(s: &str) -> Result<i64, String> {
+    s.parse().map_err(|_| format!("{s:?} is not a whole number"))
 }
 
 fn attention(s: &str) -> Result<AttentionKernels, String> {

@@ -106,6 +106,8 @@ pub enum Event {
         text: String,
         /// The token's logprob, if the request asked for logprobs.
         logprob: Option<TokenLogprob>,
+        /// As [`Completion::cached_tokens`].
+        cached_tokens: usize,
     },
     /// A request is complete.
     Done(Completion),

@@ -135,6 +135,7 @@ impl Engine {
     /// See [`Engine::add`].
     pub fn add_for(&mut self, owner: OwnerId, prompt: Vec<u32>, params: SamplingParams) -> Result<RequestId> {
         params.validate()?;
+        self.check_priority(params.priority)?;
         self.check_prompt(&prompt, &params)?;
         let vocab_size = self.config.vocab_size;
         if let Some((id, _)) = params.logit_bias.iter().find(|bias| bias.0 as usize >= vocab_size) {

@@ -8,7 +8,7 @@ mod prompt;
 use std::ops::Range;
 use std::time::Instant;
 
-pub use self::parts::Rank;
+pub use self::parts::{Order, Rank};
 use crate::constraint::{Matcher, Reading};
 use crate::embedding::PooledStates;
 use crate::kv::{BlockPool, BlockTable};
@@ -36,6 +36,8 @@ pub struct NewToken {
     pub sum: f64,
     /// Whether this token ends its output, as an end-of-sequence token does.
     pub ends: bool,
+    /// The number of prompt tokens that were a prefix hit when the request first started.
+    pub cached_tokens: usize,
 }
 
 /// A request in progress, or a part of one.
@@ -76,6 +78,13 @@ pub struct SequenceGroup {
     pub(crate) ticket: Option<u64>,
     /// Whether the scheduler found the group to be beyond its owner's share of rows and blocks.
     pub(crate) beyond_share: bool,
+    /// How urgent it is, lower is more: the request's priority, less the levels that it had gained by waiting when it
+    /// was last admitted.
+    pub(crate) level: i64,
+    /// The steps that it had waited when it was last queued.
+    pub(crate) waited: u64,
+    /// The step in which it was last queued.
+    pub(crate) queued_at: u64,
 }
 
 impl SequenceGroup {
@@ -109,6 +118,9 @@ impl SequenceGroup {
             first_token: None,
             ticket: None,
             beyond_share: false,
+            level: params.priority,
+            waited: 0,
+            queued_at: 0,
             params,
         }
     }
@@ -259,7 +271,8 @@ impl SequenceGroup {
         seq.push(token, sampled.logprob, &sampled.top);
         let logprob = seq.logprobs.as_ref().and_then(|all| all.last().cloned());
         let (ends, sum) = (self.ends.contains(&token), seq.cumulative_logprob);
-        new.push(NewToken { request: self.id, index: seq.index, token, logprob, sum, ends });
+        let (request, index, cached_tokens) = (self.id, seq.index, self.cached_tokens.unwrap_or(0));
+        new.push(NewToken { request, index, token, logprob, sum, ends, cached_tokens });
         match seq.output().len() {
             _ if ends || reading == Reading::Complete => Some(FinishReason::Stop),
             len => (len >= self.max_output).then_some(FinishReason::Length),

@@ -61,7 +61,7 @@ pub use device_info::{DeviceInfo, MemoryPlan};
 pub use embedding::Pooling;
 pub use group::RequestId;
 pub use llm::Llm;
-pub use options::{AttentionKernels, Device, Options, Preemption, SchedulerOptions};
+pub use options::{AttentionKernels, Device, Options, Preemption, SchedulerOptions, SchedulingPolicy};
 pub use quantize::quantize;
 pub use sampling::{Beam, EarlyStopping, SamplingParams};
 pub use sequence::{FinishReason, PromptLogprobs, TokenLogprob};

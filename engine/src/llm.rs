@@ -12,7 +12,7 @@ use crate::device_info::DeviceInfo;
 use crate::device_setup::{LoadedModel, load_model};
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
-use crate::group::{OwnerId, RequestId};
+use crate::group::{NewToken, OwnerId, RequestId};
 use crate::kv::{KvLayout, SharedLog};
 use crate::load::ModelFiles;
 use crate::options::Options;
@@ -200,8 +200,8 @@ impl Llm {
                 self.engine.stop_output(new.request, new.index);
             }
             if request.streams {
-                let (id, index) = (new.request, new.index);
-                events.push(Event::Token { id, index, token: new.token, text, logprob: new.logprob });
+                let NewToken { request: id, index, token, logprob, cached_tokens, .. } = new;
+                events.push(Event::Token { id, index, token, text, logprob, cached_tokens });
             }
         }
         for finished in step.finished {

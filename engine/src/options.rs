@@ -5,7 +5,7 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::kv::{CacheGroup, KvDtype, KvLayout, blocks_for, capacity};
 use crate::parallel::Shard;
-pub use crate::scheduler::{Preemption, SchedulerOptions};
+pub use crate::scheduler::{Preemption, SchedulerOptions, SchedulingPolicy};
 use crate::tensor::DType;
 
 /// The device that a model runs on.
@@ -174,6 +174,11 @@ impl Options {
         check(delay >= 0.0 && delay.is_finite(), "delay-factor must be a number not below 0")?;
         let share = self.scheduler.max_request_share;
         check(share > 0.0 && share <= 1.0, "max-request-share must be above 0 and at most 1")?;
+        let most = self.scheduler.max_priority;
+        check(
+            most.is_none_or(|most| most <= 0),
+            "max-priority must be at most 0, the priority of requests without one",
+        )?;
         let share = self.gpu_memory_utilization;
         check(share > 0.0 && share <= 1.0, "gpu-memory-utilization must be above 0 and at most 1")
     }

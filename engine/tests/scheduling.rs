@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use engine::tools::engine::{Engine, EngineConfig};
 use engine::tools::group::{OwnerId, RequestId};
-use engine::tools::kv::{CacheChanges, Place, PrefixId, Space};
+use engine::tools::kv::{CacheChanges, Place, Prefix, PrefixId, Space};
 use follower::Follower;
 use oracle::{Kept, Memory, Oracle, config, contiguous, marked};
 use proptest::prelude::*;
@@ -62,12 +62,16 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
     Ok(())
 }
 
+/// A place and the blocks that are registered there.
+type Registered = (Place, Vec<(u32, Arc<Prefix>)>);
+
 /// The expected contents of all prefixes that were ever registered.
 #[derive(Default)]
 struct RegisteredTexts {
     tokens: BTreeMap<PrefixId, Vec<u32>>,
     /// The contents of the last block, for each group.
     kept: BTreeMap<PrefixId, Vec<Vec<Option<Kept>>>>,
+    salts: BTreeMap<PrefixId, Option<Arc<str>>>,
 }
 
 impl RegisteredTexts {
@@ -83,6 +87,8 @@ impl RegisteredTexts {
         let new: BTreeMap<_, _> =
             registered.iter().flat_map(|(_, blocks)| blocks).map(|(_, p)| (p.id(), p.clone())).collect();
         for (id, prefix) in new {
+            let salt = prefix.parent().map_or_else(|| prefix.salt().cloned(), |parent| self.salts[&parent].clone());
+            self.salts.insert(id, salt);
             let before = prefix.parent().map(|parent| self.tokens.get(&parent).cloned().unwrap());
             let tokens = [before.unwrap_or_default(), prefix.tokens().to_vec()].concat();
             if !self.tokens.contains_key(&id) {
@@ -100,6 +106,22 @@ impl RegisteredTexts {
         {
             let contents = memory.block(place, block);
             prop_assert_eq!(&contents, &self.kept[&prefix.id()][place.group], "block {} of {:?}", block, place);
+        }
+        self.check_salts(engine, &registered)
+    }
+
+    /// Checks that requests have only registered blocks with their own salt.
+    fn check_salts(&self, engine: &Engine, registered: &[Registered]) -> Result<(), TestCaseError> {
+        let blocks = registered.iter().filter(|(place, _)| place.space == Space::Cache);
+        let salts: BTreeMap<(usize, u32), &Option<Arc<str>>> = blocks
+            .flat_map(|(place, blocks)| blocks.iter().map(|(block, p)| ((place.group, *block), &self.salts[&p.id()])))
+            .collect();
+        for group in engine.scheduler().running() {
+            for (at, lane) in group.tables().flat_map(|table| table.lanes().iter().enumerate()) {
+                for salt in lane.present().filter_map(|block| salts.get(&(at, block))) {
+                    prop_assert_eq!(*salt, &group.params.cache_salt, "request {}", group.id);
+                }
+            }
         }
         Ok(())
     }

@@ -143,6 +143,8 @@ fn conversations_that_take_turns_come_back_from_the_swap_space() {
                         prompt: text.clone(),
                         params: engine::SamplingParams { logprobs: Some(3), ..oracle::greedy(6) },
                         owner: 0,
+                        priority: 0,
+                        salt: None,
                         arrives: 0,
                         cut: None,
                     };

@@ -19,6 +19,10 @@ pub struct Body<T>(pub T);
 /// that several endpoints share. Fields that change nothing ([`Inert`]) are also accepted.
 pub struct GenerationBody<A, B>(pub A, pub B);
 
+/// As [`GenerationBody`], for Anthropic's API. A request that names a beta in `anthropic-beta` may have fields that the
+/// server does not know, because betas add fields all the time.
+pub struct BetaBody<A, B>(pub A, pub B);
+
 /// A JSON body that deserialises into one struct. Fields that change nothing ([`Inert`]) are also accepted.
 pub struct OpenBody<T>(pub T);
 
@@ -50,19 +54,37 @@ impl<A: DeserializeOwned, B: DeserializeOwned> FromRequest<Arc<App>> for Generat
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let bytes = receive(request, app).await?;
-        let (a, unknown_to_a) = value(&bytes)?;
-        let (b, unknown_to_b) = value(&bytes)?;
-        let (Inert, unknown_to_inert) = value(&bytes)?;
-        refuse([unknown_to_a, unknown_to_b, unknown_to_inert], &bytes)?;
+        let (a, b, unknown) = two(&bytes)?;
+        refuse(unknown, &bytes)?;
         Ok(GenerationBody(a, b))
     }
 }
 
+impl<A: DeserializeOwned, B: DeserializeOwned> FromRequest<Arc<App>> for BetaBody<A, B> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let is_beta = request.headers().contains_key("anthropic-beta");
+        let bytes = receive(request, app).await?;
+        let (a, b, unknown) = two(&bytes)?;
+        match refuse(unknown, &bytes) {
+            Err(error) if is_beta => tracing::debug!(field = error.param, "a field is ignored, which may be a beta's"),
+            known => known?,
+        }
+        Ok(BetaBody(a, b))
+    }
+}
+
+/// Parses a body into two structs. Also returns the fields that each of them and [`Inert`] do not know.
+fn two<A: DeserializeOwned, B: DeserializeOwned>(bytes: &[u8]) -> Result<(A, B, [BTreeSet<String>; 3]), ApiError> {
+    let (a, unknown_to_a) = value(bytes)?;
+    let (b, unknown_to_b) = value(bytes)?;
+    let (Inert, unknown_to_inert) = value(bytes)?;
+    Ok((a, b, [unknown_to_a, unknown_to_b, unknown_to_inert]))
+}
+
 fn value<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>), ApiError> {
-    json::parse(bytes).map_err(|problem| match problem.field() {
-        Some(field) => ApiError::field(field, problem.to_string()),
-        None => ApiError::invalid(problem.to_string()),
-    })
+    json::parse(bytes).map_err(ApiError::from)
 }
 
 /// Refuses the first field of the body that no struct knows. `unknown` holds the unknown fields of each struct.

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use engine::tools::error::Refusal;
 use serde::Serialize;
 
+use crate::json::BodyError;
 use crate::worker::Failure;
 
 /// Maximum characters of a client's text that an error message repeats.
@@ -75,7 +76,7 @@ impl ApiError {
 
     /// 401.
     pub fn unauthorized() -> Self {
-        let message = "the API key is missing or wrong: send it as `Authorization: Bearer <key>`";
+        let message = "the API key is missing or wrong: send it as `Authorization: Bearer <key>` or `x-api-key`";
         ApiError {
             code: Some("invalid_api_key"),
             ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)
@@ -139,9 +140,10 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = self.status;
-        let reason = Reason(self.message.clone());
+        let (reason, error) = (Reason(self.message.clone()), self.clone());
         let mut response = (status, Json(self.body())).into_response();
         response.extensions_mut().insert(reason);
+        response.extensions_mut().insert(error);
         let headers = response.headers_mut();
         match status {
             StatusCode::UNAUTHORIZED => {
@@ -166,6 +168,15 @@ impl From<Refusal> for ApiError {
     fn from(Refusal { field, why }: Refusal) -> Self {
         let known = |name: &str| name.replace("beam_width", "best_of");
         ApiError { param: field.map(known), ..Self::invalid(known(&why)) }
+    }
+}
+
+impl From<BodyError> for ApiError {
+    fn from(problem: BodyError) -> Self {
+        match problem.field() {
+            Some(field) => Self::field(field, problem.to_string()),
+            None => Self::invalid(problem.to_string()),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Implements `quire serve`, the OpenAI API over one engine.
+//! Implements `quire serve`, the APIs of OpenAI and Anthropic over one engine.
 //!
 //! ```text
 //!  connection --hyper--> router --> api::completions --Work--> worker thread: Llm::step

@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderName, Method, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -15,13 +15,15 @@ use tower::util::MapRequest;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer};
 
-use crate::api::{chat, completions, debug, embeddings, operate, responses, tokenize};
+use crate::api::{chat, completions, debug, embeddings, messages, operate, responses, tokenize};
 use crate::app::App;
 use crate::error::{ApiError, Reason};
 use crate::guard::{Guard, check_host, check_origin};
 use crate::page;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The header in which Anthropic's clients send the key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Maximum bytes of a client's own request id. Longer ids are replaced.
 const MAX_REQUEST_ID: usize = 128;
 /// Maximum number of headers in a request.
@@ -39,6 +41,8 @@ pub fn router(app: Arc<App>, guard: Guard) -> Router {
         .route("/v1/completions", post(completions::create))
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/models", get(operate::models))
         .route("/v1/models/{*model}", get(operate::model))
@@ -70,7 +74,8 @@ pub fn router(app: Arc<App>, guard: Guard) -> Router {
         .layer(from_fn(log))
         .layer(PropagateRequestIdLayer::new(REQUEST_ID))
         .layer(SetRequestIdLayer::new(REQUEST_ID, MakeRequestUuid))
-        .layer(from_fn(check_head));
+        .layer(from_fn(check_head))
+        .layer(from_fn(messages::shape_errors));
     // Layers of a router run after route matching, so the path is normalised outside the router.
     Router::new().fallback_service(MapRequest::new(all, with_plain_path))
 }
@@ -91,11 +96,14 @@ fn with_plain_path(mut request: Request) -> Request {
     request
 }
 
-/// Refuses requests without the right API key. The comparison takes constant time for a key of given length.
+/// Refuses requests without the right API key, which may be in either header. The comparison takes constant time for a
+/// key of given length.
 async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
     if let Some(key) = &app.options.api_key {
-        let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-        if !bool::from(sent.unwrap_or_default().ct_eq(key.as_bytes())) {
+        let headers = request.headers();
+        let token = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+        let sent = [token, headers.get(API_KEY).map(HeaderValue::as_bytes)];
+        if !sent.iter().flatten().any(|sent| bool::from(sent.ct_eq(key.as_bytes()))) {
             return Err(ApiError::unauthorized());
         }
     }

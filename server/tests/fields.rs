@@ -154,7 +154,7 @@ async fn unsupported_fields_are_refused_by_name() {
         ("structured_outputs.structural_tag", json!({"structural_tag": "x"})),
         ("logits_processors", json!(["x"])),
         ("request_id", json!("mine")),
-        ("cache_salt", json!("x")),
+        ("cache_salt", json!("")),
         ("thinking_token_budget", json!(5)),
         ("vllm_xargs", json!({"a": 1})),
         ("length_penalty", json!(0.5)),

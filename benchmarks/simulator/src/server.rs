@@ -92,6 +92,7 @@ impl<'a> SimulatedServer<'a> {
             preemption: self.preemption,
             prefix_caching: false,
             draft_tokens: 0,
+            ..SchedulerOptions::default()
         }
     }
 }

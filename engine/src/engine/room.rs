@@ -1,12 +1,32 @@
-//! Checks whether a request fits when it runs alone.
+//! Checks whether a request may run, and whether it fits when it runs alone.
 
 use super::{Engine, EngineConfig};
 use crate::embedding::Pooling;
 use crate::error::{Error, Result};
 use crate::kv::{Counts, blocks_for, capacity};
 use crate::sampling::SamplingParams;
+use crate::scheduler::{SchedulerOptions, SchedulingPolicy};
 
 impl Engine {
+    /// Rejects a priority that the scheduler ignores or does not allow.
+    pub(super) fn check_priority(&self, priority: i64) -> Result<()> {
+        let SchedulerOptions { policy, max_priority, .. } = self.config.scheduler;
+        if policy == SchedulingPolicy::Fcfs && priority != 0 {
+            let why = format!(
+                "priority is {priority}, but requests are served first come, first served (--scheduling-policy priority \
+                 changes that)"
+            );
+            return Err(Error::request("priority", why));
+        }
+        match max_priority {
+            Some(most) if priority < most => Err(Error::request(
+                "priority",
+                format!("priority is {priority}, but it must be at least {most}, the most urgent that is allowed"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Rejects a prompt that is too long for the model or the KV cache even if the request runs alone.
     pub(super) fn check_prompt(&self, prompt: &[u32], params: &SamplingParams) -> Result<()> {
         let refuse = |why: String| Err(Error::request("prompt", why));
@@ -105,7 +125,12 @@ impl Engine {
         }
         // Requests that want a result for every token compute them all, so they share nothing.
         let computes_all = params.prompt_logprobs.is_some() || params.pooling == Some(Pooling::Mean);
-        if computes_all { 0 } else { self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size }
+        // Pinned prefixes have no salt.
+        if computes_all || params.cache_salt.is_some() {
+            0
+        } else {
+            self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size
+        }
     }
 
     /// The maximum length of `prompt` and an output together, limited by the model's positions and by the KV blocks

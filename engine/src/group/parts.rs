@@ -15,10 +15,18 @@ use crate::sequence::Sequence;
 /// output of each part of a request.
 pub type Rank = (u64, u64, usize);
 
+/// The order of groups of all priorities: first by level, then by rank.
+pub type Order = (i64, Rank);
+
 impl SequenceGroup {
     /// The group's rank. No two groups in progress have the same.
     pub fn rank(&self) -> Rank {
         (self.ticket.unwrap_or(u64::MAX), self.id, self.outputs.start)
+    }
+
+    /// Its place among groups of all priorities, with the level that it had when it was last admitted.
+    pub fn order(&self) -> Order {
+        (self.level, self.rank())
     }
 
     /// Whether the group was never admitted.
@@ -86,6 +94,9 @@ impl SequenceGroup {
             first_token: self.first_token,
             ticket,
             beyond_share: false,
+            level: self.level,
+            waited: self.waited,
+            queued_at: self.queued_at,
         }
     }
 

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::pool::BlockPool;
-use super::prefix::{PrefixId, Text};
+use super::prefix::{PrefixId, Root};
 use super::table::{BlockTable, Lane, NO_BLOCK, num_out_of_window};
 
 /// The result of a prefix lookup. It owns a reference to each of its blocks.
@@ -46,16 +46,16 @@ impl From<BlockTable> for PrefixHit {
 
 /// A table of the registered blocks of `pool` that hold the longest prefix of `tokens`, see [`PrefixHit::find`].
 pub fn prefix_hit(pool: &BlockPool, tokens: &[u32], whole: bool) -> BlockTable {
-    PrefixHit::find(pool, None, tokens, pool.is_long(tokens.len()), whole).into_table()
+    let root = Root { is_long: pool.is_long(tokens.len()), salt: None };
+    PrefixHit::find(pool, None, tokens, root, whole).into_table()
 }
 
 impl PrefixHit {
     /// Finds the longest prefix of `tokens` after which every group can resume, among the registered blocks of `pool` and
-    /// of `swap`. With `is_long`, the blocks must belong to long sequences, see [`BlockPool::is_long`]. With `whole`, groups
-    /// with windows need all their blocks too. At least one token is left over, because only computing a token gives
-    /// logits.
-    pub fn find(pool: &BlockPool, swap: Option<&BlockPool>, tokens: &[u32], is_long: bool, whole: bool) -> Self {
-        let lookup = Lookup::new(pool, swap, tokens, (is_long, whole));
+    /// of `swap`. The blocks must belong to sequences with this `root`. With `whole`, groups with windows need all their
+    /// blocks too. At least one token is left over, because only computing a token gives logits.
+    pub fn find(pool: &BlockPool, swap: Option<&BlockPool>, tokens: &[u32], root: Root, whole: bool) -> Self {
+        let lookup = Lookup::new(pool, swap, tokens, (root, whole));
         let len = lookup.longest();
         lookup.take(len)
     }
@@ -140,7 +140,7 @@ enum Found {
 struct Lookup<'a> {
     pool: &'a BlockPool,
     swap: Option<&'a BlockPool>,
-    is_long: bool,
+    root: Root,
     whole: bool,
     prefixes: Vec<PrefixId>,
     /// For each prefix, where each group's block is.
@@ -149,13 +149,12 @@ struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     /// Looks up the blocks of `tokens`, up to the first that a group which needs all its blocks lacks.
-    fn new(pool: &'a BlockPool, swap: Option<&'a BlockPool>, tokens: &[u32], (is_long, whole): (bool, bool)) -> Self {
-        let mut lookup = Lookup { pool, swap, is_long, whole, prefixes: Vec::new(), found: Vec::new() };
+    fn new(pool: &'a BlockPool, swap: Option<&'a BlockPool>, tokens: &[u32], (root, whole): (Root, bool)) -> Self {
+        let mut lookup = Lookup { pool, swap, root, whole, prefixes: Vec::new(), found: Vec::new() };
         let groups = pool.groups().len();
         let (cache, swapped) = (pool.blocks(), swap.map(BlockPool::blocks));
         for tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(pool.block_size()) {
-            let parent = lookup.prefixes.last().copied().or(is_long.then_some(PrefixId::LONG));
-            let text = Text::new(parent, tokens);
+            let text = lookup.root.text(lookup.prefixes.last().copied(), tokens);
             let start = lookup.found.len();
             let mut id = None;
             for group in 0..groups {
@@ -255,7 +254,7 @@ impl<'a> Lookup<'a> {
         at.sort_unstable();
         at.dedup();
         let swapped_tokens = at.len() * self.pool.block_size();
-        let table = BlockTable::of_blocks(self.pool, lanes, self.prefixes, self.is_long, branch);
+        let table = BlockTable::of_blocks(self.pool, lanes, self.prefixes, self.root, branch);
         PrefixHit { table, swapped, swap: self.swap.cloned(), swapped_tokens }
     }
 }

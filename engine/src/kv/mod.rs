@@ -45,7 +45,7 @@ pub use layout::{KvGroup, KvLayout, LayerPlace};
 pub use log::{BlockEvent, EventLog, Place, SharedLog, Space};
 pub use moves::{BlockCopy, BlockMoves};
 pub use pool::BlockPool;
-pub use prefix::{Prefix, PrefixId};
+pub use prefix::{Prefix, PrefixId, Root};
 pub use relocation::relocate;
 pub use table::{BlockTable, Lane, NO_BLOCK, OutOfBlocks, blocks_needed, distinct_blocks, state_ends};
 pub use tier::SwapTier;

@@ -4,7 +4,8 @@
 //! token, and the model, element types and windows are the same for all sequences of an engine. So the index identifies
 //! a full block by its tokens and the [`PrefixId`] of the block before it, which in turn identifies that block's tokens
 //! and predecessor. Some models encode positions differently in long sequences. There, the first block of a long sequence
-//! has a predecessor of its own. A hash over the two finds a candidate, and comparing the tokens and the predecessor confirms it.
+//! has a predecessor of its own. A request may also have a salt, which belongs to the first block: sequences share blocks
+//! only if they have the same salt, or none. A hash over the two finds a candidate, and comparing the tokens and the predecessor confirms it.
 //!
 //! [`PrefixId::hash`] is for other processes, such as a router. It is the same everywhere, and the index never relies
 //! on it.
@@ -33,7 +34,8 @@ impl PrefixId {
     /// The 64-bit FNV-1a hash of all the tokens, each as four little-endian bytes. It can be computed from the previous
     /// block's hash and the block's own tokens, and is the same in every process.
     ///
-    /// If a model encodes positions differently in long sequences, their hashes start from a state of their own.
+    /// If a model encodes positions differently in long sequences, their hashes start from a state of their own. So do the
+    /// hashes of sequences with a salt.
     pub fn hash(self) -> u64 {
         self.hash
     }
@@ -47,6 +49,8 @@ pub struct Prefix {
     parent: Option<PrefixId>,
     /// The last block's tokens.
     tokens: Box<[u32]>,
+    /// The sequence's salt, if the prefix has only one block.
+    salt: Option<Arc<str>>,
     hash: u64,
 }
 
@@ -61,9 +65,33 @@ impl Prefix {
         self.parent.filter(|parent| *parent != PrefixId::LONG)
     }
 
+    /// The salt of the sequences that share the prefix, if it has only one block.
+    pub fn salt(&self) -> Option<&Arc<str>> {
+        self.salt.as_ref()
+    }
+
     /// The tokens of the last block.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+}
+
+/// What sequences must have in common before their first token to share blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Root {
+    /// Whether they are long, see [`BlockPool::is_long`](crate::kv::BlockPool::is_long).
+    pub is_long: bool,
+    /// Their salt.
+    pub salt: Option<Arc<str>>,
+}
+
+impl Root {
+    /// The text of a block that holds `tokens`, preceded by the tokens of `parent`, or by none if it is the first.
+    pub(super) fn text<'a>(&'a self, parent: Option<PrefixId>, tokens: &'a [u32]) -> Text<'a> {
+        match parent {
+            Some(parent) => Text::new(Some(parent), tokens),
+            None => Text::first(self.is_long.then_some(PrefixId::LONG), self.salt.as_ref(), tokens),
+        }
     }
 }
 
@@ -72,19 +100,26 @@ impl Prefix {
 pub struct Text<'a> {
     parent: Option<PrefixId>,
     tokens: &'a [u32],
+    salt: Option<&'a Arc<str>>,
     hash: u64,
 }
 
 impl<'a> Text<'a> {
     /// The text of a block that holds `tokens`, preceded by the tokens of `parent`.
     pub fn new(parent: Option<PrefixId>, tokens: &'a [u32]) -> Self {
-        Text { parent, tokens, hash: chained_hash(parent, tokens) }
+        Text { parent, tokens, salt: None, hash: chained_hash(parent, None, tokens) }
+    }
+
+    /// As [`Text::new`], for the first block of a sequence, which may have a salt.
+    pub fn first(parent: Option<PrefixId>, salt: Option<&'a Arc<str>>, tokens: &'a [u32]) -> Self {
+        Text { parent, tokens, salt, hash: chained_hash(parent, salt, tokens) }
     }
 }
 
 impl<'a> From<&'a Prefix> for Text<'a> {
     fn from(prefix: &'a Prefix) -> Self {
-        Text { parent: prefix.parent, tokens: &prefix.tokens, hash: prefix.hash }
+        let Prefix { parent, tokens, salt, hash, .. } = prefix;
+        Text { parent: *parent, tokens, salt: salt.as_ref(), hash: *hash }
     }
 }
 
@@ -111,7 +146,10 @@ impl PrefixIndex {
     /// Returns the block of a group that holds `text`.
     pub fn find(&self, group: usize, text: &Text<'_>) -> Option<u32> {
         let block = *self.groups[group].by_hash.get(&text.hash)?;
-        self.prefix(group, block).filter(|p| p.parent == text.parent && *p.tokens == *text.tokens).map(|_| block)
+        let prefix = self.prefix(group, block)?;
+        let is_same =
+            (prefix.parent, prefix.salt.as_ref()) == (text.parent, text.salt) && *prefix.tokens == *text.tokens;
+        is_same.then_some(block)
     }
 
     /// The prefix that ends with `text`, if a block of any group holds it.
@@ -126,10 +164,10 @@ impl PrefixIndex {
 
     /// Creates the prefix that ends with `text`, with an id that no other prefix of this index has.
     pub fn create(&mut self, text: &Text<'_>) -> Arc<Prefix> {
-        let Text { parent, tokens, hash } = *text;
-        let id = PrefixId { number: self.next_id, hash: stable_hash(parent, tokens) };
+        let Text { parent, tokens, salt, hash } = *text;
+        let id = PrefixId { number: self.next_id, hash: stable_hash(parent, salt, tokens) };
         self.next_id += 1;
-        Arc::new(Prefix { id, parent, tokens: tokens.into(), hash })
+        Arc::new(Prefix { id, parent, tokens: tokens.into(), salt: salt.cloned(), hash })
     }
 
     /// Registers an unregistered block under a prefix. Returns false, and leaves the block unregistered, if another block
@@ -165,16 +203,21 @@ impl PrefixIndex {
     }
 }
 
-fn chained_hash(parent: Option<PrefixId>, tokens: &[u32]) -> u64 {
+fn chained_hash(parent: Option<PrefixId>, salt: Option<&Arc<str>>, tokens: &[u32]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (parent, tokens).hash(&mut hasher);
+    (parent, salt, tokens).hash(&mut hasher);
     hasher.finish()
 }
 
 /// See [`PrefixId::hash`].
-fn stable_hash(parent: Option<PrefixId>, tokens: &[u32]) -> u64 {
+fn stable_hash(parent: Option<PrefixId>, salt: Option<&Arc<str>>, tokens: &[u32]) -> u64 {
     // FNV-1a is incremental: the parent's hash is the state to continue from.
     let mut hasher = parent.map_or_else(FnvHasher::default, |parent| FnvHasher::with_key(parent.hash));
+    if let Some(salt) = salt {
+        hasher.write(salt.as_bytes());
+        // Otherwise a salt whose bytes are those of tokens would have the hash of these tokens.
+        hasher = FnvHasher::with_key(splitmix::mix(hasher.finish()));
+    }
     tokens.iter().for_each(|token| hasher.write(&token.to_le_bytes()));
     hasher.finish()
 }
@@ -211,6 +254,28 @@ mod tests {
     }
 
     #[test]
+    fn a_block_is_found_only_with_its_salt() {
+        let mut index = PrefixIndex::new([4]);
+        let [one, other]: [Arc<str>; 2] = ["one".into(), "other".into()];
+        let text = |salt| Text::first(None, salt, &[1, 2]);
+        let mut insert = |block, salt| {
+            let prefix = index.create(&text(salt));
+            assert!(index.insert(0, block, &prefix));
+            prefix
+        };
+        let (plain, salted) = (insert(0, None), insert(1, Some(&one)));
+        assert_eq!([None, Some(&one), Some(&other)].map(|salt| index.find(0, &text(salt))), [Some(0), Some(1), None]);
+        assert_eq!(index.find(0, &Text::from(&*salted)), Some(1));
+        assert_eq!((plain.salt(), salted.salt()), (None, Some(&one)));
+        assert_eq!(plain.id().hash(), stable_hash(None, None, &[1, 2]));
+        let hashes = [None, Some(&one), Some(&other)].map(|salt| stable_hash(None, salt, &[1, 2]));
+        assert!(hashes[0] != hashes[1] && hashes[1] != hashes[2] && hashes[0] != hashes[2]);
+        // A salt with the bytes of a token is not that token.
+        let token: Arc<str> = "\u{7}\0\0\0".into();
+        assert_ne!(stable_hash(None, Some(&token), &[1, 2]), stable_hash(None, None, &[7, 1, 2]));
+    }
+
+    #[test]
     fn a_block_is_found_by_all_tokens_up_to_its_end() {
         let mut index = PrefixIndex::new([4]);
         let first = insert(&mut index, 0, None, &[1, 2]);
@@ -225,7 +290,7 @@ mod tests {
 
     #[test]
     fn equal_hashes_do_not_imply_equal_tokens() {
-        let text = |parent, tokens| Text { parent, tokens, hash: 7 };
+        let text = |parent, tokens| Text { parent, tokens, salt: None, hash: 7 };
         let mut index = PrefixIndex::new([4]);
         let first = index.create(&text(None, &[1, 2]));
         assert!(index.insert(0, 0, &first));

@@ -17,7 +17,7 @@ use self::states::{Checkpoints, own};
 use super::counts::Counts;
 use super::groups::blocks_for;
 use super::pool::{BlockPool, Value};
-use super::prefix::{PrefixId, Text};
+use super::prefix::{PrefixId, Root, Text};
 use crate::kv::BlockCopy;
 
 /// There are too few free blocks. Nothing was changed.
@@ -35,8 +35,8 @@ pub struct BlockTable {
     len: usize,
     /// The ids of the prefixes under which the first blocks are registered, the same in all lanes.
     prefixes: Vec<PrefixId>,
-    /// Whether the sequence is long, see [`BlockPool::is_long`].
-    is_long: bool,
+    /// What the sequence has in common with those that may share its blocks.
+    root: Root,
     /// The number of first blocks that the groups without a window had when the sequence began. An earlier text has the
     /// same beginning, so later ones may have it too.
     branch: usize,
@@ -49,13 +49,13 @@ impl BlockTable {
     pub fn new(pool: &BlockPool) -> Self {
         let lanes = pool.groups().iter().map(|_| Lane::default()).collect();
         let (prefixes, asked) = (Vec::new(), None);
-        BlockTable { pool: pool.clone(), lanes, len: 0, prefixes, is_long: false, branch: 0, asked }
+        BlockTable { pool: pool.clone(), lanes, len: 0, prefixes, root: Root::default(), branch: 0, asked }
     }
 
-    /// An empty table for a sequence that has `tokens` tokens.
-    pub fn for_length(pool: &BlockPool, tokens: usize) -> Self {
+    /// An empty table for a sequence with this root.
+    pub fn with_root(pool: &BlockPool, root: Root) -> Self {
         let mut table = BlockTable::new(pool);
-        table.is_long = pool.is_long(tokens);
+        table.root = root;
         table
     }
 
@@ -65,11 +65,11 @@ impl BlockTable {
         pool: &BlockPool,
         lanes: Vec<Lane>,
         prefixes: Vec<PrefixId>,
-        is_long: bool,
+        root: Root,
         branch: usize,
     ) -> Self {
         let (lanes, len) = (lanes.into_iter().collect(), prefixes.len() * pool.block_size());
-        BlockTable { pool: pool.clone(), lanes, len, prefixes, is_long, branch, asked: None }
+        BlockTable { pool: pool.clone(), lanes, len, prefixes, root, branch, asked: None }
     }
 
     /// Keeps states of recurrent layers in spare memory, so that later prompts can resume. They include the states after
@@ -98,7 +98,7 @@ impl BlockTable {
             return;
         }
         for at in self.prefixes.len()..full {
-            let text = Text::new(self.parent_of(at), &tokens[at * size..(at + 1) * size]);
+            let text = self.text_of(at, tokens);
             let prefix = other.and_then(|pool| pool.blocks().known(&text));
             let blocks = lanes.clone().map(|(group, lane)| (group, lane.blocks[at]));
             let Some(id) = self.pool.blocks().register(blocks, &text, prefix) else { return };
@@ -106,12 +106,11 @@ impl BlockTable {
         }
     }
 
-    /// The prefix before the block with this index.
-    fn parent_of(&self, at: usize) -> Option<PrefixId> {
-        match at.checked_sub(1) {
-            Some(before) => self.prefixes.get(before).copied(),
-            None => self.is_long.then_some(PrefixId::LONG),
-        }
+    /// The text of the block with this index, which is full. The blocks before it are registered.
+    fn text_of<'a>(&'a self, at: usize, tokens: &'a [u32]) -> Text<'a> {
+        let size = self.pool.block_size();
+        let parent = at.checked_sub(1).map(|before| self.prefixes[before]);
+        self.root.text(parent, &tokens[at * size..(at + 1) * size])
     }
 
     /// The number of tokens that the table has slots for.
@@ -126,7 +125,7 @@ impl BlockTable {
 
     /// Whether the table belongs to a long sequence, see [`BlockPool::is_long`].
     pub fn is_long(&self) -> bool {
-        self.is_long
+        self.root.is_long
     }
 
     /// The lanes, one for each group of layers.
@@ -242,7 +241,7 @@ impl BlockTable {
             lanes: self.lanes.iter().map(lane).collect(),
             len: tokens,
             prefixes: self.prefixes[..num_full.min(self.prefixes.len())].to_vec(),
-            is_long: self.is_long,
+            root: self.root.clone(),
             branch: self.branch,
             asked: self.asked.clone(),
         };

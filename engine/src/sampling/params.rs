@@ -1,5 +1,7 @@
 //! Sampling parameters of a request.
 
+use std::sync::Arc;
+
 use crate::constraint::Constraint;
 use crate::embedding::Pooling;
 use crate::error::{Error, Result};
@@ -85,6 +87,11 @@ pub struct SamplingParams {
     /// The numbers of the prompt's tokens up to the ends of messages. Later prompts often begin with the
     /// same messages, so the states of recurrent layers are kept there. They never change an output.
     pub turn_ends: Vec<usize>,
+    /// The request shares cached blocks only with requests of the same salt, or without one if this is `None`. It never
+    /// changes an output.
+    pub cache_salt: Option<Arc<str>>,
+    /// How urgent the request is. Requests with lower numbers are served earlier. It never changes an output.
+    pub priority: i64,
     /// Beam search instead of sampling.
     pub beam: Option<Beam>,
 }
@@ -116,6 +123,8 @@ impl Default for SamplingParams {
             echo: false,
             constraint: None,
             turn_ends: Vec::new(),
+            cache_salt: None,
+            priority: 0,
             beam: None,
         }
     }
@@ -164,6 +173,8 @@ impl SamplingParams {
         biased.sort_unstable();
         check("logit_bias", biased.is_sorted_by(|a, b| a < b), "logit_bias must not name a token twice")?;
         check("stop", self.stop.iter().all(|s| !s.is_empty()), "a stop string must not be empty")?;
+        let is_empty = self.cache_salt.as_ref().is_some_and(|salt| salt.is_empty());
+        check("cache_salt", !is_empty, "cache_salt must not be empty")?;
         for (field, count) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
             let why = format!("{field} must be at most {MAX_LOGPROBS}");
             check(field, count.is_none_or(|k| k <= MAX_LOGPROBS), why)?;

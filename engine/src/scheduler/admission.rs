@@ -1,4 +1,5 @@
-//! Admission of waiting groups: first come, first served, except for owners that have their share.
+//! Admission of waiting groups: the most urgent level first, and within it first come, first served, except for owners
+//! that have their share.
 
 use std::time::Instant;
 
@@ -50,7 +51,7 @@ impl Scheduler {
             budget.rows -= group.width();
             self.swap_in(&mut group, step);
             // A preempted group may come back after later groups were admitted.
-            self.is_disturbed |= self.running.last().is_some_and(|last| last.rank() > group.rank());
+            self.is_disturbed |= self.running.last().is_some_and(|last| last.order() > group.order());
             self.running.push(group);
             let at = self.running.len() - 1;
             if !self.grow(at, budget, step) {
@@ -65,16 +66,20 @@ impl Scheduler {
         }
     }
 
-    /// The owner whose turn it is. Newcomers come in order. After each newcomer, one waiting owner of `others` that has
+    /// The owner whose turn it is, among the owners of the most urgent level. Newcomers come in order. After each newcomer, one waiting owner of `others` that has
     /// less than its share gets a turn: the one with the fewest rows. If no newcomer waits, such an owner gets a turn
     /// even if it has its share.
     fn turn(&self, shares: &Shares, others: &[OwnerId]) -> Option<OwnerId> {
         let newcomer = self.newcomers(shares).next();
+        let level = |owner: &OwnerId| self.queue.level(*owner);
+        let first = newcomer.iter().chain(others).filter_map(level).min()?;
+        let is_first = |owner: &OwnerId| level(owner) == Some(first);
+        let newcomer = newcomer.filter(is_first);
         let key = |owner: OwnerId| {
             let head = self.queue.head(owner)?;
             Some((shares.outputs_left(head) == 0, shares.rows(owner), head.rank(), owner))
         };
-        match (newcomer, others.iter().copied().filter_map(key).min()) {
+        match (newcomer, others.iter().copied().filter(is_first).filter_map(key).min()) {
             (Some(_), Some((false, _, _, other))) if self.newcomer_was_last => Some(other),
             (Some(newcomer), _) => Some(newcomer),
             (None, other) => other.map(|(_, _, _, owner)| owner),
@@ -97,7 +102,7 @@ impl Scheduler {
     /// while others wait, or if it would not fit even alone.
     fn fit_head(&mut self, owner: OwnerId, shares: &Shares, budget: &Budget, step: &Step) -> bool {
         if let Some(head) = self.queue.head(owner)
-            && self.queue.is_contended()
+            && self.queue.is_contended(owner)
             && head.can_split()
         {
             let keep = match shares.outputs_left(head) {

@@ -10,7 +10,7 @@ impl Scheduler {
     /// Checks that queues and pools agree:
     /// - Every block is free, in use or pinned.
     /// - Running groups use blocks of the cache, and waiting groups use at most blocks of the swap space.
-    /// - Each owner's running groups rank before its preempted ones, and these before its new ones.
+    /// - Each owner's running groups come before its preempted ones, and these before its new ones.
     /// - No part of a request is lost.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ impl Scheduler {
         self.queue.check_integrity()?;
         let all = || self.running.iter().chain(self.queue.iter());
         self.parts.check_integrity(all())?;
-        if !self.is_disturbed && !self.running.iter().is_sorted_by_key(|group| group.rank()) {
+        if !self.is_disturbed && !self.running.iter().is_sorted_by_key(|group| group.order()) {
             return Err("the running groups are out of order without being marked as disturbed".into());
         }
         if self.is_plenty() && !self.pool.fits(&self.blocks_at_most(), 0) {
@@ -43,11 +43,11 @@ impl Scheduler {
         }
         let mut latest = HashMap::new();
         for group in &self.running {
-            let latest = latest.entry(group.owner).or_insert_with(|| group.rank());
-            *latest = group.rank().max(*latest);
+            let latest = latest.entry(group.owner).or_insert_with(|| group.order());
+            *latest = group.order().max(*latest);
         }
-        if self.queue.iter().any(|group| !group.is_new() && latest.get(&group.owner) > Some(&group.rank())) {
-            return Err("a preempted group waits although it ranks before a running group of its owner".into());
+        if self.queue.iter().any(|group| !group.is_new() && latest.get(&group.owner) > Some(&group.order())) {
+            return Err("a preempted group waits although it comes before a running group of its owner".into());
         }
         if all().flat_map(|g| &g.running).any(|s| s.table.len() > s.tokens.len()) {
             return Err("a sequence has slots for more tokens than it has".into());

@@ -13,6 +13,12 @@
 //! gives up the excess when an owner without a running group finds no room. It also does so when blocks run out, before
 //! any other group is preempted.
 //!
+//! With [`SchedulingPolicy::Priority`], all of this holds among groups of one level, and a lower level comes first: it is
+//! visited, admitted and kept first. A group's level is its request's priority, less one for each
+//! [`priority_ageing`](SchedulerOptions::priority_ageing) steps that it waited. A waiting group takes the blocks and rows
+//! of running groups whose level is above its priority. Its own waiting does not count for that, so groups of equal
+//! priority never preempt each other only because they wait.
+//!
 //! No request starves:
 //! - Within one owner, running groups were admitted before preempted ones, and these before new ones. The group that
 //!   was admitted last is preempted first, and the one that was admitted first comes back first.
@@ -24,6 +30,9 @@
 //!   runs alone.
 //! - So every admitted group finishes. A new group waits at most for the admitted ones, for owners without a running
 //!   group that came before it, and for one turn of another owner between each two of them.
+//! - With priorities, let p be the most urgent priority that requests have. The level of a group that was not finished
+//!   sinks while it waits, until it is at most p. Then no later request comes before it or takes its blocks, so it waits
+//!   only for those that came before. The argument needs ageing.
 
 mod admission;
 mod ending;
@@ -38,11 +47,12 @@ mod queue;
 mod share;
 mod speculation;
 mod step;
+mod urgency;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-pub use options::SchedulerOptions;
+pub use options::{SchedulerOptions, SchedulingPolicy};
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
 
@@ -74,7 +84,7 @@ pub struct Scheduler {
     queue: WaitingQueue,
     /// Running groups in the order of the last step's visits, then the groups it admitted.
     running: Vec<SequenceGroup>,
-    /// Whether `running` may be out of the order of [`SequenceGroup::rank`].
+    /// Whether `running` may be out of the order of [`SequenceGroup::order`].
     is_disturbed: bool,
     /// Whether each running group got new tokens in the last step, so each sequence has at most one pending token.
     all_sampled: bool,
@@ -104,7 +114,10 @@ impl Scheduler {
             prefixes,
             options,
             watermark_pages,
-            queue: WaitingQueue::default(),
+            queue: WaitingQueue::new(match options.policy {
+                SchedulingPolicy::Fcfs => 0,
+                SchedulingPolicy::Priority => options.priority_ageing as u64,
+            }),
             running: Vec::new(),
             is_disturbed: false,
             all_sampled: true,
@@ -115,10 +128,13 @@ impl Scheduler {
         }
     }
 
-    /// Queues a group.
+    /// Queues a group. Groups of one owner with different priorities count as groups of different owners.
     pub fn add(&mut self, mut group: SequenceGroup) {
         if self.options.max_request_share >= 1.0 {
             group.owner = 0;
+        }
+        if group.params.priority != 0 {
+            group.owner = splitmix::mix(group.owner ^ splitmix::mix(group.params.priority as u64));
         }
         self.queue.insert(group);
     }
@@ -259,6 +275,7 @@ impl Scheduler {
 
     fn plan(&mut self, hold_new: bool, step: &mut Step) {
         let hold_new = hold_new && !self.running.is_empty();
+        self.queue.tick();
         self.lengthen();
         self.slide();
         self.arrange(hold_new, step);

@@ -2,6 +2,16 @@
 
 use super::preemption::Preemption;
 
+/// The order in which requests are served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SchedulingPolicy {
+    /// First come, first served.
+    #[default]
+    Fcfs,
+    /// The most urgent request first, and requests of one priority as with [`SchedulingPolicy::Fcfs`].
+    Priority,
+}
+
 /// Scheduling options: the limits of a step, and how sequences share the memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SchedulerOptions {
@@ -13,6 +23,13 @@ pub struct SchedulerOptions {
     /// The largest fraction of the running sequences and of the KV blocks that one owner's requests use while others
     /// wait. With 1, owners are ignored and requests are admitted in order of arrival.
     pub max_request_share: f64,
+    /// The order in which requests are served.
+    pub policy: SchedulingPolicy,
+    /// With [`SchedulingPolicy::Priority`], a request that waits counts as one level more urgent after each number of
+    /// steps like this. With 0 it does not, so it may wait for ever.
+    pub priority_ageing: usize,
+    /// The most urgent priority that a request may have. `None` allows all.
+    pub max_priority: Option<i64>,
     /// New prompts wait for this many times the duration of the last step with prompts, to be batched together.
     pub delay_factor: f64,
     /// What happens to the blocks of a preempted request.
@@ -30,6 +47,9 @@ impl Default for SchedulerOptions {
             max_num_seqs: 256,
             max_batch_tokens: 2048,
             max_request_share: 0.5,
+            policy: SchedulingPolicy::Fcfs,
+            priority_ageing: 256,
+            max_priority: None,
             delay_factor: 0.0,
             preemption: Preemption::Auto,
             prefix_caching: true,

@@ -1,7 +1,7 @@
 //! Prefix sharing: which blocks a sequence without any can share instead of computing them.
 
 use crate::group::SequenceGroup;
-use crate::kv::{BlockPool, BlockTable, Counts, PrefixHit, blocks_for, prefix_hit};
+use crate::kv::{BlockPool, BlockTable, Counts, PrefixHit, Root, blocks_for, prefix_hit};
 use crate::sequence::Sequence;
 
 /// The prefixes that sequences can share.
@@ -54,7 +54,7 @@ impl Prefixes {
     pub fn find_in_cache(&self, tokens: &[u32]) -> BlockTable {
         let registered = match self.caching {
             true => prefix_hit(&self.pool, tokens, true),
-            false => BlockTable::for_length(&self.pool, tokens.len()),
+            false => BlockTable::with_root(&self.pool, Root { is_long: self.pool.is_long(tokens.len()), salt: None }),
         };
         self.or_pinned(registered.into(), tokens).into_table()
     }
@@ -76,13 +76,14 @@ impl Prefixes {
     /// block, because the pinned table shares it.
     fn find_for(&self, group: &SequenceGroup, at: usize, lookup: Lookup) -> PrefixHit {
         let (tokens, whole, len) = (group.lookup_tokens(at), group.keeps_all_blocks(), group.running[at].tokens.len());
+        let root = Root { is_long: self.pool.is_long(len), salt: group.params.cache_salt.clone() };
+        let is_salted = root.salt.is_some();
         let registered = match lookup {
-            Lookup::All if self.caching => {
-                PrefixHit::find(&self.pool, self.swap.as_ref(), tokens, self.pool.is_long(len), whole)
-            }
-            _ => BlockTable::for_length(&self.pool, len).into(),
+            Lookup::All if self.caching => PrefixHit::find(&self.pool, self.swap.as_ref(), tokens, root, whole),
+            _ => BlockTable::with_root(&self.pool, root).into(),
         };
-        let mut hit = self.or_pinned(registered, tokens);
+        // Blocks after a pinned prefix would be registered without the salt.
+        let mut hit = if is_salted { registered } else { self.or_pinned(registered, tokens) };
         if !whole {
             hit.slide();
         }

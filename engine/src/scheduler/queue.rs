@@ -1,4 +1,5 @@
-//! The waiting groups: one line per owner, ordered by the first group of each.
+//! The waiting groups: one line per owner, ordered by level and by the first group of each. A line's level sinks while
+//! its groups wait, so that less urgent groups have their turn at last.
 //!
 //! ```text
 //!  owner  line                  preempted groups come first, in order of admission,
@@ -10,28 +11,76 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::group::{OwnerId, Rank, RequestId, SequenceGroup};
+use crate::group::{Order, OwnerId, RequestId, SequenceGroup};
 use crate::kv::BlockPool;
 
 /// The waiting groups.
 #[derive(Debug, Default)]
 pub struct WaitingQueue {
     lines: HashMap<OwnerId, Line>,
-    /// The owners, ordered by the rank of the first group in their line.
-    order: BTreeMap<Rank, OwnerId>,
+    /// The owners, ordered by the level of their line and the rank of its first group.
+    order: BTreeMap<Order, OwnerId>,
     len: usize,
+    /// The number of steps so far.
+    now: u64,
+    /// The steps after which a waiting group gains a level. 0 if it never does.
+    ageing: u64,
 }
 
-/// The waiting groups of one owner.
-#[derive(Debug, Default)]
+/// The waiting groups of one owner, which have one priority.
+#[derive(Debug)]
 struct Line {
     /// In order of [`SequenceGroup::rank`], never empty.
     groups: VecDeque<SequenceGroup>,
     /// Whether a group was taken from this line.
     was_served: bool,
+    /// The level of its most urgent group. The first group has it too, since the others wait for it.
+    level: i64,
+}
+
+impl Line {
+    fn order(&self) -> Option<Order> {
+        self.groups.front().map(|head| (self.level, head.rank()))
+    }
+
+    /// The line's level in step `now`, if a group gains a level after `ageing` steps.
+    fn aged(&self, now: u64, ageing: u64) -> i64 {
+        let level = |group: &SequenceGroup| {
+            let waited = group.waited + (now - group.queued_at);
+            let gained = i64::try_from(waited / ageing).unwrap_or(i64::MAX);
+            group.level.min(group.params.priority.saturating_sub(gained))
+        };
+        self.groups.iter().map(level).min().unwrap_or(self.level)
+    }
 }
 
 impl WaitingQueue {
+    /// An empty queue. A waiting group gains a level after `ageing` steps, or never if that is 0.
+    pub fn new(ageing: u64) -> Self {
+        WaitingQueue { ageing, ..WaitingQueue::default() }
+    }
+
+    /// Begins a step: groups have waited for one step more.
+    pub fn tick(&mut self) {
+        self.now += 1;
+        if self.ageing > 0 {
+            std::mem::take(&mut self.order).into_values().for_each(|owner| self.reorder(owner));
+        }
+    }
+
+    /// Puts an owner's line in its place after its groups have changed or waited. Removes it if it is empty.
+    fn reorder(&mut self, owner: OwnerId) {
+        let Entry::Occupied(mut entry) = self.lines.entry(owner) else { return };
+        let line = entry.get_mut();
+        if self.ageing > 0 {
+            line.level = line.aged(self.now, self.ageing);
+        }
+        match line.order() {
+            Some(order) => drop(self.order.insert(order, owner)),
+            None => drop(entry.remove()),
+        }
+    }
+
     /// The number of waiting groups.
     pub fn len(&self) -> usize {
         self.len
@@ -42,9 +91,21 @@ impl WaitingQueue {
         self.len == 0
     }
 
-    /// Whether more than one owner waits.
-    pub fn is_contended(&self) -> bool {
-        self.lines.len() > 1
+    /// Whether another owner waits that is not less urgent.
+    pub fn is_contended(&self, owner: OwnerId) -> bool {
+        let level = self.level(owner);
+        self.order.iter().take_while(|((other, _), _)| Some(*other) <= level).any(|(_, other)| *other != owner)
+    }
+
+    /// The lowest priority of the first groups in all lines.
+    pub fn most_urgent(&self) -> i64 {
+        let heads = self.lines.values().filter_map(|line| line.groups.front());
+        heads.map(|head| head.params.priority).min().unwrap_or(i64::MAX)
+    }
+
+    /// The level of an owner's line.
+    pub fn level(&self, owner: OwnerId) -> Option<i64> {
+        self.lines.get(&owner).map(|line| line.level)
     }
 
     /// Whether `owner` has a waiting group.
@@ -78,39 +139,41 @@ impl WaitingQueue {
     }
 
     /// Queues a group in its owner's line.
-    pub fn insert(&mut self, group: SequenceGroup) {
+    pub fn insert(&mut self, mut group: SequenceGroup) {
         self.len += 1;
-        let (owner, rank) = (group.owner, group.rank());
-        let line = &mut self.lines.entry(owner).or_default().groups;
-        let at = line.partition_point(|other| other.rank() < rank);
-        if at == 0 {
-            if let Some(head) = line.front() {
-                self.order.remove(&head.rank());
-            }
-            self.order.insert(rank, owner);
+        group.queued_at = self.now;
+        let (owner, rank, level) = (group.owner, group.rank(), group.level);
+        let line = self.lines.entry(owner).or_insert(Line { groups: VecDeque::new(), was_served: false, level });
+        let before = line.order();
+        let at = line.groups.partition_point(|other| other.rank() < rank);
+        line.groups.insert(at, group);
+        line.level = line.level.min(level);
+        let after = line.order();
+        if after != before {
+            before.map(|order| self.order.remove(&order));
+            after.map(|order| self.order.insert(order, owner));
         }
-        line.insert(at, group);
     }
 
-    /// Removes and returns the first group of an owner.
+    /// Removes and returns the first group of an owner, which keeps the level that it has now.
     pub fn take(&mut self, owner: OwnerId) -> Option<SequenceGroup> {
-        let Entry::Occupied(mut entry) = self.lines.entry(owner) else { return None };
-        let line = entry.get_mut();
+        let line = self.lines.get_mut(&owner)?;
+        let order = line.order()?;
         line.was_served = true;
-        let group = line.groups.pop_front()?;
+        let mut group = line.groups.pop_front()?;
+        group.level = line.level;
+        group.waited += self.now - group.queued_at;
         self.len -= 1;
-        self.order.remove(&group.rank());
-        match line.groups.front() {
-            Some(head) => drop(self.order.insert(head.rank(), owner)),
-            None => drop(entry.remove()),
-        }
+        self.order.remove(&order);
+        self.reorder(owner);
         Some(group)
     }
 
     /// Divides the first group of an owner, which keeps `keep` outputs. The rest waits behind it. Returns the request's
     /// id.
     pub fn split_head(&mut self, owner: OwnerId, keep: usize, pool: &BlockPool) -> Option<RequestId> {
-        let rest = self.lines.get_mut(&owner)?.groups.front_mut()?.split(keep, pool);
+        let mut rest = self.lines.get_mut(&owner)?.groups.front_mut()?.split(keep, pool);
+        rest.waited += self.now - rest.queued_at;
         let id = rest.id;
         self.insert(rest);
         Some(id)
@@ -120,22 +183,18 @@ impl WaitingQueue {
     pub fn extract(&mut self, mut is_out: impl FnMut(&mut SequenceGroup) -> bool) -> Vec<SequenceGroup> {
         let mut out = Vec::new();
         for owner in self.owners().collect::<Vec<_>>() {
-            let Some(Line { groups: line, .. }) = self.lines.get_mut(&owner) else { continue };
-            let (mut at, head) = (0, line.front().map(SequenceGroup::rank));
-            while at < line.len() {
-                if is_out(&mut line[at]) {
-                    out.extend(line.remove(at));
+            let Some(line) = self.lines.get_mut(&owner) else { continue };
+            let (mut at, order) = (0, line.order());
+            while at < line.groups.len() {
+                if is_out(&mut line.groups[at]) {
+                    out.extend(line.groups.remove(at));
                 } else {
                     at += 1;
                 }
             }
-            let new_head = line.front().map(SequenceGroup::rank);
-            if new_head != head {
-                head.map(|rank| self.order.remove(&rank));
-                new_head.map(|rank| self.order.insert(rank, owner));
-            }
+            order.map(|order| self.order.remove(&order));
+            self.reorder(owner);
         }
-        self.lines.retain(|_, line| !line.groups.is_empty());
         self.len -= out.len();
         out
     }
@@ -152,7 +211,8 @@ impl WaitingQueue {
         if !lines.clone().all(|line| line.iter().is_sorted_by(|a, b| a.rank() < b.rank())) {
             return Err("an owner's waiting groups are out of order".into());
         }
-        let first = |(rank, owner): (&Rank, &OwnerId)| self.head(*owner).is_some_and(|head| head.rank() == *rank);
+        let first =
+            |(order, owner): (&Order, &OwnerId)| self.lines.get(owner).is_some_and(|line| line.order() == Some(*order));
         if self.order.len() != self.lines.len() || !self.order.iter().all(first) {
             return Err("the owners are out of order".into());
         }

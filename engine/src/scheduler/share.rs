@@ -23,11 +23,11 @@ pub struct Resources {
 
 impl Resources {
     /// The resources that a group uses, or will use.
-    fn by(group: &SequenceGroup) -> Self {
+    pub fn by(group: &SequenceGroup) -> Self {
         Resources { rows: group.width(), blocks: group.num_blocks() }
     }
 
-    fn add(&mut self, other: Resources) {
+    pub fn add(&mut self, other: Resources) {
         self.rows += other.rows;
         self.blocks += other.blocks;
     }
@@ -40,9 +40,9 @@ impl Resources {
 
 /// Rows and blocks that waiting groups need.
 #[derive(Clone, Copy, Debug, Default)]
-struct Wanted {
-    rows: usize,
-    blocks: Counts,
+pub struct Wanted {
+    pub rows: usize,
+    pub blocks: Counts,
 }
 
 /// The resources that each owner uses, and the share it may use.
@@ -100,7 +100,7 @@ impl Shares {
 
 impl Scheduler {
     /// The number of sequences that can decode in one step. Each takes a row and a token of every step.
-    fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.options.max_num_seqs.min(self.options.max_batch_tokens)
     }
 
@@ -115,10 +115,11 @@ impl Scheduler {
     /// running group find no room, groups beyond a share are preempted at once.
     pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) {
         if self.is_disturbed {
-            self.running.sort_by_key(SequenceGroup::rank);
+            self.running.sort_by_key(SequenceGroup::order);
             self.is_disturbed = false;
         }
         self.rejoin();
+        self.make_way(hold_new, step);
         let is_tight = self.is_tight();
         if (self.queue.is_empty() && !is_tight) || !self.is_contended() {
             return;
@@ -127,21 +128,23 @@ impl Scheduler {
         if !shares.is_anyone_beyond() {
             return;
         }
-        let wanted = self.wanted_by_newcomers(hold_new, &shares);
+        let (wanted, level) = self.wanted_by_newcomers(hold_new, &shares);
         let is_room = self.rows_lacking(wanted) == 0 && self.has_blocks(wanted);
         if !is_room || is_tight {
             self.find_beyond(shares.share);
         }
         if !is_room {
-            self.make_room(wanted, step);
+            self.make_room(wanted, level, step);
         }
     }
 
     /// The resources for owners without a running group that can start in this step: all that each owner's first group
-    /// needs, but at most a share.
-    fn wanted_by_newcomers(&self, hold_new: bool, shares: &Shares) -> Wanted {
+    /// needs, but at most a share. Only owners of the most urgent level count, which is returned too.
+    fn wanted_by_newcomers(&self, hold_new: bool, shares: &Shares) -> (Wanted, i64) {
         let (mut wanted, mut tokens) = (Wanted::default(), 0);
-        for head in self.newcomers(shares).filter_map(|owner| self.queue.head(owner)) {
+        let level = self.newcomers(shares).next().and_then(|owner| self.queue.level(owner));
+        let newcomers = self.newcomers(shares).take_while(|owner| self.queue.level(*owner) == level);
+        for head in newcomers.filter_map(|owner| self.queue.head(owner)) {
             // None of them is passed over, and the token budget limits how many start.
             if (hold_new && head.is_new()) || tokens >= self.options.max_batch_tokens {
                 break;
@@ -150,7 +153,7 @@ impl Scheduler {
             wanted.blocks = wanted.blocks.plus(self.blocks_to_admit(head));
             tokens += head.running.iter().map(Sequence::pending).sum::<usize>();
         }
-        wanted
+        (wanted, level.unwrap_or_default())
     }
 
     /// Whether several owners compete.
@@ -201,7 +204,7 @@ impl Scheduler {
         }
     }
 
-    /// Marks the groups that are beyond their owner's `share` and sorts them last.
+    /// Marks the groups that are beyond their owner's `share` and sorts them last in their level.
     fn find_beyond(&mut self, share: Resources) {
         let mut left: HashMap<OwnerId, Resources> = HashMap::new();
         let mut at = 0;
@@ -226,7 +229,7 @@ impl Scheduler {
             }
             at += 1;
         }
-        self.running.sort_by_key(|group| (group.beyond_share, group.rank()));
+        self.running.sort_by_key(|group| (group.level, group.beyond_share, group.rank()));
         self.is_disturbed = true;
     }
 
@@ -242,29 +245,35 @@ impl Scheduler {
         }
     }
 
-    /// Preempts groups beyond a share until the `wanted` resources are free.
-    fn make_room(&mut self, wanted: Wanted, step: &mut Step) {
-        while let Some(last) = self.running.last().filter(|group| group.beyond_share) {
-            let (width, rows, is_room) = (last.width(), self.rows_lacking(wanted), self.has_blocks(wanted));
-            if rows == 0 && is_room {
+    /// Preempts groups beyond a share, and not more urgent than `level`, until the `wanted` resources are free.
+    fn make_room(&mut self, wanted: Wanted, level: i64, step: &mut Step) {
+        while self.running.last().is_some_and(|last| last.beyond_share && last.level >= level) {
+            if self.rows_lacking(wanted) == 0 && self.has_blocks(wanted) {
                 return;
             }
-            if rows < width && is_room && last.first_token.is_some() && last.can_split() {
-                self.divide(self.running.len() - 1, width - rows);
-            }
-            self.preempt_last(step);
+            self.give_up_last(wanted, step);
             self.newcomer_was_last = false;
         }
     }
 
+    /// Preempts the last running group, or those of its outputs whose rows are wanted if there are enough blocks.
+    pub(super) fn give_up_last(&mut self, wanted: Wanted, step: &mut Step) {
+        let Some(last) = self.running.last() else { return };
+        let (width, rows) = (last.width(), self.rows_lacking(wanted));
+        if rows < width && self.has_blocks(wanted) && last.first_token.is_some() && last.can_split() {
+            self.divide(self.running.len() - 1, width - rows);
+        }
+        self.preempt_last(step);
+    }
+
     /// The number of wanted rows that are not free.
-    fn rows_lacking(&self, wanted: Wanted) -> usize {
+    pub(super) fn rows_lacking(&self, wanted: Wanted) -> usize {
         let taken: usize = self.running.iter().map(SequenceGroup::width).sum();
         wanted.rows.saturating_sub(self.rows().saturating_sub(taken))
     }
 
     /// Whether the wanted blocks are free, on top of those that the running groups may take in this step.
-    fn has_blocks(&self, wanted: Wanted) -> bool {
+    pub(super) fn has_blocks(&self, wanted: Wanted) -> bool {
         let growth = self.running.iter().map(|group| group.running.len()).sum();
         let growth = Counts::each(self.pool.groups().len(), growth);
         wanted.blocks == Counts::default() || self.pool.fits(&wanted.blocks.plus(growth), self.watermark_pages)

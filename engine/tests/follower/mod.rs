@@ -1,6 +1,7 @@
 //! A router that follows a cache through its changes alone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use engine::tools::engine::Engine;
 use engine::tools::kv::{CacheChange, Place, Prefix, Space};
@@ -9,7 +10,7 @@ use engine::tools::kv::{CacheChange, Place, Prefix, Space};
 /// parent's hash and the last block's tokens.
 #[derive(Debug, Default)]
 pub struct Follower {
-    prefixes: BTreeMap<(Place, u64), (Option<u64>, Vec<u32>)>,
+    prefixes: BTreeMap<(Place, u64), Block>,
 }
 
 impl Follower {
@@ -45,15 +46,23 @@ impl Follower {
         if registered != self.prefixes {
             return Err(format!("the pools have {registered:?}, but the router has {:?}", self.prefixes));
         }
-        let wrong = self.prefixes.iter().find(|((_, hash), (parent, tokens))| fnv1a(*parent, tokens) != *hash);
+        // The hash of a salted block does not depend on its tokens alone.
+        let mut plain = self.prefixes.iter().filter(|(_, (.., salt))| salt.is_none());
+        let wrong = plain.find(|((_, hash), (parent, tokens, _))| fnv1a(*parent, tokens) != *hash);
         wrong.map_or(Ok(()), |(key, block)| Err(format!("{key:x?} is not the hash of {block:?}")))
     }
 }
 
-type Entry = ((Place, u64), (Option<u64>, Vec<u32>));
+type Entry = ((Place, u64), Block);
+
+/// The parent's hash of a block, its tokens, and its salt if it is the first block of a salted prompt.
+type Block = (Option<u64>, Vec<u32>, Option<Arc<str>>);
 
 fn entry(place: Place, prefix: &Prefix) -> Entry {
-    ((place, prefix.id().hash()), (prefix.parent().map(|parent| parent.hash()), prefix.tokens().to_vec()))
+    (
+        (place, prefix.id().hash()),
+        (prefix.parent().map(|parent| parent.hash()), prefix.tokens().to_vec(), prefix.salt().cloned()),
+    )
 }
 
 /// FNV-1a over four-byte tokens, continued from the parent's hash.

@@ -12,7 +12,7 @@ use engine::tools::engine::{Engine, EngineConfig, Finished};
 use engine::tools::group::{OwnerId, RequestId};
 use engine::tools::kv::CacheGroup;
 use engine::tools::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::tools::scheduler::{Preemption, SchedulerOptions};
+use engine::tools::scheduler::{Preemption, SchedulerOptions, SchedulingPolicy};
 use engine::tools::sequence::{Output, PromptLogprobs};
 use engine::tools::tokenizer::{Tokenizer, TokenizerFiles};
 use proptest::prelude::*;
@@ -33,6 +33,10 @@ pub struct Request {
     pub params: SamplingParams,
     /// The index of its owner.
     pub owner: usize,
+    /// Its salt.
+    pub salt: Option<Arc<str>>,
+    /// Its priority, for engines that have priorities.
+    pub priority: i64,
     /// The step before which it arrives.
     pub arrives: usize,
     /// The step before which it is cancelled, or one of its outputs is stopped.
@@ -81,6 +85,8 @@ pub struct Setup {
     /// The groups of layers.
     pub groups: Vec<CacheGroup>,
     pub draft_tokens: usize,
+    /// The steps after which a waiting request gains a level. `None` if priorities are ignored.
+    pub priorities: Option<usize>,
 }
 
 /// Number of owners of requests.
@@ -124,12 +130,14 @@ pub fn request() -> impl Strategy<Value = Request> {
     let prompt = (beginning(), prop::collection::vec(1..VOCAB, 1..20));
     let cut = prop_oneof![Just(Cut::Abort), (0..6usize).prop_map(|index| Cut::Stop { index })];
     let cut = prop::option::weighted(0.3, (0..60usize, cut));
-    let comes = (0..OWNERS, 0..40usize);
+    let salt = prop_oneof![3 => Just(None), 1 => Just(Some("a".into())), 1 => Just(Some("b".into()))];
+    let comes = (0..OWNERS, 0..40usize, -2..3i64, salt);
     let turns = prop::collection::vec(any::<prop::sample::Index>(), 0..3);
-    (prompt, params(), comes, cut, turns).prop_map(|((beginning, own), params, (owner, arrives), cut, turns)| {
+    (prompt, params(), comes, cut, turns).prop_map(|((beginning, own), params, comes, cut, turns)| {
+        let (owner, arrives, priority, salt) = comes;
         let prompt = [beginning.tokens(), own].concat();
         let turn_ends = turns.into_iter().map(|end| end.index(prompt.len() + 1)).collect();
-        Request { params: SamplingParams { turn_ends, ..params }, prompt, owner, arrives, cut }
+        Request { params: SamplingParams { turn_ends, ..params }, prompt, owner, priority, salt, arrives, cut }
     })
 }
 
@@ -171,27 +179,28 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     let preemption = prop_oneof![Just(Preemption::Auto), Just(Preemption::Swap), Just(Preemption::Recompute)];
     let sizes = (1..9usize, 0..20usize, 0..60usize);
     let max_share = prop_oneof![Just(1.0), Just(0.5), 0.01..1.0];
-    let limits = (1..40usize, 7..24usize, max_share);
+    let priorities = prop_oneof![Just(None), Just(Some(0)), (1..30usize).prop_map(Some)];
+    let limits = (1..40usize, 7..24usize, max_share, priorities);
     let drafts = prop_oneof![Just(0), 1..8usize];
     let kept = (any::<bool>(), prop::collection::vec(beginning(), 0..3), groups(), drafts);
-    (sizes, limits, preemption, kept).prop_map(
-        |((block_size, spare_blocks, swap_blocks), (max_batch_tokens, max_num_seqs, max_share), preemption, kept)| {
-            let (caching, pinned, groups, draft_tokens) = kept;
-            Setup {
-                block_size,
-                spare_blocks,
-                max_batch_tokens,
-                max_num_seqs,
-                swap_blocks,
-                preemption,
-                prefix_caching: caching,
-                pinned: pinned.into_iter().filter(|p| p.len > 0).collect(),
-                max_share,
-                groups,
-                draft_tokens,
-            }
-        },
-    )
+    (sizes, limits, preemption, kept).prop_map(|((block_size, spare_blocks, swap_blocks), limits, preemption, kept)| {
+        let (max_batch_tokens, max_num_seqs, max_share, priorities) = limits;
+        let (caching, pinned, groups, draft_tokens) = kept;
+        Setup {
+            block_size,
+            spare_blocks,
+            max_batch_tokens,
+            max_num_seqs,
+            swap_blocks,
+            preemption,
+            prefix_caching: caching,
+            pinned: pinned.into_iter().filter(|p| p.len > 0).collect(),
+            max_share,
+            groups,
+            draft_tokens,
+            priorities,
+        }
+    })
 }
 
 /// One group of layers, or several whose blocks have odd ratios. Windows are shorter and longer than blocks. Some groups
@@ -247,6 +256,11 @@ impl Setup {
                 max_batch_tokens: self.max_batch_tokens,
                 max_request_share: self.max_share,
                 draft_tokens: self.draft_tokens,
+                policy: match self.priorities {
+                    None => SchedulingPolicy::Fcfs,
+                    Some(_) => SchedulingPolicy::Priority,
+                },
+                priority_ageing: self.priorities.unwrap_or(0),
                 ..scheduler_options()
             },
             ..config(self.spare_blocks + most, self.block_size)
@@ -281,7 +295,12 @@ pub fn arrive(
     ids: &mut BTreeMap<RequestId, usize>,
 ) {
     for (i, r) in requests.iter().enumerate().filter(|(_, r)| r.arrives == step) {
-        let id = engine.add_for(owners[r.owner], r.prompt.clone(), r.params.clone());
+        let priority = match engine.config().scheduler.policy {
+            SchedulingPolicy::Fcfs => 0,
+            SchedulingPolicy::Priority => r.priority,
+        };
+        let params = SamplingParams { priority, cache_salt: r.salt.clone(), ..r.params.clone() };
+        let id = engine.add_for(owners[r.owner], r.prompt.clone(), params);
         ids.insert(id.unwrap(), i);
     }
 }

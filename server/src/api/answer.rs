@@ -53,9 +53,10 @@ impl Usage {
     }
 
     /// Returns the tokens of one choice and its prompt.
-    pub fn of_choice(prompt_tokens: usize, completion_tokens: usize) -> Self {
+    pub fn of_choice(prompt_tokens: usize, cached_tokens: usize, completion_tokens: usize) -> Self {
         let total_tokens = prompt_tokens + completion_tokens;
-        Usage { prompt_tokens, completion_tokens, total_tokens, ..Usage::default() }
+        let prompt_tokens_details = PromptTokensDetails { cached_tokens };
+        Usage { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details }
     }
 
     /// Adds a finished engine request.

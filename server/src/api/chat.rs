@@ -111,8 +111,17 @@ pub async fn create(
     reports.token_ids &= shows_thoughts;
     let conversation = fields.conversation(decoding.add_special_tokens, tools);
     let (grammar, field) = (None, "messages");
-    let dialogue =
-        Dialogue { conversation, calling, decoding, max_tokens: asked, logprobs, grammar, shows_thoughts, field };
+    let dialogue = Dialogue {
+        conversation,
+        calling,
+        decoding,
+        max_tokens: asked,
+        at_most: None,
+        logprobs,
+        grammar,
+        shows_thoughts,
+        field,
+    };
     let (work, form) = dialogue.work(&app, &admission).await?;
     let heading = Heading::new(&app, "chatcmpl", &request);
     let n = work.params.n;

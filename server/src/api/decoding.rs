@@ -1,6 +1,7 @@
 //! The fields of completions and chats that control decoding: OpenAI's, and vLLM's extensions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use engine::tools::constraint::{Grammar, Thoughts};
 use engine::tools::sampling::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingOptions, SamplingParams};
@@ -12,6 +13,8 @@ use super::structured::{Asked, ResponseFormat, Schema, StructuredOutputs, schema
 use crate::app::App;
 use crate::error::{ApiError, check};
 
+/// Maximum bytes of a salt. The cache keeps it with the first block of each prompt.
+const MAX_SALT_BYTES: usize = 1024;
 /// Maximum biased tokens in a request.
 const MAX_BIASES: usize = 1024;
 
@@ -82,6 +85,10 @@ pub struct Decoding {
     pub return_token_ids: Option<bool>,
     /// Whether logprobs name tokens by their ids.
     pub return_tokens_as_token_ids: Option<bool>,
+    /// Cached prompts are shared only with requests of the same salt. vLLM's field.
+    pub cache_salt: Option<String>,
+    /// How urgent the request is, lower is more. vLLM's field.
+    pub priority: Option<i64>,
     /// Whether to stream tokens as they are generated.
     pub stream: Option<bool>,
     /// Options of the stream.
@@ -170,6 +177,8 @@ impl Decoding {
             echo,
             constraint,
             beam,
+            cache_salt: self.cache_salt.map(salt).transpose()?,
+            priority: self.priority.unwrap_or(0),
             ..SamplingParams::default()
         };
         // OpenAI's default temperature of 1 applies if neither the request nor the model sets one.
@@ -192,6 +201,24 @@ impl Decoding {
 }
 
 impl Decoding {
+    /// Refuses what an answer with one output cannot report, for APIs whose answers are one message.
+    ///
+    /// # Errors
+    /// 400 that names the field.
+    pub fn check_single(&self) -> Result<(), ApiError> {
+        let only = |ok: bool, field: &str, what: &str| {
+            check(ok, field, || format!("{field} is not supported; it may only be {what} or null"))
+        };
+        only(self.n.is_none_or(|n| n == 1), "n", "1")?;
+        only(self.best_of.is_none_or(|n| n == 1), "best_of", "1")?;
+        only(self.use_beam_search != Some(true), "use_beam_search", "false")?;
+        only(self.prompt_logprobs.is_none(), "prompt_logprobs", "left out")?;
+        let continuous = self.stream_options.and_then(|options| options.continuous_usage_stats);
+        only(continuous != Some(true), "stream_options.continuous_usage_stats", "false")?;
+        only(self.return_token_ids != Some(true), "return_token_ids", "false")?;
+        only(self.return_tokens_as_token_ids != Some(true), "return_tokens_as_token_ids", "false")
+    }
+
     /// Checks fields that are numbers within a range.
     fn check_ranges(&self) -> Result<(), ApiError> {
         within(self.temperature, "temperature", 0.0, 100.0)?;
@@ -244,6 +271,17 @@ impl Decoding {
         }
         Ok(first)
     }
+}
+
+/// Checks a salt.
+///
+/// # Errors
+/// 400 if it is empty or too long.
+pub fn salt(salt: String) -> Result<Arc<str>, ApiError> {
+    check((1..=MAX_SALT_BYTES).contains(&salt.len()), "cache_salt", || {
+        format!("cache_salt must have between 1 and {MAX_SALT_BYTES} bytes")
+    })?;
+    Ok(salt.into())
 }
 
 fn logit_bias(biases: &BTreeMap<String, f32>, vocab_size: usize) -> Result<Vec<(u32, f32)>, ApiError> {

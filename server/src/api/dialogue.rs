@@ -23,6 +23,8 @@ pub struct Dialogue {
     pub decoding: Decoding,
     /// The name and value of the field that limits the answer's tokens.
     pub max_tokens: (&'static str, Option<usize>),
+    /// An upper limit on the answer's tokens, if `max_tokens` has none. The context may leave room for fewer.
+    pub at_most: Option<usize>,
     /// The number of most likely tokens to report, if any.
     pub logprobs: Option<usize>,
     /// A grammar for the answer, with the field that requires it. It applies if no tool call is required and replaces a
@@ -43,7 +45,7 @@ impl Dialogue {
         let Dialogue { conversation, calling, mut decoding, max_tokens: asked, logprobs, field, .. } = self;
         let context = app.config.max_positions;
         let (text, tokens) = conversation.prompt(app, field, Some(context)).await?;
-        let max_tokens = max_tokens(app, asked, (field, tokens.len()), 1, context)?;
+        let max_tokens = max_tokens(app, asked, (field, tokens.len()), 1, self.at_most.unwrap_or(context))?;
         let stream = decoding.stream.unwrap_or(false);
         let (reader, thoughts) = reader(app, &text, calling.as_ref());
         let format = calling.as_ref().map(|calling| calling.format);

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
 
 use super::answer::{Heading, Usage, collect};
+use super::decoding::salt;
 use super::prompt::PromptField;
 use crate::app::{Admission, App};
 use crate::body::OpenBody;
@@ -28,6 +29,10 @@ pub struct EmbeddingFields {
     dimensions: Option<usize>,
     /// Whether to add the special tokens that the model expects around a text.
     add_special_tokens: Option<bool>,
+    /// Cached prompts are shared only with requests of the same salt. vLLM's field.
+    cache_salt: Option<String>,
+    /// How urgent the request is, lower is more. vLLM's field.
+    priority: Option<i64>,
 }
 
 /// The encoding of embeddings.
@@ -84,7 +89,9 @@ pub async fn create(
     })?;
     let prompts = fields.input.encode(&app, "input", fields.add_special_tokens.unwrap_or(true)).await?;
     let prompts = prompts.into_iter().map(|(text, tokens)| Prompt::Encoded { text, tokens }).collect();
-    let params = SamplingParams { max_tokens: 0, pooling: Some(app.options.pooling), ..SamplingParams::default() };
+    let (pooling, priority) = (Some(app.options.pooling), fields.priority.unwrap_or(0));
+    let cache_salt = fields.cache_salt.map(salt).transpose()?;
+    let params = SamplingParams { max_tokens: 0, pooling, priority, cache_salt, ..SamplingParams::default() };
     let work = Work { prompts, params, field: "input", asked: None, stream: false };
     let answers = collect(&app, work, &admission).await?;
     let usage = Usage::of(&answers);

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::json::{self, integer};
+use crate::json;
 
 /// The fields of a body that have no effect.
 #[derive(Debug)]
@@ -19,8 +19,6 @@ enum Rule {
     Boolean,
     /// Only true.
     True,
-    /// Only 0.
-    Zero,
     Text,
     EmptyText,
     /// One of these words.
@@ -57,8 +55,6 @@ const FIELDS: &[(&str, Rule)] = &[
     // vLLM's fields.
     ("allowed_token_ids", Rule::Null),
     ("bad_words", Rule::EmptyArray),
-    // A client that sends a salt relies on its prompts' blocks not being shared with other clients.
-    ("cache_salt", Rule::Null),
     ("chat_template_content_format", Rule::Word(&["auto"])),
     ("detokenize", Rule::True),
     ("guided_decoding_backend", Rule::Text),
@@ -66,7 +62,6 @@ const FIELDS: &[(&str, Rule)] = &[
     ("kv_transfer_params", Rule::Null),
     ("logits_processors", Rule::EmptyArray),
     ("mm_processor_kwargs", Rule::EmptyObject),
-    ("priority", Rule::Zero),
     ("prompt_embeds", Rule::Null),
     ("request_id", Rule::Null),
     // Only affects tokenizers written in Python. This server's tokenizers add no such spaces.
@@ -166,7 +161,6 @@ impl fmt::Display for Rule {
             Rule::Null => return f.write_str("null"),
             Rule::Boolean => "true, false",
             Rule::True => "true",
-            Rule::Zero => "0",
             Rule::Text => "a string",
             Rule::EmptyText => "an empty string",
             Rule::Word(words) => {
@@ -209,16 +203,16 @@ impl<'de> Visitor<'de> for Rule {
         })
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
-        self.check(matches!(self, Rule::Zero) && value == 0)
+    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
+        self.check(false)
     }
 
     fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
         self.check(false)
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        self.check(matches!(self, Rule::Zero) && integer(value) == Some(0))
+    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
+        self.check(false)
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {

@@ -11,6 +11,7 @@ pub mod embeddings;
 pub mod inert;
 pub mod logprobs;
 pub mod message;
+pub mod messages;
 pub mod operate;
 pub mod prompt;
 pub mod responses;

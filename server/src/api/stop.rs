@@ -30,12 +30,19 @@ impl Stop {
     /// # Errors
     /// 400 if there are too many, or one is empty or too long.
     pub fn strings(self) -> Result<Vec<String>, ApiError> {
-        let Stop(strings) = self;
-        check(strings.len() <= MAX_STOPS, "stop", || format!("there may be at most {MAX_STOPS} stop strings"))?;
-        check(strings.iter().all(|s| (1..=MAX_STOP_BYTES).contains(&s.len())), "stop", || {
-            format!("a stop string must have between 1 and {MAX_STOP_BYTES} bytes")
+        Self::of("stop", self.0).map(|Stop(strings)| strings)
+    }
+
+    /// Checks the stop strings of `field`.
+    ///
+    /// # Errors
+    /// See [`Stop::strings`].
+    pub fn of(field: &str, strings: Vec<String>) -> Result<Self, ApiError> {
+        check(strings.len() <= MAX_STOPS, field, || format!("{field} may have at most {MAX_STOPS} stop strings"))?;
+        check(strings.iter().all(|s| (1..=MAX_STOP_BYTES).contains(&s.len())), field, || {
+            format!("{field}: a stop string must have between 1 and {MAX_STOP_BYTES} bytes")
         })?;
-        Ok(strings)
+        Ok(Stop(strings))
     }
 }
 

@@ -105,6 +105,8 @@ struct Streaming<F> {
     reports: Reports,
     /// The number of tokens of each prompt.
     prompt_tokens: Vec<usize>,
+    /// The number of those that were a prefix hit. `None` before the prompt's first token.
+    cached_tokens: Vec<Option<usize>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -131,9 +133,11 @@ pub async fn respond<F: Format>(
 ) -> Result<Response, ApiError> {
     let (n, left) = (work.params.n, work.prompts.len());
     let prompt_tokens = work.prompts.iter().map(|prompt| tokens(prompt).len()).collect();
+    let cached_tokens = vec![None; left];
     let job = app.worker.submit(work);
     let (sent, usage) = (vec![Sent::default(); left * n], Usage::default());
-    let mut streaming = Streaming { admission, job, format, n, left, sent, usage, reports, prompt_tokens };
+    let mut streaming =
+        Streaming { admission, job, format, n, left, sent, usage, reports, prompt_tokens, cached_tokens };
     let first = streaming.next().await?;
     let body = stream::unfold(Some((streaming, Some(first))), |state| async {
         let (mut streaming, mut ready) = state?;
@@ -186,7 +190,8 @@ impl<F: Format> Streaming<F> {
                 Event::Prompt { text, tokens, logprobs, .. } => {
                     self.format.prompt(prompt, &text, &tokens, logprobs.as_ref());
                 }
-                Event::Token { index, text, token, logprob, .. } => {
+                Event::Token { index, text, token, logprob, cached_tokens, .. } => {
+                    self.cached_tokens[prompt].get_or_insert(cached_tokens);
                     let (choice, logprobs) = (prompt * self.n + index, logprob.as_slice());
                     self.sent[choice].tokens += 1;
                     if !text.is_empty() || !logprobs.is_empty() || self.reports.token_ids {
@@ -210,6 +215,7 @@ impl<F: Format> Streaming<F> {
     /// Sends the rest of a prompt's choices.
     fn finish(&mut self, prompt: usize, completion: &Completion, frames: &mut Frames) {
         let first = prompt * self.n;
+        self.cached_tokens[prompt].get_or_insert(completion.cached_tokens);
         if self.sent[first..first + self.n].iter().all(|sent| !sent.begun) {
             let Completion { prompt: text, prompt_tokens, prompt_logprobs, .. } = completion;
             self.format.prompt(prompt, text, prompt_tokens, prompt_logprobs.as_ref());
@@ -230,9 +236,10 @@ impl<F: Format> Streaming<F> {
     }
 
     fn send(&mut self, mut piece: Piece<'_>, frames: &mut Frames) {
-        let prompt_tokens = self.prompt_tokens[piece.choice / self.n];
+        let prompt = piece.choice / self.n;
+        let (prompt_tokens, cached) = (self.prompt_tokens[prompt], self.cached_tokens[prompt].unwrap_or(0));
         let counted = self.reports.usage_in_chunks;
-        let usage = |tokens: usize| counted.then(|| Usage::of_choice(prompt_tokens, tokens));
+        let usage = |tokens: usize| counted.then(|| Usage::of_choice(prompt_tokens, cached, tokens));
         let sent = &mut self.sent[piece.choice];
         if !std::mem::replace(&mut sent.begun, true) {
             self.format.begin(piece.choice, usage(0), frames);

@@ -13,7 +13,7 @@ use crate::error::{ApiError, check, cut};
 /// Maximum tools in a request.
 const MAX_TOOLS: usize = 128;
 /// Maximum characters of a tool's name.
-const MAX_NAME: usize = 64;
+const MAX_NAME: usize = 128;
 /// Types of OpenAI's tools that this server cannot offer to a model. OpenAI runs them, or their calls are not JSON.
 const ELSEWHERE: [&str; 13] = [
     "apply_patch",

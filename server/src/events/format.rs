@@ -1,5 +1,7 @@
 //! Encodes batches of events in vLLM's MessagePack format: `[time, [event, ...], rank]`.
 
+use std::sync::Arc;
+
 use engine::tools::kv::{CacheChange, CacheGroup, Place, Space};
 use serde::ser::{Serialize, SerializeMap, SerializeTuple, Serializer};
 
@@ -80,6 +82,8 @@ pub enum KvEvent {
         tokens: Vec<u32>,
         /// Tokens per block.
         block_size: usize,
+        /// The salt of the requests that share the first block, if it begins a prompt.
+        salt: Option<Arc<str>>,
     },
     /// A pool no longer stores the blocks with these hashes.
     Removed {
@@ -114,6 +118,7 @@ pub fn events(changes: Vec<CacheChange>, groups: &[CacheGroup]) -> Vec<KvEvent> 
                 parent: prefix.parent().map(|parent| parent.hash()),
                 tokens: prefix.tokens().to_vec(),
                 block_size: prefix.tokens().len(),
+                salt: prefix.salt().cloned(),
             }),
             (Some(KvEvent::Removed { place: last, hashes }), CacheChange::Removed(from, hash))
                 if *last == place(from) =>
@@ -152,9 +157,16 @@ impl Serialize for Formatted<'_> {
     }
 }
 
+/// Returns the keys of each block besides its tokens. As in vLLM, only the first block of a salted prompt has one.
+fn extra_keys(blocks: usize, salt: &Option<Arc<str>>) -> Vec<Option<[&str; 1]>> {
+    let mut keys = vec![None; blocks];
+    keys.iter_mut().take(1).for_each(|key| *key = salt.as_deref().map(|salt| [salt]));
+    keys
+}
+
 fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Error> {
     match event {
-        KvEvent::Stored { place: EventPlace { space, group }, hashes, parent, tokens, block_size } => {
+        KvEvent::Stored { place: EventPlace { space, group }, hashes, parent, tokens, block_size, salt } => {
             let window = group.and_then(|group| group.window);
             let more = if group.is_some() { 2 + usize::from(window.is_some()) } else { 0 };
             let mut map = serializer.serialize_map(Some(9 + more))?;
@@ -166,7 +178,7 @@ fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Err
             map.serialize_entry("lora_id", &NONE)?;
             map.serialize_entry("medium", medium(*space))?;
             map.serialize_entry("lora_name", &NONE)?;
-            map.serialize_entry("extra_keys", &vec![NONE; hashes.len()])?;
+            map.serialize_entry("extra_keys", &extra_keys(hashes.len(), salt))?;
             if let Some(group) = group {
                 map.serialize_entry("group_idx", &group.index)?;
                 map.serialize_entry("kv_cache_spec_kind", group.kind())?;
@@ -196,7 +208,7 @@ fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Err
 
 fn as_array<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Error> {
     match event {
-        KvEvent::Stored { place: EventPlace { space, group }, hashes, parent, tokens, block_size } => {
+        KvEvent::Stored { place: EventPlace { space, group }, hashes, parent, tokens, block_size, salt } => {
             let mut array = serializer.serialize_tuple(if group.is_some() { 12 } else { 9 })?;
             array.serialize_element("BlockStored")?;
             array.serialize_element(hashes)?;
@@ -206,7 +218,7 @@ fn as_array<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::E
             array.serialize_element(&NONE)?;
             array.serialize_element(medium(*space))?;
             array.serialize_element(&NONE)?;
-            array.serialize_element(&vec![NONE; hashes.len()])?;
+            array.serialize_element(&extra_keys(hashes.len(), salt))?;
             if let Some(group) = group {
                 array.serialize_element(&group.index)?;
                 array.serialize_element(group.kind())?;
@@ -239,7 +251,7 @@ mod tests {
 
     fn stored() -> KvEvent {
         let tokens = vec![1, 2, 3, 70_000];
-        KvEvent::Stored { place: CACHE, hashes: vec![u64::MAX, 5], parent: None, tokens, block_size: 2 }
+        KvEvent::Stored { place: CACHE, hashes: vec![u64::MAX, 5], parent: None, tokens, block_size: 2, salt: None }
     }
 
     fn decoded(events: &[KvEvent], format: EventFormat) -> Value {
@@ -270,13 +282,29 @@ mod tests {
     }
 
     #[test]
+    fn the_first_block_of_a_salted_prompt_tells_its_salt() {
+        let KvEvent::Stored { place, hashes, parent, tokens, block_size, .. } = stored() else { panic!("not stored") };
+        let salted = [KvEvent::Stored { place, hashes, parent, tokens, block_size, salt: Some("tenant".into()) }];
+        let keys = json!([["tenant"], null]);
+        assert_eq!(decoded(&salted, EventFormat::Map)[1][0]["extra_keys"], keys);
+        assert_eq!(decoded(&salted, EventFormat::Array)[1][0][8], keys);
+    }
+
+    #[test]
     fn events_of_a_cache_with_several_groups_name_the_group() {
         let states = EventGroup::new(2, &CacheGroup::states(7, 1, 1));
         let in_group = |group| EventPlace { space: Space::Cache, group: Some(group) };
         let kv = |index, window| EventGroup::new(index, &CacheGroup::only(window));
         let place = |index, window| in_group(kv(index, window));
         let latent = in_group(EventGroup { is_latent: true, ..kv(0, None) });
-        let of = |place| KvEvent::Stored { place, hashes: vec![5], parent: None, tokens: vec![1, 2], block_size: 2 };
+        let of = |place| KvEvent::Stored {
+            place,
+            hashes: vec![5],
+            parent: None,
+            tokens: vec![1, 2],
+            block_size: 2,
+            salt: None,
+        };
         let removed = KvEvent::Removed { place: place(1, None), hashes: vec![5] };
         let events = [of(place(0, Some(128))), of(place(1, None)), removed, of(in_group(states)), of(latent)];
         let maps = decoded(&events, EventFormat::Map);
@@ -333,9 +361,17 @@ mod tests {
                     hashes: vec![h1, h2],
                     parent: None,
                     tokens: vec![1, 2, 3, 4],
-                    block_size: 2
+                    block_size: 2,
+                    salt: None
                 },
-                KvEvent::Stored { place: CACHE, hashes: vec![h3], parent: Some(h1), tokens: vec![5, 6], block_size: 2 },
+                KvEvent::Stored {
+                    place: CACHE,
+                    hashes: vec![h3],
+                    parent: Some(h1),
+                    tokens: vec![5, 6],
+                    block_size: 2,
+                    salt: None
+                },
             ]
         );
         drop((first, second));

@@ -85,6 +85,13 @@ impl BodyError {
         self
     }
 
+    /// Returns the problem of a value that is at `place` in the body.
+    pub fn within(self, place: &str) -> Self {
+        let within = |path: &str| if path.is_empty() { place.to_owned() } else { format!("{place}.{path}") };
+        let (path, field) = (within(self.path.as_deref().unwrap_or_default()), within(&self.field));
+        BodyError { path: Some(path), field, ..self }
+    }
+
     /// Returns the field at fault. `None` if the problem concerns the whole body.
     pub fn field(&self) -> Option<&str> {
         Some(self.field.as_str()).filter(|field| !field.is_empty())

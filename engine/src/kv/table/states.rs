@@ -17,7 +17,7 @@ use super::{BlockTable, Lane, NO_BLOCK, OutOfBlocks};
 use crate::kv::BlockCopy;
 use crate::kv::log::BlockEvent;
 use crate::kv::pool::{Blocks, Value};
-use crate::kv::prefix::{PrefixId, Text};
+use crate::kv::prefix::PrefixId;
 
 /// The blocks whose states are kept, if there is memory.
 #[derive(Clone, Copy)]
@@ -108,8 +108,7 @@ impl BlockTable {
             for at in lane.num_freed.min(full)..full {
                 let block = lane.blocks[at];
                 if block != NO_BLOCK && blocks.prefix(group, block).is_none() {
-                    let parent = self.parent_of(at);
-                    blocks.register_known(group, block, &Text::new(parent, &tokens[at * size..(at + 1) * size]));
+                    blocks.register_known(group, block, &self.text_of(at, tokens));
                 }
             }
         }

@@ -103,13 +103,7 @@ impl ResponseFields {
         only(self.background != Some(true), "background", "false")?;
         only(self.truncation.as_deref().is_none_or(|how| how == "disabled"), "truncation", "\"disabled\"")?;
         only(self.top_logprobs.is_none_or(|k| k == 0), "top_logprobs", "0")?;
-        only(decoding.n.is_none_or(|n| n == 1), "n", "1")?;
-        only(decoding.best_of.is_none_or(|n| n == 1), "best_of", "1")?;
-        only(decoding.use_beam_search != Some(true), "use_beam_search", "false")?;
-        let continuous = decoding.stream_options.and_then(|options| options.continuous_usage_stats);
-        only(continuous != Some(true), "stream_options.continuous_usage_stats", "false")?;
-        only(decoding.return_token_ids != Some(true), "return_token_ids", "false")?;
-        only(decoding.return_tokens_as_token_ids != Some(true), "return_tokens_as_token_ids", "false")?;
+        decoding.check_single()?;
         only(decoding.response_format.is_none(), "response_format", "left out, since text.format says it,")?;
         let other = self.include.iter().flatten().find(|name| !INCLUDED.contains(&name.as_str()));
         check(other.is_none(), "include", || "include has an unsupported value".into())

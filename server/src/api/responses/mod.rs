@@ -51,6 +51,7 @@ pub async fn create(
         calling,
         decoding,
         max_tokens: ("max_output_tokens", fields.max_output_tokens),
+        at_most: None,
         logprobs: None,
         grammar: fields.grammar()?,
         shows_thoughts: fields.include_reasoning.unwrap_or(true),

@@ -1,0 +1,199 @@
+//! The content of a message: its blocks, and the events that stream them.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use engine::tools::answer::Part;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+use serde_json::value::RawValue;
+
+use super::events::{BlockDelta, MessageEvent};
+use crate::api::message::{AnswerForm, call_id};
+
+/// A block of a message.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Block {
+    /// Text of the answer.
+    Text { text: String },
+    /// The model's reasoning. Clients expect a signature and send it back. The server does not check it.
+    Thinking { thinking: String, signature: String },
+    /// A call of a tool.
+    ToolUse {
+        id: String,
+        name: String,
+        /// `None` until the call is complete, which is sent as an empty object.
+        #[serde(serialize_with = "or_empty")]
+        input: Option<Box<RawValue>>,
+    },
+}
+
+/// The kinds of blocks that have text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thinking,
+}
+
+/// A content under construction.
+#[derive(Clone, Debug)]
+pub struct MessageContent {
+    form: AnswerForm,
+    /// Whether thinking blocks stay empty.
+    omits_thoughts: bool,
+    blocks: Vec<Block>,
+    /// Whether the last block may still grow.
+    is_open: bool,
+    /// The arguments of the last call so far.
+    arguments: String,
+    /// All of the last thinking block, shown or not.
+    thought: String,
+}
+
+impl MessageContent {
+    /// Creates an empty content.
+    pub fn new(form: AnswerForm, omits_thoughts: bool) -> Self {
+        let (arguments, thought) = (String::new(), String::new());
+        MessageContent { form, omits_thoughts, blocks: Vec::new(), is_open: false, arguments, thought }
+    }
+
+    /// Returns the blocks so far.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// Whether the message calls a tool.
+    pub fn has_calls(&self) -> bool {
+        self.blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }))
+    }
+
+    /// Adds text and returns the events for it.
+    pub fn push(&mut self, text: &str) -> Vec<MessageEvent> {
+        let parts = self.form.reader.push(text);
+        self.take(parts)
+    }
+
+    /// Ends the content and returns the last events.
+    pub fn finish(&mut self) -> Vec<MessageEvent> {
+        let parts = self.form.reader.finish();
+        let mut events = self.take(parts);
+        events.extend(self.close());
+        events
+    }
+
+    fn take(&mut self, parts: Vec<Part>) -> Vec<MessageEvent> {
+        let mut events = Vec::new();
+        for part in parts {
+            events.extend(match part {
+                Part::Text(text) => self.say(Kind::Text, text),
+                Part::Thought(_) if !self.form.shows_thoughts => Vec::new(),
+                Part::Thought(text) => self.say(Kind::Thinking, text),
+                Part::Call(name) => self.call(name),
+                Part::Arguments(more) => self.argue(more),
+            });
+        }
+        events
+    }
+
+    /// Appends to a text of kind `kind`. Begins a new block if the last one is of another kind.
+    fn say(&mut self, kind: Kind, more: String) -> Vec<MessageEvent> {
+        if more.is_empty() {
+            return Vec::new();
+        }
+        let last = match self.blocks.last().filter(|_| self.is_open) {
+            Some(Block::Text { .. }) => Some(Kind::Text),
+            Some(Block::Thinking { .. }) => Some(Kind::Thinking),
+            Some(Block::ToolUse { .. }) | None => None,
+        };
+        let mut events = Vec::new();
+        if last != Some(kind) {
+            events = self.begin(match kind {
+                Kind::Text => Block::Text { text: String::new() },
+                Kind::Thinking => Block::Thinking { thinking: String::new(), signature: String::new() },
+            });
+        }
+        match self.blocks.last_mut() {
+            Some(Block::Text { text }) => text.push_str(&more),
+            Some(Block::Thinking { thinking, .. }) => {
+                self.thought.push_str(&more);
+                if self.omits_thoughts {
+                    return events;
+                }
+                thinking.push_str(&more);
+            }
+            _ => {}
+        }
+        events.push(self.delta(match kind {
+            Kind::Text => BlockDelta::TextDelta { text: more },
+            Kind::Thinking => BlockDelta::ThinkingDelta { thinking: more },
+        }));
+        events
+    }
+
+    fn call(&mut self, name: String) -> Vec<MessageEvent> {
+        let id = call_id(self.form.format).replacen("call_", "toolu_", 1);
+        self.begin(Block::ToolUse { id, name, input: None })
+    }
+
+    fn argue(&mut self, more: String) -> Vec<MessageEvent> {
+        if more.is_empty() || !matches!(self.blocks.last(), Some(Block::ToolUse { .. })) {
+            return Vec::new();
+        }
+        self.arguments.push_str(&more);
+        vec![self.delta(BlockDelta::InputJsonDelta { partial_json: more })]
+    }
+
+    fn begin(&mut self, block: Block) -> Vec<MessageEvent> {
+        let mut events = self.close();
+        self.arguments.clear();
+        self.thought.clear();
+        self.blocks.push(block.clone());
+        self.is_open = true;
+        events.push(MessageEvent::ContentBlockStart { index: self.last(), content_block: block });
+        events
+    }
+
+    /// Ends the last block if it is still open.
+    fn close(&mut self) -> Vec<MessageEvent> {
+        let mut events = Vec::new();
+        if !std::mem::take(&mut self.is_open) {
+            return events;
+        }
+        match self.blocks.last_mut() {
+            Some(Block::Thinking { signature, .. }) => {
+                *signature = signature_of(&self.thought);
+                let signature = signature.clone();
+                events.push(self.delta(BlockDelta::SignatureDelta { signature }));
+            }
+            // A call that was cut short is not JSON. A stream has told its beginning.
+            Some(Block::ToolUse { input, .. }) => {
+                *input = RawValue::from_string(std::mem::take(&mut self.arguments)).ok();
+            }
+            _ => {}
+        }
+        events.push(MessageEvent::ContentBlockStop { index: self.last() });
+        events
+    }
+
+    fn delta(&self, delta: BlockDelta) -> MessageEvent {
+        MessageEvent::ContentBlockDelta { index: self.last(), delta }
+    }
+
+    fn last(&self) -> usize {
+        self.blocks.len().saturating_sub(1)
+    }
+}
+
+fn or_empty<S: Serializer>(input: &Option<Box<RawValue>>, serializer: S) -> Result<S::Ok, S::Error> {
+    match input {
+        Some(input) => input.serialize(serializer),
+        None => serializer.serialize_map(Some(0))?.end(),
+    }
+}
+
+/// Returns the signature of a thinking block. It depends only on the text.
+fn signature_of(thinking: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    thinking.hash(&mut hasher);
+    format!("quire-{:016x}", hasher.finish())
+}
