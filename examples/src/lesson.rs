@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
+use std::sync::Arc;
 
 use cuda_std::launch::{KernelCall, LaunchShape};
 use emulator::CostReport;
-use launch::{Driver, Event};
+use launch::{Driver, Event, Ptx};
 use workbench::Gpu;
 
 use crate::listing::listing;
@@ -53,7 +54,7 @@ impl Lesson {
     /// # Errors
     /// Fails if there is no device.
     pub fn new(driver: &'static Driver) -> Result<Lesson> {
-        let gpu = Gpu::new(driver, (8, 0), PTX)?;
+        let gpu = Gpu::new(driver, (8, 0), Arc::new(Ptx::new(PTX)?))?;
         let listed = BTreeSet::new();
         Ok(Lesson { gpu, without: None, ptx: PTX.to_owned(), lists: false, listed, text: String::new() })
     }
@@ -84,7 +85,7 @@ impl Lesson {
     /// # Errors
     /// Fails if the device cannot be opened.
     pub fn load(&mut self, ptx: &str) -> Result<()> {
-        self.gpu = Gpu::new(self.gpu.context().driver(), (8, 0), ptx)?;
+        self.gpu = Gpu::new(self.gpu.context().driver(), (8, 0), Arc::new(Ptx::new(ptx.to_owned())?))?;
         ptx.clone_into(&mut self.ptx);
         Ok(())
     }
