@@ -79,7 +79,7 @@ async fn prompts_are_shared_only_within_a_salt() {
         for salt in [json!("one"), json!("other"), Value::Null] {
             assert_eq!(cached(path, &server.post(path, &with(salt.clone())).await), 0, "{path} {salt}");
         }
-        let answers = [json!("one"), json!("other"), Value::Null].map(|salt| with(salt));
+        let answers = [json!("one"), json!("other"), Value::Null].map(with);
         for body in answers {
             assert!(cached(path, &server.post(path, &body).await) >= 32, "{path} {body}");
         }

@@ -6,10 +6,11 @@
 import json
 import sys
 import tempfile
+from typing import Literal
 
 import anthropic
 import jsonschema
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from server import aborts, post, refused, run_tests, server, wait_until_idle, wait_until_ready
 
@@ -18,19 +19,22 @@ TEMPLATE = """{% if tools %}{% for t in tools %}{{ t.function.name }} {% endfor 
 {% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}
 {% endfor %}{% if enable_thinking %}<think>{% endif %}{% if false %}</think>{% endif %}"""
 SHORT = {"model": MODEL, "max_tokens": 12}
+# The package has no parameter for a temperature, but the API has the field.
 GREEDY = {"temperature": 0}
 ASK = [{"role": "user", "content": "Once upon a time"}]
 SCHEMA = {"type": "object", "properties": {"days": {"enum": [1, 2, 3]}}, "required": ["days"], "additionalProperties": False}
 TOOLS = [{"name": "weather", "description": "Tells it.", "input_schema": SCHEMA}]
 
 
-class Fox(BaseModel):
-    name: str = Field(max_length=8, pattern="^[a-z]+$")
-    tails: int = Field(ge=1, le=9)
+class Coat(BaseModel):
+    """A schema without bounds, which this package would send as descriptions."""
+
+    colour: Literal["red", "white"]
+    is_thick: bool
 
 
 def test_texts(c, address):
-    whole = c.messages.create(**SHORT, messages=ASK, temperature=0, metadata={"user_id": "me"}, service_tier="auto")
+    whole = c.messages.create(**SHORT, messages=ASK, extra_body=GREEDY, metadata={"user_id": "me"}, service_tier="auto")
     [block] = whole.content
     assert (whole.type, whole.role, block.type) == ("message", "assistant", "text") and whole.stop_reason in ("end_turn", "max_tokens")
     chat = post(address, "/v1/chat/completions", {"messages": ASK, **GREEDY, "max_tokens": 12})
@@ -45,7 +49,7 @@ def test_texts(c, address):
 
 
 def test_streams(c, address):
-    options = {**SHORT, "messages": ASK, "system": "Tell a story.", "temperature": 0}
+    options = {**SHORT, "messages": ASK, "system": "Tell a story.", "extra_body": GREEDY}
     whole = c.messages.create(**options)
     events = list(c.messages.create(**options, stream=True))
     assert [event.type for event in events if event.type != "content_block_delta"] == [
@@ -59,12 +63,12 @@ def test_streams(c, address):
 
 
 def test_stop_sequences(c, address):
-    got = c.messages.create(**SHORT, messages=ASK, temperature=0, stop_sequences=[" young"])
-    assert (got.stop_reason, got.stop_sequence) == ("stop_sequence", " young") and " young" not in got.content[0].text
+    got = c.messages.create(**SHORT, messages=ASK, extra_body=GREEDY, stop_sequences=[" mouse"])
+    assert (got.stop_reason, got.stop_sequence) == ("stop_sequence", " mouse") and got.content[0].text == ", a small"
 
 
 def test_calls(c, address):
-    options = {"model": MODEL, "messages": ASK, "tools": TOOLS, "max_tokens": 200, "temperature": 0,
+    options = {"model": MODEL, "messages": ASK, "tools": TOOLS, "max_tokens": 200, "extra_body": GREEDY,
                "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
     whole = c.messages.create(**options)
     [call] = whole.content
@@ -92,8 +96,8 @@ def test_thinking(c, address):
 
 
 def test_parse(c, address):
-    answer = c.messages.parse(model=MODEL, messages=ASK, output_format=Fox, max_tokens=300, temperature=0)
-    assert isinstance(answer.parsed_output, Fox)
+    answer = c.messages.parse(model=MODEL, messages=ASK, output_format=Coat, max_tokens=300, extra_body=GREEDY)
+    assert isinstance(answer.parsed_output, Coat)
 
 
 def test_betas(c, address):

@@ -124,8 +124,8 @@ impl MessageContent {
             _ => {}
         }
         events.push(self.delta(match kind {
-            Kind::Text => BlockDelta::TextDelta { text: more },
-            Kind::Thinking => BlockDelta::ThinkingDelta { thinking: more },
+            Kind::Text => BlockDelta::Text { text: more },
+            Kind::Thinking => BlockDelta::Thinking { thinking: more },
         }));
         events
     }
@@ -140,7 +140,7 @@ impl MessageContent {
             return Vec::new();
         }
         self.arguments.push_str(&more);
-        vec![self.delta(BlockDelta::InputJsonDelta { partial_json: more })]
+        vec![self.delta(BlockDelta::InputJson { partial_json: more })]
     }
 
     fn begin(&mut self, block: Block) -> Vec<MessageEvent> {
@@ -163,7 +163,7 @@ impl MessageContent {
             Some(Block::Thinking { signature, .. }) => {
                 *signature = signature_of(&self.thought);
                 let signature = signature.clone();
-                events.push(self.delta(BlockDelta::SignatureDelta { signature }));
+                events.push(self.delta(BlockDelta::Signature { signature }));
             }
             // A call that was cut short is not JSON. A stream has told its beginning.
             Some(Block::ToolUse { input, .. }) => {

@@ -30,16 +30,20 @@ pub enum MessageEvent {
 
 /// A change to a block.
 #[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 pub enum BlockDelta {
     /// More text.
-    TextDelta { text: String },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
     /// More thinking.
-    ThinkingDelta { thinking: String },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
     /// The signature of a thinking block.
-    SignatureDelta { signature: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: String },
     /// More of the JSON of a call's input.
-    InputJsonDelta { partial_json: String },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: String },
 }
 
 /// The outer fields of a message. Their order is Anthropic's.
