@@ -31,7 +31,7 @@ use cuda_std::unroll::eight;
 use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::warp::{FULL_MASK, WARP_SIZE, warp_shuffle_idx, warp_shuffle_xor};
 
-use super::NO_BLOCK;
+use super::{NO_BLOCK, first_vectors};
 use super::rates::Rates;
 use super::spans::{Sequences, Span};
 use crate::arithmetic::exp;
@@ -59,8 +59,8 @@ type Part = [[f32; 4]; 8];
 /// Takes the rows of each sequence through the matrices of the heads, and stores the new matrices. In a delta net
 /// (`DELTA` is 1) `steps` has a column for the rate of each head, before the columns that give their decays.
 ///
-/// Rows of `mixed` have `channels` vectors. The queries of all heads begin at vector `queries`, the keys at `keys`, the
-/// values at `values`. Rows of `steps` are `step_stride` numbers apart. `decay`, `step_bias` and `skip` have a number for
+/// Rows of `mixed` have `channels` vectors: queries, keys and values of all heads in a delta net, and in Mamba-2 the reverse.
+/// Rows of `steps` are `step_stride` numbers apart. `decay`, `step_bias` and `skip` have a number for
 /// each head. `skip` may be null. Head `h` has the key head `h % key_heads` if `tiled` is not 0, and otherwise consecutive
 /// heads have the same. A state has `offset` vectors in front of the matrices. Sequences of `below` rows or more are left
 /// to [the kernels for chunks](super::chunked). [The module](super) describes the other arguments.
@@ -85,9 +85,6 @@ pub unsafe fn recur_heads<T: Element, const DELTA: u32>(
     block_size: u32,
     offset: u32,
     channels: u32,
-    queries: u32,
-    keys: u32,
-    values: u32,
     step_stride: u32,
     heads: u32,
     key_heads: u32,
@@ -111,6 +108,8 @@ pub unsafe fn recur_heads<T: Element, const DELTA: u32>(
         let (head, lane) = (tile / tiles, warp::lane_id());
         let key_head = if tiled != 0 { head % key_heads } else { head / (heads / key_heads) };
         let of_head = key_head * (key_dim / 8) + lane / 2;
+        let (of_keys, of_values) = (key_heads * (key_dim / 8), heads * (value_dim / 8));
+        let [queries, keys, values] = first_vectors(DELTA == 1, of_keys, of_values);
         let has_rows = lane < key_dim / 4;
         let columns = Columns::<DELTA> {
             span,

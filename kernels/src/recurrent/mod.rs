@@ -37,3 +37,9 @@ mod spans;
 
 /// The entry of a block table without a block.
 pub const NO_BLOCK: u32 = u32::MAX;
+
+/// Returns the first vectors of queries, keys and values in a row of mixed channels. All keys have `of_keys` vectors and all
+/// values `of_values`.
+const fn first_vectors(is_delta: bool, of_keys: u32, of_values: u32) -> [u32; 3] {
+    if is_delta { [0, of_keys, 2 * of_keys] } else { [of_values + of_keys, of_values, 0] }
+}

@@ -218,14 +218,6 @@ impl HeadShape {
         if self.is_delta { 2 * self.heads } else { self.heads }
     }
 
-    /// The first vectors of queries, keys and values in a row. A delta net has them in this order, and Mamba-2 in the reverse
-    /// order.
-    pub(super) const fn first_vectors(self) -> [u32; 3] {
-        let (of_keys, of_values) =
-            (self.key_heads * self.key_dim / VECTOR, self.heads * self.value_dim / VECTOR);
-        if self.is_delta { [0, of_keys, 2 * of_keys] } else { [of_values + of_keys, of_values, 0] }
-    }
-
     /// Returns the kernel with its arguments, for sequences of fewer than `below` rows. `kernel` is the number of inputs of
     /// the layer's convolution.
     pub fn call(
@@ -240,7 +232,6 @@ impl HeadShape {
         let SequenceOperands { states, stride, tables, table_starts, query_starts, contexts, block_size } = sequences;
         let HeadShape { is_delta, key_heads, heads, key_dim, value_dim, tiled } = self;
         let layer = RecurrentShape::with_heads(kernel, self);
-        let [queries, keys, values] = self.first_vectors();
         let args = recur_heads {
             mixed,
             steps,
@@ -257,9 +248,6 @@ impl HeadShape {
             block_size,
             offset: layer.input_vectors(),
             channels: layer.channels / VECTOR,
-            queries,
-            keys,
-            values,
             step_stride,
             heads,
             key_heads,

@@ -18,6 +18,7 @@
 use cuda_std::prelude::*;
 use cuda_std::ptx::ldmatrix;
 use cuda_std::unroll;
+use cuda_std::unroll::hidden;
 use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
@@ -57,7 +58,7 @@ pub struct Inverse {
 /// Both places have [`BLOCK`] bytes.
 #[inline(always)]
 pub unsafe fn store_block<T: Element>(block: &Square, high: *mut u32, low: *mut u32) {
-    let lane = warp::lane_id() as usize;
+    let lane = hidden(warp::lane_id()) as usize;
     unroll!(half in [0 1] {
         unroll!(rows in [0 1] {
             let [a, b] = parts_of::<T>([block[half][2 * rows], block[half][2 * rows + 1]]);
@@ -75,7 +76,7 @@ impl Inverse {
     /// The shared memory has [`BYTES`], and no other thread uses it.
     #[inline(always)]
     pub unsafe fn of<T: Element>(self, rows: &Sixteen) -> Rows {
-        let warp = warp::warp_id();
+        let warp = hidden(warp::warp_id());
         let mut inverse: Rows = [[[0.0; 4]; 2]; 4];
         // SAFETY: the blocks are in shared memory. Each is stored by one warp, and other warps read it after the barrier.
         unsafe {
@@ -126,7 +127,7 @@ impl Inverse {
     /// All lanes of the warp call this together.
     #[inline(always)]
     unsafe fn substitute(self, block: &Square, warp: u32) -> Square {
-        let lane = warp::lane_id() as usize;
+        let lane = hidden(warp::lane_id()) as usize;
         let (row, pair, column) = (lane / 4, lane % 4 * 2, lane % 16);
         // SAFETY: each warp has its own matrix, and its lanes wait for each other.
         unsafe {
@@ -137,9 +138,12 @@ impl Inverse {
                     *at(half, rows) = HalfVector::from_f32([block[half][2 * rows], block[half][2 * rows + 1]]);
                 });
             });
-            warp::sync_warp(FULL_MASK);
             let mut solved = [0.0f32; 16];
             unroll!(i in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] {
+                if i % 4 == 0 {
+                    // Keeps the compiler from loading all rows at once, for which there are no registers.
+                    warp::sync_warp(FULL_MASK);
+                }
                 let mut sum = if i == column { 1.0 } else { 0.0 };
                 unroll!(v in [0 1 2 3] {
                     if 4 * v < i {
@@ -176,7 +180,7 @@ impl Inverse {
 /// All lanes of the warp call this together, and the block is in shared memory.
 #[inline(always)]
 unsafe fn load(block: u32) -> [[u32; 4]; 2] {
-    let row = block + warp::lane_id() * 16;
+    let row = block + hidden(warp::lane_id()) * 16;
     // SAFETY: a block has 32 rows of 16 bytes.
     let parts = unsafe { [ldmatrix::load_x4_trans_at(row), ldmatrix::load_x4_trans_at(row + BLOCK)] };
     parts.map(|[a, b, c, d]| [a, c, b, d])

@@ -26,7 +26,7 @@ pub const BYTES: u32 = UNIT + UNIT_VECTORS * 16;
 /// Returns the address of an offset, as `.shared` instructions take it.
 #[inline(always)]
 pub fn address(offset: u32) -> u32 {
-    shared_offset(dynamic_shared_mem::<u8>()) + offset
+    shared_offset(dynamic_shared_mem::<u8>()) + hidden(offset)
 }
 
 /// Returns a pointer to an offset.

@@ -100,3 +100,5 @@ const OF_OUTPUT: u32 = 4;
 const DECAY: u32 = 5;
 /// The end of the row's piece, as an integer.
 const END: u32 = 6;
+/// The block that the state after the row's piece is stored in, as an integer.
+const STORED: u32 = 7;

@@ -34,7 +34,7 @@ use super::tile::Tile;
 use super::warp_columns::{Piece, WarpColumns};
 use super::*;
 use crate::element::{Bf16, Element, F16};
-use crate::recurrent::NO_BLOCK;
+use crate::recurrent::{NO_BLOCK, first_vectors};
 use crate::recurrent::spans::{Sequences, Span};
 
 pub use super::memory::BYTES as SHARED;
@@ -60,9 +60,6 @@ pub unsafe fn pass_chunks<T: Element, const DELTA: u32>(
     block_size: u32,
     offset: u32,
     channels: u32,
-    queries: u32,
-    keys: u32,
-    values: u32,
     heads: u32,
     key_heads: u32,
     key_dim: u32,
@@ -84,6 +81,7 @@ pub unsafe fn pass_chunks<T: Element, const DELTA: u32>(
         let key_head = if tiled != 0 { head % key_heads } else { head / group };
         let warp = warp::warp_id();
         let (vectors, of_values) = (key_dim / 8, value_dim / 8);
+        let [queries, keys, values] = first_vectors(DELTA == 1, key_heads * vectors, heads * of_values);
         let first = part * (COLUMNS / 8) + 2 * warp;
         let own = if first < of_values { of_values - first } else { 0 };
         let source = Source {
@@ -158,7 +156,7 @@ impl Source {
                 while from < ROWS {
                     let to = (*number(END, from)).to_bits();
                     let piece = Piece { from, to, keys: keys_place(index), queries: address(QUERIES) };
-                    let (added, decay) = columns.results::<T>(&tile, piece, out, of_rows);
+                    let (added, decay, block) = columns.results::<T>(&tile, piece, out, of_rows);
                     if to == ROWS {
                         // All warps are done with the tiles that have one place.
                         thread::sync_threads();
@@ -167,13 +165,8 @@ impl Source {
                         }
                     }
                     columns.add::<T>(&added, decay, piece);
-                    let rows = tile.rows_before(to);
-                    let block_index = self.span.index(rows - 1);
-                    if rows == self.span.end(block_index) {
-                        let block = self.span.stored(block_index, rows);
-                        if block != NO_BLOCK {
-                            columns.store(&self.span, block);
-                        }
+                    if block != NO_BLOCK {
+                        columns.store(&self.span, block);
                     }
                     from = to;
                 }

@@ -13,6 +13,7 @@ use cuda_std::prelude::*;
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::unroll;
+use cuda_std::unroll::hidden;
 use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::warp::{FULL_MASK, WARP_SIZE, warp_shuffle_xor};
 
@@ -24,6 +25,7 @@ use super::scores::{Scores, Sixteen, store_lengths};
 use super::tile::{Tile, first_row, last_row};
 use super::*;
 use crate::element::{Bf16, Element, F16};
+use crate::recurrent::first_vectors;
 use crate::recurrent::rates::Rates;
 use crate::recurrent::spans::Sequences;
 
@@ -62,12 +64,11 @@ pub unsafe fn prepare_chunks<T: Element, const DELTA: u32>(
     contexts: *const u32,
     block_size: u32,
     channels: u32,
-    queries: u32,
-    keys: u32,
     step_stride: u32,
     heads: u32,
     key_heads: u32,
     key_dim: u32,
+    value_dim: u32,
     tiled: u32,
     together: u32,
     from: u32,
@@ -94,6 +95,7 @@ pub unsafe fn prepare_chunks<T: Element, const DELTA: u32>(
         let memory: *mut u8 = dynamic_shared_mem();
         let offset = shared_offset(memory);
         let vectors = key_dim / 8;
+        let [queries, keys, _] = first_vectors(DELTA == 1, key_heads * vectors, heads * value_dim / 8);
         copy_keys(&tile, mixed, channels, [keys + key_head * vectors, vectors], offset);
         copy_keys(&tile, mixed, channels, [queries + key_head * vectors, vectors], offset + KEY_BYTES);
         cp_async::commit();
@@ -123,7 +125,7 @@ pub unsafe fn prepare_chunks<T: Element, const DELTA: u32>(
             thread::sync_threads();
             let head = first + member * stride;
             let unit = workspace.add((tile.slot as usize * heads as usize + head as usize) * UNIT_VECTORS as usize);
-            let rows = Rows { sums: sums.add((member * 3 * ROWS) as usize), lengths, last_rows };
+            let rows = Rows { tile, sums: sums.add((member * 3 * ROWS) as usize), lengths, last_rows };
             let skip = if skip.is_null() { 0.0 } else { *skip.add(head as usize) };
             rows.prepare::<T, DELTA>(&scores, skip, Inverse { memory, offset }, unit.cast());
             member += 1;
@@ -159,6 +161,7 @@ unsafe fn store_sums<const DELTA: u32>(tile: &Tile, rates: &Rates<DELTA>, to: *m
 /// The numbers of a tile's rows for a head, in shared memory.
 #[derive(Clone, Copy)]
 struct Rows {
+    tile: Tile,
     sums: *const f32,
     lengths: *const f32,
     last_rows: u64,
@@ -184,11 +187,12 @@ impl Rows {
     /// The unit has [`UNIT_VECTORS`], and no other thread uses the shared memory of the inverse.
     #[inline(always)]
     unsafe fn prepare<T: Element, const DELTA: u32>(self, scores: &Scores, skip: f32, inverse: Inverse, unit: *mut u8) {
-        let warp = warp::warp_id();
+        // Hidden, since the compiler would otherwise keep what follows from them for all heads.
+        let (warp, lane) = (hidden(warp::warp_id()), hidden(warp::lane_id()));
         let block = |matrix: u32, j: u32| unit.wrapping_add((matrix + (warp * (warp + 1) / 2 + j) * BLOCK) as usize);
         // SAFETY: all threads of the block are here, and the warp's blocks are in the unit.
         unsafe {
-            let index = 16 * warp + warp::lane_id() / 4;
+            let index = 16 * warp + lane / 4;
             let own = [self.row(index), self.row(index + 8)];
             let (mut outputs, mut changes) = ([[0.0; 4]; 8], [[0.0; 4]; 8]);
             let store = |outputs: &Sixteen, j: usize| {
@@ -199,8 +203,8 @@ impl Rows {
             let is_scaled = DELTA == 0 && T::IS_NARROW;
             unroll!(j in [0 1 2 3] {
                 if j as u32 <= warp {
-                    [outputs[2 * j], changes[2 * j]] = self.weigh::<DELTA>(scores, own, skip, 2 * j);
-                    [outputs[2 * j + 1], changes[2 * j + 1]] = self.weigh::<DELTA>(scores, own, skip, 2 * j + 1);
+                    [outputs[2 * j], changes[2 * j]] = self.weigh::<DELTA>(scores, own, skip, 2 * j, lane);
+                    [outputs[2 * j + 1], changes[2 * j + 1]] = self.weigh::<DELTA>(scores, own, skip, 2 * j + 1, lane);
                     if !is_scaled {
                         store(&outputs, j);
                     }
@@ -215,7 +219,7 @@ impl Rows {
                     }
                 });
             }
-            if warp::lane_id() % 4 == 0 {
+            if lane % 4 == 0 {
                 let numbers: *mut f32 = unit.add(ROW_NUMBERS as usize).cast();
                 self.store_numbers::<DELTA>(own[0], scales[0], numbers);
                 self.store_numbers::<DELTA>(own[1], scales[1], numbers);
@@ -258,8 +262,8 @@ impl Rows {
     /// # Safety
     /// All numbers are in shared memory.
     #[inline(always)]
-    unsafe fn weigh<const DELTA: u32>(self, scores: &Scores, own: [Row; 2], skip: f32, eight: usize) -> [[f32; 4]; 2] {
-        let first = 8 * eight as u32 + warp::lane_id() % 4 * 2;
+    unsafe fn weigh<const DELTA: u32>(self, scores: &Scores, own: [Row; 2], skip: f32, eight: usize, lane: u32) -> [[f32; 4]; 2] {
+        let first = 8 * eight as u32 + lane % 4 * 2;
         // SAFETY: the tile has the rows, and their numbers are aligned to pairs.
         let [high, low, rate, key] = unsafe {
             let sums = self.sums.add(first as usize);
@@ -304,6 +308,7 @@ impl Rows {
             store(OF_OUTPUT, scale.down);
             store(DECAY, decay);
             store(END, f32::from_bits(last + 1));
+            store(STORED, f32::from_bits(self.tile.stored(last)));
         }
     }
 }

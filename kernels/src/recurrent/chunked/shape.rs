@@ -60,8 +60,7 @@ impl ChunkedShape {
     ) -> KernelCall {
         let HeadOperands { mixed, steps, step_stride, decay, step_bias, skip, .. } = operands;
         let SequenceOperands { tables, table_starts, query_starts, contexts, block_size, .. } = sequences;
-        let HeadShape { is_delta, key_heads, heads, key_dim, tiled, .. } = self.heads;
-        let [queries, keys, _] = self.heads.first_vectors();
+        let HeadShape { is_delta, key_heads, heads, key_dim, value_dim, tiled } = self.heads;
         let args = prepare_chunks {
             mixed,
             steps,
@@ -75,12 +74,11 @@ impl ChunkedShape {
             contexts,
             block_size,
             channels: self.channels(),
-            queries,
-            keys,
             step_stride,
             heads,
             key_heads,
             key_dim,
+            value_dim,
             tiled: u32::from(tiled),
             together: self.together(),
             from: self.from,
@@ -110,7 +108,6 @@ impl ChunkedShape {
         let HeadOperands { mixed, out, .. } = operands;
         let SequenceOperands { states, stride, tables, table_starts, query_starts, contexts, block_size } = sequences;
         let HeadShape { is_delta, key_heads, heads, key_dim, value_dim, tiled } = self.heads;
-        let [queries, keys, values] = self.heads.first_vectors();
         let args = pass_chunks {
             mixed,
             workspace: workspace.cast_const(),
@@ -124,9 +121,6 @@ impl ChunkedShape {
             block_size,
             offset: RecurrentShape::with_heads(kernel, self.heads).input_vectors(),
             channels: self.channels(),
-            queries,
-            keys,
-            values,
             heads,
             key_heads,
             key_dim,

@@ -46,6 +46,18 @@ impl Tile {
         if rows < self.span.len { rows } else { self.span.len }
     }
 
+    /// Returns the block that the state after a row is stored in, or [`NO_BLOCK`]. The row is the last of its piece.
+    ///
+    /// # Safety
+    /// The block table is as [`Span`] requires.
+    #[inline(always)]
+    pub unsafe fn stored(&self, last: u32) -> u32 {
+        let rows = self.rows_before(last + 1);
+        let index = self.span.index(rows - 1);
+        // SAFETY: the row's block is one of the sequence's.
+        if rows == self.span.end(index) { unsafe { self.span.stored(index, rows) } } else { NO_BLOCK }
+    }
+
     /// Returns a bit for each row: whether it is the last of a piece. That is a row whose state is stored, unless it is the
     /// sequence's last one, and the tile's last row.
     ///

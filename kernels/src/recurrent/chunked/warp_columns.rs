@@ -120,8 +120,8 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
         });
     }
 
-    /// Stores a piece's results. Returns its added values, each with its factor in the piece's last state, and the product of
-    /// all decays. Rows of `out` are `of_rows` vectors apart.
+    /// Stores a piece's results. Returns its added values, each with its factor in the piece's last state, the product of
+    /// all decays, and the block that the state after the piece is stored in. Rows of `out` are `of_rows` vectors apart.
     ///
     /// # Safety
     /// All lanes of the warp call this together, and the tile is in shared memory.
@@ -132,7 +132,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
         piece: Piece,
         out: *mut Vector,
         of_rows: u32,
-    ) -> (Sixteen, f32) {
+    ) -> (Sixteen, f32, u32) {
         // SAFETY: all lanes of the warp are here, and the tile is in shared memory.
         unsafe {
             let scale = Scale::of::<T, 16>(&self.state);
@@ -176,7 +176,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
                 let factor = piece.numbers(OF_ADDED, 8 * t as u32 + first);
                 added[t] = by_columns(added[t], factor, 1.0);
             });
-            (added, *number(DECAY, piece.to - 1))
+            (added, *number(DECAY, piece.to - 1), (*number(STORED, piece.to - 1)).to_bits())
         }
     }
 
@@ -276,7 +276,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
     ) {
         let lane = hidden(warp::lane_id());
         // Even columns take the first of two rows from the next column, and odd ones the second row from the one before.
-        let own = values();
+        let to = values();
         let (is_odd, column) = (lane / 4 % 2, lane / 4 & !1);
         // SAFETY: all lanes of the warp are here. The rows of a piece have read their values.
         unsafe {
@@ -296,7 +296,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
                     let row = first + is_odd;
                     if piece.has(row) {
                         let at = value_place(row, half as u32) + 2 * column;
-                        *pointer::<u32>(own + at) = pair;
+                        *pointer::<u32>(to + at) = pair;
                     }
                 });
             });
@@ -308,7 +308,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
                     && piece.has(place)
                     && vector < self.vectors
                 {
-                    let from: *const Vector = pointer(own + value_place(place, vector));
+                    let from: *const Vector = pointer(to + value_place(place, vector));
                     *out.add(row as usize * of_rows as usize + vector as usize) = *from;
                 }
             });
