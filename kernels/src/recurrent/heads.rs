@@ -31,9 +31,9 @@ use cuda_std::unroll::eight;
 use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::warp::{FULL_MASK, WARP_SIZE, warp_shuffle_idx, warp_shuffle_xor};
 
-use super::{NO_BLOCK, first_vectors};
 use super::rates::Rates;
 use super::spans::{Sequences, Span};
+use super::{NO_BLOCK, first_vectors};
 use crate::arithmetic::exp;
 use crate::element::{Bf16, Element, F16};
 use crate::vector::{sum_of_eight, widen};

@@ -132,7 +132,8 @@ impl Inverse {
         // SAFETY: each warp has its own matrix, and its lanes wait for each other.
         unsafe {
             let matrix: *mut f32 = self.memory.add((SUBSTITUTION + warp * 16 * PITCH as u32 * 4) as usize).cast();
-            let at = |half: usize, rows: usize| matrix.add((row + 8 * rows) * PITCH + 8 * half + pair).cast::<HalfVector>();
+            let at =
+                |half: usize, rows: usize| matrix.add((row + 8 * rows) * PITCH + 8 * half + pair).cast::<HalfVector>();
             unroll!(half in [0 1] {
                 unroll!(rows in [0 1] {
                     *at(half, rows) = HalfVector::from_f32([block[half][2 * rows], block[half][2 * rows + 1]]);

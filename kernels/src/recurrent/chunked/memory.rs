@@ -9,7 +9,7 @@ use cuda_std::unroll::hidden;
 use cuda_std::warp::WARP_SIZE;
 
 use super::copies::{KEY_BYTES, VALUE_BYTES};
-use super::{ROW_NUMBERS, ROWS, THREADS, UNIT_VECTORS};
+use super::{ROW_NUMBERS, ROWS, THREADS, unit_vectors};
 
 /// Offset of the queries.
 pub const QUERIES: u32 = 2 * KEY_BYTES;
@@ -21,7 +21,7 @@ const VALUES: u32 = QUERIES + KEY_BYTES;
 pub const UNIT: u32 = VALUES + THREADS / WARP_SIZE * VALUE_BYTES;
 
 /// Bytes of all.
-pub const BYTES: u32 = UNIT + UNIT_VECTORS * 16;
+pub const BYTES: u32 = UNIT + unit_vectors(true) * 16;
 
 /// Returns the address of an offset, as `.shared` instructions take it.
 #[inline(always)]

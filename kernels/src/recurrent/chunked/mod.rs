@@ -42,9 +42,12 @@
 //!
 //! # Workspace
 //!
-//! A tile of a head has [`UNIT_VECTORS`]: the blocks of `T`, high parts and then low parts, the blocks of `P` likewise, and
-//! [`SCALARS`] numbers for each row. A matrix has ten blocks of 16 x 16 on and below its diagonal, `(i, j)` at
+//! A tile of a head has [`unit_vectors()`]: the blocks of `P`, high parts and then low parts, [`SCALARS`] numbers for each row,
+//! and in a delta net the blocks of `T`. A matrix has ten blocks of 16 x 16 on and below its diagonal, `(i, j)` at
 //! `i (i + 1) / 2 + j`. A block is four matrices of 8 x 8, `[row / 8][column / 8][8][8]`, as `ldmatrix` loads them.
+//!
+//! A sequence's tiles have consecutive numbers. The first follows from the sequence's first row alone, so that the host
+//! uploads nothing, and the size of the workspace from the number of rows.
 
 pub mod copies;
 mod decays;
@@ -74,17 +77,19 @@ const BLOCK: u32 = 512;
 /// Bytes of one part of a matrix in the workspace.
 const MATRIX: u32 = 10 * BLOCK;
 
-/// Offset of `P` in a unit of the workspace.
-const OUTPUTS: u32 = 2 * MATRIX;
-
 /// Offset of the numbers of rows in a unit of the workspace.
-const ROW_NUMBERS: u32 = 4 * MATRIX;
+const ROW_NUMBERS: u32 = 2 * MATRIX;
 
 /// Numbers for each row: `[SCALARS][ROWS]`.
 pub const SCALARS: u32 = 8;
 
+/// Offset of `T` in a unit of the workspace.
+const INVERSE: u32 = ROW_NUMBERS + SCALARS * ROWS * 4;
+
 /// Vectors of a tile of a head in the workspace.
-pub const UNIT_VECTORS: u32 = (ROW_NUMBERS + SCALARS * ROWS * 4) / 16;
+pub const fn unit_vectors(is_delta: bool) -> u32 {
+    if is_delta { (INVERSE + 2 * MATRIX) / 16 } else { INVERSE / 16 }
+}
 
 /// The factor of a value in `b (v - exp(g) k S)`.
 const OF_VALUE: u32 = 0;

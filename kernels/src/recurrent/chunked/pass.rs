@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | shapes | `mixed [rows][channels]`, `out [rows][heads * value_dim]`, 16 bits |
 //! | grid | x: columns, [`COLUMNS`] of a head; y: sequences |
-//! | shared memory | [`SHARED`]: two blocks a multiprocessor |
+//! | shared memory | [`SHARED`]: 78 KiB, two blocks a multiprocessor |
 //! | floor | as for [`recur_heads`](crate::recurrent::heads::recur_heads()), and the workspace once |
 //!
 //! # What limits it
@@ -34,8 +34,8 @@ use super::tile::Tile;
 use super::warp_columns::{Piece, WarpColumns};
 use super::*;
 use crate::element::{Bf16, Element, F16};
-use crate::recurrent::{NO_BLOCK, first_vectors};
 use crate::recurrent::spans::{Sequences, Span};
+use crate::recurrent::{NO_BLOCK, first_vectors};
 
 pub use super::memory::BYTES as SHARED;
 
@@ -46,7 +46,7 @@ pub use super::memory::BYTES as SHARED;
 /// The arrays have these shapes. Blocks in the tables are within the layer, and no block is read or stored by two
 /// sequences. [`prepare_chunks`](super::prepare::prepare_chunks()) has filled the workspace. The launch comes from a
 /// [`ChunkedShape`](super::shape::ChunkedShape).
-#[kernel(dependent, max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], DELTA = [0, 1]))]
+#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16], DELTA = [0, 1]))]
 pub unsafe fn pass_chunks<T: Element, const DELTA: u32>(
     mixed: *const Vector,
     workspace: *const Vector,
@@ -83,29 +83,28 @@ pub unsafe fn pass_chunks<T: Element, const DELTA: u32>(
         let (vectors, of_values) = (key_dim / 8, value_dim / 8);
         let [queries, keys, values] = first_vectors(DELTA == 1, key_heads * vectors, heads * of_values);
         let first = part * (COLUMNS / 8) + 2 * warp;
-        let own = if first < of_values { of_values - first } else { 0 };
+        let own = of_values.saturating_sub(first);
         let source = Source {
             mixed,
             workspace,
             channels,
             keys: [keys + key_head * vectors, vectors],
             queries: [queries + key_head * vectors, vectors],
-            values: [values + head * of_values + first, own],
+            values,
             head,
             heads,
-            sequence: thread::block_idx_y(),
+            from,
             span,
         };
         let mut columns = WarpColumns::<DELTA> {
             state: [[0.0; 4]; 16],
-            first: 4 * offset as usize + (head * of_values + first) as usize * 8 * key_dim as usize,
+            offset,
+            place: head * of_values + first,
             key_dim,
             vectors: own,
         };
         columns.load(&span, span.source);
-        let of_rows = heads * of_values;
-        let out = out.add(span.first_row as usize * of_rows as usize + (head * of_values + first) as usize);
-        source.pass::<T, DELTA>(&mut columns, out, of_rows);
+        source.pass::<T, DELTA>(&mut columns, out, heads * of_values);
     }
 }
 
@@ -118,10 +117,11 @@ struct Source {
     /// The first vector in a row, and the number of vectors.
     keys: [u32; 2],
     queries: [u32; 2],
-    values: [u32; 2],
+    /// The first vector of all values.
+    values: u32,
     head: u32,
     heads: u32,
-    sequence: u32,
+    from: u32,
     span: Span,
 }
 
@@ -141,36 +141,34 @@ impl Source {
         // SAFETY: the tiles are the sequence's. A place in shared memory is filled after all threads have read it.
         unsafe {
             self.copy_keys(0);
-            self.copy_rest::<DELTA>(0);
-            let mut index = 0;
+            self.copy_rest(columns, 0);
+            let (mut index, mut from) = (0, 0);
             while index < tiles {
-                cp_async::wait::<0>();
-                // The tile has arrived, and all warps are done with the keys of the one before.
-                thread::sync_threads();
-                let tile = Tile::of(self.span, self.sequence, index);
                 let next = index + 1;
-                if next < tiles {
-                    self.copy_keys(next);
-                }
-                let mut from = 0;
-                while from < ROWS {
-                    let to = (*number(END, from)).to_bits();
-                    let piece = Piece { from, to, keys: keys_place(index), queries: address(QUERIES) };
-                    let (added, decay, block) = columns.results::<T>(&tile, piece, out, of_rows);
-                    if to == ROWS {
-                        // All warps are done with the tiles that have one place.
-                        thread::sync_threads();
-                        if next < tiles {
-                            self.copy_rest::<DELTA>(next);
-                        }
+                if from == 0 {
+                    cp_async::wait::<0>();
+                    // The tile has arrived, and all warps are done with the keys of the one before.
+                    thread::sync_threads();
+                    if next < tiles {
+                        self.copy_keys(next);
                     }
-                    columns.add::<T>(&added, decay, piece);
-                    if block != NO_BLOCK {
-                        columns.store(&self.span, block);
-                    }
-                    from = to;
                 }
-                index = next;
+                let tile = Tile::of(self.span, self.from, index);
+                let to = (*number(END, from)).to_bits();
+                let piece = Piece { from, to, keys: keys_place(index), queries: address(QUERIES) };
+                let (added, decay, block) = columns.results::<T>(&tile, piece, out, of_rows);
+                if to == ROWS {
+                    // All warps are done with the tiles that have one place.
+                    thread::sync_threads();
+                    if next < tiles {
+                        self.copy_rest(columns, next);
+                    }
+                }
+                columns.add::<T>(&added, decay, piece);
+                if block != NO_BLOCK {
+                    columns.store(&self.span, block);
+                }
+                (index, from) = if to == ROWS { (next, 0) } else { (index, to) };
             }
         }
     }
@@ -181,7 +179,7 @@ impl Source {
     /// All threads of the block call this together, and none reads the place.
     #[inline(always)]
     unsafe fn copy_keys(&self, index: u32) {
-        let tile = Tile::of(self.span, self.sequence, index);
+        let tile = Tile::of(self.span, self.from, index);
         // SAFETY: the rows are the sequence's.
         unsafe { copy_keys(&tile, self.mixed, self.channels, self.keys, keys_place(index)) };
     }
@@ -191,19 +189,18 @@ impl Source {
     /// # Safety
     /// As for [`copy_keys`](Self::copy_keys).
     #[inline(always)]
-    unsafe fn copy_rest<const DELTA: u32>(&self, index: u32) {
-        let tile = Tile::of(self.span, self.sequence, index);
-        // Only a delta net has `T`.
-        let first = if DELTA == 1 { 0 } else { OUTPUTS / 16 };
+    unsafe fn copy_rest<const DELTA: u32>(&self, columns: &WarpColumns<DELTA>, index: u32) {
+        let tile = Tile::of(self.span, self.from, index);
         // SAFETY: the rows are the sequence's, and the workspace has the tile.
         unsafe {
             copy_keys(&tile, self.mixed, self.channels, self.queries, address(QUERIES));
-            copy_values(&tile, self.mixed, self.channels, self.values, address(values()));
+            let own = [self.values + hidden(columns.place), columns.vectors];
+            copy_values(&tile, self.mixed, self.channels, own, address(values()));
             let unit = tile.slot as usize * self.heads as usize + self.head as usize;
-            let vector = first + hidden(thread::thread_idx_x());
-            let from = self.workspace.add(unit * UNIT_VECTORS as usize + vector as usize);
+            let (vector, vectors) = (hidden(thread::thread_idx_x()), unit_vectors(DELTA == 1));
+            let from = self.workspace.add(unit * vectors as usize + vector as usize);
             let to = address(UNIT) + vector * 16;
-            for turn in 0..(UNIT_VECTORS - first) / THREADS {
+            for turn in 0..vectors / THREADS {
                 cp_async::copy_cg(to + turn * THREADS * 16, from.add((turn * THREADS) as usize).cast());
             }
             cp_async::commit();
@@ -217,4 +214,4 @@ fn keys_place(index: u32) -> u32 {
     address(index % 2 * KEY_BYTES)
 }
 
-const _: () = assert!(UNIT_VECTORS.is_multiple_of(THREADS) && (OUTPUTS / 16).is_multiple_of(THREADS));
+const _: () = assert!(unit_vectors(false).is_multiple_of(THREADS) && unit_vectors(true).is_multiple_of(THREADS));

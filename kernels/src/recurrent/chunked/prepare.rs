@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | grid | x: tiles of a sequence; y: sequences; z: groups of up to [`MOST_HEADS`] heads with the same key head |
 //! | shared memory | [`SHARED`] |
-//! | floor | reads the tile's keys, queries and steps once, and writes [`UNIT_VECTORS`] for each head |
+//! | floor | reads the tile's keys, queries and steps once, and writes [`unit_vectors()`] for each head |
 //!
 //! A warp has 16 rows of the tile. The products of keys and queries are the same for the heads of a group. Each warp
 //! computes the sums of logarithms of one of them.
@@ -83,7 +83,7 @@ pub unsafe fn prepare_chunks<T: Element, const DELTA: u32>(
         if span.len < from || thread::block_idx_x() >= Tile::count(&span) {
             return;
         }
-        let tile = Tile::of(span, thread::block_idx_y(), thread::block_idx_x());
+        let tile = Tile::of(span, from, thread::block_idx_x());
         let group = heads / key_heads;
         let parts = group / together;
         core::hint::assert_unchecked(parts != 0);
@@ -124,7 +124,8 @@ pub unsafe fn prepare_chunks<T: Element, const DELTA: u32>(
             // The tiles have been read, and the lengths stored. Later, the blocks of the previous head have been read.
             thread::sync_threads();
             let head = first + member * stride;
-            let unit = workspace.add((tile.slot as usize * heads as usize + head as usize) * UNIT_VECTORS as usize);
+            let unit = workspace
+                .add((tile.slot as usize * heads as usize + head as usize) * unit_vectors(DELTA == 1) as usize);
             let rows = Rows { tile, sums: sums.add((member * 3 * ROWS) as usize), lengths, last_rows };
             let skip = if skip.is_null() { 0.0 } else { *skip.add(head as usize) };
             rows.prepare::<T, DELTA>(&scores, skip, Inverse { memory, offset }, unit.cast());
@@ -184,7 +185,7 @@ impl Rows {
     /// Computes a head's unit of the workspace. All threads of the block take part.
     ///
     /// # Safety
-    /// The unit has [`UNIT_VECTORS`], and no other thread uses the shared memory of the inverse.
+    /// The unit has [`unit_vectors()`], and no other thread uses the shared memory of the inverse.
     #[inline(always)]
     unsafe fn prepare<T: Element, const DELTA: u32>(self, scores: &Scores, skip: f32, inverse: Inverse, unit: *mut u8) {
         // Hidden, since the compiler would otherwise keep what follows from them for all heads.
@@ -196,7 +197,7 @@ impl Rows {
             let own = [self.row(index), self.row(index + 8)];
             let (mut outputs, mut changes) = ([[0.0; 4]; 8], [[0.0; 4]; 8]);
             let store = |outputs: &Sixteen, j: usize| {
-                let at = block(OUTPUTS, j as u32);
+                let at = block(0, j as u32);
                 let square = [outputs[2 * j], outputs[2 * j + 1]];
                 store_block::<T>(&square, at.cast(), at.add(MATRIX as usize).cast());
             };
@@ -228,7 +229,7 @@ impl Rows {
                 let blocks = inverse.of::<T>(&changes);
                 unroll!(distance in [0 1 2 3] {
                     if distance as u32 <= warp {
-                        let at = block(0, warp - distance as u32);
+                        let at = block(INVERSE, warp - distance as u32);
                         store_block::<T>(&blocks[distance], at.cast(), at.add(MATRIX as usize).cast());
                     }
                 });
@@ -262,7 +263,14 @@ impl Rows {
     /// # Safety
     /// All numbers are in shared memory.
     #[inline(always)]
-    unsafe fn weigh<const DELTA: u32>(self, scores: &Scores, own: [Row; 2], skip: f32, eight: usize, lane: u32) -> [[f32; 4]; 2] {
+    unsafe fn weigh<const DELTA: u32>(
+        self,
+        scores: &Scores,
+        own: [Row; 2],
+        skip: f32,
+        eight: usize,
+        lane: u32,
+    ) -> [[f32; 4]; 2] {
         let first = 8 * eight as u32 + lane % 4 * 2;
         // SAFETY: the tile has the rows, and their numbers are aligned to pairs.
         let [high, low, rate, key] = unsafe {

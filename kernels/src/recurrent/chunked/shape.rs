@@ -5,19 +5,21 @@ use cuda_std::vector::Vector;
 
 use super::pass::{self, pass_chunks};
 use super::prepare::{self, MOST_HEADS, prepare_chunks};
-use super::{COLUMNS, ROWS, THREADS, UNIT_VECTORS};
+use super::tile::tiles_before;
+use super::{COLUMNS, ROWS, THREADS, unit_vectors};
 use crate::element::ElementType;
 use crate::floor::Floor;
 use crate::layout::VECTOR;
 use crate::recurrent::plan::{HeadOperands, HeadShape, RecurrentShape, SequenceOperands};
 use crate::with_element;
 
-/// The least rows of a sequence for which chunks pay.
+/// The least rows of a sequence that the engine computes in chunks.
 ///
 /// [`recur_heads`](crate::recurrent::heads::recur_heads()) takes some 300 clocks for a row, so 64 rows take 19,000. A tile
-/// takes some 4,000 clocks in [`pass_chunks()`]. The rows may lie in two tiles. [`prepare_chunks()`] takes some 5,000 clocks
-/// once, and another launch.
-pub const FROM_ROWS: u32 = 64;
+/// takes some 4,000 clocks in [`pass_chunks()`], and the rows may lie in two. [`prepare_chunks()`] takes some 5,000 clocks
+/// once, and another launch. Chunks so pay from about 64 rows on. With twice as many the workspace is two thirds as large,
+/// since short sequences waste more of their tiles.
+pub const FROM_ROWS: u32 = 128;
 
 /// Heads of a layer whose sequences are computed in chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +41,10 @@ impl ChunkedShape {
         together
     }
 
-    /// Vectors of the workspace for `sequences`, whose rows end with row number `rows` of the step.
-    pub const fn workspace_vectors(self, rows: u32, sequences: u32) -> usize {
-        (rows / ROWS + 2 * sequences) as usize * self.heads.heads as usize * UNIT_VECTORS as usize
+    /// Vectors of the workspace for sequences whose rows are among the first `rows` of a step.
+    pub const fn workspace_vectors(self, rows: u32) -> usize {
+        let units = tiles_before(rows, self.from) as usize * self.heads.heads as usize;
+        units * unit_vectors(self.heads.is_delta) as usize
     }
 
     /// The shape of the first launch, for sequences of at most `longest` rows.
@@ -142,7 +145,7 @@ impl ChunkedShape {
 
     /// Bytes of the workspace that `rows` rows need at least.
     const fn workspace_bytes(self, rows: u64) -> u64 {
-        rows.div_ceil(ROWS as u64) * self.heads.heads as u64 * UNIT_VECTORS as u64 * 16
+        rows.div_ceil(ROWS as u64) * self.heads.heads as u64 * unit_vectors(self.heads.is_delta) as u64 * 16
     }
 
     /// The least work of the first launch.

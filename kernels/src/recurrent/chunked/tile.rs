@@ -24,12 +24,11 @@ impl Tile {
         (span.start + span.len - 1) / ROWS - span.start / ROWS + 1
     }
 
-    /// Returns tile `index` of a sequence, which has the number `sequence` in the launch. `from` rows of other sequences
-    /// come before its rows, in at most `from / ROWS + 2 sequence` tiles.
+    /// Returns tile `index` of a sequence.
     #[inline(always)]
-    pub fn of(span: Span, sequence: u32, index: u32) -> Tile {
+    pub fn of(span: Span, from: u32, index: u32) -> Tile {
         let first = ((span.start / ROWS + index) * ROWS).wrapping_sub(span.start);
-        Tile { span, first, slot: span.first_row / ROWS + 2 * sequence + index }
+        Tile { span, first, slot: tiles_before(span.first_row, from) + index }
     }
 
     /// Returns the number of the sequence's row with this place in the tile, if there is one.
@@ -69,9 +68,7 @@ impl Tile {
             let Some(row) = self.row(place) else { return false };
             let (rows, index) = (row + 1, self.span.index(row));
             // SAFETY: the row's block is one of the sequence's.
-            rows < self.span.len
-                && rows == self.span.end(index)
-                && unsafe { self.span.stored(index, rows) } != NO_BLOCK
+            rows < self.span.len && rows == self.span.end(index) && unsafe { self.span.stored(index, rows) } != NO_BLOCK
         };
         let lane = warp::lane_id();
         let (low, high) = (is_last(lane), is_last(WARP_SIZE + lane));
@@ -79,6 +76,15 @@ impl Tile {
         let (low, high) = unsafe { (warp_vote_ballot(FULL_MASK, low), warp_vote_ballot(FULL_MASK, high)) };
         1 << (ROWS - 1) | u64::from(high) << WARP_SIZE | u64::from(low)
     }
+}
+
+/// Returns the most tiles of sequences of at least `from` rows that have `rows` rows together. A sequence of `n` rows has at
+/// most `n / ROWS + 2`.
+#[inline(always)]
+pub const fn tiles_before(rows: u32, from: u32) -> u32 {
+    // SAFETY: a sequence has rows.
+    unsafe { core::hint::assert_unchecked(from != 0) };
+    rows / ROWS + 2 * (rows / from)
 }
 
 /// Returns the first row of the piece that has a row.
@@ -95,12 +101,22 @@ pub fn last_row(last_rows: u64, row: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{first_row, last_row};
+    use super::{ROWS, first_row, last_row, tiles_before};
 
     #[test]
     fn pieces_follow_each_other() {
         let last_rows = 1 << 63 | 1 << 15 | 1 << 4;
         let pieces = [0, 4, 5, 15, 16, 63].map(|row| (first_row(last_rows, row), last_row(last_rows, row)));
         assert_eq!(pieces, [(0, 4), (0, 4), (5, 15), (5, 15), (16, 63), (16, 63)]);
+    }
+
+    #[test]
+    fn sequences_have_room_for_their_tiles() {
+        for (from, len) in [1, 2, 64, 128].into_iter().flat_map(|from| (from..300).map(move |len| (from, len))) {
+            let most = (0..ROWS).map(|start| (start + len - 1) / ROWS + 1).max().unwrap();
+            for rows in 0..200 {
+                assert!(tiles_before(rows, from) + most <= tiles_before(rows + len, from), "{rows}, {len}");
+            }
+        }
     }
 }

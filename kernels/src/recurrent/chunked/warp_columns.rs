@@ -22,8 +22,10 @@ use crate::recurrent::spans::Span;
 pub struct WarpColumns<const DELTA: u32> {
     /// The transposed columns: results of `mma` for eight rows of the matrix each.
     pub state: [[f32; 4]; 16],
-    /// The first of the columns' numbers in a state.
-    pub first: usize,
+    /// Vectors of a state in front of the matrices.
+    pub offset: u32,
+    /// The warp's first vector of values among those of all heads.
+    pub place: u32,
     /// Rows of the matrix.
     pub key_dim: u32,
     /// Vectors of values from the warp's first one on.
@@ -106,12 +108,14 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
         let lane = hidden(warp::lane_id()) as usize;
         let (column, row) = (lane / 4, lane % 4 * 2);
         let pitch = self.key_dim as usize;
-        let place = state.wrapping_add(self.first + column + row * pitch);
+        let first = 4 * self.offset as usize + hidden(self.place) as usize * 8 * pitch;
+        let place = state.wrapping_add(first + column + row * pitch);
         unroll!(half in [0 1] {
             if half < self.vectors {
+                let place = place.wrapping_add(hidden(half * 8 * self.key_dim) as usize);
                 unroll!(t in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] {
                     if 8 * t < self.key_dim {
-                        let at = place.wrapping_add(half as usize * 8 * pitch + 8 * t as usize);
+                        let at = place.wrapping_add(8 * t as usize);
                         f(&mut self.state[t as usize][2 * half as usize], at);
                         f(&mut self.state[t as usize][2 * half as usize + 1], at.wrapping_add(pitch));
                     }
@@ -142,10 +146,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
             if DELTA == 1 {
                 added = Self::solve::<T>(piece, &known, scale.down);
             } else {
-                unroll!(j in [0 1 2 3] {
-                    values[j] = load_values(j as u32);
-                    [added[2 * j], added[2 * j + 1]] = widen_pairs::<T>(values[j]);
-                });
+                unroll!(j in [0 1 2 3] { values[j] = load_values(j as u32) });
             }
             let of_added = if DELTA == 1 { Scale::of::<T, 8>(&added) } else { Scale::ONE };
             let first = lane_row();
@@ -153,7 +154,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
                 let factor = piece.numbers(OF_QUERY, 8 * t as u32 + first);
                 read[t] = by_columns(read[t], factor, scale.down * of_added.up);
             });
-            let matrix = Self::matrix(OUTPUTS);
+            let matrix = Self::matrix(0);
             unroll!(j in [0 1 2 3] {
                 let factor = Parts::new::<T>(added[2 * j], added[2 * j + 1], of_added.up);
                 unroll!(i in [0 1 2 3] {
@@ -171,6 +172,9 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
                 });
             });
             self.store_results::<T>(tile, piece, &read, of_added.down, (out, of_rows));
+            if DELTA == 0 {
+                unroll!(j in [0 1 2 3] { [added[2 * j], added[2 * j + 1]] = widen_pairs::<T>(values[j]) });
+            }
             let first = lane_row();
             unroll!(t in [0 1 2 3 4 5 6 7] {
                 let factor = piece.numbers(OF_ADDED, 8 * t as u32 + first);
@@ -226,7 +230,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
                     unroll!(e in [0 1 2 3] { sums[t][e] = value[e] - of_state[e] });
                 });
             });
-            let (scale, matrix) = (Scale::of::<T, 8>(&sums), Self::matrix(0));
+            let (scale, matrix) = (Scale::of::<T, 8>(&sums), Self::matrix(INVERSE));
             unroll!(j in [0 1 2 3] {
                 let factor = Parts::new::<T>(sums[2 * j], sums[2 * j + 1], scale.up);
                 unroll!(i in [0 1 2 3] {
@@ -277,7 +281,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
         let lane = hidden(warp::lane_id());
         // Even columns take the first of two rows from the next column, and odd ones the second row from the one before.
         let to = values();
-        let (is_odd, column) = (lane / 4 % 2, lane / 4 & !1);
+        let (is_odd, column) = (lane / 4 % 2, lane / 8 * 2);
         // SAFETY: all lanes of the warp are here. The rows of a piece have read their values.
         unsafe {
             warp::sync_warp(FULL_MASK);
@@ -302,6 +306,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
             });
             warp::sync_warp(FULL_MASK);
             let vector = lane % 2;
+            let out = out.add(hidden(self.place) as usize);
             unroll!(turn in [0 1 2 3] {
                 let place = lane / 2 + 16 * turn;
                 if let Some(row) = tile.row(place)
@@ -309,7 +314,7 @@ impl<const DELTA: u32> WarpColumns<DELTA> {
                     && vector < self.vectors
                 {
                     let from: *const Vector = pointer(to + value_place(place, vector));
-                    *out.add(row as usize * of_rows as usize + vector as usize) = *from;
+                    *out.add((tile.span.first_row + row) as usize * of_rows as usize + vector as usize) = *from;
                 }
             });
             // The next values take the same place.

@@ -226,7 +226,7 @@ pub fn calls(
     let mut calls = Vec::new();
     if form != Form::Recurrent {
         let shape = ChunkedShape { heads, from };
-        let workspace = gpu.alloc::<Vector>("workspace", shape.workspace_vectors(problem.rows(), count))?.mut_ptr();
+        let workspace = gpu.alloc::<Vector>("workspace", shape.workspace_vectors(problem.rows()))?.mut_ptr();
         let prepare = shape.prepare(element, operands, workspace, placed.operands);
         calls.push((shape.prepare_shape(count, problem.longest()), prepare));
         calls.push((shape.pass_shape(count), shape.pass(element, kernel, operands, workspace, placed.operands)));
