@@ -146,12 +146,12 @@ fn assert_scored(
 }
 
 /// Runs all prompts in one batch. Returns the engine's statistics.
-fn assert_family(family: &str, dtype: DType, options: &Options) -> Stats {
+pub(super) fn assert_family(family: &str, dtype: DType, options: &Options) -> Stats {
     assert_every(1, family, dtype, options)
 }
 
 /// Runs every so many of the prompts in one batch, each greedily and with three samples. Returns the engine's statistics.
-fn assert_every(every: usize, family: &str, dtype: DType, options: &Options) -> Stats {
+pub(super) fn assert_every(every: usize, family: &str, dtype: DType, options: &Options) -> Stats {
     let golden = family_golden(&committed_dir(family));
     let (record, drift) = record(&golden, dtype);
     let mut llm = load(family, options);

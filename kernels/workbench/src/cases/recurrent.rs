@@ -36,10 +36,10 @@ pub const SMALL: [RecurrentShape; 3] = [
 ];
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
-    // Decode steps, then prompts.
+    // Decode steps, prompts, and prompts of several tiles.
     let (layers, batches, block_size) = match scale {
-        Scale::Small => (SMALL, [vec![[0, 1], [16, 1], [0, 0]], vec![[8, 21], [0, 37]]], 8),
-        Scale::Full => (LAYERS, [vec![[512, 1]; 64], vec![[512, 2048]; 2]], 16),
+        Scale::Small => (SMALL, [vec![[0, 1], [16, 1], [0, 0]], vec![[8, 21], [0, 37]], vec![[64, 200], [8, 70]]], 8),
+        Scale::Full => (LAYERS, [vec![[512, 1]; 64], vec![[512, 2048]; 2], vec![[0, 4096]]], 16),
     };
     let problems = layers.into_iter().flat_map(|shape| {
         let batches = batches.clone().into_iter();

@@ -1,6 +1,6 @@
 //! Layers that keep a state: the convolution, the recurrence of heads, and the norm and gate of their results.
 
-use cuda_std::launch::{DevicePtr, LaunchShape};
+use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
 use cuda_std::vector::Vector;
 use kernels::floor::Floor;
 use kernels::norm::{NormShape, rms_norm_gated};
@@ -179,7 +179,13 @@ impl CudaBackend {
         }
         if !long.is_empty() {
             let prompts = Part { first: inputs.decodes, count: inputs.prefills, spans: &long };
-            self.recur_in_chunks(chunked, kernel, (operands, mixed.rows), from(sequences, prompts.first as usize), prompts);
+            self.recur_in_chunks(
+                chunked,
+                kernel,
+                (operands, mixed.rows),
+                from(sequences, prompts.first as usize),
+                prompts,
+            );
         }
         out
     }
@@ -194,7 +200,7 @@ impl CudaBackend {
         prompts: Part<'_>,
     ) {
         let lease = self.lease(shape.workspace_vectors(rows) * size_of::<Vector>());
-        let workspace = self.leased::<Vector>(&lease);
+        let workspace = DevicePtrMut::<Vector>::from_address(lease.address());
         let [read, stored] = prompts.states();
         let prepare = shape.prepare(self.element, operands, workspace, sequences);
         let cost = || LaunchCost::from(shape.prepare_floor(prompts.rows()));
