@@ -120,6 +120,7 @@ impl EngineArgs {
             attention: self.attention,
             hopper_from: None,
             hopper_decode_from: None,
+            chunked_states_from: None,
             cuda_graphs: self.cuda_graphs,
             dependent_launches: self.dependent_launches,
             warmup: self.warmup,

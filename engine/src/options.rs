@@ -103,6 +103,9 @@ pub struct Options {
     /// On a Hopper GPU, projections of at least this many and at most 64 tokens use Hopper's decode kernel. `None`
     /// means the fastest choice. For tests and measurements.
     pub hopper_decode_from: Option<u32>,
+    /// On a GPU, layers that keep a state compute sequences with at least this many new tokens in chunks, and others token
+    /// by token. At least 2. `None` means the fastest choice. For tests and measurements.
+    pub chunked_states_from: Option<u32>,
     /// Whether a GPU's decode steps are recorded as CUDA graphs.
     pub cuda_graphs: bool,
     /// Whether a GPU may start a launch before the previous one is done (programmatic dependent launch). The launch
@@ -137,6 +140,7 @@ impl Default for Options {
             attention: AttentionKernels::Quire,
             hopper_from: None,
             hopper_decode_from: None,
+            chunked_states_from: None,
             cuda_graphs: true,
             dependent_launches: true,
             warmup: false,

@@ -12,6 +12,9 @@ pub trait Element {
     /// Two elements in a register.
     type Pair: Half2;
 
+    /// Whether the type's range is much smaller than the range of `f32`.
+    const IS_NARROW: bool;
+
     /// Computes D = A B + C on the tensor cores, see [`mma`].
     ///
     /// # Safety
@@ -96,6 +99,7 @@ macro_rules! with_element {
 
 impl Element for F16 {
     type Pair = F16x2;
+    const IS_NARROW: bool = true;
 
     #[inline(always)]
     unsafe fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
@@ -131,6 +135,7 @@ impl Element for F16 {
 
 impl Element for Bf16 {
     type Pair = Bf16x2;
+    const IS_NARROW: bool = false;
 
     #[inline(always)]
     unsafe fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {

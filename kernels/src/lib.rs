@@ -14,7 +14,7 @@
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
 //! | [`latent`] | `join_latents`, `multiply_heads` |
 //! | [`norm`] | `layer_norm`, `rms_norm`, `rms_norm_part`, `rms_norm_gated`, `row_squares`, `rms_norm_divided` |
-//! | [`recurrent`] | `causal_convolution`, `recur_heads` |
+//! | [`recurrent`] | `causal_convolution`, `recur_heads`, `prepare_chunks`, `pass_chunks` |
 //! | [`rope`] | `rope_and_cache`, `general_rope_and_cache` |
 //! | [`sampling`] | `sample` |
 //! | [`scaling`] | `scale_rows`, `scale_logits`, `add_rows`, `multiply_columns` |

@@ -8,7 +8,11 @@ use crate::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
 };
-use crate::recurrent::{convolution::causal_convolution, heads::recur_heads};
+use crate::recurrent::{
+    chunked::{pass::pass_chunks, prepare::prepare_chunks},
+    convolution::causal_convolution,
+    heads::recur_heads,
+};
 use crate::{cache, communicator, embedding, latent, norm, rope, sampling, scaling};
 
 /// Returns every kernel that the crate's PTX has for some target.
@@ -70,6 +74,8 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<norm::rms_norm_divided>())
         .chain(instances::<causal_convolution>())
         .chain(instances::<recur_heads>())
+        .chain(instances::<prepare_chunks>())
+        .chain(instances::<pass_chunks>())
         .chain(instances::<scaling::scale_rows>())
         .chain(instances::<scaling::add_rows>())
         .chain(instances::<scaling::multiply_columns>())

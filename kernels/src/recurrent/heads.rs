@@ -31,9 +31,10 @@ use cuda_std::unroll::eight;
 use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::warp::{FULL_MASK, WARP_SIZE, warp_shuffle_idx, warp_shuffle_xor};
 
-use super::NO_BLOCK;
+use super::rates::Rates;
 use super::spans::{Sequences, Span};
-use crate::arithmetic::{exp, ln};
+use super::{NO_BLOCK, first_vectors};
+use crate::arithmetic::exp;
 use crate::element::{Bf16, Element, F16};
 use crate::vector::{sum_of_eight, widen};
 
@@ -50,7 +51,7 @@ pub const COLUMNS: u32 = 8;
 pub const MOST_ROWS: u32 = 128;
 
 /// Added to the sum of squares of a key or query.
-const EPS: f32 = 1e-6;
+pub const EPS: f32 = 1e-6;
 
 /// A thread's part of a matrix: four columns of eight consecutive rows.
 type Part = [[f32; 4]; 8];
@@ -58,11 +59,11 @@ type Part = [[f32; 4]; 8];
 /// Takes the rows of each sequence through the matrices of the heads, and stores the new matrices. In a delta net
 /// (`DELTA` is 1) `steps` has a column for the rate of each head, before the columns that give their decays.
 ///
-/// Rows of `mixed` have `channels` vectors. The queries of all heads begin at vector `queries`, the keys at `keys`, the
-/// values at `values`. Rows of `steps` are `step_stride` numbers apart. `decay`, `step_bias` and `skip` have a number for
+/// Rows of `mixed` have `channels` vectors: queries, keys and values of all heads in a delta net, and in Mamba-2 the reverse.
+/// Rows of `steps` are `step_stride` numbers apart. `decay`, `step_bias` and `skip` have a number for
 /// each head. `skip` may be null. Head `h` has the key head `h % key_heads` if `tiled` is not 0, and otherwise consecutive
-/// heads have the same. A state has `offset` vectors in front of the matrices. [The module](super) describes the other
-/// arguments.
+/// heads have the same. A state has `offset` vectors in front of the matrices. Sequences of `below` rows or more are left
+/// to [the kernels for chunks](super::chunked). [The module](super) describes the other arguments.
 ///
 /// # Safety
 /// The arrays have these shapes. Blocks in the tables are within the layer, and no block is read or stored by two
@@ -84,15 +85,13 @@ pub unsafe fn recur_heads<T: Element, const DELTA: u32>(
     block_size: u32,
     offset: u32,
     channels: u32,
-    queries: u32,
-    keys: u32,
-    values: u32,
     step_stride: u32,
     heads: u32,
     key_heads: u32,
     key_dim: u32,
     value_dim: u32,
     tiled: u32,
+    below: u32,
 ) {
     let (tile, tiles) = (thread::block_idx_x() * WARPS + warp::warp_id(), value_dim / COLUMNS);
     if tile >= heads * tiles {
@@ -102,12 +101,18 @@ pub unsafe fn recur_heads<T: Element, const DELTA: u32>(
     // SAFETY: the sequence is in the launch, and the tile was just checked. All lanes of the warp stay together.
     unsafe {
         core::hint::assert_unchecked(tiles != 0 && key_heads != 0 && heads >= key_heads);
+        let span = sequences.span(thread::block_idx_y());
+        if span.len >= below {
+            return;
+        }
         let (head, lane) = (tile / tiles, warp::lane_id());
         let key_head = if tiled != 0 { head % key_heads } else { head / (heads / key_heads) };
         let of_head = key_head * (key_dim / 8) + lane / 2;
+        let (of_keys, of_values) = (key_heads * (key_dim / 8), heads * (value_dim / 8));
+        let [queries, keys, values] = first_vectors(DELTA == 1, of_keys, of_values);
         let has_rows = lane < key_dim / 4;
         let columns = Columns::<DELTA> {
-            span: sequences.span(thread::block_idx_y()),
+            span,
             mixed,
             channels,
             query: queries + of_head,
@@ -183,7 +188,8 @@ impl<const DELTA: u32> Columns<DELTA> {
                 while row < end {
                     let lane = row % WARP_SIZE;
                     if lane == 0 {
-                        own = rates.of_row(row + warp::lane_id(), span.len);
+                        let (power, rate) = rates.of_row(row + warp::lane_id(), span.len);
+                        own = (exp(power), rate);
                     }
                     let decay = warp_shuffle_idx(FULL_MASK, own.0, lane, WARP_SIZE);
                     let rate = warp_shuffle_idx(FULL_MASK, own.1, lane, WARP_SIZE);
@@ -306,48 +312,4 @@ unsafe fn over_rows(mut sum: f32) -> f32 {
     // SAFETY: all lanes of the warp are here.
     unroll!(lanes in [2 4 8 16] { sum += unsafe { warp_shuffle_xor(FULL_MASK, sum, lanes, WARP_SIZE) } });
     sum
-}
-
-/// The numbers that control a head's decays and rates.
-#[derive(Clone, Copy)]
-struct Rates<const DELTA: u32> {
-    /// The columns of the sequence's first row.
-    steps: *const f32,
-    stride: u32,
-    heads: u32,
-    head: u32,
-    decay: f32,
-    bias: f32,
-}
-
-impl<const DELTA: u32> Rates<DELTA> {
-    /// Returns the decay and the rate of a row, if it is below `rows`.
-    ///
-    /// # Safety
-    /// The steps have `rows` rows.
-    #[inline(always)]
-    unsafe fn of_row(&self, row: u32, rows: u32) -> (f32, f32) {
-        if row >= rows {
-            return (0.0, 0.0);
-        }
-        // SAFETY: the row was just checked, and it has a column for each head, or two in a delta net.
-        unsafe {
-            let columns = self.steps.add(row as usize * self.stride as usize + self.head as usize);
-            let step = softplus(*columns.add((DELTA * self.heads) as usize) + self.bias);
-            let rate = if DELTA == 1 { 1.0 / (1.0 + exp(-*columns)) } else { step };
-            (exp(self.decay * step), rate)
-        }
-    }
-}
-
-/// Returns `ln(1 + e^x)`, which is accurate for small results too.
-#[inline(always)]
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 {
-        return x;
-    }
-    let power = exp(x);
-    let sum = 1.0 + power;
-    // The quotient corrects the rounding of the sum (Kahan).
-    if sum == 1.0 { power } else { ln(sum) * (power / (sum - 1.0)) }
 }

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | [`convolution`] | [`causal_convolution`](convolution::causal_convolution()) | the convolution of each channel with its earlier inputs |
 //! | [`heads`] | [`recur_heads`](heads::recur_heads()) | the recurrence of heads, token by token |
+//! | [`chunked`] | [`prepare_chunks`](chunked::prepare::prepare_chunks()), [`pass_chunks`](chunked::pass::pass_chunks()) | the same in chunks of many tokens |
 //!
 //! The norms and gates of the results are [`rms_norm_gated`](crate::norm::rms_norm_gated()).
 //!
@@ -26,11 +27,19 @@
 //!
 //! The address of block `j` of a layer is `states + j * stride`, in vectors.
 
+pub mod chunked;
 pub mod convolution;
 pub mod heads;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod plan;
+mod rates;
 mod spans;
 
 /// The entry of a block table without a block.
 pub const NO_BLOCK: u32 = u32::MAX;
+
+/// Returns the first vectors of queries, keys and values in a row of mixed channels. All keys have `of_keys` vectors and all
+/// values `of_values`.
+const fn first_vectors(is_delta: bool, of_keys: u32, of_values: u32) -> [u32; 3] {
+    if is_delta { [0, of_keys, 2 * of_keys] } else { [of_values + of_keys, of_values, 0] }
+}

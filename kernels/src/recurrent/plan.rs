@@ -218,22 +218,20 @@ impl HeadShape {
         if self.is_delta { 2 * self.heads } else { self.heads }
     }
 
-    /// Returns the kernel with its arguments. `kernel` is the number of inputs of the layer's convolution.
+    /// Returns the kernel with its arguments, for sequences of fewer than `below` rows. `kernel` is the number of inputs of
+    /// the layer's convolution.
     pub fn call(
         self,
         element: ElementType,
         kernel: u32,
         operands: HeadOperands,
         sequences: SequenceOperands,
+        below: u32,
     ) -> KernelCall {
         let HeadOperands { mixed, steps, step_stride, decay, step_bias, skip, out } = operands;
         let SequenceOperands { states, stride, tables, table_starts, query_starts, contexts, block_size } = sequences;
         let HeadShape { is_delta, key_heads, heads, key_dim, value_dim, tiled } = self;
         let layer = RecurrentShape::with_heads(kernel, self);
-        let (of_keys, of_values) = (key_heads * key_dim / VECTOR, heads * value_dim / VECTOR);
-        // A delta net has queries, keys and values in this order, and Mamba-2 values, keys and queries.
-        let [queries, keys, values] =
-            if is_delta { [0, of_keys, 2 * of_keys] } else { [of_values + of_keys, of_values, 0] };
         let args = recur_heads {
             mixed,
             steps,
@@ -250,15 +248,13 @@ impl HeadShape {
             block_size,
             offset: layer.input_vectors(),
             channels: layer.channels / VECTOR,
-            queries,
-            keys,
-            values,
             step_stride,
             heads,
             key_heads,
             key_dim,
             value_dim,
             tiled: u32::from(tiled),
+            below,
         };
         if is_delta {
             with_element!(element, T => args.instance::<T, 1>())

@@ -8,7 +8,7 @@ use workbench::{Occupancy, resources};
 
 /// Families by name prefix, and the fewest warps that a multiprocessor must hold: of an A100 for sm_80, of an H200 for
 /// sm_90a. 0 means that the target has no kernel of the family. The longest prefix gives a kernel's budget.
-const BUDGETS: [(&str, [u32; 2]); 47] = [
+const BUDGETS: [(&str, [u32; 2]); 49] = [
     ("add_positions", [64, 64]),
     ("add_rows", [64, 64]),
     ("all_reduce", [16, 16]),
@@ -45,7 +45,9 @@ const BUDGETS: [(&str, [u32; 2]); 47] = [
     ("paged_prefill", [4, 8]),
     ("paged_prefill_hopper", [0, 12]),
     ("paper_rope_and_cache", [16, 16]),
+    ("pass_chunks", [8, 8]),
     ("plan_paged_attention", [64, 64]),
+    ("prepare_chunks", [8, 8]),
     ("recur_heads", [16, 16]),
     ("reshape_and_cache", [64, 64]),
     ("rms_norm", [30, 27]),

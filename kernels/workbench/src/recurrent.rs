@@ -257,7 +257,10 @@ impl HeadData {
         };
         let mut steps = numbers(rows * step_stride, 3.0, 0.0);
         steps.iter_mut().step_by(7).for_each(|step| *step *= 8.0);
-        let [decay, step_bias, skip] = [(1.0, -1.1), (1.0, -1.0), (1.0, 0.0)].map(|(a, b)| numbers(heads.heads, a, b));
+        let [mut decay, step_bias, skip] =
+            [(1.0, -1.1), (1.0, -1.0), (1.0, 0.0)].map(|(a, b)| numbers(heads.heads, a, b));
+        // A head whose decays are all 0.
+        decay.iter_mut().skip(1).take(1).for_each(|decay| *decay = f32::NEG_INFINITY);
         HeadData { mixed, steps, step_stride, decay, step_bias, skip: (!heads.is_delta).then_some(skip) }
     }
 

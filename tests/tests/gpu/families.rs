@@ -146,13 +146,13 @@ fn assert_scored(
 }
 
 /// Runs all prompts in one batch. Returns the engine's statistics.
-fn assert_family(family: &str, dtype: DType, options: &Options) -> Stats {
+pub(super) fn assert_family(family: &str, dtype: DType, options: &Options) -> Stats {
     assert_every(1, family, dtype, options)
 }
 
 /// Runs some prompts in one batch, each greedily and with three samples: the first one, and each one that comes `every`
 /// prompts later. Returns the engine's statistics.
-fn assert_every(every: usize, family: &str, dtype: DType, options: &Options) -> Stats {
+pub(super) fn assert_every(every: usize, family: &str, dtype: DType, options: &Options) -> Stats {
     let golden = family_golden(&committed_dir(family));
     let (record, drift) = record(&golden, dtype);
     let mut llm = load(family, options);

@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 mod beams;
+mod chunked_states;
 mod drafts;
 mod eight_bit_families;
 mod eight_bits;

@@ -14,7 +14,11 @@ use kernels::gemm::{
     decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
     quantised::gemm_quantised,
 };
-use kernels::recurrent::{convolution::causal_convolution, heads::recur_heads};
+use kernels::recurrent::{
+    chunked::{pass::pass_chunks, prepare::prepare_chunks},
+    convolution::causal_convolution,
+    heads::recur_heads,
+};
 use kernels::{cache, communicator, embedding, kv_element, latent, norm, rope, sampling, scaling};
 use launch::{Context, Driver, Module, Stream};
 
@@ -206,6 +210,8 @@ fn state_kernels(element: ElementType) -> Vec<&'static Descriptor> {
     let typed = [element.label()];
     instances::<causal_convolution>(&typed)
         .chain(instances::<recur_heads>(&typed))
+        .chain(instances::<prepare_chunks>(&typed))
+        .chain(instances::<pass_chunks>(&typed))
         .chain(instances::<norm::rms_norm_gated>(&typed))
         .collect()
 }

@@ -33,6 +33,7 @@ use kernels::attention::{AttentionShape, decode::DecodeLaunch};
 use kernels::element::ElementType;
 use kernels::gemm::plan::GpuLimits;
 use kernels::norm::NormShape;
+use kernels::recurrent::chunked::shape::FROM_ROWS;
 use launch::{DeviceBuffer, Driver};
 
 pub use communicator::{GpuGroup, check_workers};
@@ -80,6 +81,8 @@ pub struct CudaBackend {
     heads: LayerHeads,
     /// Whether layers keep a state.
     has_states: bool,
+    /// The least new tokens of a sequence for which such layers are computed in chunks.
+    chunked_states_from: u32,
     /// With `Some` the paper's kernels compute attention.
     paper: Option<PaperAttention>,
     vocab: usize,
@@ -141,6 +144,7 @@ impl CudaBackend {
         Ok(CudaBackend {
             counters: Some(counters),
             upload: RefCell::new(Some(upload)),
+            chunked_states_from: options.chunked_states_from.unwrap_or(FROM_ROWS),
             paper,
             shard,
             // The paper's kernels cannot be recorded, because their launches depend on the longest sequence of a step.
@@ -187,6 +191,7 @@ impl CudaBackend {
             element,
             heads,
             has_states: mechanisms::has_states(config),
+            chunked_states_from: FROM_ROWS,
             paper: None,
             vocab: config.vocab_size,
             counters: None,

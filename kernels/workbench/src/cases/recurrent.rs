@@ -1,14 +1,17 @@
 //! Layers that keep a state: their convolutions, and the recurrence of heads.
 
 use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
+use cuda_std::vector::Vector;
+use kernels::recurrent::chunked::shape::ChunkedShape;
 use kernels::recurrent::plan::{ConvolutionOperands, HeadOperands, HeadShape, RecurrentShape};
+use launch::Result;
 
 use super::exact;
 use super::norm::rounding;
 use crate::case::{Case, Launch, Prepared, Scale};
-use crate::gpu::Buffer;
+use crate::gpu::{Buffer, Gpu};
 use crate::number::{Type, relative_error};
-use crate::recurrent::{HeadData, RecurrentProblem};
+use crate::recurrent::{HeadData, PlacedSequences, RecurrentProblem};
 
 /// The allowed error of a state, relative to the largest element.
 const STATE: f64 = 2e-5;
@@ -33,10 +36,10 @@ pub const SMALL: [RecurrentShape; 3] = [
 ];
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
-    // Decode steps, then prompts.
+    // Decode steps, prompts, and prompts of several tiles.
     let (layers, batches, block_size) = match scale {
-        Scale::Small => (SMALL, [vec![[0, 1], [16, 1], [0, 0]], vec![[8, 21], [0, 37]]], 8),
-        Scale::Full => (LAYERS, [vec![[512, 1]; 64], vec![[512, 2048]; 2]], 16),
+        Scale::Small => (SMALL, [vec![[0, 1], [16, 1], [0, 0]], vec![[8, 21], [0, 37]], vec![[64, 200], [8, 70]]], 8),
+        Scale::Full => (LAYERS, [vec![[512, 1]; 64], vec![[512, 2048]; 2], vec![[0, 4096]]], 16),
     };
     let problems = layers.into_iter().flat_map(|shape| {
         let batches = batches.clone().into_iter();
@@ -54,9 +57,14 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     problems.flat_map(all).collect()
 }
 
-/// The cases of a problem: its convolution, and the recurrence if it has heads.
+/// The cases of a problem: its convolution, and both forms of the recurrence if it has heads.
 pub fn all(problem: RecurrentProblem) -> impl Iterator<Item = Case> {
-    let heads = problem.shape.heads.map(|shape| heads(problem.clone(), shape));
+    let forms = [Form::Recurrent, Form::Chunked].into_iter();
+    let of_heads = problem.clone();
+    let heads = problem.shape.heads.into_iter().flat_map(move |shape| {
+        let problem = of_heads.clone();
+        forms.clone().map(move |form| heads(problem.clone(), shape, form))
+    });
     [convolution(problem)].into_iter().chain(heads)
 }
 
@@ -66,19 +74,21 @@ fn label(problem: &RecurrentProblem, what: &str) -> String {
     format!("{}, {what}, {} rows of {count} sequences", problem.ty.label(), problem.rows())
 }
 
-/// Returns the launch of a problem's kernel. If it changes its own input, it begins with the blocks `before`.
+/// Returns the launches of a problem's kernels. If they change their own input, they begin with the blocks `before`.
 fn launch(
     before: Vec<f32>,
     (in_place, blocks): (bool, Buffer<f32>),
-    shape: LaunchShape,
-    call: KernelCall,
+    calls: Vec<(LaunchShape, KernelCall)>,
 ) -> Box<Launch> {
     Box::new(move |gpu| {
         if in_place {
             gpu.write(blocks, &before)?;
         }
-        // SAFETY: the arrays have the layer's shape, and sequences share no blocks.
-        unsafe { gpu.launch(shape, call) }
+        for &(shape, call) in &calls {
+            // SAFETY: the arrays have the layer's shape, and sequences share no blocks.
+            unsafe { gpu.launch(shape, call)? };
+        }
+        Ok(())
     })
 }
 
@@ -114,7 +124,7 @@ fn convolution(problem: RecurrentProblem) -> Case {
             let shape = problem.shape.convolution_shape(problem.sequences.len() as u32, problem.longest());
             let (ty, in_place) = (problem.ty, problem.in_place);
             Ok(Prepared {
-                launch: launch(paged.blocks, (in_place, placed.blocks), shape, call),
+                launch: launch(paged.blocks, (in_place, placed.blocks), vec![(shape, call)]),
                 error: Box::new(move |gpu| {
                     let results = gpu.download(out)?.into_iter().map(|x| ty.number(x));
                     let bits = |numbers: &[f32]| -> Vec<u32> { numbers.iter().map(|x| x.to_bits()).collect() };
@@ -126,11 +136,23 @@ fn convolution(problem: RecurrentProblem) -> Case {
     }
 }
 
-fn heads(problem: RecurrentProblem, heads: HeadShape) -> Case {
+/// How the recurrence is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Token by token.
+    Recurrent,
+    /// In chunks, for all sequences.
+    Chunked,
+    /// In chunks for sequences of at least this many rows, and otherwise token by token.
+    Mixed(u32),
+}
+
+/// The recurrence of a problem's heads.
+pub fn heads(problem: RecurrentProblem, heads: HeadShape, form: Form) -> Case {
     let (rows, [read, stored]) = (problem.rows(), problem.states());
     let HeadShape { heads: count, key_dim, value_dim, .. } = heads;
     Case {
-        kernel: "recur_heads",
+        kernel: if form == Form::Recurrent { "recur_heads" } else { "pass_chunks" },
         shape: label(&problem, &format!("{count} heads of {key_dim} x {value_dim}")),
         floor: heads.floor(rows.into(), read, stored),
         prepare: Box::new(move |gpu| {
@@ -139,23 +161,11 @@ fn heads(problem: RecurrentProblem, heads: HeadShape) -> Case {
             let (truth, blocks) = problem.recurred(&paged, heads, &data);
             let placed = problem.place(&paged, gpu)?;
             let out = gpu.alloc::<u16>("out", truth.len())?;
-            let operands = HeadOperands {
-                mixed: gpu.upload("mixed", &data.mixed)?.ptr(),
-                steps: gpu.upload("steps", &data.steps)?.ptr(),
-                step_stride: data.step_stride,
-                decay: gpu.upload("decay", &data.decay)?.ptr(),
-                step_bias: gpu.upload("step bias", &data.step_bias)?.ptr(),
-                skip: match &data.skip {
-                    Some(skip) => gpu.upload("skip", skip)?.ptr(),
-                    None => DevicePtr::NULL,
-                },
-                out: out.mut_ptr(),
-            };
-            let call = heads.call(problem.ty.element(), problem.shape.kernel, operands, placed.operands);
-            let shape = heads.shape(problem.sequences.len() as u32);
+            let operands = place_heads(&data, out, gpu)?;
+            let calls = calls(&problem, heads, form, operands, placed, gpu)?;
             let (ty, in_place) = (problem.ty, problem.in_place);
             Ok(Prepared {
-                launch: launch(paged.blocks, (in_place, placed.blocks), shape, call),
+                launch: launch(paged.blocks, (in_place, placed.blocks), calls),
                 error: Box::new(move |gpu| {
                     let results = gpu.download(out)?.into_iter().map(|x| ty.number(x));
                     let states = gpu.download(placed.blocks)?;
@@ -174,4 +184,55 @@ fn heads(problem: RecurrentProblem, heads: HeadShape) -> Case {
             })
         }),
     }
+}
+
+/// Uploads the inputs of heads to a device.
+///
+/// # Errors
+/// [`launch::Error`], if there is not enough memory.
+pub fn place_heads(data: &HeadData, out: Buffer<u16>, gpu: &mut Gpu) -> Result<HeadOperands> {
+    Ok(HeadOperands {
+        mixed: gpu.upload("mixed", &data.mixed)?.ptr(),
+        steps: gpu.upload("steps", &data.steps)?.ptr(),
+        step_stride: data.step_stride,
+        decay: gpu.upload("decay", &data.decay)?.ptr(),
+        step_bias: gpu.upload("step bias", &data.step_bias)?.ptr(),
+        skip: match &data.skip {
+            Some(skip) => gpu.upload("skip", skip)?.ptr(),
+            None => DevicePtr::NULL,
+        },
+        out: out.mut_ptr(),
+    })
+}
+
+/// Returns the launches for a form of the recurrence.
+///
+/// # Errors
+/// [`launch::Error`], if there is not enough memory for the workspace.
+pub fn calls(
+    problem: &RecurrentProblem,
+    heads: HeadShape,
+    form: Form,
+    operands: HeadOperands,
+    placed: PlacedSequences,
+    gpu: &mut Gpu,
+) -> Result<Vec<(LaunchShape, KernelCall)>> {
+    let (element, kernel, count) = (problem.ty.element(), problem.shape.kernel, problem.sequences.len() as u32);
+    let from = match form {
+        Form::Recurrent => u32::MAX,
+        Form::Chunked => 1,
+        Form::Mixed(from) => from,
+    };
+    let mut calls = Vec::new();
+    if form != Form::Recurrent {
+        let shape = ChunkedShape { heads, from };
+        let workspace = gpu.alloc::<Vector>("workspace", shape.workspace_vectors(problem.rows()))?.mut_ptr();
+        let prepare = shape.prepare(element, operands, workspace, placed.operands);
+        calls.push((shape.prepare_shape(count, problem.longest()), prepare));
+        calls.push((shape.pass_shape(count), shape.pass(element, kernel, operands, workspace, placed.operands)));
+    }
+    if form != Form::Chunked {
+        calls.push((heads.shape(count), heads.call(element, kernel, operands, placed.operands, from)));
+    }
+    Ok(calls)
 }

@@ -1,8 +1,10 @@
 //! Layers that keep a state: the convolution, the recurrence of heads, and the norm and gate of their results.
 
-use cuda_std::launch::{DevicePtr, LaunchShape};
+use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
+use cuda_std::vector::Vector;
 use kernels::floor::Floor;
 use kernels::norm::{NormShape, rms_norm_gated};
+use kernels::recurrent::chunked::shape::ChunkedShape;
 use kernels::recurrent::plan::{ConvolutionOperands, HeadOperands, HeadShape, RecurrentShape, SequenceOperands};
 use kernels::scaling::Factor;
 use kernels::with_element;
@@ -143,7 +145,8 @@ impl CudaBackend {
         out
     }
 
-    /// Takes the rows through the states of heads.
+    /// Takes the rows through the states of heads: in chunks for prompts with many tokens in the step, and otherwise token by
+    /// token.
     fn recur(
         &self,
         mixed: &CudaTensor,
@@ -164,13 +167,49 @@ impl CudaBackend {
             skip: skip.as_ref().map_or(DevicePtr::NULL, CudaWeight::ptr),
             out: out.ptr(),
         };
-        let all = Part { first: 0, count: inputs.decodes + inputs.prefills, spans: &inputs.spans };
-        let [read, stored] = all.states();
-        let cost = || LaunchCost::from(shape.floor(all.rows(), read, stored));
-        let call = shape.call(self.element, kernel, operands, sequences);
-        // SAFETY: as for the convolution. Steps have the columns of heads.
-        unsafe { self.queue.launch(shape.shape(all.count), call, cost) };
+        let chunked = ChunkedShape { heads: *shape, from: self.chunked_states_from.max(2) };
+        let (long, short): (Vec<_>, Vec<_>) = inputs.spans.iter().partition(|(new, _)| *new >= chunked.from);
+        if !short.is_empty() || long.is_empty() {
+            let all = Part { first: 0, count: inputs.decodes + inputs.prefills, spans: &short };
+            let [read, stored] = all.states();
+            let cost = || LaunchCost::from(shape.floor(all.rows(), read, stored));
+            let call = shape.call(self.element, kernel, operands, sequences, chunked.from);
+            // SAFETY: as for the convolution. Steps have the columns of heads.
+            unsafe { self.queue.launch(shape.shape(all.count), call, cost) };
+        }
+        if !long.is_empty() {
+            let prompts = Part { first: inputs.decodes, count: inputs.prefills, spans: &long };
+            self.recur_in_chunks(
+                chunked,
+                kernel,
+                (operands, mixed.rows),
+                from(sequences, prompts.first as usize),
+                prompts,
+            );
+        }
         out
+    }
+
+    /// Takes the rows of prompts through the states of heads, in chunks. The step has `rows` rows.
+    fn recur_in_chunks(
+        &self,
+        shape: ChunkedShape,
+        kernel: u32,
+        (operands, rows): (HeadOperands, u32),
+        sequences: SequenceOperands,
+        prompts: Part<'_>,
+    ) {
+        let lease = self.lease(shape.workspace_vectors(rows) * size_of::<Vector>());
+        let workspace = DevicePtrMut::<Vector>::from_address(lease.address());
+        let [read, stored] = prompts.states();
+        let prepare = shape.prepare(self.element, operands, workspace, sequences);
+        let cost = || LaunchCost::from(shape.prepare_floor(prompts.rows()));
+        // SAFETY: as for the convolution. Steps have the columns of heads, and the workspace has room for all rows.
+        unsafe { self.queue.launch(shape.prepare_shape(prompts.count, prompts.longest()), prepare, cost) };
+        let pass = shape.pass(self.element, kernel, operands, workspace, sequences);
+        let cost = || LaunchCost::from(shape.pass_floor(prompts.rows(), read, stored));
+        // SAFETY: the workspace is filled, and the rest is as before.
+        unsafe { self.queue.launch(shape.pass_shape(prompts.count), pass, cost) };
     }
 
     /// Normalises and gates the results of heads. In a delta net the norm of each head comes before the gate. In Mamba-2
