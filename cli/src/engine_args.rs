@@ -83,15 +83,15 @@ pub struct EngineArgs {
     /// maximum share of sequences and blocks per request while others wait (0.5)
     #[argh(option, arg_name = "part", from_str_fn(number), default = "0.5")]
     pub max_request_share: f32,
-    /// order of requests: fcfs (first come, first served) or priority (fcfs)
+    /// order of requests: fcfs for first come, first served, or priority for the lowest `priority` first (fcfs)
     #[argh(option, arg_name = "policy", from_str_fn(policy), default = "SchedulingPolicy::Fcfs")]
     pub scheduling_policy: SchedulingPolicy,
     /// steps after which a waiting request counts as one priority more urgent; 0 means never (256)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
     pub priority_ageing: usize,
-    /// most urgent priority that requests may ask for, a number not above 0 (all)
+    /// lowest, most urgent priority that requests may ask for, a number not above 0 (all)
     #[argh(option, arg_name = "n", from_str_fn(level))]
-    pub max_priority: Option<i64>,
+    pub min_priority: Option<i64>,
     /// CPU threads (one per core)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub threads: Option<usize>,
@@ -130,7 +130,7 @@ impl EngineArgs {
                 max_request_share: f64::from(self.max_request_share),
                 policy: self.scheduling_policy,
                 priority_ageing: self.priority_ageing,
-                max_priority: self.max_priority,
+                min_priority: self.min_priority,
                 delay_factor: f64::from(self.delay_factor),
                 preemption: self.preemption,
                 prefix_caching: self.prefix_caching,

@@ -58,7 +58,7 @@ pub fn hello() -> String {
         format!("Quire {} runs and serves large language models. Three things to try:", env!("CARGO_PKG_VERSION"));
     let try_this = [
         ("quire -p \"Once upon a time\"", "a story by the small built-in model"),
-        ("quire serve", "a server with OpenAI's API and a live status page"),
+        ("quire serve", "a server with the APIs of OpenAI and Anthropic, and a live status page"),
         ("quire opt-125m -p \"The answer is\"", "a model from the Hugging Face hub"),
     ];
     let lines = try_this.map(|(words, what)| format!("  {words:<36} {what}\n")).concat();

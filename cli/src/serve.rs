@@ -1,4 +1,4 @@
-//! `quire serve`: an OpenAI-compatible server.
+//! `quire serve`: a server with the APIs of OpenAI and Anthropic.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -69,7 +69,7 @@ const SERVE_GROUPS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Serve a language model with OpenAI's API.
+/// Serve a language model with the APIs of OpenAI and Anthropic.
 #[derive(ArgsInfo, FromArgs, Debug)]
 pub struct ServeArgs {
     /// address or host name to listen on (127.0.0.1)

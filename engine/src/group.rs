@@ -78,7 +78,7 @@ pub struct SequenceGroup {
     pub(crate) ticket: Option<u64>,
     /// Whether the scheduler found the group to be beyond its owner's share of rows and blocks.
     pub(crate) beyond_share: bool,
-    /// How urgent it is, lower is more: the request's priority, less the levels that it had gained by waiting when it
+    /// The urgency, where lower numbers are more urgent: the request's priority, less the levels that it had gained by waiting when it
     /// was last admitted.
     pub(crate) level: i64,
     /// The steps that it had waited when it was last queued.

@@ -178,10 +178,10 @@ impl Options {
         check(delay >= 0.0 && delay.is_finite(), "delay-factor must be a number not below 0")?;
         let share = self.scheduler.max_request_share;
         check(share > 0.0 && share <= 1.0, "max-request-share must be above 0 and at most 1")?;
-        let most = self.scheduler.max_priority;
+        let most = self.scheduler.min_priority;
         check(
             most.is_none_or(|most| most <= 0),
-            "max-priority must be at most 0, the priority of requests without one",
+            "min-priority must be at most 0, the priority of requests without one",
         )?;
         let share = self.gpu_memory_utilization;
         check(share > 0.0 && share <= 1.0, "gpu-memory-utilization must be above 0 and at most 1")

@@ -186,7 +186,7 @@ fn priorities_that_are_not_allowed_are_refused() {
     assert!(refused(&mut plain, 1).contains("first come"));
     assert!(plain.add(vec![1], greedy(1)).is_ok());
     let policy = SchedulingPolicy::Priority;
-    let scheduler = SchedulerOptions { policy, max_priority: Some(-2), ..scheduler_options() };
+    let scheduler = SchedulerOptions { policy, min_priority: Some(-2), ..scheduler_options() };
     let mut capped = engine(EngineConfig { scheduler, ..config(10, 4) });
     assert!(refused(&mut capped, -3).contains("at least -2"));
     for priority in [-2, 0, i64::MAX] {

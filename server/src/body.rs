@@ -54,7 +54,7 @@ impl<A: DeserializeOwned, B: DeserializeOwned> FromRequest<Arc<App>> for Generat
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let bytes = receive(request, app).await?;
-        let (a, b, unknown) = two(&bytes)?;
+        let (a, b, unknown) = parse_two(&bytes)?;
         refuse(unknown, &bytes)?;
         Ok(GenerationBody(a, b))
     }
@@ -66,9 +66,11 @@ impl<A: DeserializeOwned, B: DeserializeOwned> FromRequest<Arc<App>> for BetaBod
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let is_beta = request.headers().contains_key("anthropic-beta");
         let bytes = receive(request, app).await?;
-        let (a, b, unknown) = two(&bytes)?;
+        let (a, b, unknown) = parse_two(&bytes)?;
         match refuse(unknown, &bytes) {
-            Err(error) if is_beta => tracing::debug!(field = error.param, "a field is ignored, which may be a beta's"),
+            Err(error) if is_beta => {
+                tracing::debug!(field = error.param, "ignored an unknown field, which may belong to a beta")
+            }
             known => known?,
         }
         Ok(BetaBody(a, b))
@@ -76,7 +78,9 @@ impl<A: DeserializeOwned, B: DeserializeOwned> FromRequest<Arc<App>> for BetaBod
 }
 
 /// Parses a body into two structs. Also returns the fields that each of them and [`Inert`] do not know.
-fn two<A: DeserializeOwned, B: DeserializeOwned>(bytes: &[u8]) -> Result<(A, B, [BTreeSet<String>; 3]), ApiError> {
+fn parse_two<A: DeserializeOwned, B: DeserializeOwned>(
+    bytes: &[u8],
+) -> Result<(A, B, [BTreeSet<String>; 3]), ApiError> {
     let (a, unknown_to_a) = value(bytes)?;
     let (b, unknown_to_b) = value(bytes)?;
     let (Inert, unknown_to_inert) = value(bytes)?;

@@ -76,7 +76,7 @@ impl ApiError {
 
     /// 401.
     pub fn unauthorized() -> Self {
-        let message = "the API key is missing or wrong: send it as `Authorization: Bearer <key>` or `x-api-key`";
+        let message = "the API key is missing or wrong: send it as `Authorization: Bearer <key>` or `x-api-key: <key>`";
         ApiError {
             code: Some("invalid_api_key"),
             ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)
@@ -237,4 +237,14 @@ pub fn cut(text: &str) -> String {
 /// Returns a 400 error about `field` unless `ok`.
 pub fn check(ok: bool, field: &str, why: impl FnOnce() -> String) -> Result<(), ApiError> {
     if ok { Ok(()) } else { Err(ApiError::field(field, why())) }
+}
+
+/// Returns a 400 error unless `ok`: `field` is not supported, and may only be `what` or null.
+pub fn only(ok: bool, field: &str, what: &str) -> Result<(), ApiError> {
+    check(ok, field, || format!("{field} is not supported; it may only be {what} or null"))
+}
+
+/// Returns a 400 error about a place in the request.
+pub fn refused<T>(place: &str, why: &str) -> Result<T, ApiError> {
+    Err(ApiError::field(place, format!("{place} {why}")))
 }

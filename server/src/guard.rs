@@ -23,6 +23,8 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use crate::error::ApiError;
 use crate::options::ServeOptions;
 
+/// The header with a request's id.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Matches every host name or every origin.
 const ANY: &str = "*";
 /// How long browsers may cache the CORS rules.
@@ -67,7 +69,7 @@ impl Guard {
             .allow_methods([Method::GET, Method::POST, Method::DELETE])
             // A `*` would not include `Authorization`.
             .allow_headers(AllowHeaders::mirror_request())
-            .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER])
+            .expose_headers([REQUEST_ID, HeaderName::from_static("request-id"), header::RETRY_AFTER])
             .max_age(MAX_AGE)
     }
 

@@ -22,7 +22,7 @@ pub struct ServeOptions {
     pub allowed_hosts: Vec<String>,
     /// Origins whose pages may use the server, such as `https://example.org`. `*` allows all origins.
     pub cors: Vec<String>,
-    /// The key that requests must send as `Authorization: Bearer`. If `None`, requests need no key.
+    /// The key that requests must send as `Authorization: Bearer` or `x-api-key`. If `None`, requests need no key.
     pub api_key: Option<String>,
     /// The model's name in requests and answers. Defaults to the model's own name.
     pub served_name: Option<String>,

@@ -18,10 +18,9 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId
 use crate::api::{chat, completions, debug, embeddings, messages, operate, responses, tokenize};
 use crate::app::App;
 use crate::error::{ApiError, Reason};
-use crate::guard::{Guard, check_host, check_origin};
+use crate::guard::{Guard, REQUEST_ID, check_host, check_origin};
 use crate::page;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The header in which Anthropic's clients send the key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Maximum bytes of a client's own request id. Longer ids are replaced.

@@ -32,7 +32,7 @@ async fn refused(server: &TestServer, path: &str, body: &Value) -> String {
 #[tokio::test]
 async fn priorities_are_bounded_in_every_api() {
     let scheduler =
-        SchedulerOptions { policy: SchedulingPolicy::Priority, max_priority: Some(-1), ..SchedulerOptions::default() };
+        SchedulerOptions { policy: SchedulingPolicy::Priority, min_priority: Some(-1), ..SchedulerOptions::default() };
     let engine = Options { scheduler, ..Options::default() };
     let server = TestServer::with(&ModelFiles::bundled(), &engine, ServeOptions::default()).await;
     let plain = TestServer::start().await;

@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+use std::sync::Arc;
+
 use engine::tools::sampling::{Beam, EarlyStopping, SampleRow, SamplingParams, sample_row};
 use kernels::sampling::Request;
-use launch::Driver;
+use launch::{Driver, Ptx};
 use workbench::Gpu;
 use workbench::cases::sampling::{Row, bell, case};
 use workbench::number::ProblemRng;
@@ -77,7 +79,7 @@ fn the_kernel_chooses_like_the_sampler() {
         for ((row, want), (params, given)) in rows.iter().zip(want).zip(&all) {
             assert_eq!(row.reference(), Some(want), "{params:?}, given {given:?}");
         }
-        let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), PTX).unwrap();
+        let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), Arc::new(Ptx::new(PTX).unwrap())).unwrap();
         let case = case("the engine's requests", rows);
         let prepared = (case.prepare)(&mut gpu).unwrap();
         (prepared.launch)(&mut gpu).unwrap();

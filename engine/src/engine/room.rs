@@ -10,7 +10,7 @@ use crate::scheduler::{SchedulerOptions, SchedulingPolicy};
 impl Engine {
     /// Rejects a priority that the scheduler ignores or does not allow.
     pub(super) fn check_priority(&self, priority: i64) -> Result<()> {
-        let SchedulerOptions { policy, max_priority, .. } = self.config.scheduler;
+        let SchedulerOptions { policy, min_priority, .. } = self.config.scheduler;
         if policy == SchedulingPolicy::Fcfs && priority != 0 {
             let why = format!(
                 "priority is {priority}, but requests are served first come, first served (--scheduling-policy priority \
@@ -18,7 +18,7 @@ impl Engine {
             );
             return Err(Error::request("priority", why));
         }
-        match max_priority {
+        match min_priority {
             Some(most) if priority < most => Err(Error::request(
                 "priority",
                 format!("priority is {priority}, but it must be at least {most}, the most urgent that is allowed"),

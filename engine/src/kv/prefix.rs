@@ -5,7 +5,8 @@
 //! a full block by its tokens and the [`PrefixId`] of the block before it, which in turn identifies that block's tokens
 //! and predecessor. Some models encode positions differently in long sequences. There, the first block of a long sequence
 //! has a predecessor of its own. A request may also have a salt, which belongs to the first block: sequences share blocks
-//! only if they have the same salt, or none. A hash over the two finds a candidate, and comparing the tokens and the predecessor confirms it.
+//! only if they have the same salt, or none. A hash of tokens, predecessor and salt finds a candidate, and comparing all
+//! three confirms it.
 //!
 //! [`PrefixId::hash`] is for other processes, such as a router. It is the same everywhere, and the index never relies
 //! on it.
@@ -107,7 +108,7 @@ pub struct Text<'a> {
 impl<'a> Text<'a> {
     /// The text of a block that holds `tokens`, preceded by the tokens of `parent`.
     pub fn new(parent: Option<PrefixId>, tokens: &'a [u32]) -> Self {
-        Text { parent, tokens, salt: None, hash: chained_hash(parent, None, tokens) }
+        Self::first(parent, None, tokens)
     }
 
     /// As [`Text::new`], for the first block of a sequence, which may have a salt.

@@ -66,9 +66,9 @@ impl Scheduler {
         }
     }
 
-    /// The owner whose turn it is, among the owners of the most urgent level. Newcomers come in order. After each newcomer, one waiting owner of `others` that has
-    /// less than its share gets a turn: the one with the fewest rows. If no newcomer waits, such an owner gets a turn
-    /// even if it has its share.
+    /// The owner whose turn it is, among the owners of the most urgent level. Newcomers come in order. After each
+    /// newcomer, one waiting owner of `others` that has less than its share gets a turn: the one with the fewest rows. If
+    /// no newcomer waits, such an owner gets a turn even if it has its share.
     fn turn(&self, shares: &Shares, others: &[OwnerId]) -> Option<OwnerId> {
         let newcomer = self.newcomers(shares).next();
         let level = |owner: &OwnerId| self.queue.level(*owner);

@@ -17,7 +17,7 @@
 //! visited, admitted and kept first. A group's level is its request's priority, less one for each
 //! [`priority_ageing`](SchedulerOptions::priority_ageing) steps that it waited. A waiting group takes the blocks and rows
 //! of running groups whose level is above its priority. Its own waiting does not count for that, so groups of equal
-//! priority never preempt each other only because they wait.
+//! priority within their shares never preempt each other only because they wait.
 //!
 //! No request starves:
 //! - Within one owner, running groups were admitted before preempted ones, and these before new ones. The group that
@@ -32,7 +32,7 @@
 //!   group that came before it, and for one turn of another owner between each two of them.
 //! - With priorities, let p be the most urgent priority that requests have. The level of a group that was not finished
 //!   sinks while it waits, until it is at most p. Then no later request comes before it or takes its blocks, so it waits
-//!   only for those that came before. The argument needs ageing.
+//!   only for those that came before. Without ageing, less urgent requests can starve.
 
 mod admission;
 mod ending;

@@ -25,11 +25,11 @@ pub struct SchedulerOptions {
     pub max_request_share: f64,
     /// The order in which requests are served.
     pub policy: SchedulingPolicy,
-    /// With [`SchedulingPolicy::Priority`], a request that waits counts as one level more urgent after each number of
-    /// steps like this. With 0 it does not, so it may wait for ever.
+    /// With [`SchedulingPolicy::Priority`], the steps after which a waiting request gains one level of urgency. With 0 it
+    /// gains none, so it may wait for ever.
     pub priority_ageing: usize,
-    /// The most urgent priority that a request may have. `None` allows all.
-    pub max_priority: Option<i64>,
+    /// The lowest, most urgent priority that a request may have. `None` allows all.
+    pub min_priority: Option<i64>,
     /// New prompts wait for this many times the duration of the last step with prompts, to be batched together.
     pub delay_factor: f64,
     /// What happens to the blocks of a preempted request.
@@ -49,7 +49,7 @@ impl Default for SchedulerOptions {
             max_request_share: 0.5,
             policy: SchedulingPolicy::Fcfs,
             priority_ageing: 256,
-            max_priority: None,
+            min_priority: None,
             delay_factor: 0.0,
             preemption: Preemption::Auto,
             prefix_caching: true,

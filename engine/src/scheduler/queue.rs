@@ -91,14 +91,14 @@ impl WaitingQueue {
         self.len == 0
     }
 
-    /// Whether another owner waits that is not less urgent.
+    /// Whether another owner waits with a level of at most that of `owner`.
     pub fn is_contended(&self, owner: OwnerId) -> bool {
         let level = self.level(owner);
         self.order.iter().take_while(|((other, _), _)| Some(*other) <= level).any(|(_, other)| *other != owner)
     }
 
-    /// The lowest priority of the first groups in all lines.
-    pub fn most_urgent(&self) -> i64 {
+    /// The most urgent, lowest priority of the first groups in all lines.
+    pub fn most_urgent_priority(&self) -> i64 {
         let heads = self.lines.values().filter_map(|line| line.groups.front());
         heads.map(|head| head.params.priority).min().unwrap_or(i64::MAX)
     }

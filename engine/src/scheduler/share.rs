@@ -110,8 +110,8 @@ impl Scheduler {
         Shares::new(&self.running, &self.queue, all, self.options.max_request_share)
     }
 
-    /// Orders the running groups for a step. Groups come in the order of first admission, but if others may need their
-    /// resources, groups beyond their owner's share come last. The last group is preempted first. If owners without a
+    /// Orders the running groups for a step. Groups come by level, and then by first admission. If others may need their
+    /// resources, groups beyond their owner's share come last within their level. The last group is preempted first. If owners without a
     /// running group find no room, groups beyond a share are preempted at once.
     pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) {
         if self.is_disturbed {
@@ -129,7 +129,7 @@ impl Scheduler {
             return;
         }
         let (wanted, level) = self.wanted_by_newcomers(hold_new, &shares);
-        let is_room = self.rows_lacking(wanted) == 0 && self.has_blocks(wanted);
+        let is_room = self.has_room(wanted);
         if !is_room || is_tight {
             self.find_beyond(shares.share);
         }
@@ -139,7 +139,8 @@ impl Scheduler {
     }
 
     /// The resources for owners without a running group that can start in this step: all that each owner's first group
-    /// needs, but at most a share. Only owners of the most urgent level count, which is returned too.
+    /// needs, but at most a share. Only newcomers of the most urgent level count. Also returns
+    /// that level.
     fn wanted_by_newcomers(&self, hold_new: bool, shares: &Shares) -> (Wanted, i64) {
         let (mut wanted, mut tokens) = (Wanted::default(), 0);
         let level = self.newcomers(shares).next().and_then(|owner| self.queue.level(owner));
@@ -245,10 +246,15 @@ impl Scheduler {
         }
     }
 
+    /// Whether the wanted resources are free.
+    pub(super) fn has_room(&self, wanted: Wanted) -> bool {
+        self.rows_lacking(wanted) == 0 && self.has_blocks(wanted)
+    }
+
     /// Preempts groups beyond a share, and not more urgent than `level`, until the `wanted` resources are free.
     fn make_room(&mut self, wanted: Wanted, level: i64, step: &mut Step) {
         while self.running.last().is_some_and(|last| last.beyond_share && last.level >= level) {
-            if self.rows_lacking(wanted) == 0 && self.has_blocks(wanted) {
+            if self.has_room(wanted) {
                 return;
             }
             self.give_up_last(wanted, step);

@@ -6,11 +6,11 @@ use crate::sequence::Sequence;
 
 impl Scheduler {
     /// Preempts running groups for more urgent waiting groups, until these find the rows and blocks that they need to
-    /// start. What others take that are admitted before them is left over too. Nothing is preempted for a group that
-    /// would not find enough even then.
+    /// start. Also frees what groups need that are admitted before them. Preempts nothing for a group that would not find
+    /// enough even if all less urgent groups were preempted.
     pub(super) fn make_way(&mut self, hold_new: bool, step: &mut Step) {
         if self.options.policy == SchedulingPolicy::Fcfs
-            || self.running.last().is_none_or(|last| last.level <= self.queue.most_urgent())
+            || self.running.last().is_none_or(|last| last.level <= self.queue.most_urgent_priority())
         {
             return;
         }
@@ -24,7 +24,7 @@ impl Scheduler {
             wanted.rows += if self.queue.is_contended(owner) { shares.outputs_left(head) } else { head.width() };
             wanted.blocks = wanted.blocks.plus(self.blocks_to_admit(head));
             tokens += head.running.iter().map(Sequence::pending).sum::<usize>();
-            while !(self.rows_lacking(wanted) == 0 && self.has_blocks(wanted))
+            while !self.has_room(wanted)
                 && self.running.last().is_some_and(|last| last.level > priority)
                 && self.may_fit_above(wanted, priority)
             {

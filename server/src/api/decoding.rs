@@ -11,7 +11,7 @@ use super::stop::{Stop, StopBeams, stop_tokens};
 use super::stream::Reports;
 use super::structured::{Asked, ResponseFormat, Schema, StructuredOutputs, schema};
 use crate::app::App;
-use crate::error::{ApiError, check};
+use crate::error::{ApiError, check, only};
 
 /// Maximum bytes of a salt. The cache keeps it with the first block of each prompt.
 const MAX_SALT_BYTES: usize = 1024;
@@ -87,7 +87,7 @@ pub struct Decoding {
     pub return_tokens_as_token_ids: Option<bool>,
     /// Cached prompts are shared only with requests of the same salt. vLLM's field.
     pub cache_salt: Option<String>,
-    /// How urgent the request is, lower is more. vLLM's field.
+    /// The urgency. Requests with lower numbers are served earlier. vLLM's field.
     pub priority: Option<i64>,
     /// Whether to stream tokens as they are generated.
     pub stream: Option<bool>,
@@ -142,14 +142,7 @@ impl Decoding {
         check(streams || self.stream_options.is_none(), "stream_options", || {
             "stream_options can only be used with stream".into()
         })?;
-        let scored = self.prompt_logprobs;
-        check(scored.is_none_or(|k| k <= MAX_LOGPROBS), "prompt_logprobs", || {
-            format!("prompt_logprobs must be at most {MAX_LOGPROBS}")
-        })?;
-        check(scored.is_none() || !streams, "prompt_logprobs", || "prompt_logprobs cannot be streamed".into())?;
-        check(scored.is_none() || !(echo && logprobs.is_some_and(|k| Some(k) != scored)), "prompt_logprobs", || {
-            "prompt_logprobs and logprobs must be equal if echo and logprobs are used together".into()
-        })?;
+        self.check_prompt_logprobs(logprobs.filter(|_| echo))?;
         self.check_ranges()?;
         let top_k = self.top_k.map(|k| usize::try_from(k.max(0)).unwrap_or(usize::MAX));
         let beam = self.beam(width)?;
@@ -201,14 +194,22 @@ impl Decoding {
 }
 
 impl Decoding {
-    /// Refuses what an answer with one output cannot report, for APIs whose answers are one message.
+    /// Checks `prompt_logprobs`. `echoed` is the number of alternatives that the echoed prompt has.
+    fn check_prompt_logprobs(&self, echoed: Option<usize>) -> Result<(), ApiError> {
+        let Some(scored) = self.prompt_logprobs else { return Ok(()) };
+        let field = "prompt_logprobs";
+        check(scored <= MAX_LOGPROBS, field, || format!("prompt_logprobs must be at most {MAX_LOGPROBS}"))?;
+        check(self.stream != Some(true), field, || "prompt_logprobs cannot be streamed".into())?;
+        check(echoed.is_none_or(|k| k == scored), field, || {
+            "prompt_logprobs and logprobs must be equal if echo and logprobs are used together".into()
+        })
+    }
+
+    /// Refuses fields that need several outputs or OpenAI's form of answers, for APIs whose answers are one message.
     ///
     /// # Errors
     /// 400 that names the field.
     pub fn check_single(&self) -> Result<(), ApiError> {
-        let only = |ok: bool, field: &str, what: &str| {
-            check(ok, field, || format!("{field} is not supported; it may only be {what} or null"))
-        };
         only(self.n.is_none_or(|n| n == 1), "n", "1")?;
         only(self.best_of.is_none_or(|n| n == 1), "best_of", "1")?;
         only(self.use_beam_search != Some(true), "use_beam_search", "false")?;

@@ -31,7 +31,7 @@ pub struct EmbeddingFields {
     add_special_tokens: Option<bool>,
     /// Cached prompts are shared only with requests of the same salt. vLLM's field.
     cache_salt: Option<String>,
-    /// How urgent the request is, lower is more. vLLM's field.
+    /// The urgency. Requests with lower numbers are served earlier. vLLM's field.
     priority: Option<i64>,
 }
 

@@ -28,7 +28,7 @@ impl Stop {
     /// Returns the stop strings.
     ///
     /// # Errors
-    /// 400 if there are too many, or one is empty or too long.
+    /// See [`Stop::of`].
     pub fn strings(self) -> Result<Vec<String>, ApiError> {
         Self::of("stop", self.0).map(|Stop(strings)| strings)
     }
@@ -36,7 +36,7 @@ impl Stop {
     /// Checks the stop strings of `field`.
     ///
     /// # Errors
-    /// See [`Stop::strings`].
+    /// 400 if there are too many, or one is empty or too long.
     pub fn of(field: &str, strings: Vec<String>) -> Result<Self, ApiError> {
         check(strings.len() <= MAX_STOPS, field, || format!("{field} may have at most {MAX_STOPS} stop strings"))?;
         check(strings.iter().all(|s| (1..=MAX_STOP_BYTES).contains(&s.len())), field, || {

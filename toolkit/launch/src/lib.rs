@@ -80,7 +80,6 @@ pub use event::Event;
 pub use graph::Graph;
 pub use mapped::MappedBuffer;
 pub use module::Module;
-
 pub use pinned::{PinnedBuffer, PinnedSlice};
 pub use ptx::Ptx;
 pub use slice::DeviceSlice;

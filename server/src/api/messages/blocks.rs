@@ -22,7 +22,7 @@ pub enum Block {
     ToolUse {
         id: String,
         name: String,
-        /// `None` until the call is complete, which is sent as an empty object.
+        /// `None` while the call is incomplete, and if it was cut short. It is sent as an empty object.
         #[serde(serialize_with = "or_empty")]
         input: Option<Box<RawValue>>,
     },
@@ -35,7 +35,7 @@ enum Kind {
     Thinking,
 }
 
-/// A content under construction.
+/// The blocks of a message while they are generated.
 #[derive(Clone, Debug)]
 pub struct MessageContent {
     form: AnswerForm,
@@ -165,7 +165,7 @@ impl MessageContent {
                 let signature = signature.clone();
                 events.push(self.delta(BlockDelta::Signature { signature }));
             }
-            // A call that was cut short is not JSON. A stream has told its beginning.
+            // A call that was cut short is not JSON. A stream has already sent its beginning.
             Some(Block::ToolUse { input, .. }) => {
                 *input = RawValue::from_string(std::mem::take(&mut self.arguments)).ok();
             }

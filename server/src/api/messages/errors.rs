@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::error::ApiError;
+use crate::guard;
 
 /// Anthropic's status for an overloaded server.
 const OVERLOADED: u16 = 529;
@@ -39,8 +40,8 @@ impl From<&ApiError> for ErrorFields {
     }
 }
 
-/// Gives the errors of the messages' paths Anthropic's form, whichever layer refused the request. Also names the
-/// request's id in Anthropic's header.
+/// Converts the errors of `/v1/messages` to Anthropic's form, whichever layer returned them. Also copies the request's id to
+/// Anthropic's header.
 pub async fn shape_errors(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_own = path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -50,7 +51,7 @@ pub async fn shape_errors(request: Request, next: Next) -> Response {
     }
     let error = response.extensions().get::<ApiError>().cloned();
     let (mut head, mut body) = response.into_parts();
-    let id = head.headers.get("x-request-id").cloned();
+    let id = head.headers.get(guard::REQUEST_ID).cloned();
     if let Some(error) = error {
         if error.status == StatusCode::SERVICE_UNAVAILABLE {
             head.status = StatusCode::from_u16(OVERLOADED).unwrap_or(error.status);

@@ -14,7 +14,7 @@ use crate::api::stop::Stop;
 use crate::api::structured::Schema;
 use crate::api::tools::{Calling, ToolFields};
 use crate::app::App;
-use crate::error::{ApiError, check, cut};
+use crate::error::{ApiError, check, cut, only, refused};
 
 /// The template variables that turn thinking on or off. A template reads at most one of them.
 const THINKING: [&str; 2] = ["enable_thinking", "thinking"];
@@ -117,9 +117,6 @@ enum OutputType {
 impl MessageFields {
     /// Refuses unsupported values that would change the answer, in these fields and in the shared decoding fields.
     pub fn check(&self, decoding: &Decoding) -> Result<(), ApiError> {
-        let only = |ok: bool, field: &str, what: &str| {
-            check(ok, field, || format!("{field} is not supported; it may only be {what} or null"))
-        };
         only(self.container.is_none(), "container", "left out")?;
         only(self.mcp_servers.as_ref().is_none_or(Vec::is_empty), "mcp_servers", "an empty array")?;
         only(decoding.response_format.is_none(), "response_format", "left out, since output_config.format says it,")?;
@@ -245,10 +242,7 @@ impl ToolChoice {
 /// # Errors
 /// 400 if the tool has no schema. Anthropic's own tools have none, since its models know them.
 fn function((at, tool): (usize, &Value)) -> Result<Value, ApiError> {
-    let refused = |place: &str, why: &str| {
-        let place = format!("tools[{at}]{place}");
-        Err(ApiError::field(place.clone(), format!("{place} {why}")))
-    };
+    let refused = |place: &str, why: &str| refused(&format!("tools[{at}]{place}"), why);
     match &tool["type"] {
         Value::Null => {}
         Value::String(kind) if kind == "custom" => {}

@@ -5,10 +5,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::error::{ApiError, check, cut};
+use crate::error::{ApiError, check, cut, refused};
 use crate::json;
 
-/// The beginning of a system block in which a coding agent sends data about its bill. The block differs in each request,
+/// The beginning of a system block in which a coding agent sends billing data. The block differs in each request,
 /// so as part of the prompt it would keep the prompt's prefix from being found in the cache.
 const BILLING: &str = "x-anthropic-billing-header:";
 
@@ -21,7 +21,7 @@ pub struct Turn {
 }
 
 /// A block of a content, with the fields of all types. Other fields, such as `cache_control`, do not change the prompt.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Block {
     r#type: String,
     text: Option<String>,
@@ -111,7 +111,7 @@ impl Drafts {
                     let thinking = required(&place, "thinking", block.thinking)?;
                     self.of(role).thoughts.push_str(&thinking);
                 }
-                // Nobody but its author can read it.
+                // Only Anthropic can read it.
                 ("redacted_thinking", "assistant") => {}
                 ("tool_use", "assistant") => {
                     let call = call(&place, block)?;
@@ -172,7 +172,7 @@ fn result(place: &str, block: Block) -> Result<Draft, ApiError> {
     Ok(Draft { role: "tool", texts, others, ..Draft::default() })
 }
 
-/// Returns the texts of a content that has no other blocks. `owner` names it for a message.
+/// Returns the texts of a `content` field that may have only text blocks. `owner` names the field in errors.
 fn texts(place: &str, content: &RawValue, owner: &str) -> Result<Vec<String>, ApiError> {
     let text = |(at, block): (usize, Block)| {
         let place = format!("{place}[{at}]");
@@ -184,24 +184,14 @@ fn texts(place: &str, content: &RawValue, owner: &str) -> Result<Vec<String>, Ap
     blocks(place, content)?.into_iter().enumerate().map(text).collect()
 }
 
-/// Parses a content. A text is one block, and an empty text none.
+/// Parses a `content` field. A string is one block of text, or none if it is empty.
 fn blocks(place: &str, content: &RawValue) -> Result<Vec<Block>, ApiError> {
     let content = content.get();
     match content.as_bytes().first() {
         Some(b'"') => {
-            let text: String = parsed(place, content)?;
-            let block = Block {
-                r#type: "text".into(),
-                text: Some(text.clone()),
-                thinking: None,
-                id: None,
-                name: None,
-                input: None,
-                tool_use_id: None,
-                content: None,
-                is_error: None,
-            };
-            Ok(if text.is_empty() { Vec::new() } else { vec![block] })
+            let text = Some(parsed(place, content)?).filter(|text: &String| !text.is_empty());
+            let block = |text| Block { r#type: "text".into(), text: Some(text), ..Block::default() };
+            Ok(text.map(block).into_iter().collect())
         }
         Some(b'[') => {
             let blocks: Vec<Box<RawValue>> = parsed(place, content)?;
@@ -219,8 +209,4 @@ fn parsed<T: serde::de::DeserializeOwned>(place: &str, text: &str) -> Result<T, 
 
 fn required<T>(place: &str, field: &str, value: Option<T>) -> Result<T, ApiError> {
     value.map_or_else(|| refused(&format!("{place}.{field}"), "is missing"), Ok)
-}
-
-fn refused<T>(place: &str, why: &str) -> Result<T, ApiError> {
-    Err(ApiError::field(place, format!("{place} {why}")))
 }

@@ -130,7 +130,7 @@ impl Answer {
         };
     }
 
-    /// Returns why the message ended. A cancelled message counts as cut.
+    /// Returns why the message ended. A cancelled message ends with `max_tokens`.
     fn ending(&self, usage: &Usage) -> Ending {
         let is_full = usage.completion_tokens < self.most && usage.total_tokens >= self.app.context_len();
         let reason = match self.end {

@@ -9,7 +9,7 @@ use crate::api::decoding::Decoding;
 use crate::api::structured::{FormatType, Schema};
 use crate::api::tools::{Calling, ToolFields};
 use crate::app::App;
-use crate::error::{ApiError, check};
+use crate::error::{ApiError, check, only};
 
 /// Accepted values of `include`. They have no effect: the server has no such data, and reasoning is always in plain
 /// text.
@@ -96,9 +96,6 @@ impl ResponseFields {
         {
             check(value.is_none(), field, || format!("{field} {stored}"))?;
         }
-        let only = |ok: bool, field: &str, what: &str| {
-            check(ok, field, || format!("{field} is not supported; it may only be {what} or null"))
-        };
         only(self.prompt.is_none(), "prompt", "left out")?;
         only(self.background != Some(true), "background", "false")?;
         only(self.truncation.as_deref().is_none_or(|how| how == "disabled"), "truncation", "\"disabled\"")?;

@@ -3,7 +3,7 @@
 use engine::tools::chat::Message;
 use serde_json::{Map, Value, json};
 
-use crate::error::{ApiError, cut};
+use crate::error::{ApiError, cut, refused};
 
 /// Returns the messages for instructions and input. `developer` is the chat template's role for developer messages.
 ///
@@ -135,8 +135,4 @@ fn text<'a>(place: &str, of: &'a Value, field: &str) -> Result<&'a str, ApiError
         Value::Null => refused(&format!("{place}.{field}"), "is missing"),
         _ => refused(&format!("{place}.{field}"), "must be a string"),
     }
-}
-
-fn refused<T>(place: &str, why: &str) -> Result<T, ApiError> {
-    Err(ApiError::field(place, format!("{place} {why}")))
 }
