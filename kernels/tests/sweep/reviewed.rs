@@ -20,7 +20,7 @@ pub struct Reviewed {
 }
 
 /// The reviewed places.
-pub const REVIEWED: [Reviewed; 5] = [
+pub const REVIEWED: [Reviewed; 8] = [
     Reviewed {
         family: "gemm_hopper",
         opcode: "fence.mbarrier_init.release.cluster",
@@ -55,6 +55,27 @@ pub const REVIEWED: [Reviewed; 5] = [
         file: "gemm/hopper/ring.rs",
         most: 1,
         why: "as for gemm_hopper",
+    },
+    Reviewed {
+        family: "prepare_chunks",
+        opcode: "bar.warp.sync",
+        file: "recurrent/chunked/inverse.rs",
+        most: 3,
+        why: "they keep the compiler from loading all rows at once, for which there are no registers",
+    },
+    Reviewed {
+        family: "pass_chunks",
+        opcode: "bar.warp.sync",
+        file: "recurrent/chunked/warp_columns.rs",
+        most: 1,
+        why: "after a piece's results: the next piece has other rows, and all threads wait before the next tile's values arrive",
+    },
+    Reviewed {
+        family: "pass_chunks",
+        opcode: "bar.warp.sync",
+        file: "recurrent/chunked/pass.rs",
+        most: 1,
+        why: "as for warp_columns.rs, which the compiler inlined",
     },
 ];
 
