@@ -32,13 +32,13 @@
 //! # Precision
 //!
 //! Keys, queries and values enter products as they are, in 16 bits, and their lengths are factors of `f32` afterwards.
-//! States, `T`, `P` and the added values are sums of two 16-bit numbers, see [`parts`], so a product takes two or three
+//! States, `T`, `P` and the added values are sums of two 16-bit numbers, see `parts.rs`, so a product takes two or three
 //! `mma`. States stay in `f32` registers. In `bf16` the parts have 16 bits together. States and results before their
 //! rounding were within 1.1e-5 of the largest one over 1,024 tokens in a model of this arithmetic, and within 4e-6 in
 //! `f16`, whose parts have 22 bits. With single 16-bit states, as in flash-linear-attention, they would be within some 4e-3.
 //! The tests allow 2e-5, the bound of [`recur_heads`](super::heads::recur_heads()).
 //!
-//! Sums of logarithms are exact, see [`decays`]. Decays below 2^-126 count as 2^-126.
+//! Sums of logarithms are exact, see `decays.rs`. Decays below 2^-126 count as 2^-126.
 //!
 //! # Workspace
 //!
