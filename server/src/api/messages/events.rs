@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::blocks::Block;
+use super::block::Block;
 use super::errors::ErrorFields;
 use crate::api::answer::Usage;
 

@@ -1,6 +1,7 @@
 //! `POST /v1/messages` and `POST /v1/messages/count_tokens`: Anthropic's API for chats. Both translate to the chat path,
 //! and the server stores nothing.
 
+mod block;
 mod blocks;
 mod errors;
 mod events;
@@ -17,7 +18,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tower_http::request_id::RequestId;
 
-use self::blocks::{Block, MessageContent};
+use self::block::Block;
+use self::blocks::MessageContent;
 pub use self::errors::shape_errors;
 use self::events::{Ending, MessageEvent, MessageHead, MessageUsage, StartedMessage};
 use self::fields::MessageFields;
