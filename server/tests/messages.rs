@@ -42,22 +42,8 @@ fn ask(fields: Value) -> Value {
     body
 }
 
-/// Returns the events of a stream. Each must have its type as its name.
 async fn events(server: &TestServer, body: &Value) -> Vec<Value> {
-    let mut body = body.clone();
-    body["stream"] = json!(true);
-    let response = server.send(PATH, &body).await;
-    assert_eq!(
-        (response.status().as_u16(), &response.headers()["content-type"]),
-        (200, &"text/event-stream".parse().unwrap())
-    );
-    let event = |event: &str| {
-        let (name, data) = event.split_once('\n').unwrap();
-        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
-        assert_eq!(name, format!("event: {}", data["type"].as_str().unwrap()));
-        data
-    };
-    response.text().await.unwrap().split_terminator("\n\n").map(event).collect()
+    server.named_events(PATH, body).await
 }
 
 /// Returns the message that a stream's events add up to. Their order must be Anthropic's.

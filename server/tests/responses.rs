@@ -53,24 +53,13 @@ fn unnamed(value: &Value) -> Value {
     }
 }
 
-/// Returns the events of a stream. Each must have its type as its name, and be numbered.
+/// Returns the events of a stream, which must be numbered.
 async fn events(server: &TestServer, body: &Value) -> Vec<Value> {
-    let mut body = body.clone();
-    body["stream"] = json!(true);
-    let response = server.send(PATH, &body).await;
-    assert_eq!(
-        (response.status().as_u16(), &response.headers()["content-type"]),
-        (200, &"text/event-stream".parse().unwrap())
-    );
-    let text = response.text().await.unwrap();
-    let event = |(number, event): (usize, &str)| {
-        let (name, data) = event.split_once('\n').unwrap();
-        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
-        assert_eq!(name, format!("event: {}", data["type"].as_str().unwrap()));
-        assert_eq!(data["sequence_number"], number);
-        data
-    };
-    text.split_terminator("\n\n").enumerate().map(event).collect()
+    let events = server.named_events(PATH, body).await;
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number);
+    }
+    events
 }
 
 /// Returns the output that a stream's events add up to. Each item's parts, texts and arguments must match their final

@@ -86,6 +86,24 @@ impl TestServer {
         self.client.post(self.url(path)).json(body).send().await.unwrap()
     }
 
+    /// Sends JSON with `stream` and returns the events of the answer. Each must have its type as its name.
+    pub async fn named_events(&self, path: &str, body: &Value) -> Vec<Value> {
+        let mut body = body.clone();
+        body["stream"] = true.into();
+        let response = self.send(path, &body).await;
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["content-type"]),
+            (200, &"text/event-stream".parse().unwrap())
+        );
+        let event = |event: &str| {
+            let (name, data) = event.split_once('\n').unwrap();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(name, format!("event: {}", data["type"].as_str().unwrap()));
+            data
+        };
+        response.text().await.unwrap().split_terminator("\n\n").map(event).collect()
+    }
+
     /// Sends JSON and returns the JSON answer, which must have status 200.
     pub async fn post(&self, path: &str, body: &Value) -> Value {
         let response = self.send(path, body).await;
