@@ -35,6 +35,22 @@ fn a_request_finds_only_blocks_with_its_salt() {
     assert_eq!(cached(&mut engine, None), 20);
 }
 
+/// The first token of such a prompt is also its last.
+#[test]
+fn the_answer_to_a_prompt_of_one_token_has_its_salt() {
+    let mut engine = engine(config(100, BLOCK));
+    let long = SamplingParams { ignore_eos: true, ..greedy(14) };
+    engine.add(vec![3], SamplingParams { cache_salt: Some("a".into()), ..long }).unwrap();
+    let answer = finish(&mut engine).remove(0).outputs.remove(0).tokens;
+    let text = [vec![3], answer].concat();
+    let cached = [None, Some("b"), Some("a")].map(|salt| {
+        let params = SamplingParams { cache_salt: salt.map(Arc::from), ..greedy(1) };
+        engine.add(text.clone(), params).unwrap();
+        finish(&mut engine).remove(0).cached_tokens
+    });
+    assert_eq!(cached, [0, 0, 12]);
+}
+
 #[test]
 fn evicted_blocks_come_back_with_their_salt() {
     let scheduler = SchedulerOptions { prefix_caching: true, ..scheduler_options() };
