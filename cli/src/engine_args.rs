@@ -86,7 +86,7 @@ pub struct EngineArgs {
     /// order of requests: fcfs for first come, first served, or priority for the lowest `priority` first (fcfs)
     #[argh(option, arg_name = "policy", from_str_fn(policy), default = "SchedulingPolicy::Fcfs")]
     pub scheduling_policy: SchedulingPolicy,
-    /// steps after which a waiting request counts as one priority more urgent; 0 means never (256)
+    /// steps after which waiting requests count as one priority more urgent; 0 means never (256)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
     pub priority_ageing: usize,
     /// lowest, most urgent priority that requests may ask for, a number not above 0 (all)

@@ -8,7 +8,7 @@ mod prompt;
 use std::ops::Range;
 use std::time::Instant;
 
-pub use self::parts::{Order, Rank};
+pub use self::parts::{LineId, Order, Rank};
 use crate::constraint::{Matcher, Reading};
 use crate::embedding::PooledStates;
 use crate::kv::{BlockPool, BlockTable};
@@ -78,13 +78,9 @@ pub struct SequenceGroup {
     pub(crate) ticket: Option<u64>,
     /// Whether the scheduler found the group to be beyond its owner's share of rows and blocks.
     pub(crate) beyond_share: bool,
-    /// The urgency, where lower numbers are more urgent: the request's priority, less the levels that it had gained by waiting when it
-    /// was last admitted.
+    /// The urgency, where lower numbers are more urgent: the request's priority, less the levels that it had gained by
+    /// waiting when it was last admitted.
     pub(crate) level: i64,
-    /// The steps that it had waited when it was last queued.
-    pub(crate) waited: u64,
-    /// The step in which it was last queued.
-    pub(crate) queued_at: u64,
 }
 
 impl SequenceGroup {
@@ -119,8 +115,6 @@ impl SequenceGroup {
             ticket: None,
             beyond_share: false,
             level: params.priority,
-            waited: 0,
-            queued_at: 0,
             params,
         }
     }
@@ -174,9 +168,10 @@ impl SequenceGroup {
         self.tables_mut().for_each(|table| *table = BlockTable::new(pool));
     }
 
-    /// Whether each sequence has one pending token, so its next step is a decode step.
+    /// Whether each sequence has one pending token after others, so its next step is a decode step. A prompt of one token
+    /// is looked up first, as other prompts are.
     pub fn is_decoding(&self) -> bool {
-        self.running.iter().all(|s| s.pending() == 1)
+        self.running.iter().all(|s| s.pending() == 1 && !s.table.is_empty())
     }
 
     /// Whether all outputs are finished.

@@ -112,6 +112,72 @@ fn nothing_is_preempted_in_vain() {
     assert!(engine.stats().preemptions <= 1, "{urgent} takes the blocks once they suffice");
 }
 
+/// Starts two requests that stay and two that are less urgent, then an urgent one with a prompt of `len` tokens. Whatever
+/// its step preempts is for the urgent one to start at once.
+fn preempt_only_to_start(num_blocks: usize, ours: usize, theirs: usize, len: usize) -> usize {
+    let mut engine = urgent_engine(num_blocks, 9, 0);
+    let shared = prompt(1, ours);
+    for _ in 0..2 {
+        engine.add(shared.clone(), SamplingParams { priority: -1, ..greedy(30) }).unwrap();
+        step(&mut engine);
+    }
+    for len in [theirs, theirs + 1] {
+        add(&mut engine, 1, len, 30);
+    }
+    step(&mut engine);
+    let before = engine.stats().preemptions;
+    let urgent = add(&mut engine, 0, len, 4);
+    step(&mut engine);
+    let preempted = engine.stats().preemptions - before;
+    assert!(preempted == 0 || running(&engine).contains(&urgent), "{num_blocks} {ours} {theirs} {len}");
+    while engine.has_work() {
+        step(&mut engine);
+    }
+    preempted
+}
+
+#[test]
+fn running_requests_are_preempted_only_if_that_makes_room() {
+    let mut preempted = BTreeMap::new();
+    for len in 1..70 {
+        // In 20 blocks no page is spare, and in 220 two are.
+        for (num_blocks, ours, theirs) in [(20, 20, 10), (20, 3, 20), (220, 400, 210)] {
+            let len = if num_blocks == 20 { len } else { 5 * len };
+            *preempted.entry(num_blocks).or_insert(0) += preempt_only_to_start(num_blocks, ours, theirs, len);
+        }
+    }
+    assert!(preempted.values().all(|count| *count > 9), "{preempted:?}");
+}
+
+#[test]
+fn blocks_that_running_requests_share_count_once() {
+    let mut engine = urgent_engine(20, 9, 0);
+    let shared = prompt(1, 32);
+    for _ in 0..2 {
+        engine.add(shared.clone(), SamplingParams { priority: -1, ..greedy(9) }).unwrap();
+        step(&mut engine);
+    }
+    let low = add(&mut engine, 1, 24, 9);
+    step(&mut engine);
+    assert!(running(&engine).contains(&low));
+    let urgent = add(&mut engine, 0, 20, 4);
+    step(&mut engine);
+    assert_eq!((running(&engine).contains(&low), running(&engine).contains(&urgent)), (false, true));
+}
+
+#[test]
+fn an_urgent_prompt_is_computed_before_the_rest_of_a_less_urgent_one() {
+    let policy = SchedulingPolicy::Priority;
+    let scheduler = SchedulerOptions { max_batch_tokens: 8, policy, ..scheduler_options() };
+    let mut engine = engine(EngineConfig { scheduler, ..config(1000, 4) });
+    let low = add(&mut engine, 1, 200, 1);
+    step(&mut engine);
+    let urgent = add(&mut engine, 0, 15, 2);
+    let done: Vec<_> = (0..3).map(|_| step(&mut engine).contains_key(&urgent)).collect();
+    assert_eq!(done, [false, false, true]);
+    assert!(running(&engine).contains(&low) && engine.stats().preemptions == 0);
+}
+
 #[test]
 fn requests_of_one_priority_do_not_preempt_each_other_because_they_wait() {
     for (first, second) in [(0, 0), (3, 3), (-1, 2)] {
@@ -131,10 +197,12 @@ fn requests_of_one_priority_do_not_preempt_each_other_because_they_wait() {
 fn end_in_flood(ageing: usize) -> Option<usize> {
     let mut engine = urgent_engine(1000, 1, ageing);
     let low = add(&mut engine, 3, 6, 5);
-    (0..300).find(|_| {
+    let end = (0..300).find(|_| {
         add(&mut engine, 0, 5, 2);
         step(&mut engine).contains_key(&low)
-    })
+    });
+    assert_eq!(engine.stats().preemptions, 0, "once admitted, it keeps its level");
+    end
 }
 
 #[test]
@@ -145,6 +213,26 @@ fn a_less_urgent_request_ends_in_a_flood_of_urgent_ones() {
         let end = end_in_flood(ageing).unwrap();
         assert!((3 * ageing..=6 * ageing + 20).contains(&end), "{ageing}: {end}");
     }
+}
+
+/// A backlog of less urgent requests has its turns, but does not overtake urgent ones as a whole.
+#[test]
+fn a_backlog_ages_as_one() {
+    let mut engine = urgent_engine(1000, 1, 10);
+    let low: Vec<_> = (0..50).map(|i| add(&mut engine, 1, 6 + i, 2)).collect();
+    let (mut urgent, mut done) = (Vec::new(), Vec::new());
+    for _ in 0..200 {
+        urgent.push(add(&mut engine, 0, 5, 1));
+        done.extend(step(&mut engine).into_keys());
+    }
+    let ended: Vec<_> = low.iter().filter(|id| done.contains(id)).collect();
+    // Each turn takes ten steps of waiting and two of running.
+    assert!((14..=20).contains(&ended.len()), "{}", ended.len());
+    assert!(
+        ended.into_iter().eq(&low[..done.iter().filter(|id| low.contains(id)).count()]),
+        "first come, first served"
+    );
+    assert!(done.iter().filter(|id| urgent.contains(id)).count() >= 160);
 }
 
 #[test]
@@ -224,42 +312,47 @@ proptest! {
     fn without_different_priorities_requests_are_served_as_first_come_first_served(
         requests in prop::collection::vec(request(), 1..12),
         setup in setup(),
+        (priority, ageing) in (-1..2i64, 0..4usize),
     ) {
-        let requests: Vec<_> = requests.into_iter().map(|r| Request { priority: 0, ..r }).collect();
-        let with = |priorities| steps(&requests, &Setup { priorities, ..setup.clone() });
-        prop_assert_eq!(with(Some(0)), with(None));
+        let with = |priorities, priority| {
+            let requests: Vec<_> = requests.iter().map(|r| Request { priority, ..r.clone() }).collect();
+            steps(&requests, &Setup { priorities, ..setup.clone() })
+        };
+        prop_assert_eq!(with(Some(ageing), priority), with(None, 0));
     }
 }
+
+/// More steps than a request runs: it needs six, or more if it is preempted.
+const SERVICE: usize = 24;
 
 proptest! {
     #![proptest_config(schedules::cases(100))]
 
-    /// However many requests come later, one that has come waits only for those that came before, and for those that
-    /// came before it had gained all levels.
+    /// However many requests come later, one that has come waits only for those that came before, and for a turn of its
+    /// priority and of each request of its priority that came before.
     #[test]
     fn no_request_waits_for_ever(
         arrivals in prop::collection::vec(prop::collection::vec((0..5i64, 1..20usize, 1..6usize), 0..3), 60),
         (rows, num_blocks, ageing) in (1..5usize, 8..30usize, 1..6usize),
     ) {
         let mut engine = urgent_engine(num_blocks, rows, ageing);
-        let mut left: VecDeque<(RequestId, usize)> = VecDeque::new();
-        let mut came = Vec::new();
+        let mut left: VecDeque<(RequestId, i64, usize)> = VecDeque::new();
+        let (mut came, mut before) = (0, [0; 5]);
         for at in 0.. {
             for &(priority, len, max_tokens) in &arrivals[at % arrivals.len()] {
                 let id = add(&mut engine, priority, len, max_tokens);
                 if at < 15 {
-                    left.push_back((id, at));
+                    came += 1;
+                    before[priority as usize] += 1;
+                    left.push_back((id, priority, at + before[priority as usize] * 5 * ageing + came * SERVICE));
                 }
             }
-            came.push(engine.scheduler().num_waiting());
             let done = step(&mut engine);
-            left.retain(|(id, _)| !done.contains_key(id));
+            left.retain(|(id, ..)| !done.contains_key(id));
             if left.is_empty() && at >= 15 {
                 break;
             }
-            // Two requests a step come at most, and each takes at most six steps, unless it is preempted.
-            let before = |came: usize| 2 * (came + 5 * ageing + 1);
-            let late = left.iter().find(|(_, came)| at > came + 4 * 6 * before(*came));
+            let late = left.iter().find(|(.., latest)| at > *latest);
             prop_assert!(late.is_none(), "{:?} is not done in step {}", late, at);
         }
     }

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use super::SequenceGroup;
+use super::{OwnerId, SequenceGroup};
 use crate::embedding::PooledStates;
 use crate::kv::{BlockPool, Counts, blocks_for};
 use crate::sequence::Sequence;
@@ -18,10 +18,24 @@ pub type Rank = (u64, u64, usize);
 /// The order of groups of all priorities: first by level, then by rank.
 pub type Order = (i64, Rank);
 
+/// Identifies a line of requests: those of one owner and one priority, which are served first come, first served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LineId {
+    /// The owner of the requests.
+    pub owner: OwnerId,
+    /// Their priority.
+    pub priority: i64,
+}
+
 impl SequenceGroup {
     /// The group's rank. No two groups in progress have the same.
     pub fn rank(&self) -> Rank {
         (self.ticket.unwrap_or(u64::MAX), self.id, self.outputs.start)
+    }
+
+    /// The line in which the group waits when it does.
+    pub fn line(&self) -> LineId {
+        LineId { owner: self.owner, priority: self.params.priority }
     }
 
     /// Its place among groups of all priorities, with the level that it had when it was last admitted.
@@ -95,8 +109,6 @@ impl SequenceGroup {
             ticket,
             beyond_share: false,
             level: self.level,
-            waited: self.waited,
-            queued_at: self.queued_at,
         }
     }
 

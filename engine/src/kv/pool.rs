@@ -149,7 +149,12 @@ impl BlockPool {
 
     /// Whether an empty pool holds the given numbers of blocks.
     pub fn holds(&self, counts: &Counts) -> bool {
-        capacity::pages_for(self.groups(), counts) <= self.num_pages()
+        self.holds_beside(counts, 0)
+    }
+
+    /// Whether an empty pool holds the given numbers of blocks, so that `spare_pages` pages are left.
+    pub fn holds_beside(&self, counts: &Counts, spare_pages: usize) -> bool {
+        capacity::pages_for(self.groups(), counts) + spare_pages <= self.num_pages()
     }
 
     /// The size of the given blocks, in the units of [`PoolUsage`].

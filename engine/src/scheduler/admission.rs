@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::growth::Budget;
 use super::share::Shares;
 use super::{Scheduler, Step};
-use crate::group::{OwnerId, SequenceGroup};
+use crate::group::{LineId, SequenceGroup};
 use crate::kv::{Counts, OutOfBlocks, blocks_needed, distinct_blocks, relocate};
 
 impl Scheduler {
@@ -25,7 +25,7 @@ impl Scheduler {
         self.offload(step);
         let mut shares = self.shares();
         // Computed once: an owner stops being a newcomer only when one of its groups is admitted.
-        let mut others: Vec<_> = self.queue.owners().filter(|owner| !self.is_newcomer(*owner, &shares)).collect();
+        let mut others: Vec<_> = self.queue.lines().filter(|owner| !self.is_newcomer(*owner, &shares)).collect();
         while budget.tokens > 0
             && budget.rows > 0
             && let Some(owner) = self.turn(&shares, &others)
@@ -49,6 +49,7 @@ impl Scheduler {
                 step.admitted.extend(group.is_first_part().then_some(group.id));
             }
             budget.rows -= group.width();
+            self.lift_earlier(&group);
             self.swap_in(&mut group, step);
             // A preempted group may come back after later groups were admitted.
             self.is_disturbed |= self.running.last().is_some_and(|last| last.order() > group.order());
@@ -69,13 +70,13 @@ impl Scheduler {
     /// The owner whose turn it is, among the owners of the most urgent level. Newcomers come in order. After each
     /// newcomer, one waiting owner of `others` that has less than its share gets a turn: the one with the fewest rows. If
     /// no newcomer waits, such an owner gets a turn even if it has its share.
-    fn turn(&self, shares: &Shares, others: &[OwnerId]) -> Option<OwnerId> {
+    fn turn(&self, shares: &Shares, others: &[LineId]) -> Option<LineId> {
         let newcomer = self.newcomers(shares).next();
-        let level = |owner: &OwnerId| self.queue.level(*owner);
+        let level = |owner: &LineId| self.queue.level(*owner);
         let first = newcomer.iter().chain(others).filter_map(level).min()?;
-        let is_first = |owner: &OwnerId| level(owner) == Some(first);
+        let is_first = |owner: &LineId| level(owner) == Some(first);
         let newcomer = newcomer.filter(is_first);
-        let key = |owner: OwnerId| {
+        let key = |owner: LineId| {
             let head = self.queue.head(owner)?;
             Some((shares.outputs_left(head) == 0, shares.rows(owner), head.rank(), owner))
         };
@@ -87,20 +88,20 @@ impl Scheduler {
     }
 
     /// The newcomers among the waiting owners, in order.
-    pub(super) fn newcomers(&self, shares: &Shares) -> impl Iterator<Item = OwnerId> {
-        self.queue.owners().filter(|owner| self.is_newcomer(*owner, shares))
+    pub(super) fn newcomers(&self, shares: &Shares) -> impl Iterator<Item = LineId> {
+        self.queue.lines().filter(|owner| self.is_newcomer(*owner, shares))
     }
 
     /// Whether a waiting owner is a newcomer. It has no running group, and its first group was preempted or none of its
     /// groups was admitted since it began to wait.
-    fn is_newcomer(&self, owner: OwnerId, shares: &Shares) -> bool {
+    pub(super) fn is_newcomer(&self, owner: LineId, shares: &Shares) -> bool {
         let is_new = self.queue.head(owner).is_some_and(SequenceGroup::is_new);
         !(shares.is_running(owner) || is_new && self.queue.was_served(owner))
     }
 
     /// Whether the first group of an owner can run now. The group is divided if it is more than the owner may have
     /// while others wait, or if it would not fit even alone.
-    fn fit_head(&mut self, owner: OwnerId, shares: &Shares, budget: &Budget, step: &Step) -> bool {
+    fn fit_head(&mut self, owner: LineId, shares: &Shares, budget: &Budget, step: &Step) -> bool {
         if let Some(head) = self.queue.head(owner)
             && self.queue.is_contended(owner)
             && head.can_split()
@@ -127,7 +128,7 @@ impl Scheduler {
         moves && head.width() <= budget.rows && self.fits(head, budget.tokens)
     }
 
-    fn split_head(&mut self, owner: OwnerId, keep: usize) {
+    fn split_head(&mut self, owner: LineId, keep: usize) {
         if let Some(id) = self.queue.split_head(owner, keep, &self.pool) {
             self.parts.divided(id);
         }

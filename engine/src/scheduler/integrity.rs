@@ -10,7 +10,8 @@ impl Scheduler {
     /// Checks that queues and pools agree:
     /// - Every block is free, in use or pinned.
     /// - Running groups use blocks of the cache, and waiting groups use at most blocks of the swap space.
-    /// - Each owner's running groups come before its preempted ones, and these before its new ones.
+    /// - Each owner's running groups of a priority come before its preempted ones, and these before its new ones.
+    /// - Of the admitted groups of a priority, an earlier one is at least as urgent.
     /// - No part of a request is lost.
     ///
     /// # Errors
@@ -43,15 +44,29 @@ impl Scheduler {
         }
         let mut latest = HashMap::new();
         for group in &self.running {
-            let latest = latest.entry(group.owner).or_insert_with(|| group.order());
+            let latest = latest.entry(group.line()).or_insert_with(|| group.order());
             *latest = group.order().max(*latest);
         }
-        if self.queue.iter().any(|group| !group.is_new() && latest.get(&group.owner) > Some(&group.order())) {
+        if self.queue.iter().any(|group| !group.is_new() && latest.get(&group.line()) > Some(&group.order())) {
             return Err("a preempted group waits although it comes before a running group of its owner".into());
         }
+        self.check_levels()?;
         if all().flat_map(|g| &g.running).any(|s| s.table.len() > s.tokens.len()) {
             return Err("a sequence has slots for more tokens than it has".into());
         }
         Ok(())
+    }
+
+    fn check_levels(&self) -> Result<(), String> {
+        let admitted = self.running.iter().chain(self.queue.iter()).filter(|group| !group.is_new());
+        let mut ranked: Vec<_> = admitted.map(|group| (group.params.priority, group.rank(), group.level)).collect();
+        ranked.sort_unstable();
+        if ranked.iter().any(|(priority, _, level)| level > priority) {
+            return Err("a group has a level above its priority".into());
+        }
+        match ranked.is_sorted_by(|one, other| one.0 < other.0 || one.2 <= other.2) {
+            true => Ok(()),
+            false => Err("a group is less urgent than a later one of its priority".into()),
+        }
     }
 }

@@ -14,10 +14,11 @@
 //! any other group is preempted.
 //!
 //! With [`SchedulingPolicy::Priority`], all of this holds among groups of one level, and a lower level comes first: it is
-//! visited, admitted and kept first. A group's level is its request's priority, less one for each
-//! [`priority_ageing`](SchedulerOptions::priority_ageing) steps that it waited. A waiting group takes the blocks and rows
-//! of running groups whose level is above its priority. Its own waiting does not count for that, so groups of equal
-//! priority within their shares never preempt each other only because they wait.
+//! visited, admitted and kept first. A group's level is its request's priority. A priority whose groups wait for more
+//! urgent ones gains a level in each [`priority_ageing`](SchedulerOptions::priority_ageing) steps, until one of its
+//! groups is admitted. That group keeps the level, and the groups of its priority that were admitted before get it too.
+//! So groups of one priority are served as if there were no others. A waiting group takes the blocks, rows and tokens of
+//! running groups whose level is above its priority. What it gained by waiting does not count for that.
 //!
 //! No request starves:
 //! - Within one owner, running groups were admitted before preempted ones, and these before new ones. The group that
@@ -30,9 +31,10 @@
 //!   runs alone.
 //! - So every admitted group finishes. A new group waits at most for the admitted ones, for owners without a running
 //!   group that came before it, and for one turn of another owner between each two of them.
-//! - With priorities, let p be the most urgent priority that requests have. The level of a group that was not finished
-//!   sinks while it waits, until it is at most p. Then no later request comes before it or takes its blocks, so it waits
-//!   only for those that came before. Without ageing, less urgent requests can starve.
+//! - With priorities, the level of a waiting priority sinks until it is the lowest. Then its first group is the first of
+//!   all waiting groups, and keeps that level when it runs. Each such turn takes at most as many steps as the level
+//!   needs to sink, and those of the groups that are more urgent then. So a group waits for a bounded time for each group
+//!   of its own priority that came before it. Without ageing, less urgent requests can starve.
 
 mod admission;
 mod ending;
@@ -62,6 +64,7 @@ use self::parts::Parts;
 use self::prefix::Lookup;
 pub use self::prefix::Prefixes;
 use self::queue::WaitingQueue;
+use self::urgency::Promise;
 use crate::group::{RequestId, SequenceGroup};
 use crate::kv::{
     BlockPool, Counts, Place, PoolUsage, Prefix, SharedLog, Space, SwapTier, blocks_needed, distinct_blocks,
@@ -128,13 +131,10 @@ impl Scheduler {
         }
     }
 
-    /// Queues a group. Groups of one owner with different priorities count as groups of different owners.
+    /// Queues a group.
     pub fn add(&mut self, mut group: SequenceGroup) {
         if self.options.max_request_share >= 1.0 {
             group.owner = 0;
-        }
-        if group.params.priority != 0 {
-            group.owner = splitmix::mix(group.owner ^ splitmix::mix(group.params.priority as u64));
         }
         self.queue.insert(group);
     }
@@ -144,7 +144,7 @@ impl Scheduler {
         &self.running
     }
 
-    /// The waiting groups, owner by owner: swapped out, to be recomputed, or new. A divided request may have several,
+    /// The waiting groups, line by line: swapped out, to be recomputed, or new. A divided request may have several,
     /// and may have running groups too.
     pub fn waiting(&self) -> impl Iterator<Item = &SequenceGroup> {
         self.queue.iter()
@@ -275,15 +275,15 @@ impl Scheduler {
 
     fn plan(&mut self, hold_new: bool, step: &mut Step) {
         let hold_new = hold_new && !self.running.is_empty();
-        self.queue.tick();
+        self.queue.tick(self.running.iter().map(|group| group.params.priority).min());
         self.lengthen();
         self.slide();
-        self.arrange(hold_new, step);
+        let promise = self.arrange(hold_new, step);
         self.all_sampled = false;
         let seqs = self.running.iter().map(SequenceGroup::width).sum();
         let rows = self.options.max_num_seqs.saturating_sub(seqs);
         let undecoded = self.undecoded();
-        let mut budget = Budget { tokens: self.options.max_batch_tokens, rows, undecoded };
+        let mut budget = Budget { tokens: self.options.max_batch_tokens, rows, undecoded, promise };
         let mut is_short = false;
         let mut at = 0;
         while at < self.running.len() {
@@ -303,6 +303,7 @@ impl Scheduler {
             }
         }
         if !is_short {
+            budget.promise = Promise::default();
             self.admit(hold_new, &mut budget, step);
         }
         self.all_sampled = step.sampled.len() == self.running.len();
@@ -316,8 +317,9 @@ impl Scheduler {
         }
         // Reserve budget for the later groups that decode.
         let decoding = self.running[at + 1..].iter().filter(|g| g.is_decoding());
-        let claimed = decoding.map(|g| g.running.len()).sum();
+        let claimed: usize = decoding.map(|g| g.running.len()).sum();
         let group = &self.running[at];
+        let claimed = claimed + budget.promise.above(group.level);
         let left = Budget { tokens: budget.tokens.saturating_sub(claimed), ..*budget };
         let plan = |lookup| plan_within(group, left, &self.prefixes, &self.pool, lookup);
         let is_alone = self.running.len() == 1 && self.pool.groups().len() > 1;

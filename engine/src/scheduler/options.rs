@@ -25,8 +25,8 @@ pub struct SchedulerOptions {
     pub max_request_share: f64,
     /// The order in which requests are served.
     pub policy: SchedulingPolicy,
-    /// With [`SchedulingPolicy::Priority`], the steps after which a waiting request gains one level of urgency. With 0 it
-    /// gains none, so it may wait for ever.
+    /// With [`SchedulingPolicy::Priority`], the steps after which a priority gains one level of urgency if its requests wait
+    /// for more urgent ones. With 0 it gains none, so they may wait for ever.
     pub priority_ageing: usize,
     /// The lowest, most urgent priority that a request may have. `None` allows all.
     pub min_priority: Option<i64>,

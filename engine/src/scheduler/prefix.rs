@@ -115,6 +115,12 @@ impl Prefixes {
         self.blocks_beyond(group, hit.as_ref()).plus(taken)
     }
 
+    /// As [`Self::blocks_to_restore`], without the blocks that a lookup found, which are also returned.
+    pub fn blocks_beside_hit(&self, group: &SequenceGroup) -> (Counts, Option<PrefixHit>) {
+        let hit = self.find_first(group);
+        (self.blocks_beyond(group, hit.as_ref()), hit)
+    }
+
     fn find_first(&self, group: &SequenceGroup) -> Option<PrefixHit> {
         (!group.running.is_empty()).then(|| self.find_for(group, 0, Lookup::All))
     }
@@ -169,12 +175,16 @@ pub struct Start {
 impl Start {
     /// Finds the blocks that sequence `at` of a group, which has none, can share. They belong to an earlier sequence of
     /// the group, as before a preemption, or come from the prefix index. Returns `None` while the blocks it is to share
-    /// are not computed yet.
+    /// are not computed yet. A beam shares an earlier beam's blocks even if the index has more, since that could be other
+    /// blocks with the same contents, and all beams must fit together.
     pub fn find(group: &SequenceGroup, at: usize, prefixes: &Prefixes, lookup: Lookup) -> Option<Self> {
         let (seqs, tokens) = (&group.running, group.lookup_tokens(at));
         let (hit, looked_up) = (prefixes.find_for(group, at, lookup), tokens.len());
         match longest_common(seqs, at, &prefixes.pool) {
-            Some((earlier, shared)) if shared > hit.tokens() && seqs[earlier].table.has_window_of(shared) => {
+            Some((earlier, shared))
+                if (shared > hit.tokens() || group.params.beam.is_some())
+                    && seqs[earlier].table.has_window_of(shared) =>
+            {
                 let table = &seqs[earlier].table;
                 (table.len() >= shared).then(|| Start { hit: table.fork_prefix(shared).into(), looked_up, hits: 0 })
             }

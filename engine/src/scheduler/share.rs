@@ -1,4 +1,5 @@
-//! Fair shares: how many rows and blocks each owner uses, and how much of that is beyond its share.
+//! Fair shares: how many rows and blocks each owner uses, and how much of that is beyond its share. Groups of one owner
+//! with different priorities count as groups of different owners.
 //!
 //! A share is a fraction of the rows and of the blocks. All owners that have a running group and want more split one
 //! share between them, so the rest is left to owners without one, however many others there are. Shares matter only
@@ -8,8 +9,9 @@
 use std::collections::HashMap;
 
 use super::queue::WaitingQueue;
+use super::urgency::Promise;
 use super::{Scheduler, Step};
-use crate::group::{OwnerId, SequenceGroup};
+use crate::group::{LineId, SequenceGroup};
 use crate::kv::{Counts, blocks_for};
 use crate::sequence::Sequence;
 
@@ -48,7 +50,7 @@ pub struct Wanted {
 /// The resources that each owner uses, and the share it may use.
 #[derive(Debug)]
 pub struct Shares {
-    used: HashMap<OwnerId, Resources>,
+    used: HashMap<LineId, Resources>,
     share: Resources,
 }
 
@@ -56,9 +58,9 @@ impl Shares {
     /// Adds up the usage of the running groups. An owner's share is the fraction `part` of `all`, split if several
     /// owners want more than they have.
     pub fn new(running: &[SequenceGroup], queue: &WaitingQueue, all: Resources, part: f64) -> Self {
-        let mut used: HashMap<OwnerId, Resources> = HashMap::new();
+        let mut used: HashMap<LineId, Resources> = HashMap::new();
         for group in running {
-            used.entry(group.owner).or_default().add(Resources::by(group));
+            used.entry(group.line()).or_default().add(Resources::by(group));
         }
         let growing = used.keys().filter(|owner| queue.has(**owner)).count().max(1);
         let share = |all: usize| ((all as f64 * part) as usize / growing).max(1);
@@ -66,12 +68,12 @@ impl Shares {
     }
 
     /// Whether `owner` has a running group.
-    pub fn is_running(&self, owner: OwnerId) -> bool {
+    pub fn is_running(&self, owner: LineId) -> bool {
         self.used.contains_key(&owner)
     }
 
     /// The rows that `owner` uses.
-    pub fn rows(&self, owner: OwnerId) -> usize {
+    pub fn rows(&self, owner: LineId) -> usize {
         self.used.get(&owner).map_or(0, |used| used.rows)
     }
 
@@ -84,7 +86,7 @@ impl Shares {
     /// and all of a group that cannot be divided.
     pub fn outputs_left(&self, group: &SequenceGroup) -> usize {
         let mut left = self.share;
-        if let Some(used) = self.used.get(&group.owner) {
+        if let Some(used) = self.used.get(&group.line()) {
             left.take(*used);
             return group.outputs_within(left.rows, left.blocks);
         }
@@ -94,7 +96,7 @@ impl Shares {
 
     /// Adds a group that starts to run.
     pub fn add(&mut self, group: &SequenceGroup) {
-        self.used.entry(group.owner).or_default().add(Resources::by(group));
+        self.used.entry(group.line()).or_default().add(Resources::by(group));
     }
 }
 
@@ -111,22 +113,23 @@ impl Scheduler {
     }
 
     /// Orders the running groups for a step. Groups come by level, and then by first admission. If others may need their
-    /// resources, groups beyond their owner's share come last within their level. The last group is preempted first. If owners without a
-    /// running group find no room, groups beyond a share are preempted at once.
-    pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) {
+    /// resources, groups beyond their owner's share come last within their level. The last group is preempted first. If
+    /// owners without a running group find no room, groups beyond a share are preempted at once. Returns the tokens that
+    /// are promised to urgent groups.
+    pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) -> Promise {
         if self.is_disturbed {
             self.running.sort_by_key(SequenceGroup::order);
             self.is_disturbed = false;
         }
         self.rejoin();
-        self.make_way(hold_new, step);
+        let promise = self.make_way(hold_new, step);
         let is_tight = self.is_tight();
         if (self.queue.is_empty() && !is_tight) || !self.is_contended() {
-            return;
+            return promise;
         }
         let shares = self.shares();
         if !shares.is_anyone_beyond() {
-            return;
+            return promise;
         }
         let (wanted, level) = self.wanted_by_newcomers(hold_new, &shares);
         let is_room = self.has_room(wanted);
@@ -136,11 +139,11 @@ impl Scheduler {
         if !is_room {
             self.make_room(wanted, level, step);
         }
+        promise
     }
 
     /// The resources for owners without a running group that can start in this step: all that each owner's first group
-    /// needs, but at most a share. Only newcomers of the most urgent level count. Also returns
-    /// that level.
+    /// needs, but at most a share. Only newcomers of the most urgent level count. Also returns that level.
     fn wanted_by_newcomers(&self, hold_new: bool, shares: &Shares) -> (Wanted, i64) {
         let (mut wanted, mut tokens) = (Wanted::default(), 0);
         let level = self.newcomers(shares).next().and_then(|owner| self.queue.level(owner));
@@ -159,8 +162,8 @@ impl Scheduler {
 
     /// Whether several owners compete.
     fn is_contended(&self) -> bool {
-        let Some(one) = self.running.first().map(|group| group.owner) else { return false };
-        self.queue.owners().chain(self.running.iter().map(|group| group.owner)).any(|owner| owner != one)
+        let Some(one) = self.running.first().map(SequenceGroup::line) else { return false };
+        self.queue.lines().chain(self.running.iter().map(SequenceGroup::line)).any(|owner| owner != one)
     }
 
     /// Whether blocks might run out in this step.
@@ -195,7 +198,8 @@ impl Scheduler {
         while !self.parts.is_empty() && at < self.running.len() {
             let (one, other) = (&self.running[at - 1], &self.running[at]);
             let decodes = |group: &SequenceGroup| group.first_token.is_some() && group.is_decoding();
-            if (one.id, one.ticket) == (other.id, other.ticket) && decodes(one) && decodes(other) {
+            let is_next = (one.id, one.ticket) == (other.id, other.ticket) && one.rank() < other.rank();
+            if is_next && decodes(one) && decodes(other) {
                 let other = self.running.remove(at);
                 self.parts.joined(other.id);
                 self.running[at - 1].join(other);
@@ -207,12 +211,12 @@ impl Scheduler {
 
     /// Marks the groups that are beyond their owner's `share` and sorts them last in their level.
     fn find_beyond(&mut self, share: Resources) {
-        let mut left: HashMap<OwnerId, Resources> = HashMap::new();
+        let mut left: HashMap<LineId, Resources> = HashMap::new();
         let mut at = 0;
         while at < self.running.len() {
             let group = &mut self.running[at];
-            let is_first = !left.contains_key(&group.owner);
-            let left = left.entry(group.owner).or_insert(share);
+            let is_first = !left.contains_key(&group.line());
+            let left = left.entry(group.line()).or_insert(share);
             let keep = group.outputs_within(left.rows, left.blocks).max(usize::from(is_first));
             // A just forked group shares a block that its outputs are about to copy. One step must not both copy it and
             // give it up.
