@@ -11,7 +11,7 @@ use crate::tensor::HostTensor;
 pub(super) fn digest(base: &str, products: &BTreeMap<String, LowRank>) -> AdapterDigest {
     let mut hasher = Sha256::new();
     // Lengths come before contents, so different contents never give the same bytes.
-    let mut text = |hasher: &mut Sha256, text: &str| {
+    let text = |hasher: &mut Sha256, text: &str| {
         hasher.update((text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
     };
