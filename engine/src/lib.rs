@@ -54,6 +54,7 @@ mod stats;
 pub mod tools;
 mod warmup;
 
+pub use adapter::{AdapterHandle, AdapterRegistry};
 pub use checkpoint::load::ModelFiles;
 pub use checkpoint::tensor::{DType, KvDtype};
 pub use checkpoint::{Error, Result};

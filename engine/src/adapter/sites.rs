@@ -29,7 +29,9 @@ impl Sites {
         let shapes: BTreeMap<&str, [usize; 2]> = self.0.iter().map(|site| (&*site.name, site.shape)).collect();
         for (name, LowRank { a, b, .. }) in &adapter.products {
             let Some(shape) = shapes.get(name.as_str()) else {
-                return Err(format!("it changes {name}, which the model does not have or which adapters cannot change"));
+                return Err(format!(
+                    "it changes {name}, which the model does not have or which adapters cannot change"
+                ));
             };
             let given = [b.shape()[0], a.shape()[1]];
             if given != *shape {
@@ -47,7 +49,10 @@ impl Sites {
     /// # Errors
     /// See [`Origin::part`].
     pub fn parts(&self, adapter: &Adapter) -> Result<Vec<Option<LowRank>>> {
-        self.0.iter().map(|site| adapter.products.get(&*site.name).map(|product| site.part(product)).transpose()).collect()
+        self.0
+            .iter()
+            .map(|site| adapter.products.get(&*site.name).map(|product| site.part(product)).transpose())
+            .collect()
     }
 
     /// Bytes of [`Self::parts`].

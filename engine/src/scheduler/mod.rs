@@ -19,6 +19,10 @@
 //! of running groups whose level is above its priority. Its own waiting does not count for that, so groups of equal
 //! priority within their shares never preempt each other only because they wait.
 //!
+//! A running group's adapter stays loaded, and a step has at most [`max_loras`](SchedulerOptions::max_loras) of them. A group
+//! whose adapter is one too many, or finds no memory, waits like a group that finds no blocks. It is not passed over
+//! either, so running groups end and give up their adapters.
+//!
 //! No request starves:
 //! - Within one owner, running groups were admitted before preempted ones, and these before new ones. The group that
 //!   was admitted last is preempted first, and the one that was admitted first comes back first.
@@ -34,6 +38,7 @@
 //!   sinks while it waits, until it is at most p. Then no later request comes before it or takes its blocks, so it waits
 //!   only for those that came before. Without ageing, less urgent requests can starve.
 
+mod adapters;
 mod admission;
 mod ending;
 mod growth;
@@ -270,6 +275,7 @@ impl Scheduler {
         self.plan(hold_new, &mut step);
         self.offload(&mut step);
         self.settle();
+        self.drop_evicted(&mut step);
         step
     }
 

@@ -22,22 +22,25 @@ impl Scheduler {
             }
             let priority = head.params.priority;
             wanted.rows += if self.queue.is_contended(owner) { shares.outputs_left(head) } else { head.width() };
-            wanted.blocks = wanted.blocks.plus(self.blocks_to_admit(head));
+            wanted.add_memory_of(head, self);
             tokens += head.running.iter().map(Sequence::pending).sum::<usize>();
-            while !self.has_room(wanted)
+            while !self.has_room(&wanted)
                 && self.running.last().is_some_and(|last| last.level > priority)
-                && self.may_fit_above(wanted, priority)
+                && self.may_fit_above(&wanted, priority)
             {
-                self.give_up_last(wanted, step);
+                self.give_up_last(&wanted, step);
             }
         }
     }
 
     /// Whether the wanted resources may be free once all running groups with a level above `priority` are preempted.
-    fn may_fit_above(&self, wanted: Wanted, priority: i64) -> bool {
+    fn may_fit_above(&self, wanted: &Wanted, priority: i64) -> bool {
         let staying = self.running.iter().filter(|group| group.level <= priority);
         let mut taken = Resources::default();
         staying.for_each(|group| taken.add(Resources::by(group)));
-        taken.rows + wanted.rows <= self.rows() && taken.blocks + self.pool.units(&wanted.blocks) <= self.capacity()
+        let blocks = taken.blocks + self.pool.units(&wanted.blocks) + self.pool.units_of_pages(wanted.pages);
+        taken.rows + wanted.rows <= self.rows()
+            && blocks <= self.capacity()
+            && self.have_adapters_left(wanted.adapters.iter().copied(), priority)
     }
 }

@@ -221,9 +221,11 @@ impl<B: Backend> Loader<'_, B> {
             Some(HostTensor::from_f32(vec![outputs], own))
         };
         let ours = matrices.into_iter().enumerate().skip(ours.start).take(ours.len());
-        Ok(Box::new(ours.map(move |(e, matrix)| {
-            HostLinear::fixed(if transposed { matrix.transposed() } else { matrix }, bias(e))
-        })))
+        Ok(Box::new(
+            ours.map(move |(e, matrix)| {
+                HostLinear::fixed(if transposed { matrix.transposed() } else { matrix }, bias(e))
+            }),
+        ))
     }
 }
 
