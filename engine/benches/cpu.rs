@@ -80,7 +80,7 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let backend = expect_ok(CpuBackend::new(Some(1)));
     let width = HEADS * HEAD_DIM;
     let layout = KvLayout::uniform(1, HEADS, HEAD_DIM, BLOCK_SIZE, dtype);
-    let host = || HostLinear { weight: HostTensor::from_f32(vec![width, width], noise(width * width)), bias: None };
+    let host = || HostLinear::fixed(HostTensor::from_f32(vec![width, width], noise(width * width)), None);
     let qkv = expect_ok(backend.qkv_weight(HostQkv { query: host(), key: Some(host()), value: Some(host()) }));
     let project = |rows: usize| backend.qkv(&input(&backend, rows, width), &qkv);
     let (queries, cache, step) = decode_step(&backend, layout, project);

@@ -1,5 +1,6 @@
 //! The input of a step: the new tokens of all its sequences, flattened.
 
+use crate::adapter::AdapterChange;
 use crate::kv::BlockMoves;
 
 /// The tokens of one step, flattened over all scheduled sequences. `T` is the number of new tokens in the step.
@@ -20,6 +21,10 @@ pub struct Batch {
     pub hidden_rows: Vec<u32>,
     /// Blocks to move before anything is computed.
     pub moves: BlockMoves,
+    /// Changes to the device's adapters, to make in order before anything is computed.
+    pub adapter_changes: Vec<AdapterChange>,
+    /// The slot of each sequence's adapter. Empty if no sequence has one.
+    pub adapter_slots: Vec<Option<u32>>,
 }
 
 /// Where a group of layers reads and writes. Blocks have the ids of [`KvLayout::id_step`](crate::kv::KvLayout::id_step).

@@ -11,7 +11,7 @@ use std::time::Instant;
 pub use self::parts::{LineId, Order, Rank};
 use crate::constraint::{Matcher, Reading};
 use crate::embedding::PooledStates;
-use crate::kv::{BlockPool, BlockTable};
+use crate::kv::{AdapterLease, BlockPool, BlockTable};
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence, TokenLogprob};
 
@@ -60,6 +60,8 @@ pub struct SequenceGroup {
     pub(crate) pooled: PooledStates,
     /// The number of prompt tokens that were a prefix hit when the group first started. `None` before it starts.
     pub cached_tokens: Option<usize>,
+    /// The lease of its adapter while it runs.
+    pub(crate) lease: Option<AdapterLease>,
     /// The outputs to fork from the prompt: all of the request's, unless it is divided.
     outputs: Range<usize>,
     /// Most tokens an output may have.
@@ -105,6 +107,7 @@ impl SequenceGroup {
             prompt_logprobs: params.prompt_logprobs.map(|_| vec![None]),
             pooled: PooledStates::default(),
             cached_tokens: None,
+            lease: None,
             outputs: 0..params.best_of,
             max_output: max_output.min(params.max_tokens),
             ends: [if params.ignore_eos { &[] } else { eos }, &params.stop_token_ids].concat(),

@@ -27,6 +27,7 @@
 //! The same program is `examples/src/generate.rs`. To read the code, start with `engine.rs`, whose step is schedule, run,
 //! postprocess. Continue with `scheduler`, `kv` and `backend`.
 
+mod adapter;
 mod backend;
 mod batch;
 mod completion;
@@ -53,6 +54,7 @@ mod stats;
 pub mod tools;
 mod warmup;
 
+pub use adapter::{AdapterHandle, AdapterRegistry};
 pub use checkpoint::load::ModelFiles;
 pub use checkpoint::tensor::{DType, KvDtype};
 pub use checkpoint::{Error, Result};

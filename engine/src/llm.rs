@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::adapter::{AdapterRegistry, BaseModel};
 use crate::completion::{Completion, Continuation, Event, Prompt, StopReason};
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::constraint::{Constraint, Grammar, GrammarCompiler};
@@ -41,6 +42,7 @@ pub struct Llm {
     defaults: GenerationConfig,
     layout: KvLayout,
     device: DeviceInfo,
+    adapters: AdapterRegistry,
     requests: BTreeMap<RequestId, Request>,
 }
 
@@ -105,9 +107,18 @@ impl Llm {
             eos: defaults.eos_token_ids_or(&config),
             scheduler: options.scheduler,
         };
+        let adapters = AdapterRegistry::new(BaseModel {
+            name: files.name().to_owned(),
+            config: config.clone(),
+            sites: runner.sites(),
+            workers: options.tensor_parallel_size,
+            page_bytes: layout.page_bytes(),
+            num_pages: num_blocks,
+            max_rank: options.max_lora_rank,
+        });
         let engine = Engine::new(engine_config, runner);
         let grammars = GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &engine.config().eos);
-        Ok(Llm { engine, tokenizer, grammars, config, defaults, layout, device, requests: BTreeMap::new() })
+        Ok(Llm { engine, tokenizer, grammars, config, defaults, layout, device, adapters, requests: BTreeMap::new() })
     }
 
     /// Queues a request with an owner of its own.
@@ -269,6 +280,11 @@ impl Llm {
     /// The engine, for inspecting its state.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// The adapters that requests can use with [`SamplingParams::adapter`]. Clones of the registry share them.
+    pub fn adapters(&self) -> &AdapterRegistry {
+        &self.adapters
     }
 
     /// The shape of the KV cache.

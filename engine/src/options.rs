@@ -115,6 +115,8 @@ pub struct Options {
     /// Whether decode steps are computed before any request. A GPU then records them as CUDA graphs, and later records
     /// only steps with drafts. The CPU computes one step, which reads all weights.
     pub warmup: bool,
+    /// The highest rank that adapters may have.
+    pub max_lora_rank: usize,
     /// Scheduling options.
     pub scheduler: SchedulerOptions,
     /// CPU threads. `None` means one per core.
@@ -144,6 +146,7 @@ impl Default for Options {
             cuda_graphs: true,
             dependent_launches: true,
             warmup: false,
+            max_lora_rank: 64,
             scheduler: SchedulerOptions::default(),
             threads: None,
             round_activations: false,
@@ -170,6 +173,7 @@ impl Options {
         let check = |ok: bool, why: &str| if ok { Ok(()) } else { Err(Error::Option(why.into())) };
         check((1..=MAX_BLOCK_SIZE).contains(&self.block_size), "block-size must be between 1 and 1024")?;
         check(self.scheduler.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
+        check(self.scheduler.max_loras >= 1, "max-loras must be at least 1")?;
         check(self.scheduler.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
         let workers = 1..=MAX_WORKERS;
         check(workers.contains(&self.tensor_parallel_size), "tensor-parallel-size must be between 1 and 64")?;

@@ -10,6 +10,8 @@ macro_rules! parts {
 }
 
 parts! {
+    /// Adapters.
+    adapter,
     /// The trait that a device implements, and its implementations.
     backend,
     /// The input of a step.

@@ -9,11 +9,12 @@ mod schedules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use engine::tools::adapter::AdapterHandle;
 use engine::tools::engine::{Engine, EngineConfig};
 use engine::tools::group::{OwnerId, RequestId};
 use engine::tools::kv::{CacheChanges, Place, Prefix, PrefixId, Space};
 use follower::Follower;
-use oracle::{Kept, Memory, Oracle, config, contiguous, marked};
+use oracle::{Kept, Memory, Oracle, config, contiguous, mark, marked};
 use proptest::prelude::*;
 use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, constrained_request, cut_short, setup};
 
@@ -43,7 +44,8 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
     let waiting = scheduler.waiting().map(|g| (g, true));
     for (group, swapped) in scheduler.running().iter().map(|g| (g, false)).chain(waiting) {
         for seq in &group.running {
-            let tokens = marked(&seq.tokens[..seq.table.len()], seq.table.is_long());
+            let adapter = group.params.adapter.as_ref().map(AdapterHandle::digest);
+            let tokens = marked(&seq.tokens[..seq.table.len()], mark(seq.table.is_long(), adapter));
             let kept = contiguous(&tokens, &engine.config().groups);
             for (lane, kept) in kept.into_iter().enumerate().filter(|_| !seq.table.is_empty()) {
                 if engine.config().groups[lane].is_state() {
@@ -96,7 +98,9 @@ impl RegisteredTexts {
                     true => vec![kept.last().copied(); config.block_size],
                     false => kept[kept.len() - config.block_size..].iter().copied().map(Some).collect(),
                 };
-                let kept = contiguous(&tokens, &config.groups).into_iter().enumerate().map(last).collect();
+                let mark = mark(false, prefix.adapter().map(|adapter| &adapter.digest));
+                let kept =
+                    contiguous(&marked(&tokens, mark), &config.groups).into_iter().enumerate().map(last).collect();
                 self.kept.insert(id, kept);
                 self.tokens.insert(id, tokens);
             }

@@ -20,7 +20,9 @@ use engine::tools::kv::CacheGroup;
 use heads::{Failure, Point, engine};
 use oracle::config;
 use proptest::prelude::*;
-use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, constrained_request, cut_short, setup};
+use schedules::{
+    Answer, OWNERS, Request, Setup, alone, answer, arrive, constrained_request, cut_short, setup, without_adapters,
+};
 
 /// The time after which a case counts as a deadlock. Cases take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -145,6 +147,8 @@ proptest! {
         setup in setup(),
         of in prop_oneof![Just(1usize), Just(2), Just(4)],
     ) {
+        // The workers' model has no adapters.
+        let requests = without_adapters(requests);
         watched(move || {
             let outputs = serve(&requests, &setup, of, Vec::new())?;
             check(&requests, &setup.groups, outputs)
@@ -158,6 +162,8 @@ proptest! {
         of in prop_oneof![Just(1usize), Just(2), Just(4)],
         failures in prop::collection::vec(failure(), 1..4),
     ) {
+        // The workers' model has no adapters.
+        let requests = without_adapters(requests);
         watched(move || {
             let outputs = serve(&requests, &setup, of, failures)?;
             check(&requests, &setup.groups, outputs)

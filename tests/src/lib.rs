@@ -1,5 +1,6 @@
 //! Shared code of the integration tests: the golden models and their outputs in Hugging Face transformers.
 
+pub mod adapters;
 pub mod constrained;
 pub mod families;
 pub mod models;

@@ -41,6 +41,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// An adapter's file is damaged, does not fit the model, or asks for something that this engine does not implement.
+    #[error("cannot use the adapter {}: {reason}", path.display())]
+    Adapter {
+        /// The adapter's directory or file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The tokenizer files are missing or damaged, or a text cannot be encoded.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
@@ -105,6 +113,11 @@ impl Error {
     /// Creates an [`Error::Io`] about `path`.
     pub fn io(path: impl AsRef<Path>, source: std::io::Error) -> Self {
         Error::Io { path: path.as_ref().to_path_buf(), source }
+    }
+
+    /// Creates an [`Error::Adapter`] about `path`.
+    pub fn adapter(path: impl AsRef<Path>, reason: impl Into<String>) -> Self {
+        Error::Adapter { path: path.as_ref().to_path_buf(), reason: reason.into() }
     }
 
     /// Creates an [`Error::Weights`] about `path`.

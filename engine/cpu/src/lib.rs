@@ -15,6 +15,7 @@ mod experts;
 mod kv;
 mod latent;
 mod linear;
+mod low_rank;
 mod math;
 mod matmul;
 pub mod pages;
@@ -48,6 +49,7 @@ pub use attention::{Attention, Span};
 pub use experts::{CpuExpert, CpuExperts, GatedUnit, StoredProjection};
 pub use kv::{rounded, write_kv};
 pub use latent::CpuLatent;
+pub use low_rank::CpuLowRank;
 pub use projection::CpuProjection;
 pub use recurrent::{CpuRecurrent, NO_BLOCK, States};
 pub use routing::{Router, gaps::router_gaps};
@@ -333,7 +335,11 @@ impl Cpu {
 
     /// Returns `act(gate(x)) * up(x)`.
     pub fn gated(&self, x: &CpuTensor, [gate, up]: &[CpuProjection; 2], act: Activation) -> CpuTensor {
-        let (mut gate, up) = (self.apply(gate, x), self.apply(up, x));
+        self.multiply_gated(self.apply(gate, x), &self.apply(up, x), act)
+    }
+
+    /// Returns `act(gate) * up`.
+    pub fn multiply_gated(&self, mut gate: CpuTensor, up: &CpuTensor, act: Activation) -> CpuTensor {
         let (cols, up) = (gate.cols(), up.as_slice());
         self.each_row(
             gate.as_mut_slice(),
@@ -345,6 +351,17 @@ impl Cpu {
             },
         );
         gate
+    }
+
+    /// Replaces each element by its activation.
+    pub fn activate(&self, x: &mut CpuTensor, act: Activation) {
+        let cols = x.cols();
+        self.each_row(
+            x.as_mut_slice(),
+            cols,
+            #[inline(always)]
+            |_, row| math::activate(row, act),
+        );
     }
 
     /// Normalises each row to mean 0 and variance 1, then applies `weight` and `bias` where given. `eps` is added to

@@ -8,12 +8,15 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 
+use crate::adapter::{Origin, Site};
 use crate::batch::Batch;
 pub use crate::config::{Activation, Clamp, Latent, Recurrent, Routing, SharedExpert};
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kv::KvLayout;
+use crate::load::adapter::LowRank;
 use crate::parallel::Shard;
 use crate::sampling::{SampleRow, Sampled};
 use crate::tensor::HostTensor;
@@ -55,24 +58,48 @@ pub struct HostLinear {
     pub weight: HostTensor,
     /// `[N]`
     pub bias: Option<HostTensor>,
+    /// The projection of the model's files that this is a part of. `None` if adapters cannot change it.
+    pub origin: Option<Origin>,
 }
 
 impl HostLinear {
+    /// A projection that adapters cannot change.
+    pub fn fixed(weight: HostTensor, bias: Option<HostTensor>) -> Self {
+        HostLinear { weight, bias, origin: None }
+    }
+
     /// Returns the part that computes some of the outputs: rows of the weight, and their biases.
     pub fn outputs(self, range: Range<usize>) -> Self {
-        HostLinear { weight: self.weight.into_rows(range.clone()), bias: self.bias.map(|bias| bias.into_rows(range)) }
+        HostLinear {
+            weight: self.weight.into_rows(range.clone()),
+            bias: self.bias.map(|bias| bias.into_rows(range.clone())),
+            origin: self.origin.map(|origin| origin.gathered(range)),
+        }
     }
 
     /// Copies the part that computes some of the outputs. Used to split fused projections.
     pub fn part(&self, range: Range<usize>) -> Self {
-        HostLinear { weight: self.weight.rows(range.clone()), bias: self.bias.as_ref().map(|bias| bias.rows(range)) }
+        HostLinear {
+            weight: self.weight.rows(range.clone()),
+            bias: self.bias.as_ref().map(|bias| bias.rows(range.clone())),
+            origin: self.origin.as_ref().map(|origin| origin.gathered(range)),
+        }
     }
 
     /// Copies the rows of some of the outputs, in the given order.
     pub fn gathered(&self, rows: impl IntoIterator<Item = usize>) -> Self {
         let rows: Vec<usize> = rows.into_iter().collect();
-        let bias = self.bias.as_ref().map(|bias| bias.gathered(rows.iter().copied()));
-        HostLinear { weight: self.weight.gathered(rows.iter().copied()), bias }
+        let all = || rows.iter().copied();
+        HostLinear {
+            weight: self.weight.gathered(all()),
+            bias: self.bias.as_ref().map(|bias| bias.gathered(all())),
+            origin: self.origin.as_ref().map(|origin| origin.gathered(all())),
+        }
+    }
+
+    /// Returns a copy with reordered outputs. Output `i` of the result is output `order(i)`.
+    pub fn reordered(&self, order: impl Fn(usize) -> usize) -> Self {
+        self.gathered((0..self.weight.shape()[0]).map(order))
     }
 
     /// Returns the part that uses some of the inputs: columns of the weight. The first part has the bias, so that it is
@@ -82,7 +109,8 @@ impl HostLinear {
     /// See [`HostTensor::into_cols`].
     pub fn inputs(self, range: Range<usize>) -> Result<Self> {
         let bias = self.bias.filter(|_| range.start == 0);
-        Ok(HostLinear { weight: self.weight.into_cols(range)?, bias })
+        let origin = self.origin.map(|origin| origin.inputs(&range));
+        Ok(HostLinear { weight: self.weight.into_cols(range)?, bias, origin })
     }
 }
 
@@ -244,8 +272,13 @@ pub trait Backend: Send + 'static {
     type RecurrentWeight: Send;
     /// Queries, keys and values of the new tokens.
     type Qkv: Send;
+    /// The products that an adapter adds to projections.
+    type Adapter: Send + Sync;
     /// A [`Batch`] on the device.
     type Inputs;
+
+    /// Whether the device can compute with adapters.
+    const HAS_ADAPTERS: bool = false;
 
     /// Copies a weight to the device and keeps its element type.
     fn weight(&self, tensor: HostTensor) -> Result<Self::Weight>;
@@ -288,12 +321,25 @@ pub trait Backend: Send + 'static {
     ) -> Result<Self::LatentWeight>;
     /// Copies the weights of a layer that keeps a state to the device.
     fn recurrent_weight(&self, weights: HostRecurrent) -> Result<Self::RecurrentWeight>;
+    /// Copies an adapter's products to the device, one for each site of the model. `None` if the adapter leaves a site as it
+    /// is.
+    ///
+    /// # Errors
+    /// If the device has no memory for them, or cannot compute with adapters.
+    fn adapter(&self, products: Vec<Option<LowRank>>) -> Result<Self::Adapter> {
+        let _ = products;
+        Err(Error::Unsupported("adapters need --device cpu for now".into()))
+    }
     /// Allocates a pool of `num_blocks` blocks, and space for `swap_blocks` more in host memory. With several groups
     /// of layers, these are numbers of pages.
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self::KvCache>;
 
     /// Copies a step's inputs to the device: its tokens, and how to sample the rows of its logits.
     fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> Self::Inputs;
+    /// Sets the adapter of each sequence of a step. Only called if a sequence has one.
+    fn adapt(&self, inputs: &mut Self::Inputs, spans: &[Option<Arc<Self::Adapter>>]) {
+        let _ = (inputs, spans);
+    }
     /// Performs the step's swaps and copies of blocks.
     fn move_blocks(&self, cache: &mut Self::KvCache, inputs: &Self::Inputs);
     /// Computes a step. `compute` may only call operations of this trait, and must call the same ones whenever the
@@ -386,6 +432,47 @@ pub trait Backend: Send + 'static {
     }
     /// Returns `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
+    /// Whether an adapter of the step changes one of these sites. If so, the operations below follow on the projection.
+    /// Otherwise a step computes exactly the same operations as without adapters.
+    fn is_adapted(&self, sites: &[Option<Site>], inputs: &Self::Inputs) -> bool {
+        let _ = (sites, inputs);
+        false
+    }
+    /// Adds to `y`, the result of a projection of `x`, the products of each token's adapter for the projection. Does not
+    /// change the rows of other tokens.
+    fn add_adapted(&self, y: &mut Self::Tensor, x: &Self::Tensor, site: Option<Site>, inputs: &Self::Inputs) {
+        let _ = (y, x, site, inputs);
+        unreachable!("the device has no adapters");
+    }
+    /// Like [`Backend::add_adapted`], for the projections to query, key and value.
+    fn add_adapted_qkv(&self, qkv: &mut Self::Qkv, x: &Self::Tensor, sites: [Option<Site>; 3], inputs: &Self::Inputs) {
+        let _ = (qkv, x, sites, inputs);
+        unreachable!("the device has no adapters");
+    }
+    /// Like [`Backend::linear`], with the products of each token's adapter for the projection.
+    fn linear_adapted(
+        &self,
+        x: &Self::Tensor,
+        (weight, bias): (&Self::Weight, Option<&Self::Weight>),
+        act: Option<Activation>,
+        site: Option<Site>,
+        inputs: &Self::Inputs,
+    ) -> Self::Tensor {
+        let _ = (x, weight, bias, act, site, inputs);
+        unreachable!("the device has no adapters");
+    }
+    /// Like [`Backend::gated`], with the products of each token's adapter for the gate and up projections.
+    fn gated_adapted(
+        &self,
+        x: &Self::Tensor,
+        weight: &Self::GatedWeight,
+        act: Activation,
+        sites: [Option<Site>; 2],
+        inputs: &Self::Inputs,
+    ) -> Self::Tensor {
+        let _ = (x, weight, act, sites, inputs);
+        unreachable!("the device has no adapters");
+    }
     /// Returns `x weight^T + bias` in f32, also if activations have another type. Small errors in the logits of experts can change
     /// the choice of experts, and errors in the decays of states add up.
     fn linear_f32(&self, x: &Self::Tensor, weight: &Self::Weight, bias: Option<&Self::Weight>) -> Self::Tensor {

@@ -3,14 +3,15 @@
 use std::ops::Range;
 
 use crate::batch::{Batch, Span};
-use crate::kv::{NO_BLOCK, blocks_for};
+use crate::kv::{AdapterLease, NO_BLOCK, blocks_for};
 use crate::sampling::SampleRow;
 use crate::scheduler::{Scheduler, Step};
 use crate::sequence::Sequence;
 
 /// Returns the step's tokens in the backend's form, and the sampling parameters of each row of logits.
 pub(crate) fn batch<'a>(scheduler: &'a Scheduler, step: &Step, groups: usize) -> (Batch, Vec<SampleRow<'a>>) {
-    let mut batch = Batch { moves: step.moves.clone(), ..Batch::new(groups) };
+    let (moves, adapter_changes) = (step.moves.clone(), step.adapters.clone());
+    let mut batch = Batch { moves, adapter_changes, ..Batch::new(groups) };
     let mut rows = Vec::new();
     for (at, chunks, is_sampled) in step.groups() {
         let first = batch.spans.len();
@@ -18,6 +19,7 @@ pub(crate) fn batch<'a>(scheduler: &'a Scheduler, step: &Step, groups: usize) ->
         for chunk in chunks {
             let seq = &group.running[chunk.seq];
             push_span(&mut batch, seq, chunk.range.clone());
+            batch.adapter_slots.push(group.lease.as_ref().map(AdapterLease::slot));
             let row = |p: usize| (batch.tokens.len() - (chunk.range.end - p)) as u32;
             let wanted = chunk.wanted.clone().map(row);
             if group.params.pooling.is_some() {
@@ -36,6 +38,9 @@ pub(crate) fn batch<'a>(scheduler: &'a Scheduler, step: &Step, groups: usize) ->
                 rows.push(row);
             }
         }
+    }
+    if batch.adapter_slots.iter().all(Option::is_none) {
+        batch.adapter_slots.clear();
     }
     (batch, rows)
 }

@@ -1,6 +1,7 @@
 //! Checks whether a request may run, and whether it fits when it runs alone.
 
 use super::{Engine, EngineConfig};
+use crate::adapter::AdapterHandle;
 use crate::embedding::Pooling;
 use crate::error::{Error, Result};
 use crate::kv::{Counts, blocks_for, capacity};
@@ -48,6 +49,15 @@ impl Engine {
                 prompt.len()
             ));
         }
+        if let Some(adapter) = params.adapter.as_ref().filter(|adapter| !self.holds(Counts::default(), Some(adapter))) {
+            let why = format!(
+                "the adapter {} takes {} pages of the KV cache's memory, which has {}",
+                adapter.name(),
+                adapter.pages(),
+                self.pool.num_pages()
+            );
+            return Err(Error::request("adapter", why));
+        }
         if !self.fits_alone(len, prompt, params) {
             return refuse(format!("the prompt has {} tokens, but the KV cache holds {}", prompt.len(), self.room()));
         }
@@ -61,7 +71,7 @@ impl Engine {
             return format!("{} in all ({capacity} blocks of {size})", capacity * size);
         }
         let (pinned, most) = (self.scheduler.pinned(), self.config.max_len);
-        let fits = |len| self.pool.holds(&pinned.plus(self.pool.blocks_at_once(len, 1)));
+        let fits = |len| self.pool.holds(&pinned.plus(self.pool.blocks_at_once(len, 1)), 0);
         format!("at most {} of one sequence", capacity::longest(most, fits))
     }
 
@@ -83,7 +93,7 @@ impl Engine {
         let shared = if self.pool.has_states() { pinned } else { prompt.len() / block_size };
         let needed = shared + beam.width * (longest - shared) - pinned;
         let blocks = |group: usize| if self.config.groups[group].is_state() { 2 * beam.width } else { needed };
-        if !self.holds(Counts::by(self.config.groups.len(), blocks)) {
+        if !self.holds(Counts::by(self.config.groups.len(), blocks), params.adapter.as_ref()) {
             let there = match self.config.groups.len() {
                 1 => self.scheduler.capacity().to_string(),
                 _ => "fewer".into(),
@@ -99,9 +109,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the cache holds the given numbers of blocks, besides those that are pinned.
-    fn holds(&self, counts: Counts) -> bool {
-        self.pool.holds(&self.scheduler.pinned().plus(counts))
+    /// Whether the cache holds the given numbers of blocks and an adapter, besides the blocks that are pinned.
+    fn holds(&self, counts: Counts, adapter: Option<&AdapterHandle>) -> bool {
+        self.pool.holds(&self.scheduler.pinned().plus(counts), adapter.map_or(0, AdapterHandle::pages))
     }
 
     /// Whether `tokens` tokens of a sequence that begins with `prompt` fit when it has the cache to itself. Beams keep all
@@ -110,11 +120,12 @@ impl Engine {
         let all = blocks_for(tokens, self.config.block_size);
         let own = all - self.pinned_blocks(tokens, prompt, params).min(all);
         let at_once = self.pool.blocks_at_once(tokens, 1);
-        self.holds(Counts::by(self.config.groups.len(), |group| match params.beam {
+        let counts = Counts::by(self.config.groups.len(), |group| match params.beam {
             _ if self.config.groups[group].is_state() => at_once.of(group),
             Some(_) => own,
             None => own.min(at_once.of(group)),
-        }))
+        });
+        self.holds(counts, params.adapter.as_ref())
     }
 
     /// The number of full blocks that a sequence of `tokens` tokens, which begins with `prompt`, shares with a pinned
@@ -125,8 +136,8 @@ impl Engine {
         }
         // Requests that want a result for every token compute them all, so they share nothing.
         let computes_all = params.prompt_logprobs.is_some() || params.pooling == Some(Pooling::Mean);
-        // Pinned prefixes have no salt.
-        if computes_all || params.cache_salt.is_some() {
+        // Pinned prefixes have neither salt nor adapter.
+        if computes_all || params.cache_salt.is_some() || params.adapter.is_some() {
             0
         } else {
             self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size

@@ -99,6 +99,7 @@ impl SequenceGroup {
             prompt_logprobs: None,
             pooled: PooledStates::default(),
             cached_tokens: None,
+            lease: if ticket.is_some() { self.lease.clone() } else { None },
             outputs,
             max_output: self.max_output,
             ends: self.ends.clone(),

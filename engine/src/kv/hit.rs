@@ -46,7 +46,7 @@ impl From<BlockTable> for PrefixHit {
 
 /// A table of the registered blocks of `pool` that hold the longest prefix of `tokens`, see [`PrefixHit::find`].
 pub fn prefix_hit(pool: &BlockPool, tokens: &[u32], whole: bool) -> BlockTable {
-    let root = Root { is_long: pool.is_long(tokens.len()), salt: None };
+    let root = Root { is_long: pool.is_long(tokens.len()), ..Root::default() };
     PrefixHit::find(pool, None, tokens, root, whole).into_table()
 }
 

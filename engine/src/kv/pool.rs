@@ -4,12 +4,15 @@ mod allocation;
 mod blocks;
 mod group;
 mod integrity;
+mod lease;
 mod pages;
+mod residents;
 mod states;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(super) use self::blocks::{Blocks, EvictedBlock};
+pub use self::lease::AdapterLease;
 pub(super) use self::pages::Value;
 use super::capacity;
 use super::counts::Counts;
@@ -147,14 +150,9 @@ impl BlockPool {
         }
     }
 
-    /// Whether an empty pool holds the given numbers of blocks.
-    pub fn holds(&self, counts: &Counts) -> bool {
-        self.holds_beside(counts, 0)
-    }
-
-    /// Whether an empty pool holds the given numbers of blocks, so that `spare_pages` pages are left.
-    pub fn holds_beside(&self, counts: &Counts, spare_pages: usize) -> bool {
-        capacity::pages_for(self.groups(), counts) + spare_pages <= self.num_pages()
+    /// Whether an empty pool holds the given numbers of blocks besides `other_pages` pages.
+    pub fn holds(&self, counts: &Counts, other_pages: usize) -> bool {
+        capacity::pages_for(self.groups(), counts) + other_pages <= self.num_pages()
     }
 
     /// The size of the given blocks, in the units of [`PoolUsage`].
@@ -168,7 +166,12 @@ impl BlockPool {
 
     /// The size of the pool, in the units of [`PoolUsage`].
     pub fn num_units(&self) -> usize {
-        self.num_pages() * self.blocks().page_units
+        self.units_of_pages(self.num_pages())
+    }
+
+    /// The size of some pages, in the units of [`PoolUsage`].
+    pub fn units_of_pages(&self, pages: usize) -> usize {
+        pages * self.blocks().page_units
     }
 
     /// The registered blocks of a group, in ascending order, each with the prefix whose last tokens it holds.
@@ -176,7 +179,7 @@ impl BlockPool {
         self.blocks().registered.all(group).map(|(block, prefix)| (block, prefix.clone())).collect()
     }
 
-    /// The reference count of each page: the highest of its blocks.
+    /// The reference count of each page: the highest of its blocks, or the leases of its adapter.
     pub fn page_references(&self) -> Vec<u32> {
         let blocks = self.blocks();
         let mut refs = vec![0; self.num_pages()];
@@ -185,12 +188,18 @@ impl BlockPool {
                 refs[page] = blocks.iter().map(|block| block.refs).max().unwrap_or(0).max(refs[page]);
             }
         }
+        for (page, refs) in refs.iter_mut().enumerate() {
+            *refs = blocks.residents.leases_of_page(page as u32).unwrap_or(*refs);
+        }
         refs
     }
 
     /// Pages without references that have cached blocks, in ascending order.
     pub fn cached_pages(&self) -> Vec<u32> {
-        self.blocks().pages.cached()
+        let blocks = self.blocks();
+        let mut cached = blocks.pages.cached();
+        cached.retain(|page| blocks.residents.leases_of_page(*page).is_none());
+        cached
     }
 
     /// How much of the pool is in use.

@@ -6,7 +6,7 @@
 //! and predecessor. Some models encode positions differently in long sequences. There, the first block of a long sequence
 //! has a predecessor of its own. A request may also have a salt, which belongs to the first block: sequences share blocks
 //! only if they have the same salt, or none. A hash of tokens, predecessor and salt finds a candidate, and comparing all
-//! three confirms it.
+//! three confirms it. A request's adapter changes the contents of all its blocks, so it belongs to the text of each.
 //!
 //! [`PrefixId::hash`] is for other processes, such as a router. It is the same everywhere, and the index never relies
 //! on it.
@@ -17,6 +17,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use fnv::FnvHasher;
+
+use crate::load::adapter::AdapterDigest;
 
 /// Identifies a sequence of tokens that ends with a full block. Equal ids always mean equal tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,7 +38,7 @@ impl PrefixId {
     /// block's hash and the block's own tokens, and is the same in every process.
     ///
     /// If a model encodes positions differently in long sequences, their hashes start from a state of their own. So do the
-    /// hashes of sequences with a salt.
+    /// hashes of sequences with a salt or an adapter.
     pub fn hash(self) -> u64 {
         self.hash
     }
@@ -52,7 +54,30 @@ pub struct Prefix {
     tokens: Box<[u32]>,
     /// The sequence's salt, if the prefix has only one block.
     salt: Option<Arc<str>>,
+    /// The adapter of the sequences that share the prefix.
+    adapter: Option<Arc<AdapterTag>>,
     hash: u64,
+}
+
+/// An adapter as the prefix index knows it. Tags are equal if the adapters have the same contents, whatever their names.
+#[derive(Debug, Eq)]
+pub struct AdapterTag {
+    /// Identifies the contents.
+    pub digest: AdapterDigest,
+    /// The name that the adapter was loaded under.
+    pub name: Arc<str>,
+}
+
+impl PartialEq for AdapterTag {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Hash for AdapterTag {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
+    }
 }
 
 impl Prefix {
@@ -71,6 +96,11 @@ impl Prefix {
         self.salt.as_ref()
     }
 
+    /// The adapter of the sequences that share the prefix. Its name is that of the first of them.
+    pub fn adapter(&self) -> Option<&Arc<AdapterTag>> {
+        self.adapter.as_ref()
+    }
+
     /// The tokens of the last block.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -84,14 +114,17 @@ pub struct Root {
     pub is_long: bool,
     /// Their salt.
     pub salt: Option<Arc<str>>,
+    /// Their adapter.
+    pub adapter: Option<Arc<AdapterTag>>,
 }
 
 impl Root {
     /// The text of a block that holds `tokens`, preceded by the tokens of `parent`, or by none if it is the first.
     pub(super) fn text<'a>(&'a self, parent: Option<PrefixId>, tokens: &'a [u32]) -> Text<'a> {
+        let adapter = self.adapter.as_ref();
         match parent {
-            Some(parent) => Text::new(Some(parent), tokens),
-            None => Text::first(self.is_long.then_some(PrefixId::LONG), self.salt.as_ref(), tokens),
+            Some(parent) => Text::with(Some(parent), None, adapter, tokens),
+            None => Text::with(self.is_long.then_some(PrefixId::LONG), self.salt.as_ref(), adapter, tokens),
         }
     }
 }
@@ -102,25 +135,37 @@ pub struct Text<'a> {
     parent: Option<PrefixId>,
     tokens: &'a [u32],
     salt: Option<&'a Arc<str>>,
+    adapter: Option<&'a Arc<AdapterTag>>,
     hash: u64,
 }
 
 impl<'a> Text<'a> {
     /// The text of a block that holds `tokens`, preceded by the tokens of `parent`.
+    #[cfg(test)]
     pub fn new(parent: Option<PrefixId>, tokens: &'a [u32]) -> Self {
         Self::first(parent, None, tokens)
     }
 
     /// As [`Text::new`], for the first block of a sequence, which may have a salt.
+    #[cfg(test)]
     pub fn first(parent: Option<PrefixId>, salt: Option<&'a Arc<str>>, tokens: &'a [u32]) -> Self {
-        Text { parent, tokens, salt, hash: chained_hash(parent, salt, tokens) }
+        Self::with(parent, salt, None, tokens)
+    }
+
+    fn with(
+        parent: Option<PrefixId>,
+        salt: Option<&'a Arc<str>>,
+        adapter: Option<&'a Arc<AdapterTag>>,
+        tokens: &'a [u32],
+    ) -> Self {
+        Text { parent, tokens, salt, adapter, hash: chained_hash(parent, salt, adapter, tokens) }
     }
 }
 
 impl<'a> From<&'a Prefix> for Text<'a> {
     fn from(prefix: &'a Prefix) -> Self {
-        let Prefix { parent, tokens, salt, hash, .. } = prefix;
-        Text { parent: *parent, tokens, salt: salt.as_ref(), hash: *hash }
+        let Prefix { parent, tokens, salt, adapter, hash, .. } = prefix;
+        Text { parent: *parent, tokens, salt: salt.as_ref(), adapter: adapter.as_ref(), hash: *hash }
     }
 }
 
@@ -148,8 +193,9 @@ impl PrefixIndex {
     pub fn find(&self, group: usize, text: &Text<'_>) -> Option<u32> {
         let block = *self.groups[group].by_hash.get(&text.hash)?;
         let prefix = self.prefix(group, block)?;
-        let is_same =
-            (prefix.parent, prefix.salt.as_ref()) == (text.parent, text.salt) && *prefix.tokens == *text.tokens;
+        let is_same = prefix.parent == text.parent
+            && (prefix.salt.as_ref(), prefix.adapter.as_ref()) == (text.salt, text.adapter)
+            && *prefix.tokens == *text.tokens;
         is_same.then_some(block)
     }
 
@@ -165,10 +211,10 @@ impl PrefixIndex {
 
     /// Creates the prefix that ends with `text`, with an id that no other prefix of this index has.
     pub fn create(&mut self, text: &Text<'_>) -> Arc<Prefix> {
-        let Text { parent, tokens, salt, hash } = *text;
-        let id = PrefixId { number: self.next_id, hash: stable_hash(parent, salt, tokens) };
+        let Text { parent, tokens, salt, adapter, hash } = *text;
+        let id = PrefixId { number: self.next_id, hash: stable_hash(parent, salt, adapter, tokens) };
         self.next_id += 1;
-        Arc::new(Prefix { id, parent, tokens: tokens.into(), salt: salt.cloned(), hash })
+        Arc::new(Prefix { id, parent, tokens: tokens.into(), salt: salt.cloned(), adapter: adapter.cloned(), hash })
     }
 
     /// Registers an unregistered block under a prefix. Returns false, and leaves the block unregistered, if another block
@@ -204,19 +250,34 @@ impl PrefixIndex {
     }
 }
 
-fn chained_hash(parent: Option<PrefixId>, salt: Option<&Arc<str>>, tokens: &[u32]) -> u64 {
+fn chained_hash(
+    parent: Option<PrefixId>,
+    salt: Option<&Arc<str>>,
+    adapter: Option<&Arc<AdapterTag>>,
+    tokens: &[u32],
+) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (parent, salt, tokens).hash(&mut hasher);
+    (parent, salt, adapter, tokens).hash(&mut hasher);
     hasher.finish()
 }
 
 /// See [`PrefixId::hash`].
-fn stable_hash(parent: Option<PrefixId>, salt: Option<&Arc<str>>, tokens: &[u32]) -> u64 {
+fn stable_hash(
+    parent: Option<PrefixId>,
+    salt: Option<&Arc<str>>,
+    adapter: Option<&Arc<AdapterTag>>,
+    tokens: &[u32],
+) -> u64 {
     // FNV-1a is incremental: the parent's hash is the state to continue from.
     let mut hasher = parent.map_or_else(FnvHasher::default, |parent| FnvHasher::with_key(parent.hash));
     if let Some(salt) = salt {
         hasher.write(salt.as_bytes());
         // Otherwise a salt whose bytes are those of tokens would have the hash of these tokens.
+        hasher = FnvHasher::with_key(splitmix::mix(hasher.finish()));
+    }
+    // The hashes of later blocks follow from that of the first.
+    if let Some(adapter) = adapter.filter(|_| parent.is_none_or(|parent| parent == PrefixId::LONG)) {
+        hasher.write(&adapter.digest.0);
         hasher = FnvHasher::with_key(splitmix::mix(hasher.finish()));
     }
     tokens.iter().for_each(|token| hasher.write(&token.to_le_bytes()));
@@ -268,12 +329,38 @@ mod tests {
         assert_eq!([None, Some(&one), Some(&other)].map(|salt| index.find(0, &text(salt))), [Some(0), Some(1), None]);
         assert_eq!(index.find(0, &Text::from(&*salted)), Some(1));
         assert_eq!((plain.salt(), salted.salt()), (None, Some(&one)));
-        assert_eq!(plain.id().hash(), stable_hash(None, None, &[1, 2]));
-        let hashes = [None, Some(&one), Some(&other)].map(|salt| stable_hash(None, salt, &[1, 2]));
+        assert_eq!(plain.id().hash(), stable_hash(None, None, None, &[1, 2]));
+        let hashes = [None, Some(&one), Some(&other)].map(|salt| stable_hash(None, salt, None, &[1, 2]));
         assert!(hashes[0] != hashes[1] && hashes[1] != hashes[2] && hashes[0] != hashes[2]);
         // A salt with the bytes of a token is not that token.
         let token: Arc<str> = "\u{7}\0\0\0".into();
-        assert_ne!(stable_hash(None, Some(&token), &[1, 2]), stable_hash(None, None, &[7, 1, 2]));
+        assert_ne!(stable_hash(None, Some(&token), None, &[1, 2]), stable_hash(None, None, None, &[7, 1, 2]));
+    }
+
+    #[test]
+    fn a_block_is_found_only_with_the_contents_of_its_adapter() {
+        let tag =
+            |byte, name: &str| Some(Arc::new(AdapterTag { digest: AdapterDigest([byte; 32]), name: name.into() }));
+        let root = |adapter| Root { adapter, ..Root::default() };
+        let roots = [root(None), root(tag(1, "a")), root(tag(2, "a")), root(tag(1, "b"))];
+        let mut index = PrefixIndex::new([6]);
+        let mut ids = Vec::new();
+        for (block, root) in (0..).zip(&roots[..3]) {
+            let first = index.create(&root.text(None, &[1, 2]));
+            let second = index.create(&root.text(Some(first.id()), &[3, 4]));
+            assert!(index.insert(0, 2 * block, &first) && index.insert(0, 2 * block + 1, &second));
+            ids.push([first.id(), second.id()]);
+        }
+        let find = |root: &Root| index.find(0, &root.text(None, &[1, 2]));
+        assert_eq!(roots.each_ref().map(find), [Some(0), Some(2), Some(4), Some(2)], "names do not count");
+        assert_eq!(index.find(0, &roots[3].text(Some(ids[1][0]), &[3, 4])), Some(3));
+        assert_eq!(
+            ids[0].map(PrefixId::hash),
+            [0xC9C2_8939_C996_68C6, stable_hash(Some(ids[0][0]), None, None, &[3, 4])]
+        );
+        let hashes: std::collections::BTreeSet<u64> = ids.iter().flatten().copied().map(PrefixId::hash).collect();
+        assert_eq!(hashes.len(), 6);
+        assert_eq!(index.prefix(0, 3).unwrap().adapter().map(|tag| &*tag.name), Some("a"), "each block tells it");
     }
 
     #[test]
@@ -291,7 +378,7 @@ mod tests {
 
     #[test]
     fn equal_hashes_do_not_imply_equal_tokens() {
-        let text = |parent, tokens| Text { parent, tokens, salt: None, hash: 7 };
+        let text = |parent, tokens| Text { parent, tokens, salt: None, adapter: None, hash: 7 };
         let mut index = PrefixIndex::new([4]);
         let first = index.create(&text(None, &[1, 2]));
         assert!(index.insert(0, 0, &first));

@@ -12,6 +12,8 @@ pub struct PoolUsage {
     pub shared_blocks: usize,
     /// Cached blocks: no references, but still found by prefix lookups.
     pub cached_blocks: usize,
+    /// Blocks that are out of use because adapters have their pages. They count neither as used nor as cached.
+    pub adapter_blocks: usize,
     /// Slots in the used blocks.
     pub used_slots: usize,
     /// Slots in the used blocks that hold a token.

@@ -1,9 +1,12 @@
 //! GPT-2 (Radford et al., 2019): learned positions, multi-head attention and a GELU feed-forward block. Checkpoints
 //! store projections transposed, and query, key and value fused.
 
+use std::sync::Arc;
+
 use super::Model;
 use super::block::Block;
-use super::layers::{Embedding, Linear, Loader, ResidualLinear};
+use super::layers::{Embedding, Loader};
+use crate::adapter::Sites;
 use crate::backend::{Backend, HostQkv, Norm};
 use crate::config::{Gpt2Config, ModelConfig};
 use crate::error::Result;
@@ -16,11 +19,12 @@ pub struct Gpt2<B: Backend> {
     blocks: Vec<Block<B>>,
     final_norm: Norm<B::Weight>,
     output: B::Weight,
+    sites: Arc<Sites>,
 }
 
 impl<B: Backend> Gpt2<B> {
     pub fn load(backend: &B, config: &ModelConfig, gpt2: &Gpt2Config, weights: &mut Weights) -> Result<Self> {
-        let mut l = Loader { backend, weights };
+        let mut l = Loader::new(backend, weights);
         let (hidden, inner, eps) = (config.hidden, gpt2.n_inner, gpt2.layer_norm_epsilon);
         let tokens = l.embedding("wte.weight", config.vocab_size, hidden)?;
         let shard = backend.shard();
@@ -31,13 +35,15 @@ impl<B: Backend> Gpt2<B> {
             let name = |part: &str| format!("h.{i}.{part}");
             let qkv = l.conv1d(&name("attn.c_attn"), 3 * hidden, hidden)?;
             let part = |i| qkv.part(i * hidden + heads.start..i * hidden + heads.end);
+            let qkv = HostQkv { query: part(0), key: Some(part(1)), value: Some(part(2)) };
             blocks.push(Block {
                 attention_norm: l.layer_norm(&name("ln_1"), hidden, true, eps)?,
-                qkv: backend.qkv_weight(HostQkv { query: part(0), key: Some(part(1)), value: Some(part(2)) })?,
-                out: ResidualLinear::new(backend, l.conv1d(&name("attn.c_proj"), hidden, hidden)?)?,
+                qkv_sites: l.qkv_sites(&qkv),
+                qkv: backend.qkv_weight(qkv)?,
+                out: l.conv1d_residual(&name("attn.c_proj"), hidden, hidden)?,
                 ffn_norm: l.layer_norm(&name("ln_2"), hidden, true, eps)?,
-                up: Linear::new(backend, l.conv1d(&name("mlp.c_fc"), inner, hidden)?.outputs(shard.even(inner)))?,
-                down: ResidualLinear::new(backend, l.conv1d(&name("mlp.c_proj"), hidden, inner)?)?,
+                up: l.conv1d_share(&name("mlp.c_fc"), inner, hidden)?,
+                down: l.conv1d_residual(&name("mlp.c_proj"), hidden, inner)?,
                 activation: gpt2.activation,
                 scale: (config.head_dim as f32).powf(-0.5),
             });
@@ -48,11 +54,16 @@ impl<B: Backend> Gpt2<B> {
             final_norm: l.layer_norm("ln_f", hidden, true, eps)?,
             output: l.output(config.tie_word_embeddings, &tokens, config.vocab_size, hidden)?,
             tokens,
+            sites: Arc::new(l.sites),
         })
     }
 }
 
 impl<B: Backend> Model<B> for Gpt2<B> {
+    fn sites(&self) -> &Arc<Sites> {
+        &self.sites
+    }
+
     fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
         let mut x = self.tokens.apply(b, Some((&self.positions, 0)), inputs);
         for (i, block) in self.blocks.iter().enumerate() {

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::backend::{Activation, Backend, Change, HostLinear, Norm};
+use crate::adapter::{Origin, Site, Sites};
+use crate::backend::{Activation, Backend, Change, HostLinear, HostQkv, Norm};
 use crate::config::{DecoderConfig, NormKind};
 use crate::error::Result;
 use crate::load::Weights;
@@ -12,9 +13,19 @@ use crate::tensor::HostTensor;
 pub struct Loader<'a, B: Backend> {
     pub backend: &'a B,
     pub weights: &'a mut Weights,
+    /// The matrices that adapters can change.
+    pub sites: Sites,
 }
 
-impl<B: Backend> Loader<'_, B> {
+impl<'a, B: Backend> Loader<'a, B> {
+    pub fn new(backend: &'a B, weights: &'a mut Weights) -> Self {
+        Loader { backend, weights, sites: Sites::default() }
+    }
+
+    /// Lets adapters change a matrix, if it has an origin. Returns its site.
+    pub fn site(&mut self, host: &HostLinear) -> Option<Site> {
+        host.origin.clone().map(|origin| self.sites.add(origin))
+    }
     /// Takes a tensor that is not a projection. If it is quantised it is decoded, because such tensors are small.
     pub fn weight(&mut self, name: &str, shape: &[usize]) -> Result<B::Weight> {
         self.backend.weight(self.weights.take_elements(name, shape)?)
@@ -23,7 +34,20 @@ impl<B: Backend> Loader<'_, B> {
     /// Takes a projection: `name.weight [outputs, inputs]` and, if `bias` is set, `name.bias [outputs]`.
     pub fn linear(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<Linear<B>> {
         let host = self.host_linear(name, outputs, inputs, bias)?;
-        Linear::new(self.backend, host)
+        Linear::new(self, host)
+    }
+
+    /// Takes a projection without a bias that adapters cannot change.
+    pub fn fixed_linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Linear<B>> {
+        let host = self.host_linear(name, outputs, inputs, false)?;
+        Linear::new(self, HostLinear::fixed(host.weight, None))
+    }
+
+    /// The sites of the projections to query, key and value.
+    pub fn qkv_sites(&mut self, HostQkv { query, key, value }: &HostQkv) -> [Option<Site>; 3] {
+        let [query, key, value] = [Some(query), key.as_ref(), value.as_ref()].map(|part| self.site(part?));
+        // If the key's projection also gives the values, its adapter changes them too.
+        [query, key, value.or(key)]
     }
 
     /// Takes the worker's part of a projection's outputs, divided evenly.
@@ -36,7 +60,7 @@ impl<B: Backend> Loader<'_, B> {
     /// The inputs are heads or elements of a feed-forward layer.
     pub fn residual(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<ResidualLinear<B>> {
         let host = self.host_linear(name, outputs, inputs, bias)?;
-        ResidualLinear::new(self.backend, host)
+        ResidualLinear::new(self, host)
     }
 
     /// Takes the part of a projection that computes the worker's heads among `heads` heads.
@@ -62,7 +86,7 @@ impl<B: Backend> Loader<'_, B> {
     pub fn host_linear(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<HostLinear> {
         let weight = self.weights.take(&format!("{name}.weight"), &[outputs, inputs])?;
         let bias = if bias { Some(self.bias(name, outputs)?) } else { None };
-        Ok(HostLinear { weight, bias })
+        Ok(HostLinear { weight, bias, origin: Some(Origin::whole(name, outputs, inputs)) })
     }
 
     fn bias(&mut self, name: &str, outputs: usize) -> Result<HostTensor> {
@@ -76,7 +100,21 @@ impl<B: Backend> Loader<'_, B> {
             return self.host_linear(name, outputs, inputs, true);
         }
         let weight = self.weights.take(&format!("{name}.weight"), &[inputs, outputs])?.transposed();
-        Ok(HostLinear { weight, bias: Some(self.bias(name, outputs)?) })
+        let origin = Some(Origin::whole(name, outputs, inputs));
+        Ok(HostLinear { weight, bias: Some(self.bias(name, outputs)?), origin })
+    }
+
+    /// Takes the worker's part of the outputs of one of GPT-2's projections, divided evenly.
+    pub fn conv1d_share(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Linear<B>> {
+        let own = self.backend.shard().even(outputs);
+        let host = self.conv1d(name, outputs, inputs)?.outputs(own);
+        Linear::new(self, host)
+    }
+
+    /// Takes the worker's part of the inputs of one of GPT-2's projections, as [`Loader::residual`] does.
+    pub fn conv1d_residual(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<ResidualLinear<B>> {
+        let host = self.conv1d(name, outputs, inputs)?;
+        ResidualLinear::new(self, host)
     }
 
     /// Takes `name.weight [width]` and `name.bias [width]`, or neither if `affine` is false.
@@ -154,27 +192,46 @@ impl<B: Backend> Loader<'_, B> {
 pub struct Linear<B: Backend> {
     pub weight: B::Weight,
     pub bias: Option<B::Weight>,
+    /// `None` if adapters cannot change it.
+    pub site: Option<Site>,
 }
 
 // A derived implementation would require `B: Clone`.
 impl<B: Backend> Clone for Linear<B> {
     fn clone(&self) -> Self {
-        Linear { weight: self.weight.clone(), bias: self.bias.clone() }
+        Linear { weight: self.weight.clone(), bias: self.bias.clone(), site: self.site }
     }
 }
 
 impl<B: Backend> Linear<B> {
-    pub fn new(backend: &B, host: HostLinear) -> Result<Self> {
-        let bias = host.bias.map(|bias| backend.weight(bias)).transpose()?;
-        Ok(Linear { weight: backend.projection_weight(host.weight)?, bias })
+    pub fn new(l: &mut Loader<'_, B>, host: HostLinear) -> Result<Self> {
+        let site = l.site(&host);
+        let bias = host.bias.map(|bias| l.backend.weight(bias)).transpose()?;
+        Ok(Linear { weight: l.backend.projection_weight(host.weight)?, bias, site })
     }
 
-    pub fn apply(&self, b: &B, x: &B::Tensor) -> B::Tensor {
-        b.linear(x, &self.weight, self.bias.as_ref(), None)
+    pub fn apply(&self, b: &B, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
+        self.project(b, x, None, inputs)
     }
 
-    pub fn apply_act(&self, b: &B, x: &B::Tensor, act: Activation) -> B::Tensor {
-        b.linear(x, &self.weight, self.bias.as_ref(), Some(act))
+    pub fn apply_act(&self, b: &B, x: &B::Tensor, act: Activation, inputs: &B::Inputs) -> B::Tensor {
+        self.project(b, x, Some(act), inputs)
+    }
+
+    /// Like [`Linear::apply`], with results in f32.
+    pub fn apply_f32(&self, b: &B, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
+        let mut y = b.linear_f32(x, &self.weight, self.bias.as_ref());
+        if b.is_adapted(&[self.site], inputs) {
+            b.add_adapted(&mut y, x, self.site, inputs);
+        }
+        y
+    }
+
+    fn project(&self, b: &B, x: &B::Tensor, act: Option<Activation>, inputs: &B::Inputs) -> B::Tensor {
+        if b.is_adapted(&[self.site], inputs) {
+            return b.linear_adapted(x, (&self.weight, self.bias.as_ref()), act, self.site, inputs);
+        }
+        b.linear(x, &self.weight, self.bias.as_ref(), act)
     }
 }
 
@@ -252,7 +309,7 @@ impl<B: Backend> Residual<B> {
         match std::mem::replace(&mut self.pending, Pending::None) {
             Pending::None => b.norm(&self.x, norm),
             Pending::Projection(y, linear) => {
-                let Linear { weight, bias } = &linear;
+                let Linear { weight, bias, .. } = &linear;
                 if let Some(normed) = b.linear_add_norm(&mut self.x, &y, weight, bias.as_ref(), norm) {
                     return normed;
                 }
@@ -278,19 +335,25 @@ pub struct ResidualLinear<B: Backend>(Linear<B>);
 
 impl<B: Backend> ResidualLinear<B> {
     /// Takes the worker's part of the inputs, divided evenly.
-    pub fn new(backend: &B, host: HostLinear) -> Result<Self> {
-        let (shard, inputs) = (backend.shard(), host.weight.shape()[1]);
-        Ok(ResidualLinear(Linear::new(backend, host.inputs(shard.even(inputs))?)?))
+    pub fn new(l: &mut Loader<'_, B>, host: HostLinear) -> Result<Self> {
+        let (shard, inputs) = (l.backend.shard(), host.weight.shape()[1]);
+        let own = host.inputs(shard.even(inputs))?;
+        Ok(ResidualLinear(Linear::new(l, own)?))
     }
 
     /// Adds `self(x)` to the residual stream.
-    pub fn add_to(&self, b: &B, residual: &mut Residual<B>, x: B::Tensor) {
+    pub fn add_to(&self, b: &B, residual: &mut Residual<B>, x: B::Tensor, inputs: &B::Inputs) {
         residual.sum(b);
-        residual.pending = if b.shard().is_whole() {
-            Pending::Projection(x, self.0.clone())
+        let Linear { weight, bias, site } = &self.0;
+        if !b.shard().is_whole() {
+            residual.pending = Pending::Part(self.0.apply(b, &x, inputs));
+        } else if b.is_adapted(&[*site], inputs) {
+            // Other tokens get the same bits as in a step without adapters.
+            b.linear_add(&mut residual.x, &x, weight, bias.as_ref());
+            b.add_adapted(&mut residual.x, &x, *site, inputs);
         } else {
-            Pending::Part(self.0.apply(b, &x))
-        };
+            residual.pending = Pending::Projection(x, self.0.clone());
+        }
     }
 }
 
@@ -303,17 +366,17 @@ pub struct Branch<B: Backend> {
 
 impl<B: Backend> Branch<B> {
     /// Adds the branch for input `x` to the stream.
-    pub fn add_to(&self, b: &B, residual: &mut Residual<B>, x: B::Tensor) {
+    pub fn add_to(&self, b: &B, residual: &mut Residual<B>, x: B::Tensor, inputs: &B::Inputs) {
         if self.norm.is_none() && self.multiplier == 1.0 {
-            return self.linear.add_to(b, residual, x);
+            return self.linear.add_to(b, residual, x, inputs);
         }
-        let y = self.compute(b, &x);
+        let y = self.compute(b, &x, inputs);
         residual.add(b, y);
     }
 
     /// Computes the branch for input `x`.
-    pub fn compute(&self, b: &B, x: &B::Tensor) -> B::Tensor {
-        finish(b, sum_parts(b, self.linear.0.apply(b, x)), self.norm.as_ref(), self.multiplier)
+    pub fn compute(&self, b: &B, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
+        finish(b, sum_parts(b, self.linear.0.apply(b, x, inputs)), self.norm.as_ref(), self.multiplier)
     }
 }
 

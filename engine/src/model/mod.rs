@@ -9,6 +9,9 @@ mod rope;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
+use crate::adapter::Sites;
 use crate::backend::Backend;
 use crate::config::{ModelConfig, ModelFamily};
 use crate::error::Result;
@@ -16,6 +19,8 @@ use crate::load::Weights;
 
 /// A causal language model on a backend.
 pub trait Model<B: Backend>: Send {
+    /// The matrices that adapters can change.
+    fn sites(&self) -> &Arc<Sites>;
     /// Runs the layers over the step's new tokens. Writes their keys and values to the cache, and returns the hidden
     /// states `[T, hidden]` before the output matrix.
     fn forward(&self, backend: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
+use crate::adapter::Sites;
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -80,7 +81,7 @@ fn start<B: Backend>(
     let work = move || {
         for WorkerStep { batch, logits } in todo {
             let step = || {
-                drop(runner.compute(batch, &[], logits));
+                drop(runner.compute(batch, &[], logits)?);
                 runner.backend.finish()
             };
             // State left by a panic is not used again, because the group fails and the thread ends.
@@ -156,6 +157,10 @@ impl<B: Backend> Runner for ParallelRunner<B> {
         }
         let others: Result<()> = ends.into_iter().collect();
         if computed.is_ok() || others_failed { others.and(computed) } else { computed }
+    }
+
+    fn sites(&self) -> Option<Arc<Sites>> {
+        self.first.sites()
     }
 
     fn decode_sizes(&self, most: usize) -> Vec<usize> {

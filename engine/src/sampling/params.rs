@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::adapter::AdapterHandle;
 use crate::constraint::Constraint;
 use crate::embedding::Pooling;
 use crate::error::{Error, Result};
@@ -90,6 +91,8 @@ pub struct SamplingParams {
     /// The request shares cached blocks only with requests of the same salt, or without one if this is `None`. It never
     /// changes an output.
     pub cache_salt: Option<Arc<str>>,
+    /// The adapter whose products are added to the model's projections. `None` for the model alone.
+    pub adapter: Option<AdapterHandle>,
     /// How urgent the request is. Requests with lower numbers are served earlier. It never changes an output.
     pub priority: i64,
     /// Beam search instead of sampling.
@@ -124,6 +127,7 @@ impl Default for SamplingParams {
             constraint: None,
             turn_ends: Vec::new(),
             cache_salt: None,
+            adapter: None,
             priority: 0,
             beam: None,
         }

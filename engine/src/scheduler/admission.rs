@@ -50,11 +50,17 @@ impl Scheduler {
             }
             budget.rows -= group.width();
             self.lift_earlier(&group);
+            let has_adapter = self.lease_adapter(&mut group, step);
             self.swap_in(&mut group, step);
             // A preempted group may come back after later groups were admitted.
             self.is_disturbed |= self.running.last().is_some_and(|last| last.order() > group.order());
             self.running.push(group);
             let at = self.running.len() - 1;
+            if !has_adapter {
+                // It runs alone, and pinned prefixes have the memory. It ends.
+                step.exhausted = true;
+                return;
+            }
             if !self.grow(at, budget, step) {
                 step.exhausted = at == 0 && !self.compact(step) && !self.running[at].is_divisible();
                 return;
@@ -125,7 +131,7 @@ impl Scheduler {
         let Some(head) = self.queue.head(owner) else { return false };
         // A step that has swapped a group out swaps none in.
         let moves = step.swapped_out == 0 || !self.is_swapped(head);
-        moves && head.width() <= budget.rows && self.fits(head, budget.tokens)
+        moves && head.width() <= budget.rows && self.has_adapter_left(head) && self.fits(head, budget.tokens)
     }
 
     fn split_head(&mut self, owner: LineId, keep: usize) {
@@ -143,9 +149,10 @@ impl Scheduler {
         if group.is_decoding() && group.running.len() > budget {
             return false;
         }
+        let spare_pages = self.watermark_pages + self.adapter_pages(group);
         match self.is_swapped(group) {
-            true => self.pool.fits(&self.blocks_to_admit(group), self.watermark_pages),
-            false => self.prefixes.fits(group, self.watermark_pages),
+            true => self.pool.fits(&self.blocks_to_admit(group), spare_pages),
+            false => self.prefixes.fits(group, spare_pages),
         }
     }
 
@@ -162,10 +169,10 @@ impl Scheduler {
     /// Whether a waiting group can get another token when it runs alone.
     fn fits_alone(&self, group: &SequenceGroup) -> bool {
         if !self.is_swapped(group) {
-            return self.prefixes.fits(group, 0);
+            return self.prefixes.fits(group, self.adapter_pages(group));
         }
         let next = blocks_needed(&self.swap, group.tables().map(|table| (table, 1)));
-        self.pool.fits(&distinct_blocks(group.tables()).plus(next), 0)
+        self.pool.fits(&distinct_blocks(group.tables()).plus(next), self.adapter_pages(group))
     }
 
     pub(super) fn is_swapped(&self, group: &SequenceGroup) -> bool {

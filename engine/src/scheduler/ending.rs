@@ -49,7 +49,8 @@ impl Scheduler {
         self.finish(ended);
     }
 
-    fn finish(&mut self, ended: Vec<SequenceGroup>) {
+    fn finish(&mut self, mut ended: Vec<SequenceGroup>) {
+        ended.iter_mut().for_each(|group| group.lease = None);
         self.finished.extend(ended.into_iter().filter_map(|group| self.parts.end(group)));
     }
 }

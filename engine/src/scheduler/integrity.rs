@@ -9,6 +9,7 @@ use crate::kv::BlockTable;
 impl Scheduler {
     /// Checks that queues and pools agree:
     /// - Every block is free, in use or pinned.
+    /// - Running groups lease their adapters, and no others do.
     /// - Running groups use blocks of the cache, and waiting groups use at most blocks of the swap space.
     /// - Each owner's running groups of a priority come before its preempted ones, and these before its new ones.
     /// - Of the admitted groups of a priority, an earlier one is at least as urgent.
@@ -27,6 +28,13 @@ impl Scheduler {
         }
         let pinned = self.prefixes.pinned_tables();
         self.pool.check_integrity(running.into_iter().chain(pinned))?;
+        self.pool.check_leases(self.running.iter().filter_map(|group| group.lease.as_ref()))?;
+        if self.queue.iter().any(|group| group.lease.is_some()) {
+            return Err("a waiting group leases an adapter".into());
+        }
+        if self.running.iter().any(|group| group.params.adapter.is_some() != group.lease.is_some()) {
+            return Err("a running group does not lease its adapter".into());
+        }
         self.swap
             .check_integrity(waiting.into_iter().filter(|table| !table.is_empty()))
             .map_err(|why| format!("swap space: {why}"))?;

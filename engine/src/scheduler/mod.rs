@@ -20,6 +20,10 @@
 //! So groups of one priority are served as if there were no others. A waiting group takes the blocks, rows and tokens of
 //! running groups whose level is above its priority. What it gained by waiting does not count for that.
 //!
+//! A running group's adapter stays loaded, and a step has at most [`max_loras`](SchedulerOptions::max_loras) of them. A group
+//! whose adapter is one too many, or finds no memory, waits like a group that finds no blocks. It is not passed over
+//! either, so running groups end and give up their adapters.
+//!
 //! No request starves:
 //! - Within one owner, running groups were admitted before preempted ones, and these before new ones. The group that
 //!   was admitted last is preempted first, and the one that was admitted first comes back first.
@@ -36,6 +40,7 @@
 //!   needs to sink, and those of the groups that are more urgent then. So a group waits for a bounded time for each group
 //!   of its own priority that came before it. Without ageing, less urgent requests can starve.
 
+mod adapters;
 mod admission;
 mod ending;
 mod growth;
@@ -270,6 +275,7 @@ impl Scheduler {
         self.plan(hold_new, &mut step);
         self.offload(&mut step);
         self.settle();
+        self.drop_evicted(&mut step);
         step
     }
 

@@ -36,6 +36,8 @@ pub struct SchedulerOptions {
     pub preemption: Preemption,
     /// Whether full blocks are kept for later requests that begin with the same tokens.
     pub prefix_caching: bool,
+    /// Most adapters that the requests of a step use.
+    pub max_loras: usize,
     /// Most tokens drafted per step for a decoding sequence: speculative decoding by prompt lookup. The draft comes
     /// from the sequence's own text and is verified in one step. 0 turns drafting off.
     pub draft_tokens: usize,
@@ -53,6 +55,7 @@ impl Default for SchedulerOptions {
             delay_factor: 0.0,
             preemption: Preemption::Auto,
             prefix_caching: true,
+            max_loras: 8,
             draft_tokens: 0,
         }
     }

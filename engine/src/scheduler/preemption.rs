@@ -41,6 +41,7 @@ impl Scheduler {
         } else {
             group.release(&self.pool);
         }
+        group.lease = None;
         self.queue.insert(group);
     }
 

@@ -54,7 +54,9 @@ impl Prefixes {
     pub fn find_in_cache(&self, tokens: &[u32]) -> BlockTable {
         let registered = match self.caching {
             true => prefix_hit(&self.pool, tokens, true),
-            false => BlockTable::with_root(&self.pool, Root { is_long: self.pool.is_long(tokens.len()), salt: None }),
+            false => {
+                BlockTable::with_root(&self.pool, Root { is_long: self.pool.is_long(tokens.len()), ..Root::default() })
+            }
         };
         self.or_pinned(registered.into(), tokens).into_table()
     }
@@ -76,14 +78,15 @@ impl Prefixes {
     /// block, because the pinned table shares it.
     fn find_for(&self, group: &SequenceGroup, at: usize, lookup: Lookup) -> PrefixHit {
         let (tokens, whole, len) = (group.lookup_tokens(at), group.keeps_all_blocks(), group.running[at].tokens.len());
-        let root = Root { is_long: self.pool.is_long(len), salt: group.params.cache_salt.clone() };
-        let is_salted = root.salt.is_some();
+        let adapter = group.params.adapter.as_ref().map(|adapter| adapter.tag().clone());
+        let root = Root { is_long: self.pool.is_long(len), salt: group.params.cache_salt.clone(), adapter };
+        let is_plain = root.salt.is_none() && root.adapter.is_none();
         let registered = match lookup {
             Lookup::All if self.caching => PrefixHit::find(&self.pool, self.swap.as_ref(), tokens, root, whole),
             _ => BlockTable::with_root(&self.pool, root).into(),
         };
-        // Blocks after a pinned prefix would be registered without the salt.
-        let mut hit = if is_salted { registered } else { self.or_pinned(registered, tokens) };
+        // Pinned prefixes have no adapter, and blocks after one would be registered without the salt.
+        let mut hit = if is_plain { self.or_pinned(registered, tokens) } else { registered };
         if !whole {
             hit.slide();
         }

@@ -6,13 +6,14 @@
 //! while requests wait or blocks run out. Then the groups that an owner had admitted last are beyond its share. Every
 //! owner may keep at least one sequence. If only some outputs of a group are beyond the share, the group is divided.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::queue::WaitingQueue;
 use super::urgency::Promise;
 use super::{Scheduler, Step};
 use crate::group::{LineId, SequenceGroup};
 use crate::kv::{Counts, blocks_for};
+use crate::load::adapter::AdapterDigest;
 use crate::sequence::Sequence;
 
 /// An amount of resources: rows of a step (one per sequence that decodes) and memory of the cache, in the units of
@@ -40,11 +41,27 @@ impl Resources {
     }
 }
 
-/// Rows and blocks that waiting groups need.
-#[derive(Clone, Copy, Debug, Default)]
+/// Rows, memory and adapters that waiting groups need.
+#[derive(Clone, Debug, Default)]
 pub struct Wanted {
     pub rows: usize,
     pub blocks: Counts,
+    /// Pages for adapters.
+    pub pages: usize,
+    /// The adapters.
+    pub adapters: BTreeSet<AdapterDigest>,
+}
+
+impl Wanted {
+    /// Adds the blocks and the adapter that a group needs to be admitted.
+    pub fn add_memory_of(&mut self, group: &SequenceGroup, scheduler: &Scheduler) {
+        self.blocks = self.blocks.plus(scheduler.blocks_to_admit(group));
+        if let Some(adapter) = &group.params.adapter
+            && self.adapters.insert(*adapter.digest())
+        {
+            self.pages += scheduler.adapter_pages(group);
+        }
+    }
 }
 
 /// The resources that each owner uses, and the share it may use.
@@ -132,12 +149,12 @@ impl Scheduler {
             return promise;
         }
         let (wanted, level) = self.wanted_by_newcomers(hold_new, &shares);
-        let is_room = self.has_room(wanted);
+        let is_room = self.has_room(&wanted);
         if !is_room || is_tight {
             self.find_beyond(shares.share);
         }
         if !is_room {
-            self.make_room(wanted, level, step);
+            self.make_room(&wanted, level, step);
         }
         promise
     }
@@ -154,7 +171,7 @@ impl Scheduler {
                 break;
             }
             wanted.rows += shares.outputs_left(head);
-            wanted.blocks = wanted.blocks.plus(self.blocks_to_admit(head));
+            wanted.add_memory_of(head, self);
             tokens += head.running.iter().map(Sequence::pending).sum::<usize>();
         }
         (wanted, level.unwrap_or_default())
@@ -251,12 +268,12 @@ impl Scheduler {
     }
 
     /// Whether the wanted resources are free.
-    pub(super) fn has_room(&self, wanted: Wanted) -> bool {
-        self.rows_lacking(wanted) == 0 && self.has_blocks(wanted)
+    pub(super) fn has_room(&self, wanted: &Wanted) -> bool {
+        self.rows_lacking(wanted) == 0 && self.has_blocks(wanted) && self.has_adapters(wanted)
     }
 
     /// Preempts groups beyond a share, and not more urgent than `level`, until the `wanted` resources are free.
-    fn make_room(&mut self, wanted: Wanted, level: i64, step: &mut Step) {
+    fn make_room(&mut self, wanted: &Wanted, level: i64, step: &mut Step) {
         while self.running.last().is_some_and(|last| last.beyond_share && last.level >= level) {
             if self.has_room(wanted) {
                 return;
@@ -267,25 +284,36 @@ impl Scheduler {
     }
 
     /// Preempts the last running group, or those of its outputs whose rows are wanted if there are enough blocks.
-    pub(super) fn give_up_last(&mut self, wanted: Wanted, step: &mut Step) {
+    pub(super) fn give_up_last(&mut self, wanted: &Wanted, step: &mut Step) {
         let Some(last) = self.running.last() else { return };
         let (width, rows) = (last.width(), self.rows_lacking(wanted));
-        if rows < width && self.has_blocks(wanted) && last.first_token.is_some() && last.can_split() {
+        if rows < width
+            && self.has_blocks(wanted)
+            && self.has_adapters(wanted)
+            && last.first_token.is_some()
+            && last.can_split()
+        {
             self.divide(self.running.len() - 1, width - rows);
         }
         self.preempt_last(step);
     }
 
     /// The number of wanted rows that are not free.
-    pub(super) fn rows_lacking(&self, wanted: Wanted) -> usize {
+    pub(super) fn rows_lacking(&self, wanted: &Wanted) -> usize {
         let taken: usize = self.running.iter().map(SequenceGroup::width).sum();
         wanted.rows.saturating_sub(self.rows().saturating_sub(taken))
     }
 
     /// Whether the wanted blocks are free, on top of those that the running groups may take in this step.
-    pub(super) fn has_blocks(&self, wanted: Wanted) -> bool {
+    pub(super) fn has_blocks(&self, wanted: &Wanted) -> bool {
         let growth = self.running.iter().map(|group| group.running.len()).sum();
         let growth = Counts::each(self.pool.groups().len(), growth);
-        wanted.blocks == Counts::default() || self.pool.fits(&wanted.blocks.plus(growth), self.watermark_pages)
+        let is_nothing = wanted.blocks == Counts::default() && wanted.pages == 0;
+        is_nothing || self.pool.fits(&wanted.blocks.plus(growth), self.watermark_pages + wanted.pages)
+    }
+
+    /// Whether a step may have the wanted adapters besides those of the running groups.
+    fn has_adapters(&self, wanted: &Wanted) -> bool {
+        self.have_adapters_left(wanted.adapters.iter().copied())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::adapter::AdapterChange;
 use crate::group::RequestId;
 use crate::kv::BlockMoves;
 
@@ -29,6 +30,8 @@ pub struct Step {
     pub sampled: Vec<usize>,
     /// Blocks to move before the step writes any tokens.
     pub moves: BlockMoves,
+    /// Changes to the device's adapters, in order.
+    pub adapters: Vec<AdapterChange>,
     /// The swapped-out blocks that were evicted from the prefix cache.
     pub offloaded_blocks: usize,
     /// The swapped-in blocks that a prefix lookup found.
@@ -65,8 +68,8 @@ impl Step {
         chunks.map(|chunks| (chunks[0].group, chunks, self.sampled.binary_search(&chunks[0].group).is_ok()))
     }
 
-    /// Whether the step neither moves nor computes anything.
+    /// Whether the step neither moves, loads nor computes anything.
     pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty() && self.moves == BlockMoves::default()
+        self.chunks.is_empty() && self.moves == BlockMoves::default() && self.adapters.is_empty()
     }
 }

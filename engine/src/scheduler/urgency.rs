@@ -1,5 +1,7 @@
 //! Urgent groups: running groups that are less urgent give up their rows, blocks and tokens for them.
 
+use std::collections::BTreeMap;
+
 use super::share::{Shares, Wanted};
 use super::{Scheduler, SchedulingPolicy, Step};
 use crate::group::{LineId, SequenceGroup};
@@ -74,10 +76,9 @@ impl Scheduler {
         let mut may_fit = None;
         loop {
             // Counted again after each preemption, which may free blocks that the groups find.
-            let blocks =
-                self.heads(placed).map(|head| self.blocks_to_admit(head)).fold(Counts::default(), Counts::plus);
-            let wanted = Wanted { rows, blocks };
-            if self.has_room(wanted) {
+            let mut wanted = Wanted { rows, ..Wanted::default() };
+            self.heads(placed).for_each(|head| wanted.add_memory_of(head, self));
+            if self.has_room(&wanted) {
                 return true;
             }
             if self.running.last().is_none_or(|last| last.level <= priority)
@@ -85,7 +86,7 @@ impl Scheduler {
             {
                 return false;
             }
-            self.give_up_last(wanted, step);
+            self.give_up_last(&wanted, step);
         }
     }
 
@@ -117,10 +118,14 @@ impl Scheduler {
                 hits.extend(hit);
             }
         }
-        // A block that several of them use counts once.
+        // A block or an adapter that several of them use counts once.
         let tables = staying.iter().flat_map(|group| group.tables()).chain(self.prefixes.pinned_tables());
         let distinct = distinct_blocks(tables.chain(hits.iter().map(|hit| hit.table())));
-        self.pool.holds_beside(&counts.plus(distinct), self.watermark_pages)
+        let groups = staying.iter().copied().chain(self.heads(placed));
+        let adapters: BTreeMap<_, _> =
+            groups.filter_map(|group| group.params.adapter.as_ref()).map(|a| (*a.digest(), a.pages())).collect();
+        let pages = self.watermark_pages + adapters.values().sum::<usize>();
+        adapters.len() <= self.options.max_loras && self.pool.holds(&counts.plus(distinct), pages)
     }
 
     /// Makes the groups that were admitted before `group` and have its priority at least as urgent as it is. Otherwise

@@ -55,14 +55,14 @@ impl Follower {
 
 type Entry = ((Place, u64), Block);
 
-/// The parent's hash of a block, its tokens, and its salt if it is the first block of a salted prompt.
+/// The parent's hash of a block, its tokens, and its salt or its adapter's name if it is the first block of a prompt that has one.
 type Block = (Option<u64>, Vec<u32>, Option<Arc<str>>);
 
 fn entry(place: Place, prefix: &Prefix) -> Entry {
-    (
-        (place, prefix.id().hash()),
-        (prefix.parent().map(|parent| parent.hash()), prefix.tokens().to_vec(), prefix.salt().cloned()),
-    )
+    // The digest of an adapter changes hashes as a salt does.
+    let adapter = prefix.adapter().filter(|_| prefix.parent().is_none());
+    let salt = prefix.salt().or(adapter.map(|adapter| &adapter.name)).cloned();
+    ((place, prefix.id().hash()), (prefix.parent().map(|parent| parent.hash()), prefix.tokens().to_vec(), salt))
 }
 
 /// FNV-1a over four-byte tokens, continued from the parent's hash.

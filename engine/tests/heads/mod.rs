@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
+use engine::tools::adapter::Sites;
 use engine::tools::backend::{
     Activation, Attention, Backend, Change, HostExpert, HostExperts, HostLinear, HostQkv, HostRecurrent, Latent, Norm,
     QkNormRope,
@@ -147,6 +148,10 @@ impl HeadBackend {
 struct Heads;
 
 impl Model<HeadBackend> for Heads {
+    fn sites(&self) -> &Arc<Sites> {
+        unreachable!("the workers have no adapters")
+    }
+
     fn forward(&self, backend: &HeadBackend, cache: &mut Vec<Memory>, batch: &Batch) -> Vec<f32> {
         let mut hidden: Vec<u64> = batch.tokens.iter().map(|&token| u64::from(token)).collect();
         let own = backend.heads();
@@ -223,6 +228,7 @@ impl Backend for HeadBackend {
     type LatentWeight = ();
     type RecurrentWeight = ();
     type Qkv = ();
+    type Adapter = ();
     type Inputs = Batch;
 
     fn upload(&self, batch: Batch, _: &[SampleRow<'_>]) -> Batch {

@@ -11,9 +11,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use engine::SchedulerOptions;
+use engine::tools::adapter::{AdapterChange, AdapterHandle};
 use engine::tools::batch::{Batch, Span};
 use engine::tools::engine::{Engine, EngineConfig, Finished};
 use engine::tools::kv::{BlockCopy, BlockMoves, BlockTable, CacheGroup, NO_BLOCK, Place, Space};
+use engine::tools::load::adapter::{Adapter, AdapterDigest};
 use engine::tools::runner::{Computed, Runner};
 use engine::tools::sampling::{SampleRow, SamplingParams, sample_row};
 use engine::{Error, Result};
@@ -45,15 +47,19 @@ pub struct Oracle {
     groups: Vec<CacheGroup>,
     boundary: Option<usize>,
     memory: Arc<Mutex<Memory>>,
+    max_loras: usize,
+    adapters: Adapters,
 }
 
 impl Oracle {
     /// An oracle with the memory that `config` describes.
     pub fn new(config: &EngineConfig) -> Box<Self> {
         let memory = Memory::new(config);
-        let EngineConfig { block_size, ref groups, scheduler: SchedulerOptions { max_num_seqs, .. }, .. } = *config;
+        let EngineConfig { block_size, ref groups, scheduler, .. } = *config;
+        let SchedulerOptions { max_num_seqs, max_loras, .. } = scheduler;
         let (groups, boundary) = (groups.clone(), config.boundary);
-        Box::new(Oracle { block_size, max_num_seqs, groups, boundary, memory: Arc::new(Mutex::new(memory)) })
+        let (memory, adapters) = (Arc::new(Mutex::new(memory)), Adapters::default());
+        Box::new(Oracle { block_size, max_num_seqs, groups, boundary, memory, max_loras, adapters })
     }
 
     /// The oracle's memory, for inspection.
@@ -84,9 +90,52 @@ impl Reader {
     }
 }
 
-/// Tokens as the oracle stores them. The values of long and of short sequences differ.
-pub fn marked(tokens: &[u32], is_long: bool) -> Vec<u32> {
-    tokens.iter().map(|token| token ^ if is_long { 1 << 20 } else { 0 }).collect()
+/// The mark of a sequence's tokens. The values of long and of short sequences differ, and so do those with different
+/// adapters.
+pub fn mark(is_long: bool, adapter: Option<&AdapterDigest>) -> u32 {
+    (if is_long { 1 << 20 } else { 0 }) ^ adapter.map_or(0, |digest| u32::from(digest.0[0]) << 21)
+}
+
+/// Tokens as the oracle stores them, with their sequence's mark.
+pub fn marked(tokens: &[u32], mark: u32) -> Vec<u32> {
+    tokens.iter().map(|token| token ^ mark).collect()
+}
+
+/// An adapter without products, which the oracle tells from others by its number, at least 1.
+pub fn adapter(number: u8, pages: usize) -> AdapterHandle {
+    let digest = AdapterDigest([number; 32]);
+    AdapterHandle::new(&format!("adapter-{number}"), Adapter { products: BTreeMap::new(), digest }, pages)
+}
+
+/// The adapters that are loaded, by slot.
+#[derive(Debug, Default)]
+struct Adapters(BTreeMap<u32, AdapterHandle>);
+
+impl Adapters {
+    /// Makes the changes of a step, and checks that its adapters are loaded and not too many.
+    fn change(&mut self, batch: &Batch, max_loras: usize) {
+        for change in &batch.adapter_changes {
+            match change {
+                AdapterChange::Load { slot, adapter } => {
+                    assert!(!self.0.values().any(|other| other == adapter), "an adapter is loaded twice");
+                    assert_eq!(self.0.insert(*slot, adapter.clone()), None, "a slot is loaded that is not empty");
+                }
+                AdapterChange::Drop { slot } => {
+                    assert!(self.0.remove(slot).is_some(), "an empty slot is dropped");
+                }
+            }
+        }
+        let used: HashSet<u32> = batch.adapter_slots.iter().flatten().copied().collect();
+        assert!(used.len() <= max_loras, "a step has {} adapters", used.len());
+        assert!(used.iter().all(|slot| self.0.contains_key(slot)), "an adapter is not loaded");
+        assert!(batch.adapter_slots.is_empty() || batch.adapter_slots.len() == batch.spans.len());
+    }
+
+    /// The adapter of a sequence.
+    fn of_span(&self, batch: &Batch, span: usize) -> Option<&AdapterDigest> {
+        let slot = (*batch.adapter_slots.get(span)?)?;
+        self.0.get(&slot).map(AdapterHandle::digest)
+    }
 }
 
 /// The values stored for `tokens` in each group if a sequence has contiguous memory of its own. In a group of states they
@@ -262,6 +311,7 @@ pub fn check_states(batch: &Batch, groups: &[CacheGroup], block_size: usize) {
 impl Runner for Oracle {
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed> {
         assert!(rows.len() <= self.max_num_seqs, "{} rows of logits are too many", rows.len());
+        self.adapters.change(&batch, self.max_loras);
         let mut memory = self.memory.lock().unwrap();
         memory.move_blocks(&batch.moves);
         for group in &batch.groups {
@@ -269,14 +319,14 @@ impl Runner for Oracle {
         }
         check_states(&batch, &self.groups, self.block_size);
         let (mut last_rows, mut long_rows) = (BTreeMap::new(), HashSet::new());
-        for span in &batch.spans {
+        for (at, span) in batch.spans.iter().enumerate() {
             let block = |group: usize, p: usize| batch.groups[group].blocks[span.table + p / self.block_size];
             let slot = |group: usize, p: usize| block(group, p) as usize * self.block_size + p % self.block_size;
             let begin = span.context - span.len;
             let first = batch.positions[span.start] as usize - begin;
             assert!(first == 0 || Some(first) == self.boundary);
             assert!(first > 0 || self.boundary.is_none_or(|boundary| span.context <= boundary), "it is long");
-            let tokens = marked(&batch.tokens, first > 0);
+            let tokens = marked(&batch.tokens, mark(first > 0, self.adapters.of_span(&batch, at)));
             let read = |memory: &Memory, group: usize, p: usize| {
                 let mut reader = Reader::new();
                 if self.groups[group].is_state() {
@@ -316,9 +366,10 @@ impl Runner for Oracle {
         for (row, at) in rows.iter().zip(&batch.logit_rows) {
             let context = [row.prompt, row.output].concat();
             let is_long = long_rows.contains(&(*at as usize));
-            let kept = contiguous(&marked(&context, is_long), &self.groups)[0].last().copied();
+            let adapter = row.params.adapter.as_ref().map(AdapterHandle::digest);
+            let kept = contiguous(&marked(&context, mark(is_long, adapter)), &self.groups)[0].last().copied();
             assert_eq!(last_rows.get(&(*at as usize)).copied(), kept, "a sequence read values of another context");
-            sampled.push(sample_row(&logits(&context), row, &mut Vec::new())?);
+            sampled.push(sample_row(&logits(&marked(&context, mark(false, adapter))), row, &mut Vec::new())?);
         }
         let hidden = batch.hidden_rows.iter().map(|row| hidden(last_rows[&(*row as usize)])).collect();
         Ok(Computed { sampled, hidden })

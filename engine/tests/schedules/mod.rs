@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use engine::ModelFiles;
 use engine::Pooling;
+use engine::tools::adapter::AdapterHandle;
 use engine::tools::constraint::{Constraint, Grammar, GrammarCompiler};
 use engine::tools::engine::{Engine, EngineConfig, Finished};
 use engine::tools::group::{OwnerId, RequestId};
@@ -18,7 +19,7 @@ use engine::tools::tokenizer::{Tokenizer, TokenizerFiles};
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::oracle::{EOS, VOCAB, config, scheduler_options};
+use crate::oracle::{EOS, VOCAB, adapter, config, scheduler_options};
 
 /// Runs as many schedules as the variable `PROPTEST_CASES` says, otherwise this many.
 pub fn cases(cases: u32) -> ProptestConfig {
@@ -85,6 +86,8 @@ pub struct Setup {
     /// The groups of layers.
     pub groups: Vec<CacheGroup>,
     pub draft_tokens: usize,
+    /// Most adapters in a step.
+    pub max_loras: usize,
     /// The steps after which a waiting request gains a level. `None` if priorities are ignored.
     pub priorities: Option<usize>,
 }
@@ -133,11 +136,14 @@ pub fn request() -> impl Strategy<Value = Request> {
     let salt = prop_oneof![3 => Just(None), 1 => Just(Some("a".into())), 1 => Just(Some("b".into()))];
     let comes = (0..OWNERS, 0..40usize, -2..3i64, salt);
     let turns = prop::collection::vec(any::<prop::sample::Index>(), 0..3);
-    (prompt, params(), comes, cut, turns).prop_map(|((beginning, own), params, comes, cut, turns)| {
+    // Adapters of one to four pages.
+    let adapter = prop::option::weighted(0.4, (1..5u8).prop_map(|number| adapter(number, number.into())));
+    (prompt, params(), comes, cut, (turns, adapter)).prop_map(|((beginning, own), params, comes, cut, more)| {
+        let (turns, adapter) = more;
         let (owner, arrives, priority, salt) = comes;
         let prompt = [beginning.tokens(), own].concat();
         let turn_ends = turns.into_iter().map(|end| end.index(prompt.len() + 1)).collect();
-        Request { params: SamplingParams { turn_ends, ..params }, prompt, owner, priority, salt, arrives, cut }
+        Request { params: SamplingParams { turn_ends, adapter, ..params }, prompt, owner, priority, salt, arrives, cut }
     })
 }
 
@@ -148,6 +154,12 @@ pub fn constrained_request() -> impl Strategy<Value = Request> {
         let constraint = grammar.map(|at| constraints()[at].clone());
         Request { params: SamplingParams { constraint, ..request.params }, ..request }
     })
+}
+
+/// The same requests to the model alone.
+pub fn without_adapters(requests: Vec<Request>) -> Vec<Request> {
+    let plain = |r: Request| Request { params: SamplingParams { adapter: None, ..r.params }, ..r };
+    requests.into_iter().map(plain).collect()
 }
 
 /// Grammars over the oracle's tokens. The first allows many sentences of any length. The second has short ones, which
@@ -180,11 +192,11 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     let sizes = (1..9usize, 0..20usize, 0..60usize);
     let max_share = prop_oneof![Just(1.0), Just(0.5), 0.01..1.0];
     let priorities = prop_oneof![Just(None), Just(Some(0)), (1..30usize).prop_map(Some)];
-    let limits = (1..40usize, 7..24usize, max_share, priorities);
+    let limits = (1..40usize, 7..24usize, max_share, priorities, 1..4usize);
     let drafts = prop_oneof![Just(0), 1..8usize];
     let kept = (any::<bool>(), prop::collection::vec(beginning(), 0..3), groups(), drafts);
     (sizes, limits, preemption, kept).prop_map(|((block_size, spare_blocks, swap_blocks), limits, preemption, kept)| {
-        let (max_batch_tokens, max_num_seqs, max_share, priorities) = limits;
+        let (max_batch_tokens, max_num_seqs, max_share, priorities, max_loras) = limits;
         let (caching, pinned, groups, draft_tokens) = kept;
         Setup {
             block_size,
@@ -198,6 +210,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             max_share,
             groups,
             draft_tokens,
+            max_loras,
             priorities,
         }
     })
@@ -243,7 +256,8 @@ impl Setup {
         let pages = |r: &Request| {
             let has_states = self.groups.iter().any(CacheGroup::is_state);
             let blocks = |group: &CacheGroup| pinned + least_blocks(r, self.block_size, group, has_states);
-            self.groups.iter().map(|group| blocks(group).div_ceil(group.blocks_per_page)).sum::<usize>()
+            let adapter = r.params.adapter.as_ref().map_or(0, AdapterHandle::pages);
+            adapter + self.groups.iter().map(|group| blocks(group).div_ceil(group.blocks_per_page)).sum::<usize>()
         };
         let most = requests.iter().map(pages).max().unwrap();
         EngineConfig {
@@ -256,6 +270,7 @@ impl Setup {
                 max_batch_tokens: self.max_batch_tokens,
                 max_request_share: self.max_share,
                 draft_tokens: self.draft_tokens,
+                max_loras: self.max_loras,
                 policy: match self.priorities {
                     None => SchedulingPolicy::Fcfs,
                     Some(_) => SchedulingPolicy::Priority,

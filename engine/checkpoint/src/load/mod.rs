@@ -1,5 +1,6 @@
 //! A model's files, from a directory, a GGUF file, the hub through its cache, or the program itself.
 
+pub mod adapter;
 mod bundled;
 pub mod gguf;
 #[cfg(feature = "hub")]

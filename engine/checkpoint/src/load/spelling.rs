@@ -55,6 +55,17 @@ pub(super) fn usual(name: &str) -> Option<String> {
     (usual != name).then_some(usual)
 }
 
+/// Returns the model's name for the module that a checkpoint calls `name`, without the prefixes of the checkpoint's class.
+pub(super) fn module(name: &str, prefixes: &[&str]) -> String {
+    let mut name = name;
+    for prefix in prefixes {
+        name = name.strip_prefix(prefix).filter(|rest| !rest.is_empty()).unwrap_or(name);
+    }
+    let weight = format!("{name}.weight");
+    let weight = usual(&weight).unwrap_or(weight);
+    weight.strip_suffix(".weight").unwrap_or(name).to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +103,19 @@ mod tests {
             ["layers.0.mlp.gate_proj.weight", "layers.0.mlp.down_proj.weight", "norm.weight", "h.3.mlp.w1.weight"]
         {
             assert_eq!(usual(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn modules_lose_the_prefixes_of_their_class() {
+        let prefixes = ["model.language_model.", "language_model.", "model."];
+        for (name, want) in [
+            ("model.layers.3.self_attn.q_proj", "layers.3.self_attn.q_proj"),
+            ("model.language_model.layers.3.mlp.up_proj", "layers.3.mlp.up_proj"),
+            ("model.layers.3.feed_forward.w2", "layers.3.mlp.down_proj"),
+            ("lm_head", "lm_head"),
+        ] {
+            assert_eq!(module(name, &prefixes), want);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod experts;
 mod linear;
+mod low_rank;
 mod recurrent;
 mod rows;
 

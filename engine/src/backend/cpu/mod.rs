@@ -1,23 +1,28 @@
 //! The [`Backend`] for a CPU, implemented with the crate `cpu`. It is the reference, and the device of machines without
 //! a GPU.
 
+mod adapters;
 mod cache;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 
 use cpu::{Cpu, CpuExpert, GatedUnit};
 pub use cpu::{CpuExperts, CpuLatent, CpuProjection, CpuTensor, CpuWeight};
 
+pub use self::adapters::CpuAdapter;
 pub use self::cache::CpuKvCache;
 use super::{
     Activation, Attention, Backend, Batch, Change, HostExpert, HostExperts, HostLinear, HostQkv, HostRecurrent,
     KvLayout, Latent, Norm, QkNormRope, QkNorms,
 };
+use crate::adapter::Site;
 use crate::config::RecurrentKind;
 use crate::error::{Error, Result};
+use crate::load::adapter::LowRank;
 use crate::parallel::{Shard, WorkerRank};
 use crate::sampling::{Map, SampleRow, Sampled, Softmax};
 use crate::tensor::HostTensor;
@@ -55,6 +60,8 @@ pub struct Qkv {
 pub struct Inputs {
     batch: Batch,
     spans: Vec<cpu::Span>,
+    /// The rows of sequences with an adapter, ascending.
+    adapted: Vec<(Range<usize>, Arc<CpuAdapter>)>,
 }
 
 impl CpuBackend {
@@ -115,7 +122,10 @@ impl Backend for CpuBackend {
     type RecurrentWeight = RecurrentWeight;
     type Qkv = Qkv;
     type KvCache = CpuKvCache;
+    type Adapter = CpuAdapter;
     type Inputs = Inputs;
+
+    const HAS_ADAPTERS: bool = true;
 
     fn weight(&self, tensor: HostTensor) -> Result<CpuWeight> {
         self.cpu.weight(tensor)
@@ -175,6 +185,60 @@ impl Backend for CpuBackend {
         Ok(RecurrentWeight { state, norm, eps })
     }
 
+    fn adapter(&self, products: Vec<Option<LowRank>>) -> Result<CpuAdapter> {
+        Ok(CpuAdapter::new(products))
+    }
+
+    fn adapt(&self, inputs: &mut Inputs, spans: &[Option<Arc<CpuAdapter>>]) {
+        inputs.set_adapters(spans);
+    }
+
+    fn is_adapted(&self, sites: &[Option<Site>], inputs: &Inputs) -> bool {
+        inputs.is_adapted(sites)
+    }
+
+    fn add_adapted(&self, y: &mut CpuTensor, x: &CpuTensor, site: Option<Site>, inputs: &Inputs) {
+        self.cpu.add_low_rank(y, x, &inputs.products(site));
+    }
+
+    fn add_adapted_qkv(&self, qkv: &mut Qkv, x: &CpuTensor, [query, key, value]: [Option<Site>; 3], inputs: &Inputs) {
+        self.add_adapted(&mut qkv.query, x, query, inputs);
+        if let Some((keys, values)) = &mut qkv.kv {
+            self.add_adapted(keys, x, key, inputs);
+            values.iter_mut().for_each(|values| self.add_adapted(values, x, value, inputs));
+        }
+    }
+
+    fn linear_adapted(
+        &self,
+        x: &CpuTensor,
+        (weight, bias): (&CpuWeight, Option<&CpuWeight>),
+        act: Option<Activation>,
+        site: Option<Site>,
+        inputs: &Inputs,
+    ) -> CpuTensor {
+        let mut y = self.cpu.linear(x, weight, bias, None);
+        self.add_adapted(&mut y, x, site, inputs);
+        act.iter().for_each(|act| self.cpu.activate(&mut y, *act));
+        y
+    }
+
+    fn gated_adapted(
+        &self,
+        x: &CpuTensor,
+        weights: &[CpuProjection; 2],
+        act: Activation,
+        sites: [Option<Site>; 2],
+        inputs: &Inputs,
+    ) -> CpuTensor {
+        let [gate, up] = [0, 1].map(|i| {
+            let mut y = self.cpu.apply(&weights[i], x);
+            self.add_adapted(&mut y, x, sites[i], inputs);
+            y
+        });
+        self.cpu.multiply_gated(gate, &up, act)
+    }
+
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CpuKvCache> {
         CpuKvCache::new(layout, num_blocks, swap_blocks)
     }
@@ -186,7 +250,7 @@ impl Backend for CpuBackend {
             context: span.context,
             table: span.table,
         });
-        Inputs { spans: spans.collect(), batch }
+        Inputs { spans: spans.collect(), batch, adapted: Vec::new() }
     }
 
     fn move_blocks(&self, cache: &mut CpuKvCache, inputs: &Inputs) {

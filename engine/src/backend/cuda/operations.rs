@@ -126,6 +126,7 @@ impl Backend for CudaBackend {
     type LatentWeight = CudaLatent;
     type RecurrentWeight = CudaRecurrent;
     type Qkv = CudaTensor;
+    type Adapter = ();
     type Inputs = StepInputs;
 
     fn weight(&self, tensor: HostTensor) -> Result<CudaWeight> {

@@ -74,13 +74,11 @@ impl Blocks {
         Some(block)
     }
 
-    /// Takes a page without references. Its cached blocks lose their contents.
+    /// Takes a page without references. Its cached blocks, or its adapter, lose their contents.
     fn take_page(&mut self, group: usize) -> Option<u32> {
         let (page, cached) = self.pages.take(group)?;
         if let Some(owner) = cached {
-            for block in self.groups[owner].in_page(page) {
-                self.evict(owner, block);
-            }
+            self.vacate(page, owner);
         }
         Some(page)
     }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::group::GroupBlocks;
 use super::pages::{Pages, Value};
+use super::residents::Residents;
 use crate::kv::counts::Counts;
 use crate::kv::groups::CacheGroup;
 use crate::kv::log::{BlockEvent, Logger};
@@ -33,8 +34,10 @@ pub struct Blocks {
     pub(super) registered: PrefixIndex,
     /// Blocks that are about to be allocated, see [`Blocks::claim`].
     pub claims: Counts,
+    /// The loaded adapters.
+    pub(super) residents: Residents,
     /// Counts the releases of blocks.
-    now: u64,
+    pub(super) now: u64,
     /// Units in a page, see [`GroupBlocks::units`].
     pub(super) page_units: usize,
     /// Blocks evicted since the last [`Blocks::take_evicted`], in order. `None` if they are not recorded.
@@ -65,6 +68,7 @@ impl Blocks {
             registered: PrefixIndex::new(groups.iter().map(count)),
             groups: groups.iter().map(blocks).collect(),
             claims: Counts::default(),
+            residents: Residents::default(),
             now: 0,
             page_units,
             evicted: None,
@@ -113,7 +117,11 @@ impl Blocks {
 
     /// How much of the pool is in use.
     pub fn usage(&self) -> PoolUsage {
-        let mut usage = PoolUsage { num_blocks: self.pages.len() * self.page_units, ..PoolUsage::default() };
+        let mut usage = PoolUsage {
+            num_blocks: self.pages.len() * self.page_units,
+            adapter_blocks: self.residents.num_pages() * self.page_units,
+            ..PoolUsage::default()
+        };
         for group in &self.groups {
             usage.used_blocks += group.used * group.units;
             usage.shared_blocks += group.shared * group.units;
@@ -132,6 +140,7 @@ impl Blocks {
             used_blocks: group.used,
             shared_blocks: group.shared,
             cached_blocks: group.cached,
+            adapter_blocks: 0,
             used_slots: group.used * self.block_size,
             filled_slots: group.total_filled,
         }
@@ -340,6 +349,8 @@ impl Blocks {
 
     /// Empties the prefix index. Called after a step failed that was to fill some of the blocks.
     pub fn reset_prefix_cache(&mut self) {
+        // The step may not have loaded them.
+        self.evict_idle_adapters();
         for group in 0..self.groups.len() {
             for block in 0..self.groups[group].uses.len() as u32 {
                 if self.registered.remove(group, block).is_some() {

@@ -71,6 +71,14 @@ fn check_pages(blocks: &Blocks) -> Result<(), String> {
     for (at, group) in blocks.groups.iter().enumerate() {
         let mut free_in_pages = 0;
         for page in 0..blocks.pages.len() as u32 {
+            if let Some(leases) = blocks.residents.leases_of_page(page) {
+                if (leases == 0) != is_free[page as usize]
+                    || group.in_page(page).any(|b| group.uses[b as usize].refs > 0)
+                {
+                    return Err(format!("page {page} of an adapter with {leases} leases is free, or has blocks"));
+                }
+                continue;
+            }
             let is_own = blocks.pages.states().get(page as usize).is_none_or(|state| state.group as usize == at);
             let used = group.in_page(page).filter(|&block| group.uses[block as usize].refs > 0).count();
             if used > 0 && !is_own || is_own && (used == 0) != is_free[page as usize] {
@@ -93,7 +101,11 @@ fn check_pages(blocks: &Blocks) -> Result<(), String> {
 
 /// The highest value of the cached blocks in a page without references.
 fn highest(blocks: &Blocks, at: usize, page: u32) -> Option<Value> {
-    let group = &blocks.groups[at];
+    if blocks.residents.leases_of_page(page).is_some() {
+        return Some(Value::High);
+    }
+    // A page that an adapter had has no group.
+    let group = blocks.groups.get(at)?;
     let cached = group.in_page(page).filter(|&block| blocks.prefix(at, block).is_some());
     cached.map(|block| group.worth.get(block as usize).map_or(Value::High, |worth| worth.value)).max()
 }

@@ -15,6 +15,9 @@ pub enum Value {
     High,
 }
 
+/// The group of pages that have no blocks, but an adapter.
+pub const NO_GROUP: usize = u32::MAX as usize;
+
 /// All values, in ascending order.
 const VALUES: [Value; 3] = [Value::Low, Value::Middle, Value::High];
 /// The lists of pages without references: pages without cached blocks, and a list for each highest value in a page.
@@ -98,7 +101,8 @@ impl Pages {
         }
     }
 
-    /// Takes a page without references for a group. Returns it, and the group that has cached blocks in it, if any.
+    /// Takes a page without references for a group, or [`NO_GROUP`]. Returns it, and the group that has cached blocks in it,
+    /// if any. If an idle adapter has the page, the group is meaningless.
     pub fn take(&mut self, group: usize) -> Option<(u32, Option<usize>)> {
         let (page, is_cached) = match self.free.take_first(EMPTY) {
             Some(page) => (page, false),

@@ -2,6 +2,7 @@
 
 use super::latent::LatentAttention;
 use super::recurrent::RecurrentLayer;
+use crate::adapter::Site;
 use crate::backend::{Attention, Backend, Change, HostLinear, HostQkv, QkNormRope, QkNorms, Rotation};
 use crate::config::{DecoderConfig, DecoderLayer, HeadNorm, Rope};
 use crate::error::Result;
@@ -62,6 +63,7 @@ impl<B: Backend> LayerAttention<B> {
 /// The weights of one layer's attention, and its settings.
 pub struct AttentionLayer<B: Backend> {
     qkv: B::QkvWeight,
+    qkv_sites: [Option<Site>; 3],
     /// The norms of queries and, unless the layer reads another layer's cache, of keys.
     norms: Option<(B::Weight, Option<B::Weight>)>,
     norms_rows: bool,
@@ -101,18 +103,20 @@ impl HeadOrder {
 
     /// Reorders the rows of a matrix, or the elements of a vector, that consists of heads.
     fn rows(self, tensor: HostTensor) -> HostTensor {
-        let HeadOrder { head_dim, interleaved, .. } = self;
-        if interleaved == 0 {
-            return tensor;
-        }
-        tensor.reordered(|row| match row % head_dim {
-            i if i < interleaved => row - i + i % 2 * (interleaved / 2) + i / 2,
-            _ => row,
-        })
+        if self.interleaved == 0 { tensor } else { tensor.reordered(|row| self.row(row)) }
     }
 
-    fn linear(self, HostLinear { weight, bias }: HostLinear) -> HostLinear {
-        HostLinear { weight: self.rows(weight), bias: bias.map(|bias| self.rows(bias)) }
+    /// The row that comes to the place of `row`.
+    fn row(self, row: usize) -> usize {
+        match row % self.head_dim {
+            i if i < self.interleaved => row - i + i % 2 * (self.interleaved / 2) + i / 2,
+            _ => row,
+        }
+    }
+
+    /// Reorders the outputs of a projection to heads.
+    fn linear(self, linear: HostLinear) -> HostLinear {
+        if self.interleaved == 0 { linear } else { linear.reordered(|row| self.row(row)) }
     }
 }
 
@@ -136,11 +140,12 @@ impl<B: Backend> AttentionLayer<B> {
             Some((query, writes.then(key).transpose()?))
         };
         Ok(AttentionLayer {
+            qkv_sites: l.qkv_sites(&qkv),
             qkv: l.backend.qkv_weight(qkv)?,
             norms,
             norms_rows: decoder.head_norm == HeadNorm::Row,
             sinks: if decoder.sinks { Some(l.per_head(&format!("{name}.sinks"), heads)?) } else { None },
-            gate: gate.map(|gate| Linear::new(l.backend, gate)).transpose()?,
+            gate: gate.map(|gate| Linear::new(l, gate)).transpose()?,
             out: l.attention_out(decoder, i, [hidden, heads * head_dim])?,
             rope: layer.rope,
             adjacent: order.is_adjacent,
@@ -162,6 +167,9 @@ impl<B: Backend> AttentionLayer<B> {
         inputs: &B::Inputs,
     ) -> B::Tensor {
         let mut qkv = b.qkv(x, &self.qkv);
+        if b.is_adapted(&self.qkv_sites, inputs) {
+            b.add_adapted_qkv(&mut qkv, x, self.qkv_sites, inputs);
+        }
         let norms = self.norms.as_ref().map(|(query, key)| QkNorms {
             query,
             key: key.as_ref(),
@@ -183,7 +191,7 @@ impl<B: Backend> AttentionLayer<B> {
         };
         let mut attended = b.attention(&qkv, cache, params, inputs);
         if let Some(gate) = &self.gate {
-            let gate = gate.apply(b, x);
+            let gate = gate.apply(b, x, inputs);
             b.change(&mut attended, Change::Multiply { by: &gate, first: 0, sigmoid: true });
         }
         attended

@@ -77,7 +77,7 @@ impl<B: Backend> ExpertBlock<B> {
                 sum_parts(b, part)
             }
             Some(Beside { dense, before_experts, after_experts }) => {
-                let mut y = dense.down.compute(b, &dense.apply(b, read(b, h, x)));
+                let mut y = dense.down.compute(b, &dense.apply(b, read(b, h, x), inputs), inputs);
                 let stream = x.sum(b);
                 let part = self.apply(b, &b.norm(stream, before_experts), stream, inputs);
                 b.change(&mut y, Change::Add(&b.norm(&sum_parts(b, part), after_experts)));
@@ -130,7 +130,7 @@ impl<B: Backend> Loader<'_, B> {
         let rows = weight.len() / hidden;
         let bias = bias.map(|bias| self.backend.norm_weight(HostTensor::from_f32(vec![rows], bias))).transpose()?;
         let weight = self.backend.projection_weight(HostTensor::from_f32(vec![rows, hidden], weight))?;
-        Ok(Linear { weight, bias })
+        Ok(Linear { weight, bias, site: None })
     }
 
     /// Takes the norm of the router's input. It also divides by the root of the input's size.
@@ -221,15 +221,15 @@ impl<B: Backend> Loader<'_, B> {
             Some(HostTensor::from_f32(vec![outputs], own))
         };
         let ours = matrices.into_iter().enumerate().skip(ours.start).take(ours.len());
-        Ok(Box::new(ours.map(move |(e, matrix)| HostLinear {
-            weight: if transposed { matrix.transposed() } else { matrix },
-            bias: bias(e),
-        })))
+        Ok(Box::new(
+            ours.map(move |(e, matrix)| {
+                HostLinear::fixed(if transposed { matrix.transposed() } else { matrix }, bias(e))
+            }),
+        ))
     }
 }
 
 /// Reorders the outputs of a projection: first all even outputs, then all odd ones. Each half has `half` outputs.
 fn in_halves(linear: &HostLinear, half: usize) -> HostLinear {
-    let order = |output: usize| output % half * 2 + output / half;
-    HostLinear { weight: linear.weight.reordered(order), bias: linear.bias.as_ref().map(|bias| bias.reordered(order)) }
+    linear.reordered(|output| output % half * 2 + output / half)
 }

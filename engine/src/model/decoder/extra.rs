@@ -34,7 +34,7 @@ impl<B: Backend> LayerInputs<B> {
 
     /// Returns the inputs of all layers, `[T, layers * width]`. `x` is the stream before the first layer.
     pub fn compute(&self, b: &B, x: &mut Residual<B>, inputs: &B::Inputs) -> B::Tensor {
-        let mut projected = self.projection.apply(b, x.sum(b));
+        let mut projected = self.projection.apply(b, x.sum(b), inputs);
         b.change(&mut projected, Change::Scale((self.hidden as f32).powf(-0.5)));
         let mut sum = b.norm(&projected, &self.norm);
         let mut embedded = self.table.apply(b, None, inputs).into_sum(b);
@@ -74,10 +74,10 @@ impl<B: Backend> LayerGate<B> {
     }
 
     /// Adds the layer's embeddings to the stream, through a gate that the stream controls.
-    pub fn add_to(&self, b: &B, x: &mut Residual<B>, inputs: &B::Tensor) {
-        let mut gated = self.gate.apply_act(b, x.sum(b), self.activation);
-        b.change(&mut gated, Change::Multiply { by: inputs, first: self.first, sigmoid: false });
-        let projected = self.projection.apply(b, &gated);
+    pub fn add_to(&self, b: &B, x: &mut Residual<B>, embedded: &B::Tensor, inputs: &B::Inputs) {
+        let mut gated = self.gate.apply_act(b, x.sum(b), self.activation, inputs);
+        b.change(&mut gated, Change::Multiply { by: embedded, first: self.first, sigmoid: false });
+        let projected = self.projection.apply(b, &gated, inputs);
         x.add(b, b.norm(&projected, &self.norm));
     }
 }

@@ -26,8 +26,8 @@ impl<B: Backend> FeedForward<B> {
     pub fn add_to(&self, b: &B, x: &mut Residual<B>, h: &Option<B::Tensor>, inputs: &B::Inputs) {
         match self {
             FeedForward::Dense(mlp) => {
-                let inner = mlp.apply(b, read(b, h, x));
-                mlp.down.add_to(b, x, inner);
+                let inner = mlp.apply(b, read(b, h, x), inputs);
+                mlp.down.add_to(b, x, inner, inputs);
             }
             FeedForward::Experts(block) => block.add_to(b, x, h, inputs),
         }

@@ -50,9 +50,9 @@ impl<B: Backend> LatentAttention<B> {
         let [query_rotated, query_unrotated] = query;
         Ok(LatentAttention {
             query_input,
-            query: [Linear::new(l.backend, query_rotated)?, Linear::new(l.backend, query_unrotated)?],
-            rotated_key: Linear::new(l.backend, both.part(rank..rank + rotated))?,
-            latent: Linear::new(l.backend, both.part(0..rank))?,
+            query: [Linear::new(l, query_rotated)?, Linear::new(l, query_unrotated)?],
+            rotated_key: Linear::new(l, both.part(rank..rank + rotated))?,
+            latent: Linear::new(l, both.part(0..rank))?,
             latent_norm: l.norm(NormKind::Rms, &format!("{name}.kv_a_layernorm"), rank, EPS)?,
             heads,
             out: l.attention_out(decoder, i, [hidden, layer.heads * value])?,
@@ -71,10 +71,10 @@ impl<B: Backend> LatentAttention<B> {
         x: &B::Tensor,
         inputs: &B::Inputs,
     ) -> B::Tensor {
-        let projected = self.query_input.as_ref().map(|(linear, norm)| b.norm(&linear.apply(b, x), norm));
+        let projected = self.query_input.as_ref().map(|(linear, norm)| b.norm(&linear.apply(b, x, inputs), norm));
         let query_input = projected.as_ref().unwrap_or(x);
-        let query = self.query.each_ref().map(|linear| linear.apply(b, query_input));
-        let key = [self.rotated_key.apply(b, x), b.norm(&self.latent.apply(b, x), &self.latent_norm)];
+        let query = self.query.each_ref().map(|linear| linear.apply(b, query_input, inputs));
+        let key = [self.rotated_key.apply(b, x, inputs), b.norm(&self.latent.apply(b, x, inputs), &self.latent_norm)];
         let mut qkv = b.latent_qkv(query.each_ref(), key.each_ref(), &self.heads);
         let rope = angles.map(|angles| Rotation { angles, adjacent: self.adjacent });
         b.norm_rope_and_write_kv(&mut qkv, QkNormRope { rope, ..QkNormRope::default() }, cache, i, inputs);
@@ -89,14 +89,12 @@ impl<B: Backend> Loader<'_, B> {
         let Latent { rotated, unrotated, .. } = latent;
         let each = rotated + unrotated;
         let own = self.backend.shard().heads(heads);
-        let weight =
-            self.host_linear(name, heads * each, inputs, false)?.outputs(own.start * each..own.end * each).weight;
+        let linear = self.host_linear(name, heads * each, inputs, false)?.outputs(own.start * each..own.end * each);
         let split = own.len() * rotated;
-        let weight = weight.reordered(|row| match row.checked_sub(split) {
+        let all = linear.reordered(|row| match row.checked_sub(split) {
             None => row / rotated * each + unrotated + row % rotated,
             Some(row) => row / unrotated * each + row % unrotated,
         });
-        let all = HostLinear { weight, bias: None };
         Ok([all.part(0..split), all.part(split..own.len() * each)])
     }
 

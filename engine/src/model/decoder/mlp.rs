@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::adapter::Site;
 use crate::backend::{Activation, Backend, HostLinear};
 use crate::config::DecoderConfig;
 use crate::error::Result;
@@ -10,6 +11,7 @@ use crate::model::layers::{Branch, Loader};
 /// The weights of one layer's gated unit.
 pub struct Mlp<B: Backend> {
     gate_up: B::GatedWeight,
+    sites: [Option<Site>; 2],
     activation: Activation,
     pub down: Branch<B>,
 }
@@ -32,7 +34,9 @@ impl<B: Backend> Mlp<B> {
         }
         let own = l.backend.shard().even(inner);
         let gate_up = l.gate_up(&name, (inner, own), hidden, bias)?;
+        let sites = [&gate_up[0], &gate_up[1]].map(|part| l.site(part));
         Ok(Mlp {
+            sites,
             gate_up: l.backend.gated_weight(gate_up)?,
             activation: decoder.activation,
             down: Branch {
@@ -43,7 +47,10 @@ impl<B: Backend> Mlp<B> {
         })
     }
 
-    pub fn apply(&self, b: &B, x: &B::Tensor) -> B::Tensor {
+    pub fn apply(&self, b: &B, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
+        if b.is_adapted(&self.sites, inputs) {
+            return b.gated_adapted(x, &self.gate_up, self.activation, self.sites, inputs);
+        }
         b.gated(x, &self.gate_up, self.activation)
     }
 }

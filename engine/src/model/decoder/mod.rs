@@ -11,12 +11,15 @@ mod recurrent;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use self::attention::LayerAttention;
 use self::extra::{LayerGate, LayerInputs};
 use self::feed_forward::FeedForward;
 use super::Model;
 use super::layers::{Embedding, Loader, Residual};
 use super::rope;
+use crate::adapter::Sites;
 use crate::backend::{Backend, Change, Norm};
 use crate::config::{DecoderConfig, ModelConfig};
 use crate::error::Result;
@@ -32,6 +35,7 @@ pub struct Decoder<B: Backend> {
     layers: Vec<Layer<B>>,
     final_norm: Norm<B::Weight>,
     output: B::Weight,
+    sites: Arc<Sites>,
 }
 
 struct Layer<B: Backend> {
@@ -51,7 +55,7 @@ impl<B: Backend> Decoder<B> {
         weights: &mut Weights,
         max_len: usize,
     ) -> Result<Self> {
-        let mut l = Loader { backend, weights };
+        let mut l = Loader::new(backend, weights);
         let hidden = config.hidden;
         let tokens = l.embedding("embed_tokens.weight", config.vocab_size, hidden)?;
         let layer_inputs = decoder.layer_embedding.map(|extra| LayerInputs::load(&mut l, hidden, decoder, extra));
@@ -67,6 +71,7 @@ impl<B: Backend> Decoder<B> {
             final_norm: l.norm(decoder.norm, "norm", hidden, decoder.eps)?,
             output: l.output(config.tie_word_embeddings, &tokens, config.vocab_size, hidden)?,
             tokens,
+            sites: Arc::new(l.sites),
             config: decoder.clone(),
         })
     }
@@ -88,6 +93,10 @@ impl<B: Backend> Layer<B> {
 }
 
 impl<B: Backend> Model<B> for Decoder<B> {
+    fn sites(&self) -> &Arc<Sites> {
+        &self.sites
+    }
+
     fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
         let mut x = self.tokens.apply(b, None, inputs);
         x.scale(b, self.config.embedding_multiplier);
@@ -96,14 +105,14 @@ impl<B: Backend> Model<B> for Decoder<B> {
             let h = layer.before_attention.as_ref().map(|norm| x.norm(b, norm));
             let rope = layer.attention.rope().map(|rope| &self.ropes[rope]);
             let attended = layer.attention.apply(b, cache, (i, rope), read(b, &h, &mut x), inputs);
-            layer.attention.out().add_to(b, &mut x, attended);
+            layer.attention.out().add_to(b, &mut x, attended, inputs);
 
             let h = if self.config.layer_norms.parallel { h } else { None };
             let h = h.or_else(|| layer.before_mlp.as_ref().map(|norm| x.norm(b, norm)));
             layer.feed_forward.add_to(b, &mut x, &h, inputs);
 
-            if let (Some(gate), Some(inputs)) = (&layer.gate, &layer_inputs) {
-                gate.add_to(b, &mut x, inputs);
+            if let (Some(gate), Some(embedded)) = (&layer.gate, &layer_inputs) {
+                gate.add_to(b, &mut x, embedded, inputs);
             }
             x.scale(b, layer.scalar.unwrap_or(1.0));
         }

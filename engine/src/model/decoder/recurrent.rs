@@ -42,18 +42,19 @@ impl<B: Backend> RecurrentLayer<B> {
     ) -> Result<Self> {
         let name = format!("layers.{i}.{}", module(layer.kind));
         let part = Part::new(l, layer)?;
-        let Projections { mixed, gate, steps } = match layer.kind {
+        let projections = match layer.kind {
             RecurrentKind::DeltaNet => l.delta_net(&name, hidden, &part)?,
             RecurrentKind::Mamba => l.mamba(&name, hidden, &part)?,
             RecurrentKind::Convolution => l.short_convolution(&name, hidden, &part)?,
         };
+        // In files with tiled heads, the rows are in another order than in adapters.
+        let Projections { mixed, gate, steps } = if layer.tiled { projections.fixed() } else { projections };
         let state = l.recurrent_state(&name, &part, decoder.eps)?;
-        let b = l.backend;
         Ok(RecurrentLayer {
-            mixed: Linear::new(b, mixed)?,
-            gate: Linear::new(b, gate)?,
-            steps: steps.map(|steps| Linear::new(b, steps)).transpose()?,
-            state: b.recurrent_weight(state)?,
+            mixed: Linear::new(l, mixed)?,
+            gate: Linear::new(l, gate)?,
+            steps: steps.map(|steps| Linear::new(l, steps)).transpose()?,
+            state: l.backend.recurrent_weight(state)?,
             width: part.own.inner(),
             out: l.branch(decoder, i, &format!("{name}.out_proj"), [hidden, layer.inner()], layer.bias)?,
         })
@@ -61,14 +62,14 @@ impl<B: Backend> RecurrentLayer<B> {
 
     /// Computes layer `i` for input `x`.
     pub fn apply(&self, b: &B, cache: &mut B::KvCache, i: usize, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
-        let (mut mixed, gate) = (self.mixed.apply(b, x), self.gate.apply(b, x));
+        let (mut mixed, gate) = (self.mixed.apply(b, x, inputs), self.gate.apply(b, x, inputs));
         let Some(steps) = &self.steps else {
             b.change(&mut mixed, Change::Multiply { by: &gate, first: 0, sigmoid: false });
             let mut convolved = b.recurrent(&mixed, None, &self.state, (cache, i), inputs);
             b.change(&mut convolved, Change::Multiply { by: &gate, first: self.width, sigmoid: false });
             return convolved;
         };
-        let steps = b.linear_f32(x, &steps.weight, steps.bias.as_ref());
+        let steps = steps.apply_f32(b, x, inputs);
         b.recurrent(&mixed, Some([&steps, &gate]), &self.state, (cache, i), inputs)
     }
 }
@@ -87,6 +88,14 @@ struct Projections {
     mixed: HostLinear,
     gate: HostLinear,
     steps: Option<HostLinear>,
+}
+
+impl Projections {
+    /// The same projections, which adapters cannot change.
+    fn fixed(self) -> Self {
+        let fixed = |linear: HostLinear| HostLinear { origin: None, ..linear };
+        Projections { mixed: fixed(self.mixed), gate: fixed(self.gate), steps: self.steps.map(fixed) }
+    }
 }
 
 impl Part {
@@ -164,7 +173,7 @@ impl<B: Backend> Loader<'_, B> {
             }
             rows
         };
-        Ok(HostLinear { weight: HostTensor::from_f32(vec![2 * part.heads.len(), hidden], rows), bias: None })
+        Ok(HostLinear::fixed(HostTensor::from_f32(vec![2 * part.heads.len(), hidden], rows), None))
     }
 
     /// Takes the projections of Mamba-2, which are rows of one matrix: gate, channels of the convolution, steps.

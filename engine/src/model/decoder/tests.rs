@@ -80,7 +80,7 @@ fn config(window: Option<usize>) -> ModelConfig {
 
 fn computed(config: &ModelConfig, decoder: &DecoderConfig, x: &[f32]) -> Vec<f32> {
     let (backend, mut weights) = (CpuBackend::new(Some(2)).unwrap(), weights());
-    let mut loader = Loader { backend: &backend, weights: &mut weights };
+    let mut loader = Loader::new(&backend, &mut weights);
     let layer = AttentionLayer::load(&mut loader, HIDDEN, decoder, 0).unwrap();
     let table = backend.weight(rope::table(&decoder.ropes[0], TOKENS).unwrap()).unwrap();
     let layout = KvLayout::new(&config.memory_layers(), 16, DType::F32.into());

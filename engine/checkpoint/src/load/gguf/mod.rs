@@ -4,6 +4,7 @@
 //! The metadata is converted to the text files of a Hugging Face directory, so that the rest of the program reads both
 //! in the same way.
 
+pub(in crate::load) mod adapter;
 mod config;
 mod decoder;
 mod deepseek;

@@ -141,7 +141,7 @@ impl CudaBackend {
         parts: impl Fn(&[&HostTensor]) -> Vec<ProjectionRows>,
     ) -> Result<CudaProjection> {
         let (weights, biases): (Vec<_>, Vec<_>) =
-            projections.into().into_iter().map(|HostLinear { weight, bias }| (weight, bias)).unzip();
+            projections.into().into_iter().map(|HostLinear { weight, bias, .. }| (weight, bias)).unzip();
         let biases: Vec<&HostTensor> = biases.iter().flatten().collect();
         if !biases.is_empty() && biases.len() < weights.len() {
             return Err(Error::Unsupported("biases on only some of several fused projections".into()));

@@ -119,8 +119,8 @@ impl CudaBackend {
     }
 
     /// Converts a bias to the type of activations.
-    fn with_own_bias(&self, HostLinear { weight, bias }: HostLinear) -> HostLinear {
-        HostLinear { weight, bias: bias.map(|bias| bias.to_dtype(self.dtype)) }
+    fn with_own_bias(&self, HostLinear { weight, bias, .. }: HostLinear) -> HostLinear {
+        HostLinear::fixed(weight, bias.map(|bias| bias.to_dtype(self.dtype)))
     }
 
     /// Routes each row of `x` to experts by its row of `logits`, and returns the weighted sum of their results.

@@ -53,7 +53,7 @@ impl Layer {
             }
         };
         let weight = if self.dequantised { weight.to_dtype(DType::F32) } else { weight };
-        HostLinear { weight, bias: self.bias.then(|| host(seed + 1, &[rows])) }
+        HostLinear::fixed(weight, self.bias.then(|| host(seed + 1, &[rows])))
     }
 
     fn expert(&self, seed: u64, inner: usize) -> HostExpert {

@@ -213,10 +213,8 @@ struct Heads {
 impl Heads {
     /// Returns the projections. `seed` selects the numbers.
     fn projections(&self, seed: u64) -> HostQkv {
-        let linear = |seed, heads| HostLinear {
-            weight: host(seed, &[heads * DIM, HIDDEN]),
-            bias: Some(host(seed + 1, &[heads * DIM])),
-        };
+        let linear =
+            |seed, heads| HostLinear::fixed(host(seed, &[heads * DIM, HIDDEN]), Some(host(seed + 1, &[heads * DIM])));
         HostQkv {
             query: linear(seed, HEADS),
             key: Some(linear(seed + 2, KV_HEADS)),
